@@ -1,0 +1,202 @@
+//! What `acquire` and `run` have in common: waiting, asking, forcing, and being refused.
+
+use onehold::signal::Alarm;
+use onehold::{Attempt, Blocked, Claim, Lock, Shown, Status, Wait};
+use serde_json::json;
+
+use crate::args::{self, OnZombie, WaitLimit};
+use crate::ask::{Answer, ask};
+use crate::cancel;
+use crate::describe;
+use crate::exit::Exit;
+use crate::output::{self, block, next_step};
+use crate::report::Outcome;
+use crate::session::Session;
+
+/// Rounds of asking: what was shown may have changed by the time of the answer.
+const MOST_QUESTIONS: usize = 5;
+
+/// The claim that options stand for.
+pub(crate) fn claim(typed: &args::Claim) -> Claim {
+    let mut claim = Claim::new();
+    if let Some(owner) = &typed.owner {
+        claim = claim.owner(owner);
+    }
+    if let Some(message) = &typed.message {
+        claim = claim.message(message);
+    }
+    if let Some(ttl) = typed.ttl {
+        claim = claim.ttl(ttl);
+    }
+    if let Some(max_age) = typed.max_age {
+        claim = claim.max_age(max_age);
+    }
+    if typed.on_zombie != OnZombie::Take {
+        claim = claim.refuse_zombies();
+    }
+    claim
+}
+
+/// Waits, asks and forces as the options say. `attempt` is one call of the library.
+pub(crate) fn obtain<T>(
+    session: &Session,
+    typed: &args::Claim,
+    lock: &Lock,
+    attempt: impl Fn(&Claim, Wait<'_>) -> onehold::Result<Attempt<T>>,
+) -> anyhow::Result<Attempt<T>> {
+    let mut claim = claim(typed);
+    let alarm = match typed.wait {
+        Some(_) => Some(Alarm::new()?),
+        None => None,
+    };
+    for _ in 0..MOST_QUESTIONS {
+        let blocked = match attempt(&claim, wait(session, typed, lock, alarm.as_ref()))? {
+            Attempt::Held(value) => return Ok(Attempt::Held(cancel::commit(value))),
+            Attempt::Blocked(blocked) => blocked,
+        };
+        match permission(session, typed, &blocked.status) {
+            Some(shown) => claim = claim.displace(shown),
+            None => return Ok(Attempt::Blocked(blocked)),
+        }
+    }
+    // Somebody takes it again each time; whoever is asked so often has given his answer.
+    Ok(attempt(&claim, Wait::no())?)
+}
+
+fn wait<'a>(
+    session: &'a Session,
+    typed: &args::Claim,
+    lock: &Lock,
+    alarm: Option<&'a Alarm>,
+) -> Wait<'a> {
+    // Force does not wait for whom it may displace.
+    let wait = match typed.wait {
+        _ if typed.force => Wait::no(),
+        None => Wait::no(),
+        Some(WaitLimit::Forever) => Wait::forever(),
+        Some(WaitLimit::AtMost(limit)) => Wait::at_most(limit),
+    };
+    let Some(alarm) = alarm else {
+        return wait;
+    };
+    let name = lock.name().as_str().to_owned();
+    wait.with_alarm(alarm).on_wait(move |status| {
+        say_goodbye_on_ctrl_c(session, &name);
+        if !session.everywhere.quiet && !session.everywhere.json {
+            output::talk(&format!("onehold: waiting: {}", describe::sentence(status)));
+        }
+    })
+}
+
+fn say_goodbye_on_ctrl_c(session: &Session, name: &str) {
+    let session = session.clone();
+    let message = format!("cancelled, {} is not held", describe::quoted(name));
+    let farewell = move || {
+        let outcome = Outcome::new(Exit::Signal(2), "failure", message.clone())
+            .failure("INTERRUPTED", json!({}));
+        let _ = output::tell(&session, &outcome);
+    };
+    cancel::on_ctrl_c(farewell);
+}
+
+/// Whether what blocks may be displaced: by `--force`, or a zombie by `--on-zombie ask`.
+fn permission(session: &Session, typed: &args::Claim, status: &Status) -> Option<Shown> {
+    let zombie = status.is_takeable();
+    let asked = if zombie {
+        typed.on_zombie == OnZombie::Ask || typed.force
+    } else {
+        typed.force
+    };
+    if !asked {
+        return None;
+    }
+    let shown = status.shown()?;
+    if typed.yes || (zombie && typed.force) {
+        return Some(shown);
+    }
+    confirm(session, status, "take it?").then_some(shown)
+}
+
+/// Shows a lock and asks; no terminal is no.
+pub(crate) fn confirm(session: &Session, status: &Status, question: &str) -> bool {
+    say_goodbye_on_ctrl_c(session, &status.name);
+    let mut text = format!("onehold: {}\n", describe::sentence(status));
+    for line in block(status, session.everywhere.verbose) {
+        text.push_str(&line);
+        text.push('\n');
+    }
+    text.push_str("  ");
+    text.push_str(question);
+    match ask(&text) {
+        Answer::Yes => true,
+        Answer::No => false,
+        Answer::Nobody => {
+            output::talk("onehold: no terminal to ask on: --yes answers");
+            false
+        }
+    }
+}
+
+/// The outcome of being refused.
+pub(crate) fn refused(session: &Session, typed: &args::Claim, blocked: Blocked) -> Outcome {
+    let status = blocked.status;
+    let sentence = describe::sentence(&status);
+    let conflict = |exit: Exit| typed.conflict_exit_code.map_or(exit, Exit::Code);
+    let (exit, word, code, message) = match blocked.waited {
+        Some(waited) => (
+            conflict(Exit::TimedOut),
+            "timeout",
+            "TIMEOUT",
+            format!("waited {} in vain: {sentence}", describe::span(waited)),
+        ),
+        None if status.is_takeable() => (Exit::Zombie, "zombie-detected", "ZOMBIE", sentence),
+        None => (conflict(Exit::Locked), "blocked", "LOCKED", sentence),
+    };
+    let record = status.record.as_ref();
+    let details = json!({
+        "pid": status.verdict.pid.map(onehold::Pid::get),
+        "hostname": record.and_then(|record| record.hostname.as_deref()),
+        "owner": record.and_then(|record| record.owner.as_deref()),
+        "acquired_at": record.map(|record| record.acquired_at),
+        "expires_at": status.verdict.expires_at,
+        "hold": status.hold(),
+    });
+    let mut outcome = Outcome::new(exit, word, message).failure(code, details);
+    outcome.talk = block(&status, session.everywhere.verbose);
+    outcome
+        .talk
+        .push(format!("  store: {}", output::shown(&status.store)));
+    outcome.talk.push(next_step(session, &status));
+    outcome.lock(status)
+}
+
+/// What is said of a hold that was displaced.
+pub(crate) fn displaced(status: &Status) -> Option<String> {
+    use onehold::State;
+    match status.verdict.state {
+        State::Zombie => Some(format!(
+            "onehold: took over: {}",
+            describe::sentence(status)
+        )),
+        State::Held | State::Overdue => Some(format!(
+            "onehold: taken by force: {}",
+            describe::sentence(status)
+        )),
+        State::Free | State::NotALock => None,
+    }
+}
+
+/// After a living `run` was displaced its command gets the time to end that its wrapper gives it.
+pub(crate) fn wait_for_displaced(status: &Status) -> Option<String> {
+    const PATIENCE: std::time::Duration = std::time::Duration::from_secs(12);
+    if status.wait_for_command(PATIENCE) {
+        return None;
+    }
+    let pid = status.verdict.pid.map_or(0, onehold::Pid::get);
+    let command = status
+        .record
+        .as_ref()
+        .map(|record| record.command.as_slice())
+        .unwrap_or_default();
+    Some(format!("{} still runs", describe::process(pid, command)))
+}

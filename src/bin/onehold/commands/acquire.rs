@@ -1,0 +1,88 @@
+//! `acquire`: hold on behalf of a process, or for a time.
+
+use onehold::{Acquired, Attempt, Detached, Holder, Status};
+
+use crate::args;
+use crate::claiming::{displaced, obtain, refused, wait_for_displaced};
+use crate::commands::{Carried, Told};
+use crate::describe;
+use crate::exit::Exit;
+use crate::output;
+use crate::report::Outcome;
+use crate::session::Session;
+
+pub(crate) fn acquire(session: &Session, typed: args::Acquire) -> Carried {
+    let holder = match (typed.pid, typed.claim.ttl) {
+        (Some(pid), _) => Holder::process(pid)?,
+        (None, Some(_)) => Holder::Lease,
+        (None, None) => Holder::of_caller()?,
+    };
+    let lock = session.lock(typed.name)?;
+    let attempt = obtain(session, &typed.claim, &lock, |claim, wait| {
+        lock.acquire(claim, holder, wait)
+    })?;
+    match attempt {
+        Attempt::Held(Acquired::New(detached)) => hand_over(session, &lock, *detached),
+        Attempt::Held(Acquired::Again(status)) => Ok(again(status).into()),
+        Attempt::Blocked(blocked) => Ok(refused(session, &typed.claim, blocked).into()),
+    }
+}
+
+/// Nothing is held until the number is out: whoever asked could neither name nor release it.
+fn hand_over(session: &Session, lock: &onehold::Lock, detached: Detached) -> Carried {
+    let record = detached.record();
+    let name = describe::quoted(lock.name().as_str());
+    let follows = match detached.holder() {
+        Holder::Process(process) => {
+            format!(
+                "for {}",
+                describe::process(process.pid.get(), &record.command)
+            )
+        }
+        Holder::Lease => format!(
+            "for {}",
+            record.ttl().map(describe::span).unwrap_or_default()
+        ),
+    };
+    let mut outcome = Outcome::new(Exit::Done, "acquired", format!("acquired {name} {follows}"))
+        .data(detached.number().to_string())
+        .talk(format!("onehold: {follows}"))
+        .warnings(detached.warnings());
+    if let Some(was) = detached.displaced() {
+        outcome.talk.extend(displaced(was));
+        outcome.warnings.extend(wait_for_displaced(was));
+    }
+    outcome.hold = Some(detached.number());
+    if session.everywhere.json {
+        outcome.lock = Some(Box::new(detached.status()?));
+    }
+    if let Err(error) = output::tell(session, &outcome) {
+        // Dropping `detached` gives the lock back.
+        drop(detached);
+        output::talk(&format!(
+            "onehold: cannot write the number of the hold to stdout: {}; {name} is not held",
+            output::cause_in_words(&error)
+        ));
+        return Ok(Told::Already(Exit::Failed));
+    }
+    if let Err(error) = detached.confirm() {
+        output::talk(&format!("onehold: {}", output::chain(&error)));
+        return Ok(Told::Already(Exit::Failed));
+    }
+    Ok(Told::Already(Exit::Done))
+}
+
+fn again(status: Box<Status>) -> Outcome {
+    let number = status.hold().unwrap_or_default();
+    let name = describe::quoted(&status.name);
+    let mut outcome = Outcome::new(
+        Exit::Done,
+        "acquired",
+        format!("{name} was acquired by the same owner already"),
+    )
+    .data(number.to_string())
+    .lock(status);
+    outcome.hold = Some(number);
+    outcome.talk.push(format!("onehold: {}", outcome.message));
+    outcome
+}

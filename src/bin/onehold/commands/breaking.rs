@@ -1,0 +1,78 @@
+//! `break`: take a lock away from its holder, on a person's word.
+
+use onehold::{Break, Lock, State, Status};
+use serde_json::json;
+
+use crate::args;
+use crate::claiming::{confirm, wait_for_displaced};
+use crate::commands::Carried;
+use crate::describe;
+use crate::exit::Exit;
+use crate::output::{self, block};
+use crate::report::Outcome;
+use crate::session::Session;
+
+pub(crate) fn break_hold(session: &Session, typed: args::Break) -> Carried {
+    let lock = session.lock(typed.name)?;
+    break_lock(session, &lock, typed.hold, typed.yes)
+}
+
+/// Breaks what stands there now, if it is `hold`, and only that.
+pub(crate) fn break_lock(session: &Session, lock: &Lock, hold: Option<u64>, yes: bool) -> Carried {
+    let status = lock.check(None)?;
+    if let onehold::Reason::NotALock(what) = status.verdict.reason {
+        return Err(onehold::Error::NotALock {
+            path: status.path,
+            what,
+        }
+        .into());
+    }
+    let Some(shown) = status.shown() else {
+        return Ok(nothing(lock).into());
+    };
+    if hold.is_some_and(|hold| status.hold() != Some(hold)) {
+        return Ok(another(session, Box::new(status)).into());
+    }
+    let harmless = matches!(status.verdict.state, State::Free | State::Zombie);
+    if !yes && !harmless && !confirm(session, &status, "break it?") {
+        let text = format!("not broken: {}", describe::sentence(&status));
+        let outcome = Outcome::new(Exit::Locked, "blocked", text)
+            .failure("NOT_CONFIRMED", json!({ "hold": status.hold() }))
+            .lock(Box::new(status));
+        return Ok(outcome.into());
+    }
+    match lock.break_hold(&shown)? {
+        Break::Done { was, warnings } => {
+            let text = match was.verdict.state {
+                State::Zombie | State::Free => {
+                    format!("removed: {}", describe::sentence(&was))
+                }
+                _ => format!("broke the hold: {}", describe::sentence(&was)),
+            };
+            let mut outcome = Outcome::new(Exit::Done, "broken", text).warnings(&warnings);
+            if !session.everywhere.quiet && !session.everywhere.json {
+                output::talk(&format!("onehold: {}", outcome.message));
+            }
+            outcome.warnings.extend(wait_for_displaced(&was));
+            Ok(outcome.lock(was).into())
+        }
+        Break::Nothing => Ok(nothing(lock).into()),
+        Break::Changed(status) => Ok(another(session, status).into()),
+    }
+}
+
+fn nothing(lock: &Lock) -> Outcome {
+    let text = format!(
+        "{} is free: nothing to break",
+        describe::quoted(lock.name().as_str())
+    );
+    Outcome::new(Exit::Nothing, "failure", text).failure("NOT_HELD", json!({}))
+}
+
+fn another(session: &Session, status: Box<Status>) -> Outcome {
+    let text = format!("that is another hold: {}", describe::sentence(&status));
+    let mut outcome = Outcome::new(Exit::NotYours, "failure", text)
+        .failure("NOT_OWNER", json!({ "hold": status.hold() }));
+    outcome.talk = block(&status, session.everywhere.verbose);
+    outcome.lock(status)
+}

@@ -1,0 +1,37 @@
+//! `check`: who holds it, and is that true?
+
+use onehold::State;
+
+use crate::args;
+use crate::commands::Carried;
+use crate::describe;
+use crate::exit::Exit;
+use crate::output::{block, paint, shown};
+use crate::report::Outcome;
+use crate::session::Session;
+
+pub(crate) fn check(session: &Session, typed: args::Check) -> Carried {
+    let status = session.lock(typed.name)?.check(typed.max_age)?;
+    let (exit, word) = match status.verdict.state {
+        State::Free => (Exit::Done, "clean"),
+        State::Held => (Exit::Locked, "blocked"),
+        State::Overdue | State::Zombie => (Exit::Zombie, "zombie-detected"),
+        State::NotALock => (Exit::Failed, "failure"),
+    };
+    let sentence = describe::sentence(&status);
+    let mut outcome = Outcome::new(exit, word, sentence.clone());
+    if status.verdict.state == State::NotALock {
+        outcome = outcome.failure("NOT_A_LOCK", serde_json::json!({}));
+    } else if !session.everywhere.quiet {
+        let mut lines = vec![match status.verdict.state {
+            State::Free => paint(&status, &sentence),
+            _ => sentence,
+        }];
+        lines.extend(block(&status, session.everywhere.verbose));
+        if session.everywhere.verbose {
+            lines.push(format!("  store: {}", shown(&status.store)));
+        }
+        outcome = outcome.data(lines.join("\n"));
+    }
+    Ok(outcome.lock(Box::new(status)).into())
+}

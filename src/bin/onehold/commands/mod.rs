@@ -1,0 +1,137 @@
+//! One file per verb: arguments in, one call of the library, an outcome out.
+
+mod acquire;
+mod breaking;
+mod check;
+mod cleanup;
+mod list;
+mod release;
+mod renew;
+mod run;
+
+use onehold::{Claimant, Error};
+use serde_json::json;
+
+use crate::args::{self, Cli, Verb};
+use crate::exit::Exit;
+use crate::output;
+use crate::report::Outcome;
+use crate::session::Session;
+
+/// Carries out what was typed.
+pub(crate) fn run(cli: Cli) -> Exit {
+    output::set_colour(cli.everywhere.color);
+    let verb = name(&cli.verb);
+    let session = match Session::new(verb, cli.everywhere, claimant(&cli.verb)) {
+        Ok(session) => session,
+        Err(error) => {
+            output::talk(&format!("onehold: {error:#}"));
+            return Exit::Failed;
+        }
+    };
+    let carried_out = match cli.verb {
+        Verb::Run(typed) => run::run(&session, typed),
+        Verb::Acquire(typed) => acquire::acquire(&session, typed),
+        Verb::Release(typed) => release::release(&session, typed),
+        Verb::Renew(typed) => renew::renew(&session, typed),
+        Verb::Check(typed) => check::check(&session, typed),
+        Verb::List(typed) => list::list(&session, &typed),
+        Verb::Cleanup(typed) => cleanup::cleanup(&session, &typed),
+        Verb::Break(typed) => breaking::break_hold(&session, typed),
+    };
+    let outcome = match carried_out {
+        Ok(Told::Already(exit)) => return exit,
+        Ok(Told::Not(outcome)) => *outcome,
+        Err(error) => failed(&session, &error),
+    };
+    match output::tell(&session, &outcome) {
+        Ok(()) => outcome.exit,
+        // `onehold list | head` is no failure, nor is a check whose answer is the exit code.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => outcome.exit,
+        Err(error) => {
+            output::talk(&format!("onehold: cannot write to stdout: {error}"));
+            match outcome.exit {
+                Exit::Done => Exit::Failed,
+                exit => exit,
+            }
+        }
+    }
+}
+
+/// Whether an outcome has been told already.
+pub(crate) enum Told {
+    Already(Exit),
+    Not(Box<Outcome>),
+}
+
+impl From<Outcome> for Told {
+    fn from(outcome: Outcome) -> Self {
+        Self::Not(Box::new(outcome))
+    }
+}
+
+/// What a command returns.
+pub(crate) type Carried = anyhow::Result<Told>;
+
+fn name(verb: &Verb) -> &'static str {
+    match verb {
+        Verb::Run(_) => "run",
+        Verb::Acquire(_) => "acquire",
+        Verb::Release(_) => "release",
+        Verb::Renew(_) => "renew",
+        Verb::Check(_) => "check",
+        Verb::List(_) => "list",
+        Verb::Cleanup(_) => "cleanup",
+        Verb::Break(_) => "break",
+    }
+}
+
+fn claimant(verb: &Verb) -> Claimant {
+    let by = |hold: Option<u64>, owner: Option<&String>| Claimant {
+        hold,
+        owner: owner.cloned(),
+        enclosing: Vec::new(),
+    };
+    let of = |typed: &args::Claimant| by(typed.hold, typed.owner.as_ref());
+    match verb {
+        Verb::Run(typed) => by(None, typed.claim.owner.as_ref()),
+        Verb::Acquire(typed) => by(None, typed.claim.owner.as_ref()),
+        Verb::Release(typed) => of(&typed.claimant),
+        Verb::Renew(typed) => of(&typed.claimant),
+        Verb::Check(typed) => of(&typed.claimant),
+        Verb::Break(_) | Verb::List(_) | Verb::Cleanup(_) => Claimant::default(),
+    }
+}
+
+/// The outcome of an error.
+pub(crate) fn failed(session: &Session, error: &anyhow::Error) -> Outcome {
+    let Some(error) = error.downcast_ref::<Error>() else {
+        return failure(session, Exit::Failed, "FAILED", format!("{error:#}"));
+    };
+    let (exit, code) = match error {
+        Error::InvalidName { .. } => (Exit::Usage, "INVALID_NAME"),
+        Error::TooLong { .. } => (Exit::Usage, "TOO_LONG"),
+        Error::NotALock { .. } => (Exit::Failed, "NOT_A_LOCK"),
+        Error::GuardBusy { .. } => (Exit::Failed, "GUARD_BUSY"),
+        Error::NoSuchProcess { .. } => (Exit::Failed, "NO_SUCH_PROCESS"),
+        Error::NothingToHold => (Exit::Failed, "NOTHING_TO_HOLD"),
+        Error::CannotExchange { .. } => (Exit::Failed, "CANNOT_EXCHANGE"),
+        Error::LostEarly { .. } => (Exit::Failed, "LOST"),
+        Error::Spawn { source, .. } => match source.kind() {
+            std::io::ErrorKind::NotFound => (Exit::NotFound, "COMMAND_NOT_FOUND"),
+            _ => (Exit::NotExecutable, "COMMAND_NOT_EXECUTABLE"),
+        },
+        _ => (Exit::Failed, "IO"),
+    };
+    let mut outcome = failure(session, exit, code, output::chain(error));
+    outcome.talk.extend(output::hint(error));
+    outcome
+}
+
+fn failure(session: &Session, exit: Exit, code: &'static str, message: String) -> Outcome {
+    let exit = match exit {
+        Exit::Failed if session.verb == "run" => Exit::RunFailed,
+        exit => exit,
+    };
+    Outcome::new(exit, "failure", message).failure(code, json!({}))
+}

@@ -1,0 +1,295 @@
+//! A status in words, as certain as its evidence and no more.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use chrono::{DateTime, Local, Utc};
+use onehold::{Doubt, Kind, Proof, Reason, Record, State, Status};
+
+/// What somebody wrote into a lock file must not steer a terminal: control characters and those
+/// that change the direction or hide are shown as escapes.
+pub(crate) fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for char in text.chars() {
+        let hidden = matches!(
+            char,
+            '\u{200B}'..='\u{200F}' | '\u{202A}'..='\u{202E}' | '\u{2060}'..='\u{206F}' | '\u{FEFF}'
+        );
+        if char.is_control() || hidden {
+            escaped.extend(char.escape_unicode());
+        } else {
+            escaped.push(char);
+        }
+    }
+    escaped
+}
+
+/// Name in backquotes, as in all messages.
+pub(crate) fn quoted(name: &str) -> String {
+    format!("`{}`", escape(name))
+}
+
+/// "`backup` is held by process 4242 (backup.sh) on db1, since 02:00:07 (3h 12m ago): "nightly""
+pub(crate) fn sentence(status: &Status) -> String {
+    let name = quoted(&status.name);
+    let verdict = &status.verdict;
+    let Some(record) = &status.record else {
+        return match verdict.reason {
+            Reason::NoFile | Reason::Finished => format!("{name} is free"),
+            Reason::UnknownVersion => {
+                format!(
+                    "{name} is held by a later version of onehold, whose record this one cannot read"
+                )
+            }
+            Reason::InTheMaking => format!("{name} may be held: its lock file is not complete yet"),
+            Reason::Corrupt => format!("{name} has a broken lock file, which nobody holds"),
+            Reason::NotALock(what) => format!("{name} is not a lock: its file is {what}"),
+            _ => format!("{name} is held, though its lock file is broken"),
+        };
+    };
+    if verdict.state == State::Free {
+        return format!("{name} is free");
+    }
+    let mut text = match verdict.state {
+        State::Zombie => format!("{name} was held by {}", holder(status, record)),
+        _ => match verdict.reason {
+            Reason::Unproven(_) => format!("{name} may be held by {}", holder(status, record)),
+            _ => format!("{name} is held by {}", holder(status, record)),
+        },
+    };
+    if let Some(host) = &record.hostname {
+        let _ = write!(text, " on {}", escape(host));
+    }
+    let _ = write!(text, ", {}", since(record));
+    if let Some(fate) = fate(status) {
+        let _ = write!(text, ", {fate}");
+    }
+    if let Some(message) = &record.message {
+        let _ = write!(text, ": \"{}\"", escape(message));
+    }
+    text
+}
+
+/// The second line: by what evidence. `None`: the sentence says it all.
+pub(crate) fn evidence(status: &Status) -> Option<String> {
+    let verdict = &status.verdict;
+    let text = match verdict.reason {
+        Reason::Alive => {
+            let word = if verdict.state == State::Overdue {
+                "overdue"
+            } else {
+                "alive"
+            };
+            let how = match verdict.proof {
+                Proof::KernelLock => "its kernel lock is kept",
+                Proof::SameProcess => "same process",
+                _ => "a process has its pid",
+            };
+            let wrapper = match (verdict.wrapper_alive, &status.record) {
+                (Some(false), Some(record)) if !record.exec => {
+                    format!("; its wrapper, process {}, is gone", record.pid)
+                }
+                _ => String::new(),
+            };
+            format!("{word}: {how}, checked just now{wrapper}")
+        }
+        Reason::Lease => format!("lease: {}", expiry(status)),
+        Reason::UnknownVersion => "held until broken".to_owned(),
+        Reason::InTheMaking => "less than 10 s old".to_owned(),
+        Reason::Unproven(doubt) => format!("unproven: {}", doubt_in_words(doubt)),
+        Reason::Aged(doubt) => format!(
+            "zombie: older than its maximum age, and {}",
+            doubt_in_words(doubt)
+        ),
+        Reason::Dead if verdict.proof == Proof::KernelLockGone => {
+            "zombie: nobody keeps its kernel lock any more".to_owned()
+        }
+        Reason::Dead => "zombie: no process has its pid any more".to_owned(),
+        Reason::Reused => "zombie: its pid belongs to another process now".to_owned(),
+        Reason::Rebooted => "zombie: the machine has started anew since".to_owned(),
+        Reason::Expired => format!("zombie: {}", expiry(status)),
+        Reason::Corrupt => "zombie: empty or unreadable, and unchanged for 10 s".to_owned(),
+        Reason::Finished => "left by a finished `run --exec`".to_owned(),
+        Reason::NoFile | Reason::NotALock(_) => return None,
+    };
+    Some(text)
+}
+
+/// One word for a table.
+pub(crate) fn state(status: &Status) -> &'static str {
+    match status.verdict.state {
+        State::Free => "free",
+        State::Held => match status.verdict.reason {
+            Reason::Unproven(_) | Reason::InTheMaking => "held?",
+            _ => "held",
+        },
+        State::Overdue => "overdue",
+        State::Zombie => "zombie",
+        State::NotALock => "not a lock",
+    }
+}
+
+/// "process 4242 (backup.sh)", "a lease of runner-7"
+pub(crate) fn holder(status: &Status, record: &Record) -> String {
+    let mut text = if record.is_lease() {
+        "a lease".to_owned()
+    } else {
+        let pid = status.verdict.pid.unwrap_or(record.pid);
+        process(pid.get(), &record.command)
+    };
+    if let Some(owner) = &record.owner {
+        let _ = write!(text, " of {}", escape(owner));
+    }
+    text
+}
+
+/// "process 4242 (backup.sh)"
+pub(crate) fn process(pid: u32, command: &[String]) -> String {
+    match program(command) {
+        Some(program) => format!("process {pid} ({})", escape(program)),
+        None => format!("process {pid}"),
+    }
+}
+
+/// The name of what runs: for an interpreter the script, as the kernel shows `#!` scripts as
+/// arguments of theirs.
+fn program(command: &[String]) -> Option<&str> {
+    const INTERPRETERS: [&str; 14] = [
+        "sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "fish", "python", "python3", "perl",
+        "ruby", "node", "env",
+    ];
+    let first = command.first()?;
+    let name = base_name(first).trim_start_matches('-');
+    match command.get(1) {
+        Some(script) if INTERPRETERS.contains(&name) && !script.starts_with('-') => {
+            Some(base_name(script))
+        }
+        _ => Some(name).filter(|name| !name.is_empty()),
+    }
+}
+
+fn base_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// "since 02:00:07 (3h 12m ago)"
+fn since(record: &Record) -> String {
+    let at = record.acquired_at;
+    let ago = Utc::now().signed_duration_since(at).to_std();
+    match ago {
+        Ok(ago) => format!("since {} ({} ago)", local(at), span(ago)),
+        Err(_) => format!("since {} (in the future)", local(at)),
+    }
+}
+
+fn fate(status: &Status) -> Option<&'static str> {
+    match status.verdict.reason {
+        Reason::Dead | Reason::Reused => Some("which is gone"),
+        Reason::Rebooted => Some("before the machine started anew"),
+        Reason::Unproven(Doubt::OtherHost) => Some("which cannot be checked from here"),
+        _ => None,
+    }
+}
+
+fn doubt_in_words(doubt: Doubt) -> &'static str {
+    match doubt {
+        Doubt::OtherHost => "its process is on another host",
+        Doubt::OtherPidNamespace => "its process is in another pid namespace (a container)",
+        Doubt::UnknownBoot => "whether the machine has started anew since cannot be told here",
+        Doubt::NoIdentity => "a process has its pid, but was started later",
+        Doubt::NoAnswer => "the system does not tell whether its process is there",
+    }
+}
+
+fn expiry(status: &Status) -> String {
+    match status.verdict.expires_at {
+        Some(at) => match at.signed_duration_since(Utc::now()).to_std() {
+            Ok(left) => format!("expires at {} (in {})", local(at), span(left)),
+            Err(_) => format!("expired at {}", local(at)),
+        },
+        None => "never expires".to_owned(),
+    }
+}
+
+/// Time of day, with the date if that is not today's.
+pub(crate) fn local(at: DateTime<Utc>) -> String {
+    let at = at.with_timezone(&Local);
+    let format = if at.date_naive() == Local::now().date_naive() {
+        "%H:%M:%S"
+    } else {
+        "%Y-%m-%d %H:%M:%S"
+    };
+    at.format(format).to_string()
+}
+
+/// A duration by its two largest units: "3h 12m".
+pub(crate) fn span(duration: Duration) -> String {
+    const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")];
+    let seconds = duration.as_secs();
+    let Some(first) = UNITS.iter().position(|(size, _)| seconds >= *size) else {
+        return "0s".to_owned();
+    };
+    let mut rest = seconds;
+    let mut parts = Vec::new();
+    for (size, unit) in UNITS.iter().skip(first).take(2) {
+        let count = rest / size;
+        rest %= size;
+        if count > 0 {
+            parts.push(format!("{count}{unit}"));
+        }
+    }
+    parts.join(" ")
+}
+
+/// Kinds in JSON and tables.
+pub(crate) fn kind(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Run => "run",
+        Kind::Job => "job",
+        Kind::Lease => "lease",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_is_told_by_its_two_largest_units() {
+        let cases = [
+            (0, "0s"),
+            (59, "59s"),
+            (60, "1m"),
+            (3_661, "1h 1m"),
+            (11_520, "3h 12m"),
+            (90_000, "1d 1h"),
+            (86_401, "1d"),
+        ];
+        for (seconds, text) in cases {
+            assert_eq!(span(Duration::from_secs(seconds)), text);
+        }
+    }
+
+    #[test]
+    fn what_steers_a_terminal_is_escaped() {
+        assert_eq!(escape("a\u{1b}[2Jb\n"), "a\\u{1b}[2Jb\\u{a}");
+        assert_eq!(escape("\u{202e}gnp.exe"), "\\u{202e}gnp.exe");
+        assert_eq!(escape("Übung ✓"), "Übung ✓");
+    }
+
+    #[test]
+    fn a_script_is_named_rather_than_its_interpreter() {
+        let named = |command: &[&str]| {
+            let command: Vec<String> = command.iter().map(ToString::to_string).collect();
+            program(&command).map(ToOwned::to_owned)
+        };
+        assert_eq!(
+            named(&["/bin/bash", "./deploy.sh"]).as_deref(),
+            Some("deploy.sh")
+        );
+        assert_eq!(named(&["-bash"]).as_deref(), Some("bash"));
+        assert_eq!(named(&["bash", "-c", "x"]).as_deref(), Some("bash"));
+        assert_eq!(named(&["/usr/bin/sleep", "9"]).as_deref(), Some("sleep"));
+        assert_eq!(named(&[]), None);
+    }
+}

@@ -1,0 +1,37 @@
+//! The command line of onehold: what is typed becomes one call of the library, and what came of it
+//! words and an exit code.
+
+// A test that cannot go on says so by panicking.
+#![cfg_attr(
+    test,
+    allow(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::unwrap_used
+    )
+)]
+
+mod args;
+mod ask;
+mod cancel;
+mod claiming;
+mod commands;
+mod describe;
+mod exit;
+mod manual;
+mod output;
+mod report;
+mod session;
+mod supervise;
+mod typed;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let exit = match typed::parse() {
+        Ok(cli) => commands::run(cli),
+        Err(exit) => exit,
+    };
+    ExitCode::from(exit.code())
+}

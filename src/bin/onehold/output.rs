@@ -1,0 +1,236 @@
+//! The only file that prints: data on stdout, talk on stderr, hints for people.
+
+use std::error::Error as _;
+use std::io::{self, Write};
+use std::path::Path;
+
+use anstream::{AutoStream, ColorChoice};
+use anstyle::{AnsiColor, Style};
+use onehold::{Error, Status};
+use unicode_width::UnicodeWidthStr;
+
+use crate::args::Color;
+use crate::describe;
+use crate::report::{Outcome, object};
+use crate::session::Session;
+
+/// Decides once for the whole program whether there is colour.
+pub(crate) fn set_colour(color: Color) {
+    match color {
+        Color::Auto => ColorChoice::Auto,
+        Color::Always => ColorChoice::Always,
+        Color::Never => ColorChoice::Never,
+    }
+    .write_global();
+}
+
+/// Says what a command came to. Fails if its data could not be written: then nobody has it.
+pub(crate) fn tell(session: &Session, outcome: &Outcome) -> io::Result<()> {
+    let everywhere = &session.everywhere;
+    if everywhere.json {
+        let line = object(session.verb, outcome, &session.claimant);
+        if session.verb == "run" {
+            talk(&line);
+            return Ok(());
+        }
+        return data(&line);
+    }
+    if let Some(text) = &outcome.data {
+        data(text)?;
+    }
+    let told_by_exit_code = outcome
+        .failure
+        .as_ref()
+        .is_none_or(|failure| matches!(failure.code, "LOCKED" | "TIMEOUT" | "ZOMBIE"));
+    if !(everywhere.quiet && told_by_exit_code) {
+        if outcome.failure.is_some() {
+            talk(&format!("onehold: {}", outcome.message));
+        }
+        for line in &outcome.talk {
+            talk(line);
+        }
+    }
+    for warning in &outcome.warnings {
+        talk(&format!("onehold: warning: {warning}"));
+    }
+    Ok(())
+}
+
+/// One line of talk, at once. That it cannot be written is nobody's failure.
+pub(crate) fn talk(line: &str) {
+    let _ = writeln!(anstream::stderr().lock(), "{line}");
+}
+
+fn data(text: &str) -> io::Result<()> {
+    let mut out = AutoStream::auto(io::stdout().lock());
+    writeln!(out, "{text}")?;
+    out.flush()
+}
+
+/// An error and its causes, on one line.
+pub(crate) fn chain(error: &Error) -> String {
+    let mut text = describe::escape(&error.to_string());
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&describe::escape(&cause_in_words(cause)));
+        next = cause.source();
+    }
+    text
+}
+
+/// Without Rust's "(os error 13)".
+pub(crate) fn cause_in_words(cause: &(dyn std::error::Error + 'static)) -> String {
+    let text = cause.to_string();
+    match text.rfind(" (os error ") {
+        Some(end) => {
+            let text = text.get(..end).unwrap_or(&text);
+            let mut chars = text.chars();
+            match chars.next() {
+                Some(first) => first.to_lowercase().chain(chars).collect(),
+                None => String::new(),
+            }
+        }
+        None => text,
+    }
+}
+
+/// What to do next about an error.
+pub(crate) fn hint(error: &Error) -> Option<String> {
+    let text = match error {
+        Error::NothingToHold => {
+            "  pass --pid for a process that should hold it, or --ttl for a time".to_owned()
+        }
+        Error::NotALock { .. } => {
+            "  it was left as it is; onehold never replaces or removes what is no lock file"
+                .to_owned()
+        }
+        Error::GuardBusy { pid: Some(pid), .. } => {
+            format!("  process {pid} may be stopped: look at it with `ps {pid}`")
+        }
+        Error::CannotExchange { .. } => {
+            "  decide yourself, with `onehold break`, or use a store on another filesystem"
+                .to_owned()
+        }
+        _ => return None,
+    };
+    Some(text)
+}
+
+/// The block that says of a lock: who, since when, how sure, where. Without the last line, what to
+/// do next.
+pub(crate) fn block(status: &Status, verbose: bool) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let Some(evidence) = describe::evidence(status) {
+        lines.push(format!("  {}", paint(status, &evidence)));
+    }
+    if verbose {
+        if let Some(record) = &status.record {
+            if !record.command.is_empty() {
+                let command = record
+                    .command
+                    .iter()
+                    .map(|argument| shell_quoted(&describe::escape(argument)))
+                    .collect::<Vec<_>>()
+                    .join(" ");
+                lines.push(format!("  command: {command}"));
+            }
+            lines.push(format!(
+                "  hold: {} ({})",
+                record.hold,
+                describe::kind(record.kind)
+            ));
+        }
+        lines.push(format!("  file: {}", shown(&status.path)));
+    }
+    lines
+}
+
+/// What to do about a lock that was refused.
+pub(crate) fn next_step(session: &Session, status: &Status) -> String {
+    let break_it = command_line(session, "break", &status.name);
+    if status.is_takeable() {
+        return format!("  take it over with --on-zombie take, or remove it with `{break_it}`");
+    }
+    if status.verdict.is_zombie() && !status.settles {
+        return format!("  this filesystem cannot settle who takes it: `{break_it}`");
+    }
+    match session.verb {
+        "acquire" | "run" => {
+            format!("  wait for it with --wait, or take it with `{break_it}`")
+        }
+        _ => format!("  take it with `{break_it}`"),
+    }
+}
+
+/// A command that works when pasted.
+pub(crate) fn command_line(session: &Session, verb: &str, name: &str) -> String {
+    let store = match &session.everywhere.dir {
+        Some(dir) if !name.starts_with(['/', '.']) => {
+            format!("--dir {} ", shell_quoted(&dir.to_string_lossy()))
+        }
+        _ => String::new(),
+    };
+    describe::escape(&format!("onehold {store}{verb} {}", shell_quoted(name)))
+}
+
+/// A path in a message.
+pub(crate) fn shown(path: &Path) -> String {
+    describe::escape(&path.to_string_lossy())
+}
+
+fn shell_quoted(text: &str) -> String {
+    shlex::try_quote(text).map_or_else(|_| text.to_owned(), std::borrow::Cow::into_owned)
+}
+
+/// The colour of a state.
+pub(crate) fn paint(status: &Status, text: &str) -> String {
+    use onehold::State;
+    let colour = match status.verdict.state {
+        State::Free => AnsiColor::Green,
+        State::Held => return text.to_owned(),
+        State::Overdue | State::NotALock => AnsiColor::Yellow,
+        State::Zombie => AnsiColor::Red,
+    };
+    let style = Style::new().fg_color(Some(colour.into()));
+    format!("{style}{text}{style:#}")
+}
+
+/// A table with aligned columns, the last one ragged. Rows are given with a status to colour the
+/// second cell by.
+pub(crate) fn table<const N: usize>(header: [&str; N], rows: &[(&Status, [String; N])]) -> String {
+    let mut widths = header.map(UnicodeWidthStr::width);
+    for (_, cells) in rows {
+        for (width, cell) in widths.iter_mut().zip(cells) {
+            *width = (*width).max(cell.width());
+        }
+    }
+    let line = |cells: [&str; N], status: Option<&Status>| {
+        let mut text = String::new();
+        for (index, (cell, width)) in cells.iter().zip(widths).enumerate() {
+            let padding = width.saturating_sub(cell.width());
+            match status {
+                Some(status) if index == 1 => text.push_str(&paint(status, cell)),
+                _ => text.push_str(cell),
+            }
+            if index + 1 < N {
+                text.push_str(&" ".repeat(padding + 2));
+            }
+        }
+        text.trim_end().to_owned()
+    };
+    let mut lines = vec![line(header, None)];
+    for (status, cells) in rows {
+        lines.push(line(cells.each_ref().map(String::as_str), Some(status)));
+    }
+    lines.join("\n")
+}
+
+/// The object of a command line that makes no sense.
+pub(crate) fn usage(on_stderr: bool, object: &str) {
+    if on_stderr {
+        talk(object);
+    } else {
+        let _ = data(object);
+    }
+}

@@ -1,0 +1,256 @@
+//! The JSON object, and what a command came to.
+
+use chrono::{DateTime, Utc};
+use onehold::{Claimant, Kind, Reason, State, Status};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::describe;
+use crate::exit::Exit;
+
+/// What a command came to: everything that is said of it, and the exit code.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) exit: Exit,
+    /// One of the words of the JSON object's `status`.
+    pub(crate) status: &'static str,
+    pub(crate) lock: Option<Box<Status>>,
+    pub(crate) locks: Vec<Status>,
+    /// One sentence.
+    pub(crate) message: String,
+    /// Data, for stdout.
+    pub(crate) data: Option<String>,
+    /// Talk, for stderr.
+    pub(crate) talk: Vec<String>,
+    /// What went wrong besides; also talk.
+    pub(crate) warnings: Vec<String>,
+    /// Why it failed.
+    pub(crate) failure: Option<Failure>,
+    /// The hold that came of it, where `lock` does not tell.
+    pub(crate) hold: Option<u64>,
+    /// What the command of `run` returned.
+    pub(crate) command_exit_code: Option<u8>,
+}
+
+/// Why a command failed.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) code: &'static str,
+    pub(crate) details: Value,
+}
+
+impl Outcome {
+    pub(crate) fn new(exit: Exit, status: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            exit,
+            status,
+            lock: None,
+            locks: Vec::new(),
+            message: message.into(),
+            data: None,
+            talk: Vec::new(),
+            warnings: Vec::new(),
+            failure: None,
+            hold: None,
+            command_exit_code: None,
+        }
+    }
+
+    pub(crate) fn lock(mut self, status: Box<Status>) -> Self {
+        self.lock = Some(status);
+        self
+    }
+
+    pub(crate) fn data(mut self, data: impl Into<String>) -> Self {
+        self.data = Some(data.into());
+        self
+    }
+
+    pub(crate) fn talk(mut self, talk: impl Into<String>) -> Self {
+        self.talk.push(talk.into());
+        self
+    }
+
+    pub(crate) fn warnings(mut self, warnings: &[onehold::Error]) -> Self {
+        self.warnings
+            .extend(warnings.iter().map(crate::output::chain));
+        self
+    }
+
+    pub(crate) fn failure(mut self, code: &'static str, details: Value) -> Self {
+        self.failure = Some(Failure { code, details });
+        self
+    }
+}
+
+#[derive(Serialize)]
+struct Object<'a> {
+    success: bool,
+    command: &'a str,
+    status: &'a str,
+    lock: Option<LockObject<'a>>,
+    locks: Vec<LockObject<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hold: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    command_exit_code: Option<u8>,
+    message: &'a str,
+    errors: Vec<&'a str>,
+    error: Option<ErrorObject<'a>>,
+}
+
+#[derive(Serialize)]
+struct ErrorObject<'a> {
+    code: &'a str,
+    message: &'a str,
+    details: &'a Value,
+}
+
+/// The object of `--json`, on one line.
+pub(crate) fn object(command: &str, outcome: &Outcome, claimant: &Claimant) -> String {
+    let failed = outcome.failure.as_ref();
+    let object = Object {
+        success: failed.is_none(),
+        command,
+        status: outcome.status,
+        lock: outcome.lock.as_deref().map(|status| lock(status, claimant)),
+        locks: outcome
+            .locks
+            .iter()
+            .map(|status| lock(status, claimant))
+            .collect(),
+        hold: outcome.hold,
+        command_exit_code: outcome.command_exit_code,
+        message: &outcome.message,
+        errors: failed
+            .map(|_| outcome.message.as_str())
+            .into_iter()
+            .chain(outcome.warnings.iter().map(String::as_str))
+            .collect(),
+        error: failed.map(|failure| ErrorObject {
+            code: failure.code,
+            message: &outcome.message,
+            details: &failure.details,
+        }),
+    };
+    // Strings, numbers and maps with string keys: there is nothing in it that could fail.
+    serde_json::to_string(&object).unwrap_or_default()
+}
+
+/// One lock. What is unknown is null; the keys are always the same.
+#[derive(Serialize)]
+struct LockObject<'a> {
+    name: &'a str,
+    path: String,
+    store: String,
+    exists: bool,
+    state: &'static str,
+    reason: &'static str,
+    proof: Option<&'static str>,
+    evidence: Option<String>,
+    is_zombie: bool,
+    takeable: bool,
+    kind: Option<&'static str>,
+    pid: Option<u32>,
+    pid_alive: Option<bool>,
+    wrapper_pid: Option<u32>,
+    wrapper_alive: Option<bool>,
+    hostname: Option<&'a str>,
+    owner: Option<&'a str>,
+    session_id: Option<&'a str>,
+    message: Option<&'a str>,
+    command: Option<&'a [String]>,
+    acquired_at: Option<DateTime<Utc>>,
+    renewed_at: Option<DateTime<Utc>>,
+    age_hours: Option<f64>,
+    age_seconds: Option<f64>,
+    ttl_seconds: Option<f64>,
+    expires_at: Option<DateTime<Utc>>,
+    hold: Option<u64>,
+    mine: bool,
+}
+
+fn lock<'a>(status: &'a Status, claimant: &Claimant) -> LockObject<'a> {
+    let record = status.record.as_ref();
+    let verdict = &status.verdict;
+    let age = verdict.age.map(|age| age.as_secs_f64());
+    let owner = record.and_then(|record| record.owner.as_deref());
+    LockObject {
+        name: &status.name,
+        path: status.path.to_string_lossy().into_owned(),
+        store: status.store.to_string_lossy().into_owned(),
+        exists: verdict.reason != Reason::NoFile,
+        state: state(verdict.state),
+        reason: reason(verdict.reason),
+        proof: proof(status),
+        evidence: describe::evidence(status),
+        is_zombie: verdict.is_zombie(),
+        takeable: status.is_takeable(),
+        kind: record.map(|record| describe::kind(record.kind)),
+        pid: verdict.pid.map(onehold::Pid::get),
+        pid_alive: verdict.pid_alive,
+        wrapper_pid: record
+            .filter(|record| record.kind == Kind::Run && !record.exec)
+            .map(|record| record.pid.get()),
+        wrapper_alive: verdict.wrapper_alive,
+        hostname: record.and_then(|record| record.hostname.as_deref()),
+        owner,
+        session_id: owner,
+        message: record.and_then(|record| record.message.as_deref()),
+        command: record.map(|record| record.command.as_slice()),
+        acquired_at: record.map(|record| record.acquired_at),
+        renewed_at: record.map(onehold::Record::renewed_at),
+        age_hours: age.map(|age| (age / 36.0).round() / 100.0),
+        age_seconds: age,
+        ttl_seconds: record
+            .and_then(onehold::Record::ttl)
+            .map(|ttl| ttl.as_secs_f64()),
+        expires_at: verdict.expires_at,
+        hold: status.hold(),
+        mine: claimant.owns(status),
+    }
+}
+
+fn state(state: State) -> &'static str {
+    match state {
+        State::Free => "free",
+        State::Held => "held",
+        State::Overdue => "overdue",
+        State::Zombie => "zombie",
+        State::NotALock => "not-a-lock",
+    }
+}
+
+fn reason(reason: Reason) -> &'static str {
+    match reason {
+        Reason::NoFile => "no-file",
+        Reason::Finished => "finished",
+        Reason::Alive => "alive",
+        Reason::Lease => "lease",
+        Reason::UnknownVersion => "unknown-version",
+        Reason::InTheMaking => "in-the-making",
+        Reason::Unproven(_) => "unproven",
+        Reason::Dead => "dead",
+        Reason::Reused => "reused",
+        Reason::Rebooted => "rebooted",
+        Reason::Expired => "expired",
+        Reason::Aged(_) => "aged",
+        Reason::Corrupt => "corrupt",
+        Reason::NotALock(_) => "not-a-lock",
+    }
+}
+
+fn proof(status: &Status) -> Option<&'static str> {
+    use onehold::Proof;
+    match status.verdict.proof {
+        Proof::None => None,
+        Proof::KernelLock => Some("kernel-lock"),
+        Proof::SameProcess => Some("same-process"),
+        Proof::SamePid => Some("same-pid"),
+        Proof::PidGone => Some("pid-gone"),
+        Proof::OtherStart => Some("other-start"),
+        Proof::OtherBoot => Some("other-boot"),
+        Proof::KernelLockGone => Some("kernel-lock-gone"),
+        Proof::Clock => Some("clock"),
+    }
+}

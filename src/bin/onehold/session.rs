@@ -1,0 +1,64 @@
+//! What one call of the program knows of its surroundings: the store, and the holds it runs in.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use onehold::{Claimant, Lock, LockName, Store};
+
+use crate::args::Everywhere;
+
+/// One call of the program.
+#[derive(Clone, Debug)]
+pub(crate) struct Session {
+    pub(crate) verb: &'static str,
+    pub(crate) everywhere: Everywhere,
+    pub(crate) store: Store,
+    /// What the caller says about himself, for `mine`, release and renew.
+    pub(crate) claimant: Claimant,
+}
+
+/// The holds that this call runs inside of.
+pub(crate) const HOLDS: &str = "ONEHOLD_HOLDS";
+
+impl Session {
+    pub(crate) fn new(
+        verb: &'static str,
+        everywhere: Everywhere,
+        mut claimant: Claimant,
+    ) -> anyhow::Result<Self> {
+        let store = Store::at(store_directory(&everywhere)?);
+        claimant.enclosing = enclosing_holds();
+        Ok(Self {
+            verb,
+            everywhere,
+            store,
+            claimant,
+        })
+    }
+
+    pub(crate) fn lock(&self, name: LockName) -> onehold::Result<Lock> {
+        self.store.lock(name)
+    }
+}
+
+fn store_directory(everywhere: &Everywhere) -> anyhow::Result<PathBuf> {
+    if let Some(dir) = &everywhere.dir {
+        return Ok(dir.clone());
+    }
+    if let Some(dir) = std::env::var_os("ONEHOLD_DIR").filter(|dir| !dir.is_empty()) {
+        return Ok(dir.into());
+    }
+    // Asks the user database where HOME is not set, as under some supervisors.
+    let home = std::env::home_dir()
+        .filter(|home| home.is_absolute())
+        .context("cannot find the home directory: pass --dir")?;
+    Ok(home.join(".local/state/onehold"))
+}
+
+fn enclosing_holds() -> Vec<u64> {
+    std::env::var(HOLDS)
+        .unwrap_or_default()
+        .split_whitespace()
+        .filter_map(|hold| hold.split_once(':')?.0.parse().ok())
+        .collect()
+}

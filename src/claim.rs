@@ -1,0 +1,167 @@
+//! What somebody who wants a lock says about himself, and what he may displace.
+
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::holder::is_ancestor;
+use crate::record::{Kind, MAX_TEXT_BYTES};
+use crate::status::{Shown, Status};
+use crate::verdict::{DEFAULT_MAX_AGE, Reason, State};
+
+/// A request for a hold.
+///
+/// ```
+/// use std::time::Duration;
+/// use onehold::Claim;
+///
+/// let claim = Claim::new()
+///     .message("nightly full")
+///     .max_age(Duration::from_secs(8 * 3600));
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Claim {
+    pub(crate) owner: Option<String>,
+    pub(crate) message: Option<String>,
+    pub(crate) command: Vec<String>,
+    pub(crate) ttl: Option<Duration>,
+    pub(crate) max_age: Option<Duration>,
+    pub(crate) refuse_zombies: bool,
+    pub(crate) displace: Option<Shown>,
+}
+
+impl Claim {
+    /// A claim that says nothing, and takes zombies over.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A label of who holds: a session or a runner. At most 1 KiB. It is also a key: whoever
+    /// gives the same one may release the hold.
+    #[must_use]
+    pub fn owner(mut self, owner: impl Into<String>) -> Self {
+        self.owner = Some(owner.into());
+        self
+    }
+
+    /// Why, for the people who find it held. At most 1 KiB.
+    #[must_use]
+    pub fn message(mut self, message: impl Into<String>) -> Self {
+        self.message = Some(message.into());
+        self
+    }
+
+    /// The command line shown for the holder; by default that of the calling process or of the
+    /// process that a detached hold is kept by. Cut at 4 KiB.
+    #[must_use]
+    pub fn command(mut self, command: Vec<String>) -> Self {
+        self.command = command;
+        self
+    }
+
+    /// The hold ends this long after its last renewal, counted by a clock that does not stop
+    /// while the machine is suspended.
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// From this age on the hold is called overdue, or, where its holder cannot be proved alive or
+    /// dead, a zombie. It is kept in the record; without it others judge by their own, 24 h unless
+    /// told otherwise.
+    #[must_use]
+    pub fn max_age(mut self, max_age: Duration) -> Self {
+        self.max_age = Some(max_age);
+        self
+    }
+
+    /// Leaves a zombie in place and reports it as what blocks.
+    #[must_use]
+    pub fn refuse_zombies(mut self) -> Self {
+        self.refuse_zombies = true;
+        self
+    }
+
+    /// Takes the lock from the holder that was shown, dead or alive, if it still is that one.
+    #[must_use]
+    pub fn displace(mut self, shown: Shown) -> Self {
+        self.displace = Some(shown);
+        self
+    }
+
+    pub(crate) fn observed_max_age(&self) -> Duration {
+        self.max_age.unwrap_or(DEFAULT_MAX_AGE)
+    }
+
+    pub(crate) fn ensure_fits(&self) -> Result<()> {
+        let fits = |text: &Option<String>, what| match text {
+            Some(text) if text.len() > MAX_TEXT_BYTES => Err(Error::TooLong {
+                what,
+                limit: MAX_TEXT_BYTES,
+            }),
+            _ => Ok(()),
+        };
+        fits(&self.owner, "owner")?;
+        fits(&self.message, "message")
+    }
+
+    pub(crate) fn permits(&self, status: &Status) -> bool {
+        let permitted = self.displace.as_ref().is_some_and(|shown| shown.is(status));
+        match status.verdict.state {
+            State::NotALock => false,
+            State::Free => permitted || status.is_takeable(),
+            State::Zombie => permitted || (status.is_takeable() && !self.refuse_zombies),
+            State::Held | State::Overdue => permitted,
+        }
+    }
+}
+
+/// Who asks to release or renew a hold: it is his if any of what he says matches.
+#[derive(Clone, Debug, Default)]
+pub struct Claimant {
+    /// The number of the hold. If given, only that hold is meant, whatever else matches.
+    pub hold: Option<u64>,
+    /// The label it was acquired with.
+    pub owner: Option<String>,
+    /// Numbers of holds that the caller runs inside of.
+    pub enclosing: Vec<u64>,
+}
+
+impl Claimant {
+    /// Whether the hold of `status` is this claimant's.
+    #[must_use]
+    pub fn owns(&self, status: &Status) -> bool {
+        let Some(record) = &status.record else {
+            return false;
+        };
+        if let Some(hold) = self.hold {
+            return hold == record.hold;
+        }
+        let same_owner = self.owner.is_some() && self.owner == record.owner;
+        let inside = self.enclosing.contains(&record.hold);
+        same_owner || inside || status.is_kept_by_an_ancestor()
+    }
+}
+
+impl Status {
+    fn is_kept_by_an_ancestor(&self) -> bool {
+        let alive = self.verdict.reason == Reason::Alive && self.verdict.pid_alive == Some(true);
+        alive
+            && self.record.as_ref().is_some_and(|record| {
+                record
+                    .processes()
+                    .into_iter()
+                    .any(|process| Some(process.pid) == self.verdict.pid && is_ancestor(process))
+            })
+    }
+
+    /// A living `run` is given back by its wrapper only.
+    pub(crate) fn ends_with_its_command(&self) -> bool {
+        let is_run = self
+            .record
+            .as_ref()
+            .is_some_and(|record| record.kind == Kind::Run);
+        is_run && matches!(self.verdict.state, State::Held | State::Overdue)
+    }
+}

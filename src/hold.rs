@@ -1,0 +1,387 @@
+//! A hold in one's own hands: kept while it lives, given back when it ends.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, Command};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{Context, Error, Result};
+use crate::guard::Guard;
+use crate::holder::Holder;
+use crate::identity::{Pid, ProcessId};
+use crate::lock::Lock;
+use crate::lockfile::{OwnedPlace, Standing, is_in_place};
+use crate::record::{Job, Kind, Line, Record};
+use crate::status::Status;
+use crate::sys::directory::{Directory, facts_of_file, unlock_record};
+use crate::sys::process;
+use crate::sys::spawn::{HOLD_LOST, NOT_RECORDED, exec_keeping, record_before_exec};
+
+/// A wrapper tells this often that it lives, so that a hold of days is not called overdue.
+const SIGN_OF_LIFE_EVERY: Duration = Duration::from_hours(1);
+
+/// A lock file of ours that is in place, and all that is needed to give it back.
+#[derive(Debug)]
+pub(crate) struct Possession {
+    pub(crate) lock: Lock,
+    pub(crate) root: Arc<Directory>,
+    pub(crate) place: OwnedPlace,
+    pub(crate) file: File,
+    pub(crate) size: u64,
+    pub(crate) record: Record,
+    pub(crate) displaced: Option<Box<Status>>,
+    pub(crate) waited: Option<Duration>,
+    pub(crate) warnings: Vec<Error>,
+}
+
+/// What a hold was when it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Ended {
+    /// Given back.
+    Released,
+    /// It had been taken away before; what stands there now was not touched.
+    Lost,
+}
+
+impl Possession {
+    /// Compares and deletes, then unlocks: while our name exists it is locked, and what a command
+    /// left behind with its descriptor holds nothing.
+    pub(crate) fn release(&self) -> Result<Ended> {
+        let ended = self.remove();
+        let unlocked = unlock_record(&self.file).context("unlock", &self.place.path);
+        let ended = ended?;
+        unlocked?;
+        Ok(ended)
+    }
+
+    fn remove(&self) -> Result<Ended> {
+        let guard = Guard::reenter(&self.root, self.lock.store())?;
+        let place = self.place.borrow();
+        let Standing::File(found) = place.read()? else {
+            return Ok(Ended::Lost);
+        };
+        let ours = facts_of_file(&self.file).context("inspect", place.path)?;
+        if found.facts.id != ours.id {
+            return Ok(Ended::Lost);
+        }
+        place.remove()?;
+        let sections = self.lock.sections();
+        if !sections.is_empty() {
+            guard.prune(&sections)?;
+        }
+        Ok(Ended::Released)
+    }
+
+    fn write_line(&self, line: Line) -> Result<()> {
+        let text = self.record.line(line).map_err(io::Error::from);
+        text.and_then(|text| self.file.write_all_at(&text, line.offset(self.size)))
+            .context("write to", &self.place.path)
+    }
+
+    fn is_in_place(&self) -> Result<bool> {
+        is_in_place(&self.place.directory, &self.place.file, &self.file)
+            .context("inspect", &self.place.path)
+    }
+}
+
+macro_rules! describe_possession {
+    () => {
+        /// Its number: greater than that of any hold before it in its store, so that a storage
+        /// system can refuse whoever comes with a smaller one (a fencing token).
+        #[must_use]
+        pub fn number(&self) -> u64 {
+            self.possession.record.hold
+        }
+
+        /// Its lock file.
+        #[must_use]
+        pub fn path(&self) -> &Path {
+            &self.possession.place.path
+        }
+
+        /// What its lock file says.
+        #[must_use]
+        pub fn record(&self) -> &Record {
+            &self.possession.record
+        }
+
+        /// The hold that was taken over, if there was one.
+        #[must_use]
+        pub fn displaced(&self) -> Option<&Status> {
+            self.possession.displaced.as_deref()
+        }
+
+        /// How long it was waited for, if at all.
+        #[must_use]
+        pub fn waited(&self) -> Option<Duration> {
+            self.possession.waited
+        }
+
+        /// What did not work besides; it does not weaken the hold.
+        #[must_use]
+        pub fn warnings(&self) -> &[Error] {
+            &self.possession.warnings
+        }
+    };
+}
+
+/// A hold of the calling process. Dropping it gives the lock back, also on `?` and on a panic; in
+/// a process forked from this one, dropping its copy does nothing.
+///
+/// If the process is killed, the next one who asks finds it dead at once.
+///
+/// ```no_run
+/// use onehold::{Attempt, Claim, LockName, Store, Wait};
+///
+/// # fn main() -> onehold::Result<()> {
+/// let lock = Store::at("/var/lib/app/locks").lock(LockName::new("import")?)?;
+/// match lock.hold(&Claim::new().message("nightly"), Wait::no())? {
+///     Attempt::Held(hold) => println!("hold {}", hold.number()),
+///     Attempt::Blocked(blocked) => println!("{:?}", blocked.status.verdict),
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "dropping it gives the lock back"]
+pub struct Hold {
+    possession: Possession,
+    pid: Pid,
+    over: bool,
+}
+
+impl Hold {
+    pub(crate) fn new(possession: Possession) -> Self {
+        Self {
+            possession,
+            pid: Pid::of_self(),
+            over: false,
+        }
+    }
+
+    describe_possession!();
+
+    /// Gives the lock back and says whether it still was ours. What [`Drop`] does, with a result.
+    ///
+    /// # Errors
+    /// The lock file cannot be removed.
+    pub fn release(mut self) -> Result<Ended> {
+        self.over = true;
+        self.possession.release()
+    }
+
+    /// Whether the lock has been taken away: by `break`, or by somebody who removed the file.
+    ///
+    /// # Errors
+    /// The directory cannot be read; that says nothing either way.
+    pub fn is_lost(&self) -> Result<bool> {
+        self.possession.is_in_place().map(|in_place| !in_place)
+    }
+
+    /// Writes a sign of life, from which the age of the hold and its time to live count anew.
+    ///
+    /// # Errors
+    /// The lock file cannot be written.
+    pub fn renew(&mut self) -> Result<()> {
+        let possession = &mut self.possession;
+        let life = possession.lock.sign_of_life(&possession.root)?;
+        possession.record.sign_of_life = Some(life);
+        possession.write_line(Line::SignOfLife)
+    }
+
+    /// When [`renew`](Self::renew) is due: an hour after the last sign of life, or a third of the
+    /// time to live. Zero: now. Counted by a clock that does not stop while the machine is
+    /// suspended.
+    #[must_use]
+    pub fn renewal_due_in(&self) -> Duration {
+        let record = &self.possession.record;
+        let every = record.ttl().map_or(SIGN_OF_LIFE_EVERY, |ttl| {
+            (ttl / 3).clamp(Duration::from_millis(10), SIGN_OF_LIFE_EVERY)
+        });
+        let acquired = record
+            .origin
+            .as_ref()
+            .map_or(0, |origin| origin.acquired_boottime_ms);
+        let last = record
+            .sign_of_life
+            .as_ref()
+            .map_or(acquired, |life| life.renewed_boottime_ms);
+        let passed = process::boottime_milliseconds().saturating_sub(last);
+        every.saturating_sub(Duration::from_millis(passed))
+    }
+
+    /// Starts a command under this hold. Its pid is in the record before it is executed, and it
+    /// inherits the kernel lock unless the hold was made with [`Keeping::close`](crate::Keeping):
+    /// as long as it runs, the lock is held, even if the calling process is killed.
+    ///
+    /// # Errors
+    /// [`Error::Spawn`]: it cannot be executed; [`Error::LostEarly`]: the lock was taken away before.
+    pub fn spawn(&mut self, command: &mut Command) -> Result<Child> {
+        let program = command.get_program().to_string_lossy().into_owned();
+        let possession = &mut self.possession;
+        let path = &possession.place.path;
+        record_before_exec(
+            command,
+            &possession.file,
+            &possession.place.directory,
+            &possession.place.file,
+            Line::Command.offset(possession.size),
+            !possession.record.close,
+        )
+        .context("prepare a command for", path)?;
+        let child = command
+            .spawn()
+            .map_err(|source| match source.raw_os_error() {
+                Some(HOLD_LOST) => Error::LostEarly { path: path.clone() },
+                Some(NOT_RECORDED) => Error::Io {
+                    operation: "write the command's pid to",
+                    path: path.clone(),
+                    source: io::Error::other("it was not executed"),
+                },
+                _ => Error::Spawn { program, source },
+            })?;
+        if let Some(pid) = Pid::new(child.id()) {
+            possession.record.command_process = Some(ProcessId {
+                pid,
+                start: process::start_ticks(pid),
+            });
+            // The pid alone is there already; its start makes it certain.
+            let written = possession.write_line(Line::Command);
+            crate::events::warn(&mut possession.warnings, written);
+        }
+        Ok(child)
+    }
+
+    /// Becomes a command, which keeps the kernel lock until it ends. Returns only on failure, and
+    /// then the lock is still held. Nobody removes the record afterwards: it is recognised as
+    /// finished, and the next one takes its place.
+    pub fn exec(&self, command: &mut Command) -> Error {
+        let program = command.get_program().to_string_lossy().into_owned();
+        let source = exec_keeping(command, &self.possession.file);
+        Error::Spawn { program, source }
+    }
+
+    /// What a command under this hold finds in its environment: `ONEHOLD_NAME`, `ONEHOLD_HOLD`,
+    /// `ONEHOLD_FILE`, and `ONEHOLD_HOLDS` with this one added to those in `enclosing`.
+    #[must_use]
+    pub fn environment(&self, enclosing: Option<&str>) -> Vec<(&'static str, String)> {
+        let record = &self.possession.record;
+        let name =
+            percent_encoding::utf8_percent_encode(&record.name, percent_encoding::NON_ALPHANUMERIC);
+        let mut holds = enclosing.unwrap_or_default().trim().to_owned();
+        if !holds.is_empty() {
+            holds.push(' ');
+        }
+        let _ = write!(holds, "{}:{name}", record.hold);
+        vec![
+            ("ONEHOLD_NAME", record.name.clone()),
+            ("ONEHOLD_HOLD", record.hold.to_string()),
+            ("ONEHOLD_FILE", self.path().to_string_lossy().into_owned()),
+            ("ONEHOLD_HOLDS", holds),
+        ]
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        // A forked copy is not the holder.
+        if !self.over && self.pid == Pid::of_self() {
+            let _ = self.possession.release();
+        }
+    }
+}
+
+/// A lock acquired for another process or as a lease, not in force yet: until
+/// [`confirm`](Self::confirm) it is this process's, and dropping it gives it back.
+#[derive(Debug)]
+#[must_use = "dropping it gives the lock back"]
+pub struct Detached {
+    possession: Possession,
+    holder: Holder,
+    pid: Pid,
+    over: bool,
+}
+
+impl Detached {
+    pub(crate) fn new(possession: Possession, holder: Holder) -> Self {
+        Self {
+            possession,
+            holder,
+            pid: Pid::of_self(),
+            over: false,
+        }
+    }
+
+    describe_possession!();
+
+    /// Whom the hold is for.
+    #[must_use]
+    pub fn holder(&self) -> Holder {
+        self.holder
+    }
+
+    /// The lock as it will be found once this is confirmed.
+    ///
+    /// # Errors
+    /// The store or the lock file cannot be read.
+    pub fn status(&self) -> Result<Status> {
+        self.possession.lock.check(None)
+    }
+
+    /// Hands the hold over to its holder. To be called once its number is where it is needed:
+    /// whoever dies before holds nothing.
+    ///
+    /// # Errors
+    /// The lock file cannot be written, or was taken away meanwhile; then nothing is held.
+    pub fn confirm(mut self) -> Result<u64> {
+        let possession = &mut self.possession;
+        possession.record.job = Some(match self.holder {
+            Holder::Process(process) => Job::Process(process),
+            Holder::Lease => Job::Lease,
+        });
+        possession.write_line(Line::Job)?;
+        if possession.record.kind == Kind::Lease {
+            possession
+                .file
+                .sync_data()
+                .context("write to", &possession.place.path)?;
+        }
+        if !possession.is_in_place()? {
+            return Err(Error::LostEarly {
+                path: possession.place.path.clone(),
+            });
+        }
+        self.over = true;
+        Ok(self.possession.record.hold)
+    }
+}
+
+impl Drop for Detached {
+    fn drop(&mut self) {
+        if !self.over && self.pid == Pid::of_self() {
+            let _ = self.possession.release();
+        }
+    }
+}
+
+impl Status {
+    /// Waits until the command of a `run` has ended, for at most `limit`; whether it has. `true`
+    /// for what has no command.
+    #[must_use]
+    pub fn wait_for_command(&self, limit: Duration) -> bool {
+        let command = self.record.as_ref().and_then(|record| {
+            let command = if record.exec {
+                Some(record.writer())
+            } else {
+                record.command_process
+            };
+            command.filter(|_| self.verdict.pid_alive == Some(true))
+        });
+        command.is_none_or(|command| crate::holder::wait_until_gone(command, limit))
+    }
+}

@@ -1,0 +1,755 @@
+//! One lock: what can be asked of it and done to it.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{DateTime, SubsecRound, TimeDelta, Utc};
+
+use crate::claim::{Claim, Claimant};
+use crate::error::{Context, Error, Result};
+use crate::events::{self, Deed, OWN_DIRECTORY};
+use crate::guard::{Guard, descend};
+use crate::hold::{Detached, Hold, Possession};
+use crate::holder::{Holder, command_line_of};
+use crate::identity::{Pid, ProcessId};
+use crate::lockfile::{
+    Exchanged, LockFile, Making, OwnedPlace, Place, Published, Standing, WithoutExchange,
+};
+use crate::name::LockName;
+use crate::record::{Kind, LINE_WIDTH, Line, NewRecord, Record, SignOfLife, cut_command};
+use crate::status::{About, Observatory, Presences, Shown, Status, Surroundings};
+use crate::sys::directory::Directory;
+use crate::sys::process;
+use crate::verdict::{DEFAULT_MAX_AGE, Reason, State};
+use crate::wait::Wait;
+
+/// Most rounds in which what stands in the place of a lock changes under the guard, which only
+/// programs that do not know the guard can do.
+const MOST_CHANGES: usize = 100;
+
+/// A lock: a name in a store, or the path of one lock file.
+///
+/// It is advisory: it keeps apart those who ask for it, and nobody else.
+#[derive(Clone, Debug)]
+pub struct Lock {
+    name: LockName,
+    store: PathBuf,
+    journal: PathBuf,
+    surroundings: Arc<Surroundings>,
+}
+
+/// What became of a claim. That somebody else holds the lock is an answer, not an error.
+#[derive(Debug)]
+#[must_use]
+pub enum Attempt<T> {
+    /// The lock is the caller's.
+    Held(T),
+    /// Somebody else has it.
+    Blocked(Blocked),
+}
+
+/// Why a lock was not to be had.
+#[derive(Debug)]
+pub struct Blocked {
+    /// Who has it.
+    pub status: Box<Status>,
+    /// How long it was waited for; `None`: not at all.
+    pub waited: Option<Duration>,
+}
+
+/// A lock acquired for another process, or until a time.
+#[derive(Debug)]
+pub enum Acquired {
+    /// Not in force until it is confirmed.
+    New(Box<Detached>),
+    /// The same owner has it already.
+    Again(Box<Status>),
+}
+
+/// How a hold for a command is kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Keeping {
+    /// The command does not inherit the kernel lock.
+    pub close: bool,
+    /// The calling process becomes the command.
+    pub exec: bool,
+}
+
+/// What became of a release.
+#[derive(Debug)]
+#[must_use]
+pub enum Release {
+    /// Given back; what it was.
+    Done(Box<Status>),
+    /// Nobody had it.
+    Free,
+    /// It is somebody else's.
+    NotYours(Box<Status>),
+    /// It ends with its command.
+    EndsWithCommand(Box<Status>),
+}
+
+/// What became of a renewal.
+#[derive(Debug)]
+#[must_use]
+pub enum Renewal {
+    /// Renewed; as it is now.
+    Done(Box<Status>),
+    /// Nobody has it, or its holder is dead.
+    Nothing(Box<Status>),
+    /// It is somebody else's.
+    NotYours(Box<Status>),
+    /// Its wrapper renews it.
+    EndsWithCommand(Box<Status>),
+}
+
+/// What became of a break.
+#[derive(Debug)]
+#[must_use]
+pub enum Break {
+    /// Taken away; what it was.
+    Done {
+        /// The hold that is no more.
+        was: Box<Status>,
+        /// What did not work besides.
+        warnings: Vec<Error>,
+    },
+    /// Nobody has it.
+    Nothing,
+    /// It is not the hold that was shown any more.
+    Changed(Box<Status>),
+}
+
+/// What a new hold is kept by.
+enum Keeper {
+    /// Nobody: what stands there is only removed.
+    Nobody,
+    ThisProcess,
+    Run(Keeping),
+    Detached(Holder),
+}
+
+enum Try {
+    Taken(Box<Possession>),
+    Removed(Box<Status>),
+    /// Only for [`Keeper::Nobody`].
+    Nothing,
+    Blocked(Box<Status>, Option<LockFile>),
+}
+
+impl Lock {
+    pub(crate) fn new(
+        name: LockName,
+        default_store: &Path,
+        surroundings: Arc<Surroundings>,
+    ) -> Result<Self> {
+        let store = match name.directory() {
+            // Absolute, so that it stays the same place when the caller changes directory.
+            Some(directory) => {
+                std::path::absolute(directory).context("find the directory", directory)?
+            }
+            None => default_store.to_owned(),
+        };
+        Ok(Self {
+            name,
+            store,
+            journal: default_store.to_owned(),
+            surroundings,
+        })
+    }
+
+    /// Its name, as it was given.
+    #[must_use]
+    pub fn name(&self) -> &LockName {
+        &self.name
+    }
+
+    /// Its file.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        self.name.path_below(&self.store)
+    }
+
+    /// Who holds it, and what can be said of that. Changes nothing, and takes no guard: the answer
+    /// is true for the moment of asking. `max_age`: for holds that do not name their own; `None`:
+    /// 24 h.
+    ///
+    /// # Errors
+    /// The store or the lock file cannot be read.
+    pub fn check(&self, max_age: Option<Duration>) -> Result<Status> {
+        let path = self.path();
+        let about = self.about(&path, max_age.unwrap_or(DEFAULT_MAX_AGE));
+        let root = match Directory::open(&self.store) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(about.free()),
+            opened => opened.context("open store", &self.store)?,
+        };
+        let Some(directory) = descend(&root, &self.store, &self.name.sections())? else {
+            return Ok(about.free());
+        };
+        let observatory = self.surroundings.observe(&root, &self.store)?;
+        let file = self.name.file();
+        let standing = place(&directory, &file, &path).read()?;
+        Ok(observatory.status(&about, &standing, &mut Presences::default()))
+    }
+
+    /// Holds it for as long as the returned value lives, by this process. Threads exclude each
+    /// other like processes do.
+    ///
+    /// # Errors
+    /// The store cannot be used, or something that is no lock file stands there. Contention is
+    /// [`Attempt::Blocked`].
+    pub fn hold(&self, claim: &Claim, wait: Wait<'_>) -> Result<Attempt<Hold>> {
+        self.take(claim, &Keeper::ThisProcess, wait)
+            .map(|attempt| attempt.map(|possession| Hold::new(*possession)))
+    }
+
+    /// Holds it for a command, to be started by [`Hold::spawn`] or [`Hold::exec`].
+    ///
+    /// # Errors
+    /// As for [`hold`](Self::hold).
+    pub fn hold_for_command(
+        &self,
+        claim: &Claim,
+        keeping: Keeping,
+        wait: Wait<'_>,
+    ) -> Result<Attempt<Hold>> {
+        self.take(claim, &Keeper::Run(keeping), wait)
+            .map(|attempt| attempt.map(|possession| Hold::new(*possession)))
+    }
+
+    /// Acquires it on behalf of another process, or as a lease. Nothing is held until the result
+    /// is [confirmed](Detached::confirm).
+    ///
+    /// # Errors
+    /// As for [`hold`](Self::hold).
+    pub fn acquire(
+        &self,
+        claim: &Claim,
+        holder: Holder,
+        wait: Wait<'_>,
+    ) -> Result<Attempt<Acquired>> {
+        let attempt = self.take(claim, &Keeper::Detached(holder), wait)?;
+        Ok(match attempt {
+            Attempt::Held(possession) => {
+                Attempt::Held(Acquired::New(Box::new(Detached::new(*possession, holder))))
+            }
+            Attempt::Blocked(blocked) if is_the_same_owners(claim, &blocked.status) => {
+                Attempt::Held(Acquired::Again(blocked.status))
+            }
+            Attempt::Blocked(blocked) => Attempt::Blocked(blocked),
+        })
+    }
+
+    /// Gives a hold back for `claimant`.
+    ///
+    /// # Errors
+    /// The store cannot be used, or something that is no lock file stands there.
+    pub fn release(&self, claimant: &Claimant) -> Result<Release> {
+        let Some(guard) = Guard::enter(&self.store)? else {
+            return Ok(Release::Free);
+        };
+        let Some(directory) = guard.descend(&self.name.sections())? else {
+            return Ok(Release::Free);
+        };
+        let (path, file) = (self.path(), self.name.file());
+        let place = place(&directory, &file, &path);
+        let observatory = self.surroundings.observe(guard.root(), &self.store)?;
+        for _ in 0..MOST_CHANGES {
+            let standing = self.settled(&place, &observatory, DEFAULT_MAX_AGE)?;
+            let (status, found) = match standing {
+                (status, Standing::File(found)) => (status, found),
+                (_, Standing::Nothing) => return Ok(Release::Free),
+                (_, Standing::NoFile(what)) => return Err(self.not_a_lock(what)),
+            };
+            if let Reason::NotALock(what) = status.verdict.reason {
+                return Err(self.not_a_lock(what));
+            }
+            if !claimant.owns(&status) {
+                return Ok(match status.verdict.state {
+                    State::Free => Release::Free,
+                    _ => Release::NotYours(Box::new(status)),
+                });
+            }
+            if status.ends_with_its_command() {
+                return Ok(Release::EndsWithCommand(Box::new(status)));
+            }
+            if place.remove_if_unchanged(&found)? {
+                guard.prune(&self.name.sections())?;
+                return Ok(Release::Done(Box::new(status)));
+            }
+        }
+        Err(self.restless())
+    }
+
+    /// Extends a lease, or another detached hold, by a new sign of life; `ttl` changes its time
+    /// to live from here on. A lease that has run out can be renewed as long as nobody has taken
+    /// it.
+    ///
+    /// # Errors
+    /// The store cannot be used, or something that is no lock file stands there.
+    pub fn renew(&self, claimant: &Claimant, ttl: Option<Duration>) -> Result<Renewal> {
+        let path = self.path();
+        let free = || {
+            let about = self.about(&path, DEFAULT_MAX_AGE);
+            Ok(Renewal::Nothing(Box::new(about.free())))
+        };
+        let Some(guard) = Guard::enter(&self.store)? else {
+            return free();
+        };
+        let Some(directory) = guard.descend(&self.name.sections())? else {
+            return free();
+        };
+        let file = self.name.file();
+        let place = place(&directory, &file, &path);
+        let observatory = self.surroundings.observe(guard.root(), &self.store)?;
+        let (status, standing) = self.settled(&place, &observatory, DEFAULT_MAX_AGE)?;
+        let found = match standing {
+            Standing::File(found) => found,
+            Standing::Nothing => return free(),
+            Standing::NoFile(what) => return Err(self.not_a_lock(what)),
+        };
+        if let Reason::NotALock(what) = status.verdict.reason {
+            return Err(self.not_a_lock(what));
+        }
+        let renewable = match status.verdict.state {
+            State::Held | State::Overdue => true,
+            State::Zombie => status.verdict.reason == Reason::Expired,
+            State::Free | State::NotALock => false,
+        };
+        if !renewable {
+            return Ok(Renewal::Nothing(Box::new(status)));
+        }
+        if !claimant.owns(&status) {
+            return Ok(Renewal::NotYours(Box::new(status)));
+        }
+        if status.ends_with_its_command() {
+            return Ok(Renewal::EndsWithCommand(Box::new(status)));
+        }
+        let life = sign_of_life(&observatory, ttl);
+        found.renew(&place, life, status.record.as_ref())?;
+        let (renewed, _) = self.settled(&place, &observatory, DEFAULT_MAX_AGE)?;
+        Ok(Renewal::Done(Box::new(renewed)))
+    }
+
+    /// Takes the lock away from the holder that was shown, dead or alive, on a person's word. No
+    /// process is signalled: the wrapper of a `run` notices by itself.
+    ///
+    /// # Errors
+    /// The store cannot be used, or something that is no lock file stands there.
+    pub fn break_hold(&self, shown: &Shown) -> Result<Break> {
+        let claim = Claim::new().displace(shown.clone());
+        match self.try_once(&claim, &Keeper::Nobody)? {
+            Try::Removed(was) => {
+                let mut warnings = Vec::new();
+                let written = events::write(self.journal_store(), Deed::Break, &was, None);
+                events::warn(&mut warnings, written);
+                Ok(Break::Done { was, warnings })
+            }
+            Try::Nothing | Try::Taken(_) => Ok(Break::Nothing),
+            Try::Blocked(status, _) => Ok(Break::Changed(status)),
+        }
+    }
+
+    /// Removes what is left of a finished or dead hold; `None` if it is none any more.
+    pub(crate) fn remove_zombie(&self, max_age: Option<Duration>) -> Result<Option<CleanedUp>> {
+        let mut claim = Claim::new();
+        claim.max_age = max_age;
+        let Try::Removed(was) = self.try_once(&claim, &Keeper::Nobody)? else {
+            return Ok(None);
+        };
+        let mut warnings = Vec::new();
+        if was.verdict.state == State::Zombie {
+            let written = events::write(self.journal_store(), Deed::Cleanup, &was, None);
+            events::warn(&mut warnings, written);
+        }
+        Ok(Some(CleanedUp { was, warnings }))
+    }
+
+    fn take(
+        &self,
+        claim: &Claim,
+        keeper: &Keeper,
+        mut wait: Wait<'_>,
+    ) -> Result<Attempt<Box<Possession>>> {
+        claim.ensure_fits()?;
+        loop {
+            let (status, found) = match self.try_once(claim, keeper)? {
+                Try::Taken(mut possession) => {
+                    possession.waited = wait.waited();
+                    self.journalise(&mut possession);
+                    return Ok(Attempt::Held(possession));
+                }
+                Try::Blocked(status, found) => (status, found),
+                Try::Removed(_) | Try::Nothing => return Err(self.restless()),
+            };
+            let repeated =
+                matches!(keeper, Keeper::Detached(_)) && is_the_same_owners(claim, &status);
+            // A zombie that may not be taken does not go away by waiting.
+            if repeated || status.is_takeable() || wait.is_over(&status) {
+                return Ok(Attempt::Blocked(Blocked {
+                    status,
+                    waited: wait.waited(),
+                }));
+            }
+            wait.sleep(&status, found.as_ref(), || {
+                self.check(claim.max_age)
+                    .is_ok_and(|now| now.shown() == status.shown() && !now.is_takeable())
+            });
+        }
+    }
+
+    /// One attempt under the guard.
+    fn try_once(&self, claim: &Claim, keeper: &Keeper) -> Result<Try> {
+        let only_what_is_there = matches!(keeper, Keeper::Nobody);
+        let guard = if only_what_is_there {
+            match Guard::enter(&self.store)? {
+                Some(guard) => guard,
+                None => return Ok(Try::Nothing),
+            }
+        } else if self.name.is_path() {
+            // A path's directory is not ours to make.
+            Guard::enter(&self.store)?.ok_or_else(|| Error::Io {
+                operation: "open directory",
+                path: self.store.clone(),
+                source: std::io::ErrorKind::NotFound.into(),
+            })?
+        } else {
+            Guard::enter_or_create(&self.store)?
+        };
+        let observatory = self.surroundings.observe(guard.root(), &self.store)?;
+        let (sections, file, path) = (self.name.sections(), self.name.file(), self.path());
+        let about = self.about(&path, claim.observed_max_age());
+        for _ in 0..MOST_CHANGES {
+            let Some(directory) = guard.descend(&sections)? else {
+                if only_what_is_there {
+                    return Ok(Try::Nothing);
+                }
+                guard.descend_or_create(&sections)?;
+                continue;
+            };
+            let place = place(&directory, &file, &path);
+            let (status, standing) = self.settled(&place, &observatory, about.max_age)?;
+            let found = match standing {
+                Standing::Nothing if only_what_is_there => return Ok(Try::Nothing),
+                Standing::Nothing => {
+                    let making = making(keeper);
+                    let record = self.new_record(&guard, &observatory, claim, keeper, 0)?;
+                    match place.publish(&record, making)? {
+                        Some(published) => {
+                            return Ok(self.taken(&guard, directory, record, published, None));
+                        }
+                        None => continue,
+                    }
+                }
+                Standing::NoFile(what) => return Err(self.not_a_lock(what)),
+                Standing::File(found) => found,
+            };
+            if let Reason::NotALock(what) = status.verdict.reason {
+                return Err(self.not_a_lock(what));
+            }
+            if !claim.permits(&status) {
+                return Ok(Try::Blocked(Box::new(status), Some(found)));
+            }
+            let replaced = status.hold().unwrap_or(0);
+            let mut record = self.new_record(&guard, &observatory, claim, keeper, replaced)?;
+            // A person's word settles what the filesystem cannot.
+            let without_exchange =
+                if claim.displace.is_some() || (observatory.settles() && !self.name.is_path()) {
+                    WithoutExchange::Unlink
+                } else {
+                    WithoutExchange::Refuse
+                };
+            match place.take_over(&found, &mut record, making(keeper), without_exchange)? {
+                // Programs that know nothing of the guard saw a living holder until now, and so
+                // had no reason to put a file of theirs here.
+                Exchanged::Done(_) if only_what_is_there => {
+                    place.remove()?;
+                    guard.prune(&sections)?;
+                    return Ok(Try::Removed(Box::new(status)));
+                }
+                Exchanged::Done(published) => {
+                    let displaced = Some(Box::new(status));
+                    return Ok(self.taken(&guard, directory, record, published, displaced));
+                }
+                Exchanged::Changed => {}
+            }
+        }
+        Err(self.restless())
+    }
+
+    /// Reads and judges a place, after a takeover that its taker did not live to end has been
+    /// settled.
+    fn settled(
+        &self,
+        place: &Place<'_>,
+        observatory: &Observatory,
+        max_age: Duration,
+    ) -> Result<(Status, Standing)> {
+        let about = self.about(place.path, max_age);
+        for _ in 0..MOST_CHANGES {
+            let standing = place.read()?;
+            let status = observatory.status(&about, &standing, &mut Presences::default());
+            if let Standing::File(found) = &standing {
+                let dead = matches!(status.verdict.state, State::Zombie | State::Free);
+                if dead && observatory.settles() && place.recover(found)? {
+                    continue;
+                }
+            }
+            return Ok((status, standing));
+        }
+        Err(self.restless())
+    }
+
+    fn taken(
+        &self,
+        guard: &Guard,
+        directory: Directory,
+        record: Record,
+        published: Published,
+        displaced: Option<Box<Status>>,
+    ) -> Try {
+        Try::Taken(Box::new(Possession {
+            lock: self.clone(),
+            root: Arc::clone(guard.root()),
+            place: OwnedPlace {
+                directory,
+                file: self.name.file(),
+                path: self.path(),
+            },
+            file: published.file,
+            size: published.size,
+            record,
+            displaced,
+            waited: None,
+            warnings: Vec::new(),
+        }))
+    }
+
+    fn new_record(
+        &self,
+        guard: &Guard,
+        observatory: &Observatory,
+        claim: &Claim,
+        keeper: &Keeper,
+        replaced: u64,
+    ) -> Result<Record> {
+        let now = Utc::now().trunc_subsecs(6);
+        let hold = self.next_hold(guard, now, replaced)?;
+        let (kind, keeping) = match keeper {
+            Keeper::Nobody | Keeper::ThisProcess | Keeper::Detached(Holder::Process(_)) => {
+                (Kind::Job, Keeping::default())
+            }
+            Keeper::Run(keeping) => (Kind::Run, *keeping),
+            Keeper::Detached(Holder::Lease) => (Kind::Lease, Keeping::default()),
+        };
+        let command = match keeper {
+            _ if !claim.command.is_empty() => claim.command.clone(),
+            Keeper::Detached(Holder::Process(ProcessId { pid, .. })) => command_line_of(*pid),
+            Keeper::Nobody | Keeper::ThisProcess => command_line_of(Pid::of_self()),
+            Keeper::Run(_) | Keeper::Detached(Holder::Lease) => Vec::new(),
+        };
+        let mut record = Record::new(
+            hold,
+            NewRecord {
+                name: self.name.as_str().to_owned(),
+                kind,
+                pid: process::own_pid(),
+                hostname: observatory.hostname(),
+                acquired_at: now,
+                origin: observatory.origin(),
+            },
+        );
+        record.owner.clone_from(&claim.owner);
+        record.message.clone_from(&claim.message);
+        record.command = cut_command(command);
+        record.ttl_ms = claim.ttl.map(milliseconds);
+        record.expires_at = claim
+            .ttl
+            .and_then(|ttl| now.checked_add_signed(TimeDelta::from_std(ttl).ok()?));
+        record.max_age_ms = claim.max_age.map(milliseconds);
+        record.close = keeping.close;
+        record.exec = keeping.exec;
+        record.kernel_lock = making(keeper).kernel_lock;
+        Ok(record)
+    }
+
+    /// A number greater than any before: that of the store, that of the record replaced, and the
+    /// clock's microseconds, which is all that a path lock has when nothing stands there.
+    fn next_hold(&self, guard: &Guard, now: DateTime<Utc>, replaced: u64) -> Result<u64> {
+        let clock = u64::try_from(now.timestamp_micros()).unwrap_or(0);
+        let number = clock.max(replaced.saturating_add(1));
+        if self.name.is_path() {
+            return Ok(number);
+        }
+        let path = self.store.join(OWN_DIRECTORY).join("last");
+        counted(guard.root(), number).context("number a hold in", &path)
+    }
+
+    fn journalise(&self, possession: &mut Possession) {
+        let Some(from) = &possession.displaced else {
+            return;
+        };
+        let deed = match from.verdict.state {
+            State::Zombie => Deed::Takeover,
+            State::Held | State::Overdue => Deed::Break,
+            State::Free | State::NotALock => return,
+        };
+        let hold = Some(possession.record.hold);
+        let written = events::write(self.journal_store(), deed, from, hold);
+        events::warn(&mut possession.warnings, written);
+    }
+
+    /// The store whose journal tells of this lock.
+    fn journal_store(&self) -> &Path {
+        &self.journal
+    }
+
+    pub(crate) fn sections(&self) -> Vec<OsString> {
+        self.name.sections()
+    }
+
+    pub(crate) fn store(&self) -> &Path {
+        &self.store
+    }
+
+    pub(crate) fn sign_of_life(&self, root: &Directory) -> Result<SignOfLife> {
+        let observatory = self.surroundings.observe(root, &self.store)?;
+        Ok(sign_of_life(&observatory, None))
+    }
+
+    fn about<'a>(&'a self, path: &'a Path, max_age: Duration) -> About<'a> {
+        About {
+            name: self.name.as_str(),
+            path,
+            store: &self.store,
+            max_age,
+        }
+    }
+
+    fn not_a_lock(&self, what: &'static str) -> Error {
+        Error::NotALock {
+            path: self.path(),
+            what,
+        }
+    }
+
+    /// Another program changes the file all the time.
+    fn restless(&self) -> Error {
+        Error::Io {
+            operation: "settle who holds",
+            path: self.path(),
+            source: std::io::Error::other("its lock file keeps changing"),
+        }
+    }
+}
+
+/// What a cleanup removed.
+pub(crate) struct CleanedUp {
+    pub(crate) was: Box<Status>,
+    pub(crate) warnings: Vec<Error>,
+}
+
+impl<T> Attempt<T> {
+    fn map<U>(self, change: impl FnOnce(T) -> U) -> Attempt<U> {
+        match self {
+            Self::Held(value) => Attempt::Held(change(value)),
+            Self::Blocked(blocked) => Attempt::Blocked(blocked),
+        }
+    }
+}
+
+impl LockFile {
+    /// Writes a sign of life into its line, if the file has that line.
+    fn renew(&self, place: &Place<'_>, life: SignOfLife, record: Option<&Record>) -> Result<()> {
+        use std::os::unix::fs::FileExt;
+        let Some(mut record) = record.cloned() else {
+            return Ok(());
+        };
+        record.sign_of_life = Some(life);
+        let write = || {
+            let text = record.line(Line::SignOfLife)?;
+            let file = place.directory.open_for_update(place.file)?;
+            if crate::sys::directory::facts_of_file(&file)?.id != self.facts.id {
+                return Err(std::io::Error::other("its lock file keeps changing"));
+            }
+            let at = Line::SignOfLife.offset(self.facts.size);
+            let mut old = vec![0; LINE_WIDTH + 1];
+            file.read_exact_at(&mut old, at.saturating_sub(1))?;
+            let newlines = old.iter().filter(|byte| **byte == b'\n').count();
+            if old.first() != Some(&b'\n') || old.last() != Some(&b'\n') || newlines != 2 {
+                return Err(std::io::Error::other(
+                    "its record has no line for a sign of life",
+                ));
+            }
+            file.write_all_at(&text, at)?;
+            // A lease outlives a crash of the machine, and so must its renewal.
+            if record.kind == Kind::Lease {
+                file.sync_data()?;
+            }
+            Ok(())
+        };
+        write().context("renew", place.path)
+    }
+}
+
+fn place<'a>(directory: &'a Directory, file: &'a OsString, path: &'a Path) -> Place<'a> {
+    Place {
+        directory,
+        file,
+        path,
+    }
+}
+
+fn making(keeper: &Keeper) -> Making {
+    Making {
+        kernel_lock: !matches!(keeper, Keeper::Detached(_)),
+        durable: matches!(keeper, Keeper::Detached(Holder::Lease)),
+    }
+}
+
+/// The same owner may repeat his own detached acquire.
+fn is_the_same_owners(claim: &Claim, status: &Status) -> bool {
+    let held = matches!(status.verdict.state, State::Held | State::Overdue);
+    held && claim.owner.is_some()
+        && status
+            .record
+            .as_ref()
+            .is_some_and(|record| record.owner == claim.owner && record.job.is_some())
+}
+
+/// Raises the number of the store's last hold, and returns it.
+fn counted(root: &Directory, at_least: u64) -> std::io::Result<u64> {
+    use std::os::unix::fs::FileExt;
+    let last = OsString::from(format!("{OWN_DIRECTORY}/last"));
+    let file = match root.open_own(&last, false) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            root.make_below(OWN_DIRECTORY.as_ref(), 0o777)?;
+            root.open_own(&last, false)?
+        }
+        opened => opened?,
+    };
+    let mut bytes = [0; 8];
+    let known = match file.read_at(&mut bytes, 0)? {
+        8 => u64::from_le_bytes(bytes),
+        // New, or cut short by power loss: the clock is ahead of it.
+        _ => 0,
+    };
+    let number = at_least.max(known.saturating_add(1));
+    file.write_all_at(&number.to_le_bytes(), 0)?;
+    Ok(number)
+}
+
+fn sign_of_life(observatory: &Observatory, ttl: Option<Duration>) -> SignOfLife {
+    SignOfLife {
+        renewed_at: Utc::now().trunc_subsecs(6),
+        renewed_boottime_ms: process::boottime_milliseconds(),
+        renewed_boot_id: observatory.boot_id(),
+        ttl_ms: ttl.map(milliseconds),
+    }
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,404 @@
+//! One lock file under the guard: read it, publish it, exchange it, remove it.
+//!
+//! Every function here is called with the guard of the store entered, except [`read`].
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use crate::error::{Context, Error, Result};
+use crate::record::{Content, MAX_RECORD_BYTES, Record, Swap};
+use crate::sys::directory::{
+    Directory, FileFacts, Found, facts_of_file, move_out_of_the_way, try_lock_record,
+};
+use crate::sys::wait::random_u64;
+
+/// What stands where a lock file would.
+pub(crate) enum Standing {
+    Nothing,
+    /// Something that is no regular file.
+    NoFile(&'static str),
+    File(LockFile),
+}
+
+/// A lock file as it was read. Kept open: its inode number proves nothing once it is closed.
+pub(crate) struct LockFile {
+    pub(crate) file: File,
+    pub(crate) facts: FileFacts,
+    pub(crate) content: Content,
+    bytes: Vec<u8>,
+}
+
+/// A lock file of our own making that is in place.
+pub(crate) struct Published {
+    pub(crate) file: File,
+    pub(crate) size: u64,
+}
+
+/// What a new record needs beyond its text.
+#[derive(Clone, Copy)]
+pub(crate) struct Making {
+    /// Take the kernel lock before the record has its name.
+    pub(crate) kernel_lock: bool,
+    /// Make it survive power loss.
+    pub(crate) durable: bool,
+}
+
+/// A place for a lock file: its directory, kept open, and its name there.
+pub(crate) struct Place<'a> {
+    pub(crate) directory: &'a Directory,
+    pub(crate) file: &'a OsStr,
+    /// For messages.
+    pub(crate) path: &'a Path,
+}
+
+/// What to do where the filesystem cannot exchange two files.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WithoutExchange {
+    /// Unlink and link: nobody else makes files there, or a person has decided.
+    Unlink,
+    /// Another program's file could be lost: leave it.
+    Refuse,
+}
+
+/// How a takeover went.
+pub(crate) enum Exchanged {
+    Done(Published),
+    /// What stood there is no longer what was judged: judge again.
+    Changed,
+}
+
+impl Place<'_> {
+    /// Reads what stands there, without changing anything.
+    pub(crate) fn read(&self) -> Result<Standing> {
+        match self.directory.find(self.file).context("open", self.path)? {
+            Found::Missing => Ok(Standing::Nothing),
+            Found::Other(kind) => Ok(Standing::NoFile(kind)),
+            Found::File(file, facts) => LockFile::read(file, facts)
+                .context("read", self.path)
+                .map(Standing::File),
+        }
+    }
+
+    /// Publishes a record where nothing stands; `None` if something does by now. It appears whole
+    /// or not at all, and link(2) never overwrites, so that programs which create their lock files
+    /// with `O_EXCL` are excluded too.
+    pub(crate) fn publish(&self, record: &Record, making: Making) -> Result<Option<Published>> {
+        let bytes = self.encode(record)?;
+        if let Some(file) = self
+            .directory
+            .create_unnamed()
+            .context("create lock file in the directory of", self.path)?
+        {
+            let published = self.fill(file, &bytes, making)?;
+            match self.directory.link_unnamed(&published.file, self.file) {
+                Ok(linked) => return Ok(linked.then_some(published)),
+                // Without /proc an unnamed file cannot get a name; see below.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error).context("create lock file", self.path),
+            }
+        }
+        let temporary = temporary_name();
+        let published = self.make_temporary(&temporary, &bytes, making)?;
+        let linked = self
+            .directory
+            .link(&temporary, self.file)
+            .context("create lock file", self.path);
+        self.remove_temporary(&temporary)?;
+        Ok(linked?.then_some(published))
+    }
+
+    /// Puts a record in the place of `judged`, if that still stands there as it was judged.
+    pub(crate) fn take_over(
+        &self,
+        judged: &LockFile,
+        record: &mut Record,
+        making: Making,
+        without_exchange: WithoutExchange,
+    ) -> Result<Exchanged> {
+        let temporary = temporary_name();
+        record.swap = Some(judged.as_swap(&temporary));
+        let bytes = self.encode(record)?;
+        let published = self.make_temporary(&temporary, &bytes, making)?;
+        match self.directory.exchange(&temporary, self.file) {
+            Ok(()) => {}
+            Err(error) => {
+                let result = match error.kind() {
+                    io::ErrorKind::NotFound => Ok(Exchanged::Changed),
+                    io::ErrorKind::Unsupported => match without_exchange {
+                        WithoutExchange::Unlink => {
+                            self.replace_by_unlink(judged, published, &temporary)
+                        }
+                        WithoutExchange::Refuse => Err(Error::CannotExchange {
+                            path: self.path.to_owned(),
+                        }),
+                    },
+                    _ => Err(error).context("take over", self.path),
+                };
+                self.remove_temporary(&temporary)?;
+                return result;
+            }
+        }
+        let came_out = self
+            .directory
+            .facts(&temporary)
+            .context("inspect", self.path)?;
+        let as_judged = came_out.is_some_and(|facts| facts.id == judged.facts.id)
+            && judged.is_unchanged().context("read", self.path)?;
+        if as_judged {
+            self.remove_temporary(&temporary)?;
+            return Ok(Exchanged::Done(published));
+        }
+        // Somebody else's file came out: it goes back where it was. Nothing is removed before
+        // that, and then only what is ours.
+        self.directory
+            .exchange(&temporary, self.file)
+            .context("put back", self.path)?;
+        if is_in_place(self.directory, &temporary, &published.file).context("inspect", self.path)? {
+            self.remove_temporary(&temporary)?;
+        }
+        Ok(Exchanged::Changed)
+    }
+
+    fn replace_by_unlink(
+        &self,
+        judged: &LockFile,
+        published: Published,
+        temporary: &OsStr,
+    ) -> Result<Exchanged> {
+        if !self.remove_if_unchanged(judged)? {
+            return Ok(Exchanged::Changed);
+        }
+        let linked = self
+            .directory
+            .link(temporary, self.file)
+            .context("create lock file", self.path)?;
+        Ok(if linked {
+            Exchanged::Done(published)
+        } else {
+            Exchanged::Changed
+        })
+    }
+
+    /// Removes `judged`, comparing first; `false` if it is not what stands there any more.
+    pub(crate) fn remove_if_unchanged(&self, judged: &LockFile) -> Result<bool> {
+        let named = self
+            .directory
+            .facts(self.file)
+            .context("inspect", self.path)?;
+        let same = named.is_some_and(|facts| facts.id == judged.facts.id)
+            && judged.is_unchanged().context("read", self.path)?;
+        Ok(same && self.remove()?)
+    }
+
+    /// Removes what is known to be ours.
+    pub(crate) fn remove(&self) -> Result<bool> {
+        self.directory
+            .unlink(self.file)
+            .context("remove", self.path)
+    }
+
+    /// Finishes or undoes the takeover of a taker who died in between. `dead` is his record, judged
+    /// dead; `true` if anything was done, and then everything must be judged again.
+    pub(crate) fn recover(&self, dead: &LockFile) -> Result<bool> {
+        let Content::Record(record) = &dead.content else {
+            return Ok(false);
+        };
+        let Some(swap) = record.swap.as_ref().filter(|swap| is_temporary(&swap.name)) else {
+            return Ok(false);
+        };
+        let temporary = OsStr::new(&swap.name);
+        let Some(aside) = self
+            .directory
+            .facts(temporary)
+            .context("inspect", self.path)?
+        else {
+            return Ok(false);
+        };
+        // The record itself, before the exchange or after it was undone: it is in no place yet.
+        let finished = aside.id == dead.facts.id
+            || (aside.id.inode, aside.size, nanoseconds(aside.modified))
+                == (swap.inode, swap.size, swap.modified_ns);
+        if !finished {
+            // What was taken out is not what was judged: it goes back, the dead record comes out.
+            self.directory
+                .exchange(temporary, self.file)
+                .context("put back", self.path)?;
+            let came_out = self
+                .directory
+                .facts(temporary)
+                .context("inspect", self.path)?;
+            if came_out.is_none_or(|facts| facts.id != dead.facts.id) {
+                self.directory
+                    .exchange(temporary, self.file)
+                    .context("put back", self.path)?;
+                return Ok(true);
+            }
+        }
+        self.directory
+            .unlink(temporary)
+            .context("remove", self.path)?;
+        Ok(true)
+    }
+
+    fn encode(&self, record: &Record) -> Result<Vec<u8>> {
+        record
+            .to_bytes()
+            .map_err(io::Error::from)
+            .context("write lock file", self.path)
+    }
+
+    fn fill(&self, mut file: File, bytes: &[u8], making: Making) -> Result<Published> {
+        file.write_all(bytes)
+            .context("write lock file", self.path)?;
+        if making.durable {
+            // Without this, power loss after link(2) leaves a file of 0 bytes on ext4 and xfs.
+            file.sync_all().context("write lock file", self.path)?;
+        }
+        if making.kernel_lock {
+            file = move_out_of_the_way(file).context("open", self.path)?;
+            try_lock_record(&file).context("lock", self.path)?;
+        }
+        Ok(Published {
+            file,
+            size: bytes.len() as u64,
+        })
+    }
+
+    /// A file that has no place yet; nothing is left of it on failure.
+    fn make_temporary(&self, name: &OsStr, bytes: &[u8], making: Making) -> Result<Published> {
+        let file = self
+            .directory
+            .create_named(name)
+            .context("create lock file in the directory of", self.path)?;
+        let filled = self.fill(file, bytes, making);
+        if filled.is_err() {
+            let _ = self.directory.unlink(name);
+        }
+        filled
+    }
+
+    fn remove_temporary(&self, name: &OsStr) -> Result<()> {
+        self.directory
+            .unlink(name)
+            .context("remove temporary file of", self.path)
+            .map(drop)
+    }
+}
+
+impl LockFile {
+    fn read(file: File, facts: FileFacts) -> io::Result<Self> {
+        if facts.size > MAX_RECORD_BYTES {
+            return Ok(Self {
+                file,
+                facts,
+                content: Content::NotALock("too large for a lock file"),
+                bytes: Vec::new(),
+            });
+        }
+        let mut bytes = read_all(&file)?;
+        let (mut content, torn) = Content::parse(&bytes);
+        if torn {
+            // Perhaps caught while its holder filled it in.
+            bytes = read_all(&file)?;
+            content = Content::parse(&bytes).0;
+        }
+        Ok(Self {
+            file,
+            facts,
+            content,
+            bytes,
+        })
+    }
+
+    pub(crate) fn record(&self) -> Option<&Record> {
+        match &self.content {
+            Content::Record(record) => Some(record),
+            _ => None,
+        }
+    }
+
+    fn is_unchanged(&self) -> io::Result<bool> {
+        Ok(read_all(&self.file)? == self.bytes)
+    }
+
+    fn as_swap(&self, temporary: &OsStr) -> Swap {
+        Swap {
+            name: temporary.to_string_lossy().into_owned(),
+            inode: self.facts.id.inode,
+            size: self.facts.size,
+            modified_ns: nanoseconds(self.facts.modified),
+        }
+    }
+}
+
+/// Whether `name` is what onehold calls a file that has no place yet.
+pub(crate) fn is_temporary(name: &str) -> bool {
+    name.strip_prefix(TEMPORARY_PREFIX)
+        .is_some_and(|rest| rest.len() == 16 && rest.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
+/// Whether `file` is what stands at `name`.
+pub(crate) fn is_in_place(directory: &Directory, name: &OsStr, file: &File) -> io::Result<bool> {
+    let ours = facts_of_file(file)?;
+    Ok(directory
+        .facts(name)?
+        .is_some_and(|named| named.id == ours.id))
+}
+
+const TEMPORARY_PREFIX: &str = ".onehold.";
+
+fn temporary_name() -> OsString {
+    OsString::from(format!("{TEMPORARY_PREFIX}{:016x}", random_u64()))
+}
+
+fn read_all(file: &File) -> io::Result<Vec<u8>> {
+    let limit = usize::try_from(MAX_RECORD_BYTES).unwrap_or(usize::MAX);
+    let mut bytes = vec![0; 4096];
+    let mut filled = 0;
+    loop {
+        let rest = bytes.get_mut(filled..).unwrap_or_default();
+        match file.read_at(rest, filled as u64) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        }
+        if filled == bytes.len() {
+            if filled > limit {
+                break;
+            }
+            bytes.resize(filled * 2, 0);
+        }
+    }
+    bytes.truncate(filled);
+    Ok(bytes)
+}
+
+fn nanoseconds(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH)
+        .ok()
+        .and_then(|since| u64::try_from(since.as_nanos()).ok())
+        .unwrap_or(0)
+}
+
+/// Where a lock file is, for as long as its hold lasts.
+#[derive(Debug)]
+pub(crate) struct OwnedPlace {
+    pub(crate) directory: Directory,
+    pub(crate) file: OsString,
+    pub(crate) path: PathBuf,
+}
+
+impl OwnedPlace {
+    pub(crate) fn borrow(&self) -> Place<'_> {
+        Place {
+            directory: &self.directory,
+            file: &self.file,
+            path: &self.path,
+        }
+    }
+}

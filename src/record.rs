@@ -1,0 +1,422 @@
+//! What a lock file says: [`Record`] to text and back. Pure: no clock, no system.
+//!
+//! A record is a JSON object, whose first key is `"onehold": 1`, and three lines of fixed width
+//! after it, each blank or one small JSON object: the command, the job and the sign of life. They
+//! are filled in place, so that the file keeps its inode and with it its kernel lock.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+
+use crate::identity::{Origin, Pid, ProcessId};
+
+/// The version this library writes.
+pub(crate) const VERSION: u64 = 1;
+
+/// A lock file beyond this is none of ours.
+pub(crate) const MAX_RECORD_BYTES: u64 = 64 * 1024;
+
+/// Longest `--message` and `--owner`.
+pub(crate) const MAX_TEXT_BYTES: usize = 1024;
+
+/// What is kept of a command line.
+const MAX_COMMAND_BYTES: usize = 4 * 1024;
+
+/// Bytes of one line after the object, its newline included.
+pub(crate) const LINE_WIDTH: usize = 256;
+
+/// The three lines, in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Line {
+    Command,
+    Job,
+    SignOfLife,
+}
+
+const LINES: usize = 3;
+
+/// What keeps a hold alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A wrapper and its command.
+    Run,
+    /// A process.
+    Job,
+    /// Time only.
+    Lease,
+}
+
+/// The file that a takeover puts aside: whoever finds the record of a taker who died in between
+/// knows by it what to finish or undo.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Swap {
+    /// Its temporary name, in the directory of the record.
+    pub(crate) name: String,
+    pub(crate) inode: u64,
+    pub(crate) size: u64,
+    /// Nanoseconds since 1970.
+    pub(crate) modified_ns: u64,
+}
+
+/// What the command line of a record says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct CommandLine {
+    command_pid: Pid,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    command_start: Option<u64>,
+}
+
+/// What the job line says: from then on the holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+enum JobLine {
+    Process {
+        job_pid: Pid,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        job_start: Option<u64>,
+    },
+    Lease {
+        lease: bool,
+    },
+}
+
+/// The holder's last sign of life.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SignOfLife {
+    /// Wall clock.
+    pub renewed_at: DateTime<Utc>,
+    /// `CLOCK_BOOTTIME` in milliseconds, as outside any time namespace.
+    pub renewed_boottime_ms: u64,
+    /// The boot that this clock counts from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub renewed_boot_id: Option<String>,
+    /// A new time to live, if it was changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl_ms: Option<u64>,
+}
+
+/// Who the holder is once the record is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Job {
+    /// A process other than the one that wrote the record.
+    Process(ProcessId),
+    /// Nobody: the hold ends with its time.
+    Lease,
+}
+
+/// What a lock file says. Untrusted: anybody may have written it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    #[serde(rename = "onehold")]
+    version: u64,
+    /// The lock, as it was named.
+    pub name: String,
+    /// The number of the hold.
+    pub hold: u64,
+    /// What keeps it alive.
+    pub kind: Kind,
+    /// The process that wrote the record: for a `run` its wrapper.
+    pub pid: Pid,
+    /// Its host. A name can be shared and can change, so it never proves anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hostname: Option<String>,
+    /// When, by the wall clock.
+    pub acquired_at: DateTime<Utc>,
+    /// The label the user gave: a session or a runner.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// Why, in the user's words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// The command line of the holder, cut at 4 KiB.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
+    /// Time to live from the last sign of life.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl_ms: Option<u64>,
+    /// When that is over first, for people who read the file; renewals do not change it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<DateTime<Utc>>,
+    /// The age from which the holder wants to be called overdue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_age_ms: Option<u64>,
+    /// The command does not inherit the lock.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub close: bool,
+    /// The wrapper became the command; nobody is left to remove the record.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub exec: bool,
+    /// The holder keeps a kernel lock on the file.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub kernel_lock: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) swap: Option<Swap>,
+    /// Where and when it was written; `None` in a record written by hand.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
+    /// The command of a `run`, from just before it is executed.
+    #[serde(skip)]
+    pub command_process: Option<ProcessId>,
+    /// The holder that `acquire` handed the hold to.
+    #[serde(skip)]
+    pub job: Option<Job>,
+    /// The last sign of life after the record was written.
+    #[serde(skip)]
+    pub sign_of_life: Option<SignOfLife>,
+}
+
+/// What the bytes of a lock file are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// A record of ours, whole.
+    Record(Box<Record>),
+    /// A record of ours, of a version we do not know.
+    UnknownVersion(u64),
+    /// Empty, NULs, or begins like a record of ours and cannot be read.
+    Corrupt,
+    /// Anything else; what, in a few words.
+    NotALock(&'static str),
+}
+
+/// What a new record starts from.
+pub(crate) struct NewRecord {
+    pub(crate) name: String,
+    pub(crate) kind: Kind,
+    pub(crate) pid: Pid,
+    pub(crate) hostname: Option<String>,
+    pub(crate) acquired_at: DateTime<Utc>,
+    pub(crate) origin: Origin,
+}
+
+impl Record {
+    pub(crate) fn new(hold: u64, new: NewRecord) -> Self {
+        Self {
+            version: VERSION,
+            name: new.name,
+            hold,
+            kind: new.kind,
+            pid: new.pid,
+            hostname: new.hostname,
+            acquired_at: new.acquired_at,
+            owner: None,
+            message: None,
+            command: Vec::new(),
+            ttl_ms: None,
+            expires_at: None,
+            max_age_ms: None,
+            close: false,
+            exec: false,
+            kernel_lock: false,
+            swap: None,
+            origin: Some(new.origin),
+            command_process: None,
+            job: None,
+            sign_of_life: None,
+        }
+    }
+
+    /// The time to live in force.
+    #[must_use]
+    pub fn ttl(&self) -> Option<Duration> {
+        let renewed = self.sign_of_life.as_ref().and_then(|life| life.ttl_ms);
+        renewed.or(self.ttl_ms).map(Duration::from_millis)
+    }
+
+    /// The last sign of life by the wall clock.
+    #[must_use]
+    pub fn renewed_at(&self) -> DateTime<Utc> {
+        self.sign_of_life
+            .as_ref()
+            .map_or(self.acquired_at, |life| life.renewed_at)
+    }
+
+    /// The process that wrote the record.
+    #[must_use]
+    pub fn writer(&self) -> ProcessId {
+        ProcessId {
+            pid: self.pid,
+            start: self.origin.as_ref().and_then(|origin| origin.start),
+        }
+    }
+
+    /// Every process that keeps this hold alive, the most telling one first.
+    #[must_use]
+    pub fn processes(&self) -> Vec<ProcessId> {
+        match self.job {
+            Some(Job::Process(job)) => vec![job],
+            Some(Job::Lease) => Vec::new(),
+            None => self
+                .command_process
+                .into_iter()
+                .chain([self.writer()])
+                .collect(),
+        }
+    }
+
+    /// A lease in force is kept by time only; before its number was out it is its writer's.
+    #[must_use]
+    pub fn is_lease(&self) -> bool {
+        self.kind == Kind::Lease && self.job == Some(Job::Lease)
+    }
+
+    /// The whole file.
+    pub(crate) fn to_bytes(&self) -> Result<Vec<u8>, serde_json::Error> {
+        let mut bytes = serde_json::to_vec_pretty(self)?;
+        bytes.push(b'\n');
+        bytes.extend(self.line(Line::Command)?);
+        bytes.extend(self.line(Line::Job)?);
+        bytes.extend(self.line(Line::SignOfLife)?);
+        Ok(bytes)
+    }
+
+    /// One of the lines, as it stands in the file.
+    pub(crate) fn line(&self, line: Line) -> Result<Vec<u8>, serde_json::Error> {
+        match line {
+            Line::Command => fixed_width(self.command_process.map(|process| CommandLine {
+                command_pid: process.pid,
+                command_start: process.start,
+            })),
+            Line::Job => fixed_width(self.job.map(|job| match job {
+                Job::Process(process) => JobLine::Process {
+                    job_pid: process.pid,
+                    job_start: process.start,
+                },
+                Job::Lease => JobLine::Lease { lease: true },
+            })),
+            Line::SignOfLife => fixed_width(self.sign_of_life.as_ref()),
+        }
+    }
+}
+
+impl Line {
+    /// Where the line stands in a file of `size` bytes.
+    pub(crate) fn offset(self, size: u64) -> u64 {
+        let index = match self {
+            Self::Command => 0,
+            Self::Job => 1,
+            Self::SignOfLife => 2,
+        };
+        let width = LINE_WIDTH as u64;
+        size.saturating_sub(LINES as u64 * width) + index * width
+    }
+}
+
+/// What a command line starts with; the number and `}` follow.
+pub(crate) const fn command_line_prefix() -> &'static [u8] {
+    br#"{"command_pid":"#
+}
+
+impl Content {
+    /// Reads a lock file. Never fails: what cannot be read has a name, too. The `bool` is whether a
+    /// line after the object could not be read: it may have been caught while it was written.
+    pub(crate) fn parse(bytes: &[u8]) -> (Self, bool) {
+        if bytes.iter().all(|byte| *byte == 0) {
+            return (Self::Corrupt, false);
+        }
+        let Some(after_key) = after_our_key(bytes) else {
+            return (Self::NotALock("no lock file that onehold knows"), false);
+        };
+        match leading_number(after_key) {
+            Some(VERSION) => {}
+            Some(other) => return (Self::UnknownVersion(other), false),
+            None => return (Self::Corrupt, false),
+        }
+        let mut objects = serde_json::Deserializer::from_slice(bytes).into_iter::<Record>();
+        let Some(Ok(mut record)) = objects.next() else {
+            return (Self::Corrupt, false);
+        };
+        if record.version != VERSION {
+            return (Self::Corrupt, false);
+        }
+        let rest = bytes.get(objects.byte_offset()..).unwrap_or_default();
+        let mut torn = false;
+        for line in rest.split(|byte| *byte == b'\n') {
+            torn |= !record.read_line(line);
+        }
+        (Self::Record(Box::new(record)), torn)
+    }
+}
+
+impl Record {
+    /// `false` for a line that is neither blank nor one of ours.
+    fn read_line(&mut self, line: &[u8]) -> bool {
+        let line = line.trim_ascii();
+        if line.is_empty() {
+            return true;
+        }
+        if let Ok(command) = serde_json::from_slice::<CommandLine>(line) {
+            self.command_process = Some(ProcessId {
+                pid: command.command_pid,
+                start: command.command_start,
+            });
+        } else if let Ok(job) = serde_json::from_slice::<JobLine>(line) {
+            self.job = match job {
+                JobLine::Process { job_pid, job_start } => Some(Job::Process(ProcessId {
+                    pid: job_pid,
+                    start: job_start,
+                })),
+                JobLine::Lease { lease } => lease.then_some(Job::Lease),
+            };
+        } else if let Ok(life) = serde_json::from_slice::<SignOfLife>(line) {
+            self.sign_of_life = Some(life);
+        } else {
+            return false;
+        }
+        true
+    }
+}
+
+/// A command line as a record keeps it.
+pub(crate) fn cut_command(command: Vec<String>) -> Vec<String> {
+    let mut left = MAX_COMMAND_BYTES;
+    let mut kept = Vec::new();
+    for mut argument in command {
+        if argument.len() >= left {
+            argument.truncate(argument.floor_char_boundary(left.saturating_sub('…'.len_utf8())));
+            argument.push('…');
+            kept.push(argument);
+            break;
+        }
+        left -= argument.len();
+        kept.push(argument);
+    }
+    kept
+}
+
+/// What follows `{"onehold":`, with any white space between; `None` if the text begins otherwise.
+fn after_our_key(bytes: &[u8]) -> Option<&[u8]> {
+    let inside = bytes.trim_ascii_start().strip_prefix(b"{")?;
+    let after_name = inside.trim_ascii_start().strip_prefix(br#""onehold""#)?;
+    Some(
+        after_name
+            .trim_ascii_start()
+            .strip_prefix(b":")
+            .unwrap_or_default(),
+    )
+}
+
+/// Read without a JSON parser, so that a later version need not even be JSON behind its number.
+fn leading_number(bytes: &[u8]) -> Option<u64> {
+    let bytes = bytes.trim_ascii_start();
+    let end = bytes.iter().position(|byte| !byte.is_ascii_digit())?;
+    let digits = bytes.get(..end)?;
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+fn fixed_width(value: Option<impl Serialize>) -> Result<Vec<u8>, serde_json::Error> {
+    let mut line = match value {
+        Some(value) => serde_json::to_vec(&value)?,
+        None => Vec::new(),
+    };
+    line.resize(LINE_WIDTH - 1, b' ');
+    line.push(b'\n');
+    Ok(line)
+}
+
+// Serde asks for a reference.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_false(value: &bool) -> bool {
+    !*value
+}

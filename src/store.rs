@@ -1,0 +1,307 @@
+//! A directory of locks: what is in it, and what may be removed from it.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{Context, Error, Result};
+use crate::guard::Guard;
+use crate::lock::Lock;
+use crate::lockfile::{Place, Standing, is_temporary};
+use crate::name::{Entry, LockName, entry};
+use crate::record::Content;
+use crate::status::{About, Observatory, Presences, Status, Surroundings};
+use crate::sys::directory::Directory;
+use crate::verdict::{DEFAULT_MAX_AGE, State};
+
+/// A directory of locks.
+///
+/// ```no_run
+/// use onehold::Store;
+///
+/// # fn main() -> onehold::Result<()> {
+/// for status in Store::at("/var/lib/app/locks").list(None)?.locks {
+///     println!("{}: {:?}", status.name, status.verdict.state);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Store {
+    directory: PathBuf,
+    surroundings: Arc<Surroundings>,
+}
+
+/// The locks of a store.
+#[derive(Debug, Default)]
+pub struct Listing {
+    /// Sorted by name.
+    pub locks: Vec<Status>,
+    /// What could not be read.
+    pub errors: Vec<Error>,
+}
+
+/// What a cleanup did.
+#[derive(Debug, Default)]
+pub struct Cleanup {
+    /// Removed, or with `dry_run` what would have been.
+    pub removed: Vec<Status>,
+    /// Zombies that stay, because this filesystem cannot settle who takes them.
+    pub left: Vec<Status>,
+    /// What did not work.
+    pub errors: Vec<Error>,
+}
+
+impl Store {
+    /// A store; nothing is touched. The directory is made, with mode 0700, when the first lock is
+    /// taken.
+    #[must_use]
+    pub fn at(directory: impl Into<PathBuf>) -> Self {
+        let directory = directory.into();
+        Self {
+            // Absolute, so that it stays the same place when the caller changes directory.
+            directory: std::path::absolute(&directory).unwrap_or(directory),
+            surroundings: Arc::default(),
+        }
+    }
+
+    /// Its directory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.directory
+    }
+
+    /// A lock of this store, or the one at a path, of whose takeovers this store's journal tells.
+    ///
+    /// # Errors
+    /// The current directory, which a relative path starts from, cannot be found.
+    pub fn lock(&self, name: LockName) -> Result<Lock> {
+        Lock::new(name, &self.directory, Arc::clone(&self.surroundings))
+    }
+
+    /// All locks of the store, judged like [`Lock::check`] does. A lock that is taken or released
+    /// meanwhile may be missing or not. `max_age`: for holds that do not name their own; `None`:
+    /// 24 h.
+    ///
+    /// # Errors
+    /// The store cannot be read. What cannot be read in it is in the result.
+    pub fn list(&self, max_age: Option<Duration>) -> Result<Listing> {
+        let mut listing = Listing::default();
+        let root = match Directory::open(&self.directory) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(listing),
+            opened => opened.context("open store", &self.directory)?,
+        };
+        let observatory = self.surroundings.observe(&root, &self.directory)?;
+        let mut walk = Walk {
+            store: &self.directory,
+            observatory: &observatory,
+            max_age: max_age.unwrap_or(DEFAULT_MAX_AGE),
+            presences: Presences::default(),
+            listing: &mut listing,
+        };
+        walk.directory(&root, &self.directory, None)?;
+        listing
+            .locks
+            .sort_by(|one, other| one.name.cmp(&other.name));
+        Ok(listing)
+    }
+
+    /// Removes every zombie and what finished commands left, and nothing else. Each is judged
+    /// again under the guard before it goes.
+    ///
+    /// # Errors
+    /// The store cannot be read. What could not be removed is in the result.
+    pub fn cleanup(&self, dry_run: bool, max_age: Option<Duration>) -> Result<Cleanup> {
+        let listing = self.list(max_age)?;
+        let mut cleanup = Cleanup {
+            errors: listing.errors,
+            ..Cleanup::default()
+        };
+        for status in listing.locks {
+            if !status.is_takeable() {
+                if status.verdict.state == State::Zombie {
+                    cleanup.left.push(status);
+                }
+                continue;
+            }
+            if dry_run {
+                cleanup.removed.push(status);
+                continue;
+            }
+            let removed = LockName::new(&status.name)
+                .and_then(|name| self.lock(name))
+                .and_then(|lock| lock.remove_zombie(max_age));
+            match removed {
+                Ok(Some(cleaned)) => {
+                    cleanup.removed.push(*cleaned.was);
+                    cleanup.errors.extend(cleaned.warnings);
+                }
+                Ok(None) => {}
+                Err(error) => cleanup.errors.push(error),
+            }
+        }
+        if !dry_run {
+            self.sweep(&mut cleanup.errors)?;
+        }
+        Ok(cleanup)
+    }
+
+    /// Removes what takers who died left without a place. Under the guard nobody is about to give
+    /// it one.
+    fn sweep(&self, errors: &mut Vec<Error>) -> Result<()> {
+        let Some(guard) = Guard::enter(&self.directory)? else {
+            return Ok(());
+        };
+        let observatory = self.surroundings.observe(guard.root(), &self.directory)?;
+        if !observatory.settles() {
+            return Ok(());
+        }
+        sweep_directory(guard.root(), &self.directory, None, &observatory, errors)
+    }
+}
+
+struct Walk<'a> {
+    store: &'a Path,
+    observatory: &'a Observatory,
+    max_age: Duration,
+    presences: Presences,
+    listing: &'a mut Listing,
+}
+
+impl Walk<'_> {
+    fn directory(
+        &mut self,
+        directory: &Directory,
+        path: &Path,
+        section: Option<&str>,
+    ) -> Result<()> {
+        for file in directory.names().context("read directory", path)? {
+            let result = match entry(section, &file) {
+                Some(Entry::Lock(name)) => self.lock(directory, &path.join(&file), &file, &name),
+                Some(Entry::Section(name)) => self.section(directory, path, &file, &name),
+                None => Ok(()),
+            };
+            if let Err(error) = result {
+                self.listing.errors.push(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn lock(
+        &mut self,
+        directory: &Directory,
+        path: &Path,
+        file: &OsStr,
+        name: &LockName,
+    ) -> Result<()> {
+        let place = Place {
+            directory,
+            file,
+            path,
+        };
+        let standing = place.read()?;
+        if matches!(standing, Standing::Nothing) {
+            return Ok(());
+        }
+        let about = About {
+            name: name.as_str(),
+            path,
+            store: self.store,
+            max_age: self.max_age,
+        };
+        let status = self
+            .observatory
+            .status(&about, &standing, &mut self.presences);
+        self.listing.locks.push(status);
+        Ok(())
+    }
+
+    fn section(
+        &mut self,
+        parent: &Directory,
+        path: &Path,
+        file: &OsString,
+        name: &str,
+    ) -> Result<()> {
+        let path = path.join(file);
+        match open_section(parent, file, &path)? {
+            Some(directory) => self.directory(&directory, &path, Some(name)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// `None` for what only has the name of a section.
+fn open_section(parent: &Directory, file: &OsStr, path: &Path) -> Result<Option<Directory>> {
+    match parent.open_below(file) {
+        Ok(directory) => Ok(Some(directory)),
+        Err(error) if is_no_directory(&error) => Ok(None),
+        Err(error) => Err(error).context("open directory", path),
+    }
+}
+
+fn is_no_directory(error: &std::io::Error) -> bool {
+    matches!(
+        error.kind(),
+        std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
+    )
+}
+
+fn sweep_directory(
+    directory: &Directory,
+    path: &Path,
+    section: Option<&str>,
+    observatory: &Observatory,
+    errors: &mut Vec<Error>,
+) -> Result<()> {
+    for file in directory.names().context("read directory", path)? {
+        let below = path.join(&file);
+        let swept = if file.to_str().is_some_and(is_temporary) {
+            sweep_temporary(directory, &file, &below, observatory)
+        } else if let Some(Entry::Section(name)) = entry(section, &file) {
+            open_section(directory, &file, &below).and_then(|opened| match opened {
+                Some(opened) => sweep_directory(&opened, &below, Some(&name), observatory, errors),
+                None => Ok(()),
+            })
+        } else {
+            Ok(())
+        };
+        if let Err(error) = swept {
+            errors.push(error);
+        }
+    }
+    Ok(())
+}
+
+/// Only a record of ours that is dead goes, or a broken one: what a takeover put aside for
+/// another program is that program's.
+fn sweep_temporary(
+    directory: &Directory,
+    file: &OsStr,
+    path: &Path,
+    observatory: &Observatory,
+) -> Result<()> {
+    let place = Place {
+        directory,
+        file,
+        path,
+    };
+    let standing = place.read()?;
+    let Standing::File(found) = &standing else {
+        return Ok(());
+    };
+    let about = About {
+        name: "",
+        path,
+        store: path,
+        max_age: DEFAULT_MAX_AGE,
+    };
+    let status = observatory.status(&about, &standing, &mut Presences::default());
+    let ours = matches!(found.content, Content::Record(_) | Content::Corrupt);
+    if ours && status.is_takeable() {
+        place.remove_if_unchanged(found)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,244 @@
+//! Who a process is, and whether it is still there.
+//!
+//! Start times are raw ticks since boot from /proc/PID/stat (proc(5), field 22). A library's start
+//! times are boot time plus ticks, and move when the clock is stepped: a living process would look
+//! like another one.
+
+use std::io;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{AtFlags, CWD, fstatfs, statat};
+use rustix::io::Errno;
+use rustix::process::{PidfdFlags, pidfd_open, test_kill_process};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::identity::{BootId, Pid};
+
+/// What the kernel says about a pid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Presence {
+    Gone,
+    /// There, with its start in ticks since boot where /proc could tell.
+    Alive {
+        start: Option<u64>,
+    },
+    /// The question could not be asked.
+    Unknown,
+}
+
+/// A process and where it stands among others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kinship {
+    pub(crate) parent: Option<Pid>,
+    pub(crate) group: u32,
+    pub(crate) session: u32,
+    start: u64,
+}
+
+/// The calling process.
+pub(crate) fn own_pid() -> Pid {
+    Pid::of_self()
+}
+
+/// Whether a process with this pid is running, in the caller's pid namespace. Sends no signal.
+pub(crate) fn presence(pid: Pid) -> Presence {
+    let Some(raw) = rustix::process::Pid::from_raw(pid.as_raw()) else {
+        return Presence::Unknown;
+    };
+    match pidfd_open(raw, PidfdFlags::empty()) {
+        Ok(pidfd) => {
+            let mut fds = [PollFd::new(&pidfd, PollFlags::IN)];
+            let now = rustix::time::Timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            };
+            match poll(&mut fds, Some(&now)) {
+                // Readable: ended, though perhaps not yet waited for (pidfd_open(2)). The state
+                // letter Z is no such proof: it is also shown when only the main thread has ended.
+                Ok(1) => Presence::Gone,
+                Ok(_) => Presence::Alive {
+                    start: start_ticks(pid),
+                },
+                Err(_) => Presence::Unknown,
+            }
+        }
+        // ENOENT (since 6.9-ish) and EINVAL: a thread id of some process; no process has it.
+        Err(Errno::SRCH | Errno::NOENT | Errno::INVAL) => Presence::Gone,
+        // No such call (kernel below 5.3), or refused by seccomp: that says nothing of the pid.
+        Err(Errno::NOSYS | Errno::PERM) => match test_kill_process(raw) {
+            // EPERM: there, and another user's.
+            Ok(()) | Err(Errno::PERM) => Presence::Alive {
+                start: start_ticks(pid),
+            },
+            Err(Errno::SRCH) => Presence::Gone,
+            Err(_) => Presence::Unknown,
+        },
+        Err(_) => Presence::Unknown,
+    }
+}
+
+/// The start of a process in ticks since boot, as a process outside any time namespace would read
+/// it. `None` where /proc cannot tell; that proves nothing (hidepid).
+pub(crate) fn start_ticks(pid: Pid) -> Option<u64> {
+    if !proc_is_ours() {
+        return None;
+    }
+    let ticks = kinship_of(pid).ok()?.start;
+    let offset = boottime_offset_nanoseconds()? / nanoseconds_per_tick()?;
+    u64::try_from(i128::from(ticks) - offset).ok()
+}
+
+/// Parent, process group and session of a process; `None` where /proc cannot tell.
+pub(crate) fn kinship(pid: Pid) -> Option<Kinship> {
+    if !proc_is_ours() {
+        return None;
+    }
+    kinship_of(pid).ok()
+}
+
+/// The command line of a process, empty where /proc cannot tell.
+pub(crate) fn command_line(pid: Pid) -> Vec<String> {
+    if !proc_is_ours() {
+        return Vec::new();
+    }
+    let Ok(bytes) = std::fs::read(format!("/proc/{pid}/cmdline")) else {
+        return Vec::new();
+    };
+    let bytes = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
+    bytes
+        .split(|byte| *byte == 0)
+        .map(|argument| String::from_utf8_lossy(argument).into_owned())
+        .collect()
+}
+
+/// Which boot of the machine this is.
+pub(crate) fn boot_id() -> Option<BootId> {
+    use std::io::Read;
+    let mut file = std::fs::File::open("/proc/sys/kernel/random/boot_id").ok()?;
+    let mut text = String::new();
+    file.read_to_string(&mut text).ok()?;
+    // Containers mount a file of their own here, new for each start: then it is not on procfs.
+    let masked = fstatfs(&file).map_or(true, |fs| fs.f_type != PROC_SUPER_MAGIC);
+    Some(BootId {
+        id: text.trim().to_owned(),
+        masked,
+    })
+}
+
+/// The pid namespace of the caller.
+pub(crate) fn pid_namespace() -> Option<u64> {
+    if !proc_is_ours() {
+        return None;
+    }
+    Some(
+        statat(CWD, c"/proc/self/ns/pid", AtFlags::empty())
+            .ok()?
+            .st_ino,
+    )
+}
+
+/// Milliseconds since boot, suspended time included, as outside any time namespace.
+pub(crate) fn boottime_milliseconds() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
+    let nanoseconds = i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec);
+    let normalised = nanoseconds - boottime_offset_nanoseconds().unwrap_or(0);
+    u64::try_from(normalised / 1_000_000).unwrap_or(0)
+}
+
+/// Time since boot, suspended time included, for measuring how long something takes.
+pub(crate) fn boottime() -> Duration {
+    let now = clock_gettime(ClockId::Boottime);
+    Duration::new(
+        u64::try_from(now.tv_sec).unwrap_or(0),
+        u32::try_from(now.tv_nsec).unwrap_or(0),
+    )
+}
+
+// linux/magic.h; the field's type differs between architectures.
+#[allow(clippy::cast_possible_wrap)]
+const PROC_SUPER_MAGIC: rustix::fs::FsWord = 0x9fa0;
+
+/// Whether /proc speaks of our own pid namespace. After `unshare --pid` without a new /proc it
+/// shows the outer one, where our numbers belong to other processes.
+fn proc_is_ours() -> bool {
+    std::fs::read_link("/proc/self")
+        .ok()
+        .and_then(|link| link.to_str()?.parse::<u32>().ok())
+        == Some(std::process::id())
+}
+
+/// By how much the time namespace of the caller shifts the boot clock (time_namespaces(7)).
+fn boottime_offset_nanoseconds() -> Option<i128> {
+    let text = match std::fs::read_to_string("/proc/self/timens_offsets") {
+        Ok(text) => text,
+        // A kernel without time namespaces.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Some(0),
+        Err(_) => return None,
+    };
+    let mut fields = text
+        .lines()
+        .find_map(|line| line.strip_prefix("boottime"))?
+        .split_whitespace();
+    let seconds: i128 = fields.next()?.parse().ok()?;
+    let nanoseconds: i128 = fields.next()?.parse().ok()?;
+    Some(seconds * 1_000_000_000 + nanoseconds)
+}
+
+fn nanoseconds_per_tick() -> Option<i128> {
+    let per_second = i128::from(rustix::param::clock_ticks_per_second());
+    1_000_000_000_i128.checked_div(per_second)
+}
+
+fn kinship_of(pid: Pid) -> io::Result<Kinship> {
+    let text = std::fs::read(format!("/proc/{pid}/stat"))?;
+    parse_stat(&String::from_utf8_lossy(&text))
+        .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
+}
+
+/// Fields 4 to 6 and 22 of proc(5) stat. The name, field 2, may hold blanks and parentheses: the
+/// fields are counted from its last one.
+fn parse_stat(text: &str) -> Option<Kinship> {
+    let (_, after_name) = text.rsplit_once(')')?;
+    let mut fields = after_name.split_whitespace();
+    let _state = fields.next()?;
+    let parent: u32 = fields.next()?.parse().ok()?;
+    let group: u32 = fields.next()?.parse().ok()?;
+    let session: u32 = fields.next()?.parse().ok()?;
+    let start: u64 = fields.nth(15)?.parse().ok()?;
+    Some(Kinship {
+        // 0: the parent is outside our namespace, or there is none.
+        parent: Pid::new(parent),
+        group,
+        session,
+        start,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_name_with_blanks_and_parentheses_does_not_shift_the_fields() {
+        let line = "812 (a) b) (c) S 800 700 600 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 110812 9 9";
+        let kinship = parse_stat(line).expect("a stat line");
+        assert_eq!(kinship.parent, Pid::new(800));
+        assert_eq!((kinship.group, kinship.session), (700, 600));
+        assert_eq!(kinship.start, 110_812);
+    }
+
+    #[test]
+    fn a_torn_stat_line_is_no_answer() {
+        assert!(parse_stat("812 (a) S 800 700").is_none());
+        assert!(parse_stat("").is_none());
+    }
+
+    #[test]
+    fn we_are_there_and_started_before_now() {
+        let Presence::Alive { start: Some(start) } = presence(own_pid()) else {
+            panic!("the test itself is running");
+        };
+        assert!(u128::from(start) * 10 <= u128::from(boottime_milliseconds()) + 20);
+    }
+}

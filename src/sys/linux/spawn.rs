@@ -1,0 +1,141 @@
+//! Starting a command that inherits the lock and is on record before it runs.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use rustix::fs::{AtFlags, fstat, statat};
+use rustix::io::{Errno, FdFlags, fcntl_setfd, pwrite};
+
+use super::directory::Directory;
+use crate::record::{LINE_WIDTH, command_line_prefix};
+
+/// What the child does between fork and exec. Everything is laid out before, because only
+/// async-signal-safe calls are allowed there (signal-safety(7)).
+struct BeforeExec {
+    record: RawFd,
+    directory: RawFd,
+    name: std::ffi::CString,
+    offset: u64,
+    inherit: bool,
+}
+
+/// Why a child did not run its command. Only an errno passes from the child to its parent, so
+/// failures of our own travel as errnos that execve(2) does not know.
+pub(crate) const NOT_RECORDED: i32 = libc::ENOTRECOVERABLE;
+pub(crate) const HOLD_LOST: i32 = libc::ESTALE;
+
+/// Makes `command`'s child write its pid at `offset` of the record, make sure that the record is
+/// still the one in force, and keep the descriptor if `inherit`. The caller keeps `record` and
+/// `directory` open until the child has been started.
+pub(crate) fn record_before_exec(
+    command: &mut Command,
+    record: &File,
+    directory: &Directory,
+    name: &OsStr,
+    offset: u64,
+    inherit: bool,
+) -> io::Result<()> {
+    let before = BeforeExec {
+        record: record.as_raw_fd(),
+        directory: directory.as_raw_fd(),
+        name: std::ffi::CString::new(name.as_bytes())?,
+        offset,
+        inherit,
+    };
+    // SAFETY: the closure allocates nothing and makes only system calls.
+    unsafe { command.pre_exec(move || before.run()) };
+    Ok(())
+}
+
+/// Replaces the calling process by `command`, which keeps `record` open. Returns only on failure.
+pub(crate) fn exec_keeping(command: &mut Command, record: &File) -> io::Error {
+    let before = FdFlags::CLOEXEC;
+    if let Err(error) = fcntl_setfd(record, FdFlags::empty()) {
+        return error.into();
+    }
+    let error = command.exec();
+    let _ = fcntl_setfd(record, before);
+    error
+}
+
+impl BeforeExec {
+    fn run(&self) -> io::Result<()> {
+        // SAFETY: the parent keeps both open until exec has happened or failed, and we are a fork
+        // of it.
+        let (record, directory) = unsafe {
+            (
+                BorrowedFd::borrow_raw(self.record),
+                BorrowedFd::borrow_raw(self.directory),
+            )
+        };
+        let line = line_for(std::process::id());
+        match pwrite(record, &line, self.offset) {
+            Ok(written) if written == line.len() => {}
+            _ => return Err(io::Error::from_raw_os_error(NOT_RECORDED)),
+        }
+        // If our wrapper was killed meanwhile, somebody may have judged the hold dead before this
+        // line was there. Whoever takes a record over reads it again after exchanging it: either
+        // he saw the line and gave the name back, or we see here that the name is gone.
+        let lost = match (
+            fstat(record),
+            statat(directory, &*self.name, AtFlags::SYMLINK_NOFOLLOW),
+        ) {
+            (Ok(ours), Ok(named)) => ours.st_ino != named.st_ino || ours.st_dev != named.st_dev,
+            (Ok(_), Err(Errno::NOENT)) => true,
+            _ => return Err(io::Error::from_raw_os_error(NOT_RECORDED)),
+        };
+        if lost {
+            return Err(io::Error::from_raw_os_error(HOLD_LOST));
+        }
+        if self.inherit {
+            fcntl_setfd(record, FdFlags::empty())?;
+        }
+        Ok(())
+    }
+}
+
+/// The command line of a record, without allocating.
+fn line_for(pid: u32) -> [u8; LINE_WIDTH] {
+    let mut line = [b' '; LINE_WIDTH];
+    let mut digits = [0_u8; 10];
+    let mut count = 0;
+    let mut rest = pid;
+    for digit in &mut digits {
+        *digit = b'0' + u8::try_from(rest % 10).unwrap_or(0);
+        rest /= 10;
+        count += 1;
+        if rest == 0 {
+            break;
+        }
+    }
+    let number = digits.iter().take(count).rev();
+    let text = command_line_prefix().iter().chain(number).chain(b"}");
+    for (place, byte) in line.iter_mut().zip(text) {
+        *place = *byte;
+    }
+    if let Some(last) = line.last_mut() {
+        *last = b'\n';
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_written_without_allocating_is_the_one_a_reader_expects() {
+        for pid in [1, 10, 4_194_304, i32::MAX.unsigned_abs()] {
+            let line = line_for(pid);
+            let text = std::str::from_utf8(&line).expect("ASCII");
+            let value: serde_json::Value = serde_json::from_str(text).expect("JSON");
+            assert_eq!(value, serde_json::json!({ "command_pid": pid }));
+            assert!(text.ends_with(" \n"));
+        }
+    }
+}

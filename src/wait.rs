@@ -1,0 +1,240 @@
+//! How long to wait for a lock, and woken by what.
+
+use std::fmt;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::lockfile::LockFile;
+use crate::status::Status;
+use crate::sys::process::boottime;
+use crate::sys::signal::Alarm;
+use crate::sys::wait::{Watch, pause, random_below, until_unlocked};
+use crate::verdict::{Proof, Reason, State};
+
+/// A waiter looks again this often whatever wakes it: a daemon may keep the kernel lock of a
+/// holder that is gone, and what inotify does not see may have changed.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+/// How long a sleep may be that nothing can cut short.
+const UNINTERRUPTED: Duration = Duration::from_millis(100);
+
+/// Where nothing wakes a waiter, it looks again after this, doubling up to the second.
+const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+
+type Told<'a> = Box<dyn FnMut(&Status) + 'a>;
+
+/// How long to wait for a lock that somebody else has.
+///
+/// The wait is for the kernel's word where there is one: it ends at once when a holder gives its
+/// kernel lock back or dies, or when its process ends. No order among waiters is promised.
+///
+/// ```
+/// use std::time::Duration;
+/// use onehold::Wait;
+///
+/// let wait = Wait::at_most(Duration::from_secs(30));
+/// ```
+pub struct Wait<'a> {
+    limit: Limit,
+    alarm: Option<&'a Alarm>,
+    cancelled: Option<&'a AtomicBool>,
+    on_wait: Option<Told<'a>>,
+    started: Option<Duration>,
+    back_off: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Limit {
+    No,
+    AtMost(Duration),
+    Forever,
+}
+
+impl<'a> Wait<'a> {
+    /// Not at all.
+    #[must_use]
+    pub fn no() -> Self {
+        Self::new(Limit::No)
+    }
+
+    /// For so long; time in which the machine is suspended counts. Zero is not at all.
+    #[must_use]
+    pub fn at_most(limit: Duration) -> Self {
+        Self::new(if limit.is_zero() {
+            Limit::No
+        } else {
+            Limit::AtMost(limit)
+        })
+    }
+
+    /// As long as it takes.
+    #[must_use]
+    pub fn forever() -> Self {
+        Self::new(Limit::Forever)
+    }
+
+    fn new(limit: Limit) -> Self {
+        Self {
+            limit,
+            alarm: None,
+            cancelled: None,
+            on_wait: None,
+            started: None,
+            back_off: BACK_OFF.0,
+        }
+    }
+
+    /// The means to end a wait in the kernel at its limit. Without it, a wait for a kernel lock
+    /// looks again every 100 ms. Ignored in another thread than the one that made the alarm:
+    /// it cannot get there.
+    #[must_use]
+    pub fn with_alarm(mut self, alarm: &'a Alarm) -> Self {
+        self.alarm = Some(alarm);
+        self
+    }
+
+    /// Gives up soon (within 100 ms) after the flag has been set.
+    #[must_use]
+    pub fn until_cancelled(mut self, cancelled: &'a AtomicBool) -> Self {
+        self.cancelled = Some(cancelled);
+        self
+    }
+
+    /// Told once when waiting begins, with what is waited for.
+    #[must_use]
+    pub fn on_wait(mut self, told: impl FnMut(&Status) + 'a) -> Self {
+        self.on_wait = Some(Box::new(told));
+        self
+    }
+
+    /// How long it has been waited, if at all.
+    pub(crate) fn waited(&self) -> Option<Duration> {
+        Some(boottime().saturating_sub(self.started?))
+    }
+
+    /// Whether there is nothing to wait for any more. The first call starts the clock.
+    pub(crate) fn is_over(&mut self, status: &Status) -> bool {
+        if self.limit == Limit::No {
+            return true;
+        }
+        if self.started.is_none() {
+            self.started = Some(boottime());
+            if let Some(told) = &mut self.on_wait {
+                told(status);
+            }
+        }
+        let cancelled = self
+            .cancelled
+            .is_some_and(|cancelled| cancelled.load(Ordering::Relaxed));
+        cancelled || self.left().is_some_and(|left| left.is_zero())
+    }
+
+    /// `None`: no limit.
+    fn left(&self) -> Option<Duration> {
+        match self.limit {
+            Limit::No => Some(Duration::ZERO),
+            Limit::Forever => None,
+            Limit::AtMost(limit) => Some(limit.saturating_sub(self.waited().unwrap_or_default())),
+        }
+    }
+
+    /// Sleeps until the lock may have changed; `unchanged` says whether it still is as it was.
+    pub(crate) fn sleep(
+        &mut self,
+        status: &Status,
+        found: Option<&LockFile>,
+        unchanged: impl FnOnce() -> bool,
+    ) {
+        let longest = self.left().map_or(LOOK_AGAIN, |left| left.min(LOOK_AGAIN));
+        let Some(found) = found else {
+            return self.sleep_blindly(longest);
+        };
+        let verdict = &status.verdict;
+        let slept = if verdict.proof == Proof::KernelLock {
+            self.sleep_on_kernel_lock(found, longest)
+        } else if is_woken_by_events(status) {
+            sleep_on_events(status, found, self.interruptible(longest), unchanged)
+        } else {
+            Err(io::ErrorKind::Unsupported.into())
+        };
+        match slept {
+            Ok(()) => self.back_off = BACK_OFF.0,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => self.sleep_blindly(longest),
+        }
+    }
+
+    fn sleep_on_kernel_lock(&self, found: &LockFile, longest: Duration) -> io::Result<()> {
+        let Some(alarm) = self.alarm else {
+            return pause(longest.min(UNINTERRUPTED));
+        };
+        alarm.set(longest)?;
+        let woken = until_unlocked(&found.file);
+        alarm.clear()?;
+        woken
+    }
+
+    fn sleep_blindly(&mut self, longest: Duration) {
+        // Half to all of it, so that waiters who began together do not stay together.
+        let whole = u64::try_from(self.back_off.as_millis()).unwrap_or(u64::MAX);
+        let jittered = Duration::from_millis(whole / 2 + random_below(whole / 2 + 1));
+        self.back_off = (self.back_off * 2).min(BACK_OFF.1);
+        // Interrupted or not, the caller judges again.
+        let _ = pause(self.interruptible(longest.min(jittered)));
+    }
+
+    fn interruptible(&self, longest: Duration) -> Duration {
+        if self.cancelled.is_some() {
+            return longest.min(UNINTERRUPTED);
+        }
+        longest
+    }
+}
+
+fn is_woken_by_events(status: &Status) -> bool {
+    let here = status.settles;
+    here && match status.verdict.reason {
+        Reason::Alive | Reason::Lease | Reason::UnknownVersion | Reason::InTheMaking => true,
+        Reason::Unproven(_) => false,
+        _ => status.verdict.state == State::Held,
+    }
+}
+
+fn sleep_on_events(
+    status: &Status,
+    found: &LockFile,
+    longest: Duration,
+    unchanged: impl FnOnce() -> bool,
+) -> io::Result<()> {
+    let process = status
+        .verdict
+        .pid
+        .filter(|_| status.verdict.reason == Reason::Alive);
+    let watch = Watch::new(&found.file, process)?;
+    if !unchanged() {
+        return Ok(());
+    }
+    let mut longest = longest;
+    if process.is_some() && !watch.sees_the_process() {
+        longest = longest.min(BACK_OFF.1);
+    }
+    if let Some(expires) = status.verdict.expires_at {
+        let left = expires.signed_duration_since(chrono::Utc::now());
+        // A little late rather than a little early, which would only be another round.
+        let left = left.to_std().unwrap_or_default() + Duration::from_millis(2);
+        longest = longest.min(left);
+    }
+    if status.verdict.reason == Reason::InTheMaking {
+        longest = longest.min(BACK_OFF.1);
+    }
+    watch.sleep(Some(longest))
+}
+
+impl fmt::Debug for Wait<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Wait")
+            .field("limit", &self.limit)
+            .finish_non_exhaustive()
+    }
+}
