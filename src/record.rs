@@ -17,6 +17,9 @@ pub(crate) const VERSION: u64 = 1;
 /// A lock file beyond this is none of ours.
 pub(crate) const MAX_RECORD_BYTES: u64 = 64 * 1024;
 
+/// The largest hold number: what a JSON reader that knows only doubles can tell from its neighbours.
+const MAX_HOLD: u64 = 1 << 53;
+
 /// Longest `--message` and `--owner`.
 pub(crate) const MAX_TEXT_BYTES: usize = 1024;
 
@@ -327,7 +330,7 @@ impl Content {
         let Some(Ok(mut record)) = objects.next() else {
             return (Self::Corrupt, false);
         };
-        if record.version != VERSION {
+        if record.version != VERSION || !(1..=MAX_HOLD).contains(&record.hold) {
             return (Self::Corrupt, false);
         }
         let rest = bytes.get(objects.byte_offset()..).unwrap_or_default();
@@ -420,3 +423,6 @@ fn fixed_width(value: Option<impl Serialize>) -> Result<Vec<u8>, serde_json::Err
 fn is_false(value: &bool) -> bool {
     !*value
 }
+
+#[cfg(test)]
+mod tests;
