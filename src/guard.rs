@@ -13,6 +13,9 @@ use crate::error::{Context, Error, Result};
 use crate::sys::directory::{Directory, id_of_path, who_locks};
 use crate::sys::signal::HeldBack;
 
+/// How often a store is made that is gone when it is opened.
+const MOST_ATTEMPTS: usize = 10;
+
 /// How long others may keep the guard before that is an error.
 const DEADLINE: Duration = Duration::from_secs(10);
 
@@ -55,12 +58,14 @@ impl Guard {
     /// Enters the guard of a directory, which is made first if need be: mode 0700, its parents as
     /// usual.
     pub(crate) fn enter_or_create(path: &Path) -> Result<Self> {
-        loop {
+        for _ in 0..MOST_ATTEMPTS {
             if let Some(guard) = Self::enter(path)? {
                 return Ok(guard);
             }
             create_store(path)?;
         }
+        // A symlink that leads nowhere, or somebody removes it again and again.
+        Err(std::io::ErrorKind::NotFound.into()).context("open store", path)
     }
 
     /// Enters the guard of a directory that is open already, wherever it may have been moved:

@@ -662,11 +662,18 @@ impl<T> Attempt<T> {
 
 impl LockFile {
     /// Writes a sign of life into its line, if the file has that line.
-    fn renew(&self, place: &Place<'_>, life: SignOfLife, record: Option<&Record>) -> Result<()> {
+    fn renew(
+        &self,
+        place: &Place<'_>,
+        mut life: SignOfLife,
+        record: Option<&Record>,
+    ) -> Result<()> {
         use std::os::unix::fs::FileExt;
         let Some(mut record) = record.cloned() else {
             return Ok(());
         };
+        let before = record.sign_of_life.as_ref().and_then(|life| life.ttl_ms);
+        life.ttl_ms = life.ttl_ms.or(before);
         record.sign_of_life = Some(life);
         let write = || {
             let text = record.line(Line::SignOfLife)?;

@@ -43,6 +43,7 @@ pub(crate) fn supervise(
     queue: &SignalQueue,
     on_lost: OnLost,
 ) -> Carried {
+    queue.spare(command);
     let child = match hold.spawn(command) {
         Ok(child) => child,
         Err(error) => {

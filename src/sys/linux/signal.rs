@@ -8,6 +8,8 @@ use std::io;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::ptr;
 use std::time::Duration;
 
@@ -61,11 +63,11 @@ pub struct Received {
 /// command and must pass them on.
 ///
 /// Queued are INT, QUIT, HUP, TERM, USR1, USR2 and CHLD, without those that the process ignores
-/// (`nohup`, a background job of a shell). Children started by `std::process` begin with an
-/// empty mask.
-#[derive(Debug)]
+/// (`nohup`, a background job of a shell). Children inherit what is blocked, so a command started
+/// while there is a queue needs [`spare`](SignalQueue::spare).
 pub struct SignalQueue {
     queue: OwnedFd,
+    before: libc::sigset_t,
 }
 
 impl SignalQueue {
@@ -93,7 +95,7 @@ impl SignalQueue {
         ];
         signals.extend(passed_on.into_iter().filter(|signal| !is_ignored(*signal)));
         let set = set_of(&signals);
-        change_mask(libc::SIG_BLOCK, &set)?;
+        let before = change_mask(libc::SIG_BLOCK, &set)?;
         // SAFETY: `set` is initialised and outlives the call; -1 asks for a new descriptor.
         let raw =
             unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
@@ -103,7 +105,18 @@ impl SignalQueue {
         Ok(Self {
             // SAFETY: the kernel has just given us this descriptor; nobody else owns it.
             queue: unsafe { OwnedFd::from_raw_fd(raw) },
+            before,
         })
+    }
+
+    /// Lets a command begin with the signals blocked that were blocked before there was a queue.
+    pub fn spare(&self, command: &mut Command) {
+        let before = self.before;
+        // SAFETY: pthread_sigmask is async-signal-safe (signal-safety(7)), and nothing else is
+        // called.
+        unsafe {
+            command.pre_exec(move || change_mask(libc::SIG_SETMASK, &before).map(drop));
+        }
     }
 
     /// The next signal, or `None` when `timeout` has passed without one (`None`: no limit).
@@ -139,6 +152,14 @@ impl SignalQueue {
             error if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => Ok(None),
             error => Err(error),
         }
+    }
+}
+
+impl std::fmt::Debug for SignalQueue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SignalQueue")
+            .field("queue", &self.queue)
+            .finish_non_exhaustive()
     }
 }
 

@@ -41,7 +41,10 @@ fn hand_over(session: &Session, lock: &onehold::Lock, detached: Detached) -> Car
         }
         Holder::Lease => format!(
             "for {}",
-            record.ttl().map(describe::span).unwrap_or_default()
+            record
+                .ttl()
+                .map(|ttl| humantime::format_duration(ttl).to_string())
+                .unwrap_or_default()
         ),
     };
     let mut outcome = Outcome::new(Exit::Done, "acquired", format!("acquired {name} {follows}"))

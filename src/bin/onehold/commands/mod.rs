@@ -49,7 +49,10 @@ pub(crate) fn run(cli: Cli) -> Exit {
         // `onehold list | head` is no failure, nor is a check whose answer is the exit code.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => outcome.exit,
         Err(error) => {
-            output::talk(&format!("onehold: cannot write to stdout: {error}"));
+            output::talk(&format!(
+                "onehold: cannot write to stdout: {}",
+                output::cause_in_words(&error)
+            ));
             match outcome.exit {
                 Exit::Done => Exit::Failed,
                 exit => exit,

@@ -1,0 +1,117 @@
+use std::fs;
+
+use predicates::str::{is_empty, is_match};
+
+use crate::env::{Env, Running, sleeper};
+
+#[test]
+fn every_zombie_goes_and_nothing_else() {
+    let env = Env::new();
+    let holder = Running::start(sleeper());
+    let pid = holder.pid().to_string();
+    env.onehold(["acquire", "alive", "--pid", &pid, "--max-age", "0"])
+        .assert()
+        .success();
+    env.onehold(["acquire", "lease", "--ttl", "1h"])
+        .assert()
+        .success();
+    env.leave_dead("dead");
+    env.leave_dead("below/dead");
+    env.write("store/young.lock", "");
+    env.onehold(["cleanup", "--dry-run"])
+        .assert()
+        .success()
+        .stdout(
+        is_match(
+            "^would remove: `below/dead` was held by .*\nwould remove: `dead` was held by .*\n$",
+        )
+        .unwrap(),
+    );
+    assert!(env.store().join("dead.lock").exists());
+    let object = env.json(["cleanup"]);
+    assert_eq!(object["status"], "cleaned");
+    assert_eq!(object["locks"].as_array().unwrap().len(), 2);
+    assert_eq!(
+        env.left_in_store(),
+        ["alive.lock", "lease.lock", "young.lock"]
+    );
+    assert_eq!(env.json(["cleanup"])["status"], "clean");
+    env.onehold(["cleanup"])
+        .assert()
+        .success()
+        .stdout(is_empty())
+        .stderr(is_empty());
+    let journal = env.journal();
+    assert_eq!(journal.len(), 2);
+    assert_eq!(journal[0]["event"], "cleanup");
+}
+
+#[test]
+fn a_folder_of_other_peoples_files_is_left_as_it_is() {
+    let env = Env::new();
+    let files = [
+        ("Cargo.lock", "version = 4\n\n[[package]]\nname = \"x\"\n"),
+        ("yarn.lock", "# yarn lockfile v1\n"),
+        ("flake.lock", "{\n  \"nodes\": {}\n}\n"),
+        ("settings.lock", "pid_file: x\nretries: 3\n"),
+        ("number.lock", "4711"),
+        ("conf.d/10.lock", "setting = 1\n"),
+        (".onehold.data", "mine"),
+        (".onehold.0123456789abcdef", "somebody's"),
+    ];
+    for (name, content) in files {
+        env.write(&format!("folder/{name}"), content);
+    }
+    let folder = env.path("folder");
+    env.onehold(["--dir", ".", "cleanup"])
+        .current_dir(&folder)
+        .assert()
+        .success()
+        .stdout(is_empty());
+    for (name, content) in files {
+        let path = folder.join(name);
+        assert_eq!(fs::read_to_string(&path).unwrap(), content, "{name}");
+        if name.starts_with(".onehold.") {
+            continue;
+        }
+        let lock = format!("./{name}");
+        for args in [
+            vec!["run", &lock, "--", "true"],
+            vec!["run", "--force", "--yes", &lock, "--", "true"],
+            vec!["acquire", &lock, "--ttl", "1h", "--force", "--yes"],
+            vec!["release", &lock, "--force", "--yes"],
+            vec!["renew", &lock],
+            vec!["break", &lock, "--yes"],
+        ] {
+            let code = if args[0] == "run" { 125 } else { 1 };
+            env.onehold(&args)
+                .current_dir(&folder)
+                .assert()
+                .code(code)
+                .stdout(is_empty())
+                .stderr(is_match(format!(
+                    "^onehold: `.*/folder/(\\./)?{}` is no lock file that onehold knows\n  it was left as it is; onehold never replaces or removes what is no lock file\n$",
+                    name.replace('.', "\\.")
+                )).unwrap());
+            assert_eq!(
+                fs::read_to_string(&path).unwrap(),
+                content,
+                "{name} after {args:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_a_killed_taker_left_without_a_place_is_removed() {
+    let env = Env::new();
+    env.leave_dead("x");
+    // A record that was written and never got its name.
+    fs::copy(
+        env.store().join("x.lock"),
+        env.store().join(".onehold.00000000000000aa"),
+    )
+    .unwrap();
+    env.onehold(["cleanup"]).assert().success();
+    assert_eq!(env.left_in_store(), [""; 0]);
+}

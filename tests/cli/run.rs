@@ -1,0 +1,371 @@
+use std::fs;
+
+use predicates::prelude::*;
+use predicates::str::{contains, is_empty, is_match};
+
+use crate::env::{Env, eventually, number_in, only_object};
+
+#[test]
+fn the_command_gets_its_arguments_untouched_and_nothing_is_said() {
+    let env = Env::new();
+    let args = [
+        "run", "x", "--", "printf", "<%s>", "a b", "$HOME", "*", "", "\n", "--json",
+    ];
+    env.onehold(args)
+        .assert()
+        .success()
+        .stdout("<a b><$HOME><*><><\n><--json>")
+        .stderr(is_empty());
+    assert_eq!(env.left_in_store(), [""; 0]);
+}
+
+#[test]
+fn the_exit_code_is_the_commands_own() {
+    let env = Env::new();
+    for code in [0, 1, 6, 7, 8, 125, 255] {
+        let script = format!("exit {code}");
+        env.onehold(["run", "x", "--", "sh", "-c", &script])
+            .assert()
+            .code(code);
+    }
+}
+
+#[test]
+fn a_command_that_dies_of_a_signal_returns_128_and_its_number() {
+    let env = Env::new();
+    for (signal, code) in [("KILL", 137), ("TERM", 143), ("SEGV", 139), ("INT", 130)] {
+        let script = format!("kill -{signal} $$");
+        env.onehold(["run", "x", "--", "sh", "-c", &script])
+            .assert()
+            .code(code);
+    }
+}
+
+#[test]
+fn a_command_that_cannot_be_run_is_126_or_127_and_holds_nothing() {
+    let env = Env::new();
+    env.onehold(["run", "x", "--", "no-such-command"])
+        .assert()
+        .code(127)
+        .stderr("onehold: cannot run `no-such-command`: no such file or directory\n");
+    let file = env.write("data", "no program");
+    env.onehold(["run", "x", "--", file.to_str().unwrap()])
+        .assert()
+        .code(126)
+        .stderr(contains("permission denied"));
+    env.onehold(["run", "--", "no-such-command"])
+        .assert()
+        .code(127);
+    env.onehold(["run", "--exec", "x", "--", "no-such-command"])
+        .assert()
+        .code(127);
+    assert_eq!(env.left_in_store(), [""; 0]);
+}
+
+#[test]
+fn a_second_run_is_refused_and_told_who_holds_and_what_to_do() {
+    let env = Env::new();
+    let ready = env.path("ready");
+    let script = format!("echo $$ > {}; sleep 1000", ready.display());
+    let _first = env.start([
+        "run",
+        "-m",
+        "nightly full",
+        "backup",
+        "--",
+        "sh",
+        "-c",
+        &script,
+    ]);
+    let pid = number_in(&ready);
+    let message = format!(
+        "^onehold: `backup` is held by process {pid} \\(sh\\) on [^ ]+, since \\d\\d:\\d\\d:\\d\\d \
+         \\(\\d+s ago\\): \"nightly full\"\n  alive: its kernel lock is kept, checked just now\n  \
+         store: {}\n  wait for it with --wait, or take it with `onehold break backup`\n$",
+        env.store().display()
+    );
+    env.onehold(["run", "backup", "--", "echo", "never"])
+        .assert()
+        .code(6)
+        .stdout(is_empty())
+        .stderr(is_match(message).unwrap());
+    env.onehold(["run", "-E", "0", "-q", "backup", "--", "echo", "never"])
+        .assert()
+        .code(0)
+        .stdout(is_empty())
+        .stderr(is_empty());
+    env.onehold(["run", "-E", "99", "-w", "50ms", "backup", "--", "true"])
+        .assert()
+        .code(99);
+    env.onehold(["run", "-w", "50ms", "backup", "--", "true"])
+        .assert()
+        .code(7)
+        .stderr(contains("in vain: `backup` is held by"));
+}
+
+#[test]
+fn the_command_finds_its_hold_in_its_environment_and_itself_on_record() {
+    let env = Env::new();
+    let script = "echo $$; echo $ONEHOLD_NAME; echo $ONEHOLD_HOLD; echo $ONEHOLD_HOLDS; \
+                  cat \"$ONEHOLD_FILE\"";
+    let output = env
+        .onehold(["run", "a/b c", "--", "sh", "-c", script])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let (head, record) = text.split_at(text.find('{').unwrap());
+    let head: Vec<&str> = head.lines().collect();
+    assert_eq!(head[1], "a/b c");
+    assert_eq!(head[3], format!("{}:a%2Fb%20c", head[2]));
+    let mut values = serde_json::Deserializer::from_str(record).into_iter::<serde_json::Value>();
+    let object = values.next().unwrap().unwrap();
+    assert_eq!(object["hold"].to_string(), head[2]);
+    assert_eq!(object["command"][0], "sh");
+    let command = values.next().unwrap().unwrap();
+    assert_eq!(command["command_pid"].to_string(), head[0]);
+}
+
+#[test]
+fn holds_within_holds_are_all_named() {
+    let env = Env::new();
+    env.onehold([
+        "run", "outer", "--", "onehold", "run", "inner", "--", "sh", "-c",
+    ])
+    .arg("echo $ONEHOLD_NAME $ONEHOLD_HOLDS")
+    .assert()
+    .success()
+    .stdout(is_match("^inner \\d+:outer \\d+:inner\n$").unwrap());
+}
+
+#[test]
+fn the_command_inherits_only_the_lock_out_of_the_way_of_scripts_or_with_close_not_even_that() {
+    let env = Env::new();
+    let script = "for fd in /proc/self/fd/*; do readlink $fd; done | grep -c /store/; true";
+    env.onehold(["run", "x", "--", "sh", "-c", script])
+        .assert()
+        .stdout("1\n");
+    env.onehold(["run", "--close", "x", "--", "sh", "-c", script])
+        .assert()
+        .stdout("0\n");
+    env.onehold(["run", "x", "--", "sh", "-c"])
+        .arg("readlink /proc/self/fd/100 | grep -c /store/")
+        .assert()
+        .stdout("1\n");
+}
+
+#[test]
+fn an_executed_command_holds_by_itself_and_leaves_a_finished_record() {
+    let env = Env::new();
+    let ready = env.path("ready");
+    let go = env.path("go");
+    let script = format!(
+        "echo $$ > {}; until test -e {}; do sleep 0.01; done",
+        ready.display(),
+        go.display()
+    );
+    let running = env.start(["run", "--exec", "x", "--", "sh", "-c", &script]);
+    assert_eq!(number_in(&ready), running.pid(), "no process between");
+    assert_eq!(env.check("x"), 6);
+    assert_eq!(env.lock("x")["pid"], running.pid());
+    fs::write(&go, "").unwrap();
+    running.exit_code();
+    assert_eq!(env.left_in_store(), ["x.lock"]);
+    assert_eq!(env.check("x"), 0);
+    assert_eq!(env.lock("x")["reason"], "finished");
+    env.onehold(["run", "--exec", "x", "--", "true"])
+        .assert()
+        .success()
+        .stderr(is_empty());
+    env.onehold(["cleanup"])
+        .assert()
+        .success()
+        .stdout("removed: `x`: left by a finished `run --exec`\n");
+    assert_eq!(env.left_in_store(), [""; 0]);
+    for option in ["--ttl=1m", "--on-lost=warn", "--close"] {
+        env.onehold(["run", "--exec", option, "x", "--", "true"])
+            .assert()
+            .code(2);
+    }
+}
+
+#[test]
+fn without_a_name_it_follows_from_the_command_wherever_that_is_started() {
+    let env = Env::new();
+    let other = env.path("elsewhere");
+    fs::create_dir(&other).unwrap();
+    let name = |cwd: &std::path::Path, args: &[&str]| {
+        let mut command = env.onehold(["run", "--", "sh", "-c", "echo $ONEHOLD_NAME"]);
+        command.args(args).current_dir(cwd);
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    };
+    let first = name(env.root.path(), &[]);
+    assert!(
+        is_match("^sh-[0-9a-f]{16}\n$").unwrap().eval(&first),
+        "{first}"
+    );
+    assert_eq!(first, name(&other, &[]));
+    assert_ne!(first, name(&other, &["argument"]));
+    let ready = env.path("ready");
+    let script = format!("echo $$ > {}; sleep 1000", ready.display());
+    let args = ["run", "--", "sh", "-c", &script];
+    let _first = env.start(args);
+    number_in(&ready);
+    env.onehold(args)
+        .assert()
+        .code(6)
+        .stderr(contains("give one yourself: onehold run NAME -- sh\n"));
+}
+
+#[test]
+fn a_run_inside_its_own_hold_is_blocked_unless_reentrant() {
+    let env = Env::new();
+    let inner = |options: &str| format!("onehold run {options} x -- echo inside; echo $?");
+    env.onehold([
+        "run",
+        "--owner",
+        "me",
+        "x",
+        "--",
+        "sh",
+        "-c",
+        &inner("--owner me"),
+    ])
+    .assert()
+    .stdout("6\n");
+    env.onehold(["run", "x", "--", "sh", "-c", &inner("--reentrant")])
+        .assert()
+        .stdout("inside\n0\n");
+    // Not inside it: an ordinary run.
+    env.onehold([
+        "run",
+        "--reentrant",
+        "x",
+        "--",
+        "sh",
+        "-c",
+        "echo $ONEHOLD_NAME",
+    ])
+    .assert()
+    .stdout("x\n");
+    env.onehold(["run", "y", "--", "sh", "-c", &inner("--reentrant")])
+        .assert()
+        .stdout("inside\n0\n");
+    let blocked =
+        "onehold acquire --pid $PPID z >/dev/null 2>&1; onehold run --reentrant z -- echo inside";
+    env.onehold(["run", "y", "--", "sh", "-c", blocked])
+        .assert()
+        .code(6);
+}
+
+#[test]
+fn the_object_is_the_last_line_on_stderr_and_stdout_is_the_commands() {
+    let env = Env::new();
+    let output = env
+        .onehold(["run", "--json", "x", "--", "sh", "-c", "echo out; exit 3"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    assert_eq!(output.stdout, b"out\n");
+    let object = only_object(&output.stderr);
+    assert_eq!(object["status"], "released");
+    assert_eq!(object["success"], true);
+    assert_eq!(object["command_exit_code"], 3);
+    let ready = env.path("ready");
+    let script = format!("echo $$ > {}; sleep 1000", ready.display());
+    let _running = env.start(["run", "x", "--", "sh", "-c", &script]);
+    number_in(&ready);
+    let output = env
+        .onehold(["run", "--json", "x", "--", "true"])
+        .output()
+        .unwrap();
+    assert_eq!(
+        (output.status.code(), &output.stdout[..]),
+        (Some(6), &b""[..])
+    );
+    let object = only_object(&output.stderr);
+    assert_eq!(object["error"]["code"], "LOCKED");
+    assert_eq!(object["error"]["details"]["pid"], number_in(&ready));
+    assert_eq!(object["lock"]["state"], "held");
+}
+
+#[test]
+fn a_waiting_run_gets_the_lock_when_the_first_one_ends() {
+    let env = Env::new();
+    let (ready, go) = (env.path("ready"), env.path("go"));
+    let script = format!(
+        "echo $$ > {}; until test -e {}; do sleep 0.01; done",
+        ready.display(),
+        go.display()
+    );
+    let first = env.start(["run", "x", "--", "sh", "-c", &script]);
+    number_in(&ready);
+    let mut second = env.start(["run", "-w", "1h", "x", "--", "echo", "mine"]);
+    eventually("the second waits in the kernel", || {
+        fs::read_to_string(format!("/proc/{}/wchan", second.pid()))
+            .is_ok_and(|wchan| wchan.contains("lock"))
+            || fs::read_to_string(format!("/proc/{}/syscall", second.pid()))
+                .is_ok_and(|call| call.starts_with("73 "))
+    });
+    assert!(!second.has_ended());
+    fs::write(&go, "").unwrap();
+    assert_eq!(first.exit_code(), Some(0));
+    let (code, out, err) = second.finish();
+    assert_eq!((code, out.as_str()), (Some(0), "mine\n"));
+    assert!(
+        err.starts_with("onehold: waiting: `x` is held by process "),
+        "{err}"
+    );
+}
+
+#[test]
+fn a_zombie_is_taken_over_and_that_is_said_unless_forbidden() {
+    let env = Env::new();
+    env.leave_dead("x");
+    env.onehold(["run", "--on-zombie", "fail", "x", "--", "true"])
+        .assert()
+        .code(5)
+        .stderr(contains("which is gone").and(contains("--on-zombie take")));
+    env.shell("onehold run --on-zombie ask x -- true")
+        .assert()
+        .code(5)
+        .stderr(contains("no terminal to ask on: --yes answers"));
+    env.onehold(["run", "--on-zombie", "ask", "--yes", "x", "--", "true"])
+        .assert()
+        .success();
+    env.leave_dead("x");
+    env.onehold(["run", "x", "--", "echo", "mine"])
+        .assert()
+        .success()
+        .stdout("mine\n")
+        .stderr(
+            is_match(
+                "^onehold: took over: `x` was held by process \\d+ \\(sleep\\) .* which is gone\n$",
+            )
+            .unwrap(),
+        );
+    let journal = env.journal();
+    assert_eq!(journal.len(), 2);
+    assert_eq!(journal[0]["event"], "takeover");
+    assert_eq!(journal[0]["reason"], "its holder is gone");
+}
+
+#[test]
+fn a_living_run_older_than_its_maximum_age_is_overdue_and_left_alone() {
+    let env = Env::new();
+    let ready = env.path("ready");
+    let script = format!("echo $$ > {}; sleep 1000", ready.display());
+    let _running = env.start(["run", "--max-age", "100ms", "x", "--", "sh", "-c", &script]);
+    number_in(&ready);
+    eventually("it is overdue", || env.check("x") == 5);
+    assert_eq!(env.lock("x")["state"], "overdue");
+    assert_eq!(env.lock("x")["takeable"], false);
+    env.onehold(["run", "x", "--", "true"])
+        .assert()
+        .code(6)
+        .stderr(contains("overdue: its kernel lock is kept"));
+    env.onehold(["cleanup"])
+        .assert()
+        .success()
+        .stdout(is_empty());
+    assert_eq!(env.left_in_store(), ["x.lock"]);
+}

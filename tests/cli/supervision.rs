@@ -1,0 +1,316 @@
+use std::fs;
+
+use predicates::str::{contains, is_match};
+
+use crate::env::{Env, Running, eventually, number_in, send};
+
+/// A `run` of `x` whose command says its pid and then does `then`.
+fn running(env: &Env, options: &[&str], then: &str) -> (Running, u32) {
+    let ready = env.path("ready");
+    let _ = fs::remove_file(&ready);
+    let script = format!("echo $$ > {}; {then}", ready.display());
+    let mut args = vec!["run"];
+    args.extend(options);
+    args.extend(["x", "--", "sh", "-c", &script]);
+    let running = env.start(args);
+    let pid = number_in(&ready);
+    (running, pid)
+}
+
+fn wrapper_is_gone(env: &Env) {
+    eventually("the wrapper's end is seen", || {
+        env.lock("x")["wrapper_alive"] == false
+    });
+}
+
+#[test]
+fn a_killed_wrapper_leaves_the_lock_with_its_command() {
+    let env = Env::new();
+    let (mut wrapper, command) = running(&env, &[], "exec sleep 1000");
+    wrapper.kill();
+    wrapper_is_gone(&env);
+    env.onehold(["run", "x", "--", "true"])
+        .assert()
+        .code(6)
+        .stderr(
+            is_match(format!(
+                "`x` is held by process {command} \\(sh\\) .*\n  alive: its kernel lock is kept, \
+             checked just now; its wrapper, process {}, is gone\n",
+                wrapper.pid()
+            ))
+            .unwrap(),
+        );
+    let waiting = env.start(["run", "-w", "1h", "x", "--", "echo", "mine"]);
+    send(command, "KILL");
+    let (code, out, _) = waiting.finish();
+    assert_eq!((code, out.as_str()), (Some(0), "mine\n"));
+}
+
+#[test]
+fn wrapper_and_command_killed_leave_a_zombie_that_the_next_one_takes_at_once() {
+    let env = Env::new();
+    let (mut wrapper, command) = running(&env, &[], "exec sleep 1000");
+    wrapper.kill();
+    send(command, "KILL");
+    eventually("the command's end", || env.check("x") == 5);
+    env.onehold(["run", "x", "--", "true"])
+        .assert()
+        .success()
+        .stderr(contains("took over"));
+    assert_eq!(env.left_in_store(), [""; 0]);
+}
+
+#[test]
+fn a_command_that_closes_every_descriptor_keeps_the_lock_of_a_killed_wrapper() {
+    let env = Env::new();
+    let (mut wrapper, command) = running(
+        &env,
+        &[],
+        // As sudo does; dash knows no descriptor of more than one digit.
+        "exec bash -c 'exec 100>&-; while :; do sleep 1; done'",
+    );
+    wrapper.kill();
+    wrapper_is_gone(&env);
+    assert_eq!(env.check("x"), 6);
+    assert_eq!(env.lock("x")["proof"], "same-process");
+    env.onehold(["run", "x", "--", "true"]).assert().code(6);
+    send(command, "KILL");
+    eventually("the command's end", || env.check("x") == 5);
+}
+
+#[test]
+fn a_daemon_left_by_the_command_holds_nothing_after_its_end() {
+    let env = Env::new();
+    let daemon = env.path("daemon");
+    let script = format!(
+        "setsid sleep 1000 >/dev/null 2>&1 & echo $! > {}",
+        daemon.display()
+    );
+    env.onehold(["run", "x", "--", "sh", "-c", &script])
+        .assert()
+        .success();
+    let daemon = number_in(&daemon);
+    assert_eq!(env.check("x"), 0);
+    env.onehold(["run", "x", "--", "true"]).assert().success();
+    send(daemon, "KILL");
+}
+
+#[test]
+fn a_daemon_left_by_a_command_whose_wrapper_was_killed_holds_nothing_either() {
+    let env = Env::new();
+    let daemon = env.path("daemon");
+    let go = env.path("go");
+    let then = format!(
+        "setsid sleep 1000 >/dev/null 2>&1 & echo $! > {}; until test -e {}; do sleep 0.01; done",
+        daemon.display(),
+        go.display()
+    );
+    let (mut wrapper, _) = running(&env, &[], &then);
+    let daemon = number_in(&daemon);
+    wrapper.kill();
+    wrapper_is_gone(&env);
+    assert_eq!(env.check("x"), 6, "the command still runs");
+    fs::write(&go, "").unwrap();
+    eventually("the command's end", || env.check("x") == 5);
+    assert_eq!(env.lock("x")["reason"], "dead");
+    env.onehold(["run", "x", "--", "true"]).assert().success();
+    send(daemon, "KILL");
+}
+
+#[test]
+fn term_reaches_the_command_once_and_its_exit_code_counts() {
+    let env = Env::new();
+    let caught = env.path("caught");
+    let then = format!(
+        "trap 'echo caught >> {}; kill $!; exit 17' TERM; sleep 1000 & wait",
+        caught.display()
+    );
+    let (wrapper, _) = running(&env, &[], &then);
+    wrapper.signal("TERM");
+    assert_eq!(wrapper.exit_code(), Some(17));
+    assert_eq!(fs::read_to_string(&caught).unwrap(), "caught\n");
+    assert_eq!(env.left_in_store(), [""; 0]);
+}
+
+#[test]
+fn signals_that_a_process_sends_are_forwarded() {
+    for signal in ["INT", "QUIT", "HUP", "USR1", "USR2"] {
+        let env = Env::new();
+        let then = format!("trap 'kill $!; exit 17' {signal}; sleep 1000 & wait");
+        let (wrapper, _) = running(&env, &[], &then);
+        wrapper.signal(signal);
+        assert_eq!(wrapper.exit_code(), Some(17), "{signal}");
+    }
+}
+
+#[test]
+fn ctrl_c_on_a_terminal_reaches_the_command_once_and_ends_a_calling_script() {
+    let env = Env::new();
+    let (caught, ready) = (env.path("caught"), env.path("ready"));
+    // The command ends by the signal, as most do, after it has been counted.
+    let inner = env.write(
+        "inner.sh",
+        format!(
+            "trap 'echo caught >> {}; trap - INT; kill -INT $$' INT\necho $$ > {}\nwhile :; do sleep 0.05; done\n",
+            caught.display(),
+            ready.display()
+        ),
+    );
+    let outer = env.write(
+        "outer.sh",
+        format!("onehold run x -- sh {}\necho went on\n", inner.display()),
+    );
+    let mut command = std::process::Command::new("script");
+    command
+        .args(["-qec", &format!("bash {}", outer.display()), "/dev/null"])
+        .env("ONEHOLD_DIR", env.store())
+        .env(
+            "PATH",
+            format!(
+                "{}:{}",
+                crate::env::program().parent().unwrap().display(),
+                std::env::var("PATH").unwrap()
+            ),
+        )
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    number_in(&ready);
+    std::io::Write::write_all(child.stdin.as_mut().unwrap(), b"\x03").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(fs::read_to_string(&caught).unwrap(), "caught\n");
+    let seen = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(!seen.contains("went on"), "{seen}");
+    assert!(
+        seen.contains("^C"),
+        "the terminal echoes what was typed: {seen}"
+    );
+    assert_eq!(output.status.code(), Some(130));
+    assert_eq!(env.left_in_store(), [""; 0]);
+}
+
+#[test]
+fn a_parent_that_ignores_the_end_of_children_does_not_hide_the_exit_code() {
+    let env = Env::new();
+    let script = "trap '' CHLD; exec onehold run x -- sh -c 'exit 7'";
+    // dash keeps CHLD to itself; python passes the disposition on.
+    let python = "import os, signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN); \
+                  os.execvp('onehold', ['onehold', 'run', 'x', '--', 'sh', '-c', 'exit 7'])";
+    env.shell(script).assert().code(7);
+    env.shell(&format!("exec python3 -c \"{python}\""))
+        .assert()
+        .code(7);
+}
+
+#[test]
+fn a_run_that_ignores_hup_as_under_nohup_goes_on() {
+    let env = Env::new();
+    let go = env.path("go");
+    let ready = env.path("ready");
+    let script = format!(
+        "trap '' HUP; exec onehold run x -- sh -c 'echo $$ > {}; until test -e {}; do sleep 0.01; done; exit 7'",
+        ready.display(),
+        go.display()
+    );
+    let running = env.start_shell(&script);
+    let command = number_in(&ready);
+    let wrapper = env.lock("x")["wrapper_pid"].as_u64().unwrap();
+    send(u32::try_from(wrapper).unwrap(), "HUP");
+    send(command, "HUP");
+    fs::write(&go, "").unwrap();
+    assert_eq!(running.exit_code(), Some(7));
+}
+
+#[test]
+fn a_broken_hold_ends_its_command_with_8() {
+    let env = Env::new();
+    let (wrapper, _) = running(&env, &[], "exec sleep 1000");
+    env.onehold(["break", "x", "--yes"])
+        .assert()
+        .success()
+        .stderr(contains("broke the hold: `x` is held by"));
+    let (code, _, err) = wrapper.finish();
+    assert_eq!(code, Some(8));
+    assert_eq!(
+        err,
+        "onehold: lost the hold of `x` while its command ran; ending the command\n"
+    );
+}
+
+#[test]
+fn a_broken_hold_is_only_reported_if_so_wished_and_the_successors_is_not_touched() {
+    let env = Env::new();
+    let go = env.path("go");
+    let then = format!(
+        "until test -e {}; do sleep 0.01; done; exit 17",
+        go.display()
+    );
+    let (wrapper, command) = running(&env, &["--on-lost", "warn"], &then);
+    fs::remove_file(env.store().join("x.lock")).unwrap();
+    let number = env
+        .onehold(["acquire", "x", "--pid", &command.to_string()])
+        .output()
+        .unwrap();
+    assert!(number.status.success());
+    eventually("the loss is noticed", || {
+        // The wrapper looks once a second; what it says is read at its end.
+        fs::metadata(&go).is_err() && {
+            std::thread::sleep(std::time::Duration::from_millis(2200));
+            true
+        }
+    });
+    fs::write(&go, "").unwrap();
+    let (code, _, err) = wrapper.finish();
+    assert_eq!(code, Some(17));
+    assert_eq!(
+        err,
+        "onehold: lost the hold of `x` while its command ran; the command runs on\n"
+    );
+    assert_eq!(
+        env.left_in_store(),
+        ["x.lock"],
+        "the successor's record stays"
+    );
+}
+
+#[test]
+fn a_hold_lost_just_before_the_command_ended_is_told_too() {
+    let env = Env::new();
+    env.onehold(["run", "x", "--", "sh", "-c", "rm $ONEHOLD_FILE"])
+        .assert()
+        .code(8)
+        .stderr("onehold: lost the hold of `x` while its command ran\n");
+}
+
+#[test]
+fn a_hold_whose_store_was_moved_is_still_given_back() {
+    let env = Env::new();
+    let moved = env.path("moved");
+    let script = format!("mv {} {}", env.store().display(), moved.display());
+    env.onehold(["run", "x", "--", "sh", "-c", &script])
+        .assert()
+        .success();
+    assert!(!moved.join("x.lock").exists());
+    assert!(moved.join(".onehold").exists());
+}
+
+#[test]
+fn a_hold_whose_store_was_removed_is_lost() {
+    let env = Env::new();
+    let script = format!("rm -r {}", env.store().display());
+    env.onehold(["run", "x", "--", "sh", "-c", &script])
+        .assert()
+        .code(8);
+    assert!(!env.store().exists(), "nothing is made anew");
+}
+
+#[test]
+fn a_run_with_a_ttl_renews_itself() {
+    let env = Env::new();
+    let (wrapper, _) = running(&env, &["--ttl", "300ms"], "exec sleep 1000");
+    let first = env.lock("x")["renewed_at"].clone();
+    eventually("a sign of life", || env.lock("x")["renewed_at"] != first);
+    assert_eq!(env.check("x"), 6);
+    wrapper.signal("TERM");
+    assert_eq!(wrapper.exit_code(), Some(143));
+}
