@@ -1,0 +1,362 @@
+//! Real processes and filesystems in places where others go wrong. Most need root and namespaces,
+//! and are ignored unless asked for: `cargo test --test places -- --include-ignored`.
+#![allow(missing_docs)]
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used
+)]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+struct Place {
+    root: TempDir,
+}
+
+impl Place {
+    /// A directory that anybody may enter, with a copy of the program that anybody may run.
+    fn new() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let place = Self { root };
+        fs::set_permissions(place.root.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::copy(
+            assert_cmd::cargo::cargo_bin!("onehold"),
+            place.path("onehold"),
+        )
+        .unwrap();
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.root.path().join(name)
+    }
+
+    /// `sh -ec SCRIPT` with `onehold` in PATH and a store; what `before` makes of it comes first,
+    /// as `unshare --pid`.
+    fn sh(&self, before: &str, script: &str) -> Output {
+        let path = format!(
+            "{}:{}",
+            self.root.path().display(),
+            std::env::var("PATH").unwrap()
+        );
+        let mut words = before.split_whitespace().chain(["sh", "-ec", script]);
+        Command::new(words.next().unwrap())
+            .args(words)
+            .env("PATH", path)
+            .env("ONEHOLD_DIR", self.path("store"))
+            .env("HOME", self.root.path())
+            .env_remove("ONEHOLD_HOLDS")
+            .current_dir(self.root.path())
+            .output()
+            .unwrap()
+    }
+
+    #[track_caller]
+    fn says(&self, before: &str, script: &str) -> String {
+        let output = self.sh(before, script);
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(
+            output.status.success(),
+            "{before} {script}: {:?}\n{said}",
+            output.status
+        );
+        said
+    }
+
+    fn reason(&self, before: &str, name: &str) -> String {
+        let said = self.says(before, &format!("onehold check --json {name} || true"));
+        let object: serde_json::Value = serde_json::from_str(&said).unwrap();
+        object["lock"]["reason"].as_str().unwrap().to_owned()
+    }
+}
+
+fn is_mounted(path: &Path) -> bool {
+    fs::read_to_string("/proc/self/mounts")
+        .unwrap()
+        .contains(path.to_str().unwrap())
+}
+
+/// A tmpfs of its own in a mount namespace of its own, which ends with the script.
+fn on_tmpfs(options: &str, script: &str) -> String {
+    let place = Place::new();
+    fs::create_dir(place.path("store")).unwrap();
+    let mount = format!("mount -t tmpfs -o {options} none store; {script}");
+    let said = place.says("unshare --mount --propagation private", &mount);
+    assert!(!is_mounted(&place.path("store")));
+    said
+}
+
+#[test]
+fn a_defunct_holder_is_gone_though_its_pid_is_still_there() {
+    let place = Place::new();
+    // The child of an exec'd sleep is never waited for.
+    let script = "sh -c 'sh -c \"echo \\$\\$ > child; exec sleep 1000\" & exec sleep 1000' >/dev/null 2>&1 & parent=$!
+        until test -s child; do sleep 0.01; done
+        onehold acquire x --pid $(cat child) >/dev/null 2>&1
+        onehold check -q x || test $? = 6
+        kill -KILL $(cat child)
+        until grep -q '^State:.Z' /proc/$(cat child)/status; do sleep 0.01; done
+        kill -0 $(cat child)
+        onehold check -q x || test $? = 5
+        onehold check --json x || true
+        kill -KILL $parent";
+    let said = place.says("env", script);
+    assert!(
+        said.contains("\"reason\":\"dead\",\"proof\":\"pid-gone\""),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_holder_whose_main_thread_has_ended_is_alive() {
+    let place = Place::new();
+    // State Z, and yet a thread works on.
+    let python = "import ctypes, threading, time\n\
+                  threading.Thread(target=time.sleep, args=(1000,)).start()\n\
+                  ctypes.CDLL(None).syscall(60, 0)\n";
+    fs::write(place.path("thread.py"), python).unwrap();
+    let script = "python3 thread.py >/dev/null 2>&1 & pid=$!
+        until grep -q '^State:.Z' /proc/$pid/status; do sleep 0.01; done
+        onehold acquire x --pid $pid >/dev/null 2>&1
+        onehold check --json x || test $? = 6
+        kill -KILL $pid";
+    let said = place.says("env", script);
+    assert!(said.contains("\"reason\":\"alive\""), "{said}");
+}
+
+#[test]
+#[ignore = "needs root: another user"]
+fn another_users_process_is_alive_though_we_may_not_signal_it() {
+    let place = Place::new();
+    let script = "chmod 777 .; mkdir -m 777 store; sleep 1000 >/dev/null 2>&1 & pid=$!
+        onehold acquire x --pid $pid >/dev/null 2>&1
+        setpriv --reuid 4321 --regid 4321 --clear-groups sh -c \"
+            kill -0 $pid 2>/dev/null && exit 9
+            onehold check --json x || test \\$? = 6\"
+        kill $pid";
+    let said = place.says("env", script);
+    assert!(
+        said.contains("\"proof\":\"same-process\",\"evidence\""),
+        "{said}"
+    );
+}
+
+#[test]
+#[ignore = "needs root: hidepid"]
+fn a_process_that_proc_hides_is_not_dead() {
+    let place = Place::new();
+    let script = "chmod 777 .; mkdir -m 777 store; sleep 1000 >/dev/null 2>&1 & pid=$!
+        onehold acquire x --pid $pid >/dev/null 2>&1
+        mount -o remount,hidepid=2 /proc
+        setpriv --reuid 4321 --regid 4321 --clear-groups sh -c \"
+            test ! -e /proc/$pid
+            onehold check --json x || test \\$? = 6
+            onehold cleanup\"
+        kill $pid";
+    let said = place.says(
+        "unshare --mount --pid --fork --mount-proc --propagation private",
+        script,
+    );
+    assert!(
+        said.contains("\"reason\":\"alive\",\"proof\":\"same-pid\""),
+        "{said}"
+    );
+    assert!(place.path("store/x.lock").exists());
+}
+
+#[test]
+#[ignore = "needs root: pid namespaces"]
+fn a_holder_in_another_pid_namespace_is_judged_by_its_kernel_lock_or_not_at_all() {
+    let place = Place::new();
+    let inside = "unshare --pid --fork --mount-proc";
+    // Outside looks in: a `run` is known by its lock, dead or alive.
+    let said = place.says(
+        "env",
+        &format!(
+            "{inside} onehold run x -- sh -c 'echo > ready; exec sleep 1000' >/dev/null 2>&1 & outer=$!
+            until test -e ready; do sleep 0.01; done
+            onehold check --json x || test $? = 6
+            kill -KILL $(pgrep -P $outer) $outer 2>/dev/null || true
+            wait || true
+            until onehold check -q x; test $? = 5; do sleep 0.01; done
+            onehold check --json x || true
+            onehold run x -- echo mine"
+        ),
+    );
+    assert!(said.contains("\"proof\":\"kernel-lock\""), "{said}");
+    assert!(said.contains("\"proof\":\"kernel-lock-gone\""), "{said}");
+    assert!(said.contains("mine\n"), "{said}");
+    // A detached hold is not: nobody outside can tell.
+    place.says(inside, "onehold acquire y --pid $$ >/dev/null 2>&1");
+    assert_eq!(place.reason("env", "y"), "unproven");
+    // Inside looks out.
+    place.says("env", "setsid sleep 1000 >/dev/null 2>&1 & onehold acquire z --pid $! >/dev/null 2>&1; echo $! > outside");
+    assert_eq!(place.reason(inside, "z"), "unproven");
+    assert_eq!(place.reason("env", "z"), "alive");
+    // The same, and /proc is still the outer one's.
+    assert_eq!(place.reason("unshare --pid --fork", "z"), "unproven");
+    place.says("env", "kill $(cat outside)");
+}
+
+#[test]
+#[ignore = "needs root: time namespaces"]
+fn a_shifted_boot_clock_does_not_make_another_process_of_the_holder() {
+    let place = Place::new();
+    let shifted = "unshare --time --fork --boottime 100000";
+    place.says("env", "setsid sleep 1000 >/dev/null 2>&1 & onehold acquire x --pid $! >/dev/null 2>&1; echo $! > outside; onehold acquire lease --ttl 1h >/dev/null 2>&1");
+    assert_eq!(place.reason(shifted, "x"), "alive");
+    assert_eq!(place.reason(shifted, "lease"), "lease");
+    place.says(
+        shifted,
+        "onehold acquire y --pid $(cat outside) >/dev/null 2>&1",
+    );
+    assert_eq!(place.reason("env", "y"), "alive");
+    place.says("env", "kill $(cat outside)");
+}
+
+#[test]
+#[ignore = "needs root: UTS namespaces"]
+fn a_host_name_that_changes_under_a_hold_proves_nothing() {
+    let place = Place::new();
+    place.says("env", "setsid sleep 1000 >/dev/null 2>&1 & onehold acquire x --pid $! >/dev/null 2>&1; echo $! > outside");
+    let renamed = "hostname elsewhere; onehold check --json x || test $? = 6";
+    let said = place.says("unshare --uts", renamed);
+    assert!(said.contains("\"reason\":\"alive\""), "{said}");
+    place.says("env", "kill $(cat outside)");
+    let said = place.says(
+        "unshare --uts",
+        "hostname elsewhere; onehold check --json x || test $? = 5",
+    );
+    assert!(said.contains("\"reason\":\"dead\""), "{said}");
+}
+
+#[test]
+#[ignore = "needs root: a mount over the boot id"]
+fn another_boot_id_where_it_is_masked_is_no_reboot() {
+    let place = Place::new();
+    place.says("env", "setsid sleep 1000 >/dev/null 2>&1 & onehold acquire x --pid $! >/dev/null 2>&1; echo $! > outside");
+    let masked = "echo 00000000-0000-4000-8000-000000000000 > id
+        mount --bind id /proc/sys/kernel/random/boot_id
+        onehold check --json x || test $? = 6";
+    let said = place.says("unshare --mount --propagation private", masked);
+    assert!(said.contains("\"reason\":\"unproven\""), "{said}");
+    place.says("env", "kill $(cat outside)");
+}
+
+#[test]
+#[ignore = "needs root: a sticky directory and two users"]
+fn another_users_record_in_a_sticky_directory_is_judged_and_not_replaced() {
+    let place = Place::new();
+    let script = "mkdir -m 1777 shared; chmod 755 .
+        sleep 1000 >/dev/null 2>&1 & pid=$!
+        onehold acquire $PWD/shared/x --pid $pid >/dev/null 2>&1
+        other='setpriv --reuid 4321 --regid 4321 --clear-groups env HOME=/nonexistent'
+        $other onehold run $PWD/shared/x -- true 2>&1 || echo $?
+        kill -KILL $pid; wait $pid || true
+        $other onehold check -q $PWD/shared/x || echo $?
+        $other onehold run $PWD/shared/x -- true 2>&1 || echo $?
+        $other onehold break --yes $PWD/shared/x 2>&1 || echo $?
+        ls -A shared";
+    let said = place.says("env", script);
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(lines[0].contains("is held by process"), "{said}");
+    let numbers: Vec<&&str> = lines.iter().filter(|line| line.len() <= 3).collect();
+    assert_eq!(numbers, [&"6", &"5", &"125", &"1", &"x"], "{said}");
+    assert!(said.contains("cannot take over `"), "{said}");
+    assert!(said.contains("operation not permitted"), "{said}");
+    assert!(place.path("shared/x").exists());
+}
+
+#[test]
+#[ignore = "needs root: a read-only mount"]
+fn a_read_only_store_can_be_looked_at_and_nothing_else() {
+    let said = on_tmpfs(
+        "size=1m",
+        "onehold acquire x --ttl 1h >/dev/null 2>&1
+        mount -o remount,ro store
+        onehold check -q x || echo $?
+        onehold list -q
+        onehold run y -- true 2>&1 || echo $?
+        onehold release x --owner nobody 2>&1 || echo $?",
+    );
+    assert!(said.starts_with("6\n"), "{said}");
+    assert!(said.contains("read-only file system\n125\n"), "{said}");
+    assert!(said.ends_with("4\n"), "{said}");
+}
+
+#[test]
+#[ignore = "needs root: an immutable directory"]
+fn a_release_that_fails_after_the_command_ended_is_a_warning() {
+    let place = Place::new();
+    let script = "onehold run x -- sh -c 'chattr +i store; exit 17' 2>&1 || echo $?
+        onehold check -q x || echo $?
+        chattr -i store
+        onehold run x -- echo mine 2>/dev/null";
+    let said = place.says("env", script);
+    assert!(
+        said.starts_with("onehold: warning: cannot remove `"),
+        "{said}"
+    );
+    assert!(
+        said.ends_with("operation not permitted\n17\n5\nmine\n"),
+        "{said}"
+    );
+}
+
+#[test]
+#[ignore = "needs root: a full filesystem"]
+fn a_disk_full_of_bytes_or_of_inodes_is_an_error_and_nothing_is_half_taken() {
+    for (options, fill) in [
+        (
+            "size=64k",
+            "head -c 1m /dev/zero > store/fill 2>/dev/null || true",
+        ),
+        (
+            "size=1m,nr_inodes=4",
+            "touch store/1 store/2 store/3 2>/dev/null || true",
+        ),
+    ] {
+        let said = on_tmpfs(
+            options,
+            &format!(
+                "onehold check -q x
+                {fill}
+                onehold run x -- echo never 2>&1 || echo $?
+                onehold acquire x --ttl 1h 2>&1 || echo $?
+                onehold check -q x && echo free
+                rm store/fill store/1 store/2 store/3 2>/dev/null || true
+                onehold run x -- echo mine 2>&1"
+            ),
+        );
+        assert!(
+            said.contains("no space left on device\n125\n"),
+            "{options}: {said}"
+        );
+        assert!(
+            said.contains("no space left on device\n1\n"),
+            "{options}: {said}"
+        );
+        assert!(said.ends_with("free\nmine\n"), "{options}: {said}");
+    }
+}
+
+#[test]
+#[ignore = "needs root: overlayfs"]
+fn the_same_store_by_its_overlay_and_by_its_lower_directory_frees_nothing() {
+    let place = Place::new();
+    let script = "mkdir lower upper work merged
+        onehold --dir lower run x -- sh -c '
+            mount -t overlay -o lowerdir=lower,upperdir=upper,workdir=work none merged
+            onehold --dir merged check --json x || test $? = 6'";
+    let said = place.says("unshare --mount --propagation private", script);
+    assert!(
+        said.contains("\"reason\":\"alive\",\"proof\":\"same-process\""),
+        "{said}"
+    );
+}
