@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::holder::is_ancestor;
-use crate::record::{Kind, MAX_TEXT_BYTES};
+use crate::record::{Kind, MAX_TEXT_BYTES, Record};
 use crate::status::{Shown, Status};
 use crate::verdict::{DEFAULT_MAX_AGE, Reason, State};
 
@@ -138,10 +138,15 @@ impl Claimant {
         if let Some(hold) = self.hold {
             return hold == record.hold;
         }
-        let same_owner = self.owner.is_some() && self.owner == record.owner;
+        let same_owner = is_same_owner(self.owner.as_ref(), record);
         let inside = self.enclosing.contains(&record.hold);
         same_owner || inside || status.is_kept_by_an_ancestor()
     }
+}
+
+/// An owner that was not given, or that came from an empty variable, is nobody's.
+pub(crate) fn is_same_owner(owner: Option<&String>, record: &Record) -> bool {
+    owner.is_some_and(|owner| !owner.is_empty() && record.owner.as_ref() == Some(owner))
 }
 
 impl Status {

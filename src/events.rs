@@ -10,8 +10,10 @@ use serde::Serialize;
 use crate::error::{Error, Result};
 use crate::guard::Guard;
 use crate::identity::Pid;
+use crate::record::cut_command;
 use crate::status::{Status, hostname};
 use crate::sys::directory::{Directory, facts_of_file};
+use crate::sys::process;
 use crate::verdict::Reason;
 
 /// The directory of a store that keeps what is not a lock.
@@ -50,8 +52,10 @@ struct Event<'a> {
 #[derive(Serialize)]
 struct By {
     pid: Pid,
+    uid: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     hostname: Option<String>,
+    command: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -79,7 +83,9 @@ pub(crate) fn write(store: &Path, deed: Deed, from: &Status, hold: Option<u64>) 
         reason: reason(from),
         by: By {
             pid: Pid::of_self(),
+            uid: process::own_uid(),
             hostname: hostname(),
+            command: cut_command(process::command_line(Pid::of_self())),
         },
         hold,
         from: from.record.as_ref().map(|record| From {

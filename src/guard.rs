@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::error::{Context, Error, Result};
-use crate::sys::directory::{Directory, id_of_path, who_locks};
+use crate::sys::directory::{Directory, id_of_path, not_found, who_locks};
 use crate::sys::signal::HeldBack;
 
 /// How often a store is made that is gone when it is opened.
@@ -65,7 +65,7 @@ impl Guard {
             create_store(path)?;
         }
         // A symlink that leads nowhere, or somebody removes it again and again.
-        Err(std::io::ErrorKind::NotFound.into()).context("open store", path)
+        Err(not_found()).context("open store", path)
     }
 
     /// Enters the guard of a directory that is open already, wherever it may have been moved:
@@ -155,7 +155,16 @@ fn create_store(path: &Path) -> Result<()> {
     }
     match std::fs::DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
-        created => created.context("create store", path),
+        created => {
+            created.context("create store", path)?;
+            // Once in the life of a store: a lease must not be lost with the directory it is in.
+            match path.parent() {
+                Some(parent) => Directory::open(parent)
+                    .and_then(|parent| parent.sync())
+                    .context("write to", parent),
+                None => Ok(()),
+            }
+        }
     }
 }
 

@@ -10,14 +10,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Context, Error, Result};
-use crate::guard::Guard;
+use crate::guard::{Guard, descend};
 use crate::holder::Holder;
 use crate::identity::{Pid, ProcessId};
 use crate::lock::Lock;
-use crate::lockfile::{OwnedPlace, Standing, is_in_place};
+use crate::lockfile::{LockFile, OwnedPlace};
 use crate::record::{Job, Kind, Line, Record};
 use crate::status::Status;
-use crate::sys::directory::{Directory, facts_of_file, unlock_record};
+use crate::sys::directory::{Directory, facts_of_file, leads_to, unlock_record};
 use crate::sys::process;
 use crate::sys::spawn::{HOLD_LOST, NOT_RECORDED, exec_keeping, record_before_exec};
 
@@ -62,19 +62,26 @@ impl Possession {
     fn remove(&self) -> Result<Ended> {
         let guard = Guard::reenter(&self.root, self.lock.store())?;
         let place = self.place.borrow();
-        let Standing::File(found) = place.read()? else {
-            return Ok(Ended::Lost);
-        };
+        let named = place
+            .directory
+            .facts(place.file)
+            .context("inspect", place.path)?;
         let ours = facts_of_file(&self.file).context("inspect", place.path)?;
-        if found.facts.id != ours.id {
+        if named.is_none_or(|named| named.id != ours.id) {
             return Ok(Ended::Lost);
         }
+        // The store may have been moved, and another be in use in its place.
+        let in_force = self.is_in_place();
         place.remove()?;
         let sections = self.lock.sections();
         if !sections.is_empty() {
             guard.prune(&sections)?;
         }
-        Ok(Ended::Released)
+        Ok(if in_force? {
+            Ended::Released
+        } else {
+            Ended::Lost
+        })
     }
 
     fn write_line(&self, line: Line) -> Result<()> {
@@ -83,9 +90,29 @@ impl Possession {
             .context("write to", &self.place.path)
     }
 
+    /// A lease outlives a crash of the machine; so must its name, and those of the directories
+    /// that lead to it.
+    fn make_durable(&self) -> Result<()> {
+        let path = &self.place.path;
+        self.file.sync_data().context("write to", path)?;
+        self.place
+            .directory
+            .sync()
+            .context("write to the directory of", path)?;
+        let sections = self.lock.sections();
+        for depth in 0..sections.len() {
+            let (parents, _) = sections.split_at(depth);
+            if let Some(directory) = descend(&self.root, self.lock.store(), parents)? {
+                directory
+                    .sync()
+                    .context("write to the directories of", path)?;
+            }
+        }
+        Ok(())
+    }
+
     fn is_in_place(&self) -> Result<bool> {
-        is_in_place(&self.place.directory, &self.place.file, &self.file)
-            .context("inspect", &self.place.path)
+        leads_to(&self.place.path, &self.file).context("inspect", &self.place.path)
     }
 }
 
@@ -228,8 +255,7 @@ impl Hold {
         record_before_exec(
             command,
             &possession.file,
-            &possession.place.directory,
-            &possession.place.file,
+            path,
             Line::Command.offset(possession.size),
             !possession.record.close,
         )
@@ -328,9 +354,24 @@ impl Detached {
     /// The lock as it will be found once this is confirmed.
     ///
     /// # Errors
-    /// The store or the lock file cannot be read.
+    /// The lock file cannot be inspected.
     pub fn status(&self) -> Result<Status> {
-        self.possession.lock.check(None)
+        let possession = &self.possession;
+        let mut record = possession.record.clone();
+        record.job = Some(self.job());
+        let expected = possession
+            .file
+            .try_clone()
+            .and_then(|file| LockFile::expected(file, record))
+            .context("inspect", &possession.place.path)?;
+        possession.lock.status_of(&possession.root, expected)
+    }
+
+    fn job(&self) -> Job {
+        match self.holder {
+            Holder::Process(process) => Job::Process(process),
+            Holder::Lease => Job::Lease,
+        }
     }
 
     /// Hands the hold over to its holder. To be called once its number is where it is needed:
@@ -339,17 +380,18 @@ impl Detached {
     /// # Errors
     /// The lock file cannot be written, or was taken away meanwhile; then nothing is held.
     pub fn confirm(mut self) -> Result<u64> {
+        let job = self.job();
         let possession = &mut self.possession;
-        possession.record.job = Some(match self.holder {
-            Holder::Process(process) => Job::Process(process),
-            Holder::Lease => Job::Lease,
-        });
+        if possession.record.ttl_ms.is_some() {
+            // Its time begins now, however long the number took to get out.
+            let life = possession.lock.sign_of_life(&possession.root)?;
+            possession.record.sign_of_life = Some(life);
+            possession.write_line(Line::SignOfLife)?;
+        }
+        possession.record.job = Some(job);
         possession.write_line(Line::Job)?;
         if possession.record.kind == Kind::Lease {
-            possession
-                .file
-                .sync_data()
-                .context("write to", &possession.place.path)?;
+            possession.make_durable()?;
         }
         if !possession.is_in_place()? {
             return Err(Error::LostEarly {

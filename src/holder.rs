@@ -75,6 +75,21 @@ pub(crate) fn is_ancestor(recorded: ProcessId) -> bool {
     ancestors().iter().any(|(pid, _)| *pid == recorded.pid)
 }
 
+/// Whether a process is known to have ended.
+pub(crate) fn has_ended(recorded: ProcessId) -> bool {
+    match process::presence(recorded.pid) {
+        Presence::Gone => true,
+        Presence::Alive { start } => is_another(recorded, start),
+        Presence::Unknown => false,
+    }
+}
+
+/// Whether a start is that of another process than the recorded one. A time namespace shifts
+/// starts by fractions of a tick.
+fn is_another(recorded: ProcessId, start: Option<u64>) -> bool {
+    matches!((start, recorded.start), (Some(now), Some(then)) if now.abs_diff(then) > 1)
+}
+
 /// The command line of a running process; empty if it cannot be read.
 #[must_use]
 pub fn command_line_of(pid: Pid) -> Vec<String> {
@@ -87,12 +102,11 @@ pub(crate) fn wait_until_gone(recorded: ProcessId, limit: Duration) -> bool {
     let deadline = process::boottime() + limit;
     loop {
         let left = deadline.saturating_sub(process::boottime());
-        let another = |start: Option<u64>| matches!((start, recorded.start), (Some(now), Some(then)) if now.abs_diff(then) > 1);
-        match process::presence(recorded.pid) {
-            Presence::Gone => return true,
-            Presence::Alive { start } if another(start) => return true,
-            _ if left.is_zero() => return false,
-            _ => {}
+        if has_ended(recorded) {
+            return true;
+        }
+        if left.is_zero() {
+            return false;
         }
         // `None`: no pidfd to be had; a signal ends the sleep early. Either way, look again.
         if crate::sys::wait::until_gone(recorded.pid, left).is_none() {

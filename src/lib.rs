@@ -22,6 +22,7 @@ mod identity;
 mod lock;
 mod lockfile;
 mod name;
+mod number;
 mod record;
 mod status;
 mod store;
@@ -42,6 +43,12 @@ pub use status::{Shown, Status};
 pub use store::{Cleanup, Listing, Store};
 pub use verdict::{DEFAULT_MAX_AGE, Doubt, Proof, Reason, State, Verdict};
 pub use wait::Wait;
+
+/// Standard streams, for the command-line tool.
+#[cfg(feature = "cli")]
+pub mod stdio {
+    pub use crate::sys::stdio::stdout_was_closed;
+}
 
 /// Signals, for a program that supervises a command under a hold or waits with a limit. The
 /// library itself installs no handler and takes no signal.

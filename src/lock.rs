@@ -7,20 +7,21 @@ use std::time::Duration;
 
 use chrono::{DateTime, SubsecRound, TimeDelta, Utc};
 
-use crate::claim::{Claim, Claimant};
+use crate::claim::{Claim, Claimant, is_same_owner};
 use crate::error::{Context, Error, Result};
 use crate::events::{self, Deed, OWN_DIRECTORY};
 use crate::guard::{Guard, descend};
 use crate::hold::{Detached, Hold, Possession};
-use crate::holder::{Holder, command_line_of};
+use crate::holder::{Holder, command_line_of, has_ended};
 use crate::identity::{Pid, ProcessId};
 use crate::lockfile::{
     Exchanged, LockFile, Making, OwnedPlace, Place, Published, Standing, WithoutExchange,
 };
 use crate::name::LockName;
-use crate::record::{Kind, LINE_WIDTH, Line, NewRecord, Record, SignOfLife, cut_command};
+use crate::number;
+use crate::record::{Kind, NewRecord, Record, SignOfLife, cut_command, has_four_digits};
 use crate::status::{About, Observatory, Presences, Shown, Status, Surroundings};
-use crate::sys::directory::Directory;
+use crate::sys::directory::{Directory, not_found};
 use crate::sys::process;
 use crate::verdict::{DEFAULT_MAX_AGE, Reason, State};
 use crate::wait::Wait;
@@ -257,8 +258,7 @@ impl Lock {
         let place = place(&directory, &file, &path);
         let observatory = self.surroundings.observe(guard.root(), &self.store)?;
         for _ in 0..MOST_CHANGES {
-            let standing = self.settled(&place, &observatory, DEFAULT_MAX_AGE)?;
-            let (status, found) = match standing {
+            let (status, found) = match self.settled(&place, &observatory, DEFAULT_MAX_AGE)? {
                 (status, Standing::File(found)) => (status, found),
                 (_, Standing::Nothing) => return Ok(Release::Free),
                 (_, Standing::NoFile(what)) => return Err(self.not_a_lock(what)),
@@ -275,7 +275,12 @@ impl Lock {
             if status.ends_with_its_command() {
                 return Ok(Release::EndsWithCommand(Box::new(status)));
             }
-            if place.remove_if_unchanged(&found)? {
+            let removed = match status.verdict.state {
+                State::Held | State::Overdue => place.remove_if_unchanged(&found)?,
+                // The command of a dead `run` could come on record in this very moment.
+                _ => self.remove_dead(&place, &observatory, &found, &Claim::new())?,
+            };
+            if removed {
                 guard.prune(&self.name.sections())?;
                 return Ok(Release::Done(Box::new(status)));
             }
@@ -374,7 +379,10 @@ impl Lock {
         mut wait: Wait<'_>,
     ) -> Result<Attempt<Box<Possession>>> {
         claim.ensure_fits()?;
+        // Gathered before the guard: reading another process's memory can block.
+        let claim = &keeper.with_command(claim);
         loop {
+            keeper.ensure_alive()?;
             let (status, found) = match self.try_once(claim, keeper)? {
                 Try::Taken(mut possession) => {
                     possession.waited = wait.waited();
@@ -413,7 +421,7 @@ impl Lock {
             Guard::enter(&self.store)?.ok_or_else(|| Error::Io {
                 operation: "open directory",
                 path: self.store.clone(),
-                source: std::io::ErrorKind::NotFound.into(),
+                source: not_found(),
             })?
         } else {
             Guard::enter_or_create(&self.store)?
@@ -434,6 +442,10 @@ impl Lock {
             let found = match standing {
                 Standing::Nothing if only_what_is_there => return Ok(Try::Nothing),
                 Standing::Nothing => {
+                    if self.name.is_path() {
+                        // Nobody cleans up there; a store's own is left to `cleanup`.
+                        place.free_temporary_name()?;
+                    }
                     let making = making(keeper);
                     let record = self.new_record(&guard, &observatory, claim, keeper, 0)?;
                     match place.publish(&record, making)? {
@@ -452,23 +464,17 @@ impl Lock {
             if !claim.permits(&status) {
                 return Ok(Try::Blocked(Box::new(status), Some(found)));
             }
-            let replaced = status.hold().unwrap_or(0);
-            let mut record = self.new_record(&guard, &observatory, claim, keeper, replaced)?;
-            // A person's word settles what the filesystem cannot.
-            let without_exchange =
-                if claim.displace.is_some() || (observatory.settles() && !self.name.is_path()) {
-                    WithoutExchange::Unlink
-                } else {
-                    WithoutExchange::Refuse
-                };
-            match place.take_over(&found, &mut record, making(keeper), without_exchange)? {
-                // Programs that know nothing of the guard saw a living holder until now, and so
-                // had no reason to put a file of theirs here.
-                Exchanged::Done(_) if only_what_is_there => {
-                    place.remove()?;
+            if only_what_is_there {
+                if self.remove_dead(&place, &observatory, &found, claim)? {
                     guard.prune(&sections)?;
                     return Ok(Try::Removed(Box::new(status)));
                 }
+                continue;
+            }
+            let replaced = status.hold().unwrap_or(0);
+            let mut record = self.new_record(&guard, &observatory, claim, keeper, replaced)?;
+            let without_exchange = self.without_exchange(&observatory, claim);
+            match place.take_over(&found, &mut record, making(keeper), without_exchange)? {
                 Exchanged::Done(published) => {
                     let displaced = Some(Box::new(status));
                     return Ok(self.taken(&guard, directory, record, published, displaced));
@@ -477,6 +483,40 @@ impl Lock {
             }
         }
         Err(self.restless())
+    }
+
+    /// Removes what was judged, by taking its place first: programs that know nothing of the guard
+    /// see a living holder until the name is gone, and so have no reason to put a file of theirs
+    /// there. On a full disk, where there is no room for that, it is set aside.
+    fn remove_dead(
+        &self,
+        place: &Place<'_>,
+        observatory: &Observatory,
+        judged: &LockFile,
+        claim: &Claim,
+    ) -> Result<bool> {
+        let now = Utc::now().trunc_subsecs(6);
+        let replaced = judged.record().map_or(0, |record| record.hold);
+        let hold = number::by_clock(now, replaced);
+        let keeper = Keeper::Nobody;
+        let mut record = self.record_of(hold, now, observatory, claim, &keeper);
+        let without_exchange = self.without_exchange(observatory, claim);
+        match place.take_over(judged, &mut record, making(&keeper), without_exchange) {
+            Ok(Exchanged::Done(_)) => place.remove(),
+            Ok(Exchanged::Changed) => Ok(false),
+            Err(Error::Io { source, .. }) if is_full(&source) => place.set_aside(judged),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A person's word settles what the filesystem cannot.
+    fn without_exchange(&self, observatory: &Observatory, claim: &Claim) -> WithoutExchange {
+        let ours_alone = observatory.settles() && !self.name.is_path();
+        if claim.displace.is_some() || ours_alone {
+            WithoutExchange::SetAside
+        } else {
+            WithoutExchange::Refuse
+        }
     }
 
     /// Reads and judges a place, after a takeover that its taker did not live to end has been
@@ -536,19 +576,29 @@ impl Lock {
         replaced: u64,
     ) -> Result<Record> {
         let now = Utc::now().trunc_subsecs(6);
-        let hold = self.next_hold(guard, now, replaced)?;
+        let hold = if self.name.is_path() {
+            number::by_clock(now, replaced)
+        } else {
+            number::in_store(guard.root(), now, replaced)
+                .context("number a hold in", &self.store.join(OWN_DIRECTORY))?
+        };
+        Ok(self.record_of(hold, now, observatory, claim, keeper))
+    }
+
+    fn record_of(
+        &self,
+        hold: u64,
+        now: DateTime<Utc>,
+        observatory: &Observatory,
+        claim: &Claim,
+        keeper: &Keeper,
+    ) -> Record {
         let (kind, keeping) = match keeper {
             Keeper::Nobody | Keeper::ThisProcess | Keeper::Detached(Holder::Process(_)) => {
                 (Kind::Job, Keeping::default())
             }
             Keeper::Run(keeping) => (Kind::Run, *keeping),
             Keeper::Detached(Holder::Lease) => (Kind::Lease, Keeping::default()),
-        };
-        let command = match keeper {
-            _ if !claim.command.is_empty() => claim.command.clone(),
-            Keeper::Detached(Holder::Process(ProcessId { pid, .. })) => command_line_of(*pid),
-            Keeper::Nobody | Keeper::ThisProcess => command_line_of(Pid::of_self()),
-            Keeper::Run(_) | Keeper::Detached(Holder::Lease) => Vec::new(),
         };
         let mut record = Record::new(
             hold,
@@ -563,28 +613,17 @@ impl Lock {
         );
         record.owner.clone_from(&claim.owner);
         record.message.clone_from(&claim.message);
-        record.command = cut_command(command);
+        record.command.clone_from(&claim.command);
         record.ttl_ms = claim.ttl.map(milliseconds);
         record.expires_at = claim
             .ttl
-            .and_then(|ttl| now.checked_add_signed(TimeDelta::from_std(ttl).ok()?));
+            .and_then(|ttl| now.checked_add_signed(TimeDelta::from_std(ttl).ok()?))
+            .filter(|at| has_four_digits(*at));
         record.max_age_ms = claim.max_age.map(milliseconds);
         record.close = keeping.close;
         record.exec = keeping.exec;
         record.kernel_lock = making(keeper).kernel_lock;
-        Ok(record)
-    }
-
-    /// A number greater than any before: that of the store, that of the record replaced, and the
-    /// clock's microseconds, which is all that a path lock has when nothing stands there.
-    fn next_hold(&self, guard: &Guard, now: DateTime<Utc>, replaced: u64) -> Result<u64> {
-        let clock = u64::try_from(now.timestamp_micros()).unwrap_or(0);
-        let number = clock.max(replaced.saturating_add(1));
-        if self.name.is_path() {
-            return Ok(number);
-        }
-        let path = self.store.join(OWN_DIRECTORY).join("last");
-        counted(guard.root(), number).context("number a hold in", &path)
+        record
     }
 
     fn journalise(&self, possession: &mut Possession) {
@@ -612,6 +651,14 @@ impl Lock {
 
     pub(crate) fn store(&self) -> &Path {
         &self.store
+    }
+
+    /// Judges a lock file of ours by what it is about to say.
+    pub(crate) fn status_of(&self, root: &Directory, file: LockFile) -> Result<Status> {
+        let path = self.path();
+        let observatory = self.surroundings.observe(root, &self.store)?;
+        let about = self.about(&path, DEFAULT_MAX_AGE);
+        Ok(observatory.status(&about, &Standing::File(file), &mut Presences::default()))
     }
 
     pub(crate) fn sign_of_life(&self, root: &Directory) -> Result<SignOfLife> {
@@ -660,47 +707,6 @@ impl<T> Attempt<T> {
     }
 }
 
-impl LockFile {
-    /// Writes a sign of life into its line, if the file has that line.
-    fn renew(
-        &self,
-        place: &Place<'_>,
-        mut life: SignOfLife,
-        record: Option<&Record>,
-    ) -> Result<()> {
-        use std::os::unix::fs::FileExt;
-        let Some(mut record) = record.cloned() else {
-            return Ok(());
-        };
-        let before = record.sign_of_life.as_ref().and_then(|life| life.ttl_ms);
-        life.ttl_ms = life.ttl_ms.or(before);
-        record.sign_of_life = Some(life);
-        let write = || {
-            let text = record.line(Line::SignOfLife)?;
-            let file = place.directory.open_for_update(place.file)?;
-            if crate::sys::directory::facts_of_file(&file)?.id != self.facts.id {
-                return Err(std::io::Error::other("its lock file keeps changing"));
-            }
-            let at = Line::SignOfLife.offset(self.facts.size);
-            let mut old = vec![0; LINE_WIDTH + 1];
-            file.read_exact_at(&mut old, at.saturating_sub(1))?;
-            let newlines = old.iter().filter(|byte| **byte == b'\n').count();
-            if old.first() != Some(&b'\n') || old.last() != Some(&b'\n') || newlines != 2 {
-                return Err(std::io::Error::other(
-                    "its record has no line for a sign of life",
-                ));
-            }
-            file.write_all_at(&text, at)?;
-            // A lease outlives a crash of the machine, and so must its renewal.
-            if record.kind == Kind::Lease {
-                file.sync_data()?;
-            }
-            Ok(())
-        };
-        write().context("renew", place.path)
-    }
-}
-
 fn place<'a>(directory: &'a Directory, file: &'a OsString, path: &'a Path) -> Place<'a> {
     Place {
         directory,
@@ -719,33 +725,43 @@ fn making(keeper: &Keeper) -> Making {
 /// The same owner may repeat his own detached acquire.
 fn is_the_same_owners(claim: &Claim, status: &Status) -> bool {
     let held = matches!(status.verdict.state, State::Held | State::Overdue);
-    held && claim.owner.is_some()
-        && status
-            .record
-            .as_ref()
-            .is_some_and(|record| record.owner == claim.owner && record.job.is_some())
+    held && status
+        .record
+        .as_ref()
+        .is_some_and(|record| record.job.is_some() && is_same_owner(claim.owner.as_ref(), record))
 }
 
-/// Raises the number of the store's last hold, and returns it.
-fn counted(root: &Directory, at_least: u64) -> std::io::Result<u64> {
-    use std::os::unix::fs::FileExt;
-    let last = OsString::from(format!("{OWN_DIRECTORY}/last"));
-    let file = match root.open_own(&last, false) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            root.make_below(OWN_DIRECTORY.as_ref(), 0o777)?;
-            root.open_own(&last, false)?
+/// The disk or the user's share of it is full.
+fn is_full(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded)
+}
+
+impl Keeper {
+    fn with_command(&self, claim: &Claim) -> Claim {
+        let mut claim = claim.clone();
+        if claim.command.is_empty() {
+            claim.command = match self {
+                Self::Detached(Holder::Process(ProcessId { pid, .. })) => command_line_of(*pid),
+                Self::ThisProcess => command_line_of(Pid::of_self()),
+                Self::Nobody | Self::Run(_) | Self::Detached(Holder::Lease) => Vec::new(),
+            };
         }
-        opened => opened?,
-    };
-    let mut bytes = [0; 8];
-    let known = match file.read_at(&mut bytes, 0)? {
-        8 => u64::from_le_bytes(bytes),
-        // New, or cut short by power loss: the clock is ahead of it.
-        _ => 0,
-    };
-    let number = at_least.max(known.saturating_add(1));
-    file.write_all_at(&number.to_le_bytes(), 0)?;
-    Ok(number)
+        claim.command = cut_command(claim.command);
+        claim
+    }
+
+    /// Waiting can outlast whom it is for.
+    fn ensure_alive(&self) -> Result<()> {
+        match self {
+            Self::Detached(Holder::Process(process)) if has_ended(*process) => {
+                Err(Error::NoSuchProcess {
+                    pid: process.pid.get(),
+                })
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 fn sign_of_life(observatory: &Observatory, ttl: Option<Duration>) -> SignOfLife {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use crate::error::{Context, Error, Result};
-use crate::record::{Content, MAX_RECORD_BYTES, Record, Swap};
+use crate::record::{Content, Kind, LINE_WIDTH, Line, MAX_RECORD_BYTES, Record, SignOfLife, Swap};
 use crate::sys::directory::{
     Directory, FileFacts, Found, facts_of_file, move_out_of_the_way, try_lock_record,
 };
@@ -58,8 +58,8 @@ pub(crate) struct Place<'a> {
 /// What to do where the filesystem cannot exchange two files.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WithoutExchange {
-    /// Unlink and link: nobody else makes files there, or a person has decided.
-    Unlink,
+    /// Set the old one aside and link: nobody else makes files there, or a person has decided.
+    SetAside,
     /// Another program's file could be lost: leave it.
     Refuse,
 }
@@ -101,14 +101,18 @@ impl Place<'_> {
                 Err(error) => return Err(error).context("create lock file", self.path),
             }
         }
-        let temporary = temporary_name();
+        let temporary = random_temporary_name();
         let published = self.make_temporary(&temporary, &bytes, making)?;
-        let linked = self
-            .directory
-            .link(&temporary, self.file)
-            .context("create lock file", self.path);
-        self.remove_temporary(&temporary)?;
-        Ok(linked?.then_some(published))
+        let linked = self.directory.link(&temporary, self.file);
+        // A network filesystem may have linked it and lost its answer.
+        let linked = match linked {
+            Ok(false) => is_in_place(self.directory, self.file, &published.file),
+            linked => linked,
+        };
+        self.discard(&temporary, &published);
+        Ok(linked
+            .context("create lock file", self.path)?
+            .then_some(published))
     }
 
     /// Puts a record in the place of `judged`, if that still stands there as it was judged.
@@ -119,7 +123,7 @@ impl Place<'_> {
         making: Making,
         without_exchange: WithoutExchange,
     ) -> Result<Exchanged> {
-        let temporary = temporary_name();
+        let temporary = self.free_temporary_name()?;
         record.swap = Some(judged.as_swap(&temporary));
         let bytes = self.encode(record)?;
         let published = self.make_temporary(&temporary, &bytes, making)?;
@@ -127,70 +131,100 @@ impl Place<'_> {
             Ok(()) => {}
             Err(error) => {
                 let result = match error.kind() {
-                    io::ErrorKind::NotFound => Ok(Exchanged::Changed),
+                    io::ErrorKind::NotFound => Ok(Exchange::Changed),
                     io::ErrorKind::Unsupported => match without_exchange {
-                        WithoutExchange::Unlink => {
-                            self.replace_by_unlink(judged, published, &temporary)
-                        }
+                        WithoutExchange::SetAside => self.replace(judged, &published, &temporary),
                         WithoutExchange::Refuse => Err(Error::CannotExchange {
                             path: self.path.to_owned(),
                         }),
                     },
                     _ => Err(error).context("take over", self.path),
                 };
-                self.remove_temporary(&temporary)?;
-                return result;
+                self.discard(&temporary, &published);
+                return Ok(match result? {
+                    Exchange::Done => Exchanged::Done(published),
+                    Exchange::Changed => Exchanged::Changed,
+                });
             }
         }
-        let came_out = self
-            .directory
-            .facts(&temporary)
-            .context("inspect", self.path)?;
-        let as_judged = came_out.is_some_and(|facts| facts.id == judged.facts.id)
-            && judged.is_unchanged().context("read", self.path)?;
-        if as_judged {
-            self.remove_temporary(&temporary)?;
-            return Ok(Exchanged::Done(published));
+        match self.is_as_judged(&temporary, judged) {
+            Ok(true) => {
+                // If it stays, it is a dead record without a place, and `cleanup` removes it.
+                let _ = self.directory.unlink(&temporary);
+                Ok(Exchanged::Done(published))
+            }
+            came_out => {
+                // Somebody else's file came out, or nobody can tell: it goes back where it was.
+                // Nothing is removed before that, and then only what is ours.
+                let back = self.directory.exchange(&temporary, self.file);
+                self.discard(&temporary, &published);
+                came_out.context("inspect", self.path)?;
+                back.context("put back", self.path)?;
+                Ok(Exchanged::Changed)
+            }
         }
-        // Somebody else's file came out: it goes back where it was. Nothing is removed before
-        // that, and then only what is ours.
-        self.directory
-            .exchange(&temporary, self.file)
-            .context("put back", self.path)?;
-        if is_in_place(self.directory, &temporary, &published.file).context("inspect", self.path)? {
-            self.remove_temporary(&temporary)?;
-        }
-        Ok(Exchanged::Changed)
     }
 
-    fn replace_by_unlink(
+    fn replace(
         &self,
         judged: &LockFile,
-        published: Published,
+        published: &Published,
         temporary: &OsStr,
-    ) -> Result<Exchanged> {
-        if !self.remove_if_unchanged(judged)? {
-            return Ok(Exchanged::Changed);
+    ) -> Result<Exchange> {
+        if !self.set_aside(judged)? {
+            return Ok(Exchange::Changed);
         }
         let linked = self
             .directory
             .link(temporary, self.file)
             .context("create lock file", self.path)?;
-        Ok(if linked {
-            Exchanged::Done(published)
+        let done = linked
+            || is_in_place(self.directory, self.file, &published.file)
+                .context("inspect", self.path)?;
+        Ok(if done {
+            Exchange::Done
         } else {
-            Exchanged::Changed
+            Exchange::Changed
         })
     }
 
-    /// Removes `judged`, comparing first; `false` if it is not what stands there any more.
+    /// Removes `judged` by another name, under which it is read again: a command that came on
+    /// record meanwhile gets its place back, as it does from an exchange. `false` if what stood
+    /// there was not what was judged. Needs no space.
+    pub(crate) fn set_aside(&self, judged: &LockFile) -> Result<bool> {
+        let temporary = random_temporary_name();
+        match self.directory.rename(self.file, &temporary) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            renamed => renamed.context("remove", self.path)?,
+        }
+        let as_judged = self.is_as_judged(&temporary, judged);
+        if !matches!(as_judged, Ok(true)) {
+            let linked = self
+                .directory
+                .link(&temporary, self.file)
+                .context("put back", self.path)?;
+            if !linked {
+                // Another has come meanwhile; what we hold cannot go back, and is not ours to lose.
+                return Ok(false);
+            }
+        }
+        self.directory
+            .unlink(&temporary)
+            .context("remove", self.path)?;
+        as_judged.context("inspect", self.path)
+    }
+
+    fn is_as_judged(&self, name: &OsStr, judged: &LockFile) -> io::Result<bool> {
+        let found = self.directory.facts(name)?;
+        Ok(found.is_some_and(|facts| facts.id == judged.facts.id) && judged.is_unchanged()?)
+    }
+
+    /// Removes `judged`, comparing first; `false` if it is not what stands there any more. For
+    /// holders known to live: nobody else removes theirs, and nobody comes on record in them.
     pub(crate) fn remove_if_unchanged(&self, judged: &LockFile) -> Result<bool> {
-        let named = self
-            .directory
-            .facts(self.file)
+        let same = self
+            .is_as_judged(self.file, judged)
             .context("inspect", self.path)?;
-        let same = named.is_some_and(|facts| facts.id == judged.facts.id)
-            && judged.is_unchanged().context("read", self.path)?;
         Ok(same && self.remove()?)
     }
 
@@ -245,10 +279,20 @@ impl Place<'_> {
     }
 
     fn encode(&self, record: &Record) -> Result<Vec<u8>> {
-        record
-            .to_bytes()
-            .map_err(io::Error::from)
-            .context("write lock file", self.path)
+        let encode = |record: &Record| {
+            record
+                .to_bytes()
+                .map_err(io::Error::from)
+                .context("write lock file", self.path)
+        };
+        let bytes = encode(record)?;
+        if bytes.len() as u64 <= MAX_RECORD_BYTES {
+            return Ok(bytes);
+        }
+        Err(Error::TooLong {
+            what: "the record",
+            limit: usize::try_from(MAX_RECORD_BYTES).unwrap_or(usize::MAX),
+        })
     }
 
     fn fill(&self, mut file: File, bytes: &[u8], making: Making) -> Result<Published> {
@@ -260,7 +304,9 @@ impl Place<'_> {
         }
         if making.kernel_lock {
             file = move_out_of_the_way(file).context("open", self.path)?;
-            try_lock_record(&file).context("lock", self.path)?;
+            if !try_lock_record(&file).context("lock", self.path)? {
+                return Err(io::ErrorKind::WouldBlock.into()).context("lock", self.path);
+            }
         }
         Ok(Published {
             file,
@@ -281,15 +327,59 @@ impl Place<'_> {
         filled
     }
 
-    fn remove_temporary(&self, name: &OsStr) -> Result<()> {
-        self.directory
-            .unlink(name)
-            .context("remove temporary file of", self.path)
-            .map(drop)
+    /// Removes a temporary name if it still stands for what we made. What stays is a record
+    /// without a place, which `cleanup` removes.
+    fn discard(&self, temporary: &OsStr, published: &Published) {
+        if matches!(
+            is_in_place(self.directory, temporary, &published.file),
+            Ok(true)
+        ) {
+            let _ = self.directory.unlink(temporary);
+        }
+    }
+
+    /// The temporary name of a takeover is the same each time for one lock file, so that what a
+    /// killed taker left is found by the next one, also where nobody cleans up. What is not a
+    /// record of ours keeps the name, and we take another.
+    pub(crate) fn free_temporary_name(&self) -> Result<OsString> {
+        use std::hash::{DefaultHasher, Hash, Hasher};
+        let mut hasher = DefaultHasher::new();
+        self.file.hash(&mut hasher);
+        let name = temporary_name(hasher.finish());
+        match self.directory.find(&name).context("inspect", self.path)? {
+            Found::Missing => Ok(name),
+            Found::Other(_) => Ok(random_temporary_name()),
+            Found::File(file, facts) => {
+                let left = LockFile::read(file, facts).context("read", self.path)?;
+                // The guard is ours: whoever made it is not about to use it any more.
+                let removed = left.record().is_some()
+                    && self.directory.unlink(&name).context("remove", self.path)?;
+                Ok(if removed {
+                    name
+                } else {
+                    random_temporary_name()
+                })
+            }
+        }
     }
 }
 
+enum Exchange {
+    Done,
+    Changed,
+}
+
 impl LockFile {
+    /// A lock file as it will read once `record` is written.
+    pub(crate) fn expected(file: File, record: Record) -> io::Result<Self> {
+        Ok(Self {
+            facts: facts_of_file(&file)?,
+            file,
+            content: Content::Record(Box::new(record)),
+            bytes: Vec::new(),
+        })
+    }
+
     fn read(file: File, facts: FileFacts) -> io::Result<Self> {
         if facts.size > MAX_RECORD_BYTES {
             return Ok(Self {
@@ -319,6 +409,44 @@ impl LockFile {
             Content::Record(record) => Some(record),
             _ => None,
         }
+    }
+
+    /// Writes a sign of life into its line, if the file has that line.
+    pub(crate) fn renew(
+        &self,
+        place: &Place<'_>,
+        mut life: SignOfLife,
+        record: Option<&Record>,
+    ) -> Result<()> {
+        let Some(mut record) = record.cloned() else {
+            return Ok(());
+        };
+        let before = record.sign_of_life.as_ref().and_then(|life| life.ttl_ms);
+        life.ttl_ms = life.ttl_ms.or(before);
+        record.sign_of_life = Some(life);
+        let write = || {
+            let text = record.line(Line::SignOfLife)?;
+            let file = place.directory.open_for_update(place.file)?;
+            if facts_of_file(&file)?.id != self.facts.id {
+                return Err(io::Error::other("its lock file keeps changing"));
+            }
+            let at = Line::SignOfLife.offset(self.facts.size);
+            let mut old = vec![0; LINE_WIDTH + 1];
+            file.read_exact_at(&mut old, at.saturating_sub(1))?;
+            let newlines = old.iter().filter(|byte| **byte == b'\n').count();
+            if old.first() != Some(&b'\n') || old.last() != Some(&b'\n') || newlines != 2 {
+                return Err(io::Error::other(
+                    "its record has no line for a sign of life",
+                ));
+            }
+            file.write_all_at(&text, at)?;
+            // A lease outlives a crash of the machine, and so must its renewal.
+            if record.kind == Kind::Lease {
+                file.sync_data()?;
+            }
+            Ok(())
+        };
+        write().context("renew", place.path)
     }
 
     fn is_unchanged(&self) -> io::Result<bool> {
@@ -351,8 +479,12 @@ pub(crate) fn is_in_place(directory: &Directory, name: &OsStr, file: &File) -> i
 
 const TEMPORARY_PREFIX: &str = ".onehold.";
 
-fn temporary_name() -> OsString {
-    OsString::from(format!("{TEMPORARY_PREFIX}{:016x}", random_u64()))
+fn temporary_name(number: u64) -> OsString {
+    OsString::from(format!("{TEMPORARY_PREFIX}{number:016x}"))
+}
+
+fn random_temporary_name() -> OsString {
+    temporary_name(random_u64())
 }
 
 fn read_all(file: &File) -> io::Result<Vec<u8>> {

@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 const LOCK_SUFFIX: &str = ".lock";
 const SECTION_SUFFIX: &str = ".d";
 const MAX_SEGMENT_BYTES: usize = 240;
+const MAX_NAME_BYTES: usize = 1024;
 
 /// What no file name may contain on some system that may see the store.
 const RESERVED: &AsciiSet = &CONTROLS
@@ -55,7 +56,8 @@ impl LockName {
     ///
     /// # Errors
     /// [`Error::InvalidName`]: an empty, `.` or `..` segment, a control character, a segment
-    /// longer than 240 bytes once encoded, or a path that ends in no file name.
+    /// longer than 240 bytes once encoded, a
+    /// name longer than 1 KiB, or a path that ends in no file name.
     pub fn new(name: impl AsRef<OsStr>) -> Result<Self> {
         let name = name.as_ref();
         let bytes = name.as_encoded_bytes();
@@ -65,6 +67,9 @@ impl LockName {
         let Some(text) = name.to_str() else {
             return Err(invalid(name, "not valid UTF-8"));
         };
+        if text.len() > MAX_NAME_BYTES {
+            return Err(invalid(name, "longer than 1024 bytes"));
+        }
         let segments = text
             .split('/')
             .map(|segment| encode(segment).map_err(|reason| invalid(name, reason)))

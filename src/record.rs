@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, Datelike, Utc};
 use serde::{Deserialize, Serialize};
 
 use crate::identity::{Origin, Pid, ProcessId};
@@ -18,7 +18,7 @@ pub(crate) const VERSION: u64 = 1;
 pub(crate) const MAX_RECORD_BYTES: u64 = 64 * 1024;
 
 /// The largest hold number: what a JSON reader that knows only doubles can tell from its neighbours.
-const MAX_HOLD: u64 = 1 << 53;
+pub(crate) const MAX_HOLD: u64 = 1 << 53;
 
 /// Longest `--message` and `--owner`.
 pub(crate) const MAX_TEXT_BYTES: usize = 1024;
@@ -330,7 +330,10 @@ impl Content {
         let Some(Ok(mut record)) = objects.next() else {
             return (Self::Corrupt, false);
         };
-        if record.version != VERSION || !(1..=MAX_HOLD).contains(&record.hold) {
+        let possible = record.version == VERSION
+            && (1..=MAX_HOLD).contains(&record.hold)
+            && has_four_digits(record.acquired_at);
+        if !possible {
             return (Self::Corrupt, false);
         }
         let rest = bytes.get(objects.byte_offset()..).unwrap_or_default();
@@ -362,7 +365,10 @@ impl Record {
                 })),
                 JobLine::Lease { lease } => lease.then_some(Job::Lease),
             };
-        } else if let Ok(life) = serde_json::from_slice::<SignOfLife>(line) {
+        } else if let Some(life) = serde_json::from_slice::<SignOfLife>(line)
+            .ok()
+            .filter(|life| has_four_digits(life.renewed_at))
+        {
             self.sign_of_life = Some(life);
         } else {
             return false;
@@ -371,19 +377,46 @@ impl Record {
     }
 }
 
-/// A command line as a record keeps it.
+/// RFC 3339 knows no other years; the library that reads it does, and its arithmetic ends near
+/// theirs.
+pub(crate) fn has_four_digits(time: DateTime<Utc>) -> bool {
+    (0..=9999).contains(&time.year())
+}
+
+/// A command line as a record keeps it. Counted as it is written, with quotes and escapes.
 pub(crate) fn cut_command(command: Vec<String>) -> Vec<String> {
+    let written = |text: &str| {
+        let escaped = text.chars().map(|char| match char {
+            '"' | '\\' => 2,
+            char if char.is_control() => 6,
+            char => char.len_utf8(),
+        });
+        escaped.sum::<usize>()
+    };
+    // Indentation, quotes, comma and newline.
+    let around = 8;
     let mut left = MAX_COMMAND_BYTES;
     let mut kept = Vec::new();
-    for mut argument in command {
-        if argument.len() >= left {
-            argument.truncate(argument.floor_char_boundary(left.saturating_sub('…'.len_utf8())));
-            argument.push('…');
+    for argument in command {
+        let needs = written(&argument) + around;
+        if needs <= left {
+            left -= needs;
             kept.push(argument);
-            break;
+            continue;
         }
-        left -= argument.len();
-        kept.push(argument);
+        let mut cut = String::new();
+        let mut room = left.saturating_sub(around + '…'.len_utf8());
+        for char in argument.chars() {
+            let needs = written(char.encode_utf8(&mut [0; 4]));
+            if needs > room {
+                break;
+            }
+            room -= needs;
+            cut.push(char);
+        }
+        cut.push('…');
+        kept.push(cut);
+        break;
     }
     kept
 }

@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use chrono::{DateTime, Utc};
 
 use crate::error::{Context, Result};
 use crate::identity::{BootId, Origin, Pid};
 use crate::lockfile::{LockFile, Standing};
-use crate::record::{Content, Record};
+use crate::record::{Content, Record, has_four_digits};
 use crate::sys::directory::{Directory, FileId, record_is_locked};
 use crate::sys::process;
 use crate::verdict::{Here, Presence, Probe, Proof, Reason, State, Verdict, judge};
@@ -175,7 +175,7 @@ impl Observatory {
             Standing::Nothing => (None, nothing(), None),
             Standing::NoFile(kind) => (None, no_lock(kind), None),
             Standing::File(found) => {
-                let modified = DateTime::<Utc>::from(found.facts.modified);
+                let modified = wall_clock(found.facts.modified);
                 let mut probe = LiveProbe {
                     file: &found.file,
                     presences,
@@ -244,6 +244,18 @@ impl Probe for LiveProbe<'_> {
             .entry(pid)
             .or_insert_with(|| process::presence(pid))
     }
+}
+
+/// A file's time; one that no calendar has is as far away as can be.
+fn wall_clock(time: SystemTime) -> DateTime<Utc> {
+    let since = time
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    i64::try_from(since.as_secs())
+        .ok()
+        .and_then(|seconds| DateTime::from_timestamp(seconds, since.subsec_nanos()))
+        .filter(|time| has_four_digits(*time))
+        .unwrap_or(DateTime::<Utc>::MAX_UTC)
 }
 
 /// The name of this host; `None` if it cannot be told.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::identity::{BootId, Origin, Pid, ProcessId};
-use crate::record::{Content, Job, Kind, Record};
+use crate::record::{Content, Job, Kind, Record, has_four_digits};
 
 /// Age from which a hold that cannot be proved alive or dead is a zombie.
 pub const DEFAULT_MAX_AGE: Duration = Duration::from_hours(24);
@@ -181,6 +181,8 @@ enum Finding {
 struct Life {
     finding: Finding,
     process: Option<ProcessId>,
+    /// That process by itself: a kernel lock proves that a hold lives, not which process does.
+    of_process: Finding,
     /// The process that wrote the record.
     writer: Option<Finding>,
 }
@@ -236,7 +238,7 @@ fn judge_record(
     probe: &mut dyn Probe,
 ) -> Verdict {
     let age = age(record, modified, here);
-    let time_left = time_left(record, here);
+    let time_left = time_left(record, modified, here);
     let max_age = record.max_age_ms.map_or(max_age, Duration::from_millis);
     let mut verdict = if record.is_lease() {
         match time_left {
@@ -244,7 +246,7 @@ fn judge_record(
             _ => Verdict::new(State::Held, Reason::Lease, Proof::Clock),
         }
     } else {
-        let life = life(record, here, probe);
+        let life = life(record, modified, here, probe);
         let expired = time_left.is_some_and(|left| left <= 0);
         let mut verdict = match life.finding {
             Finding::Dead(proof) => dead(record, proof),
@@ -268,7 +270,7 @@ fn judge_record(
             }
         };
         verdict.pid = life.process.map(|process| process.pid);
-        verdict.pid_alive = life.finding.is_alive();
+        verdict.pid_alive = life.of_process.is_alive();
         verdict.wrapper_alive = life
             .writer
             .filter(|_| record.kind == Kind::Run)
@@ -277,7 +279,10 @@ fn judge_record(
     };
     verdict.age = Some(age);
     verdict.expires_at = time_left.and_then(|left| {
-        TimeDelta::try_milliseconds(left).and_then(|left| here.now.checked_add_signed(left))
+        let at = here
+            .now
+            .checked_add_signed(TimeDelta::try_milliseconds(left)?)?;
+        Some(at).filter(|at| has_four_digits(*at))
     });
     verdict
 }
@@ -294,9 +299,9 @@ fn dead(record: &Record, proof: Proof) -> Verdict {
     Verdict::new(State::Zombie, reason, proof)
 }
 
-fn life(record: &Record, here: &Here, probe: &mut dyn Probe) -> Life {
+fn life(record: &Record, modified: DateTime<Utc>, here: &Here, probe: &mut dyn Probe) -> Life {
     let Some(origin) = &record.origin else {
-        return life_without_identity(record, here, probe);
+        return life_without_identity(record, modified, here, probe);
     };
     let last = record.processes().first().copied();
     let same_boot = match boot(origin, here) {
@@ -305,6 +310,7 @@ fn life(record: &Record, here: &Here, probe: &mut dyn Probe) -> Life {
             return Life {
                 finding: Finding::Dead(Proof::OtherBoot),
                 process: last,
+                of_process: Finding::Dead(Proof::OtherBoot),
                 writer: Some(Finding::Dead(Proof::OtherBoot)),
             };
         }
@@ -367,9 +373,14 @@ fn life(record: &Record, here: &Here, probe: &mut dyn Probe) -> Life {
         .iter()
         .find(|(process, _)| *process == record.writer())
         .map(|(_, finding)| *finding);
+    let of_process = findings
+        .iter()
+        .find(|(found, _)| Some(*found) == process)
+        .map_or(finding, |(_, finding)| *finding);
     Life {
         finding,
         process,
+        of_process,
         writer,
     }
 }
@@ -409,7 +420,12 @@ fn find(recorded: ProcessId, probe: &mut dyn Probe) -> Finding {
 }
 
 /// A record written by hand: its pid is all there is.
-fn life_without_identity(record: &Record, here: &Here, probe: &mut dyn Probe) -> Life {
+fn life_without_identity(
+    record: &Record,
+    modified: DateTime<Utc>,
+    here: &Here,
+    probe: &mut dyn Probe,
+) -> Life {
     let process = record.processes().first().copied();
     let pid = process.map_or(record.pid, |process| process.pid);
     let elsewhere = record.hostname.is_some() && record.hostname != here.hostname;
@@ -419,7 +435,7 @@ fn life_without_identity(record: &Record, here: &Here, probe: &mut dyn Probe) ->
         match probe.process(pid) {
             Presence::Gone => Finding::Dead(Proof::PidGone),
             Presence::Alive { start: Some(start) }
-                if milliseconds_of_ticks(start) <= acquired_boottime(record, here) =>
+                if milliseconds_of_ticks(start) <= acquired_boottime(record, modified, here) =>
             {
                 Finding::Alive(Proof::SamePid)
             }
@@ -430,13 +446,15 @@ fn life_without_identity(record: &Record, here: &Here, probe: &mut dyn Probe) ->
     Life {
         finding,
         process,
+        of_process: finding,
         writer: Some(finding),
     }
 }
 
 /// When a record without a boot-time clock was written, on that clock.
-fn acquired_boottime(record: &Record, here: &Here) -> i64 {
-    let ago = here.now.signed_duration_since(record.acquired_at);
+fn acquired_boottime(record: &Record, modified: DateTime<Utc>, here: &Here) -> i64 {
+    let acquired = not_in_the_future(record.acquired_at, modified, here);
+    let ago = here.now.signed_duration_since(acquired);
     i64::try_from(here.boottime_ms)
         .unwrap_or(i64::MAX)
         .saturating_sub(ago.num_milliseconds())
@@ -452,14 +470,20 @@ fn age(record: &Record, modified: DateTime<Utc>, here: &Here) -> Duration {
     if let Some(renewed) = renewed_boottime_ms(record, here) {
         return Duration::from_millis(here.boottime_ms.saturating_sub(renewed));
     }
-    let mut since = record.renewed_at();
-    if since > here.now + FUTURE_TOLERANCE {
-        since = modified;
-    }
+    let since = not_in_the_future(record.renewed_at(), modified, here);
     here.now
         .signed_duration_since(since)
         .to_std()
         .unwrap_or_default()
+}
+
+/// A time far ahead comes from a clock that was wrong; the file's own time is the next best.
+fn not_in_the_future(time: DateTime<Utc>, modified: DateTime<Utc>, here: &Here) -> DateTime<Utc> {
+    if time.signed_duration_since(here.now) > FUTURE_TOLERANCE {
+        modified
+    } else {
+        time
+    }
 }
 
 /// The last sign of life on the boot-time clock, if that was this boot's.
@@ -473,17 +497,19 @@ fn renewed_boottime_ms(record: &Record, here: &Here) -> Option<u64> {
 }
 
 /// Milliseconds until a time to live runs out; `None` if there is none.
-fn time_left(record: &Record, here: &Here) -> Option<i64> {
+fn time_left(record: &Record, modified: DateTime<Utc>, here: &Here) -> Option<i64> {
     let ttl = record.ttl()?;
     let ttl_ms = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
     if let Some(renewed) = renewed_boottime_ms(record, here) {
         let passed = i64::try_from(here.boottime_ms.saturating_sub(renewed)).unwrap_or(i64::MAX);
         return Some(ttl_ms.saturating_sub(passed));
     }
+    let renewed = not_in_the_future(record.renewed_at(), modified, here);
     let passed = here
         .now
-        .signed_duration_since(record.renewed_at())
-        .num_milliseconds();
+        .signed_duration_since(renewed)
+        .num_milliseconds()
+        .max(0);
     // Another host's clock may go wrong by a little.
     let another_host = record.hostname.is_some() && record.hostname != here.hostname;
     let margin = if another_host {

@@ -201,6 +201,13 @@ fn is_woken_by_events(status: &Status) -> bool {
     }
 }
 
+fn ends_by_time(status: &Status) -> bool {
+    status
+        .record
+        .as_ref()
+        .is_some_and(|record| record.job.is_some())
+}
+
 fn sleep_on_events(
     status: &Status,
     found: &LockFile,
@@ -219,7 +226,8 @@ fn sleep_on_events(
     if process.is_some() && !watch.sees_the_process() {
         longest = longest.min(BACK_OFF.1);
     }
-    if let Some(expires) = status.verdict.expires_at {
+    // A living `run` is not displaced by its time, so that ends no wait.
+    if let Some(expires) = status.verdict.expires_at.filter(|_| ends_by_time(status)) {
         let left = expires.signed_duration_since(chrono::Utc::now());
         // A little late rather than a little early, which would only be another round.
         let left = left.to_std().unwrap_or_default() + Duration::from_millis(2);

@@ -102,11 +102,8 @@ fn holds_and_stores_can_be_used_from_any_thread() {
     let fixture = Fixture::new();
     let hold = take(&fixture.lock("x"));
     std::thread::scope(|scope| {
-        scope.spawn(|| {
-            assert!(is_blocked(
-                fixture.lock("x").hold(&Claim::new(), Wait::no())
-            ))
-        });
+        let blocked = scope.spawn(|| is_blocked(fixture.lock("x").hold(&Claim::new(), Wait::no())));
+        assert!(blocked.join().unwrap());
         scope.spawn(move || assert_eq!(hold.release().unwrap(), Ended::Released));
     });
     assert_eq!(fixture.state("x"), State::Free);
@@ -225,7 +222,7 @@ fn permission_to_displace_is_for_the_hold_that_was_shown() {
 #[test]
 fn a_lease_is_in_force_only_once_it_is_confirmed() {
     let fixture = Fixture::new();
-    let claim = Claim::new().ttl(Duration::from_secs(60)).owner("me");
+    let claim = Claim::new().ttl(Duration::from_mins(1)).owner("me");
     let lock = fixture.lock("x");
     let Acquired::New(unconfirmed) = held(lock.acquire(&claim, Holder::Lease, Wait::no())) else {
         panic!("new");

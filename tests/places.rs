@@ -347,6 +347,36 @@ fn a_disk_full_of_bytes_or_of_inodes_is_an_error_and_nothing_is_half_taken() {
 }
 
 #[test]
+#[ignore = "needs root: a filesystem with times beyond any calendar"]
+fn a_time_that_no_calendar_has_is_no_panic() {
+    let said = on_tmpfs(
+        "size=1m",
+        "onehold acquire x --ttl 1h >/dev/null 2>&1; : > store/broken.lock
+        touch -d @9000000000000 store/x.lock store/broken.lock
+        onehold list
+        onehold check -q x || echo $?",
+    );
+    assert!(said.contains("broken") && said.ends_with("6\n"), "{said}");
+}
+
+#[test]
+#[ignore = "needs root: a full filesystem"]
+fn on_a_full_disk_a_zombie_can_still_be_removed() {
+    let said = on_tmpfs(
+        "size=1m,nr_inodes=16",
+        "sleep 1000 >/dev/null 2>&1 & pid=$!
+        for name in x y; do onehold acquire $name --pid $pid >/dev/null 2>&1; done
+        kill -KILL $pid; wait $pid || true
+        n=0; while : > store/fill$n; do n=$((n + 1)); done 2>/dev/null || true
+        onehold break x
+        onehold cleanup
+        ls store/*.lock 2>&1 || true",
+    );
+    assert!(said.contains("removed: `y`"), "{said}");
+    assert!(said.contains("No such file"), "{said}");
+}
+
+#[test]
 #[ignore = "needs root: overlayfs"]
 fn the_same_store_by_its_overlay_and_by_its_lower_directory_frees_nothing() {
     let place = Place::new();

@@ -8,6 +8,7 @@
 )]
 
 use std::fs;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Barrier;
@@ -117,7 +118,6 @@ fn released_at_once(store: &Path, gate: &Path, contenders: usize, args: &[&str])
                 if let Some(status) = child.try_wait().unwrap() {
                     return status.code().unwrap();
                 }
-                use std::os::unix::fs::OpenOptionsExt;
                 let nonblocking = 0o4000;
                 let _ = fs::File::options()
                     .write(true)

@@ -136,6 +136,8 @@ fn what_the_bytes_of_a_file_are() {
         with("hold", "0"),
         with("hold", "18446744073709551615"),
         with("acquired_at", "\"yesterday\""),
+        with("acquired_at", "\"+262142-12-31T23:59:59Z\""),
+        with("acquired_at", "\"-0001-12-31T23:59:59Z\""),
         with("acquired_at", "\"2026-11-20T12:00:00\""),
         with("name", "7"),
         with("kind", "\"king\""),
@@ -195,6 +197,12 @@ fn a_long_command_line_is_cut_between_characters() {
     let cut = cut_command(vec!["x".repeat(4000), "é".repeat(4000), "never".to_owned()]);
     assert_eq!(cut.len(), 2);
     assert!(cut.iter().map(String::len).sum::<usize>() <= MAX_COMMAND_BYTES);
+    for endless in ["", "\u{1}", "\\", "x"] {
+        let cut = cut_command(vec![endless.to_owned(); 100_000]);
+        let mut record = record();
+        record.command = cut;
+        assert!(bytes(&record).len() < 8 * 1024, "{endless:?}");
+    }
     assert!(cut[1].ends_with("é…"));
     let short = vec!["a".to_owned(), String::new()];
     assert_eq!(cut_command(short.clone()), short);

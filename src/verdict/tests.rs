@@ -311,7 +311,7 @@ fn a_lease_ends_with_its_time_and_with_nothing_else() {
         |record: Record| changed(record, |record| origin(record).boot = Some(boot("before")));
     let foreign = |record: Record| {
         changed(rebooted(record), |record| {
-            record.hostname = Some("db2".to_owned())
+            record.hostname = Some("db2".to_owned());
         })
     };
     let renewed = |minutes_ago: u64, boot_id: &str| {
@@ -333,12 +333,12 @@ fn a_lease_ends_with_its_time_and_with_nothing_else() {
     };
     let clock_put_forward = || {
         changed(lease(2 * HOUR), |record| {
-            record.acquired_at = now() - TimeDelta::days(400)
+            record.acquired_at = now() - TimeDelta::days(400);
         })
     };
     let clock_put_back = || {
         changed(lease(HOUR / 2), |record| {
-            record.acquired_at = now() + TimeDelta::days(400)
+            record.acquired_at = now() + TimeDelta::days(400);
         })
     };
     #[rustfmt::skip]
@@ -413,7 +413,7 @@ fn what_a_finished_exec_leaves_is_free() {
         Proof::PidGone,
     );
     let rebooted = changed(record(), |record| {
-        origin(record).boot = Some(boot("before"))
+        origin(record).boot = Some(boot("before"));
     });
     expect(
         "rebooted",
@@ -450,7 +450,7 @@ fn a_record_written_by_hand_is_judged_by_its_pid_its_host_and_its_time() {
         assert_eq!((verdict.state, verdict.reason), (state, reason), "{what}");
     }
     let old = changed(hand(Some("db2")), |record| {
-        record.acquired_at = now() - TimeDelta::hours(25)
+        record.acquired_at = now() - TimeDelta::hours(25);
     });
     let verdict = verdict_of(old, &here(), &World::empty());
     assert_eq!(verdict.reason, Reason::Aged(Doubt::OtherHost));

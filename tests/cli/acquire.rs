@@ -14,7 +14,7 @@ fn the_number_goes_to_stdout_and_whom_it_is_for_to_stderr() {
         .assert()
         .success()
         .stdout(is_match("^\\d{16}\n$").unwrap())
-        .stderr(format!("onehold: for process {pid} (sleep)\n"));
+        .stderr(format!("onehold: `x` is held for process {pid} (sleep)\n"));
     env.onehold(["acquire", "x", "--pid", &pid])
         .assert()
         .code(6)
@@ -197,7 +197,7 @@ fn a_killed_script_leaves_a_zombie_that_the_next_one_takes_at_once() {
         .success()
         .stderr(
             is_match(
-                "^onehold: for 1m\nonehold: took over: `x` was held by process \\d+ \\(sleep\\)",
+                "^onehold: `x` is held for 1m, until .*\nonehold: took over: `x` was held by process \\d+ \\(sleep\\)",
             )
             .unwrap(),
         );
@@ -219,13 +219,109 @@ fn what_cannot_be_written_is_not_held() {
 }
 
 #[test]
-fn a_closed_stdout_does_not_end_up_in_the_record() {
+fn a_closed_stdout_has_nobody_to_tell_the_number() {
     let env = Env::new();
     env.shell("onehold acquire x --ttl 1h >&-")
         .assert()
+        .code(1)
+        .stderr("onehold: cannot write the number of the hold to stdout: it is closed; `x` is not held\n");
+    assert_eq!(env.left_in_store(), [""; 0]);
+    env.shell("onehold acquire x --ttl 1h >/dev/null")
+        .assert()
         .success();
-    let text = fs::read_to_string(env.store().join("x.lock")).unwrap();
-    assert!(text.starts_with("{\n  \"onehold\": 1,"), "{text}");
+    assert_eq!(env.check("x"), 6);
+}
+
+#[test]
+fn the_object_tells_of_the_hold_as_it_will_be_found() {
+    let env = Env::new();
+    let holder = Running::start(sleeper());
+    let pid = holder.pid();
+    let told = env.json(["acquire", "x", "--pid", &pid.to_string(), "--owner", "me"]);
+    assert_eq!(told["lock"]["pid"], pid);
+    assert_eq!(told["lock"]["mine"], true);
+    assert_eq!(told["hold"], env.lock("x")["hold"]);
+    let told = env.json(["acquire", "y", "--ttl", "1h"]);
+    assert_eq!(told["lock"]["reason"], "lease");
+    assert_eq!(told["lock"]["pid"], serde_json::Value::Null);
+}
+
+#[test]
+fn an_owner_from_an_empty_variable_is_a_slip() {
+    let env = Env::new();
+    env.onehold(["acquire", "x", "--ttl", "1h", "--owner", ""])
+        .assert()
+        .code(2);
+    env.onehold(["release", "x", "--owner="]).assert().code(2);
+    env.onehold(["acquire", "x", "--ttl", "0"]).assert().code(2);
+}
+
+#[test]
+fn one_who_dies_while_he_is_waited_for_gets_nothing() {
+    let env = Env::new();
+    let first = Running::start(sleeper());
+    env.onehold([
+        "acquire",
+        "x",
+        "--pid",
+        &first.pid().to_string(),
+        "--owner",
+        "me",
+    ])
+    .assert()
+    .success();
+    let mut second = Running::start(sleeper());
+    let waiting = env.start([
+        "acquire",
+        "x",
+        "-w",
+        "1h",
+        "--pid",
+        &second.pid().to_string(),
+    ]);
+    eventually("it waits for events", || {
+        fs::read_dir(format!("/proc/{}/fd", waiting.pid()))
+            .into_iter()
+            .flatten()
+            .flatten()
+            .any(|fd| {
+                fs::read_link(fd.path())
+                    .is_ok_and(|link| link.to_string_lossy().contains("inotify"))
+            })
+    });
+    second.kill();
+    env.onehold(["release", "x", "--owner", "me"])
+        .assert()
+        .success();
+    let (code, out, err) = waiting.finish();
+    assert_eq!((code, out.as_str()), (Some(1), ""));
+    assert!(
+        err.ends_with(&format!(
+            "onehold: no process has the pid {}\n",
+            second.pid()
+        )),
+        "{err}"
+    );
+    assert_eq!(env.left_in_store(), [""; 0]);
+}
+
+#[test]
+fn numbers_that_no_clock_gave_are_not_followed() {
+    let env = Env::new();
+    env.write("store/.onehold/last", [0xFF; 8]);
+    let number = |name: &str| -> u64 {
+        let output = env
+            .onehold(["acquire", name, "--ttl", "1h"])
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout)
+            .unwrap()
+            .trim()
+            .parse()
+            .unwrap()
+    };
+    let (first, second) = (number("x"), number("y"));
+    assert!(first < second && second < 1 << 53);
     assert_eq!(env.check("x"), 6);
 }
 
@@ -255,7 +351,9 @@ fn a_lease_ends_with_its_time_and_one_beside_a_pid_with_whichever_ends_first() {
     env.onehold(["acquire", "x", "--ttl", "300ms", "--owner", "ci-7"])
         .assert()
         .success()
-        .stderr("onehold: for 300ms\n");
+        .stderr(
+            is_match("^onehold: `x` is held for 300ms, until \\d\\d:\\d\\d:\\d\\d\n$").unwrap(),
+        );
     assert_eq!(env.lock("x")["kind"], "lease");
     eventually("its time", || env.check("x") == 5);
     assert_eq!(env.lock("x")["reason"], "expired");
@@ -343,13 +441,15 @@ fn a_living_holder_is_displaced_only_on_a_persons_word() {
     env.shell("onehold acquire x --ttl 1h --force")
         .assert()
         .code(6)
-        .stderr(contains("no terminal to ask on: --yes answers"));
+        .stderr(contains(
+            "no terminal to ask on: --yes does it without asking",
+        ));
     assert_eq!(env.lock("x")["pid"].to_string(), pid);
     env.onehold(["acquire", "x", "--ttl", "1h", "--force", "--yes"])
         .assert()
         .success()
         .stderr(contains(format!(
-            "taken by force: `x` is held by process {pid}"
+            "taken by force: `x` was held by process {pid}"
         )));
     assert_eq!(env.lock("x")["kind"], "lease");
     assert_eq!(env.journal()[0]["event"], "break");

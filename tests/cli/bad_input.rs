@@ -315,7 +315,7 @@ fn a_later_version_is_held_until_it_is_broken() {
     env.onehold(["check", "x", "--max-age", "0"])
         .assert()
         .code(6)
-        .stdout(contains("a later version of onehold"));
+        .stdout(contains("another version of onehold"));
     env.onehold(["run", "x", "--", "true"]).assert().code(6);
     env.onehold(["cleanup"]).assert().success();
     env.onehold(["break", "x", "--yes"]).assert().success();
@@ -528,6 +528,79 @@ fn a_directory_without_permission_is_an_error_that_names_it() {
 
 fn rustix_uid() -> u32 {
     std::os::unix::fs::MetadataExt::uid(&fs::metadata("/proc/self").unwrap())
+}
+
+#[test]
+fn a_command_line_of_any_length_leaves_a_record_that_can_be_read() {
+    let env = Env::new();
+    let mut args = vec![
+        "run",
+        "x",
+        "--",
+        "sh",
+        "-c",
+        "onehold check -q x; echo $?",
+        "sh",
+    ];
+    args.extend(std::iter::repeat_n("", 20_000));
+    env.onehold(args).assert().success().stdout("6\n");
+    let long = ["x"; 600].join("/");
+    env.onehold(["check", &long])
+        .assert()
+        .code(2)
+        .stderr(contains("longer than 1024 bytes"));
+}
+
+#[test]
+fn a_process_that_may_have_few_files_open_can_still_hold() {
+    let env = Env::new();
+    env.shell("ulimit -n 64; onehold run x -- onehold check -q x")
+        .assert()
+        .code(6);
+}
+
+#[test]
+fn another_users_link_in_place_of_our_directory_is_not_followed() {
+    let env = Env::new();
+    fs::create_dir(env.path("victim")).unwrap();
+    fs::create_dir(env.store()).unwrap();
+    symlink(env.path("victim"), env.store().join(".onehold")).unwrap();
+    env.onehold(["run", "x", "--", "true"])
+        .assert()
+        .code(125)
+        .stderr(contains("cannot number a hold"));
+    assert_eq!(fs::read_dir(env.path("victim")).unwrap().count(), 0);
+}
+
+#[test]
+fn a_path_lock_does_not_collect_what_killed_takers_left() {
+    let env = Env::new();
+    fs::create_dir(env.path("project")).unwrap();
+    let lock = "./project/lock";
+    let mut holder = Running::start(sleeper());
+    let pid = holder.pid().to_string();
+    env.onehold(["acquire", lock, "--pid", &pid])
+        .assert()
+        .success();
+    let record = fs::read_to_string(env.path("project/lock")).unwrap();
+    holder.kill();
+    // What a takeover of this lock is called, from a taker that is killed in the exchange.
+    let killed = env
+        .shell("strace -qq -o /dev/null -e trace=renameat2 -e inject=renameat2:signal=KILL onehold run ./project/lock -- true; ls -A project")
+        .output()
+        .unwrap();
+    let names = String::from_utf8(killed.stdout).unwrap();
+    let left = names
+        .lines()
+        .find(|name| name.starts_with(".onehold."))
+        .unwrap();
+    assert_eq!(env.path("project").join(left).exists(), true, "{names}");
+    env.onehold(["run", lock, "--", "true"]).assert().success();
+    assert_eq!(fs::read_dir(env.path("project")).unwrap().count(), 0);
+    // And where nothing stands any more.
+    fs::write(env.path("project").join(left), record).unwrap();
+    env.onehold(["run", lock, "--", "true"]).assert().success();
+    assert_eq!(fs::read_dir(env.path("project")).unwrap().count(), 0);
 }
 
 #[test]

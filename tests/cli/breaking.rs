@@ -18,7 +18,7 @@ fn a_zombie_is_removed_without_asking_and_a_living_hold_is_not() {
     env.shell("onehold break x")
         .assert()
         .success()
-        .stderr(is_match("^onehold: removed: `x` was held by").unwrap());
+        .stderr(is_match("^onehold: removed what was left: `x` was held by").unwrap());
     let holder = Running::start(sleeper());
     env.onehold(["acquire", "x", "--pid", &holder.pid().to_string()])
         .assert()

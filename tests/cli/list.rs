@@ -5,12 +5,12 @@ use crate::env::{Env, Running, sleeper};
 #[test]
 fn an_empty_or_missing_store_lists_nothing() {
     let env = Env::new();
-    env.onehold(["list"])
+    env.onehold(["list", "-q"])
         .assert()
         .success()
         .stdout(is_empty())
         .stderr(is_empty());
-    env.onehold(["list", "-v"])
+    env.onehold(["list"])
         .assert()
         .success()
         .stderr(format!("onehold: 0 locks in {}\n", env.store().display()));

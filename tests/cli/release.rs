@@ -66,7 +66,7 @@ fn a_script_releases_what_it_acquired_and_a_stranger_does_not() {
         .assert()
         .code(4)
         .stderr(contains(
-            "release it with --hold or --owner, or take it with `onehold break x`",
+            "give its --hold or --owner, or take it with `onehold --dir ",
         ));
     assert_eq!(env.check("x"), 6);
     env.onehold(["release", "x", "--force", "--yes"])

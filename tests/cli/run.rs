@@ -81,7 +81,7 @@ fn a_second_run_is_refused_and_told_who_holds_and_what_to_do() {
     let message = format!(
         "^onehold: `backup` is held by process {pid} \\(sh\\) on [^ ]+, since \\d\\d:\\d\\d:\\d\\d \
          \\(\\d+s ago\\): \"nightly full\"\n  alive: its kernel lock is kept, checked just now\n  \
-         store: {}\n  wait for it with --wait, or take it with `onehold break backup`\n$",
+         store: {0}\n  wait for it with --wait, or take it with `onehold --dir {0} break backup`\n$",
         env.store().display()
     );
     env.onehold(["run", "backup", "--", "echo", "never"])
@@ -266,7 +266,11 @@ fn the_object_is_the_last_line_on_stderr_and_stdout_is_the_commands() {
         .unwrap();
     assert_eq!(output.status.code(), Some(3));
     assert_eq!(output.stdout, b"out\n");
-    let object = only_object(&output.stderr);
+    assert_eq!(
+        output.stderr[0], b'\n',
+        "the command may have left a line unfinished"
+    );
+    let object = only_object(&output.stderr[1..]);
     assert_eq!(object["status"], "released");
     assert_eq!(object["success"], true);
     assert_eq!(object["command_exit_code"], 3);
@@ -328,7 +332,9 @@ fn a_zombie_is_taken_over_and_that_is_said_unless_forbidden() {
     env.shell("onehold run --on-zombie ask x -- true")
         .assert()
         .code(5)
-        .stderr(contains("no terminal to ask on: --yes answers"));
+        .stderr(contains(
+            "no terminal to ask on: --yes does it without asking",
+        ));
     env.onehold(["run", "--on-zombie", "ask", "--yes", "x", "--", "true"])
         .assert()
         .success();
@@ -347,6 +353,75 @@ fn a_zombie_is_taken_over_and_that_is_said_unless_forbidden() {
     assert_eq!(journal.len(), 2);
     assert_eq!(journal[0]["event"], "takeover");
     assert_eq!(journal[0]["reason"], "its holder is gone");
+}
+
+#[test]
+fn a_zombie_that_comes_while_it_is_waited_for_is_not_a_timeout() {
+    let env = Env::new();
+    let mut holder = crate::env::Running::start(crate::env::sleeper());
+    env.onehold(["acquire", "x", "--pid", &holder.pid().to_string()])
+        .assert()
+        .success();
+    let waiting = env.start(["run", "-w", "1h", "--on-zombie", "fail", "x", "--", "true"]);
+    eventually("it waits", || {
+        fs::read_dir(format!("/proc/{}/fd", waiting.pid()))
+            .into_iter()
+            .flatten()
+            .flatten()
+            .any(|fd| {
+                fs::read_link(fd.path())
+                    .is_ok_and(|link| link.to_string_lossy().contains("inotify"))
+            })
+    });
+    holder.kill();
+    assert_eq!(waiting.finish().0, Some(5));
+}
+
+#[test]
+fn waiting_for_what_one_is_inside_of_is_refused_at_once() {
+    let env = Env::new();
+    env.onehold([
+        "run", "x", "--", "onehold", "run", "-w", "forever", "x", "--", "true",
+    ])
+    .assert()
+    .code(6)
+    .stderr(contains(
+        "you are inside this hold, which ends after you: see run --reentrant",
+    ));
+}
+
+#[test]
+fn a_signal_before_the_command_is_started_ends_onehold() {
+    for signal in ["TERM", "INT", "HUP", "QUIT"] {
+        let env = Env::new();
+        fs::create_dir(env.store()).unwrap();
+        let (ready, go) = (env.path("ready"), env.path("go"));
+        let blocker = crate::env::Running::start({
+            let mut command = std::process::Command::new("flock");
+            command.args([env.store().to_str().unwrap(), "sh", "-c"]);
+            command.arg(format!(
+                "echo $$ > {}; until test -e {}; do sleep 0.01; done",
+                ready.display(),
+                go.display()
+            ));
+            command
+        });
+        number_in(&ready);
+        let running = env.start(["run", "x", "--", "touch", "ran"]);
+        eventually("it waits for the guard", || {
+            fs::read_dir(format!("/proc/{}/fd", running.pid()))
+                .into_iter()
+                .flatten()
+                .flatten()
+                .any(|fd| fs::read_link(fd.path()).is_ok_and(|link| link == env.store()))
+        });
+        running.signal(signal);
+        fs::write(&go, "").unwrap();
+        assert_eq!(running.finish().0, None, "{signal} ends it");
+        assert!(!env.path("ran").exists(), "{signal}");
+        assert_eq!(env.left_in_store(), [""; 0], "{signal}");
+        blocker.exit_code();
+    }
 }
 
 #[test]

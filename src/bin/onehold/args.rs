@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use onehold::LockName;
 
@@ -107,7 +108,8 @@ pub(crate) enum Verb {
     ///
     /// Asks first if the holder may be alive; --yes answers. No process is signalled: the wrapper
     /// of a `run` notices within two seconds and ends its command (see run --on-lost), which is
-    /// waited for, 12 s at most.
+    /// waited for, 12 s at most. What `run --exec` became, and the process that an `acquire`
+    /// follows, are not told and run on.
     Break(Break),
 }
 
@@ -150,10 +152,10 @@ pub(crate) struct Claim {
     ///
     /// For `run`, which renews it each third of that, it only bounds how long others who cannot
     /// see the holder must believe in it.
-    #[arg(long, value_name = "D", value_parser = duration)]
+    #[arg(long, value_name = "D", value_parser = time_to_live)]
     pub(crate) ttl: Option<Duration>,
     /// A label of who holds, a session or a runner; whoever gives the same may release it
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) owner: Option<String>,
     /// Why, for those who find it held; at most 1 KiB
     #[arg(short, long, value_name = "TEXT")]
@@ -217,7 +219,7 @@ pub(crate) struct Claimant {
     #[arg(long, value_name = "N")]
     pub(crate) hold: Option<u64>,
     /// The owner it was acquired with
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) owner: Option<String>,
 }
 
@@ -244,7 +246,7 @@ pub(crate) struct Renew {
     #[command(flatten)]
     pub(crate) claimant: Claimant,
     /// A new time to live, from now on [default: as before]
-    #[arg(long, value_name = "D", value_parser = duration)]
+    #[arg(long, value_name = "D", value_parser = time_to_live)]
     pub(crate) ttl: Option<Duration>,
 }
 
@@ -306,6 +308,14 @@ fn wait_limit(text: &str) -> Result<WaitLimit, String> {
         return Ok(WaitLimit::Forever);
     }
     duration(text).map(WaitLimit::AtMost)
+}
+
+/// As records keep it, in milliseconds; none at all would be over before it began.
+fn time_to_live(text: &str) -> Result<Duration, String> {
+    match duration(text) {
+        Ok(ttl) if ttl.as_millis() == 0 => Err("too short".to_owned()),
+        parsed => parsed,
+    }
 }
 
 /// A bare number is seconds.

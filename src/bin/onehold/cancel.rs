@@ -2,7 +2,7 @@
 //! costs more than taking a lock: it is set up only once there is something to cancel. TERM keeps
 //! its default, which ends the program with the 143 it should have.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use onehold::signal;
 
@@ -12,7 +12,15 @@ const CANCELLED: u8 = 2;
 
 static PROGRESS: AtomicU8 = AtomicU8::new(CANCELLABLE);
 
-const SIGINT: i32 = 2;
+/// Ctrl-C came after there was nothing to cancel any more, and before signals were queued.
+static TOO_LATE: AtomicBool = AtomicBool::new(false);
+
+/// Whether Ctrl-C came too late to cancel and too early for the queue.
+pub(crate) fn came_too_late() -> bool {
+    TOO_LATE.load(Ordering::SeqCst)
+}
+
+pub(crate) const SIGINT: i32 = 2;
 
 /// From here on Ctrl-C calls `farewell` and ends the program as SIGINT does, so that a calling
 /// shell script ends too. Does nothing where SIGINT is ignored.
@@ -23,6 +31,8 @@ pub(crate) fn on_ctrl_c(farewell: impl Fn() + Send + 'static) {
         if cancelled.is_ok() {
             farewell();
             signal::end_by(SIGINT);
+        } else {
+            TOO_LATE.store(true, Ordering::SeqCst);
         }
     };
     // The handler's thread takes no signal that is meant for this one.

@@ -1,7 +1,9 @@
 //! What `acquire` and `run` have in common: waiting, asking, forcing, and being refused.
 
+use std::time::{Duration, Instant};
+
 use onehold::signal::Alarm;
-use onehold::{Attempt, Blocked, Claim, Lock, Shown, Status, Wait};
+use onehold::{Attempt, Blocked, Claim, Kind, Lock, Shown, Status, Wait};
 use serde_json::json;
 
 use crate::args::{self, OnZombie, WaitLimit};
@@ -45,12 +47,16 @@ pub(crate) fn obtain<T>(
     attempt: impl Fn(&Claim, Wait<'_>) -> onehold::Result<Attempt<T>>,
 ) -> anyhow::Result<Attempt<T>> {
     let mut claim = claim(typed);
+    // What one is inside of does not end by waiting.
+    let hopeless = typed.wait.is_some()
+        && !session.claimant.enclosing.is_empty()
+        && session.is_inside(&lock.check(None)?);
     let alarm = match typed.wait {
-        Some(_) => Some(Alarm::new()?),
-        None => None,
+        Some(_) if !hopeless => Some(Alarm::new()?),
+        _ => None,
     };
     for _ in 0..MOST_QUESTIONS {
-        let blocked = match attempt(&claim, wait(session, typed, lock, alarm.as_ref()))? {
+        let blocked = match attempt(&claim, wait(session, typed, alarm.as_ref()))? {
             Attempt::Held(value) => return Ok(Attempt::Held(cancel::commit(value))),
             Attempt::Blocked(blocked) => blocked,
         };
@@ -63,37 +69,29 @@ pub(crate) fn obtain<T>(
     Ok(attempt(&claim, Wait::no())?)
 }
 
-fn wait<'a>(
-    session: &'a Session,
-    typed: &args::Claim,
-    lock: &Lock,
-    alarm: Option<&'a Alarm>,
-) -> Wait<'a> {
+fn wait<'a>(session: &'a Session, typed: &args::Claim, alarm: Option<&'a Alarm>) -> Wait<'a> {
     // Force does not wait for whom it may displace.
-    let wait = match typed.wait {
-        _ if typed.force => Wait::no(),
-        None => Wait::no(),
-        Some(WaitLimit::Forever) => Wait::forever(),
-        Some(WaitLimit::AtMost(limit)) => Wait::at_most(limit),
+    let (Some(limit), Some(alarm), false) = (typed.wait, alarm, typed.force) else {
+        return Wait::no();
     };
-    let Some(alarm) = alarm else {
-        return wait;
+    let wait = match limit {
+        WaitLimit::Forever => Wait::forever(),
+        WaitLimit::AtMost(limit) => Wait::at_most(limit),
     };
-    let name = lock.name().as_str().to_owned();
     wait.with_alarm(alarm).on_wait(move |status| {
-        say_goodbye_on_ctrl_c(session, &name);
+        say_goodbye_on_ctrl_c(session);
         if !session.everywhere.quiet && !session.everywhere.json {
             output::talk(&format!("onehold: waiting: {}", describe::sentence(status)));
         }
     })
 }
 
-fn say_goodbye_on_ctrl_c(session: &Session, name: &str) {
+fn say_goodbye_on_ctrl_c(session: &Session) {
     let session = session.clone();
-    let message = format!("cancelled, {} is not held", describe::quoted(name));
     let farewell = move || {
-        let outcome = Outcome::new(Exit::Signal(2), "failure", message.clone())
-            .failure("INTERRUPTED", json!({}));
+        let message = "cancelled: nothing was changed";
+        let outcome =
+            Outcome::new(Exit::Signal(2), "failure", message).failure("INTERRUPTED", json!({}));
         let _ = output::tell(&session, &outcome);
     };
     cancel::on_ctrl_c(farewell);
@@ -119,7 +117,7 @@ fn permission(session: &Session, typed: &args::Claim, status: &Status) -> Option
 
 /// Shows a lock and asks; no terminal is no.
 pub(crate) fn confirm(session: &Session, status: &Status, question: &str) -> bool {
-    say_goodbye_on_ctrl_c(session, &status.name);
+    say_goodbye_on_ctrl_c(session);
     let mut text = format!("onehold: {}\n", describe::sentence(status));
     for line in block(status, session.everywhere.verbose) {
         text.push_str(&line);
@@ -131,7 +129,7 @@ pub(crate) fn confirm(session: &Session, status: &Status, question: &str) -> boo
         Answer::Yes => true,
         Answer::No => false,
         Answer::Nobody => {
-            output::talk("onehold: no terminal to ask on: --yes answers");
+            output::talk("onehold: no terminal to ask on: --yes does it without asking");
             false
         }
     }
@@ -143,13 +141,16 @@ pub(crate) fn refused(session: &Session, typed: &args::Claim, blocked: Blocked) 
     let sentence = describe::sentence(&status);
     let conflict = |exit: Exit| typed.conflict_exit_code.map_or(exit, Exit::Code);
     let (exit, word, code, message) = match blocked.waited {
+        _ if status.is_takeable() => (Exit::Zombie, "zombie-detected", "ZOMBIE", sentence),
         Some(waited) => (
             conflict(Exit::TimedOut),
             "timeout",
             "TIMEOUT",
-            format!("waited {} in vain: {sentence}", describe::span(waited)),
+            format!(
+                "waited {} in vain: {sentence}",
+                humantime::format_duration(rounded(waited))
+            ),
         ),
-        None if status.is_takeable() => (Exit::Zombie, "zombie-detected", "ZOMBIE", sentence),
         None => (conflict(Exit::Locked), "blocked", "LOCKED", sentence),
     };
     let record = status.record.as_ref();
@@ -163,10 +164,11 @@ pub(crate) fn refused(session: &Session, typed: &args::Claim, blocked: Blocked) 
     });
     let mut outcome = Outcome::new(exit, word, message).failure(code, details);
     outcome.talk = block(&status, session.everywhere.verbose);
-    outcome
-        .talk
-        .push(format!("  store: {}", output::shown(&status.store)));
-    outcome.talk.push(next_step(session, &status));
+    let waited = code == "TIMEOUT";
+    outcome.talk.extend([
+        output::store_line(&status),
+        next_step(session, &status, waited),
+    ]);
     outcome.lock(status)
 }
 
@@ -180,23 +182,61 @@ pub(crate) fn displaced(status: &Status) -> Option<String> {
         )),
         State::Held | State::Overdue => Some(format!(
             "onehold: taken by force: {}",
-            describe::sentence(status)
+            describe::past(status)
         )),
         State::Free | State::NotALock => None,
     }
 }
 
-/// After a living `run` was displaced its command gets the time to end that its wrapper gives it.
-pub(crate) fn wait_for_displaced(status: &Status) -> Option<String> {
-    const PATIENCE: std::time::Duration = std::time::Duration::from_secs(12);
-    if status.wait_for_command(PATIENCE) {
+/// Seconds, or milliseconds of less than one.
+fn rounded(duration: Duration) -> Duration {
+    if duration.as_secs() > 0 {
+        Duration::from_secs(duration.as_secs())
+    } else {
+        Duration::from_millis(u64::try_from(duration.as_millis()).unwrap_or(0))
+    }
+}
+
+/// How long the command of a displaced `run` may take to end: what its wrapper gives it, and a
+/// little to notice.
+const PATIENCE: Duration = Duration::from_secs(12);
+
+/// Waits until the command of a displaced `run` has ended, unless `impatient` says to go on; the
+/// warning that it has not.
+pub(crate) fn wait_for_displaced(
+    session: &Session,
+    status: &Status,
+    mut impatient: impl FnMut() -> bool,
+) -> Option<String> {
+    const LOOK_EVERY: Duration = Duration::from_millis(200);
+    let record = status.record.as_ref()?;
+    let pid = status.verdict.pid?;
+    if status.verdict.pid_alive != Some(true) {
         return None;
     }
-    let pid = status.verdict.pid.map_or(0, onehold::Pid::get);
-    let command = status
-        .record
-        .as_ref()
-        .map(|record| record.command.as_slice())
-        .unwrap_or_default();
-    Some(format!("{} still runs", describe::process(pid, command)))
+    let process = describe::process(pid.get(), &record.command);
+    // Nobody watches over these.
+    if record.kind != Kind::Run || record.exec {
+        return Some(format!("{process} is not told, and runs on"));
+    }
+    if status.wait_for_command(Duration::ZERO) {
+        return None;
+    }
+    if !session.everywhere.quiet && !session.everywhere.json {
+        output::talk(&format!(
+            "onehold: waiting up to {} for {process} to end",
+            describe::span(PATIENCE)
+        ));
+    }
+    let deadline = Instant::now() + PATIENCE;
+    while !impatient() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if status.wait_for_command(left.min(LOOK_EVERY)) {
+            return None;
+        }
+        if left.is_zero() {
+            break;
+        }
+    }
+    Some(format!("{process} still runs"))
 }

@@ -11,17 +11,22 @@ use onehold::{Doubt, Kind, Proof, Reason, Record, State, Status};
 pub(crate) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for char in text.chars() {
-        let hidden = matches!(
-            char,
-            '\u{200B}'..='\u{200F}' | '\u{202A}'..='\u{202E}' | '\u{2060}'..='\u{206F}' | '\u{FEFF}'
-        );
-        if char.is_control() || hidden {
+        if is_unfit_for_terminals(char) {
             escaped.extend(char.escape_unicode());
         } else {
             escaped.push(char);
         }
     }
     escaped
+}
+
+pub(crate) fn is_unfit_for_terminals(char: char) -> bool {
+    let hidden = matches!(
+        char,
+        '\u{061C}' | '\u{200B}'..='\u{200F}' | '\u{202A}'..='\u{202E}'
+            | '\u{2060}'..='\u{206F}' | '\u{FEFF}' | '\u{E0000}'..='\u{E007F}'
+    );
+    char.is_control() || hidden
 }
 
 /// Name in backquotes, as in all messages.
@@ -31,6 +36,15 @@ pub(crate) fn quoted(name: &str) -> String {
 
 /// "`backup` is held by process 4242 (backup.sh) on db1, since 02:00:07 (3h 12m ago): "nightly""
 pub(crate) fn sentence(status: &Status) -> String {
+    tell(status, false)
+}
+
+/// The same of a hold that has just been ended.
+pub(crate) fn past(status: &Status) -> String {
+    tell(status, true)
+}
+
+fn tell(status: &Status, is_over: bool) -> String {
     let name = quoted(&status.name);
     let verdict = &status.verdict;
     let Some(record) = &status.record else {
@@ -38,7 +52,7 @@ pub(crate) fn sentence(status: &Status) -> String {
             Reason::NoFile | Reason::Finished => format!("{name} is free"),
             Reason::UnknownVersion => {
                 format!(
-                    "{name} is held by a later version of onehold, whose record this one cannot read"
+                    "{name} is held by another version of onehold, whose record this one cannot read"
                 )
             }
             Reason::InTheMaking => format!("{name} may be held: its lock file is not complete yet"),
@@ -51,6 +65,7 @@ pub(crate) fn sentence(status: &Status) -> String {
         return format!("{name} is free");
     }
     let mut text = match verdict.state {
+        _ if is_over => format!("{name} was held by {}", holder(status, record)),
         State::Zombie => format!("{name} was held by {}", holder(status, record)),
         _ => match verdict.reason {
             Reason::Unproven(_) => format!("{name} may be held by {}", holder(status, record)),

@@ -57,8 +57,8 @@ pub(crate) fn examples(verb: &str) -> &'static [Example] {
                 "wait for at most five minutes, and say why",
             ),
             (
-                "onehold run -E 0 -- /usr/local/bin/sync-mail",
-                "in a crontab: the name follows from the command, and a run that is still going on is no failure",
+                "onehold run -q -E 0 -- /usr/local/bin/sync-mail",
+                "in a crontab: the name follows from the command, and a run that is still going on is no failure and no mail",
             ),
         ],
         "acquire" => &[
@@ -117,3 +117,23 @@ pub(crate) fn examples(verb: &str) -> &'static [Example] {
         ],
     }
 }
+
+/// Chapters of the tool's own page: a title and its paragraphs.
+pub(crate) const CHAPTERS: &[(&str, &[&str])] = &[
+    (
+        "HOW IT DECIDES",
+        &[
+            "A holder is alive if it keeps the kernel lock (flock(2)) on its lock file, or if the recorded process is there with the recorded start, in ticks since boot. It is dead if no process has its pid, if the process that has it started at another time, or if the machine has started anew. Not being allowed to signal a process, not seeing it in /proc, and a host name are no proof of anything.",
+            "Where neither life nor death can be proved (a process in another pid namespace, on another host, under another boot id in a container), the hold counts for its maximum age, 24 h unless told otherwise, from its last sign of life. A living holder is never displaced by a clock; older than its maximum age it is only reported as overdue.",
+            "A lock file that is empty or broken and has not changed for 10 s is a zombie. A file that is no lock file is never replaced or removed by any verb. A record of a later version is held until it is broken.",
+        ],
+    ),
+    (
+        "LIMITS",
+        &[
+            "Locks are advisory. On NFS, FUSE and other filesystems that can be changed from elsewhere, onehold creates and releases its own locks but takes none over: that is for a person, with onehold break. With run --close, a killed wrapper and a command in another pid namespace, the hold is believed for its maximum age. No order among those who wait is promised.",
+            "A path lock keeps nothing beside its file, so its hold numbers follow the clock alone: they grow as long as the clock is not put back. Numbers of a store grow whatever the clock does.",
+            "Do not share one path with flock(1): it locks files that it does not read, and onehold refuses files that are not lock files.",
+        ],
+    ),
+];

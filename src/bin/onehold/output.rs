@@ -6,11 +6,13 @@ use std::path::Path;
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
-use onehold::{Error, Status};
+use onehold::{Claimant, Error, Status};
+use serde_json::Value;
 use unicode_width::UnicodeWidthStr;
 
 use crate::args::Color;
 use crate::describe;
+use crate::exit::Exit;
 use crate::report::{Outcome, object};
 use crate::session::Session;
 
@@ -30,7 +32,13 @@ pub(crate) fn tell(session: &Session, outcome: &Outcome) -> io::Result<()> {
     if everywhere.json {
         let line = object(session.verb, outcome, &session.claimant);
         if session.verb == "run" {
-            talk(&line);
+            // The command may have left a line unfinished.
+            let start = if outcome.command_exit_code.is_some() {
+                "\n"
+            } else {
+                ""
+            };
+            talk(&format!("{start}{line}"));
             return Ok(());
         }
         return data(&line);
@@ -102,8 +110,7 @@ pub(crate) fn hint(error: &Error) -> Option<String> {
             "  pass --pid for a process that should hold it, or --ttl for a time".to_owned()
         }
         Error::NotALock { .. } => {
-            "  it was left as it is; onehold never replaces or removes what is no lock file"
-                .to_owned()
+            "  it was left as it is; choose another name for the lock".to_owned()
         }
         Error::GuardBusy { pid: Some(pid), .. } => {
             format!("  process {pid} may be stopped: look at it with `ps {pid}`")
@@ -147,31 +154,68 @@ pub(crate) fn block(status: &Status, verbose: bool) -> Vec<String> {
 }
 
 /// What to do about a lock that was refused.
-pub(crate) fn next_step(session: &Session, status: &Status) -> String {
-    let break_it = command_line(session, "break", &status.name);
-    if status.is_takeable() {
+pub(crate) fn next_step(session: &Session, status: &Status, waited: bool) -> String {
+    let break_it = command_line(session, "break", status);
+    if status.is_takeable() && matches!(session.verb, "acquire" | "run") {
         return format!("  take it over with --on-zombie take, or remove it with `{break_it}`");
     }
     if status.verdict.is_zombie() && !status.settles {
         return format!("  this filesystem cannot settle who takes it: `{break_it}`");
     }
-    match session.verb {
-        "acquire" | "run" => {
+    if session.is_inside(status) {
+        return "  you are inside this hold, which ends after you: see run --reentrant".to_owned();
+    }
+    match (session.verb, waited) {
+        ("acquire" | "run", true) => {
+            format!("  wait longer with --wait, or take it with `{break_it}`")
+        }
+        ("acquire" | "run", false) => {
             format!("  wait for it with --wait, or take it with `{break_it}`")
+        }
+        _ if status.verdict.state == onehold::State::Zombie => format!(
+            "  remove it with `{}` or `{break_it}`",
+            if session.is_default_store {
+                "onehold cleanup".to_owned()
+            } else {
+                format!(
+                    "onehold --dir {} cleanup",
+                    shell_quoted(&shown(session.store.path()))
+                )
+            }
+        ),
+        ("release" | "renew", _) => {
+            format!("  give its --hold or --owner, or take it with `{break_it}`")
         }
         _ => format!("  take it with `{break_it}`"),
     }
 }
 
-/// A command that works when pasted.
-pub(crate) fn command_line(session: &Session, verb: &str, name: &str) -> String {
-    let store = match &session.everywhere.dir {
-        Some(dir) if !name.starts_with(['/', '.']) => {
-            format!("--dir {} ", shell_quoted(&dir.to_string_lossy()))
-        }
-        _ => String::new(),
+/// A command that works when pasted, wherever that is.
+pub(crate) fn command_line(session: &Session, verb: &str, status: &Status) -> String {
+    let is_path = status.name.starts_with('/')
+        || status.name.starts_with("./")
+        || status.name.starts_with("../");
+    let name = if is_path {
+        status.path.to_string_lossy().into_owned()
+    } else {
+        status.name.clone()
     };
-    describe::escape(&format!("onehold {store}{verb} {}", shell_quoted(name)))
+    let mut words = vec!["onehold".to_owned()];
+    if !is_path && !session.is_default_store {
+        let store = session.store.path().to_string_lossy();
+        words.extend(["--dir".to_owned(), shell_quoted(&store)]);
+    }
+    words.push(verb.to_owned());
+    if name.starts_with('-') {
+        words.push("--".to_owned());
+    }
+    words.push(shell_quoted(&name));
+    describe::escape(&words.join(" "))
+}
+
+/// Where a refusal was found.
+pub(crate) fn store_line(status: &Status) -> String {
+    format!("  store: {}", shown(&status.store))
 }
 
 /// A path in a message.
@@ -226,11 +270,13 @@ pub(crate) fn table<const N: usize>(header: [&str; N], rows: &[(&Status, [String
     lines.join("\n")
 }
 
-/// The object of a command line that makes no sense.
-pub(crate) fn usage(on_stderr: bool, object: &str) {
-    if on_stderr {
-        talk(object);
+/// The object of a failure before there is anything to say of a lock.
+pub(crate) fn bare_failure(verb: &str, code: &'static str, message: &str) {
+    let outcome = Outcome::new(Exit::Failed, "failure", message).failure(code, Value::Null);
+    let line = object(verb, &outcome, &Claimant::default());
+    if verb == "run" {
+        talk(&line);
     } else {
-        let _ = data(object);
+        let _ = data(&line);
     }
 }

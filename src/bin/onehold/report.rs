@@ -1,5 +1,7 @@
 //! The JSON object, and what a command came to.
 
+use std::fmt::Write as _;
+
 use chrono::{DateTime, Utc};
 use onehold::{Claimant, Kind, Reason, State, Status};
 use serde::Serialize;
@@ -83,6 +85,15 @@ impl Outcome {
     }
 }
 
+impl Outcome {
+    /// Something of what was asked for could not be done; what, is in the warnings.
+    pub(crate) fn incomplete(mut self) -> Self {
+        self.exit = Exit::Failed;
+        self.message.push_str(", and not all could be");
+        self.failure("INCOMPLETE", Value::Null)
+    }
+}
+
 #[derive(Serialize)]
 struct Object<'a> {
     success: bool,
@@ -134,7 +145,22 @@ pub(crate) fn object(command: &str, outcome: &Outcome, claimant: &Claimant) -> S
         }),
     };
     // Strings, numbers and maps with string keys: there is nothing in it that could fail.
-    serde_json::to_string(&object).unwrap_or_default()
+    escape(&serde_json::to_string(&object).unwrap_or_default())
+}
+
+/// The same JSON, fit for a terminal: serde escapes only what JSON demands.
+fn escape(json: &str) -> String {
+    let mut escaped = String::with_capacity(json.len());
+    for char in json.chars() {
+        if describe::is_unfit_for_terminals(char) {
+            for unit in char.encode_utf16(&mut [0; 2]) {
+                let _ = write!(escaped, "\\u{unit:04x}");
+            }
+        } else {
+            escaped.push(char);
+        }
+    }
+    escaped
 }
 
 /// One lock. What is unknown is null; the keys are always the same.

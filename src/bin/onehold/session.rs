@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Context;
-use onehold::{Claimant, Lock, LockName, Store};
+use onehold::{Claimant, Lock, LockName, State, Status, Store};
 
 use crate::args::Everywhere;
 
@@ -13,6 +13,8 @@ pub(crate) struct Session {
     pub(crate) verb: &'static str,
     pub(crate) everywhere: Everywhere,
     pub(crate) store: Store,
+    /// The store that every call without further word uses.
+    pub(crate) is_default_store: bool,
     /// What the caller says about himself, for `mine`, release and renew.
     pub(crate) claimant: Claimant,
 }
@@ -26,14 +28,25 @@ impl Session {
         everywhere: Everywhere,
         mut claimant: Claimant,
     ) -> anyhow::Result<Self> {
-        let store = Store::at(store_directory(&everywhere)?);
+        let (directory, is_default_store) = store_directory(&everywhere)?;
+        let store = Store::at(directory);
         claimant.enclosing = enclosing_holds();
         Ok(Self {
             verb,
             everywhere,
             store,
+            is_default_store,
             claimant,
         })
+    }
+
+    /// Whether this call runs inside the hold of `status`, which then ends only after it.
+    pub(crate) fn is_inside(&self, status: &Status) -> bool {
+        let in_force = matches!(status.verdict.state, State::Held | State::Overdue);
+        in_force
+            && status
+                .hold()
+                .is_some_and(|hold| self.claimant.enclosing.contains(&hold))
     }
 
     pub(crate) fn lock(&self, name: LockName) -> onehold::Result<Lock> {
@@ -41,18 +54,18 @@ impl Session {
     }
 }
 
-fn store_directory(everywhere: &Everywhere) -> anyhow::Result<PathBuf> {
+fn store_directory(everywhere: &Everywhere) -> anyhow::Result<(PathBuf, bool)> {
     if let Some(dir) = &everywhere.dir {
-        return Ok(dir.clone());
+        return Ok((dir.clone(), false));
     }
     if let Some(dir) = std::env::var_os("ONEHOLD_DIR").filter(|dir| !dir.is_empty()) {
-        return Ok(dir.into());
+        return Ok((dir.into(), false));
     }
     // Asks the user database where HOME is not set, as under some supervisors.
     let home = std::env::home_dir()
         .filter(|home| home.is_absolute())
         .context("cannot find the home directory: pass --dir")?;
-    Ok(home.join(".local/state/onehold"))
+    Ok((home.join(".local/state/onehold"), true))
 }
 
 fn enclosing_holds() -> Vec<u64> {

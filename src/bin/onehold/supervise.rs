@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use onehold::signal::{self, Received, SignalQueue};
-use onehold::{Ended, Hold};
+use onehold::{Ended, Hold, LockName, Status};
 use serde_json::json;
 
 use crate::args::OnLost;
-use crate::commands::{Carried, Told, failed};
+use crate::cancel::{self, SIGINT};
+use crate::commands::{Told, failed};
 use crate::describe;
 use crate::exit::Exit;
 use crate::output;
@@ -25,7 +26,6 @@ const GRACE: Duration = Duration::from_secs(10);
 
 // signal(7): the same numbers on every Linux for these.
 const SIGHUP: i32 = 1;
-const SIGINT: i32 = 2;
 const SIGQUIT: i32 = 3;
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
@@ -42,14 +42,23 @@ pub(crate) fn supervise(
     command: &mut Command,
     queue: &SignalQueue,
     on_lost: OnLost,
-) -> Carried {
+) -> Told {
+    // There is no command yet that a terminal or a process could have meant.
+    let early = queue
+        .take_ending()
+        .or_else(|| cancel::came_too_late().then_some(SIGINT));
+    if let Some(signal) = early {
+        drop(hold);
+        signal::end_by(signal);
+        return Told::Already(Exit::Signal(u8::try_from(signal).unwrap_or(u8::MAX)));
+    }
     queue.spare(command);
     let child = match hold.spawn(command) {
         Ok(child) => child,
         Err(error) => {
             let outcome = failed(session, &error.into());
             drop(hold);
-            return Ok(outcome.into());
+            return outcome.into();
         }
     };
     let mut supervisor = Supervisor {
@@ -60,8 +69,8 @@ pub(crate) fn supervise(
         lost: None,
         interrupted: false,
     };
-    let status = supervisor.wait(queue)?;
-    Ok(supervisor.finish(status))
+    let status = supervisor.wait(queue);
+    supervisor.finish(status)
 }
 
 struct Supervisor<'a> {
@@ -76,21 +85,24 @@ struct Supervisor<'a> {
 }
 
 impl Supervisor<'_> {
-    fn wait(&mut self, queue: &SignalQueue) -> anyhow::Result<ExitStatus> {
+    /// Never returns before the command has ended: the hold is given back then. `None`: how it
+    /// ended cannot be told.
+    fn wait(&mut self, queue: &SignalQueue) -> Option<ExitStatus> {
         let mut next_look = Instant::now() + LOOK_EVERY;
         loop {
-            if let Some(status) = self
-                .child
-                .try_wait()
-                .context("cannot wait for the command")?
-            {
-                return Ok(status);
+            match self.child.try_wait() {
+                Ok(Some(status)) => return Some(status),
+                Ok(None) => {}
+                // Somebody else has waited for it.
+                Err(_) => return self.child.wait().ok(),
             }
             let until_look = next_look.saturating_duration_since(Instant::now());
             let pause = until_look.min(self.hold.renewal_due_in());
-            let received = queue.next(Some(pause)).context("cannot wait for signals")?;
-            if let Some(received) = received {
-                self.pass_on(received);
+            match queue.next(Some(pause)) {
+                Ok(Some(received)) => self.pass_on(received),
+                Ok(None) => {}
+                // Out of memory, perhaps; the command goes on, and so do we.
+                Err(_) => std::thread::sleep(Duration::from_millis(100)),
             }
             if Instant::now() >= next_look {
                 self.look();
@@ -124,6 +136,9 @@ impl Supervisor<'_> {
             }
             Some((since, false)) if self.on_lost == OnLost::Term && since.elapsed() >= GRACE => {
                 let _ = signal::send(&self.child, SIGKILL);
+                if !self.session.everywhere.json {
+                    output::talk("onehold: the command did not end: KILL");
+                }
                 self.lost = Some((since, true));
             }
             Some(_) => {}
@@ -135,12 +150,15 @@ impl Supervisor<'_> {
         let consequence = match self.on_lost {
             OnLost::Term => {
                 let _ = signal::send(&self.child, SIGTERM);
-                "ending the command"
+                "ending it: TERM now, KILL in 10 s"
             }
-            OnLost::Warn => "the command runs on",
+            OnLost::Warn => "it runs on",
         };
         if !self.session.everywhere.json {
             output::talk(&format!("onehold: {}; {consequence}", self.loss()));
+            if let Some(now) = self.now() {
+                output::talk(&format!("  now: {}", describe::sentence(&now)));
+            }
         }
     }
 
@@ -151,6 +169,12 @@ impl Supervisor<'_> {
         )
     }
 
+    /// What stands in the hold's place.
+    fn now(&self) -> Option<Status> {
+        let name = LockName::new(&self.hold.record().name).ok()?;
+        self.session.lock(name).ok()?.check(None).ok()
+    }
+
     fn renew(&mut self) {
         if self.lost.is_none() && self.hold.renewal_due_in().is_zero() {
             // It will be tried again; until then the hold only looks older than it is.
@@ -158,9 +182,14 @@ impl Supervisor<'_> {
         }
     }
 
-    fn finish(self, status: ExitStatus) -> Told {
+    fn finish(self, status: Option<ExitStatus>) -> Told {
         let name = describe::quoted(&self.hold.record().name);
         let loss = self.loss();
+        let now = if self.session.everywhere.json {
+            self.now()
+        } else {
+            None
+        };
         let mut warnings: Vec<String> = self.hold.warnings().iter().map(output::chain).collect();
         let number = self.hold.number();
         let was_lost = match (self.lost, self.hold.release()) {
@@ -193,7 +222,11 @@ impl Supervisor<'_> {
         outcome.warnings = warnings;
         outcome.hold = Some(number);
         outcome.command_exit_code = Some(command_exit.code());
-        if self.interrupted && status.signal() == Some(SIGINT) && !was_lost {
+        if was_lost {
+            outcome.lock = now.map(Box::new);
+        }
+        let died_of = status.and_then(|status| status.signal());
+        if self.interrupted && died_of == Some(SIGINT) && !was_lost {
             let _ = output::tell(self.session, &outcome);
             // A shell goes on with its script after a child that only exits with 130.
             signal::end_by(SIGINT);
@@ -210,18 +243,18 @@ fn is_for_the_command(signal: i32) -> bool {
     [SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2].contains(&signal)
 }
 
-fn exit_of(status: ExitStatus) -> Exit {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => Exit::Code(u8::try_from(code).unwrap_or(u8::MAX)),
-        (None, Some(signal)) => Exit::Signal(u8::try_from(signal).unwrap_or(u8::MAX)),
-        (None, None) => Exit::RunFailed,
+fn exit_of(status: Option<ExitStatus>) -> Exit {
+    match status.map(|status| (status.code(), status.signal())) {
+        Some((Some(code), _)) => Exit::Code(u8::try_from(code).unwrap_or(u8::MAX)),
+        Some((None, Some(signal))) => Exit::Signal(u8::try_from(signal).unwrap_or(u8::MAX)),
+        _ => Exit::RunFailed,
     }
 }
 
-fn in_words(status: ExitStatus) -> String {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => format!("returned {code}"),
-        (None, Some(signal)) => format!("died of signal {signal}"),
-        (None, None) => "ended".to_owned(),
+fn in_words(status: Option<ExitStatus>) -> String {
+    match status.map(|status| (status.code(), status.signal())) {
+        Some((Some(code), _)) => format!("returned {code}"),
+        Some((None, Some(signal))) => format!("died of signal {signal}"),
+        _ => "ended, and nobody can tell how".to_owned(),
     }
 }

@@ -5,11 +5,10 @@ use std::fmt::Write as _;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser};
-use serde_json::json;
 
 use crate::args::Cli;
 use crate::exit::{Exit, TABLE};
-use crate::manual::{ENVIRONMENT, FILES, examples};
+use crate::manual::{CHAPTERS, ENVIRONMENT, FILES, examples};
 use crate::output;
 
 /// Parses the program's arguments; help, version and complaints are printed here.
@@ -44,13 +43,24 @@ pub(crate) fn documented() -> clap::Command {
         );
         command = command.mut_subcommand(name, |verb| verb.after_long_help(text));
     }
+    let mut chapters = String::new();
+    for (title, paragraphs) in CHAPTERS {
+        let paragraphs = paragraphs.join("\n\n  ");
+        let _ = write!(chapters, "{}:\n  {paragraphs}\n\n", sentence_case(title));
+    }
     command.after_long_help(format!(
-        "{}\n\n{}\n\n{}\n\n{}",
+        "{chapters}{}\n\n{}\n\n{}\n\n{}",
         section("Examples", examples("")),
         section("Exit status", &TABLE),
         section("Environment", &ENVIRONMENT),
         section("Files", &FILES),
     ))
+}
+
+fn sentence_case(title: &str) -> String {
+    let mut chars = title.chars();
+    let first = chars.next().map(String::from).unwrap_or_default();
+    first + &chars.as_str().to_lowercase()
 }
 
 fn section(title: &str, rows: &[(&str, &str)]) -> String {
@@ -84,25 +94,34 @@ fn complain(error: &clap::Error) -> Exit {
         return Exit::Usage;
     }
     let whole = error.render().to_string();
+    // Up to the blank line before tips and usage.
     let message = whole
-        .lines()
+        .split("\n\n")
         .next()
         .unwrap_or_default()
-        .trim_start_matches("error: ");
-    let verb = Cli::command()
-        .get_subcommands()
-        .map(|verb| verb.get_name().to_owned())
-        .find(|name| typed.iter().any(|word| word == name.as_str()));
-    let object = json!({
-        "success": false,
-        "command": verb,
-        "status": "failure",
-        "lock": null,
-        "locks": [],
-        "message": message,
-        "errors": [message],
-        "error": { "code": "USAGE", "message": message, "details": {} },
-    });
-    output::usage(verb.as_deref() == Some("run"), &object.to_string());
+        .trim_start_matches("error: ")
+        .lines()
+        .map(str::trim)
+        .collect::<Vec<_>>()
+        .join(" ");
+    let verb = verb_of(&typed);
+    output::bare_failure(verb.as_deref().unwrap_or_default(), "USAGE", &message);
     Exit::Usage
+}
+
+/// The verb among words that do not parse: the first that is no option, nor the value of one that
+/// can stand before the verb.
+fn verb_of(typed: &[OsString]) -> Option<String> {
+    let mut words = typed.iter();
+    while let Some(word) = words.next() {
+        let word = word.to_str()?;
+        if word == "--dir" || word == "--color" {
+            words.next();
+        } else if !word.starts_with('-') {
+            return Cli::command()
+                .find_subcommand(word)
+                .map(|_| word.to_owned());
+        }
+    }
+    None
 }

@@ -28,7 +28,6 @@ pub(crate) struct FileFacts {
     pub(crate) id: FileId,
     pub(crate) size: u64,
     pub(crate) modified: SystemTime,
-    pub(crate) links: u64,
 }
 
 /// What stands under a name.
@@ -107,6 +106,11 @@ impl Directory {
             Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR | Errno::BUSY) => Ok(false),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Makes names that were given or taken away survive power loss.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        Ok(rustix::fs::fsync(&self.fd)?)
     }
 
     pub(crate) fn id(&self) -> io::Result<FileId> {
@@ -279,6 +283,15 @@ const RECORD_MODE: Mode = Mode::RUSR
     .union(Mode::RGRP)
     .union(Mode::ROTH);
 
+/// Whether `path` leads to an open file, not following a symlink in its last place.
+pub(crate) fn leads_to(path: &Path, file: &File) -> io::Result<bool> {
+    match statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(named) => Ok(id_of(&named) == id_of(&fstat(file)?)),
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// The identity of the directory at `path`, following symlinks.
 pub(crate) fn id_of_path(path: &Path) -> io::Result<FileId> {
     Ok(id_of(&statat(CWD, path, AtFlags::empty())?))
@@ -310,7 +323,17 @@ pub(crate) fn record_is_locked(file: &File) -> io::Result<bool> {
 /// The same open file under a descriptor of at least 100, out of the way of scripts, which use
 /// 3 to 9.
 pub(crate) fn move_out_of_the_way(file: File) -> io::Result<File> {
-    Ok(File::from(fcntl_dupfd_cloexec(file, 100)?))
+    match fcntl_dupfd_cloexec(&file, 100) {
+        Ok(moved) => Ok(File::from(moved)),
+        // The process may not have so many.
+        Err(Errno::INVAL) => Ok(file),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What the system says of a name that is not there.
+pub(crate) fn not_found() -> io::Error {
+    Errno::NOENT.into()
 }
 
 /// Which process keeps the lock on a directory, from `/proc/locks` (proc(5)).
@@ -386,7 +409,6 @@ fn facts_of(stat: &Stat) -> FileFacts {
         size: u64::try_from(stat.st_size).unwrap_or(0),
         // A time before 1970 is as old as can be.
         modified: modified.unwrap_or(SystemTime::UNIX_EPOCH),
-        links: stat.st_nlink,
     }
 }
 

@@ -4,4 +4,6 @@ pub(crate) mod directory;
 pub(crate) mod process;
 pub(crate) mod signal;
 pub(crate) mod spawn;
+#[cfg(feature = "cli")]
+pub(crate) mod stdio;
 pub(crate) mod wait;

@@ -41,6 +41,11 @@ pub(crate) fn own_pid() -> Pid {
     Pid::of_self()
 }
 
+/// The user on whose behalf the calling process acts.
+pub(crate) fn own_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
 /// Whether a process with this pid is running, in the caller's pid namespace. Sends no signal.
 pub(crate) fn presence(pid: Pid) -> Presence {
     let Some(raw) = rustix::process::Pid::from_raw(pid.as_raw()) else {

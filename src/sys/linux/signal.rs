@@ -119,6 +119,25 @@ impl SignalQueue {
         }
     }
 
+    /// Whether a signal that ends a process is waiting in the queue. Takes none.
+    #[must_use]
+    pub fn is_ending(&self) -> bool {
+        pending().is_some()
+    }
+
+    /// Takes the first signal that ends a process out of the queue: for a supervisor that has not
+    /// started its command yet, and so is meant itself.
+    #[must_use]
+    pub fn take_ending(&self) -> Option<i32> {
+        let signal = pending()?;
+        while let Ok(Some(received)) = self.take() {
+            if received.signal == signal {
+                break;
+            }
+        }
+        Some(signal)
+    }
+
     /// The next signal, or `None` when `timeout` has passed without one (`None`: no limit).
     ///
     /// # Errors
@@ -284,6 +303,21 @@ pub fn without_signals<T>(start: impl FnOnce() -> T) -> io::Result<T> {
     let value = start();
     change_mask(libc::SIG_SETMASK, &before)?;
     Ok(value)
+}
+
+/// A signal that waits to end this process.
+fn pending() -> Option<i32> {
+    let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: the kernel fills the set; sigismember reads it.
+    unsafe {
+        if libc::sigpending(set.as_mut_ptr()) != 0 {
+            return None;
+        }
+        let set = set.assume_init();
+        [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT]
+            .into_iter()
+            .find(|signal| libc::sigismember(&raw const set, *signal) == 1)
+    }
 }
 
 fn is_ignored(signal: i32) -> bool {

@@ -1,25 +1,23 @@
 //! Starting a command that inherits the lock and is on record before it runs.
 
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
-use rustix::fs::{AtFlags, fstat, statat};
+use rustix::fs::{AtFlags, CWD, fstat, statat};
 use rustix::io::{Errno, FdFlags, fcntl_setfd, pwrite};
 
-use super::directory::Directory;
 use crate::record::{LINE_WIDTH, command_line_prefix};
 
 /// What the child does between fork and exec. Everything is laid out before, because only
 /// async-signal-safe calls are allowed there (signal-safety(7)).
 struct BeforeExec {
     record: RawFd,
-    directory: RawFd,
-    name: std::ffi::CString,
+    path: std::ffi::CString,
     offset: u64,
     inherit: bool,
 }
@@ -30,20 +28,18 @@ pub(crate) const NOT_RECORDED: i32 = libc::ENOTRECOVERABLE;
 pub(crate) const HOLD_LOST: i32 = libc::ESTALE;
 
 /// Makes `command`'s child write its pid at `offset` of the record, make sure that the record is
-/// still the one in force, and keep the descriptor if `inherit`. The caller keeps `record` and
-/// `directory` open until the child has been started.
+/// still the one that `path`, which is absolute, leads to, and keep the descriptor if `inherit`.
+/// The caller keeps `record` open until the child has been started.
 pub(crate) fn record_before_exec(
     command: &mut Command,
     record: &File,
-    directory: &Directory,
-    name: &OsStr,
+    path: &Path,
     offset: u64,
     inherit: bool,
 ) -> io::Result<()> {
     let before = BeforeExec {
         record: record.as_raw_fd(),
-        directory: directory.as_raw_fd(),
-        name: std::ffi::CString::new(name.as_bytes())?,
+        path: std::ffi::CString::new(path.as_os_str().as_bytes())?,
         offset,
         inherit,
     };
@@ -65,14 +61,9 @@ pub(crate) fn exec_keeping(command: &mut Command, record: &File) -> io::Error {
 
 impl BeforeExec {
     fn run(&self) -> io::Result<()> {
-        // SAFETY: the parent keeps both open until exec has happened or failed, and we are a fork
-        // of it.
-        let (record, directory) = unsafe {
-            (
-                BorrowedFd::borrow_raw(self.record),
-                BorrowedFd::borrow_raw(self.directory),
-            )
-        };
+        // SAFETY: the parent keeps it open until exec has happened or failed, and we are a fork of
+        // it.
+        let record = unsafe { BorrowedFd::borrow_raw(self.record) };
         let line = line_for(std::process::id());
         match pwrite(record, &line, self.offset) {
             Ok(written) if written == line.len() => {}
@@ -83,10 +74,10 @@ impl BeforeExec {
         // he saw the line and gave the name back, or we see here that the name is gone.
         let lost = match (
             fstat(record),
-            statat(directory, &*self.name, AtFlags::SYMLINK_NOFOLLOW),
+            statat(CWD, &*self.path, AtFlags::SYMLINK_NOFOLLOW),
         ) {
             (Ok(ours), Ok(named)) => ours.st_ino != named.st_ino || ours.st_dev != named.st_dev,
-            (Ok(_), Err(Errno::NOENT)) => true,
+            (Ok(_), Err(Errno::NOENT | Errno::NOTDIR)) => true,
             _ => return Err(io::Error::from_raw_os_error(NOT_RECORDED)),
         };
         if lost {

@@ -1,5 +1,7 @@
 //! `acquire`: hold on behalf of a process, or for a time.
 
+use chrono::{TimeDelta, Utc};
+use onehold::stdio::stdout_was_closed;
 use onehold::{Acquired, Attempt, Detached, Holder, Status};
 
 use crate::args;
@@ -33,33 +35,52 @@ fn hand_over(session: &Session, lock: &onehold::Lock, detached: Detached) -> Car
     let record = detached.record();
     let name = describe::quoted(lock.name().as_str());
     let follows = match detached.holder() {
-        Holder::Process(process) => {
-            format!(
-                "for {}",
-                describe::process(process.pid.get(), &record.command)
-            )
+        Holder::Process(process) => describe::process(process.pid.get(), &record.command),
+        Holder::Lease => {
+            let ttl = record.ttl().unwrap_or_default();
+            match TimeDelta::from_std(ttl)
+                .ok()
+                .and_then(|ttl| Utc::now().checked_add_signed(ttl))
+            {
+                Some(end) => format!(
+                    "{}, until {}",
+                    humantime::format_duration(ttl),
+                    describe::local(end)
+                ),
+                None => "ever".to_owned(),
+            }
         }
-        Holder::Lease => format!(
-            "for {}",
-            record
-                .ttl()
-                .map(|ttl| humantime::format_duration(ttl).to_string())
-                .unwrap_or_default()
-        ),
     };
-    let mut outcome = Outcome::new(Exit::Done, "acquired", format!("acquired {name} {follows}"))
-        .data(detached.number().to_string())
-        .talk(format!("onehold: {follows}"))
-        .warnings(detached.warnings());
+    let mut outcome = Outcome::new(
+        Exit::Done,
+        "acquired",
+        format!("{name} is held for {follows}"),
+    )
+    .data(detached.number().to_string())
+    .warnings(detached.warnings());
+    outcome.talk.push(format!("onehold: {}", outcome.message));
+    if session.everywhere.verbose {
+        outcome
+            .talk
+            .push(format!("  file: {}", output::shown(detached.path())));
+    }
     if let Some(was) = detached.displaced() {
         outcome.talk.extend(displaced(was));
-        outcome.warnings.extend(wait_for_displaced(was));
+        outcome
+            .warnings
+            .extend(wait_for_displaced(session, was, || false));
     }
     outcome.hold = Some(detached.number());
     if session.everywhere.json {
         outcome.lock = Some(Box::new(detached.status()?));
     }
-    if let Err(error) = output::tell(session, &outcome) {
+    // What is written to a closed stdout goes to /dev/null, where nobody finds it.
+    let told = if stdout_was_closed() {
+        Err(std::io::Error::other("it is closed"))
+    } else {
+        output::tell(session, &outcome)
+    };
+    if let Err(error) = told {
         // Dropping `detached` gives the lock back.
         drop(detached);
         output::talk(&format!(

@@ -6,9 +6,10 @@ use serde_json::json;
 use crate::args;
 use crate::claiming::{confirm, wait_for_displaced};
 use crate::commands::Carried;
+use crate::commands::release::not_yours;
 use crate::describe;
 use crate::exit::Exit;
-use crate::output::{self, block};
+use crate::output;
 use crate::report::Outcome;
 use crate::session::Session;
 
@@ -38,6 +39,7 @@ pub(crate) fn break_lock(session: &Session, lock: &Lock, hold: Option<u64>, yes:
         let text = format!("not broken: {}", describe::sentence(&status));
         let outcome = Outcome::new(Exit::Locked, "blocked", text)
             .failure("NOT_CONFIRMED", json!({ "hold": status.hold() }))
+            .talk(output::store_line(&status))
             .lock(Box::new(status));
         return Ok(outcome.into());
     }
@@ -45,15 +47,17 @@ pub(crate) fn break_lock(session: &Session, lock: &Lock, hold: Option<u64>, yes:
         Break::Done { was, warnings } => {
             let text = match was.verdict.state {
                 State::Zombie | State::Free => {
-                    format!("removed: {}", describe::sentence(&was))
+                    format!("removed what was left: {}", describe::past(&was))
                 }
-                _ => format!("broke the hold: {}", describe::sentence(&was)),
+                _ => format!("broken: {}", describe::past(&was)),
             };
             let mut outcome = Outcome::new(Exit::Done, "broken", text).warnings(&warnings);
             if !session.everywhere.quiet && !session.everywhere.json {
                 output::talk(&format!("onehold: {}", outcome.message));
             }
-            outcome.warnings.extend(wait_for_displaced(&was));
+            outcome
+                .warnings
+                .extend(wait_for_displaced(session, &was, || false));
             Ok(outcome.lock(was).into())
         }
         Break::Nothing => Ok(nothing(lock).into()),
@@ -70,9 +74,5 @@ fn nothing(lock: &Lock) -> Outcome {
 }
 
 fn another(session: &Session, status: Box<Status>) -> Outcome {
-    let text = format!("that is another hold: {}", describe::sentence(&status));
-    let mut outcome = Outcome::new(Exit::NotYours, "failure", text)
-        .failure("NOT_OWNER", json!({ "hold": status.hold() }));
-    outcome.talk = block(&status, session.everywhere.verbose);
-    outcome.lock(status)
+    not_yours(session, "that is another hold", status)
 }

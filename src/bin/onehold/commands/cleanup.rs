@@ -42,12 +42,12 @@ pub(crate) fn cleanup(session: &Session, typed: &args::Cleanup) -> Carried {
         outcome.warnings.push(format!(
             "left: {}: this filesystem cannot settle who takes it: `{}`",
             describe::sentence(status),
-            command_line(session, "break", &status.name)
+            command_line(session, "break", status)
         ));
     }
     outcome.warnings.extend(cleanup.errors.iter().map(chain));
     if !cleanup.errors.is_empty() {
-        outcome.exit = Exit::Failed;
+        outcome = outcome.incomplete();
     }
     outcome.locks = cleanup.removed;
     Ok(outcome.into())

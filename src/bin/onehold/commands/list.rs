@@ -26,7 +26,10 @@ pub(crate) fn list(session: &Session, typed: &args::List) -> Carried {
         ),
     );
     outcome.warnings = listing.errors.iter().map(chain).collect();
-    if session.everywhere.verbose {
+    if !listing.errors.is_empty() {
+        outcome = outcome.incomplete();
+    }
+    if session.everywhere.verbose || count == 0 {
         outcome.talk.push(format!("onehold: {}", outcome.message));
     }
     if !session.everywhere.json && count > 0 {
@@ -79,9 +82,19 @@ fn cells(lock: &Status) -> [String; 5] {
         lock.verdict.age.map(describe::span).unwrap_or_default(),
         record
             .and_then(|record| record.message.as_deref())
-            .map(describe::escape)
+            .map(short)
             .unwrap_or_default(),
     ]
+}
+
+/// A message may be a kilobyte; a line of a table is not.
+fn short(message: &str) -> String {
+    const WIDTH: usize = 50;
+    let text = describe::escape(message);
+    if text.chars().count() <= WIDTH {
+        return text;
+    }
+    text.chars().take(WIDTH - 1).chain(['…']).collect()
 }
 
 /// What the living holders are running now, which need not be what they ran when they wrote their

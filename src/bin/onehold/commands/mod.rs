@@ -9,6 +9,8 @@ mod release;
 mod renew;
 mod run;
 
+use std::io::ErrorKind;
+
 use onehold::{Claimant, Error};
 use serde_json::json;
 
@@ -22,12 +24,10 @@ use crate::session::Session;
 pub(crate) fn run(cli: Cli) -> Exit {
     output::set_colour(cli.everywhere.color);
     let verb = name(&cli.verb);
+    let json = cli.everywhere.json;
     let session = match Session::new(verb, cli.everywhere, claimant(&cli.verb)) {
         Ok(session) => session,
-        Err(error) => {
-            output::talk(&format!("onehold: {error:#}"));
-            return Exit::Failed;
-        }
+        Err(error) => return without_session(verb, json, &error),
     };
     let carried_out = match cli.verb {
         Verb::Run(typed) => run::run(&session, typed),
@@ -47,7 +47,7 @@ pub(crate) fn run(cli: Cli) -> Exit {
     match output::tell(&session, &outcome) {
         Ok(()) => outcome.exit,
         // `onehold list | head` is no failure, nor is a check whose answer is the exit code.
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => outcome.exit,
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => outcome.exit,
         Err(error) => {
             output::talk(&format!(
                 "onehold: cannot write to stdout: {}",
@@ -106,6 +106,24 @@ fn claimant(verb: &Verb) -> Claimant {
     }
 }
 
+/// Without a store there is nothing to do, and little to say.
+fn without_session(verb: &str, json: bool, error: &anyhow::Error) -> Exit {
+    let message = format!("{error:#}");
+    if json {
+        output::bare_failure(verb, "FAILED", &message);
+    } else {
+        output::talk(&format!("onehold: {message}"));
+    }
+    failed_as(verb)
+}
+
+fn failed_as(verb: &str) -> Exit {
+    match verb {
+        "run" => Exit::RunFailed,
+        _ => Exit::Failed,
+    }
+}
+
 /// The outcome of an error.
 pub(crate) fn failed(session: &Session, error: &anyhow::Error) -> Outcome {
     let Some(error) = error.downcast_ref::<Error>() else {
@@ -121,7 +139,9 @@ pub(crate) fn failed(session: &Session, error: &anyhow::Error) -> Outcome {
         Error::CannotExchange { .. } => (Exit::Failed, "CANNOT_EXCHANGE"),
         Error::LostEarly { .. } => (Exit::Failed, "LOST"),
         Error::Spawn { source, .. } => match source.kind() {
-            std::io::ErrorKind::NotFound => (Exit::NotFound, "COMMAND_NOT_FOUND"),
+            ErrorKind::NotFound => (Exit::NotFound, "COMMAND_NOT_FOUND"),
+            // fork(2) failed, not execve(2).
+            ErrorKind::WouldBlock | ErrorKind::OutOfMemory => (Exit::Failed, "IO"),
             _ => (Exit::NotExecutable, "COMMAND_NOT_EXECUTABLE"),
         },
         _ => (Exit::Failed, "IO"),
@@ -133,7 +153,7 @@ pub(crate) fn failed(session: &Session, error: &anyhow::Error) -> Outcome {
 
 fn failure(session: &Session, exit: Exit, code: &'static str, message: String) -> Outcome {
     let exit = match exit {
-        Exit::Failed if session.verb == "run" => Exit::RunFailed,
+        Exit::Failed => failed_as(session.verb),
         exit => exit,
     };
     Outcome::new(exit, "failure", message).failure(code, json!({}))

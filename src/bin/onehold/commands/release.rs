@@ -1,13 +1,13 @@
 //! `release`: give a hold back.
 
-use onehold::Release;
+use onehold::{Release, Status};
 use serde_json::json;
 
 use crate::args;
 use crate::commands::{Carried, breaking};
 use crate::describe;
 use crate::exit::Exit;
-use crate::output::{block, command_line};
+use crate::output::{block, next_step, store_line};
 use crate::report::Outcome;
 use crate::session::Session;
 
@@ -26,30 +26,22 @@ pub(crate) fn release(session: &Session, typed: args::Release) -> Carried {
             let hold = session.claimant.hold;
             return breaking::break_lock(session, &lock, hold, typed.yes);
         }
-        Release::NotYours(status) => {
-            let text = format!("not yours: {}", describe::sentence(&status));
-            let mut outcome = Outcome::new(Exit::NotYours, "failure", text)
-                .failure("NOT_OWNER", json!({ "hold": status.hold() }));
-            outcome.talk = block(&status, session.everywhere.verbose);
-            outcome.talk.push(format!(
-                "  release it with --hold or --owner, or take it with `{}`",
-                command_line(session, "break", &status.name)
-            ));
-            outcome.lock(status)
-        }
-        Release::EndsWithCommand(status) => {
-            let text = format!("it ends with its command: {}", describe::sentence(&status));
-            let mut outcome = Outcome::new(Exit::NotYours, "failure", text)
-                .failure("NOT_OWNER", json!({ "hold": status.hold() }));
-            outcome.talk = block(&status, session.everywhere.verbose);
-            outcome.talk.push(format!(
-                "  end the command, or take the lock with `{}`",
-                command_line(session, "break", &status.name)
-            ));
-            outcome.lock(status)
-        }
+        Release::NotYours(status) => not_yours(session, "not yours", status),
+        Release::EndsWithCommand(status) => not_yours(session, "it ends with its command", status),
     };
     Ok(verbosely(session, outcome).into())
+}
+
+/// The outcome of asking for what is another's.
+pub(crate) fn not_yours(session: &Session, why: &str, status: Box<Status>) -> Outcome {
+    let text = format!("{why}: {}", describe::sentence(&status));
+    let mut outcome = Outcome::new(Exit::NotYours, "failure", text)
+        .failure("NOT_OWNER", json!({ "hold": status.hold() }));
+    outcome.talk = block(&status, session.everywhere.verbose);
+    outcome
+        .talk
+        .extend([store_line(&status), next_step(session, &status, false)]);
+    outcome.lock(status)
 }
 
 /// What went as expected is only told to those who want to hear it: cron mails whatever is said.

@@ -5,44 +5,33 @@ use serde_json::json;
 
 use crate::args;
 use crate::commands::Carried;
-use crate::commands::release::verbosely;
+use crate::commands::release::{not_yours, verbosely};
 use crate::describe;
 use crate::exit::Exit;
-use crate::output::block;
+use crate::output::store_line;
 use crate::report::Outcome;
 use crate::session::Session;
 
 pub(crate) fn renew(session: &Session, typed: args::Renew) -> Carried {
     let lock = session.lock(typed.name)?;
-    let (exit, code, text, status) = match lock.renew(&session.claimant, typed.ttl)? {
+    let outcome = match lock.renew(&session.claimant, typed.ttl)? {
         Renewal::Done(status) => {
             let text = format!("renewed: {}", describe::sentence(&status));
-            let outcome = Outcome::new(Exit::Done, "renewed", text).lock(status);
-            return Ok(verbosely(session, outcome).into());
+            Outcome::new(Exit::Done, "renewed", text).lock(status)
         }
         Renewal::Nothing(status) => {
+            let name = describe::quoted(&status.name);
             let text = match status.verdict.reason {
-                Reason::NoFile => {
-                    format!(
-                        "{} is free: nothing to renew",
-                        describe::quoted(&status.name)
-                    )
-                }
+                Reason::NoFile => format!("{name} is free: nothing to renew"),
                 _ => format!("nothing to renew: {}", describe::sentence(&status)),
             };
-            (Exit::Nothing, "NOT_HELD", text, status)
+            Outcome::new(Exit::Nothing, "failure", text)
+                .failure("NOT_HELD", json!({ "hold": status.hold() }))
+                .talk(store_line(&status))
+                .lock(status)
         }
-        Renewal::NotYours(status) => {
-            let text = format!("not yours: {}", describe::sentence(&status));
-            (Exit::NotYours, "NOT_OWNER", text, status)
-        }
-        Renewal::EndsWithCommand(status) => {
-            let text = format!("its wrapper renews it: {}", describe::sentence(&status));
-            (Exit::NotYours, "NOT_OWNER", text, status)
-        }
+        Renewal::NotYours(status) => not_yours(session, "not yours", status),
+        Renewal::EndsWithCommand(status) => not_yours(session, "its wrapper renews it", status),
     };
-    let mut outcome =
-        Outcome::new(exit, "failure", text).failure(code, json!({ "hold": status.hold() }));
-    outcome.talk = block(&status, session.everywhere.verbose);
-    Ok(outcome.lock(status).into())
+    Ok(verbosely(session, outcome).into())
 }

@@ -5,12 +5,14 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use onehold::{Attempt, Hold, Keeping, Lock, LockName, State};
+use onehold::signal::SignalQueue;
+use onehold::{Attempt, Hold, Keeping, LockName};
 use sha2::{Digest, Sha256};
 
 use crate::args;
 use crate::claiming::{displaced, obtain, refused, wait_for_displaced};
 use crate::commands::Carried;
+use crate::describe;
 use crate::output;
 use crate::session::{HOLDS, Session};
 use crate::supervise;
@@ -27,7 +29,10 @@ pub(crate) fn run(session: &Session, typed: args::Run) -> Carried {
     let lock = session.lock(name)?;
     let mut command = Command::new(program);
     command.args(arguments);
-    if typed.reentrant && is_inside(session, &lock)? {
+    if typed.reentrant
+        && !session.claimant.enclosing.is_empty()
+        && session.is_inside(&lock.check(None)?)
+    {
         let source = command.exec();
         return Err(spawn_error(program, source).into());
     }
@@ -66,21 +71,39 @@ pub(crate) fn run(session: &Session, typed: args::Run) -> Carried {
             return Ok(outcome.into());
         }
     };
-    tell_of_displaced(session, &hold);
+    // Opened before anything else can take time: what comes from here on is not lost.
+    let queue = match queue {
+        None if !typed.exec => Some(supervise::queue()?),
+        queue => queue,
+    };
+    if session.everywhere.verbose && !session.everywhere.json {
+        output::talk(&format!(
+            "onehold: holding {}, hold {}, file {}",
+            describe::quoted(lock.name().as_str()),
+            hold.number(),
+            output::shown(hold.path())
+        ));
+    }
+    tell_of_displaced(session, &hold, queue.as_ref());
     command.envs(hold.environment(std::env::var(HOLDS).ok().as_deref()));
     if typed.exec {
         let error = hold.exec(&mut command);
         drop(hold);
         return Err(error.into());
     }
-    let queue = match queue {
-        Some(queue) => queue,
-        None => supervise::queue()?,
+    let Some(queue) = queue else {
+        anyhow::bail!("no signal queue");
     };
-    supervise::supervise(session, hold, &mut command, &queue, typed.on_lost)
+    Ok(supervise::supervise(
+        session,
+        hold,
+        &mut command,
+        &queue,
+        typed.on_lost,
+    ))
 }
 
-fn tell_of_displaced(session: &Session, hold: &Hold) {
+fn tell_of_displaced(session: &Session, hold: &Hold, queue: Option<&SignalQueue>) {
     let Some(was) = hold.displaced() else {
         return;
     };
@@ -88,28 +111,17 @@ fn tell_of_displaced(session: &Session, hold: &Hold) {
     if let Some(line) = displaced(was).filter(|_| !quiet) {
         output::talk(&line);
     }
-    if let Some(warning) = wait_for_displaced(was) {
+    let impatient = || queue.is_some_and(SignalQueue::is_ending);
+    if let Some(warning) = wait_for_displaced(session, was, impatient) {
         output::talk(&format!("onehold: warning: {warning}"));
     }
-}
-
-/// Whether this call runs inside the very hold that is in force.
-fn is_inside(session: &Session, lock: &Lock) -> onehold::Result<bool> {
-    if session.claimant.enclosing.is_empty() {
-        return Ok(false);
-    }
-    let status = lock.check(None)?;
-    let in_force = matches!(status.verdict.state, State::Held | State::Overdue);
-    Ok(in_force
-        && status
-            .hold()
-            .is_some_and(|hold| session.claimant.enclosing.contains(&hold)))
 }
 
 /// A name from the command itself, the same wherever it is started from: what it resolves to and
 /// its arguments, not the working directory.
 fn derived_name(program: &OsString, arguments: &[OsString]) -> anyhow::Result<LockName> {
-    const SHOWN: usize = 60;
+    // Four bytes each at most, and the digest: no longer than a segment may be.
+    const SHOWN: usize = 48;
     let resolved = resolve(program)?;
     let mut digest = Sha256::new();
     digest.update(resolved.as_os_str().as_encoded_bytes());
@@ -139,8 +151,9 @@ const PERMISSION_DENIED: i32 = 13;
 
 fn resolve(program: &OsString) -> onehold::Result<PathBuf> {
     let found = which::which(program).map_err(|error| {
+        let is_there = Path::new(program).components().count() > 1 && Path::new(program).exists();
         let why = match error {
-            which::Error::CannotFindBinaryPath => NO_SUCH_FILE,
+            which::Error::CannotFindBinaryPath if !is_there => NO_SUCH_FILE,
             _ => PERMISSION_DENIED,
         };
         spawn_error(program, std::io::Error::from_raw_os_error(why))
