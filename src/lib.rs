@@ -1,5 +1,37 @@
 //! Locks that tell the truth: at most one holder at a time, always known who, and taken over from
 //! a dead holder only by proof.
+//!
+//! A [`Store`] is a directory of locks, a [`Lock`] a name in it (or the path of one lock file). Ask
+//! a lock who has it with [`Lock::check`], have it yourself with [`Lock::hold`], for a command with
+//! [`Lock::hold_for_command`], for another process or for a time with [`Lock::acquire`]. That
+//! somebody else has it is an [`Attempt::Blocked`], not an error.
+//!
+//! ```
+//! use onehold::{Attempt, Claim, LockName, State, Store, Wait};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let directory = tempfile::tempdir()?;
+//! # let directory = directory.path();
+//! let store = Store::at(directory);
+//! let lock = store.lock(LockName::new("import")?)?;
+//! let Attempt::Held(hold) = lock.hold(&Claim::new().message("nightly"), Wait::no())? else {
+//!     return Err("somebody else imports".into());
+//! };
+//! // Whoever asks now is told who has it.
+//! let status = lock.check(None)?;
+//! assert_eq!(status.verdict.state, State::Held);
+//! assert_eq!(status.record.and_then(|record| record.message).as_deref(), Some("nightly"));
+//! // Given back here, as on `?` and on a panic.
+//! drop(hold);
+//! assert_eq!(lock.check(None)?.verdict.state, State::Free);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What is **not** promised: order among those who wait; anything about programs that do not ask;
+//! that a verdict is still true when it is read. On filesystems that other machines reach too
+//! (NFS, FUSE) no lock is taken over. The library never prints, exits, reads arguments or
+//! environment, or installs a signal handler unless asked for [one](signal::Alarm).
 // A test that cannot go on says so by panicking.
 #![cfg_attr(
     test,
@@ -55,3 +87,8 @@ pub mod stdio {
 pub mod signal {
     pub use crate::sys::signal::{Alarm, Received, SignalQueue, end_by, send, without_signals};
 }
+
+/// The examples of the README are run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

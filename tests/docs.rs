@@ -94,7 +94,14 @@ fn page(command: &clap::Command, called: &str, verb: &str) -> Vec<u8> {
     let mut out = Vec::new();
     man.render_title(&mut out).unwrap();
     man.render_name_section(&mut out).unwrap();
-    man.render_synopsis_section(&mut out).unwrap();
+    let usage = command.clone().bin_name(called).render_usage().to_string();
+    let mut synopsis = Roff::new();
+    synopsis.control("SH", ["SYNOPSIS"]);
+    synopsis.text([
+        bold(called),
+        roman(usage.replacen(&format!("Usage: {called}"), "", 1)),
+    ]);
+    out.extend(synopsis.render().into_bytes());
     man.render_description_section(&mut out).unwrap();
     man.render_options_section(&mut out).unwrap();
     if verb.is_empty() {
@@ -255,7 +262,7 @@ fn every_command_line_of_the_readme_is_understood_by_the_program() {
             understood += 1;
         }
     }
-    assert!(understood >= 15, "only {understood} calls found");
+    assert!(understood >= 14, "only {understood} calls found");
 }
 
 /// The words of a call up to what ends it in a shell.

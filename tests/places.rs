@@ -367,7 +367,7 @@ fn on_a_full_disk_a_zombie_can_still_be_removed() {
         "sleep 1000 >/dev/null 2>&1 & pid=$!
         for name in x y; do onehold acquire $name --pid $pid >/dev/null 2>&1; done
         kill -KILL $pid; wait $pid || true
-        n=0; while : > store/fill$n; do n=$((n + 1)); done 2>/dev/null || true
+        n=0; while touch store/fill$n 2>/dev/null; do n=$((n + 1)); done
         onehold break x
         onehold cleanup
         ls store/*.lock 2>&1 || true",

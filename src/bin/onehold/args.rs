@@ -30,7 +30,7 @@ pub(crate) struct Cli {
 /// Options of every verb.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Everywhere {
-    /// The store: a directory of locks, made if need be [default: $`ONEHOLD_DIR`, else
+    /// The store: a directory of locks, made if need be [default: $ONEHOLD_DIR, else
     /// ~/.local/state/onehold]
     #[arg(long, global = true, value_name = "DIR", help_heading = "Everywhere")]
     pub(crate) dir: Option<PathBuf>,
@@ -66,7 +66,7 @@ pub(crate) struct Everywhere {
 /// When to use colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Color {
-    /// On a terminal, unless `NO_COLOR` is set
+    /// On a terminal, unless NO_COLOR is set
     #[default]
     Auto,
     /// Always
@@ -114,6 +114,7 @@ pub(crate) enum Verb {
 }
 
 #[derive(Args, Debug)]
+#[command(override_usage = "onehold run [NAME] [OPTIONS] -- CMD [ARG]...")]
 pub(crate) struct Run {
     /// The lock: a name, or a path that starts with `/`, `./` or `../` [default: from CMD and its
     /// arguments]
