@@ -594,7 +594,7 @@ fn a_path_lock_does_not_collect_what_killed_takers_left() {
         .lines()
         .find(|name| name.starts_with(".onehold."))
         .unwrap();
-    assert_eq!(env.path("project").join(left).exists(), true, "{names}");
+    assert!(env.path("project").join(left).exists(), "{names}");
     env.onehold(["run", lock, "--", "true"]).assert().success();
     assert_eq!(fs::read_dir(env.path("project")).unwrap().count(), 0);
     // And where nothing stands any more.
