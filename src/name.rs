@@ -121,6 +121,38 @@ impl LockName {
         }
     }
 
+    /// The names that cover this one, outermost first.
+    pub(crate) fn ancestors(&self) -> Vec<Self> {
+        let Place::Store(segments) = &self.place else {
+            return Vec::new();
+        };
+        (1..segments.len())
+            .map(|depth| Self {
+                text: self
+                    .text
+                    .split('/')
+                    .take(depth)
+                    .collect::<Vec<_>>()
+                    .join("/"),
+                place: Place::Store(segments.iter().take(depth).cloned().collect()),
+            })
+            .collect()
+    }
+
+    /// The directories that lead to the locks which this name covers; `None` for a path, which
+    /// covers nothing.
+    pub(crate) fn covers(&self) -> Option<Vec<OsString>> {
+        match &self.place {
+            Place::Path { .. } => None,
+            Place::Store(segments) => Some(
+                segments
+                    .iter()
+                    .map(|segment| section_file(segment))
+                    .collect(),
+            ),
+        }
+    }
+
     /// The directories below the store that lead to the lock file, outermost first.
     pub(crate) fn sections(&self) -> Vec<OsString> {
         match &self.place {
@@ -310,6 +342,23 @@ mod tests {
         }
         assert!(LockName::new("x".repeat(240)).is_ok());
         assert!(LockName::new("%".repeat(81)).is_err());
+    }
+
+    #[test]
+    fn a_name_covers_what_is_below_it() {
+        let name = LockName::new("a/.b/c").expect("a name");
+        let ancestors: Vec<String> = name.ancestors().iter().map(ToString::to_string).collect();
+        assert_eq!(ancestors, ["a", "a/.b"]);
+        assert_eq!(
+            name.ancestors(),
+            [
+                LockName::new("a").expect("a"),
+                LockName::new("a/.b").expect("b")
+            ]
+        );
+        assert_eq!(name.covers().expect("a store's"), ["a.d", "%2Eb.d", "c.d"]);
+        assert!(LockName::new("a").expect("a name").ancestors().is_empty());
+        assert!(LockName::new("./a/b").expect("a path").covers().is_none());
     }
 
     #[test]

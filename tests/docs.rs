@@ -245,7 +245,7 @@ fn every_command_line_of_the_readme_is_understood_by_the_program() {
             let line = line.trim_start_matches("$ ");
             let Some(start) = line.find("onehold ").filter(|start| {
                 let before = line[..*start].chars().next_back();
-                before.is_none_or(|before| !before.is_alphanumeric() && !"-/".contains(before))
+                before.is_none_or(|before| !before.is_alphanumeric() && before != '-')
             }) else {
                 continue;
             };

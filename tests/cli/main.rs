@@ -18,6 +18,7 @@ mod list;
 mod release;
 mod renew;
 mod run;
+mod sections;
 // Signals, deaths and daemons under `run`.
 mod supervision;
 // What must not be believed, followed, replaced or removed.

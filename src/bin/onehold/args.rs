@@ -12,7 +12,9 @@ use onehold::LockName;
 ///
 /// A lock is a NAME in a store, a directory of lock files anyone can read, or the path of one lock
 /// file (`/…`, `./…`, `../…`). At most one holder has it; what a dead one left is taken over, by
-/// proof that he is dead. Locks are advisory: they keep apart those who ask.
+/// proof that he is dead. A name covers those below it: `backend` excludes `backend/task-1` and the
+/// other way round, unless both have the same --owner. Locks are advisory: they keep apart those
+/// who ask.
 #[derive(Debug, Parser)]
 #[command(
     name = "onehold",

@@ -2,6 +2,7 @@
 //! costs more than taking a lock: it is set up only once there is something to cancel. TERM keeps
 //! its default, which ends the program with the 143 it should have.
 
+use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use onehold::signal;
@@ -29,6 +30,10 @@ pub(crate) fn on_ctrl_c(farewell: impl Fn() + Send + 'static) {
         let cancelled =
             PROGRESS.compare_exchange(CANCELLABLE, CANCELLED, Ordering::SeqCst, Ordering::SeqCst);
         if cancelled.is_ok() {
+            // The terminal has echoed ^C without ending its line.
+            if std::io::stderr().is_terminal() {
+                crate::output::talk("");
+            }
             farewell();
             signal::end_by(SIGINT);
         } else {

@@ -60,7 +60,7 @@ pub(crate) fn obtain<T>(
             Attempt::Held(value) => return Ok(Attempt::Held(cancel::commit(value))),
             Attempt::Blocked(blocked) => blocked,
         };
-        match permission(session, typed, &blocked.status) {
+        match permission(session, typed, lock, &blocked.status) {
             Some(shown) => claim = claim.displace(shown),
             None => return Ok(Attempt::Blocked(blocked)),
         }
@@ -98,7 +98,16 @@ fn say_goodbye_on_ctrl_c(session: &Session) {
 }
 
 /// Whether what blocks may be displaced: by `--force`, or a zombie by `--on-zombie ask`.
-fn permission(session: &Session, typed: &args::Claim, status: &Status) -> Option<Shown> {
+fn permission(
+    session: &Session,
+    typed: &args::Claim,
+    lock: &Lock,
+    status: &Status,
+) -> Option<Shown> {
+    // A section's or a task's holder is displaced by that name, not by this one.
+    if status.name != lock.name().as_str() {
+        return None;
+    }
     let zombie = status.is_takeable();
     let asked = if zombie {
         typed.on_zombie == OnZombie::Ask || typed.force
@@ -136,7 +145,12 @@ pub(crate) fn confirm(session: &Session, status: &Status, question: &str) -> boo
 }
 
 /// The outcome of being refused.
-pub(crate) fn refused(session: &Session, typed: &args::Claim, blocked: Blocked) -> Outcome {
+pub(crate) fn refused(
+    session: &Session,
+    typed: &args::Claim,
+    lock: &Lock,
+    blocked: Blocked,
+) -> Outcome {
     let status = blocked.status;
     let sentence = describe::sentence(&status);
     let conflict = |exit: Exit| typed.conflict_exit_code.map_or(exit, Exit::Code);
@@ -164,10 +178,23 @@ pub(crate) fn refused(session: &Session, typed: &args::Claim, blocked: Blocked) 
     });
     let mut outcome = Outcome::new(exit, word, message).failure(code, details);
     outcome.talk = block(&status, session.everywhere.verbose);
-    let waited = code == "TIMEOUT";
+    let wanted = lock.name().as_str();
+    if status.name != wanted {
+        let (above, below) = if wanted.starts_with(&status.name) {
+            (status.name.as_str(), wanted)
+        } else {
+            (wanted, status.name.as_str())
+        };
+        outcome.talk.push(format!(
+            "  {} covers {}",
+            describe::quoted(above),
+            describe::quoted(below)
+        ));
+    }
+    let timed_out = code == "TIMEOUT";
     outcome.talk.extend([
         output::store_line(&status),
-        next_step(session, &status, waited),
+        next_step(session, &status, timed_out),
     ]);
     outcome.lock(status)
 }

@@ -200,6 +200,7 @@ fn since(record: &Record) -> String {
 fn fate(status: &Status) -> Option<&'static str> {
     match status.verdict.reason {
         Reason::Dead | Reason::Reused => Some("which is gone"),
+        Reason::Expired => Some("which has expired"),
         Reason::Rebooted => Some("before the machine started anew"),
         Reason::Unproven(Doubt::OtherHost) => Some("which cannot be checked from here"),
         _ => None,

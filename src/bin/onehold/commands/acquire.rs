@@ -26,7 +26,7 @@ pub(crate) fn acquire(session: &Session, typed: args::Acquire) -> Carried {
     match attempt {
         Attempt::Held(Acquired::New(detached)) => hand_over(session, &lock, *detached),
         Attempt::Held(Acquired::Again(status)) => Ok(again(status).into()),
-        Attempt::Blocked(blocked) => Ok(refused(session, &typed.claim, blocked).into()),
+        Attempt::Blocked(blocked) => Ok(refused(session, &typed.claim, &lock, blocked).into()),
     }
 }
 

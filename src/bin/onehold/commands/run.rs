@@ -61,7 +61,7 @@ pub(crate) fn run(session: &Session, typed: args::Run) -> Carried {
     let hold = match attempt {
         Attempt::Held(hold) => hold,
         Attempt::Blocked(blocked) => {
-            let mut outcome = refused(session, &typed.claim, blocked);
+            let mut outcome = refused(session, &typed.claim, &lock, blocked);
             if derived {
                 outcome.talk.push(format!(
                     "  the name follows from the command; give one yourself: onehold run NAME -- {}",

@@ -1,0 +1,389 @@
+//! One attempt to take a lock: judged and published under the guard, repeated while waiting.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{DateTime, SubsecRound, TimeDelta, Utc};
+
+use super::{Attempt, Blocked, Keeping, Lock};
+use crate::claim::{Claim, is_same_owner};
+use crate::error::{Context, Error, Result};
+use crate::events::{self, Deed, OWN_DIRECTORY};
+use crate::guard::Guard;
+use crate::hold::Possession;
+use crate::holder::{Holder, command_line_of, has_ended};
+use crate::identity::{Pid, ProcessId};
+use crate::lockfile::{
+    Exchanged, LockFile, Making, OwnedPlace, Place, Published, Standing, WithoutExchange,
+};
+use crate::number;
+use crate::record::{Kind, NewRecord, Record, cut_command, has_four_digits};
+use crate::status::{Observatory, Presences, Status};
+use crate::sys::directory::{Directory, not_found};
+use crate::sys::process;
+use crate::verdict::{Reason, State};
+use crate::wait::Wait;
+
+/// Most rounds in which what stands in the place of a lock changes under the guard, which only
+/// programs that do not know the guard can do.
+pub(super) const MOST_CHANGES: usize = 100;
+
+/// What a new hold is kept by.
+pub(super) enum Keeper {
+    /// Nobody: what stands there is only removed.
+    Nobody,
+    ThisProcess,
+    Run(Keeping),
+    Detached(Holder),
+}
+
+pub(super) enum Try {
+    Taken(Box<Possession>),
+    Removed(Box<Status>),
+    /// Only for [`Keeper::Nobody`].
+    Nothing,
+    Blocked(Box<Status>, Option<LockFile>),
+}
+
+impl Lock {
+    pub(super) fn take(
+        &self,
+        claim: &Claim,
+        keeper: &Keeper,
+        mut wait: Wait<'_>,
+    ) -> Result<Attempt<Box<Possession>>> {
+        claim.ensure_fits()?;
+        // Gathered before the guard: reading another process's memory can block.
+        let claim = &keeper.with_command(claim);
+        loop {
+            keeper.ensure_alive()?;
+            let (status, found) = match self.try_once(claim, keeper)? {
+                Try::Taken(mut possession) => {
+                    possession.waited = wait.waited();
+                    self.journalise(&mut possession);
+                    return Ok(Attempt::Held(possession));
+                }
+                Try::Blocked(status, found) => (status, found),
+                Try::Removed(_) | Try::Nothing => return Err(self.restless()),
+            };
+            let repeated =
+                matches!(keeper, Keeper::Detached(_)) && self.is_the_same_owners(claim, &status);
+            // A zombie that may not be taken does not go away by waiting.
+            if repeated || status.is_takeable() || wait.is_over(&status) {
+                return Ok(Attempt::Blocked(Blocked {
+                    status,
+                    waited: wait.waited(),
+                }));
+            }
+            wait.sleep(&status, found.as_ref(), || {
+                self.relative(&status)
+                    .check(claim.max_age)
+                    .is_ok_and(|now| now.shown() == status.shown() && !now.is_takeable())
+            });
+        }
+    }
+
+    /// One attempt under the guard.
+    pub(super) fn try_once(&self, claim: &Claim, keeper: &Keeper) -> Result<Try> {
+        let only_what_is_there = matches!(keeper, Keeper::Nobody);
+        let guard = if only_what_is_there {
+            match Guard::enter(&self.store)? {
+                Some(guard) => guard,
+                None => return Ok(Try::Nothing),
+            }
+        } else if self.name.is_path() {
+            // A path's directory is not ours to make.
+            Guard::enter(&self.store)?.ok_or_else(|| Error::Io {
+                operation: "open directory",
+                path: self.store.clone(),
+                source: not_found(),
+            })?
+        } else {
+            Guard::enter_or_create(&self.store)?
+        };
+        let observatory = self.surroundings.observe(guard.root(), &self.store)?;
+        let (sections, file, path) = (self.name.sections(), self.name.file(), self.path());
+        let about = self.about(&path, claim.observed_max_age());
+        for _ in 0..MOST_CHANGES {
+            let Some(directory) = guard.descend(&sections)? else {
+                if only_what_is_there {
+                    return Ok(Try::Nothing);
+                }
+                guard.descend_or_create(&sections)?;
+                continue;
+            };
+            let place = place(&directory, &file, &path);
+            let (status, standing) = self.settled(&place, &observatory, about.max_age)?;
+            let found = match standing {
+                Standing::Nothing if only_what_is_there => return Ok(Try::Nothing),
+                Standing::Nothing => {
+                    if let Some((relative, found)) =
+                        self.blocking_relative(&guard, &observatory, claim)?
+                    {
+                        return Ok(Try::Blocked(Box::new(relative), Some(found)));
+                    }
+                    if self.name.is_path() {
+                        // Nobody cleans up there; a store's own is left to `cleanup`.
+                        place.free_temporary_name()?;
+                    }
+                    let making = making(keeper);
+                    let record = self.new_record(&guard, &observatory, claim, keeper, 0)?;
+                    match place.publish(&record, making)? {
+                        Some(published) => {
+                            return Ok(self.taken(&guard, directory, record, published, None));
+                        }
+                        None => continue,
+                    }
+                }
+                Standing::NoFile(what) => return Err(self.not_a_lock(what)),
+                Standing::File(found) => found,
+            };
+            if let Reason::NotALock(what) = status.verdict.reason {
+                return Err(self.not_a_lock(what));
+            }
+            if !claim.permits(&status) {
+                return Ok(Try::Blocked(Box::new(status), Some(found)));
+            }
+            if only_what_is_there {
+                if self.remove_dead(&place, &observatory, &found, claim)? {
+                    guard.prune(&sections)?;
+                    return Ok(Try::Removed(Box::new(status)));
+                }
+                continue;
+            }
+            if let Some((relative, found)) = self.blocking_relative(&guard, &observatory, claim)? {
+                return Ok(Try::Blocked(Box::new(relative), Some(found)));
+            }
+            let replaced = status.hold().unwrap_or(0);
+            let mut record = self.new_record(&guard, &observatory, claim, keeper, replaced)?;
+            let without_exchange = self.without_exchange(&observatory, claim);
+            match place.take_over(&found, &mut record, making(keeper), without_exchange)? {
+                Exchanged::Done(published) => {
+                    let displaced = Some(Box::new(status));
+                    return Ok(self.taken(&guard, directory, record, published, displaced));
+                }
+                Exchanged::Changed => {}
+            }
+        }
+        Err(self.restless())
+    }
+
+    /// Removes what was judged, by taking its place first: programs that know nothing of the guard
+    /// see a living holder until the name is gone, and so have no reason to put a file of theirs
+    /// there. On a full disk, where there is no room for that, it is set aside.
+    pub(super) fn remove_dead(
+        &self,
+        place: &Place<'_>,
+        observatory: &Observatory,
+        judged: &LockFile,
+        claim: &Claim,
+    ) -> Result<bool> {
+        let now = Utc::now().trunc_subsecs(6);
+        let replaced = judged.record().map_or(0, |record| record.hold);
+        let hold = number::by_clock(now, replaced);
+        let keeper = Keeper::Nobody;
+        let mut record = self.record_of(hold, now, observatory, claim, &keeper);
+        let without_exchange = self.without_exchange(observatory, claim);
+        match place.take_over(judged, &mut record, making(&keeper), without_exchange) {
+            Ok(Exchanged::Done(_)) => place.remove(),
+            Ok(Exchanged::Changed) => Ok(false),
+            Err(Error::Io { source, .. }) if is_full(&source) => place.set_aside(judged),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A person's word settles what the filesystem cannot.
+    fn without_exchange(&self, observatory: &Observatory, claim: &Claim) -> WithoutExchange {
+        let ours_alone = observatory.settles() && !self.name.is_path();
+        if claim.displace.is_some() || ours_alone {
+            WithoutExchange::SetAside
+        } else {
+            WithoutExchange::Refuse
+        }
+    }
+
+    /// Reads and judges a place, after a takeover that its taker did not live to end has been
+    /// settled.
+    pub(super) fn settled(
+        &self,
+        place: &Place<'_>,
+        observatory: &Observatory,
+        max_age: Duration,
+    ) -> Result<(Status, Standing)> {
+        let about = self.about(place.path, max_age);
+        for _ in 0..MOST_CHANGES {
+            let standing = place.read()?;
+            let status = observatory.status(&about, &standing, &mut Presences::default());
+            if let Standing::File(found) = &standing {
+                let dead = matches!(status.verdict.state, State::Zombie | State::Free);
+                if dead && observatory.settles() && place.recover(found)? {
+                    continue;
+                }
+            }
+            return Ok((status, standing));
+        }
+        Err(self.restless())
+    }
+
+    fn taken(
+        &self,
+        guard: &Guard,
+        directory: Directory,
+        record: Record,
+        published: Published,
+        displaced: Option<Box<Status>>,
+    ) -> Try {
+        Try::Taken(Box::new(Possession {
+            lock: self.clone(),
+            root: Arc::clone(guard.root()),
+            place: OwnedPlace {
+                directory,
+                file: self.name.file(),
+                path: self.path(),
+            },
+            file: published.file,
+            size: published.size,
+            record,
+            displaced,
+            waited: None,
+            warnings: Vec::new(),
+        }))
+    }
+
+    fn new_record(
+        &self,
+        guard: &Guard,
+        observatory: &Observatory,
+        claim: &Claim,
+        keeper: &Keeper,
+        replaced: u64,
+    ) -> Result<Record> {
+        let now = Utc::now().trunc_subsecs(6);
+        let hold = if self.name.is_path() {
+            number::by_clock(now, replaced)
+        } else {
+            number::in_store(guard.root(), now, replaced)
+                .context("number a hold in", &self.store.join(OWN_DIRECTORY))?
+        };
+        Ok(self.record_of(hold, now, observatory, claim, keeper))
+    }
+
+    /// The same owner may repeat his own detached acquire.
+    pub(super) fn is_the_same_owners(&self, claim: &Claim, status: &Status) -> bool {
+        let held = matches!(status.verdict.state, State::Held | State::Overdue);
+        let own = status.name == self.name.as_str();
+        held && own
+            && status.record.as_ref().is_some_and(|record| {
+                record.job.is_some() && is_same_owner(claim.owner.as_ref(), record)
+            })
+    }
+
+    fn record_of(
+        &self,
+        hold: u64,
+        now: DateTime<Utc>,
+        observatory: &Observatory,
+        claim: &Claim,
+        keeper: &Keeper,
+    ) -> Record {
+        let (kind, keeping) = match keeper {
+            Keeper::Nobody | Keeper::ThisProcess | Keeper::Detached(Holder::Process(_)) => {
+                (Kind::Job, Keeping::default())
+            }
+            Keeper::Run(keeping) => (Kind::Run, *keeping),
+            Keeper::Detached(Holder::Lease) => (Kind::Lease, Keeping::default()),
+        };
+        let mut record = Record::new(
+            hold,
+            NewRecord {
+                name: self.name.as_str().to_owned(),
+                kind,
+                pid: process::own_pid(),
+                hostname: observatory.hostname(),
+                acquired_at: now,
+                origin: observatory.origin(),
+            },
+        );
+        record.owner.clone_from(&claim.owner);
+        record.message.clone_from(&claim.message);
+        record.command.clone_from(&claim.command);
+        record.ttl_ms = claim.ttl.map(milliseconds);
+        record.expires_at = claim
+            .ttl
+            .and_then(|ttl| now.checked_add_signed(TimeDelta::from_std(ttl).ok()?))
+            .filter(|at| has_four_digits(*at));
+        record.max_age_ms = claim.max_age.map(milliseconds);
+        record.close = keeping.close;
+        record.exec = keeping.exec;
+        record.kernel_lock = making(keeper).kernel_lock;
+        record
+    }
+
+    fn journalise(&self, possession: &mut Possession) {
+        let Some(from) = &possession.displaced else {
+            return;
+        };
+        let deed = match from.verdict.state {
+            State::Zombie => Deed::Takeover,
+            State::Held | State::Overdue => Deed::Break,
+            State::Free | State::NotALock => return,
+        };
+        let hold = Some(possession.record.hold);
+        let written = events::write(self.journal_store(), deed, from, hold);
+        events::warn(&mut possession.warnings, written);
+    }
+}
+
+impl Keeper {
+    fn with_command(&self, claim: &Claim) -> Claim {
+        let mut claim = claim.clone();
+        if claim.command.is_empty() {
+            claim.command = match self {
+                Self::Detached(Holder::Process(ProcessId { pid, .. })) => command_line_of(*pid),
+                Self::ThisProcess => command_line_of(Pid::of_self()),
+                Self::Nobody | Self::Run(_) | Self::Detached(Holder::Lease) => Vec::new(),
+            };
+        }
+        claim.command = cut_command(claim.command);
+        claim
+    }
+
+    /// Waiting can outlast whom it is for.
+    fn ensure_alive(&self) -> Result<()> {
+        match self {
+            Self::Detached(Holder::Process(process)) if has_ended(*process) => {
+                Err(Error::NoSuchProcess {
+                    pid: process.pid.get(),
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+pub(super) fn place<'a>(directory: &'a Directory, file: &'a OsString, path: &'a Path) -> Place<'a> {
+    Place {
+        directory,
+        file,
+        path,
+    }
+}
+
+fn making(keeper: &Keeper) -> Making {
+    Making {
+        kernel_lock: !matches!(keeper, Keeper::Detached(_)),
+        durable: matches!(keeper, Keeper::Detached(Holder::Lease)),
+    }
+}
+
+/// The disk or the user's share of it is full.
+fn is_full(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded)
+}
+
+pub(super) fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
