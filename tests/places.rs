@@ -377,6 +377,35 @@ fn on_a_full_disk_a_zombie_can_still_be_removed() {
 }
 
 #[test]
+#[ignore = "needs root: a FUSE filesystem (bindfs)"]
+fn on_fuse_locks_are_held_and_released_and_none_is_taken_over_without_a_person() {
+    let place = Place::new();
+    let script = "mkdir -p behind store; bindfs behind store
+        onehold run x -- onehold check -q x || echo $?
+        sleep 1000 >/dev/null 2>&1 & pid=$!
+        onehold acquire y --pid $pid >/dev/null 2>&1
+        kill -KILL $pid; wait $pid || true
+        onehold check -q y || echo $?
+        onehold run y -- echo never 2>&1 || echo $?
+        onehold cleanup 2>&1
+        ls behind
+        onehold break y >/dev/null 2>&1
+        onehold run y -- echo mine
+        umount store";
+    let said = place.says("unshare --mount --propagation private", script);
+    assert!(said.starts_with("6\n5\n"), "{said}");
+    assert!(
+        said.contains("this filesystem cannot settle who takes it: `onehold --dir "),
+        "{said}"
+    );
+    assert!(
+        said.contains("\n6\nonehold: warning: left: `y` was held by"),
+        "{said}"
+    );
+    assert!(said.ends_with("y.lock\nmine\n"), "{said}");
+}
+
+#[test]
 #[ignore = "needs root: overlayfs"]
 fn the_same_store_by_its_overlay_and_by_its_lower_directory_frees_nothing() {
     let place = Place::new();
