@@ -106,8 +106,12 @@ impl Claim {
         fits(&self.message, "message")
     }
 
+    pub(crate) fn displaces(&self, status: &Status) -> bool {
+        self.displace.as_ref().is_some_and(|shown| shown.is(status))
+    }
+
     pub(crate) fn permits(&self, status: &Status) -> bool {
-        let permitted = self.displace.as_ref().is_some_and(|shown| shown.is(status));
+        let permitted = self.displaces(status);
         match status.verdict.state {
             State::NotALock => false,
             State::Free => permitted || status.is_takeable(),

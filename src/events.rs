@@ -147,6 +147,7 @@ fn append(store: &Path, event: &Event<'_>) -> Result<(), Failure> {
 fn reason(status: &Status) -> &'static str {
     match status.verdict.reason {
         Reason::Alive
+        | Reason::Promised
         | Reason::Lease
         | Reason::UnknownVersion
         | Reason::InTheMaking

@@ -80,6 +80,10 @@ impl Guard {
         })
     }
 
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     pub(crate) fn root(&self) -> &Arc<Directory> {
         &self.root
     }

@@ -15,6 +15,7 @@ use crate::hold::{Detached, Hold};
 use crate::holder::Holder;
 use crate::lockfile::{LockFile, Standing};
 use crate::name::LockName;
+use crate::queue::Queue;
 use crate::record::SignOfLife;
 use crate::status::{About, Observatory, Presences, Shown, Status, Surroundings};
 use crate::sys::directory::Directory;
@@ -167,12 +168,27 @@ impl Lock {
             opened => opened.context("open store", &self.store)?,
         };
         let Some(directory) = descend(&root, &self.store, &self.name.sections())? else {
-            return Ok(about.free());
+            return self.with_waiters(&root, about.free());
         };
         let observatory = self.surroundings.observe(&root, &self.store)?;
         let file = self.name.file();
         let standing = place(&directory, &file, &path).read()?;
-        Ok(observatory.status(&about, &standing, &mut Presences::default()))
+        let status = observatory.status(&about, &standing, &mut Presences::default());
+        self.with_waiters(&root, status)
+    }
+
+    /// Adds who waits, and to whom a lock that is free is promised.
+    fn with_waiters(&self, root: &Directory, mut status: Status) -> Result<Status> {
+        let Some(queue) = Queue::open(root, &self.store, &self.name)? else {
+            return Ok(status);
+        };
+        status.waiters = queue.waiters()?;
+        if status.is_takeable()
+            && let Some(waiter) = queue.promised(None, false)?
+        {
+            status = status.promised_to(&waiter);
+        }
+        Ok(status)
     }
 
     /// Holds it for as long as the returned value lives, by this process. Threads exclude each
@@ -325,7 +341,7 @@ impl Lock {
     /// The store cannot be used, or something that is no lock file stands there.
     pub fn break_hold(&self, shown: &Shown) -> Result<Break> {
         let claim = Claim::new().displace(shown.clone());
-        match self.try_once(&claim, &Keeper::Nobody)? {
+        match self.try_once(&claim, &Keeper::Nobody, None)? {
             Try::Removed(was) => {
                 let mut warnings = Vec::new();
                 let written = events::write(self.journal_store(), Deed::Break, &was, None);
@@ -341,7 +357,7 @@ impl Lock {
     pub(crate) fn remove_zombie(&self, max_age: Option<Duration>) -> Result<Option<CleanedUp>> {
         let mut claim = Claim::new();
         claim.max_age = max_age;
-        let Try::Removed(was) = self.try_once(&claim, &Keeper::Nobody)? else {
+        let Try::Removed(was) = self.try_once(&claim, &Keeper::Nobody, None)? else {
             return Ok(None);
         };
         let mut warnings = Vec::new();

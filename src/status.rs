@@ -11,6 +11,7 @@ use chrono::{DateTime, Utc};
 use crate::error::{Context, Result};
 use crate::identity::{BootId, Origin, Pid};
 use crate::lockfile::{LockFile, Standing};
+use crate::queue::Waiter;
 use crate::record::{Content, Record, has_four_digits};
 use crate::sys::directory::{Directory, FileId, record_is_locked};
 use crate::sys::process;
@@ -29,6 +30,8 @@ pub struct Status {
     pub record: Option<Record>,
     /// What can be said of it.
     pub verdict: Verdict,
+    /// Who waits for it, the first to be served first.
+    pub waiters: Vec<Waiter>,
     /// Whether who takes a lock over can be settled here: not on NFS, FUSE and the like, where
     /// the guard reaches this host only.
     pub settles: bool,
@@ -62,6 +65,20 @@ impl Status {
             State::Free | State::Zombie => self.settles,
             State::Held | State::Overdue | State::NotALock => false,
         }
+    }
+
+    /// The same lock, promised to somebody who waits for it.
+    pub(crate) fn promised_to(mut self, waiter: &Waiter) -> Self {
+        self.verdict.state = State::Held;
+        self.verdict.reason = Reason::Promised;
+        self.verdict.proof = Proof::KernelLock;
+        self.verdict.pid = Some(waiter.pid);
+        self.verdict.pid_alive = Some(true);
+        self.verdict.age = None;
+        self.verdict.expires_at = None;
+        // It is no permission to displace whoever takes what was promised to him.
+        self.seen = None;
+        self
     }
 
     /// The number of the hold.
@@ -194,6 +211,7 @@ impl Observatory {
             store: about.store.to_owned(),
             record,
             verdict,
+            waiters: Vec::new(),
             settles: self.shares_kernel_locks,
             seen,
         }
@@ -217,6 +235,7 @@ impl About<'_> {
             store: self.store.to_owned(),
             record: None,
             verdict: nothing(),
+            waiters: Vec::new(),
             settles: true,
             seen: None,
         }

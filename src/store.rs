@@ -10,6 +10,7 @@ use crate::guard::Guard;
 use crate::lock::Lock;
 use crate::lockfile::{Place, Standing, is_temporary};
 use crate::name::{Entry, LockName, entry};
+use crate::queue;
 use crate::record::Content;
 use crate::status::{About, Observatory, Presences, Status, Surroundings};
 use crate::sys::directory::Directory;
@@ -101,10 +102,29 @@ impl Store {
             listing: &mut listing,
         };
         walk.directory(&root, &self.directory, None)?;
+        self.add_waiters(&root, &mut listing)?;
         listing
             .locks
             .sort_by(|one, other| one.name.cmp(&other.name));
         Ok(listing)
+    }
+
+    /// Adds who waits; a lock that is free shows up only if somebody waits for it.
+    fn add_waiters(&self, root: &Directory, listing: &mut Listing) -> Result<()> {
+        for (name, waiters) in queue::all_waiters(root, &self.directory)? {
+            let known = listing.locks.iter_mut().find(|status| status.name == name);
+            match known {
+                Some(status) if !status.is_takeable() => status.waiters = waiters,
+                known => {
+                    let promised = self.lock(LockName::new(&name)?)?.check(None)?;
+                    match known {
+                        Some(status) => *status = promised,
+                        None => listing.locks.push(promised),
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Removes every zombie and what finished commands left, and nothing else. Each is judged
@@ -157,6 +177,7 @@ impl Store {
         if !observatory.settles() {
             return Ok(());
         }
+        queue::sweep(&guard)?;
         sweep_directory(guard.root(), &self.directory, None, &observatory, errors)
     }
 }

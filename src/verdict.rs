@@ -43,6 +43,8 @@ pub enum Reason {
     Finished,
     /// Held or overdue: the holder lives.
     Alive,
+    /// Held: free, and promised to the first of those who wait for it.
+    Promised,
     /// Held: a lease that has not run out.
     Lease,
     /// Held: written by a later version; held until broken.

@@ -1,6 +1,7 @@
 //! How long to wait for a lock, and woken by what.
 
 use std::fmt;
+use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -27,7 +28,8 @@ type Told<'a> = Box<dyn FnMut(&Status) + 'a>;
 /// How long to wait for a lock that somebody else has.
 ///
 /// The wait is for the kernel's word where there is one: it ends at once when a holder gives its
-/// kernel lock back or dies, or when its process ends. No order among waiters is promised.
+/// kernel lock back or dies, or when its process ends. Waiters for a name in a store are
+/// served in order of arrival, across processes; for a path lock no order is promised.
 ///
 /// ```
 /// use std::time::Duration;
@@ -152,7 +154,7 @@ impl<'a> Wait<'a> {
         };
         let verdict = &status.verdict;
         let slept = if verdict.proof == Proof::KernelLock {
-            self.sleep_on_kernel_lock(found, longest)
+            self.sleep_on(&found.file, Some(longest))
         } else if is_woken_by_events(status) {
             sleep_on_events(status, found, self.interruptible(longest), unchanged)
         } else {
@@ -165,13 +167,38 @@ impl<'a> Wait<'a> {
         }
     }
 
-    fn sleep_on_kernel_lock(&self, found: &LockFile, longest: Duration) -> io::Result<()> {
-        let Some(alarm) = self.alarm else {
-            return pause(longest.min(UNINTERRUPTED));
+    /// Sleeps until the waiter before us has left the queue. Whoever is second looks up from time
+    /// to time: the first one may leave a free lock untaken.
+    pub(crate) fn sleep_behind(&mut self, before: &File, second: bool) {
+        let longest = match (self.left(), second) {
+            (Some(left), true) => Some(left.min(LOOK_AGAIN)),
+            (Some(left), false) => Some(left),
+            (None, true) => Some(LOOK_AGAIN),
+            (None, false) => None,
         };
-        alarm.set(longest)?;
-        let woken = until_unlocked(&found.file);
-        alarm.clear()?;
+        match self.sleep_on(before, longest) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => self.sleep_blindly(longest.unwrap_or(LOOK_AGAIN)),
+        }
+    }
+
+    /// Blocks on a kernel lock; `None`: however long it takes.
+    fn sleep_on(&self, file: &File, longest: Option<Duration>) -> io::Result<()> {
+        let Some(alarm) = self.alarm else {
+            return pause(longest.unwrap_or(UNINTERRUPTED).min(UNINTERRUPTED));
+        };
+        let longest = match (longest, self.cancelled) {
+            (longest, None) => longest,
+            (longest, Some(_)) => Some(longest.unwrap_or(UNINTERRUPTED).min(UNINTERRUPTED)),
+        };
+        if let Some(longest) = longest {
+            alarm.set(longest)?;
+        }
+        let woken = until_unlocked(file);
+        if longest.is_some() {
+            alarm.clear()?;
+        }
         woken
     }
 

@@ -19,6 +19,7 @@ use crate::lockfile::{
     Exchanged, LockFile, Making, OwnedPlace, Place, Published, Standing, WithoutExchange,
 };
 use crate::number;
+use crate::queue::{Queue, Ticket};
 use crate::record::{Kind, NewRecord, Record, cut_command, has_four_digits};
 use crate::status::{Observatory, Presences, Status};
 use crate::sys::directory::{Directory, not_found};
@@ -57,11 +58,15 @@ impl Lock {
         claim.ensure_fits()?;
         // Gathered before the guard: reading another process's memory can block.
         let claim = &keeper.with_command(claim);
+        let mut ticket = None;
+        let mut can_queue = !self.name.is_path();
         loop {
             keeper.ensure_alive()?;
-            let (status, found) = match self.try_once(claim, keeper)? {
+            let (mut status, found) = match self.try_once(claim, keeper, ticket.as_ref())? {
                 Try::Taken(mut possession) => {
                     possession.waited = wait.waited();
+                    // The next one in the queue moves up.
+                    drop(ticket);
                     self.journalise(&mut possession);
                     return Ok(Attempt::Held(possession));
                 }
@@ -72,81 +77,97 @@ impl Lock {
                 matches!(keeper, Keeper::Detached(_)) && self.is_the_same_owners(claim, &status);
             // A zombie that may not be taken does not go away by waiting.
             if repeated || status.is_takeable() || wait.is_over(&status) {
+                if let Ok(now) = self.check(claim.max_age) {
+                    status.waiters = now.waiters;
+                }
                 return Ok(Attempt::Blocked(Blocked {
                     status,
                     waited: wait.waited(),
                 }));
             }
-            wait.sleep(&status, found.as_ref(), || {
-                self.relative(&status)
-                    .check(claim.max_age)
-                    .is_ok_and(|now| now.shown() == status.shown() && !now.is_takeable())
-            });
+            if ticket.is_none() && can_queue {
+                // Where there can be no queue, there is still the hold to wait for.
+                match self.draw_ticket(claim) {
+                    Ok(drawn) => ticket = drawn,
+                    Err(_) => can_queue = false,
+                }
+                can_queue &= ticket.is_some();
+                if can_queue {
+                    continue;
+                }
+            }
+            match ticket.as_ref().map(Ticket::before) {
+                Some(Ok(Some((before, is_first)))) => wait.sleep_behind(&before, is_first),
+                _ => wait.sleep(&status, found.as_ref(), || {
+                    self.relative(&status)
+                        .check(claim.max_age)
+                        .is_ok_and(|now| now.shown() == status.shown() && !now.is_takeable())
+                }),
+            }
         }
     }
 
-    /// One attempt under the guard.
-    pub(super) fn try_once(&self, claim: &Claim, keeper: &Keeper) -> Result<Try> {
-        let only_what_is_there = matches!(keeper, Keeper::Nobody);
-        let guard = if only_what_is_there {
-            match Guard::enter(&self.store)? {
-                Some(guard) => guard,
-                None => return Ok(Try::Nothing),
-            }
-        } else if self.name.is_path() {
+    /// A place in the queue; `None` where there is none: kernel locks of others are not seen.
+    fn draw_ticket(&self, claim: &Claim) -> Result<Option<Ticket>> {
+        let guard = Guard::enter_or_create(&self.store)?;
+        let observatory = self.surroundings.observe(guard.root(), &self.store)?;
+        if !observatory.settles() {
+            return Ok(None);
+        }
+        let now = Utc::now().trunc_subsecs(6);
+        let record = self.record_of(1, now, &observatory, claim, &Keeper::ThisProcess);
+        Ticket::draw(&guard, &self.name, &record).map(Some)
+    }
+
+    fn enter(&self, keeper: &Keeper) -> Result<Option<Guard>> {
+        match keeper {
+            Keeper::Nobody => Guard::enter(&self.store),
             // A path's directory is not ours to make.
-            Guard::enter(&self.store)?.ok_or_else(|| Error::Io {
-                operation: "open directory",
-                path: self.store.clone(),
-                source: not_found(),
-            })?
-        } else {
-            Guard::enter_or_create(&self.store)?
+            _ if self.name.is_path() => match Guard::enter(&self.store)? {
+                Some(guard) => Ok(Some(guard)),
+                None => Err(not_found()).context("open directory", &self.store),
+            },
+            _ => Guard::enter_or_create(&self.store).map(Some),
+        }
+    }
+
+    /// One attempt under the guard. `ticket`: the caller's place among those who wait.
+    pub(super) fn try_once(
+        &self,
+        claim: &Claim,
+        keeper: &Keeper,
+        ticket: Option<&Ticket>,
+    ) -> Result<Try> {
+        let Some(guard) = self.enter(keeper)? else {
+            return Ok(Try::Nothing);
         };
         let observatory = self.surroundings.observe(guard.root(), &self.store)?;
         let (sections, file, path) = (self.name.sections(), self.name.file(), self.path());
         let about = self.about(&path, claim.observed_max_age());
         for _ in 0..MOST_CHANGES {
-            let Some(directory) = guard.descend(&sections)? else {
-                if only_what_is_there {
-                    return Ok(Try::Nothing);
-                }
-                guard.descend_or_create(&sections)?;
-                continue;
-            };
-            let place = place(&directory, &file, &path);
-            let (status, standing) = self.settled(&place, &observatory, about.max_age)?;
-            let found = match standing {
-                Standing::Nothing if only_what_is_there => return Ok(Try::Nothing),
-                Standing::Nothing => {
-                    if let Some((relative, found)) =
-                        self.blocking_relative(&guard, &observatory, claim)?
-                    {
-                        return Ok(Try::Blocked(Box::new(relative), Some(found)));
-                    }
-                    if self.name.is_path() {
-                        // Nobody cleans up there; a store's own is left to `cleanup`.
-                        place.free_temporary_name()?;
-                    }
-                    let making = making(keeper);
-                    let record = self.new_record(&guard, &observatory, claim, keeper, 0)?;
-                    match place.publish(&record, making)? {
-                        Some(published) => {
-                            return Ok(self.taken(&guard, directory, record, published, None));
-                        }
-                        None => continue,
+            let directory = guard.descend(&sections)?;
+            let (status, found) = match &directory {
+                None => (about.free(), None),
+                Some(directory) => {
+                    let place = place(directory, &file, &path);
+                    match self.settled(&place, &observatory, about.max_age)? {
+                        (status, Standing::Nothing) => (status, None),
+                        (status, Standing::File(found)) => (status, Some(found)),
+                        (_, Standing::NoFile(what)) => return Err(self.not_a_lock(what)),
                     }
                 }
-                Standing::NoFile(what) => return Err(self.not_a_lock(what)),
-                Standing::File(found) => found,
             };
             if let Reason::NotALock(what) = status.verdict.reason {
                 return Err(self.not_a_lock(what));
             }
             if !claim.permits(&status) {
-                return Ok(Try::Blocked(Box::new(status), Some(found)));
+                return Ok(Try::Blocked(Box::new(status), found));
             }
-            if only_what_is_there {
+            if matches!(keeper, Keeper::Nobody) {
+                let (Some(directory), Some(found)) = (directory, found) else {
+                    return Ok(Try::Nothing);
+                };
+                let place = place(&directory, &file, &path);
                 if self.remove_dead(&place, &observatory, &found, claim)? {
                     guard.prune(&sections)?;
                     return Ok(Try::Removed(Box::new(status)));
@@ -156,18 +177,63 @@ impl Lock {
             if let Some((relative, found)) = self.blocking_relative(&guard, &observatory, claim)? {
                 return Ok(Try::Blocked(Box::new(relative), Some(found)));
             }
+            let queue = Queue::open(guard.root(), &self.store, &self.name)?;
+            let by_force = claim.displaces(&status);
+            if let Some(queue) = queue.as_ref().filter(|_| !by_force)
+                && let Some(waiter) = queue.promised(ticket.map(Ticket::number), true)?
+            {
+                return Ok(Try::Blocked(Box::new(status.promised_to(&waiter)), None));
+            }
             let replaced = status.hold().unwrap_or(0);
             let mut record = self.new_record(&guard, &observatory, claim, keeper, replaced)?;
-            let without_exchange = self.without_exchange(&observatory, claim);
-            match place.take_over(&found, &mut record, making(keeper), without_exchange)? {
-                Exchanged::Done(published) => {
-                    let displaced = Some(Box::new(status));
+            let directory = match directory {
+                Some(directory) => directory,
+                None => guard.descend_or_create(&sections)?,
+            };
+            let place = place(&directory, &file, &path);
+            let published = match &found {
+                None => self.publish(&place, &record, keeper),
+                Some(found) => {
+                    let without_exchange = self.without_exchange(&observatory, claim);
+                    let making = making(keeper);
+                    match place.take_over(found, &mut record, making, without_exchange) {
+                        Ok(Exchanged::Done(published)) => Ok(Some(published)),
+                        Ok(Exchanged::Changed) => Ok(None),
+                        Err(error) => Err(error),
+                    }
+                }
+            };
+            match published {
+                Ok(Some(published)) => {
+                    if let Some(queue) = &queue {
+                        // An old promise does no harm to a hold that has been taken.
+                        let _ = queue.keep_promises();
+                    }
+                    let displaced = found.map(|_| Box::new(status));
                     return Ok(self.taken(&guard, directory, record, published, displaced));
                 }
-                Exchanged::Changed => {}
+                Ok(None) => {}
+                Err(error) => {
+                    // What led to a place that could not be filled.
+                    let _ = guard.prune(&sections);
+                    return Err(error);
+                }
             }
         }
         Err(self.restless())
+    }
+
+    fn publish(
+        &self,
+        place: &Place<'_>,
+        record: &Record,
+        keeper: &Keeper,
+    ) -> Result<Option<Published>> {
+        if self.name.is_path() {
+            // Nobody cleans up there; a store's own is left to `cleanup`.
+            place.free_temporary_name()?;
+        }
+        place.publish(record, making(keeper))
     }
 
     /// Removes what was judged, by taking its place first: programs that know nothing of the guard

@@ -55,7 +55,7 @@ fn all_locks_are_listed_by_name_with_their_verdicts() {
     assert_eq!(object["status"], "listed");
     env.onehold(["list"]).assert().success().stdout(
         is_match(format!(
-            "^NAME            STATE       HOLDER +AGE  MESSAGE\n\\.hidden         held        process {pid} \\(sleep\\) on [^ ]+ +\\d+s   why\n"
+            "^NAME            STATE       HOLDER +AGE  WAITING  MESSAGE\n\\.hidden         held        process {pid} \\(sleep\\) on [^ ]+ +\\d+s            why\n"
         ))
         .unwrap(),
     );

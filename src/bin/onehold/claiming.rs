@@ -12,6 +12,7 @@ use crate::cancel;
 use crate::describe;
 use crate::exit::Exit;
 use crate::output::{self, block, next_step};
+use crate::progress::Progress;
 use crate::report::Outcome;
 use crate::session::Session;
 
@@ -56,7 +57,13 @@ pub(crate) fn obtain<T>(
         _ => None,
     };
     for _ in 0..MOST_QUESTIONS {
-        let blocked = match attempt(&claim, wait(session, typed, alarm.as_ref()))? {
+        let progress = Progress::default();
+        let attempted = attempt(
+            &claim,
+            wait(session, typed, lock, alarm.as_ref(), &progress),
+        );
+        progress.end();
+        let blocked = match attempted? {
             Attempt::Held(value) => return Ok(Attempt::Held(cancel::commit(value))),
             Attempt::Blocked(blocked) => blocked,
         };
@@ -69,7 +76,13 @@ pub(crate) fn obtain<T>(
     Ok(attempt(&claim, Wait::no())?)
 }
 
-fn wait<'a>(session: &'a Session, typed: &args::Claim, alarm: Option<&'a Alarm>) -> Wait<'a> {
+fn wait<'a>(
+    session: &'a Session,
+    typed: &args::Claim,
+    lock: &'a Lock,
+    alarm: Option<&'a Alarm>,
+    progress: &'a Progress,
+) -> Wait<'a> {
     // Force does not wait for whom it may displace.
     let (Some(limit), Some(alarm), false) = (typed.wait, alarm, typed.force) else {
         return Wait::no();
@@ -81,7 +94,7 @@ fn wait<'a>(session: &'a Session, typed: &args::Claim, alarm: Option<&'a Alarm>)
     wait.with_alarm(alarm).on_wait(move |status| {
         say_goodbye_on_ctrl_c(session);
         if !session.everywhere.quiet && !session.everywhere.json {
-            output::talk(&format!("onehold: waiting: {}", describe::sentence(status)));
+            progress.begin(lock, status, limit);
         }
     })
 }

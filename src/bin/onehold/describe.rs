@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use chrono::{DateTime, Local, Utc};
-use onehold::{Doubt, Kind, Proof, Reason, Record, State, Status};
+use onehold::{Doubt, Kind, Proof, Reason, Record, State, Status, Waiter};
 
 /// What somebody wrote into a lock file must not steer a terminal: control characters and those
 /// that change the direction or hide are shown as escapes.
@@ -47,6 +47,16 @@ pub(crate) fn past(status: &Status) -> String {
 fn tell(status: &Status, is_over: bool) -> String {
     let name = quoted(&status.name);
     let verdict = &status.verdict;
+    if verdict.reason == Reason::Promised {
+        return match status
+            .waiters
+            .iter()
+            .find(|waiter| Some(waiter.pid) == verdict.pid)
+        {
+            Some(waiter) => format!("{name} is free and promised to {}", waiting(waiter)),
+            None => format!("{name} is free and promised to the first of those who wait for it"),
+        };
+    }
     let Some(record) = &status.record else {
         return match verdict.reason {
             Reason::NoFile | Reason::Finished => format!("{name} is free"),
@@ -108,6 +118,7 @@ pub(crate) fn evidence(status: &Status) -> Option<String> {
             };
             format!("{word}: {how}, checked just now{wrapper}")
         }
+        Reason::Promised => "promised: it waits for its turn, checked just now".to_owned(),
         Reason::Lease => format!("lease: {}", expiry(status)),
         Reason::UnknownVersion => "held until broken".to_owned(),
         Reason::InTheMaking => "less than 10 s old".to_owned(),
@@ -156,6 +167,15 @@ pub(crate) fn holder(status: &Status, record: &Record) -> String {
         let _ = write!(text, " of {}", escape(owner));
     }
     text
+}
+
+/// "process 77 (job.sh), who waits since 02:00:07"
+pub(crate) fn waiting(waiter: &Waiter) -> String {
+    format!(
+        "{}, who waits since {}",
+        process(waiter.pid.get(), &waiter.command),
+        local(waiter.since)
+    )
 }
 
 /// "process 4242 (backup.sh)"

@@ -21,6 +21,7 @@ mod describe;
 mod exit;
 mod manual;
 mod output;
+mod progress;
 mod report;
 mod session;
 mod supervise;

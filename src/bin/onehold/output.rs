@@ -131,6 +131,18 @@ pub(crate) fn block(status: &Status, verbose: bool) -> Vec<String> {
     if let Some(evidence) = describe::evidence(status) {
         lines.push(format!("  {}", paint(status, &evidence)));
     }
+    match status.waiters.as_slice() {
+        [] => {}
+        waiters if verbose => lines.extend(waiters.iter().map(|waiter| {
+            let on = match &waiter.hostname {
+                Some(host) => format!(" on {}", describe::escape(host)),
+                None => String::new(),
+            };
+            format!("  {}. {}{on}", waiter.place, describe::waiting(waiter))
+        })),
+        [_] => lines.push("  1 waits for it".to_owned()),
+        waiters => lines.push(format!("  {} wait for it", waiters.len())),
+    }
     if verbose {
         if let Some(record) = &status.record {
             if !record.command.is_empty() {

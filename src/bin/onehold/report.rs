@@ -194,6 +194,16 @@ struct LockObject<'a> {
     expires_at: Option<DateTime<Utc>>,
     hold: Option<u64>,
     mine: bool,
+    waiters: Vec<WaiterObject<'a>>,
+}
+
+#[derive(Serialize)]
+struct WaiterObject<'a> {
+    place: usize,
+    pid: u32,
+    hostname: Option<&'a str>,
+    command: &'a [String],
+    since: DateTime<Utc>,
 }
 
 fn lock<'a>(status: &'a Status, claimant: &Claimant) -> LockObject<'a> {
@@ -234,6 +244,17 @@ fn lock<'a>(status: &'a Status, claimant: &Claimant) -> LockObject<'a> {
         expires_at: verdict.expires_at,
         hold: status.hold(),
         mine: claimant.owns(status),
+        waiters: status
+            .waiters
+            .iter()
+            .map(|waiter| WaiterObject {
+                place: waiter.place,
+                pid: waiter.pid.get(),
+                hostname: waiter.hostname.as_deref(),
+                command: &waiter.command,
+                since: waiter.since,
+            })
+            .collect(),
     }
 }
 
@@ -252,6 +273,7 @@ fn reason(reason: Reason) -> &'static str {
         Reason::NoFile => "no-file",
         Reason::Finished => "finished",
         Reason::Alive => "alive",
+        Reason::Promised => "promised",
         Reason::Lease => "lease",
         Reason::UnknownVersion => "unknown-version",
         Reason::InTheMaking => "in-the-making",

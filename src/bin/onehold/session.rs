@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use anyhow::Context;
+use percent_encoding::percent_decode_str;
+
 use onehold::{Claimant, Lock, LockName, State, Status, Store};
 
 use crate::args::Everywhere;
@@ -73,5 +75,17 @@ fn enclosing_holds() -> Vec<u64> {
         .unwrap_or_default()
         .split_whitespace()
         .filter_map(|hold| hold.split_once(':')?.0.parse().ok())
+        .collect()
+}
+
+/// The names of the holds that this call runs inside of.
+pub(crate) fn enclosing_names() -> Vec<String> {
+    std::env::var(HOLDS)
+        .unwrap_or_default()
+        .split_whitespace()
+        .filter_map(|hold| {
+            let (_, name) = hold.split_once(':')?;
+            Some(percent_decode_str(name).decode_utf8_lossy().into_owned())
+        })
         .collect()
 }

@@ -45,7 +45,10 @@ pub(crate) fn list(session: &Session, typed: &args::List) -> Carried {
 
 fn brief(locks: &[Status]) -> String {
     let rows: Vec<_> = locks.iter().map(|lock| (lock, cells(lock))).collect();
-    table(["NAME", "STATE", "HOLDER", "AGE", "MESSAGE"], &rows)
+    table(
+        ["NAME", "STATE", "HOLDER", "AGE", "WAITING", "MESSAGE"],
+        &rows,
+    )
 }
 
 fn verbose(session: &Session, locks: &[Status]) -> String {
@@ -66,7 +69,7 @@ fn verbose(session: &Session, locks: &[Status]) -> String {
     lines.join("\n")
 }
 
-fn cells(lock: &Status) -> [String; 5] {
+fn cells(lock: &Status) -> [String; 6] {
     let record = lock.record.as_ref();
     let holder = record.map(|record| {
         let holder = describe::holder(lock, record);
@@ -80,6 +83,10 @@ fn cells(lock: &Status) -> [String; 5] {
         describe::state(lock).to_owned(),
         holder.unwrap_or_default(),
         lock.verdict.age.map(describe::span).unwrap_or_default(),
+        match lock.waiters.len() {
+            0 => String::new(),
+            count => count.to_string(),
+        },
         record
             .and_then(|record| record.message.as_deref())
             .map(short)
