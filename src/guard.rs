@@ -5,13 +5,14 @@
 //! record.
 
 use std::ffi::OsString;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::error::{Context, Error, Result};
 use crate::sys::directory::{Directory, id_of_path, not_found, who_locks};
-use crate::sys::signal::HeldBack;
+use crate::sys::signal::{Alarm, HeldBack};
 
 /// How often a store is made that is gone when it is opened.
 const MOST_ATTEMPTS: usize = 10;
@@ -173,18 +174,49 @@ fn create_store(path: &Path) -> Result<()> {
 }
 
 fn lock(root: &Directory, path: &Path, deadline: Instant) -> Result<()> {
-    // The guard is kept for a fraction of a millisecond; sleeping in flock(2) would need a signal
-    // to keep the deadline, and the library installs no handler.
-    let mut pause = Duration::from_micros(50);
-    while !root.try_lock().context("lock store", path)? {
-        if Instant::now() >= deadline {
-            return Err(Error::GuardBusy {
-                path: path.to_owned(),
-                pid: root.id().ok().and_then(who_locks),
-            });
-        }
-        std::thread::sleep(pause);
-        pause = (pause * 2).min(Duration::from_millis(5));
+    if root.try_lock().context("lock store", path)? {
+        return Ok(());
     }
-    Ok(())
+    let alarm = Alarm::new().context("set an alarm for", path)?;
+    let locked = match &alarm {
+        Some(alarm) => lock_until(root, alarm, deadline),
+        None => poll_until(root, deadline),
+    };
+    if locked.context("lock store", path)? {
+        return Ok(());
+    }
+    Err(Error::GuardBusy {
+        path: path.to_owned(),
+        pid: root.id().ok().and_then(who_locks),
+    })
+}
+
+/// Sleeps in flock(2), which wakes in order and at once; `false`: not before the deadline.
+fn lock_until(root: &Directory, alarm: &Alarm, deadline: Instant) -> io::Result<bool> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(false);
+        }
+        alarm.set(left)?;
+        match root.lock() {
+            Ok(()) => return alarm.clear().map(|()| true),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// The guard is kept for a fraction of a millisecond; without a signal to keep the deadline by,
+/// looking again is all there is.
+fn poll_until(root: &Directory, deadline: Instant) -> io::Result<bool> {
+    let mut pause = Duration::from_micros(50);
+    while Instant::now() < deadline {
+        std::thread::sleep(pause);
+        if root.try_lock()? {
+            return Ok(true);
+        }
+        pause = (pause * 2).min(Duration::from_millis(1));
+    }
+    Ok(false)
 }

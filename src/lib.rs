@@ -31,7 +31,7 @@
 //! What is **not** promised: order among those who wait; anything about programs that do not ask;
 //! that a verdict is still true when it is read. On filesystems that other machines reach too
 //! (NFS, FUSE) no lock is taken over. The library never prints, exits, reads arguments or
-//! environment, or installs a signal handler unless asked for [one](signal::Alarm).
+//! environment, or installs a signal handler unless asked for [one](signal::use_sigalrm).
 // A test that cannot go on says so by panicking.
 #![cfg_attr(
     test,
@@ -87,7 +87,9 @@ pub mod stdio {
 /// Signals, for a program that supervises a command under a hold or waits with a limit. The
 /// library itself installs no handler and takes no signal.
 pub mod signal {
-    pub use crate::sys::signal::{Alarm, Received, SignalQueue, end_by, send, without_signals};
+    pub use crate::sys::signal::{
+        Received, SignalQueue, end_by, send, use_sigalrm, without_signals,
+    };
 }
 
 /// The examples of the README are run as tests.

@@ -494,17 +494,20 @@ fn read_all(file: &File) -> io::Result<Vec<u8>> {
     loop {
         let rest = bytes.get_mut(filled..).unwrap_or_default();
         match file.read_at(rest, filled as u64) {
-            Ok(0) => break,
-            Ok(read) => filled += read,
+            Ok(read) => {
+                filled += read;
+                // A regular file gives less than was asked for only at its end (read(2)).
+                if filled < bytes.len() {
+                    break;
+                }
+            }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(error),
         }
-        if filled == bytes.len() {
-            if filled > limit {
-                break;
-            }
-            bytes.resize(filled * 2, 0);
+        if filled > limit {
+            break;
         }
+        bytes.resize(filled * 2, 0);
     }
     bytes.truncate(filled);
     Ok(bytes)

@@ -108,7 +108,7 @@ impl Queue {
 
     /// The waiter of a ticket, if it lives. `forget`: a dead one's ticket is removed, which is for
     /// those who have the guard.
-    fn standby(&self, number: u64, file: &OsStr, forget: bool) -> Result<Option<Standby>> {
+    fn standby(&self, file: &OsStr, forget: bool) -> Result<Option<Standby>> {
         let place = Place {
             directory: &self.directory,
             file,
@@ -132,8 +132,8 @@ impl Queue {
     /// Those who wait, in order of arrival.
     fn standbys(&self, forget: bool) -> Result<Vec<Standby>> {
         let mut standbys = Vec::new();
-        for (number, file) in self.numbers()? {
-            standbys.extend(self.standby(number, &file, forget)?);
+        for file in self.numbers()?.values() {
+            standbys.extend(self.standby(file, forget)?);
         }
         Ok(standbys)
     }
@@ -150,7 +150,7 @@ impl Queue {
             if Some(number) == own {
                 break;
             }
-            let Some(standby) = self.standby(number, &file, guarded)? else {
+            let Some(standby) = self.standby(&file, guarded)? else {
                 continue;
             };
             let since = *promises.entry(number).or_insert(now);
@@ -316,8 +316,8 @@ impl Ticket {
         let queue = self.queue()?;
         let numbers = queue.numbers()?;
         let mut before = None;
-        for (number, file) in numbers.range(..self.number).rev() {
-            let Some(standby) = queue.standby(*number, file, false)? else {
+        for (_, file) in numbers.range(..self.number).rev() {
+            let Some(standby) = queue.standby(file, false)? else {
                 continue;
             };
             match before {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::lockfile::LockFile;
 use crate::status::Status;
+use crate::sys::directory::make_room;
 use crate::sys::process::boottime;
 use crate::sys::signal::Alarm;
 use crate::sys::wait::{Watch, pause, random_below, until_unlocked};
@@ -29,7 +30,8 @@ type Told<'a> = Box<dyn FnMut(&Status) + 'a>;
 ///
 /// The wait is for the kernel's word where there is one: it ends at once when a holder gives its
 /// kernel lock back or dies, or when its process ends. Waiters for a name in a store are
-/// served in order of arrival, across processes; for a path lock no order is promised.
+/// served in order of arrival, across processes; for a path lock no order is promised. A program
+/// that has not called [`use_sigalrm`](crate::signal::use_sigalrm) looks again every 100 ms instead.
 ///
 /// ```
 /// use std::time::Duration;
@@ -39,7 +41,7 @@ type Told<'a> = Box<dyn FnMut(&Status) + 'a>;
 /// ```
 pub struct Wait<'a> {
     limit: Limit,
-    alarm: Option<&'a Alarm>,
+    alarm: Option<Alarm>,
     cancelled: Option<&'a AtomicBool>,
     on_wait: Option<Told<'a>>,
     started: Option<Duration>,
@@ -87,15 +89,6 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// The means to end a wait in the kernel at its limit. Without it, a wait for a kernel lock
-    /// looks again every 100 ms. Ignored in another thread than the one that made the alarm:
-    /// it cannot get there.
-    #[must_use]
-    pub fn with_alarm(mut self, alarm: &'a Alarm) -> Self {
-        self.alarm = Some(alarm);
-        self
-    }
-
     /// Gives up soon (within 100 ms) after the flag has been set.
     #[must_use]
     pub fn until_cancelled(mut self, cancelled: &'a AtomicBool) -> Self {
@@ -116,12 +109,18 @@ impl<'a> Wait<'a> {
     }
 
     /// Whether there is nothing to wait for any more. The first call starts the clock.
-    pub(crate) fn is_over(&mut self, status: &Status) -> bool {
+    pub(crate) fn is_over(&mut self, status: &Status, found: Option<&LockFile>) -> bool {
         if self.limit == Limit::No {
             return true;
         }
         if self.started.is_none() {
             self.started = Some(boottime());
+            // Before the caller, who is told now, starts threads.
+            if let Some(found) = found {
+                let _ = make_room(&found.file);
+            }
+            // Without one it is looked again every 100 ms.
+            self.alarm = Alarm::new().ok().flatten();
             if let Some(told) = &mut self.on_wait {
                 told(status);
             }
@@ -185,7 +184,7 @@ impl<'a> Wait<'a> {
 
     /// Blocks on a kernel lock; `None`: however long it takes.
     fn sleep_on(&self, file: &File, longest: Option<Duration>) -> io::Result<()> {
-        let Some(alarm) = self.alarm else {
+        let Some(alarm) = &self.alarm else {
             return pause(longest.unwrap_or(UNINTERRUPTED).min(UNINTERRUPTED));
         };
         let longest = match (longest, self.cancelled) {

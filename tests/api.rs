@@ -159,9 +159,8 @@ fn a_wait_ends_at_its_limit_or_when_it_is_cancelled() {
         panic!("it is held");
     };
     assert!(blocked.waited.unwrap() >= limit);
-    let alarm = onehold::signal::Alarm::new().unwrap();
-    let wait = Wait::at_most(limit).with_alarm(&alarm);
-    let Attempt::Blocked(blocked) = lock.hold(&Claim::new(), wait).unwrap() else {
+    onehold::signal::use_sigalrm().unwrap();
+    let Attempt::Blocked(blocked) = lock.hold(&Claim::new(), Wait::at_most(limit)).unwrap() else {
         panic!("it is held");
     };
     assert!(blocked.waited.unwrap() >= limit);

@@ -24,6 +24,21 @@ struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
+        // A wrapper passes it on to its command, which would outlive it otherwise.
+        if matches!(self.0.try_wait(), Ok(None)) {
+            for signal in ["-TERM", "-CONT"] {
+                let _ = Command::new("kill")
+                    .args([signal, &self.0.id().to_string()])
+                    .stderr(Stdio::null())
+                    .status();
+            }
+            for _ in 0..100 {
+                if !matches!(self.0.try_wait(), Ok(None)) {
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -105,7 +120,7 @@ impl Line {
 
     /// Holds `x` until [`open`](Self::open).
     fn hold(&self) -> Running {
-        let script = "echo > held; until test -e open; do sleep 0.005; done";
+        let script = "echo > held; while test -e held && ! test -e open; do sleep 0.005; done";
         let holder = self.start(&["run", "x", "--", "sh", "-c", script]);
         eventually("it is held", || self.path("held").exists());
         holder
@@ -324,7 +339,7 @@ fn nobody_is_woken_while_nothing_happens_but_the_first_two_every_5_seconds() {
 #[test]
 fn waiting_for_a_section_does_not_hold_back_its_tasks() {
     let line = Line::new();
-    let script = "echo > held; until test -e open; do sleep 0.005; done";
+    let script = "echo > held; while test -e held && ! test -e open; do sleep 0.005; done";
     let mut task = line.start(&["run", "section/task", "--", "sh", "-c", script]);
     eventually("it is held", || line.path("held").exists());
     let mut section = line.start(&["run", "-w", "forever", "section", "--", "true"]);
@@ -387,7 +402,7 @@ fn two_who_wait_for_each_other_end_by_their_limits_and_are_told_what_they_hold()
 fn a_path_lock_has_waiters_and_leaves_nothing_beside_it() {
     let line = Line::new();
     fs::create_dir(line.path("project")).unwrap();
-    let script = "echo > held; until test -e open; do sleep 0.005; done";
+    let script = "echo > held; while test -e held && ! test -e open; do sleep 0.005; done";
     let mut holder = line.start(&["run", "./project/lock", "--", "sh", "-c", script]);
     eventually("it is held", || line.path("held").exists());
     let mut waiters: Vec<Running> = (0..8)

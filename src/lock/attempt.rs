@@ -76,7 +76,7 @@ impl Lock {
             let repeated =
                 matches!(keeper, Keeper::Detached(_)) && self.is_the_same_owners(claim, &status);
             // A zombie that may not be taken does not go away by waiting.
-            if repeated || status.is_takeable() || wait.is_over(&status) {
+            if repeated || status.is_takeable() || wait.is_over(&status, found.as_ref()) {
                 if let Ok(now) = self.check(claim.max_age) {
                     status.waiters = now.waiters;
                 }

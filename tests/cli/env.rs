@@ -235,6 +235,21 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        // A wrapper passes it on to its command, which would outlive it otherwise.
+        if matches!(self.child.try_wait(), Ok(None)) {
+            for signal in ["-TERM", "-CONT"] {
+                let _ = std::process::Command::new("kill")
+                    .args([signal, &self.child.id().to_string()])
+                    .stderr(Stdio::null())
+                    .status();
+            }
+            for _ in 0..100 {
+                if !matches!(self.child.try_wait(), Ok(None)) {
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use onehold::signal::Alarm;
 use onehold::{Attempt, Blocked, Claim, Kind, Lock, Shown, Status, Wait};
 use serde_json::json;
 
@@ -52,16 +51,10 @@ pub(crate) fn obtain<T>(
     let hopeless = typed.wait.is_some()
         && !session.claimant.enclosing.is_empty()
         && session.is_inside(&lock.check(None)?);
-    let alarm = match typed.wait {
-        Some(_) if !hopeless => Some(Alarm::new()?),
-        _ => None,
-    };
+    let limit = typed.wait.filter(|_| !hopeless && !typed.force);
     for _ in 0..MOST_QUESTIONS {
         let progress = Progress::default();
-        let attempted = attempt(
-            &claim,
-            wait(session, typed, lock, alarm.as_ref(), &progress),
-        );
+        let attempted = attempt(&claim, wait(session, limit, lock, &progress));
         progress.end();
         let blocked = match attempted? {
             Attempt::Held(value) => return Ok(Attempt::Held(cancel::commit(value))),
@@ -78,20 +71,19 @@ pub(crate) fn obtain<T>(
 
 fn wait<'a>(
     session: &'a Session,
-    typed: &args::Claim,
+    limit: Option<WaitLimit>,
     lock: &'a Lock,
-    alarm: Option<&'a Alarm>,
     progress: &'a Progress,
 ) -> Wait<'a> {
     // Force does not wait for whom it may displace.
-    let (Some(limit), Some(alarm), false) = (typed.wait, alarm, typed.force) else {
+    let Some(limit) = limit else {
         return Wait::no();
     };
     let wait = match limit {
         WaitLimit::Forever => Wait::forever(),
         WaitLimit::AtMost(limit) => Wait::at_most(limit),
     };
-    wait.with_alarm(alarm).on_wait(move |status| {
+    wait.on_wait(move |status| {
         say_goodbye_on_ctrl_c(session);
         if !session.everywhere.quiet && !session.everywhere.json {
             progress.begin(lock, status, limit);

@@ -30,6 +30,8 @@ mod typed;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    // Nothing else in this program uses it. If it cannot be had, waits look again instead.
+    let _ = onehold::signal::use_sigalrm();
     let exit = match typed::parse() {
         Ok(cli) => commands::run(cli),
         Err(exit) => exit,

@@ -5,6 +5,8 @@
 //! like another one.
 
 use std::io;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -167,14 +169,30 @@ const PROC_SUPER_MAGIC: rustix::fs::FsWord = 0x9fa0;
 /// Whether /proc speaks of our own pid namespace. After `unshare --pid` without a new /proc it
 /// shows the outer one, where our numbers belong to other processes.
 fn proc_is_ours() -> bool {
-    std::fs::read_link("/proc/self")
+    // Asked for each process that is looked at; a forked child asks anew.
+    static OURS: AtomicU32 = AtomicU32::new(0);
+    let own = std::process::id();
+    if OURS.load(Ordering::Relaxed) == own {
+        return true;
+    }
+    let ours = std::fs::read_link("/proc/self")
         .ok()
         .and_then(|link| link.to_str()?.parse::<u32>().ok())
-        == Some(std::process::id())
+        == Some(own);
+    if ours {
+        OURS.store(own, Ordering::Relaxed);
+    }
+    ours
 }
 
 /// By how much the time namespace of the caller shifts the boot clock (time_namespaces(7)).
 fn boottime_offset_nanoseconds() -> Option<i128> {
+    // A process stays in the time namespace that it began in (time_namespaces(7)).
+    static OFFSET: OnceLock<Option<i128>> = OnceLock::new();
+    *OFFSET.get_or_init(read_boottime_offset)
+}
+
+fn read_boottime_offset() -> Option<i128> {
     let text = match std::fs::read_to_string("/proc/self/timens_offsets") {
         Ok(text) => text,
         // A kernel without time namespaces.

@@ -11,6 +11,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -182,13 +183,34 @@ impl std::fmt::Debug for SignalQueue {
     }
 }
 
-/// Cuts blocking calls of its thread short: the means a caller passes to
-/// [`Wait`](crate::Wait) so that a wait in the kernel can end at its limit.
+static SIGALRM_IS_OURS: AtomicBool = AtomicBool::new(false);
+
+/// Lets the library use SIGALRM to end waits in the kernel at their limits, from any thread, and
+/// installs a handler for it that does nothing.
 ///
-/// Creating one installs a handler for SIGALRM, which a process has only one of; a program that
-/// uses SIGALRM itself waits without, and then the library looks again every 100 ms.
+/// A process has only one handler for it: a program that uses SIGALRM itself does not call this,
+/// and then the library looks again from time to time, 10 times a second where it waits for a
+/// lock.
+///
+/// # Errors
+/// Those of sigaction(2).
+pub fn use_sigalrm() -> io::Result<()> {
+    // SAFETY: all-zero is a valid sigaction; the handler does nothing and so is
+    // async-signal-safe. Without SA_RESTART, so that flock(2) fails with EINTR (signal(7)).
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = do_nothing as *const () as libc::sighandler_t;
+        if libc::sigaction(libc::SIGALRM, &raw const action, ptr::null_mut()) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    SIGALRM_IS_OURS.store(true, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Cuts blocking calls of the thread that made it short.
 #[derive(Debug)]
-pub struct Alarm {
+pub(crate) struct Alarm {
     timer: libc::timer_t,
     // The timer signals the thread that created it.
     _not_send: PhantomData<*const ()>,
@@ -197,17 +219,10 @@ pub struct Alarm {
 extern "C" fn do_nothing(_signal: libc::c_int) {}
 
 impl Alarm {
-    /// # Errors
-    /// Those of sigaction(2) and timer_create(2).
-    pub fn new() -> io::Result<Self> {
-        // SAFETY: all-zero is a valid sigaction; the handler does nothing and so is
-        // async-signal-safe. Without SA_RESTART, so that flock(2) fails with EINTR (signal(7)).
-        unsafe {
-            let mut action: libc::sigaction = std::mem::zeroed();
-            action.sa_sigaction = do_nothing as *const () as libc::sighandler_t;
-            if libc::sigaction(libc::SIGALRM, &raw const action, ptr::null_mut()) != 0 {
-                return Err(io::Error::last_os_error());
-            }
+    /// `None` where the program has not said that SIGALRM may be used.
+    pub(crate) fn new() -> io::Result<Option<Self>> {
+        if !SIGALRM_IS_OURS.load(Ordering::Relaxed) {
+            return Ok(None);
         }
         change_mask(libc::SIG_UNBLOCK, &set_of(&[libc::SIGALRM]))?;
         let mut timer: libc::timer_t = ptr::null_mut();
@@ -222,10 +237,10 @@ impl Alarm {
                 return Err(io::Error::last_os_error());
             }
         }
-        Ok(Self {
+        Ok(Some(Self {
             timer,
             _not_send: PhantomData,
-        })
+        }))
     }
 
     /// Interrupts once `after` has passed, and again every 20 ms until cleared: one signal could
