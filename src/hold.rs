@@ -15,6 +15,7 @@ use crate::holder::Holder;
 use crate::identity::{Pid, ProcessId};
 use crate::lock::Lock;
 use crate::lockfile::{LockFile, OwnedPlace};
+use crate::queue::Ticket;
 use crate::record::{Job, Kind, Line, Record};
 use crate::status::Status;
 use crate::sys::directory::{Directory, facts_of_file, leads_to, unlock_record};
@@ -35,6 +36,9 @@ pub(crate) struct Possession {
     pub(crate) record: Record,
     pub(crate) displaced: Option<Box<Status>>,
     pub(crate) waited: Option<Duration>,
+    /// The place in the line that has been served. Giving it up wakes the next one, who needs the
+    /// processor that a command is about to start on.
+    pub(crate) ticket: Option<Ticket>,
     pub(crate) warnings: Vec<Error>,
 }
 
@@ -183,7 +187,10 @@ pub struct Hold {
 }
 
 impl Hold {
-    pub(crate) fn new(possession: Possession) -> Self {
+    pub(crate) fn new(mut possession: Possession) -> Self {
+        if possession.record.kind != Kind::Run {
+            possession.ticket = None;
+        }
         Self {
             possession,
             pid: Pid::of_self(),
@@ -271,6 +278,7 @@ impl Hold {
                 },
                 _ => Error::Spawn { program, source },
             })?;
+        possession.ticket = None;
         if let Some(pid) = Pid::new(child.id()) {
             possession.record.command_process = Some(ProcessId {
                 pid,
@@ -286,7 +294,8 @@ impl Hold {
     /// Becomes a command, which keeps the kernel lock until it ends. Returns only on failure, and
     /// then the lock is still held. Nobody removes the record afterwards: it is recognised as
     /// finished, and the next one takes its place.
-    pub fn exec(&self, command: &mut Command) -> Error {
+    pub fn exec(&mut self, command: &mut Command) -> Error {
+        self.possession.ticket = None;
         let program = command.get_program().to_string_lossy().into_owned();
         let source = exec_keeping(command, &self.possession.file);
         Error::Spawn { program, source }
@@ -334,7 +343,8 @@ pub struct Detached {
 }
 
 impl Detached {
-    pub(crate) fn new(possession: Possession, holder: Holder) -> Self {
+    pub(crate) fn new(mut possession: Possession, holder: Holder) -> Self {
+        possession.ticket = None;
         Self {
             possession,
             holder,

@@ -23,7 +23,7 @@ use crate::sys::process;
 use crate::verdict::{DEFAULT_MAX_AGE, Reason, State};
 use crate::wait::Wait;
 
-use attempt::{Keeper, MOST_CHANGES, Try, milliseconds, place};
+use attempt::{Keeper, Line, MOST_CHANGES, Try, milliseconds, place};
 
 mod attempt;
 mod relatives;
@@ -341,7 +341,7 @@ impl Lock {
     /// The store cannot be used, or something that is no lock file stands there.
     pub fn break_hold(&self, shown: &Shown) -> Result<Break> {
         let claim = Claim::new().displace(shown.clone());
-        match self.try_once(&claim, &Keeper::Nobody, None)? {
+        match self.try_once(&claim, &Keeper::Nobody, &mut Line::default())? {
             Try::Removed(was) => {
                 let mut warnings = Vec::new();
                 let written = events::write(self.journal_store(), Deed::Break, &was, None);
@@ -357,7 +357,8 @@ impl Lock {
     pub(crate) fn remove_zombie(&self, max_age: Option<Duration>) -> Result<Option<CleanedUp>> {
         let mut claim = Claim::new();
         claim.max_age = max_age;
-        let Try::Removed(was) = self.try_once(&claim, &Keeper::Nobody, None)? else {
+        let Try::Removed(was) = self.try_once(&claim, &Keeper::Nobody, &mut Line::default())?
+        else {
             return Ok(None);
         };
         let mut warnings = Vec::new();

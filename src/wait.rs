@@ -103,22 +103,24 @@ impl<'a> Wait<'a> {
         self
     }
 
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.limit != Limit::No
+    }
+
     /// How long it has been waited, if at all.
     pub(crate) fn waited(&self) -> Option<Duration> {
         Some(boottime().saturating_sub(self.started?))
     }
 
     /// Whether there is nothing to wait for any more. The first call starts the clock.
-    pub(crate) fn is_over(&mut self, status: &Status, found: Option<&LockFile>) -> bool {
+    pub(crate) fn is_over(&mut self, status: &Status) -> bool {
         if self.limit == Limit::No {
             return true;
         }
         if self.started.is_none() {
             self.started = Some(boottime());
             // Before the caller, who is told now, starts threads.
-            if let Some(found) = found {
-                let _ = make_room(&found.file);
-            }
+            let _ = make_room();
             // Without one it is looked again every 100 ms.
             self.alarm = Alarm::new().ok().flatten();
             if let Some(told) = &mut self.on_wait {

@@ -11,7 +11,7 @@ use super::{Attempt, Blocked, Keeping, Lock};
 use crate::claim::{Claim, is_same_owner};
 use crate::error::{Context, Error, Result};
 use crate::events::{self, Deed, OWN_DIRECTORY};
-use crate::guard::Guard;
+use crate::guard::{Guard, descend};
 use crate::hold::Possession;
 use crate::holder::{Holder, command_line_of, has_ended};
 use crate::identity::{Pid, ProcessId};
@@ -24,7 +24,7 @@ use crate::record::{Kind, NewRecord, Record, cut_command, has_four_digits};
 use crate::status::{Observatory, Presences, Status};
 use crate::sys::directory::{Directory, not_found};
 use crate::sys::process;
-use crate::verdict::{Reason, State};
+use crate::verdict::{Proof, Reason, State};
 use crate::wait::Wait;
 
 /// Most rounds in which what stands in the place of a lock changes under the guard, which only
@@ -38,6 +38,14 @@ pub(super) enum Keeper {
     ThisProcess,
     Run(Keeping),
     Detached(Holder),
+}
+
+/// The caller's place among those who wait.
+#[derive(Default)]
+pub(super) struct Line {
+    ticket: Option<Ticket>,
+    /// Take one, if the lock is not to be had.
+    stand: bool,
 }
 
 pub(super) enum Try {
@@ -58,15 +66,21 @@ impl Lock {
         claim.ensure_fits()?;
         // Gathered before the guard: reading another process's memory can block.
         let claim = &keeper.with_command(claim);
-        let mut ticket = None;
-        let mut can_queue = !self.name.is_path();
+        let mut line = Line {
+            ticket: None,
+            stand: wait.is_wanted() && !self.name.is_path(),
+        };
+        let mut seen = None;
         loop {
             keeper.ensure_alive()?;
-            let (mut status, found) = match self.try_once(claim, keeper, ticket.as_ref())? {
+            let tried = match seen.take() {
+                Some((status, found)) => Try::Blocked(status, Some(found)),
+                None => self.try_once(claim, keeper, &mut line)?,
+            };
+            let (mut status, found) = match tried {
                 Try::Taken(mut possession) => {
                     possession.waited = wait.waited();
-                    // The next one in the queue moves up.
-                    drop(ticket);
+                    possession.ticket = line.ticket;
                     self.journalise(&mut possession);
                     return Ok(Attempt::Held(possession));
                 }
@@ -76,7 +90,8 @@ impl Lock {
             let repeated =
                 matches!(keeper, Keeper::Detached(_)) && self.is_the_same_owners(claim, &status);
             // A zombie that may not be taken does not go away by waiting.
-            if repeated || status.is_takeable() || wait.is_over(&status, found.as_ref()) {
+            if repeated || status.is_takeable() || wait.is_over(&status) {
+                drop(line);
                 if let Ok(now) = self.check(claim.max_age) {
                     status.waiters = now.waiters;
                 }
@@ -85,19 +100,13 @@ impl Lock {
                     waited: wait.waited(),
                 }));
             }
-            if ticket.is_none() && can_queue {
-                // Where there can be no queue, there is still the hold to wait for.
-                match self.draw_ticket(claim) {
-                    Ok(drawn) => ticket = drawn,
-                    Err(_) => can_queue = false,
+            match line.ticket.as_ref().map(Ticket::before) {
+                Some(Ok(Some((before, is_first)))) => {
+                    wait.sleep_behind(&before, is_first);
+                    // Mostly it is the one before us who has the lock now; to see that takes no
+                    // guard, which others need to hand it on.
+                    seen = self.locked_by_kernel(claim);
                 }
-                can_queue &= ticket.is_some();
-                if can_queue {
-                    continue;
-                }
-            }
-            match ticket.as_ref().map(Ticket::before) {
-                Some(Ok(Some((before, is_first)))) => wait.sleep_behind(&before, is_first),
                 _ => wait.sleep(&status, found.as_ref(), || {
                     self.relative(&status)
                         .check(claim.max_age)
@@ -107,16 +116,43 @@ impl Lock {
         }
     }
 
-    /// A place in the queue; `None` where there is none: kernel locks of others are not seen.
-    fn draw_ticket(&self, claim: &Claim) -> Result<Option<Ticket>> {
-        let guard = Guard::enter_or_create(&self.store)?;
-        let observatory = self.surroundings.observe(guard.root(), &self.store)?;
-        if !observatory.settles() {
-            return Ok(None);
+    /// The lock as it is, if a kernel lock proves that it is held.
+    fn locked_by_kernel(&self, claim: &Claim) -> Option<(Box<Status>, LockFile)> {
+        let root = Directory::open(&self.store).ok()?;
+        let directory = descend(&root, &self.store, &self.name.sections()).ok()??;
+        let observatory = self.surroundings.observe(&root, &self.store).ok()?;
+        let (file, path) = (self.name.file(), self.path());
+        let standing = place(&directory, &file, &path).read().ok()?;
+        let about = self.about(&path, claim.observed_max_age());
+        let status = observatory.status(&about, &standing, &mut Presences::default());
+        match standing {
+            Standing::File(found) if status.verdict.proof == Proof::KernelLock => {
+                Some((Box::new(status), found))
+            }
+            _ => None,
         }
-        let now = Utc::now().trunc_subsecs(6);
-        let record = self.record_of(1, now, &observatory, claim, &Keeper::ThisProcess);
-        Ticket::draw(&guard, &self.name, &record).map(Some)
+    }
+
+    /// One attempt under the guard; in the same guard a place in the line, if it is in vain.
+    pub(super) fn try_once(&self, claim: &Claim, keeper: &Keeper, line: &mut Line) -> Result<Try> {
+        let Some(guard) = self.enter(keeper)? else {
+            return Ok(Try::Nothing);
+        };
+        let observatory = self.surroundings.observe(guard.root(), &self.store)?;
+        let tried = self.try_under(&guard, &observatory, claim, keeper, line.ticket.as_ref())?;
+        // Where kernel locks of others are not seen there can be no line.
+        if matches!(tried, Try::Blocked(..))
+            && line.stand
+            && line.ticket.is_none()
+            && observatory.settles()
+        {
+            let now = Utc::now().trunc_subsecs(6);
+            let record = self.record_of(1, now, &observatory, claim, &Keeper::ThisProcess);
+            // Without a ticket there is still the hold to wait for.
+            line.ticket = Ticket::draw(&guard, &self.name, &record).ok();
+            line.stand = line.ticket.is_some();
+        }
+        Ok(tried)
     }
 
     fn enter(&self, keeper: &Keeper) -> Result<Option<Guard>> {
@@ -131,17 +167,14 @@ impl Lock {
         }
     }
 
-    /// One attempt under the guard. `ticket`: the caller's place among those who wait.
-    pub(super) fn try_once(
+    fn try_under(
         &self,
+        guard: &Guard,
+        observatory: &Observatory,
         claim: &Claim,
         keeper: &Keeper,
         ticket: Option<&Ticket>,
     ) -> Result<Try> {
-        let Some(guard) = self.enter(keeper)? else {
-            return Ok(Try::Nothing);
-        };
-        let observatory = self.surroundings.observe(guard.root(), &self.store)?;
         let (sections, file, path) = (self.name.sections(), self.name.file(), self.path());
         let about = self.about(&path, claim.observed_max_age());
         for _ in 0..MOST_CHANGES {
@@ -150,7 +183,7 @@ impl Lock {
                 None => (about.free(), None),
                 Some(directory) => {
                     let place = place(directory, &file, &path);
-                    match self.settled(&place, &observatory, about.max_age)? {
+                    match self.settled(&place, observatory, about.max_age)? {
                         (status, Standing::Nothing) => (status, None),
                         (status, Standing::File(found)) => (status, Some(found)),
                         (_, Standing::NoFile(what)) => return Err(self.not_a_lock(what)),
@@ -168,13 +201,13 @@ impl Lock {
                     return Ok(Try::Nothing);
                 };
                 let place = place(&directory, &file, &path);
-                if self.remove_dead(&place, &observatory, &found, claim)? {
+                if self.remove_dead(&place, observatory, &found, claim)? {
                     guard.prune(&sections)?;
                     return Ok(Try::Removed(Box::new(status)));
                 }
                 continue;
             }
-            if let Some((relative, found)) = self.blocking_relative(&guard, &observatory, claim)? {
+            if let Some((relative, found)) = self.blocking_relative(guard, observatory, claim)? {
                 return Ok(Try::Blocked(Box::new(relative), Some(found)));
             }
             let queue = Queue::open(guard.root(), &self.store, &self.name)?;
@@ -185,7 +218,7 @@ impl Lock {
                 return Ok(Try::Blocked(Box::new(status.promised_to(&waiter)), None));
             }
             let replaced = status.hold().unwrap_or(0);
-            let mut record = self.new_record(&guard, &observatory, claim, keeper, replaced)?;
+            let mut record = self.new_record(guard, observatory, claim, keeper, replaced)?;
             let directory = match directory {
                 Some(directory) => directory,
                 None => guard.descend_or_create(&sections)?,
@@ -194,7 +227,7 @@ impl Lock {
             let published = match &found {
                 None => self.publish(&place, &record, keeper),
                 Some(found) => {
-                    let without_exchange = self.without_exchange(&observatory, claim);
+                    let without_exchange = self.without_exchange(observatory, claim);
                     let making = making(keeper);
                     match place.take_over(found, &mut record, making, without_exchange) {
                         Ok(Exchanged::Done(published)) => Ok(Some(published)),
@@ -210,7 +243,7 @@ impl Lock {
                         let _ = queue.keep_promises();
                     }
                     let displaced = found.map(|_| Box::new(status));
-                    return Ok(self.taken(&guard, directory, record, published, displaced));
+                    return Ok(self.taken(guard, directory, record, published, displaced));
                 }
                 Ok(None) => {}
                 Err(error) => {
@@ -314,6 +347,7 @@ impl Lock {
             record,
             displaced,
             waited: None,
+            ticket: None,
             warnings: Vec::new(),
         }))
     }

@@ -329,8 +329,9 @@ pub(crate) fn record_is_locked(file: &File) -> io::Result<bool> {
 /// Makes the table of descriptors as large as [`move_out_of_the_way`] needs it, while there is
 /// perhaps only one thread: with two, the kernel waits for a grace period when it grows
 /// (8 to 17 ms measured on Linux 6.18), which would be between a release and the next hold.
-pub(crate) fn make_room(file: &File) -> io::Result<()> {
-    fcntl_dupfd_cloexec(file, 100).map(drop)?;
+pub(crate) fn make_room() -> io::Result<()> {
+    // Any open descriptor will do, and Rust's runtime has opened this one.
+    fcntl_dupfd_cloexec(io::stderr(), 100).map(drop)?;
     Ok(())
 }
 

@@ -377,7 +377,8 @@ pub(super) fn timespec(timeout: Option<Duration>) -> Option<Timespec> {
 
 fn libc_timespec(duration: Duration) -> libc::timespec {
     libc::timespec {
-        tv_sec: libc::time_t::try_from(duration.as_secs()).unwrap_or(libc::time_t::MAX),
+        // 68 years are as good as any longer time, and fit whatever the width of the type.
+        tv_sec: i32::try_from(duration.as_secs()).unwrap_or(i32::MAX).into(),
         tv_nsec: duration.subsec_nanos().into(),
     }
 }

@@ -58,7 +58,7 @@ pub(crate) fn run(session: &Session, typed: args::Run) -> Carried {
     let attempt = obtain(session, &typed.claim, &lock, |claim, wait| {
         lock.hold_for_command(&claim.clone().command(words.clone()), keeping, wait)
     })?;
-    let hold = match attempt {
+    let mut hold = match attempt {
         Attempt::Held(hold) => hold,
         Attempt::Blocked(blocked) => {
             let mut outcome = refused(session, &typed.claim, &lock, blocked);
