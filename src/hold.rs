@@ -21,6 +21,7 @@ use crate::status::Status;
 use crate::sys::directory::{Directory, facts_of_file, leads_to, unlock_record};
 use crate::sys::process;
 use crate::sys::spawn::{HOLD_LOST, NOT_RECORDED, exec_keeping, record_before_exec};
+use crate::sys::wait::Watch;
 
 /// A wrapper tells this often that it lives, so that a hold of days is not called overdue.
 const SIGN_OF_LIFE_EVERY: Duration = Duration::from_hours(1);
@@ -40,6 +41,8 @@ pub(crate) struct Possession {
     /// processor that a command is about to start on.
     pub(crate) ticket: Option<Ticket>,
     pub(crate) warnings: Vec<Error>,
+    /// What the wait was woken by; closing it takes its time.
+    pub(crate) watch: Option<Watch>,
 }
 
 /// What a hold was when it ended.

@@ -28,8 +28,10 @@
 //! # }
 //! ```
 //!
-//! What is **not** promised: order among those who wait; anything about programs that do not ask;
-//! that a verdict is still true when it is read. On filesystems that other machines reach too
+//! Those who wait for a name are served in order of arrival.
+//!
+//! What is **not** promised: order among those who wait for a path; anything about programs that
+//! do not ask; that a verdict is still true when it is read. On filesystems that other machines reach too
 //! (NFS, FUSE) no lock is taken over. The library never prints, exits, reads arguments or
 //! environment, or installs a signal handler unless asked for [one](signal::use_sigalrm).
 // A test that cannot go on says so by panicking.

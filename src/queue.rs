@@ -171,18 +171,17 @@ impl Queue {
     /// The lock has been taken: promises are kept, or run out for good.
     pub(crate) fn keep_promises(&self) -> Result<()> {
         let before = self.promises();
+        if before.is_empty() {
+            return Ok(());
+        }
         let now = process::boottime_milliseconds();
         let living = self.numbers()?;
         let mut after = before.clone();
         after.retain(|number, since| living.contains_key(number) && has_run_out(*since, now));
-        if after.is_empty() {
-            self.directory
-                .unlink(OsStr::new(PROMISES))
-                .context("remove", &self.path.join(PROMISES))?;
-        } else if after != before {
-            self.remember(&after)?;
+        if after == before {
+            return Ok(());
         }
-        Ok(())
+        self.remember(&after)
     }
 
     /// Everybody who waits.
@@ -223,6 +222,13 @@ impl Queue {
     }
 
     fn remember(&self, promises: &BTreeMap<u64, u64>) -> Result<()> {
+        if promises.is_empty() {
+            return self
+                .directory
+                .unlink(OsStr::new(PROMISES))
+                .context("remove", &self.path.join(PROMISES))
+                .map(drop);
+        }
         let write = || -> io::Result<()> {
             let file = self.directory.open_own(OsStr::new(PROMISES), false)?;
             file.set_len(0)?;

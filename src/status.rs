@@ -115,6 +115,8 @@ struct Facts {
     boot: Option<BootId>,
     pid_namespace: Option<u64>,
     hostname: Option<String>,
+    /// The process that asked, and its start.
+    own: (Pid, Option<u64>),
 }
 
 /// A store directory seen from here: what judging in it needs.
@@ -130,6 +132,10 @@ impl Surroundings {
             boot: process::boot_id(),
             pid_namespace: process::pid_namespace(),
             hostname: hostname(),
+            own: {
+                let own = process::own_pid();
+                (own, process::start_ticks(own))
+            },
         });
         Ok(Observatory {
             facts: facts.clone(),
@@ -158,7 +164,11 @@ impl Observatory {
     /// What a record written now by this process says of its origin.
     pub(crate) fn origin(&self) -> Origin {
         Origin {
-            start: process::start_ticks(process::own_pid()),
+            start: match self.facts.own {
+                (pid, start) if pid == process::own_pid() => start,
+                // A child forked since.
+                _ => process::start_ticks(process::own_pid()),
+            },
             boot: self.facts.boot.clone(),
             pid_namespace: self.facts.pid_namespace,
             acquired_boottime_ms: process::boottime_milliseconds(),

@@ -46,6 +46,7 @@ pub struct Wait<'a> {
     on_wait: Option<Told<'a>>,
     started: Option<Duration>,
     back_off: Duration,
+    watch: Option<Watch>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +87,7 @@ impl<'a> Wait<'a> {
             on_wait: None,
             started: None,
             back_off: BACK_OFF.0,
+            watch: None,
         }
     }
 
@@ -157,7 +159,7 @@ impl<'a> Wait<'a> {
         let slept = if verdict.proof == Proof::KernelLock {
             self.sleep_on(&found.file, Some(longest))
         } else if is_woken_by_events(status) {
-            sleep_on_events(status, found, self.interruptible(longest), unchanged)
+            self.sleep_on_events(status, found, self.interruptible(longest), unchanged)
         } else {
             Err(io::ErrorKind::Unsupported.into())
         };
@@ -203,6 +205,47 @@ impl<'a> Wait<'a> {
         woken
     }
 
+    fn sleep_on_events(
+        &mut self,
+        status: &Status,
+        found: &LockFile,
+        longest: Duration,
+        unchanged: impl FnOnce() -> bool,
+    ) -> io::Result<()> {
+        let process = status
+            .verdict
+            .pid
+            .filter(|_| status.verdict.reason == Reason::Alive);
+        let watch = match &mut self.watch {
+            Some(watch) => watch,
+            none => none.insert(Watch::new()?),
+        };
+        watch.watch(&found.file, process)?;
+        if !unchanged() {
+            return Ok(());
+        }
+        let mut longest = longest;
+        if process.is_some() && !watch.sees_the_process() {
+            longest = longest.min(BACK_OFF.1);
+        }
+        // A living `run` is not displaced by its time, so that ends no wait.
+        if let Some(expires) = status.verdict.expires_at.filter(|_| ends_by_time(status)) {
+            let left = expires.signed_duration_since(chrono::Utc::now());
+            // A little late rather than a little early, which would only be another round.
+            let left = left.to_std().unwrap_or_default() + Duration::from_millis(2);
+            longest = longest.min(left);
+        }
+        if status.verdict.reason == Reason::InTheMaking {
+            longest = longest.min(BACK_OFF.1);
+        }
+        watch.sleep(Some(longest))
+    }
+
+    /// What is better closed when there is nothing left to hurry for.
+    pub(crate) fn leftovers(self) -> Option<Watch> {
+        self.watch
+    }
+
     fn sleep_blindly(&mut self, longest: Duration) {
         // Half to all of it, so that waiters who began together do not stay together.
         let whole = u64::try_from(self.back_off.as_millis()).unwrap_or(u64::MAX);
@@ -234,37 +277,6 @@ fn ends_by_time(status: &Status) -> bool {
         .record
         .as_ref()
         .is_some_and(|record| record.job.is_some())
-}
-
-fn sleep_on_events(
-    status: &Status,
-    found: &LockFile,
-    longest: Duration,
-    unchanged: impl FnOnce() -> bool,
-) -> io::Result<()> {
-    let process = status
-        .verdict
-        .pid
-        .filter(|_| status.verdict.reason == Reason::Alive);
-    let watch = Watch::new(&found.file, process)?;
-    if !unchanged() {
-        return Ok(());
-    }
-    let mut longest = longest;
-    if process.is_some() && !watch.sees_the_process() {
-        longest = longest.min(BACK_OFF.1);
-    }
-    // A living `run` is not displaced by its time, so that ends no wait.
-    if let Some(expires) = status.verdict.expires_at.filter(|_| ends_by_time(status)) {
-        let left = expires.signed_duration_since(chrono::Utc::now());
-        // A little late rather than a little early, which would only be another round.
-        let left = left.to_std().unwrap_or_default() + Duration::from_millis(2);
-        longest = longest.min(left);
-    }
-    if status.verdict.reason == Reason::InTheMaking {
-        longest = longest.min(BACK_OFF.1);
-    }
-    watch.sleep(Some(longest))
 }
 
 impl fmt::Debug for Wait<'_> {

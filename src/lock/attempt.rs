@@ -81,6 +81,7 @@ impl Lock {
                 Try::Taken(mut possession) => {
                     possession.waited = wait.waited();
                     possession.ticket = line.ticket;
+                    possession.watch = wait.leftovers();
                     self.journalise(&mut possession);
                     return Ok(Attempt::Held(possession));
                 }
@@ -348,6 +349,7 @@ impl Lock {
             displaced,
             waited: None,
             ticket: None,
+            watch: None,
             warnings: Vec::new(),
         }))
     }

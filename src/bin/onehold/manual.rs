@@ -129,9 +129,16 @@ pub(crate) const CHAPTERS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "WAITING",
+        &[
+            "Those who wait for a name are served in order of arrival, and nobody barges in past them: a free lock is promised to the first, whose pid check shows. If it leaves the lock untaken for 5 s, its turn goes to the next. Each sleeps in flock(2) on the one before it; a wait for what has no kernel lock (acquire) is woken by the end of the process or the removal of the file; what another host holds is looked at again after 100 ms, doubling to 2 s.",
+            "A name covers those below it: backend excludes backend/task-1 and the other way round, unless both have the same owner. Waiting for a section does not hold back its tasks, and may take as long as they keep coming. A path lock has no queue, and its waiters no order. Two who each hold one lock and wait for the other's end by the limit of --wait.",
+        ],
+    ),
+    (
         "LIMITS",
         &[
-            "Locks are advisory. On NFS, FUSE and other filesystems that can be changed from elsewhere, onehold creates and releases its own locks but takes none over: that is for a person, with onehold break. With run --close, a killed wrapper and a command in another pid namespace, the hold is believed for its maximum age. No order among those who wait is promised.",
+            "Locks are advisory. On NFS, FUSE and other filesystems that can be changed from elsewhere, onehold creates and releases its own locks but takes none over: that is for a person, with onehold break. With run --close, a killed wrapper and a command in another pid namespace, the hold is believed for its maximum age.",
             "A path lock keeps nothing beside its file, so its hold numbers follow the clock alone: they grow as long as the clock is not put back. Numbers of a store grow whatever the clock does.",
             "Do not share one path with flock(1): it locks files that it does not read, and onehold refuses files that are not lock files.",
         ],

@@ -24,26 +24,38 @@ pub(crate) fn until_unlocked(file: &File) -> io::Result<()> {
 }
 
 /// Wakes when a record is unlinked, moved or written, or when a process ends.
+///
+/// Closing an inotify descriptor that has had a watch takes 5 to 24 ms (measured on Linux 6.18,
+/// HZ=250), also at the end of the process: whoever waits keeps it until there is nothing left to
+/// hurry for.
+#[derive(Debug)]
 pub(crate) struct Watch {
     changes: OwnedFd,
     process: Option<OwnedFd>,
 }
 
 impl Watch {
-    /// Begins to watch; what happens from here on is not missed, so judge again after it.
-    /// Fails when inotify runs out (EMFILE, ENOSPC): then look again from time to time.
-    pub(crate) fn new(file: &File, process: Option<Pid>) -> io::Result<Self> {
-        let changes = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+    /// Fails when inotify runs out (EMFILE): then look again from time to time.
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self {
+            changes: init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?,
+            process: None,
+        })
+    }
+
+    /// Begins to watch; what happens from here on is not missed, so judge again after it. Fails
+    /// when inotify runs out (ENOSPC).
+    pub(crate) fn watch(&mut self, file: &File, process: Option<Pid>) -> io::Result<()> {
         // On the file, not its directory, which others make changes in. ATTRIB: the link count.
         let flags = WatchFlags::ATTRIB
             | WatchFlags::MODIFY
             | WatchFlags::MOVE_SELF
             | WatchFlags::DELETE_SELF;
-        add_watch(&changes, descriptor_path(file), flags)?;
-        let process = process
+        add_watch(&self.changes, descriptor_path(file), flags)?;
+        self.process = process
             .and_then(|pid| rustix::process::Pid::from_raw(pid.as_raw()))
             .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        Ok(Self { changes, process })
+        Ok(())
     }
 
     /// Whether the end of the process is watched too.
