@@ -205,6 +205,27 @@ fn a_holder_in_another_pid_namespace_is_judged_by_its_kernel_lock_or_not_at_all(
 }
 
 #[test]
+#[ignore = "needs root: pid namespaces"]
+fn a_waiter_in_another_pid_namespace_has_its_place_and_is_served() {
+    let place = Place::new();
+    let script = "onehold run x -- sh -c 'echo > held; until test -e open; do sleep 0.01; done' &
+        until test -e held; do sleep 0.01; done
+        unshare --pid --fork --mount-proc onehold run -q -w 1m x -- sh -c 'echo inside >> served' &
+        until onehold check --json x | grep -q '\"place\":1'; do sleep 0.01; done
+        onehold run -q -w 1m x -- sh -c 'echo outside >> served' &
+        until onehold check --json x | grep -q '\"place\":2'; do sleep 0.01; done
+        touch open; wait; cat served
+        rm held open served
+        unshare --pid --fork --mount-proc onehold run x -- sh -c 'echo > held; until test -e open; do sleep 0.01; done' &
+        until test -e held; do sleep 0.01; done
+        onehold run -q -w 1m x -- sh -c 'echo outside >> served' &
+        until onehold check --json x | grep -q '\"place\":1'; do sleep 0.01; done
+        touch open; wait; cat served";
+    let said = place.says("env", script);
+    assert_eq!(said, "inside\noutside\noutside\n");
+}
+
+#[test]
 #[ignore = "needs root: time namespaces"]
 fn a_shifted_boot_clock_does_not_make_another_process_of_the_holder() {
     let place = Place::new();

@@ -274,8 +274,11 @@ fn those_who_wait_are_seen_in_order_with_what_they_want() {
     };
     assert!(said(&["check", "x"]).ends_with("  3 wait for it\n"));
     let verbose = said(&["check", "-v", "x"]);
-    let first = format!("  1. process {} (sh), who waits since ", waiters[0].pid());
-    assert!(verbose.contains(&first), "{verbose}");
+    let first = format!("  1. process {} (sh) on ", waiters[0].pid());
+    assert!(
+        verbose.contains(&first) && verbose.contains(", who waits since "),
+        "{verbose}"
+    );
     let listed = said(&["list"]);
     assert!(
         listed.contains("WAITING") && listed.contains("  3"),
@@ -395,6 +398,41 @@ fn two_who_wait_for_each_other_end_by_their_limits_and_are_told_what_they_hold()
             said.contains(&format!("; meanwhile `{own}` stays held\n")),
             "{said}"
         );
+    }
+}
+
+#[test]
+fn a_wait_goes_on_where_inotify_and_pidfds_have_run_out() {
+    for calls in [
+        "inotify_init1:error=EMFILE",
+        "inotify_add_watch:error=ENOSPC",
+        "pidfd_open:error=EPERM",
+    ] {
+        let line = Line::new();
+        let acquired = line
+            .onehold(&["acquire", "x", "--ttl", "1h", "--owner", "me"])
+            .status()
+            .unwrap();
+        assert!(acquired.success());
+        let program = assert_cmd::cargo::cargo_bin!("onehold");
+        let mut command = Command::new("strace");
+        command
+            .args(["-f", "-qq", "-o", "/dev/null", "-e"])
+            .arg(format!("inject={calls}"))
+            .arg(program)
+            .args(["run", "-w", "1h", "x", "--", "sh", "-c", "echo 1 >> served"])
+            .env("ONEHOLD_DIR", line.path("store"))
+            .current_dir(line.root.path())
+            .stderr(Stdio::null());
+        let mut waiter = Running(command.spawn().unwrap());
+        eventually("it stands in line", || line.waiting() == 1);
+        let released = line
+            .onehold(&["release", "x", "--owner", "me"])
+            .status()
+            .unwrap();
+        assert!(released.success());
+        assert_eq!(waiter.finish(), Some(0), "{calls}");
+        assert_eq!(line.served(), [1], "{calls}");
     }
 }
 

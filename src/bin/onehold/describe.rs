@@ -169,10 +169,14 @@ pub(crate) fn holder(status: &Status, record: &Record) -> String {
     text
 }
 
-/// "process 77 (job.sh), who waits since 02:00:07"
+/// "process 77 (job.sh) on db1, who waits since 02:00:07"
 pub(crate) fn waiting(waiter: &Waiter) -> String {
+    let on = match &waiter.hostname {
+        Some(host) => format!(" on {}", escape(host)),
+        None => String::new(),
+    };
     format!(
-        "{}, who waits since {}",
+        "{}{on}, who waits since {}",
         process(waiter.pid.get(), &waiter.command),
         local(waiter.since)
     )

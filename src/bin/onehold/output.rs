@@ -133,13 +133,11 @@ pub(crate) fn block(status: &Status, verbose: bool) -> Vec<String> {
     }
     match status.waiters.as_slice() {
         [] => {}
-        waiters if verbose => lines.extend(waiters.iter().map(|waiter| {
-            let on = match &waiter.hostname {
-                Some(host) => format!(" on {}", describe::escape(host)),
-                None => String::new(),
-            };
-            format!("  {}. {}{on}", waiter.place, describe::waiting(waiter))
-        })),
+        waiters if verbose => lines.extend(
+            waiters
+                .iter()
+                .map(|waiter| format!("  {}. {}", waiter.place, describe::waiting(waiter))),
+        ),
         [_] => lines.push("  1 waits for it".to_owned()),
         waiters => lines.push(format!("  {} wait for it", waiters.len())),
     }
