@@ -27,6 +27,7 @@ pub struct Claim {
     pub(crate) max_age: Option<Duration>,
     pub(crate) refuse_zombies: bool,
     pub(crate) displace: Option<Shown>,
+    pub(crate) barge: bool,
 }
 
 impl Claim {
@@ -87,6 +88,13 @@ impl Claim {
     #[must_use]
     pub fn displace(mut self, shown: Shown) -> Self {
         self.displace = Some(shown);
+        self
+    }
+
+    /// Takes a free lock though it is promised to somebody who waits for it.
+    #[must_use]
+    pub fn barge(mut self) -> Self {
+        self.barge = true;
         self
     }
 

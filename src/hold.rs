@@ -58,7 +58,9 @@ pub enum Ended {
 impl Possession {
     /// Compares and deletes, then unlocks: while our name exists it is locked, and what a command
     /// left behind with its descriptor holds nothing.
-    pub(crate) fn release(&self) -> Result<Ended> {
+    pub(crate) fn release(&mut self) -> Result<Ended> {
+        // Nothing is promised to who is leaving.
+        self.ticket = None;
         let ended = self.remove();
         let unlocked = unlock_record(&self.file).context("unlock", &self.place.path);
         let ended = ended?;

@@ -21,7 +21,7 @@ use crate::error::{Context, Error, Result};
 use crate::events::OWN_DIRECTORY;
 use crate::guard::Guard;
 use crate::identity::Pid;
-use crate::lockfile::{Making, OwnedPlace, Place, Standing};
+use crate::lockfile::{Making, OwnedPlace, Place, Standing, is_temporary};
 use crate::name::{Entry, LockName, entry};
 use crate::record::Record;
 use crate::sys::directory::{Directory, Found, record_is_locked, unlock_record};
@@ -119,7 +119,8 @@ impl Queue {
         };
         if !record_is_locked(&found.file).context("inspect", place.path)? {
             if forget {
-                place.remove()?;
+                // Another user's, perhaps: then it stays, and does no harm.
+                let _ = place.remove();
             }
             return Ok(None);
         }
@@ -144,7 +145,6 @@ impl Queue {
     pub(crate) fn promised(&self, own: Option<u64>, guarded: bool) -> Result<Option<Waiter>> {
         let now = process::boottime_milliseconds();
         let mut promises = self.promises();
-        let came_by = own.is_some_and(|own| promises.remove(&own).is_some());
         let mut place = 0;
         for (number, file) in self.numbers()? {
             if Some(number) == own {
@@ -156,16 +156,21 @@ impl Queue {
             let since = *promises.entry(number).or_insert(now);
             if !has_run_out(since, now) {
                 if guarded {
-                    self.remember(&promises)?;
+                    self.remember(&promises);
                 }
                 return Ok(Some(standby.waiter(place)));
             }
             place += 1;
         }
-        if came_by && guarded {
-            self.remember(&promises)?;
-        }
         Ok(None)
+    }
+
+    /// The owner of a ticket has come by: whatever he has missed, he is not passed over any more.
+    pub(crate) fn comes_by(&self, own: u64) {
+        let mut promises = self.promises();
+        if promises.remove(&own).is_some() {
+            self.remember(&promises);
+        }
     }
 
     /// The lock has been taken: promises are kept, or run out for good.
@@ -178,10 +183,10 @@ impl Queue {
         let living = self.numbers()?;
         let mut after = before.clone();
         after.retain(|number, since| living.contains_key(number) && has_run_out(*since, now));
-        if after == before {
-            return Ok(());
+        if after != before {
+            self.remember(&after);
         }
-        self.remember(&after)
+        Ok(())
     }
 
     /// Everybody who waits.
@@ -221,20 +226,21 @@ impl Queue {
             .unwrap_or_default()
     }
 
-    fn remember(&self, promises: &BTreeMap<u64, u64>) -> Result<()> {
-        if promises.is_empty() {
-            return self
-                .directory
-                .unlink(OsStr::new(PROMISES))
-                .context("remove", &self.path.join(PROMISES))
-                .map(drop);
-        }
+    /// Failing that, a promise holds for longer than it should; nobody holds what he should not.
+    fn remember(&self, promises: &BTreeMap<u64, u64>) {
         let write = || -> io::Result<()> {
+            if promises.is_empty() {
+                return self.forget_promises();
+            }
             let file = self.directory.open_own(OsStr::new(PROMISES), false)?;
             file.set_len(0)?;
             file.write_all_at(&serde_json::to_vec(promises)?, 0)
         };
-        write().context("write", &self.path.join(PROMISES))
+        let _ = write();
+    }
+
+    fn forget_promises(&self) -> io::Result<()> {
+        self.directory.unlink(OsStr::new(PROMISES)).map(drop)
     }
 }
 
@@ -277,10 +283,7 @@ impl Ticket {
         let last = queue.numbers()?.keys().next_back().copied();
         let number = last.map_or(1, |last| last.saturating_add(1));
         // The number may have been another's, which was passed over and left.
-        let mut promises = queue.promises();
-        if promises.remove(&number).is_some() {
-            queue.remember(&promises)?;
-        }
+        queue.comes_by(number);
         let file = OsString::from(format!("{number:020}"));
         let path = queue.path.join(&file);
         let place = Place {
@@ -318,11 +321,20 @@ impl Ticket {
     }
 
     /// The ticket right before this one, and whether that is the first; `None`: this is the first.
+    /// Those who have lost their turn are passed over: who comes after them waits for the hold.
     pub(crate) fn before(&self) -> Result<Option<(File, bool)>> {
         let queue = self.queue()?;
         let numbers = queue.numbers()?;
+        let promises = queue.promises();
+        let now = process::boottime_milliseconds();
         let mut before = None;
-        for (_, file) in numbers.range(..self.number).rev() {
+        for (number, file) in numbers.range(..self.number).rev() {
+            if promises
+                .get(number)
+                .is_some_and(|since| has_run_out(*since, now))
+            {
+                continue;
+            }
             let Some(standby) = queue.standby(file, false)? else {
                 continue;
             };
@@ -356,7 +368,7 @@ impl Drop for Ticket {
         if let Ok(queue) = queue
             && queue.numbers().is_ok_and(|numbers| numbers.is_empty())
         {
-            let _ = queue.keep_promises();
+            let _ = queue.forget_promises();
         }
         // Directories go as far as they are empty. Whoever makes them anew has the guard, which we
         // need not have, and tries again if we were faster.
@@ -421,21 +433,22 @@ fn collect(
 }
 
 /// Removes what dead waiters left in a store: tickets, and directories that are empty without
-/// them.
-pub(crate) fn sweep(guard: &Guard) -> Result<()> {
+/// them. What cannot be removed is in `errors`.
+pub(crate) fn sweep(guard: &Guard, errors: &mut Vec<Error>) -> Result<()> {
     let parts = [OsString::from(OWN_DIRECTORY), OsString::from(WAITING)];
     if let Some(directory) = guard.descend(&parts)? {
         let path = guard.path().join(OWN_DIRECTORY).join(WAITING);
-        sweep_directory(directory, path)?;
+        sweep_directory(directory, path, errors)?;
     }
     Ok(())
 }
 
-fn sweep_directory(directory: Directory, path: PathBuf) -> Result<()> {
+fn sweep_directory(directory: Directory, path: PathBuf, errors: &mut Vec<Error>) -> Result<()> {
     let queue = Queue { directory, path };
-    let living = queue.standbys(true)?;
-    if living.is_empty() {
-        queue.keep_promises()?;
+    if queue.standbys(true)?.is_empty() {
+        queue
+            .forget_promises()
+            .context("remove", &queue.path.join(PROMISES))?;
     }
     for file in queue
         .directory
@@ -443,14 +456,19 @@ fn sweep_directory(directory: Directory, path: PathBuf) -> Result<()> {
         .context("read directory", &queue.path)?
     {
         let path = queue.path.join(&file);
-        let Ok(below) = queue.directory.open_below(&file) else {
-            continue;
-        };
-        sweep_directory(below, path.clone())?;
-        queue
-            .directory
-            .remove_below_if_empty(&file)
-            .context("remove directory", &path)?;
+        // Under the guard nobody is about to give it a place.
+        if file.to_str().is_some_and(is_temporary) {
+            let removed = queue.directory.unlink(&file).context("remove", &path);
+            errors.extend(removed.err());
+        } else if let Ok(below) = queue.directory.open_below(&file) {
+            let swept = sweep_directory(below, path.clone(), errors).and_then(|()| {
+                queue
+                    .directory
+                    .remove_below_if_empty(&file)
+                    .context("remove directory", &path)
+            });
+            errors.extend(swept.err());
+        }
     }
     Ok(())
 }

@@ -76,7 +76,9 @@ impl Status {
         self.verdict.pid_alive = Some(true);
         self.verdict.age = None;
         self.verdict.expires_at = None;
-        // It is no permission to displace whoever takes what was promised to him.
+        // Whoever held it before has nothing to do with it any more, and permission to displace him
+        // is none to displace whoever takes what was promised.
+        self.record = None;
         self.seen = None;
         self
     }

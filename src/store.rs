@@ -177,7 +177,9 @@ impl Store {
         if !observatory.settles() {
             return Ok(());
         }
-        queue::sweep(&guard)?;
+        if let Err(error) = queue::sweep(&guard, errors) {
+            errors.push(error);
+        }
         sweep_directory(guard.root(), &self.directory, None, &observatory, errors)
     }
 }

@@ -18,6 +18,9 @@ use crate::verdict::{Proof, Reason, State};
 /// holder that is gone, and what inotify does not see may have changed.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
+/// How often those look who are neither first nor second in a queue.
+const LOOK_SELDOM: Duration = Duration::from_mins(1);
+
 /// How long a sleep may be that nothing can cut short.
 const UNINTERRUPTED: Duration = Duration::from_millis(100);
 
@@ -157,7 +160,7 @@ impl<'a> Wait<'a> {
         };
         let verdict = &status.verdict;
         let slept = if verdict.proof == Proof::KernelLock {
-            self.sleep_on(&found.file, Some(longest))
+            self.sleep_on(&found.file, longest)
         } else if is_woken_by_events(status) {
             self.sleep_on_events(status, found, self.interruptible(longest), unchanged)
         } else {
@@ -171,37 +174,26 @@ impl<'a> Wait<'a> {
     }
 
     /// Sleeps until the waiter before us has left the queue. Whoever is second looks up from time
-    /// to time: the first one may leave a free lock untaken.
+    /// to time: the first one may leave a free lock untaken. The others do so seldom, only for the
+    /// case that who is second now is stopped, and so will not look when it is the first.
     pub(crate) fn sleep_behind(&mut self, before: &File, second: bool) {
-        let longest = match (self.left(), second) {
-            (Some(left), true) => Some(left.min(LOOK_AGAIN)),
-            (Some(left), false) => Some(left),
-            (None, true) => Some(LOOK_AGAIN),
-            (None, false) => None,
-        };
+        let look_again = if second { LOOK_AGAIN } else { LOOK_SELDOM };
+        let longest = self.left().map_or(look_again, |left| left.min(look_again));
         match self.sleep_on(before, longest) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(_) => self.sleep_blindly(longest.unwrap_or(LOOK_AGAIN)),
+            Err(_) => self.sleep_blindly(longest),
         }
     }
 
-    /// Blocks on a kernel lock; `None`: however long it takes.
-    fn sleep_on(&self, file: &File, longest: Option<Duration>) -> io::Result<()> {
+    /// Blocks on a kernel lock.
+    fn sleep_on(&self, file: &File, longest: Duration) -> io::Result<()> {
         let Some(alarm) = &self.alarm else {
-            return pause(longest.unwrap_or(UNINTERRUPTED).min(UNINTERRUPTED));
+            return pause(longest.min(UNINTERRUPTED));
         };
-        let longest = match (longest, self.cancelled) {
-            (longest, None) => longest,
-            (longest, Some(_)) => Some(longest.unwrap_or(UNINTERRUPTED).min(UNINTERRUPTED)),
-        };
-        if let Some(longest) = longest {
-            alarm.set(longest)?;
-        }
+        alarm.set(self.interruptible(longest))?;
         let woken = until_unlocked(file);
-        if longest.is_some() {
-            alarm.clear()?;
-        }
+        alarm.clear()?;
         woken
     }
 

@@ -241,6 +241,60 @@ fn nobody_barges_in_past_a_waiter_and_a_promise_holds_for_5_seconds() {
 }
 
 #[test]
+fn a_stopped_waiter_that_goes_on_is_not_passed_over_any_more() {
+    let line = Line::new();
+    let mut holder = line.hold();
+    let waiters = line.stand_in_line(1);
+    waiters[0].signal("STOP");
+    line.open();
+    holder.finish();
+    // Who barges in after five seconds holds it while the first one goes on.
+    fs::remove_file(line.path("open")).unwrap();
+    let script = "echo > again; while test -e again && ! test -e open; do sleep 0.005; done";
+    let mut second = None;
+    eventually("the promise runs out", || {
+        let mut tried = line.start(&["run", "x", "--", "sh", "-c", script]);
+        std::thread::sleep(Duration::from_millis(100));
+        let runs = tried.0.try_wait().unwrap().is_none();
+        if runs {
+            second = Some(tried);
+        }
+        runs
+    });
+    waiters[0].signal("CONT");
+    let promises = line.path("store/.onehold/waiting/x.lock/promises");
+    eventually("it comes by", || !promises.exists());
+    drop(second);
+}
+
+#[test]
+fn force_barges_in_on_a_persons_word() {
+    let line = Line::new();
+    let mut holder = line.hold();
+    let waiters = line.stand_in_line(1);
+    waiters[0].signal("STOP");
+    line.open();
+    holder.finish();
+    let forced = line
+        .onehold(&["run", "--force", "--yes", "x", "--", "true"])
+        .status()
+        .unwrap();
+    assert_eq!(forced.code(), Some(0));
+}
+
+#[test]
+fn a_lease_that_ran_out_and_is_promised_to_another_is_nobodys_any_more() {
+    let line = Line::new();
+    let acquire = ["acquire", "x", "--ttl", "1s", "--owner", "me"];
+    assert!(line.onehold(&acquire).status().unwrap().success());
+    let waiters = line.stand_in_line(1);
+    waiters[0].signal("STOP");
+    eventually("it is promised", || line.lock("x")["reason"] == "promised");
+    assert_eq!(line.onehold(&acquire).status().unwrap().code(), Some(6));
+    assert_eq!(line.lock("x")["hold"], Value::Null);
+}
+
+#[test]
 fn who_gives_up_leaves_the_line_at_once() {
     let line = Line::new();
     let _holder = line.hold();
@@ -471,6 +525,22 @@ fn a_path_lock_has_waiters_and_leaves_nothing_beside_it() {
     }
     assert_eq!(line.served().len(), 8);
     assert_eq!(fs::read_dir(line.path("project")).unwrap().count(), 0);
+}
+
+#[test]
+#[ignore = "long: a waiter further back looks once a minute"]
+fn a_second_waiter_that_is_stopped_before_it_is_the_first_holds_nobody_up_for_good() {
+    let line = Line::new();
+    let mut holder = line.hold();
+    let mut waiters = line.stand_in_line(3);
+    waiters[1].signal("STOP");
+    line.open();
+    holder.finish();
+    assert_eq!(waiters[0].finish(), Some(0));
+    let released = Instant::now();
+    assert_eq!(waiters[2].finish(), Some(0));
+    assert!(released.elapsed() < Duration::from_secs(90));
+    assert_eq!(line.served(), [0, 2]);
 }
 
 #[test]

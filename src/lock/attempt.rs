@@ -71,6 +71,7 @@ impl Lock {
             stand: wait.is_wanted() && !self.name.is_path(),
         };
         let mut seen = None;
+        let mut turns = 0;
         loop {
             keeper.ensure_alive()?;
             let tried = match seen.take() {
@@ -108,6 +109,8 @@ impl Lock {
                     // guard, which others need to hand it on.
                     seen = self.locked_by_kernel(claim);
                 }
+                // Whoever it was promised to has left while we looked: it is our turn.
+                Some(Ok(None)) if found.is_none() && turns < MOST_CHANGES => turns += 1,
                 _ => wait.sleep(&status, found.as_ref(), || {
                     self.relative(&status)
                         .check(claim.max_age)
@@ -151,7 +154,6 @@ impl Lock {
             let record = self.record_of(1, now, &observatory, claim, &Keeper::ThisProcess);
             // Without a ticket there is still the hold to wait for.
             line.ticket = Ticket::draw(&guard, &self.name, &record).ok();
-            line.stand = line.ticket.is_some();
         }
         Ok(tried)
     }
@@ -178,6 +180,13 @@ impl Lock {
     ) -> Result<Try> {
         let (sections, file, path) = (self.name.sections(), self.name.file(), self.path());
         let about = self.about(&path, claim.observed_max_age());
+        let queue = match keeper {
+            Keeper::Nobody => None,
+            _ => Queue::open(guard.root(), &self.store, &self.name)?,
+        };
+        if let (Some(queue), Some(ticket)) = (&queue, ticket) {
+            queue.comes_by(ticket.number());
+        }
         for _ in 0..MOST_CHANGES {
             let directory = guard.descend(&sections)?;
             let (status, found) = match &directory {
@@ -211,8 +220,7 @@ impl Lock {
             if let Some((relative, found)) = self.blocking_relative(guard, observatory, claim)? {
                 return Ok(Try::Blocked(Box::new(relative), Some(found)));
             }
-            let queue = Queue::open(guard.root(), &self.store, &self.name)?;
-            let by_force = claim.displaces(&status);
+            let by_force = claim.barge || claim.displaces(&status);
             if let Some(queue) = queue.as_ref().filter(|_| !by_force)
                 && let Some(waiter) = queue.promised(ticket.map(Ticket::number), true)?
             {

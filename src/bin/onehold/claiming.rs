@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use onehold::{Attempt, Blocked, Claim, Kind, Lock, Shown, Status, Wait};
+use onehold::{Attempt, Blocked, Claim, Kind, Lock, Reason, Shown, Status, Wait};
 use serde_json::json;
 
 use crate::args::{self, OnZombie, WaitLimit};
@@ -60,6 +60,10 @@ pub(crate) fn obtain<T>(
             Attempt::Held(value) => return Ok(Attempt::Held(cancel::commit(value))),
             Attempt::Blocked(blocked) => blocked,
         };
+        if may_barge(session, typed, lock, &blocked.status) {
+            claim = claim.barge();
+            continue;
+        }
         match permission(session, typed, lock, &blocked.status) {
             Some(shown) => claim = claim.displace(shown),
             None => return Ok(Attempt::Blocked(blocked)),
@@ -127,6 +131,14 @@ fn permission(
         return Some(shown);
     }
     confirm(session, status, "take it?").then_some(shown)
+}
+
+/// Whether a free lock may be taken from those who wait for it.
+fn may_barge(session: &Session, typed: &args::Claim, lock: &Lock, status: &Status) -> bool {
+    typed.force
+        && status.verdict.reason == Reason::Promised
+        && status.name == lock.name().as_str()
+        && (typed.yes || confirm(session, status, "take it all the same?"))
 }
 
 /// Shows a lock and asks; no terminal is no.

@@ -175,6 +175,9 @@ pub(crate) fn next_step(session: &Session, status: &Status, waited: bool) -> Str
     if session.is_inside(status) {
         return "  you are inside this hold, which ends after you: see run --reentrant".to_owned();
     }
+    if status.verdict.reason == onehold::Reason::Promised {
+        return "  stand in line for it with --wait, or barge in with --force".to_owned();
+    }
     match (session.verb, waited) {
         ("acquire" | "run", true) => {
             format!("  wait longer with --wait, or take it with `{break_it}`")
