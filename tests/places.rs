@@ -412,6 +412,10 @@ fn on_fuse_locks_are_held_and_released_and_none_is_taken_over_without_a_person()
         ls behind
         onehold break y >/dev/null 2>&1
         onehold run y -- echo mine
+        onehold run z -- sh -c 'echo > held; until test -e open; do sleep 0.01; done' &
+        until test -e held; do sleep 0.01; done
+        onehold run -q -w 1m z -- echo waited &
+        sleep 0.3; touch open; wait
         umount store";
     let said = place.says("unshare --mount --propagation private", script);
     assert!(said.starts_with("6\n5\n"), "{said}");
@@ -423,7 +427,7 @@ fn on_fuse_locks_are_held_and_released_and_none_is_taken_over_without_a_person()
         said.contains("\n6\nonehold: warning: left: `y` was held by"),
         "{said}"
     );
-    assert!(said.contains("\ny.lock\nmine\n"), "{said}");
+    assert!(said.contains("\ny.lock\nmine\nwaited\n"), "{said}");
 }
 
 #[test]
