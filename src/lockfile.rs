@@ -352,8 +352,8 @@ impl Place<'_> {
             Found::File(file, facts) => {
                 let left = LockFile::read(file, facts).context("read", self.path)?;
                 // The guard is ours: whoever made it is not about to use it any more.
-                let removed = left.record().is_some()
-                    && self.directory.unlink(&name).context("remove", self.path)?;
+                let ours = matches!(left.content, Content::Record(_) | Content::Corrupt);
+                let removed = ours && self.directory.unlink(&name).context("remove", self.path)?;
                 Ok(if removed {
                     name
                 } else {

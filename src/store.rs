@@ -14,7 +14,7 @@ use crate::queue;
 use crate::record::Content;
 use crate::status::{About, Observatory, Presences, Status, Surroundings};
 use crate::sys::directory::Directory;
-use crate::verdict::{DEFAULT_MAX_AGE, State};
+use crate::verdict::{DEFAULT_MAX_AGE, Proof, State};
 
 /// A directory of locks.
 ///
@@ -322,8 +322,13 @@ fn sweep_temporary(
         max_age: DEFAULT_MAX_AGE,
     };
     let status = observatory.status(&about, &standing, &mut Presences::default());
-    let ours = matches!(found.content, Content::Record(_) | Content::Corrupt);
-    if ours && status.is_takeable() {
+    // Under the guard nobody is about to complete a broken one.
+    let is_left = match found.content {
+        Content::Record(_) => status.is_takeable(),
+        Content::Corrupt => status.verdict.proof != Proof::KernelLock,
+        Content::UnknownVersion(_) | Content::NotALock(_) => false,
+    };
+    if is_left {
         place.remove_if_unchanged(found)?;
     }
     Ok(())

@@ -112,6 +112,8 @@ fn what_a_killed_taker_left_without_a_place_is_removed() {
         env.store().join(".onehold.00000000000000aa"),
     )
     .unwrap();
+    // And one that was not even written.
+    env.write("store/.onehold.00000000000000bb", "");
     env.onehold(["cleanup"]).assert().success();
     assert_eq!(env.left_in_store(), [""; 0]);
 }
