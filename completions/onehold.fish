@@ -58,7 +58,7 @@ complete -c onehold -n "__fish_onehold_using_subcommand run" -l color -d 'When t
 always\t'Always'
 never\t'Never'"
 complete -c onehold -n "__fish_onehold_using_subcommand run" -s n -l no-wait -d 'Do not wait; the default'
-complete -c onehold -n "__fish_onehold_using_subcommand run" -s f -l force -d 'Take it from a living holder; asks first'
+complete -c onehold -n "__fish_onehold_using_subcommand run" -s f -l force -d 'Take it from a living holder, or from those who wait for it; asks first'
 complete -c onehold -n "__fish_onehold_using_subcommand run" -s y -l yes -d 'Answer every question with yes'
 complete -c onehold -n "__fish_onehold_using_subcommand run" -l close -d 'Do not let CMD inherit the lock: if onehold is killed, only CMD\'s pid tells that it runs'
 complete -c onehold -n "__fish_onehold_using_subcommand run" -l exec -d 'Become CMD instead of waiting for it; the record is left behind as finished'
@@ -83,7 +83,7 @@ complete -c onehold -n "__fish_onehold_using_subcommand acquire" -l color -d 'Wh
 always\t'Always'
 never\t'Never'"
 complete -c onehold -n "__fish_onehold_using_subcommand acquire" -s n -l no-wait -d 'Do not wait; the default'
-complete -c onehold -n "__fish_onehold_using_subcommand acquire" -s f -l force -d 'Take it from a living holder; asks first'
+complete -c onehold -n "__fish_onehold_using_subcommand acquire" -s f -l force -d 'Take it from a living holder, or from those who wait for it; asks first'
 complete -c onehold -n "__fish_onehold_using_subcommand acquire" -s y -l yes -d 'Answer every question with yes'
 complete -c onehold -n "__fish_onehold_using_subcommand acquire" -l json -d 'Print exactly one JSON object, also on failure'
 complete -c onehold -n "__fish_onehold_using_subcommand acquire" -s q -l quiet -d 'Say nothing but errors; the exit code tells'

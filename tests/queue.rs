@@ -254,12 +254,11 @@ fn a_stopped_waiter_that_goes_on_is_not_passed_over_any_more() {
     let mut second = None;
     eventually("the promise runs out", || {
         let mut tried = line.start(&["run", "x", "--", "sh", "-c", script]);
-        std::thread::sleep(Duration::from_millis(100));
-        let runs = tried.0.try_wait().unwrap().is_none();
-        if runs {
-            second = Some(tried);
-        }
-        runs
+        eventually("it is refused or runs", || {
+            line.path("again").exists() || tried.0.try_wait().unwrap().is_some()
+        });
+        second = Some(tried);
+        line.path("again").exists()
     });
     waiters[0].signal("CONT");
     let promises = line.path("store/.onehold/waiting/x.lock/promises");
@@ -306,6 +305,65 @@ fn who_gives_up_leaves_the_line_at_once() {
     assert_eq!(
         (&places["pid"], &places["place"]),
         (&waiters[0].pid().into(), &1.into())
+    );
+}
+
+#[test]
+fn a_signal_ends_a_wait_as_it_ends_any_program() {
+    use std::os::unix::process::ExitStatusExt;
+    let line = Line::new();
+    let _holder = line.hold();
+    for (signal, number, said) in [
+        ("INT", 2, "onehold: cancelled: nothing was changed\n"),
+        ("TERM", 15, ""),
+    ] {
+        let mut command = line.onehold(&["run", "-w", "forever", "x", "--", "touch", "ran"]);
+        let waiter = Running(command.stderr(Stdio::piped()).spawn().unwrap());
+        eventually("it stands in line", || line.waiting() == 1);
+        eventually("it sleeps", || {
+            fs::read_to_string(format!("/proc/{}/syscall", waiter.pid()))
+                .is_ok_and(|call| call.starts_with("73 "))
+        });
+        waiter.signal(signal);
+        let mut waiter = waiter;
+        assert_eq!(waiter.0.wait().unwrap().signal(), Some(number), "{signal}");
+        assert_eq!(line.waiting(), 0, "{signal}");
+        let mut told = String::new();
+        std::io::Read::read_to_string(&mut waiter.0.stderr.take().unwrap(), &mut told).unwrap();
+        assert!(
+            told.starts_with("onehold: waiting: ") && told.ends_with(said),
+            "{told}"
+        );
+    }
+    assert!(!line.path("ran").exists());
+}
+
+#[test]
+fn on_a_terminal_a_wait_is_one_living_line() {
+    let line = Line::new();
+    let _holder = line.hold();
+    let program = assert_cmd::cargo::cargo_bin!("onehold");
+    let output = Command::new("script")
+        .args([
+            "-qec",
+            &format!("{} run -w 1500ms x -- true", program.display()),
+            "/dev/null",
+        ])
+        .env("ONEHOLD_DIR", line.path("store"))
+        .env("TERM", "xterm")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let seen = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(7), "{seen}");
+    let (before, _) = seen.split_once("in vain").unwrap();
+    assert!(
+        before.contains("onehold: waiting 0s of 1s, place 1 of 1, Ctrl-C to cancel: `x` is"),
+        "{seen}"
+    );
+    assert!(
+        before.contains("onehold: waiting 1s of 1s"),
+        "told anew: {seen}"
     );
 }
 

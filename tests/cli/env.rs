@@ -203,6 +203,18 @@ impl Running {
         send(self.pid(), signal);
     }
 
+    /// The next line on stderr, as soon as it is there.
+    pub fn next_line(&mut self) -> String {
+        use std::io::Read;
+        let stderr = self.child.stderr.as_mut().unwrap();
+        let mut line = Vec::new();
+        let mut byte = [0];
+        while !line.ends_with(b"\n") && stderr.read(&mut byte).unwrap() == 1 {
+            line.push(byte[0]);
+        }
+        String::from_utf8(line).unwrap()
+    }
+
     pub fn has_ended(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()
     }

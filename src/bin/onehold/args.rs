@@ -170,7 +170,7 @@ pub(crate) struct Claim {
     /// What to do about a zombie
     #[arg(long, value_enum, default_value_t, value_name = "WHAT")]
     pub(crate) on_zombie: OnZombie,
-    /// Take it from a living holder; asks first
+    /// Take it from a living holder, or from those who wait for it; asks first
     #[arg(short, long)]
     pub(crate) force: bool,
     /// Answer every question with yes

@@ -56,9 +56,9 @@ pub(crate) fn obtain<T>(
         let progress = Progress::default();
         let attempted = attempt(&claim, wait(session, limit, lock, &progress));
         progress.end();
-        let blocked = match attempted? {
-            Attempt::Held(value) => return Ok(Attempt::Held(cancel::commit(value))),
+        let blocked = match committed(attempted?) {
             Attempt::Blocked(blocked) => blocked,
+            held @ Attempt::Held(_) => return Ok(held),
         };
         if may_barge(session, typed, lock, &blocked.status) {
             claim = claim.barge();
@@ -70,7 +70,15 @@ pub(crate) fn obtain<T>(
         }
     }
     // Somebody takes it again each time; whoever is asked so often has given his answer.
-    Ok(attempt(&claim, Wait::no())?)
+    Ok(committed(attempt(&claim, Wait::no())?))
+}
+
+/// With the lock in hand there is nothing to cancel any more.
+fn committed<T>(attempt: Attempt<T>) -> Attempt<T> {
+    match attempt {
+        Attempt::Held(value) => Attempt::Held(cancel::commit(value)),
+        blocked @ Attempt::Blocked(_) => blocked,
+    }
 }
 
 fn wait<'a>(

@@ -1,7 +1,7 @@
 //! What help and man pages say beyond the options.
 
 /// Name and description of the files, for FILES.
-pub(crate) const FILES: [(&str, &str); 5] = [
+pub(crate) const FILES: [(&str, &str); 6] = [
     (
         "~/.local/state/onehold/",
         "the default store. XDG_STATE_HOME and XDG_RUNTIME_DIR are not consulted: cron does not set them, and cron, ssh and a terminal must reach the same store",
@@ -17,6 +17,10 @@ pub(crate) const FILES: [(&str, &str); 5] = [
     (
         ".onehold/last",
         "the number of the store's last hold. A path lock has none: its numbers follow the clock",
+    ),
+    (
+        ".onehold/waiting/NAME.lock/",
+        "the tickets of those who wait for a lock; those of the dead go with the next waiter or cleanup",
     ),
     (
         ".onehold.XXXXXXXXXXXXXXXX",
