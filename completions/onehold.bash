@@ -77,7 +77,7 @@ _onehold() {
 
     case "${cmd}" in
         onehold)
-            opts="-q -v -h -V --dir --json --quiet --verbose --color --help --version run acquire release renew check list cleanup break help"
+            opts="-q -v -h -V --dir --profile --format --json --quiet --verbose --color --help --version run acquire release renew check list cleanup break help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -85,6 +85,14 @@ _onehold() {
             case "${prev}" in
                 --dir)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --profile)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format)
+                    COMPREPLY=($(compgen -W "native prodigy sprint memory pid" -- "${cur}"))
                     return 0
                     ;;
                 --color)
@@ -99,7 +107,7 @@ _onehold() {
             return 0
             ;;
         onehold__subcmd__acquire)
-            opts="-w -n -m -f -y -E -q -v -h -V --wait --no-wait --ttl --owner --message --max-age --on-zombie --force --yes --conflict-exit-code --pid --dir --json --quiet --verbose --color --help --version"
+            opts="-w -n -m -f -y -E -q -v -h -V --wait --no-wait --ttl --owner --message --max-age --on-zombie --force --yes --conflict-exit-code --pid --dir --profile --format --json --quiet --verbose --color --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -153,6 +161,14 @@ _onehold() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --profile)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format)
+                    COMPREPLY=($(compgen -W "native prodigy sprint memory pid" -- "${cur}"))
+                    return 0
+                    ;;
                 --color)
                     COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
                     return 0
@@ -165,7 +181,7 @@ _onehold() {
             return 0
             ;;
         onehold__subcmd__break)
-            opts="-y -q -v -h -V --hold --yes --dir --json --quiet --verbose --color --help --version"
+            opts="-y -q -v -h -V --hold --yes --dir --profile --format --json --quiet --verbose --color --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -177,6 +193,14 @@ _onehold() {
                     ;;
                 --dir)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --profile)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format)
+                    COMPREPLY=($(compgen -W "native prodigy sprint memory pid" -- "${cur}"))
                     return 0
                     ;;
                 --color)
@@ -191,7 +215,7 @@ _onehold() {
             return 0
             ;;
         onehold__subcmd__check)
-            opts="-q -v -h -V --hold --owner --max-age --dir --json --quiet --verbose --color --help --version"
+            opts="-q -v -h -V --hold --owner --max-age --dir --profile --format --json --quiet --verbose --color --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -213,6 +237,14 @@ _onehold() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --profile)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format)
+                    COMPREPLY=($(compgen -W "native prodigy sprint memory pid" -- "${cur}"))
+                    return 0
+                    ;;
                 --color)
                     COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
                     return 0
@@ -225,7 +257,7 @@ _onehold() {
             return 0
             ;;
         onehold__subcmd__cleanup)
-            opts="-q -v -h -V --dry-run --max-age --dir --json --quiet --verbose --color --help --version"
+            opts="-q -v -h -V --dry-run --max-age --dir --profile --format --json --quiet --verbose --color --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -237,6 +269,14 @@ _onehold() {
                     ;;
                 --dir)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --profile)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format)
+                    COMPREPLY=($(compgen -W "native prodigy sprint memory pid" -- "${cur}"))
                     return 0
                     ;;
                 --color)
@@ -391,7 +431,7 @@ _onehold() {
             return 0
             ;;
         onehold__subcmd__list)
-            opts="-q -v -h -V --max-age --dir --json --quiet --verbose --color --help --version"
+            opts="-q -v -h -V --max-age --dir --profile --format --json --quiet --verbose --color --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -403,6 +443,14 @@ _onehold() {
                     ;;
                 --dir)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --profile)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format)
+                    COMPREPLY=($(compgen -W "native prodigy sprint memory pid" -- "${cur}"))
                     return 0
                     ;;
                 --color)
@@ -417,7 +465,7 @@ _onehold() {
             return 0
             ;;
         onehold__subcmd__release)
-            opts="-f -y -q -v -h -V --hold --owner --force --yes --dir --json --quiet --verbose --color --help --version"
+            opts="-f -y -q -v -h -V --hold --owner --force --yes --dir --profile --format --json --quiet --verbose --color --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -435,6 +483,14 @@ _onehold() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --profile)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format)
+                    COMPREPLY=($(compgen -W "native prodigy sprint memory pid" -- "${cur}"))
+                    return 0
+                    ;;
                 --color)
                     COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
                     return 0
@@ -447,7 +503,7 @@ _onehold() {
             return 0
             ;;
         onehold__subcmd__renew)
-            opts="-q -v -h -V --hold --owner --ttl --dir --json --quiet --verbose --color --help --version"
+            opts="-q -v -h -V --hold --owner --ttl --dir --profile --format --json --quiet --verbose --color --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -469,6 +525,14 @@ _onehold() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --profile)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format)
+                    COMPREPLY=($(compgen -W "native prodigy sprint memory pid" -- "${cur}"))
+                    return 0
+                    ;;
                 --color)
                     COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
                     return 0
@@ -481,7 +545,7 @@ _onehold() {
             return 0
             ;;
         onehold__subcmd__run)
-            opts="-w -n -m -f -y -E -q -v -h -V --wait --no-wait --ttl --owner --message --max-age --on-zombie --force --yes --conflict-exit-code --on-lost --close --exec --reentrant --dir --json --quiet --verbose --color --help --version"
+            opts="-w -n -m -f -y -E -q -v -h -V --wait --no-wait --ttl --owner --message --max-age --on-zombie --force --yes --conflict-exit-code --on-lost --close --exec --reentrant --dir --profile --format --json --quiet --verbose --color --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -533,6 +597,14 @@ _onehold() {
                     ;;
                 --dir)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --profile)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format)
+                    COMPREPLY=($(compgen -W "native prodigy sprint memory pid" -- "${cur}"))
                     return 0
                     ;;
                 --color)

@@ -1,6 +1,6 @@
 # Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
 function __fish_onehold_global_optspecs
-    string join \n dir= json q/quiet v/verbose color= h/help V/version
+    string join \n dir= profile= format= json q/quiet v/verbose color= h/help V/version
 end
 
 function __fish_onehold_needs_command
@@ -25,6 +25,12 @@ function __fish_onehold_using_subcommand
 end
 
 complete -c onehold -n "__fish_onehold_needs_command" -l dir -d 'The store: a directory of locks, made if need be [default: $ONEHOLD_DIR, else ~/.local/state/onehold]' -r -F
+complete -c onehold -n "__fish_onehold_needs_command" -l profile -d 'Defaults for options, directory and format, for the locks of another program: `prodigy`, `sprint`, `memory`, `tasks`, or one of your own [default: $ONEHOLD_PROFILE]' -r
+complete -c onehold -n "__fish_onehold_needs_command" -l format -d 'How lock files are written, for the programs that look at them' -r -f -a "native\t''
+prodigy\t''
+sprint\t''
+memory\t''
+pid\t''"
 complete -c onehold -n "__fish_onehold_needs_command" -l color -d 'When to use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set'
 always\t'Always'
 never\t'Never'"
@@ -47,13 +53,19 @@ complete -c onehold -n "__fish_onehold_using_subcommand run" -l ttl -d 'End the 
 complete -c onehold -n "__fish_onehold_using_subcommand run" -l owner -d 'A label of who holds, a session or a runner; whoever gives the same may release it' -r
 complete -c onehold -n "__fish_onehold_using_subcommand run" -s m -l message -d 'Why, for those who find it held; at most 1 KiB' -r
 complete -c onehold -n "__fish_onehold_using_subcommand run" -l max-age -d 'From which age on the hold is overdue, or, where nobody can tell whether its holder lives, a zombie [default: 24h]' -r
-complete -c onehold -n "__fish_onehold_using_subcommand run" -l on-zombie -d 'What to do about a zombie' -r -f -a "take\t'Take it over, and say so'
+complete -c onehold -n "__fish_onehold_using_subcommand run" -l on-zombie -d 'What to do about a zombie [default: take]' -r -f -a "take\t'Take it over, and say so'
 ask\t'Ask on the terminal; without one, refuse unless --yes is given'
 fail\t'Refuse'"
 complete -c onehold -n "__fish_onehold_using_subcommand run" -s E -l conflict-exit-code -d 'Exit with N where it would be 6 or 7' -r
 complete -c onehold -n "__fish_onehold_using_subcommand run" -l on-lost -d 'What to do with CMD if the hold is lost while it runs' -r -f -a "term\t'End CMD: TERM, after 10 s KILL; exit 8'
 warn\t'Say so, and let it run'"
 complete -c onehold -n "__fish_onehold_using_subcommand run" -l dir -d 'The store: a directory of locks, made if need be [default: $ONEHOLD_DIR, else ~/.local/state/onehold]' -r -F
+complete -c onehold -n "__fish_onehold_using_subcommand run" -l profile -d 'Defaults for options, directory and format, for the locks of another program: `prodigy`, `sprint`, `memory`, `tasks`, or one of your own [default: $ONEHOLD_PROFILE]' -r
+complete -c onehold -n "__fish_onehold_using_subcommand run" -l format -d 'How lock files are written, for the programs that look at them' -r -f -a "native\t''
+prodigy\t''
+sprint\t''
+memory\t''
+pid\t''"
 complete -c onehold -n "__fish_onehold_using_subcommand run" -l color -d 'When to use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set'
 always\t'Always'
 never\t'Never'"
@@ -73,12 +85,18 @@ complete -c onehold -n "__fish_onehold_using_subcommand acquire" -l ttl -d 'End 
 complete -c onehold -n "__fish_onehold_using_subcommand acquire" -l owner -d 'A label of who holds, a session or a runner; whoever gives the same may release it' -r
 complete -c onehold -n "__fish_onehold_using_subcommand acquire" -s m -l message -d 'Why, for those who find it held; at most 1 KiB' -r
 complete -c onehold -n "__fish_onehold_using_subcommand acquire" -l max-age -d 'From which age on the hold is overdue, or, where nobody can tell whether its holder lives, a zombie [default: 24h]' -r
-complete -c onehold -n "__fish_onehold_using_subcommand acquire" -l on-zombie -d 'What to do about a zombie' -r -f -a "take\t'Take it over, and say so'
+complete -c onehold -n "__fish_onehold_using_subcommand acquire" -l on-zombie -d 'What to do about a zombie [default: take]' -r -f -a "take\t'Take it over, and say so'
 ask\t'Ask on the terminal; without one, refuse unless --yes is given'
 fail\t'Refuse'"
 complete -c onehold -n "__fish_onehold_using_subcommand acquire" -s E -l conflict-exit-code -d 'Exit with N where it would be 6 or 7' -r
 complete -c onehold -n "__fish_onehold_using_subcommand acquire" -l pid -d 'The process that the hold follows [default: the calling script]' -r
 complete -c onehold -n "__fish_onehold_using_subcommand acquire" -l dir -d 'The store: a directory of locks, made if need be [default: $ONEHOLD_DIR, else ~/.local/state/onehold]' -r -F
+complete -c onehold -n "__fish_onehold_using_subcommand acquire" -l profile -d 'Defaults for options, directory and format, for the locks of another program: `prodigy`, `sprint`, `memory`, `tasks`, or one of your own [default: $ONEHOLD_PROFILE]' -r
+complete -c onehold -n "__fish_onehold_using_subcommand acquire" -l format -d 'How lock files are written, for the programs that look at them' -r -f -a "native\t''
+prodigy\t''
+sprint\t''
+memory\t''
+pid\t''"
 complete -c onehold -n "__fish_onehold_using_subcommand acquire" -l color -d 'When to use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set'
 always\t'Always'
 never\t'Never'"
@@ -93,6 +111,12 @@ complete -c onehold -n "__fish_onehold_using_subcommand acquire" -s V -l version
 complete -c onehold -n "__fish_onehold_using_subcommand release" -l hold -d 'The number of the hold; only that one is meant' -r
 complete -c onehold -n "__fish_onehold_using_subcommand release" -l owner -d 'The owner it was acquired with' -r
 complete -c onehold -n "__fish_onehold_using_subcommand release" -l dir -d 'The store: a directory of locks, made if need be [default: $ONEHOLD_DIR, else ~/.local/state/onehold]' -r -F
+complete -c onehold -n "__fish_onehold_using_subcommand release" -l profile -d 'Defaults for options, directory and format, for the locks of another program: `prodigy`, `sprint`, `memory`, `tasks`, or one of your own [default: $ONEHOLD_PROFILE]' -r
+complete -c onehold -n "__fish_onehold_using_subcommand release" -l format -d 'How lock files are written, for the programs that look at them' -r -f -a "native\t''
+prodigy\t''
+sprint\t''
+memory\t''
+pid\t''"
 complete -c onehold -n "__fish_onehold_using_subcommand release" -l color -d 'When to use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set'
 always\t'Always'
 never\t'Never'"
@@ -107,6 +131,12 @@ complete -c onehold -n "__fish_onehold_using_subcommand renew" -l hold -d 'The n
 complete -c onehold -n "__fish_onehold_using_subcommand renew" -l owner -d 'The owner it was acquired with' -r
 complete -c onehold -n "__fish_onehold_using_subcommand renew" -l ttl -d 'A new time to live, from now on [default: as before]' -r
 complete -c onehold -n "__fish_onehold_using_subcommand renew" -l dir -d 'The store: a directory of locks, made if need be [default: $ONEHOLD_DIR, else ~/.local/state/onehold]' -r -F
+complete -c onehold -n "__fish_onehold_using_subcommand renew" -l profile -d 'Defaults for options, directory and format, for the locks of another program: `prodigy`, `sprint`, `memory`, `tasks`, or one of your own [default: $ONEHOLD_PROFILE]' -r
+complete -c onehold -n "__fish_onehold_using_subcommand renew" -l format -d 'How lock files are written, for the programs that look at them' -r -f -a "native\t''
+prodigy\t''
+sprint\t''
+memory\t''
+pid\t''"
 complete -c onehold -n "__fish_onehold_using_subcommand renew" -l color -d 'When to use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set'
 always\t'Always'
 never\t'Never'"
@@ -119,6 +149,12 @@ complete -c onehold -n "__fish_onehold_using_subcommand check" -l hold -d 'The n
 complete -c onehold -n "__fish_onehold_using_subcommand check" -l owner -d 'The owner it was acquired with' -r
 complete -c onehold -n "__fish_onehold_using_subcommand check" -l max-age -d 'From which age on a hold that does not say so itself is overdue or a zombie [default: 24h]' -r
 complete -c onehold -n "__fish_onehold_using_subcommand check" -l dir -d 'The store: a directory of locks, made if need be [default: $ONEHOLD_DIR, else ~/.local/state/onehold]' -r -F
+complete -c onehold -n "__fish_onehold_using_subcommand check" -l profile -d 'Defaults for options, directory and format, for the locks of another program: `prodigy`, `sprint`, `memory`, `tasks`, or one of your own [default: $ONEHOLD_PROFILE]' -r
+complete -c onehold -n "__fish_onehold_using_subcommand check" -l format -d 'How lock files are written, for the programs that look at them' -r -f -a "native\t''
+prodigy\t''
+sprint\t''
+memory\t''
+pid\t''"
 complete -c onehold -n "__fish_onehold_using_subcommand check" -l color -d 'When to use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set'
 always\t'Always'
 never\t'Never'"
@@ -129,6 +165,12 @@ complete -c onehold -n "__fish_onehold_using_subcommand check" -s h -l help -d '
 complete -c onehold -n "__fish_onehold_using_subcommand check" -s V -l version -d 'Print version'
 complete -c onehold -n "__fish_onehold_using_subcommand list" -l max-age -d 'From which age on a hold that does not say so itself is overdue or a zombie [default: 24h]' -r
 complete -c onehold -n "__fish_onehold_using_subcommand list" -l dir -d 'The store: a directory of locks, made if need be [default: $ONEHOLD_DIR, else ~/.local/state/onehold]' -r -F
+complete -c onehold -n "__fish_onehold_using_subcommand list" -l profile -d 'Defaults for options, directory and format, for the locks of another program: `prodigy`, `sprint`, `memory`, `tasks`, or one of your own [default: $ONEHOLD_PROFILE]' -r
+complete -c onehold -n "__fish_onehold_using_subcommand list" -l format -d 'How lock files are written, for the programs that look at them' -r -f -a "native\t''
+prodigy\t''
+sprint\t''
+memory\t''
+pid\t''"
 complete -c onehold -n "__fish_onehold_using_subcommand list" -l color -d 'When to use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set'
 always\t'Always'
 never\t'Never'"
@@ -139,6 +181,12 @@ complete -c onehold -n "__fish_onehold_using_subcommand list" -s h -l help -d 'P
 complete -c onehold -n "__fish_onehold_using_subcommand list" -s V -l version -d 'Print version'
 complete -c onehold -n "__fish_onehold_using_subcommand cleanup" -l max-age -d 'From which age on a hold that does not say so itself is overdue or a zombie [default: 24h]' -r
 complete -c onehold -n "__fish_onehold_using_subcommand cleanup" -l dir -d 'The store: a directory of locks, made if need be [default: $ONEHOLD_DIR, else ~/.local/state/onehold]' -r -F
+complete -c onehold -n "__fish_onehold_using_subcommand cleanup" -l profile -d 'Defaults for options, directory and format, for the locks of another program: `prodigy`, `sprint`, `memory`, `tasks`, or one of your own [default: $ONEHOLD_PROFILE]' -r
+complete -c onehold -n "__fish_onehold_using_subcommand cleanup" -l format -d 'How lock files are written, for the programs that look at them' -r -f -a "native\t''
+prodigy\t''
+sprint\t''
+memory\t''
+pid\t''"
 complete -c onehold -n "__fish_onehold_using_subcommand cleanup" -l color -d 'When to use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set'
 always\t'Always'
 never\t'Never'"
@@ -150,6 +198,12 @@ complete -c onehold -n "__fish_onehold_using_subcommand cleanup" -s h -l help -d
 complete -c onehold -n "__fish_onehold_using_subcommand cleanup" -s V -l version -d 'Print version'
 complete -c onehold -n "__fish_onehold_using_subcommand break" -l hold -d 'The number of the hold; no other is broken' -r
 complete -c onehold -n "__fish_onehold_using_subcommand break" -l dir -d 'The store: a directory of locks, made if need be [default: $ONEHOLD_DIR, else ~/.local/state/onehold]' -r -F
+complete -c onehold -n "__fish_onehold_using_subcommand break" -l profile -d 'Defaults for options, directory and format, for the locks of another program: `prodigy`, `sprint`, `memory`, `tasks`, or one of your own [default: $ONEHOLD_PROFILE]' -r
+complete -c onehold -n "__fish_onehold_using_subcommand break" -l format -d 'How lock files are written, for the programs that look at them' -r -f -a "native\t''
+prodigy\t''
+sprint\t''
+memory\t''
+pid\t''"
 complete -c onehold -n "__fish_onehold_using_subcommand break" -l color -d 'When to use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set'
 always\t'Always'
 never\t'Never'"

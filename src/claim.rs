@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::holder::is_ancestor;
+use crate::format::{Format, MEMORY_TTL};
+use crate::holder::{Holder, is_ancestor};
+use crate::name::LockName;
 use crate::record::{Kind, MAX_TEXT_BYTES, Record};
 use crate::status::{Shown, Status};
 use crate::verdict::{DEFAULT_MAX_AGE, Reason, State};
@@ -114,6 +116,41 @@ impl Claim {
         fits(&self.message, "message")
     }
 
+    /// The claim as a lock in this format can be held, or why it cannot.
+    pub(crate) fn fitted_to(
+        mut self,
+        format: Format,
+        name: &LockName,
+        holder: Option<Holder>,
+    ) -> Result<Self> {
+        let missing = |text: &Option<String>| text.as_ref().is_none_or(String::is_empty);
+        let unfit = |what| Err(Error::Unfit { format, what });
+        if format != Format::Native && holder == Some(Holder::Lease) {
+            return unfit("it names a process, and a lease has none");
+        }
+        match format {
+            // Its program looks for exactly this file.
+            Format::Prodigy if !name.is_plain() => {
+                return unfit("no job of prodigy has such an id");
+            }
+            Format::Sprint if missing(&self.owner) => {
+                return unfit("session_id required for acquire mode");
+            }
+            Format::Sprint if missing(&self.message) => {
+                return unfit("epic_spec required for acquire mode");
+            }
+            // Nobody renews it for a process that does not know of it.
+            Format::Memory if holder.is_some() => {
+                if self.ttl.is_some_and(|ttl| ttl > MEMORY_TTL) {
+                    return unfit("its programs believe in it for 30 s from its last renewal");
+                }
+                self.ttl = self.ttl.or(Some(MEMORY_TTL));
+            }
+            Format::Native | Format::Prodigy | Format::Sprint | Format::Memory | Format::Pid => {}
+        }
+        Ok(self)
+    }
+
     pub(crate) fn displaces(&self, status: &Status) -> bool {
         self.displace.as_ref().is_some_and(|shown| shown.is(status))
     }
@@ -148,10 +185,12 @@ impl Claimant {
             return false;
         };
         if let Some(hold) = self.hold {
-            return hold == record.hold;
+            return status.hold() == Some(hold);
         }
         let same_owner = is_same_owner(self.owner.as_ref(), record);
-        let inside = self.enclosing.contains(&record.hold);
+        let inside = status
+            .hold()
+            .is_some_and(|hold| self.enclosing.contains(&hold));
         same_owner || inside || status.is_kept_by_an_ancestor()
     }
 }

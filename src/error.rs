@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::format::Format;
+
 /// An operation on locks failed.
 ///
 /// The text is operation, noun and cause; the operating system's own word is its
@@ -27,6 +29,14 @@ pub enum Error {
         name: String,
         /// What is wrong with it.
         reason: &'static str,
+    },
+    /// A lock in this format cannot be held so.
+    #[error("cannot write a {format} lock: {what}")]
+    Unfit {
+        /// The format that was to be written.
+        format: Format,
+        /// What is missing or does not go with it.
+        what: &'static str,
     },
     /// A text is too long to be kept in a record.
     #[error("{what} is longer than {limit} bytes")]

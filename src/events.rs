@@ -60,7 +60,8 @@ struct By {
 
 #[derive(Serialize)]
 struct From<'a> {
-    hold: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hold: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pid: Option<Pid>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -89,7 +90,7 @@ pub(crate) fn write(store: &Path, deed: Deed, from: &Status, hold: Option<u64>) 
         },
         hold,
         from: from.record.as_ref().map(|record| From {
-            hold: record.hold,
+            hold: from.hold(),
             pid: from.verdict.pid,
             hostname: record.hostname.as_deref(),
             owner: record.owner.as_deref(),

@@ -10,18 +10,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Context, Error, Result};
+use crate::format;
 use crate::guard::{Guard, descend};
 use crate::holder::Holder;
 use crate::identity::{Pid, ProcessId};
 use crate::lock::Lock;
-use crate::lockfile::{LockFile, OwnedPlace};
+use crate::lockfile::{LockFile, OwnedPlace, renew_times};
 use crate::queue::Ticket;
 use crate::record::{Job, Kind, Line, Record};
 use crate::status::Status;
 use crate::sys::directory::{Directory, facts_of_file, leads_to, unlock_record};
 use crate::sys::process;
 use crate::sys::spawn::{HOLD_LOST, NOT_RECORDED, exec_keeping, record_before_exec};
-use crate::sys::wait::Watch;
+use crate::sys::wait::{Watch, pause};
 
 /// A wrapper tells this often that it lives, so that a hold of days is not called overdue.
 const SIGN_OF_LIFE_EVERY: Duration = Duration::from_hours(1);
@@ -94,9 +95,57 @@ impl Possession {
     }
 
     fn write_line(&self, line: Line) -> Result<()> {
-        let text = self.record.line(line).map_err(io::Error::from);
-        text.and_then(|text| self.file.write_all_at(&text, line.offset(self.size)))
-            .context("write to", &self.place.path)
+        let slot = format::slot(&self.record, line, self.size).map_err(io::Error::from);
+        slot.and_then(|slot| match slot {
+            Some(slot) => self.file.write_all_at(&slot.bytes, slot.at),
+            None => Ok(()),
+        })
+        .context("write to", &self.place.path)
+    }
+
+    /// A sign of life from now.
+    fn renew(&mut self) -> Result<()> {
+        // What others believe in by the times in it must not be kept up once it is theirs.
+        if self.record.format.heartbeat().is_some() {
+            self.ensure_in_place()?;
+        }
+        let life = self.lock.sign_of_life(&self.root)?;
+        renew_times(&self.file, &self.record, &life).context("write to", &self.place.path)?;
+        self.record.sign_of_life = Some(life);
+        self.write_line(Line::SignOfLife)
+    }
+
+    fn ensure_in_place(&self) -> Result<()> {
+        if self.is_in_place()? {
+            return Ok(());
+        }
+        Err(Error::LostEarly {
+            path: self.place.path.clone(),
+        })
+    }
+
+    /// Whether the hold outlasts whoever looked at what stood there before it came, and does by
+    /// name what he then decided. Slept outside the guard.
+    pub(crate) fn outlasts_late_comers(&self) -> Result<bool> {
+        let Some(time) = self.record.format.settling_time() else {
+            return Ok(true);
+        };
+        let until = process::boottime() + time;
+        loop {
+            let left = until.saturating_sub(process::boottime());
+            if left.is_zero() {
+                break;
+            }
+            // A signal may end it early.
+            let _ = pause(left);
+        }
+        let path = &self.place.path;
+        let expected = format::write(&self.record)
+            .map_err(io::Error::from)
+            .context("write lock file", path)?;
+        let mut found = vec![0; expected.len()];
+        let read = self.file.read_exact_at(&mut found, 0);
+        Ok(self.is_in_place()? && read.is_ok() && found == expected)
     }
 
     /// A lease outlives a crash of the machine; so must its name, and those of the directories
@@ -227,14 +276,11 @@ impl Hold {
     /// # Errors
     /// The lock file cannot be written.
     pub fn renew(&mut self) -> Result<()> {
-        let possession = &mut self.possession;
-        let life = possession.lock.sign_of_life(&possession.root)?;
-        possession.record.sign_of_life = Some(life);
-        possession.write_line(Line::SignOfLife)
+        self.possession.renew()
     }
 
-    /// When [`renew`](Self::renew) is due: an hour after the last sign of life, or a third of the
-    /// time to live. Zero: now. Counted by a clock that does not stop while the machine is
+    /// When [`renew`](Self::renew) is due: an hour after the last sign of life, a third of the time
+    /// to live, or, in [`Format::Memory`](crate::Format::Memory), 8 s. Zero: now. Counted by a clock that does not stop while the machine is
     /// suspended.
     #[must_use]
     pub fn renewal_due_in(&self) -> Duration {
@@ -242,6 +288,10 @@ impl Hold {
         let every = record.ttl().map_or(SIGN_OF_LIFE_EVERY, |ttl| {
             (ttl / 3).clamp(Duration::from_millis(10), SIGN_OF_LIFE_EVERY)
         });
+        let every = record
+            .format
+            .heartbeat()
+            .map_or(every, |heartbeat| every.min(heartbeat));
         let acquired = record
             .origin
             .as_ref()
@@ -268,7 +318,7 @@ impl Hold {
             command,
             &possession.file,
             path,
-            Line::Command.offset(possession.size),
+            format::command_slot(possession.record.format, possession.size),
             !possession.record.close,
         )
         .context("prepare a command for", path)?;
@@ -399,20 +449,14 @@ impl Detached {
         let possession = &mut self.possession;
         if possession.record.ttl_ms.is_some() {
             // Its time begins now, however long the number took to get out.
-            let life = possession.lock.sign_of_life(&possession.root)?;
-            possession.record.sign_of_life = Some(life);
-            possession.write_line(Line::SignOfLife)?;
+            possession.renew()?;
         }
         possession.record.job = Some(job);
         possession.write_line(Line::Job)?;
         if possession.record.kind == Kind::Lease {
             possession.make_durable()?;
         }
-        if !possession.is_in_place()? {
-            return Err(Error::LostEarly {
-                path: possession.place.path.clone(),
-            });
-        }
+        possession.ensure_in_place()?;
         self.over = true;
         Ok(self.possession.record.hold)
     }

@@ -49,6 +49,7 @@
 mod claim;
 mod error;
 mod events;
+mod format;
 mod guard;
 mod hold;
 mod holder;
@@ -68,6 +69,7 @@ mod wait;
 pub use claim::{Claim, Claimant};
 pub use error::{Error, Result};
 pub use events::journal_of;
+pub use format::Format;
 pub use hold::{Detached, Ended, Hold};
 pub use holder::{Holder, command_line_of};
 pub use identity::{BootId, Origin, Pid, ProcessId};

@@ -1,6 +1,6 @@
 //! One lock: what can be asked of it and done to it.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,20 +10,22 @@ use chrono::{SubsecRound, Utc};
 use crate::claim::{Claim, Claimant};
 use crate::error::{Context, Error, Result};
 use crate::events::{self, Deed};
+use crate::format::Format;
 use crate::guard::{Guard, descend};
 use crate::hold::{Detached, Hold};
 use crate::holder::Holder;
-use crate::lockfile::{LockFile, Standing};
+use crate::lockfile::{LockFile, Place, Standing};
 use crate::name::LockName;
 use crate::queue::Queue;
 use crate::record::SignOfLife;
 use crate::status::{About, Observatory, Presences, Shown, Status, Surroundings};
+use crate::store::Cleanup;
 use crate::sys::directory::Directory;
 use crate::sys::process;
 use crate::verdict::{DEFAULT_MAX_AGE, Reason, State};
 use crate::wait::Wait;
 
-use attempt::{Keeper, Line, MOST_CHANGES, Try, milliseconds, place};
+use attempt::{Keeper, Line, MOST_CHANGES, Try, milliseconds};
 
 mod attempt;
 mod relatives;
@@ -36,6 +38,7 @@ pub struct Lock {
     name: LockName,
     store: PathBuf,
     journal: PathBuf,
+    format: Format,
     surroundings: Arc<Surroundings>,
 }
 
@@ -125,6 +128,8 @@ impl Lock {
     pub(crate) fn new(
         name: LockName,
         default_store: &Path,
+        journal: &Path,
+        format: Format,
         surroundings: Arc<Surroundings>,
     ) -> Result<Self> {
         let store = match name.directory() {
@@ -137,7 +142,8 @@ impl Lock {
         Ok(Self {
             name,
             store,
-            journal: default_store.to_owned(),
+            journal: journal.to_owned(),
+            format,
             surroundings,
         })
     }
@@ -172,7 +178,7 @@ impl Lock {
         };
         let observatory = self.surroundings.observe(&root, &self.store)?;
         let file = self.name.file();
-        let standing = place(&directory, &file, &path).read()?;
+        let standing = self.place(&directory, &file, &path).read()?;
         let status = observatory.status(&about, &standing, &mut Presences::default());
         self.with_waiters(&root, status)
     }
@@ -251,7 +257,7 @@ impl Lock {
             return Ok(Release::Free);
         };
         let (path, file) = (self.path(), self.name.file());
-        let place = place(&directory, &file, &path);
+        let place = self.place(&directory, &file, &path);
         let observatory = self.surroundings.observe(guard.root(), &self.store)?;
         for _ in 0..MOST_CHANGES {
             let (status, found) = match self.settled(&place, &observatory, DEFAULT_MAX_AGE)? {
@@ -303,7 +309,7 @@ impl Lock {
             return free();
         };
         let file = self.name.file();
-        let place = place(&directory, &file, &path);
+        let place = self.place(&directory, &file, &path);
         let observatory = self.surroundings.observe(guard.root(), &self.store)?;
         let (status, standing) = self.settled(&place, &observatory, DEFAULT_MAX_AGE)?;
         let found = match standing {
@@ -369,6 +375,19 @@ impl Lock {
         Ok(Some(CleanedUp { was, warnings }))
     }
 
+    /// What [`Store::cleanup`](crate::Store::cleanup) does, for this lock alone.
+    ///
+    /// # Errors
+    /// The lock file cannot be read. What could not be removed is in the result.
+    pub fn cleanup(&self, dry_run: bool, max_age: Option<Duration>) -> Result<Cleanup> {
+        let mut cleanup = Cleanup::default();
+        let status = self.check(max_age)?;
+        if status.verdict.reason != Reason::NoFile {
+            cleanup.add(status, dry_run, || self.remove_zombie(max_age));
+        }
+        Ok(cleanup)
+    }
+
     /// The store whose journal tells of this lock.
     fn journal_store(&self) -> &Path {
         &self.journal
@@ -393,6 +412,15 @@ impl Lock {
     pub(crate) fn sign_of_life(&self, root: &Directory) -> Result<SignOfLife> {
         let observatory = self.surroundings.observe(root, &self.store)?;
         Ok(sign_of_life(&observatory, None))
+    }
+
+    fn place<'a>(&self, directory: &'a Directory, file: &'a OsStr, path: &'a Path) -> Place<'a> {
+        Place {
+            directory,
+            file,
+            path,
+            format: self.format,
+        }
     }
 
     fn about<'a>(&'a self, path: &'a Path, max_age: Duration) -> About<'a> {

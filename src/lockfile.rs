@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use crate::error::{Context, Error, Result};
-use crate::record::{Content, Kind, LINE_WIDTH, Line, MAX_RECORD_BYTES, Record, SignOfLife, Swap};
+use crate::format::{self, Format};
+use crate::record::{Content, Kind, Line, MAX_RECORD_BYTES, Record, SignOfLife, Swap};
+use crate::status::wall_clock;
 use crate::sys::directory::{
     Directory, FileFacts, Found, facts_of_file, move_out_of_the_way, try_lock_record,
 };
@@ -53,6 +55,8 @@ pub(crate) struct Place<'a> {
     pub(crate) file: &'a OsStr,
     /// For messages.
     pub(crate) path: &'a Path,
+    /// What is expected there.
+    pub(crate) format: Format,
 }
 
 /// What to do where the filesystem cannot exchange two files.
@@ -77,9 +81,7 @@ impl Place<'_> {
         match self.directory.find(self.file).context("open", self.path)? {
             Found::Missing => Ok(Standing::Nothing),
             Found::Other(kind) => Ok(Standing::NoFile(kind)),
-            Found::File(file, facts) => LockFile::read(file, facts)
-                .context("read", self.path)
-                .map(Standing::File),
+            Found::File(file, facts) => self.read_file(file, facts).map(Standing::File),
         }
     }
 
@@ -278,10 +280,20 @@ impl Place<'_> {
         Ok(true)
     }
 
+    fn read_file(&self, file: File, facts: FileFacts) -> Result<LockFile> {
+        LockFile::read(file, facts, self.is_pid_file()).context("read", self.path)
+    }
+
+    /// Whether a bare number may be a lock there.
+    fn is_pid_file(&self) -> bool {
+        let name = self.file.as_encoded_bytes();
+        let name = name.strip_suffix(b".lock").unwrap_or(name);
+        self.format == Format::Pid || name.ends_with(b".pid")
+    }
+
     fn encode(&self, record: &Record) -> Result<Vec<u8>> {
         let encode = |record: &Record| {
-            record
-                .to_bytes()
+            format::write(record)
                 .map_err(io::Error::from)
                 .context("write lock file", self.path)
         };
@@ -350,9 +362,13 @@ impl Place<'_> {
             Found::Missing => Ok(name),
             Found::Other(_) => Ok(random_temporary_name()),
             Found::File(file, facts) => {
-                let left = LockFile::read(file, facts).context("read", self.path)?;
+                let left = self.read_file(file, facts)?;
                 // The guard is ours: whoever made it is not about to use it any more.
-                let ours = matches!(left.content, Content::Record(_) | Content::Corrupt);
+                let ours = match &left.content {
+                    Content::Record(record) => record.is_ours(),
+                    Content::Corrupt => true,
+                    Content::UnknownVersion(_) | Content::NotALock(_) => false,
+                };
                 let removed = ours && self.directory.unlink(&name).context("remove", self.path)?;
                 Ok(if removed {
                     name
@@ -361,6 +377,18 @@ impl Place<'_> {
                 })
             }
         }
+    }
+}
+
+/// Programs of a format with times in it believe in a holder only as long as those are young.
+/// Both are rewritten in place, at the same length, on the holder's own descriptor.
+pub(crate) fn renew_times(file: &File, record: &Record, life: &SignOfLife) -> io::Result<()> {
+    if record.format != Format::Memory {
+        return Ok(());
+    }
+    match format::renewed_times(&read_all(file)?, life.renewed_at) {
+        Some((at, times)) => file.write_all_at(&times, at),
+        None => Err(io::Error::other("its times are not where they were")),
     }
 }
 
@@ -380,7 +408,7 @@ impl LockFile {
         })
     }
 
-    fn read(file: File, facts: FileFacts) -> io::Result<Self> {
+    fn read(file: File, facts: FileFacts, pid_file: bool) -> io::Result<Self> {
         if facts.size > MAX_RECORD_BYTES {
             return Ok(Self {
                 file,
@@ -390,11 +418,12 @@ impl LockFile {
             });
         }
         let mut bytes = read_all(&file)?;
-        let (mut content, torn) = Content::parse(&bytes);
+        let modified = wall_clock(facts.modified);
+        let (mut content, torn) = format::read(&bytes, pid_file, modified);
         if torn {
             // Perhaps caught while its holder filled it in.
             bytes = read_all(&file)?;
-            content = Content::parse(&bytes).0;
+            content = format::read(&bytes, pid_file, modified).0;
         }
         Ok(Self {
             file,
@@ -425,21 +454,23 @@ impl LockFile {
         life.ttl_ms = life.ttl_ms.or(before);
         record.sign_of_life = Some(life);
         let write = || {
-            let text = record.line(Line::SignOfLife)?;
+            let no_room = || io::Error::other("its record has no line for a sign of life");
+            let slot = format::slot(&record, Line::SignOfLife, self.facts.size)?
+                .filter(|_| record.is_ours())
+                .ok_or_else(no_room)?;
             let file = place.directory.open_for_update(place.file)?;
             if facts_of_file(&file)?.id != self.facts.id {
                 return Err(io::Error::other("its lock file keeps changing"));
             }
-            let at = Line::SignOfLife.offset(self.facts.size);
-            let mut old = vec![0; LINE_WIDTH + 1];
-            file.read_exact_at(&mut old, at.saturating_sub(1))?;
-            let newlines = old.iter().filter(|byte| **byte == b'\n').count();
-            if old.first() != Some(&b'\n') || old.last() != Some(&b'\n') || newlines != 2 {
-                return Err(io::Error::other(
-                    "its record has no line for a sign of life",
-                ));
+            let mut old = vec![0; slot.bytes.len() + 1];
+            file.read_exact_at(&mut old, slot.at.saturating_sub(1))?;
+            if !format::is_slot(record.format, &old) {
+                return Err(no_room());
             }
-            file.write_all_at(&text, at)?;
+            file.write_all_at(&slot.bytes, slot.at)?;
+            if let Some(life) = &record.sign_of_life {
+                renew_times(&file, &record, life)?;
+            }
             // A lease outlives a crash of the machine, and so must its renewal.
             if record.kind == Kind::Lease {
                 file.sync_data()?;
@@ -526,6 +557,7 @@ pub(crate) struct OwnedPlace {
     pub(crate) directory: Directory,
     pub(crate) file: OsString,
     pub(crate) path: PathBuf,
+    pub(crate) format: Format,
 }
 
 impl OwnedPlace {
@@ -534,6 +566,7 @@ impl OwnedPlace {
             directory: &self.directory,
             file: &self.file,
             path: &self.path,
+            format: self.format,
         }
     }
 }

@@ -113,6 +113,15 @@ impl LockName {
         matches!(self.place, Place::Path { .. })
     }
 
+    /// Whether a program that makes `NAME.lock` in the same directory, without encoding anything,
+    /// means the same file; of a path that is its file name.
+    pub(crate) fn is_plain(&self) -> bool {
+        match &self.place {
+            Place::Path { .. } => true,
+            Place::Store(segments) => matches!(segments.as_slice(), [one] if *one == self.text),
+        }
+    }
+
     /// The directory that a path's lock file is in.
     pub(crate) fn directory(&self) -> Option<&Path> {
         match &self.place {

@@ -19,6 +19,7 @@ use chrono::{DateTime, Utc};
 
 use crate::error::{Context, Error, Result};
 use crate::events::OWN_DIRECTORY;
+use crate::format::Format;
 use crate::guard::Guard;
 use crate::identity::Pid;
 use crate::lockfile::{Making, OwnedPlace, Place, Standing, is_temporary};
@@ -113,6 +114,7 @@ impl Queue {
             directory: &self.directory,
             file,
             path: &self.path.join(file),
+            format: Format::Native,
         };
         let Standing::File(found) = place.read()? else {
             return Ok(None);
@@ -290,6 +292,7 @@ impl Ticket {
             directory: &queue.directory,
             file: &file,
             path: &path,
+            format: Format::Native,
         };
         let making = Making {
             kernel_lock: true,
@@ -305,6 +308,7 @@ impl Ticket {
                 directory: queue.directory,
                 file,
                 path,
+                format: Format::Native,
             },
             file: published.file,
             root: guard

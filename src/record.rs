@@ -1,6 +1,6 @@
-//! What a lock file says: [`Record`] to text and back. Pure: no clock, no system.
+//! What a lock file says: [`Record`], and its native form as text and back. Pure: no clock, no system.
 //!
-//! A record is a JSON object, whose first key is `"onehold": 1`, and three lines of fixed width
+//! A native record is a JSON object, whose first key is `"onehold": 1`, and three lines of fixed width
 //! after it, each blank or one small JSON object: the command, the job and the sign of life. They
 //! are filled in place, so that the file keeps its inode and with it its kernel lock.
 
@@ -9,6 +9,7 @@ use std::time::Duration;
 use chrono::{DateTime, Datelike, Utc};
 use serde::{Deserialize, Serialize};
 
+use crate::format::Format;
 use crate::identity::{Origin, Pid, ProcessId};
 
 /// The version this library writes.
@@ -116,7 +117,7 @@ pub struct Record {
     version: u64,
     /// The lock, as it was named.
     pub name: String,
-    /// The number of the hold.
+    /// The number of the hold; 0 for those of programs that do not number theirs.
     pub hold: u64,
     /// What keeps it alive.
     pub kind: Kind,
@@ -156,7 +157,7 @@ pub struct Record {
     pub kernel_lock: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) swap: Option<Swap>,
-    /// Where and when it was written; `None` in a record written by hand.
+    /// Where and when it was written; `None` in a record by hand or by another program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
     /// The command of a `run`, from just before it is executed.
@@ -168,16 +169,40 @@ pub struct Record {
     /// The last sign of life after the record was written.
     #[serde(skip)]
     pub sign_of_life: Option<SignOfLife>,
+    /// How the file is written.
+    #[serde(skip)]
+    pub format: Format,
+    /// The pid that programs of a foreign format are shown, if it is not that of the writer.
+    #[serde(skip)]
+    pub(crate) shown_pid: Option<Pid>,
+}
+
+/// A part of a lock file that is filled in place.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Slot {
+    /// Where it begins.
+    pub(crate) at: u64,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// The slot of a command, laid out before its pid is known.
+#[derive(Debug)]
+pub(crate) struct CommandSlot {
+    pub(crate) slot: Slot,
+    /// Where in it the digits of the pid begin.
+    pub(crate) digits_at: usize,
+    /// What follows them.
+    pub(crate) after: &'static [u8],
 }
 
 /// What the bytes of a lock file are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// A record of ours, whole.
+    /// A record, whole.
     Record(Box<Record>),
     /// A record of ours, of a version we do not know.
     UnknownVersion(u64),
-    /// Empty, NULs, or begins like a record of ours and cannot be read.
+    /// Empty, NULs, or begins like a record and cannot be read.
     Corrupt,
     /// Anything else; what, in a few words.
     NotALock(&'static str),
@@ -217,6 +242,8 @@ impl Record {
             command_process: None,
             job: None,
             sign_of_life: None,
+            format: Format::Native,
+            shown_pid: None,
         }
     }
 
@@ -264,7 +291,41 @@ impl Record {
         self.kind == Kind::Lease && self.job == Some(Job::Lease)
     }
 
-    /// The whole file.
+    /// A record of a program that says less than ours do.
+    pub(crate) fn foreign(format: Format, pid: Pid, acquired_at: DateTime<Utc>) -> Self {
+        Self {
+            version: VERSION,
+            name: String::new(),
+            hold: 0,
+            kind: Kind::Job,
+            pid,
+            hostname: None,
+            acquired_at,
+            owner: None,
+            message: None,
+            command: Vec::new(),
+            ttl_ms: None,
+            expires_at: None,
+            max_age_ms: None,
+            close: false,
+            exec: false,
+            kernel_lock: false,
+            swap: None,
+            origin: None,
+            command_process: None,
+            job: None,
+            sign_of_life: None,
+            format,
+            shown_pid: None,
+        }
+    }
+
+    /// Whether onehold wrote it, or somebody who imitates it.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.format == Format::Native || self.origin.is_some()
+    }
+
+    /// The whole file, in the native format.
     pub(crate) fn to_bytes(&self) -> Result<Vec<u8>, serde_json::Error> {
         let mut bytes = serde_json::to_vec_pretty(self)?;
         bytes.push(b'\n');
@@ -274,7 +335,7 @@ impl Record {
         Ok(bytes)
     }
 
-    /// One of the lines, as it stands in the file.
+    /// One of the lines, as it stands in a native file.
     pub(crate) fn line(&self, line: Line) -> Result<Vec<u8>, serde_json::Error> {
         match line {
             Line::Command => fixed_width(self.command_process.map(|process| CommandLine {
@@ -306,21 +367,32 @@ impl Line {
     }
 }
 
-/// What a command line starts with; the number and `}` follow.
-pub(crate) const fn command_line_prefix() -> &'static [u8] {
-    br#"{"command_pid":"#
+/// The command line of a native file of `size` bytes, to be filled by the command itself.
+pub(crate) fn native_command_slot(size: u64) -> CommandSlot {
+    const BEFORE: &[u8] = br#"{"command_pid":"#;
+    let mut bytes = BEFORE.to_vec();
+    bytes.resize(LINE_WIDTH - 1, b' ');
+    bytes.push(b'\n');
+    CommandSlot {
+        slot: Slot {
+            at: Line::Command.offset(size),
+            bytes,
+        },
+        digits_at: BEFORE.len(),
+        after: b"}",
+    }
 }
 
 impl Content {
-    /// Reads a lock file. Never fails: what cannot be read has a name, too. The `bool` is whether a
-    /// line after the object could not be read: it may have been caught while it was written.
-    pub(crate) fn parse(bytes: &[u8]) -> (Self, bool) {
-        if bytes.iter().all(|byte| *byte == 0) {
-            return (Self::Corrupt, false);
-        }
-        let Some(after_key) = after_our_key(bytes) else {
-            return (Self::NotALock("no lock file that onehold knows"), false);
-        };
+    /// Reads a native lock file; `None` if it is none. Never fails: what cannot be read has a
+    /// name, too. The `bool` is whether a line after the object could not be read: it may have been
+    /// caught while it was written.
+    pub(crate) fn native(bytes: &[u8]) -> Option<(Self, bool)> {
+        let after_key = after_our_key(bytes)?;
+        Some(Self::after_key(bytes, after_key))
+    }
+
+    fn after_key(bytes: &[u8], after_key: &[u8]) -> (Self, bool) {
         match leading_number(after_key) {
             Some(VERSION) => {}
             Some(other) => return (Self::UnknownVersion(other), false),

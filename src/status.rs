@@ -83,10 +83,11 @@ impl Status {
         self
     }
 
-    /// The number of the hold.
+    /// The number of the hold; `None` for those of programs that do not number theirs.
     #[must_use]
     pub fn hold(&self) -> Option<u64> {
-        self.record.as_ref().map(|record| record.hold)
+        let record = self.record.as_ref()?;
+        Some(record.hold).filter(|hold| *hold != 0)
     }
 
     /// What permission to displace this very hold is bound to. `None`: nothing is there, or
@@ -278,7 +279,7 @@ impl Probe for LiveProbe<'_> {
 }
 
 /// A file's time; one that no calendar has is as far away as can be.
-fn wall_clock(time: SystemTime) -> DateTime<Utc> {
+pub(crate) fn wall_clock(time: SystemTime) -> DateTime<Utc> {
     let since = time
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default();
@@ -320,7 +321,7 @@ fn verdict(state: State, reason: Reason) -> Verdict {
 fn seen(found: &LockFile, modified: DateTime<Utc>) -> Seen {
     let inode = found.facts.id.inode;
     match &found.content {
-        Content::Record(record) => Seen::Hold {
+        Content::Record(record) if record.hold != 0 => Seen::Hold {
             inode,
             hold: record.hold,
         },

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Context, Error, Result};
+use crate::format::Format;
 use crate::guard::Guard;
-use crate::lock::Lock;
+use crate::lock::{CleanedUp, Lock};
 use crate::lockfile::{Place, Standing, is_temporary};
 use crate::name::{Entry, LockName, entry};
 use crate::queue;
@@ -31,6 +32,8 @@ use crate::verdict::{DEFAULT_MAX_AGE, Proof, State};
 #[derive(Clone, Debug)]
 pub struct Store {
     directory: PathBuf,
+    journal: PathBuf,
+    format: Format,
     surroundings: Arc<Surroundings>,
 }
 
@@ -59,12 +62,31 @@ impl Store {
     /// taken.
     #[must_use]
     pub fn at(directory: impl Into<PathBuf>) -> Self {
+        // Absolute, so that it stays the same place when the caller changes directory.
         let directory = directory.into();
+        let directory = std::path::absolute(&directory).unwrap_or(directory);
         Self {
-            // Absolute, so that it stays the same place when the caller changes directory.
-            directory: std::path::absolute(&directory).unwrap_or(directory),
+            journal: directory.clone(),
+            directory,
+            format: Format::Native,
             surroundings: Arc::default(),
         }
+    }
+
+    /// The format that new lock files are written in, for the programs that look at them; those of
+    /// every other format are read as well, but bare numbers, which only [`Format::Pid`] expects.
+    #[must_use]
+    pub fn format(mut self, format: Format) -> Self {
+        self.format = format;
+        self
+    }
+
+    /// The store whose journal tells of takeovers here, instead of this one's own: for directories
+    /// that are another program's.
+    #[must_use]
+    pub fn journal_in(mut self, store: &Self) -> Self {
+        self.journal.clone_from(&store.journal);
+        self
     }
 
     /// Its directory.
@@ -78,7 +100,13 @@ impl Store {
     /// # Errors
     /// The current directory, which a relative path starts from, cannot be found.
     pub fn lock(&self, name: LockName) -> Result<Lock> {
-        Lock::new(name, &self.directory, Arc::clone(&self.surroundings))
+        Lock::new(
+            name,
+            &self.directory,
+            &self.journal,
+            self.format,
+            Arc::clone(&self.surroundings),
+        )
     }
 
     /// All locks of the store, judged like [`Lock::check`] does. A lock that is taken or released
@@ -96,6 +124,7 @@ impl Store {
         let observatory = self.surroundings.observe(&root, &self.directory)?;
         let mut walk = Walk {
             store: &self.directory,
+            format: self.format,
             observatory: &observatory,
             max_age: max_age.unwrap_or(DEFAULT_MAX_AGE),
             presences: Presences::default(),
@@ -139,27 +168,12 @@ impl Store {
             ..Cleanup::default()
         };
         for status in listing.locks {
-            if !status.is_takeable() {
-                if status.verdict.state == State::Zombie {
-                    cleanup.left.push(status);
-                }
-                continue;
-            }
-            if dry_run {
-                cleanup.removed.push(status);
-                continue;
-            }
-            let removed = LockName::new(&status.name)
-                .and_then(|name| self.lock(name))
-                .and_then(|lock| lock.remove_zombie(max_age));
-            match removed {
-                Ok(Some(cleaned)) => {
-                    cleanup.removed.push(*cleaned.was);
-                    cleanup.errors.extend(cleaned.warnings);
-                }
-                Ok(None) => {}
-                Err(error) => cleanup.errors.push(error),
-            }
+            let name = status.name.clone();
+            cleanup.add(status, dry_run, || {
+                LockName::new(name)
+                    .and_then(|name| self.lock(name))
+                    .and_then(|lock| lock.remove_zombie(max_age))
+            });
         }
         if !dry_run {
             self.sweep(&mut cleanup.errors)?;
@@ -184,8 +198,38 @@ impl Store {
     }
 }
 
+impl Cleanup {
+    /// Removes what is to be removed of one lock.
+    pub(crate) fn add(
+        &mut self,
+        status: Status,
+        dry_run: bool,
+        remove: impl FnOnce() -> Result<Option<CleanedUp>>,
+    ) {
+        if !status.is_takeable() {
+            if status.verdict.state == State::Zombie {
+                self.left.push(status);
+            }
+            return;
+        }
+        if dry_run {
+            self.removed.push(status);
+            return;
+        }
+        match remove() {
+            Ok(Some(cleaned)) => {
+                self.removed.push(*cleaned.was);
+                self.errors.extend(cleaned.warnings);
+            }
+            Ok(None) => {}
+            Err(error) => self.errors.push(error),
+        }
+    }
+}
+
 struct Walk<'a> {
     store: &'a Path,
+    format: Format,
     observatory: &'a Observatory,
     max_age: Duration,
     presences: Presences,
@@ -223,6 +267,7 @@ impl Walk<'_> {
             directory,
             file,
             path,
+            format: self.format,
         };
         let standing = place.read()?;
         if matches!(standing, Standing::Nothing) {
@@ -310,6 +355,7 @@ fn sweep_temporary(
         directory,
         file,
         path,
+        format: Format::Native,
     };
     let standing = place.read()?;
     let Standing::File(found) = &standing else {
@@ -323,8 +369,8 @@ fn sweep_temporary(
     };
     let status = observatory.status(&about, &standing, &mut Presences::default());
     // Under the guard nobody is about to complete a broken one.
-    let is_left = match found.content {
-        Content::Record(_) => status.is_takeable(),
+    let is_left = match &found.content {
+        Content::Record(record) => record.is_ours() && status.is_takeable(),
         Content::Corrupt => status.verdict.proof != Proof::KernelLock,
         Content::UnknownVersion(_) | Content::NotALock(_) => false,
     };

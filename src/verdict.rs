@@ -13,6 +13,10 @@ use crate::record::{Content, Job, Kind, Record, has_four_digits};
 /// Age from which a hold that cannot be proved alive or dead is a zombie.
 pub const DEFAULT_MAX_AGE: Duration = Duration::from_hours(24);
 
+/// How exactly another program's time and a process's start can be compared: some write whole
+/// seconds, cut off.
+const PRECISION_MS: i64 = 2_000;
+
 /// A broken record may still be in the making for this long.
 const CORRUPT_AFTER: TimeDelta = TimeDelta::seconds(10);
 
@@ -421,7 +425,7 @@ fn find(recorded: ProcessId, probe: &mut dyn Probe) -> Finding {
     }
 }
 
-/// A record written by hand: its pid is all there is.
+/// A record by hand or by another program: its pid is all there is.
 fn life_without_identity(
     record: &Record,
     modified: DateTime<Utc>,
@@ -431,13 +435,17 @@ fn life_without_identity(
     let process = record.processes().first().copied();
     let pid = process.map_or(record.pid, |process| process.pid);
     let elsewhere = record.hostname.is_some() && record.hostname != here.hostname;
-    let finding = if elsewhere {
+    // Some lock their pid files, and ours have nothing else to tell by.
+    let finding = if here.shares_kernel_locks && probe.kernel_lock() == Some(true) {
+        Finding::Alive(Proof::KernelLock)
+    } else if elsewhere {
         Finding::Unknown(Doubt::OtherHost)
     } else {
         match probe.process(pid) {
             Presence::Gone => Finding::Dead(Proof::PidGone),
             Presence::Alive { start: Some(start) }
-                if milliseconds_of_ticks(start) <= acquired_boottime(record, modified, here) =>
+                if milliseconds_of_ticks(start)
+                    <= acquired_boottime(record, modified, here).saturating_add(PRECISION_MS) =>
             {
                 Finding::Alive(Proof::SamePid)
             }

@@ -49,6 +49,8 @@ pub struct Wait<'a> {
     on_wait: Option<Told<'a>>,
     started: Option<Duration>,
     back_off: Duration,
+    /// From where to where it grows.
+    back_offs: (Duration, Duration),
     watch: Option<Watch>,
 }
 
@@ -90,6 +92,7 @@ impl<'a> Wait<'a> {
             on_wait: None,
             started: None,
             back_off: BACK_OFF.0,
+            back_offs: BACK_OFF,
             watch: None,
         }
     }
@@ -98,6 +101,16 @@ impl<'a> Wait<'a> {
     #[must_use]
     pub fn until_cancelled(mut self, cancelled: &'a AtomicBool) -> Self {
         self.cancelled = Some(cancelled);
+        self
+    }
+
+    /// Where nothing wakes it, the lock is looked at again after `first`, doubling up to `most`,
+    /// each time shortened by up to a half at random. Without this: 100 ms and 2 s.
+    #[must_use]
+    pub fn back_off(mut self, first: Duration, most: Duration) -> Self {
+        let first = first.max(Duration::from_millis(1));
+        self.back_off = first;
+        self.back_offs = (first, most.max(first));
         self
     }
 
@@ -167,7 +180,7 @@ impl<'a> Wait<'a> {
             Err(io::ErrorKind::Unsupported.into())
         };
         match slept {
-            Ok(()) => self.back_off = BACK_OFF.0,
+            Ok(()) => self.back_off = self.back_offs.0,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(_) => self.sleep_blindly(longest),
         }
@@ -242,7 +255,7 @@ impl<'a> Wait<'a> {
         // Half to all of it, so that waiters who began together do not stay together.
         let whole = u64::try_from(self.back_off.as_millis()).unwrap_or(u64::MAX);
         let jittered = Duration::from_millis(whole / 2 + random_below(whole / 2 + 1));
-        self.back_off = (self.back_off * 2).min(BACK_OFF.1);
+        self.back_off = (self.back_off * 2).min(self.back_offs.1);
         // Interrupted or not, the caller judges again.
         let _ = pause(self.interruptible(longest.min(jittered)));
     }

@@ -1,7 +1,5 @@
 //! One attempt to take a lock: judged and published under the guard, repeated while waiting.
 
-use std::ffi::OsString;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +9,7 @@ use super::{Attempt, Blocked, Keeping, Lock};
 use crate::claim::{Claim, is_same_owner};
 use crate::error::{Context, Error, Result};
 use crate::events::{self, Deed, OWN_DIRECTORY};
+use crate::format::Format;
 use crate::guard::{Guard, descend};
 use crate::hold::Possession;
 use crate::holder::{Holder, command_line_of, has_ended};
@@ -65,7 +64,13 @@ impl Lock {
     ) -> Result<Attempt<Box<Possession>>> {
         claim.ensure_fits()?;
         // Gathered before the guard: reading another process's memory can block.
-        let claim = &keeper.with_command(claim);
+        let holder = match keeper {
+            Keeper::Detached(holder) => Some(*holder),
+            Keeper::Nobody | Keeper::ThisProcess | Keeper::Run(_) => None,
+        };
+        let claim = &keeper
+            .with_command(claim)
+            .fitted_to(self.format, &self.name, holder)?;
         let mut line = Line {
             ticket: None,
             stand: wait.is_wanted() && !self.name.is_path(),
@@ -79,6 +84,13 @@ impl Lock {
                 None => self.try_once(claim, keeper, &mut line)?,
             };
             let (mut status, found) = match tried {
+                Try::Taken(possession) if !possession.outlasts_late_comers()? => {
+                    turns += 1;
+                    if turns > MOST_CHANGES {
+                        return Err(self.restless());
+                    }
+                    continue;
+                }
                 Try::Taken(mut possession) => {
                     possession.waited = wait.waited();
                     possession.ticket = line.ticket;
@@ -126,7 +138,7 @@ impl Lock {
         let directory = descend(&root, &self.store, &self.name.sections()).ok()??;
         let observatory = self.surroundings.observe(&root, &self.store).ok()?;
         let (file, path) = (self.name.file(), self.path());
-        let standing = place(&directory, &file, &path).read().ok()?;
+        let standing = self.place(&directory, &file, &path).read().ok()?;
         let about = self.about(&path, claim.observed_max_age());
         let status = observatory.status(&about, &standing, &mut Presences::default());
         match standing {
@@ -192,7 +204,7 @@ impl Lock {
             let (status, found) = match &directory {
                 None => (about.free(), None),
                 Some(directory) => {
-                    let place = place(directory, &file, &path);
+                    let place = self.place(directory, &file, &path);
                     match self.settled(&place, observatory, about.max_age)? {
                         (status, Standing::Nothing) => (status, None),
                         (status, Standing::File(found)) => (status, Some(found)),
@@ -210,14 +222,16 @@ impl Lock {
                 let (Some(directory), Some(found)) = (directory, found) else {
                     return Ok(Try::Nothing);
                 };
-                let place = place(&directory, &file, &path);
+                let place = self.place(&directory, &file, &path);
                 if self.remove_dead(&place, observatory, &found, claim)? {
                     guard.prune(&sections)?;
                     return Ok(Try::Removed(Box::new(status)));
                 }
                 continue;
             }
-            if let Some((relative, found)) = self.blocking_relative(guard, observatory, claim)? {
+            if let Some((relative, found)) =
+                self.blocking_relative(guard.root(), observatory, claim)?
+            {
                 return Ok(Try::Blocked(Box::new(relative), Some(found)));
             }
             let by_force = claim.barge || claim.displaces(&status);
@@ -232,7 +246,7 @@ impl Lock {
                 Some(directory) => directory,
                 None => guard.descend_or_create(&sections)?,
             };
-            let place = place(&directory, &file, &path);
+            let place = self.place(&directory, &file, &path);
             let published = match &found {
                 None => self.publish(&place, &record, keeper),
                 Some(found) => {
@@ -293,6 +307,8 @@ impl Lock {
         let hold = number::by_clock(now, replaced);
         let keeper = Keeper::Nobody;
         let mut record = self.record_of(hold, now, observatory, claim, &keeper);
+        // Those who look in between are the programs that know the old one.
+        record.format = judged.record().map_or(self.format, |record| record.format);
         let without_exchange = self.without_exchange(observatory, claim);
         match place.take_over(judged, &mut record, making(&keeper), without_exchange) {
             Ok(Exchanged::Done(_)) => place.remove(),
@@ -304,7 +320,8 @@ impl Lock {
 
     /// A person's word settles what the filesystem cannot.
     fn without_exchange(&self, observatory: &Observatory, claim: &Claim) -> WithoutExchange {
-        let ours_alone = observatory.settles() && !self.name.is_path();
+        let ours_alone =
+            observatory.settles() && !self.name.is_path() && self.format == Format::Native;
         if claim.displace.is_some() || ours_alone {
             WithoutExchange::SetAside
         } else {
@@ -350,6 +367,7 @@ impl Lock {
                 directory,
                 file: self.name.file(),
                 path: self.path(),
+                format: record.format,
             },
             file: published.file,
             size: published.size,
@@ -428,6 +446,11 @@ impl Lock {
         record.close = keeping.close;
         record.exec = keeping.exec;
         record.kernel_lock = making(keeper).kernel_lock;
+        record.format = self.format;
+        record.shown_pid = match keeper {
+            Keeper::Detached(Holder::Process(process)) => Some(process.pid),
+            _ => None,
+        };
         record
     }
 
@@ -470,14 +493,6 @@ impl Keeper {
             }
             _ => Ok(()),
         }
-    }
-}
-
-pub(super) fn place<'a>(directory: &'a Directory, file: &'a OsString, path: &'a Path) -> Place<'a> {
-    Place {
-        directory,
-        file,
-        path,
     }
 }
 

@@ -5,10 +5,9 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 use super::Lock;
-use super::attempt::place;
 use crate::claim::{Claim, is_same_owner};
 use crate::error::{Context, Result};
-use crate::guard::Guard;
+use crate::guard::descend;
 use crate::lockfile::{LockFile, Standing};
 use crate::name::{Entry, LockName, entry};
 use crate::status::{About, Observatory, Presences, Status};
@@ -20,10 +19,10 @@ type Relative = (Status, LockFile);
 
 impl Lock {
     /// The first relative that is held by somebody else. A dead one does not block, and is left to
-    /// whoever wants its name. Under the guard, so that no relative comes in between.
+    /// whoever wants its name. Whoever is to rely on it asks under the guard.
     pub(super) fn blocking_relative(
         &self,
-        guard: &Guard,
+        root: &Directory,
         observatory: &Observatory,
         claim: &Claim,
     ) -> Result<Option<Relative>> {
@@ -34,7 +33,7 @@ impl Lock {
             presences: Presences::default(),
         };
         for ancestor in self.name.ancestors() {
-            let Some(directory) = guard.descend(&ancestor.sections())? else {
+            let Some(directory) = descend(root, &self.store, &ancestor.sections())? else {
                 continue;
             };
             let path = ancestor.path_below(&self.store);
@@ -45,13 +44,28 @@ impl Lock {
         let Some(sections) = self.name.covers() else {
             return Ok(None);
         };
-        let Some(directory) = guard.descend(&sections)? else {
+        let Some(directory) = descend(root, &self.store, &sections)? else {
             return Ok(None);
         };
         let path = sections
             .iter()
             .fold(self.store.clone(), |path, section| path.join(section));
         family.walk(&directory, &path, self.name.as_str())
+    }
+
+    /// The section or task that keeps `claim` from this lock, whatever may be said of the lock
+    /// itself. Like [`check`](Self::check) true for the moment of asking.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn check_relatives(&self, claim: &Claim) -> Result<Option<Status>> {
+        let root = match Directory::open(&self.store) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            opened => opened.context("open store", &self.store)?,
+        };
+        let observatory = self.surroundings.observe(&root, &self.store)?;
+        let relative = self.blocking_relative(&root, &observatory, claim)?;
+        Ok(relative.map(|(status, _)| status))
     }
 
     /// The lock that a status is of: this one or a relative.
@@ -105,8 +119,7 @@ impl Family<'_> {
         path: &Path,
         name: &LockName,
     ) -> Result<Option<Relative>> {
-        let file = file.to_owned();
-        let standing = place(directory, &file, path).read()?;
+        let standing = self.lock.place(directory, file, path).read()?;
         let about = About {
             name: name.as_str(),
             path,

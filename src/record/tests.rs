@@ -33,9 +33,13 @@ fn bytes(record: &Record) -> Vec<u8> {
     record.to_bytes().expect("JSON")
 }
 
+fn read(bytes: &[u8]) -> (Content, bool) {
+    crate::format::read(bytes, false, DateTime::UNIX_EPOCH)
+}
+
 #[track_caller]
 fn parsed(bytes: &[u8]) -> Record {
-    match Content::parse(bytes).0 {
+    match read(bytes).0 {
         Content::Record(record) => *record,
         other => panic!("{other:?}"),
     }
@@ -91,7 +95,7 @@ fn a_line_caught_while_it_is_written_is_reported_and_ignored() {
     let mut bytes = bytes(&record());
     let at = usize::try_from(Line::Command.offset(bytes.len() as u64)).expect("small");
     bytes[at..at + 14].copy_from_slice(br#"{"command_pid""#);
-    let (content, torn) = Content::parse(&bytes);
+    let (content, torn) = read(&bytes);
     assert!(torn);
     assert_eq!(content, Content::Record(Box::new(record())));
 }
@@ -101,7 +105,7 @@ fn every_prefix_of_a_record_is_broken_or_no_lock_but_never_another_record() {
     let whole = bytes(&record());
     let object_ends = usize::try_from(Line::Command.offset(whole.len() as u64)).expect("small");
     for end in 0..object_ends - 1 {
-        match Content::parse(&whole[..end]).0 {
+        match read(&whole[..end]).0 {
             Content::Corrupt | Content::NotALock(_) => {}
             other => panic!("{end} bytes: {other:?}"),
         }
@@ -145,17 +149,14 @@ fn what_the_bytes_of_a_file_are() {
     ];
     for bytes in corrupt {
         let text = String::from_utf8_lossy(&bytes[..bytes.len().min(60)]).into_owned();
-        assert_eq!(Content::parse(&bytes), (Content::Corrupt, false), "{text}");
+        assert_eq!(read(&bytes), (Content::Corrupt, false), "{text}");
     }
     for (text, version) in [
         ("{\"onehold\": 2}", 2),
         ("  {\n\t\"onehold\" : 17, this need not be JSON", 17),
         ("{\"onehold\": 0}", 0),
     ] {
-        assert_eq!(
-            Content::parse(text.as_bytes()).0,
-            Content::UnknownVersion(version)
-        );
+        assert_eq!(read(text.as_bytes()).0, Content::UnknownVersion(version));
     }
     for text in [
         "4711\n",
@@ -167,7 +168,7 @@ fn what_the_bytes_of_a_file_are() {
         "\u{feff}{}",
         "{\"onehold",
     ] {
-        let content = Content::parse(text.as_bytes()).0;
+        let content = read(text.as_bytes()).0;
         assert!(
             matches!(content, Content::NotALock(_)),
             "{text}: {content:?}"

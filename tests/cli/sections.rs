@@ -27,6 +27,22 @@ fn a_section_excludes_its_tasks_and_a_task_its_sections_but_not_its_siblings() {
     assert_eq!(acquire(&env, "back", "b"), Some(0));
     assert_eq!(acquire(&env, "frontend/task-1", "b"), Some(0));
     assert_eq!(acquire(&env, "frontend/task-2", "c"), Some(0));
+    // What is free is what could be taken.
+    for (name, holder) in [("backend/task-1", "backend"), ("backend/a/b", "backend")] {
+        env.onehold(["check", name])
+            .assert()
+            .code(6)
+            .stdout(contains(format!("  `{holder}` covers `{name}`\n")));
+        assert_eq!(env.lock(name)["name"], holder);
+        env.onehold(["check", name, "--owner", "a"])
+            .assert()
+            .success();
+    }
+    env.onehold(["check", "frontend"])
+        .assert()
+        .code(6)
+        .stdout(contains("  `frontend` covers `frontend/task-"));
+    assert_eq!(env.check("frontend/task-3"), 0);
     env.onehold(["run", "frontend", "--", "true"])
         .assert()
         .code(6)

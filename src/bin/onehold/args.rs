@@ -4,9 +4,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::NonEmptyStringValueParser;
+use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use onehold::LockName;
+use onehold::{Format, LockName};
+use serde::Deserialize;
 
 /// Hold a lock while something runs, and know who holds it when you cannot.
 ///
@@ -36,6 +37,23 @@ pub(crate) struct Everywhere {
     /// ~/.local/state/onehold]
     #[arg(long, global = true, value_name = "DIR", help_heading = "Everywhere")]
     pub(crate) dir: Option<PathBuf>,
+    /// Defaults for options, directory and format, for the locks of another program: `prodigy`,
+    /// `sprint`, `memory`, `tasks`, or one of your own [default: $ONEHOLD_PROFILE]
+    ///
+    /// See onehold-config(5).
+    #[arg(long, global = true, value_name = "NAME", help_heading = "Everywhere")]
+    pub(crate) profile: Option<String>,
+    /// How lock files are written, for the programs that look at them
+    ///
+    /// All formats but `pid` are recognised and read whatever this says. See onehold-formats(5).
+    #[arg(
+        long,
+        global = true,
+        value_name = "FORMAT",
+        value_parser = format(),
+        help_heading = "Everywhere"
+    )]
+    pub(crate) format: Option<Format>,
     /// Print exactly one JSON object, also on failure
     ///
     /// It goes to stdout; for `run`, whose stdout is CMD's, it is the last line on stderr.
@@ -118,8 +136,8 @@ pub(crate) enum Verb {
 #[derive(Args, Debug)]
 #[command(override_usage = "onehold run [NAME] [OPTIONS] -- CMD [ARG]...")]
 pub(crate) struct Run {
-    /// The lock: a name, or a path that starts with `/`, `./` or `../` [default: from CMD and its
-    /// arguments]
+    /// The lock: a name, or a path that starts with `/`, `./` or `../` [default: the path of the
+    /// profile, else from CMD and its arguments]
     #[arg(value_parser = lock_name)]
     pub(crate) name: Option<LockName>,
     #[command(flatten)]
@@ -167,9 +185,9 @@ pub(crate) struct Claim {
     /// zombie [default: 24h]
     #[arg(long, value_name = "D", value_parser = duration)]
     pub(crate) max_age: Option<Duration>,
-    /// What to do about a zombie
-    #[arg(long, value_enum, default_value_t, value_name = "WHAT")]
-    pub(crate) on_zombie: OnZombie,
+    /// What to do about a zombie [default: take]
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub(crate) on_zombie: Option<OnZombie>,
     /// Take it from a living holder, or from those who wait for it; asks first
     #[arg(short, long)]
     pub(crate) force: bool,
@@ -182,10 +200,10 @@ pub(crate) struct Claim {
 }
 
 /// What to do about a zombie.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum OnZombie {
     /// Take it over, and say so
-    #[default]
     Take,
     /// Ask on the terminal; without one, refuse unless --yes is given
     Ask,
@@ -205,9 +223,10 @@ pub(crate) enum OnLost {
 
 #[derive(Args, Debug)]
 pub(crate) struct Acquire {
-    /// The lock: a name, or a path that starts with `/`, `./` or `../`
+    /// The lock: a name, or a path that starts with `/`, `./` or `../` [default: the path of the
+    /// profile]
     #[arg(value_parser = lock_name)]
-    pub(crate) name: LockName,
+    pub(crate) name: Option<LockName>,
     #[command(flatten)]
     pub(crate) claim: Claim,
     /// The process that the hold follows [default: the calling script]
@@ -228,9 +247,9 @@ pub(crate) struct Claimant {
 
 #[derive(Args, Debug)]
 pub(crate) struct Release {
-    /// The lock
+    /// The lock [default: the path of the profile]
     #[arg(value_parser = lock_name)]
-    pub(crate) name: LockName,
+    pub(crate) name: Option<LockName>,
     #[command(flatten)]
     pub(crate) claimant: Claimant,
     /// Whoever's it is: `break` for that name
@@ -243,9 +262,9 @@ pub(crate) struct Release {
 
 #[derive(Args, Debug)]
 pub(crate) struct Renew {
-    /// The lock
+    /// The lock [default: the path of the profile]
     #[arg(value_parser = lock_name)]
-    pub(crate) name: LockName,
+    pub(crate) name: Option<LockName>,
     #[command(flatten)]
     pub(crate) claimant: Claimant,
     /// A new time to live, from now on [default: as before]
@@ -255,9 +274,9 @@ pub(crate) struct Renew {
 
 #[derive(Args, Debug)]
 pub(crate) struct Check {
-    /// The lock
+    /// The lock [default: the path of the profile]
     #[arg(value_parser = lock_name)]
-    pub(crate) name: LockName,
+    pub(crate) name: Option<LockName>,
     #[command(flatten)]
     pub(crate) claimant: Claimant,
     /// From which age on a hold that does not say so itself is overdue or a zombie [default: 24h]
@@ -284,9 +303,9 @@ pub(crate) struct Cleanup {
 
 #[derive(Args, Debug)]
 pub(crate) struct Break {
-    /// The lock
+    /// The lock [default: the path of the profile]
     #[arg(value_parser = lock_name)]
-    pub(crate) name: LockName,
+    pub(crate) name: Option<LockName>,
     /// The number of the hold; no other is broken
     #[arg(long, value_name = "N")]
     pub(crate) hold: Option<u64>,
@@ -302,11 +321,15 @@ pub(crate) enum WaitLimit {
     Forever,
 }
 
+fn format() -> impl TypedValueParser<Value = Format> {
+    PossibleValuesParser::new(Format::ALL.map(Format::name)).try_map(|name| name.parse())
+}
+
 fn lock_name(text: &str) -> Result<LockName, String> {
     LockName::new(text).map_err(|error| error.to_string())
 }
 
-fn wait_limit(text: &str) -> Result<WaitLimit, String> {
+pub(crate) fn wait_limit(text: &str) -> Result<WaitLimit, String> {
     if text == "forever" {
         return Ok(WaitLimit::Forever);
     }

@@ -1,9 +1,10 @@
 //! What `acquire` and `run` have in common: waiting, asking, forcing, and being refused.
 
+use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
-use onehold::{Attempt, Blocked, Claim, Kind, Lock, Reason, Shown, Status, Wait};
-use serde_json::json;
+use onehold::{Attempt, Blocked, Claim, Kind, Lock, Reason, Shown, State, Status, Wait};
+use serde_json::{Value, json};
 
 use crate::args::{self, OnZombie, WaitLimit};
 use crate::ask::{Answer, ask};
@@ -12,7 +13,7 @@ use crate::describe;
 use crate::exit::Exit;
 use crate::output::{self, block, next_step};
 use crate::progress::Progress;
-use crate::report::Outcome;
+use crate::report::{Outcome, lock_value};
 use crate::session::Session;
 
 /// Rounds of asking: what was shown may have changed by the time of the answer.
@@ -33,7 +34,7 @@ pub(crate) fn claim(typed: &args::Claim) -> Claim {
     if let Some(max_age) = typed.max_age {
         claim = claim.max_age(max_age);
     }
-    if typed.on_zombie != OnZombie::Take {
+    if !matches!(typed.on_zombie, None | Some(OnZombie::Take)) {
         claim = claim.refuse_zombies();
     }
     claim
@@ -95,6 +96,10 @@ fn wait<'a>(
         WaitLimit::Forever => Wait::forever(),
         WaitLimit::AtMost(limit) => Wait::at_most(limit),
     };
+    let wait = match session.in_force.settings.back_off() {
+        Some((first, most)) => wait.back_off(first, most),
+        None => wait,
+    };
     wait.on_wait(move |status| {
         say_goodbye_on_ctrl_c(session);
         if !session.everywhere.quiet && !session.everywhere.json {
@@ -127,7 +132,7 @@ fn permission(
     }
     let zombie = status.is_takeable();
     let asked = if zombie {
-        typed.on_zombie == OnZombie::Ask || typed.force
+        typed.on_zombie == Some(OnZombie::Ask) || typed.force
     } else {
         typed.force
     };
@@ -138,7 +143,15 @@ fn permission(
     if typed.yes || (zombie && typed.force) {
         return Some(shown);
     }
-    confirm(session, status, "take it?").then_some(shown)
+    let twice = !zombie && session.in_force.settings.confirms_twice();
+    let sure = confirm(session, status, "take it?")
+        && (!twice
+            || confirm(
+                session,
+                status,
+                "it may still be at work; take it all the same?",
+            ));
+    sure.then_some(shown)
 }
 
 /// Whether a free lock may be taken from those who wait for it.
@@ -192,31 +205,45 @@ pub(crate) fn refused(
         ),
         None => (conflict(Exit::Locked), "blocked", "LOCKED", sentence),
     };
-    let record = status.record.as_ref();
-    let details = json!({
-        "pid": status.verdict.pid.map(onehold::Pid::get),
-        "hostname": record.and_then(|record| record.hostname.as_deref()),
-        "owner": record.and_then(|record| record.owner.as_deref()),
-        "acquired_at": record.map(|record| record.acquired_at),
-        "expires_at": status.verdict.expires_at,
-        "hold": status.hold(),
+    let settings = &session.in_force.settings;
+    let object = lock_value(&status, &session.claimant);
+    let details = settings.details(&object).unwrap_or_else(|| {
+        let keys = [
+            "pid",
+            "hostname",
+            "owner",
+            "acquired_at",
+            "expires_at",
+            "hold",
+        ];
+        let detail = |key: &str| (key.to_owned(), object.get(key).cloned().unwrap_or_default());
+        Value::Object(keys.into_iter().map(detail).collect())
     });
-    let mut outcome = Outcome::new(exit, word, message).failure(code, details);
-    outcome.talk = block(&status, session.everywhere.verbose);
-    let wanted = lock.name().as_str();
-    if status.name != wanted {
-        let (above, below) = if wanted.starts_with(&status.name) {
-            (status.name.as_str(), wanted)
-        } else {
-            (wanted, status.name.as_str())
-        };
-        outcome.talk.push(format!(
-            "  {} covers {}",
-            describe::quoted(above),
-            describe::quoted(below)
-        ));
-    }
+    // What its own program says comes first, for those who look for that.
+    let words = settings
+        .refusal(&object)
+        .filter(|_| status.verdict.state != State::Zombie);
+    let (message, more) = match words {
+        Some(words) => {
+            let mut lines = words.lines().map(str::to_owned);
+            let first = lines.next().unwrap_or_default();
+            (first, lines.chain([message]).collect())
+        }
+        None => (message, Vec::new()),
+    };
     let timed_out = code == "TIMEOUT";
+    let code = match settings.locked_code() {
+        Some(theirs) if code != "ZOMBIE" => Cow::Owned(theirs.to_owned()),
+        _ => Cow::Borrowed(code),
+    };
+    let mut outcome = Outcome::new(exit, word, message).conflict(code, details);
+    outcome.talk = more.iter().map(|line| format!("  {line}")).collect();
+    outcome
+        .talk
+        .extend(block(&status, session.everywhere.verbose));
+    if let Some(covers) = describe::covers(&status, lock.name()) {
+        outcome.talk.push(format!("  {covers}"));
+    }
     outcome.talk.extend([
         output::store_line(&status),
         next_step(session, &status, timed_out),

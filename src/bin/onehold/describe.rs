@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use chrono::{DateTime, Local, Utc};
-use onehold::{Doubt, Kind, Proof, Reason, Record, State, Status, Waiter};
+use onehold::{Doubt, Kind, LockName, Proof, Reason, Record, State, Status, Waiter};
 
 /// What somebody wrote into a lock file must not steer a terminal: control characters and those
 /// that change the direction or hide are shown as escapes.
@@ -93,6 +93,20 @@ fn tell(status: &Status, is_over: bool) -> String {
         let _ = write!(text, ": \"{}\"", escape(message));
     }
     text
+}
+
+/// "`backend` covers `backend/task-1`", if a lock is held by way of another.
+pub(crate) fn covers(status: &Status, wanted: &LockName) -> Option<String> {
+    let (found, wanted) = (status.name.as_str(), wanted.as_str());
+    if found == wanted {
+        return None;
+    }
+    let (above, below) = if wanted.starts_with(found) {
+        (found, wanted)
+    } else {
+        (wanted, found)
+    };
+    Some(format!("{} covers {}", quoted(above), quoted(below)))
 }
 
 /// The second line: by what evidence. `None`: the sentence says it all.

@@ -24,6 +24,7 @@ mod output;
 mod progress;
 mod report;
 mod session;
+mod settings;
 mod supervise;
 mod typed;
 

@@ -49,7 +49,7 @@ pub(crate) fn tell(session: &Session, outcome: &Outcome) -> io::Result<()> {
     let told_by_exit_code = outcome
         .failure
         .as_ref()
-        .is_none_or(|failure| matches!(failure.code, "LOCKED" | "TIMEOUT" | "ZOMBIE"));
+        .is_none_or(|failure| failure.is_conflict);
     if !(everywhere.quiet && told_by_exit_code) {
         if outcome.failure.is_some() {
             talk(&format!("onehold: {}", outcome.message));
@@ -187,14 +187,7 @@ pub(crate) fn next_step(session: &Session, status: &Status, waited: bool) -> Str
         }
         _ if status.verdict.state == onehold::State::Zombie => format!(
             "  remove it with `{}` or `{break_it}`",
-            if session.is_default_store {
-                "onehold cleanup".to_owned()
-            } else {
-                format!(
-                    "onehold --dir {} cleanup",
-                    shell_quoted(&shown(session.store.path()))
-                )
-            }
+            store_command(session, "cleanup")
         ),
         ("release" | "renew", _) => {
             format!("  give its --hold or --owner, or take it with `{break_it}`")
@@ -213,17 +206,32 @@ pub(crate) fn command_line(session: &Session, verb: &str, status: &Status) -> St
     } else {
         status.name.clone()
     };
-    let mut words = vec!["onehold".to_owned()];
-    if !is_path && !session.is_default_store {
-        let store = session.store.path().to_string_lossy();
-        words.extend(["--dir".to_owned(), shell_quoted(&store)]);
-    }
-    words.push(verb.to_owned());
+    let mut words = verb_words(session, verb, !is_path);
     if name.starts_with('-') {
         words.push("--".to_owned());
     }
     words.push(shell_quoted(&name));
     describe::escape(&words.join(" "))
+}
+
+/// The same for what is about the whole store.
+fn store_command(session: &Session, verb: &str) -> String {
+    describe::escape(&verb_words(session, verb, true).join(" "))
+}
+
+fn verb_words(session: &Session, verb: &str, in_store: bool) -> Vec<String> {
+    let mut words = vec!["onehold".to_owned()];
+    if let Some(profile) = &session.in_force.profile {
+        words.extend(["--profile".to_owned(), shell_quoted(profile)]);
+    }
+    if in_store && let Some(directory) = session.directory_to_name() {
+        words.extend([
+            "--dir".to_owned(),
+            shell_quoted(&directory.to_string_lossy()),
+        ]);
+    }
+    words.push(verb.to_owned());
+    words
 }
 
 /// Where a refusal was found.

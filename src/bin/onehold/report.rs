@@ -1,5 +1,6 @@
 //! The JSON object, and what a command came to.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use chrono::{DateTime, Utc};
@@ -37,8 +38,10 @@ pub(crate) struct Outcome {
 /// Why a command failed.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
-    pub(crate) code: &'static str,
+    pub(crate) code: Cow<'static, str>,
     pub(crate) details: Value,
+    /// That somebody else has the lock; the exit code tells as much.
+    pub(crate) is_conflict: bool,
 }
 
 impl Outcome {
@@ -80,7 +83,21 @@ impl Outcome {
     }
 
     pub(crate) fn failure(mut self, code: &'static str, details: Value) -> Self {
-        self.failure = Some(Failure { code, details });
+        self.failure = Some(Failure {
+            code: code.into(),
+            details,
+            is_conflict: false,
+        });
+        self
+    }
+
+    /// Somebody else has the lock.
+    pub(crate) fn conflict(mut self, code: impl Into<Cow<'static, str>>, details: Value) -> Self {
+        self.failure = Some(Failure {
+            code: code.into(),
+            details,
+            is_conflict: true,
+        });
         self
     }
 }
@@ -139,7 +156,7 @@ pub(crate) fn object(command: &str, outcome: &Outcome, claimant: &Claimant) -> S
             .chain(outcome.warnings.iter().map(String::as_str))
             .collect(),
         error: failed.map(|failure| ErrorObject {
-            code: failure.code,
+            code: &failure.code,
             message: &outcome.message,
             details: &failure.details,
         }),
@@ -181,6 +198,7 @@ struct LockObject<'a> {
     pid_alive: Option<bool>,
     wrapper_pid: Option<u32>,
     wrapper_alive: Option<bool>,
+    format: Option<&'static str>,
     hostname: Option<&'a str>,
     owner: Option<&'a str>,
     session_id: Option<&'a str>,
@@ -206,6 +224,11 @@ struct WaiterObject<'a> {
     since: DateTime<Utc>,
 }
 
+/// One lock as the object shows it.
+pub(crate) fn lock_value(status: &Status, claimant: &Claimant) -> Value {
+    serde_json::to_value(lock(status, claimant)).unwrap_or_default()
+}
+
 fn lock<'a>(status: &'a Status, claimant: &Claimant) -> LockObject<'a> {
     let record = status.record.as_ref();
     let verdict = &status.verdict;
@@ -229,6 +252,7 @@ fn lock<'a>(status: &'a Status, claimant: &Claimant) -> LockObject<'a> {
             .filter(|record| record.kind == Kind::Run && !record.exec)
             .map(|record| record.pid.get()),
         wrapper_alive: verdict.wrapper_alive,
+        format: record.map(|record| record.format.name()),
         hostname: record.and_then(|record| record.hostname.as_deref()),
         owner,
         session_id: owner,

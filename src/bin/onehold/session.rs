@@ -1,13 +1,15 @@
 //! What one call of the program knows of its surroundings: the store, and the holds it runs in.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use percent_encoding::percent_decode_str;
 
-use onehold::{Claimant, Lock, LockName, State, Status, Store};
+use onehold::{Claimant, Format, Lock, LockName, State, Status, Store};
 
 use crate::args::Everywhere;
+use crate::settings::InForce;
+use crate::{describe, output};
 
 /// One call of the program.
 #[derive(Clone, Debug)]
@@ -19,7 +21,24 @@ pub(crate) struct Session {
     pub(crate) is_default_store: bool,
     /// What the caller says about himself, for `mine`, release and renew.
     pub(crate) claimant: Claimant,
+    pub(crate) in_force: InForce,
+    /// What is written, unless somebody else's file says otherwise.
+    pub(crate) format: Format,
+    /// The one lock that there is, under a profile for one path.
+    pub(crate) only: Option<LockName>,
 }
+
+/// Nobody has said which lock is meant.
+#[derive(Debug)]
+pub(crate) struct NameMissing;
+
+impl std::fmt::Display for NameMissing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("no NAME: which lock?")
+    }
+}
+
+impl std::error::Error for NameMissing {}
 
 /// The holds that this call runs inside of.
 pub(crate) const HOLDS: &str = "ONEHOLD_HOLDS";
@@ -29,9 +48,22 @@ impl Session {
         verb: &'static str,
         everywhere: Everywhere,
         mut claimant: Claimant,
+        in_force: InForce,
+        only: Option<LockName>,
     ) -> anyhow::Result<Self> {
-        let (directory, is_default_store) = store_directory(&everywhere)?;
-        let store = Store::at(directory);
+        let settings = &in_force.settings;
+        let format = everywhere
+            .format
+            .or_else(|| settings.format())
+            .unwrap_or_default();
+        // With a path, --dir is where that starts from.
+        let typed = everywhere.dir.clone().filter(|_| only.is_none());
+        let (directory, is_default_store) = store_directory(typed, &in_force)?;
+        let mut store = Store::at(directory).format(format);
+        if in_force.profile.is_some() {
+            let (own, _) = own_store_directory(&in_force)?;
+            store = store.journal_in(&Store::at(own));
+        }
         claimant.enclosing = enclosing_holds();
         Ok(Self {
             verb,
@@ -39,6 +71,9 @@ impl Session {
             store,
             is_default_store,
             claimant,
+            in_force,
+            format,
+            only,
         })
     }
 
@@ -54,14 +89,67 @@ impl Session {
     pub(crate) fn lock(&self, name: LockName) -> onehold::Result<Lock> {
         self.store.lock(name)
     }
+
+    /// Where the locks are that `list` and `cleanup` are about.
+    pub(crate) fn place(&self) -> String {
+        match &self.only {
+            Some(name) => describe::escape(name.as_str()),
+            None => output::shown(self.store.path()),
+        }
+    }
+
+    /// What `--dir` must say for another call to reach the same store, if it must be given.
+    pub(crate) fn directory_to_name(&self) -> Option<&Path> {
+        if self.only.is_some() {
+            return self.everywhere.dir.as_deref();
+        }
+        let by_profile = self.in_force.profile.is_some()
+            && self.in_force.settings.dir.is_some()
+            && self.everywhere.dir.is_none();
+        (!by_profile && !self.is_default_store).then(|| self.store.path())
+    }
+
+    /// A lock that has to be named, here or by a profile.
+    pub(crate) fn named_lock(&self, name: Option<LockName>) -> anyhow::Result<Lock> {
+        Ok(self.lock(name.ok_or(NameMissing)?)?)
+    }
 }
 
-fn store_directory(everywhere: &Everywhere) -> anyhow::Result<(PathBuf, bool)> {
-    if let Some(dir) = &everywhere.dir {
-        return Ok((dir.clone(), false));
+/// The lock that a profile for one path is about.
+pub(crate) fn lock_of_path(
+    everywhere: &Everywhere,
+    in_force: &InForce,
+) -> anyhow::Result<Option<LockName>> {
+    let Some(path) = &in_force.settings.path else {
+        return Ok(None);
+    };
+    let mut whole = everywhere.dir.clone().unwrap_or_else(|| PathBuf::from("."));
+    whole.push(path);
+    if whole.is_relative() && !whole.starts_with(".") && !whole.starts_with("..") {
+        whole = PathBuf::from(".").join(whole);
     }
+    Ok(Some(LockName::new(whole)?))
+}
+
+/// The store of this call: where its locks are, and whether every call without further word uses
+/// it. A profile is the nearer word, though it may come from the environment, too.
+fn store_directory(typed: Option<PathBuf>, in_force: &InForce) -> anyhow::Result<(PathBuf, bool)> {
+    if let Some(dir) = typed {
+        return Ok((dir, false));
+    }
+    match &in_force.settings.dir {
+        Some(dir) if in_force.profile.is_some() => Ok((dir.first()?, false)),
+        _ => own_store_directory(in_force),
+    }
+}
+
+/// The store without a profile.
+fn own_store_directory(in_force: &InForce) -> anyhow::Result<(PathBuf, bool)> {
     if let Some(dir) = std::env::var_os("ONEHOLD_DIR").filter(|dir| !dir.is_empty()) {
         return Ok((dir.into(), false));
+    }
+    if let Some(dir) = &in_force.default_dir {
+        return Ok((dir.clone(), true));
     }
     // Asks the user database where HOME is not set, as under some supervisors.
     let home = std::env::home_dir()

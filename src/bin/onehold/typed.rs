@@ -115,7 +115,7 @@ fn verb_of(typed: &[OsString]) -> Option<String> {
     let mut words = typed.iter();
     while let Some(word) = words.next() {
         let word = word.to_str()?;
-        if word == "--dir" || word == "--color" {
+        if ["--dir", "--color", "--profile", "--format"].contains(&word) {
             words.next();
         } else if !word.starts_with('-') {
             return Cli::command()

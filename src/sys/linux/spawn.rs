@@ -11,14 +11,14 @@ use std::process::Command;
 use rustix::fs::{AtFlags, CWD, fstat, statat};
 use rustix::io::{Errno, FdFlags, fcntl_setfd, pwrite};
 
-use crate::record::{LINE_WIDTH, command_line_prefix};
+use crate::record::CommandSlot;
 
 /// What the child does between fork and exec. Everything is laid out before, because only
 /// async-signal-safe calls are allowed there (signal-safety(7)).
 struct BeforeExec {
     record: RawFd,
     path: std::ffi::CString,
-    offset: u64,
+    slot: Option<CommandSlot>,
     inherit: bool,
 }
 
@@ -27,20 +27,20 @@ struct BeforeExec {
 pub(crate) const NOT_RECORDED: i32 = libc::ENOTRECOVERABLE;
 pub(crate) const HOLD_LOST: i32 = libc::ESTALE;
 
-/// Makes `command`'s child write its pid at `offset` of the record, make sure that the record is
-/// still the one that `path`, which is absolute, leads to, and keep the descriptor if `inherit`.
-/// The caller keeps `record` open until the child has been started.
+/// Makes `command`'s child write its pid into `slot` of the record, if that has one, make sure that
+/// the record is still the one that `path`, which is absolute, leads to, and keep the descriptor if
+/// `inherit`. The caller keeps `record` open until the child has been started.
 pub(crate) fn record_before_exec(
     command: &mut Command,
     record: &File,
     path: &Path,
-    offset: u64,
+    slot: Option<CommandSlot>,
     inherit: bool,
 ) -> io::Result<()> {
-    let before = BeforeExec {
+    let mut before = BeforeExec {
         record: record.as_raw_fd(),
         path: std::ffi::CString::new(path.as_os_str().as_bytes())?,
-        offset,
+        slot,
         inherit,
     };
     // SAFETY: the closure allocates nothing and makes only system calls.
@@ -60,14 +60,17 @@ pub(crate) fn exec_keeping(command: &mut Command, record: &File) -> io::Error {
 }
 
 impl BeforeExec {
-    fn run(&self) -> io::Result<()> {
+    fn run(&mut self) -> io::Result<()> {
         // SAFETY: the parent keeps it open until exec has happened or failed, and we are a fork of
         // it.
         let record = unsafe { BorrowedFd::borrow_raw(self.record) };
-        let line = line_for(std::process::id());
-        match pwrite(record, &line, self.offset) {
-            Ok(written) if written == line.len() => {}
-            _ => return Err(io::Error::from_raw_os_error(NOT_RECORDED)),
+        if let Some(slot) = &mut self.slot {
+            fill(slot, std::process::id());
+            let bytes = slot.slot.bytes.as_slice();
+            match pwrite(record, bytes, slot.slot.at) {
+                Ok(written) if written == bytes.len() => {}
+                _ => return Err(io::Error::from_raw_os_error(NOT_RECORDED)),
+            }
         }
         // If our wrapper was killed meanwhile, somebody may have judged the hold dead before this
         // line was there. Whoever takes a record over reads it again after exchanging it: either
@@ -90,9 +93,8 @@ impl BeforeExec {
     }
 }
 
-/// The command line of a record, without allocating.
-fn line_for(pid: u32) -> [u8; LINE_WIDTH] {
-    let mut line = [b' '; LINE_WIDTH];
+/// Puts the pid of a command into its slot, without allocating.
+fn fill(command: &mut CommandSlot, pid: u32) {
     let mut digits = [0_u8; 10];
     let mut count = 0;
     let mut rest = pid;
@@ -105,25 +107,24 @@ fn line_for(pid: u32) -> [u8; LINE_WIDTH] {
         }
     }
     let number = digits.iter().take(count).rev();
-    let text = command_line_prefix().iter().chain(number).chain(b"}");
-    for (place, byte) in line.iter_mut().zip(text) {
+    let text = number.chain(command.after);
+    let places = command.slot.bytes.iter_mut().skip(command.digits_at);
+    for (place, byte) in places.zip(text) {
         *place = *byte;
     }
-    if let Some(last) = line.last_mut() {
-        *last = b'\n';
-    }
-    line
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::native_command_slot;
 
     #[test]
     fn the_line_written_without_allocating_is_the_one_a_reader_expects() {
         for pid in [1, 10, 4_194_304, i32::MAX.unsigned_abs()] {
-            let line = line_for(pid);
-            let text = std::str::from_utf8(&line).expect("ASCII");
+            let mut line = native_command_slot(1000);
+            fill(&mut line, pid);
+            let text = std::str::from_utf8(&line.slot.bytes).expect("ASCII");
             let value: serde_json::Value = serde_json::from_str(text).expect("JSON");
             assert_eq!(value, serde_json::json!({ "command_pid": pid }));
             assert!(text.ends_with(" \n"));

@@ -2,7 +2,7 @@
 
 use chrono::{TimeDelta, Utc};
 use onehold::stdio::stdout_was_closed;
-use onehold::{Acquired, Attempt, Detached, Holder, Status};
+use onehold::{Acquired, Attempt, Detached, Format, Holder, Status};
 
 use crate::args;
 use crate::claiming::{displaced, obtain, refused, wait_for_displaced};
@@ -16,10 +16,11 @@ use crate::session::Session;
 pub(crate) fn acquire(session: &Session, typed: args::Acquire) -> Carried {
     let holder = match (typed.pid, typed.claim.ttl) {
         (Some(pid), _) => Holder::process(pid)?,
-        (None, Some(_)) => Holder::Lease,
-        (None, None) => Holder::of_caller()?,
+        (None, Some(_)) if session.format == Format::Native => Holder::Lease,
+        // Other formats name a process, whatever time they have besides.
+        (None, _) => Holder::of_caller()?,
     };
-    let lock = session.lock(typed.name)?;
+    let lock = session.named_lock(typed.name)?;
     let attempt = obtain(session, &typed.claim, &lock, |claim, wait| {
         lock.acquire(claim, holder, wait)
     })?;

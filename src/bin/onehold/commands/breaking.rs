@@ -14,7 +14,7 @@ use crate::report::Outcome;
 use crate::session::Session;
 
 pub(crate) fn break_hold(session: &Session, typed: args::Break) -> Carried {
-    let lock = session.lock(typed.name)?;
+    let lock = session.named_lock(typed.name)?;
     break_lock(session, &lock, typed.hold, typed.yes)
 }
 

@@ -1,6 +1,6 @@
 //! `check`: who holds it, and is that true?
 
-use onehold::State;
+use onehold::{Claim, State};
 
 use crate::args;
 use crate::commands::Carried;
@@ -11,7 +11,23 @@ use crate::report::Outcome;
 use crate::session::Session;
 
 pub(crate) fn check(session: &Session, typed: args::Check) -> Carried {
-    let status = session.lock(typed.name)?.check(typed.max_age)?;
+    let lock = session.named_lock(typed.name)?;
+    let mut status = lock.check(typed.max_age)?;
+    let mut covers = None;
+    if status.verdict.state == State::Free {
+        // Free is what acquire would take.
+        let mut claim = Claim::new();
+        if let Some(owner) = &session.claimant.owner {
+            claim = claim.owner(owner);
+        }
+        if let Some(max_age) = typed.max_age {
+            claim = claim.max_age(max_age);
+        }
+        if let Some(relative) = lock.check_relatives(&claim)? {
+            covers = describe::covers(&relative, lock.name());
+            status = relative;
+        }
+    }
     let (exit, word) = match status.verdict.state {
         State::Free => (Exit::Done, "clean"),
         State::Held => (Exit::Locked, "blocked"),
@@ -28,6 +44,7 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> Carried {
             _ => sentence,
         }];
         lines.extend(block(&status, session.everywhere.verbose));
+        lines.extend(covers.map(|line| format!("  {line}")));
         if session.everywhere.verbose {
             lines.push(format!("  store: {}", shown(&status.store)));
         }

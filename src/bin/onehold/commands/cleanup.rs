@@ -6,12 +6,17 @@ use crate::args;
 use crate::commands::Carried;
 use crate::describe;
 use crate::exit::Exit;
-use crate::output::{chain, command_line, shown};
+use crate::output::{chain, command_line};
 use crate::report::Outcome;
 use crate::session::Session;
 
 pub(crate) fn cleanup(session: &Session, typed: &args::Cleanup) -> Carried {
-    let cleanup = session.store.cleanup(typed.dry_run, typed.max_age)?;
+    let cleanup = match &session.only {
+        Some(name) => session
+            .lock(name.clone())?
+            .cleanup(typed.dry_run, typed.max_age)?,
+        None => session.store.cleanup(typed.dry_run, typed.max_age)?,
+    };
     let count = cleanup.removed.len();
     let word = match (count, typed.dry_run) {
         (0, _) => "clean",
@@ -23,7 +28,7 @@ pub(crate) fn cleanup(session: &Session, typed: &args::Cleanup) -> Carried {
     } else {
         "removed"
     };
-    let store = shown(session.store.path());
+    let store = session.place();
     let plural = if count == 1 { "" } else { "s" };
     let message = format!("{done} {count} lock file{plural} in {store}");
     let mut outcome = Outcome::new(Exit::Done, word, message);

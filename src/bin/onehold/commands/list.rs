@@ -2,20 +2,32 @@
 
 use std::collections::HashMap;
 
-use onehold::Status;
+use onehold::{Listing, Reason, Status};
 use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System, UpdateKind};
 
 use crate::args;
 use crate::commands::Carried;
 use crate::describe;
 use crate::exit::Exit;
-use crate::output::{block, chain, shown, table};
+use crate::output::{block, chain, table};
 use crate::report::Outcome;
 use crate::session::Session;
 
 pub(crate) fn list(session: &Session, typed: &args::List) -> Carried {
-    let listing = session.store.list(typed.max_age)?;
-    let store = shown(session.store.path());
+    let listing = match &session.only {
+        Some(name) => {
+            let status = session.lock(name.clone())?.check(typed.max_age)?;
+            Listing {
+                locks: Some(status)
+                    .filter(|status| status.verdict.reason != Reason::NoFile)
+                    .into_iter()
+                    .collect(),
+                errors: Vec::new(),
+            }
+        }
+        None => session.store.list(typed.max_age)?,
+    };
+    let store = session.place();
     let count = listing.locks.len();
     let mut outcome = Outcome::new(
         Exit::Done,

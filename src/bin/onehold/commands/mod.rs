@@ -18,17 +18,25 @@ use crate::args::{self, Cli, Verb};
 use crate::exit::Exit;
 use crate::output;
 use crate::report::Outcome;
-use crate::session::Session;
+use crate::session::{NameMissing, Session, lock_of_path};
+use crate::settings::InForce;
 
 /// Carries out what was typed.
-pub(crate) fn run(cli: Cli) -> Exit {
+pub(crate) fn run(mut cli: Cli) -> Exit {
     output::set_colour(cli.everywhere.color);
     let verb = name(&cli.verb);
     let json = cli.everywhere.json;
-    let session = match Session::new(verb, cli.everywhere, claimant(&cli.verb)) {
+    let session = match session(verb, &mut cli) {
         Ok(session) => session,
         Err(error) => return without_session(verb, json, &error),
     };
+    if let Some(line) = session
+        .in_force
+        .describe()
+        .filter(|_| session.everywhere.verbose && !json)
+    {
+        output::talk(&format!("onehold: {line}"));
+    }
     let carried_out = match cli.verb {
         Verb::Run(typed) => run::run(&session, typed),
         Verb::Acquire(typed) => acquire::acquire(&session, typed),
@@ -59,6 +67,15 @@ pub(crate) fn run(cli: Cli) -> Exit {
             }
         }
     }
+}
+
+/// Completes what was typed by configuration and profile.
+fn session(verb: &'static str, cli: &mut Cli) -> anyhow::Result<Session> {
+    let in_force = InForce::read(&cli.everywhere)?;
+    let only = lock_of_path(&cli.everywhere, &in_force)?;
+    in_force.settings.complete(&mut cli.verb, only.as_ref());
+    let claimant = claimant(&cli.verb);
+    Session::new(verb, cli.everywhere.clone(), claimant, in_force, only)
 }
 
 /// Whether an outcome has been told already.
@@ -126,12 +143,16 @@ fn failed_as(verb: &str) -> Exit {
 
 /// The outcome of an error.
 pub(crate) fn failed(session: &Session, error: &anyhow::Error) -> Outcome {
+    if error.is::<NameMissing>() {
+        return failure(session, Exit::Usage, "USAGE", format!("{error:#}"));
+    }
     let Some(error) = error.downcast_ref::<Error>() else {
         return failure(session, Exit::Failed, "FAILED", format!("{error:#}"));
     };
     let (exit, code) = match error {
         Error::InvalidName { .. } => (Exit::Usage, "INVALID_NAME"),
         Error::TooLong { .. } => (Exit::Usage, "TOO_LONG"),
+        Error::Unfit { .. } => (Exit::Usage, "UNFIT"),
         Error::NotALock { .. } => (Exit::Failed, "NOT_A_LOCK"),
         Error::GuardBusy { .. } => (Exit::Failed, "GUARD_BUSY"),
         Error::NoSuchProcess { .. } => (Exit::Failed, "NO_SUCH_PROCESS"),
@@ -146,7 +167,12 @@ pub(crate) fn failed(session: &Session, error: &anyhow::Error) -> Outcome {
         },
         _ => (Exit::Failed, "IO"),
     };
-    let mut outcome = failure(session, exit, code, output::chain(error));
+    let message = session
+        .in_force
+        .settings
+        .words_for(error)
+        .unwrap_or_else(|| output::chain(error));
+    let mut outcome = failure(session, exit, code, message);
     outcome.talk.extend(output::hint(error));
     outcome
 }

@@ -12,7 +12,7 @@ use crate::report::Outcome;
 use crate::session::Session;
 
 pub(crate) fn release(session: &Session, typed: args::Release) -> Carried {
-    let lock = session.lock(typed.name)?;
+    let lock = session.named_lock(typed.name)?;
     let outcome = match lock.release(&session.claimant)? {
         Release::Done(status) => {
             let text = format!("released {}", describe::quoted(&status.name));

@@ -13,7 +13,7 @@ use crate::report::Outcome;
 use crate::session::Session;
 
 pub(crate) fn renew(session: &Session, typed: args::Renew) -> Carried {
-    let lock = session.lock(typed.name)?;
+    let lock = session.named_lock(typed.name)?;
     let outcome = match lock.renew(&session.claimant, typed.ttl)? {
         Renewal::Done(status) => {
             let text = format!("renewed: {}", describe::sentence(&status));

@@ -44,7 +44,7 @@ pub(crate) fn run(session: &Session, typed: args::Run) -> Carried {
     // or to ask: then it must still be able to end us.
     let patient = typed.claim.wait.is_some()
         || typed.claim.force
-        || typed.claim.on_zombie == args::OnZombie::Ask;
+        || typed.claim.on_zombie == Some(args::OnZombie::Ask);
     let queue = if patient || typed.exec {
         None
     } else {

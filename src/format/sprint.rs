@@ -1,0 +1,120 @@
+//! The sprint mutex: five lines of YAML. Any YAML mapping with its keys is accepted.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use chrono::SecondsFormat;
+use saphyr_parser::{Event, Parser, ScalarStyle};
+
+use super::{Fields, Visible, stamp};
+use crate::record::Record;
+
+pub(super) const KEYS: [&str; 5] = [
+    "pid",
+    "session_id",
+    "started_at",
+    "epic_spec",
+    "lock_version",
+];
+
+/// What the line of the stamp begins with; YAML has no keys that its programs would pass over for
+/// certain, but comments.
+const STAMP_LINE: &str = "# onehold: ";
+
+pub(super) fn is_one(fields: &Fields) -> bool {
+    fields.has("pid") && (fields.has("session_id") || fields.has("lock_version"))
+}
+
+pub(super) fn read(fields: &Fields, text: &str) -> Visible {
+    Visible {
+        name: None,
+        pid: fields.pid("pid"),
+        hostname: None,
+        acquired_at: fields.time("started_at"),
+        renewed_at: None,
+        owner: fields.text("session_id"),
+        message: fields.text("epic_spec"),
+        stamp: text
+            .lines()
+            .find_map(|line| line.strip_prefix(STAMP_LINE))
+            .map(str::to_owned),
+    }
+}
+
+pub(super) fn write(record: &Record) -> Result<Vec<u8>, serde_json::Error> {
+    // A JSON string is a double-quoted YAML string (YAML 1.2, 1.1 "relation to JSON").
+    let quoted = |text: Option<&str>| serde_json::to_string(text.unwrap_or_default());
+    let mut text = format!("pid: {}\n", super::shown_pid(record));
+    let session = quoted(record.owner.as_deref())?;
+    let epic = quoted(record.message.as_deref())?;
+    let started = super::zulu(record.acquired_at, SecondsFormat::Secs);
+    let _ = write!(
+        text,
+        "session_id: {session}\nstarted_at: \"{started}\"\nepic_spec: {epic}\nlock_version: 1\n"
+    );
+    let _ = writeln!(text, "{STAMP_LINE}{}", stamp::write(record));
+    Ok(text.into_bytes())
+}
+
+/// The scalars of a YAML mapping; what is nested in it is passed over. `Err`: it is none, or
+/// cannot be read.
+pub(super) fn fields(text: &str) -> Result<Fields, ()> {
+    // What has none of our keys need not be parsed.
+    if !text.contains("pid") {
+        return Ok(Fields(BTreeMap::new()));
+    }
+    // No aliases are followed, so that nothing grows.
+    let mut events = Parser::new_from_str(text);
+    let mut next = || match events.next_event() {
+        Some(Ok((event, _))) => Ok(event),
+        Some(Err(_)) | None => Err(()),
+    };
+    loop {
+        match next()? {
+            Event::Nothing | Event::StreamStart | Event::DocumentStart(_) => {}
+            Event::MappingStart(..) => break,
+            _ => return Err(()),
+        }
+    }
+    let mut fields = BTreeMap::new();
+    let mut key = None;
+    let mut depth = 0_usize;
+    loop {
+        let value = match next()? {
+            Event::MappingEnd if depth == 0 => break,
+            Event::MappingStart(..) | Event::SequenceStart(..) => {
+                depth += 1;
+                continue;
+            }
+            Event::MappingEnd | Event::SequenceEnd => {
+                depth = depth.saturating_sub(1);
+                None
+            }
+            Event::Scalar(text, style, ..) => {
+                let is_null = style == ScalarStyle::Plain
+                    && matches!(&*text, "" | "~" | "null" | "Null" | "NULL");
+                (!is_null).then(|| text.into_owned())
+            }
+            Event::Alias(_) => None,
+            _ => continue,
+        };
+        if depth > 0 {
+            continue;
+        }
+        match key.take() {
+            None => key = Some(value),
+            Some(Some(key)) => {
+                fields.insert(key, value);
+            }
+            Some(None) => {}
+        }
+    }
+    // Torn or followed by something else, it is not what its program wrote.
+    loop {
+        match next()? {
+            Event::StreamEnd => return Ok(Fields(fields)),
+            Event::DocumentEnd | Event::Nothing => {}
+            _ => return Err(()),
+        }
+    }
+}
