@@ -493,7 +493,9 @@ fn a_taker_who_died_after_the_exchange_is_recovered_from() {
     env.onehold(["run", "x", "--", "true"])
         .assert()
         .code(125)
-        .stderr(contains("is a bare number, which is a lock only as a pid file"));
+        .stderr(contains(
+            "is a bare number, which is a lock only as a pid file",
+        ));
     assert_eq!(fs::read_to_string(&path).unwrap(), "4711\n");
     assert_eq!(env.left_in_store(), ["x.lock"]);
 }

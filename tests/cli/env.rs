@@ -68,7 +68,9 @@ impl Env {
             std::env::var("PATH").unwrap()
         );
         for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().starts_with("ONEHOLD_") {
+            let text = name.to_string_lossy();
+            let others = ["XDG_CONFIG_HOME", "PRODIGY_HOME", "CLAWDBOT_SESSION_ID"];
+            if text.starts_with("ONEHOLD_") || others.contains(&&*text) {
                 command.env_remove(name);
             }
         }

@@ -19,6 +19,9 @@ mod release;
 mod renew;
 mod run;
 mod sections;
+// The files of other programs, and their profiles.
+mod formats;
+mod profiles;
 // Signals, deaths and daemons under `run`.
 mod supervision;
 // What must not be believed, followed, replaced or removed.

@@ -28,17 +28,17 @@ pub(crate) struct Session {
     pub(crate) only: Option<LockName>,
 }
 
-/// Nobody has said which lock is meant.
+/// What was typed makes no sense, which shows only once profile and configuration are known.
 #[derive(Debug)]
-pub(crate) struct NameMissing;
+pub(crate) struct Misuse(pub(crate) String);
 
-impl std::fmt::Display for NameMissing {
+impl std::fmt::Display for Misuse {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("no NAME: which lock?")
+        f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for NameMissing {}
+impl std::error::Error for Misuse {}
 
 /// The holds that this call runs inside of.
 pub(crate) const HOLDS: &str = "ONEHOLD_HOLDS";
@@ -111,7 +111,8 @@ impl Session {
 
     /// A lock that has to be named, here or by a profile.
     pub(crate) fn named_lock(&self, name: Option<LockName>) -> anyhow::Result<Lock> {
-        Ok(self.lock(name.ok_or(NameMissing)?)?)
+        let name = name.ok_or_else(|| Misuse("no NAME: which lock?".to_owned()))?;
+        Ok(self.lock(name)?)
     }
 }
 

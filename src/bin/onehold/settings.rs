@@ -13,6 +13,7 @@ use serde::de::{self, Deserializer, Visitor};
 use serde_json::Value;
 
 use crate::args::{Claimant, Everywhere, OnZombie, Verb, WaitLimit, duration, wait_limit};
+use crate::session::Misuse;
 use crate::{describe, output};
 
 /// The built-in profiles, in the terms of a configuration file.
@@ -86,7 +87,8 @@ impl InForce {
             let own = configured.profiles.get(name).cloned();
             let base = built_in.profiles.get(name).cloned();
             if own.is_none() && base.is_none() {
-                bail!("no profile `{name}`; there are {}", known.join(", "));
+                let known = known.join(", ");
+                bail!(Misuse(format!("no profile `{name}`; there are {known}")));
             }
             settings = own
                 .unwrap_or_default()

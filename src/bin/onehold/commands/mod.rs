@@ -18,7 +18,7 @@ use crate::args::{self, Cli, Verb};
 use crate::exit::Exit;
 use crate::output;
 use crate::report::Outcome;
-use crate::session::{NameMissing, Session, lock_of_path};
+use crate::session::{Misuse, Session, lock_of_path};
 use crate::settings::InForce;
 
 /// Carries out what was typed.
@@ -126,12 +126,17 @@ fn claimant(verb: &Verb) -> Claimant {
 /// Without a store there is nothing to do, and little to say.
 fn without_session(verb: &str, json: bool, error: &anyhow::Error) -> Exit {
     let message = format!("{error:#}");
+    let (exit, code) = if error.is::<Misuse>() {
+        (Exit::Usage, "USAGE")
+    } else {
+        (failed_as(verb), "FAILED")
+    };
     if json {
-        output::bare_failure(verb, "FAILED", &message);
+        output::bare_failure(verb, code, &message);
     } else {
         output::talk(&format!("onehold: {message}"));
     }
-    failed_as(verb)
+    exit
 }
 
 fn failed_as(verb: &str) -> Exit {
@@ -143,7 +148,7 @@ fn failed_as(verb: &str) -> Exit {
 
 /// The outcome of an error.
 pub(crate) fn failed(session: &Session, error: &anyhow::Error) -> Outcome {
-    if error.is::<NameMissing>() {
+    if error.is::<Misuse>() {
         return failure(session, Exit::Usage, "USAGE", format!("{error:#}"));
     }
     let Some(error) = error.downcast_ref::<Error>() else {
