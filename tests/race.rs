@@ -12,6 +12,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Barrier;
+use std::time::{Duration, Instant};
 
 use onehold::{Acquired, Attempt, Claim, Ended, Holder, LockName, Store, Wait};
 
@@ -294,4 +295,112 @@ fn a_program_that_creates_its_lock_file_exclusively_is_excluded_too() {
         }
     });
     assert_eq!(fs::read_to_string(&number).unwrap(), "400");
+}
+
+/// One hold of the log: who had what, from when to when.
+struct Interval {
+    runner: usize,
+    section: usize,
+    /// `None`: the section itself.
+    task: Option<usize>,
+    from: Instant,
+    to: Instant,
+}
+
+/// Runners on sections and their tasks, each the one or the other by turns of its own.
+fn sections_and_tasks(duration: Duration) {
+    const RUNNERS: usize = 16;
+    const SECTIONS: usize = 4;
+    const TASKS: usize = 8;
+    let root = tempfile::tempdir().unwrap();
+    let store = Store::at(root.path());
+    let start = Instant::now();
+    let mut log: Vec<Interval> = std::thread::scope(|scope| {
+        let runners: Vec<_> = (0..RUNNERS)
+            .map(|runner| {
+                let store = &store;
+                scope.spawn(move || {
+                    let mut intervals = Vec::new();
+                    let mut turn = runner;
+                    while start.elapsed() < duration {
+                        // A walk through all of them that is another one for each runner.
+                        turn = (turn * 1_103_515_245 + 12_345) % (1 << 31);
+                        let (section, choice) =
+                            ((turn >> 8) % SECTIONS, (turn >> 16) % (TASKS + 3));
+                        let task = (choice < TASKS).then_some(choice);
+                        let name = match task {
+                            Some(task) => format!("section-{section}/task-{task}"),
+                            None => format!("section-{section}"),
+                        };
+                        let lock = store.lock(LockName::new(name).unwrap()).unwrap();
+                        let claim = Claim::new().owner(format!("runner-{runner}"));
+                        let wait = if turn & 64 == 0 {
+                            Wait::no()
+                        } else {
+                            Wait::at_most(Duration::from_millis(50))
+                        };
+                        if let Attempt::Held(hold) = lock.hold(&claim, wait).unwrap() {
+                            let from = Instant::now();
+                            std::thread::sleep(Duration::from_micros(500));
+                            let to = Instant::now();
+                            drop(hold);
+                            intervals.push(Interval {
+                                runner,
+                                section,
+                                task,
+                                from,
+                                to,
+                            });
+                        }
+                    }
+                    intervals
+                })
+            })
+            .collect();
+        runners
+            .into_iter()
+            .flat_map(|runner| runner.join().unwrap())
+            .collect()
+    });
+    log.sort_by_key(|interval| interval.from);
+    let mut beside = 0;
+    for (at, one) in log.iter().enumerate() {
+        for other in log[at + 1..].iter().take_while(|other| other.from < one.to) {
+            if other.section != one.section {
+                continue;
+            }
+            let same = one.task == other.task;
+            let covers = one.task.is_none() || other.task.is_none();
+            assert!(!same, "{:?} of section {} twice", one.task, one.section);
+            assert!(
+                !covers || one.runner == other.runner,
+                "section {} of runner {} beside {:?} of runner {}",
+                one.section,
+                one.runner,
+                other.task,
+                other.runner
+            );
+            beside += 1;
+        }
+    }
+    let sections = log
+        .iter()
+        .filter(|interval| interval.task.is_none())
+        .count();
+    assert!(
+        sections > 10 && log.len() - sections > 100 && beside > 10,
+        "{} holds, {sections} of sections, {beside} beside another",
+        log.len()
+    );
+}
+
+#[test]
+fn no_section_is_held_beside_a_task_of_another_runner() {
+    sections_and_tasks(Duration::from_secs(2));
+}
+
+#[test]
+#[ignore = "takes half a minute"]
+fn no_section_is_held_beside_a_task_of_another_runner_in_30_seconds() {
+    sections_and_tasks(Duration::from_secs(30));
 }
