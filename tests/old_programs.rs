@@ -76,20 +76,19 @@ impl OldProgram for Prodigy {
     fn acquire(&self, path: &Path) -> bool {
         for _ in 0..2 {
             if let Ok(mut file) = fs::File::create_new(path) {
-                file.write_all(self.text(std::process::id()).as_bytes())
-                    .unwrap();
+                let text = self.text(std::process::id());
+                file.write_all(text.as_bytes()).unwrap();
                 return true;
-            } else {
-                let Ok(text) = fs::read(path) else { continue };
-                let Ok(record) = serde_json::from_slice::<Value>(&text) else {
-                    return false;
-                };
-                if record["process_id"].as_u64().is_none_or(answers) {
-                    return false;
-                }
-                dawdle();
-                let _ = fs::remove_file(path);
             }
+            let Ok(text) = fs::read(path) else { continue };
+            let Ok(record) = serde_json::from_slice::<Value>(&text) else {
+                return false;
+            };
+            if record["process_id"].as_u64().is_none_or(answers) {
+                return false;
+            }
+            dawdle();
+            let _ = fs::remove_file(path);
         }
         false
     }
