@@ -80,7 +80,74 @@ fn the_man_pages_are_those_of_the_definition() {
         );
         pages.push(file);
     }
+    // Written by hand.
+    pages.extend(["onehold-formats.5", "onehold-config.5"].map(str::to_owned));
     holds_only("man", pages);
+}
+
+fn config_page() -> String {
+    fs::read_to_string(root().join("man/onehold-config.5")).unwrap()
+}
+
+/// As a man page writes it.
+fn in_roff(text: &str) -> String {
+    text.replace('-', "\\-")
+        .replace('"', "\\(dq")
+        .replace('\'', "\\(aq")
+}
+
+#[test]
+fn the_man_page_of_the_configuration_has_every_key_and_profile() {
+    let page = config_page();
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("config.toml");
+    fs::write(&config, "[defaults]\nno-such-key = 1\n").unwrap();
+    let complaint = assert_cmd::Command::cargo_bin("onehold")
+        .unwrap()
+        .args(["check", "x"])
+        .env("ONEHOLD_CONFIG", &config)
+        .output()
+        .unwrap()
+        .stderr;
+    let complaint = String::from_utf8(complaint).unwrap();
+    // It lists them all, in backquotes.
+    let (_, known) = complaint.split_once("expected one of ").unwrap();
+    let keys: Vec<&str> = known.split('`').skip(1).step_by(2).collect();
+    assert!(keys.len() >= 20, "{keys:?}");
+    for key in &keys {
+        let entry = format!("\n.TP\n.B {}\n", in_roff(key));
+        assert!(page.contains(&entry), "onehold-config(5) lacks {key}");
+    }
+    let entries = page
+        .split(".SH BUILT")
+        .next()
+        .unwrap()
+        .matches("\n.TP\n")
+        .count();
+    assert_eq!(entries, keys.len());
+    let profiles = fs::read_to_string(root().join("src/bin/onehold/profiles.toml")).unwrap();
+    assert!(page.contains(&in_roff(&profiles)));
+}
+
+#[test]
+fn the_configurations_that_are_shown_are_understood_by_the_program() {
+    let readme = readme();
+    let shown = blocks(&readme, "toml");
+    assert!(!shown.is_empty());
+    let directory = tempfile::tempdir().unwrap();
+    for (at, text) in shown {
+        let config = directory.path().join("config.toml");
+        fs::write(&config, text).unwrap();
+        assert_cmd::Command::cargo_bin("onehold")
+            .unwrap()
+            .args(["--profile", "import", "--dir"])
+            .arg(directory.path().join("store"))
+            .arg("list")
+            .env("ONEHOLD_CONFIG", &config)
+            .assert()
+            .success();
+        assert!(at > 0);
+    }
 }
 
 fn page(command: &clap::Command, called: &str, verb: &str) -> Vec<u8> {
@@ -132,7 +199,8 @@ fn page(command: &clap::Command, called: &str, verb: &str) -> Vec<u8> {
     roff.control("SH", ["SEE ALSO"]);
     roff.text([roman(
         "onehold(1), onehold-run(1), onehold-acquire(1), onehold-release(1), onehold-renew(1), \
-         onehold-check(1), onehold-list(1), onehold-cleanup(1), onehold-break(1), flock(1)",
+         onehold-check(1), onehold-list(1), onehold-cleanup(1), onehold-break(1), \
+         onehold-formats(5), onehold-config(5), flock(1)",
     )]);
     out.extend(roff.render().into_bytes());
     out

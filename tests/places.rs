@@ -132,6 +132,41 @@ fn a_holder_whose_main_thread_has_ended_is_alive() {
 
 #[test]
 #[ignore = "needs root: another user"]
+fn another_users_process_in_a_foreign_record_is_alive_though_we_may_not_signal_it() {
+    let place = Place::new();
+    let host = hostname::get().unwrap().into_string().unwrap();
+    // Their own programs would take EPERM for death, and the lock.
+    let script = format!(
+        "chmod 777 .; mkdir -m 777 store; sleep 1000 >/dev/null 2>&1 & pid=$!
+        now=$(date -u +%Y-%m-%dT%H:%M:%SZ)
+        cat > store/a.lock <<END
+{{\"job_id\": \"a\", \"process_id\": $pid, \"hostname\": \"{host}\", \"acquired_at\": \"$now\"}}
+END
+        printf 'pid: %s\nsession_id: \"s\"\nstarted_at: \"%s\"\nlock_version: 1\n' $pid $now > store/b.lock
+        cat > store/c.lock <<END
+{{\"pid\": $pid, \"session_id\": \"s\", \"hostname\": \"{host}\", \"acquired_at\": \"$now\"}}
+END
+        echo $pid > store/d.pid.lock
+        setpriv --reuid 4321 --regid 4321 --clear-groups sh -c \"
+            kill -0 $pid 2>/dev/null && exit 9
+            for name in a b c d.pid; do
+                onehold run \\$name -- true 2>/dev/null
+                echo \\$name \\$?
+                onehold check --json \\$name | grep -o '\\\"reason\\\":\\\"[a-z]*\\\"'
+            done\"
+        kill $pid"
+    );
+    let said = place.says("env", &script);
+    for name in ["a", "b", "c", "d.pid"] {
+        assert!(
+            said.contains(&format!("{name} 6\n\"reason\":\"alive\"")),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+#[ignore = "needs root: another user"]
 fn another_users_process_is_alive_though_we_may_not_signal_it() {
     let place = Place::new();
     let script = "chmod 777 .; mkdir -m 777 store; sleep 1000 >/dev/null 2>&1 & pid=$!

@@ -436,6 +436,9 @@ fn a_record_written_by_hand_is_judged_by_its_pid_its_host_and_its_time() {
     // The record was written an hour ago, 99 hours after boot, which is tick 35,640,000.
     let before = World::empty().running(100, 35_000_000);
     let after = World::empty().running(100, 35_900_000);
+    // Half a second after what may be a time without its fraction.
+    let just_after = World::empty().running(100, 35_640_050);
+    let locked = World::empty().locked();
     let nobody = World::empty();
     #[rustfmt::skip]
     let rows: Vec<(&str, Record, &World, State, Reason)> = vec![
@@ -444,11 +447,25 @@ fn a_record_written_by_hand_is_judged_by_its_pid_its_host_and_its_time() {
         ("gone, another host", hand(Some("db2")), &nobody, Held, Reason::Unproven(Doubt::OtherHost)),
         ("there, started before the record", hand(None), &before, Held, Reason::Alive),
         ("there, started after it", hand(None), &after, Held, Reason::Unproven(Doubt::NoIdentity)),
+        ("there, started in that second", hand(None), &just_after, Held, Reason::Alive),
+        ("gone, and the file is locked", hand(None), &locked, Held, Reason::Alive),
+        ("another host, and the file is locked", hand(Some("db2")), &locked, Held, Reason::Alive),
     ];
     for (what, record, world, state, reason) in rows {
         let verdict = verdict_of(record, &here(), world);
         assert_eq!((verdict.state, verdict.reason), (state, reason), "{what}");
     }
+    let old = |world: &World| {
+        let record = changed(hand(None), |record| {
+            record.acquired_at = now() - TimeDelta::hours(25);
+        });
+        verdict_of(record, &here(), world)
+    };
+    // 75 hours after boot.
+    let older = World::empty().running(100, 26_000_000);
+    assert_eq!(old(&older).state, State::Overdue);
+    assert_eq!(old(&before).reason, Reason::Aged(Doubt::NoIdentity));
+    assert_eq!(old(&nobody).reason, Reason::Dead);
     let old = changed(hand(Some("db2")), |record| {
         record.acquired_at = now() - TimeDelta::hours(25);
     });

@@ -19,6 +19,8 @@ mod release;
 mod renew;
 mod run;
 mod sections;
+// What the README recommends.
+mod recipes;
 // The files of other programs, and their profiles.
 mod formats;
 mod profiles;

@@ -1,7 +1,7 @@
 //! What help and man pages say beyond the options.
 
 /// Name and description of the files, for FILES.
-pub(crate) const FILES: [(&str, &str); 6] = [
+pub(crate) const FILES: [(&str, &str); 7] = [
     (
         "~/.local/state/onehold/",
         "the default store. XDG_STATE_HOME and XDG_RUNTIME_DIR are not consulted: cron does not set them, and cron, ssh and a terminal must reach the same store",
@@ -23,14 +23,26 @@ pub(crate) const FILES: [(&str, &str); 6] = [
         "the tickets of those who wait for a lock; those of the dead go with the next waiter or cleanup",
     ),
     (
+        "~/.config/onehold/config.toml",
+        "defaults and profiles: see onehold-config(5)",
+    ),
+    (
         ".onehold.XXXXXXXXXXXXXXXX",
         "a record that has no place yet; what a killed taker left is removed by cleanup",
     ),
 ];
 
 /// Variables, for ENVIRONMENT: read by onehold, then set for the command of `run`.
-pub(crate) const ENVIRONMENT: [(&str, &str); 7] = [
-    ("ONEHOLD_DIR", "the store, unless --dir is given"),
+pub(crate) const ENVIRONMENT: [(&str, &str); 9] = [
+    (
+        "ONEHOLD_DIR",
+        "the store, unless --dir is given or the profile has one",
+    ),
+    ("ONEHOLD_PROFILE", "the profile, unless --profile is given"),
+    (
+        "ONEHOLD_CONFIG",
+        "the configuration file, instead of config.toml in $XDG_CONFIG_HOME/onehold or ~/.config/onehold",
+    ),
     (
         "HOME",
         "where the default store is; if unset, the user database is asked",
@@ -144,7 +156,7 @@ pub(crate) const CHAPTERS: &[(&str, &[&str])] = &[
         &[
             "Locks are advisory. On NFS, FUSE and other filesystems that can be changed from elsewhere, onehold creates and releases its own locks but takes none over: that is for a person, with onehold break. With run --close, a killed wrapper and a command in another pid namespace, the hold is believed for its maximum age.",
             "A path lock keeps nothing beside its file, so its hold numbers follow the clock alone: they grow as long as the clock is not put back. Numbers of a store grow whatever the clock does.",
-            "Do not share one path with flock(1): it locks files that it does not read, and onehold refuses files that are not lock files.",
+            "Do not share one path with flock(1): it locks files that it does not read, and onehold refuses files that are not lock files. Which files it reads as such, and what remains of the races of the programs that it stands in for, is in onehold-formats(5).",
         ],
     ),
 ];

@@ -1,0 +1,105 @@
+//! Recipes of the README, run as they stand there.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use predicates::str::contains;
+
+use crate::env::{Env, Running, eventually, sleeper};
+
+const README: &str = include_str!("../../README.md");
+
+/// The shell block that has this line.
+fn recipe(line: &str) -> String {
+    README
+        .split("```sh\n")
+        .skip(1)
+        .filter_map(|rest| rest.split("```").next())
+        .find(|block| block.contains(line))
+        .expect(line)
+        .to_owned()
+}
+
+fn executable(env: &Env, name: &str, text: &str) {
+    let path = env.write(name, text);
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// `resume`, as the README has it, and a stand-in for prodigy that works until it is told to end.
+fn wrapped_prodigy() -> Env {
+    let env = Env::new();
+    executable(&env, "resume", &recipe("# resume ID: one resume of a job"));
+    executable(
+        &env,
+        "bin/prodigy",
+        "#!/bin/sh\necho $$ $2 >> started\nuntil test -e end; do sleep 0.01; done\n",
+    );
+    for id in ["session-7", "mapreduce-9"] {
+        env.write(
+            &format!(".prodigy/state/repo/mappings/{id}.json"),
+            "{\n  \"session_id\": \"session-7\",\n  \"job_id\": \"mapreduce-9\",\n  \"workflow_name\": \"w\"\n}",
+        );
+    }
+    env
+}
+
+fn resume(env: &Env, id: &str) -> String {
+    format!("PATH={}:$PATH ./resume {id}", env.path("bin").display())
+}
+
+#[test]
+fn a_resume_by_session_id_and_one_by_job_id_of_the_same_job_exclude_each_other() {
+    for (first, second) in [("session-7", "mapreduce-9"), ("mapreduce-9", "session-7")] {
+        let env = wrapped_prodigy();
+        let running = env.start_shell(&resume(&env, first));
+        eventually("prodigy has started", || env.path("started").exists());
+        env.shell(&resume(&env, second))
+            .assert()
+            .code(6)
+            .stderr(contains(
+                "onehold: `prodigy/mapreduce-9` is held by process ",
+            ));
+        fs::write(env.path("end"), "").unwrap();
+        assert_eq!(running.exit_code(), Some(0));
+        env.shell(&resume(&env, second)).assert().success();
+        let started = fs::read_to_string(env.path("started")).unwrap();
+        assert_eq!(started.lines().count(), 2, "{started}");
+    }
+}
+
+#[test]
+fn two_resumes_at_once_start_prodigy_once() {
+    let env = wrapped_prodigy();
+    let both: Vec<Running> = ["session-7", "mapreduce-9"]
+        .map(|id| env.start_shell(&resume(&env, id)))
+        .into();
+    eventually("prodigy has started", || env.path("started").exists());
+    let mut both = both;
+    eventually("one is refused", || both.iter_mut().any(Running::has_ended));
+    let started = fs::read_to_string(env.path("started")).unwrap();
+    assert_eq!(started.lines().count(), 1, "{started}");
+    fs::write(env.path("end"), "").unwrap();
+    let mut codes: Vec<_> = both.into_iter().map(Running::exit_code).collect();
+    codes.sort_unstable();
+    assert_eq!(codes, [Some(0), Some(6)]);
+}
+
+#[test]
+fn a_resume_without_the_script_is_found_by_it() {
+    let env = wrapped_prodigy();
+    let other = Running::start(sleeper());
+    let now = chrono::Utc::now().to_rfc3339();
+    let host = hostname::get().unwrap().into_string().unwrap();
+    env.write(
+        ".prodigy/resume_locks/mapreduce-9.lock",
+        format!(
+            "{{\n  \"job_id\": \"mapreduce-9\",\n  \"process_id\": {},\n  \"hostname\": \"{host}\",\n  \"acquired_at\": \"{now}\"\n}}",
+            other.pid()
+        ),
+    );
+    env.shell(&resume(&env, "mapreduce-9"))
+        .assert()
+        .code(6)
+        .stderr(contains(format!("is held by process {}", other.pid())));
+    assert!(!env.path("started").exists());
+}
