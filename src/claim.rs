@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::format::{Format, MEMORY_TTL};
+use crate::format::{Format, MEMORY_TTL, MEMORY_TTL_ONLY};
 use crate::holder::{Holder, is_ancestor};
+use crate::lock::Keeping;
 use crate::name::LockName;
 use crate::record::{Kind, MAX_TEXT_BYTES, Record};
 use crate::status::{Shown, Status};
-use crate::verdict::{DEFAULT_MAX_AGE, Reason, State};
+use crate::verdict::{DEFAULT_MAX_AGE, Proof, Reason, State};
 
 /// A request for a hold.
 ///
@@ -122,6 +123,7 @@ impl Claim {
         format: Format,
         name: &LockName,
         holder: Option<Holder>,
+        keeping: Keeping,
     ) -> Result<Self> {
         let missing = |text: &Option<String>| text.as_ref().is_none_or(String::is_empty);
         let unfit = |what| Err(Error::Unfit { format, what });
@@ -139,10 +141,18 @@ impl Claim {
             Format::Sprint if missing(&self.message) => {
                 return unfit("epic_spec required for acquire mode");
             }
+            // Its number is the wrapper's, and nothing else tells of the command.
+            Format::Pid if keeping.close => {
+                return unfit("it has no room for the command of --close");
+            }
+            Format::Pid if holder.is_some() && self.ttl.is_some() => {
+                return unfit("it has no room for a time to live");
+            }
+            Format::Memory if keeping.exec => return unfit("nobody would renew it"),
             // Nobody renews it for a process that does not know of it.
             Format::Memory if holder.is_some() => {
                 if self.ttl.is_some_and(|ttl| ttl > MEMORY_TTL) {
-                    return unfit("its programs believe in it for 30 s from its last renewal");
+                    return unfit(MEMORY_TTL_ONLY);
                 }
                 self.ttl = self.ttl.or(Some(MEMORY_TTL));
             }
@@ -214,10 +224,11 @@ impl Status {
 
     /// A living `run` is given back by its wrapper only.
     pub(crate) fn ends_with_its_command(&self) -> bool {
-        let is_run = self
-            .record
-            .as_ref()
-            .is_some_and(|record| record.kind == Kind::Run);
+        let is_run = self.record.as_ref().is_some_and(|record| {
+            // A pid file does not say so, but nobody else keeps a kernel lock on one of ours.
+            let locked = self.verdict.proof == Proof::KernelLock;
+            record.kind == Kind::Run || (record.format == Format::Pid && locked)
+        });
         is_run && matches!(self.verdict.state, State::Held | State::Overdue)
     }
 }

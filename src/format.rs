@@ -23,7 +23,7 @@ mod prodigy;
 mod sprint;
 mod stamp;
 
-pub(crate) use memory::{LONGEST_TTL as MEMORY_TTL, renewed_times};
+pub(crate) use memory::{LONGEST_TTL as MEMORY_TTL, NO_LONGER as MEMORY_TTL_ONLY, renewed_times};
 
 /// How a lock file is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -201,17 +201,23 @@ fn read_foreign(text: &str, pid_file: bool, modified: DateTime<Utc>) -> Content 
             (true, None) => Content::Corrupt,
         };
     }
-    let parsed = match serde_json::from_str::<Value>(text) {
+    let json = serde_json::from_str::<Value>(text);
+    let is_cut_off = json.as_ref().is_err_and(serde_json::Error::is_eof);
+    let parsed = match json {
         Ok(Value::Object(object)) => Ok(Fields::of_json(object)),
         Ok(_) => return Content::NotALock(UNKNOWN),
-        // Cut off, it may be a record in the making.
-        Err(error) if error.is_eof() => Err(true),
-        Err(_) => sprint::fields(text).map_err(|()| !text.trim_start().starts_with('{')),
+        Err(error) if error.is_eof() => Err(()),
+        Err(_) => sprint::fields(text),
     };
-    match parsed {
+    let content = match parsed {
         Ok(fields) => recognise(&fields, text, modified),
-        Err(true) if begins_like_one(text.as_bytes()) => Content::Corrupt,
-        Err(_) => Content::NotALock(UNKNOWN),
+        Err(()) => Content::NotALock(UNKNOWN),
+    };
+    match content {
+        // Perhaps in the making.
+        Content::NotALock(_) if begins_like_one(text.as_bytes()) && is_cut_off => Content::Corrupt,
+        Content::NotALock(_) if sprint::is_cut_off(text) => Content::Corrupt,
+        content => content,
     }
 }
 
@@ -225,9 +231,11 @@ fn recognise(fields: &Fields, text: &str, modified: DateTime<Utc>) -> Content {
     } else {
         return Content::NotALock(UNKNOWN);
     };
-    // A record that names nobody says nothing.
-    let Some(pid) = visible.pid else {
-        return Content::Corrupt;
+    let pid = match visible.pid {
+        Some(Ok(pid)) => pid,
+        // A number that no process can have.
+        Some(Err(())) => return Content::Corrupt,
+        None => return Content::NotALock("like a lock file, but names no process"),
     };
     let mut record = Record::foreign(format, pid, visible.acquired_at.unwrap_or(modified));
     record.name = visible.name.unwrap_or_default();
@@ -264,7 +272,7 @@ fn zulu(time: DateTime<Utc>, precision: SecondsFormat) -> String {
 /// What the keys of a foreign record say. What is `None` is not there, or makes no sense.
 struct Visible {
     name: Option<String>,
-    pid: Option<Pid>,
+    pid: Option<Result<Pid, ()>>,
     hostname: Option<String>,
     acquired_at: Option<DateTime<Utc>>,
     renewed_at: Option<DateTime<Utc>>,
@@ -300,8 +308,12 @@ impl Fields {
         self.0.get(key).cloned().flatten()
     }
 
-    fn pid(&self, key: &str) -> Option<Pid> {
-        self.text(key)?.parse().ok().and_then(Pid::new)
+    /// `Err`: a whole number, but that of no process.
+    fn pid(&self, key: &str) -> Option<Result<Pid, ()>> {
+        let text = self.text(key)?;
+        let digits = text.strip_prefix('-').unwrap_or(&text);
+        let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        is_number.then(|| text.parse().ok().and_then(Pid::new).ok_or(()))
     }
 
     fn time(&self, key: &str) -> Option<DateTime<Utc>> {
@@ -310,31 +322,26 @@ impl Fields {
     }
 }
 
-/// Whether a text that cannot be read whole may be the beginning of a lock file: its first key, as
-/// far as it goes, is that of a format.
+/// Whether JSON that was cut off may be the beginning of a lock file: its first key, as far as it
+/// goes, is that of a format.
 fn begins_like_one(text: &[u8]) -> bool {
     let keys = || {
         prodigy::KEYS
             .iter()
             .chain(memory::KEYS.iter())
-            .chain(sprint::KEYS.iter())
             .map(|key| key.as_bytes())
     };
-    let text = text.trim_ascii_start();
-    if let Some(inside) = text.strip_prefix(b"{") {
-        let inside = inside.trim_ascii_start();
-        let Some(key) = inside.strip_prefix(b"\"") else {
-            return inside.is_empty();
-        };
-        return match key.iter().position(|byte| *byte == b'"') {
-            Some(end) => keys().any(|known| Some(known) == key.get(..end)),
-            None => keys().any(|known| known.starts_with(key)),
-        };
+    let Some(inside) = text.trim_ascii_start().strip_prefix(b"{") else {
+        return false;
+    };
+    let inside = inside.trim_ascii_start();
+    let Some(key) = inside.strip_prefix(b"\"") else {
+        return inside.is_empty();
+    };
+    match key.iter().position(|byte| *byte == b'"') {
+        Some(end) => keys().any(|known| Some(known) == key.get(..end)),
+        None => keys().any(|known| known.starts_with(key)),
     }
-    sprint::KEYS.iter().any(|known| {
-        text.strip_prefix(known.as_bytes())
-            .is_some_and(|rest| rest.trim_ascii_start().starts_with(b":"))
-    })
 }
 
 #[cfg(test)]

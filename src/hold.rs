@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Context, Error, Result};
-use crate::format;
+use crate::format::{self, Format};
 use crate::guard::{Guard, descend};
 use crate::holder::Holder;
 use crate::identity::{Pid, ProcessId};
@@ -77,7 +77,7 @@ impl Possession {
             .facts(place.file)
             .context("inspect", place.path)?;
         let ours = facts_of_file(&self.file).context("inspect", place.path)?;
-        if named.is_none_or(|named| named.id != ours.id) {
+        if named.is_none_or(|named| named.id != ours.id) || !self.is_as_written()? {
             return Ok(Ended::Lost);
         }
         // The store may have been moved, and another be in use in its place.
@@ -95,6 +95,9 @@ impl Possession {
     }
 
     fn write_line(&self, line: Line) -> Result<()> {
+        if !self.is_as_written()? {
+            return Err(self.lost());
+        }
         let slot = format::slot(&self.record, line, self.size).map_err(io::Error::from);
         slot.and_then(|slot| match slot {
             Some(slot) => self.file.write_all_at(&slot.bytes, slot.at),
@@ -119,9 +122,13 @@ impl Possession {
         if self.is_in_place()? {
             return Ok(());
         }
-        Err(Error::LostEarly {
+        Err(self.lost())
+    }
+
+    fn lost(&self) -> Error {
+        Error::LostEarly {
             path: self.place.path.clone(),
-        })
+        }
     }
 
     /// Whether the hold outlasts whoever looked at what stood there before it came, and does by
@@ -170,7 +177,23 @@ impl Possession {
     }
 
     fn is_in_place(&self) -> Result<bool> {
-        leads_to(&self.place.path, &self.file).context("inspect", &self.place.path)
+        let path = &self.place.path;
+        Ok(leads_to(path, &self.file).context("inspect", path)? && self.is_as_written()?)
+    }
+
+    /// Whether it is still our record that stands in our file: programs of other formats rewrite
+    /// theirs in place. Nobody writes over native ones.
+    fn is_as_written(&self) -> Result<bool> {
+        if self.record.format == Format::Native {
+            return Ok(true);
+        }
+        let path = &self.place.path;
+        let found = LockFile::of_ours(&self.file, &self.place.borrow()).context("read", path)?;
+        let shown = |record: &Record| record.shown_pid.unwrap_or(record.pid);
+        Ok(found.record().is_some_and(|found| {
+            let numbered = self.record.format == Format::Pid || found.hold == self.record.hold;
+            numbered && shown(found) == shown(&self.record)
+        }))
     }
 }
 

@@ -10,7 +10,7 @@ use chrono::{SubsecRound, Utc};
 use crate::claim::{Claim, Claimant};
 use crate::error::{Context, Error, Result};
 use crate::events::{self, Deed};
-use crate::format::Format;
+use crate::format::{Format, MEMORY_TTL, MEMORY_TTL_ONLY};
 use crate::guard::{Guard, descend};
 use crate::hold::{Detached, Hold};
 use crate::holder::Holder;
@@ -333,6 +333,13 @@ impl Lock {
         }
         if status.ends_with_its_command() {
             return Ok(Renewal::EndsWithCommand(Box::new(status)));
+        }
+        let format = status.record.as_ref().map(|record| record.format);
+        if format == Some(Format::Memory) && ttl.is_some_and(|ttl| ttl > MEMORY_TTL) {
+            return Err(Error::Unfit {
+                format: Format::Memory,
+                what: MEMORY_TTL_ONLY,
+            });
         }
         let life = sign_of_life(&observatory, ttl);
         found.renew(&place, life, status.record.as_ref())?;

@@ -238,8 +238,13 @@ impl Place<'_> {
     }
 
     /// Finishes or undoes the takeover of a taker who died in between. `dead` is his record, judged
-    /// dead; `true` if anything was done, and then everything must be judged again.
-    pub(crate) fn recover(&self, dead: &LockFile) -> Result<bool> {
+    /// dead; `is_dead` judges what he took out. `true` if anything was done, and then everything must
+    /// be judged again.
+    pub(crate) fn recover(
+        &self,
+        dead: &LockFile,
+        is_dead: impl FnOnce(&Standing) -> bool,
+    ) -> Result<bool> {
         let Content::Record(record) = &dead.content else {
             return Ok(false);
         };
@@ -255,9 +260,18 @@ impl Place<'_> {
             return Ok(false);
         };
         // The record itself, before the exchange or after it was undone: it is in no place yet.
-        let finished = aside.id == dead.facts.id
-            || (aside.id.inode, aside.size, nanoseconds(aside.modified))
-                == (swap.inode, swap.size, swap.modified_ns);
+        let same = (aside.id.inode, aside.size, nanoseconds(aside.modified))
+            == (swap.inode, swap.size, swap.modified_ns);
+        // A command that came on record after he had judged need not have changed the time of the
+        // file, which many kernels count in steps of 4 ms (Linux before 6.13).
+        let still_dead = || {
+            let temporary = Place {
+                file: temporary,
+                ..*self
+            };
+            temporary.read().map(|standing| is_dead(&standing))
+        };
+        let finished = aside.id == dead.facts.id || (same && still_dead()?);
         if !finished {
             // What was taken out is not what was judged: it goes back, the dead record comes out.
             self.directory
@@ -406,6 +420,13 @@ impl LockFile {
             content: Content::Record(Box::new(record)),
             bytes: Vec::new(),
         })
+    }
+
+    /// A file of ours as it reads now.
+    pub(crate) fn of_ours(file: &File, place: &Place<'_>) -> io::Result<Self> {
+        let file = file.try_clone()?;
+        let facts = facts_of_file(&file)?;
+        Self::read(file, facts, place.is_pid_file())
     }
 
     fn read(file: File, facts: FileFacts, pid_file: bool) -> io::Result<Self> {

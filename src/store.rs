@@ -15,7 +15,7 @@ use crate::queue;
 use crate::record::Content;
 use crate::status::{About, Observatory, Presences, Status, Surroundings};
 use crate::sys::directory::Directory;
-use crate::verdict::{DEFAULT_MAX_AGE, Proof, State};
+use crate::verdict::{DEFAULT_MAX_AGE, Proof, Reason, State};
 
 /// A directory of locks.
 ///
@@ -343,8 +343,8 @@ fn sweep_directory(
     Ok(())
 }
 
-/// Only a record of ours that is dead goes, or a broken one: what a takeover put aside for
-/// another program is that program's.
+/// Only a record that is dead goes, or a broken one: what a takeover put aside for a living program
+/// is that program's.
 fn sweep_temporary(
     directory: &Directory,
     file: &OsStr,
@@ -355,7 +355,8 @@ fn sweep_temporary(
         directory,
         file,
         path,
-        format: Format::Native,
+        // Whatever it is, a bare number included.
+        format: Format::Pid,
     };
     let standing = place.read()?;
     let Standing::File(found) = &standing else {
@@ -370,7 +371,9 @@ fn sweep_temporary(
     let status = observatory.status(&about, &standing, &mut Presences::default());
     // Under the guard nobody is about to complete a broken one.
     let is_left = match &found.content {
-        Content::Record(record) => record.is_ours() && status.is_takeable(),
+        Content::Record(record) if record.is_ours() => status.is_takeable(),
+        // What a dead taker took out, and nobody is there to whom it would have to go back.
+        Content::Record(_) => status.verdict.reason == Reason::Dead,
         Content::Corrupt => status.verdict.proof != Proof::KernelLock,
         Content::UnknownVersion(_) | Content::NotALock(_) => false,
     };

@@ -23,6 +23,8 @@ pub(super) const KEYS: [&str; 7] = [
 /// How long its programs believe in a holder that does not rewrite its times.
 pub(crate) const LONGEST_TTL: Duration = Duration::from_secs(30);
 
+pub(crate) const NO_LONGER: &str = "its programs believe in it for 30 s from its last renewal";
+
 /// What its programs write where they know no session; it is nobody's.
 const NO_SESSION: &str = "unknown";
 

@@ -56,6 +56,32 @@ pub(super) fn write(record: &Record) -> Result<Vec<u8>, serde_json::Error> {
     Ok(text.into_bytes())
 }
 
+/// Whether a text is the first part of what a program of its kind writes: whole lines with its
+/// keys, the pid among them a number, and then something that is no whole line.
+pub(super) fn is_cut_off(text: &str) -> bool {
+    let mut lines: Vec<&str> = text
+        .split('\n')
+        .skip_while(|line| line.starts_with('#') || line.trim_end() == "---")
+        .collect();
+    let last = lines.pop().unwrap_or_default();
+    let known = |line: &str| KEYS.iter().any(|key| value_of(line, key).is_some());
+    let names_a_process = |line: &str| {
+        value_of(line, "pid").is_some_and(|value| {
+            let digits = value.trim();
+            !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+        })
+    };
+    if lines.is_empty() {
+        return names_a_process(last);
+    }
+    let begins = !last.is_empty() && (known(last) || KEYS.iter().any(|key| key.starts_with(last)));
+    begins && lines.iter().all(|line| known(line)) && lines.iter().any(|line| names_a_process(line))
+}
+
+fn value_of<'a>(line: &'a str, key: &str) -> Option<&'a str> {
+    line.strip_prefix(key)?.trim_start().strip_prefix(':')
+}
+
 /// The scalars of a YAML mapping; what is nested in it is passed over. `Err`: it is none, or
 /// cannot be read.
 pub(super) fn fields(text: &str) -> Result<Fields, ()> {

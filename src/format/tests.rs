@@ -134,16 +134,7 @@ fn a_time_that_cannot_be_read_is_that_of_the_file() {
 
 #[test]
 fn a_pid_that_no_process_can_have_makes_a_broken_record() {
-    for pid in [
-        "0",
-        "-1",
-        "2147483648",
-        "99999999999",
-        "1.5",
-        "null",
-        "\"x\"",
-        "[]",
-    ] {
+    for pid in ["0", "-1", "2147483648", "99999999999"] {
         for text in [PRODIGY, SPRINT, MEMORY, MEMORY_2] {
             let text = text.replace("12345,", &format!("{pid},"));
             let text = text.replace("pid: 12345", &format!("pid: {pid}"));
@@ -168,7 +159,17 @@ fn half_a_file_is_broken_and_never_another_holder() {
             other @ Content::UnknownVersion(_) => panic!("{other:?}"),
         }
     }
-    assert_eq!(content(&SPRINT[..30]), Content::Corrupt);
+    for end in (6..SPRINT.len()).filter(|end| !SPRINT[..*end].ends_with('\n')) {
+        let cut = &SPRINT[..end];
+        let whole_as_far_as_it_goes = end >= SPRINT.find("session_id:").unwrap() + 11;
+        match content(cut) {
+            Content::Corrupt => {}
+            Content::Record(_) if whole_as_far_as_it_goes => {}
+            other => panic!("{cut}: {other:?}"),
+        }
+        let commented = format!("# by hand\n---\n{cut}");
+        assert!(!matches!(content(commented), Content::NotALock(_)), "{cut}");
+    }
     let mut zeroed = PRODIGY.as_bytes().to_vec();
     zeroed[60..].fill(0);
     assert_eq!(content(&zeroed), Content::Corrupt);
@@ -187,6 +188,14 @@ fn files_of_others_are_no_locks() {
         "{\"process_id\": 1, \"hostname\": \"a\", \"acquired_at\": \"2025-01-11T10:30:00Z\"}",
         "{\"name\": \"torn",
         "pid: 12345\n",
+        // What names no process is no lock, and its owner would miss it.
+        "{\"pid\": null, \"session_id\": \"abc\", \"cart\": [\"shoe\"]}",
+        "{\"pid\": 500.0, \"session_id\": \"abc\"}",
+        "pid: [4242, 4243]\nsession_id: abc\n",
+        "pid: 0x1f4\nsession_id: abc\n",
+        "pid: 4242 started: ok\nsession_id: x: y\n",
+        "pid: 1\nname: x\n---\npid: 2\n",
+        "p",
         "session_id: x\nstarted_at: 2026-02-07T22:30:00Z\n",
         "- pid: 1\n  session_id: x\n",
         "version: 3\nservices: [a, b]\n",

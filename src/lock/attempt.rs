@@ -16,6 +16,7 @@ use crate::holder::{Holder, command_line_of, has_ended};
 use crate::identity::{Pid, ProcessId};
 use crate::lockfile::{
     Exchanged, LockFile, Making, OwnedPlace, Place, Published, Standing, WithoutExchange,
+    is_in_place,
 };
 use crate::number;
 use crate::queue::{Queue, Ticket};
@@ -68,9 +69,14 @@ impl Lock {
             Keeper::Detached(holder) => Some(*holder),
             Keeper::Nobody | Keeper::ThisProcess | Keeper::Run(_) => None,
         };
-        let claim = &keeper
-            .with_command(claim)
-            .fitted_to(self.format, &self.name, holder)?;
+        let keeping = match keeper {
+            Keeper::Run(keeping) => *keeping,
+            Keeper::Nobody | Keeper::ThisProcess | Keeper::Detached(_) => Keeping::default(),
+        };
+        let claim =
+            &keeper
+                .with_command(claim)
+                .fitted_to(self.format, &self.name, holder, keeping)?;
         let mut line = Line {
             ticket: None,
             stand: wait.is_wanted() && !self.name.is_path(),
@@ -311,9 +317,21 @@ impl Lock {
         record.format = judged.record().map_or(self.format, |record| record.format);
         let without_exchange = self.without_exchange(observatory, claim);
         match place.take_over(judged, &mut record, making(&keeper), without_exchange) {
-            Ok(Exchanged::Done(_)) => place.remove(),
+            Ok(Exchanged::Done(published)) => {
+                // A late comer may have removed it by its name, and another have come.
+                let path = place.path;
+                Ok(is_in_place(place.directory, place.file, &published.file)
+                    .context("inspect", path)?
+                    && place.remove()?)
+            }
             Ok(Exchanged::Changed) => Ok(false),
             Err(Error::Io { source, .. }) if is_full(&source) => place.set_aside(judged),
+            // What was wanted, and not how it is done.
+            Err(Error::Io { path, source, .. }) => Err(Error::Io {
+                operation: "remove",
+                path,
+                source,
+            }),
             Err(error) => Err(error),
         }
     }
@@ -343,7 +361,11 @@ impl Lock {
             let status = observatory.status(&about, &standing, &mut Presences::default());
             if let Standing::File(found) = &standing {
                 let dead = matches!(status.verdict.state, State::Zombie | State::Free);
-                if dead && observatory.settles() && place.recover(found)? {
+                let is_dead = |taken_out: &Standing| {
+                    let status = observatory.status(&about, taken_out, &mut Presences::default());
+                    !matches!(status.verdict.state, State::Held | State::Overdue)
+                };
+                if dead && observatory.settles() && place.recover(found, is_dead)? {
                     continue;
                 }
             }

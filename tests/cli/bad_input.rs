@@ -459,6 +459,21 @@ fn a_journal_of_a_mebibyte_is_rotated() {
     );
 }
 
+/// The record of a dead holder after its last living process has put itself on it.
+fn revived(record: &str, pid: u32) -> String {
+    let blank = format!("{:255}\n", "");
+    let line = format!("{:255}\n", format!("{{\"job_pid\":{pid}}}"));
+    let at = record.find("{\"job_pid\"").unwrap();
+    let mut text = record.to_owned();
+    text.replace_range(at..at + blank.len(), &line);
+    text
+}
+
+fn modified(file: &fs::Metadata) -> String {
+    use std::os::unix::fs::MetadataExt;
+    (file.mtime() * 1_000_000_000 + file.mtime_nsec()).to_string()
+}
+
 #[test]
 fn a_taker_who_died_after_the_exchange_is_recovered_from() {
     let env = Env::new();
@@ -487,6 +502,20 @@ fn a_taker_who_died_after_the_exchange_is_recovered_from() {
     fs::write(&path, swap(inode, &record)).unwrap();
     env.onehold(["run", "x", "--", "true"]).assert().success();
     assert_eq!(env.left_in_store(), [""; 0]);
+    // What he took out has come alive since he judged it, and nothing about its file tells so.
+    let command = Running::start(sleeper());
+    fs::write(&aside, revived(&record, command.pid())).unwrap();
+    let revived = fs::metadata(&aside).unwrap();
+    let as_judged = swap(std::os::unix::fs::MetadataExt::ino(&revived), &record);
+    fs::write(
+        &path,
+        as_judged.replace(&modified(&judged), &modified(&revived)),
+    )
+    .unwrap();
+    env.onehold(["run", "x", "--", "true"]).assert().code(6);
+    assert_eq!(env.lock("x")["pid"], command.pid());
+    assert_eq!(env.left_in_store(), ["x.lock"]);
+    drop(command);
     // What he took out is another program's: it is given back, and that program holds.
     fs::write(&aside, "4711\n").unwrap();
     fs::write(&path, swap(inode, &record)).unwrap();

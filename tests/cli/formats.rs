@@ -514,3 +514,96 @@ fn a_lock_file_next_to_a_dead_one_of_prodigys_is_not_lost_to_a_late_removal() {
         assert_eq!(held, b"held\n", "{late} ms late");
     }
 }
+
+#[test]
+fn a_file_that_its_program_rewrote_in_place_is_its_programs() {
+    for system in ALL {
+        let env = Env::new();
+        let file = system.file(&env);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        let (global, name) = system.words();
+        let mut words = global.to_vec();
+        words.extend([
+            "run", name, "--owner", "o", "-m", "m", "--", "sleep", "1000",
+        ]);
+        let run = env.start(words);
+        eventually("it holds", || {
+            system.lock(&env)["pid_alive"] == true && run_has_command(run.pid())
+        });
+        let theirs = system.text(std::process::id(), &this_host(), Utc::now());
+        fs::write(&file, &theirs).unwrap();
+        let (code, _, said) = run.finish();
+        assert_eq!(code, Some(8), "{system:?}: {said}");
+        assert_eq!(fs::read_to_string(&file).unwrap(), theirs, "{system:?}");
+    }
+}
+
+/// Whether a process has started another.
+fn run_has_command(pid: u32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))
+        .is_ok_and(|children| !children.trim().is_empty())
+}
+
+#[test]
+fn what_a_format_has_no_room_for_is_refused() {
+    let env = Env::new();
+    let job = Running::start(sleeper());
+    let pid = job.pid().to_string();
+    let refused = |words: &[&str], why: &str| {
+        env.onehold(words).assert().code(2).stderr(contains(why));
+    };
+    refused(
+        &["--format", "pid", "run", "--close", "x", "--", "true"],
+        "cannot write a pid lock: it has no room for the command of --close",
+    );
+    refused(
+        &[
+            "--format", "pid", "acquire", "x", "--ttl", "5s", "--pid", &pid,
+        ],
+        "it has no room for a time to live",
+    );
+    refused(
+        &["--format", "memory", "run", "--exec", "x", "--", "true"],
+        "cannot write a memory lock: nobody would renew it",
+    );
+    let number = env
+        .onehold(["--format", "memory", "acquire", "x", "--pid", &pid])
+        .output()
+        .unwrap()
+        .stdout;
+    let number = String::from_utf8(number).unwrap();
+    refused(
+        &["renew", "x", "--hold", number.trim(), "--ttl", "1h"],
+        "its programs believe in it for 30 s",
+    );
+}
+
+#[test]
+fn a_pid_file_of_a_living_run_ends_with_its_command() {
+    let env = Env::new();
+    env.onehold([
+        "run", "--format", "pid", "./y.pid", "--", "onehold", "release", "./y.pid",
+    ])
+    .assert()
+    .code(4)
+    .stderr(contains("it ends with its command"));
+    let job = Running::start(sleeper());
+    let pid = job.pid().to_string();
+    env.onehold(["--format", "pid", "acquire", "./lock", "--pid", &pid])
+        .assert()
+        .success();
+    env.onehold(["--format", "pid", "acquire", "./lock", "--pid", &pid])
+        .assert()
+        .code(6)
+        .stderr(contains("`onehold --format pid break "));
+}
+
+#[test]
+fn what_a_killed_taker_took_out_is_cleaned_up_if_its_holder_is_dead() {
+    let env = Env::new();
+    env.write("store/.onehold.00000000000000aa", format!("{}\n", gone()));
+    let living = format!("{}\n", std::process::id());
+    env.write("store/.onehold.00000000000000bb", &living);
+    env.onehold(["cleanup"]).assert().success();
+    assert_eq!(env.left_in_store(), [".onehold.00000000000000bb"]);
+}

@@ -107,6 +107,52 @@ fn under_the_sprint_profile_a_living_holder_is_warned_about_twice() {
 }
 
 #[test]
+fn under_the_sprint_profile_an_overdue_holder_is_asked_about() {
+    let env = Env::new();
+    let holder = Running::start(sleeper());
+    let pid = holder.pid().to_string();
+    let acquire = format!("--profile sprint acquire --owner s-0 -m e --max-age 1ms --pid {pid}");
+    env.onehold(acquire.split(' ')).assert().success();
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    assert_eq!(
+        env.json(["--profile", "sprint", "check"])["lock"]["state"],
+        "overdue"
+    );
+    let (code, seen) = on_a_terminal(&env, SPRINT, &["y\n", "n\n"]);
+    assert_eq!(code, Some(6), "{seen}");
+    let (code, seen) = on_a_terminal(&env, SPRINT, &["y\n", "y\n"]);
+    assert_eq!(code, Some(0), "{seen}");
+}
+
+#[test]
+fn a_profile_needs_no_home_where_its_directory_is_given() {
+    let env = Env::new();
+    let store = env.path("locks");
+    let mut list = env.onehold(["--profile", "prodigy", "--dir"]);
+    list.arg(&store).arg("list");
+    list.env_clear().env("HOME", "not absolute");
+    list.assert().success();
+    // A name beside a profile for one path is one of that directory.
+    env.onehold(["--profile", "sprint", "--dir"])
+        .arg(&store)
+        .args([
+            "run",
+            "x",
+            "--owner",
+            "o",
+            "-m",
+            "m",
+            "--",
+            "sh",
+            "-c",
+            "echo $ONEHOLD_FILE",
+        ])
+        .assert()
+        .success()
+        .stdout(contains("locks/x.lock"));
+}
+
+#[test]
 fn what_the_sprint_needs_is_asked_for_in_its_words() {
     let env = Env::new();
     let acquire = |more: &[&str]| {

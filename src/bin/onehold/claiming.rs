@@ -3,7 +3,9 @@
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
-use onehold::{Attempt, Blocked, Claim, Kind, Lock, Reason, Shown, State, Status, Wait};
+use onehold::{
+    Attempt, Blocked, Claim, Format, Kind, Lock, Proof, Reason, Shown, State, Status, Wait,
+};
 use serde_json::{Value, json};
 
 use crate::args::{self, OnZombie, WaitLimit};
@@ -131,11 +133,9 @@ fn permission(
         return None;
     }
     let zombie = status.is_takeable();
-    let asked = if zombie {
-        typed.on_zombie == Some(OnZombie::Ask) || typed.force
-    } else {
-        typed.force
-    };
+    // Whoever is overdue looks dead to those who ask.
+    let questionable = zombie || status.verdict.state == State::Overdue;
+    let asked = typed.force || (typed.on_zombie == Some(OnZombie::Ask) && questionable);
     if !asked {
         return None;
     }
@@ -290,7 +290,9 @@ pub(crate) fn wait_for_displaced(
     const LOOK_EVERY: Duration = Duration::from_millis(200);
     let record = status.record.as_ref()?;
     let pid = status.verdict.pid?;
-    if status.verdict.pid_alive != Some(true) {
+    // A pid file does not say whether its process runs a command, and then there is none to wait for.
+    let is_told = record.format == Format::Pid && status.verdict.proof == Proof::KernelLock;
+    if status.verdict.pid_alive != Some(true) || is_told {
         return None;
     }
     let process = describe::process(pid.get(), &record.command);

@@ -189,7 +189,7 @@ pub(crate) fn next_step(session: &Session, status: &Status, waited: bool) -> Str
             "  remove it with `{}` or `{break_it}`",
             store_command(session, "cleanup")
         ),
-        ("release" | "renew", _) => {
+        ("release" | "renew", _) if status.hold().is_some() => {
             format!("  give its --hold or --owner, or take it with `{break_it}`")
         }
         _ => format!("  take it with `{break_it}`"),
@@ -223,6 +223,9 @@ fn verb_words(session: &Session, verb: &str, in_store: bool) -> Vec<String> {
     let mut words = vec!["onehold".to_owned()];
     if let Some(profile) = &session.in_force.profile {
         words.extend(["--profile".to_owned(), shell_quoted(profile)]);
+    }
+    if let Some(format) = session.everywhere.format {
+        words.extend(["--format".to_owned(), format.to_string()]);
     }
     if in_store && let Some(directory) = session.directory_to_name() {
         words.extend([

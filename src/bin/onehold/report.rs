@@ -180,6 +180,40 @@ fn escape(json: &str) -> String {
     escaped
 }
 
+/// The keys of a lock.
+const KEYS: [&str; 30] = [
+    "name",
+    "path",
+    "store",
+    "exists",
+    "state",
+    "reason",
+    "proof",
+    "evidence",
+    "is_zombie",
+    "takeable",
+    "kind",
+    "pid",
+    "pid_alive",
+    "wrapper_pid",
+    "wrapper_alive",
+    "format",
+    "hostname",
+    "owner",
+    "session_id",
+    "message",
+    "command",
+    "acquired_at",
+    "renewed_at",
+    "age_hours",
+    "age_seconds",
+    "ttl_seconds",
+    "expires_at",
+    "hold",
+    "mine",
+    "waiters",
+];
+
 /// One lock. What is unknown is null; the keys are always the same.
 #[derive(Serialize)]
 struct LockObject<'a> {
@@ -222,6 +256,11 @@ struct WaiterObject<'a> {
     hostname: Option<&'a str>,
     command: &'a [String],
     since: DateTime<Utc>,
+}
+
+/// Whether the object of a lock has this key.
+pub(crate) fn is_key(key: &str) -> bool {
+    KEYS.contains(&key)
 }
 
 /// One lock as the object shows it.
@@ -324,5 +363,27 @@ fn proof(status: &Status) -> Option<&'static str> {
         Proof::OtherBoot => Some("other-boot"),
         Proof::KernelLockGone => Some("kernel-lock-gone"),
         Proof::Clock => Some("clock"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_keys_of_a_lock_are_those_of_its_object() {
+        let store = onehold::Store::at("/nonexistent");
+        let lock = store.lock(onehold::LockName::new("x").unwrap()).unwrap();
+        let object = lock_value(&lock.check(None).unwrap(), &Claimant::default());
+        let mut found: Vec<&str> = object
+            .as_object()
+            .unwrap()
+            .keys()
+            .map(String::as_str)
+            .collect();
+        let mut known = KEYS.to_vec();
+        found.sort_unstable();
+        known.sort_unstable();
+        assert_eq!(found, known);
     }
 }

@@ -56,12 +56,12 @@ impl Session {
             .format
             .or_else(|| settings.format())
             .unwrap_or_default();
-        // With a path, --dir is where that starts from.
-        let typed = everywhere.dir.clone().filter(|_| only.is_none());
-        let (directory, is_default_store) = store_directory(typed, &in_force)?;
+        let (directory, is_default_store) = store_directory(everywhere.dir.clone(), &in_force)?;
         let mut store = Store::at(directory).format(format);
-        if in_force.profile.is_some() {
-            let (own, _) = own_store_directory(&in_force)?;
+        // Without a home the journal is where the locks are.
+        if in_force.profile.is_some()
+            && let Ok((own, _)) = own_store_directory(&in_force)
+        {
             store = store.journal_in(&Store::at(own));
         }
         claimant.enclosing = enclosing_holds();
@@ -124,6 +124,9 @@ pub(crate) fn lock_of_path(
     let Some(path) = &in_force.settings.path else {
         return Ok(None);
     };
+    let path = path
+        .expanded()
+        .with_context(|| format!("the path of the profile, {path:?}, is not known here"))?;
     let mut whole = everywhere.dir.clone().unwrap_or_else(|| PathBuf::from("."));
     whole.push(path);
     if whole.is_relative() && !whole.starts_with(".") && !whole.starts_with("..") {

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::args::{Claimant, Everywhere, OnZombie, Verb, WaitLimit, duration, wait_limit};
 use crate::session::Misuse;
-use crate::{describe, output};
+use crate::{describe, output, report};
 
 /// The built-in profiles, in the terms of a configuration file.
 const BUILT_IN: &str = include_str!("profiles.toml");
@@ -24,7 +24,7 @@ const BUILT_IN: &str = include_str!("profiles.toml");
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Settings {
     pub(crate) dir: Option<Directories>,
-    pub(crate) path: Option<PathBuf>,
+    pub(crate) path: Option<Place>,
     format: Option<Named<Format>>,
     max_age: Option<Span>,
     ttl: Option<Span>,
@@ -38,8 +38,8 @@ pub(crate) struct Settings {
     owner_env: Option<String>,
     conflict_exit_code: Option<u8>,
     locked_code: Option<String>,
-    refusal: Option<String>,
-    details: Option<BTreeMap<String, String>>,
+    refusal: Option<Template>,
+    details: Option<BTreeMap<String, Key>>,
     no_directory: Option<String>,
     unreadable: Option<String>,
     undeletable: Option<String>,
@@ -266,7 +266,7 @@ impl Settings {
     /// The words of the profile's own program for being refused, with `{key}` for what the JSON
     /// object of a lock has.
     pub(crate) fn refusal(&self, lock: &Value) -> Option<String> {
-        let mut text = self.refusal.clone()?;
+        let mut text = self.refusal.as_ref()?.0.clone();
         for (key, value) in lock.as_object()? {
             let placeholder = format!("{{{key}}}");
             if text.contains(&placeholder) {
@@ -280,7 +280,7 @@ impl Settings {
     pub(crate) fn details(&self, lock: &Value) -> Option<Value> {
         let names = self.details.as_ref()?;
         let values = names.iter().map(|(theirs, ours)| {
-            let value = lock.get(ours).cloned().unwrap_or(Value::Null);
+            let value = lock.get(&ours.0).cloned().unwrap_or(Value::Null);
             (theirs.clone(), value)
         });
         Some(Value::Object(values.collect()))
@@ -327,7 +327,8 @@ fn configuration() -> anyhow::Result<(Option<PathBuf>, File)> {
             return Ok((None, File::default()));
         }
         Err(error) => {
-            return Err(error).with_context(|| format!("cannot read `{}`", path.display()));
+            let cause = output::cause_in_words(&error);
+            bail!("cannot read `{}`: {cause}", path.display());
         }
     };
     let file = parse(&text, &path)?;
@@ -356,12 +357,78 @@ fn home() -> Option<PathBuf> {
     std::env::home_dir().filter(|home| home.is_absolute())
 }
 
-/// One directory or several, of which the first counts whose variables are all set.
+/// One directory or several, of which the first counts whose variable is set.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Directories {
-    One(String),
-    Several(Vec<String>),
+    One(Place),
+    Several(Vec<Place>),
+}
+
+/// A path that may begin with `~` or a variable.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct Place(String);
+
+impl TryFrom<String> for Place {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        if text.is_empty() {
+            return Err("an empty path");
+        }
+        Ok(Self(text))
+    }
+}
+
+impl Place {
+    /// `None`: its variable is not set.
+    pub(crate) fn expanded(&self) -> Option<PathBuf> {
+        let (first, rest) = self.0.split_once('/').unwrap_or((&self.0, ""));
+        let base = match first.strip_prefix('$') {
+            Some(name) => std::env::var_os(name)
+                .filter(|value| !value.is_empty())?
+                .into(),
+            None if first == "~" => home()?,
+            None => return Some(PathBuf::from(&self.0)),
+        };
+        Some(base.join(rest))
+    }
+}
+
+/// A key of the JSON object of a lock.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "String")]
+struct Key(String);
+
+impl TryFrom<String> for Key {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        if report::is_key(&text) {
+            Ok(Self(text))
+        } else {
+            Err(format!("no lock has a `{text}` in its JSON object"))
+        }
+    }
+}
+
+/// A text with such keys in braces.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "String")]
+struct Template(String);
+
+impl TryFrom<String> for Template {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        for part in text.split('{').skip(1) {
+            if let Some((key, _)) = part.split_once('}') {
+                Key::try_from(key.to_owned())?;
+            }
+        }
+        Ok(Self(text))
+    }
 }
 
 impl Directories {
@@ -371,22 +438,9 @@ impl Directories {
             Self::Several(several) => several.as_slice(),
         };
         all.iter()
-            .find_map(|text| expanded(text))
+            .find_map(Place::expanded)
             .with_context(|| format!("none of the directories {all:?} is known here"))
     }
-}
-
-/// `~` and `$NAME` as first part of a path; `None` if that is not set.
-fn expanded(text: &str) -> Option<PathBuf> {
-    let (first, rest) = text.split_once('/').unwrap_or((text, ""));
-    let base = match first.strip_prefix('$') {
-        Some(name) => std::env::var_os(name)
-            .filter(|value| !value.is_empty())?
-            .into(),
-        None if first == "~" => home()?,
-        None => return Some(PathBuf::from(text)),
-    };
-    Some(base.join(rest))
 }
 
 /// A duration; a bare number is seconds.
@@ -397,7 +451,8 @@ impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = deserializer.deserialize_any(Scalar("a duration as `30s`"))?;
         match duration(&text) {
-            Ok(span) if !span.is_zero() => Ok(Self(span)),
+            // As records keep it.
+            Ok(span) if span.as_millis() > 0 => Ok(Self(span)),
             Ok(_) => Err(de::Error::custom("too short")),
             Err(error) => Err(de::Error::custom(error)),
         }
@@ -485,6 +540,16 @@ mod tests {
             ("[defaults]\nwait = \n", "2: `wait`: "),
             ("[defaults]\nwait = \"5s\"\nwait = \"6s\"\n", "3: `wait`: "),
             ("[defaults]\ndetails = { a = 1 }\n", "2: `details`: "),
+            (
+                "[defaults]\ndetails = { a = \"b\" }\n",
+                "2: `details`: no lock has a `b`",
+            ),
+            (
+                "[defaults]\nrefusal = \"{b}\"\n",
+                "2: `refusal`: no lock has a `b`",
+            ),
+            ("[defaults]\nttl = \"100us\"\n", "2: `ttl`: too short"),
+            ("[defaults]\npath = \"\"\n", "2: `path`: an empty path"),
         ] {
             let found = complaint(text);
             assert!(found.starts_with(&format!("{start}{expected}")), "{found}");

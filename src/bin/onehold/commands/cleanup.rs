@@ -50,7 +50,9 @@ pub(crate) fn cleanup(session: &Session, typed: &args::Cleanup) -> Carried {
             command_line(session, "break", status)
         ));
     }
-    outcome.warnings.extend(cleanup.errors.iter().map(chain));
+    let settings = &session.in_force.settings;
+    let in_words = |error| settings.words_for(error).unwrap_or_else(|| chain(error));
+    outcome.warnings.extend(cleanup.errors.iter().map(in_words));
     if !cleanup.errors.is_empty() {
         outcome = outcome.incomplete();
     }

@@ -15,6 +15,7 @@ use onehold::{Claimant, Error};
 use serde_json::json;
 
 use crate::args::{self, Cli, Verb};
+use crate::describe;
 use crate::exit::Exit;
 use crate::output;
 use crate::report::Outcome;
@@ -35,7 +36,7 @@ pub(crate) fn run(mut cli: Cli) -> Exit {
         .describe()
         .filter(|_| session.everywhere.verbose && !json)
     {
-        output::talk(&format!("onehold: {line}"));
+        output::talk(&format!("onehold: {}", describe::escape(&line)));
     }
     let carried_out = match cli.verb {
         Verb::Run(typed) => run::run(&session, typed),
@@ -125,7 +126,7 @@ fn claimant(verb: &Verb) -> Claimant {
 
 /// Without a store there is nothing to do, and little to say.
 fn without_session(verb: &str, json: bool, error: &anyhow::Error) -> Exit {
-    let message = format!("{error:#}");
+    let message = describe::escape(&format!("{error:#}"));
     let (exit, code) = if error.is::<Misuse>() {
         (Exit::Usage, "USAGE")
     } else {

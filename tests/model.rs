@@ -1,0 +1,658 @@
+//! The protocol as a model, all of whose states are visited: `run`s and leases, a careful foreign
+//! tool that creates exclusively, and a crash at every moment. Each step names the function it
+//! mirrors. Variants that leave something out show that the model would notice.
+#![allow(missing_docs)]
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used
+)]
+
+use stateright::{Checker, HasDiscoveries, Model, Property};
+
+/// What a broken variant leaves out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flaw {
+    None,
+    /// Takeover by unlink and link instead of exchange.
+    UnlinkAndLink,
+    /// What a dead taker has taken out is not given back.
+    NoRecovery,
+    /// What a dead taker has taken out is not judged again.
+    NoSecondJudgement,
+    /// Nobody keeps the guard.
+    NoGuard,
+    /// The child executes its command without a look at the path.
+    NoPathCheck,
+    /// The taker does not look again at what came out.
+    NoVerification,
+    /// A release removes whatever has the name.
+    BlindRelease,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Kind {
+    Run,
+    Lease,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Owner {
+    Process(usize),
+    Foreign,
+    /// Somebody who was killed before all this began.
+    Dead,
+}
+
+/// A lock file, by its place in the order of creation.
+type FileId = usize;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct File {
+    owner: Owner,
+    kind: Kind,
+    number: u8,
+    /// The command of a run is on record; a lease is confirmed.
+    command: bool,
+    /// Whose temporary name it came in by, and what it was to replace.
+    swap: Option<(usize, FileId)>,
+    expired: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Step {
+    Idle,
+    /// In the guard, about to look at the name.
+    Looking,
+    Publishing,
+    /// A dead record whose taker left something aside.
+    Recovering(FileId),
+    RecoveringAside(FileId),
+    /// Judged dead, as it was read.
+    Making(FileId, File),
+    Unlinking(FileId),
+    Exchanging(FileId, FileId, File),
+    Verifying(FileId, FileId, File),
+    PuttingBack(FileId),
+    Discarding(FileId),
+    /// Published; still in the guard.
+    Taken,
+    /// The number of a lease has been printed.
+    Confirming,
+    Confirmed,
+    Holding,
+    Renewing,
+    Releasing,
+    /// What has the name was compared, and is ours.
+    Removing,
+    Done,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Child {
+    None,
+    Forked,
+    Recorded,
+    Running,
+    Gone,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Process {
+    kind: Kind,
+    alive: bool,
+    step: Step,
+    /// Attempts it still makes.
+    attempts: u8,
+    file: Option<FileId>,
+    child: Child,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Foreign {
+    Idle,
+    Holding,
+    Crashed,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct State {
+    name: Option<FileId>,
+    /// What stands under the temporary name of each process.
+    aside: Vec<Option<FileId>>,
+    files: Vec<File>,
+    guard: Option<usize>,
+    processes: Vec<Process>,
+    foreign: Foreign,
+    foreign_attempts: u8,
+    /// `last` of the store.
+    last: u8,
+    numbers_shrank: bool,
+    /// What has happened on the way here.
+    taken_over: bool,
+    put_back: bool,
+    recovered: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    Step(usize),
+    /// The wrapper, or what asks for a lease, is killed.
+    Crash(usize),
+    ChildStep(usize),
+    ChildCrash(usize),
+    Expire(usize),
+    Renew(usize),
+    /// Enters the guard to give back.
+    Release(usize),
+    ForeignStep,
+    ForeignCrash,
+}
+
+struct Protocol {
+    kinds: Vec<Kind>,
+    attempts: u8,
+    foreign: u8,
+    flaw: Flaw,
+}
+
+impl State {
+    /// `verdict::judge`: no process of its record is alive, or its time is over.
+    fn is_dead(&self, id: FileId) -> bool {
+        let file = &self.files[id];
+        match (file.owner, file.kind) {
+            (Owner::Dead, _) => true,
+            (Owner::Foreign, _) => {
+                self.foreign != Foreign::Holding || self.foreigns_file() != Some(id)
+            }
+            (Owner::Process(_), Kind::Lease) if file.command => file.expired,
+            (Owner::Process(by), _) => {
+                let process = &self.processes[by];
+                // A process that is there speaks for every record that names it.
+                let wrapper = process.alive && process.step != Step::Done;
+                let command = file.command && process.file == Some(id) && process.has_child();
+                !wrapper && !command
+            }
+        }
+    }
+
+    fn foreigns_file(&self) -> Option<FileId> {
+        self.files
+            .iter()
+            .rposition(|file| file.owner == Owner::Foreign)
+    }
+
+    /// How many are in their critical sections.
+    fn holders(&self) -> usize {
+        let ours = self.processes.iter().filter(|process| match process.kind {
+            Kind::Run => process.child == Child::Running,
+            Kind::Lease => {
+                let published = matches!(
+                    process.step,
+                    Step::Holding | Step::Renewing | Step::Releasing | Step::Removing
+                );
+                let valid = process.file.is_some_and(|id| !self.files[id].expired);
+                process.alive && published && valid
+            }
+        });
+        ours.count() + usize::from(self.foreign == Foreign::Holding)
+    }
+
+    /// A new file by a process; its number is one that nobody has had.
+    fn create(&mut self, by: usize, kind: Kind, swap: Option<(usize, FileId)>) -> FileId {
+        let replaced = swap.map_or(0, |(_, judged)| self.files[judged].number);
+        let number = self.last.max(replaced) + 1;
+        self.last = number;
+        let greatest = self.files.iter().map(|file| file.number).max();
+        self.numbers_shrank |= greatest.is_some_and(|greatest| number <= greatest);
+        self.files.push(File {
+            owner: Owner::Process(by),
+            kind,
+            number,
+            command: false,
+            swap,
+            expired: false,
+        });
+        self.files.len() - 1
+    }
+
+    /// `Guard` dropped, and the attempt over.
+    fn leave(&mut self, by: usize, next: Step) {
+        if self.guard == Some(by) {
+            self.guard = None;
+        }
+        let process = &mut self.processes[by];
+        process.step = next;
+        if process.step == Step::Idle && process.attempts == 0 {
+            process.step = Step::Done;
+        }
+    }
+
+    /// Somebody who comes when all is quiet gets the lock.
+    fn can_be_taken(&self) -> bool {
+        let mut state = self.clone();
+        for _ in 0..4 {
+            let Some(found) = state.name else {
+                return true;
+            };
+            if !state.is_dead(found) {
+                // A living holder who is not about to do anything is one for good: nobody is.
+                return false;
+            }
+            match state.files[found].swap {
+                Some((slot, judged)) if state.aside[slot].is_some() => {
+                    let aside = state.aside[slot].take();
+                    if aside != Some(judged) && aside != Some(found) {
+                        state.name = aside;
+                    }
+                }
+                _ => return true,
+            }
+        }
+        false
+    }
+}
+
+impl Process {
+    fn has_child(&self) -> bool {
+        matches!(self.child, Child::Forked | Child::Recorded | Child::Running)
+    }
+}
+
+impl Protocol {
+    /// `Lock::try_under`, `Place::take_over`, `Place::recover`, `Place::publish`,
+    /// `Possession::release`: one system call each.
+    fn step(&self, state: &mut State, by: usize) -> Option<()> {
+        let process = state.processes[by].clone();
+        let go = |state: &mut State, step| state.processes[by].step = step;
+        match process.step {
+            Step::Idle => {
+                if self.flaw != Flaw::NoGuard {
+                    if state.guard.is_some() {
+                        return None;
+                    }
+                    state.guard = Some(by);
+                }
+                state.processes[by].attempts -= 1;
+                go(state, Step::Looking);
+            }
+            Step::Looking => match state.name {
+                None => go(state, Step::Publishing),
+                Some(found) if !state.is_dead(found) => state.leave(by, Step::Idle),
+                Some(found) => {
+                    let left_aside = state.files[found]
+                        .swap
+                        .is_some_and(|(slot, _)| state.aside[slot].is_some());
+                    let next = if left_aside && self.flaw != Flaw::NoRecovery {
+                        Step::Recovering(found)
+                    } else if self.flaw == Flaw::UnlinkAndLink {
+                        Step::Unlinking(found)
+                    } else {
+                        Step::Making(found, state.files[found].clone())
+                    };
+                    go(state, next);
+                }
+            },
+            Step::Publishing if state.name.is_some() => go(state, Step::Looking),
+            Step::Publishing => {
+                let id = state.create(by, process.kind, None);
+                state.name = Some(id);
+                state.processes[by].file = Some(id);
+                state.processes[by].child = Child::None;
+                go(state, Step::Taken);
+            }
+            Step::Unlinking(_) => {
+                state.name = None;
+                go(state, Step::Publishing);
+            }
+            Step::Recovering(dead) => {
+                let (slot, judged) = state.files[dead].swap?;
+                // What he had judged dead, and what still is.
+                let finished = state.aside[slot] == Some(judged)
+                    && (self.flaw == Flaw::NoSecondJudgement || state.is_dead(judged));
+                if finished || state.aside[slot] == Some(dead) {
+                    go(state, Step::RecoveringAside(dead));
+                } else {
+                    std::mem::swap(&mut state.name, &mut state.aside[slot]);
+                    state.recovered = true;
+                    go(state, Step::RecoveringAside(dead));
+                }
+            }
+            Step::RecoveringAside(dead) => {
+                let (slot, _) = state.files[dead].swap?;
+                state.aside[slot] = None;
+                go(state, Step::Looking);
+            }
+            Step::Making(judged, read) => {
+                let id = state.create(by, process.kind, Some((by, judged)));
+                state.aside[by] = Some(id);
+                go(state, Step::Exchanging(id, judged, read));
+            }
+            Step::Exchanging(id, ..) if state.name.is_none() => go(state, Step::Discarding(id)),
+            Step::Exchanging(id, judged, read) => {
+                std::mem::swap(&mut state.name, &mut state.aside[by]);
+                go(state, Step::Verifying(id, judged, read));
+            }
+            Step::Verifying(id, judged, read) => {
+                let as_judged = state.aside[by] == Some(judged) && state.files[judged] == read;
+                if as_judged || self.flaw == Flaw::NoVerification {
+                    state.aside[by] = None;
+                    state.taken_over = true;
+                    state.processes[by].file = Some(id);
+                    state.processes[by].child = Child::None;
+                    go(state, Step::Taken);
+                } else {
+                    go(state, Step::PuttingBack(id));
+                }
+            }
+            Step::PuttingBack(id) => {
+                std::mem::swap(&mut state.name, &mut state.aside[by]);
+                state.put_back = true;
+                go(state, Step::Discarding(id));
+            }
+            Step::Discarding(id) => {
+                if state.aside[by] == Some(id) {
+                    state.aside[by] = None;
+                }
+                go(state, Step::Looking);
+            }
+            Step::Taken if process.kind == Kind::Lease => state.leave(by, Step::Confirming),
+            Step::Taken => state.leave(by, Step::Holding),
+            // `Detached::confirm`.
+            Step::Confirming => {
+                state.files[process.file?].command = true;
+                go(state, Step::Confirmed);
+            }
+            Step::Confirmed if state.name == process.file => go(state, Step::Holding),
+            Step::Confirmed => {
+                state.processes[by].file = None;
+                state.leave(by, Step::Idle);
+            }
+            Step::Holding if process.kind == Kind::Run && process.child == Child::None => {
+                state.processes[by].child = Child::Forked;
+            }
+            Step::Renewing => {
+                let id = process.file?;
+                if state.name == Some(id) {
+                    state.files[id].expired = false;
+                }
+                state.leave(by, Step::Holding);
+            }
+            Step::Releasing => {
+                let id = process.file?;
+                if state.name == Some(id) || self.flaw == Flaw::BlindRelease {
+                    go(state, Step::Removing);
+                } else {
+                    state.processes[by].file = None;
+                    state.leave(by, Step::Idle);
+                }
+            }
+            Step::Removing => {
+                state.name = None;
+                state.processes[by].file = None;
+                state.leave(by, Step::Idle);
+            }
+            Step::Holding | Step::Done => return None,
+        }
+        Some(())
+    }
+
+    /// `sys::spawn::BeforeExec::run`.
+    fn child_step(&self, state: &mut State, of: usize) -> Option<()> {
+        let id = state.processes[of].file?;
+        let next = match state.processes[of].child {
+            Child::Forked => {
+                state.files[id].command = true;
+                Child::Recorded
+            }
+            Child::Recorded if state.name == Some(id) || self.flaw == Flaw::NoPathCheck => {
+                Child::Running
+            }
+            Child::Recorded | Child::Running => Child::Gone,
+            Child::None | Child::Gone => return None,
+        };
+        state.processes[of].child = next;
+        Some(())
+    }
+
+    fn foreign_step(state: &mut State) -> Option<()> {
+        match state.foreign {
+            Foreign::Idle => match state.name {
+                None if state.foreign_attempts > 0 => {
+                    state.foreign_attempts -= 1;
+                    state.files.push(File {
+                        owner: Owner::Foreign,
+                        kind: Kind::Run,
+                        number: 0,
+                        command: false,
+                        swap: None,
+                        expired: false,
+                    });
+                    state.name = Some(state.files.len() - 1);
+                    state.foreign = Foreign::Holding;
+                }
+                // It looks and removes in one step, so that its own races are left out, and cannot
+                // read what is not its own.
+                Some(found)
+                    if state.foreign_attempts > 0
+                        && !matches!(state.files[found].owner, Owner::Process(_))
+                        && state.is_dead(found) =>
+                {
+                    state.name = None;
+                }
+                _ => return None,
+            },
+            Foreign::Holding => {
+                if state.name == state.foreigns_file() {
+                    state.name = None;
+                }
+                state.foreign = Foreign::Idle;
+            }
+            Foreign::Crashed => return None,
+        }
+        Some(())
+    }
+}
+
+impl Model for Protocol {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        let dead = File {
+            owner: Owner::Dead,
+            kind: Kind::Run,
+            number: 1,
+            command: false,
+            swap: None,
+            expired: false,
+        };
+        let state = |files: Vec<File>| State {
+            name: (!files.is_empty()).then_some(0),
+            aside: vec![None; self.kinds.len()],
+            last: u8::from(!files.is_empty()),
+            files,
+            guard: None,
+            processes: self
+                .kinds
+                .iter()
+                .map(|kind| Process {
+                    kind: *kind,
+                    alive: true,
+                    step: Step::Idle,
+                    attempts: self.attempts,
+                    file: None,
+                    child: Child::None,
+                })
+                .collect(),
+            foreign: Foreign::Idle,
+            foreign_attempts: self.foreign,
+            numbers_shrank: false,
+            taken_over: false,
+            put_back: false,
+            recovered: false,
+        };
+        vec![state(Vec::new()), state(vec![dead])]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        for (by, process) in state.processes.iter().enumerate() {
+            if process.has_child() {
+                actions.extend([Action::ChildStep(by), Action::ChildCrash(by)]);
+            }
+            if process.kind == Kind::Lease
+                && process.file.is_some_and(|id| !state.files[id].expired)
+            {
+                actions.push(Action::Expire(by));
+            }
+            if !process.alive || process.step == Step::Done {
+                continue;
+            }
+            actions.extend([Action::Step(by), Action::Crash(by)]);
+            if process.step == Step::Holding {
+                let over = process.kind == Kind::Lease || process.child == Child::Gone;
+                if over {
+                    actions.push(Action::Release(by));
+                }
+                if process.kind == Kind::Lease {
+                    actions.push(Action::Renew(by));
+                }
+            }
+        }
+        actions.extend([Action::ForeignStep, Action::ForeignCrash]);
+    }
+
+    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+        let mut state = last.clone();
+        match action {
+            Action::Step(by) => self.step(&mut state, by)?,
+            Action::ChildStep(of) => self.child_step(&mut state, of)?,
+            Action::ChildCrash(of) => state.processes[of].child = Child::Gone,
+            Action::Crash(by) => {
+                // The kernel gives the guard back.
+                if state.guard == Some(by) {
+                    state.guard = None;
+                }
+                state.processes[by].alive = false;
+            }
+            Action::Expire(of) => {
+                let id = state.processes[of].file?;
+                state.files[id].expired = true;
+            }
+            Action::Renew(by) | Action::Release(by) => {
+                if self.flaw != Flaw::NoGuard {
+                    if state.guard.is_some() {
+                        return None;
+                    }
+                    state.guard = Some(by);
+                }
+                state.processes[by].step = match action {
+                    Action::Renew(_) => Step::Renewing,
+                    _ => Step::Releasing,
+                };
+            }
+            Action::ForeignStep => Self::foreign_step(&mut state)?,
+            Action::ForeignCrash if state.foreign == Foreign::Holding => {
+                state.foreign = Foreign::Crashed;
+            }
+            Action::ForeignCrash => return None,
+        }
+        Some(state)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always("one holder", |_: &Self, state: &State| state.holders() <= 1),
+            Property::always("numbers grow", |_: &Self, state: &State| {
+                !state.numbers_shrank
+            }),
+            Property::always("no dead end", |model: &Self, state: &State| {
+                let mut actions = Vec::new();
+                model.actions(state, &mut actions);
+                let quiet = actions
+                    .into_iter()
+                    .all(|action| model.next_state(state, action).is_none());
+                !quiet || state.can_be_taken()
+            }),
+            Property::sometimes("a takeover", |_: &Self, state: &State| state.taken_over),
+            Property::sometimes("a takeover undone", |_: &Self, state: &State| {
+                state.put_back
+            }),
+            Property::sometimes("a dead taker recovered from", |_: &Self, state: &State| {
+                state.recovered
+            }),
+        ]
+    }
+}
+
+const BROKEN: [&str; 3] = ["one holder", "numbers grow", "no dead end"];
+
+/// Visits all states; how many there are.
+fn holds(kinds: &[Kind], attempts: u8, foreign: u8) -> usize {
+    let model = Protocol {
+        kinds: kinds.to_vec(),
+        attempts,
+        foreign,
+        flaw: Flaw::None,
+    };
+    let checker = model.checker().threads(2).spawn_bfs().join();
+    checker.assert_properties();
+    println!("{kinds:?}: {} states", checker.unique_state_count());
+    checker.unique_state_count()
+}
+
+/// Whether a variant breaks what is promised, within its first states.
+fn breaks(flaw: Flaw, kinds: &[Kind], foreign: u8) -> bool {
+    let model = Protocol {
+        kinds: kinds.to_vec(),
+        attempts: 1,
+        foreign,
+        flaw,
+    };
+    let checker = model
+        .checker()
+        .threads(2)
+        .finish_when(HasDiscoveries::AnyFailures)
+        .spawn_dfs()
+        .join();
+    let found = checker.discoveries();
+    BROKEN.iter().any(|property| found.contains_key(property))
+}
+
+use Kind::{Lease, Run};
+
+#[test]
+fn two_processes_and_a_foreign_tool_never_hold_together_and_never_lock_everybody_out() {
+    let states = [
+        holds(&[Run, Run], 1, 1),
+        holds(&[Run, Lease], 1, 1),
+        holds(&[Lease, Lease], 1, 1),
+    ];
+    assert!(states.iter().sum::<usize>() > 10_000, "{states:?}");
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn three_processes_and_a_foreign_tool_never_hold_together_and_never_lock_everybody_out() {
+    holds(&[Run, Run], 2, 2);
+    holds(&[Run, Lease], 2, 2);
+    holds(&[Run, Run, Lease], 1, 1);
+    holds(&[Run, Run, Run], 1, 1);
+}
+
+#[test]
+fn the_model_notices_what_is_left_out() {
+    let cases: [(Flaw, &[Kind], u8); 7] = [
+        (Flaw::UnlinkAndLink, &[Run, Run], 1),
+        (Flaw::NoRecovery, &[Run, Run], 1),
+        (Flaw::NoSecondJudgement, &[Run, Run, Run], 0),
+        (Flaw::NoGuard, &[Run, Lease], 1),
+        (Flaw::NoPathCheck, &[Run, Run], 0),
+        (Flaw::NoVerification, &[Run, Run], 0),
+        (Flaw::BlindRelease, &[Run, Lease], 1),
+    ];
+    for (flaw, kinds, foreign) in cases {
+        assert!(breaks(flaw, kinds, foreign), "{flaw:?} is not noticed");
+    }
+}
