@@ -324,9 +324,19 @@ fn sweep_directory(
     observatory: &Observatory,
     errors: &mut Vec<Error>,
 ) -> Result<()> {
-    for file in directory.names().context("read directory", path)? {
+    let names = directory.names().context("read directory", path)?;
+    let is_temporary = |file: &OsString| file.to_str().is_some_and(is_temporary);
+    let awaited = if names.iter().any(is_temporary) {
+        awaited(directory, path, &names, observatory)
+    } else {
+        Vec::new()
+    };
+    for file in names {
         let below = path.join(&file);
-        let swept = if file.to_str().is_some_and(is_temporary) {
+        let swept = if is_temporary(&file) {
+            if awaited.iter().any(|awaited| file == **awaited) {
+                continue;
+            }
             sweep_temporary(directory, &file, &below, observatory)
         } else if let Some(Entry::Section(name)) = entry(section, &file) {
             open_section(directory, &file, &below).and_then(|opened| match opened {
@@ -343,8 +353,42 @@ fn sweep_directory(
     Ok(())
 }
 
-/// Only a record that is dead goes, or a broken one: what a takeover put aside for a living program
-/// is that program's.
+/// The temporary names that may have to go back: those of takers who died before they were done,
+/// and whose records still stand where they took over.
+fn awaited(
+    directory: &Directory,
+    path: &Path,
+    names: &[OsString],
+    observatory: &Observatory,
+) -> Vec<String> {
+    let swap_of = |file: &OsString| {
+        let below = path.join(file);
+        let place = Place {
+            directory,
+            file,
+            path: &below,
+            format: Format::Native,
+        };
+        let Ok(standing @ Standing::File(_)) = place.read() else {
+            return None;
+        };
+        let about = About {
+            name: "",
+            path: &below,
+            store: path,
+            max_age: DEFAULT_MAX_AGE,
+        };
+        let status = observatory.status(&about, &standing, &mut Presences::default());
+        let is_done = matches!(status.verdict.state, State::Held | State::Overdue);
+        let swap = status.record.and_then(|record| record.swap)?;
+        (!is_done).then_some(swap.name)
+    };
+    names.iter().filter_map(swap_of).collect()
+}
+
+/// Under the guard nobody is about to give it a place, and nobody died before he could: a record of
+/// ours is none any more, whether its holder lives or not. What a takeover put aside for another
+/// program, which lives, is that program's.
 fn sweep_temporary(
     directory: &Directory,
     file: &OsStr,
@@ -369,9 +413,8 @@ fn sweep_temporary(
         max_age: DEFAULT_MAX_AGE,
     };
     let status = observatory.status(&about, &standing, &mut Presences::default());
-    // Under the guard nobody is about to complete a broken one.
     let is_left = match &found.content {
-        Content::Record(record) if record.is_ours() => status.is_takeable(),
+        Content::Record(record) if record.is_ours() => true,
         // What a dead taker took out, and nobody is there to whom it would have to go back.
         Content::Record(_) => status.verdict.reason == Reason::Dead,
         Content::Corrupt => status.verdict.proof != Proof::KernelLock,

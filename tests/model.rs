@@ -6,6 +6,8 @@
     clippy::expect_used,
     clippy::indexing_slicing,
     clippy::panic,
+    clippy::print_stdout,
+    clippy::too_many_lines,
     clippy::unwrap_used
 )]
 

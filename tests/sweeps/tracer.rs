@@ -73,6 +73,7 @@ pub fn trace(mut command: Command, deed: Deed) -> Ended {
         .stderr(err.try_clone().unwrap());
     // SAFETY: one system call.
     unsafe { command.pre_exec(|| ptrace::traceme().map_err(Into::into)) };
+    #[allow(clippy::zombie_processes, reason = "waited for with the tracees")]
     let mut child = command.spawn().unwrap();
     let root = Pid::from_raw(child.id().cast_signed());
     let mut ended = Ended::default();
