@@ -30,10 +30,12 @@
 //!
 //! Those who wait for a name are served in order of arrival.
 //!
-//! What is **not** promised: order among those who wait for a path; anything about programs that
-//! do not ask; that a verdict is still true when it is read. On filesystems that other machines reach too
-//! (NFS, FUSE) no lock is taken over. The library never prints, exits, reads arguments or
-//! environment, or installs a signal handler unless asked for [one](signal::use_sigalrm).
+//! What is promised, and how that is tested, is told in [`promises`]. What is **not** promised: order
+//! among those who wait for a path; anything about programs that do not ask; that a verdict is still
+//! true when it is read. On filesystems that other machines reach too (NFS, FUSE) no lock is taken
+//! over; next to programs that use the same files in their own ways their own races remain. The
+//! library never prints, exits, reads arguments or environment, or installs a signal handler unless
+//! asked for [one](signal::use_sigalrm).
 // A test that cannot go on says so by panicking.
 #![cfg_attr(
     test,
@@ -81,6 +83,9 @@ pub use status::{Shown, Status};
 pub use store::{Cleanup, Listing, Store};
 pub use verdict::{DEFAULT_MAX_AGE, Doubt, Proof, Reason, State, Verdict};
 pub use wait::Wait;
+
+#[doc = include_str!("promises.md")]
+pub mod promises {}
 
 /// Standard streams, for the command-line tool.
 #[cfg(feature = "cli")]

@@ -11,7 +11,7 @@ use std::time::SystemTime;
 
 use crate::error::{Context, Error, Result};
 use crate::format::{self, Format};
-use crate::record::{Content, Kind, Line, MAX_RECORD_BYTES, Record, SignOfLife, Swap};
+use crate::record::{Content, Kind, Line, MAX_RECORD_BYTES, Record, SignOfLife, Swap, digest};
 use crate::status::wall_clock;
 use crate::sys::directory::{
     Directory, FileFacts, Found, facts_of_file, move_out_of_the_way, try_lock_record,
@@ -238,13 +238,8 @@ impl Place<'_> {
     }
 
     /// Finishes or undoes the takeover of a taker who died in between. `dead` is his record, judged
-    /// dead; `is_dead` judges what he took out. `true` if anything was done, and then everything must
-    /// be judged again.
-    pub(crate) fn recover(
-        &self,
-        dead: &LockFile,
-        is_dead: impl FnOnce(&Standing) -> bool,
-    ) -> Result<bool> {
+    /// dead; `true` if anything was done, and then everything must be judged again.
+    pub(crate) fn recover(&self, dead: &LockFile) -> Result<bool> {
         let Content::Record(record) = &dead.content else {
             return Ok(false);
         };
@@ -262,16 +257,17 @@ impl Place<'_> {
         // The record itself, before the exchange or after it was undone: it is in no place yet.
         let same = (aside.id.inode, aside.size, nanoseconds(aside.modified))
             == (swap.inode, swap.size, swap.modified_ns);
-        // A command that came on record after he had judged need not have changed the time of the
-        // file, which many kernels count in steps of 4 ms (Linux before 6.13).
-        let still_dead = || {
+        let as_judged = || {
             let temporary = Place {
                 file: temporary,
                 ..*self
             };
-            temporary.read().map(|standing| is_dead(&standing))
+            temporary.read().map(|standing| match standing {
+                Standing::File(found) => digest(&found.bytes) == swap.digest,
+                Standing::Nothing | Standing::NoFile(_) => false,
+            })
         };
-        let finished = aside.id == dead.facts.id || (same && still_dead()?);
+        let finished = aside.id == dead.facts.id || (same && as_judged()?);
         if !finished {
             // What was taken out is not what was judged: it goes back, the dead record comes out.
             self.directory
@@ -511,6 +507,7 @@ impl LockFile {
             inode: self.facts.id.inode,
             size: self.facts.size,
             modified_ns: nanoseconds(self.facts.modified),
+            digest: digest(&self.bytes),
         }
     }
 }

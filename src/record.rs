@@ -62,6 +62,16 @@ pub(crate) struct Swap {
     pub(crate) size: u64,
     /// Nanoseconds since 1970.
     pub(crate) modified_ns: u64,
+    /// Of its bytes as they were judged. Its time alone would not tell that a command has put itself
+    /// on record since: many kernels count it in steps of 4 ms (Linux before 6.13).
+    pub(crate) digest: u64,
+}
+
+/// FNV-1a, which is the same in every version of this program.
+pub(crate) fn digest(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |digest, byte| {
+        (digest ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 /// What the command line of a record says.

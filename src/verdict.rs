@@ -346,9 +346,10 @@ fn life(record: &Record, modified: DateTime<Utc>, here: &Here, probe: &mut dyn P
         .iter()
         .find(|(_, finding)| matches!(finding, Finding::Unknown(_)));
 
+    // Whatever the boot: a filesystem that shares its locks belongs to one kernel at a time, and a
+    // lock that another one kept went with it.
     let kernel_lock_counts = record.kernel_lock
         && record.job.is_none()
-        && same_boot
         && here.shares_kernel_locks
         && (origin.store_device, origin.store_inode) == (here.store_device, here.store_inode);
     let kernel_lock = if kernel_lock_counts {

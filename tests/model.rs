@@ -21,8 +21,8 @@ enum Flaw {
     UnlinkAndLink,
     /// What a dead taker has taken out is not given back.
     NoRecovery,
-    /// What a dead taker has taken out is not judged again.
-    NoSecondJudgement,
+    /// What a dead taker has taken out is known by its file alone, not by what it says.
+    NoDigest,
     /// Nobody keeps the guard.
     NoGuard,
     /// The child executes its command without a look at the path.
@@ -58,7 +58,8 @@ struct File {
     /// The command of a run is on record; a lease is confirmed.
     command: bool,
     /// Whose temporary name it came in by, and what it was to replace.
-    swap: Option<(usize, FileId)>,
+    /// Of what was judged, also what it said: its own two flags.
+    swap: Option<(usize, FileId, (bool, bool))>,
     expired: bool,
 }
 
@@ -202,8 +203,9 @@ impl State {
     }
 
     /// A new file by a process; its number is one that nobody has had.
-    fn create(&mut self, by: usize, kind: Kind, swap: Option<(usize, FileId)>) -> FileId {
-        let replaced = swap.map_or(0, |(_, judged)| self.files[judged].number);
+    fn create(&mut self, by: usize, kind: Kind, judged: Option<(FileId, &File)>) -> FileId {
+        let swap = judged.map(|(judged, read)| (by, judged, (read.command, read.expired)));
+        let replaced = judged.map_or(0, |(_, read)| read.number);
         let number = self.last.max(replaced) + 1;
         self.last = number;
         let greatest = self.files.iter().map(|file| file.number).max();
@@ -243,7 +245,7 @@ impl State {
                 return false;
             }
             match state.files[found].swap {
-                Some((slot, judged)) if state.aside[slot].is_some() => {
+                Some((slot, judged, _)) if state.aside[slot].is_some() => {
                     let aside = state.aside[slot].take();
                     if aside != Some(judged) && aside != Some(found) {
                         state.name = aside;
@@ -285,7 +287,7 @@ impl Protocol {
                 Some(found) => {
                     let left_aside = state.files[found]
                         .swap
-                        .is_some_and(|(slot, _)| state.aside[slot].is_some());
+                        .is_some_and(|(slot, ..)| state.aside[slot].is_some());
                     let next = if left_aside && self.flaw != Flaw::NoRecovery {
                         Step::Recovering(found)
                     } else if self.flaw == Flaw::UnlinkAndLink {
@@ -309,10 +311,12 @@ impl Protocol {
                 go(state, Step::Publishing);
             }
             Step::Recovering(dead) => {
-                let (slot, judged) = state.files[dead].swap?;
-                // What he had judged dead, and what still is.
-                let finished = state.aside[slot] == Some(judged)
-                    && (self.flaw == Flaw::NoSecondJudgement || state.is_dead(judged));
+                let (slot, judged, said) = state.files[dead].swap?;
+                // What he had judged, as it was.
+                let file = &state.files[judged];
+                let as_judged = (file.command, file.expired) == said;
+                let finished =
+                    state.aside[slot] == Some(judged) && (self.flaw == Flaw::NoDigest || as_judged);
                 if finished || state.aside[slot] == Some(dead) {
                     go(state, Step::RecoveringAside(dead));
                 } else {
@@ -322,12 +326,12 @@ impl Protocol {
                 }
             }
             Step::RecoveringAside(dead) => {
-                let (slot, _) = state.files[dead].swap?;
+                let (slot, ..) = state.files[dead].swap?;
                 state.aside[slot] = None;
                 go(state, Step::Looking);
             }
             Step::Making(judged, read) => {
-                let id = state.create(by, process.kind, Some((by, judged)));
+                let id = state.create(by, process.kind, Some((judged, &read)));
                 state.aside[by] = Some(id);
                 go(state, Step::Exchanging(id, judged, read));
             }
@@ -648,7 +652,7 @@ fn the_model_notices_what_is_left_out() {
     let cases: [(Flaw, &[Kind], u8); 7] = [
         (Flaw::UnlinkAndLink, &[Run, Run], 1),
         (Flaw::NoRecovery, &[Run, Run], 1),
-        (Flaw::NoSecondJudgement, &[Run, Run, Run], 0),
+        (Flaw::NoDigest, &[Run, Run, Run], 0),
         (Flaw::NoGuard, &[Run, Lease], 1),
         (Flaw::NoPathCheck, &[Run, Run], 0),
         (Flaw::NoVerification, &[Run, Run], 0),

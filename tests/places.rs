@@ -479,3 +479,108 @@ fn the_same_store_by_its_overlay_and_by_its_lower_directory_frees_nothing() {
         "{said}"
     );
 }
+
+#[test]
+#[ignore = "needs root: mounts"]
+fn through_two_fuse_mounts_of_one_directory_there_are_no_two_holders() {
+    let place = Place::new();
+    // The kernel locks of one are not seen in the other: only what the record says is.
+    let script = "mkdir -p behind one two; bindfs behind one; bindfs behind two
+        onehold --dir one run x -- sh -c 'echo > held; until test -e open; do sleep 0.01; done' &
+        until test -e held; do sleep 0.01; done
+        onehold --dir two run x -- echo never >/dev/null 2>&1 || echo $?
+        onehold --dir two check --json x || true
+        touch open; wait
+        onehold --dir two run x -- echo mine
+        sleep 1000 >/dev/null 2>&1 & pid=$!
+        onehold --dir one acquire y --pid $pid >/dev/null 2>&1
+        kill -KILL $pid; wait $pid || true
+        onehold --dir two run y -- echo never 2>&1 || echo $?
+        umount one two";
+    let said = place.says("unshare --mount --propagation private", script);
+    assert!(said.starts_with("6\n{"), "{said}");
+    assert!(said.contains("\"state\":\"held\""), "{said}");
+    assert!(said.contains("mine\n"), "{said}");
+    assert!(said.contains(" break y`\n6\n"), "{said}");
+    assert!(!said.contains("never\n"), "{said}");
+}
+
+/// A filesystem of its own that is cut off from its disk without writing anything back, and then
+/// mounted again, as after a power failure.
+fn after_power_loss(before: &str, after: &str) -> String {
+    let place = Place::new();
+    // EXT4_IOC_SHUTDOWN with EXT4_GOING_FLAGS_NOLOGFLUSH (fs/ext4/ext4.h).
+    let shutdown = "python3 -c 'import fcntl, os, struct; \
+        fcntl.ioctl(os.open(\"store\", os.O_RDONLY), 0x8004587D, struct.pack(\"I\", 2))'";
+    let script = format!(
+        "mkdir store; truncate -s 32M disk; mkfs.ext4 -q disk; mount -o loop disk store
+        {before}
+        {shutdown}
+        umount store; mount -o loop disk store
+        {after}
+        umount store"
+    );
+    place.says("unshare --mount --propagation private", &script)
+}
+
+#[test]
+#[ignore = "needs root: mounts"]
+fn a_lease_survives_power_loss_and_other_holds_are_whole_or_gone() {
+    let said = after_power_loss(
+        "onehold acquire lease --ttl 1h -m why >number 2>/dev/null
+        onehold acquire section/lease --ttl 1h >/dev/null 2>&1
+        onehold acquire job --pid $$ >/dev/null 2>&1
+        onehold run -q early -- true",
+        "onehold check --json lease || true; cat number
+        onehold check -q section/lease || echo $?
+        onehold check --json job || true
+        onehold run -w 15s after -- echo mine
+        onehold acquire lease2 --ttl 1h 2>/dev/null",
+    );
+    let number = said.lines().nth(1).unwrap().trim().to_owned();
+    assert!(said.contains("\"reason\":\"lease\""), "{said}");
+    assert!(said.contains(&format!("\"hold\":{number},")), "{said}");
+    assert!(said.contains("\n6\n"), "{said}");
+    // Its process lives still, and it says so; or its file never came to be.
+    let job = said
+        .lines()
+        .find(|line| line.contains("\"name\":\"job\""))
+        .unwrap();
+    let whole = job.contains("\"reason\":\"alive\"");
+    let gone =
+        job.contains("\"reason\":\"no-file\"") || job.contains("\"reason\":\"in-the-making\"");
+    assert!(whole || gone, "{job}");
+    assert!(said.contains("\nmine\n"), "{said}");
+    let last: u64 = said.lines().last().unwrap().parse().unwrap();
+    assert!(
+        last > number.parse().unwrap(),
+        "numbers grow across the loss"
+    );
+}
+
+#[test]
+#[ignore = "needs root: pid namespaces"]
+fn a_contender_in_another_pid_namespace_does_not_get_what_is_held_outside() {
+    let place = Place::new();
+    let said = place.says(
+        "env",
+        "onehold run x -- sh -c 'echo > held; until test -e open; do sleep 0.01; done' &
+        until test -e held; do sleep 0.01; done
+        unshare --pid --fork --mount-proc onehold run x -- echo never >/dev/null 2>&1 || echo $?
+        unshare --pid --fork --mount-proc onehold run -w 1m x -- echo waited &
+        sleep 0.2; touch open; wait",
+    );
+    assert!(said.starts_with("6\nwaited\n"), "{said}");
+}
+
+#[test]
+#[ignore = "needs root: mounts"]
+fn a_store_that_vanishes_under_a_hold_is_noticed_and_one_in_use_cannot_become_read_only() {
+    // While a record is open for writing the kernel refuses (mount(2), EBUSY).
+    let script =
+        "onehold run x -- sh -c 'mount -o remount,ro store 2>/dev/null || exit 3' || echo $?
+        onehold run x -- sh -c 'rm -rf store/*; exec sleep 20' || echo $?
+        onehold run x -- echo mine";
+    let said = on_tmpfs("size=1m", script);
+    assert!(said.starts_with("3\n8\nmine\n"), "{said}");
+}

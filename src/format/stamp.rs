@@ -75,7 +75,11 @@ pub(super) fn write(record: &Record) -> String {
     if let Some(swap) = &record.swap {
         let name = encode(&swap.name);
         let (inode, size, modified) = (swap.inode, swap.size, swap.modified_ns);
-        words.add("swap", format_args!("{name}:{inode}:{size}:{modified}"));
+        let digest = swap.digest;
+        words.add(
+            "swap",
+            format_args!("{name}:{inode}:{size}:{modified}:{digest}"),
+        );
     }
     words.add_some("cmd", command(&record.command));
     let mut text = words.0;
@@ -318,6 +322,7 @@ impl Found<'_> {
             inode: parts.next()?.parse().ok()?,
             size: parts.next()?.parse().ok()?,
             modified_ns: parts.next()?.parse().ok()?,
+            digest: parts.next()?.parse().ok()?,
         })
     }
 

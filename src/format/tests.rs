@@ -297,6 +297,7 @@ fn ours(format: Format) -> Record {
         inode: u64::MAX,
         size: 1,
         modified_ns: 2,
+        digest: u64::MAX,
     });
     record
 }

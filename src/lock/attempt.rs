@@ -361,11 +361,7 @@ impl Lock {
             let status = observatory.status(&about, &standing, &mut Presences::default());
             if let Standing::File(found) = &standing {
                 let dead = matches!(status.verdict.state, State::Zombie | State::Free);
-                let is_dead = |taken_out: &Standing| {
-                    let status = observatory.status(&about, taken_out, &mut Presences::default());
-                    !matches!(status.verdict.state, State::Held | State::Overdue)
-                };
-                if dead && observatory.settles() && place.recover(found, is_dead)? {
+                if dead && observatory.settles() && place.recover(found)? {
                     continue;
                 }
             }

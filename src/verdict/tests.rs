@@ -266,6 +266,7 @@ fn another_boot_is_death_only_where_it_cannot_be_anything_else() {
     use Proof::OtherBoot;
     use State::{Held, Zombie};
     let from = |id: BootId| changed(run(), |record| origin(record).boot = Some(id));
+    let detached = |id: BootId| changed(job(), |record| origin(record).boot = Some(id));
     let unknown = || changed(run(), |record| origin(record).boot = None);
     let unproven = |doubt| Reason::Unproven(doubt);
     let shared = || changed(here(), |here| here.shares_kernel_locks = false);
@@ -283,15 +284,18 @@ fn another_boot_is_death_only_where_it_cannot_be_anything_else() {
     let rows: Vec<(&str, Record, Here, State, Reason, Proof)> = vec![
         ("rebooted, the pids are others'", from(boot("before")), here(), Zombie, Reason::Rebooted, OtherBoot),
         ("rebooted, another host name since", stranger(from(boot("before"))), here(), Zombie, Reason::Rebooted, OtherBoot),
-        ("theirs masked", from(masked("before")), here(), Held, unproven(Doubt::UnknownBoot), Proof::None),
-        ("ours masked", from(boot("before")), in_container(), Held, unproven(Doubt::UnknownBoot), Proof::None),
+        // A local filesystem is one kernel's, so that its locks tell, whatever the boot is called.
+        ("theirs masked", from(masked("before")), here(), Held, Reason::Alive, Proof::KernelLock),
+        ("ours masked", from(boot("before")), in_container(), Held, Reason::Alive, Proof::KernelLock),
         ("the same masked id is the same boot", from(masked("this")), in_container(), Held, Reason::Alive, Proof::KernelLock),
-        ("theirs unknown", unknown(), here(), Held, unproven(Doubt::UnknownBoot), Proof::None),
-        ("ours unknown", run(), blind(), Held, unproven(Doubt::UnknownBoot), Proof::None),
+        ("theirs unknown", unknown(), here(), Held, Reason::Alive, Proof::KernelLock),
+        ("ours unknown", run(), blind(), Held, Reason::Alive, Proof::KernelLock),
+        ("theirs masked, a process alone", detached(masked("before")), here(), Held, unproven(Doubt::UnknownBoot), Proof::None),
+        ("ours unknown, a process alone", job(), blind(), Held, unproven(Doubt::UnknownBoot), Proof::None),
         ("a filesystem that other machines reach", from(boot("before")), shared(), Held, unproven(Doubt::OtherHost), Proof::None),
         ("another host, on such a filesystem", stranger(from(boot("theirs"))), shared(), Held, unproven(Doubt::OtherHost), Proof::None),
         ("the same boot on such a filesystem: pids count, kernel locks do not", run(), shared(), Held, Reason::Alive, Proof::SameProcess),
-        ("theirs masked, and long ago", aged(25)(from(masked("before"))), here(), Zombie, Reason::Aged(Doubt::UnknownBoot), Proof::Clock),
+        ("theirs masked, and long ago", aged(25)(detached(masked("before"))), here(), Zombie, Reason::Aged(Doubt::UnknownBoot), Proof::Clock),
     ];
     for (what, record, here, state, reason, proof) in rows {
         expect(
@@ -301,6 +305,12 @@ fn another_boot_is_death_only_where_it_cannot_be_anything_else() {
             reason,
             proof,
         );
+    }
+    for record in [unknown(), from(masked("before"))] {
+        let close = changed(record.clone(), |record| record.close = true);
+        let verdict = |record: Record| verdict_of(record, &here(), &World::empty());
+        assert_eq!(verdict(record).proof, Proof::KernelLockGone);
+        assert_eq!(verdict(close).reason, unproven(Doubt::UnknownBoot));
     }
 }
 
@@ -496,7 +506,7 @@ fn age_counts_from_the_last_sign_of_life_and_by_the_holders_word() {
 #[test]
 fn a_time_in_the_future_is_not_an_age() {
     let from = |delta: TimeDelta| {
-        changed(run(), |record| {
+        changed(job(), |record| {
             record.acquired_at = now() + delta;
             origin(record).boot = None;
         })

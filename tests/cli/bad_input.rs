@@ -469,6 +469,13 @@ fn revived(record: &str, pid: u32) -> String {
     text
 }
 
+/// FNV-1a of what was judged.
+fn digest(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |digest, byte| {
+        (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
 fn modified(file: &fs::Metadata) -> String {
     use std::os::unix::fs::MetadataExt;
     (file.mtime() * 1_000_000_000 + file.mtime_nsec()).to_string()
@@ -489,8 +496,9 @@ fn a_taker_who_died_after_the_exchange_is_recovered_from() {
         text.replacen(
             "  \"origin\"",
             &format!(
-                "  \"swap\": {{\"name\": \".onehold.00000000000000aa\", \"inode\": {inode}, \"size\": {}, \"modified_ns\": {modified}}},\n  \"origin\"",
-                judged.len()
+                "  \"swap\": {{\"name\": \".onehold.00000000000000aa\", \"inode\": {inode}, \"size\": {}, \"modified_ns\": {modified}, \"digest\": {}}},\n  \"origin\"",
+                judged.len(),
+                digest(text)
             ),
             1,
         )

@@ -321,3 +321,77 @@ fn a_run_with_a_ttl_renews_itself() {
     wrapper.signal("TERM");
     assert_eq!(wrapper.exit_code(), Some(143));
 }
+
+#[test]
+fn a_command_inherits_what_any_command_does_and_the_lock_and_nothing_else() {
+    let env = Env::new();
+    let script = "cd /proc/self/fd && for fd in *; do test -e $fd && echo $fd; done";
+    let descriptors = |command: &mut assert_cmd::Command| -> Vec<u32> {
+        let out = command.output().unwrap();
+        let text = String::from_utf8(out.stdout).unwrap();
+        text.lines().map(|fd| fd.parse().unwrap()).collect()
+    };
+    let with_onehold = |options: &[&str]| {
+        let mut words = vec!["run"];
+        words.extend(options);
+        words.extend(["x", "--", "sh", "-c", script]);
+        descriptors(&mut env.onehold(words))
+    };
+    let mut plain = assert_cmd::Command::new("sh");
+    let before = descriptors(plain.args(["-c", script]));
+    for options in [&[][..], &["--exec"], &["-w", "1s"], &["--on-lost", "warn"]] {
+        let mut found = with_onehold(options);
+        found.retain(|fd| !before.contains(fd));
+        assert!(
+            matches!(found.as_slice(), [lock] if *lock >= 100),
+            "{options:?}: {found:?} beside {before:?}"
+        );
+    }
+    let mut closed = with_onehold(&["--close"]);
+    closed.sort_unstable();
+    let mut before = before;
+    before.sort_unstable();
+    assert_eq!(closed, before);
+}
+
+#[test]
+fn a_wrapper_leaves_no_zombie_and_has_one_thread() {
+    let env = Env::new();
+    let script = "cat /proc/$PPID/status; ps -o stat= --ppid $PPID";
+    let out = env
+        .onehold(["run", "x", "--", "sh", "-c", script])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(out.stdout).unwrap();
+    assert!(text.contains("\nThreads:\t1\n"), "{text}");
+    assert!(!text.lines().any(|line| line.starts_with('Z')), "{text}");
+}
+
+#[test]
+fn a_wait_that_is_cancelled_leaves_the_terminal_as_it_was() {
+    let env = Env::new();
+    env.onehold(["acquire", "x", "--ttl", "1h"])
+        .assert()
+        .success();
+    let script = format!(
+        "stty -a > before; {0} run -w 200ms x -- true; timeout -s INT 0.2 {0} run -w 1h x -- true; stty -a > after",
+        crate::env::program().display()
+    );
+    let status = std::process::Command::new("script")
+        .args(["-qec", &script, "/dev/null"])
+        .env("ONEHOLD_DIR", env.store())
+        .env("HOME", env.root.path())
+        .current_dir(env.root.path())
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::piped())
+        .output()
+        .unwrap();
+    let read = |name: &str| std::fs::read_to_string(env.path(name)).unwrap();
+    assert_eq!(read("before"), read("after"), "{status:?}");
+    let seen = String::from_utf8_lossy(&status.stdout);
+    // Whoever hides the cursor shows it again.
+    assert_eq!(
+        seen.matches("\x1b[?25l").count(),
+        seen.matches("\x1b[?25h").count()
+    );
+}

@@ -182,9 +182,11 @@ impl Room {
             }
             return Err(format!("{} is not as it was", path.display()));
         }
-        let (code, _) = self.onehold(&["cleanup"]);
-        if code != 0 {
-            return Err(format!("cleanup: {code}"));
+        for words in [&["cleanup"][..], &[global, &["cleanup"]].concat()] {
+            let (code, _) = self.onehold(words);
+            if code != 0 {
+                return Err(format!("{words:?}: {code}"));
+            }
         }
         self.nothing_is_left(global)?;
         let number = self.done(&["acquire", "after", "--ttl", "1h"]);
