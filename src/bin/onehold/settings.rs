@@ -568,4 +568,27 @@ mod tests {
         );
         assert_eq!(both.ttl.unwrap().0, Duration::from_secs(7));
     }
+
+    proptest::proptest! {
+        #[test]
+        fn no_configuration_panics_and_a_complaint_always_names_a_line(
+            text in "(\\[(defaults|profiles\\.[a-z]{1,3})\\]\n)?([a-z-]{1,12} = [\"'\\[{}0-9a-z.$~ ]{0,20}\n){0,6}",
+        ) {
+            if let Err(error) = parse(&text, Path::new("config.toml")) {
+                let said = error.to_string();
+                proptest::prop_assert!(said.starts_with("cannot use `config.toml`: line "), "{}", said);
+            }
+        }
+
+        #[test]
+        fn no_duration_panics_and_what_is_shown_is_read_as_it_was(
+            text in ".{0,20}",
+            milliseconds in 1..10_000_000_000_u64,
+        ) {
+            let _ = duration(&text);
+            let span = Duration::from_millis(milliseconds);
+            let shown = humantime::format_duration(span).to_string();
+            proptest::prop_assert_eq!(duration(&shown), Ok(span));
+        }
+    }
 }
