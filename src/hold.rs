@@ -21,7 +21,9 @@ use crate::record::{Job, Kind, Line, Record};
 use crate::status::Status;
 use crate::sys::directory::{Directory, facts_of_file, leads_to, unlock_record};
 use crate::sys::process;
+use crate::sys::signal::SignalMask;
 use crate::sys::spawn::{HOLD_LOST, NOT_RECORDED, exec_keeping, record_before_exec};
+use crate::sys::start::{Program, Started};
 use crate::sys::wait::{Watch, pause};
 
 /// A wrapper tells this often that it lives, so that a hold of days is not called overdue.
@@ -116,6 +118,20 @@ impl Possession {
         renew_times(&self.file, &self.record, &life).context("write to", &self.place.path)?;
         self.record.sign_of_life = Some(life);
         self.write_line(Line::SignOfLife)
+    }
+
+    /// A command runs under it.
+    fn started(&mut self, pid: u32) {
+        self.ticket = None;
+        if let Some(pid) = Pid::new(pid) {
+            self.record.command_process = Some(ProcessId {
+                pid,
+                start: process::start_ticks(pid),
+            });
+            // The pid alone is there already; its start makes it certain.
+            let written = self.write_line(Line::Command);
+            crate::events::warn(&mut self.warnings, written);
+        }
     }
 
     fn ensure_in_place(&self) -> Result<()> {
@@ -347,26 +363,25 @@ impl Hold {
         .context("prepare a command for", path)?;
         let child = command
             .spawn()
-            .map_err(|source| match source.raw_os_error() {
-                Some(HOLD_LOST) => Error::LostEarly { path: path.clone() },
-                Some(NOT_RECORDED) => Error::Io {
-                    operation: "write the command's pid to",
-                    path: path.clone(),
-                    source: io::Error::other("it was not executed"),
-                },
-                _ => Error::Spawn { program, source },
-            })?;
-        possession.ticket = None;
-        if let Some(pid) = Pid::new(child.id()) {
-            possession.record.command_process = Some(ProcessId {
-                pid,
-                start: process::start_ticks(pid),
-            });
-            // The pid alone is there already; its start makes it certain.
-            let written = possession.write_line(Line::Command);
-            crate::events::warn(&mut possession.warnings, written);
-        }
+            .map_err(|source| spawn_error(source, path, &program))?;
+        possession.started(child.id());
         Ok(child)
+    }
+
+    /// Starts a command like [`spawn`](Self::spawn) does, without a copy of this process, and with
+    /// the signals of `mask` blocked.
+    ///
+    /// # Errors
+    /// As for [`spawn`](Self::spawn).
+    pub fn start(&mut self, program: &Program, mask: &SignalMask) -> Result<Started> {
+        let possession = &mut self.possession;
+        let path = &possession.place.path;
+        let slot = format::command_slot(possession.record.format, possession.size);
+        let started = program
+            .start(&possession.file, path, slot, !possession.record.close, mask)
+            .map_err(|source| spawn_error(source, path, program.name()))?;
+        possession.started(started.id());
+        Ok(started)
     }
 
     /// Becomes a command, which keeps the kernel lock until it ends. Returns only on failure, and
@@ -397,6 +412,24 @@ impl Hold {
             ("ONEHOLD_FILE", self.path().to_string_lossy().into_owned()),
             ("ONEHOLD_HOLDS", holds),
         ]
+    }
+}
+
+/// Why a command was not started: only an errno comes out of a child.
+fn spawn_error(source: io::Error, path: &Path, program: &str) -> Error {
+    match source.raw_os_error() {
+        Some(HOLD_LOST) => Error::LostEarly {
+            path: path.to_owned(),
+        },
+        Some(NOT_RECORDED) => Error::Io {
+            operation: "write the command's pid to",
+            path: path.to_owned(),
+            source: io::Error::other("it was not executed"),
+        },
+        _ => Error::Spawn {
+            program: program.to_owned(),
+            source,
+        },
     }
 }
 

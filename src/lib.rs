@@ -81,11 +81,18 @@ pub use queue::Waiter;
 pub use record::{Content, Job, Kind, Record, SignOfLife};
 pub use status::{Shown, Status};
 pub use store::{Cleanup, Listing, Store};
+pub use sys::start::{Program, Started};
 pub use verdict::{DEFAULT_MAX_AGE, Doubt, Proof, Reason, State, Verdict};
 pub use wait::Wait;
 
 #[doc = include_str!("promises.md")]
 pub mod promises {}
+
+/// Memory, for the command-line tool.
+#[cfg(feature = "cli")]
+pub mod memory {
+    pub use crate::sys::arena::Arena;
+}
 
 /// Standard streams, for the command-line tool.
 #[cfg(feature = "cli")]
@@ -97,7 +104,7 @@ pub mod stdio {
 /// library itself installs no handler and takes no signal.
 pub mod signal {
     pub use crate::sys::signal::{
-        Received, SignalQueue, end_by, send, use_sigalrm, without_signals,
+        Received, SignalMask, SignalQueue, end_by, send, use_sigalrm, without_signals,
     };
 }
 

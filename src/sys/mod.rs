@@ -9,6 +9,8 @@
 //!
 //! All `unsafe` code of the project is below this module.
 
+#[cfg(feature = "cli")]
+pub(crate) mod arena;
 #[cfg(target_os = "linux")]
 mod linux;
 #[cfg(target_os = "linux")]

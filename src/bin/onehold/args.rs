@@ -31,7 +31,7 @@ pub(crate) struct Cli {
 }
 
 /// Options of every verb.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Everywhere {
     /// The store: a directory of locks, made if need be [default: $ONEHOLD_DIR, else
     /// ~/.local/state/onehold]
@@ -160,7 +160,7 @@ pub(crate) struct Run {
 }
 
 /// Options of those who want a lock.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 pub(crate) struct Claim {
     /// How long to wait for it: `30` (seconds), `30s`, `5m`, `2h`, `1d` or `forever` [default: not
     /// at all]
@@ -235,7 +235,7 @@ pub(crate) struct Acquire {
 }
 
 /// Whose a hold is.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 pub(crate) struct Claimant {
     /// The number of the hold; only that one is meant
     #[arg(long, value_name = "N")]
@@ -337,7 +337,7 @@ pub(crate) fn wait_limit(text: &str) -> Result<WaitLimit, String> {
 }
 
 /// As records keep it, in milliseconds; none at all would be over before it began.
-fn time_to_live(text: &str) -> Result<Duration, String> {
+pub(crate) fn time_to_live(text: &str) -> Result<Duration, String> {
     match duration(text) {
         Ok(ttl) if ttl.as_millis() == 0 => Err("too short".to_owned()),
         parsed => parsed,

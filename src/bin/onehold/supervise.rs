@@ -1,12 +1,12 @@
 //! A command under a hold: signals once each, the hold watched, its end told truthfully.
 
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, ExitStatus};
+use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use onehold::signal::{self, Received, SignalQueue};
-use onehold::{Ended, Hold, LockName, Status};
+use onehold::{Ended, Hold, LockName, Program, Started, Status};
 use serde_json::json;
 
 use crate::args::OnLost;
@@ -39,7 +39,7 @@ pub(crate) fn queue() -> anyhow::Result<SignalQueue> {
 pub(crate) fn supervise(
     session: &Session,
     mut hold: Hold,
-    command: &mut Command,
+    program: &Program,
     queue: &SignalQueue,
     on_lost: OnLost,
 ) -> Told {
@@ -52,8 +52,7 @@ pub(crate) fn supervise(
         signal::end_by(signal);
         return Told::Already(Exit::Signal(u8::try_from(signal).unwrap_or(u8::MAX)));
     }
-    queue.spare(command);
-    let child = match hold.spawn(command) {
+    let child = match hold.start(program, &queue.mask_before()) {
         Ok(child) => child,
         Err(error) => {
             let outcome = failed(session, &error.into());
@@ -76,7 +75,7 @@ pub(crate) fn supervise(
 struct Supervisor<'a> {
     session: &'a Session,
     hold: Hold,
-    child: Child,
+    child: Started,
     on_lost: OnLost,
     /// When the hold was found lost, and whether the command has been killed since.
     lost: Option<(Instant, bool)>,

@@ -9,10 +9,14 @@ use clap::{CommandFactory, FromArgMatches, Parser};
 use crate::args::Cli;
 use crate::exit::{Exit, TABLE};
 use crate::manual::{CHAPTERS, ENVIRONMENT, FILES, examples};
-use crate::output;
+use crate::{output, quick};
 
 /// Parses the program's arguments; help, version and complaints are printed here.
 pub(crate) fn parse() -> Result<Cli, Exit> {
+    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    if let Some(cli) = quick::parse(&words) {
+        return Ok(cli);
+    }
     let error = match Cli::try_parse() {
         Ok(cli) => return Ok(cli),
         Err(error) => error,

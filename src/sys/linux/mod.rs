@@ -4,6 +4,7 @@ pub(crate) mod directory;
 pub(crate) mod process;
 pub(crate) mod signal;
 pub(crate) mod spawn;
+pub(crate) mod start;
 #[cfg(feature = "cli")]
 pub(crate) mod stdio;
 pub(crate) mod wait;

@@ -10,6 +10,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+
+use super::start::Started;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -58,6 +60,46 @@ pub struct Received {
     /// A process sent it with kill(2) or the like. Otherwise the kernel did: a terminal's Ctrl-C
     /// goes to every process of the foreground group already.
     pub from_process: bool,
+}
+
+/// A set of blocked signals.
+#[derive(Clone, Copy)]
+pub struct SignalMask(libc::sigset_t);
+
+impl SignalMask {
+    /// Those that are blocked in this thread now.
+    ///
+    /// # Errors
+    /// Those of pthread_sigmask(3).
+    pub fn current() -> io::Result<Self> {
+        change_mask(libc::SIG_BLOCK, &set_of(&[])).map(Self)
+    }
+
+    /// Blocks all; what was blocked before.
+    pub(crate) fn block_all() -> io::Result<Self> {
+        let mut all = std::mem::MaybeUninit::uninit();
+        // SAFETY: fills the set and nothing else.
+        let all = unsafe {
+            libc::sigfillset(all.as_mut_ptr());
+            all.assume_init()
+        };
+        change_mask(libc::SIG_SETMASK, &all).map(Self)
+    }
+
+    pub(crate) fn restore(self) -> io::Result<()> {
+        self.set()
+    }
+
+    /// Async-signal-safe (signal-safety(7)).
+    pub(crate) fn set(&self) -> io::Result<()> {
+        change_mask(libc::SIG_SETMASK, &self.0).map(drop)
+    }
+}
+
+impl std::fmt::Debug for SignalMask {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SignalMask").finish_non_exhaustive()
+    }
 }
 
 /// Signals of the calling thread, queued instead of acted upon: for a program that supervises a
@@ -118,6 +160,13 @@ impl SignalQueue {
         unsafe {
             command.pre_exec(move || change_mask(libc::SIG_SETMASK, &before).map(drop));
         }
+    }
+
+    /// The signals that were blocked before there was a queue, for
+    /// [`Hold::start`](crate::Hold::start).
+    #[must_use]
+    pub fn mask_before(&self) -> SignalMask {
+        SignalMask(self.before)
     }
 
     /// Whether a signal that ends a process is waiting in the queue. Takes none.
@@ -281,7 +330,7 @@ impl Drop for Alarm {
 ///
 /// # Errors
 /// Those of kill(2).
-pub fn send(child: &std::process::Child, signal: i32) -> io::Result<()> {
+pub fn send(child: &Started, signal: i32) -> io::Result<()> {
     let pid = libc::pid_t::try_from(child.id()).map_err(io::Error::other)?;
     // SAFETY: no memory is involved; the pid is positive and that of our own child.
     if unsafe { libc::kill(pid, signal) } != 0 {

@@ -15,7 +15,7 @@ use crate::record::CommandSlot;
 
 /// What the child does between fork and exec. Everything is laid out before, because only
 /// async-signal-safe calls are allowed there (signal-safety(7)).
-struct BeforeExec {
+pub(super) struct BeforeExec {
     record: RawFd,
     path: std::ffi::CString,
     slot: Option<CommandSlot>,
@@ -37,12 +37,7 @@ pub(crate) fn record_before_exec(
     slot: Option<CommandSlot>,
     inherit: bool,
 ) -> io::Result<()> {
-    let mut before = BeforeExec {
-        record: record.as_raw_fd(),
-        path: std::ffi::CString::new(path.as_os_str().as_bytes())?,
-        slot,
-        inherit,
-    };
+    let mut before = BeforeExec::new(record, path, slot, inherit)?;
     // SAFETY: the closure allocates nothing and makes only system calls.
     unsafe { command.pre_exec(move || before.run()) };
     Ok(())
@@ -60,7 +55,21 @@ pub(crate) fn exec_keeping(command: &mut Command, record: &File) -> io::Error {
 }
 
 impl BeforeExec {
-    fn run(&mut self) -> io::Result<()> {
+    pub(super) fn new(
+        record: &File,
+        path: &Path,
+        slot: Option<CommandSlot>,
+        inherit: bool,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            record: record.as_raw_fd(),
+            path: std::ffi::CString::new(path.as_os_str().as_bytes())?,
+            slot,
+            inherit,
+        })
+    }
+
+    pub(super) fn run(&mut self) -> io::Result<()> {
         // SAFETY: the parent keeps it open until exec has happened or failed, and we are a fork of
         // it.
         let record = unsafe { BorrowedFd::borrow_raw(self.record) };

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use onehold::signal::SignalQueue;
-use onehold::{Attempt, Hold, Keeping, LockName};
+use onehold::{Attempt, Hold, Keeping, LockName, Program};
 use sha2::{Digest, Sha256};
 
 use crate::args;
@@ -85,19 +85,21 @@ pub(crate) fn run(session: &Session, typed: args::Run) -> Carried {
         ));
     }
     tell_of_displaced(session, &hold, queue.as_ref());
-    command.envs(hold.environment(std::env::var(HOLDS).ok().as_deref()));
+    let environment = hold.environment(std::env::var(HOLDS).ok().as_deref());
     if typed.exec {
-        let error = hold.exec(&mut command);
+        let error = hold.exec(command.envs(environment));
         drop(hold);
         return Err(error.into());
     }
     let Some(queue) = queue else {
         anyhow::bail!("no signal queue");
     };
+    let command = Program::new(program, arguments, &environment)
+        .map_err(|source| spawn_error(program, source))?;
     Ok(supervise::supervise(
         session,
         hold,
-        &mut command,
+        &command,
         &queue,
         typed.on_lost,
     ))

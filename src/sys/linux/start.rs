@@ -1,0 +1,254 @@
+//! Starting a command without a copy of the calling process's memory: the child borrows it until it
+//! executes (clone(2), `CLONE_VM | CLONE_VFORK`). std's `Command` copies it as soon as anything is
+//! to be done in the child, which costs a third of all that `run` costs.
+
+use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int, c_void};
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::ExitStatus;
+
+use super::signal::SignalMask;
+use super::spawn::BeforeExec;
+use crate::record::CommandSlot;
+
+/// What execvp(3) searches where PATH is not set, as glibc does.
+const DEFAULT_PATH: &[u8] = b"/bin:/usr/bin";
+
+const SHELL: &CStr = c"/bin/sh";
+
+/// A command, laid out for execve(2).
+pub struct Program {
+    /// Where it may be, in the order of PATH.
+    places: Vec<CString>,
+    arguments: Vec<CString>,
+    environment: Vec<CString>,
+    name: String,
+}
+
+/// A command that was started, to be waited for.
+#[derive(Debug)]
+pub struct Started {
+    pid: libc::pid_t,
+    ended: Option<ExitStatus>,
+}
+
+impl Program {
+    /// A program, found by PATH like a shell finds it, its arguments, and what its environment has
+    /// beyond that of the calling process.
+    ///
+    /// # Errors
+    /// A NUL in one of them.
+    pub fn new(
+        program: &OsStr,
+        arguments: &[OsString],
+        environment: &[(&str, String)],
+    ) -> io::Result<Self> {
+        let text = |bytes: &[u8]| CString::new(bytes).map_err(io::Error::from);
+        let mut all = vec![text(program.as_bytes())?];
+        for argument in arguments {
+            all.push(text(argument.as_bytes())?);
+        }
+        let mut variables = Vec::new();
+        for (name, value) in std::env::vars_os() {
+            if environment.iter().all(|(new, _)| name != *new) {
+                variables.push(text(&[name.as_bytes(), b"=", value.as_bytes()].concat())?);
+            }
+        }
+        for (name, value) in environment {
+            variables.push(text(&[name.as_bytes(), b"=", value.as_bytes()].concat())?);
+        }
+        let places = if program.as_bytes().contains(&b'/') {
+            vec![text(program.as_bytes())?]
+        } else {
+            let path = std::env::var_os("PATH");
+            let path = path.as_deref().map_or(DEFAULT_PATH, OsStr::as_bytes);
+            path.split(|byte| *byte == b':')
+                .map(|directory| match directory {
+                    [] => text(program.as_bytes()),
+                    _ => text(&[directory, b"/", program.as_bytes()].concat()),
+                })
+                .collect::<io::Result<_>>()?
+        };
+        Ok(Self {
+            places,
+            arguments: all,
+            environment: variables,
+            name: program.to_string_lossy().into_owned(),
+        })
+    }
+
+    /// As it was given.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Starts it. Its child fills `slot` of `record`, looks whether `path` still leads there, keeps
+    /// the descriptor if `inherit`, has the signals of `mask` blocked, and executes.
+    pub(crate) fn start(
+        &self,
+        record: &File,
+        path: &Path,
+        slot: Option<CommandSlot>,
+        inherit: bool,
+        mask: &SignalMask,
+    ) -> io::Result<Started> {
+        const STACK: usize = 64 * 1024;
+        let mut plan = Plan {
+            before: BeforeExec::new(record, path, slot, inherit)?,
+            mask,
+            places: self.places.iter().map(|place| place.as_ptr()).collect(),
+            arguments: pointers(&self.arguments),
+            script: Vec::with_capacity(self.arguments.len() + 2),
+            environment: pointers(&self.environment),
+            failed: 0,
+        };
+        let mut stack = vec![0_u8; STACK];
+        // A handler must not run in the child, on memory that is ours.
+        let before = SignalMask::block_all()?;
+        // SAFETY: the child runs on its own stack, which grows downwards from an aligned end, until
+        // it executes or exits; only then does this thread go on, so that everything it is given
+        // outlives it. It allocates nothing and makes only async-signal-safe calls.
+        let pid = unsafe {
+            let end = stack.as_mut_ptr().add(STACK);
+            let end = end.sub(end as usize % 16);
+            libc::clone(
+                in_child,
+                end.cast::<c_void>(),
+                libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD,
+                (&raw mut plan).cast::<c_void>(),
+            )
+        };
+        let error = io::Error::last_os_error();
+        before.restore()?;
+        if pid < 0 {
+            return Err(error);
+        }
+        let mut started = Started { pid, ended: None };
+        if plan.failed != 0 {
+            let _ = started.wait();
+            return Err(io::Error::from_raw_os_error(plan.failed));
+        }
+        Ok(started)
+    }
+}
+
+/// What the child needs, laid out before, since it must not allocate.
+struct Plan<'a> {
+    before: BeforeExec,
+    mask: &'a SignalMask,
+    places: Vec<*const c_char>,
+    arguments: Vec<*const c_char>,
+    /// Room for the arguments of a shell that runs a file which is no program.
+    script: Vec<*const c_char>,
+    environment: Vec<*const c_char>,
+    failed: c_int,
+}
+
+/// With a null at the end, as execve(2) wants them.
+fn pointers(texts: &[CString]) -> Vec<*const c_char> {
+    texts
+        .iter()
+        .map(|text| text.as_ptr())
+        .chain([std::ptr::null()])
+        .collect()
+}
+
+extern "C" fn in_child(plan: *mut c_void) -> c_int {
+    // SAFETY: it is the plan of `start`, whose thread sleeps until we are done with it.
+    let plan = unsafe { &mut *plan.cast::<Plan<'_>>() };
+    plan.failed = match plan.before.run().and_then(|()| {
+        // SAFETY: SIG_DFL is no handler; Rust's runtime ignores it, and commands do not expect that.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+        plan.mask.set()
+    }) {
+        Ok(()) => plan.execute(),
+        Err(error) => error.raw_os_error().unwrap_or(libc::EIO),
+    };
+    // SAFETY: ends the child alone; nothing of ours is run at its exit.
+    unsafe { libc::_exit(127) }
+}
+
+impl Plan<'_> {
+    /// Returns only on failure, with what execvp(3) would have said.
+    fn execute(&mut self) -> c_int {
+        let mut denied = false;
+        for place in &self.places {
+            // SAFETY: texts that end with NUL and lists that end with null, all of which live.
+            let error = unsafe {
+                libc::execve(*place, self.arguments.as_ptr(), self.environment.as_ptr());
+                *libc::__errno_location()
+            };
+            match error {
+                libc::EACCES => denied = true,
+                libc::ENOENT | libc::ENOTDIR | libc::ENODEV | libc::ESTALE | libc::ETIMEDOUT => {}
+                libc::ENOEXEC => {
+                    self.script.clear();
+                    self.script.extend([SHELL.as_ptr(), *place]);
+                    self.script.extend(self.arguments.iter().skip(1));
+                    // SAFETY: as above; there was room for it all, so that nothing was allocated.
+                    unsafe {
+                        libc::execve(
+                            SHELL.as_ptr(),
+                            self.script.as_ptr(),
+                            self.environment.as_ptr(),
+                        );
+                        return *libc::__errno_location();
+                    }
+                }
+                error => return error,
+            }
+        }
+        if denied { libc::EACCES } else { libc::ENOENT }
+    }
+}
+
+impl Started {
+    /// Its pid, its own until it has been waited for.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.pid.unsigned_abs()
+    }
+
+    /// How it ended, if it has.
+    ///
+    /// # Errors
+    /// Those of waitpid(2).
+    pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.wait_with(libc::WNOHANG)
+    }
+
+    /// Waits until it ends.
+    ///
+    /// # Errors
+    /// Those of waitpid(2).
+    pub fn wait(&mut self) -> io::Result<ExitStatus> {
+        loop {
+            match self.wait_with(0) {
+                Ok(Some(status)) => return Ok(status),
+                Ok(None) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn wait_with(&mut self, options: c_int) -> io::Result<Option<ExitStatus>> {
+        if self.ended.is_some() {
+            return Ok(self.ended);
+        }
+        let mut status = 0;
+        // SAFETY: the place is ours, the pid that of our own child.
+        match unsafe { libc::waitpid(self.pid, &raw mut status, options) } {
+            -1 => Err(io::Error::last_os_error()),
+            0 => Ok(None),
+            _ => {
+                self.ended = Some(ExitStatus::from_raw(status));
+                Ok(self.ended)
+            }
+        }
+    }
+}
