@@ -13,6 +13,7 @@
 )]
 
 use std::fmt::Write as _;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -212,13 +213,20 @@ fn main() {
     let root = tempfile::tempdir().unwrap();
     let store = root.path().join("store");
     let mut held = Command::new(onehold)
+        .process_group(0)
         .args(["run", "held", "--", "sleep", "1000"])
         .env("ONEHOLD_DIR", &store)
+        // Nobody is to wait for the end of what it leaves behind.
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
         .spawn()
         .unwrap();
     let mut flocked = Command::new("flock")
+        .process_group(0)
         .arg(root.path().join("held-by-flock"))
         .args(["sleep", "1000"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
         .spawn()
         .unwrap();
     std::thread::sleep(Duration::from_millis(200));
@@ -249,7 +257,12 @@ fn main() {
             }
         }
     }
-    let _ = (held.kill(), held.wait(), flocked.kill(), flocked.wait());
+    for holder in [&mut held, &mut flocked] {
+        // With its command, which a KILL would leave behind.
+        let group = format!("-{}", holder.id());
+        let _ = Command::new("kill").args(["-TERM", "--", &group]).status();
+        let _ = holder.wait();
+    }
     report(&cases, &costs, &store, rounds, onehold);
 }
 

@@ -16,7 +16,7 @@ use crate::hold::{Detached, Hold};
 use crate::holder::Holder;
 use crate::lockfile::{LockFile, Place, Standing};
 use crate::name::LockName;
-use crate::queue::Queue;
+use crate::queue::{Queue, Waiter};
 use crate::record::SignOfLife;
 use crate::status::{About, Observatory, Presences, Shown, Status, Surroundings};
 use crate::store::Cleanup;
@@ -195,6 +195,15 @@ impl Lock {
             status = status.promised_to(&waiter);
         }
         Ok(status)
+    }
+
+    /// Who waits for it.
+    fn waiters(&self) -> Result<Vec<Waiter>> {
+        let root = Directory::open(&self.store).context("open store", &self.store)?;
+        match Queue::open(&root, &self.store, &self.name)? {
+            Some(queue) => queue.waiters(),
+            None => Ok(Vec::new()),
+        }
     }
 
     /// Holds it for as long as the returned value lives, by this process. Threads exclude each

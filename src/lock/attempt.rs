@@ -112,8 +112,8 @@ impl Lock {
             // A zombie that may not be taken does not go away by waiting.
             if repeated || status.is_takeable() || wait.is_over(&status) {
                 drop(line);
-                if let Ok(now) = self.check(claim.max_age) {
-                    status.waiters = now.waiters;
+                if let Ok(waiters) = self.relative(&status).waiters() {
+                    status.waiters = waiters;
                 }
                 return Ok(Attempt::Blocked(Blocked {
                     status,

@@ -375,3 +375,47 @@ fn some_of_its_calls_fail_and_the_lock_is_taken_or_not_but_never_half() {
 fn any_of_its_calls_fails_and_the_lock_is_taken_or_not_but_never_half() {
     error_sweep(1, true);
 }
+
+/// What everyday calls cost is mostly system calls, from `main` on. The ceilings are a little above
+/// what there is today: whoever needs more should know that he does.
+#[test]
+fn everyday_calls_make_no_more_system_calls_than_they_need() {
+    let count = |prepare: &[&str], words: &[&str]| {
+        let mut room = Room::new();
+        if !prepare.is_empty() {
+            room.done(prepare);
+        }
+        // Another record beside it, and the store in use.
+        room.done(&["acquire", "other", "--ttl", "1h"]);
+        let ended = trace(room.command(words), Deed::Nothing);
+        (ended.count(Role::Program), ended.count(Role::Child))
+    };
+    for (prepare, words, at_most) in [
+        (&[][..], &["run", "x", "--", "true"][..], (104, 20)),
+        (&[], &["run", "--exec", "x", "--", "true"], (74, 0)),
+        (&[], &["acquire", "x", "--ttl", "1h"], (90, 0)),
+        (
+            &["acquire", "x", "--ttl", "1h"],
+            &["release", "x", "--force", "--yes"],
+            (140, 0),
+        ),
+        (&[], &["check", "-q", "x"], (48, 0)),
+        (
+            &["acquire", "x", "--ttl", "1h"],
+            &["check", "-q", "x"],
+            (50, 0),
+        ),
+        (
+            &["acquire", "x", "--ttl", "1h"],
+            &["run", "x", "--", "true"],
+            (76, 0),
+        ),
+    ] {
+        let (program, child) = count(prepare, words);
+        println!("{words:?}: {program} and {child} system calls");
+        assert!(
+            program <= at_most.0 && child <= at_most.1,
+            "{words:?}: {program}, {child}"
+        );
+    }
+}

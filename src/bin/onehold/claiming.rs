@@ -206,7 +206,12 @@ pub(crate) fn refused(
         None => (conflict(Exit::Locked), "blocked", "LOCKED", sentence),
     };
     let settings = &session.in_force.settings;
-    let object = lock_value(&status, &session.claimant);
+    // To find out whether it is the caller's costs a look at all his ancestors.
+    let object = if session.everywhere.json || settings.has_refusal() {
+        lock_value(&status, &session.claimant)
+    } else {
+        Value::Null
+    };
     let details = settings.details(&object).unwrap_or_else(|| {
         let keys = [
             "pid",

@@ -54,8 +54,8 @@ pub(crate) fn tell(session: &Session, outcome: &Outcome) -> io::Result<()> {
         if outcome.failure.is_some() {
             talk(&format!("onehold: {}", outcome.message));
         }
-        for line in &outcome.talk {
-            talk(line);
+        if !outcome.talk.is_empty() {
+            talk(&outcome.talk.join("\n"));
         }
     }
     for warning in &outcome.warnings {
@@ -64,9 +64,11 @@ pub(crate) fn tell(session: &Session, outcome: &Outcome) -> io::Result<()> {
     Ok(())
 }
 
-/// One line of talk, at once. That it cannot be written is nobody's failure.
+/// A line of talk or several, at once. That it cannot be written is nobody's failure.
 pub(crate) fn talk(line: &str) {
-    let _ = writeln!(anstream::stderr().lock(), "{line}");
+    let _ = anstream::stderr()
+        .lock()
+        .write_all(format!("{line}\n").as_bytes());
 }
 
 fn data(text: &str) -> io::Result<()> {

@@ -263,6 +263,10 @@ impl Settings {
         Some(format!("{words}: {cause} ({})", output::chain(error)))
     }
 
+    pub(crate) fn has_refusal(&self) -> bool {
+        self.refusal.is_some()
+    }
+
     /// The words of the profile's own program for being refused, with `{key}` for what the JSON
     /// object of a lock has.
     pub(crate) fn refusal(&self, lock: &Value) -> Option<String> {

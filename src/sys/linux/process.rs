@@ -5,12 +5,13 @@
 //! like another one.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{AtFlags, CWD, fstatfs, statat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, fstatfs, statat};
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, pidfd_open, test_kill_process};
 use rustix::time::{ClockId, clock_gettime};
@@ -121,14 +122,12 @@ pub(crate) fn command_line(pid: Pid) -> Vec<String> {
 
 /// Which boot of the machine this is.
 pub(crate) fn boot_id() -> Option<BootId> {
-    use std::io::Read;
-    let mut file = std::fs::File::open("/proc/sys/kernel/random/boot_id").ok()?;
-    let mut text = String::new();
-    file.read_to_string(&mut text).ok()?;
+    let file = open_to_read(c"/proc/sys/kernel/random/boot_id").ok()?;
+    let text = read_at_once(&file).ok()?;
     // Containers mount a file of their own here, new for each start: then it is not on procfs.
     let masked = fstatfs(&file).map_or(true, |fs| fs.f_type != PROC_SUPER_MAGIC);
     Some(BootId {
-        id: text.trim().to_owned(),
+        id: std::str::from_utf8(&text).ok()?.trim().to_owned(),
         masked,
     })
 }
@@ -193,13 +192,14 @@ fn boottime_offset_nanoseconds() -> Option<i128> {
 }
 
 fn read_boottime_offset() -> Option<i128> {
-    let text = match std::fs::read_to_string("/proc/self/timens_offsets") {
-        Ok(text) => text,
+    let text = match open_to_read(c"/proc/self/timens_offsets") {
+        Ok(file) => read_at_once(&file).ok()?,
         // A kernel without time namespaces.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Some(0),
         Err(_) => return None,
     };
-    let mut fields = text
+    let mut fields = std::str::from_utf8(&text)
+        .ok()?
         .lines()
         .find_map(|line| line.strip_prefix("boottime"))?
         .split_whitespace();
@@ -208,13 +208,28 @@ fn read_boottime_offset() -> Option<i128> {
     Some(seconds * 1_000_000_000 + nanoseconds)
 }
 
+fn open_to_read(path: &std::ffi::CStr) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?)
+}
+
+/// The small files of /proc give all they have to one read that has room for it; std, which does not
+/// know that, makes seven of them.
+fn read_at_once(file: &OwnedFd) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; 4096];
+    let read = rustix::io::retry_on_intr(|| rustix::io::read(file, bytes.as_mut_slice()))?;
+    bytes.truncate(read);
+    Ok(bytes)
+}
+
 fn nanoseconds_per_tick() -> Option<i128> {
     let per_second = i128::from(rustix::param::clock_ticks_per_second());
     1_000_000_000_i128.checked_div(per_second)
 }
 
 fn kinship_of(pid: Pid) -> io::Result<Kinship> {
-    let text = std::fs::read(format!("/proc/{pid}/stat"))?;
+    let path = std::ffi::CString::new(format!("/proc/{pid}/stat"))?;
+    let text = read_at_once(&open_to_read(&path)?)?;
     parse_stat(&String::from_utf8_lossy(&text))
         .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }
