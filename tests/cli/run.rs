@@ -444,3 +444,65 @@ fn a_living_run_older_than_its_maximum_age_is_overdue_and_left_alone() {
         .stdout(is_empty());
     assert_eq!(env.left_in_store(), ["x.lock"]);
 }
+
+fn executable(path: &std::path::Path, text: &str, mode: u32) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn a_command_is_found_as_a_shell_finds_it() {
+    let env = Env::new();
+    // A directory of that name, a file that may not be executed, and then the program, which is a
+    // script without a first line that says so.
+    std::fs::create_dir_all(env.path("one/tool")).unwrap();
+    executable(&env.path("two/tool"), "exit 1\n", 0o644);
+    executable(&env.path("three/tool"), "echo \"$0 $1 $#\"\n", 0o755);
+    let path = |directories: &[&str]| {
+        let paths: Vec<_> = directories.iter().map(|name| env.path(name)).collect();
+        std::env::join_paths(paths).unwrap()
+    };
+    let mut run = env.onehold(["run", "x", "--", "tool", "an argument", ""]);
+    run.env("PATH", path(&["none", "one", "two", "three"]));
+    run.assert().success().stdout(format!(
+        "{} an argument 2\n",
+        env.path("three/tool").display()
+    ));
+    let mut run = env.onehold(["run", "x", "--", "tool"]);
+    run.env("PATH", path(&["none", "one", "two"]));
+    run.assert().code(126);
+    let mut run = env.onehold(["run", "x", "--", "tool"]);
+    run.env("PATH", path(&["none"]));
+    run.assert().code(127);
+    let mut run = env.onehold(["run", "x", "--", "true"]);
+    run.env_remove("PATH");
+    run.assert().success();
+    assert_eq!(
+        env.check("x"),
+        0,
+        "nothing is left of those that could not be started"
+    );
+}
+
+#[test]
+fn a_command_begins_with_the_signals_of_the_caller_and_a_pipe_that_ends_it() {
+    let env = Env::new();
+    // Blocked, ignored and caught, in hexadecimal (proc(5) status).
+    let script = "grep -E '^Sig(Blk|Ign)' /proc/self/status";
+    let plain = env.shell(script).output().unwrap().stdout;
+    let held = env
+        .shell(&format!("onehold run x -- {script}"))
+        .output()
+        .unwrap()
+        .stdout;
+    let waited = env
+        .shell(&format!("onehold run -w 1s x -- {script}"))
+        .output()
+        .unwrap()
+        .stdout;
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    assert_eq!(text(&held), text(&plain));
+    assert_eq!(text(&waited), text(&plain));
+}
