@@ -434,3 +434,45 @@ fn a_profile_of_ones_own_says_where_and_in_which_terms() {
         .success()
         .stdout(contains(format!("x     held   process {pid}")));
 }
+
+#[test]
+fn a_wait_that_must_poll_looks_as_often_as_it_is_told() {
+    let env = Env::new();
+    env.write(
+        ".config/onehold/config.toml",
+        "[profiles.often]\npoll = \"30ms\"\n\n[profiles.seldom]\nbackoff = \"10s\"\n",
+    );
+    // On another host: nothing wakes who waits for it.
+    let now = chrono::Utc::now().to_rfc3339();
+    env.write(
+        "store/x.lock",
+        format!("{{\"job_id\": \"x\", \"process_id\": 1, \"hostname\": \"elsewhere\", \"acquired_at\": \"{now}\"}}"),
+    );
+    let looks = |profile: &str| {
+        let mut strace = std::process::Command::new("strace");
+        let trace = env.path("trace");
+        strace
+            .args(["-f", "-e", "trace=openat", "-o"])
+            .arg(&trace)
+            .arg(crate::env::program())
+            .args([
+                "--profile",
+                profile,
+                "run",
+                "-q",
+                "-w",
+                "900ms",
+                "x",
+                "--",
+                "true",
+            ])
+            .env("HOME", env.root.path())
+            .env("ONEHOLD_DIR", env.store())
+            .env_remove("XDG_CONFIG_HOME");
+        assert_eq!(strace.status().unwrap().code(), Some(7));
+        let text = fs::read_to_string(trace).unwrap();
+        text.matches("\"x.lock\"").count()
+    };
+    let (often, seldom) = (looks("often"), looks("seldom"));
+    assert!(often > 2 * seldom && often > 15, "{often} and {seldom}");
+}
