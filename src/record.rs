@@ -231,29 +231,12 @@ pub(crate) struct NewRecord {
 impl Record {
     pub(crate) fn new(hold: u64, new: NewRecord) -> Self {
         Self {
-            version: VERSION,
             name: new.name,
             hold,
             kind: new.kind,
-            pid: new.pid,
             hostname: new.hostname,
-            acquired_at: new.acquired_at,
-            owner: None,
-            message: None,
-            command: Vec::new(),
-            ttl_ms: None,
-            expires_at: None,
-            max_age_ms: None,
-            close: false,
-            exec: false,
-            kernel_lock: false,
-            swap: None,
             origin: Some(new.origin),
-            command_process: None,
-            job: None,
-            sign_of_life: None,
-            format: Format::Native,
-            shown_pid: None,
+            ..Self::foreign(Format::Native, new.pid, new.acquired_at)
         }
     }
 
