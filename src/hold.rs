@@ -352,6 +352,7 @@ impl Hold {
     pub fn spawn(&mut self, command: &mut Command) -> Result<Child> {
         let program = command.get_program().to_string_lossy().into_owned();
         let possession = &mut self.possession;
+        possession.ensure_in_place()?;
         let path = &possession.place.path;
         record_before_exec(
             command,
@@ -375,6 +376,7 @@ impl Hold {
     /// As for [`spawn`](Self::spawn).
     pub fn start(&mut self, program: &Program, mask: &SignalMask) -> Result<Started> {
         let possession = &mut self.possession;
+        possession.ensure_in_place()?;
         let path = &possession.place.path;
         let slot = format::command_slot(possession.record.format, possession.size);
         let started = program
@@ -390,6 +392,10 @@ impl Hold {
     pub fn exec(&mut self, command: &mut Command) -> Error {
         self.possession.ticket = None;
         let program = command.get_program().to_string_lossy().into_owned();
+        // Nobody would notice later, and it may have been a while.
+        if let Err(error) = self.possession.ensure_in_place() {
+            return error;
+        }
         let source = exec_keeping(command, &self.possession.file);
         Error::Spawn { program, source }
     }

@@ -364,10 +364,7 @@ impl Place<'_> {
     /// killed taker left is found by the next one, also where nobody cleans up. What is not a
     /// record of ours keeps the name, and we take another.
     pub(crate) fn free_temporary_name(&self) -> Result<OsString> {
-        use std::hash::{DefaultHasher, Hash, Hasher};
-        let mut hasher = DefaultHasher::new();
-        self.file.hash(&mut hasher);
-        let name = temporary_name(hasher.finish());
+        let name = own_temporary_name(self.file);
         match self.directory.find(&name).context("inspect", self.path)? {
             Found::Missing => Ok(name),
             Found::Other(_) => Ok(random_temporary_name()),
@@ -527,6 +524,14 @@ pub(crate) fn is_in_place(directory: &Directory, name: &OsStr, file: &File) -> i
 }
 
 const TEMPORARY_PREFIX: &str = ".onehold.";
+
+/// The temporary name that a takeover of `file` uses if it can.
+pub(crate) fn own_temporary_name(file: &OsStr) -> OsString {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    file.hash(&mut hasher);
+    temporary_name(hasher.finish())
+}
 
 fn temporary_name(number: u64) -> OsString {
     OsString::from(format!("{TEMPORARY_PREFIX}{number:016x}"))

@@ -9,7 +9,7 @@ use crate::error::{Context, Error, Result};
 use crate::format::Format;
 use crate::guard::Guard;
 use crate::lock::{CleanedUp, Lock};
-use crate::lockfile::{Place, Standing, is_temporary};
+use crate::lockfile::{Place, Standing, is_temporary, own_temporary_name};
 use crate::name::{Entry, LockName, entry};
 use crate::queue;
 use crate::record::Content;
@@ -367,7 +367,7 @@ fn awaited(
             directory,
             file,
             path: &below,
-            format: Format::Native,
+            format: Format::Pid,
         };
         let Ok(standing @ Standing::File(_)) = place.read() else {
             return None;
@@ -380,8 +380,13 @@ fn awaited(
         };
         let status = observatory.status(&about, &standing, &mut Presences::default());
         let is_done = matches!(status.verdict.state, State::Held | State::Overdue);
-        let swap = status.record.and_then(|record| record.swap)?;
-        (!is_done).then_some(swap.name)
+        let record = status.record.filter(|_| !is_done)?;
+        match record.swap {
+            Some(swap) => Some(swap.name),
+            // A pid file cannot say what its taker took out.
+            None if record.format == Format::Pid => own_temporary_name(file).into_string().ok(),
+            None => None,
+        }
     };
     names.iter().filter_map(swap_of).collect()
 }

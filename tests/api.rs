@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use onehold::{
-    Acquired, Attempt, Break, Claim, Claimant, Ended, Error, Hold, Holder, Keeping, Kind, Lock,
-    LockName, Reason, Release, Renewal, State, Store, Wait,
+    Acquired, Attempt, Break, Claim, Claimant, Ended, Error, Format, Hold, Holder, Keeping, Kind,
+    Lock, LockName, Reason, Release, Renewal, State, Store, Wait,
 };
 use tempfile::TempDir;
 
@@ -348,4 +348,35 @@ fn a_listing_and_a_cleanup_say_what_they_found_and_did() {
     let wet = fixture.store.cleanup(false, None).unwrap();
     assert_eq!(wet.removed[0].name, "z");
     assert_eq!(names(), ["a/b"]);
+}
+
+#[test]
+fn a_hold_that_was_lost_before_its_command_starts_does_not_start_it() {
+    let root = tempfile::tempdir().unwrap();
+    let store = Store::at(root.path()).format(Format::Sprint);
+    let lock = store.lock(LockName::new("x").unwrap()).unwrap();
+    let claim = Claim::new().owner("o").message("m");
+    let take = |keeping| match lock.hold_for_command(&claim, keeping, Wait::no()).unwrap() {
+        Attempt::Held(hold) => hold,
+        Attempt::Blocked(blocked) => panic!("{blocked:?}"),
+    };
+    let exec = Keeping {
+        exec: true,
+        ..Keeping::default()
+    };
+    let mut hold = take(exec);
+    std::fs::remove_file(hold.path()).unwrap();
+    // If it were executed, this test would end here as something else.
+    let error = hold.exec(&mut Command::new("true"));
+    assert!(matches!(error, Error::LostEarly { .. }), "{error}");
+    // Another program has rewritten the file in place.
+    let mut hold = take(Keeping::default());
+    let theirs = "pid: 1\nsession_id: \"theirs\"\nlock_version: 1\n";
+    std::fs::write(hold.path(), theirs).unwrap();
+    let started = root.path().join("started");
+    let error = hold.spawn(Command::new("touch").arg(&started)).unwrap_err();
+    assert!(matches!(error, Error::LostEarly { .. }), "{error}");
+    assert!(!started.exists());
+    assert_eq!(hold.release().unwrap(), Ended::Lost);
+    assert_eq!(std::fs::read_to_string(lock.path()).unwrap(), theirs);
 }

@@ -479,6 +479,10 @@ fn a_command_is_found_as_a_shell_finds_it() {
     let mut run = env.onehold(["run", "x", "--", "true"]);
     run.env_remove("PATH");
     run.assert().success();
+    let mut run = env.onehold(["run", "x", "--", "true"]);
+    run.env("PATH", format!("{}:/usr/bin:/bin", "x".repeat(5000)));
+    run.assert().success();
+    env.onehold(["run", "x", "--", ""]).assert().code(127);
     assert_eq!(
         env.check("x"),
         0,

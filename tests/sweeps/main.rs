@@ -391,7 +391,7 @@ fn everyday_calls_make_no_more_system_calls_than_they_need() {
         (ended.count(Role::Program), ended.count(Role::Child))
     };
     for (prepare, words, at_most) in [
-        (&[][..], &["run", "x", "--", "true"][..], (104, 20)),
+        (&[][..], &["run", "x", "--", "true"][..], (106, 24)),
         (&[], &["run", "--exec", "x", "--", "true"], (74, 0)),
         (&[], &["acquire", "x", "--ttl", "1h"], (90, 0)),
         (

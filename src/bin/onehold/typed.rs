@@ -18,6 +18,11 @@ pub(crate) fn parse() -> Result<Cli, Exit> {
         return Ok(cli);
     }
     let error = match Cli::try_parse() {
+        // Given on different sides of the verb they are no conflict to clap.
+        Ok(cli) if cli.everywhere.quiet && cli.everywhere.verbose => Cli::command().error(
+            ErrorKind::ArgumentConflict,
+            "the argument '--quiet' cannot be used with '--verbose'",
+        ),
         Ok(cli) => return Ok(cli),
         Err(error) => error,
     };

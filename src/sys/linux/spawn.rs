@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use rustix::fs::{AtFlags, CWD, fstat, statat};
-use rustix::io::{Errno, FdFlags, fcntl_setfd, pwrite};
+use rustix::io::{Errno, FdFlags, fcntl_setfd, pread, pwrite};
 
 use crate::record::CommandSlot;
 
@@ -19,6 +19,8 @@ pub(super) struct BeforeExec {
     record: RawFd,
     path: std::ffi::CString,
     slot: Option<CommandSlot>,
+    /// Room for what stands in the slot.
+    stands: Vec<u8>,
     inherit: bool,
 }
 
@@ -64,6 +66,9 @@ impl BeforeExec {
         Ok(Self {
             record: record.as_raw_fd(),
             path: std::ffi::CString::new(path.as_os_str().as_bytes())?,
+            stands: slot
+                .as_ref()
+                .map_or_else(Vec::new, |slot| vec![0; slot.slot.bytes.len()]),
             slot,
             inherit,
         })
@@ -74,6 +79,11 @@ impl BeforeExec {
         // it.
         let record = unsafe { BorrowedFd::borrow_raw(self.record) };
         if let Some(slot) = &mut self.slot {
+            // Another program may have rewritten the file in place, which keeps its inode.
+            let read = pread(record, self.stands.as_mut_slice(), slot.slot.at)?;
+            if read < self.stands.len() || !is_slot(slot, &self.stands) {
+                return Err(io::Error::from_raw_os_error(HOLD_LOST));
+            }
             fill(slot, std::process::id());
             let bytes = slot.slot.bytes.as_slice();
             match pwrite(record, bytes, slot.slot.at) {
@@ -100,6 +110,13 @@ impl BeforeExec {
         }
         Ok(())
     }
+}
+
+/// Whether this is the slot, blank or filled by an earlier command.
+fn is_slot(slot: &CommandSlot, stands: &[u8]) -> bool {
+    let blank = stands.iter().all(u8::is_ascii_whitespace);
+    let begins = slot.slot.bytes.get(..slot.digits_at);
+    blank || begins.is_some_and(|begins| stands.starts_with(begins))
 }
 
 /// Puts the pid of a command into its slot, without allocating.

@@ -60,7 +60,8 @@ impl Program {
         for (name, value) in environment {
             variables.push(text(&[name.as_bytes(), b"=", value.as_bytes()].concat())?);
         }
-        let places = if program.as_bytes().contains(&b'/') {
+        // An empty name is not found, wherever it is looked for.
+        let places = if program.is_empty() || program.as_bytes().contains(&b'/') {
             vec![text(program.as_bytes())?]
         } else {
             let path = std::env::var_os("PATH");
@@ -163,6 +164,8 @@ extern "C" fn in_child(plan: *mut c_void) -> c_int {
     plan.failed = match plan.before.run().and_then(|()| {
         // SAFETY: SIG_DFL is no handler; Rust's runtime ignores it, and commands do not expect that.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+        // What is waiting comes now, and is for the command, not for a handler of ours.
+        drop_handlers();
         plan.mask.set()
     }) {
         Ok(()) => plan.execute(),
@@ -170,6 +173,24 @@ extern "C" fn in_child(plan: *mut c_void) -> c_int {
     };
     // SAFETY: ends the child alone; nothing of ours is run at its exit.
     unsafe { libc::_exit(127) }
+}
+
+/// The signals that this library and ctrlc catch get their default back, as they would at exec;
+/// where they are ignored they stay so. The dispositions of a child are its own (clone(2) without
+/// `CLONE_SIGHAND`).
+fn drop_handlers() {
+    for signal in [libc::SIGINT, libc::SIGALRM] {
+        let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
+        // SAFETY: asks for one disposition, into a place of our own, and sets it to no handler.
+        unsafe {
+            if libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) == 0 {
+                let handler = action.assume_init().sa_sigaction;
+                if handler != libc::SIG_DFL && handler != libc::SIG_IGN {
+                    libc::signal(signal, libc::SIG_DFL);
+                }
+            }
+        }
+    }
 }
 
 impl Plan<'_> {
@@ -184,7 +205,12 @@ impl Plan<'_> {
             };
             match error {
                 libc::EACCES => denied = true,
-                libc::ENOENT | libc::ENOTDIR | libc::ENODEV | libc::ESTALE | libc::ETIMEDOUT => {}
+                libc::ENOENT
+                | libc::ENOTDIR
+                | libc::ENAMETOOLONG
+                | libc::ENODEV
+                | libc::ESTALE
+                | libc::ETIMEDOUT => {}
                 libc::ENOEXEC => {
                     self.script.clear();
                     self.script.extend([SHELL.as_ptr(), *place]);
