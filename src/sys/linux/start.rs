@@ -124,7 +124,8 @@ impl Program {
             )
         };
         let error = io::Error::last_os_error();
-        before.restore()?;
+        // The command has been started, whatever becomes of this: to fail now would give its lock away.
+        let _ = before.restore();
         if pid < 0 {
             return Err(error);
         }
