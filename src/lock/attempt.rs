@@ -161,9 +161,11 @@ impl Lock {
             return Ok(Try::Nothing);
         };
         let observatory = self.surroundings.observe(guard.root(), &self.store)?;
-        let tried = self.try_under(&guard, &observatory, claim, keeper, line.ticket.as_ref())?;
+        let mut removed = Vec::new();
+        let ticket = line.ticket.as_ref();
+        let tried = self.try_under(&guard, &observatory, claim, keeper, ticket, &mut removed);
         // Where kernel locks of others are not seen there can be no line.
-        if matches!(tried, Try::Blocked(..))
+        if matches!(tried, Ok(Try::Blocked(..)))
             && line.stand
             && line.ticket.is_none()
             && observatory.settles()
@@ -172,6 +174,16 @@ impl Lock {
             let record = self.record_of(1, now, &observatory, claim, &Keeper::ThisProcess);
             // Without a ticket there is still the hold to wait for.
             line.ticket = Ticket::draw(&guard, &self.name, &record).ok();
+        }
+        drop(guard);
+        let mut warnings = Vec::new();
+        for was in removed {
+            let written = events::write(self.journal_store(), Deed::Cleanup, &was, None);
+            events::warn(&mut warnings, written);
+        }
+        let mut tried = tried?;
+        if let Try::Taken(possession) = &mut tried {
+            possession.warnings.extend(warnings);
         }
         Ok(tried)
     }
@@ -188,6 +200,7 @@ impl Lock {
         }
     }
 
+    /// `removed`: relatives that were dead.
     fn try_under(
         &self,
         guard: &Guard,
@@ -195,6 +208,7 @@ impl Lock {
         claim: &Claim,
         keeper: &Keeper,
         ticket: Option<&Ticket>,
+        removed: &mut Vec<Status>,
     ) -> Result<Try> {
         let (sections, file, path) = (self.name.sections(), self.name.file(), self.path());
         let about = self.about(&path, claim.observed_max_age());
@@ -235,9 +249,8 @@ impl Lock {
                 }
                 continue;
             }
-            if let Some((relative, found)) =
-                self.blocking_relative(guard.root(), observatory, claim)?
-            {
+            let relatives = self.relatives(guard.root(), observatory, claim)?;
+            if let Some((relative, found)) = relatives.blocking {
                 return Ok(Try::Blocked(Box::new(relative), Some(found)));
             }
             let by_force = claim.barge || claim.displaces(&status);
@@ -245,6 +258,21 @@ impl Lock {
                 && let Some(waiter) = queue.promised(ticket.map(Ticket::number), true)?
             {
                 return Ok(Try::Blocked(Box::new(status.promised_to(&waiter)), None));
+            }
+            if !relatives.dead.is_empty() {
+                for name in relatives.dead {
+                    let relative = self.renamed(name);
+                    let mut claim = Claim::new();
+                    claim.max_age = Some(about.max_age);
+                    let nobody = Keeper::Nobody;
+                    let tried =
+                        relative.try_under(guard, observatory, &claim, &nobody, None, removed)?;
+                    if let Try::Removed(was) = tried {
+                        removed.push(*was);
+                    }
+                }
+                // One of them may have been alive, or what leads to our place have become empty.
+                continue;
             }
             let replaced = status.hold().unwrap_or(0);
             let mut record = self.new_record(guard, observatory, claim, keeper, replaced)?;

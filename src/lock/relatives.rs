@@ -17,40 +17,36 @@ use crate::verdict::State;
 /// A relative that blocks: what can be said of it, and its file to wait on.
 type Relative = (Status, LockFile);
 
+/// What others have above and below a lock.
+pub(super) struct Relatives {
+    /// The first one that is held by somebody else.
+    pub(super) blocking: Option<Relative>,
+    /// Those that are dead, as far as one looked.
+    pub(super) dead: Vec<LockName>,
+}
+
 impl Lock {
-    /// The first relative that is held by somebody else. A dead one does not block, and is left to
-    /// whoever wants its name. Whoever is to rely on it asks under the guard.
-    pub(super) fn blocking_relative(
+    /// Looks for relatives that are held, and for dead ones. Whoever is to rely on it asks under
+    /// the guard, and takes the dead ones out first: as long as its file is in place, what died
+    /// while it started a command may still start it, and a lease that ran out may be renewed.
+    pub(super) fn relatives(
         &self,
         root: &Directory,
         observatory: &Observatory,
         claim: &Claim,
-    ) -> Result<Option<Relative>> {
+    ) -> Result<Relatives> {
         let mut family = Family {
             lock: self,
             observatory,
             claim,
             presences: Presences::default(),
+            dead: Vec::new(),
         };
-        for ancestor in self.name.ancestors() {
-            let Some(directory) = descend(root, &self.store, &ancestor.sections())? else {
-                continue;
-            };
-            let path = ancestor.path_below(&self.store);
-            if let Some(found) = family.look_at(&directory, &ancestor.file(), &path, &ancestor)? {
-                return Ok(Some(found));
-            }
-        }
-        let Some(sections) = self.name.covers() else {
-            return Ok(None);
-        };
-        let Some(directory) = descend(root, &self.store, &sections)? else {
-            return Ok(None);
-        };
-        let path = sections
-            .iter()
-            .fold(self.store.clone(), |path, section| path.join(section));
-        family.walk(&directory, &path, self.name.as_str())
+        let blocking = family.blocking(root)?;
+        Ok(Relatives {
+            blocking,
+            dead: family.dead,
+        })
     }
 
     /// The section or task that keeps `claim` from this lock, whatever may be said of the lock
@@ -64,19 +60,23 @@ impl Lock {
             opened => opened.context("open store", &self.store)?,
         };
         let observatory = self.surroundings.observe(&root, &self.store)?;
-        let relative = self.blocking_relative(&root, &observatory, claim)?;
-        Ok(relative.map(|(status, _)| status))
+        let relatives = self.relatives(&root, &observatory, claim)?;
+        Ok(relatives.blocking.map(|(status, _)| status))
     }
 
     /// The lock that a status is of: this one or a relative.
     pub(super) fn relative(&self, status: &Status) -> Self {
-        let mut relative = self.clone();
-        if status.name != self.name.as_str()
-            && let Ok(name) = LockName::new(&status.name)
-        {
-            relative.name = name;
+        match LockName::new(&status.name) {
+            Ok(name) if status.name != self.name.as_str() => self.renamed(name),
+            _ => self.clone(),
         }
-        relative
+    }
+
+    /// Another lock of the same store.
+    pub(super) fn renamed(&self, name: LockName) -> Self {
+        let mut other = self.clone();
+        other.name = name;
+        other
     }
 }
 
@@ -85,9 +85,33 @@ struct Family<'a> {
     observatory: &'a Observatory,
     claim: &'a Claim,
     presences: Presences,
+    dead: Vec<LockName>,
 }
 
 impl Family<'_> {
+    fn blocking(&mut self, root: &Directory) -> Result<Option<Relative>> {
+        let Lock { name, store, .. } = self.lock;
+        for ancestor in name.ancestors() {
+            let Some(directory) = descend(root, store, &ancestor.sections())? else {
+                continue;
+            };
+            let path = ancestor.path_below(store);
+            if let Some(found) = self.look_at(&directory, &ancestor.file(), &path, &ancestor)? {
+                return Ok(Some(found));
+            }
+        }
+        let Some(sections) = name.covers() else {
+            return Ok(None);
+        };
+        let Some(directory) = descend(root, store, &sections)? else {
+            return Ok(None);
+        };
+        let path = sections
+            .iter()
+            .fold(store.clone(), |path, section| path.join(section));
+        self.walk(&directory, &path, name.as_str())
+    }
+
     fn walk(
         &mut self,
         directory: &Directory,
@@ -132,7 +156,7 @@ impl Family<'_> {
         let held = match status.verdict.state {
             State::Held | State::Overdue => true,
             // Where nobody can settle who takes it, it still stands.
-            State::Zombie => !status.settles,
+            State::Zombie => !status.settles || self.claim.refuse_zombies,
             State::Free | State::NotALock => false,
         };
         let same_owner = status
@@ -141,7 +165,12 @@ impl Family<'_> {
             .is_some_and(|record| is_same_owner(self.claim.owner.as_ref(), record));
         match standing {
             Standing::File(found) if held && !same_owner => Ok(Some((status, found))),
-            _ => Ok(None),
+            _ => {
+                if status.verdict.state == State::Zombie && !same_owner {
+                    self.dead.push(name.clone());
+                }
+                Ok(None)
+            }
         }
     }
 }

@@ -84,16 +84,57 @@ fn the_same_owner_passes_his_own_sections_and_tasks() {
 }
 
 #[test]
-fn dead_relatives_do_not_block_and_are_left_to_whoever_wants_their_name() {
+fn dead_relatives_do_not_block_and_are_cleaned_up() {
     let env = Env::new();
     env.leave_dead("backend");
-    env.leave_dead("frontend/task");
+    for task in ["1", "2", "2/a"] {
+        env.leave_dead(&format!("frontend/{task}"));
+    }
     assert_eq!(acquire(&env, "backend/task", "a"), Some(0));
     assert_eq!(acquire(&env, "frontend", "a"), Some(0));
-    assert_eq!(env.lock("backend")["state"], "zombie");
-    assert_eq!(env.lock("frontend/task")["state"], "zombie");
+    // Else what died while it started a command might start it beside ours.
+    assert!(!env.path("store/backend.lock").exists());
+    assert!(!env.path("store/frontend.d").exists());
+    let journal = std::fs::read_to_string(env.path("store/.onehold/events.jsonl")).unwrap();
+    let cleaned: Vec<&str> = journal.matches("\"event\":\"cleanup\"").collect();
+    assert_eq!(cleaned.len(), 4, "{journal}");
     env.write("store/other.lock", "no lock of ours");
     assert_eq!(acquire(&env, "other/task", "a"), Some(0));
+}
+
+#[test]
+fn more_dead_tasks_than_a_restless_file_gets_attempts_are_cleaned_up() {
+    let env = Env::new();
+    for task in 0..120 {
+        env.onehold(["acquire", &format!("many/{task}"), "--ttl", "1ms"])
+            .assert()
+            .success();
+    }
+    assert_eq!(acquire(&env, "many", "a"), Some(0));
+    assert!(!env.path("store/many.d").exists());
+}
+
+#[test]
+fn a_dead_relative_blocks_who_does_not_take_zombies() {
+    let env = Env::new();
+    env.leave_dead("backend");
+    env.onehold(["run", "backend/task", "--on-zombie", "fail", "--", "true"])
+        .assert()
+        .code(5)
+        .stderr(contains("  `backend` covers `backend/task`\n"));
+    assert_eq!(env.lock("backend")["state"], "zombie");
+}
+
+#[test]
+fn a_lease_that_ran_out_is_not_renewed_beside_a_relative() {
+    let env = Env::new();
+    let acquired = env.onehold(["acquire", "backend", "--ttl", "1ms"]).output();
+    let number = String::from_utf8(acquired.unwrap().stdout).unwrap();
+    assert_eq!(acquire(&env, "backend/task", "a"), Some(0));
+    env.onehold(["renew", "backend", "--hold", number.trim(), "--ttl", "1h"])
+        .assert()
+        .code(3);
+    assert_eq!(env.check("backend/task"), 6);
 }
 
 #[test]

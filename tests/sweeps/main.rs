@@ -20,7 +20,7 @@ mod room;
 mod tracer;
 
 use room::{Room, SECTION};
-use tracer::{Deed, Ended, Role, trace};
+use tracer::{Deed, Ended, Role, trace, trace_and};
 
 /// A verb at work on the lock `x`, and what stands there before.
 struct Scene {
@@ -51,7 +51,7 @@ const SCENE: Scene = Scene {
     acquires: false,
 };
 
-const SCENES: [Scene; 16] = [
+const SCENES: [Scene; 17] = [
     Scene {
         name: "acquire",
         prepare: |room| words(&format!("acquire x --pid {}", room.holder.pid())),
@@ -90,6 +90,12 @@ const SCENES: [Scene; 16] = [
     Scene {
         name: "run --close",
         prepare: |_| run_section("run --close x"),
+        ..SCENE
+    },
+    Scene {
+        name: "run --close in a section",
+        prepare: |_| run_section("run --close section/x"),
+        lock: "section/x",
         ..SCENE
     },
     Scene {
@@ -207,6 +213,42 @@ impl Scene {
         (room, ended)
     }
 
+    /// Kills the program while its child stands before a call, and has somebody ask for `wanted`
+    /// before the child goes on. One of them is to get it.
+    fn orphan(&self, at: usize, wanted: &str) -> Result<(), String> {
+        let mut room = Room::new();
+        let words = (self.prepare)(&mut room);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let pid = room.holder.pid();
+        let mut asked = None;
+        let ended = trace_and(room.command(&words), Deed::Orphan(at), || {
+            let acquire = [self.global, &["acquire", wanted, "--pid", &pid]].concat();
+            asked = Some(room.onehold(&acquire).0);
+        });
+        match (asked, ended.executed) {
+            (Some(0), false) | (Some(6), true) => self.is_in_order(&mut room),
+            _ => Err(format!(
+                "acquire {wanted}: {asked:?}, executed: {}",
+                ended.executed
+            )),
+        }
+    }
+
+    /// Locks that exclude its own.
+    fn relatives(&self) -> Vec<String> {
+        if !self.global.is_empty() || self.lock.starts_with('.') {
+            return Vec::new();
+        }
+        let above = self
+            .lock
+            .rsplit_once('/')
+            .map(|(above, _)| above.to_owned());
+        [format!("{}/task", self.lock)]
+            .into_iter()
+            .chain(above)
+            .collect()
+    }
+
     fn is_in_order(&self, room: &mut Room) -> Result<(), String> {
         room.is_in_order(self.global, self.lock)
     }
@@ -292,6 +334,30 @@ const ERRORS: [Errno; 5] = [
     Errno::EMFILE,
     Errno::EINTR,
 ];
+
+/// A wrapper that dies while its child is about to become the command, and somebody who finds it
+/// dead in that moment.
+#[test]
+fn a_child_without_its_wrapper_and_the_next_one_never_both_have_the_lock() {
+    let mut points = Vec::new();
+    for scene in &SCENES {
+        let calls = scene.calls().count(Role::Child);
+        for at in 0..calls {
+            points.push((scene, at, scene.lock.to_owned()));
+            for relative in scene.relatives() {
+                points.push((scene, at, relative));
+            }
+        }
+    }
+    let failures = for_all(&points, |(scene, at, wanted)| {
+        scene
+            .orphan(*at, wanted)
+            .map_err(|why| format!("{}: orphan before call {at}: {why}", scene.name))
+    });
+    println!("{} orphans, {} failed", points.len(), failures.len());
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    assert!(points.len() > 100, "{} orphans", points.len());
+}
 
 /// Calls that are not made to fail: of memory, where an allocation that fails ends a Rust program,
 /// and those of which their man pages say that they always succeed, or cannot fail as they are

@@ -21,13 +21,20 @@ pub enum Role {
     Program,
     /// What it forks, until that has become its command.
     Child,
+    /// The command, by itself: not what that forks.
+    Command,
 }
 
 /// What happens before the call of that number.
 #[derive(Clone, Copy, Debug)]
 pub enum Deed {
     Nothing,
+    /// Nothing happens, and the command's calls are counted too.
+    Follow,
     Kill(Role, usize),
+    /// The program is killed before that call of its child, and something happens before the child
+    /// goes on.
+    Orphan(usize),
     /// The call is not made, and fails so.
     Fail(Role, usize, Errno),
 }
@@ -37,6 +44,8 @@ pub enum Deed {
 pub struct Ended {
     pub code: Option<i32>,
     pub signal: Option<Signal>,
+    /// Whether a command was executed.
+    pub executed: bool,
     /// The numbers of the calls that were counted.
     pub calls: HashMap<Role, Vec<u64>>,
     pub stdout: String,
@@ -57,6 +66,13 @@ struct Task {
     fails: Option<Errno>,
 }
 
+const NEW: Task = Task {
+    role: Role::Child,
+    counts: true,
+    inside: false,
+    fails: None,
+};
+
 /// The first thing that `main` does is to ask for this signal.
 const SIGALRM: u64 = 14;
 const RT_SIGACTION: u64 = 13;
@@ -66,7 +82,12 @@ const CLOSE: u64 = 3;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Runs it to its end. What it leaves running is let go.
-pub fn trace(mut command: Command, deed: Deed) -> Ended {
+pub fn trace(command: Command, deed: Deed) -> Ended {
+    trace_and(command, deed, || {})
+}
+
+/// The same; `meanwhile`: what happens while an orphan stands.
+pub fn trace_and(mut command: Command, deed: Deed, mut meanwhile: impl FnMut()) -> Ended {
     let (mut out, mut err) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
     command
         .stdin(Stdio::null())
@@ -126,48 +147,60 @@ pub fn trace(mut command: Command, deed: Deed) -> Ended {
                 }
             }
             WaitStatus::PtraceSyscall(pid) => {
-                if let Some(task) = tasks.get_mut(&pid) {
-                    at_call(pid, task, deed, &mut ended);
+                if let Some(task) = tasks.get_mut(&pid)
+                    && at_call(pid, task, deed, &mut ended)
+                {
+                    kill(root, Signal::SIGKILL).unwrap();
+                    let dead = waitpid(root, Some(WaitPidFlag::__WALL)).unwrap();
+                    assert!(matches!(dead, WaitStatus::Signaled(..)), "{dead:?}");
+                    tasks.remove(&root);
+                    ended.signal = Some(Signal::SIGKILL);
+                    meanwhile();
                 }
                 go_on(pid, None);
             }
             WaitStatus::PtraceEvent(pid, _, event) => {
                 let event = event.cast_unsigned();
                 if event == libc_event::EXEC {
-                    // Now it is the command, which is its own master.
-                    tasks.remove(&pid);
-                    let _ = ptrace::detach(pid, None);
-                    continue;
+                    ended.executed = true;
+                    let role = tasks.get(&pid).map(|task| task.role);
+                    let follows = matches!(deed, Deed::Follow | Deed::Kill(Role::Command, _));
+                    match tasks.get_mut(&pid) {
+                        Some(task) if follows && role != Some(Role::Command) => {
+                            task.role = Role::Command;
+                        }
+                        // Now it is its own master.
+                        _ => {
+                            tasks.remove(&pid);
+                            let _ = ptrace::detach(pid, None);
+                            continue;
+                        }
+                    }
                 }
                 if matches!(
                     event,
                     libc_event::FORK | libc_event::VFORK | libc_event::CLONE
                 ) && let Ok(new) = ptrace::getevent(pid)
                 {
-                    let role = if event == libc_event::CLONE {
-                        Role::Program
-                    } else {
-                        Role::Child
+                    let of_command = tasks
+                        .get(&pid)
+                        .is_some_and(|task| task.role == Role::Command);
+                    let role = match event {
+                        _ if of_command => Role::Command,
+                        libc_event::CLONE => Role::Program,
+                        _ => Role::Child,
                     };
-                    tasks
+                    let new = tasks
                         .entry(Pid::from_raw(i32::try_from(new).unwrap()))
-                        .or_insert(Task {
-                            role,
-                            counts: true,
-                            inside: false,
-                            fails: None,
-                        });
+                        .or_insert(NEW);
+                    new.role = role;
+                    new.counts = !of_command;
                 }
                 go_on(pid, None);
             }
             WaitStatus::Stopped(pid, Signal::SIGSTOP) => {
                 // How a new one begins.
-                tasks.entry(pid).or_insert(Task {
-                    role: Role::Child,
-                    counts: true,
-                    inside: false,
-                    fails: None,
-                });
+                tasks.entry(pid).or_insert(NEW);
                 go_on(pid, None);
             }
             WaitStatus::Stopped(pid, Signal::SIGTRAP) => go_on(pid, None),
@@ -176,7 +209,10 @@ pub fn trace(mut command: Command, deed: Deed) -> Ended {
         }
     }
     // It became its command, which goes on if the program was to be killed.
-    if ended.code.is_none() && ended.signal.is_none() && !matches!(deed, Deed::Kill(..)) {
+    if ended.code.is_none()
+        && ended.signal.is_none()
+        && !matches!(deed, Deed::Kill(..) | Deed::Orphan(_))
+    {
         ended.code = child.wait().unwrap().code();
     }
     for (file, text) in [(&mut out, &mut ended.stdout), (&mut err, &mut ended.stderr)] {
@@ -198,9 +234,10 @@ fn go_on(pid: Pid, signal: Option<Signal>) {
     let _ = ptrace::syscall(pid, signal);
 }
 
-fn at_call(pid: Pid, task: &mut Task, deed: Deed, ended: &mut Ended) {
+/// Whether the program is to be killed while this task stands before its call.
+fn at_call(pid: Pid, task: &mut Task, deed: Deed, ended: &mut Ended) -> bool {
     let Ok(mut registers) = ptrace::getregs(pid) else {
-        return;
+        return false;
     };
     if task.inside {
         task.inside = false;
@@ -208,19 +245,20 @@ fn at_call(pid: Pid, task: &mut Task, deed: Deed, ended: &mut Ended) {
             registers.rax = i64::from(-(errno as i32)).cast_unsigned();
             ptrace::setregs(pid, registers).unwrap();
         }
-        return;
+        return false;
     }
     task.inside = true;
     if registers.orig_rax == RT_SIGACTION && registers.rdi == SIGALRM {
         task.counts = true;
     }
     if !task.counts {
-        return;
+        return false;
     }
     let calls = ended.calls.entry(task.role).or_default();
     calls.push(registers.orig_rax);
     let number = calls.len() - 1;
     match deed {
+        Deed::Orphan(at) => return task.role == Role::Child && at == number,
         Deed::Kill(role, at) if role == task.role && at == number => {
             kill(pid, Signal::SIGKILL).unwrap();
         }
@@ -235,6 +273,7 @@ fn at_call(pid: Pid, task: &mut Task, deed: Deed, ended: &mut Ended) {
         }
         _ => {}
     }
+    false
 }
 
 /// ptrace(2): the events that `wait` reports.
