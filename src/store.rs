@@ -388,7 +388,9 @@ fn awaited(
             None => None,
         }
     };
-    names.iter().filter_map(swap_of).collect()
+    // One that never had its place took nothing out.
+    let in_place = |file: &&OsString| !file.to_str().is_some_and(is_temporary);
+    names.iter().filter(in_place).filter_map(swap_of).collect()
 }
 
 /// Under the guard nobody is about to give it a place, and nobody died before he could: a record of

@@ -19,7 +19,7 @@ use nix::errno::Errno;
 mod room;
 mod tracer;
 
-use room::{Room, SECTION};
+use room::{OUSTED, Room, SECTION};
 use tracer::{Deed, Ended, Role, trace, trace_and};
 
 /// A verb at work on the lock `x`, and what stands there before.
@@ -51,7 +51,7 @@ const SCENE: Scene = Scene {
     acquires: false,
 };
 
-const SCENES: [Scene; 17] = [
+const SCENES: [Scene; 19] = [
     Scene {
         name: "acquire",
         prepare: |room| words(&format!("acquire x --pid {}", room.holder.pid())),
@@ -169,6 +169,22 @@ const SCENES: [Scene; 17] = [
         ..SCENE
     },
     Scene {
+        name: "break of a living run",
+        prepare: |room| {
+            room.start(&["run", "x", "--", "sh", "-c", OUSTED]);
+            words("break x --yes")
+        },
+        ..SCENE
+    },
+    Scene {
+        name: "run by force beside a living run",
+        prepare: |room| {
+            room.start(&["run", "x", "--", "sh", "-c", OUSTED]);
+            run_section("run x --force --yes")
+        },
+        ..SCENE
+    },
+    Scene {
         name: "acquire by force",
         prepare: |room| {
             room.done(&["acquire", "x", "--ttl", "1h"]);
@@ -268,6 +284,31 @@ impl Scene {
     }
 }
 
+/// Commands that are killed themselves. They make no mark that they are in, as they would leave it.
+const BRIEF: [Scene; 3] = [
+    Scene {
+        name: "run, its command",
+        prepare: |_| brief("run x"),
+        ..SCENE
+    },
+    Scene {
+        name: "run --close, its command",
+        prepare: |_| brief("run --close x"),
+        ..SCENE
+    },
+    Scene {
+        name: "run --exec, its command",
+        prepare: |_| brief("run --exec x"),
+        ..SCENE
+    },
+];
+
+fn brief(options: &str) -> Vec<String> {
+    let mut run = words(&format!("{options} -- sh -c"));
+    run.push("echo $$ >> started; exit 7".to_owned());
+    run
+}
+
 /// Spreads work over the processors.
 fn for_all<T: Sync>(work: &[T], check: impl Fn(&T) -> Result<(), String> + Sync) -> Vec<String> {
     let next = std::sync::atomic::AtomicUsize::new(0);
@@ -288,6 +329,11 @@ fn for_all<T: Sync>(work: &[T], check: impl Fn(&T) -> Result<(), String> + Sync)
     failures.into_inner().unwrap()
 }
 
+/// Whether a `run` says that its command was killed, or was that command.
+fn is_killed(ended: &Ended) -> bool {
+    ended.code == Some(137) || ended.signal == Some(nix::sys::signal::Signal::SIGKILL)
+}
+
 /// Kills every scene before every `step`-th call.
 fn kill_sweep(step: usize) {
     let mut points = Vec::new();
@@ -299,8 +345,20 @@ fn kill_sweep(step: usize) {
             }
         }
     }
+    for scene in &BRIEF {
+        let (_, ended) = scene.play(Deed::Follow);
+        assert_eq!(ended.code, Some(7), "{}: {ended:?}", scene.name);
+        let calls = ended.count(Role::Command);
+        assert!(calls > 10, "{}: {calls} calls", scene.name);
+        for at in (points.len() % step..calls).step_by(step) {
+            points.push((scene, Role::Command, at));
+        }
+    }
     let failures = for_all(&points, |(scene, role, at)| {
         let (mut room, ended) = scene.play(Deed::Kill(*role, *at));
+        if *role == Role::Command && !is_killed(&ended) {
+            return Err(format!("{}: {ended:?}", scene.name));
+        }
         scene.is_in_order(&mut room).map_err(|why| {
             let calls = ended.calls.get(role).cloned().unwrap_or_default();
             format!(

@@ -46,6 +46,8 @@ pub struct Room {
     pub holder: Sleeper,
     /// Files that are not to be touched, and what they say.
     foreign: Vec<(PathBuf, String)>,
+    /// What runs besides.
+    running: Vec<Child>,
     /// The greatest hold number that anybody has been given.
     greatest: u64,
 }
@@ -54,8 +56,20 @@ pub struct Room {
 pub const SECTION: &str = "mkdir inside 2>/dev/null || echo >> overlaps; echo $$ >> started; \
     until test -e end; do sleep 0.002; done; rmdir inside";
 
+/// What the command of a `run` does whose lock is taken away: nobody promises that it is alone.
+pub const OUSTED: &str = "echo $$ >> started; until test -e enough; do sleep 0.002; done";
+
 /// The same for those who do not stay.
 const VISIT: &str = "mkdir inside 2>/dev/null || echo >> overlaps; rmdir inside";
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.let_them_end();
+        for child in &mut self.running {
+            let _ = child.wait();
+        }
+    }
+}
 
 impl Room {
     pub fn new() -> Self {
@@ -63,6 +77,7 @@ impl Room {
             root: tempfile::tempdir().unwrap(),
             holder: Sleeper::start(),
             foreign: Vec::new(),
+            running: Vec::new(),
             greatest: 0,
         };
         fs::create_dir_all(room.path("store/section.d")).unwrap();
@@ -111,12 +126,30 @@ impl Room {
         (code, String::from_utf8(output.stdout).unwrap())
     }
 
+    fn let_them_end(&self) {
+        for file in ["end", "enough"] {
+            fs::write(self.path(file), "").unwrap();
+        }
+    }
+
     /// What must work before a trial.
     pub fn done(&mut self, words: &[&str]) -> String {
         let (code, out) = self.onehold(words);
         assert_eq!(code, 0, "{words:?}");
         self.heard_of(&out);
         out.trim().to_owned()
+    }
+
+    /// Starts what stays, and waits until its command has begun.
+    pub fn start(&mut self, words: &[&str]) {
+        let mut command = self.command(words);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        self.running.push(command.spawn().unwrap());
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !fs::read_to_string(self.path("started")).is_ok_and(|pids| pids.ends_with('\n')) {
+            assert!(Instant::now() < deadline, "{words:?} does not start");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// A hold number that was printed.
@@ -171,7 +204,7 @@ impl Room {
                 }
             }
         }
-        fs::write(self.path("end"), "").unwrap();
+        self.let_them_end();
         self.wait_for_sections()?;
         if self.path("overlaps").exists() {
             return Err("two at once".to_owned());
@@ -202,7 +235,7 @@ impl Room {
         let lock = self.lock(&[global, &["check", name]].concat());
         match (lock["kind"].as_str(), lock["pid_alive"].as_bool()) {
             (Some("run"), Some(true)) => {
-                fs::write(self.path("end"), "").unwrap();
+                self.let_them_end();
                 Ok(())
             }
             // Given back between the refusal and the look at it.
