@@ -151,8 +151,8 @@ pub fn trace_and(mut command: Command, deed: Deed, mut meanwhile: impl FnMut()) 
                     && at_call(pid, task, deed, &mut ended)
                 {
                     kill(root, Signal::SIGKILL).unwrap();
-                    let dead = waitpid(root, Some(WaitPidFlag::__WALL)).unwrap();
-                    assert!(matches!(dead, WaitStatus::Signaled(..)), "{dead:?}");
+                    let killed = waitpid(root, Some(WaitPidFlag::__WALL)).unwrap();
+                    assert!(matches!(killed, WaitStatus::Signaled(..)), "{killed:?}");
                     tasks.remove(&root);
                     ended.signal = Some(Signal::SIGKILL);
                     meanwhile();
