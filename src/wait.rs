@@ -46,7 +46,7 @@ pub struct Wait<'a> {
     limit: Limit,
     alarm: Option<Alarm>,
     cancelled: Option<&'a AtomicBool>,
-    on_wait: Option<Told<'a>>,
+    on_wait: Option<(Duration, Told<'a>)>,
     started: Option<Duration>,
     back_off: Duration,
     /// From where to where it grows.
@@ -114,10 +114,10 @@ impl<'a> Wait<'a> {
         self
     }
 
-    /// Told once when waiting begins, with what is waited for.
+    /// Told once, with what is waited for, when that has taken as long as `after`.
     #[must_use]
-    pub fn on_wait(mut self, told: impl FnMut(&Status) + 'a) -> Self {
-        self.on_wait = Some(Box::new(told));
+    pub fn on_wait(mut self, after: Duration, told: impl FnMut(&Status) + 'a) -> Self {
+        self.on_wait = Some((after, Box::new(told)));
         self
     }
 
@@ -137,18 +137,26 @@ impl<'a> Wait<'a> {
         }
         if self.started.is_none() {
             self.started = Some(boottime());
-            // Before the caller, who is told now, starts threads.
+            // Before the caller, who may start threads when he is told.
             let _ = make_room();
             // Without one it is looked again every 100 ms.
             self.alarm = Alarm::new().ok().flatten();
-            if let Some(told) = &mut self.on_wait {
-                told(status);
-            }
+        }
+        if self.until_told().is_some_and(|left| left.is_zero())
+            && let Some((_, mut told)) = self.on_wait.take()
+        {
+            told(status);
         }
         let cancelled = self
             .cancelled
             .is_some_and(|cancelled| cancelled.load(Ordering::Relaxed));
         cancelled || self.left().is_some_and(|left| left.is_zero())
+    }
+
+    /// `None`: nobody is to be told.
+    fn until_told(&self) -> Option<Duration> {
+        let (after, _) = self.on_wait.as_ref()?;
+        Some(after.saturating_sub(self.waited().unwrap_or_default()))
     }
 
     /// `None`: no limit.
@@ -261,6 +269,7 @@ impl<'a> Wait<'a> {
     }
 
     fn interruptible(&self, longest: Duration) -> Duration {
+        let longest = self.until_told().map_or(longest, |left| longest.min(left));
         if self.cancelled.is_some() {
             return longest.min(UNINTERRUPTED);
         }

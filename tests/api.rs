@@ -167,7 +167,7 @@ fn a_wait_ends_at_its_limit_or_when_it_is_cancelled() {
     let cancelled = AtomicBool::new(false);
     let wait = Wait::forever()
         .until_cancelled(&cancelled)
-        .on_wait(|_| cancelled.store(true, Ordering::Relaxed));
+        .on_wait(Duration::ZERO, |_| cancelled.store(true, Ordering::Relaxed));
     assert!(is_blocked(lock.hold(&Claim::new(), wait)));
 }
 
@@ -177,7 +177,7 @@ fn a_wait_for_a_hold_ends_with_it() {
     let hold = take(&fixture.lock("x"));
     let mut first = Some(hold);
     let lock = fixture.lock("x");
-    let wait = Wait::forever().on_wait(|_| drop(first.take()));
+    let wait = Wait::forever().on_wait(Duration::ZERO, |_| drop(first.take()));
     let second = held(lock.hold(&Claim::new(), wait));
     assert!(second.waited().is_some());
 }

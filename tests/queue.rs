@@ -8,6 +8,7 @@
 )]
 
 use std::fs;
+use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -320,20 +321,21 @@ fn a_signal_ends_a_wait_as_it_ends_any_program() {
         let mut command = line.onehold(&["run", "-w", "forever", "x", "--", "touch", "ran"]);
         let waiter = Running(command.stderr(Stdio::piped()).spawn().unwrap());
         eventually("it stands in line", || line.waiting() == 1);
+        let mut waiter = waiter;
+        let mut stderr = BufReader::new(waiter.0.stderr.take().unwrap());
+        let mut told = String::new();
+        stderr.read_line(&mut told).unwrap();
+        assert!(told.starts_with("onehold: waiting: "), "{told}");
         eventually("it sleeps", || {
             fs::read_to_string(format!("/proc/{}/syscall", waiter.pid()))
                 .is_ok_and(|call| call.starts_with("73 "))
         });
         waiter.signal(signal);
-        let mut waiter = waiter;
         assert_eq!(waiter.0.wait().unwrap().signal(), Some(number), "{signal}");
         assert_eq!(line.waiting(), 0, "{signal}");
-        let mut told = String::new();
-        std::io::Read::read_to_string(&mut waiter.0.stderr.take().unwrap(), &mut told).unwrap();
-        assert!(
-            told.starts_with("onehold: waiting: ") && told.ends_with(said),
-            "{told}"
-        );
+        told.clear();
+        stderr.read_to_string(&mut told).unwrap();
+        assert_eq!(told, said);
     }
     assert!(!line.path("ran").exists());
 }
@@ -346,7 +348,7 @@ fn on_a_terminal_a_wait_is_one_living_line() {
     let output = Command::new("script")
         .args([
             "-qec",
-            &format!("{} run -w 1500ms x -- true", program.display()),
+            &format!("{} run -w 2500ms x -- true", program.display()),
             "/dev/null",
         ])
         .env("ONEHOLD_DIR", line.path("store"))
@@ -358,11 +360,11 @@ fn on_a_terminal_a_wait_is_one_living_line() {
     assert_eq!(output.status.code(), Some(7), "{seen}");
     let (before, _) = seen.split_once("in vain").unwrap();
     assert!(
-        before.contains("onehold: waiting 0s of 1s, place 1 of 1, Ctrl-C to cancel: `x` is"),
+        before.contains("onehold: waiting 0s of 2s, place 1 of 1, Ctrl-C to cancel: `x` is"),
         "{seen}"
     );
     assert!(
-        before.contains("onehold: waiting 1s of 1s"),
+        before.contains("onehold: waiting 1s of 2s"),
         "told anew: {seen}"
     );
 }
@@ -426,18 +428,19 @@ fn context_switches(pid: u32) -> u64 {
         .sum()
 }
 
+/// Whether it is in flock(2) and has told that it waits, for which it starts a thread.
+fn sleeps_for_long(waiter: &Running) -> bool {
+    let read = |file| fs::read_to_string(format!("/proc/{}/{file}", waiter.pid()));
+    read("status").is_ok_and(|status| status.contains("\nThreads:\t2\n"))
+        && read("syscall").is_ok_and(|call| call.starts_with("73 "))
+}
+
 #[test]
 fn nobody_is_woken_while_nothing_happens_but_the_first_two_every_5_seconds() {
     let line = Line::new();
     let _holder = line.hold();
     let waiters = line.stand_in_line(8);
-    // The last one to come may still be on its way to sleep.
-    eventually("all sleep in flock(2)", || {
-        waiters.iter().all(|waiter| {
-            fs::read_to_string(format!("/proc/{}/syscall", waiter.pid()))
-                .is_ok_and(|call| call.starts_with("73 "))
-        })
-    });
+    eventually("all sleep", || waiters.iter().all(sleeps_for_long));
     let before: Vec<u64> = waiters
         .iter()
         .map(|waiter| context_switches(waiter.pid()))
@@ -477,7 +480,7 @@ fn two_who_wait_for_each_other_end_by_their_limits_and_are_told_what_they_hold()
     let line = Line::new();
     let say = |own: &str, others: &str| {
         format!(
-            "echo > {own}; until test -e {others}; do sleep 0.005; done; exec onehold run -w 500ms {others} -- true"
+            "echo > {own}; until test -e {others}; do sleep 0.005; done; exec onehold run -w 1s {others} -- true"
         )
     };
     let start = |own: &str, others: &str| {
@@ -625,13 +628,7 @@ fn a_thousand_waiters_cost_nothing_and_one_release_wakes_two() {
             })
             .sum()
     };
-    // Until the last of them sleeps.
-    eventually("all sleep", || {
-        waiters.iter().all(|waiter| {
-            fs::read_to_string(format!("/proc/{}/syscall", waiter.pid()))
-                .is_ok_and(|call| call.starts_with("73 "))
-        })
-    });
+    eventually("all sleep", || waiters.iter().all(sleeps_for_long));
     let before = ticks();
     std::thread::sleep(Duration::from_secs(10));
     // 10 ms each: all of them together within 0.1 s.

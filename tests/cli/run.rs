@@ -313,12 +313,24 @@ fn a_waiting_run_gets_the_lock_when_the_first_one_ends() {
     assert!(!second.has_ended());
     fs::write(&go, "").unwrap();
     assert_eq!(first.exit_code(), Some(0));
-    let (code, out, err) = second.finish();
+    let (code, out, _) = second.finish();
     assert_eq!((code, out.as_str()), (Some(0), "mine\n"));
-    assert!(
-        err.starts_with("onehold: waiting: `x` is held by process "),
-        "{err}"
-    );
+}
+
+#[test]
+fn a_wait_is_told_of_once_it_is_long_enough() {
+    let env = Env::new();
+    env.onehold(["acquire", "x", "--ttl", "1h"])
+        .assert()
+        .success();
+    env.onehold(["run", "-w", "700ms", "x", "--", "true"])
+        .assert()
+        .code(7)
+        .stderr(is_match("^onehold: waiting: `x` is held by a lease.*\nonehold: waited [0-9a-z ]+ for `x`\nonehold: waited ").unwrap());
+    env.onehold(["run", "-w", "300ms", "x", "--", "true"])
+        .assert()
+        .code(7)
+        .stderr(contains("onehold: waiting: ").not());
 }
 
 #[test]

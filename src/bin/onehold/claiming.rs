@@ -102,10 +102,17 @@ fn wait<'a>(
         Some((first, most)) => wait.back_off(first, most),
         None => wait,
     };
-    wait.on_wait(move |status| {
+    // Whoever reads an object expects one, whatever happens.
+    let after = if session.everywhere.json {
+        Duration::ZERO
+    } else {
+        WORTH_TELLING
+    };
+    wait.on_wait(after, move |status| {
         say_goodbye_on_ctrl_c(session);
         if !session.everywhere.quiet && !session.everywhere.json {
-            progress.begin(lock, status, limit);
+            let now = Instant::now();
+            progress.begin(lock, status, limit, now.checked_sub(after).unwrap_or(now));
         }
     })
 }
@@ -280,6 +287,10 @@ fn rounded(duration: Duration) -> Duration {
         Duration::from_millis(u64::try_from(duration.as_millis()).unwrap_or(0))
     }
 }
+
+/// What is over sooner is no wait to tell of; nor is the thread for Ctrl-C started, without which
+/// that just ends the program: together a third of what a hand-over costs.
+const WORTH_TELLING: Duration = Duration::from_millis(500);
 
 /// How long the command of a displaced `run` may take to end: what its wrapper gives it, and a
 /// little to notice.

@@ -1,5 +1,5 @@
-//! What is seen of a wait: on a terminal one line that lives, elsewhere one line when it starts
-//! and one when it ends.
+//! What is seen of a wait that is worth telling of: on a terminal one line that lives, elsewhere one
+//! line when it is told and one when it ends.
 
 use std::cell::RefCell;
 use std::io::IsTerminal;
@@ -37,8 +37,8 @@ struct Live {
 }
 
 impl Progress {
-    /// Waiting for `status` begins.
-    pub(crate) fn begin(&self, lock: &Lock, status: &Status, limit: WaitLimit) {
+    /// It has been waited for `status` `since` then.
+    pub(crate) fn begin(&self, lock: &Lock, status: &Status, limit: WaitLimit, since: Instant) {
         let held: Vec<String> = enclosing_names()
             .iter()
             .map(|name| describe::quoted(name))
@@ -49,7 +49,7 @@ impl Progress {
             format!("; meanwhile {} stays held", held.join(", "))
         };
         let begun = if std::io::stderr().is_terminal() {
-            Live::begin(lock.clone(), limit, meanwhile).map(Begun::Alive)
+            Live::begin(lock.clone(), limit, meanwhile, since).map(Begun::Alive)
         } else {
             output::talk(&format!(
                 "onehold: waiting: {}{meanwhile}",
@@ -57,7 +57,7 @@ impl Progress {
             ));
             Some(Begun::Told {
                 name: describe::quoted(lock.name().as_str()),
-                since: Instant::now(),
+                since,
             })
         };
         *self.begun.borrow_mut() = begun;
@@ -80,7 +80,7 @@ impl Progress {
 }
 
 impl Live {
-    fn begin(lock: Lock, limit: WaitLimit, meanwhile: String) -> Option<Self> {
+    fn begin(lock: Lock, limit: WaitLimit, meanwhile: String, since: Instant) -> Option<Self> {
         let (over, is_over) = mpsc::channel::<()>();
         // Signals are for the thread that waits.
         let thread = without_signals(|| {
@@ -89,7 +89,6 @@ impl Live {
                 if let Ok(style) = ProgressStyle::with_template("{wide_msg}") {
                     line.set_style(style);
                 }
-                let since = Instant::now();
                 loop {
                     line.set_message(text(&lock, since.elapsed(), limit, &meanwhile));
                     line.tick();
