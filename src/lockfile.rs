@@ -14,7 +14,8 @@ use crate::format::{self, Format};
 use crate::record::{Content, Kind, Line, MAX_RECORD_BYTES, Record, SignOfLife, Swap, digest};
 use crate::status::wall_clock;
 use crate::sys::directory::{
-    Directory, FileFacts, Found, facts_of_file, move_out_of_the_way, try_lock_record,
+    Directory, FileFacts, Found, Kind as FileKind, facts_of_file, move_out_of_the_way,
+    try_lock_record,
 };
 use crate::sys::wait::random_u64;
 
@@ -78,7 +79,19 @@ pub(crate) enum Exchanged {
 impl Place<'_> {
     /// Reads what stands there, without changing anything.
     pub(crate) fn read(&self) -> Result<Standing> {
-        match self.directory.find(self.file).context("open", self.path)? {
+        self.read_found(self.directory.find(self.file))
+    }
+
+    /// The same for what was just listed as being of that kind, with a system call less.
+    pub(crate) fn read_listed(&self, kind: FileKind) -> Result<Standing> {
+        self.read_found(match kind {
+            FileKind::RegularFile => self.directory.find_regular(self.file),
+            FileKind::OtherOrUnknown => self.directory.find(self.file),
+        })
+    }
+
+    fn read_found(&self, found: io::Result<Found>) -> Result<Standing> {
+        match found.context("open", self.path)? {
             Found::Missing => Ok(Standing::Nothing),
             Found::Other(kind) => Ok(Standing::NoFile(kind)),
             Found::File(file, facts) => self.read_file(file, facts).map(Standing::File),
@@ -543,28 +556,22 @@ fn random_temporary_name() -> OsString {
 
 fn read_all(file: &File) -> io::Result<Vec<u8>> {
     let limit = usize::try_from(MAX_RECORD_BYTES).unwrap_or(usize::MAX);
-    let mut bytes = vec![0; 4096];
-    let mut filled = 0;
+    let mut bytes = Vec::new();
+    // Nearly all fit: one read, and no more memory than there is to keep.
+    let mut piece = [0; 4096];
     loop {
-        let rest = bytes.get_mut(filled..).unwrap_or_default();
-        match file.read_at(rest, filled as u64) {
+        match file.read_at(&mut piece, bytes.len() as u64) {
             Ok(read) => {
-                filled += read;
+                bytes.extend_from_slice(piece.get(..read).unwrap_or_default());
                 // A regular file gives less than was asked for only at its end (read(2)).
-                if filled < bytes.len() {
-                    break;
+                if read < piece.len() || bytes.len() > limit {
+                    return Ok(bytes);
                 }
             }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
-        if filled > limit {
-            break;
-        }
-        bytes.resize(filled * 2, 0);
     }
-    bytes.truncate(filled);
-    Ok(bytes)
 }
 
 fn nanoseconds(time: SystemTime) -> u64 {

@@ -75,25 +75,39 @@ pub(crate) fn digest(bytes: &[u8]) -> u64 {
 }
 
 /// What the command line of a record says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 struct CommandLine {
     command_pid: Pid,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     command_start: Option<u64>,
 }
 
 /// What the job line says: from then on the holder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 enum JobLine {
     Process {
         job_pid: Pid,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(skip_serializing_if = "Option::is_none")]
         job_start: Option<u64>,
     },
     Lease {
         lease: bool,
     },
+}
+
+/// Any of the three lines as it is read: in one go, since `list` reads a hundred thousand.
+#[derive(Deserialize)]
+struct AnyLine {
+    command_pid: Option<Pid>,
+    command_start: Option<u64>,
+    job_pid: Option<Pid>,
+    job_start: Option<u64>,
+    lease: Option<bool>,
+    renewed_at: Option<DateTime<Utc>>,
+    renewed_boottime_ms: Option<u64>,
+    renewed_boot_id: Option<String>,
+    ttl_ms: Option<u64>,
 }
 
 /// The holder's last sign of life.
@@ -417,24 +431,31 @@ impl Record {
         if line.is_empty() {
             return true;
         }
-        if let Ok(command) = serde_json::from_slice::<CommandLine>(line) {
+        let Ok(said) = serde_json::from_slice::<AnyLine>(line) else {
+            return false;
+        };
+        if let Some(pid) = said.command_pid {
             self.command_process = Some(ProcessId {
-                pid: command.command_pid,
-                start: command.command_start,
+                pid,
+                start: said.command_start,
             });
-        } else if let Ok(job) = serde_json::from_slice::<JobLine>(line) {
-            self.job = match job {
-                JobLine::Process { job_pid, job_start } => Some(Job::Process(ProcessId {
-                    pid: job_pid,
-                    start: job_start,
-                })),
-                JobLine::Lease { lease } => lease.then_some(Job::Lease),
-            };
-        } else if let Some(life) = serde_json::from_slice::<SignOfLife>(line)
-            .ok()
-            .filter(|life| has_four_digits(life.renewed_at))
+        } else if let Some(pid) = said.job_pid {
+            self.job = Some(Job::Process(ProcessId {
+                pid,
+                start: said.job_start,
+            }));
+        } else if let Some(lease) = said.lease {
+            self.job = lease.then_some(Job::Lease);
+        } else if let (Some(renewed_at), Some(renewed_boottime_ms)) =
+            (said.renewed_at, said.renewed_boottime_ms)
+            && has_four_digits(renewed_at)
         {
-            self.sign_of_life = Some(life);
+            self.sign_of_life = Some(SignOfLife {
+                renewed_at,
+                renewed_boottime_ms,
+                renewed_boot_id: said.renewed_boot_id,
+                ttl_ms: said.ttl_ms,
+            });
         } else {
             return false;
         }

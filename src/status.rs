@@ -1,5 +1,6 @@
 //! What is found out about one lock at one moment.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use crate::identity::{BootId, Origin, Pid};
 use crate::lockfile::{LockFile, Standing};
 use crate::queue::Waiter;
 use crate::record::{Content, Record, has_four_digits};
-use crate::sys::directory::{Directory, FileId, record_is_locked};
+use crate::sys::directory::{Directory, record_is_locked};
 use crate::sys::process;
 use crate::verdict::{Here, Presence, Probe, Proof, Reason, State, Verdict, judge};
 
@@ -124,9 +125,9 @@ struct Facts {
 
 /// A store directory seen from here: what judging in it needs.
 pub(crate) struct Observatory {
-    facts: Facts,
-    store: FileId,
-    shares_kernel_locks: bool,
+    here: RefCell<Here>,
+    /// The process that asked, and its start.
+    own: (Pid, Option<u64>),
 }
 
 impl Surroundings {
@@ -140,56 +141,55 @@ impl Surroundings {
                 (own, process::start_ticks(own))
             },
         });
+        let store = root.id().context("inspect store", path)?;
+        let shares_kernel_locks = root
+            .filesystem()
+            .context("inspect the filesystem of", path)?
+            .shares_kernel_locks;
         Ok(Observatory {
-            facts: facts.clone(),
-            store: root.id().context("inspect store", path)?,
-            shares_kernel_locks: root
-                .filesystem()
-                .context("inspect the filesystem of", path)?
-                .shares_kernel_locks,
+            here: RefCell::new(Here {
+                now: DateTime::UNIX_EPOCH,
+                boottime_ms: 0,
+                boot: facts.boot.clone(),
+                pid_namespace: facts.pid_namespace,
+                hostname: facts.hostname.clone(),
+                shares_kernel_locks,
+                store_device: store.device,
+                store_inode: store.inode,
+            }),
+            own: facts.own,
         })
     }
 }
 
 impl Observatory {
     pub(crate) fn settles(&self) -> bool {
-        self.shares_kernel_locks
+        self.here.borrow().shares_kernel_locks
     }
 
     pub(crate) fn hostname(&self) -> Option<String> {
-        self.facts.hostname.clone()
+        self.here.borrow().hostname.clone()
     }
 
     pub(crate) fn boot_id(&self) -> Option<String> {
-        self.facts.boot.as_ref().map(|boot| boot.id.clone())
+        let here = self.here.borrow();
+        here.boot.as_ref().map(|boot| boot.id.clone())
     }
 
     /// What a record written now by this process says of its origin.
     pub(crate) fn origin(&self) -> Origin {
+        let here = self.here.borrow();
         Origin {
-            start: match self.facts.own {
+            start: match self.own {
                 (pid, start) if pid == process::own_pid() => start,
                 // A child forked since.
                 _ => process::start_ticks(process::own_pid()),
             },
-            boot: self.facts.boot.clone(),
-            pid_namespace: self.facts.pid_namespace,
+            boot: here.boot.clone(),
+            pid_namespace: here.pid_namespace,
             acquired_boottime_ms: process::boottime_milliseconds(),
-            store_device: self.store.device,
-            store_inode: self.store.inode,
-        }
-    }
-
-    fn here(&self) -> Here {
-        Here {
-            now: Utc::now(),
-            boottime_ms: process::boottime_milliseconds(),
-            boot: self.facts.boot.clone(),
-            pid_namespace: self.facts.pid_namespace,
-            hostname: self.facts.hostname.clone(),
-            shares_kernel_locks: self.shares_kernel_locks,
-            store_device: self.store.device,
-            store_inode: self.store.inode,
+            store_device: here.store_device,
+            store_inode: here.store_inode,
         }
     }
 
@@ -200,10 +200,43 @@ impl Observatory {
         standing: &Standing,
         presences: &mut Presences,
     ) -> Status {
-        let here = self.here();
-        let (record, verdict, seen) = match standing {
-            Standing::Nothing => (None, nothing(), None),
-            Standing::NoFile(kind) => (None, no_lock(kind), None),
+        let mut status = self.status_without_record(about, standing, presences);
+        if let Standing::File(found) = standing {
+            status.record = found.record().cloned();
+        }
+        status
+    }
+
+    /// The same, for what is not needed any more: nothing is copied.
+    pub(crate) fn final_status(
+        &self,
+        about: &About<'_>,
+        standing: Standing,
+        presences: &mut Presences,
+    ) -> Status {
+        let mut status = self.status_without_record(about, &standing, presences);
+        if let Standing::File(LockFile {
+            content: Content::Record(record),
+            ..
+        }) = standing
+        {
+            status.record = Some(*record);
+        }
+        status
+    }
+
+    fn status_without_record(
+        &self,
+        about: &About<'_>,
+        standing: &Standing,
+        presences: &mut Presences,
+    ) -> Status {
+        let mut here = self.here.borrow_mut();
+        here.now = Utc::now();
+        here.boottime_ms = process::boottime_milliseconds();
+        let (verdict, seen) = match standing {
+            Standing::Nothing => (nothing(), None),
+            Standing::NoFile(kind) => (no_lock(kind), None),
             Standing::File(found) => {
                 let modified = wall_clock(found.facts.modified);
                 let mut probe = LiveProbe {
@@ -211,21 +244,17 @@ impl Observatory {
                     presences,
                 };
                 let verdict = judge(&found.content, modified, &here, about.max_age, &mut probe);
-                (
-                    found.record().cloned(),
-                    verdict,
-                    Some(seen(found, modified)),
-                )
+                (verdict, Some(seen(found, modified)))
             }
         };
         Status {
             name: about.name.to_owned(),
             path: about.path.to_owned(),
             store: about.store.to_owned(),
-            record,
+            record: None,
             verdict,
             waiters: Vec::new(),
-            settles: self.shares_kernel_locks,
+            settles: here.shares_kernel_locks,
             seen,
         }
     }

@@ -14,7 +14,7 @@ use crate::name::{Entry, LockName, entry};
 use crate::queue;
 use crate::record::Content;
 use crate::status::{About, Observatory, Presences, Status, Surroundings};
-use crate::sys::directory::Directory;
+use crate::sys::directory::{Directory, Kind};
 use crate::verdict::{DEFAULT_MAX_AGE, Proof, Reason, State};
 
 /// A directory of locks.
@@ -131,27 +131,28 @@ impl Store {
             listing: &mut listing,
         };
         walk.directory(&root, &self.directory, None)?;
+        sort(&mut listing);
         self.add_waiters(&root, &mut listing)?;
-        listing
-            .locks
-            .sort_by(|one, other| one.name.cmp(&other.name));
         Ok(listing)
     }
 
     /// Adds who waits; a lock that is free shows up only if somebody waits for it.
     fn add_waiters(&self, root: &Directory, listing: &mut Listing) -> Result<()> {
+        let mut promised = Vec::new();
         for (name, waiters) in queue::all_waiters(root, &self.directory)? {
-            let known = listing.locks.iter_mut().find(|status| status.name == name);
+            let place = listing
+                .locks
+                .binary_search_by(|status| status.name.as_str().cmp(&name));
+            let known = place.ok().and_then(|place| listing.locks.get_mut(place));
             match known {
                 Some(status) if !status.is_takeable() => status.waiters = waiters,
-                known => {
-                    let promised = self.lock(LockName::new(&name)?)?.check(None)?;
-                    match known {
-                        Some(status) => *status = promised,
-                        None => listing.locks.push(promised),
-                    }
-                }
+                Some(status) => *status = self.lock(LockName::new(&name)?)?.check(None)?,
+                None => promised.push(self.lock(LockName::new(&name)?)?.check(None)?),
             }
+        }
+        if !promised.is_empty() {
+            listing.locks.append(&mut promised);
+            sort(listing);
         }
         Ok(())
     }
@@ -196,6 +197,11 @@ impl Store {
         }
         sweep_directory(guard.root(), &self.directory, None, &observatory, errors)
     }
+}
+
+fn sort(listing: &mut Listing) {
+    let locks = &mut listing.locks;
+    locks.sort_by(|one, other| one.name.cmp(&other.name));
 }
 
 impl Cleanup {
@@ -243,9 +249,14 @@ impl Walk<'_> {
         path: &Path,
         section: Option<&str>,
     ) -> Result<()> {
-        for file in directory.names().context("read directory", path)? {
+        let mut entries = directory.entries().context("read directory", path)?;
+        // Small as they are they are sorted faster than what is said of them.
+        entries.sort_unstable();
+        for (file, kind) in entries {
             let result = match entry(section, &file) {
-                Some(Entry::Lock(name)) => self.lock(directory, &path.join(&file), &file, &name),
+                Some(Entry::Lock(name)) => {
+                    self.lock(directory, &path.join(&file), (&file, kind), &name)
+                }
                 Some(Entry::Section(name)) => self.section(directory, path, &file, &name),
                 None => Ok(()),
             };
@@ -260,7 +271,7 @@ impl Walk<'_> {
         &mut self,
         directory: &Directory,
         path: &Path,
-        file: &OsStr,
+        (file, kind): (&OsStr, Kind),
         name: &LockName,
     ) -> Result<()> {
         let place = Place {
@@ -269,7 +280,7 @@ impl Walk<'_> {
             path,
             format: self.format,
         };
-        let standing = place.read()?;
+        let standing = place.read_listed(kind)?;
         if matches!(standing, Standing::Nothing) {
             return Ok(());
         }
@@ -281,7 +292,7 @@ impl Walk<'_> {
         };
         let status = self
             .observatory
-            .status(&about, &standing, &mut self.presences);
+            .final_status(&about, standing, &mut self.presences);
         self.listing.locks.push(status);
         Ok(())
     }

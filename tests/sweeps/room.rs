@@ -52,12 +52,13 @@ pub struct Room {
     greatest: u64,
 }
 
-/// What every critical section does: two at once make a mark.
+/// What every critical section does: two at once make a mark. It ends with the room at the latest.
 pub const SECTION: &str = "mkdir inside 2>/dev/null || echo >> overlaps; echo $$ >> started; \
-    until test -e end; do sleep 0.002; done; rmdir inside";
+    until test -e end -o ! -e store; do sleep 0.002; done; rmdir inside";
 
 /// What the command of a `run` does whose lock is taken away: nobody promises that it is alone.
-pub const OUSTED: &str = "echo $$ >> started; until test -e enough; do sleep 0.002; done";
+pub const OUSTED: &str =
+    "echo $$ >> started; until test -e enough -o ! -e store; do sleep 0.002; done";
 
 /// The same for those who do not stay.
 const VISIT: &str = "mkdir inside 2>/dev/null || echo >> overlaps; rmdir inside";

@@ -271,29 +271,38 @@ pub(crate) fn paint(status: &Status, text: &str) -> String {
 pub(crate) fn table<const N: usize>(header: [&str; N], rows: &[(&Status, [String; N])]) -> String {
     let mut widths = header.map(UnicodeWidthStr::width);
     for (_, cells) in rows {
-        for (width, cell) in widths.iter_mut().zip(cells) {
-            *width = (*width).max(cell.width());
+        for (most, cell) in widths.iter_mut().zip(cells) {
+            *most = (*most).max(width(cell));
         }
     }
-    let line = |cells: [&str; N], status: Option<&Status>| {
-        let mut text = String::new();
-        for (index, (cell, width)) in cells.iter().zip(widths).enumerate() {
-            let padding = width.saturating_sub(cell.width());
+    let mut text = String::new();
+    let mut line = |cells: [&str; N], status: Option<&Status>| {
+        for (index, (cell, most)) in cells.iter().zip(widths).enumerate() {
             match status {
                 Some(status) if index == 1 => text.push_str(&paint(status, cell)),
                 _ => text.push_str(cell),
             }
-            if index + 1 < N {
-                text.push_str(&" ".repeat(padding + 2));
-            }
+            let padding = most.saturating_sub(width(cell)) + 2;
+            text.extend(std::iter::repeat_n(' ', padding));
         }
-        text.trim_end().to_owned()
+        text.truncate(text.trim_end().len());
+        text.push('\n');
     };
-    let mut lines = vec![line(header, None)];
+    line(header, None);
     for (status, cells) in rows {
-        lines.push(line(cells.each_ref().map(String::as_str), Some(status)));
+        line(cells.each_ref().map(String::as_str), Some(status));
     }
-    lines.join("\n")
+    text.pop();
+    text
+}
+
+/// In columns of a terminal.
+fn width(cell: &str) -> usize {
+    if cell.is_ascii() {
+        cell.len()
+    } else {
+        cell.width()
+    }
 }
 
 /// The object of a failure before there is anything to say of a lock.

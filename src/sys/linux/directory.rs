@@ -38,6 +38,13 @@ pub(crate) enum Found {
     File(File, FileFacts),
 }
 
+/// What a directory says of an entry (readdir(3), `d_type`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    RegularFile,
+    OtherOrUnknown,
+}
+
 /// What a filesystem can be trusted with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Filesystem {
@@ -151,9 +158,14 @@ impl Directory {
             Err(Errno::NOENT) => return Ok(Found::Missing),
             Err(error) => return Err(error.into()),
         };
-        if let Some(kind) = not_a_regular_file(&seen) {
-            return Ok(Found::Other(kind));
+        match not_a_regular_file(&seen) {
+            Some(kind) => Ok(Found::Other(kind)),
+            None => self.find_regular(name),
         }
+    }
+
+    /// Opens what was just seen to be a regular file.
+    pub(crate) fn find_regular(&self, name: &OsStr) -> io::Result<Found> {
         let flags =
             OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file = match openat(&self.fd, name, flags, Mode::empty()) {
@@ -271,15 +283,25 @@ impl Directory {
 
     /// All names in the directory, in no order, without `.` and `..`.
     pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
-        let mut names = Vec::new();
+        let entries = self.entries()?;
+        Ok(entries.into_iter().map(|(name, _)| name).collect())
+    }
+
+    /// The same, with what each is, as far as the filesystem says so.
+    pub(crate) fn entries(&self) -> io::Result<Vec<(OsString, Kind)>> {
+        let mut entries = Vec::new();
         for entry in rustix::fs::Dir::read_from(&self.fd)? {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
             if name != b"." && name != b".." {
-                names.push(OsStr::from_bytes(name).to_owned());
+                let kind = match entry.file_type() {
+                    FileType::RegularFile => Kind::RegularFile,
+                    _ => Kind::OtherOrUnknown,
+                };
+                entries.push((OsStr::from_bytes(name).to_owned(), kind));
             }
         }
-        Ok(names)
+        Ok(entries)
     }
 }
 
