@@ -92,6 +92,7 @@ pub mod promises {}
 #[cfg(feature = "cli")]
 pub mod memory {
     pub use crate::sys::arena::Arena;
+    pub use crate::sys::memory::give_back_program;
 }
 
 /// Standard streams, for the command-line tool.

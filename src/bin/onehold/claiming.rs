@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
+use onehold::memory::give_back_program;
 use onehold::{
     Attempt, Blocked, Claim, Format, Kind, Lock, Proof, Reason, Shown, State, Status, Wait,
 };
@@ -114,6 +115,7 @@ fn wait<'a>(
             let now = Instant::now();
             progress.begin(lock, status, limit, now.checked_sub(after).unwrap_or(now));
         }
+        give_back_program();
     })
 }
 

@@ -5,6 +5,7 @@ use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use onehold::memory::give_back_program;
 use onehold::signal::{self, Received, SignalQueue};
 use onehold::{Ended, Hold, LockName, Program, Started, Status};
 use serde_json::json;
@@ -88,6 +89,7 @@ impl Supervisor<'_> {
     /// ended cannot be told.
     fn wait(&mut self, queue: &SignalQueue) -> Option<ExitStatus> {
         let mut next_look = Instant::now() + LOOK_EVERY;
+        let mut runs_for_long = false;
         loop {
             match self.child.try_wait() {
                 Ok(Some(status)) => return Some(status),
@@ -106,6 +108,10 @@ impl Supervisor<'_> {
             if Instant::now() >= next_look {
                 self.look();
                 next_look = Instant::now() + LOOK_EVERY;
+                if !runs_for_long {
+                    give_back_program();
+                    runs_for_long = true;
+                }
             }
             self.renew();
         }
