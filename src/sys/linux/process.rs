@@ -216,10 +216,9 @@ fn open_to_read(path: &std::ffi::CStr) -> io::Result<OwnedFd> {
 /// The small files of /proc give all they have to one read that has room for it; std, which does not
 /// know that, makes seven of them.
 fn read_at_once(file: &OwnedFd) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![0; 4096];
+    let mut bytes = [0; 4096];
     let read = rustix::io::retry_on_intr(|| rustix::io::read(file, bytes.as_mut_slice()))?;
-    bytes.truncate(read);
-    Ok(bytes)
+    Ok(bytes.get(..read).unwrap_or_default().to_vec())
 }
 
 fn nanoseconds_per_tick() -> Option<i128> {

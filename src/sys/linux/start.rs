@@ -107,7 +107,8 @@ impl Program {
             environment: pointers(&self.environment),
             failed: 0,
         };
-        let mut stack = vec![0_u8; STACK];
+        // Not filled: to touch all of its pages would be a tenth of what the start costs.
+        let mut stack = Vec::<u8>::with_capacity(STACK);
         // A handler must not run in the child, on memory that is ours.
         let before = SignalMask::block_all()?;
         // SAFETY: the child runs on its own stack, which grows downwards from an aligned end, until
