@@ -101,13 +101,22 @@ impl Place<'_> {
     /// Publishes a record where nothing stands; `None` if something does by now. It appears whole
     /// or not at all, and link(2) never overwrites, so that programs which create their lock files
     /// with `O_EXCL` are excluded too.
-    pub(crate) fn publish(&self, record: &Record, making: Making) -> Result<Option<Published>> {
+    /// `unnamed`: a file for it that was made beforehand, on the same filesystem.
+    pub(crate) fn publish(
+        &self,
+        record: &Record,
+        making: Making,
+        unnamed: Option<File>,
+    ) -> Result<Option<Published>> {
         let bytes = self.encode(record)?;
-        if let Some(file) = self
-            .directory
-            .create_unnamed()
-            .context("create lock file in the directory of", self.path)?
-        {
+        let unnamed = match unnamed {
+            Some(file) => Some(file),
+            None => self
+                .directory
+                .create_unnamed()
+                .context("create lock file in the directory of", self.path)?,
+        };
+        if let Some(file) = unnamed {
             let published = self.fill(file, &bytes, making)?;
             match self.directory.link_unnamed(&published.file, self.file) {
                 Ok(linked) => return Ok(linked.then_some(published)),

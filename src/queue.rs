@@ -65,7 +65,6 @@ pub(crate) struct Queue {
 
 /// One living waiter's ticket.
 pub(crate) struct Standby {
-    file: File,
     record: Box<Record>,
 }
 
@@ -113,6 +112,9 @@ impl Queue {
     /// The waiter of a ticket, if it lives. `forget`: a dead one's ticket is removed, which is for
     /// those who have the guard.
     fn standby(&self, file: &OsStr, forget: bool) -> Result<Option<Standby>> {
+        if self.living(file, forget)?.is_none() {
+            return Ok(None);
+        }
         let place = Place {
             directory: &self.directory,
             file,
@@ -122,17 +124,26 @@ impl Queue {
         let Standing::File(found) = place.read()? else {
             return Ok(None);
         };
-        if !record_is_locked(&found.file).context("inspect", place.path)? {
-            if forget {
-                // Another user's, perhaps: then it stays, and does no harm.
-                let _ = place.remove();
-            }
-            return Ok(None);
-        }
         Ok(found.record().cloned().map(|record| Standby {
-            file: found.file,
             record: Box::new(record),
         }))
+    }
+
+    /// A ticket whose owner lives, to sleep on.
+    fn living(&self, file: &OsStr, forget: bool) -> Result<Option<File>> {
+        let path = || self.path.join(file);
+        let found = self.directory.find_regular(file).context("open", &path())?;
+        let Found::File(ticket, _) = found else {
+            return Ok(None);
+        };
+        if record_is_locked(&ticket).context("inspect", &path())? {
+            return Ok(Some(ticket));
+        }
+        if forget {
+            // Another user's, perhaps: then it stays, and does no harm.
+            let _ = self.directory.unlink(file);
+        }
+        Ok(None)
     }
 
     /// Those who wait, in order of arrival.
@@ -299,7 +310,7 @@ impl Ticket {
             durable: false,
         };
         let published = place
-            .publish(record, making)?
+            .publish(record, making, None)?
             .ok_or_else(|| io::ErrorKind::AlreadyExists.into())
             .context("create ticket", &path)?;
         Ok(Self {
@@ -324,6 +335,11 @@ impl Ticket {
         self.number
     }
 
+    /// A file for the record of its owner, made while he has nothing better to do.
+    pub(crate) fn unnamed_file(&self) -> Option<File> {
+        self.root.create_unnamed().ok()?
+    }
+
     /// The ticket right before this one, and whether that is the first; `None`: this is the first.
     /// Those who have lost their turn are passed over: who comes after them waits for the hold.
     pub(crate) fn before(&self) -> Result<Option<(File, bool)>> {
@@ -339,11 +355,11 @@ impl Ticket {
             {
                 continue;
             }
-            let Some(standby) = queue.standby(file, false)? else {
+            let Some(ticket) = queue.living(file, false)? else {
                 continue;
             };
             match before {
-                None => before = Some(standby.file),
+                None => before = Some(ticket),
                 // Somebody is before that one.
                 Some(before) => return Ok(Some((before, false))),
             }
@@ -368,8 +384,11 @@ impl Drop for Ticket {
         // Failing that, it is a dead waiter's ticket, which the next one removes.
         let _ = self.place.directory.unlink(&self.place.file);
         let _ = unlock_record(&self.file);
-        let queue = self.queue();
-        if let Ok(queue) = queue
+        if let Ok(queue) = self.queue()
+            && matches!(
+                self.place.directory.facts(OsStr::new(PROMISES)),
+                Ok(Some(_))
+            )
             && queue.numbers().is_ok_and(|numbers| numbers.is_empty())
         {
             let _ = queue.forget_promises();

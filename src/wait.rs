@@ -207,6 +207,13 @@ impl<'a> Wait<'a> {
         }
     }
 
+    /// Sleeps until whoever keeps the kernel lock on the lock file gives it up.
+    pub(crate) fn sleep_on_holder(&mut self, file: &File) {
+        let longest = self.left().map_or(LOOK_AGAIN, |left| left.min(LOOK_AGAIN));
+        // Interrupted or not, the caller looks.
+        let _ = self.sleep_on(file, longest);
+    }
+
     /// Blocks on a kernel lock.
     fn sleep_on(&self, file: &File, longest: Duration) -> io::Result<()> {
         let Some(alarm) = &self.alarm else {
