@@ -52,7 +52,8 @@ struct Event<'a> {
 #[derive(Serialize)]
 struct By {
     pid: Pid,
-    uid: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    uid: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     hostname: Option<String>,
     command: Vec<String>,

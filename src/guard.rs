@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::error::{Context, Error, Result};
-use crate::sys::directory::{Directory, id_of_path, not_found, who_locks};
+use crate::sys::directory::{Directory, id_of_path, make_private, not_found, who_locks};
 use crate::sys::signal::{Alarm, HeldBack};
 
 /// How often a store is made that is gone when it is opened.
@@ -154,11 +154,10 @@ pub(crate) fn descend(
 }
 
 fn create_store(path: &Path) -> Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent).context("create directory", parent)?;
     }
-    match std::fs::DirBuilder::new().mode(0o700).create(path) {
+    match make_private(path) {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
         created => {
             created.context("create store", path)?;

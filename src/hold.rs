@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::Arc;
@@ -19,7 +18,7 @@ use crate::lockfile::{LockFile, OwnedPlace, renew_times};
 use crate::queue::Ticket;
 use crate::record::{Job, Kind, Line, Record};
 use crate::status::Status;
-use crate::sys::directory::{Directory, facts_of_file, leads_to, unlock_record};
+use crate::sys::directory::{Directory, FileExt as _, facts_of_file, leads_to, unlock_record};
 use crate::sys::process;
 use crate::sys::signal::SignalMask;
 use crate::sys::spawn::{HOLD_LOST, NOT_RECORDED, exec_keeping, record_before_exec};

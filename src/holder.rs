@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::identity::{Pid, ProcessId};
-use crate::sys::process::{self, Presence};
+use crate::sys::{Kinship, Presence, process};
 
 /// What a detached hold is kept by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl Holder {
 }
 
 /// The ancestors of the calling process, its parent first, as far as /proc shows them.
-fn ancestors() -> Vec<(Pid, process::Kinship)> {
+fn ancestors() -> Vec<(Pid, Kinship)> {
     let mut ancestors = Vec::new();
     let mut next = process::kinship(process::own_pid()).and_then(|own| own.parent);
     while let Some(pid) = next {

@@ -101,11 +101,18 @@ pub mod stdio {
     pub use crate::sys::stdio::stdout_was_closed;
 }
 
+/// Processes, for the command-line tool.
+#[cfg(feature = "cli")]
+pub mod process {
+    pub use crate::sys::spawn::replace_process;
+}
+
 /// Signals, for a program that supervises a command under a hold or waits with a limit. The
 /// library itself installs no handler and takes no signal.
 pub mod signal {
+    pub use crate::sys::Received;
     pub use crate::sys::signal::{
-        Received, SignalMask, SignalQueue, end_by, send, use_sigalrm, without_signals,
+        SignalMask, SignalQueue, end_by, send, that_ended, use_sigalrm, without_signals,
     };
 }
 

@@ -5,7 +5,6 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -14,8 +13,8 @@ use crate::format::{self, Format};
 use crate::record::{Content, Kind, Line, MAX_RECORD_BYTES, Record, SignOfLife, Swap, digest};
 use crate::status::wall_clock;
 use crate::sys::directory::{
-    Directory, FileFacts, Found, Kind as FileKind, facts_of_file, move_out_of_the_way,
-    try_lock_record,
+    Directory, FileExt as _, FileFacts, Found, Kind as FileKind, facts_of_file,
+    move_out_of_the_way, try_lock_record,
 };
 use crate::sys::wait::random_u64;
 

@@ -3,13 +3,12 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::os::unix::fs::FileExt;
 
 use chrono::{DateTime, Utc};
 
 use crate::events::OWN_DIRECTORY;
 use crate::record::MAX_HOLD;
-use crate::sys::directory::Directory;
+use crate::sys::directory::{Directory, FileExt as _};
 
 const LAST: &str = "last";
 

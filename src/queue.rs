@@ -12,7 +12,6 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, Utc};
@@ -25,7 +24,7 @@ use crate::identity::Pid;
 use crate::lockfile::{Making, OwnedPlace, Place, Standing, is_temporary};
 use crate::name::{Entry, LockName, entry};
 use crate::record::Record;
-use crate::sys::directory::{Directory, Found, record_is_locked, unlock_record};
+use crate::sys::directory::{Directory, FileExt as _, Found, record_is_locked, unlock_record};
 use crate::sys::process;
 
 const WAITING: &str = "waiting";

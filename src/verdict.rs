@@ -173,7 +173,8 @@ pub(crate) trait Probe {
     fn process(&mut self, pid: Pid) -> Presence;
 }
 
-pub(crate) use crate::sys::process::Presence;
+pub(crate) use crate::sys::Presence;
+use crate::sys::process::milliseconds_of_start;
 
 /// What one recorded process is found to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -445,8 +446,9 @@ fn life_without_identity(
         match probe.process(pid) {
             Presence::Gone => Finding::Dead(Proof::PidGone),
             Presence::Alive { start: Some(start) }
-                if milliseconds_of_ticks(start)
-                    <= acquired_boottime(record, modified, here).saturating_add(PRECISION_MS) =>
+                if milliseconds_of_start(start).is_some_and(|began| {
+                    began <= acquired_boottime(record, modified, here).saturating_add(PRECISION_MS)
+                }) =>
             {
                 Finding::Alive(Proof::SamePid)
             }
@@ -469,11 +471,6 @@ fn acquired_boottime(record: &Record, modified: DateTime<Utc>, here: &Here) -> i
     i64::try_from(here.boottime_ms)
         .unwrap_or(i64::MAX)
         .saturating_sub(ago.num_milliseconds())
-}
-
-/// Linux shows 100 ticks a second to user space on all machines in use (`USER_HZ`, time(7)).
-fn milliseconds_of_ticks(ticks: u64) -> i64 {
-    i64::try_from(ticks.saturating_mul(10)).unwrap_or(i64::MAX)
 }
 
 /// Time since the last sign of life: by the boot-time clock within one boot, else by the wall.

@@ -1,6 +1,5 @@
 //! A command under a hold: signals once each, the hold watched, its end told truthfully.
 
-use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
@@ -230,7 +229,7 @@ impl Supervisor<'_> {
         if was_lost {
             outcome.lock = now.map(Box::new);
         }
-        let died_of = status.and_then(|status| status.signal());
+        let died_of = status.and_then(signal::that_ended);
         if self.interrupted && died_of == Some(SIGINT) && !was_lost {
             let _ = output::tell(self.session, &outcome);
             // A shell goes on with its script after a child that only exits with 130.
@@ -248,8 +247,8 @@ fn is_for_the_command(signal: i32) -> bool {
     [SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2].contains(&signal)
 }
 
-fn exit_of(status: Option<ExitStatus>) -> Exit {
-    match status.map(|status| (status.code(), status.signal())) {
+pub(crate) fn exit_of(status: Option<ExitStatus>) -> Exit {
+    match status.map(|status| (status.code(), signal::that_ended(status))) {
         Some((Some(code), _)) => Exit::Code(u8::try_from(code).unwrap_or(u8::MAX)),
         Some((None, Some(signal))) => Exit::Signal(u8::try_from(signal).unwrap_or(u8::MAX)),
         _ => Exit::RunFailed,
@@ -257,7 +256,7 @@ fn exit_of(status: Option<ExitStatus>) -> Exit {
 }
 
 fn in_words(status: Option<ExitStatus>) -> String {
-    match status.map(|status| (status.code(), status.signal())) {
+    match status.map(|status| (status.code(), signal::that_ended(status))) {
         Some((Some(code), _)) => format!("returned {code}"),
         Some((None, Some(signal))) => format!("died of signal {signal}"),
         _ => "ended, and nobody can tell how".to_owned(),

@@ -17,27 +17,7 @@ use rustix::process::{PidfdFlags, pidfd_open, test_kill_process};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::identity::{BootId, Pid};
-
-/// What the kernel says about a pid.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Presence {
-    Gone,
-    /// There, with its start in ticks since boot where /proc could tell.
-    Alive {
-        start: Option<u64>,
-    },
-    /// The question could not be asked.
-    Unknown,
-}
-
-/// A process and where it stands among others.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Kinship {
-    pub(crate) parent: Option<Pid>,
-    pub(crate) group: u32,
-    pub(crate) session: u32,
-    start: u64,
-}
+pub(crate) use crate::sys::{Kinship, Presence};
 
 /// The calling process.
 pub(crate) fn own_pid() -> Pid {
@@ -45,8 +25,9 @@ pub(crate) fn own_pid() -> Pid {
 }
 
 /// The user on whose behalf the calling process acts.
-pub(crate) fn own_uid() -> u32 {
-    rustix::process::geteuid().as_raw()
+#[allow(clippy::unnecessary_wraps, reason = "not every system has them")]
+pub(crate) fn own_uid() -> Option<u32> {
+    Some(rustix::process::geteuid().as_raw())
 }
 
 /// Whether a process with this pid is running, in the caller's pid namespace. Sends no signal.
@@ -92,9 +73,15 @@ pub(crate) fn start_ticks(pid: Pid) -> Option<u64> {
     if !proc_is_ours() {
         return None;
     }
-    let ticks = kinship_of(pid).ok()?.start;
+    let (_, ticks) = stat_of(pid).ok()?;
     let offset = boottime_offset_nanoseconds()? / nanoseconds_per_tick()?;
     u64::try_from(i128::from(ticks) - offset).ok()
+}
+
+/// When a process of that start began, in milliseconds of [`boottime_milliseconds`]. Linux shows 100
+/// ticks a second to user space on all machines in use (`USER_HZ`, time(7)).
+pub(crate) fn milliseconds_of_start(start: u64) -> Option<i64> {
+    i64::try_from(start.saturating_mul(10)).ok()
 }
 
 /// Parent, process group and session of a process; `None` where /proc cannot tell.
@@ -102,7 +89,7 @@ pub(crate) fn kinship(pid: Pid) -> Option<Kinship> {
     if !proc_is_ours() {
         return None;
     }
-    kinship_of(pid).ok()
+    stat_of(pid).ok().map(|(kinship, _)| kinship)
 }
 
 /// The command line of a process, empty where /proc cannot tell.
@@ -226,7 +213,8 @@ fn nanoseconds_per_tick() -> Option<i128> {
     1_000_000_000_i128.checked_div(per_second)
 }
 
-fn kinship_of(pid: Pid) -> io::Result<Kinship> {
+/// Where a process stands, and its start in ticks since boot.
+fn stat_of(pid: Pid) -> io::Result<(Kinship, u64)> {
     let path = std::ffi::CString::new(format!("/proc/{pid}/stat"))?;
     let text = read_at_once(&open_to_read(&path)?)?;
     parse_stat(&String::from_utf8_lossy(&text))
@@ -235,7 +223,7 @@ fn kinship_of(pid: Pid) -> io::Result<Kinship> {
 
 /// Fields 4 to 6 and 22 of proc(5) stat. The name, field 2, may hold blanks and parentheses: the
 /// fields are counted from its last one.
-fn parse_stat(text: &str) -> Option<Kinship> {
+fn parse_stat(text: &str) -> Option<(Kinship, u64)> {
     let (_, after_name) = text.rsplit_once(')')?;
     let mut fields = after_name.split_whitespace();
     let _state = fields.next()?;
@@ -243,13 +231,13 @@ fn parse_stat(text: &str) -> Option<Kinship> {
     let group: u32 = fields.next()?.parse().ok()?;
     let session: u32 = fields.next()?.parse().ok()?;
     let start: u64 = fields.nth(15)?.parse().ok()?;
-    Some(Kinship {
+    let kinship = Kinship {
         // 0: the parent is outside our namespace, or there is none.
         parent: Pid::new(parent),
         group,
         session,
-        start,
-    })
+    };
+    Some((kinship, start))
 }
 
 #[cfg(test)]
@@ -259,10 +247,10 @@ mod tests {
     #[test]
     fn a_process_name_with_blanks_and_parentheses_does_not_shift_the_fields() {
         let line = "812 (a) b) (c) S 800 700 600 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 110812 9 9";
-        let kinship = parse_stat(line).expect("a stat line");
+        let (kinship, start) = parse_stat(line).expect("a stat line");
         assert_eq!(kinship.parent, Pid::new(800));
         assert_eq!((kinship.group, kinship.session), (700, 600));
-        assert_eq!(kinship.start, 110_812);
+        assert_eq!(start, 110_812);
     }
 
     #[test]

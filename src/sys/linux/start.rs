@@ -10,9 +10,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::ExitStatus;
 
-use super::signal::SignalMask;
-use super::spawn::BeforeExec;
 use crate::record::CommandSlot;
+use crate::sys::signal::SignalMask;
+use crate::sys::spawn::BeforeExec;
 
 /// What execvp(3) searches where PATH is not set, as glibc does.
 const DEFAULT_PATH: &[u8] = b"/bin:/usr/bin";

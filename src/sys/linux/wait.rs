@@ -12,8 +12,8 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, pidfd_open};
 
-use super::directory::descriptor_path;
-use super::signal::timespec;
+use super::filesystem::descriptor_path;
+use super::times::timespec;
 use crate::identity::Pid;
 
 /// Blocks until the exclusive kernel lock on `file` is given up, whoever or whatever ends it.

@@ -1,17 +1,17 @@
 //! `run`: hold while a command runs.
 
 use std::ffi::OsString;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use onehold::process::replace_process;
 use onehold::signal::SignalQueue;
 use onehold::{Attempt, Hold, Keeping, LockName, Program};
 use sha2::{Digest, Sha256};
 
 use crate::args;
 use crate::claiming::{displaced, obtain, refused, wait_for_displaced};
-use crate::commands::Carried;
+use crate::commands::{Carried, Told};
 use crate::describe;
 use crate::output;
 use crate::session::{HOLDS, Session};
@@ -33,8 +33,9 @@ pub(crate) fn run(session: &Session, typed: args::Run) -> Carried {
         && !session.claimant.enclosing.is_empty()
         && session.is_inside(&lock.check(None)?)
     {
-        let source = command.exec();
-        return Err(spawn_error(program, source).into());
+        let status =
+            replace_process(&mut command).map_err(|source| spawn_error(program, source))?;
+        return Ok(Told::Already(supervise::exit_of(Some(status))));
     }
     let keeping = Keeping {
         close: typed.close,

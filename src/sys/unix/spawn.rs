@@ -7,6 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+#[cfg(feature = "cli")]
+use std::process::ExitStatus;
 
 use rustix::fs::{AtFlags, CWD, fstat, statat};
 use rustix::io::{Errno, FdFlags, fcntl_setfd, pread, pwrite};
@@ -15,7 +17,7 @@ use crate::record::CommandSlot;
 
 /// What the child does between fork and exec. Everything is laid out before, because only
 /// async-signal-safe calls are allowed there (signal-safety(7)).
-pub(super) struct BeforeExec {
+pub(in crate::sys) struct BeforeExec {
     record: RawFd,
     path: std::ffi::CString,
     slot: Option<CommandSlot>,
@@ -45,6 +47,15 @@ pub(crate) fn record_before_exec(
     Ok(())
 }
 
+/// Replaces the calling process by `command`. Returns only on failure.
+///
+/// # Errors
+/// Those of execvp(3).
+#[cfg(feature = "cli")]
+pub fn replace_process(command: &mut Command) -> io::Result<ExitStatus> {
+    Err(command.exec())
+}
+
 /// Replaces the calling process by `command`, which keeps `record` open. Returns only on failure.
 pub(crate) fn exec_keeping(command: &mut Command, record: &File) -> io::Error {
     let before = FdFlags::CLOEXEC;
@@ -57,7 +68,7 @@ pub(crate) fn exec_keeping(command: &mut Command, record: &File) -> io::Error {
 }
 
 impl BeforeExec {
-    pub(super) fn new(
+    pub(in crate::sys) fn new(
         record: &File,
         path: &Path,
         slot: Option<CommandSlot>,
@@ -74,7 +85,7 @@ impl BeforeExec {
         })
     }
 
-    pub(super) fn run(&mut self) -> io::Result<()> {
+    pub(in crate::sys) fn run(&mut self) -> io::Result<()> {
         // SAFETY: the parent keeps it open until exec has happened or failed, and we are a fork of
         // it.
         let record = unsafe { BorrowedFd::borrow_raw(self.record) };

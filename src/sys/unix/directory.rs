@@ -3,71 +3,21 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat, flock, fstat, fstatfs,
+    AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, RawMode, RenameFlags, Stat, flock, fstat,
     linkat, mkdirat, openat, renameat_with, statat, unlinkat,
 };
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
-/// Device and inode: names a file for as long as it is kept open, and no longer (ext4 gives the
-/// number of a removed file to the next one).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FileId {
-    pub(crate) device: u64,
-    pub(crate) inode: u64,
-}
-
-/// What a file looks like from outside.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FileFacts {
-    pub(crate) id: FileId,
-    pub(crate) size: u64,
-    pub(crate) modified: SystemTime,
-}
-
-/// What stands under a name.
-pub(crate) enum Found {
-    Missing,
-    /// Something that is no regular file, and what it is.
-    Other(&'static str),
-    File(File, FileFacts),
-}
-
-/// What a directory says of an entry (readdir(3), `d_type`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Kind {
-    RegularFile,
-    OtherOrUnknown,
-}
-
-/// What a filesystem can be trusted with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Filesystem {
-    /// Kernel locks on it are seen by everyone who can open its files.
-    pub(crate) shares_kernel_locks: bool,
-}
-
-/// Filesystems whose flock(2) is kept by this kernel for everyone who reaches them, by the magic
-/// numbers of statfs(2). Any other (NFS, FUSE, 9p, virtiofs, …) may be changed from elsewhere.
-const LOCAL_FILESYSTEMS: [u64; 12] = [
-    0xEF53,      // ext2, ext3, ext4
-    0x5846_5342, // xfs
-    0x9123_683E, // btrfs
-    0x0102_1994, // tmpfs
-    0x8584_58F6, // ramfs
-    0x2FC1_2FC1, // zfs
-    0xF2F5_2010, // f2fs
-    0x794C_7630, // overlay
-    0xCA45_1A4E, // bcachefs
-    0x3153_464A, // jfs
-    0x5265_4973, // reiserfs
-    0x3434,      // nilfs2
-];
+use crate::sys::system::filesystem;
+pub(crate) use crate::sys::system::filesystem::who_locks;
+pub(crate) use crate::sys::{FileFacts, FileId, Filesystem, Found, Kind};
+pub(crate) use std::os::unix::fs::FileExt;
 
 #[derive(Debug)]
 pub(crate) struct Directory {
@@ -100,7 +50,7 @@ impl Directory {
 
     /// Creates a directory; that it exists already is fine.
     pub(crate) fn make_below(&self, name: &OsStr, mode: u32) -> io::Result<()> {
-        match mkdirat(&self.fd, name, Mode::from_raw_mode(mode)) {
+        match mkdirat(&self.fd, name, Mode::from_raw_mode(mode as RawMode)) {
             Ok(()) | Err(Errno::EXIST) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -125,11 +75,8 @@ impl Directory {
     }
 
     pub(crate) fn filesystem(&self) -> io::Result<Filesystem> {
-        // The type is signed on some architectures; the magic numbers are 32 bits wide.
-        #[allow(clippy::cast_sign_loss, clippy::unnecessary_cast)]
-        let magic = fstatfs(&self.fd)?.f_type as u64 & 0xFFFF_FFFF;
         Ok(Filesystem {
-            shares_kernel_locks: LOCAL_FILESYSTEMS.contains(&magic),
+            shares_kernel_locks: filesystem::shares_kernel_locks(&self.fd)?,
         })
     }
 
@@ -197,16 +144,9 @@ impl Directory {
         }
     }
 
-    /// A file without a name (open(2), `O_TMPFILE`): nothing is left of it if we die.
-    /// `None` where the filesystem has no such thing.
+    /// A file without a name: nothing is left of it if we die. `None` where there is no such thing.
     pub(crate) fn create_unnamed(&self) -> io::Result<Option<File>> {
-        let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
-        match openat(&self.fd, c".", flags, RECORD_MODE) {
-            Ok(file) => Ok(Some(File::from(file))),
-            // EISDIR and ENOENT: kernels and filesystems that do not know the flag (open(2)).
-            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        filesystem::create_unnamed(&self.fd, RECORD_MODE)
     }
 
     /// A new file under a name nobody has.
@@ -217,16 +157,9 @@ impl Directory {
     }
 
     /// Gives a file of [`create_unnamed`](Self::create_unnamed) its name; `false` if the name is
-    /// taken. Needs /proc (open(2)): without it the error is ENOENT.
+    /// taken, `NotFound` if it cannot be done here.
     pub(crate) fn link_unnamed(&self, file: &File, name: &OsStr) -> io::Result<bool> {
-        let path = descriptor_path(file);
-        created(linkat(
-            CWD,
-            path.as_str(),
-            &self.fd,
-            name,
-            AtFlags::SYMLINK_FOLLOW,
-        ))
+        created(filesystem::link_unnamed(file, &self.fd, name))
     }
 
     /// A second name for the file under `from`; `false` if the name is taken.
@@ -368,33 +301,15 @@ pub(crate) fn move_out_of_the_way(file: File) -> io::Result<File> {
     }
 }
 
+/// Makes a directory that only its owner may enter.
+pub(crate) fn make_private(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new().mode(0o700).create(path)
+}
+
 /// What the system says of a name that is not there.
 pub(crate) fn not_found() -> io::Error {
     Errno::NOENT.into()
-}
-
-/// Which process keeps the lock on a directory, from `/proc/locks` (proc(5)).
-pub(crate) fn who_locks(id: FileId) -> Option<u32> {
-    let wanted = format!(
-        "{:02x}:{:02x}:{}",
-        rustix::fs::major(id.device),
-        rustix::fs::minor(id.device),
-        id.inode
-    );
-    let locks = std::fs::read_to_string("/proc/locks").ok()?;
-    locks.lines().find_map(|line| {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        // A line with `->` is a waiter.
-        match fields.as_slice() {
-            [_, "FLOCK", _, _, pid, file, ..] if *file == wanted => pid.parse().ok(),
-            _ => None,
-        }
-    })
-}
-
-/// A path that leads to an open file whatever happens to its name.
-pub(super) fn descriptor_path(file: &impl AsFd) -> String {
-    format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())
 }
 
 fn try_flock(file: impl AsFd, operation: FlockOperation) -> io::Result<bool> {
@@ -427,15 +342,18 @@ fn not_a_regular_file(stat: &Stat) -> Option<&'static str> {
     }
 }
 
+// The types of these fields differ between systems.
+#[allow(clippy::cast_sign_loss, clippy::unnecessary_cast)]
 fn id_of(stat: &Stat) -> FileId {
     FileId {
-        device: stat.st_dev,
-        inode: stat.st_ino,
+        device: stat.st_dev as u64,
+        inode: stat.st_ino as u64,
     }
 }
 
 fn facts_of(stat: &Stat) -> FileFacts {
-    let nanoseconds = Duration::from_nanos(stat.st_mtime_nsec);
+    #[allow(clippy::cast_sign_loss, clippy::unnecessary_cast)]
+    let nanoseconds = Duration::from_nanos(stat.st_mtime_nsec as u64);
     let modified = match u64::try_from(stat.st_mtime) {
         Ok(seconds) => SystemTime::UNIX_EPOCH
             .checked_add(Duration::from_secs(seconds).saturating_add(nanoseconds)),
@@ -446,11 +364,5 @@ fn facts_of(stat: &Stat) -> FileFacts {
         size: u64::try_from(stat.st_size).unwrap_or(0),
         // A time before 1970 is as old as can be.
         modified: modified.unwrap_or(SystemTime::UNIX_EPOCH),
-    }
-}
-
-impl AsRawFd for Directory {
-    fn as_raw_fd(&self) -> std::os::fd::RawFd {
-        self.fd.as_raw_fd()
     }
 }

@@ -1,0 +1,81 @@
+//! What only Linux's filesystems offer, and which of them can be trusted.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, fstatfs, linkat, openat};
+use rustix::io::Errno;
+
+use crate::sys::FileId;
+
+/// Filesystems whose flock(2) is kept by this kernel for everyone who reaches them, by the magic
+/// numbers of statfs(2). Any other (NFS, FUSE, 9p, virtiofs, …) may be changed from elsewhere.
+const LOCAL_FILESYSTEMS: [u64; 12] = [
+    0xEF53,      // ext2, ext3, ext4
+    0x5846_5342, // xfs
+    0x9123_683E, // btrfs
+    0x0102_1994, // tmpfs
+    0x8584_58F6, // ramfs
+    0x2FC1_2FC1, // zfs
+    0xF2F5_2010, // f2fs
+    0x794C_7630, // overlay
+    0xCA45_1A4E, // bcachefs
+    0x3153_464A, // jfs
+    0x5265_4973, // reiserfs
+    0x3434,      // nilfs2
+];
+
+/// Whether kernel locks on it are seen by everyone who can open its files.
+pub(in crate::sys) fn shares_kernel_locks(directory: impl AsFd) -> io::Result<bool> {
+    // The type is signed on some architectures; the magic numbers are 32 bits wide.
+    #[allow(clippy::cast_sign_loss, clippy::unnecessary_cast)]
+    let magic = fstatfs(directory)?.f_type as u64 & 0xFFFF_FFFF;
+    Ok(LOCAL_FILESYSTEMS.contains(&magic))
+}
+
+/// A file without a name (open(2), `O_TMPFILE`). `None` where the filesystem has no such thing.
+pub(in crate::sys) fn create_unnamed(directory: impl AsFd, mode: Mode) -> io::Result<Option<File>> {
+    let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+    match openat(directory, c".", flags, mode) {
+        Ok(file) => Ok(Some(File::from(file))),
+        // EISDIR and ENOENT: kernels and filesystems that do not know the flag (open(2)).
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Gives such a file its name. Needs /proc (open(2)): without it the error is ENOENT.
+pub(in crate::sys) fn link_unnamed(
+    file: &File,
+    directory: impl AsFd,
+    name: &OsStr,
+) -> rustix::io::Result<()> {
+    let path = descriptor_path(file);
+    linkat(CWD, path.as_str(), directory, name, AtFlags::SYMLINK_FOLLOW)
+}
+
+/// Which process keeps the lock on a directory, from `/proc/locks` (proc(5)).
+pub(crate) fn who_locks(id: FileId) -> Option<u32> {
+    let wanted = format!(
+        "{:02x}:{:02x}:{}",
+        rustix::fs::major(id.device),
+        rustix::fs::minor(id.device),
+        id.inode
+    );
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    locks.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        // A line with `->` is a waiter.
+        match fields.as_slice() {
+            [_, "FLOCK", _, _, pid, file, ..] if *file == wanted => pid.parse().ok(),
+            _ => None,
+        }
+    })
+}
+
+/// A path that leads to an open file whatever happens to its name.
+pub(super) fn descriptor_path(file: &impl AsFd) -> String {
+    format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())
+}

@@ -1,0 +1,145 @@
+//! Signals in a queue, by signalfd(2).
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+
+use super::times::timespec;
+use crate::sys::Received;
+use crate::sys::signal::{SignalMask, change_mask, is_ignored, pending, set_of};
+
+/// Signals of the calling thread, queued instead of acted upon: for a program that supervises a
+/// command and must pass them on.
+///
+/// Queued are INT, QUIT, HUP, TERM, USR1, USR2 and CHLD, without those that the process ignores
+/// (`nohup`, a background job of a shell). Children inherit what is blocked, so a command started
+/// while there is a queue needs [`spare`](SignalQueue::spare).
+pub struct SignalQueue {
+    queue: OwnedFd,
+    before: libc::sigset_t,
+}
+
+impl SignalQueue {
+    /// Begins to queue. The signals stay blocked in this thread for good: what a supervisor left
+    /// over would otherwise end it on its last steps.
+    ///
+    /// CHLD is set back to its default, because a process that inherited it as ignored could not
+    /// learn how its command ended (wait(2)).
+    ///
+    /// # Errors
+    /// Those of signalfd(2).
+    pub fn open() -> io::Result<Self> {
+        // SAFETY: SIG_DFL is no handler; the call has no memory effects of its own.
+        if unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) } == libc::SIG_ERR {
+            return Err(io::Error::last_os_error());
+        }
+        let mut signals = vec![libc::SIGCHLD];
+        let passed_on = [
+            libc::SIGINT,
+            libc::SIGQUIT,
+            libc::SIGHUP,
+            libc::SIGTERM,
+            libc::SIGUSR1,
+            libc::SIGUSR2,
+        ];
+        signals.extend(passed_on.into_iter().filter(|signal| !is_ignored(*signal)));
+        let set = set_of(&signals);
+        let before = change_mask(libc::SIG_BLOCK, &set)?;
+        // SAFETY: `set` is initialised and outlives the call; -1 asks for a new descriptor.
+        let raw =
+            unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+        if raw < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self {
+            // SAFETY: the kernel has just given us this descriptor; nobody else owns it.
+            queue: unsafe { OwnedFd::from_raw_fd(raw) },
+            before,
+        })
+    }
+
+    /// Lets a command begin with the signals blocked that were blocked before there was a queue.
+    pub fn spare(&self, command: &mut Command) {
+        let before = self.before;
+        // SAFETY: pthread_sigmask is async-signal-safe (signal-safety(7)), and nothing else is
+        // called.
+        unsafe {
+            command.pre_exec(move || change_mask(libc::SIG_SETMASK, &before).map(drop));
+        }
+    }
+
+    /// The signals that were blocked before there was a queue, for
+    /// [`Hold::start`](crate::Hold::start).
+    #[must_use]
+    pub fn mask_before(&self) -> SignalMask {
+        SignalMask(self.before)
+    }
+
+    /// Whether a signal that ends a process is waiting in the queue. Takes none.
+    #[must_use]
+    pub fn is_ending(&self) -> bool {
+        pending().is_some()
+    }
+
+    /// Takes the first signal that ends a process out of the queue: for a supervisor that has not
+    /// started its command yet, and so is meant itself.
+    #[must_use]
+    pub fn take_ending(&self) -> Option<i32> {
+        let signal = pending()?;
+        while let Ok(Some(received)) = self.take() {
+            if received.signal == signal {
+                break;
+            }
+        }
+        Some(signal)
+    }
+
+    /// The next signal, or `None` when `timeout` has passed without one (`None`: no limit).
+    ///
+    /// # Errors
+    /// Those of poll(2) and read(2).
+    pub fn next(&self, timeout: Option<Duration>) -> io::Result<Option<Received>> {
+        if let Some(received) = self.take()? {
+            return Ok(Some(received));
+        }
+        let mut fds = [PollFd::new(&self.queue, PollFlags::IN)];
+        match poll(&mut fds, timespec(timeout).as_ref()) {
+            Ok(_) | Err(Errno::INTR) => self.take(),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn take(&self) -> io::Result<Option<Received>> {
+        let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();
+        let size = size_of::<libc::signalfd_siginfo>();
+        // SAFETY: the buffer is `size` bytes of plain data, for which every bit pattern is valid.
+        let read = unsafe { libc::read(self.queue.as_raw_fd(), info.as_mut_ptr().cast(), size) };
+        if usize::try_from(read) == Ok(size) {
+            // SAFETY: zeroed above, then filled by the kernel.
+            let info = unsafe { info.assume_init() };
+            return Ok(Some(Received {
+                signal: info.ssi_signo.cast_signed(),
+                // SI_USER, SI_QUEUE, SI_TKILL are 0 or below; what the kernel sends is above.
+                from_process: info.ssi_code <= 0,
+            }));
+        }
+        match io::Error::last_os_error() {
+            error if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => Ok(None),
+            error => Err(error),
+        }
+    }
+}
+
+impl std::fmt::Debug for SignalQueue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SignalQueue")
+            .field("queue", &self.queue)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,5 @@
+//! What is the same on all Unixes.
+
+pub(crate) mod directory;
+pub(crate) mod signal;
+pub(crate) mod spawn;
