@@ -21,7 +21,7 @@ use crate::status::Status;
 use crate::sys::directory::{Directory, FileExt as _, facts_of_file, leads_to, unlock_record};
 use crate::sys::process;
 use crate::sys::signal::SignalMask;
-use crate::sys::spawn::{HOLD_LOST, NOT_RECORDED, exec_keeping, record_before_exec};
+use crate::sys::spawn::{HOLD_LOST, NOT_RECORDED, exec_keeping, spawn};
 use crate::sys::start::{Program, Started};
 use crate::sys::wait::{Watch, pause};
 
@@ -353,16 +353,9 @@ impl Hold {
         let possession = &mut self.possession;
         possession.ensure_in_place()?;
         let path = &possession.place.path;
-        record_before_exec(
-            command,
-            &possession.file,
-            path,
-            format::command_slot(possession.record.format, possession.size),
-            !possession.record.close,
-        )
-        .context("prepare a command for", path)?;
-        let child = command
-            .spawn()
+        let slot = format::command_slot(possession.record.format, possession.size);
+        let inherit = !possession.record.close;
+        let child = spawn(command, &possession.file, path, slot, inherit)
             .map_err(|source| spawn_error(source, path, &program))?;
         possession.started(child.id());
         Ok(child)

@@ -31,10 +31,6 @@ impl Pid {
     pub const fn get(self) -> u32 {
         self.0.cast_unsigned()
     }
-
-    pub(crate) const fn as_raw(self) -> i32 {
-        self.0
-    }
 }
 
 impl TryFrom<u32> for Pid {

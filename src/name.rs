@@ -1,12 +1,13 @@
 //! Names of locks, and the files they stand for.
 
 use std::ffi::{OsStr, OsString};
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 
 use crate::error::{Error, Result};
+use crate::sys::directory::is_path;
 
 const LOCK_SUFFIX: &str = ".lock";
 const SECTION_SUFFIX: &str = ".d";
@@ -60,8 +61,7 @@ impl LockName {
     /// name longer than 1 KiB, or a path that ends in no file name.
     pub fn new(name: impl AsRef<OsStr>) -> Result<Self> {
         let name = name.as_ref();
-        let bytes = name.as_encoded_bytes();
-        if bytes.starts_with(b"/") || bytes.starts_with(b"./") || bytes.starts_with(b"../") {
+        if is_path(name) {
             return Self::of_path(name);
         }
         let Some(text) = name.to_str() else {
@@ -85,7 +85,12 @@ impl LockName {
             return Err(invalid(name, "control character"));
         }
         // Path::file_name ignores a trailing slash or dot, which ask for a directory.
-        if name.as_encoded_bytes().ends_with(b"/") || name.as_encoded_bytes().ends_with(b"/.") {
+        let bytes = name.as_encoded_bytes();
+        let bytes = bytes.strip_suffix(b".").unwrap_or(bytes);
+        let ends_in_separator = bytes
+            .last()
+            .is_some_and(|byte| std::path::is_separator(char::from(*byte)));
+        if ends_in_separator {
             return Err(invalid(name, "a directory cannot be a lock file"));
         }
         let path = Path::new(name);
@@ -243,12 +248,14 @@ fn encode(segment: &str) -> Result<String, &'static str> {
         return Err("control character");
     }
     let mut encoded = String::with_capacity(segment.len());
-    let rest = match segment.strip_prefix('.') {
-        Some(rest) => {
-            encoded.push_str("%2E");
-            rest
+    let (first, after_first) = segment.split_at(segment.chars().next().map_or(0, char::len_utf8));
+    let rest = if first == "." || is_a_device(segment) {
+        for byte in first.bytes() {
+            let _ = write!(encoded, "%{byte:02X}");
         }
-        None => segment,
+        after_first
+    } else {
+        segment
     };
     // UTF-8 stays readable; the encoder itself would encode it.
     let mut ascii_from = 0;
@@ -270,6 +277,17 @@ fn encode(segment: &str) -> Result<String, &'static str> {
         return Err("segment longer than 240 bytes");
     }
     Ok(encoded)
+}
+
+/// Whether Windows takes it for a device, whatever follows a dot.
+fn is_a_device(segment: &str) -> bool {
+    let stem = segment.split_once('.').map_or(segment, |(stem, _)| stem);
+    let stem = stem.trim_end().to_ascii_lowercase();
+    let numbered = |prefix| {
+        stem.strip_prefix(prefix)
+            .is_some_and(|number| matches!(number.as_bytes(), [b'1'..=b'9']))
+    };
+    ["con", "prn", "aux", "nul"].contains(&stem.as_str()) || numbered("com") || numbered("lpt")
 }
 
 fn invalid(name: &OsStr, reason: &'static str) -> Error {

@@ -219,6 +219,37 @@ pub(crate) struct CommandSlot {
     pub(crate) after: &'static [u8],
 }
 
+impl CommandSlot {
+    /// Whether what stands there is the slot, blank or filled for an earlier command.
+    pub(crate) fn may_replace(&self, stands: &[u8]) -> bool {
+        let blank = stands.iter().all(u8::is_ascii_whitespace);
+        let begins = self.slot.bytes.get(..self.digits_at);
+        blank || begins.is_some_and(|begins| stands.starts_with(begins))
+    }
+
+    /// Puts the pid of a command into it. A child does this before it executes, and so it does not
+    /// allocate.
+    pub(crate) fn fill(&mut self, pid: u32) {
+        let mut digits = [0_u8; 10];
+        let mut count = 0;
+        let mut rest = pid;
+        for digit in &mut digits {
+            *digit = b'0' + u8::try_from(rest % 10).unwrap_or(0);
+            rest /= 10;
+            count += 1;
+            if rest == 0 {
+                break;
+            }
+        }
+        let number = digits.iter().take(count).rev();
+        let text = number.chain(self.after);
+        let places = self.slot.bytes.iter_mut().skip(self.digits_at);
+        for (place, byte) in places.zip(text) {
+            *place = *byte;
+        }
+    }
+}
+
 /// What the bytes of a lock file are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {

@@ -25,6 +25,7 @@ use crate::record::{Kind, NewRecord, Record, cut_command, has_four_digits};
 use crate::status::{Observatory, Presences, Status};
 use crate::sys::directory::{Directory, Found, not_found, record_is_locked};
 use crate::sys::process;
+use crate::sys::spawn::COMMANDS_INHERIT_LOCKS;
 use crate::verdict::{Reason, State};
 use crate::wait::Wait;
 
@@ -491,7 +492,7 @@ impl Lock {
             .and_then(|ttl| now.checked_add_signed(TimeDelta::from_std(ttl).ok()?))
             .filter(|at| has_four_digits(*at));
         record.max_age_ms = claim.max_age.map(milliseconds);
-        record.close = keeping.close;
+        record.close = keeping.close || (kind == Kind::Run && !COMMANDS_INHERIT_LOCKS);
         record.exec = keeping.exec;
         record.kernel_lock = making(keeper).kernel_lock;
         record.format = self.format;

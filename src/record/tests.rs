@@ -208,3 +208,15 @@ fn a_long_command_line_is_cut_between_characters() {
     let short = vec!["a".to_owned(), String::new()];
     assert_eq!(cut_command(short.clone()), short);
 }
+
+#[test]
+fn the_line_written_without_allocating_is_the_one_a_reader_expects() {
+    for pid in [1, 10, 4_194_304, i32::MAX.unsigned_abs()] {
+        let mut line = native_command_slot(1000);
+        line.fill(pid);
+        let text = std::str::from_utf8(&line.slot.bytes).expect("ASCII");
+        let value: serde_json::Value = serde_json::from_str(text).expect("JSON");
+        assert_eq!(value, serde_json::json!({ "command_pid": pid }));
+        assert!(text.ends_with(" \n"));
+    }
+}

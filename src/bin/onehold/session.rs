@@ -155,6 +155,11 @@ fn own_store_directory(in_force: &InForce) -> anyhow::Result<(PathBuf, bool)> {
     if let Some(dir) = &in_force.default_dir {
         return Ok((dir.clone(), true));
     }
+    if cfg!(windows)
+        && let Some(data) = std::env::var_os("LOCALAPPDATA").filter(|data| !data.is_empty())
+    {
+        return Ok((PathBuf::from(data).join("onehold"), true));
+    }
     // Asks the user database where HOME is not set, as under some supervisors.
     let home = std::env::home_dir()
         .filter(|home| home.is_absolute())

@@ -318,7 +318,12 @@ fn configuration() -> anyhow::Result<(Option<PathBuf>, File)> {
     let (path, must_exist) = if let Some(path) = variable("ONEHOLD_CONFIG") {
         (PathBuf::from(path), true)
     } else {
-        let directory = variable("XDG_CONFIG_HOME")
+        let of_the_user = if cfg!(windows) {
+            "APPDATA"
+        } else {
+            "XDG_CONFIG_HOME"
+        };
+        let directory = variable(of_the_user)
             .map(PathBuf::from)
             .filter(|path| path.is_absolute())
             .or_else(|| Some(home()?.join(".config")));

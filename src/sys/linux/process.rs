@@ -32,7 +32,7 @@ pub(crate) fn own_uid() -> Option<u32> {
 
 /// Whether a process with this pid is running, in the caller's pid namespace. Sends no signal.
 pub(crate) fn presence(pid: Pid) -> Presence {
-    let Some(raw) = rustix::process::Pid::from_raw(pid.as_raw()) else {
+    let Some(raw) = rustix::process::Pid::from_raw(pid.get().cast_signed()) else {
         return Presence::Unknown;
     };
     match pidfd_open(raw, PidfdFlags::empty()) {

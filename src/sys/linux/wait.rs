@@ -53,7 +53,7 @@ impl Watch {
             | WatchFlags::DELETE_SELF;
         add_watch(&self.changes, descriptor_path(file), flags)?;
         self.process = process
-            .and_then(|pid| rustix::process::Pid::from_raw(pid.as_raw()))
+            .and_then(|pid| rustix::process::Pid::from_raw(pid.get().cast_signed()))
             .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         Ok(())
     }
@@ -94,7 +94,7 @@ pub(crate) fn pause(timeout: Duration) -> io::Result<()> {
 
 /// Waits for a process to end, for at most `timeout`. `None`: it cannot be watched.
 pub(crate) fn until_gone(pid: Pid, timeout: Duration) -> Option<bool> {
-    let raw = rustix::process::Pid::from_raw(pid.as_raw())?;
+    let raw = rustix::process::Pid::from_raw(pid.get().cast_signed())?;
     let process = match pidfd_open(raw, PidfdFlags::empty()) {
         Ok(process) => process,
         Err(Errno::SRCH) => return Some(true),

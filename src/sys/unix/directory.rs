@@ -301,6 +301,12 @@ pub(crate) fn move_out_of_the_way(file: File) -> io::Result<File> {
     }
 }
 
+/// Whether a name is said to be the path of a file.
+pub(crate) fn is_path(name: &OsStr) -> bool {
+    let bytes = name.as_bytes();
+    bytes.starts_with(b"/") || bytes.starts_with(b"./") || bytes.starts_with(b"../")
+}
+
 /// Makes a directory that only its owner may enter.
 pub(crate) fn make_private(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;

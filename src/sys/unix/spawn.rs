@@ -6,9 +6,9 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
 #[cfg(feature = "cli")]
 use std::process::ExitStatus;
+use std::process::{Child, Command};
 
 use rustix::fs::{AtFlags, CWD, fstat, statat};
 use rustix::io::{Errno, FdFlags, fcntl_setfd, pread, pwrite};
@@ -26,25 +26,28 @@ pub(in crate::sys) struct BeforeExec {
     inherit: bool,
 }
 
+/// A command inherits the lock of its wrapper.
+pub(crate) const COMMANDS_INHERIT_LOCKS: bool = true;
+
 /// Why a child did not run its command. Only an errno passes from the child to its parent, so
 /// failures of our own travel as errnos that execve(2) does not know.
 pub(crate) const NOT_RECORDED: i32 = libc::ENOTRECOVERABLE;
 pub(crate) const HOLD_LOST: i32 = libc::ESTALE;
 
-/// Makes `command`'s child write its pid into `slot` of the record, if that has one, make sure that
-/// the record is still the one that `path`, which is absolute, leads to, and keep the descriptor if
-/// `inherit`. The caller keeps `record` open until the child has been started.
-pub(crate) fn record_before_exec(
+/// Starts `command`, whose child writes its pid into `slot` of the record, if that has one, makes sure
+/// that the record is still the one that `path`, which is absolute, leads to, and keeps the descriptor
+/// if `inherit`.
+pub(crate) fn spawn(
     command: &mut Command,
     record: &File,
     path: &Path,
     slot: Option<CommandSlot>,
     inherit: bool,
-) -> io::Result<()> {
+) -> io::Result<Child> {
     let mut before = BeforeExec::new(record, path, slot, inherit)?;
     // SAFETY: the closure allocates nothing and makes only system calls.
     unsafe { command.pre_exec(move || before.run()) };
-    Ok(())
+    command.spawn()
 }
 
 /// Replaces the calling process by `command`. Returns only on failure.
@@ -92,10 +95,10 @@ impl BeforeExec {
         if let Some(slot) = &mut self.slot {
             // Another program may have rewritten the file in place, which keeps its inode.
             let read = pread(record, self.stands.as_mut_slice(), slot.slot.at)?;
-            if read < self.stands.len() || !is_slot(slot, &self.stands) {
+            if read < self.stands.len() || !slot.may_replace(&self.stands) {
                 return Err(io::Error::from_raw_os_error(HOLD_LOST));
             }
-            fill(slot, std::process::id());
+            slot.fill(std::process::id());
             let bytes = slot.slot.bytes.as_slice();
             match pwrite(record, bytes, slot.slot.at) {
                 Ok(written) if written == bytes.len() => {}
@@ -120,51 +123,5 @@ impl BeforeExec {
             fcntl_setfd(record, FdFlags::empty())?;
         }
         Ok(())
-    }
-}
-
-/// Whether this is the slot, blank or filled by an earlier command.
-fn is_slot(slot: &CommandSlot, stands: &[u8]) -> bool {
-    let blank = stands.iter().all(u8::is_ascii_whitespace);
-    let begins = slot.slot.bytes.get(..slot.digits_at);
-    blank || begins.is_some_and(|begins| stands.starts_with(begins))
-}
-
-/// Puts the pid of a command into its slot, without allocating.
-fn fill(command: &mut CommandSlot, pid: u32) {
-    let mut digits = [0_u8; 10];
-    let mut count = 0;
-    let mut rest = pid;
-    for digit in &mut digits {
-        *digit = b'0' + u8::try_from(rest % 10).unwrap_or(0);
-        rest /= 10;
-        count += 1;
-        if rest == 0 {
-            break;
-        }
-    }
-    let number = digits.iter().take(count).rev();
-    let text = number.chain(command.after);
-    let places = command.slot.bytes.iter_mut().skip(command.digits_at);
-    for (place, byte) in places.zip(text) {
-        *place = *byte;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::record::native_command_slot;
-
-    #[test]
-    fn the_line_written_without_allocating_is_the_one_a_reader_expects() {
-        for pid in [1, 10, 4_194_304, i32::MAX.unsigned_abs()] {
-            let mut line = native_command_slot(1000);
-            fill(&mut line, pid);
-            let text = std::str::from_utf8(&line.slot.bytes).expect("ASCII");
-            let value: serde_json::Value = serde_json::from_str(text).expect("JSON");
-            assert_eq!(value, serde_json::json!({ "command_pid": pid }));
-            assert!(text.ends_with(" \n"));
-        }
     }
 }

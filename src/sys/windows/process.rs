@@ -1,0 +1,215 @@
+//! Who a process is, and whether it is still there.
+//!
+//! Starts are creation times as the system recorded them, in 100 ns since 1601, and mean the same
+//! whatever is done to the clock since. sysinfo gives whole seconds and looks at all processes.
+
+use std::io;
+use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use windows_sys::Win32::Foundation::{
+    ERROR_ACCESS_DENIED, ERROR_INVALID_PARAMETER, ERROR_SUCCESS, FILETIME, HANDLE, WAIT_OBJECT_0,
+};
+use windows_sys::Win32::System::Diagnostics::ToolHelp::{
+    CreateToolhelp32Snapshot, PROCESSENTRY32W, Process32FirstW, Process32NextW, TH32CS_SNAPPROCESS,
+};
+use windows_sys::Win32::System::Registry::{HKEY_LOCAL_MACHINE, RRF_RT_REG_SZ, RegGetValueW};
+use windows_sys::Win32::System::SystemInformation::GetSystemTimePreciseAsFileTime;
+use windows_sys::Win32::System::Threading::{
+    GetProcessId, GetProcessTimes, OpenProcess, PROCESS_QUERY_LIMITED_INFORMATION,
+    PROCESS_SYNCHRONIZE, QueryFullProcessImageNameW, WaitForSingleObject,
+};
+use windows_sys::w;
+
+use crate::identity::{BootId, Pid};
+pub(crate) use crate::sys::{Kinship, Presence};
+
+/// The calling process.
+pub(crate) fn own_pid() -> Pid {
+    Pid::of_self()
+}
+
+/// Users have no numbers.
+pub(crate) fn own_uid() -> Option<u32> {
+    None
+}
+
+/// Whether a process with this pid is running.
+pub(crate) fn presence(pid: Pid) -> Presence {
+    match open(pid) {
+        Ok(process) if has_ended(&process) => Presence::Gone,
+        Ok(process) => Presence::Alive {
+            start: created(&process),
+        },
+        Err(error) => match error.raw_os_error().map(i32::cast_unsigned) {
+            Some(ERROR_INVALID_PARAMETER) => Presence::Gone,
+            // There, and not to be asked.
+            Some(ERROR_ACCESS_DENIED) => Presence::Alive { start: None },
+            _ => Presence::Unknown,
+        },
+    }
+}
+
+/// The creation time of a process. `None` where it cannot be told; that proves nothing.
+pub(crate) fn start_ticks(pid: Pid) -> Option<u64> {
+    created(&open(pid).ok()?)
+}
+
+/// When a process of that start began, in milliseconds of [`boottime_milliseconds`].
+pub(crate) fn milliseconds_of_start(start: u64) -> Option<i64> {
+    i64::try_from(start / 10_000).ok()
+}
+
+/// The parent of a process. There are no groups or sessions as shells make them: a detached hold
+/// follows the parent, which is said by calling that the leader of the session.
+pub(crate) fn kinship(pid: Pid) -> Option<Kinship> {
+    let parent = parent_of(pid)?;
+    // The number of a parent that is gone may be another's, who was not there before its child.
+    let is_parent = match (start_ticks(parent), start_ticks(pid)) {
+        (Some(parent), Some(child)) => parent <= child,
+        _ => true,
+    };
+    let parent = Some(parent).filter(|_| is_parent);
+    Some(Kinship {
+        parent,
+        group: pid.get(),
+        session: parent.map_or(0, Pid::get),
+    })
+}
+
+/// The program of a process: what it was called with is told to debuggers only.
+pub(crate) fn command_line(pid: Pid) -> Vec<String> {
+    let mut path = [0_u16; 1024];
+    let mut length = 1024;
+    let Ok(process) = open(pid) else {
+        return Vec::new();
+    };
+    // SAFETY: the handle is open, and the length is that of the place, which is ours.
+    let named =
+        unsafe { QueryFullProcessImageNameW(raw(&process), 0, path.as_mut_ptr(), &raw mut length) };
+    let length = usize::try_from(length).unwrap_or(0);
+    match path.get(..length) {
+        Some(path) if named != 0 => vec![String::from_utf16_lossy(path)],
+        _ => Vec::new(),
+    }
+}
+
+/// The machine, as its installation is called: pids with creation times name a process across its
+/// boots, and [`boottime_milliseconds`] counts across them. Copies of a machine may share it, so
+/// that another one proves nothing.
+pub(crate) fn boot_id() -> Option<BootId> {
+    let mut text = [0_u16; 64];
+    let mut size = u32::try_from(size_of_val(&text)).ok()?;
+    // SAFETY: the texts end with a null, and the size is that of the place in bytes.
+    let found = unsafe {
+        RegGetValueW(
+            HKEY_LOCAL_MACHINE,
+            w!("SOFTWARE\\Microsoft\\Cryptography"),
+            w!("MachineGuid"),
+            RRF_RT_REG_SZ,
+            std::ptr::null_mut(),
+            text.as_mut_ptr().cast(),
+            &raw mut size,
+        )
+    };
+    let text: Vec<u16> = text.into_iter().take_while(|unit| *unit != 0).collect();
+    (found == ERROR_SUCCESS && !text.is_empty()).then(|| BootId {
+        id: String::from_utf16_lossy(&text),
+        masked: true,
+    })
+}
+
+/// There is one.
+#[allow(clippy::unnecessary_wraps)]
+pub(crate) fn pid_namespace() -> Option<u64> {
+    Some(0)
+}
+
+/// Milliseconds since 1601, which go on while the machine is suspended or off, and move when the
+/// clock is set.
+pub(crate) fn boottime_milliseconds() -> u64 {
+    let mut now = FILETIME::default();
+    // SAFETY: fills the place, which is ours.
+    unsafe { GetSystemTimePreciseAsFileTime(&raw mut now) };
+    number_of(now) / 10_000
+}
+
+/// Time since the first call, suspended time included, for measuring how long something takes.
+pub(crate) fn boottime() -> Duration {
+    static FIRST: OnceLock<Instant> = OnceLock::new();
+    FIRST.get_or_init(Instant::now).elapsed()
+}
+
+/// A process, kept: its number is no other's as long as the handle is open.
+pub(super) fn open(pid: Pid) -> io::Result<OwnedHandle> {
+    let rights = PROCESS_QUERY_LIMITED_INFORMATION | PROCESS_SYNCHRONIZE;
+    // SAFETY: no memory is involved; a handle that is not null is ours.
+    let process = unsafe {
+        let raw = OpenProcess(rights, 0, pid.get());
+        if raw.is_null() {
+            return Err(io::Error::last_os_error());
+        }
+        OwnedHandle::from_raw_handle(raw)
+    };
+    // The two lowest bits of a number are not looked at.
+    // SAFETY: the handle is open.
+    if unsafe { GetProcessId(raw(&process)) } == pid.get() {
+        Ok(process)
+    } else {
+        Err(io::Error::from_raw_os_error(
+            ERROR_INVALID_PARAMETER.cast_signed(),
+        ))
+    }
+}
+
+/// Whether it has ended: its number is kept as long as anybody has a handle of it.
+fn has_ended(process: &OwnedHandle) -> bool {
+    // SAFETY: the handle is open, and may be waited on.
+    unsafe { WaitForSingleObject(raw(process), 0) == WAIT_OBJECT_0 }
+}
+
+pub(super) fn created(process: &OwnedHandle) -> Option<u64> {
+    let mut times = [FILETIME::default(); 4];
+    let [created, exited, kernel, user] = &mut times;
+    // SAFETY: the handle is open, and the four places are ours.
+    let told = unsafe { GetProcessTimes(raw(process), created, exited, kernel, user) };
+    (told != 0).then(|| number_of(*created))
+}
+
+pub(super) fn raw(handle: &OwnedHandle) -> HANDLE {
+    handle.as_raw_handle()
+}
+
+fn number_of(time: FILETIME) -> u64 {
+    u64::from(time.dwHighDateTime) << 32 | u64::from(time.dwLowDateTime)
+}
+
+fn parent_of(pid: Pid) -> Option<Pid> {
+    // SAFETY: no memory is involved; a handle that is not invalid is ours.
+    let snapshot = unsafe {
+        let raw = CreateToolhelp32Snapshot(TH32CS_SNAPPROCESS, 0);
+        if raw.is_null() || raw as isize == -1 {
+            return None;
+        }
+        OwnedHandle::from_raw_handle(raw)
+    };
+    let mut entry = PROCESSENTRY32W {
+        dwSize: u32::try_from(size_of::<PROCESSENTRY32W>()).ok()?,
+        ..PROCESSENTRY32W::default()
+    };
+    // SAFETY: the handle is open, and the place is ours and says its size.
+    let mut more = unsafe { Process32FirstW(raw(&snapshot), &raw mut entry) };
+    while more != 0 {
+        if entry.th32ProcessID == pid.get() {
+            return Pid::new(entry.th32ParentProcessID);
+        }
+        // SAFETY: as above.
+        more = unsafe { Process32NextW(raw(&snapshot), &raw mut entry) };
+    }
+    None
+}
+
+pub(super) fn raw_of_child(child: &std::process::Child) -> HANDLE {
+    child.as_raw_handle()
+}

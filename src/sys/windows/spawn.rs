@@ -1,0 +1,136 @@
+//! Starting a command that is on record before it runs, and that does not outlive its wrapper.
+
+use std::fs::File;
+use std::io;
+use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};
+use std::os::windows::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::OnceLock;
+
+use windows_sys::Win32::Foundation::{HANDLE, NTSTATUS};
+use windows_sys::Win32::System::JobObjects::{
+    AssignProcessToJobObject, CreateJobObjectW, JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE,
+    JOB_OBJECT_LIMIT_SILENT_BREAKAWAY_OK, JOBOBJECT_EXTENDED_LIMIT_INFORMATION,
+    JobObjectExtendedLimitInformation, SetInformationJobObject,
+};
+use windows_sys::Win32::System::Threading::CREATE_SUSPENDED;
+
+use super::directory::{FileExt as _, leads_to};
+use super::process::raw;
+use crate::record::CommandSlot;
+
+/// A lock is of the process that took it (LockFileEx).
+pub(crate) const COMMANDS_INHERIT_LOCKS: bool = false;
+
+/// Why a command was not run. No error of the system's has these numbers.
+pub(crate) const NOT_RECORDED: i32 = 0x2001_0001;
+pub(crate) const HOLD_LOST: i32 = 0x2001_0002;
+
+#[link(name = "ntdll")]
+unsafe extern "system" {
+    // The only way to a process that was created suspended through std, which keeps the handle of
+    // its thread to itself; as old as Windows NT, and in no header.
+    fn NtResumeProcess(process: HANDLE) -> NTSTATUS;
+}
+
+/// Starts `command` so that its pid is in `slot` of the record, if that has one, before it runs, and
+/// only if `path` still leads to the record. The lock cannot be passed on: the command ends with
+/// this process instead.
+pub(crate) fn spawn(
+    command: &mut Command,
+    record: &File,
+    path: &Path,
+    slot: Option<CommandSlot>,
+    _inherit: bool,
+) -> io::Result<Child> {
+    command.creation_flags(CREATE_SUSPENDED);
+    let mut child = command.spawn()?;
+    let started = put_on_record(&child, record, path, slot);
+    if let Err(error) = started {
+        let _ = child.kill();
+        let _ = child.wait();
+        return Err(error);
+    }
+    Ok(child)
+}
+
+fn put_on_record(
+    child: &Child,
+    record: &File,
+    path: &Path,
+    slot: Option<CommandSlot>,
+) -> io::Result<()> {
+    // Before it can start any process of its own; where jobs cannot be nested it has none.
+    if let Some(job) = job() {
+        // SAFETY: both handles are open.
+        unsafe { AssignProcessToJobObject(raw(job), child.as_raw_handle()) };
+    }
+    if let Some(mut slot) = slot {
+        let mut stands = vec![0; slot.slot.bytes.len()];
+        record.read_exact_at(&mut stands, slot.slot.at)?;
+        if !slot.may_replace(&stands) {
+            return Err(io::Error::from_raw_os_error(HOLD_LOST));
+        }
+        slot.fill(child.id());
+        record
+            .write_all_at(&slot.slot.bytes, slot.slot.at)
+            .map_err(|_| io::Error::from_raw_os_error(NOT_RECORDED))?;
+    }
+    // Whoever takes a record over reads it again once it has no name: either he saw the line, or we
+    // see here that the name is gone.
+    match leads_to(path, record) {
+        Ok(true) => {}
+        Ok(false) => return Err(io::Error::from_raw_os_error(HOLD_LOST)),
+        Err(_) => return Err(io::Error::from_raw_os_error(NOT_RECORDED)),
+    }
+    // SAFETY: the handle of our own child is open.
+    if unsafe { NtResumeProcess(child.as_raw_handle()) } < 0 {
+        return Err(io::Error::from_raw_os_error(NOT_RECORDED));
+    }
+    Ok(())
+}
+
+/// Ends what is in it when this process ends, however it does. What a command starts is its own.
+fn job() -> Option<&'static OwnedHandle> {
+    static JOB: OnceLock<Option<OwnedHandle>> = OnceLock::new();
+    JOB.get_or_init(|| {
+        let mut limits = JOBOBJECT_EXTENDED_LIMIT_INFORMATION::default();
+        limits.BasicLimitInformation.LimitFlags =
+            JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE | JOB_OBJECT_LIMIT_SILENT_BREAKAWAY_OK;
+        // SAFETY: no name and no security are asked for; the place lives and its size is told. The
+        // handle is ours if it is not null.
+        unsafe {
+            let job = CreateJobObjectW(std::ptr::null(), std::ptr::null());
+            if job.is_null() {
+                return None;
+            }
+            let job = OwnedHandle::from_raw_handle(job);
+            let set = SetInformationJobObject(
+                raw(&job),
+                JobObjectExtendedLimitInformation,
+                (&raw const limits).cast(),
+                u32::try_from(size_of_val(&limits)).unwrap_or(0),
+            );
+            (set != 0).then_some(job)
+        }
+    })
+    .as_ref()
+}
+
+/// A process cannot be replaced here: runs `command` to its end.
+///
+/// # Errors
+/// It cannot be started.
+#[cfg(feature = "cli")]
+pub fn replace_process(command: &mut Command) -> io::Result<ExitStatus> {
+    command.status()
+}
+
+/// A process cannot be replaced here, and so cannot keep a lock as another program.
+pub(crate) fn exec_keeping(_command: &mut Command, _record: &File) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::Unsupported,
+        "a process cannot become another program on Windows",
+    )
+}

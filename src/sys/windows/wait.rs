@@ -1,0 +1,77 @@
+//! Sleeping until something about a record may have changed.
+
+use std::fs::File;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
+use std::time::Duration;
+
+use windows_sys::Win32::Foundation::{WAIT_OBJECT_0, WAIT_TIMEOUT};
+use windows_sys::Win32::System::Threading::WaitForSingleObject;
+
+use super::directory::record_is_locked;
+use super::process::{open, raw};
+use crate::identity::Pid;
+
+/// How often a lock is looked at by somebody whom nothing can wake: without signals nothing ends a
+/// wait in the kernel.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// Waits until the exclusive lock on `file` is given up, whoever or whatever ends it.
+pub(crate) fn until_unlocked(file: &File) -> io::Result<()> {
+    while record_is_locked(file)? {
+        std::thread::sleep(LOOK_EVERY);
+    }
+    Ok(())
+}
+
+/// Changes of files are told of whole directories only, whose other files are others' business:
+/// there is no watch, and it is looked again from time to time.
+#[derive(Debug)]
+pub(crate) struct Watch(std::convert::Infallible);
+
+impl Watch {
+    pub(crate) fn new() -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(crate) fn watch(&mut self, _file: &File, _process: Option<Pid>) -> io::Result<()> {
+        match self.0 {}
+    }
+
+    pub(crate) fn sees_the_process(&self) -> bool {
+        match self.0 {}
+    }
+
+    pub(crate) fn sleep(&self, _timeout: Option<Duration>) -> io::Result<()> {
+        match self.0 {}
+    }
+}
+
+/// Sleeps for `timeout`.
+#[allow(clippy::unnecessary_wraps)]
+pub(crate) fn pause(timeout: Duration) -> io::Result<()> {
+    std::thread::sleep(timeout);
+    Ok(())
+}
+
+/// Waits for a process to end, for at most `timeout`. `None`: it cannot be watched.
+pub(crate) fn until_gone(pid: Pid, timeout: Duration) -> Option<bool> {
+    let process = open(pid).ok()?;
+    let milliseconds = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX - 1);
+    // SAFETY: the handle is open, and may be waited on.
+    match unsafe { WaitForSingleObject(raw(&process), milliseconds) } {
+        WAIT_OBJECT_0 => Some(true),
+        WAIT_TIMEOUT => Some(false),
+        _ => None,
+    }
+}
+
+/// A number below `limit` that nobody can foretell, to keep waiters from moving in step.
+pub(crate) fn random_below(limit: u64) -> u64 {
+    random_u64().checked_rem(limit).unwrap_or(0)
+}
+
+/// 64 random bits, from those that std keeps its hash tables safe with.
+pub(crate) fn random_u64() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
