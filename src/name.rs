@@ -335,7 +335,16 @@ mod tests {
 
     #[test]
     fn a_file_name_leads_back_to_its_name() {
-        for name in ["backup", "50%", ".hidden", "Übung", r#"\:*?"<>|"#, "a.lock"] {
+        for name in [
+            "backup",
+            "50%",
+            ".hidden",
+            "Übung",
+            r#"\:*?"<>|"#,
+            "a.lock",
+            "aux",
+            "Com1.x",
+        ] {
             let Some(Entry::Lock(found)) = entry(None, &LockName::new(name).expect(name).file())
             else {
                 panic!("{name} is a lock");
@@ -386,6 +395,20 @@ mod tests {
         assert_eq!(name.covers().expect("a store's"), ["a.d", "%2Eb.d", "c.d"]);
         assert!(LockName::new("a").expect("a name").ancestors().is_empty());
         assert!(LockName::new("./a/b").expect("a path").covers().is_none());
+    }
+
+    #[test]
+    fn no_file_is_called_like_a_device_of_windows() {
+        assert_eq!(LockName::new("aux").expect("a name").file(), "%61ux.lock");
+        assert_eq!(
+            LockName::new("NUL.x").expect("a name").file(),
+            "%4EUL.x.lock"
+        );
+        assert_eq!(LockName::new("com10").expect("a name").file(), "com10.lock");
+        assert_eq!(
+            LockName::new("auxiliary").expect("a name").file(),
+            "auxiliary.lock"
+        );
     }
 
     #[test]

@@ -1,4 +1,5 @@
 //! The library, as a program that embeds it sees it.
+#![cfg(unix)]
 #![allow(missing_docs)]
 #![allow(
     clippy::expect_used,

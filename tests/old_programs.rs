@@ -1,5 +1,6 @@
 //! onehold next to the programs that it replaces. Their protocols are rebuilt here from their
 //! descriptions, races included; whoever holds makes a directory that must not be there yet.
+#![cfg(unix)]
 #![allow(missing_docs)]
 #![allow(
     clippy::expect_used,

@@ -1,4 +1,5 @@
 //! Those who wait: served in order of arrival, whatever happens to some of them, and seen.
+#![cfg(unix)]
 #![allow(missing_docs)]
 #![allow(
     clippy::expect_used,

@@ -1,4 +1,5 @@
 //! Many at once: counts and winners, never a sleep. The long forms are ignored by default.
+#![cfg(unix)]
 #![allow(missing_docs)]
 #![allow(
     clippy::expect_used,

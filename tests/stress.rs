@@ -2,6 +2,7 @@
 //! critical section writes down from when to when it was in, and a checker looks for overlaps,
 //! numbers that do not grow, stuck locks and files that are left. Ten seconds, or as many as
 //! `STRESS_SECONDS` says: `STRESS_SECONDS=3600 cargo test --test stress`.
+#![cfg(unix)]
 #![allow(missing_docs)]
 #![allow(
     clippy::expect_used,

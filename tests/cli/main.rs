@@ -1,4 +1,5 @@
 //! The command line, from outside: one module per verb, and what concerns them all.
+#![cfg(unix)]
 #![allow(missing_docs, unreachable_pub)]
 #![allow(
     clippy::expect_used,
