@@ -305,6 +305,10 @@ impl Probe for LiveProbe<'_> {
             .entry(pid)
             .or_insert_with(|| process::presence(pid))
     }
+
+    fn milliseconds_of_start(&self, start: u64) -> Option<i64> {
+        process::milliseconds_of_start(start)
+    }
 }
 
 /// A file's time; one that no calendar has is as far away as can be.

@@ -171,10 +171,11 @@ pub(crate) trait Probe {
     /// Whether somebody keeps the kernel lock on the judged file; `None`: cannot be told.
     fn kernel_lock(&mut self) -> Option<bool>;
     fn process(&mut self, pid: Pid) -> Presence;
+    /// When a process of that start began, on the boot-time clock; `None`: cannot be told.
+    fn milliseconds_of_start(&self, start: u64) -> Option<i64>;
 }
 
 pub(crate) use crate::sys::Presence;
-use crate::sys::process::milliseconds_of_start;
 
 /// What one recorded process is found to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -446,7 +447,7 @@ fn life_without_identity(
         match probe.process(pid) {
             Presence::Gone => Finding::Dead(Proof::PidGone),
             Presence::Alive { start: Some(start) }
-                if milliseconds_of_start(start).is_some_and(|began| {
+                if probe.milliseconds_of_start(start).is_some_and(|began| {
                     began <= acquired_boottime(record, modified, here).saturating_add(PRECISION_MS)
                 }) =>
             {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::lockfile::LockFile;
 use crate::status::Status;
-use crate::sys::directory::make_room;
+use crate::sys::directory::{make_room, record_is_locked};
 use crate::sys::process::boottime;
 use crate::sys::signal::Alarm;
 use crate::sys::wait::{Watch, pause, random_below, until_unlocked};
@@ -23,6 +23,10 @@ const LOOK_SELDOM: Duration = Duration::from_mins(1);
 
 /// How long a sleep may be that nothing can cut short.
 const UNINTERRUPTED: Duration = Duration::from_millis(100);
+
+/// Where a kernel lock can be asked for, but not waited for, it is asked for after this, doubling up
+/// to the second.
+const LOOK_EVERY: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
 /// Where nothing wakes a waiter, it looks again after this, doubling up to the second.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
@@ -217,7 +221,7 @@ impl<'a> Wait<'a> {
     /// Blocks on a kernel lock.
     fn sleep_on(&self, file: &File, longest: Duration) -> io::Result<()> {
         let Some(alarm) = &self.alarm else {
-            return pause(longest.min(UNINTERRUPTED));
+            return look_until_unlocked(file, self.interruptible(longest));
         };
         alarm.set(self.interruptible(longest))?;
         let woken = until_unlocked(file);
@@ -282,6 +286,21 @@ impl<'a> Wait<'a> {
         }
         longest
     }
+}
+
+/// Without an alarm nothing would end a wait in the kernel at its limit.
+fn look_until_unlocked(file: &File, longest: Duration) -> io::Result<()> {
+    let deadline = boottime() + longest;
+    let mut every = LOOK_EVERY.0;
+    while record_is_locked(file)? {
+        let left = deadline.saturating_sub(boottime());
+        if left.is_zero() {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        pause(left.min(every))?;
+        every = (every * 2).min(LOOK_EVERY.1);
+    }
+    Ok(())
 }
 
 fn is_woken_by_events(status: &Status) -> bool {

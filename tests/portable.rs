@@ -317,7 +317,11 @@ fn names_that_no_file_could_have_and_sections_are_locks_like_others() {
     let object: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(object["locks"].as_array().unwrap().len(), 7);
     room.done(&["break", "section/task", "--yes"]);
-    assert!(!room.path("store/section.d").exists());
+    assert_eq!(room.code(&["check", "-q", "section"]), Some(0));
+    // Wine keeps the file, and with it the directory, until the program that removes it has ended.
+    if cfg!(unix) {
+        assert!(!room.path("store/section.d").exists());
+    }
 }
 
 #[test]

@@ -1,7 +1,10 @@
-//! onehold beside the tools that one would use instead: whole processes, all commands in random
-//! order in each round, ratios of medians. `cargo bench` measures the plain build;
-//! `ONEHOLD_BINARY=path cargo bench` another one. `ONEHOLD_ROUNDS` (500) says how many rounds.
-//! An absolute time says nothing: compare within one run.
+//! onehold beside the tools that one would use instead. What is measured is said on the command
+//! line, `cargo bench --bench side_by_side -- once contended memory lists growth`; nothing said:
+//! all of it. Each of these is a file here; this one has what they share.
+//!
+//! `cargo bench` measures the plain build; `ONEHOLD_BINARY=path cargo bench` another one.
+//! `ONEHOLD_ROUNDS` (500) says how many rounds, `TMPDIR` on which file system. An absolute time
+//! says nothing: compare within one run.
 #![allow(missing_docs)]
 #![allow(
     clippy::cast_precision_loss,
@@ -12,13 +15,35 @@
     clippy::unwrap_used
 )]
 
-use std::fmt::Write as _;
+mod contended;
+mod growth;
+mod lists;
+mod memory;
+mod once;
+
+use std::mem::MaybeUninit;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What one run of one case cost.
+type Section = fn(&Bench);
+
+const SECTIONS: [(&str, Section); 5] = [
+    ("once", once::measure),
+    ("contended", contended::measure),
+    ("memory", memory::measure),
+    ("lists", lists::measure),
+    ("growth", growth::measure),
+];
+
+/// What all sections are told.
+struct Bench {
+    onehold: String,
+    rounds: usize,
+}
+
+/// What one run of one command cost.
 #[derive(Clone, Copy, Default)]
 struct Cost {
     wall: Duration,
@@ -27,21 +52,78 @@ struct Cost {
     memory: i64,
 }
 
-/// Commands that are measured as one.
-struct Case {
-    name: &'static str,
-    /// What it is compared with, and how much of that it may cost; `None`: it is the measure.
-    beside: Option<(&'static str, f64)>,
-    commands: Vec<Vec<String>>,
-    code: i32,
+/// A process in a group of its own, which is killed as a whole if it is not over when this is
+/// dropped. Those that hold a lock do so until their stdin ends, so that nothing survives a bench
+/// that is killed.
+struct Group(Child);
+
+impl Group {
+    /// Its stdin stays open until it is dropped or taken.
+    fn start(command: &[String], store: &Path) -> Self {
+        let mut prepared = prepared(command, store);
+        prepared.stdin(Stdio::piped()).process_group(0);
+        Self(prepared.spawn().unwrap())
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Ends its stdin and waits for it.
+    fn end(mut self) {
+        assert!(self.0.wait().unwrap().success());
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Ok(None) = self.0.try_wait() {
+            let group = rustix::process::Pid::from_child(&self.0);
+            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+            let _ = self.0.wait();
+        }
+    }
+}
+
+fn main() {
+    let said: Vec<String> = std::env::args().skip(1).collect();
+    match said.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["--stamp", file] => return contended::stamp(Path::new(file)),
+        ["--flock-ten", directory, which] => return lists::flock_ten(Path::new(directory), which),
+        _ => {}
+    }
+    // cargo passes options of its own.
+    let said: Vec<&String> = said.iter().filter(|word| !word.starts_with("--")).collect();
+    for word in &said {
+        let known = SECTIONS.iter().any(|(name, _)| name == word);
+        assert!(known, "no such section: {word}");
+    }
+    let rounds = std::env::var("ONEHOLD_ROUNDS").map_or(500, |rounds| rounds.parse().unwrap());
+    let onehold = std::env::var("ONEHOLD_BINARY")
+        .map_or_else(
+            |_| PathBuf::from(env!("CARGO_BIN_EXE_onehold")),
+            PathBuf::from,
+        )
+        .canonicalize()
+        .unwrap();
+    let bench = Bench {
+        onehold: onehold.to_str().unwrap().to_owned(),
+        rounds,
+    };
+    println!("{}, {rounds} rounds", bench.onehold);
+    for (name, measure) in SECTIONS {
+        if said.is_empty() || said.iter().any(|word| *word == name) {
+            println!("\n## {name}\n");
+            measure(&bench);
+        }
+    }
 }
 
 fn words(text: &str) -> Vec<String> {
     text.split(' ').map(str::to_owned).collect()
 }
 
-/// Starts by posix_spawn(3), which `Command` uses where it can, and waits by wait4(2).
-fn run(command: &[String], store: &Path) -> (Cost, i32) {
+fn prepared(command: &[String], store: &Path) -> Command {
     let mut prepared = Command::new(&command[0]);
     prepared
         .args(&command[1..])
@@ -56,10 +138,16 @@ fn run(command: &[String], store: &Path) -> (Cost, i32) {
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null());
+    prepared
+}
+
+/// Starts by posix_spawn(3), which `Command` uses where it can, and waits by wait4(2).
+fn run(command: &[String], store: &Path) -> (Cost, i32) {
+    let mut prepared = prepared(command, store);
     let started = Instant::now();
     #[allow(clippy::zombie_processes, reason = "wait4 waits for it")]
     let child = prepared.spawn().unwrap();
-    let (mut status, mut usage) = (0, std::mem::MaybeUninit::<libc::rusage>::zeroed());
+    let (mut status, mut usage) = (0, MaybeUninit::<libc::rusage>::zeroed());
     // SAFETY: both places are ours, and the pid is that of our own child.
     let usage = unsafe {
         let pid = libc::wait4(
@@ -71,17 +159,32 @@ fn run(command: &[String], store: &Path) -> (Cost, i32) {
         assert!(pid > 0);
         usage.assume_init()
     };
-    let wall = started.elapsed();
+    let cost = Cost {
+        wall: started.elapsed(),
+        cpu: cpu(&usage),
+        memory: usage.ru_maxrss,
+    };
+    (cost, libc::WEXITSTATUS(status))
+}
+
+/// The same for what has to end with that code.
+fn cost(command: &[String], store: &Path, code: i32) -> Cost {
+    let (cost, ended) = run(command, store);
+    assert_eq!(ended, code, "{command:?}");
+    cost
+}
+
+fn cpu(usage: &libc::rusage) -> Duration {
     let time = |time: libc::timeval| {
         Duration::from_secs(time.tv_sec.unsigned_abs())
             + Duration::from_micros(time.tv_usec.unsigned_abs())
     };
-    let cost = Cost {
-        wall,
-        cpu: time(usage.ru_utime) + time(usage.ru_stime),
-        memory: usage.ru_maxrss,
-    };
-    (cost, libc::WEXITSTATUS(status))
+    time(usage.ru_utime) + time(usage.ru_stime)
+}
+
+fn output(command: &[String], store: &Path) -> Vec<u8> {
+    let mut prepared = prepared(command, store);
+    prepared.stdout(Stdio::piped()).output().unwrap().stdout
 }
 
 fn is_there(tool: &str) -> bool {
@@ -92,103 +195,18 @@ fn is_there(tool: &str) -> bool {
     found.is_ok_and(|status| status.success())
 }
 
-fn cases(onehold: &str, root: &Path) -> Vec<Case> {
-    let file = |name: &str| root.join(name).to_str().unwrap().to_owned();
-    let held = file("held-by-flock");
-    let mut cases = vec![
-        Case {
-            name: "flock FILE true",
-            beside: None,
-            commands: vec![words(&format!("flock {} true", file("a")))],
-            code: 0,
-        },
-        Case {
-            name: "run x -- true",
-            beside: Some(("flock FILE true", 1.0)),
-            commands: vec![words(&format!("{onehold} run x -- true"))],
-            code: 0,
-        },
-        Case {
-            name: "flock -F FILE true",
-            beside: None,
-            commands: vec![words(&format!("flock -F {} true", file("b")))],
-            code: 0,
-        },
-        Case {
-            name: "run --exec y -- true",
-            beside: Some(("flock -F FILE true", 1.0)),
-            commands: vec![words(&format!("{onehold} run --exec y -- true"))],
-            code: 0,
-        },
-        Case {
-            name: "flock -n FILE true, refused",
-            beside: None,
-            commands: vec![words(&format!("flock -n {held} true"))],
-            code: 1,
-        },
-        Case {
-            name: "run held -- true, refused",
-            beside: Some(("flock -n FILE true, refused", 0.8)),
-            commands: vec![words(&format!("{onehold} run held -- true"))],
-            code: 6,
-        },
-        Case {
-            name: "acquire z + release z",
-            beside: Some(("dotlockfile -l + -u", 0.8)),
-            commands: vec![
-                words(&format!("{onehold} acquire z --pid {}", std::process::id())),
-                words(&format!("{onehold} release z")),
-            ],
-            code: 0,
-        },
-        Case {
-            name: "check free",
-            beside: Some(("flock FILE true", 0.6)),
-            commands: vec![words(&format!("{onehold} check -q free"))],
-            code: 0,
-        },
-        Case {
-            name: "check held",
-            beside: Some(("flock FILE true", 0.6)),
-            commands: vec![words(&format!("{onehold} check -q held"))],
-            code: 6,
-        },
-        Case {
-            name: "true",
-            beside: None,
-            commands: vec![words("true")],
-            code: 0,
-        },
-    ];
-    if is_there("dotlockfile") {
-        cases.push(Case {
-            name: "dotlockfile -l + -u",
-            beside: None,
-            commands: vec![
-                words(&format!("dotlockfile -l -p {}", file("dot"))),
-                words(&format!("dotlockfile -u {}", file("dot"))),
-            ],
-            code: 0,
-        });
-    }
-    cases
-}
-
-fn median<T: Copy + PartialOrd>(values: &mut [T], part: f64) -> T {
-    values.sort_by(|one, other| one.partial_cmp(other).unwrap());
-    let at = (values.len() - 1) as f64 * part;
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    values[at as usize]
-}
-
-/// The system calls of a command, children left out, as strace counts them.
-fn system_calls(command: &[String], store: &Path) -> Option<usize> {
+/// The system calls of a command as strace counts them; its threads and children are left out
+/// unless `all`.
+fn system_calls(command: &[String], store: &Path, all: bool) -> Option<usize> {
     if !is_there("strace") {
         return None;
     }
-    let out = store.join("strace");
+    let out = tempfile::NamedTempFile::new().unwrap();
     let mut traced = words("strace -c -U calls,name -o");
-    traced.push(out.to_str().unwrap().to_owned());
+    traced.push(out.path().to_str().unwrap().to_owned());
+    if all {
+        traced.push("-f".to_owned());
+    }
     traced.extend_from_slice(command);
     run(&traced, store);
     let table = std::fs::read_to_string(out).ok()?;
@@ -196,111 +214,48 @@ fn system_calls(command: &[String], store: &Path) -> Option<usize> {
     total.split_whitespace().next()?.parse().ok()
 }
 
-fn main() {
-    // cargo passes words of its own.
-    let rounds = std::env::var("ONEHOLD_ROUNDS")
-        .ok()
-        .and_then(|rounds| rounds.parse().ok())
-        .unwrap_or(500);
-    let onehold = std::env::var("ONEHOLD_BINARY")
-        .map_or_else(
-            |_| PathBuf::from(env!("CARGO_BIN_EXE_onehold")),
-            PathBuf::from,
-        )
-        .canonicalize()
-        .unwrap();
-    let onehold = onehold.to_str().unwrap();
-    let root = tempfile::tempdir().unwrap();
-    let store = root.path().join("store");
-    let mut held = Command::new(onehold)
-        .process_group(0)
-        .args(["run", "held", "--", "sleep", "1000"])
-        .env("ONEHOLD_DIR", &store)
-        // Nobody is to wait for the end of what it leaves behind.
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut flocked = Command::new("flock")
-        .process_group(0)
-        .arg(root.path().join("held-by-flock"))
-        .args(["sleep", "1000"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    std::thread::sleep(Duration::from_millis(200));
-    let cases = cases(onehold, root.path());
-    let mut costs = vec![Vec::with_capacity(rounds); cases.len()];
-    let mut order: Vec<usize> = (0..cases.len()).collect();
-    let mut dice = 0x9E37_79B9_7F4A_7C15_u64;
-    for round in 0..rounds + 5 {
-        for at in (1..order.len()).rev() {
-            dice ^= dice << 13;
-            dice ^= dice >> 7;
-            dice ^= dice << 17;
-            order.swap(at, usize::try_from(dice % (at as u64 + 1)).unwrap());
-        }
-        for which in &order {
-            let case = &cases[*which];
-            let mut sum = Cost::default();
-            for command in &case.commands {
-                let (cost, code) = run(command, &store);
-                assert_eq!(code, case.code, "{command:?}");
-                sum.wall += cost.wall;
-                sum.cpu += cost.cpu;
-                sum.memory = sum.memory.max(cost.memory);
-            }
-            // The first rounds warm up.
-            if round >= 5 {
-                costs[*which].push(sum);
-            }
-        }
-    }
-    for holder in [&mut held, &mut flocked] {
-        // With its command, which a KILL would leave behind.
-        let group = format!("-{}", holder.id());
-        let _ = Command::new("kill").args(["-TERM", "--", &group]).status();
-        let _ = holder.wait();
-    }
-    report(&cases, &costs, &store, rounds, onehold);
+/// What a part of all values is not above.
+fn quantile(values: &[f64], part: f64) -> f64 {
+    let mut values = values.to_owned();
+    values.sort_by(f64::total_cmp);
+    let at = (values.len() - 1) as f64 * part;
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    values[at as usize]
 }
 
-fn report(cases: &[Case], costs: &[Vec<Cost>], store: &Path, rounds: usize, onehold: &str) {
-    println!("{onehold}, {rounds} rounds, interleaved\n");
-    println!("| case | median µs | p90 | × | at most | CPU µs | peak KiB | system calls |");
-    println!("|---|---|---|---|---|---|---|---|");
-    let walls = |which: usize| -> Vec<f64> {
-        let micros = |cost: &Cost| cost.wall.as_secs_f64() * 1e6;
-        costs[which].iter().map(micros).collect()
-    };
-    for (which, case) in cases.iter().enumerate() {
-        let mut own = walls(which);
-        let (half, most) = (median(&mut own, 0.5), median(&mut own, 0.9));
-        let mut cpu: Vec<f64> = costs[which]
-            .iter()
-            .map(|cost| cost.cpu.as_secs_f64() * 1e6)
-            .collect();
-        let mut memory: Vec<i64> = costs[which].iter().map(|cost| cost.memory).collect();
-        let calls: Option<usize> = case
-            .commands
-            .iter()
-            .map(|command| system_calls(command, store))
-            .sum();
-        let mut ratio = String::from("| |");
-        if let Some((beside, at_most)) = case.beside
-            && let Some(other) = cases.iter().position(|other| other.name == beside)
-        {
-            ratio.clear();
-            let times = half / median(&mut walls(other), 0.5);
-            let _ = write!(ratio, "| {times:.2} | {at_most:.2}");
-        }
-        println!(
-            "| {} | {half:.0} | {most:.0} {ratio} | {:.0} | {} | {} |",
-            case.name,
-            median(&mut cpu, 0.5),
-            median(&mut memory, 0.5),
-            calls.map_or_else(String::new, |calls| calls.to_string()),
-        );
+fn median(values: &[f64]) -> f64 {
+    quantile(values, 0.5)
+}
+
+fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed().as_secs() < 60, "never came: {what}");
+        std::thread::sleep(Duration::from_millis(2));
     }
+}
+
+/// Writes the record of one lock again under the names of others, which have to be as long.
+fn copy_record(store: &Path, name: &str, others: impl IntoIterator<Item = String>) {
+    let record = std::fs::read_to_string(store.join(format!("{name}.lock"))).unwrap();
+    let line = |name: &str| format!("\n  \"name\": \"{name}\",\n");
+    let (before, after) = record.split_once(&line(name)).unwrap();
+    for other in others {
+        assert_eq!(other.len(), name.len());
+        let copied = format!("{before}{}{after}", line(&other));
+        std::fs::write(store.join(format!("{other}.lock")), copied).unwrap();
+    }
+}
+
+/// Makes sure that the store has that many locks, and that all of them are held.
+fn assert_held(bench: &Bench, store: &Path, count: usize) {
+    let listed = output(&words(&format!("{} list --json", bench.onehold)), store);
+    let listed: serde_json::Value = serde_json::from_slice(&listed).unwrap();
+    let locks = listed["locks"].as_array().unwrap();
+    let held = locks.iter().filter(|lock| lock["state"] == "held");
+    assert_eq!((locks.len(), held.count()), (count, count));
 }

@@ -1,31 +1,18 @@
-//! onehold beside the tools that one would use instead: whole processes, all commands in random
-//! order in each round, ratios of medians. `cargo bench` measures the plain build;
-//! `ONEHOLD_BINARY=path cargo bench` another one. `ONEHOLD_ROUNDS` (500) says how many rounds.
-//! An absolute time says nothing: compare within one run.
-#![allow(missing_docs)]
-#![allow(
-    clippy::cast_precision_loss,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::print_stdout,
-    clippy::unwrap_used
-)]
+//! What one run costs alone: whole processes, all commands in random order in each round.
 
 use std::fmt::Write as _;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::time::Duration;
 
-/// What one run of one case cost.
-#[derive(Clone, Copy, Default)]
-struct Cost {
-    wall: Duration,
-    cpu: Duration,
-    /// Peak memory, in KiB.
-    memory: i64,
-}
+use nix::sys::ptrace::{self, Options};
+use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use super::{
+    Bench, Cost, Group, cost, is_there, median, micros, prepared, quantile, system_calls, words,
+};
 
 /// Commands that are measured as one.
 struct Case {
@@ -34,62 +21,6 @@ struct Case {
     beside: Option<(&'static str, f64)>,
     commands: Vec<Vec<String>>,
     code: i32,
-}
-
-fn words(text: &str) -> Vec<String> {
-    text.split(' ').map(str::to_owned).collect()
-}
-
-/// Starts by posix_spawn(3), which `Command` uses where it can, and waits by wait4(2).
-fn run(command: &[String], store: &Path) -> (Cost, i32) {
-    let mut prepared = Command::new(&command[0]);
-    prepared
-        .args(&command[1..])
-        .env_clear()
-        .env(
-            "PATH",
-            "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-        )
-        .env("HOME", store)
-        .env("ONEHOLD_DIR", store)
-        .env("LC_ALL", "C")
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    let started = Instant::now();
-    #[allow(clippy::zombie_processes, reason = "wait4 waits for it")]
-    let child = prepared.spawn().unwrap();
-    let (mut status, mut usage) = (0, std::mem::MaybeUninit::<libc::rusage>::zeroed());
-    // SAFETY: both places are ours, and the pid is that of our own child.
-    let usage = unsafe {
-        let pid = libc::wait4(
-            child.id().cast_signed(),
-            &raw mut status,
-            0,
-            usage.as_mut_ptr(),
-        );
-        assert!(pid > 0);
-        usage.assume_init()
-    };
-    let wall = started.elapsed();
-    let time = |time: libc::timeval| {
-        Duration::from_secs(time.tv_sec.unsigned_abs())
-            + Duration::from_micros(time.tv_usec.unsigned_abs())
-    };
-    let cost = Cost {
-        wall,
-        cpu: time(usage.ru_utime) + time(usage.ru_stime),
-        memory: usage.ru_maxrss,
-    };
-    (cost, libc::WEXITSTATUS(status))
-}
-
-fn is_there(tool: &str) -> bool {
-    let found = Command::new("which")
-        .arg(tool)
-        .stdout(Stdio::null())
-        .status();
-    found.is_ok_and(|status| status.success())
 }
 
 fn cases(onehold: &str, root: &Path) -> Vec<Case> {
@@ -174,67 +105,78 @@ fn cases(onehold: &str, root: &Path) -> Vec<Case> {
     cases
 }
 
-fn median<T: Copy + PartialOrd>(values: &mut [T], part: f64) -> T {
-    values.sort_by(|one, other| one.partial_cmp(other).unwrap());
-    let at = (values.len() - 1) as f64 * part;
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    values[at as usize]
-}
-
-/// The system calls of a command, children left out, as strace counts them.
-fn system_calls(command: &[String], store: &Path) -> Option<usize> {
-    if !is_there("strace") {
-        return None;
+/// Steps go thrice as fast where the one who counts them has the CPU of the one who takes them.
+fn stay_on_this_cpu() {
+    // SAFETY: the set is ours, and one of no CPUs is all zeros.
+    unsafe {
+        let mut here: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(usize::try_from(libc::sched_getcpu()).unwrap(), &mut here);
+        libc::sched_setaffinity(0, size_of_val(&here), &raw const here);
     }
-    let out = store.join("strace");
-    let mut traced = words("strace -c -U calls,name -o");
-    traced.push(out.to_str().unwrap().to_owned());
-    traced.extend_from_slice(command);
-    run(&traced, store);
-    let table = std::fs::read_to_string(out).ok()?;
-    let total = table.lines().rfind(|line| line.ends_with("total"))?;
-    total.split_whitespace().next()?.parse().ok()
 }
 
-fn main() {
-    // cargo passes words of its own.
-    let rounds = std::env::var("ONEHOLD_ROUNDS")
-        .ok()
-        .and_then(|rounds| rounds.parse().ok())
-        .unwrap_or(500);
-    let onehold = std::env::var("ONEHOLD_BINARY")
-        .map_or_else(
-            |_| PathBuf::from(env!("CARGO_BIN_EXE_onehold")),
-            PathBuf::from,
-        )
-        .canonicalize()
-        .unwrap();
-    let onehold = onehold.to_str().unwrap();
+/// The instructions that a command itself takes outside the kernel, from its start to its end or
+/// until it becomes another program. Its threads and children run untraced. What a `rep` prefix
+/// repeats counts once.
+#[cfg(target_arch = "x86_64")]
+fn instructions(command: &[String], store: &Path, code: i32) -> Option<u64> {
+    let mut command = prepared(command, store);
+    // SAFETY: ptrace(2) is async-signal-safe.
+    unsafe { command.pre_exec(|| ptrace::traceme().map_err(Into::into)) };
+    #[allow(clippy::zombie_processes, reason = "waitpid waits for it")]
+    let child = command.spawn().ok()?;
+    let pid = Pid::from_raw(child.id().cast_signed());
+    let mut stopped = waitpid(pid, None).unwrap();
+    assert_eq!(stopped, WaitStatus::Stopped(pid, Signal::SIGTRAP));
+    ptrace::setoptions(
+        pid,
+        Options::PTRACE_O_TRACEEXEC | Options::PTRACE_O_EXITKILL,
+    )
+    .unwrap();
+    let (mut count, mut last) = (0, 0);
+    loop {
+        let signal = match stopped {
+            WaitStatus::Stopped(_, Signal::SIGTRAP) => {
+                let place = ptrace::getregs(pid).unwrap().rip;
+                count += u64::from(place != last);
+                last = place;
+                None
+            }
+            WaitStatus::Stopped(_, signal) => Some(signal),
+            WaitStatus::PtraceEvent(..) => {
+                ptrace::detach(pid, None).unwrap();
+                stopped = waitpid(pid, None).unwrap();
+                continue;
+            }
+            ended => {
+                assert_eq!(ended, WaitStatus::Exited(pid, code));
+                // The first stop was before the first instruction.
+                return Some(count - 1);
+            }
+        };
+        ptrace::step(pid, signal).unwrap();
+        stopped = waitpid(pid, None).unwrap();
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn instructions(_: &[String], _: &Path, _: i32) -> Option<u64> {
+    None
+}
+
+pub(crate) fn measure(bench: &Bench) {
     let root = tempfile::tempdir().unwrap();
     let store = root.path().join("store");
-    let mut held = Command::new(onehold)
-        .process_group(0)
-        .args(["run", "held", "--", "sleep", "1000"])
-        .env("ONEHOLD_DIR", &store)
-        // Nobody is to wait for the end of what it leaves behind.
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut flocked = Command::new("flock")
-        .process_group(0)
-        .arg(root.path().join("held-by-flock"))
-        .args(["sleep", "1000"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let onehold = &bench.onehold;
+    let _held = Group::start(&words(&format!("{onehold} run held -- cat")), &store);
+    let flocked = root.path().join("held-by-flock");
+    let _flocked = Group::start(&words(&format!("flock {} cat", flocked.display())), &store);
     std::thread::sleep(Duration::from_millis(200));
     let cases = cases(onehold, root.path());
-    let mut costs = vec![Vec::with_capacity(rounds); cases.len()];
+    let mut costs = vec![Vec::with_capacity(bench.rounds); cases.len()];
     let mut order: Vec<usize> = (0..cases.len()).collect();
     let mut dice = 0x9E37_79B9_7F4A_7C15_u64;
-    for round in 0..rounds + 5 {
+    for round in 0..bench.rounds + 5 {
         for at in (1..order.len()).rev() {
             dice ^= dice << 13;
             dice ^= dice >> 7;
@@ -245,8 +187,7 @@ fn main() {
             let case = &cases[*which];
             let mut sum = Cost::default();
             for command in &case.commands {
-                let (cost, code) = run(command, &store);
-                assert_eq!(code, case.code, "{command:?}");
+                let cost = cost(command, &store, case.code);
                 sum.wall += cost.wall;
                 sum.cpu += cost.cpu;
                 sum.memory = sum.memory.max(cost.memory);
@@ -257,50 +198,56 @@ fn main() {
             }
         }
     }
-    for holder in [&mut held, &mut flocked] {
-        // With its command, which a KILL would leave behind.
-        let group = format!("-{}", holder.id());
-        let _ = Command::new("kill").args(["-TERM", "--", &group]).status();
-        let _ = holder.wait();
-    }
-    report(&cases, &costs, &store, rounds, onehold);
+    report(&cases, &costs, &store);
 }
 
-fn report(cases: &[Case], costs: &[Vec<Cost>], store: &Path, rounds: usize, onehold: &str) {
-    println!("{onehold}, {rounds} rounds, interleaved\n");
-    println!("| case | median µs | p90 | × | at most | CPU µs | peak KiB | system calls |");
-    println!("|---|---|---|---|---|---|---|---|");
-    let walls = |which: usize| -> Vec<f64> {
-        let micros = |cost: &Cost| cost.wall.as_secs_f64() * 1e6;
-        costs[which].iter().map(micros).collect()
+fn report(cases: &[Case], costs: &[Vec<Cost>], store: &Path) {
+    println!(
+        "| case | median µs | p90 | × | at most | CPU µs | peak KiB | system calls | instructions |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|");
+    let each = |which: usize, part: fn(&Cost) -> f64| -> Vec<f64> {
+        costs[which].iter().map(part).collect()
     };
+    let wall = |cost: &Cost| micros(cost.wall);
     for (which, case) in cases.iter().enumerate() {
-        let mut own = walls(which);
-        let (half, most) = (median(&mut own, 0.5), median(&mut own, 0.9));
-        let mut cpu: Vec<f64> = costs[which]
-            .iter()
-            .map(|cost| cost.cpu.as_secs_f64() * 1e6)
-            .collect();
-        let mut memory: Vec<i64> = costs[which].iter().map(|cost| cost.memory).collect();
-        let calls: Option<usize> = case
-            .commands
-            .iter()
-            .map(|command| system_calls(command, store))
-            .sum();
+        let own = each(which, wall);
+        // The fewest: a command that is over at once is sometimes found so, sometimes waited for.
+        let calls = (0..5).map(|_| -> Option<usize> {
+            let commands = case.commands.iter();
+            commands
+                .map(|command| system_calls(command, store, false))
+                .sum()
+        });
+        let calls = calls.min().flatten();
+        // In a thread of its own, which stays where it is put.
+        let instructions: Option<u64> = std::thread::scope(|scope| {
+            let counting = scope.spawn(|| {
+                stay_on_this_cpu();
+                let commands = case.commands.iter();
+                commands
+                    .map(|command| instructions(command, store, case.code))
+                    .sum()
+            });
+            counting.join().unwrap()
+        });
         let mut ratio = String::from("| |");
         if let Some((beside, at_most)) = case.beside
             && let Some(other) = cases.iter().position(|other| other.name == beside)
         {
             ratio.clear();
-            let times = half / median(&mut walls(other), 0.5);
+            let times = median(&own) / median(&each(other, wall));
             let _ = write!(ratio, "| {times:.2} | {at_most:.2}");
         }
         println!(
-            "| {} | {half:.0} | {most:.0} {ratio} | {:.0} | {} | {} |",
+            "| {} | {:.0} | {:.0} {ratio} | {:.0} | {:.0} | {} | {} |",
             case.name,
-            median(&mut cpu, 0.5),
-            median(&mut memory, 0.5),
+            median(&own),
+            quantile(&own, 0.9),
+            median(&each(which, |cost| micros(cost.cpu))),
+            median(&each(which, |cost| cost.memory as f64)),
             calls.map_or_else(String::new, |calls| calls.to_string()),
+            instructions.map_or_else(String::new, |count| count.to_string()),
         );
     }
 }

@@ -46,14 +46,22 @@ compile_error!(
 
 /// Device and inode: names a file for as long as it is kept open, and no longer (ext4 gives the
 /// number of a removed file to the next one).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct FileId {
+    /// 0: not known, which is no difference.
     pub(crate) device: u64,
     pub(crate) inode: u64,
 }
 
+impl PartialEq for FileId {
+    fn eq(&self, other: &Self) -> bool {
+        let one_device = self.device == other.device || self.device == 0 || other.device == 0;
+        one_device && self.inode == other.inode
+    }
+}
+
 /// What a file looks like from outside.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct FileFacts {
     pub(crate) id: FileId,
     pub(crate) size: u64,

@@ -27,6 +27,10 @@ impl Probe for World {
             .copied()
             .unwrap_or(Presence::Gone)
     }
+
+    fn milliseconds_of_start(&self, start: u64) -> Option<i64> {
+        i64::try_from(start * 10).ok()
+    }
 }
 
 impl World {

@@ -13,8 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use windows_sys::Win32::Foundation::{
     ERROR_ACCESS_DENIED, ERROR_DELETE_PENDING, ERROR_DIR_NOT_EMPTY, ERROR_FILE_NOT_FOUND,
-    ERROR_INVALID_FUNCTION, ERROR_LOCK_VIOLATION, ERROR_NOT_LOCKED, ERROR_NOT_SUPPORTED,
-    ERROR_SHARING_VIOLATION, HANDLE,
+    ERROR_LOCK_VIOLATION, ERROR_NOT_LOCKED, ERROR_SHARING_VIOLATION, HANDLE,
 };
 use windows_sys::Win32::Storage::FileSystem::{
     BY_HANDLE_FILE_INFORMATION, FILE_FLAG_BACKUP_SEMANTICS, FILE_FLAG_OPEN_REPARSE_POINT,
@@ -25,6 +24,7 @@ use windows_sys::Win32::Storage::FileSystem::{
 use windows_sys::Win32::System::IO::OVERLAPPED;
 use windows_sys::Win32::System::WindowsProgramming::{DRIVE_FIXED, DRIVE_RAMDISK, DRIVE_REMOVABLE};
 
+use super::wait::random_u64;
 pub(crate) use crate::sys::{FileFacts, FileId, Filesystem, Found, Kind};
 
 /// The guard of a directory. It is opened so that it cannot be removed or renamed by anybody until
@@ -244,20 +244,11 @@ impl Directory {
         })
     }
 
-    /// A second name for the file under `from`; `false` if the name is taken. Where a file can have
-    /// only one (FAT), it is renamed, which replaces nothing either.
+    /// Gives the file under `from` another name; `false` if that is taken. Nothing is replaced, and a
+    /// file that has only one name is all that some filesystems know (FAT): here it loses the old one.
     pub(crate) fn link(&self, from: &OsStr, to: &OsStr) -> io::Result<bool> {
         let (from, to) = (self.path.join(from), self.path.join(to));
-        let linked = match patiently(|| std::fs::hard_link(&from, &to)) {
-            Err(error)
-                if is_code(&error, ERROR_INVALID_FUNCTION)
-                    || is_code(&error, ERROR_NOT_SUPPORTED) =>
-            {
-                patiently(|| move_file(&from, &to))
-            }
-            linked => linked,
-        };
-        match linked {
+        match patiently(|| move_file(&from, &to)) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
             Err(error) => Err(error),
@@ -274,11 +265,21 @@ impl Directory {
         }
     }
 
-    /// Removes a name; `false` if there was none.
+    /// Removes a name; `false` if there was none. The file gets a temporary name first: where files
+    /// are not removed as by POSIX (FAT, NTFS before Windows 10 1709), it would keep the old one until
+    /// the last reader has closed it.
     pub(crate) fn unlink(&self, name: &OsStr) -> io::Result<bool> {
-        match patiently(|| std::fs::remove_file(self.path.join(name))) {
+        let path = self.path.join(name);
+        let aside = self.path.join(format!(".onehold.{:016x}", random_u64()));
+        let doomed = match patiently(|| move_file(&path, &aside)) {
+            Ok(()) => &aside,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(_) => &path,
+        };
+        match patiently(|| std::fs::remove_file(doomed)) {
             Ok(()) => Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            // What is aside is a record without a place, whoever else may remove it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(doomed == &aside),
             Err(error) => Err(error),
         }
     }
@@ -403,6 +404,12 @@ pub(crate) fn record_is_locked(file: &File) -> io::Result<bool> {
     Ok(true)
 }
 
+/// Waits, with a shared lock that is given back at once.
+pub(super) fn wait_for_record(file: &File) -> io::Result<()> {
+    lock_byte(file, 0)?;
+    unlock_record(file)
+}
+
 /// Nothing has to be made room for.
 #[allow(clippy::unnecessary_wraps)]
 pub(crate) fn make_room() -> io::Result<()> {
@@ -418,7 +425,7 @@ pub(crate) fn move_out_of_the_way(file: File) -> io::Result<File> {
 /// Whether a name is said to be the path of a file: by either slash, or a drive.
 pub(crate) fn is_path(name: &OsStr) -> bool {
     let name = name.to_string_lossy().replace('\\', "/");
-    let drive = matches!(name.as_bytes(), [letter, b':', ..] if letter.is_ascii_alphabetic());
+    let drive = matches!(name.as_bytes(), [letter, b':', b'/', ..] if letter.is_ascii_alphabetic());
     drive || name.starts_with('/') || name.starts_with("./") || name.starts_with("../")
 }
 

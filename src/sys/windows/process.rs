@@ -64,13 +64,12 @@ pub(crate) fn milliseconds_of_start(start: u64) -> Option<i64> {
 /// The parent of a process. There are no groups or sessions as shells make them: a detached hold
 /// follows the parent, which is said by calling that the leader of the session.
 pub(crate) fn kinship(pid: Pid) -> Option<Kinship> {
-    let parent = parent_of(pid)?;
     // The number of a parent that is gone may be another's, who was not there before its child.
-    let is_parent = match (start_ticks(parent), start_ticks(pid)) {
+    let is_parent = |parent: &Pid| match (start_ticks(*parent), start_ticks(pid)) {
         (Some(parent), Some(child)) => parent <= child,
         _ => true,
     };
-    let parent = Some(parent).filter(|_| is_parent);
+    let parent = Pid::new(parent_of(pid)?).filter(is_parent);
     Some(Kinship {
         parent,
         group: pid.get(),
@@ -185,7 +184,8 @@ fn number_of(time: FILETIME) -> u64 {
     u64::from(time.dwHighDateTime) << 32 | u64::from(time.dwLowDateTime)
 }
 
-fn parent_of(pid: Pid) -> Option<Pid> {
+/// `None`: there is no such process, or it cannot be told.
+fn parent_of(pid: Pid) -> Option<u32> {
     // SAFETY: no memory is involved; a handle that is not invalid is ours.
     let snapshot = unsafe {
         let raw = CreateToolhelp32Snapshot(TH32CS_SNAPPROCESS, 0);
@@ -202,7 +202,7 @@ fn parent_of(pid: Pid) -> Option<Pid> {
     let mut more = unsafe { Process32FirstW(raw(&snapshot), &raw mut entry) };
     while more != 0 {
         if entry.th32ProcessID == pid.get() {
-            return Pid::new(entry.th32ParentProcessID);
+            return Some(entry.th32ParentProcessID);
         }
         // SAFETY: as above.
         more = unsafe { Process32NextW(raw(&snapshot), &raw mut entry) };

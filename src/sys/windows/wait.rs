@@ -8,20 +8,13 @@ use std::time::Duration;
 use windows_sys::Win32::Foundation::{WAIT_OBJECT_0, WAIT_TIMEOUT};
 use windows_sys::Win32::System::Threading::WaitForSingleObject;
 
-use super::directory::record_is_locked;
+use super::directory::wait_for_record;
 use super::process::{open, raw};
 use crate::identity::Pid;
 
-/// How often a lock is looked at by somebody whom nothing can wake: without signals nothing ends a
-/// wait in the kernel.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
-
 /// Waits until the exclusive lock on `file` is given up, whoever or whatever ends it.
 pub(crate) fn until_unlocked(file: &File) -> io::Result<()> {
-    while record_is_locked(file)? {
-        std::thread::sleep(LOOK_EVERY);
-    }
-    Ok(())
+    wait_for_record(file)
 }
 
 /// Changes of files are told of whole directories only, whose other files are others' business:
