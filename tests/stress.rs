@@ -29,7 +29,7 @@ const NAMES: [&str; 8] = ["a", "a/1", "a/2", "a/2/x", "b", "b/1", "c", "d"];
 const WORKERS: usize = 10;
 
 fn now() -> u64 {
-    let now = clock_gettime(ClockId::Boottime);
+    let now = clock_gettime(ClockId::Monotonic);
     u64::try_from(now.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap()
 }
 

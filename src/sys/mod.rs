@@ -90,7 +90,7 @@ pub(crate) struct Filesystem {
     pub(crate) shares_kernel_locks: bool,
 }
 
-/// A signal taken from a [`SignalQueue`].
+/// A signal taken from a [`SignalQueue`](crate::signal::SignalQueue).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
     /// Its number (signal(7)).
@@ -98,6 +98,14 @@ pub struct Received {
     /// A process sent it with kill(2) or the like. Otherwise the kernel did: a terminal's Ctrl-C
     /// goes to every process of the foreground group already.
     pub from_process: bool,
+}
+
+impl Received {
+    /// Whether it tells of a child that has ended or stopped, and of nothing else.
+    #[must_use]
+    pub fn is_of_a_child(self) -> bool {
+        self.signal == signal::SIGCHLD
+    }
 }
 
 /// What the kernel says about a pid.

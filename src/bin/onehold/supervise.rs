@@ -24,7 +24,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// What a command that has lost its hold has between TERM and KILL.
 const GRACE: Duration = Duration::from_secs(10);
 
-// signal(7): the same numbers on every Linux for these.
+// The same numbers wherever there are signals (POSIX, kill).
 const SIGHUP: i32 = 1;
 const SIGQUIT: i32 = 3;
 const SIGKILL: i32 = 9;
@@ -123,7 +123,7 @@ impl Supervisor<'_> {
             SIGINT | SIGQUIT | SIGHUP if from_terminal => {
                 self.interrupted |= received.signal == SIGINT;
             }
-            signal if is_for_the_command(signal) => {
+            signal if !received.is_of_a_child() => {
                 // It may have ended already, and then there is nobody to tell.
                 let _ = signal::send(&self.child, signal);
             }
@@ -238,13 +238,6 @@ impl Supervisor<'_> {
         }
         outcome.into()
     }
-}
-
-/// All that is queued but the end of a child.
-fn is_for_the_command(signal: i32) -> bool {
-    const SIGUSR1: i32 = 10;
-    const SIGUSR2: i32 = 12;
-    [SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2].contains(&signal)
 }
 
 pub(crate) fn exit_of(status: Option<ExitStatus>) -> Exit {

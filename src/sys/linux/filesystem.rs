@@ -35,6 +35,11 @@ pub(in crate::sys) fn shares_kernel_locks(directory: impl AsFd) -> io::Result<bo
     Ok(LOCAL_FILESYSTEMS.contains(&magic))
 }
 
+/// Makes names in a directory survive power loss (fsync(2)).
+pub(in crate::sys) fn sync(directory: impl AsFd) -> io::Result<()> {
+    Ok(rustix::fs::fsync(directory)?)
+}
+
 /// A file without a name (open(2), `O_TMPFILE`). `None` where the filesystem has no such thing.
 pub(in crate::sys) fn create_unnamed(directory: impl AsFd, mode: Mode) -> io::Result<Option<File>> {
     let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;

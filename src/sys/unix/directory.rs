@@ -49,6 +49,10 @@ impl Directory {
     }
 
     /// Creates a directory; that it exists already is fine.
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "16 bits on macOS, enough for a mode"
+    )]
     pub(crate) fn make_below(&self, name: &OsStr, mode: u32) -> io::Result<()> {
         match mkdirat(&self.fd, name, Mode::from_raw_mode(mode as RawMode)) {
             Ok(()) | Err(Errno::EXIST) => Ok(()),
@@ -67,7 +71,7 @@ impl Directory {
 
     /// Makes names that were given or taken away survive power loss.
     pub(crate) fn sync(&self) -> io::Result<()> {
-        Ok(rustix::fs::fsync(&self.fd)?)
+        filesystem::sync(&self.fd)
     }
 
     pub(crate) fn id(&self) -> io::Result<FileId> {
@@ -167,12 +171,17 @@ impl Directory {
         created(linkat(&self.fd, from, &self.fd, to, AtFlags::empty()))
     }
 
-    /// Exchanges what two names stand for, atomically (renameat2(2), `RENAME_EXCHANGE`).
-    /// `Unsupported` where the filesystem cannot; `NotFound` if either name is gone.
+    /// Exchanges what two names stand for, atomically (renameat2(2), `RENAME_EXCHANGE`; on macOS
+    /// renameatx_np(2), `RENAME_SWAP`). `Unsupported` where the filesystem cannot; `NotFound` if
+    /// either name is gone.
     pub(crate) fn exchange(&self, one: &OsStr, other: &OsStr) -> io::Result<()> {
         match renameat_with(&self.fd, one, &self.fd, other, RenameFlags::EXCHANGE) {
             Ok(()) => Ok(()),
-            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+            // The last two are one on Linux.
+            Err(error)
+                if [Errno::INVAL, Errno::NOSYS, Errno::NOTSUP, Errno::OPNOTSUPP]
+                    .contains(&error) =>
+            {
                 Err(io::ErrorKind::Unsupported.into())
             }
             Err(error) => Err(error.into()),

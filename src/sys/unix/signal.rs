@@ -15,6 +15,8 @@ use crate::sys::start::Started;
 pub(crate) use crate::sys::system::alarm::Alarm;
 pub use crate::sys::system::signal_queue::SignalQueue;
 
+pub(in crate::sys) const SIGCHLD: i32 = libc::SIGCHLD;
+
 /// Stops or ends that would leave others waiting if they struck inside the guard.
 const HELD_BACK: [i32; 7] = [
     libc::SIGINT,
@@ -77,6 +79,7 @@ impl SignalMask {
     }
 
     /// Async-signal-safe (signal-safety(7)).
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "128 bytes on Linux")]
     pub(crate) fn set(&self) -> io::Result<()> {
         change_mask(libc::SIG_SETMASK, &self.0).map(drop)
     }
@@ -170,6 +173,7 @@ pub fn without_signals<T>(start: impl FnOnce() -> T) -> io::Result<T> {
 }
 
 /// A signal that waits to end this process.
+#[cfg(target_os = "linux")]
 pub(in crate::sys) fn pending() -> Option<i32> {
     let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
     // SAFETY: the kernel fills the set; sigismember reads it.

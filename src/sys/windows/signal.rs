@@ -20,7 +20,7 @@ use crate::sys::Received;
 // The numbers that other systems have for these.
 const SIGINT: i32 = 2;
 const SIGQUIT: i32 = 3;
-pub(super) const SIGCHLD: i32 = 17;
+pub(in crate::sys) const SIGCHLD: i32 = 17;
 
 /// What a program that Ctrl-C ended returns (STATUS_CONTROL_C_EXIT).
 const CONTROL_C_EXIT: u32 = 0xC000_013A;

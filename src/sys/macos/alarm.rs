@@ -1,0 +1,77 @@
+//! Cutting a call short, by the interval timer of the process (macOS has no POSIX timers).
+
+use std::io;
+use std::marker::PhantomData;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::times::timeval;
+use crate::sys::signal::{change_mask, set_of, sigalrm_is_ours};
+
+/// A process has one such timer.
+static IN_USE: AtomicBool = AtomicBool::new(false);
+
+/// Cuts blocking calls of the main thread short.
+///
+/// The signal goes to the process, and so to a thread that does not block it. The kernel takes the
+/// first such thread, which is the main one (XNU, `get_signalthread`); threads begun by
+/// [`without_signals`](crate::signal::without_signals) block it anyway.
+#[derive(Debug)]
+pub(crate) struct Alarm {
+    // It is for the thread that made it.
+    _not_send: PhantomData<*const ()>,
+}
+
+impl Alarm {
+    /// `None` where the program has not said that SIGALRM may be used, where the timer is in use
+    /// already, and in other threads than the main one.
+    pub(crate) fn new() -> io::Result<Option<Self>> {
+        // SAFETY: pthread_main_np(3) only tells which thread calls it.
+        let is_main = unsafe { libc::pthread_main_np() } == 1;
+        if !sigalrm_is_ours() || !is_main || IN_USE.swap(true, Ordering::SeqCst) {
+            return Ok(None);
+        }
+        let alarm = Self {
+            _not_send: PhantomData,
+        };
+        change_mask(libc::SIG_UNBLOCK, &set_of(&[libc::SIGALRM]))?;
+        Ok(Some(alarm))
+    }
+
+    /// Interrupts once `after` has passed, and again every 20 ms until cleared: one signal could
+    /// come just before the call it is meant for. Time in which the machine sleeps may not count,
+    /// so that a limit is looked at later than it ends.
+    #[allow(clippy::unused_self, reason = "there is one timer, and this is it")]
+    pub(crate) fn set(&self, after: Duration) -> io::Result<()> {
+        // All-zero would disarm.
+        arm(
+            after.max(Duration::from_micros(1)),
+            Duration::from_millis(20),
+        )
+    }
+
+    #[allow(clippy::unused_self, reason = "there is one timer, and this is it")]
+    pub(crate) fn clear(&self) -> io::Result<()> {
+        arm(Duration::ZERO, Duration::ZERO)
+    }
+}
+
+fn arm(first: Duration, then: Duration) -> io::Result<()> {
+    let times = libc::itimerval {
+        it_interval: timeval(then),
+        it_value: timeval(first),
+    };
+    // SAFETY: `times` outlives the call; what the timer was before is not asked for.
+    if unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const times, ptr::null_mut()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        let _ = self.clear();
+        IN_USE.store(false, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,275 @@
+//! Who a process is, and whether it is still there.
+//!
+//! Start times are microseconds since 1970, as the kernel noted them when the process began, by
+//! proc_pidinfo of <libproc.h>. What the kernel noted does not move when the clock is stepped.
+//! Not by sysinfo: it gives whole seconds, and reads the table of all processes for one of them.
+
+use std::ffi::c_int;
+use std::io;
+use std::mem::MaybeUninit;
+use std::time::{Duration, SystemTime};
+
+use rustix::io::Errno;
+use rustix::process::{getsid, test_kill_process};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::identity::{BootId, Pid};
+pub(crate) use crate::sys::{Kinship, Presence};
+
+/// The calling process.
+pub(crate) fn own_pid() -> Pid {
+    Pid::of_self()
+}
+
+/// The user on whose behalf the calling process acts.
+#[allow(clippy::unnecessary_wraps, reason = "not every system has them")]
+pub(crate) fn own_uid() -> Option<u32> {
+    Some(rustix::process::geteuid().as_raw())
+}
+
+/// Whether a process with this pid is running. Sends no signal.
+pub(crate) fn presence(pid: Pid) -> Presence {
+    match info(pid) {
+        // Ended, though not yet waited for. The kernel does not even show such a one unless asked
+        // to (XNU, `proc_pidinfo`).
+        Ok(info) if info.pbi_status == libc::SZOMB => Presence::Gone,
+        Ok(info) => Presence::Alive {
+            start: start_of(&info),
+        },
+        Err(Errno::SRCH) => Presence::Gone,
+        // There, and another user's; or we are in a sandbox, and that says nothing of the pid.
+        Err(Errno::PERM) => {
+            match rustix::process::Pid::from_raw(pid.get().cast_signed()).map(test_kill_process) {
+                Some(Ok(()) | Err(Errno::PERM)) => Presence::Alive { start: None },
+                Some(Err(Errno::SRCH)) => Presence::Gone,
+                _ => Presence::Unknown,
+            }
+        }
+        Err(_) => Presence::Unknown,
+    }
+}
+
+/// The start of a process in microseconds since 1970, by the clock of that moment. `None` where the
+/// kernel does not tell; that proves nothing (other users' processes).
+pub(crate) fn start_ticks(pid: Pid) -> Option<u64> {
+    start_of(&info(pid).ok()?)
+}
+
+/// When a process of that start began, in milliseconds of [`boottime_milliseconds`]. Only good to the
+/// second: the wall clock may have been stepped since.
+pub(crate) fn milliseconds_of_start(start: u64) -> Option<i64> {
+    let wall = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .ok()?;
+    let wall = i64::try_from(wall.as_millis()).ok()?;
+    let since_boot = i64::try_from(boottime_milliseconds()).ok()?;
+    let booted = wall.checked_sub(since_boot)?;
+    i64::try_from(start / 1000).ok()?.checked_sub(booted)
+}
+
+/// Parent, process group and session of a process; `None` where the kernel does not tell.
+pub(crate) fn kinship(pid: Pid) -> Option<Kinship> {
+    // The short form is told of other users' processes too: the `login` of a terminal is root's.
+    // SAFETY: it is the structure of this flavour.
+    let info: libc::proc_bsdshortinfo = unsafe { ask(pid, libc::PROC_PIDT_SHORTBSDINFO) }.ok()?;
+    let session = getsid(rustix::process::Pid::from_raw(pid.get().cast_signed())).ok()?;
+    Some(Kinship {
+        // 0: the kernel, or there is none.
+        parent: Pid::new(info.pbsi_ppid),
+        group: info.pbsi_pgid,
+        session: session.as_raw_nonzero().get().cast_unsigned(),
+    })
+}
+
+/// The command line of a process, empty where the kernel does not tell.
+pub(crate) fn command_line(pid: Pid) -> Vec<String> {
+    arguments(pid)
+        .and_then(|bytes| parse_arguments(&bytes))
+        .unwrap_or_default()
+}
+
+/// Which boot of the machine this is.
+pub(crate) fn boot_id() -> Option<BootId> {
+    let mut bytes = [0_u8; 64];
+    let mut size = bytes.len();
+    // SAFETY: the kernel fills at most `size` bytes of a live buffer, and nothing is set.
+    let failed = unsafe {
+        libc::sysctlbyname(
+            c"kern.bootsessionuuid".as_ptr(),
+            bytes.as_mut_ptr().cast(),
+            &raw mut size,
+            std::ptr::null_mut(),
+            0,
+        )
+    };
+    if failed != 0 {
+        return None;
+    }
+    let id = bytes.get(..size)?.split(|byte| *byte == 0).next()?;
+    Some(BootId {
+        id: std::str::from_utf8(id)
+            .ok()
+            .filter(|id| !id.is_empty())?
+            .to_owned(),
+        masked: false,
+    })
+}
+
+/// The pid namespace of the caller: there is one.
+#[allow(clippy::unnecessary_wraps, reason = "other systems can fail")]
+pub(crate) fn pid_namespace() -> Option<u64> {
+    Some(0)
+}
+
+/// Milliseconds since boot, suspended time included.
+pub(crate) fn boottime_milliseconds() -> u64 {
+    u64::try_from(boottime().as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Time since boot, suspended time included: here `CLOCK_MONOTONIC` runs on while the machine sleeps
+/// (clock_gettime(3)).
+pub(crate) fn boottime() -> Duration {
+    let now = clock_gettime(ClockId::Monotonic);
+    Duration::new(
+        u64::try_from(now.tv_sec).unwrap_or(0),
+        u32::try_from(now.tv_nsec).unwrap_or(0),
+    )
+}
+
+fn info(pid: Pid) -> rustix::io::Result<libc::proc_bsdinfo> {
+    // SAFETY: it is the structure of this flavour.
+    unsafe { ask(pid, libc::PROC_PIDTBSDINFO) }
+}
+
+fn start_of(info: &libc::proc_bsdinfo) -> Option<u64> {
+    info.pbi_start_tvsec
+        .checked_mul(1_000_000)?
+        .checked_add(info.pbi_start_tvusec)
+}
+
+/// Asks the kernel about a process.
+///
+/// # Safety
+/// `T` is the structure of `flavour` in <sys/proc_info.h>, and plain data.
+unsafe fn ask<T>(pid: Pid, flavour: c_int) -> rustix::io::Result<T> {
+    let mut answer = MaybeUninit::<T>::zeroed();
+    let size = c_int::try_from(size_of::<T>()).map_err(|_| Errno::INVAL)?;
+    // SAFETY: errno is this thread's own. The kernel fills at most `size` bytes of a live buffer.
+    let filled = unsafe {
+        // Only what this call says must be read as an answer.
+        *libc::__error() = 0;
+        libc::proc_pidinfo(
+            pid.get().cast_signed(),
+            flavour,
+            0,
+            answer.as_mut_ptr().cast(),
+            size,
+        )
+    };
+    if filled == size {
+        // SAFETY: plain data, zeroed above, then filled by the kernel.
+        return Ok(unsafe { answer.assume_init() });
+    }
+    Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
+}
+
+/// What the kernel keeps of a command line (sysctl(3), `KERN_PROCARGS2`).
+fn arguments(pid: Pid) -> Option<Vec<u8>> {
+    let mut most = [0_u8; size_of::<c_int>()];
+    sysctl(&mut [libc::CTL_KERN, libc::KERN_ARGMAX], &mut most)?;
+    let most = usize::try_from(c_int::from_ne_bytes(most)).ok()?;
+    let mut bytes = vec![0_u8; most];
+    let mut name = [
+        libc::CTL_KERN,
+        libc::KERN_PROCARGS2,
+        pid.get().cast_signed(),
+    ];
+    let size = sysctl(&mut name, &mut bytes)?;
+    bytes.truncate(size);
+    Some(bytes)
+}
+
+/// How many arguments there are, the path of the program, NULs, and the arguments, each with a NUL.
+/// The environment comes after them.
+fn parse_arguments(bytes: &[u8]) -> Option<Vec<String>> {
+    let (count, rest) = bytes.split_first_chunk()?;
+    let count = usize::try_from(c_int::from_ne_bytes(*count)).ok()?;
+    let path_ends = rest.iter().position(|byte| *byte == 0)?;
+    let rest = rest.get(path_ends..)?;
+    let begin = rest.iter().position(|byte| *byte != 0)?;
+    let arguments = rest
+        .get(begin..)?
+        .split_inclusive(|byte| *byte == 0)
+        .take(count)
+        .map(|argument| Some(String::from_utf8_lossy(argument.strip_suffix(b"\0")?).into_owned()))
+        .collect::<Option<Vec<String>>>()?;
+    (arguments.len() == count).then_some(arguments)
+}
+
+/// Reads a value, and says how long it is.
+fn sysctl(name: &mut [c_int], value: &mut [u8]) -> Option<usize> {
+    let mut size = value.len();
+    // SAFETY: name and value are live and as long as is said; nothing is set.
+    let failed = unsafe {
+        libc::sysctl(
+            name.as_mut_ptr(),
+            u32::try_from(name.len()).ok()?,
+            value.as_mut_ptr().cast(),
+            &raw mut size,
+            std::ptr::null_mut(),
+            0,
+        )
+    };
+    (failed == 0).then_some(size)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(count: c_int, rest: &[u8]) -> Vec<u8> {
+        [&count.to_ne_bytes(), rest].concat()
+    }
+
+    #[test]
+    fn the_environment_is_no_argument() {
+        let found = parse_arguments(&bytes(2, b"/bin/sleep\0\0\0sleep\0 9\0PATH=/bin\0"));
+        assert_eq!(found, Some(vec!["sleep".to_owned(), " 9".to_owned()]));
+        let found = parse_arguments(&bytes(3, b"/bin/sh\0sh\0\0-\0HOME=/\0")).expect("three");
+        assert_eq!(found, ["sh", "", "-"]);
+    }
+
+    #[test]
+    fn a_torn_command_line_is_no_answer() {
+        assert_eq!(parse_arguments(b"\x01\0"), None);
+        assert_eq!(parse_arguments(&bytes(1, b"/bin/sleep")), None);
+        assert_eq!(parse_arguments(&bytes(1, b"/bin/sleep\0\0")), None);
+        assert_eq!(parse_arguments(&bytes(2, b"/bin/sleep\0sleep\0")), None);
+        assert_eq!(parse_arguments(&bytes(2, b"/bin/sleep\0sleep\0 9")), None);
+        assert_eq!(parse_arguments(&bytes(-1, b"/bin/sleep\0sleep\0")), None);
+    }
+
+    #[test]
+    fn we_are_there_and_started_before_now() {
+        let Presence::Alive { start: Some(start) } = presence(own_pid()) else {
+            panic!("the test itself is running");
+        };
+        let began = milliseconds_of_start(start).expect("the clocks can be read");
+        assert!(i128::from(began) <= i128::from(boottime_milliseconds()) + 20);
+        assert_eq!(start_ticks(own_pid()), Some(start));
+    }
+
+    #[test]
+    fn our_kin_and_command_line_are_told() {
+        let kinship = kinship(own_pid()).expect("the test itself is running");
+        assert_eq!(
+            kinship.parent.map(Pid::get),
+            Some(std::os::unix::process::parent_id())
+        );
+        assert_eq!(
+            command_line(own_pid()),
+            std::env::args().collect::<Vec<_>>()
+        );
+        assert!(boot_id().is_some_and(|boot| boot.id.len() == 36));
+    }
+}

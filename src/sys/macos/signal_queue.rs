@@ -1,0 +1,294 @@
+//! Signals in a queue: a handler notes them, and a pipe wakes whoever waits for them. macOS has
+//! neither signalfd(2) nor sigwaitinfo(2).
+
+use std::ffi::{c_int, c_void};
+use std::io::{self, PipeReader, PipeWriter};
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::ptr;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::io::{Errno, ioctl_fionbio};
+use rustix::process::{getpgrp, getsid};
+use rustix::termios::tcgetpgrp;
+
+use super::times::timespec;
+use crate::sys::Received;
+use crate::sys::signal::{SignalMask, change_mask, is_ignored, set_of};
+
+/// What is queued, in the order in which it is taken.
+const SIGNALS: [i32; 7] = [
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGTERM,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGCHLD,
+];
+
+/// Those that end a process, the first to be told first.
+const ENDING: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
+
+/// For each of [`SIGNALS`]: 0, or [`NOTED`] and the pid of its sender. Like in the kernel, one that
+/// waits already does not wait twice.
+static NOTES: [AtomicU64; SIGNALS.len()] = [const { AtomicU64::new(0) }; SIGNALS.len()];
+
+const NOTED: u64 = 1 << 32;
+
+/// The process that notes, and where it wakes itself, for the handler.
+static OWNER: AtomicI32 = AtomicI32::new(0);
+static WAKER: AtomicI32 = AtomicI32::new(-1);
+
+/// Never closed: a handler may be about to write to it.
+static PIPE: Mutex<Option<Pipe>> = Mutex::new(None);
+
+struct Pipe {
+    owner: i32,
+    reader: PipeReader,
+    _writer: PipeWriter,
+}
+
+/// Signals of the calling process, queued instead of acted upon: for a program that supervises a
+/// command and must pass them on.
+///
+/// Queued are INT, QUIT, HUP, TERM, USR1, USR2 and CHLD, without those that the process ignores
+/// (`nohup`, a background job of a shell). They are unblocked in this thread, so a command started
+/// while there is a queue needs [`spare`](SignalQueue::spare). There is one queue in a process, and
+/// whoever opens it again shares it.
+///
+/// The system does not say whether a process or a terminal sent a signal. Taken for a terminal's are
+/// INT, QUIT and HUP while the process is in the foreground of its terminal, unless a process of the
+/// same session sent them, or one that has ended since.
+pub struct SignalQueue {
+    wakes: PipeReader,
+    before: libc::sigset_t,
+}
+
+impl SignalQueue {
+    /// Begins to queue. The signals stay caught for good: what a supervisor left over would
+    /// otherwise end it on its last steps.
+    ///
+    /// CHLD is caught even where it is ignored, because a process that inherited it so could not
+    /// learn how its command ended (wait(2)).
+    ///
+    /// # Errors
+    /// Those of pipe(2) and sigaction(2).
+    pub fn open() -> io::Result<Self> {
+        let wakes = Pipe::of_this_process()?;
+        let caught: Vec<i32> = SIGNALS
+            .into_iter()
+            .filter(|signal| *signal == libc::SIGCHLD || !is_ignored(*signal))
+            .collect();
+        for signal in &caught {
+            catch(*signal)?;
+        }
+        // Whoever started us may have blocked them.
+        let before = change_mask(libc::SIG_UNBLOCK, &set_of(&caught))?;
+        Ok(Self { wakes, before })
+    }
+
+    /// Lets a command begin with the signals blocked that were blocked before there was a queue.
+    pub fn spare(&self, command: &mut Command) {
+        let before = self.mask_before();
+        // SAFETY: pthread_sigmask(2) is async-signal-safe (sigaction(2)), and nothing else is
+        // called.
+        unsafe {
+            command.pre_exec(move || before.set());
+        }
+    }
+
+    /// The signals that were blocked before there was a queue, for
+    /// [`Hold::start`](crate::Hold::start).
+    #[must_use]
+    pub fn mask_before(&self) -> SignalMask {
+        SignalMask(self.before)
+    }
+
+    /// Whether a signal that ends a process is waiting in the queue. Takes none.
+    #[must_use]
+    pub fn is_ending(&self) -> bool {
+        ENDING
+            .into_iter()
+            .filter_map(note_of)
+            .any(|note| note.load(Ordering::SeqCst) != 0)
+    }
+
+    /// Takes the first signal that ends a process out of the queue: for a supervisor that has not
+    /// started its command yet, and so is meant itself.
+    #[must_use]
+    pub fn take_ending(&self) -> Option<i32> {
+        ENDING
+            .into_iter()
+            .find(|signal| note_of(*signal).is_some_and(|note| note.swap(0, Ordering::SeqCst) != 0))
+    }
+
+    /// The next signal, or `None` when `timeout` has passed without one (`None`: no limit).
+    ///
+    /// # Errors
+    /// Those of poll(2) and read(2).
+    pub fn next(&self, timeout: Option<Duration>) -> io::Result<Option<Received>> {
+        // In this order: what is noted after the pipe was emptied is in the pipe again.
+        self.forget_wakes()?;
+        if let Some(received) = take() {
+            return Ok(Some(received));
+        }
+        let mut fds = [PollFd::new(&self.wakes, PollFlags::IN)];
+        match poll(&mut fds, timespec(timeout).as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(take()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn forget_wakes(&self) -> io::Result<()> {
+        let mut bytes = [0_u8; 64];
+        loop {
+            match rustix::io::read(&self.wakes, &mut bytes) {
+                Ok(0) | Err(Errno::AGAIN) => return Ok(()),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for SignalQueue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SignalQueue")
+            .field("wakes", &self.wakes)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Pipe {
+    /// What wakes this process, made if need be. A forked child needs its own.
+    fn of_this_process() -> io::Result<PipeReader> {
+        let mut kept = PIPE.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: getpid(2) only tells.
+        let owner = unsafe { libc::getpid() };
+        if let Some(pipe) = kept.as_ref().filter(|pipe| pipe.owner == owner) {
+            return pipe.reader.try_clone();
+        }
+        let (reader, writer) = io::pipe()?;
+        ioctl_fionbio(&reader, true)?;
+        ioctl_fionbio(&writer, true)?;
+        let wakes = reader.try_clone()?;
+        for note in &NOTES {
+            note.store(0, Ordering::SeqCst);
+        }
+        WAKER.store(writer.as_raw_fd(), Ordering::SeqCst);
+        OWNER.store(owner, Ordering::SeqCst);
+        *kept = Some(Self {
+            owner,
+            reader,
+            _writer: writer,
+        });
+        Ok(wakes)
+    }
+}
+
+fn note_of(signal: i32) -> Option<&'static AtomicU64> {
+    let (_, note) = SIGNALS
+        .iter()
+        .zip(&NOTES)
+        .find(|(noted, _)| **noted == signal)?;
+    Some(note)
+}
+
+fn take() -> Option<Received> {
+    SIGNALS.into_iter().zip(&NOTES).find_map(|(signal, note)| {
+        let noted = note.swap(0, Ordering::SeqCst);
+        (noted != 0).then(|| Received {
+            signal,
+            from_process: is_from_process(signal, i32::try_from(noted & !NOTED).unwrap_or(0)),
+        })
+    })
+}
+
+/// Notes a signal from now on, instead of acting upon it.
+fn catch(signal: i32) -> io::Result<()> {
+    // SAFETY: all-zero is a valid sigaction, with an empty mask; the handler is async-signal-safe.
+    // With SA_RESTART, since nothing is to be cut short by it.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = note as *const () as libc::sighandler_t;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+        if libc::sigaction(signal, &raw const action, ptr::null_mut()) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+/// The handler. Only atomics and calls that are async-signal-safe (sigaction(2)).
+extern "C" fn note(signal: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
+    // SAFETY: errno is this thread's own. The kernel gives a handler with SA_SIGINFO what it knows,
+    // for as long as it runs. The descriptor stays open, and the byte lives.
+    unsafe {
+        let errno = *libc::__error();
+        let own = libc::getpid();
+        if own == OWNER.load(Ordering::SeqCst) {
+            if let Some(note) = note_of(signal) {
+                let noted = NOTED | u64::from(info.as_ref().map_or(0, sender).cast_unsigned());
+                // The first one stays, as in the kernel.
+                let _ = note.compare_exchange(0, noted, Ordering::SeqCst, Ordering::SeqCst);
+            }
+            // A full pipe wakes as well.
+            let byte = 0_u8;
+            libc::write(WAKER.load(Ordering::SeqCst), (&raw const byte).cast(), 1);
+        } else {
+            // A child that has not executed its command yet, which is meant. It comes again when
+            // this handler, during which it is blocked, has returned.
+            libc::signal(signal, libc::SIG_DFL);
+            libc::kill(own, signal);
+        }
+        *libc::__error() = errno;
+    }
+}
+
+/// Who sent a signal, as far as the kernel tells; 0 if it does not.
+fn sender(info: &libc::siginfo_t) -> libc::pid_t {
+    // <sys/signal.h>. The kernel leaves it 0; with any other code, what it says is of a child that
+    // has ended (XNU, `psignal_internal` and `sendsig`).
+    const SI_USER: c_int = 0x10001;
+    match info.si_code {
+        0 | SI_USER => info.si_pid.max(0),
+        _ => 0,
+    }
+}
+
+/// Whether a process sent it. What the kernel calls the sender of a terminal's signal is the program
+/// that shows the terminal (XNU: `psignal_internal` takes whoever is running, and that is who writes
+/// what was typed): it lives, and is in another session than those it shows.
+fn is_from_process(signal: i32, sender: libc::pid_t) -> bool {
+    match signal {
+        libc::SIGCHLD => false,
+        libc::SIGINT | libc::SIGQUIT | libc::SIGHUP => {
+            !is_in_foreground() || is_of_our_session(sender)
+        }
+        _ => true,
+    }
+}
+
+/// Whether a terminal's signals come to us: they go to its foreground group (termios(4)).
+fn is_in_foreground() -> bool {
+    let flags = OFlags::RDONLY | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    openat(CWD, c"/dev/tty", flags, Mode::empty()).and_then(tcgetpgrp) == Ok(getpgrp())
+}
+
+fn is_of_our_session(sender: libc::pid_t) -> bool {
+    let Some(sender) = rustix::process::Pid::from_raw(sender) else {
+        return false;
+    };
+    match getsid(Some(sender)) {
+        Ok(theirs) => getsid(None) == Ok(theirs),
+        // It has sent its signal and ended.
+        Err(Errno::SRCH) => true,
+        Err(_) => false,
+    }
+}

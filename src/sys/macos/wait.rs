@@ -1,0 +1,93 @@
+//! Sleeping until something about a record may have changed.
+
+use std::convert::Infallible;
+use std::fs::File;
+use std::io;
+use std::mem::MaybeUninit;
+use std::time::Duration;
+
+use rustix::event::kqueue::{Event, EventFilter, EventFlags, ProcessEvents, kevent, kqueue};
+use rustix::event::poll;
+use rustix::fs::{FlockOperation, flock};
+
+use super::times::timespec;
+use crate::identity::Pid;
+
+/// Blocks until the exclusive kernel lock on `file` is given up, whoever or whatever ends it.
+/// `Interrupted` when a signal came first. The shared lock it gets is given back at once.
+pub(crate) fn until_unlocked(file: &File) -> io::Result<()> {
+    flock(file, FlockOperation::LockShared)?;
+    Ok(flock(file, FlockOperation::Unlock)?)
+}
+
+/// Would wake when a record changes. There is none: its caller looks again from time to time.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    never: Infallible,
+}
+
+impl Watch {
+    pub(crate) fn new() -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(crate) fn watch(&mut self, _file: &File, _process: Option<Pid>) -> io::Result<()> {
+        match self.never {}
+    }
+
+    /// Whether the end of the process is watched too.
+    pub(crate) fn sees_the_process(&self) -> bool {
+        match self.never {}
+    }
+
+    pub(crate) fn sleep(&self, _timeout: Option<Duration>) -> io::Result<()> {
+        match self.never {}
+    }
+}
+
+/// Sleeps for `timeout`; `Interrupted` when a signal came.
+pub(crate) fn pause(timeout: Duration) -> io::Result<()> {
+    poll(&mut [], timespec(Some(timeout)).as_ref())?;
+    Ok(())
+}
+
+/// Waits for a process to end, for at most `timeout`. `None`: it cannot be watched.
+pub(crate) fn until_gone(pid: Pid, timeout: Duration) -> Option<bool> {
+    let pid = rustix::process::Pid::from_raw(pid.get().cast_signed())?;
+    let queue = kqueue().ok()?;
+    let end = Event::new(
+        EventFilter::Proc {
+            pid,
+            flags: ProcessEvents::EXIT,
+        },
+        EventFlags::ADD | EventFlags::ONESHOT,
+        std::ptr::null_mut(),
+    );
+    let mut events = [MaybeUninit::<Event>::uninit()];
+    // SAFETY: the event names a process, no descriptor.
+    let (events, _) = unsafe { kevent(&queue, &[end], &mut events, Some(timeout)) }.ok()?;
+    match events.first() {
+        None => Some(false),
+        // What went wrong with the question is in place of an answer (kevent(2)).
+        Some(event) if event.flags().contains(EventFlags::ERROR) => {
+            (event.data() == i64::from(libc::ESRCH)).then_some(true)
+        }
+        Some(_) => Some(true),
+    }
+}
+
+/// A number below `limit` that nobody can foretell, to keep waiters from moving in step.
+pub(crate) fn random_below(limit: u64) -> u64 {
+    random_u64().checked_rem(limit).unwrap_or(0)
+}
+
+/// 64 random bits; zero if the system has none.
+pub(crate) fn random_u64() -> u64 {
+    let mut bytes = [0_u8; 8];
+    // SAFETY: getentropy(2) fills the buffer, which is as long as is said.
+    let failed = unsafe { libc::getentropy(bytes.as_mut_ptr().cast(), bytes.len()) };
+    if failed != 0 {
+        return 0;
+    }
+    u64::from_ne_bytes(bytes)
+}
