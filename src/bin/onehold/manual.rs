@@ -1,10 +1,10 @@
 //! What help and man pages say beyond the options.
 
 /// Name and description of the files, for FILES.
-pub(crate) const FILES: [(&str, &str); 7] = [
+pub(crate) const FILES: [(&str, &str); 8] = [
     (
         "~/.local/state/onehold/",
-        "the default store. XDG_STATE_HOME and XDG_RUNTIME_DIR are not consulted: cron does not set them, and cron, ssh and a terminal must reach the same store",
+        "the default store; on Windows %LOCALAPPDATA%\\onehold. XDG_STATE_HOME and XDG_RUNTIME_DIR are not consulted: cron does not set them, and cron, ssh and a terminal must reach the same store",
     ),
     (
         "NAME.lock",
@@ -24,7 +24,11 @@ pub(crate) const FILES: [(&str, &str); 7] = [
     ),
     (
         "~/.config/onehold/config.toml",
-        "defaults and profiles: see onehold-config(5)",
+        "defaults and profiles: see onehold-config(5). On Windows %APPDATA%\\onehold\\config.toml",
+    ),
+    (
+        ".onehold-guard",
+        "on Windows, where a directory cannot be locked, what guards it; it stays, also beside a path lock",
     ),
     (
         ".onehold.XXXXXXXXXXXXXXXX",
