@@ -446,10 +446,18 @@ impl Content {
         if !possible {
             return (Self::Corrupt, false);
         }
-        let rest = bytes.get(objects.byte_offset()..).unwrap_or_default();
+        // Mostly blank: looked at once.
+        let mut rest = bytes.get(objects.byte_offset()..).unwrap_or_default();
         let mut torn = false;
-        for line in rest.split(|byte| *byte == b'\n') {
+        loop {
+            rest = rest.trim_ascii_start();
+            let ends = rest.iter().position(|byte| *byte == b'\n');
+            let (line, after) = rest.split_at(ends.unwrap_or(rest.len()));
             torn |= !record.read_line(line);
+            if after.is_empty() {
+                break;
+            }
+            rest = after;
         }
         (Self::Record(Box::new(record)), torn)
     }
