@@ -370,7 +370,7 @@ impl Lock {
                 events::warn(&mut warnings, written);
                 Ok(Break::Done { was, warnings })
             }
-            Try::Nothing | Try::Taken(_) => Ok(Break::Nothing),
+            Try::Nothing | Try::Taken(_) | Try::Again => Ok(Break::Nothing),
             Try::Blocked(status, _) => Ok(Break::Changed(status)),
         }
     }

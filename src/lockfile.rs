@@ -10,6 +10,7 @@ use std::time::SystemTime;
 
 use crate::error::{Context, Error, Result};
 use crate::format::{self, Format};
+use crate::name::LockName;
 use crate::record::{Content, Kind, Line, MAX_RECORD_BYTES, Record, SignOfLife, Swap, digest};
 use crate::status::wall_clock;
 use crate::sys::directory::{
@@ -108,6 +109,7 @@ impl Place<'_> {
         unnamed: Option<File>,
     ) -> Result<Option<Published>> {
         let bytes = self.encode(record)?;
+        let made_beforehand = unnamed.is_some();
         let unnamed = match unnamed {
             Some(file) => Some(file),
             None => self
@@ -119,6 +121,10 @@ impl Place<'_> {
             let published = self.fill(file, &bytes, making)?;
             match self.directory.link_unnamed(&published.file, self.file) {
                 Ok(linked) => return Ok(linked.then_some(published)),
+                // A directory of the store may be on another filesystem, or on another one by now.
+                Err(error) if error.kind() == io::ErrorKind::CrossesDevices && made_beforehand => {
+                    return self.publish(record, making, None);
+                }
                 // Without /proc an unnamed file cannot get a name; see below.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error).context("create lock file", self.path),
@@ -215,7 +221,12 @@ impl Place<'_> {
     /// record meanwhile gets its place back, as it does from an exchange. `false` if what stood
     /// there was not what was judged. Needs no space.
     pub(crate) fn set_aside(&self, judged: &LockFile) -> Result<bool> {
-        let temporary = random_temporary_name();
+        // A name that is found again, should we be killed before the second look.
+        let temporary = if self.is_aside()? {
+            random_temporary_name()
+        } else {
+            aside_name(self.file)
+        };
         match self.directory.rename(self.file, &temporary) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             renamed => renamed.context("remove", self.path)?,
@@ -235,6 +246,31 @@ impl Place<'_> {
             .unlink(&temporary)
             .context("remove", self.path)?;
         as_judged.context("inspect", self.path)
+    }
+
+    /// Whether something was set aside from this place by somebody who may not have lived to look at
+    /// it again.
+    pub(crate) fn is_aside(&self) -> Result<bool> {
+        let found = self.directory.facts(&aside_name(self.file));
+        Ok(found.context("inspect", self.path)?.is_some())
+    }
+
+    /// Gives an empty place back what was set aside from it; `true` if anything was done, and then
+    /// everything must be judged again.
+    pub(crate) fn bring_back(&self) -> Result<bool> {
+        if !self.is_aside()? {
+            return Ok(false);
+        }
+        let aside = aside_name(self.file);
+        if !self
+            .directory
+            .link(&aside, self.file)
+            .context("put back", self.path)?
+        {
+            return Ok(true);
+        }
+        self.directory.unlink(&aside).context("remove", self.path)?;
+        Ok(true)
     }
 
     fn is_as_judged(&self, name: &OsStr, judged: &LockFile) -> io::Result<bool> {
@@ -291,9 +327,11 @@ impl Place<'_> {
         let finished = aside.id == dead.facts.id || (same && as_judged()?);
         if !finished {
             // What was taken out is not what was judged: it goes back, the dead record comes out.
-            self.directory
-                .exchange(temporary, self.file)
-                .context("put back", self.path)?;
+            match self.directory.exchange(temporary, self.file) {
+                // Where nothing can be exchanged nothing was taken out: it is a later taker's.
+                Err(error) if error.kind() == io::ErrorKind::Unsupported => return Ok(false),
+                exchanged => exchanged.context("put back", self.path)?,
+            }
             let came_out = self
                 .directory
                 .facts(temporary)
@@ -475,6 +513,12 @@ impl LockFile {
         }
     }
 
+    /// The lock that this was set aside from, if its temporary name says so.
+    pub(crate) fn set_aside_from(&self, temporary: &OsStr) -> Option<LockName> {
+        let name = LockName::new(&self.record()?.name).ok()?;
+        (aside_name(&name.file()) == temporary).then_some(name)
+    }
+
     /// Writes a sign of life into its line, if the file has that line.
     pub(crate) fn renew(
         &self,
@@ -552,6 +596,13 @@ pub(crate) fn own_temporary_name(file: &OsStr) -> OsString {
     let mut hasher = DefaultHasher::new();
     file.hash(&mut hasher);
     temporary_name(hasher.finish())
+}
+
+/// The temporary name that what is set aside from `file` gets if it can.
+fn aside_name(file: &OsStr) -> OsString {
+    let mut aside = OsString::from("aside ");
+    aside.push(file);
+    own_temporary_name(&aside)
 }
 
 fn temporary_name(number: u64) -> OsString {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 
 use crate::error::{Error, Result};
-use crate::sys::directory::is_path;
+use crate::sys::directory::{HAS_DEVICES, is_path};
 
 const LOCK_SUFFIX: &str = ".lock";
 const SECTION_SUFFIX: &str = ".d";
@@ -249,7 +249,7 @@ fn encode(segment: &str) -> Result<String, &'static str> {
     }
     let mut encoded = String::with_capacity(segment.len());
     let (first, after_first) = segment.split_at(segment.chars().next().map_or(0, char::len_utf8));
-    let rest = if first == "." || is_a_device(segment) {
+    let rest = if first == "." || (HAS_DEVICES && is_a_device(segment)) {
         for byte in first.bytes() {
             let _ = write!(encoded, "%{byte:02X}");
         }
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn no_file_is_called_like_a_device_of_windows() {
+    fn where_there_are_devices_no_file_is_called_like_one() {
         assert_eq!(LockName::new("aux").expect("a name").file(), "%61ux.lock");
         assert_eq!(
             LockName::new("NUL.x").expect("a name").file(),

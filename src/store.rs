@@ -431,6 +431,19 @@ fn sweep_temporary(
         max_age: DEFAULT_MAX_AGE,
     };
     let status = observatory.status(&about, &standing, &mut Presences::default());
+    if let Some(name) = found.set_aside_from(file) {
+        let (from, path) = (name.file(), path.with_file_name(name.file()));
+        let place = Place {
+            directory,
+            file: &from,
+            path: &path,
+            format: Format::Native,
+        };
+        if matches!(place.read()?, Standing::Nothing) {
+            // Whoever set it aside did not look at it again: it is judged where it belongs.
+            return place.bring_back().map(drop);
+        }
+    }
     let is_left = match &found.content {
         Content::Record(record) if record.is_ours() => true,
         // What a dead taker took out, and nobody is there to whom it would have to go back.

@@ -143,7 +143,7 @@ impl<'a> Wait<'a> {
             self.started = Some(boottime());
             // Before the caller, who may start threads when he is told.
             let _ = make_room();
-            // Without one it is looked again every 100 ms.
+            // Without one it is looked again from time to time.
             self.alarm = Alarm::new().ok().flatten();
         }
         if self.until_told().is_some_and(|left| left.is_zero())
@@ -151,10 +151,12 @@ impl<'a> Wait<'a> {
         {
             told(status);
         }
-        let cancelled = self
-            .cancelled
-            .is_some_and(|cancelled| cancelled.load(Ordering::Relaxed));
-        cancelled || self.left().is_some_and(|left| left.is_zero())
+        self.is_cancelled() || self.left().is_some_and(|left| left.is_zero())
+    }
+
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancelled
+            .is_some_and(|cancelled| cancelled.load(Ordering::Relaxed))
     }
 
     /// `None`: nobody is to be told.

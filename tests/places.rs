@@ -434,6 +434,40 @@ fn on_a_full_disk_a_zombie_can_still_be_removed() {
 }
 
 #[test]
+#[ignore = "needs root: mounts"]
+fn a_waiter_whose_section_is_a_filesystem_of_its_own_is_served() {
+    let said = on_tmpfs(
+        "size=1m",
+        "mkdir store/s.d; mount -t tmpfs none store/s.d
+        onehold run s/t -- sh -c 'until test -e end; do sleep 0.01; done' &
+        until onehold check s/t 2>&1 | grep -q held; do sleep 0.01; done
+        onehold run -w 20s s/t -- echo mine &
+        waiter=$!
+        until onehold check --json s/t | grep -q '\"place\":1'; do sleep 0.01; done
+        touch end
+        wait $waiter",
+    );
+    assert!(said.contains("mine\n"), "{said}");
+}
+
+#[test]
+#[ignore = "needs root: another user's record"]
+fn another_users_dead_task_does_not_keep_a_section_for_good() {
+    let place = Place::new();
+    let said = place.says(
+        "env",
+        "mkdir store
+        onehold run s/old -- sh -c 'kill -KILL $PPID; sleep 0.1' || true
+        until test \"$(onehold check --json s/old | grep -o '\"reason\":\"dead\"')\"; do sleep 0.01; done
+        chown -R nobody store; chown root store/s.d; chmod 755 store/s.d
+        cp store/s.d/old.lock keep
+        setpriv --reuid nobody --clear-groups onehold run s -- echo mine
+        cmp keep store/s.d/old.lock",
+    );
+    assert!(said.contains("mine\n"), "{said}");
+}
+
+#[test]
 #[ignore = "needs root: a FUSE filesystem (bindfs)"]
 fn on_fuse_locks_are_held_and_released_and_none_is_taken_over_without_a_person() {
     let place = Place::new();

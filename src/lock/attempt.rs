@@ -19,9 +19,10 @@ use crate::lockfile::{
     Exchanged, LockFile, Making, OwnedPlace, Place, Published, Standing, WithoutExchange,
     is_in_place,
 };
+use crate::name::LockName;
 use crate::number;
 use crate::queue::{Queue, Ticket};
-use crate::record::{Kind, NewRecord, Record, cut_command, has_four_digits};
+use crate::record::{Job, Kind, NewRecord, Record, cut_command, has_four_digits};
 use crate::status::{Observatory, Presences, Status};
 use crate::sys::directory::{Directory, Found, not_found, record_is_locked};
 use crate::sys::process;
@@ -32,6 +33,9 @@ use crate::wait::Wait;
 /// Most rounds in which what stands in the place of a lock changes under the guard, which only
 /// programs that do not know the guard can do.
 pub(super) const MOST_CHANGES: usize = 100;
+
+/// Most dead relatives that are removed under one guard, some 100 µs each: others have to wait for it.
+const MOST_REMOVALS: usize = 256;
 
 /// What a new hold is kept by.
 pub(super) enum Keeper {
@@ -59,6 +63,26 @@ pub(super) enum Try {
     /// Only for [`Keeper::Nobody`].
     Nothing,
     Blocked(Box<Status>, Option<LockFile>),
+    /// Others are to have the guard for a moment.
+    Again,
+}
+
+/// By whom, and for whom, relatives are settled.
+struct Settling<'a> {
+    guard: &'a Guard,
+    observatory: &'a Observatory,
+    claim: &'a Claim,
+}
+
+/// What has become of relatives that were to be settled.
+enum Relations {
+    /// Nothing: none that is left can come alive.
+    Settled,
+    /// Judge again.
+    Changed,
+    /// There are more than should be removed under one guard.
+    Unfinished,
+    Blocked(Box<Status>, LockFile),
 }
 
 impl Lock {
@@ -106,6 +130,7 @@ impl Lock {
                     return Ok(Attempt::Held(possession));
                 }
                 Try::Blocked(status, found) => (status, found),
+                Try::Again => continue,
                 Try::Removed(_) | Try::Nothing => return Err(self.restless()),
             };
             let repeated =
@@ -151,7 +176,9 @@ impl Lock {
             };
             record_is_locked(&file).ok()?.then_some(file)
         };
-        if let Some(file) = locked() {
+        if !wait.is_cancelled()
+            && let Some(file) = locked()
+        {
             wait.sleep_on_holder(&file);
         }
     }
@@ -260,21 +287,19 @@ impl Lock {
             {
                 return Ok(Try::Blocked(Box::new(status.promised_to(&waiter)), None));
             }
-            if !relatives.dead.is_empty() {
-                for name in relatives.dead {
-                    let relative = self.renamed(name);
-                    let mut claim = Claim::new();
-                    claim.max_age = Some(about.max_age);
-                    let nobody = Keeper::Nobody;
-                    let none = &mut Line::default();
-                    let tried =
-                        relative.try_under(guard, observatory, &claim, &nobody, none, removed)?;
-                    if let Try::Removed(was) = tried {
-                        removed.push(*was);
-                    }
+            let settling = Settling {
+                guard,
+                observatory,
+                claim,
+            };
+            match self.settle_relatives(&settling, relatives.unsettled, about.max_age, removed)? {
+                Relations::Settled => {}
+                // One of them may live, or what leads to our place have become empty.
+                Relations::Changed => continue,
+                Relations::Unfinished => return Ok(Try::Again),
+                Relations::Blocked(status, found) => {
+                    return Ok(Try::Blocked(status, Some(found)));
                 }
-                // One of them may have been alive, or what leads to our place have become empty.
-                continue;
             }
             let replaced = status.hold().unwrap_or(0);
             let mut record = self.new_record(guard, observatory, claim, keeper, replaced)?;
@@ -313,6 +338,69 @@ impl Lock {
             }
         }
         Err(self.restless())
+    }
+
+    /// Takes dead relatives out, after what their own takers may have left has been settled.
+    fn settle_relatives(
+        &self,
+        settling: &Settling<'_>,
+        names: Vec<LockName>,
+        max_age: Duration,
+        removed: &mut Vec<Status>,
+    ) -> Result<Relations> {
+        let Settling {
+            guard,
+            observatory,
+            claim,
+        } = *settling;
+        let mut changed = false;
+        for (count, name) in names.into_iter().enumerate() {
+            if count >= MOST_REMOVALS {
+                return Ok(Relations::Unfinished);
+            }
+            let relative = self.renamed(name);
+            let (file, path) = (relative.name.file(), relative.path());
+            let Some(directory) = guard.descend(&relative.name.sections())? else {
+                changed = true;
+                continue;
+            };
+            let place = relative.place(&directory, &file, &path);
+            let (status, standing, settled) = relative.settle(&place, observatory, max_age)?;
+            let dead = status.verdict.state == State::Zombie;
+            changed |= settled || matches!(status.verdict.state, State::Held | State::Overdue);
+            let same_owner = |record| is_same_owner(claim.owner.as_ref(), record);
+            if !dead || status.record.as_ref().is_some_and(same_owner) {
+                continue;
+            }
+            let mut nothing_said = Claim::new();
+            nothing_said.max_age = Some(max_age);
+            let tried = relative.try_under(
+                guard,
+                observatory,
+                &nothing_said,
+                &Keeper::Nobody,
+                &mut Line::default(),
+                removed,
+            );
+            match (tried, standing) {
+                (Ok(Try::Removed(was)), _) => {
+                    removed.push(*was);
+                    changed = true;
+                }
+                (Ok(_), _) => changed = true,
+                // Another user's, which is no harm as long as it stays dead.
+                (Err(error), _) if is_refused(&error) && stays_dead(&status) => {}
+                (Err(error), Standing::File(found)) if is_refused(&error) => {
+                    return Ok(Relations::Blocked(Box::new(status), found));
+                }
+                (Err(error), _) => return Err(error),
+            }
+        }
+        Ok(if changed {
+            Relations::Changed
+        } else {
+            Relations::Settled
+        })
     }
 
     fn publish(
@@ -386,17 +474,32 @@ impl Lock {
         observatory: &Observatory,
         max_age: Duration,
     ) -> Result<(Status, Standing)> {
+        let (status, standing, _) = self.settle(place, observatory, max_age)?;
+        Ok((status, standing))
+    }
+
+    /// The same, and whether there was anything to settle.
+    fn settle(
+        &self,
+        place: &Place<'_>,
+        observatory: &Observatory,
+        max_age: Duration,
+    ) -> Result<(Status, Standing, bool)> {
         let about = self.about(place.path, max_age);
-        for _ in 0..MOST_CHANGES {
+        for round in 0..MOST_CHANGES {
             let standing = place.read()?;
             let status = observatory.status(&about, &standing, &mut Presences::default());
-            if let Standing::File(found) = &standing {
-                let dead = matches!(status.verdict.state, State::Zombie | State::Free);
-                if dead && observatory.settles() && place.recover(found)? {
-                    continue;
-                }
+            let dead = matches!(status.verdict.state, State::Zombie | State::Free);
+            let changed = dead
+                && observatory.settles()
+                && match &standing {
+                    Standing::File(found) => place.recover(found)?,
+                    Standing::Nothing => place.bring_back()?,
+                    Standing::NoFile(_) => false,
+                };
+            if !changed {
+                return Ok((status, standing, round > 0));
             }
-            return Ok((status, standing));
         }
         Err(self.restless())
     }
@@ -549,6 +652,26 @@ fn making(keeper: &Keeper) -> Making {
     Making {
         kernel_lock: !matches!(keeper, Keeper::Detached(_)),
         durable: matches!(keeper, Keeper::Detached(Holder::Lease)),
+    }
+}
+
+/// Whether what is to be removed is another user's.
+fn is_refused(error: &Error) -> bool {
+    use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+    matches!(error, Error::Io { source, .. } if matches!(source.kind(), PermissionDenied | ReadOnlyFilesystem))
+}
+
+/// Whether a dead hold cannot come alive: by a command that is about to start, by a process that was
+/// to get it, or by being renewed.
+fn stays_dead(status: &Status) -> bool {
+    let Some(record) = &status.record else {
+        return true;
+    };
+    let started = record.kind == Kind::Run && (record.exec || record.command_process.is_some());
+    match status.verdict.reason {
+        Reason::Rebooted => true,
+        Reason::Dead | Reason::Reused => started || matches!(record.job, Some(Job::Process(_))),
+        _ => false,
     }
 }
 

@@ -8,8 +8,9 @@ use super::Lock;
 use crate::claim::{Claim, is_same_owner};
 use crate::error::{Context, Result};
 use crate::guard::descend;
-use crate::lockfile::{LockFile, Standing};
+use crate::lockfile::{LockFile, Standing, is_temporary};
 use crate::name::{Entry, LockName, entry};
+use crate::record::Record;
 use crate::status::{About, Observatory, Presences, Status};
 use crate::sys::directory::Directory;
 use crate::verdict::State;
@@ -21,14 +22,15 @@ type Relative = (Status, LockFile);
 pub(super) struct Relatives {
     /// The first one that is held by somebody else.
     pub(super) blocking: Option<Relative>,
-    /// Those that are dead, as far as one looked.
-    pub(super) dead: Vec<LockName>,
+    /// Those that are dead, or whose takers died before they were done, as far as one looked.
+    pub(super) unsettled: Vec<LockName>,
 }
 
 impl Lock {
     /// Looks for relatives that are held, and for dead ones. Whoever is to rely on it asks under
-    /// the guard, and takes the dead ones out first: as long as its file is in place, what died
-    /// while it started a command may still start it, and a lease that ran out may be renewed.
+    /// the guard, and settles the dead ones first: as long as its file is in place, what died while
+    /// it started a command may still start it, a lease that ran out may be renewed, and what a dead
+    /// taker took out may live.
     pub(super) fn relatives(
         &self,
         root: &Directory,
@@ -40,12 +42,12 @@ impl Lock {
             observatory,
             claim,
             presences: Presences::default(),
-            dead: Vec::new(),
+            unsettled: Vec::new(),
         };
         let blocking = family.blocking(root)?;
         Ok(Relatives {
             blocking,
-            dead: family.dead,
+            unsettled: family.unsettled,
         })
     }
 
@@ -85,7 +87,7 @@ struct Family<'a> {
     observatory: &'a Observatory,
     claim: &'a Claim,
     presences: Presences,
-    dead: Vec<LockName>,
+    unsettled: Vec<LockName>,
 }
 
 impl Family<'_> {
@@ -127,7 +129,10 @@ impl Family<'_> {
                     Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => None,
                     Err(error) => return Err(error).context("open directory", &below),
                 },
-                None => None,
+                None => {
+                    self.look_at_aside(directory, &file, &below)?;
+                    None
+                }
             };
             if found.is_some() {
                 return Ok(found);
@@ -164,13 +169,41 @@ impl Family<'_> {
             .as_ref()
             .is_some_and(|record| is_same_owner(self.claim.owner.as_ref(), record));
         match standing {
-            Standing::File(found) if held && !same_owner => Ok(Some((status, found))),
-            _ => {
-                if status.verdict.state == State::Zombie && !same_owner {
-                    self.dead.push(name.clone());
+            Standing::File(found) if held && !same_owner => return Ok(Some((status, found))),
+            Standing::Nothing => {
+                if self.lock.place(directory, file, path).is_aside()? {
+                    self.unsettled.push(name.clone());
                 }
-                Ok(None)
+                return Ok(None);
             }
+            Standing::File(_) | Standing::NoFile(_) => {}
         }
+        let unfinished = |record: &Record| {
+            let swap = record.swap.as_ref()?;
+            directory.facts(OsStr::new(&swap.name)).ok()?
+        };
+        let to_settle = match status.verdict.state {
+            State::Zombie if !same_owner => true,
+            State::Zombie | State::Free => status.record.as_ref().and_then(unfinished).is_some(),
+            State::Held | State::Overdue | State::NotALock => false,
+        };
+        if to_settle {
+            self.unsettled.push(name.clone());
+        }
+        Ok(None)
+    }
+
+    /// A record that somebody set aside and did not live to look at again.
+    fn look_at_aside(&mut self, directory: &Directory, file: &OsStr, path: &Path) -> Result<()> {
+        if !file.to_str().is_some_and(is_temporary) {
+            return Ok(());
+        }
+        let Standing::File(found) = self.lock.place(directory, file, path).read()? else {
+            return Ok(());
+        };
+        if let Some(name) = found.set_aside_from(file) {
+            self.unsettled.push(name);
+        }
+        Ok(())
     }
 }

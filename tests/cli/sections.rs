@@ -1,7 +1,7 @@
 use predicates::prelude::*;
 use predicates::str::contains;
 
-use crate::env::{Env, eventually, number_in};
+use crate::env::{Env, Running, eventually, number_in};
 
 fn acquire(env: &Env, name: &str, owner: &str) -> Option<i32> {
     env.onehold(["acquire", name, "--ttl", "1h", "--owner", owner])
@@ -135,6 +135,71 @@ fn a_lease_that_ran_out_is_not_renewed_beside_a_relative() {
         .assert()
         .code(3);
     assert_eq!(env.check("backend/task"), 6);
+}
+
+/// A lock that is held by a living `run`, and whose record stands under another name.
+fn misplaced(env: &Env, name: &str) -> (Running, std::path::PathBuf, std::fs::Metadata) {
+    use std::os::unix::fs::MetadataExt as _;
+    let script = "until test -e end; do sleep 0.01; done";
+    let running = env.start(["run", name, "--", "sh", "-c", script]);
+    eventually("its command is on record", || {
+        env.lock(name)["state"] == "held" && env.lock(name)["pid"] != running.pid()
+    });
+    let path = env.path("store/s.d/t.lock");
+    let seen = std::fs::metadata(&path).unwrap();
+    assert!(seen.nlink() == 1);
+    (running, path, seen)
+}
+
+#[test]
+fn what_a_dead_taker_took_out_of_a_task_keeps_its_section_from_others() {
+    use std::os::unix::fs::MetadataExt as _;
+    let env = Env::new();
+    // What a taker by `run --exec` leaves who was killed between exchange and second look.
+    env.onehold(["run", "--exec", "s/t", "--", "true"])
+        .assert()
+        .success();
+    let finished = std::fs::read_to_string(env.path("store/s.d/t.lock")).unwrap();
+    std::fs::remove_file(env.path("store/s.d/t.lock")).unwrap();
+    let (running, path, seen) = misplaced(&env, "s/t");
+    let aside = "0123456789abcdef";
+    std::fs::rename(&path, env.path(&format!("store/s.d/.onehold.{aside}"))).unwrap();
+    let swap = format!(
+        "\"swap\": {{\"name\": \".onehold.{aside}\", \"inode\": {}, \"size\": {}, \"modified_ns\": {}, \"digest\": 1}},\n  \"origin\"",
+        seen.ino(),
+        seen.size(),
+        seen.mtime() * 1_000_000_000 + seen.mtime_nsec()
+    );
+    std::fs::write(&path, finished.replacen("\"origin\"", &swap, 1)).unwrap();
+    for name in ["s", "s/t/x", "s/t"] {
+        env.onehold(["run", name, "--", "true"]).assert().code(6);
+    }
+    assert_eq!(env.lock("s/t")["state"], "held");
+    env.write("end", "");
+    assert_eq!(running.exit_code(), Some(0));
+}
+
+#[test]
+fn what_was_set_aside_by_somebody_who_was_killed_comes_back() {
+    use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+    for asked in [
+        &["run", "s", "--", "true"][..],
+        &["run", "s/t", "--", "true"],
+        &["cleanup"],
+    ] {
+        let env = Env::new();
+        let (running, path, _) = misplaced(&env, "s/t");
+        let mut hasher = DefaultHasher::new();
+        std::ffi::OsStr::new("aside t.lock").hash(&mut hasher);
+        let aside = format!("store/s.d/.onehold.{:016x}", hasher.finish());
+        std::fs::rename(&path, env.path(&aside)).unwrap();
+        let code = if asked == ["cleanup"] { 0 } else { 6 };
+        env.onehold(asked).assert().code(code);
+        assert_eq!(env.lock("s/t")["state"], "held", "{asked:?}");
+        assert!(!env.path(&aside).exists());
+        env.write("end", "");
+        assert_eq!(running.exit_code(), Some(0));
+    }
 }
 
 #[test]

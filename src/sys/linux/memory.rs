@@ -16,12 +16,15 @@ unsafe extern "C" fn give_back(
     _size: libc::size_t,
     _data: *mut c_void,
 ) -> c_int {
+    // The program comes first (dl_iterate_phdr(3)), and nothing else is given back: a library with
+    // relocations in its text (DT_TEXTREL) would lose them.
+    const NO_MORE: c_int = 1;
     // SAFETY: dl_iterate_phdr(3) gives an object that is loaded, with its headers.
     let (base, headers) = unsafe {
         let object = &*object;
         let count = usize::from(object.dlpi_phnum);
         if object.dlpi_phdr.is_null() {
-            return 0;
+            return NO_MORE;
         }
         let headers = std::slice::from_raw_parts(object.dlpi_phdr, count);
         (object.dlpi_addr, headers)
@@ -43,5 +46,5 @@ unsafe extern "C" fn give_back(
             }
         }
     }
-    0
+    NO_MORE
 }

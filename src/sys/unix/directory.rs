@@ -123,6 +123,8 @@ impl Directory {
             Ok(file) => File::from(file),
             Err(Errno::NOENT) => return Ok(Found::Missing),
             Err(Errno::LOOP) => return Ok(Found::Other("a symbolic link")),
+            // open(2): a socket cannot be opened.
+            Err(Errno::NXIO) => return Ok(Found::Other("a socket")),
             Err(error) => return Err(error.into()),
         };
         let opened = fstat(&file)?;
@@ -309,6 +311,9 @@ pub(crate) fn move_out_of_the_way(file: File) -> io::Result<File> {
         Err(error) => Err(error.into()),
     }
 }
+
+/// No name of a file means anything else.
+pub(crate) const HAS_DEVICES: bool = false;
 
 /// Whether a name is said to be the path of a file.
 pub(crate) fn is_path(name: &OsStr) -> bool {

@@ -104,8 +104,7 @@ extern "C" fn do_nothing(_signal: libc::c_int) {}
 /// installs a handler for it that does nothing.
 ///
 /// A process has only one handler for it: a program that uses SIGALRM itself does not call this,
-/// and then the library looks again from time to time, 10 times a second where it waits for a
-/// lock.
+/// and then the library looks again from time to time, after 1 to 50 ms where it waits for a lock.
 ///
 /// # Errors
 /// Those of sigaction(2).

@@ -422,6 +422,9 @@ pub(crate) fn move_out_of_the_way(file: File) -> io::Result<File> {
     Ok(file)
 }
 
+/// `aux.lock` is a device.
+pub(crate) const HAS_DEVICES: bool = true;
+
 /// Whether a name is said to be the path of a file: by either slash, or a drive.
 pub(crate) fn is_path(name: &OsStr) -> bool {
     let name = name.to_string_lossy().replace('\\', "/");
