@@ -399,16 +399,19 @@ mod tests {
 
     #[test]
     fn where_there_are_devices_no_file_is_called_like_one() {
-        assert_eq!(LockName::new("aux").expect("a name").file(), "%61ux.lock");
-        assert_eq!(
-            LockName::new("NUL.x").expect("a name").file(),
-            "%4EUL.x.lock"
-        );
-        assert_eq!(LockName::new("com10").expect("a name").file(), "com10.lock");
-        assert_eq!(
-            LockName::new("auxiliary").expect("a name").file(),
-            "auxiliary.lock"
-        );
+        for device in ["aux", "Nul", "con.x", "COM1", "lpt9.a.b", "prn "] {
+            assert!(is_a_device(device), "{device}");
+        }
+        for name in ["auxiliary", "com10", "com0", "x.con", "lpt"] {
+            assert!(!is_a_device(name), "{name}");
+        }
+        let file = LockName::new("aux").expect("a name").file();
+        let expected = if HAS_DEVICES {
+            "%61ux.lock"
+        } else {
+            "aux.lock"
+        };
+        assert_eq!(file, expected);
     }
 
     #[test]

@@ -215,6 +215,8 @@ pub(crate) struct CommandSlot {
     pub(crate) slot: Slot,
     /// Where in it the digits of the pid begin.
     pub(crate) digits_at: usize,
+    /// What comes between them and those of the start, if that is known.
+    pub(crate) before_start: &'static [u8],
     /// What follows them.
     pub(crate) after: &'static [u8],
 }
@@ -227,26 +229,52 @@ impl CommandSlot {
         blank || begins.is_some_and(|begins| stands.starts_with(begins))
     }
 
-    /// Puts the pid of a command into it. A child does this before it executes, and so it does not
-    /// allocate.
-    pub(crate) fn fill(&mut self, pid: u32) {
-        let mut digits = [0_u8; 10];
-        let mut count = 0;
-        let mut rest = pid;
-        for digit in &mut digits {
-            *digit = b'0' + u8::try_from(rest % 10).unwrap_or(0);
-            rest /= 10;
-            count += 1;
-            if rest == 0 {
-                break;
-            }
-        }
-        let number = digits.iter().take(count).rev();
-        let text = number.chain(self.after);
+    /// Puts the pid of a command into it, and its start where that is known already. A child does
+    /// this before it executes, and so it does not allocate.
+    pub(crate) fn fill(&mut self, pid: u32, start: Option<u64>) {
+        let (pid, started) = (Digits::of(pid.into()), start.map(Digits::of));
+        let (before_start, start) = match &started {
+            Some(digits) => (self.before_start, digits.text()),
+            None => (&b""[..], &b""[..]),
+        };
+        let text = pid
+            .text()
+            .iter()
+            .chain(before_start)
+            .chain(start)
+            .chain(self.after);
         let places = self.slot.bytes.iter_mut().skip(self.digits_at);
         for (place, byte) in places.zip(text) {
             *place = *byte;
         }
+    }
+}
+
+/// A number as text, without memory of its own.
+struct Digits {
+    bytes: [u8; 20],
+    from: usize,
+}
+
+impl Digits {
+    fn of(mut number: u64) -> Self {
+        let mut digits = Self {
+            bytes: [b'0'; 20],
+            from: 20,
+        };
+        for byte in digits.bytes.iter_mut().rev() {
+            *byte = b'0' + u8::try_from(number % 10).unwrap_or(0);
+            digits.from -= 1;
+            number /= 10;
+            if number == 0 {
+                break;
+            }
+        }
+        digits
+    }
+
+    fn text(&self) -> &[u8] {
+        self.bytes.get(self.from..).unwrap_or_default()
     }
 }
 
@@ -417,6 +445,7 @@ pub(crate) fn native_command_slot(size: u64) -> CommandSlot {
             bytes,
         },
         digits_at: BEFORE.len(),
+        before_start: br#","command_start":"#,
         after: b"}",
     }
 }

@@ -244,10 +244,7 @@ fn who_kills_a_wrapper_gets_the_lock_once_its_command_has_ended() {
     );
     wrapper.kill().unwrap();
     wrapper.wait().unwrap();
-    // On Windows the command ends with its wrapper; elsewhere it keeps the lock until it ends.
-    if cfg!(unix) {
-        assert_eq!(room.code(&["run", "x", "--", "none"]), Some(6));
-    }
+    assert_eq!(room.code(&["run", "x", "--", "none"]), Some(6));
     fs::write(room.path("end"), "").unwrap();
     let output = room.run(&["-w", "30s", "x"], "0", "none").output().unwrap();
     assert!(output.status.success(), "{output:?}");

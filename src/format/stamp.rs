@@ -115,6 +115,7 @@ pub(super) fn command_slot(size: u64, after: usize) -> CommandSlot {
             bytes,
         },
         digits_at: BEFORE.len(),
+        before_start: b":",
         after: b"",
     }
 }

@@ -213,10 +213,17 @@ fn a_long_command_line_is_cut_between_characters() {
 fn the_line_written_without_allocating_is_the_one_a_reader_expects() {
     for pid in [1, 10, 4_194_304, i32::MAX.unsigned_abs()] {
         let mut line = native_command_slot(1000);
-        line.fill(pid);
+        line.fill(pid, None);
         let text = std::str::from_utf8(&line.slot.bytes).expect("ASCII");
         let value: serde_json::Value = serde_json::from_str(text).expect("JSON");
         assert_eq!(value, serde_json::json!({ "command_pid": pid }));
         assert!(text.ends_with(" \n"));
+        for start in [0, 7, u64::MAX] {
+            let mut line = native_command_slot(1000);
+            line.fill(pid, Some(start));
+            let value: serde_json::Value = serde_json::from_slice(&line.slot.bytes).expect("JSON");
+            let expected = serde_json::json!({ "command_pid": pid, "command_start": start });
+            assert_eq!(value, expected);
+        }
     }
 }

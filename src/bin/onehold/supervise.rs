@@ -241,17 +241,17 @@ impl Supervisor<'_> {
 }
 
 pub(crate) fn exit_of(status: Option<ExitStatus>) -> Exit {
-    match status.map(|status| (status.code(), signal::that_ended(status))) {
-        Some((Some(code), _)) => Exit::Code(u8::try_from(code).unwrap_or(u8::MAX)),
-        Some((None, Some(signal))) => Exit::Signal(u8::try_from(signal).unwrap_or(u8::MAX)),
+    match status.map(|status| (signal::that_ended(status), status.code())) {
+        Some((Some(signal), _)) => Exit::Signal(u8::try_from(signal).unwrap_or(u8::MAX)),
+        Some((None, Some(code))) => Exit::Code(u8::try_from(code).unwrap_or(u8::MAX)),
         _ => Exit::RunFailed,
     }
 }
 
 fn in_words(status: Option<ExitStatus>) -> String {
-    match status.map(|status| (status.code(), signal::that_ended(status))) {
-        Some((Some(code), _)) => format!("returned {code}"),
-        Some((None, Some(signal))) => format!("died of signal {signal}"),
+    match status.map(|status| (signal::that_ended(status), status.code())) {
+        Some((Some(signal), _)) => format!("died of signal {signal}"),
+        Some((None, Some(code))) => format!("returned {code}"),
         _ => "ended, and nobody can tell how".to_owned(),
     }
 }

@@ -98,7 +98,7 @@ impl BeforeExec {
             if read < self.stands.len() || !slot.may_replace(&self.stands) {
                 return Err(io::Error::from_raw_os_error(HOLD_LOST));
             }
-            slot.fill(std::process::id());
+            slot.fill(std::process::id(), None);
             let bytes = slot.slot.bytes.as_slice();
             match pwrite(record, bytes, slot.slot.at) {
                 Ok(written) if written == bytes.len() => {}

@@ -17,9 +17,10 @@ use windows_sys::Win32::Foundation::{
 };
 use windows_sys::Win32::Storage::FileSystem::{
     BY_HANDLE_FILE_INFORMATION, FILE_FLAG_BACKUP_SEMANTICS, FILE_FLAG_OPEN_REPARSE_POINT,
-    FILE_READ_ATTRIBUTES, FILE_SHARE_DELETE, FILE_SHARE_READ, FILE_SHARE_WRITE, GetDriveTypeW,
-    GetFileInformationByHandle, GetVolumePathNameW, LOCKFILE_EXCLUSIVE_LOCK,
-    LOCKFILE_FAIL_IMMEDIATELY, LockFileEx, MoveFileExW, UnlockFileEx,
+    FILE_ID_INFO, FILE_READ_ATTRIBUTES, FILE_SHARE_DELETE, FILE_SHARE_READ, FILE_SHARE_WRITE,
+    FileIdInfo, GetDriveTypeW, GetFileInformationByHandle, GetFileInformationByHandleEx,
+    GetVolumeInformationW, GetVolumePathNameW, LOCKFILE_EXCLUSIVE_LOCK, LOCKFILE_FAIL_IMMEDIATELY,
+    LockFileEx, MoveFileExW, UnlockFileEx,
 };
 use windows_sys::Win32::System::IO::OVERLAPPED;
 use windows_sys::Win32::System::WindowsProgramming::{DRIVE_FIXED, DRIVE_RAMDISK, DRIVE_REMOVABLE};
@@ -107,36 +108,62 @@ impl Directory {
         Ok(facts_of_file(&self.handle)?.id)
     }
 
-    /// A drive of this machine; what is shared may be changed from elsewhere.
+    /// NTFS or ReFS on a drive of this machine. What is shared may be changed from elsewhere, and on
+    /// FAT a file is called another one when it is renamed.
     #[allow(clippy::unnecessary_wraps)]
     pub(crate) fn filesystem(&self) -> io::Result<Filesystem> {
-        let mut volume = [0_u16; 512];
+        let (mut volume, mut name) = ([0_u16; 512], [0_u16; 32]);
         let path = wide(self.path.as_os_str());
-        // SAFETY: both texts live, the first ends with a null, and the length is that of the second.
-        let drive = unsafe {
-            if GetVolumePathNameW(path.as_ptr(), volume.as_mut_ptr(), 512) == 0 {
-                return Ok(Filesystem {
-                    shares_kernel_locks: false,
-                });
-            }
-            GetDriveTypeW(volume.as_ptr())
+        // SAFETY: all texts live, the first ends with a null, and the lengths are those of the
+        // others; what is not asked for is null.
+        let (is_here, known) = unsafe {
+            let found = GetVolumePathNameW(path.as_ptr(), volume.as_mut_ptr(), 512) != 0;
+            let drive = GetDriveTypeW(volume.as_ptr());
+            let named = GetVolumeInformationW(
+                volume.as_ptr(),
+                std::ptr::null_mut(),
+                0,
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+                name.as_mut_ptr(),
+                32,
+            ) != 0;
+            let here = [DRIVE_FIXED, DRIVE_RAMDISK, DRIVE_REMOVABLE].contains(&drive);
+            (found && here, named)
         };
+        let name: Vec<u16> = name.into_iter().take_while(|unit| *unit != 0).collect();
+        let name = String::from_utf16_lossy(&name);
         Ok(Filesystem {
-            shares_kernel_locks: [DRIVE_FIXED, DRIVE_RAMDISK, DRIVE_REMOVABLE].contains(&drive),
+            shares_kernel_locks: is_here && known && ["NTFS", "ReFS"].contains(&name.as_str()),
         })
     }
 
     /// Takes the guard of the directory, or says `false`.
     pub(crate) fn try_lock(&self) -> io::Result<bool> {
-        let file = patiently(|| {
-            OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .share_mode(FILE_SHARE_READ | FILE_SHARE_WRITE)
-                .open(self.path.join(GUARD))
-        })?;
+        let path = self.path.join(GUARD);
+        // For reading, which suffices for a lock: in a shared store it may be another user's.
+        let open = |options: &mut OpenOptions| {
+            let mut options = options.clone();
+            options.share_mode(FILE_SHARE_READ | FILE_SHARE_WRITE);
+            options.open(&path)
+        };
+        let opened = match open(OpenOptions::new().read(true)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                patiently(|| open(OpenOptions::new().read(true).write(true).create_new(true)))
+            }
+            opened => opened,
+        };
+        let file = match opened {
+            Ok(file) => file,
+            Err(error)
+                if is_code(&error, ERROR_SHARING_VIOLATION)
+                    || error.kind() == io::ErrorKind::AlreadyExists =>
+            {
+                return Ok(false);
+            }
+            Err(error) => return Err(error),
+        };
         match file.try_lock() {
             Ok(()) => {
                 *self.guard.lock().unwrap_or_else(PoisonError::into_inner) = Some(file);
@@ -363,16 +390,37 @@ pub(crate) fn facts_of_file(file: &File) -> io::Result<FileFacts> {
         information.assume_init()
     };
     let both = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
+    let short = FileId {
+        device: u64::from(information.dwVolumeSerialNumber),
+        inode: both(information.nFileIndexHigh, information.nFileIndexLow),
+    };
     Ok(FileFacts {
-        id: FileId {
-            device: u64::from(information.dwVolumeSerialNumber),
-            inode: both(information.nFileIndexHigh, information.nFileIndexLow),
-        },
+        id: long_id(file).unwrap_or(short),
         size: both(information.nFileSizeHigh, information.nFileSizeLow),
         modified: file
             .metadata()
             .and_then(|seen| seen.modified())
             .unwrap_or(SystemTime::UNIX_EPOCH),
+    })
+}
+
+/// The identity of 128 bits, of which NTFS uses half, and ReFS all.
+fn long_id(file: &File) -> Option<FileId> {
+    let mut information = MaybeUninit::<FILE_ID_INFO>::zeroed();
+    let size = u32::try_from(size_of::<FILE_ID_INFO>()).ok()?;
+    // SAFETY: the handle is open, and the place is ours, of that size; zeroes are a valid value of it.
+    let information = unsafe {
+        let place = information.as_mut_ptr().cast();
+        if GetFileInformationByHandleEx(handle_of(file), FileIdInfo, place, size) == 0 {
+            return None;
+        }
+        information.assume_init()
+    };
+    let id = u128::from_le_bytes(information.FileId.Identifier);
+    let (high, low) = (id >> 64, id & u128::from(u64::MAX));
+    Some(FileId {
+        device: information.VolumeSerialNumber,
+        inode: u64::try_from(low).ok()? ^ u64::try_from(high).ok()?.rotate_left(32),
     })
 }
 
@@ -529,7 +577,7 @@ fn is_code(error: &io::Error, code: u32) -> bool {
 }
 
 fn move_file(from: &Path, to: &Path) -> io::Result<()> {
-    let (from, to) = (wide(from.as_os_str()), wide(to.as_os_str()));
+    let (from, to) = (verbatim(from), verbatim(to));
     // SAFETY: both texts live and end with a null. No flags: what is there is not replaced.
     if unsafe { MoveFileExW(from.as_ptr(), to.as_ptr(), 0) } == 0 {
         return Err(io::Error::last_os_error());
@@ -572,6 +620,23 @@ fn not_a_regular_file(seen: &Metadata) -> Option<&'static str> {
     }
 }
 
+/// A text for the system.
 fn wide(text: &OsStr) -> Vec<u16> {
     text.encode_wide().chain([0]).collect()
+}
+
+/// An absolute path for the system, which takes longer ones than 260 characters only so.
+fn verbatim(path: &Path) -> Vec<u16> {
+    let mut whole = OsString::new();
+    if let Some(share) = path.to_str().and_then(|path| path.strip_prefix(r"\\")) {
+        if !share.starts_with(['?', '.']) {
+            whole.push(r"\\?\UNC\");
+            whole.push(share);
+            return wide(&whole);
+        }
+    } else {
+        whole.push(r"\\?\");
+    }
+    whole.push(path);
+    wide(&whole)
 }

@@ -3,18 +3,19 @@
 //! Starts are creation times as the system recorded them, in 100 ns since 1601, and mean the same
 //! whatever is done to the clock since. sysinfo gives whole seconds and looks at all processes.
 
+use std::ffi::c_void;
 use std::io;
 use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use windows_sys::Win32::Foundation::{
-    ERROR_ACCESS_DENIED, ERROR_INVALID_PARAMETER, ERROR_SUCCESS, FILETIME, HANDLE, WAIT_OBJECT_0,
+    ERROR_ACCESS_DENIED, ERROR_INVALID_PARAMETER, ERROR_SUCCESS, FILETIME, HANDLE, NTSTATUS,
+    STATUS_INFO_LENGTH_MISMATCH, WAIT_OBJECT_0,
 };
-use windows_sys::Win32::System::Diagnostics::ToolHelp::{
-    CreateToolhelp32Snapshot, PROCESSENTRY32W, Process32FirstW, Process32NextW, TH32CS_SNAPPROCESS,
+use windows_sys::Win32::System::Registry::{
+    HKEY_LOCAL_MACHINE, RRF_RT_REG_SZ, RRF_SUBKEY_WOW6464KEY, RegGetValueW,
 };
-use windows_sys::Win32::System::Registry::{HKEY_LOCAL_MACHINE, RRF_RT_REG_SZ, RegGetValueW};
 use windows_sys::Win32::System::SystemInformation::GetSystemTimePreciseAsFileTime;
 use windows_sys::Win32::System::Threading::{
     GetProcessId, GetProcessTimes, OpenProcess, PROCESS_QUERY_LIMITED_INFORMATION,
@@ -23,6 +24,7 @@ use windows_sys::Win32::System::Threading::{
 use windows_sys::w;
 
 use crate::identity::{BootId, Pid};
+use crate::status::hostname;
 pub(crate) use crate::sys::{Kinship, Presence};
 
 /// The calling process.
@@ -44,8 +46,14 @@ pub(crate) fn presence(pid: Pid) -> Presence {
         },
         Err(error) => match error.raw_os_error().map(i32::cast_unsigned) {
             Some(ERROR_INVALID_PARAMETER) => Presence::Gone,
-            // There, and not to be asked.
-            Some(ERROR_ACCESS_DENIED) => Presence::Alive { start: None },
+            // There, and not to be asked; or ended, and kept by somebody. The list of all tells.
+            Some(ERROR_ACCESS_DENIED) => match listed(pid) {
+                Ok(Some(process)) => Presence::Alive {
+                    start: Some(process.created),
+                },
+                Ok(None) => Presence::Gone,
+                Err(_) => Presence::Unknown,
+            },
             _ => Presence::Unknown,
         },
     }
@@ -53,7 +61,10 @@ pub(crate) fn presence(pid: Pid) -> Presence {
 
 /// The creation time of a process. `None` where it cannot be told; that proves nothing.
 pub(crate) fn start_ticks(pid: Pid) -> Option<u64> {
-    created(&open(pid).ok()?)
+    match open(pid) {
+        Ok(process) => created(&process),
+        Err(_) => listed(pid).ok()?.map(|process| process.created),
+    }
 }
 
 /// When a process of that start began, in milliseconds of [`boottime_milliseconds`].
@@ -64,12 +75,11 @@ pub(crate) fn milliseconds_of_start(start: u64) -> Option<i64> {
 /// The parent of a process. There are no groups or sessions as shells make them: a detached hold
 /// follows the parent, which is said by calling that the leader of the session.
 pub(crate) fn kinship(pid: Pid) -> Option<Kinship> {
+    let process = listed(pid).ok()??;
     // The number of a parent that is gone may be another's, who was not there before its child.
-    let is_parent = |parent: &Pid| match (start_ticks(*parent), start_ticks(pid)) {
-        (Some(parent), Some(child)) => parent <= child,
-        _ => true,
-    };
-    let parent = Pid::new(parent_of(pid)?).filter(is_parent);
+    let is_parent =
+        |parent: &Pid| start_ticks(*parent).is_none_or(|created| created <= process.created);
+    let parent = Pid::new(process.parent).filter(is_parent);
     Some(Kinship {
         parent,
         group: pid.get(),
@@ -94,8 +104,8 @@ pub(crate) fn command_line(pid: Pid) -> Vec<String> {
     }
 }
 
-/// The machine, as its installation is called: pids with creation times name a process across its
-/// boots, and [`boottime_milliseconds`] counts across them. Copies of a machine may share it, so
+/// The machine, by what its installation and it itself are called: pids with creation times name a
+/// process across its boots, and [`boottime_milliseconds`] counts across them. It may be renamed, so
 /// that another one proves nothing.
 pub(crate) fn boot_id() -> Option<BootId> {
     let mut text = [0_u16; 64];
@@ -106,7 +116,7 @@ pub(crate) fn boot_id() -> Option<BootId> {
             HKEY_LOCAL_MACHINE,
             w!("SOFTWARE\\Microsoft\\Cryptography"),
             w!("MachineGuid"),
-            RRF_RT_REG_SZ,
+            RRF_RT_REG_SZ | RRF_SUBKEY_WOW6464KEY,
             std::ptr::null_mut(),
             text.as_mut_ptr().cast(),
             &raw mut size,
@@ -114,7 +124,11 @@ pub(crate) fn boot_id() -> Option<BootId> {
     };
     let text: Vec<u16> = text.into_iter().take_while(|unit| *unit != 0).collect();
     (found == ERROR_SUCCESS && !text.is_empty()).then(|| BootId {
-        id: String::from_utf16_lossy(&text),
+        id: format!(
+            "{} {}",
+            String::from_utf16_lossy(&text),
+            hostname().unwrap_or_default()
+        ),
         masked: true,
     })
 }
@@ -184,30 +198,85 @@ fn number_of(time: FILETIME) -> u64 {
     u64::from(time.dwHighDateTime) << 32 | u64::from(time.dwLowDateTime)
 }
 
-/// `None`: there is no such process, or it cannot be told.
-fn parent_of(pid: Pid) -> Option<u32> {
-    // SAFETY: no memory is involved; a handle that is not invalid is ours.
-    let snapshot = unsafe {
-        let raw = CreateToolhelp32Snapshot(TH32CS_SNAPPROCESS, 0);
-        if raw.is_null() || raw as isize == -1 {
-            return None;
-        }
-        OwnedHandle::from_raw_handle(raw)
+/// A process in the list of all, which may be read by everybody.
+struct Listed {
+    parent: u32,
+    created: u64,
+}
+
+#[link(name = "ntdll")]
+unsafe extern "system" {
+    // What the list of processes in kernel32 leaves out is when each was created.
+    fn NtQuerySystemInformation(
+        class: u32,
+        buffer: *mut c_void,
+        size: u32,
+        needed: *mut u32,
+    ) -> NTSTATUS;
+}
+
+/// `None`: there is no such process, or it has no threads any more.
+fn listed(pid: Pid) -> io::Result<Option<Listed>> {
+    const PROCESSES: u32 = 5;
+    // SYSTEM_PROCESS_INFORMATION: after two counters, a size and two counters more come the times, a
+    // text, a priority, and the numbers, each in the width of a pointer.
+    const WIDTH: usize = size_of::<usize>();
+    const CREATED_AT: usize = 32;
+    const PID_AT: usize = 56 + 3 * WIDTH;
+    const PARENT_AT: usize = PID_AT + WIDTH;
+    let list = list_of(PROCESSES)?;
+    let number = |at: usize, bytes: usize| -> Option<u64> {
+        let field = list.get(at..at.checked_add(bytes)?)?;
+        let mut number = [0; 8];
+        number.get_mut(..bytes)?.copy_from_slice(field);
+        Some(u64::from_le_bytes(number))
     };
-    let mut entry = PROCESSENTRY32W {
-        dwSize: u32::try_from(size_of::<PROCESSENTRY32W>()).ok()?,
-        ..PROCESSENTRY32W::default()
-    };
-    // SAFETY: the handle is open, and the place is ours and says its size.
-    let mut more = unsafe { Process32FirstW(raw(&snapshot), &raw mut entry) };
-    while more != 0 {
-        if entry.th32ProcessID == pid.get() {
-            return Some(entry.th32ParentProcessID);
+    let mut at = 0;
+    loop {
+        let entry = (|| {
+            Some((
+                number(at, 4)?,
+                number(at + 4, 4)?,
+                number(at + CREATED_AT, 8)?,
+                number(at + PID_AT, WIDTH)?,
+                number(at + PARENT_AT, WIDTH)?,
+            ))
+        })();
+        let Some((next, threads, created, number, parent)) = entry else {
+            return Err(io::ErrorKind::InvalidData.into());
+        };
+        if number == u64::from(pid.get()) {
+            return Ok((threads > 0).then_some(Listed {
+                parent: u32::try_from(parent).unwrap_or(0),
+                created,
+            }));
         }
-        // SAFETY: as above.
-        more = unsafe { Process32NextW(raw(&snapshot), &raw mut entry) };
+        match usize::try_from(next) {
+            Ok(next) if next > 0 => at += next,
+            _ => return Ok(None),
+        }
     }
-    None
+}
+
+fn list_of(class: u32) -> io::Result<Vec<u8>> {
+    let mut buffer = vec![0_u8; 256 * 1024];
+    for _ in 0..10 {
+        let size = u32::try_from(buffer.len()).unwrap_or(u32::MAX);
+        let mut needed = 0;
+        // SAFETY: the size is that of the buffer, which is ours.
+        let status = unsafe {
+            NtQuerySystemInformation(class, buffer.as_mut_ptr().cast(), size, &raw mut needed)
+        };
+        match status {
+            STATUS_INFO_LENGTH_MISMATCH => {
+                let more = usize::try_from(needed).unwrap_or(0).max(buffer.len()) * 2;
+                buffer.resize(more, 0);
+            }
+            0.. => return Ok(buffer),
+            _ => return Err(io::Error::other("the system does not list its processes")),
+        }
+    }
+    Err(io::ErrorKind::OutOfMemory.into())
 }
 
 pub(super) fn raw_of_child(child: &std::process::Child) -> HANDLE {

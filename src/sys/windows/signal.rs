@@ -9,7 +9,9 @@ use std::process::{Command, ExitStatus};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use windows_sys::Win32::System::Console::{CTRL_C_EVENT, SetConsoleCtrlHandler};
+use windows_sys::Win32::System::Console::{
+    CTRL_BREAK_EVENT, CTRL_C_EVENT, CTRL_CLOSE_EVENT, CTRL_SHUTDOWN_EVENT, SetConsoleCtrlHandler,
+};
 use windows_sys::Win32::System::Threading::{ExitProcess, TerminateProcess};
 use windows_sys::core::BOOL;
 
@@ -18,6 +20,7 @@ use super::start::Started;
 use crate::sys::Received;
 
 // The numbers that other systems have for these.
+const SIGHUP: i32 = 1;
 const SIGINT: i32 = 2;
 const SIGQUIT: i32 = 3;
 pub(in crate::sys) const SIGCHLD: i32 = 17;
@@ -137,11 +140,17 @@ fn queue() -> std::sync::MutexGuard<'static, VecDeque<Received>> {
 
 /// Called by a thread of the system's.
 unsafe extern "system" fn on_control(event: u32) -> BOOL {
-    add(if event == CTRL_C_EVENT {
-        SIGINT
-    } else {
-        SIGQUIT
-    });
+    match event {
+        CTRL_C_EVENT => add(SIGINT),
+        CTRL_BREAK_EVENT => add(SIGQUIT),
+        // To return would end the process at once, while its command is being told; what it has left
+        // is some 5 s.
+        CTRL_CLOSE_EVENT | CTRL_SHUTDOWN_EVENT => {
+            add(SIGHUP);
+            std::thread::sleep(Duration::from_mins(1));
+        }
+        _ => return 0,
+    }
     1
 }
 

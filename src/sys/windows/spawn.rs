@@ -1,4 +1,4 @@
-//! Starting a command that is on record before it runs, and that does not outlive its wrapper.
+//! Starting a command that is on record before it runs.
 
 use std::fs::File;
 use std::io;
@@ -6,7 +6,6 @@ use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};
 use std::os::windows::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
-use std::sync::OnceLock;
 
 use windows_sys::Win32::Foundation::{HANDLE, NTSTATUS};
 use windows_sys::Win32::System::JobObjects::{
@@ -17,7 +16,8 @@ use windows_sys::Win32::System::JobObjects::{
 use windows_sys::Win32::System::Threading::CREATE_SUSPENDED;
 
 use super::directory::{FileExt as _, leads_to};
-use super::process::raw;
+use super::process::{raw, start_ticks};
+use crate::identity::Pid;
 use crate::record::CommandSlot;
 
 /// A lock is of the process that took it (LockFileEx).
@@ -34,9 +34,9 @@ unsafe extern "system" {
     fn NtResumeProcess(process: HANDLE) -> NTSTATUS;
 }
 
-/// Starts `command` so that its pid is in `slot` of the record, if that has one, before it runs, and
-/// only if `path` still leads to the record. The lock cannot be passed on: the command ends with
-/// this process instead.
+/// Starts `command` so that its pid and start are in `slot` of the record, if that has one, before it
+/// runs, and only if `path` still leads to the record. The lock cannot be passed on: should this
+/// process be killed, the command keeps the hold by being on record.
 pub(crate) fn spawn(
     command: &mut Command,
     record: &File,
@@ -46,8 +46,7 @@ pub(crate) fn spawn(
 ) -> io::Result<Child> {
     command.creation_flags(CREATE_SUSPENDED);
     let mut child = command.spawn()?;
-    let started = put_on_record(&child, record, path, slot);
-    if let Err(error) = started {
+    if let Err(error) = put_on_record(&child, record, path, slot) {
         let _ = child.kill();
         let _ = child.wait();
         return Err(error);
@@ -61,61 +60,81 @@ fn put_on_record(
     path: &Path,
     slot: Option<CommandSlot>,
 ) -> io::Result<()> {
-    // Before it can start any process of its own; where jobs cannot be nested it has none.
-    if let Some(job) = job() {
-        // SAFETY: both handles are open.
-        unsafe { AssignProcessToJobObject(raw(job), child.as_raw_handle()) };
-    }
+    let not_recorded = || io::Error::from_raw_os_error(NOT_RECORDED);
+    // If we are killed before it runs, it is not to stay suspended for good, with its pid on record.
+    let job = Job::that_ends_with_us().ok_or_else(not_recorded)?;
+    job.take(child).ok_or_else(not_recorded)?;
     if let Some(mut slot) = slot {
         let mut stands = vec![0; slot.slot.bytes.len()];
         record.read_exact_at(&mut stands, slot.slot.at)?;
         if !slot.may_replace(&stands) {
             return Err(io::Error::from_raw_os_error(HOLD_LOST));
         }
-        slot.fill(child.id());
+        slot.fill(child.id(), Pid::new(child.id()).and_then(start_ticks));
         record
             .write_all_at(&slot.slot.bytes, slot.slot.at)
-            .map_err(|_| io::Error::from_raw_os_error(NOT_RECORDED))?;
+            .map_err(|_| not_recorded())?;
     }
     // Whoever takes a record over reads it again once it has no name: either he saw the line, or we
     // see here that the name is gone.
     match leads_to(path, record) {
         Ok(true) => {}
         Ok(false) => return Err(io::Error::from_raw_os_error(HOLD_LOST)),
-        Err(_) => return Err(io::Error::from_raw_os_error(NOT_RECORDED)),
+        Err(_) => return Err(not_recorded()),
     }
     // SAFETY: the handle of our own child is open.
     if unsafe { NtResumeProcess(child.as_raw_handle()) } < 0 {
-        return Err(io::Error::from_raw_os_error(NOT_RECORDED));
+        return Err(not_recorded());
     }
+    job.let_go();
     Ok(())
 }
 
-/// Ends what is in it when this process ends, however it does. What a command starts is its own.
-fn job() -> Option<&'static OwnedHandle> {
-    static JOB: OnceLock<Option<OwnedHandle>> = OnceLock::new();
-    JOB.get_or_init(|| {
-        let mut limits = JOBOBJECT_EXTENDED_LIMIT_INFORMATION::default();
-        limits.BasicLimitInformation.LimitFlags =
-            JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE | JOB_OBJECT_LIMIT_SILENT_BREAKAWAY_OK;
-        // SAFETY: no name and no security are asked for; the place lives and its size is told. The
-        // handle is ours if it is not null.
-        unsafe {
+/// A job: what is in it ends when its last handle is closed, unless it is let go.
+struct Job(OwnedHandle);
+
+impl Job {
+    fn that_ends_with_us() -> Option<Self> {
+        // SAFETY: no name and no security are asked for; the handle is ours if it is not null.
+        let job = unsafe {
             let job = CreateJobObjectW(std::ptr::null(), std::ptr::null());
             if job.is_null() {
                 return None;
             }
-            let job = OwnedHandle::from_raw_handle(job);
-            let set = SetInformationJobObject(
-                raw(&job),
+            Self(OwnedHandle::from_raw_handle(job))
+        };
+        job.limit(JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE)?;
+        Some(job)
+    }
+
+    fn limit(&self, flags: u32) -> Option<()> {
+        let mut limits = JOBOBJECT_EXTENDED_LIMIT_INFORMATION::default();
+        // What a command starts is its own.
+        limits.BasicLimitInformation.LimitFlags = flags | JOB_OBJECT_LIMIT_SILENT_BREAKAWAY_OK;
+        // SAFETY: the handle is open, and the place lives and its size is told.
+        let set = unsafe {
+            SetInformationJobObject(
+                raw(&self.0),
                 JobObjectExtendedLimitInformation,
                 (&raw const limits).cast(),
                 u32::try_from(size_of_val(&limits)).unwrap_or(0),
-            );
-            (set != 0).then_some(job)
+            )
+        };
+        (set != 0).then_some(())
+    }
+
+    fn take(&self, child: &Child) -> Option<()> {
+        // SAFETY: both handles are open.
+        let taken = unsafe { AssignProcessToJobObject(raw(&self.0), child.as_raw_handle()) };
+        (taken != 0).then_some(())
+    }
+
+    fn let_go(self) {
+        if self.limit(0).is_none() {
+            // As long as nobody closes it, it ends nothing but with us.
+            std::mem::forget(self);
         }
-    })
-    .as_ref()
+    }
 }
 
 /// A process cannot be replaced here: runs `command` to its end.

@@ -95,7 +95,12 @@ pub(crate) fn run(session: &Session, typed: args::Run) -> Carried {
     let Some(queue) = queue else {
         anyhow::bail!("no signal queue");
     };
-    let command = Program::new(program, arguments, &environment)
+    // Scripts are found by what PATHEXT adds to their names, which Windows itself does not do.
+    let found = cfg!(windows).then(|| which::which(program).ok()).flatten();
+    let found = found
+        .as_deref()
+        .map_or(program.as_os_str(), Path::as_os_str);
+    let command = Program::new(found, arguments, &environment)
         .map_err(|source| spawn_error(program, source))?;
     Ok(supervise::supervise(
         session,
