@@ -364,3 +364,43 @@ fn eight_who_wait_are_served_in_order() {
     let served = fs::read_to_string(room.path("served")).unwrap();
     assert_eq!(served.lines().collect::<Vec<_>>().join(""), "01234567");
 }
+
+#[test]
+fn the_default_store_is_where_the_system_keeps_the_state_of_programs() {
+    let room = Room::new();
+    let mut command = room.onehold(&["acquire", "x", "--ttl", "1h"]);
+    command
+        .env_remove("ONEHOLD_DIR")
+        .env("LOCALAPPDATA", room.path("local"));
+    assert!(command.status().unwrap().success());
+    let store = if cfg!(windows) {
+        "local/onehold"
+    } else {
+        ".local/state/onehold"
+    };
+    assert!(room.path(store).join("x.lock").exists());
+}
+
+/// A virus scanner, say.
+#[cfg(windows)]
+#[test]
+fn what_somebody_has_open_is_removed_as_soon_as_he_closes_it() {
+    use std::os::windows::fs::OpenOptionsExt;
+    const FILE_SHARE_READ: u32 = 1;
+    let room = Room::new();
+    let number = room.done(&["acquire", "x", "--ttl", "1h"]);
+    let opened = fs::OpenOptions::new()
+        .read(true)
+        .share_mode(FILE_SHARE_READ)
+        .open(room.path("store/x.lock"))
+        .unwrap();
+    let release = room
+        .onehold(&["release", "x", "--hold", &number])
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(150));
+    drop(opened);
+    let output = release.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(room.code(&["check", "-q", "x"]), Some(0));
+}
