@@ -233,19 +233,16 @@ impl Place<'_> {
         }
         let as_judged = self.is_as_judged(&temporary, judged);
         if !matches!(as_judged, Ok(true)) {
-            let linked = self
-                .directory
-                .link(&temporary, self.file)
+            // If another has come meanwhile, what we hold cannot go back, and is not ours to lose.
+            self.directory
+                .move_if_free(&temporary, self.file)
                 .context("put back", self.path)?;
-            if !linked {
-                // Another has come meanwhile; what we hold cannot go back, and is not ours to lose.
-                return Ok(false);
-            }
+            return as_judged.context("inspect", self.path);
         }
         self.directory
             .unlink(&temporary)
             .context("remove", self.path)?;
-        as_judged.context("inspect", self.path)
+        Ok(true)
     }
 
     /// Whether something was set aside from this place by somebody who may not have lived to look at
@@ -258,18 +255,21 @@ impl Place<'_> {
     /// Gives an empty place back what was set aside from it; `true` if anything was done, and then
     /// everything must be judged again.
     pub(crate) fn bring_back(&self) -> Result<bool> {
-        if !self.is_aside()? {
+        let aside = aside_name(self.file);
+        let place = Place {
+            file: &aside,
+            ..*self
+        };
+        let Standing::File(found) = place.read()? else {
+            return Ok(false);
+        };
+        // Nobody sets aside what is no lock.
+        if !matches!(found.content, Content::Record(_) | Content::Corrupt) {
             return Ok(false);
         }
-        let aside = aside_name(self.file);
-        if !self
-            .directory
-            .link(&aside, self.file)
-            .context("put back", self.path)?
-        {
-            return Ok(true);
-        }
-        self.directory.unlink(&aside).context("remove", self.path)?;
+        self.directory
+            .move_if_free(&aside, self.file)
+            .context("put back", self.path)?;
         Ok(true)
     }
 
@@ -513,9 +513,22 @@ impl LockFile {
         }
     }
 
-    /// The lock that this was set aside from, if its temporary name says so.
-    pub(crate) fn set_aside_from(&self, temporary: &OsStr) -> Option<LockName> {
-        let name = LockName::new(&self.record()?.name).ok()?;
+    /// The lock of this section that this was set aside from, if its temporary name says so. Of what
+    /// the record says only its last segment is believed: a section may have been moved.
+    pub(crate) fn set_aside_from(
+        &self,
+        section: Option<&str>,
+        temporary: &OsStr,
+    ) -> Option<LockName> {
+        let name = &self.record()?.name;
+        let last = name
+            .rsplit_once('/')
+            .map_or(name.as_str(), |(_, last)| last);
+        let name = match section {
+            Some(section) => format!("{section}/{last}"),
+            None => last.to_owned(),
+        };
+        let name = LockName::new(name).ok().filter(|name| !name.is_path())?;
         (aside_name(&name.file()) == temporary).then_some(name)
     }
 
@@ -598,9 +611,9 @@ pub(crate) fn own_temporary_name(file: &OsStr) -> OsString {
     temporary_name(hasher.finish())
 }
 
-/// The temporary name that what is set aside from `file` gets if it can.
+/// The temporary name that what is set aside from `file` gets if it can: of what no file is called.
 fn aside_name(file: &OsStr) -> OsString {
-    let mut aside = OsString::from("aside ");
+    let mut aside = OsString::from("aside/");
     aside.push(file);
     own_temporary_name(&aside)
 }

@@ -348,7 +348,7 @@ fn sweep_directory(
             if awaited.iter().any(|awaited| file == **awaited) {
                 continue;
             }
-            sweep_temporary(directory, &file, &below, observatory)
+            sweep_temporary(directory, &file, &below, section, observatory)
         } else if let Some(Entry::Section(name)) = entry(section, &file) {
             open_section(directory, &file, &below).and_then(|opened| match opened {
                 Some(opened) => sweep_directory(&opened, &below, Some(&name), observatory, errors),
@@ -411,6 +411,7 @@ fn sweep_temporary(
     directory: &Directory,
     file: &OsStr,
     path: &Path,
+    section: Option<&str>,
     observatory: &Observatory,
 ) -> Result<()> {
     let place = Place {
@@ -431,7 +432,7 @@ fn sweep_temporary(
         max_age: DEFAULT_MAX_AGE,
     };
     let status = observatory.status(&about, &standing, &mut Presences::default());
-    if let Some(name) = found.set_aside_from(file) {
+    if let Some(name) = found.set_aside_from(section, file) {
         let (from, path) = (name.file(), path.with_file_name(name.file()));
         let place = Place {
             directory,

@@ -22,7 +22,7 @@ use crate::lockfile::{
 use crate::name::LockName;
 use crate::number;
 use crate::queue::{Queue, Ticket};
-use crate::record::{Job, Kind, NewRecord, Record, cut_command, has_four_digits};
+use crate::record::{Kind, NewRecord, Record, cut_command, has_four_digits};
 use crate::status::{Observatory, Presences, Status};
 use crate::sys::directory::{Directory, Found, not_found, record_is_locked};
 use crate::sys::process;
@@ -354,18 +354,33 @@ impl Lock {
             claim,
         } = *settling;
         let mut changed = false;
-        for (count, name) in names.into_iter().enumerate() {
-            if count >= MOST_REMOVALS {
+        let before = removed.len();
+        for name in names {
+            if removed.len() - before >= MOST_REMOVALS {
                 return Ok(Relations::Unfinished);
             }
             let relative = self.renamed(name);
             let (file, path) = (relative.name.file(), relative.path());
             let Some(directory) = guard.descend(&relative.name.sections())? else {
-                changed = true;
+                // It went with another one of them.
                 continue;
             };
             let place = relative.place(&directory, &file, &path);
-            let (status, standing, settled) = relative.settle(&place, observatory, max_age)?;
+            let (status, standing, settled) = match relative.settle(&place, observatory, max_age) {
+                Err(error) if is_refused(&error) => {
+                    let about = relative.about(&path, max_age);
+                    let standing = place.read()?;
+                    let mut presences = Presences::default();
+                    let status = observatory.status(&about, &standing, &mut presences);
+                    match standing {
+                        Standing::File(found) => {
+                            return Ok(Relations::Blocked(Box::new(status), found));
+                        }
+                        Standing::Nothing | Standing::NoFile(_) => return Err(error),
+                    }
+                }
+                settled => settled?,
+            };
             let dead = status.verdict.state == State::Zombie;
             changed |= settled || matches!(status.verdict.state, State::Held | State::Overdue);
             let same_owner = |record| is_same_owner(claim.owner.as_ref(), record);
@@ -667,10 +682,11 @@ fn stays_dead(status: &Status) -> bool {
     let Some(record) = &status.record else {
         return true;
     };
-    let started = record.kind == Kind::Run && (record.exec || record.command_process.is_some());
+    // Who keeps no kernel lock starts no command.
+    let started = record.exec || record.command_process.is_some() || !record.kernel_lock;
     match status.verdict.reason {
         Reason::Rebooted => true,
-        Reason::Dead | Reason::Reused => started || matches!(record.job, Some(Job::Process(_))),
+        Reason::Dead | Reason::Reused => started,
         _ => false,
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::Lock;
 use crate::claim::{Claim, is_same_owner};
-use crate::error::{Context, Result};
+use crate::error::{Context, Error, Result};
 use crate::guard::descend;
 use crate::lockfile::{LockFile, Standing, is_temporary};
 use crate::name::{Entry, LockName, entry};
@@ -130,7 +130,7 @@ impl Family<'_> {
                     Err(error) => return Err(error).context("open directory", &below),
                 },
                 None => {
-                    self.look_at_aside(directory, &file, &below)?;
+                    self.look_at_aside(directory, &file, &below, section)?;
                     None
                 }
             };
@@ -194,15 +194,28 @@ impl Family<'_> {
     }
 
     /// A record that somebody set aside and did not live to look at again.
-    fn look_at_aside(&mut self, directory: &Directory, file: &OsStr, path: &Path) -> Result<()> {
+    fn look_at_aside(
+        &mut self,
+        directory: &Directory,
+        file: &OsStr,
+        path: &Path,
+        section: &str,
+    ) -> Result<()> {
         if !file.to_str().is_some_and(is_temporary) {
             return Ok(());
         }
-        let Standing::File(found) = self.lock.place(directory, file, path).read()? else {
-            return Ok(());
+        let found = match self.lock.place(directory, file, path).read() {
+            Ok(Standing::File(found)) => found,
+            // Of a user who lets nobody read what he has not published yet.
+            Ok(_) | Err(Error::Io { .. }) => return Ok(()),
+            Err(error) => return Err(error),
         };
-        if let Some(name) = found.set_aside_from(file) {
-            self.unsettled.push(name);
+        if let Some(name) = found.set_aside_from(Some(section), file) {
+            let (place, path) = (name.file(), path.with_file_name(name.file()));
+            let place = self.lock.place(directory, &place, &path);
+            if matches!(place.read()?, Standing::Nothing) {
+                self.unsettled.push(name);
+            }
         }
         Ok(())
     }

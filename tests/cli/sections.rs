@@ -190,7 +190,7 @@ fn what_was_set_aside_by_somebody_who_was_killed_comes_back() {
         let env = Env::new();
         let (running, path, _) = misplaced(&env, "s/t");
         let mut hasher = DefaultHasher::new();
-        std::ffi::OsStr::new("aside t.lock").hash(&mut hasher);
+        std::ffi::OsStr::new("aside/t.lock").hash(&mut hasher);
         let aside = format!("store/s.d/.onehold.{:016x}", hasher.finish());
         std::fs::rename(&path, env.path(&aside)).unwrap();
         let code = if asked == ["cleanup"] { 0 } else { 6 };

@@ -173,6 +173,21 @@ impl Directory {
         created(linkat(&self.fd, from, &self.fd, to, AtFlags::empty()))
     }
 
+    /// Renames, unless the new name is taken; whether it was free. Where that cannot be done at once
+    /// (renameat2(2), `RENAME_NOREPLACE`), both names stand for the file for a moment.
+    pub(crate) fn move_if_free(&self, from: &OsStr, to: &OsStr) -> io::Result<bool> {
+        match renameat_with(&self.fd, from, &self.fd, to, RenameFlags::NOREPLACE) {
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                let linked = self.link(from, to)?;
+                if linked {
+                    self.unlink(from)?;
+                }
+                Ok(linked)
+            }
+            renamed => created(renamed),
+        }
+    }
+
     /// Exchanges what two names stand for, atomically (renameat2(2), `RENAME_EXCHANGE`; on macOS
     /// renameatx_np(2), `RENAME_SWAP`). `Unsupported` where the filesystem cannot; `NotFound` if
     /// either name is gone.

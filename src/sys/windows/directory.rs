@@ -282,6 +282,11 @@ impl Directory {
         }
     }
 
+    /// The same: a file has one name.
+    pub(crate) fn move_if_free(&self, from: &OsStr, to: &OsStr) -> io::Result<bool> {
+        self.link(from, to)
+    }
+
     /// Windows cannot: ReplaceFileW takes several steps, and what is killed between them leaves the
     /// name to nobody.
     #[allow(clippy::unused_self)]
