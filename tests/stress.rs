@@ -2,7 +2,7 @@
 //! critical section writes down from when to when it was in, and a checker looks for overlaps,
 //! numbers that do not grow, stuck locks and files that are left. Ten seconds, or as many as
 //! `STRESS_SECONDS` says: `STRESS_SECONDS=3600 cargo test --test stress`.
-#![cfg(unix)]
+#![cfg(target_os = "linux")]
 #![allow(missing_docs)]
 #![allow(
     clippy::expect_used,
@@ -45,6 +45,13 @@ impl Dice {
     }
 }
 
+/// A process for the log: pids come round within a minute.
+fn identity(pid: u32) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(')')?;
+    Some(format!("{pid}.{}", fields.split_whitespace().nth(19)?))
+}
+
 fn append(log: &Path, line: &str) {
     let mut file = fs::OpenOptions::new()
         .append(true)
@@ -66,9 +73,10 @@ fn critical_section() {
         std::env::var("ONEHOLD_NAME").unwrap(),
         std::env::var("ONEHOLD_HOLD").unwrap(),
     );
-    let own = std::process::id();
+    let pid = std::process::id();
+    let own = identity(pid).unwrap();
     append(log, &format!("in {own} {} {name} {hold}\n", now()));
-    std::thread::sleep(Duration::from_micros(u64::from(own % 4000)));
+    std::thread::sleep(Duration::from_micros(u64::from(pid % 4000)));
     append(log, &format!("out {own} {}\n", now()));
 }
 
@@ -202,8 +210,10 @@ impl Arena {
                     0 | 1 => Signal::KILL,
                     _ => Signal::STOP,
                 };
-                if signal == Signal::KILL {
-                    append(&self.log(), &format!("kill {victim} {}\n", now()));
+                if signal == Signal::KILL
+                    && let Some(id) = identity(victim)
+                {
+                    append(&self.log(), &format!("kill {id} {}\n", now()));
                 }
                 send(victim, signal);
                 (signal == Signal::STOP).then_some(victim)
