@@ -104,7 +104,7 @@ pub mod stdio {
 /// Processes, for the command-line tool.
 #[cfg(feature = "cli")]
 pub mod process {
-    pub use crate::sys::spawn::replace_process;
+    pub use crate::sys::spawn::{pass_on_wide_code, replace_process};
 }
 
 /// Signals, for a program that supervises a command under a hold or waits with a limit. The

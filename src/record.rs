@@ -606,7 +606,10 @@ fn fixed_width(value: Option<impl Serialize>) -> Result<Vec<u8>, serde_json::Err
 }
 
 // Serde asks for a reference.
-#[allow(clippy::trivially_copy_pass_by_ref)]
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde calls it with a reference"
+)]
 fn is_false(value: &bool) -> bool {
     !*value
 }

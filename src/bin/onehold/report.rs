@@ -32,7 +32,7 @@ pub(crate) struct Outcome {
     /// The hold that came of it, where `lock` does not tell.
     pub(crate) hold: Option<u64>,
     /// What the command of `run` returned.
-    pub(crate) command_exit_code: Option<u8>,
+    pub(crate) command_exit_code: Option<i32>,
 }
 
 /// Why a command failed.
@@ -121,7 +121,7 @@ struct Object<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     hold: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    command_exit_code: Option<u8>,
+    command_exit_code: Option<i32>,
     message: &'a str,
     errors: Vec<&'a str>,
     error: Option<ErrorObject<'a>>,

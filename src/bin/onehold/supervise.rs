@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use onehold::memory::give_back_program;
+use onehold::process::pass_on_wide_code;
 use onehold::signal::{self, Received, SignalQueue};
 use onehold::{Ended, Hold, LockName, Program, Started, Status};
 use serde_json::json;
@@ -225,7 +226,10 @@ impl Supervisor<'_> {
         };
         outcome.warnings = warnings;
         outcome.hold = Some(number);
-        outcome.command_exit_code = Some(command_exit.code());
+        let wide = status.filter(|status| is_wide(*status));
+        outcome.command_exit_code = wide
+            .and_then(|status| status.code())
+            .or(Some(command_exit.code().into()));
         if was_lost {
             outcome.lock = now.map(Box::new);
         }
@@ -236,8 +240,21 @@ impl Supervisor<'_> {
             signal::end_by(SIGINT);
             return Told::Already(outcome.exit);
         }
+        if let Some(status) = status.filter(|status| !was_lost && is_wide(*status)) {
+            let _ = output::tell(self.session, &outcome);
+            pass_on_wide_code(status);
+            return Told::Already(outcome.exit);
+        }
         outcome.into()
     }
+}
+
+/// Whether a command returned what does not fit into a byte, as it can on Windows.
+fn is_wide(status: ExitStatus) -> bool {
+    status
+        .code()
+        .is_some_and(|code| u8::try_from(code).is_err())
+        && signal::that_ended(status).is_none()
 }
 
 pub(crate) fn exit_of(status: Option<ExitStatus>) -> Exit {

@@ -30,7 +30,11 @@ const LOCAL_FILESYSTEMS: [u64; 12] = [
 /// Whether kernel locks on it are seen by everyone who can open its files.
 pub(in crate::sys) fn shares_kernel_locks(directory: impl AsFd) -> io::Result<bool> {
     // The type is signed on some architectures; the magic numbers are 32 bits wide.
-    #[allow(clippy::cast_sign_loss, clippy::unnecessary_cast)]
+    #[allow(
+        clippy::cast_sign_loss,
+        clippy::unnecessary_cast,
+        reason = "signed on some architectures"
+    )]
     let magic = fstatfs(directory)?.f_type as u64 & 0xFFFF_FFFF;
     Ok(LOCAL_FILESYSTEMS.contains(&magic))
 }

@@ -149,7 +149,10 @@ pub(crate) fn boottime() -> Duration {
 }
 
 // linux/magic.h; the field's type differs between architectures.
-#[allow(clippy::cast_possible_wrap)]
+#[allow(
+    clippy::cast_possible_wrap,
+    reason = "the type of the field differs between architectures"
+)]
 const PROC_SUPER_MAGIC: rustix::fs::FsWord = 0x9fa0;
 
 /// Whether /proc speaks of our own pid namespace. After `unshare --pid` without a new /proc it

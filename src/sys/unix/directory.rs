@@ -378,7 +378,11 @@ fn not_a_regular_file(stat: &Stat) -> Option<&'static str> {
 }
 
 // The types of these fields differ between systems.
-#[allow(clippy::cast_sign_loss, clippy::unnecessary_cast)]
+#[allow(
+    clippy::cast_sign_loss,
+    clippy::unnecessary_cast,
+    reason = "the types of these fields differ between systems"
+)]
 fn id_of(stat: &Stat) -> FileId {
     FileId {
         device: stat.st_dev as u64,
@@ -387,7 +391,11 @@ fn id_of(stat: &Stat) -> FileId {
 }
 
 fn facts_of(stat: &Stat) -> FileFacts {
-    #[allow(clippy::cast_sign_loss, clippy::unnecessary_cast)]
+    #[allow(
+        clippy::cast_sign_loss,
+        clippy::unnecessary_cast,
+        reason = "the types of these fields differ between systems"
+    )]
     let nanoseconds = Duration::from_nanos(stat.st_mtime_nsec as u64);
     let modified = match u64::try_from(stat.st_mtime) {
         Ok(seconds) => SystemTime::UNIX_EPOCH

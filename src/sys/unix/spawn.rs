@@ -59,6 +59,10 @@ pub fn replace_process(command: &mut Command) -> io::Result<ExitStatus> {
     Err(command.exec())
 }
 
+/// Nothing to do: a code is a byte (wait(2)).
+#[cfg(feature = "cli")]
+pub fn pass_on_wide_code(_status: ExitStatus) {}
+
 /// Replaces the calling process by `command`, which keeps `record` open. Returns only on failure.
 pub(crate) fn exec_keeping(command: &mut Command, record: &File) -> io::Error {
     let before = FdFlags::CLOEXEC;

@@ -99,7 +99,11 @@ impl Directory {
     }
 
     /// NTFS keeps a journal of names; there is nothing to ask for.
-    #[allow(clippy::unnecessary_wraps, clippy::unused_self)]
+    #[allow(
+        clippy::unnecessary_wraps,
+        clippy::unused_self,
+        reason = "other systems need it"
+    )]
     pub(crate) fn sync(&self) -> io::Result<()> {
         Ok(())
     }
@@ -110,7 +114,7 @@ impl Directory {
 
     /// NTFS or ReFS on a drive of this machine. What is shared may be changed from elsewhere, and on
     /// FAT a file is called another one when it is renamed.
-    #[allow(clippy::unnecessary_wraps)]
+    #[allow(clippy::unnecessary_wraps, reason = "other systems need it")]
     pub(crate) fn filesystem(&self) -> io::Result<Filesystem> {
         let (mut volume, mut name) = ([0_u16; 512], [0_u16; 32]);
         let path = wide(self.path.as_os_str());
@@ -182,7 +186,7 @@ impl Directory {
         Err(io::ErrorKind::Interrupted.into())
     }
 
-    #[allow(clippy::unnecessary_wraps)]
+    #[allow(clippy::unnecessary_wraps, reason = "other systems need it")]
     pub(crate) fn unlock(&self) -> io::Result<()> {
         let mut guard = self.guard.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = guard.take() {
@@ -249,12 +253,16 @@ impl Directory {
     }
 
     /// There is no such thing.
-    #[allow(clippy::unnecessary_wraps, clippy::unused_self)]
+    #[allow(
+        clippy::unnecessary_wraps,
+        clippy::unused_self,
+        reason = "other systems need it"
+    )]
     pub(crate) fn create_unnamed(&self) -> io::Result<Option<File>> {
         Ok(None)
     }
 
-    #[allow(clippy::unused_self)]
+    #[allow(clippy::unused_self, reason = "other systems need it")]
     pub(crate) fn link_unnamed(&self, _file: &File, _name: &OsStr) -> io::Result<bool> {
         Err(not_found())
     }
@@ -289,7 +297,7 @@ impl Directory {
 
     /// Windows cannot: ReplaceFileW takes several steps, and what is killed between them leaves the
     /// name to nobody.
-    #[allow(clippy::unused_self)]
+    #[allow(clippy::unused_self, reason = "other systems need it")]
     pub(crate) fn exchange(&self, _one: &OsStr, other: &OsStr) -> io::Result<()> {
         match self.facts(other)? {
             None => Err(not_found()),
@@ -464,13 +472,13 @@ pub(super) fn wait_for_record(file: &File) -> io::Result<()> {
 }
 
 /// Nothing has to be made room for.
-#[allow(clippy::unnecessary_wraps)]
+#[allow(clippy::unnecessary_wraps, reason = "other systems need it")]
 pub(crate) fn make_room() -> io::Result<()> {
     Ok(())
 }
 
 /// Scripts do not number their handles.
-#[allow(clippy::unnecessary_wraps)]
+#[allow(clippy::unnecessary_wraps, reason = "other systems need it")]
 pub(crate) fn move_out_of_the_way(file: File) -> io::Result<File> {
     Ok(file)
 }

@@ -35,7 +35,7 @@ static QUEUED: Condvar = Condvar::new();
 pub(crate) struct HeldBack;
 
 impl HeldBack {
-    #[allow(clippy::unnecessary_wraps)]
+    #[allow(clippy::unnecessary_wraps, reason = "other systems need it")]
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self)
     }
@@ -167,7 +167,7 @@ pub fn use_sigalrm() -> io::Result<()> {
 pub(crate) struct Alarm(std::convert::Infallible);
 
 impl Alarm {
-    #[allow(clippy::unnecessary_wraps)]
+    #[allow(clippy::unnecessary_wraps, reason = "other systems need it")]
     pub(crate) fn new() -> io::Result<Option<Self>> {
         Ok(None)
     }

@@ -14,6 +14,8 @@ use windows_sys::Win32::System::JobObjects::{
     JobObjectExtendedLimitInformation, SetInformationJobObject,
 };
 use windows_sys::Win32::System::Threading::CREATE_SUSPENDED;
+#[cfg(feature = "cli")]
+use windows_sys::Win32::System::Threading::ExitProcess;
 
 use super::directory::{FileExt as _, leads_to};
 use super::process::{raw, start_ticks};
@@ -144,6 +146,18 @@ impl Job {
 #[cfg(feature = "cli")]
 pub fn replace_process(command: &mut Command) -> io::Result<ExitStatus> {
     command.status()
+}
+
+/// Ends the calling process with the code of a command, if that is more than a byte, which is all that
+/// Rust's runtime passes on.
+#[cfg(feature = "cli")]
+pub fn pass_on_wide_code(status: ExitStatus) {
+    if let Some(code) = status.code()
+        && u8::try_from(code).is_err()
+    {
+        // SAFETY: ends the process; nothing of ours has to be done before.
+        unsafe { ExitProcess(code.cast_unsigned()) }
+    }
 }
 
 /// A process cannot be replaced here, and so cannot keep a lock as another program.

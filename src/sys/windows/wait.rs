@@ -41,7 +41,7 @@ impl Watch {
 }
 
 /// Sleeps for `timeout`.
-#[allow(clippy::unnecessary_wraps)]
+#[allow(clippy::unnecessary_wraps, reason = "other systems need it")]
 pub(crate) fn pause(timeout: Duration) -> io::Result<()> {
     std::thread::sleep(timeout);
     Ok(())

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use onehold::process::replace_process;
+use onehold::process::{pass_on_wide_code, replace_process};
 use onehold::signal::SignalQueue;
 use onehold::{Attempt, Hold, Keeping, LockName, Program};
 use sha2::{Digest, Sha256};
@@ -35,6 +35,7 @@ pub(crate) fn run(session: &Session, typed: args::Run) -> Carried {
     {
         let status =
             replace_process(&mut command).map_err(|source| spawn_error(program, source))?;
+        pass_on_wide_code(status);
         return Ok(Told::Already(supervise::exit_of(Some(status))));
     }
     let keeping = Keeping {
