@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, SubsecRound, TimeDelta, Utc};
 
+use super::relatives::{Relations, Settling};
 use super::{Attempt, Blocked, Keeping, Lock};
 use crate::claim::{Claim, is_same_owner};
 use crate::error::{Context, Error, Result};
@@ -19,7 +20,6 @@ use crate::lockfile::{
     Exchanged, LockFile, Making, OwnedPlace, Place, Published, Standing, WithoutExchange,
     is_in_place,
 };
-use crate::name::LockName;
 use crate::number;
 use crate::queue::{Queue, Ticket};
 use crate::record::{Kind, NewRecord, Record, cut_command, has_four_digits};
@@ -33,9 +33,6 @@ use crate::wait::Wait;
 /// Most rounds in which what stands in the place of a lock changes under the guard, which only
 /// programs that do not know the guard can do.
 pub(super) const MOST_CHANGES: usize = 100;
-
-/// Most dead relatives that are removed under one guard, some 100 µs each: others have to wait for it.
-const MOST_REMOVALS: usize = 256;
 
 /// What a new hold is kept by.
 pub(super) enum Keeper {
@@ -65,24 +62,6 @@ pub(super) enum Try {
     Blocked(Box<Status>, Option<LockFile>),
     /// Others are to have the guard for a moment.
     Again,
-}
-
-/// By whom, and for whom, relatives are settled.
-struct Settling<'a> {
-    guard: &'a Guard,
-    observatory: &'a Observatory,
-    claim: &'a Claim,
-}
-
-/// What has become of relatives that were to be settled.
-enum Relations {
-    /// Nothing: none that is left can come alive.
-    Settled,
-    /// Judge again.
-    Changed,
-    /// There are more than should be removed under one guard.
-    Unfinished,
-    Blocked(Box<Status>, LockFile),
 }
 
 impl Lock {
@@ -228,7 +207,7 @@ impl Lock {
     }
 
     /// `removed`: relatives that were dead.
-    fn try_under(
+    pub(super) fn try_under(
         &self,
         guard: &Guard,
         observatory: &Observatory,
@@ -340,84 +319,6 @@ impl Lock {
         Err(self.restless())
     }
 
-    /// Takes dead relatives out, after what their own takers may have left has been settled.
-    fn settle_relatives(
-        &self,
-        settling: &Settling<'_>,
-        names: Vec<LockName>,
-        max_age: Duration,
-        removed: &mut Vec<Status>,
-    ) -> Result<Relations> {
-        let Settling {
-            guard,
-            observatory,
-            claim,
-        } = *settling;
-        let mut changed = false;
-        let before = removed.len();
-        for name in names {
-            if removed.len() - before >= MOST_REMOVALS {
-                return Ok(Relations::Unfinished);
-            }
-            let relative = self.renamed(name);
-            let (file, path) = (relative.name.file(), relative.path());
-            let Some(directory) = guard.descend(&relative.name.sections())? else {
-                // It went with another one of them.
-                continue;
-            };
-            let place = relative.place(&directory, &file, &path);
-            let (status, standing, settled) = match relative.settle(&place, observatory, max_age) {
-                Err(error) if is_refused(&error) => {
-                    let about = relative.about(&path, max_age);
-                    let standing = place.read()?;
-                    let mut presences = Presences::default();
-                    let status = observatory.status(&about, &standing, &mut presences);
-                    match standing {
-                        Standing::File(found) => {
-                            return Ok(Relations::Blocked(Box::new(status), found));
-                        }
-                        Standing::Nothing | Standing::NoFile(_) => return Err(error),
-                    }
-                }
-                settled => settled?,
-            };
-            let dead = status.verdict.state == State::Zombie;
-            changed |= settled || matches!(status.verdict.state, State::Held | State::Overdue);
-            let same_owner = |record| is_same_owner(claim.owner.as_ref(), record);
-            if !dead || status.record.as_ref().is_some_and(same_owner) {
-                continue;
-            }
-            let mut nothing_said = Claim::new();
-            nothing_said.max_age = Some(max_age);
-            let tried = relative.try_under(
-                guard,
-                observatory,
-                &nothing_said,
-                &Keeper::Nobody,
-                &mut Line::default(),
-                removed,
-            );
-            match (tried, standing) {
-                (Ok(Try::Removed(was)), _) => {
-                    removed.push(*was);
-                    changed = true;
-                }
-                (Ok(_), _) => changed = true,
-                // Another user's, which is no harm as long as it stays dead.
-                (Err(error), _) if is_refused(&error) && stays_dead(&status) => {}
-                (Err(error), Standing::File(found)) if is_refused(&error) => {
-                    return Ok(Relations::Blocked(Box::new(status), found));
-                }
-                (Err(error), _) => return Err(error),
-            }
-        }
-        Ok(if changed {
-            Relations::Changed
-        } else {
-            Relations::Settled
-        })
-    }
-
     fn publish(
         &self,
         place: &Place<'_>,
@@ -494,7 +395,7 @@ impl Lock {
     }
 
     /// The same, and whether there was anything to settle.
-    fn settle(
+    pub(super) fn settle(
         &self,
         place: &Place<'_>,
         observatory: &Observatory,
@@ -667,27 +568,6 @@ fn making(keeper: &Keeper) -> Making {
     Making {
         kernel_lock: !matches!(keeper, Keeper::Detached(_)),
         durable: matches!(keeper, Keeper::Detached(Holder::Lease)),
-    }
-}
-
-/// Whether what is to be removed is another user's.
-fn is_refused(error: &Error) -> bool {
-    use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
-    matches!(error, Error::Io { source, .. } if matches!(source.kind(), PermissionDenied | ReadOnlyFilesystem))
-}
-
-/// Whether a dead hold cannot come alive: by a command that is about to start, by a process that was
-/// to get it, or by being renewed.
-fn stays_dead(status: &Status) -> bool {
-    let Some(record) = &status.record else {
-        return true;
-    };
-    // Who keeps no kernel lock starts no command.
-    let started = record.exec || record.command_process.is_some() || !record.kernel_lock;
-    match status.verdict.reason {
-        Reason::Rebooted => true,
-        Reason::Dead | Reason::Reused => started,
-        _ => false,
     }
 }
 

@@ -3,17 +3,22 @@
 
 use std::ffi::OsStr;
 use std::path::Path;
+use std::time::Duration;
 
 use super::Lock;
+use super::attempt::{Keeper, Line, Try};
 use crate::claim::{Claim, is_same_owner};
 use crate::error::{Context, Error, Result};
-use crate::guard::descend;
+use crate::guard::{Guard, descend};
 use crate::lockfile::{LockFile, Standing, is_temporary};
 use crate::name::{Entry, LockName, entry};
 use crate::record::Record;
 use crate::status::{About, Observatory, Presences, Status};
 use crate::sys::directory::Directory;
-use crate::verdict::State;
+use crate::verdict::{Reason, State};
+
+/// Most dead relatives that are removed under one guard, some 100 µs each: others have to wait for it.
+const MOST_REMOVALS: usize = 256;
 
 /// A relative that blocks: what can be said of it, and its file to wait on.
 type Relative = (Status, LockFile);
@@ -24,6 +29,24 @@ pub(super) struct Relatives {
     pub(super) blocking: Option<Relative>,
     /// Those that are dead, or whose takers died before they were done, as far as one looked.
     pub(super) unsettled: Vec<LockName>,
+}
+
+/// By whom, and for whom, relatives are settled.
+pub(super) struct Settling<'a> {
+    pub(super) guard: &'a Guard,
+    pub(super) observatory: &'a Observatory,
+    pub(super) claim: &'a Claim,
+}
+
+/// What has become of relatives that were to be settled.
+pub(super) enum Relations {
+    /// Nothing: none that is left can come alive.
+    Settled,
+    /// Judge again.
+    Changed,
+    /// There are more than should be removed under one guard.
+    Unfinished,
+    Blocked(Box<Status>, LockFile),
 }
 
 impl Lock {
@@ -64,6 +87,84 @@ impl Lock {
         let observatory = self.surroundings.observe(&root, &self.store)?;
         let relatives = self.relatives(&root, &observatory, claim)?;
         Ok(relatives.blocking.map(|(status, _)| status))
+    }
+
+    /// Takes dead relatives out, after what their own takers may have left has been settled.
+    pub(super) fn settle_relatives(
+        &self,
+        settling: &Settling<'_>,
+        names: Vec<LockName>,
+        max_age: Duration,
+        removed: &mut Vec<Status>,
+    ) -> Result<Relations> {
+        let Settling {
+            guard,
+            observatory,
+            claim,
+        } = *settling;
+        let mut changed = false;
+        let before = removed.len();
+        for name in names {
+            if removed.len() - before >= MOST_REMOVALS {
+                return Ok(Relations::Unfinished);
+            }
+            let relative = self.renamed(name);
+            let (file, path) = (relative.name.file(), relative.path());
+            let Some(directory) = guard.descend(&relative.name.sections())? else {
+                // It went with another one of them.
+                continue;
+            };
+            let place = relative.place(&directory, &file, &path);
+            let (status, standing, settled) = match relative.settle(&place, observatory, max_age) {
+                Err(error) if is_refused(&error) => {
+                    let about = relative.about(&path, max_age);
+                    let standing = place.read()?;
+                    let mut presences = Presences::default();
+                    let status = observatory.status(&about, &standing, &mut presences);
+                    match standing {
+                        Standing::File(found) => {
+                            return Ok(Relations::Blocked(Box::new(status), found));
+                        }
+                        Standing::Nothing | Standing::NoFile(_) => return Err(error),
+                    }
+                }
+                settled => settled?,
+            };
+            let dead = status.verdict.state == State::Zombie;
+            changed |= settled || matches!(status.verdict.state, State::Held | State::Overdue);
+            let same_owner = |record| is_same_owner(claim.owner.as_ref(), record);
+            if !dead || status.record.as_ref().is_some_and(same_owner) {
+                continue;
+            }
+            let mut nothing_said = Claim::new();
+            nothing_said.max_age = Some(max_age);
+            let tried = relative.try_under(
+                guard,
+                observatory,
+                &nothing_said,
+                &Keeper::Nobody,
+                &mut Line::default(),
+                removed,
+            );
+            match (tried, standing) {
+                (Ok(Try::Removed(was)), _) => {
+                    removed.push(*was);
+                    changed = true;
+                }
+                (Ok(_), _) => changed = true,
+                // Another user's, which is no harm as long as it stays dead.
+                (Err(error), _) if is_refused(&error) && stays_dead(&status) => {}
+                (Err(error), Standing::File(found)) if is_refused(&error) => {
+                    return Ok(Relations::Blocked(Box::new(status), found));
+                }
+                (Err(error), _) => return Err(error),
+            }
+        }
+        Ok(if changed {
+            Relations::Changed
+        } else {
+            Relations::Settled
+        })
     }
 
     /// The lock that a status is of: this one or a relative.
@@ -218,5 +319,26 @@ impl Family<'_> {
             }
         }
         Ok(())
+    }
+}
+
+/// Whether what is to be removed is another user's.
+fn is_refused(error: &Error) -> bool {
+    use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+    matches!(error, Error::Io { source, .. } if matches!(source.kind(), PermissionDenied | ReadOnlyFilesystem))
+}
+
+/// Whether a dead hold cannot come alive: by a command that is about to start, by a process that was
+/// to get it, or by being renewed.
+fn stays_dead(status: &Status) -> bool {
+    let Some(record) = &status.record else {
+        return true;
+    };
+    // Who keeps no kernel lock starts no command.
+    let started = record.exec || record.command_process.is_some() || !record.kernel_lock;
+    match status.verdict.reason {
+        Reason::Rebooted => true,
+        Reason::Dead | Reason::Reused => started,
+        _ => false,
     }
 }
