@@ -320,40 +320,44 @@ impl Lock {
         let file = self.name.file();
         let place = self.place(&directory, &file, &path);
         let observatory = self.surroundings.observe(guard.root(), &self.store)?;
-        let (status, standing) = self.settled(&place, &observatory, DEFAULT_MAX_AGE)?;
-        let found = match standing {
-            Standing::File(found) => found,
-            Standing::Nothing => return free(),
-            Standing::NoFile(what) => return Err(self.not_a_lock(what)),
-        };
-        if let Reason::NotALock(what) = status.verdict.reason {
-            return Err(self.not_a_lock(what));
+        for _ in 0..attempt::MOST_CHANGES {
+            let (status, standing) = self.settled(&place, &observatory, DEFAULT_MAX_AGE)?;
+            let found = match standing {
+                Standing::File(found) => found,
+                Standing::Nothing => return free(),
+                Standing::NoFile(what) => return Err(self.not_a_lock(what)),
+            };
+            if let Reason::NotALock(what) = status.verdict.reason {
+                return Err(self.not_a_lock(what));
+            }
+            let renewable = match status.verdict.state {
+                State::Held | State::Overdue => true,
+                State::Zombie => status.verdict.reason == Reason::Expired,
+                State::Free | State::NotALock => false,
+            };
+            if !renewable {
+                return Ok(Renewal::Nothing(Box::new(status)));
+            }
+            if !claimant.owns(&status) {
+                return Ok(Renewal::NotYours(Box::new(status)));
+            }
+            if status.ends_with_its_command() {
+                return Ok(Renewal::EndsWithCommand(Box::new(status)));
+            }
+            let format = status.record.as_ref().map(|record| record.format);
+            if format == Some(Format::Memory) && ttl.is_some_and(|ttl| ttl > MEMORY_TTL) {
+                return Err(Error::Unfit {
+                    format: Format::Memory,
+                    what: MEMORY_TTL_ONLY,
+                });
+            }
+            let life = sign_of_life(&observatory, ttl);
+            if found.renew(&place, life, status.record.as_ref())? {
+                let (renewed, _) = self.settled(&place, &observatory, DEFAULT_MAX_AGE)?;
+                return Ok(Renewal::Done(Box::new(renewed)));
+            }
         }
-        let renewable = match status.verdict.state {
-            State::Held | State::Overdue => true,
-            State::Zombie => status.verdict.reason == Reason::Expired,
-            State::Free | State::NotALock => false,
-        };
-        if !renewable {
-            return Ok(Renewal::Nothing(Box::new(status)));
-        }
-        if !claimant.owns(&status) {
-            return Ok(Renewal::NotYours(Box::new(status)));
-        }
-        if status.ends_with_its_command() {
-            return Ok(Renewal::EndsWithCommand(Box::new(status)));
-        }
-        let format = status.record.as_ref().map(|record| record.format);
-        if format == Some(Format::Memory) && ttl.is_some_and(|ttl| ttl > MEMORY_TTL) {
-            return Err(Error::Unfit {
-                format: Format::Memory,
-                what: MEMORY_TTL_ONLY,
-            });
-        }
-        let life = sign_of_life(&observatory, ttl);
-        found.renew(&place, life, status.record.as_ref())?;
-        let (renewed, _) = self.settled(&place, &observatory, DEFAULT_MAX_AGE)?;
-        Ok(Renewal::Done(Box::new(renewed)))
+        Err(self.restless())
     }
 
     /// Takes the lock away from the holder that was shown, dead or alive, on a person's word. No

@@ -14,7 +14,7 @@ use crate::name::LockName;
 use crate::record::{Content, Kind, Line, MAX_RECORD_BYTES, Record, SignOfLife, Swap, digest};
 use crate::status::wall_clock;
 use crate::sys::directory::{
-    Directory, FileExt as _, FileFacts, Found, Kind as FileKind, facts_of_file,
+    Directory, FileExt as _, FileFacts, FileId, Found, Kind as FileKind, facts_of_file,
     move_out_of_the_way, try_lock_record,
 };
 use crate::sys::wait::random_u64;
@@ -156,6 +156,10 @@ impl Place<'_> {
         record.swap = Some(judged.as_swap(&temporary));
         let bytes = self.encode(record)?;
         let published = self.make_temporary(&temporary, &bytes, making)?;
+        let ours = facts_of_file(&published.file);
+        let ours = ours
+            .inspect_err(|_| self.discard(&temporary, &published))
+            .context("inspect", self.path)?;
         match self.directory.exchange(&temporary, self.file) {
             Ok(()) => {}
             Err(error) => {
@@ -183,13 +187,41 @@ impl Place<'_> {
                 Ok(Exchanged::Done(published))
             }
             came_out => {
-                // Somebody else's file came out, or nobody can tell: it goes back where it was.
-                // Nothing is removed before that, and then only what is ours.
-                let back = self.directory.exchange(&temporary, self.file);
-                self.discard(&temporary, &published);
+                // Somebody else's file came out, or nobody can tell.
+                let undone = self.undo(&temporary, ours.id);
                 came_out.context("inspect", self.path)?;
-                back.context("put back", self.path)?;
+                if !undone.context("put back", self.path)? {
+                    // Whoever removed the name would have removed that file if we had not come.
+                    self.directory
+                        .unlink(&temporary)
+                        .context("remove", self.path)?;
+                }
                 Ok(Exchanged::Changed)
+            }
+        }
+    }
+
+    /// Undoes an exchange that put `placed` there: what came out goes back, and is what others find
+    /// again. Programs that know the name alone may remove or replace what they find under it
+    /// meanwhile. `false` if they removed it; then `temporary` still is what came out.
+    fn undo(&self, temporary: &OsStr, mut placed: FileId) -> io::Result<bool> {
+        loop {
+            let going_back = self.directory.facts(temporary)?;
+            // Its inode number proves nothing once nobody keeps it open. It may not be ours to read.
+            let _kept = self.directory.find(temporary);
+            match self.directory.exchange(temporary, self.file) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+                exchanged => exchanged?,
+            }
+            let came_out = self.directory.facts(temporary)?;
+            if came_out.is_none_or(|facts| facts.id == placed) {
+                self.directory.unlink(temporary)?;
+                return Ok(true);
+            }
+            // Ours had been replaced, and with it what we have just put back: that is over.
+            match going_back {
+                Some(going_back) => placed = going_back.id,
+                None => return Ok(true),
             }
         }
     }
@@ -325,27 +357,24 @@ impl Place<'_> {
             })
         };
         let finished = aside.id == dead.facts.id || (same && as_judged()?);
-        if !finished {
-            // What was taken out is not what was judged: it goes back, the dead record comes out.
-            match self.directory.exchange(temporary, self.file) {
-                // Where nothing can be exchanged nothing was taken out: it is a later taker's.
-                Err(error) if error.kind() == io::ErrorKind::Unsupported => return Ok(false),
-                exchanged => exchanged.context("put back", self.path)?,
-            }
-            let came_out = self
-                .directory
-                .facts(temporary)
-                .context("inspect", self.path)?;
-            if came_out.is_none_or(|facts| facts.id != dead.facts.id) {
-                self.directory
-                    .exchange(temporary, self.file)
-                    .context("put back", self.path)?;
-                return Ok(true);
-            }
+        if finished {
+            self.directory
+                .unlink(temporary)
+                .context("remove", self.path)?;
+            return Ok(true);
         }
-        self.directory
-            .unlink(temporary)
-            .context("remove", self.path)?;
+        // What was taken out is not what was judged: it goes back, the dead record comes out.
+        let undone = match self.undo(temporary, dead.facts.id) {
+            // Where nothing can be exchanged nothing was taken out: it is a later taker's.
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => return Ok(false),
+            // Whoever removed the dead record meant that one: a lock is not lost by it.
+            Ok(false) => self
+                .directory
+                .move_if_free(temporary, self.file)
+                .map(|_| ()),
+            undone => undone.map(|_| ()),
+        };
+        undone.context("put back", self.path)?;
         Ok(true)
     }
 
@@ -532,15 +561,16 @@ impl LockFile {
         (aside_name(&name.file()) == temporary).then_some(name)
     }
 
-    /// Writes a sign of life into its line, if the file has that line.
+    /// Writes a sign of life into its line, if the file has that line; `false` if it has lost its
+    /// place, and what stands there must be judged again.
     pub(crate) fn renew(
         &self,
         place: &Place<'_>,
         mut life: SignOfLife,
         record: Option<&Record>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let Some(mut record) = record.cloned() else {
-            return Ok(());
+            return Ok(true);
         };
         let before = record.sign_of_life.as_ref().and_then(|life| life.ttl_ms);
         life.ttl_ms = life.ttl_ms.or(before);
@@ -550,9 +580,12 @@ impl LockFile {
             let slot = format::slot(&record, Line::SignOfLife, self.facts.size)?
                 .filter(|_| record.is_ours())
                 .ok_or_else(no_room)?;
-            let file = place.directory.open_for_update(place.file)?;
+            let file = match place.directory.open_for_update(place.file) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+                opened => opened?,
+            };
             if facts_of_file(&file)?.id != self.facts.id {
-                return Err(io::Error::other("its lock file keeps changing"));
+                return Ok(false);
             }
             let mut old = vec![0; slot.bytes.len() + 1];
             file.read_exact_at(&mut old, slot.at.saturating_sub(1))?;
@@ -567,7 +600,7 @@ impl LockFile {
             if record.kind == Kind::Lease {
                 file.sync_data()?;
             }
-            Ok(())
+            is_in_place(place.directory, place.file, &file)
         };
         write().context("renew", place.path)
     }

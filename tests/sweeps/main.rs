@@ -16,11 +16,12 @@
 
 use nix::errno::Errno;
 
+mod beside;
 mod room;
 mod tracer;
 
 use room::{OUSTED, Room, SECTION};
-use tracer::{Deed, Ended, Role, trace, trace_and};
+use tracer::{Deed, Ended, Role, Then, trace, trace_and};
 
 /// A verb at work on the lock `x`, and what stands there before.
 struct Scene {
@@ -245,6 +246,7 @@ impl Scene {
         let ended = trace_and(room.command(&words), Deed::Orphan(at), || {
             let acquire = [self.global, &["acquire", wanted, "--pid", &pid]].concat();
             asked = Some(room.onehold(&acquire).0);
+            Then::GoesOn
         });
         match (asked, ended.executed) {
             (Some(0), false) | (Some(6), true) => self.is_in_order(&mut room),

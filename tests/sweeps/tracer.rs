@@ -35,6 +35,8 @@ pub enum Deed {
     /// The program is killed before that call of its child, and something happens before the child
     /// goes on.
     Orphan(usize),
+    /// Something happens before each of these calls of the program.
+    Beside(usize, usize),
     /// The call is not made, and fails so.
     Fail(Role, usize, Errno),
 }
@@ -81,13 +83,20 @@ const CLOSE: u64 = 3;
 /// Longer than any wait of the program's own.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Runs it to its end. What it leaves running is let go.
-pub fn trace(command: Command, deed: Deed) -> Ended {
-    trace_and(command, deed, || {})
+/// How it goes on after that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    GoesOn,
+    IsKilled,
 }
 
-/// The same; `meanwhile`: what happens while an orphan stands.
-pub fn trace_and(mut command: Command, deed: Deed, mut meanwhile: impl FnMut()) -> Ended {
+/// Runs it to its end. What it leaves running is let go.
+pub fn trace(command: Command, deed: Deed) -> Ended {
+    trace_and(command, deed, || Then::GoesOn)
+}
+
+/// The same; `meanwhile`: what happens while it stands before the call.
+pub fn trace_and(mut command: Command, deed: Deed, mut meanwhile: impl FnMut() -> Then) -> Ended {
     let (mut out, mut err) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
     command
         .stdin(Stdio::null())
@@ -150,12 +159,16 @@ pub fn trace_and(mut command: Command, deed: Deed, mut meanwhile: impl FnMut()) 
                 if let Some(task) = tasks.get_mut(&pid)
                     && at_call(pid, task, deed, &mut ended)
                 {
-                    kill(root, Signal::SIGKILL).unwrap();
-                    let killed = waitpid(root, Some(WaitPidFlag::__WALL)).unwrap();
-                    assert!(matches!(killed, WaitStatus::Signaled(..)), "{killed:?}");
-                    tasks.remove(&root);
-                    ended.signal = Some(Signal::SIGKILL);
-                    meanwhile();
+                    if matches!(deed, Deed::Orphan(_)) {
+                        kill(root, Signal::SIGKILL).unwrap();
+                        let killed = waitpid(root, Some(WaitPidFlag::__WALL)).unwrap();
+                        assert!(matches!(killed, WaitStatus::Signaled(..)), "{killed:?}");
+                        tasks.remove(&root);
+                        ended.signal = Some(Signal::SIGKILL);
+                    }
+                    if meanwhile() == Then::IsKilled {
+                        kill(pid, Signal::SIGKILL).unwrap();
+                    }
                 }
                 go_on(pid, None);
             }
@@ -234,7 +247,7 @@ fn go_on(pid: Pid, signal: Option<Signal>) {
     let _ = ptrace::syscall(pid, signal);
 }
 
-/// Whether the program is to be killed while this task stands before its call.
+/// Whether something is to happen while this task stands before its call.
 fn at_call(pid: Pid, task: &mut Task, deed: Deed, ended: &mut Ended) -> bool {
     let Ok(mut registers) = ptrace::getregs(pid) else {
         return false;
@@ -259,6 +272,9 @@ fn at_call(pid: Pid, task: &mut Task, deed: Deed, ended: &mut Ended) -> bool {
     let number = calls.len() - 1;
     match deed {
         Deed::Orphan(at) => return task.role == Role::Child && at == number,
+        Deed::Beside(first, second) => {
+            return task.role == Role::Program && [first, second].contains(&number);
+        }
         Deed::Kill(role, at) if role == task.role && at == number => {
             kill(pid, Signal::SIGKILL).unwrap();
         }
