@@ -305,6 +305,29 @@ impl Place<'_> {
         Ok(true)
     }
 
+    /// Gives what a taker has taken out its place back, which is empty or `judged` dead; `true` if
+    /// everything must be judged again.
+    pub(crate) fn put_back(&self, temporary: &OsStr, judged: Option<&LockFile>) -> Result<bool> {
+        let put_back = || match judged {
+            None => self
+                .directory
+                .move_if_free(temporary, self.file)
+                .map(|_| true),
+            Some(judged) => match self.directory.exchange(temporary, self.file) {
+                Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+                exchanged => {
+                    exchanged?;
+                    if self.is_as_judged(temporary, judged)? {
+                        self.directory.unlink(temporary)?;
+                    }
+                    Ok(true)
+                }
+            },
+        };
+        put_back().context("put back", self.path)
+    }
+
     fn is_as_judged(&self, name: &OsStr, judged: &LockFile) -> io::Result<bool> {
         let found = self.directory.facts(name)?;
         Ok(found.is_some_and(|facts| facts.id == judged.facts.id) && judged.is_unchanged()?)

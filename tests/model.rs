@@ -1,5 +1,5 @@
-//! The protocol as a model, all of whose states are visited: `run`s and leases, a careful foreign
-//! tool that creates exclusively, and a crash at every moment. Each step names the function it
+//! The protocol as a model, all of whose states are visited: `run`s and leases, a foreign tool that
+//! creates exclusively and gives back by the name alone, and a crash at every moment. Each step names the function it
 //! mirrors. Variants that leave something out show that the model would notice.
 #![allow(missing_docs)]
 #![allow(
@@ -31,6 +31,8 @@ enum Flaw {
     NoVerification,
     /// A release removes whatever has the name.
     BlindRelease,
+    /// What a dead taker has taken out is found by his record only.
+    NoReturn,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -72,13 +74,16 @@ enum Step {
     /// A dead record whose taker left something aside.
     Recovering(FileId),
     RecoveringAside(FileId),
+    /// `Place::put_back`, with whose temporary name, in the place of what was judged dead.
+    Returning(usize, Option<FileId>),
     /// Judged dead, as it was read.
     Making(FileId, File),
     Unlinking(FileId),
     Exchanging(FileId, FileId, File),
     Verifying(FileId, FileId, File),
-    PuttingBack(FileId),
-    Discarding(FileId),
+    /// `Place::undo`, with whose temporary name, and what is to come out again.
+    PuttingBack(usize, FileId),
+    Discarding(usize, FileId),
     /// Published; still in the guard.
     Taken,
     /// The number of a lease has been printed.
@@ -186,6 +191,12 @@ impl State {
             .rposition(|file| file.owner == Owner::Foreign)
     }
 
+    /// Under whose temporary name a living foreign holder's file was left.
+    fn foreigns_aside(&self) -> Option<usize> {
+        let lives = |id: FileId| self.files[id].owner == Owner::Foreign && !self.is_dead(id);
+        self.aside.iter().position(|aside| aside.is_some_and(lives))
+    }
+
     /// How many are in their critical sections.
     fn holders(&self) -> usize {
         let ours = self.processes.iter().filter(|process| match process.kind {
@@ -282,14 +293,21 @@ impl Protocol {
                 go(state, Step::Looking);
             }
             Step::Looking => match state.name {
-                None => go(state, Step::Publishing),
                 Some(found) if !state.is_dead(found) => state.leave(by, Step::Idle),
+                None if self.flaw != Flaw::NoReturn && state.foreigns_aside().is_some() => {
+                    go(state, Step::Returning(state.foreigns_aside()?, None));
+                }
+                None => go(state, Step::Publishing),
                 Some(found) => {
                     let left_aside = state.files[found]
                         .swap
                         .is_some_and(|(slot, ..)| state.aside[slot].is_some());
                     let next = if left_aside && self.flaw != Flaw::NoRecovery {
                         Step::Recovering(found)
+                    } else if let Some(slot) = state.foreigns_aside()
+                        && self.flaw != Flaw::NoReturn
+                    {
+                        Step::Returning(slot, Some(found))
                     } else if self.flaw == Flaw::UnlinkAndLink {
                         Step::Unlinking(found)
                     } else {
@@ -298,6 +316,17 @@ impl Protocol {
                     go(state, next);
                 }
             },
+            Step::Returning(slot, None) => {
+                if state.name.is_none() {
+                    state.name = state.aside[slot].take();
+                }
+                go(state, Step::Looking);
+            }
+            Step::Returning(_, Some(_)) if state.name.is_none() => go(state, Step::Looking),
+            Step::Returning(slot, Some(dead)) => {
+                std::mem::swap(&mut state.name, &mut state.aside[slot]);
+                go(state, Step::Discarding(slot, dead));
+            }
             Step::Publishing if state.name.is_some() => go(state, Step::Looking),
             Step::Publishing => {
                 let id = state.create(by, process.kind, None);
@@ -320,9 +349,8 @@ impl Protocol {
                 if finished || state.aside[slot] == Some(dead) {
                     go(state, Step::RecoveringAside(dead));
                 } else {
-                    std::mem::swap(&mut state.name, &mut state.aside[slot]);
                     state.recovered = true;
-                    go(state, Step::RecoveringAside(dead));
+                    go(state, Step::PuttingBack(slot, dead));
                 }
             }
             Step::RecoveringAside(dead) => {
@@ -335,7 +363,9 @@ impl Protocol {
                 state.aside[by] = Some(id);
                 go(state, Step::Exchanging(id, judged, read));
             }
-            Step::Exchanging(id, ..) if state.name.is_none() => go(state, Step::Discarding(id)),
+            Step::Exchanging(id, ..) if state.name.is_none() => {
+                go(state, Step::Discarding(by, id));
+            }
             Step::Exchanging(id, judged, read) => {
                 std::mem::swap(&mut state.name, &mut state.aside[by]);
                 go(state, Step::Verifying(id, judged, read));
@@ -349,17 +379,31 @@ impl Protocol {
                     state.processes[by].child = Child::None;
                     go(state, Step::Taken);
                 } else {
-                    go(state, Step::PuttingBack(id));
+                    go(state, Step::PuttingBack(by, id));
                 }
             }
-            Step::PuttingBack(id) => {
-                std::mem::swap(&mut state.name, &mut state.aside[by]);
-                state.put_back = true;
-                go(state, Step::Discarding(id));
+            // Removed meanwhile: if by its holder, as we are there, it stood for what came out.
+            Step::PuttingBack(slot, _) if state.name.is_none() => {
+                let came_out = state.aside[slot].take();
+                if slot != by {
+                    state.name = came_out;
+                }
+                go(state, Step::Looking);
             }
-            Step::Discarding(id) => {
-                if state.aside[by] == Some(id) {
-                    state.aside[by] = None;
+            Step::PuttingBack(slot, placed) => {
+                let going_back = state.aside[slot]?;
+                std::mem::swap(&mut state.name, &mut state.aside[slot]);
+                state.put_back |= slot == by;
+                let came_out = state.aside[slot];
+                if came_out.is_none_or(|file| file == placed) {
+                    go(state, Step::Discarding(slot, placed));
+                } else {
+                    go(state, Step::PuttingBack(slot, going_back));
+                }
+            }
+            Step::Discarding(slot, id) => {
+                if state.aside[slot] == Some(id) {
+                    state.aside[slot] = None;
                 }
                 go(state, Step::Looking);
             }
@@ -450,9 +494,7 @@ impl Protocol {
                 _ => return None,
             },
             Foreign::Holding => {
-                if state.name == state.foreigns_file() {
-                    state.name = None;
-                }
+                state.name = None;
                 state.foreign = Foreign::Idle;
             }
             Foreign::Crashed => return None,
@@ -649,14 +691,15 @@ fn three_processes_and_a_foreign_tool_never_hold_together_and_never_lock_everybo
 
 #[test]
 fn the_model_notices_what_is_left_out() {
-    let cases: [(Flaw, &[Kind], u8); 7] = [
+    let cases: [(Flaw, &[Kind], u8); 8] = [
         (Flaw::UnlinkAndLink, &[Run, Run], 1),
-        (Flaw::NoRecovery, &[Run, Run], 1),
+        (Flaw::NoRecovery, &[Run, Run, Run], 0),
         (Flaw::NoDigest, &[Run, Run, Run], 0),
         (Flaw::NoGuard, &[Run, Lease], 1),
         (Flaw::NoPathCheck, &[Run, Run], 0),
         (Flaw::NoVerification, &[Run, Run], 0),
         (Flaw::BlindRelease, &[Run, Lease], 1),
+        (Flaw::NoReturn, &[Run, Run, Run], 2),
     ];
     for (flaw, kinds, foreign) in cases {
         assert!(breaks(flaw, kinds, foreign), "{flaw:?} is not noticed");

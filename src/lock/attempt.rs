@@ -18,12 +18,12 @@ use crate::holder::{Holder, command_line_of, has_ended};
 use crate::identity::{Pid, ProcessId};
 use crate::lockfile::{
     Exchanged, LockFile, Making, OwnedPlace, Place, Published, Standing, WithoutExchange,
-    is_in_place,
+    is_in_place, own_temporary_name,
 };
 use crate::number;
 use crate::queue::{Queue, Ticket};
 use crate::record::{Kind, NewRecord, Record, cut_command, has_four_digits};
-use crate::status::{Observatory, Presences, Status};
+use crate::status::{About, Observatory, Presences, Status};
 use crate::sys::directory::{Directory, Found, not_found, record_is_locked};
 use crate::sys::process;
 use crate::sys::spawn::COMMANDS_INHERIT_LOCKS;
@@ -408,16 +408,54 @@ impl Lock {
             let dead = matches!(status.verdict.state, State::Zombie | State::Free);
             let changed = dead
                 && observatory.settles()
-                && match &standing {
+                && (match &standing {
                     Standing::File(found) => place.recover(found)?,
                     Standing::Nothing => place.bring_back()?,
                     Standing::NoFile(_) => false,
-                };
+                } || self.return_an_old_programs(place, observatory, &about, &standing)?);
             if !changed {
                 return Ok((status, standing, round > 0));
             }
         }
         Err(self.restless())
+    }
+
+    /// A taker who took out an old program's living holder and was killed is recovered from by what
+    /// his record says. Old programs know nothing of that and may have removed it since: what they
+    /// cannot have removed is what he took out.
+    fn return_an_old_programs(
+        &self,
+        place: &Place<'_>,
+        observatory: &Observatory,
+        about: &About<'_>,
+        standing: &Standing,
+    ) -> Result<bool> {
+        if self.format == Format::Native && !self.name.is_path() {
+            return Ok(false);
+        }
+        let name = own_temporary_name(place.file);
+        let aside = Place {
+            file: &name,
+            ..*place
+        };
+        let taken_out = aside.read()?;
+        let status = observatory.status(about, &taken_out, &mut Presences::default());
+        let (Standing::File(_), Some(false)) =
+            (&taken_out, status.record.as_ref().map(Record::is_ours))
+        else {
+            return Ok(false);
+        };
+        match (status.verdict.state, standing) {
+            (State::Held | State::Overdue, Standing::Nothing) => place.put_back(&name, None),
+            (State::Held | State::Overdue, Standing::File(dead)) => {
+                place.put_back(&name, Some(dead))
+            }
+            (State::Zombie, _) => {
+                aside.remove()?;
+                Ok(false)
+            }
+            _ => Ok(false),
+        }
     }
 
     fn taken(

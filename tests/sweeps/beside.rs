@@ -19,22 +19,31 @@ enum Act {
     Remove,
     /// Creates exclusively.
     Create,
+    /// Gives back, and takes again.
+    Again,
     /// Nothing, but the verb is killed, and called again.
     Kill,
+    /// The same, and another old program removes the dead record.
+    KillAndClear,
 }
 
-use Act::{Create, Kill, Nothing, Remove, Replace};
+use Act::{Again, Create, Kill, KillAndClear, Nothing, Remove, Replace};
 
-/// Two of them, at two calls or at one.
-const TWO: [[Act; 2]; 6] = [
+/// What happens in a trial, and before which of the verb's calls.
+type Plan = [(usize, Act); 3];
+
+/// Pairs around an exchange.
+const PAIRS: [[Act; 2]; 7] = [
     [Replace, Kill],
+    [Replace, KillAndClear],
     [Replace, Remove],
     [Replace, Replace],
     [Remove, Create],
     [Remove, Replace],
     [Replace, Nothing],
 ];
-const ONE: [[Act; 2]; 2] = [[Replace, Nothing], [Remove, Nothing]];
+
+const NEVER: (usize, Act) = (usize::MAX, Nothing);
 
 fn as_words(text: &str) -> Vec<&str> {
     text.split(' ').collect()
@@ -163,9 +172,21 @@ impl Old<'_> {
         match act {
             Nothing => {}
             Kill => return Then::IsKilled,
+            KillAndClear => {
+                let ours = fs::read_to_string(&self.file)
+                    .is_ok_and(|text| text.starts_with(self.text) || !text.contains("onehold"));
+                if !ours {
+                    fs::remove_file(&self.file).unwrap();
+                }
+                return Then::IsKilled;
+            }
             Remove => {
                 let _ = fs::remove_file(&self.file);
                 self.holds = false;
+            }
+            Again => {
+                self.act(Remove);
+                self.act(Create);
             }
             Replace => {
                 let own = self.file.with_file_name("old.tmp");
@@ -184,7 +205,8 @@ impl Old<'_> {
     }
 
     /// After the verb has ended.
-    fn judge(&self, ended: &Ended) -> Result<(), String> {
+    /// `taking`: whether it was to take the lock, and nothing happened after it had.
+    fn judge(&self, ended: &Ended, taking: bool) -> Result<(), String> {
         let told = format!("{:?}: {}", ended.code, ended.stderr.trim());
         // Done, nothing there, not the owner's, dead, refused, lost; or lost before it began.
         let lost_at_once = matches!(ended.code, Some(1 | 125))
@@ -197,6 +219,9 @@ impl Old<'_> {
         let olds = stands
             .as_ref()
             .is_some_and(|text| text.starts_with(self.text));
+        if taking && self.holds && ended.code == Some(0) {
+            return Err("two hold".to_owned());
+        }
         if ended.code == Some(6) && olds != self.holds {
             return Err(format!(
                 "it holds: {}, there is {stands:?}: {told}",
@@ -224,6 +249,10 @@ impl Scene {
         room.command(&as_words(self.verb))
     }
 
+    fn acquires(&self) -> bool {
+        self.verb.contains(" acquire ")
+    }
+
     fn calls(&self) -> Vec<u64> {
         let room = self.room();
         let mut ended = trace(self.verb(&room), Deed::Nothing);
@@ -235,8 +264,8 @@ impl Scene {
         ended.calls.remove(&Role::Program).unwrap()
     }
 
-    fn trial(&self, at: [usize; 2], acts: [Act; 2]) -> Result<(), String> {
-        let room = self.room();
+    fn trial(&self, plan: &Plan) -> Result<(), String> {
+        let mut room = self.room();
         let text = (self.text)(&room.holder.pid());
         let mut old = Old {
             file: room.path(self.file),
@@ -244,11 +273,15 @@ impl Scene {
             holds: false,
             made: 0,
         };
-        let mut next = acts.into_iter();
-        let mut ended = trace_and(self.verb(&room), Deed::Beside(at[0], at[1]), || {
-            let mut then = old.act(next.next().unwrap_or(Nothing));
-            if at[0] == at[1] {
-                then = old.act(next.next().unwrap_or(Nothing));
+        let mut acts = plan.iter().peekable();
+        let moments = plan.map(|(at, _)| at);
+        let mut ended = trace_and(self.verb(&room), Deed::Beside(moments), || {
+            let mut then = Then::GoesOn;
+            while let Some((at, act)) = acts.next() {
+                then = old.act(*act);
+                if acts.peek().is_none_or(|(next, _)| next != at) {
+                    break;
+                }
             }
             then
         });
@@ -257,10 +290,14 @@ impl Scene {
             ended = trace(self.verb(&room), Deed::Nothing);
         }
         let directory = old.file.with_file_name("");
-        let judged = old.judge(&ended).and_then(|()| {
+        let [_, (_, second), _] = plan;
+        let taking = *second != Nothing && (self.verb == self.takes || self.acquires());
+        let judged = old.judge(&ended, taking).and_then(|()| {
             if killed {
-                // What the killed one left keeps nobody out, and `cleanup` removes it.
+                // What the killed one left keeps nobody out once the old program has ended, whose
+                // files all name a living process until then; and `cleanup` removes it.
                 old.act(Remove);
+                room.holder.kill();
                 let taken = room.onehold(&as_words(self.takes)).0;
                 let directory = directory.to_string_lossy();
                 let cleaned = room.onehold(&["--dir", &directory, "cleanup"]).0;
@@ -278,7 +315,7 @@ impl Scene {
         judged.map_err(|why| {
             let room = room.root.path().display().to_string();
             let why = why.replace(&room, "");
-            format!("{}: {acts:?} at {at:?}: {why}", self.name)
+            format!("{}: {plan:?}: {why}", self.name)
         })
     }
 }
@@ -302,7 +339,7 @@ fn sweep(step: usize) {
     for scene in &SCENES {
         let calls = scene.calls();
         for at in 0..calls.len() {
-            points.extend(ONE.map(|acts| (scene, [at, usize::MAX], acts)));
+            points.extend([Replace, Remove].map(|act| (scene, [(at, act), NEVER, NEVER])));
         }
         let exchanges = calls
             .iter()
@@ -311,13 +348,21 @@ fn sweep(step: usize) {
         for (exchange, _) in exchanges {
             for first in exchange.saturating_sub(3)..=exchange + 1 {
                 for second in first..exchange + 12 {
-                    points.extend(TWO.map(|acts| (scene, [first, second], acts)));
+                    points.extend(
+                        PAIRS.map(|[one, other]| (scene, [(first, one), (second, other), NEVER])),
+                    );
+                }
+            }
+            for second in exchange + 1..exchange + 12 {
+                for third in second..second + 6 {
+                    let plan = [(exchange, Replace), (second, Again), (third, Kill)];
+                    points.push((scene, plan));
                 }
             }
         }
     }
     let points: Vec<_> = points.into_iter().step_by(step).collect();
-    let failures = for_all(&points, |(scene, at, acts)| scene.trial(*at, *acts));
+    let failures = for_all(&points, |(scene, plan)| scene.trial(plan));
     println!("{} moments, {} failed", points.len(), failures.len());
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     assert!(points.len() * step > 2000, "{} moments", points.len());

@@ -36,7 +36,7 @@ pub enum Deed {
     /// goes on.
     Orphan(usize),
     /// Something happens before each of these calls of the program.
-    Beside(usize, usize),
+    Beside([usize; 3]),
     /// The call is not made, and fails so.
     Fail(Role, usize, Errno),
 }
@@ -272,8 +272,8 @@ fn at_call(pid: Pid, task: &mut Task, deed: Deed, ended: &mut Ended) -> bool {
     let number = calls.len() - 1;
     match deed {
         Deed::Orphan(at) => return task.role == Role::Child && at == number,
-        Deed::Beside(first, second) => {
-            return task.role == Role::Program && [first, second].contains(&number);
+        Deed::Beside(moments) => {
+            return task.role == Role::Program && moments.contains(&number);
         }
         Deed::Kill(role, at) if role == task.role && at == number => {
             kill(pid, Signal::SIGKILL).unwrap();
