@@ -5,7 +5,7 @@
 //! | `directory` | a directory kept open: exclusive advisory lock on it, files that appear whole, exchange of two names, whether the filesystem can be trusted with all that |
 //! | `process` | who a process is (pid, start, boot, pid namespace) and whether it is still there; doubt is never reported as death |
 //! | `signal` | stop and termination signals held back for a moment, queued, or used to cut a wait short |
-//! | `spawn`, `start` | a command that is on record before it runs, and that keeps the lock |
+//! | `spawn`, `start` | a command that is on record before it runs, and that keeps the lock; `program`: by std, for all but Linux |
 //! | `wait` | sleep until a kernel lock is given up, a process ends or a file changes |
 //! | `memory`, `stdio` | for the command-line tool: what it can do without, what it was started with |
 //!
@@ -19,6 +19,8 @@ use crate::identity::Pid;
 
 #[cfg(feature = "cli")]
 pub(crate) mod arena;
+#[cfg(not(target_os = "linux"))]
+mod program;
 #[cfg(target_os = "linux")]
 #[path = "linux/mod.rs"]
 mod system;

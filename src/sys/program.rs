@@ -1,0 +1,114 @@
+//! A command that is started by std's `Command`, where there is no quicker way.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus};
+
+use crate::record::CommandSlot;
+use crate::sys::signal::SignalMask;
+use crate::sys::system::start::start;
+
+/// A command and its environment.
+#[derive(Debug)]
+pub struct Program {
+    program: OsString,
+    arguments: Vec<OsString>,
+    /// Beyond that of the calling process.
+    environment: Vec<(String, String)>,
+    name: String,
+}
+
+/// A command that was started, to be waited for.
+#[derive(Debug)]
+pub struct Started {
+    child: Child,
+}
+
+impl Program {
+    /// A program, found by PATH like a shell finds it, its arguments, and what its environment has
+    /// beyond that of the calling process.
+    ///
+    /// # Errors
+    /// A NUL in one of them.
+    pub fn new(
+        program: &OsStr,
+        arguments: &[OsString],
+        environment: &[(&str, String)],
+    ) -> io::Result<Self> {
+        let mut texts = std::iter::once(program)
+            .chain(arguments.iter().map(OsString::as_os_str))
+            .chain(environment.iter().map(|(name, _)| OsStr::new(name)))
+            .chain(environment.iter().map(|(_, value)| OsStr::new(value)));
+        if texts.any(|text| text.as_encoded_bytes().contains(&0)) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "nul byte found in provided data",
+            ));
+        }
+        Ok(Self {
+            program: program.to_owned(),
+            arguments: arguments.to_vec(),
+            environment: environment
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), value.clone()))
+                .collect(),
+            name: program.to_string_lossy().into_owned(),
+        })
+    }
+
+    /// As it was given.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Starts it. Its child has the signals of `mask` blocked, fills `slot` of `record`, looks whether
+    /// `path` still leads there, keeps the lock if `inherit`, and executes.
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "128 bytes on Linux")]
+    pub(crate) fn start(
+        &self,
+        record: &File,
+        path: &Path,
+        slot: Option<CommandSlot>,
+        inherit: bool,
+        mask: &SignalMask,
+    ) -> io::Result<Started> {
+        let mut command = Command::new(&self.program);
+        command
+            .args(&self.arguments)
+            .envs(self.environment.iter().map(|(name, value)| (name, value)));
+        let child = start(&mut command, record, path, slot, inherit, *mask)?;
+        Ok(Started { child })
+    }
+}
+
+impl Started {
+    /// Its pid, its own until it has been waited for.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    #[cfg(windows)]
+    pub(super) fn child(&self) -> &Child {
+        &self.child
+    }
+
+    /// How it ended, if it has.
+    ///
+    /// # Errors
+    /// Those of waitpid(2), or of WaitForSingleObject.
+    pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.child.try_wait()
+    }
+
+    /// Waits until it ends.
+    ///
+    /// # Errors
+    /// Those of waitpid(2), or of WaitForSingleObject.
+    pub fn wait(&mut self) -> io::Result<ExitStatus> {
+        self.child.wait()
+    }
+}
