@@ -296,6 +296,29 @@ fn a_lease_that_ran_out_and_is_promised_to_another_is_nobodys_any_more() {
 }
 
 #[test]
+fn what_is_no_ticket_stands_in_nobodys_way() {
+    let line = Line::new();
+    let holder = line.hold();
+    let waiters = line.stand_in_line(1);
+    let tickets = line.path("store/.onehold/waiting/x.lock");
+    let ticket = |number: u64| tickets.join(format!("{number:020}"));
+    let _socket = std::os::unix::net::UnixListener::bind(ticket(0)).unwrap();
+    let made = Command::new("mkfifo").arg(ticket(10)).status().unwrap();
+    assert!(made.success());
+    fs::create_dir(ticket(11)).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", ticket(12)).unwrap();
+    fs::write(ticket(13), "nobody's\n").unwrap();
+    fs::write(ticket(u64::MAX), "").unwrap();
+    assert_eq!(line.lock("x")["waiters"].as_array().unwrap().len(), 1);
+    let mut late = line.start(&["run", "-w", "30s", "x", "--", "true"]);
+    drop(holder);
+    drop(waiters);
+    assert_eq!(late.finish(), Some(0));
+    let once_more = line.onehold(&["run", "x", "--", "true"]).status().unwrap();
+    assert!(once_more.success());
+}
+
+#[test]
 fn who_gives_up_leaves_the_line_at_once() {
     let line = Line::new();
     let _holder = line.hold();
