@@ -49,7 +49,7 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             [CompletionResult]::new('-w', '-w', [CompletionResultType]::ParameterName, 'How long to wait for it: `30` (seconds), `30s`, `5m`, `2h`, `1d` or `forever` [default: not at all]')
             [CompletionResult]::new('--wait', '--wait', [CompletionResultType]::ParameterName, 'How long to wait for it: `30` (seconds), `30s`, `5m`, `2h`, `1d` or `forever` [default: not at all]')
             [CompletionResult]::new('--ttl', '--ttl', [CompletionResultType]::ParameterName, 'End the hold this long after its last renewal, whatever happens to its process')
-            [CompletionResult]::new('--owner', '--owner', [CompletionResultType]::ParameterName, 'A label of who holds, a session or a runner; whoever gives the same may release it')
+            [CompletionResult]::new('--owner', '--owner', [CompletionResultType]::ParameterName, 'A label of who holds, a session or a runner; whoever gives the same may release it, and takes part in it: choose one that nobody else has')
             [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'Why, for those who find it held; at most 1 KiB')
             [CompletionResult]::new('--message', '--message', [CompletionResultType]::ParameterName, 'Why, for those who find it held; at most 1 KiB')
             [CompletionResult]::new('--max-age', '--max-age', [CompletionResultType]::ParameterName, 'From which age on the hold is overdue, or, where nobody can tell whether its holder lives, a zombie [default: 24h]')
@@ -85,7 +85,7 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             [CompletionResult]::new('-w', '-w', [CompletionResultType]::ParameterName, 'How long to wait for it: `30` (seconds), `30s`, `5m`, `2h`, `1d` or `forever` [default: not at all]')
             [CompletionResult]::new('--wait', '--wait', [CompletionResultType]::ParameterName, 'How long to wait for it: `30` (seconds), `30s`, `5m`, `2h`, `1d` or `forever` [default: not at all]')
             [CompletionResult]::new('--ttl', '--ttl', [CompletionResultType]::ParameterName, 'End the hold this long after its last renewal, whatever happens to its process')
-            [CompletionResult]::new('--owner', '--owner', [CompletionResultType]::ParameterName, 'A label of who holds, a session or a runner; whoever gives the same may release it')
+            [CompletionResult]::new('--owner', '--owner', [CompletionResultType]::ParameterName, 'A label of who holds, a session or a runner; whoever gives the same may release it, and takes part in it: choose one that nobody else has')
             [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'Why, for those who find it held; at most 1 KiB')
             [CompletionResult]::new('--message', '--message', [CompletionResultType]::ParameterName, 'Why, for those who find it held; at most 1 KiB')
             [CompletionResult]::new('--max-age', '--max-age', [CompletionResultType]::ParameterName, 'From which age on the hold is overdue, or, where nobody can tell whether its holder lives, a zombie [default: 24h]')
@@ -156,8 +156,8 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             break
         }
         'onehold;check' {
-            [CompletionResult]::new('--hold', '--hold', [CompletionResultType]::ParameterName, 'The number of the hold; only that one is meant')
-            [CompletionResult]::new('--owner', '--owner', [CompletionResultType]::ParameterName, 'The owner it was acquired with')
+            [CompletionResult]::new('--hold', '--hold', [CompletionResultType]::ParameterName, 'The number of a hold, for `mine` of the JSON object')
+            [CompletionResult]::new('--owner', '--owner', [CompletionResultType]::ParameterName, 'Who asks, for `mine` of the JSON object; a section above or a task below that this owner holds does not count')
             [CompletionResult]::new('--max-age', '--max-age', [CompletionResultType]::ParameterName, 'From which age on a hold that does not say so itself is overdue or a zombie [default: 24h]')
             [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'The store: a directory of locks, made if need be [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
             [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'Defaults for options, directory and format, for the locks of another program: `prodigy`, `sprint`, `memory`, `tasks`, or one of your own [default: $ONEHOLD_PROFILE]')

@@ -45,7 +45,7 @@ set edit:completion:arg-completer[onehold] = {|@words|
             cand -w 'How long to wait for it: `30` (seconds), `30s`, `5m`, `2h`, `1d` or `forever` [default: not at all]'
             cand --wait 'How long to wait for it: `30` (seconds), `30s`, `5m`, `2h`, `1d` or `forever` [default: not at all]'
             cand --ttl 'End the hold this long after its last renewal, whatever happens to its process'
-            cand --owner 'A label of who holds, a session or a runner; whoever gives the same may release it'
+            cand --owner 'A label of who holds, a session or a runner; whoever gives the same may release it, and takes part in it: choose one that nobody else has'
             cand -m 'Why, for those who find it held; at most 1 KiB'
             cand --message 'Why, for those who find it held; at most 1 KiB'
             cand --max-age 'From which age on the hold is overdue, or, where nobody can tell whether its holder lives, a zombie [default: 24h]'
@@ -80,7 +80,7 @@ set edit:completion:arg-completer[onehold] = {|@words|
             cand -w 'How long to wait for it: `30` (seconds), `30s`, `5m`, `2h`, `1d` or `forever` [default: not at all]'
             cand --wait 'How long to wait for it: `30` (seconds), `30s`, `5m`, `2h`, `1d` or `forever` [default: not at all]'
             cand --ttl 'End the hold this long after its last renewal, whatever happens to its process'
-            cand --owner 'A label of who holds, a session or a runner; whoever gives the same may release it'
+            cand --owner 'A label of who holds, a session or a runner; whoever gives the same may release it, and takes part in it: choose one that nobody else has'
             cand -m 'Why, for those who find it held; at most 1 KiB'
             cand --message 'Why, for those who find it held; at most 1 KiB'
             cand --max-age 'From which age on the hold is overdue, or, where nobody can tell whether its holder lives, a zombie [default: 24h]'
@@ -148,8 +148,8 @@ set edit:completion:arg-completer[onehold] = {|@words|
             cand --version 'Print version'
         }
         &'onehold;check'= {
-            cand --hold 'The number of the hold; only that one is meant'
-            cand --owner 'The owner it was acquired with'
+            cand --hold 'The number of a hold, for `mine` of the JSON object'
+            cand --owner 'Who asks, for `mine` of the JSON object; a section above or a task below that this owner holds does not count'
             cand --max-age 'From which age on a hold that does not say so itself is overdue or a zombie [default: 24h]'
             cand --dir 'The store: a directory of locks, made if need be [default: $ONEHOLD_DIR, else ~/.local/state/onehold]'
             cand --profile 'Defaults for options, directory and format, for the locks of another program: `prodigy`, `sprint`, `memory`, `tasks`, or one of your own [default: $ONEHOLD_PROFILE]'

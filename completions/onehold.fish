@@ -50,7 +50,7 @@ complete -c onehold -n "__fish_onehold_needs_command" -f -a "break" -d 'Take a l
 complete -c onehold -n "__fish_onehold_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c onehold -n "__fish_onehold_using_subcommand run" -s w -l wait -d 'How long to wait for it: `30` (seconds), `30s`, `5m`, `2h`, `1d` or `forever` [default: not at all]' -r
 complete -c onehold -n "__fish_onehold_using_subcommand run" -l ttl -d 'End the hold this long after its last renewal, whatever happens to its process' -r
-complete -c onehold -n "__fish_onehold_using_subcommand run" -l owner -d 'A label of who holds, a session or a runner; whoever gives the same may release it' -r
+complete -c onehold -n "__fish_onehold_using_subcommand run" -l owner -d 'A label of who holds, a session or a runner; whoever gives the same may release it, and takes part in it: choose one that nobody else has' -r
 complete -c onehold -n "__fish_onehold_using_subcommand run" -s m -l message -d 'Why, for those who find it held; at most 1 KiB' -r
 complete -c onehold -n "__fish_onehold_using_subcommand run" -l max-age -d 'From which age on the hold is overdue, or, where nobody can tell whether its holder lives, a zombie [default: 24h]' -r
 complete -c onehold -n "__fish_onehold_using_subcommand run" -l on-zombie -d 'What to do about a zombie [default: take]' -r -f -a "take\t'Take it over, and say so'
@@ -82,7 +82,7 @@ complete -c onehold -n "__fish_onehold_using_subcommand run" -s h -l help -d 'Pr
 complete -c onehold -n "__fish_onehold_using_subcommand run" -s V -l version -d 'Print version'
 complete -c onehold -n "__fish_onehold_using_subcommand acquire" -s w -l wait -d 'How long to wait for it: `30` (seconds), `30s`, `5m`, `2h`, `1d` or `forever` [default: not at all]' -r
 complete -c onehold -n "__fish_onehold_using_subcommand acquire" -l ttl -d 'End the hold this long after its last renewal, whatever happens to its process' -r
-complete -c onehold -n "__fish_onehold_using_subcommand acquire" -l owner -d 'A label of who holds, a session or a runner; whoever gives the same may release it' -r
+complete -c onehold -n "__fish_onehold_using_subcommand acquire" -l owner -d 'A label of who holds, a session or a runner; whoever gives the same may release it, and takes part in it: choose one that nobody else has' -r
 complete -c onehold -n "__fish_onehold_using_subcommand acquire" -s m -l message -d 'Why, for those who find it held; at most 1 KiB' -r
 complete -c onehold -n "__fish_onehold_using_subcommand acquire" -l max-age -d 'From which age on the hold is overdue, or, where nobody can tell whether its holder lives, a zombie [default: 24h]' -r
 complete -c onehold -n "__fish_onehold_using_subcommand acquire" -l on-zombie -d 'What to do about a zombie [default: take]' -r -f -a "take\t'Take it over, and say so'
@@ -145,8 +145,8 @@ complete -c onehold -n "__fish_onehold_using_subcommand renew" -s q -l quiet -d 
 complete -c onehold -n "__fish_onehold_using_subcommand renew" -s v -l verbose -d 'Say more: the store, the evidence, every process'
 complete -c onehold -n "__fish_onehold_using_subcommand renew" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onehold -n "__fish_onehold_using_subcommand renew" -s V -l version -d 'Print version'
-complete -c onehold -n "__fish_onehold_using_subcommand check" -l hold -d 'The number of the hold; only that one is meant' -r
-complete -c onehold -n "__fish_onehold_using_subcommand check" -l owner -d 'The owner it was acquired with' -r
+complete -c onehold -n "__fish_onehold_using_subcommand check" -l hold -d 'The number of a hold, for `mine` of the JSON object' -r
+complete -c onehold -n "__fish_onehold_using_subcommand check" -l owner -d 'Who asks, for `mine` of the JSON object; a section above or a task below that this owner holds does not count' -r
 complete -c onehold -n "__fish_onehold_using_subcommand check" -l max-age -d 'From which age on a hold that does not say so itself is overdue or a zombie [default: 24h]' -r
 complete -c onehold -n "__fish_onehold_using_subcommand check" -l dir -d 'The store: a directory of locks, made if need be [default: $ONEHOLD_DIR, else ~/.local/state/onehold]' -r -F
 complete -c onehold -n "__fish_onehold_using_subcommand check" -l profile -d 'Defaults for options, directory and format, for the locks of another program: `prodigy`, `sprint`, `memory`, `tasks`, or one of your own [default: $ONEHOLD_PROFILE]' -r

@@ -83,7 +83,11 @@ impl Possession {
         }
         // The store may have been moved, and another be in use in its place.
         let in_force = self.is_in_place();
-        place.remove()?;
+        if self.record.format == Format::Native {
+            place.remove()?;
+        } else if !place.remove_ours(&self.file)? {
+            return Ok(Ended::Lost);
+        }
         let sections = self.lock.sections();
         if !sections.is_empty() {
             guard.prune(&sections)?;

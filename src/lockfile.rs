@@ -90,6 +90,17 @@ impl Place<'_> {
         })
     }
 
+    /// The same where what may not be read is nothing: in a sticky directory, others may give any name
+    /// to what is theirs.
+    pub(crate) fn read_if_permitted(&self) -> Result<Standing> {
+        match self.read() {
+            Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => {
+                Ok(Standing::Nothing)
+            }
+            standing => standing,
+        }
+    }
+
     fn read_found(&self, found: io::Result<Found>) -> Result<Standing> {
         match found.context("open", self.path)? {
             Found::Missing => Ok(Standing::Nothing),
@@ -204,23 +215,24 @@ impl Place<'_> {
     /// Undoes an exchange that put `placed` there: what came out goes back, and is what others find
     /// again. Programs that know the name alone may remove or replace what they find under it
     /// meanwhile. `false` if they removed it; then `temporary` still is what came out.
-    fn undo(&self, temporary: &OsStr, mut placed: FileId) -> io::Result<bool> {
+    fn undo(&self, temporary: &OsStr, placed: FileId) -> io::Result<bool> {
+        // An inode number proves nothing once nobody keeps the file open. It may not be ours to read.
+        let mut placed = (placed, None);
         loop {
             let going_back = self.directory.facts(temporary)?;
-            // Its inode number proves nothing once nobody keeps it open. It may not be ours to read.
-            let _kept = self.directory.find(temporary);
+            let kept = self.directory.find(temporary).ok();
             match self.directory.exchange(temporary, self.file) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
                 exchanged => exchanged?,
             }
             let came_out = self.directory.facts(temporary)?;
-            if came_out.is_none_or(|facts| facts.id == placed) {
+            if came_out.is_none_or(|facts| facts.id == placed.0) {
                 self.directory.unlink(temporary)?;
                 return Ok(true);
             }
             // Ours had been replaced, and with it what we have just put back: that is over.
             match going_back {
-                Some(going_back) => placed = going_back.id,
+                Some(going_back) => placed = (going_back.id, kept),
                 None => return Ok(true),
             }
         }
@@ -259,20 +271,36 @@ impl Place<'_> {
         } else {
             aside_name(self.file)
         };
-        match self.directory.rename(self.file, &temporary) {
+        self.remove_by(&temporary, || self.is_as_judged(&temporary, judged))
+    }
+
+    /// Removes `ours`, and nothing that a program which knows the name alone has put there since it
+    /// was last looked at.
+    pub(crate) fn remove_ours(&self, ours: &File) -> Result<bool> {
+        let temporary = self.free_temporary_name()?;
+        self.remove_by(&temporary, || is_in_place(self.directory, &temporary, ours))
+    }
+
+    /// Removes what stands there if, by its temporary name, it is what was meant.
+    fn remove_by(
+        &self,
+        temporary: &OsStr,
+        is_meant: impl FnOnce() -> io::Result<bool>,
+    ) -> Result<bool> {
+        match self.directory.rename(self.file, temporary) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             renamed => renamed.context("remove", self.path)?,
         }
-        let as_judged = self.is_as_judged(&temporary, judged);
-        if !matches!(as_judged, Ok(true)) {
+        let is_meant = is_meant();
+        if !matches!(is_meant, Ok(true)) {
             // If another has come meanwhile, what we hold cannot go back, and is not ours to lose.
             self.directory
-                .move_if_free(&temporary, self.file)
+                .move_if_free(temporary, self.file)
                 .context("put back", self.path)?;
-            return as_judged.context("inspect", self.path);
+            return is_meant.context("inspect", self.path);
         }
         self.directory
-            .unlink(&temporary)
+            .unlink(temporary)
             .context("remove", self.path)?;
         Ok(true)
     }
@@ -288,44 +316,52 @@ impl Place<'_> {
     /// everything must be judged again.
     pub(crate) fn bring_back(&self) -> Result<bool> {
         let aside = aside_name(self.file);
-        let place = Place {
-            file: &aside,
-            ..*self
-        };
-        let Standing::File(found) = place.read()? else {
+        let Standing::File(found) = self.beside(&aside).read_if_permitted()? else {
             return Ok(false);
         };
         // Nobody sets aside what is no lock.
         if !matches!(found.content, Content::Record(_) | Content::Corrupt) {
             return Ok(false);
         }
-        self.directory
-            .move_if_free(&aside, self.file)
-            .context("put back", self.path)?;
-        Ok(true)
+        self.give_back(&aside, None)
     }
 
-    /// Gives what a taker has taken out its place back, which is empty or `judged` dead; `true` if
-    /// everything must be judged again.
-    pub(crate) fn put_back(&self, temporary: &OsStr, judged: Option<&LockFile>) -> Result<bool> {
-        let put_back = || match judged {
-            None => self
-                .directory
-                .move_if_free(temporary, self.file)
-                .map(|_| true),
-            Some(judged) => match self.directory.exchange(temporary, self.file) {
-                Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(false),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
-                exchanged => {
-                    exchanged?;
-                    if self.is_as_judged(temporary, judged)? {
-                        self.directory.unlink(temporary)?;
-                    }
-                    Ok(true)
-                }
-            },
+    /// Gives what was taken out its place back, which is empty or `dead`; `true` if everything must be
+    /// judged again.
+    pub(crate) fn give_back(&self, temporary: &OsStr, dead: Option<&LockFile>) -> Result<bool> {
+        let undone = match dead {
+            Some(dead) => self.undo(temporary, dead.facts.id),
+            None => Ok(false),
         };
-        put_back().context("put back", self.path)
+        let given_back = match undone {
+            // The place is empty. A lock is not lost by that, whoever it was.
+            Ok(false) => self.directory.move_if_free(temporary, self.file),
+            undone => undone,
+        };
+        match given_back {
+            // Where nothing can be exchanged nothing was taken out, and whoever may not move what is
+            // another's (a sticky directory) has not done so: it is somebody else's, of that name.
+            Err(error)
+                if [io::ErrorKind::Unsupported, io::ErrorKind::PermissionDenied]
+                    .contains(&error.kind()) =>
+            {
+                Ok(false)
+            }
+            given_back => given_back.map(|_| true).context("put back", self.path),
+        }
+    }
+
+    /// What stands beside it under a temporary name, and may be its own by right.
+    pub(crate) fn beside<'a>(&'a self, temporary: &'a OsStr) -> Place<'a> {
+        Place {
+            file: temporary,
+            format: if self.is_pid_file() {
+                Format::Pid
+            } else {
+                self.format
+            },
+            ..*self
+        }
     }
 
     fn is_as_judged(&self, name: &OsStr, judged: &LockFile) -> io::Result<bool> {
@@ -336,6 +372,13 @@ impl Place<'_> {
     /// Removes `judged`, comparing first; `false` if it is not what stands there any more. For
     /// holders known to live: nobody else removes theirs, and nobody comes on record in them.
     pub(crate) fn remove_if_unchanged(&self, judged: &LockFile) -> Result<bool> {
+        if judged
+            .record()
+            .is_some_and(|record| record.format != Format::Native)
+        {
+            let temporary = self.free_temporary_name()?;
+            return self.remove_by(&temporary, || self.is_as_judged(&temporary, judged));
+        }
         let same = self
             .is_as_judged(self.file, judged)
             .context("inspect", self.path)?;
@@ -359,25 +402,24 @@ impl Place<'_> {
             return Ok(false);
         };
         let temporary = OsStr::new(&swap.name);
-        let Some(aside) = self
+        let aside = self
             .directory
             .facts(temporary)
             .context("inspect", self.path)?
-        else {
+            .filter(|facts| facts.is_regular);
+        let Some(aside) = aside else {
             return Ok(false);
         };
         // The record itself, before the exchange or after it was undone: it is in no place yet.
         let same = (aside.id.inode, aside.size, nanoseconds(aside.modified))
             == (swap.inode, swap.size, swap.modified_ns);
         let as_judged = || {
-            let temporary = Place {
-                file: temporary,
-                ..*self
-            };
-            temporary.read().map(|standing| match standing {
-                Standing::File(found) => digest(&found.bytes) == swap.digest,
-                Standing::Nothing | Standing::NoFile(_) => false,
-            })
+            self.beside(temporary)
+                .read()
+                .map(|standing| match standing {
+                    Standing::File(found) => digest(&found.bytes) == swap.digest,
+                    Standing::Nothing | Standing::NoFile(_) => false,
+                })
         };
         let finished = aside.id == dead.facts.id || (same && as_judged()?);
         if finished {
@@ -387,18 +429,7 @@ impl Place<'_> {
             return Ok(true);
         }
         // What was taken out is not what was judged: it goes back, the dead record comes out.
-        let undone = match self.undo(temporary, dead.facts.id) {
-            // Where nothing can be exchanged nothing was taken out: it is a later taker's.
-            Err(error) if error.kind() == io::ErrorKind::Unsupported => return Ok(false),
-            // Whoever removed the dead record meant that one: a lock is not lost by it.
-            Ok(false) => self
-                .directory
-                .move_if_free(temporary, self.file)
-                .map(|_| ()),
-            undone => undone.map(|_| ()),
-        };
-        undone.context("put back", self.path)?;
-        Ok(true)
+        self.give_back(temporary, Some(dead))
     }
 
     fn read_file(&self, file: File, facts: FileFacts) -> Result<LockFile> {
@@ -476,7 +507,13 @@ impl Place<'_> {
     /// record of ours keeps the name, and we take another.
     pub(crate) fn free_temporary_name(&self) -> Result<OsString> {
         let name = own_temporary_name(self.file);
-        match self.directory.find(&name).context("inspect", self.path)? {
+        let found = match self.directory.find(&name) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Ok(random_temporary_name());
+            }
+            found => found.context("inspect", self.path)?,
+        };
+        match found {
             Found::Missing => Ok(name),
             Found::Other(_) => Ok(random_temporary_name()),
             Found::File(file, facts) => {
@@ -487,7 +524,12 @@ impl Place<'_> {
                     Content::Corrupt => true,
                     Content::UnknownVersion(_) | Content::NotALock(_) => false,
                 };
-                let removed = ours && self.directory.unlink(&name).context("remove", self.path)?;
+                let removed = ours
+                    && match self.directory.unlink(&name) {
+                        // In a sticky directory others may give it that name.
+                        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => false,
+                        removed => removed.context("remove", self.path)?,
+                    };
                 Ok(if removed {
                     name
                 } else {
@@ -661,10 +703,7 @@ const TEMPORARY_PREFIX: &str = ".onehold.";
 
 /// The temporary name that a takeover of `file` uses if it can.
 pub(crate) fn own_temporary_name(file: &OsStr) -> OsString {
-    use std::hash::{DefaultHasher, Hash, Hasher};
-    let mut hasher = DefaultHasher::new();
-    file.hash(&mut hasher);
-    temporary_name(hasher.finish())
+    temporary_name(digest(file.as_encoded_bytes()))
 }
 
 /// The temporary name that what is set aside from `file` gets if it can: of what no file is called.

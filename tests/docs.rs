@@ -157,6 +157,7 @@ fn page(command: &clap::Command, called: &str, verb: &str) -> Vec<u8> {
         .title(title)
         .section("1")
         .date("")
+        .source(format!("onehold {}", env!("CARGO_PKG_VERSION")))
         .manual("onehold");
     let mut out = Vec::new();
     man.render_title(&mut out).unwrap();
@@ -183,6 +184,14 @@ fn page(command: &clap::Command, called: &str, verb: &str) -> Vec<u8> {
                 roff.text([roman(*paragraph)]);
             }
         }
+    }
+    if verb.is_empty() {
+        roff.control("SH", ["JSON"]);
+        for paragraph in manual::JSON {
+            roff.control("PP", []);
+            roff.text([roman(*paragraph)]);
+        }
+        table(&mut roff, "KEYS OF A LOCK IN IT", &manual::LOCK_KEYS);
     }
     table(&mut roff, "EXIT STATUS", &exit::TABLE);
     table(&mut roff, "FILES", &manual::FILES);

@@ -354,10 +354,12 @@ impl Lock {
         match place.take_over(judged, &mut record, making(&keeper), without_exchange) {
             Ok(Exchanged::Done(published)) => {
                 // A late comer may have removed it by its name, and another have come.
-                let path = place.path;
-                Ok(is_in_place(place.directory, place.file, &published.file)
-                    .context("inspect", path)?
-                    && place.remove()?)
+                if record.format == Format::Native {
+                    let file = &published.file;
+                    let in_place = is_in_place(place.directory, place.file, file);
+                    return Ok(in_place.context("inspect", place.path)? && place.remove()?);
+                }
+                place.remove_ours(&published.file)
             }
             Ok(Exchanged::Changed) => Ok(false),
             Err(Error::Io { source, .. }) if is_full(&source) => place.set_aside(judged),
@@ -420,9 +422,9 @@ impl Lock {
         Err(self.restless())
     }
 
-    /// A taker who took out an old program's living holder and was killed is recovered from by what
-    /// his record says. Old programs know nothing of that and may have removed it since: what they
-    /// cannot have removed is what he took out.
+    /// What a takeover calls a file for the moment may be a living old program's, whose place is
+    /// empty or dead: gives it back. The taker was killed, and his record, by which he would have
+    /// been recovered from, removed by a program that knows nothing of that.
     fn return_an_old_programs(
         &self,
         place: &Place<'_>,
@@ -434,24 +436,23 @@ impl Lock {
             return Ok(false);
         }
         let name = own_temporary_name(place.file);
-        let aside = Place {
-            file: &name,
-            ..*place
-        };
-        let taken_out = aside.read()?;
+        let aside = place.beside(&name);
+        let taken_out = aside.read_if_permitted()?;
         let status = observatory.status(about, &taken_out, &mut Presences::default());
-        let (Standing::File(_), Some(false)) =
-            (&taken_out, status.record.as_ref().map(Record::is_ours))
-        else {
-            return Ok(false);
-        };
+        // A bare number does not say whether it is not a taker's own, which never had its place.
+        let is_an_old_programs = status
+            .record
+            .as_ref()
+            .is_some_and(|record| !record.is_ours() && record.format != Format::Pid);
         match (status.verdict.state, standing) {
-            (State::Held | State::Overdue, Standing::Nothing) => place.put_back(&name, None),
+            _ if !is_an_old_programs => Ok(false),
+            (State::Held | State::Overdue, Standing::Nothing) => place.give_back(&name, None),
             (State::Held | State::Overdue, Standing::File(dead)) => {
-                place.put_back(&name, Some(dead))
+                place.give_back(&name, Some(dead))
             }
             (State::Zombie, _) => {
-                aside.remove()?;
+                // If it stays, the next takeover uses another name.
+                let _ = aside.remove();
                 Ok(false)
             }
             _ => Ok(false),

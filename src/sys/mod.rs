@@ -66,6 +66,7 @@ impl PartialEq for FileId {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct FileFacts {
     pub(crate) id: FileId,
+    pub(crate) is_regular: bool,
     pub(crate) size: u64,
     pub(crate) modified: SystemTime,
 }

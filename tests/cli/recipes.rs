@@ -85,21 +85,23 @@ fn two_resumes_at_once_start_prodigy_once() {
 }
 
 #[test]
-fn a_resume_without_the_script_is_found_by_it() {
+fn a_resume_without_the_script_is_found_by_it_whatever_its_age_and_by_either_id() {
     let env = wrapped_prodigy();
     let other = Running::start(sleeper());
-    let now = chrono::Utc::now().to_rfc3339();
+    let then = (chrono::Utc::now() - chrono::TimeDelta::hours(30)).to_rfc3339();
     let host = hostname::get().unwrap().into_string().unwrap();
     env.write(
         ".prodigy/resume_locks/mapreduce-9.lock",
         format!(
-            "{{\n  \"job_id\": \"mapreduce-9\",\n  \"process_id\": {},\n  \"hostname\": \"{host}\",\n  \"acquired_at\": \"{now}\"\n}}",
+            "{{\n  \"job_id\": \"mapreduce-9\",\n  \"process_id\": {},\n  \"hostname\": \"{host}\",\n  \"acquired_at\": \"{then}\"\n}}",
             other.pid()
         ),
     );
-    env.shell(&resume(&env, "mapreduce-9"))
-        .assert()
-        .code(6)
-        .stderr(contains(format!("is held by process {}", other.pid())));
+    for id in ["mapreduce-9", "session-7"] {
+        env.shell(&resume(&env, id))
+            .assert()
+            .code(6)
+            .stderr(contains(format!("held by process {}", other.pid())));
+    }
     assert!(!env.path("started").exists());
 }

@@ -181,7 +181,6 @@ fn what_a_dead_taker_took_out_of_a_task_keeps_its_section_from_others() {
 
 #[test]
 fn what_was_set_aside_by_somebody_who_was_killed_comes_back() {
-    use std::hash::{DefaultHasher, Hash as _, Hasher as _};
     for asked in [
         &["run", "s", "--", "true"][..],
         &["run", "s/t", "--", "true"],
@@ -189,9 +188,13 @@ fn what_was_set_aside_by_somebody_who_was_killed_comes_back() {
     ] {
         let env = Env::new();
         let (running, path, _) = misplaced(&env, "s/t");
-        let mut hasher = DefaultHasher::new();
-        std::ffi::OsStr::new("aside/t.lock").hash(&mut hasher);
-        let aside = format!("store/s.d/.onehold.{:016x}", hasher.finish());
+        // FNV-1a.
+        let hash = b"aside/t.lock"
+            .iter()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+                (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+            });
+        let aside = format!("store/s.d/.onehold.{hash:016x}");
         std::fs::rename(&path, env.path(&aside)).unwrap();
         let code = if asked == ["cleanup"] { 0 } else { 6 };
         env.onehold(asked).assert().code(code);

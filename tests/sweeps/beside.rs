@@ -176,7 +176,7 @@ impl Old<'_> {
                 let ours = fs::read_to_string(&self.file)
                     .is_ok_and(|text| text.starts_with(self.text) || !text.contains("onehold"));
                 if !ours {
-                    fs::remove_file(&self.file).unwrap();
+                    let _ = fs::remove_file(&self.file);
                 }
                 return Then::IsKilled;
             }
@@ -205,8 +205,9 @@ impl Old<'_> {
     }
 
     /// After the verb has ended.
-    /// `taking`: whether it was to take the lock, and nothing happened after it had.
-    fn judge(&self, ended: &Ended, taking: bool) -> Result<(), String> {
+    /// `alone`: whether it was to take the lock, and nothing happened after it had. `leaves`: whether
+    /// it is not to take anything from anybody.
+    fn judge(&self, ended: &Ended, alone: bool, leaves: bool) -> Result<(), String> {
         let told = format!("{:?}: {}", ended.code, ended.stderr.trim());
         // Done, nothing there, not the owner's, dead, refused, lost; or lost before it began.
         let lost_at_once = matches!(ended.code, Some(1 | 125))
@@ -219,7 +220,10 @@ impl Old<'_> {
         let olds = stands
             .as_ref()
             .is_some_and(|text| text.starts_with(self.text));
-        if taking && self.holds && ended.code == Some(0) {
+        if leaves && self.holds && !olds {
+            return Err(format!("it holds, there is {stands:?}: {told}"));
+        }
+        if alone && self.holds && ended.code == Some(0) {
             return Err("two hold".to_owned());
         }
         if ended.code == Some(6) && olds != self.holds {
@@ -249,8 +253,8 @@ impl Scene {
         room.command(&as_words(self.verb))
     }
 
-    fn acquires(&self) -> bool {
-        self.verb.contains(" acquire ")
+    fn takes_it(&self) -> bool {
+        self.verb == self.takes || self.verb.contains(" acquire ")
     }
 
     fn calls(&self) -> Vec<u64> {
@@ -287,29 +291,30 @@ impl Scene {
         });
         let killed = ended.signal.is_some();
         if killed {
-            ended = trace(self.verb(&room), Deed::Nothing);
+            // Who takes it next finds what the killed one has left, if the verb itself does not.
+            let next = [self.takes, self.verb][usize::from(self.takes_it())];
+            ended = trace(room.command(&as_words(next)), Deed::Nothing);
         }
-        let directory = old.file.with_file_name("");
         let [_, (_, second), _] = plan;
-        let taking = *second != Nothing && (self.verb == self.takes || self.acquires());
-        let judged = old.judge(&ended, taking).and_then(|()| {
-            if killed {
-                // What the killed one left keeps nobody out once the old program has ended, whose
-                // files all name a living process until then; and `cleanup` removes it.
+        let alone = *second != Nothing && (self.takes_it() || killed);
+        let leaves = !self.takes_it() && !self.verb.contains(" break ");
+        let judged = old.judge(&ended, alone, leaves).and_then(|()| {
+            let directory = old.file.with_file_name("");
+            if killed || !left_in(&directory).is_empty() {
+                // What is left keeps nobody out once the old program has ended, whose files all name
+                // a living process until then; and `cleanup` removes it.
                 old.act(Remove);
                 room.holder.kill();
                 let taken = room.onehold(&as_words(self.takes)).0;
-                let directory = directory.to_string_lossy();
-                let cleaned = room.onehold(&["--dir", &directory, "cleanup"]).0;
+                let in_it = directory.to_string_lossy();
+                let cleaned = room.onehold(&["--dir", &in_it, "cleanup"]).0;
                 if taken != 0 || cleaned != 0 {
                     return Err(format!("then: {taken}, {cleaned}"));
                 }
             }
-            let left = left_in(&directory);
-            if left.is_empty() {
-                Ok(())
-            } else {
-                Err(format!("left: {left:?}: {}", ended.stderr))
+            match left_in(&directory) {
+                left if left.is_empty() => Ok(()),
+                left => Err(format!("left: {left:?}: {}", ended.stderr)),
             }
         });
         judged.map_err(|why| {
@@ -341,10 +346,12 @@ fn sweep(step: usize) {
         for at in 0..calls.len() {
             points.extend([Replace, Remove].map(|act| (scene, [(at, act), NEVER, NEVER])));
         }
+        // Of those who take it only the first: what is done to it later is done to a holder.
         let exchanges = calls
             .iter()
             .enumerate()
-            .filter(|(_, call)| **call == RENAMEAT2);
+            .filter(|(_, call)| **call == RENAMEAT2)
+            .take(if scene.takes_it() { 1 } else { usize::MAX });
         for (exchange, _) in exchanges {
             for first in exchange.saturating_sub(3)..=exchange + 1 {
                 for second in first..exchange + 12 {

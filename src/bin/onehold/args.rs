@@ -109,12 +109,15 @@ pub(crate) enum Verb {
     /// oldest ancestor in the caller's process group, else the session leader if that is an
     /// ancestor. It ends when that process does. With --ttl alone it is a lease and ends with its
     /// time. Until the number has been written, nothing is held.
+    ///
+    /// The same --owner may ask again for what is held by an `acquire` of his: he gets the number of
+    /// that hold, which stays as it is, for the process or time it was acquired for.
     Acquire(Acquire),
     /// Give a hold back; that it is free already is a success
     ///
-    /// It is yours if --hold or --owner matches, if you run inside of it, or if the process it
-    /// follows is your ancestor. Never removes a successor's. What a living `run` holds ends with
-    /// its command.
+    /// It is yours if --hold or --owner matches, or if the process it follows is your ancestor.
+    /// Never removes a successor's. What a living `run` holds ends with its command, and is not
+    /// given back before that (4).
     Release(Release),
     /// Extend a lease, or refresh the age of another detached hold
     Renew(Renew),
@@ -175,7 +178,8 @@ pub(crate) struct Claim {
     /// see the holder must believe in it.
     #[arg(long, value_name = "D", value_parser = time_to_live)]
     pub(crate) ttl: Option<Duration>,
-    /// A label of who holds, a session or a runner; whoever gives the same may release it
+    /// A label of who holds, a session or a runner; whoever gives the same may release it, and takes
+    /// part in it: choose one that nobody else has
     #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) owner: Option<String>,
     /// Why, for those who find it held; at most 1 KiB
@@ -277,8 +281,13 @@ pub(crate) struct Check {
     /// The lock [default: the path of the profile]
     #[arg(value_parser = lock_name)]
     pub(crate) name: Option<LockName>,
-    #[command(flatten)]
-    pub(crate) claimant: Claimant,
+    /// The number of a hold, for `mine` of the JSON object
+    #[arg(long, value_name = "N")]
+    pub(crate) hold: Option<u64>,
+    /// Who asks, for `mine` of the JSON object; a section above or a task below that this owner holds
+    /// does not count
+    #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) owner: Option<String>,
     /// From which age on a hold that does not say so itself is overdue or a zombie [default: 24h]
     #[arg(long, value_name = "D", value_parser = duration)]
     pub(crate) max_age: Option<Duration>,

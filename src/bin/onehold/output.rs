@@ -7,7 +7,6 @@ use std::path::Path;
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use onehold::{Claimant, Error, Status};
-use serde_json::Value;
 use unicode_width::UnicodeWidthStr;
 
 use crate::args::Color;
@@ -307,7 +306,8 @@ fn width(cell: &str) -> usize {
 
 /// The object of a failure before there is anything to say of a lock.
 pub(crate) fn bare_failure(verb: &str, code: &'static str, message: &str) {
-    let outcome = Outcome::new(Exit::Failed, "failure", message).failure(code, Value::Null);
+    let outcome =
+        Outcome::new(Exit::Failed, "failure", message).failure(code, serde_json::json!({}));
     let line = object(verb, &outcome, &Claimant::default());
     if verb == "run" {
         talk(&line);

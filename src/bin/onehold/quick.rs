@@ -102,7 +102,8 @@ fn release(words: &mut Words<'_>, everywhere: &mut Everywhere) -> Option<Release
 fn check(words: &mut Words<'_>, everywhere: &mut Everywhere) -> Option<Check> {
     let mut check = Check {
         name: None,
-        claimant: Claimant::default(),
+        hold: None,
+        owner: None,
         max_age: None,
     };
     while !words.0.is_empty() {

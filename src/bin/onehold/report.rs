@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::describe;
 use crate::exit::Exit;
+use crate::manual::LOCK_KEYS;
 
 /// What a command came to: everything that is said of it, and the exit code.
 #[derive(Debug)]
@@ -107,7 +108,7 @@ impl Outcome {
     pub(crate) fn incomplete(mut self) -> Self {
         self.exit = Exit::Failed;
         self.message.push_str(", and not all could be");
-        self.failure("INCOMPLETE", Value::Null)
+        self.failure("INCOMPLETE", serde_json::json!({}))
     }
 }
 
@@ -180,40 +181,6 @@ fn escape(json: &str) -> String {
     escaped
 }
 
-/// The keys of a lock.
-const KEYS: [&str; 30] = [
-    "name",
-    "path",
-    "store",
-    "exists",
-    "state",
-    "reason",
-    "proof",
-    "evidence",
-    "is_zombie",
-    "takeable",
-    "kind",
-    "pid",
-    "pid_alive",
-    "wrapper_pid",
-    "wrapper_alive",
-    "format",
-    "hostname",
-    "owner",
-    "session_id",
-    "message",
-    "command",
-    "acquired_at",
-    "renewed_at",
-    "age_hours",
-    "age_seconds",
-    "ttl_seconds",
-    "expires_at",
-    "hold",
-    "mine",
-    "waiters",
-];
-
 /// One lock. What is unknown is null; the keys are always the same.
 #[derive(Serialize)]
 struct LockObject<'a> {
@@ -260,7 +227,7 @@ struct WaiterObject<'a> {
 
 /// Whether the object of a lock has this key.
 pub(crate) fn is_key(key: &str) -> bool {
-    KEYS.contains(&key)
+    LOCK_KEYS.iter().any(|(known, _)| *known == key)
 }
 
 /// One lock as the object shows it.
@@ -381,7 +348,7 @@ mod tests {
             .keys()
             .map(String::as_str)
             .collect();
-        let mut known = KEYS.to_vec();
+        let mut known = LOCK_KEYS.map(|(key, _)| key).to_vec();
         found.sort_unstable();
         known.sort_unstable();
         assert_eq!(found, known);

@@ -16,7 +16,7 @@ use crate::{describe, output};
 
 mod values;
 
-use values::{Directories, Key, Named, Place, Span, Template, home};
+use values::{Directories, Key, Named, Place, Span, Template, Variable, home};
 
 /// The built-in profiles, in the terms of a configuration file.
 const BUILT_IN: &str = include_str!("profiles.toml");
@@ -37,7 +37,7 @@ pub(crate) struct Settings {
     backoff_max: Option<Span>,
     on_zombie: Option<OnZombie>,
     confirm_twice: Option<bool>,
-    owner_env: Option<String>,
+    owner_env: Option<Variable>,
     conflict_exit_code: Option<u8>,
     locked_code: Option<String>,
     refusal: Option<Template>,
@@ -191,7 +191,7 @@ impl Settings {
             }
             Verb::Check(typed) => {
                 name_it(&mut typed.name);
-                self.complete_claimant(&mut typed.claimant);
+                self.complete_owner(&mut typed.owner);
                 typed.max_age = typed.max_age.or(max_age);
             }
             Verb::List(typed) => typed.max_age = typed.max_age.or(max_age),
@@ -228,7 +228,7 @@ impl Settings {
             *owner = self
                 .owner_env
                 .as_ref()
-                .and_then(|name| std::env::var(name).ok())
+                .and_then(|name| std::env::var(&name.0).ok())
                 .filter(|value| !value.is_empty());
         }
     }

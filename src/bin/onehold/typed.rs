@@ -8,7 +8,7 @@ use clap::{CommandFactory, FromArgMatches, Parser};
 
 use crate::args::Cli;
 use crate::exit::{Exit, TABLE};
-use crate::manual::{CHAPTERS, ENVIRONMENT, FILES, examples};
+use crate::manual::{CHAPTERS, ENVIRONMENT, FILES, JSON, LOCK_KEYS, examples};
 use crate::{output, quick};
 
 /// Parses the program's arguments; help, version and complaints are printed here.
@@ -57,8 +57,10 @@ pub(crate) fn documented() -> clap::Command {
         let paragraphs = paragraphs.join("\n\n  ");
         let _ = write!(chapters, "{}:\n  {paragraphs}\n\n", sentence_case(title));
     }
+    let _ = write!(chapters, "JSON:\n  {}\n\n", JSON.join("\n\n  "));
     command.after_long_help(format!(
-        "{chapters}{}\n\n{}\n\n{}\n\n{}",
+        "{chapters}{}\n\n{}\n\n{}\n\n{}\n\n{}",
+        section("Keys of a lock in it", &LOCK_KEYS),
         section("Examples", examples("")),
         section("Exit status", &TABLE),
         section("Environment", &ENVIRONMENT),

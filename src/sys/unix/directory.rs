@@ -404,6 +404,7 @@ fn facts_of(stat: &Stat) -> FileFacts {
     };
     FileFacts {
         id: id_of(stat),
+        is_regular: not_a_regular_file(stat).is_none(),
         size: u64::try_from(stat.st_size).unwrap_or(0),
         // A time before 1970 is as old as can be.
         modified: modified.unwrap_or(SystemTime::UNIX_EPOCH),

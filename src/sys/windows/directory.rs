@@ -407,11 +407,14 @@ pub(crate) fn facts_of_file(file: &File) -> io::Result<FileFacts> {
         device: u64::from(information.dwVolumeSerialNumber),
         inode: both(information.nFileIndexHigh, information.nFileIndexLow),
     };
+    let seen = file.metadata();
     Ok(FileFacts {
         id: long_id(file).unwrap_or(short),
+        is_regular: seen
+            .as_ref()
+            .is_ok_and(|seen| not_a_regular_file(seen).is_none()),
         size: both(information.nFileSizeHigh, information.nFileSizeLow),
-        modified: file
-            .metadata()
+        modified: seen
             .and_then(|seen| seen.modified())
             .unwrap_or(SystemTime::UNIX_EPOCH),
     })

@@ -103,7 +103,10 @@ fn again(status: Box<Status>) -> Outcome {
     let mut outcome = Outcome::new(
         Exit::Done,
         "acquired",
-        format!("{name} was acquired by the same owner already"),
+        format!(
+            "{name} was acquired by the same owner already, and stays as it is: {}",
+            describe::sentence(&status)
+        ),
     )
     .data(number.to_string())
     .lock(status);

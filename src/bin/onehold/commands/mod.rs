@@ -119,7 +119,7 @@ fn claimant(verb: &Verb) -> Claimant {
         Verb::Acquire(typed) => by(None, typed.claim.owner.as_ref()),
         Verb::Release(typed) => of(&typed.claimant),
         Verb::Renew(typed) => of(&typed.claimant),
-        Verb::Check(typed) => of(&typed.claimant),
+        Verb::Check(typed) => by(typed.hold, typed.owner.as_ref()),
         Verb::Break(_) | Verb::List(_) | Verb::Cleanup(_) => Claimant::default(),
     }
 }

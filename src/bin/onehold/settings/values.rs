@@ -18,7 +18,7 @@ pub(super) fn home() -> Option<PathBuf> {
 
 /// One directory or several, of which the first counts whose variable is set.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a path, or an array of paths")]
 pub(crate) enum Directories {
     One(Place),
     Several(Vec<Place>),
@@ -99,6 +99,22 @@ impl Directories {
         all.iter()
             .find_map(Place::expanded)
             .with_context(|| format!("none of the directories {all:?} is known here"))
+    }
+}
+
+/// The name of an environment variable.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub(super) struct Variable(pub(super) String);
+
+impl TryFrom<String> for Variable {
+    type Error = &'static str;
+
+    fn try_from(name: String) -> Result<Self, Self::Error> {
+        if name.is_empty() || name.contains(['=', '\0']) {
+            return Err("no name of a variable");
+        }
+        Ok(Self(name))
     }
 }
 
