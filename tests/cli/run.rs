@@ -398,7 +398,7 @@ fn waiting_for_what_one_is_inside_of_is_refused_at_once() {
     .assert()
     .code(6)
     .stderr(contains(
-        "you are inside this hold, which ends after you: see run --reentrant",
+        "you are inside this hold, which ends after you: name it with run --reentrant, or give both the same --owner",
     ));
 }
 

@@ -174,7 +174,9 @@ pub(crate) fn next_step(session: &Session, status: &Status, waited: bool) -> Str
         return format!("  this filesystem cannot settle who takes it: `{break_it}`");
     }
     if session.is_inside(status) {
-        return "  you are inside this hold, which ends after you: see run --reentrant".to_owned();
+        return "  you are inside this hold, which ends after you: name it with run --reentrant, or \
+                give both the same --owner"
+            .to_owned();
     }
     if status.verdict.reason == onehold::Reason::Promised {
         return "  stand in line for it with --wait, or barge in with --force".to_owned();
@@ -190,7 +192,14 @@ pub(crate) fn next_step(session: &Session, status: &Status, waited: bool) -> Str
             "  remove it with `{}` or `{break_it}`",
             store_command(session, "cleanup")
         ),
-        ("release" | "renew", _) if status.hold().is_some() => {
+        // A `run` is not given back by its number.
+        ("release" | "renew", _)
+            if status.hold().is_some()
+                && status
+                    .record
+                    .as_ref()
+                    .is_some_and(|record| record.kind != onehold::Kind::Run) =>
+        {
             format!("  give its --hold or --owner, or take it with `{break_it}`")
         }
         _ => format!("  take it with `{break_it}`"),
