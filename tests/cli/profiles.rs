@@ -390,6 +390,18 @@ fn a_configuration_that_makes_no_sense_is_an_error_that_names_line_and_key() {
             "onehold: cannot use `{}`: line 3: `pol`: unknown field `pol`, expected one of ",
             path.display()
         )));
+    for (line, why) in [
+        ("dir = 5", "`dir`: expected a path, or an array of paths"),
+        ("owner-env = \"\"", "`owner-env`: no name of a variable"),
+    ] {
+        let path = env.write("own.toml", format!("[defaults]\n{line}\n"));
+        let mut check = env.onehold(["check", "x"]);
+        check
+            .env("ONEHOLD_CONFIG", path)
+            .assert()
+            .code(1)
+            .stderr(contains(format!("line 2: {why}\n")));
+    }
     let mut run = env.onehold(["run", "--json", "x", "--", "true"]);
     run.env("ONEHOLD_CONFIG", env.path("missing"));
     let failed = run.output().unwrap();
