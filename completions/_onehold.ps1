@@ -46,8 +46,8 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             break
         }
         'onehold;run' {
-            [CompletionResult]::new('-w', '-w', [CompletionResultType]::ParameterName, 'How long to wait for it: `30` (seconds), `30s`, `5m`, `2h`, `1d` or `forever` [default: not at all]')
-            [CompletionResult]::new('--wait', '--wait', [CompletionResultType]::ParameterName, 'How long to wait for it: `30` (seconds), `30s`, `5m`, `2h`, `1d` or `forever` [default: not at all]')
+            [CompletionResult]::new('-w', '-w', [CompletionResultType]::ParameterName, 'How long to wait for it: `30` or `0.5` (seconds), `30s`, `5m`, `2h`, `1d` or `forever` [default: not at all]')
+            [CompletionResult]::new('--wait', '--wait', [CompletionResultType]::ParameterName, 'How long to wait for it: `30` or `0.5` (seconds), `30s`, `5m`, `2h`, `1d` or `forever` [default: not at all]')
             [CompletionResult]::new('--ttl', '--ttl', [CompletionResultType]::ParameterName, 'End the hold this long after its last renewal, whatever happens to its process')
             [CompletionResult]::new('--owner', '--owner', [CompletionResultType]::ParameterName, 'A label of who holds, a session or a runner; whoever gives the same may release it, and takes part in it: choose one that nobody else has')
             [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'Why, for those who find it held; at most 1 KiB')
@@ -82,8 +82,8 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             break
         }
         'onehold;acquire' {
-            [CompletionResult]::new('-w', '-w', [CompletionResultType]::ParameterName, 'How long to wait for it: `30` (seconds), `30s`, `5m`, `2h`, `1d` or `forever` [default: not at all]')
-            [CompletionResult]::new('--wait', '--wait', [CompletionResultType]::ParameterName, 'How long to wait for it: `30` (seconds), `30s`, `5m`, `2h`, `1d` or `forever` [default: not at all]')
+            [CompletionResult]::new('-w', '-w', [CompletionResultType]::ParameterName, 'How long to wait for it: `30` or `0.5` (seconds), `30s`, `5m`, `2h`, `1d` or `forever` [default: not at all]')
+            [CompletionResult]::new('--wait', '--wait', [CompletionResultType]::ParameterName, 'How long to wait for it: `30` or `0.5` (seconds), `30s`, `5m`, `2h`, `1d` or `forever` [default: not at all]')
             [CompletionResult]::new('--ttl', '--ttl', [CompletionResultType]::ParameterName, 'End the hold this long after its last renewal, whatever happens to its process')
             [CompletionResult]::new('--owner', '--owner', [CompletionResultType]::ParameterName, 'A label of who holds, a session or a runner; whoever gives the same may release it, and takes part in it: choose one that nobody else has')
             [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'Why, for those who find it held; at most 1 KiB')

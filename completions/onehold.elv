@@ -42,8 +42,8 @@ set edit:completion:arg-completer[onehold] = {|@words|
             cand help 'Print this message or the help of the given subcommand(s)'
         }
         &'onehold;run'= {
-            cand -w 'How long to wait for it: `30` (seconds), `30s`, `5m`, `2h`, `1d` or `forever` [default: not at all]'
-            cand --wait 'How long to wait for it: `30` (seconds), `30s`, `5m`, `2h`, `1d` or `forever` [default: not at all]'
+            cand -w 'How long to wait for it: `30` or `0.5` (seconds), `30s`, `5m`, `2h`, `1d` or `forever` [default: not at all]'
+            cand --wait 'How long to wait for it: `30` or `0.5` (seconds), `30s`, `5m`, `2h`, `1d` or `forever` [default: not at all]'
             cand --ttl 'End the hold this long after its last renewal, whatever happens to its process'
             cand --owner 'A label of who holds, a session or a runner; whoever gives the same may release it, and takes part in it: choose one that nobody else has'
             cand -m 'Why, for those who find it held; at most 1 KiB'
@@ -77,8 +77,8 @@ set edit:completion:arg-completer[onehold] = {|@words|
             cand --version 'Print version'
         }
         &'onehold;acquire'= {
-            cand -w 'How long to wait for it: `30` (seconds), `30s`, `5m`, `2h`, `1d` or `forever` [default: not at all]'
-            cand --wait 'How long to wait for it: `30` (seconds), `30s`, `5m`, `2h`, `1d` or `forever` [default: not at all]'
+            cand -w 'How long to wait for it: `30` or `0.5` (seconds), `30s`, `5m`, `2h`, `1d` or `forever` [default: not at all]'
+            cand --wait 'How long to wait for it: `30` or `0.5` (seconds), `30s`, `5m`, `2h`, `1d` or `forever` [default: not at all]'
             cand --ttl 'End the hold this long after its last renewal, whatever happens to its process'
             cand --owner 'A label of who holds, a session or a runner; whoever gives the same may release it, and takes part in it: choose one that nobody else has'
             cand -m 'Why, for those who find it held; at most 1 KiB'

@@ -48,7 +48,7 @@ complete -c onehold -n "__fish_onehold_needs_command" -f -a "list" -d 'List all 
 complete -c onehold -n "__fish_onehold_needs_command" -f -a "cleanup" -d 'Remove every zombie of the store, and nothing else'
 complete -c onehold -n "__fish_onehold_needs_command" -f -a "break" -d 'Take a lock away from its holder, on your word'
 complete -c onehold -n "__fish_onehold_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
-complete -c onehold -n "__fish_onehold_using_subcommand run" -s w -l wait -d 'How long to wait for it: `30` (seconds), `30s`, `5m`, `2h`, `1d` or `forever` [default: not at all]' -r
+complete -c onehold -n "__fish_onehold_using_subcommand run" -s w -l wait -d 'How long to wait for it: `30` or `0.5` (seconds), `30s`, `5m`, `2h`, `1d` or `forever` [default: not at all]' -r
 complete -c onehold -n "__fish_onehold_using_subcommand run" -l ttl -d 'End the hold this long after its last renewal, whatever happens to its process' -r
 complete -c onehold -n "__fish_onehold_using_subcommand run" -l owner -d 'A label of who holds, a session or a runner; whoever gives the same may release it, and takes part in it: choose one that nobody else has' -r
 complete -c onehold -n "__fish_onehold_using_subcommand run" -s m -l message -d 'Why, for those who find it held; at most 1 KiB' -r
@@ -80,7 +80,7 @@ complete -c onehold -n "__fish_onehold_using_subcommand run" -s q -l quiet -d 'S
 complete -c onehold -n "__fish_onehold_using_subcommand run" -s v -l verbose -d 'Say more: the store, the evidence, every process'
 complete -c onehold -n "__fish_onehold_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onehold -n "__fish_onehold_using_subcommand run" -s V -l version -d 'Print version'
-complete -c onehold -n "__fish_onehold_using_subcommand acquire" -s w -l wait -d 'How long to wait for it: `30` (seconds), `30s`, `5m`, `2h`, `1d` or `forever` [default: not at all]' -r
+complete -c onehold -n "__fish_onehold_using_subcommand acquire" -s w -l wait -d 'How long to wait for it: `30` or `0.5` (seconds), `30s`, `5m`, `2h`, `1d` or `forever` [default: not at all]' -r
 complete -c onehold -n "__fish_onehold_using_subcommand acquire" -l ttl -d 'End the hold this long after its last renewal, whatever happens to its process' -r
 complete -c onehold -n "__fish_onehold_using_subcommand acquire" -l owner -d 'A label of who holds, a session or a runner; whoever gives the same may release it, and takes part in it: choose one that nobody else has' -r
 complete -c onehold -n "__fish_onehold_using_subcommand acquire" -s m -l message -d 'Why, for those who find it held; at most 1 KiB' -r

@@ -55,6 +55,8 @@ pub struct Cleanup {
     pub left: Vec<Status>,
     /// What did not work.
     pub errors: Vec<Error>,
+    /// What did not work besides: removed, and the journal does not tell.
+    pub warnings: Vec<Error>,
 }
 
 impl Store {
@@ -225,7 +227,7 @@ impl Cleanup {
         match remove() {
             Ok(Some(cleaned)) => {
                 self.removed.push(*cleaned.was);
-                self.errors.extend(cleaned.warnings);
+                self.warnings.extend(cleaned.warnings);
             }
             Ok(None) => {}
             Err(error) => self.errors.push(error),

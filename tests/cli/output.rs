@@ -14,6 +14,8 @@ fn a_command_line_that_makes_no_sense_is_2_and_touches_nothing() {
         &["run", "a", "b", "--", "true"],
         &["run", "-w", "soon", "x", "--", "true"],
         &["run", "-w", "-1", "x", "--", "true"],
+        &["run", "-w", "1M", "x", "--", "true"],
+        &["run", "-w", "0.5.1", "x", "--", "true"],
         &["run", "-n", "-w", "5", "x", "--", "true"],
         &["run", "-E", "256", "x", "--", "true"],
         &["run", "--on-zombie", "eat", "x", "--", "true"],
@@ -185,4 +187,65 @@ fn without_a_home_the_user_database_tells_where_the_store_is() {
         said.contains("/.local/state/onehold") && !said.contains("/nowhere"),
         "{said}"
     );
+}
+
+#[test]
+fn what_was_displaced_is_in_the_object_too_and_what_was_taken_is_mine() {
+    let env = Env::new();
+    env.leave_dead("x");
+    let taken = env.json(["acquire", "x", "--ttl", "1h"]);
+    assert_eq!(taken["displaced"]["reason"], "dead");
+    assert_eq!(taken["lock"]["mine"], true);
+    assert!(env.json(["acquire", "y", "--ttl", "1h"])["displaced"].is_null());
+    let out = env
+        .onehold(["run", "--json", "--force", "--yes", "x", "--", "true"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8(out.stderr).unwrap();
+    let object = only_object(said.lines().last().unwrap().as_bytes());
+    assert_eq!(object["displaced"]["hold"], taken["hold"]);
+    assert_eq!(object["displaced"]["reason"], "lease");
+}
+
+#[test]
+fn a_journal_that_cannot_be_written_is_a_warning_of_cleanup() {
+    let env = Env::new();
+    env.leave_dead("x");
+    std::fs::create_dir(env.store().join(".onehold/events.jsonl")).unwrap();
+    env.onehold(["cleanup"])
+        .assert()
+        .success()
+        .stderr(starts_with("onehold: warning: ").and(contains("events.jsonl")));
+    assert_eq!(env.check("x"), 0);
+}
+
+#[test]
+fn a_hold_is_as_old_as_it_was_taken_and_says_when_it_is_over_at_the_latest() {
+    let env = Env::new();
+    let then = (chrono::Utc::now() - chrono::TimeDelta::hours(3)).to_rfc3339();
+    let _holder = env.fabricate("x", |text| {
+        let (before, rest) = text.split_once("\"acquired_at\": \"").unwrap();
+        let (_, after) = rest.split_once('"').unwrap();
+        format!("{before}\"acquired_at\": \"{then}\"{after}")
+    });
+    env.onehold(["list"])
+        .assert()
+        .success()
+        .stdout(contains(" 3h"));
+    let pid = std::process::id().to_string();
+    env.onehold(["acquire", "y", "--pid", &pid, "--ttl", "1h"])
+        .assert()
+        .success()
+        .stderr(contains(", at most for 1h, until "));
+}
+
+#[test]
+fn who_waits_for_what_his_script_holds_is_told_to_give_it_back() {
+    let env = Env::new();
+    env.shell("onehold acquire -q x >/dev/null; onehold run -w 0.2 x -- true")
+        .assert()
+        .code(7)
+        .stderr(contains(
+            "  it is held for a process that you descend from: give it back with `onehold ",
+        ));
 }

@@ -213,7 +213,7 @@ fn without_a_name_it_follows_from_the_command_wherever_that_is_started() {
     env.onehold(args)
         .assert()
         .code(6)
-        .stderr(contains("give one yourself: onehold run NAME -- sh\n"));
+        .stderr(contains("give one yourself: onehold run NAME -- sh …\n"));
 }
 
 #[test]

@@ -165,7 +165,7 @@ pub(crate) struct Run {
 /// Options of those who want a lock.
 #[derive(Args, Debug, Default)]
 pub(crate) struct Claim {
-    /// How long to wait for it: `30` (seconds), `30s`, `5m`, `2h`, `1d` or `forever` [default: not
+    /// How long to wait for it: `30` or `0.5` (seconds), `30s`, `5m`, `2h`, `1d` or `forever` [default: not
     /// at all]
     #[arg(short, long, value_name = "D", value_parser = wait_limit)]
     pub(crate) wait: Option<WaitLimit>,
@@ -353,11 +353,25 @@ pub(crate) fn time_to_live(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A bare number is seconds.
+/// A bare number is seconds, as flock(1) has it also in parts.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    const TRY: &str = "try `30`, `0.5`, `30s`, `5m`, `2h` or `1d`";
     if let Ok(seconds) = text.parse() {
         return Ok(Duration::from_secs(seconds));
     }
-    humantime::parse_duration(text)
-        .map_err(|error| format!("{error}; try `30`, `30s`, `5m`, `2h` or `1d`"))
+    if text
+        .bytes()
+        .all(|byte| byte.is_ascii_digit() || byte == b'.')
+        && let Ok(seconds) = text.parse::<f64>()
+    {
+        return Duration::try_from_secs_f64(seconds).map_err(|error| format!("{error}; {TRY}"));
+    }
+    // To humantime `M` is a month, which is not what anybody means here.
+    if text
+        .split(|char: char| !char.is_alphabetic())
+        .any(|unit| unit == "M")
+    {
+        return Err(format!("unknown unit of time `M`; {TRY}"));
+    }
+    humantime::parse_duration(text).map_err(|error| format!("{error}; {TRY}"))
 }

@@ -310,10 +310,15 @@ pub(crate) fn wait_for_displaced(
     let pid = status.verdict.pid?;
     // A pid file does not say whether its process runs a command, and then there is none to wait for.
     let is_told = record.format == Format::Pid && status.verdict.proof == Proof::KernelLock;
+    let process = describe::process(pid.get(), &record.command);
+    if status.verdict.pid_alive.is_none() && status.verdict.proof == Proof::KernelLock && !is_told {
+        return Some(format!(
+            "whether {process} has ended cannot be told from here, where its pid may be another process's"
+        ));
+    }
     if status.verdict.pid_alive != Some(true) || is_told {
         return None;
     }
-    let process = describe::process(pid.get(), &record.command);
     // Nobody watches over these.
     if record.kind != Kind::Run || record.exec {
         return Some(format!("{process} is not told, and runs on"));

@@ -76,7 +76,10 @@ fn tell(status: &Status, is_over: bool) -> String {
     }
     let mut text = match verdict.state {
         _ if is_over => format!("{name} was held by {}", holder(status, record)),
-        State::Zombie => format!("{name} was held by {}", holder(status, record)),
+        State::Zombie => match verdict.reason {
+            Reason::Aged(_) => format!("{name} may have been held by {}", holder(status, record)),
+            _ => format!("{name} was held by {}", holder(status, record)),
+        },
         _ => match verdict.reason {
             Reason::Unproven(_) => format!("{name} may be held by {}", holder(status, record)),
             _ => format!("{name} is held by {}", holder(status, record)),
@@ -127,6 +130,10 @@ pub(crate) fn evidence(status: &Status) -> Option<String> {
             let wrapper = match (verdict.wrapper_alive, &status.record) {
                 (Some(false), Some(record)) if !record.exec => {
                     format!("; its wrapper, process {}, is gone", record.pid)
+                }
+                _ if verdict.pid_alive.is_none() => {
+                    "; its pid is not to be checked from here, where it may be another process's"
+                        .to_owned()
                 }
                 _ => String::new(),
             };
@@ -235,12 +242,24 @@ fn since(record: &Record) -> String {
     }
 }
 
+/// How long it has been held: since it was taken, not since the last sign of life.
+pub(crate) fn age(status: &Status) -> Option<Duration> {
+    let since = status
+        .record
+        .as_ref()
+        .map(|record| Utc::now().signed_duration_since(record.acquired_at));
+    since
+        .and_then(|since| since.to_std().ok())
+        .or(status.verdict.age)
+}
+
 fn fate(status: &Status) -> Option<&'static str> {
     match status.verdict.reason {
         Reason::Dead | Reason::Reused => Some("which is gone"),
         Reason::Expired => Some("which has expired"),
         Reason::Rebooted => Some("before the machine started anew"),
         Reason::Unproven(Doubt::OtherHost) => Some("which cannot be checked from here"),
+        Reason::Aged(_) => Some("too long ago to be believed"),
         _ => None,
     }
 }

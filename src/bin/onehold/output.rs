@@ -181,6 +181,12 @@ pub(crate) fn next_step(session: &Session, status: &Status, waited: bool) -> Str
     if status.verdict.reason == onehold::Reason::Promised {
         return "  stand in line for it with --wait, or barge in with --force".to_owned();
     }
+    if matches!(session.verb, "acquire" | "run") && is_ancestors(status) {
+        return format!(
+            "  it is held for a process that you descend from: give it back with `{}` first",
+            command_line(session, "release", status)
+        );
+    }
     match (session.verb, waited) {
         ("acquire" | "run", true) => {
             format!("  wait longer with --wait, or take it with `{break_it}`")
@@ -204,6 +210,19 @@ pub(crate) fn next_step(session: &Session, status: &Status, waited: bool) -> Str
         }
         _ => format!("  take it with `{break_it}`"),
     }
+}
+
+/// Whether it is held for a process that the caller descends from, by `acquire`.
+fn is_ancestors(status: &Status) -> bool {
+    let is_job = status
+        .record
+        .as_ref()
+        .is_some_and(|record| record.kind == onehold::Kind::Job);
+    let in_force = matches!(
+        status.verdict.state,
+        onehold::State::Held | onehold::State::Overdue
+    );
+    is_job && in_force && Claimant::default().owns(status)
 }
 
 /// A command that works when pasted, wherever that is.

@@ -32,6 +32,8 @@ pub(crate) struct Outcome {
     pub(crate) failure: Option<Failure>,
     /// The hold that came of it, where `lock` does not tell.
     pub(crate) hold: Option<u64>,
+    /// The hold that was taken over, or taken by force.
+    pub(crate) displaced: Option<Box<Status>>,
     /// What the command of `run` returned.
     pub(crate) command_exit_code: Option<i32>,
 }
@@ -58,6 +60,7 @@ impl Outcome {
             warnings: Vec::new(),
             failure: None,
             hold: None,
+            displaced: None,
             command_exit_code: None,
         }
     }
@@ -105,9 +108,9 @@ impl Outcome {
 
 impl Outcome {
     /// Something of what was asked for could not be done; what, is in the warnings.
-    pub(crate) fn incomplete(mut self) -> Self {
+    pub(crate) fn incomplete(mut self, done: &str) -> Self {
         self.exit = Exit::Failed;
-        self.message.push_str(", and not all could be");
+        let _ = write!(self.message, ", and not all could be {done}");
         self.failure("INCOMPLETE", serde_json::json!({}))
     }
 }
@@ -121,6 +124,8 @@ struct Object<'a> {
     locks: Vec<LockObject<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     hold: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    displaced: Option<LockObject<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     command_exit_code: Option<i32>,
     message: &'a str,
@@ -138,6 +143,11 @@ struct ErrorObject<'a> {
 /// The object of `--json`, on one line.
 pub(crate) fn object(command: &str, outcome: &Outcome, claimant: &Claimant) -> String {
     let failed = outcome.failure.as_ref();
+    // What came of it is the caller's, who has only now heard of its number.
+    let claimant = &Claimant {
+        hold: claimant.hold.or(outcome.hold),
+        ..claimant.clone()
+    };
     let object = Object {
         success: failed.is_none(),
         command,
@@ -149,6 +159,10 @@ pub(crate) fn object(command: &str, outcome: &Outcome, claimant: &Claimant) -> S
             .map(|status| lock(status, claimant))
             .collect(),
         hold: outcome.hold,
+        displaced: outcome
+            .displaced
+            .as_deref()
+            .map(|status| lock(status, claimant)),
         command_exit_code: outcome.command_exit_code,
         message: &outcome.message,
         errors: failed

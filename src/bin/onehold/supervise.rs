@@ -197,6 +197,7 @@ impl Supervisor<'_> {
         };
         let mut warnings: Vec<String> = self.hold.warnings().iter().map(output::chain).collect();
         let number = self.hold.number();
+        let displaced = self.hold.displaced().cloned().map(Box::new);
         let was_lost = match (self.lost, self.hold.release()) {
             (None, Ok(Ended::Released)) => false,
             (None, Err(error)) => {
@@ -226,6 +227,7 @@ impl Supervisor<'_> {
         };
         outcome.warnings = warnings;
         outcome.hold = Some(number);
+        outcome.displaced = displaced;
         let wide = status.filter(|status| is_wide(*status));
         outcome.command_exit_code = wide
             .and_then(|status| status.code())

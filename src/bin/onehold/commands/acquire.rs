@@ -1,5 +1,7 @@
 //! `acquire`: hold on behalf of a process, or for a time.
 
+use std::time::Duration;
+
 use chrono::{TimeDelta, Utc};
 use onehold::stdio::stdout_was_closed;
 use onehold::{Acquired, Attempt, Detached, Format, Holder, Status};
@@ -36,21 +38,14 @@ fn hand_over(session: &Session, lock: &onehold::Lock, detached: Detached) -> Car
     let record = detached.record();
     let name = describe::quoted(lock.name().as_str());
     let follows = match detached.holder() {
-        Holder::Process(process) => describe::process(process.pid.get(), &record.command),
-        Holder::Lease => {
-            let ttl = record.ttl().unwrap_or_default();
-            match TimeDelta::from_std(ttl)
-                .ok()
-                .and_then(|ttl| Utc::now().checked_add_signed(ttl))
-            {
-                Some(end) => format!(
-                    "{}, until {}",
-                    humantime::format_duration(ttl),
-                    describe::local(end)
-                ),
-                None => "ever".to_owned(),
+        Holder::Process(process) => {
+            let process = describe::process(process.pid.get(), &record.command);
+            match record.ttl() {
+                Some(ttl) => format!("{process}, at most for {}", time(ttl)),
+                None => process,
             }
         }
+        Holder::Lease => time(record.ttl().unwrap_or_default()),
     };
     let mut outcome = Outcome::new(
         Exit::Done,
@@ -72,6 +67,7 @@ fn hand_over(session: &Session, lock: &onehold::Lock, detached: Detached) -> Car
             .extend(wait_for_displaced(session, was, || false));
     }
     outcome.hold = Some(detached.number());
+    outcome.displaced = detached.displaced().cloned().map(Box::new);
     if session.everywhere.json {
         outcome.lock = Some(Box::new(detached.status()?));
     }
@@ -95,6 +91,21 @@ fn hand_over(session: &Session, lock: &onehold::Lock, detached: Detached) -> Car
         return Ok(Told::Already(Exit::Failed));
     }
     Ok(Told::Already(Exit::Done))
+}
+
+/// "30m, until 12:30:00"
+fn time(ttl: Duration) -> String {
+    match TimeDelta::from_std(ttl)
+        .ok()
+        .and_then(|ttl| Utc::now().checked_add_signed(ttl))
+    {
+        Some(end) => format!(
+            "{}, until {}",
+            humantime::format_duration(ttl),
+            describe::local(end)
+        ),
+        None => "ever".to_owned(),
+    }
 }
 
 fn again(status: Box<Status>) -> Outcome {

@@ -4,6 +4,7 @@ use onehold::{Claim, State};
 
 use crate::args;
 use crate::commands::Carried;
+use crate::commands::list::{running, runs_now};
 use crate::describe;
 use crate::exit::Exit;
 use crate::output::{block, paint, shown};
@@ -46,6 +47,7 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> Carried {
         lines.extend(block(&status, session.everywhere.verbose));
         lines.extend(covers.map(|line| format!("  {line}")));
         if session.everywhere.verbose {
+            lines.extend(runs_now(&status, &running(std::slice::from_ref(&status))));
             lines.push(format!("  store: {}", shown(&status.store)));
         }
         outcome = outcome.data(lines.join("\n"));

@@ -53,8 +53,9 @@ pub(crate) fn cleanup(session: &Session, typed: &args::Cleanup) -> Carried {
     let settings = &session.in_force.settings;
     let in_words = |error| settings.words_for(error).unwrap_or_else(|| chain(error));
     outcome.warnings.extend(cleanup.errors.iter().map(in_words));
+    outcome = outcome.warnings(&cleanup.warnings);
     if !cleanup.errors.is_empty() {
-        outcome = outcome.incomplete();
+        outcome = outcome.incomplete("removed");
     }
     outcome.locks = cleanup.removed;
     Ok(outcome.into())

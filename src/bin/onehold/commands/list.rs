@@ -39,7 +39,7 @@ pub(crate) fn list(session: &Session, typed: &args::List) -> Carried {
     );
     outcome.warnings = listing.errors.iter().map(chain).collect();
     if !listing.errors.is_empty() {
-        outcome = outcome.incomplete();
+        outcome = outcome.incomplete("read");
     }
     if session.everywhere.verbose || count == 0 {
         outcome.talk.push(format!("onehold: {}", outcome.message));
@@ -69,16 +69,19 @@ fn verbose(session: &Session, locks: &[Status]) -> String {
     for lock in locks {
         lines.push(describe::sentence(lock));
         lines.extend(block(lock, session.everywhere.verbose));
-        let runs = lock
-            .verdict
-            .pid
-            .filter(|_| lock.verdict.pid_alive == Some(true))
-            .and_then(|pid| running.get(&pid.get()));
-        if let Some(runs) = runs {
-            lines.push(format!("  runs now: {runs}"));
-        }
+        lines.extend(runs_now(lock, &running));
     }
     lines.join("\n")
+}
+
+/// What the holder runs now, if it lives.
+pub(crate) fn runs_now(lock: &Status, running: &HashMap<u32, String>) -> Option<String> {
+    let pid = lock
+        .verdict
+        .pid
+        .filter(|_| lock.verdict.pid_alive == Some(true))?;
+    let runs = running.get(&pid.get())?;
+    Some(format!("  runs now: {runs}"))
 }
 
 fn cells(lock: &Status) -> [String; 6] {
@@ -94,7 +97,7 @@ fn cells(lock: &Status) -> [String; 6] {
         describe::escape(&lock.name),
         describe::state(lock).to_owned(),
         holder.unwrap_or_default(),
-        lock.verdict.age.map(describe::span).unwrap_or_default(),
+        describe::age(lock).map(describe::span).unwrap_or_default(),
         match lock.waiters.len() {
             0 => String::new(),
             count => count.to_string(),
@@ -118,7 +121,7 @@ fn short(message: &str) -> String {
 
 /// What the living holders are running now, which need not be what they ran when they wrote their
 /// records.
-fn running(locks: &[Status]) -> HashMap<u32, String> {
+pub(crate) fn running(locks: &[Status]) -> HashMap<u32, String> {
     let pids: Vec<_> = locks
         .iter()
         .filter_map(|lock| lock.verdict.pid)

@@ -66,8 +66,9 @@ pub(crate) fn run(session: &Session, typed: args::Run) -> Carried {
             let mut outcome = refused(session, &typed.claim, &lock, blocked);
             if derived {
                 outcome.talk.push(format!(
-                    "  the name follows from the command; give one yourself: onehold run NAME -- {}",
-                    output::shown(Path::new(program))
+                    "  the name follows from the command; give one yourself: onehold run NAME -- {}{}",
+                    output::shown(Path::new(program)),
+                    if arguments.is_empty() { "" } else { " …" }
                 ));
             }
             return Ok(outcome.into());

@@ -96,9 +96,10 @@ impl Directories {
             Self::One(one) => std::slice::from_ref(one),
             Self::Several(several) => several.as_slice(),
         };
-        all.iter()
-            .find_map(Place::expanded)
-            .with_context(|| format!("none of the directories {all:?} is known here"))
+        all.iter().find_map(Place::expanded).with_context(|| {
+            let all: Vec<_> = all.iter().map(|place| format!("`{}`", place.0)).collect();
+            format!("no directory: of {} no variable is set", all.join(", "))
+        })
     }
 }
 
