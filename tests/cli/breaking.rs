@@ -1,3 +1,4 @@
+use predicates::prelude::*;
 use predicates::str::{contains, is_match};
 
 use crate::env::{Env, Running, number_in, sleeper};
@@ -131,4 +132,22 @@ fn breaking_a_run_that_does_not_end_says_so() {
         .stderr(contains(format!(
             "onehold: warning: process {pid} (sh) still runs\n"
         )));
+}
+
+#[test]
+fn of_a_section_that_only_a_task_holds_it_names_the_task() {
+    let env = Env::new();
+    env.onehold(["acquire", "backend/task-1", "--ttl", "1h"])
+        .assert()
+        .success();
+    env.onehold(["break", "backend", "--yes"])
+        .assert()
+        .code(3)
+        .stderr(
+            contains(
+                "`backend` is free: nothing to break\n  but `backend/task-1` is held by a lease",
+            )
+            .and(contains(" break backend/task-1`\n")),
+        );
+    assert_eq!(env.check("backend/task-1"), 6);
 }

@@ -1,6 +1,6 @@
 //! `break`: take a lock away from its holder, on a person's word.
 
-use onehold::{Break, Lock, State, Status};
+use onehold::{Break, Claim, Lock, State, Status};
 use serde_json::json;
 
 use crate::args;
@@ -29,7 +29,7 @@ pub(crate) fn break_lock(session: &Session, lock: &Lock, hold: Option<u64>, yes:
         .into());
     }
     let Some(shown) = status.shown() else {
-        return Ok(nothing(lock).into());
+        return Ok(nothing(session, lock).into());
     };
     if hold.is_some_and(|hold| status.hold() != Some(hold)) {
         return Ok(another(session, Box::new(status)).into());
@@ -60,17 +60,27 @@ pub(crate) fn break_lock(session: &Session, lock: &Lock, hold: Option<u64>, yes:
                 .extend(wait_for_displaced(session, &was, || false));
             Ok(outcome.lock(was).into())
         }
-        Break::Nothing => Ok(nothing(lock).into()),
+        Break::Nothing => Ok(nothing(session, lock).into()),
         Break::Changed(status) => Ok(another(session, status).into()),
     }
 }
 
-fn nothing(lock: &Lock) -> Outcome {
+fn nothing(session: &Session, lock: &Lock) -> Outcome {
     let text = format!(
         "{} is free: nothing to break",
         describe::quoted(lock.name().as_str())
     );
-    Outcome::new(Exit::Nothing, "failure", text).failure("NOT_HELD", json!({}))
+    let outcome = Outcome::new(Exit::Nothing, "failure", text).failure("NOT_HELD", json!({}));
+    // Nobody can have it all the same while another has what it covers, or what covers it.
+    match lock.check_relatives(&Claim::new()) {
+        Ok(Some(relative)) => outcome
+            .talk(format!("  but {}", describe::sentence(&relative)))
+            .talk(format!(
+                "  take that with `{}`",
+                output::command_line(session, "break", &relative)
+            )),
+        Ok(None) | Err(_) => outcome,
+    }
 }
 
 fn another(session: &Session, status: Box<Status>) -> Outcome {
