@@ -331,6 +331,28 @@ fn another_users_record_in_a_sticky_directory_is_judged_and_not_replaced() {
 }
 
 #[test]
+#[ignore = "needs root: a pid namespace"]
+fn the_pid_of_another_namespace_is_not_passed_off_as_one_of_ours() {
+    let place = Place::new();
+    let script = "unshare --pid --fork --mount-proc onehold run x -- \
+            sh -c 'echo > held; until test -e end; do sleep 0.01; done' >/dev/null 2>&1 &
+        until test -e held; do sleep 0.01; done
+        onehold check x || echo $?
+        onehold run --force --yes x -- echo mine 2>&1
+        touch end; wait";
+    let said = place.says("env", script);
+    assert!(
+        said.contains("; its pid is not to be checked from here, where it may be another"),
+        "{said}"
+    );
+    assert!(
+        said.contains(" has ended cannot be told from here, where its pid may be another"),
+        "{said}"
+    );
+    assert!(said.contains("mine\n"), "{said}");
+}
+
+#[test]
 #[ignore = "needs root: a sticky directory and two users"]
 fn another_users_files_of_temporary_names_in_a_sticky_directory_are_in_nobodys_way() {
     let place = Place::new();
