@@ -1,14 +1,15 @@
-//! What can go wrong, by what a caller can do about it. That a lock is held is no error.
+//! What can go wrong, by what a caller can do about it. That a lock is held is not an error.
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use crate::format::Format;
+use crate::record::Format;
 
 /// An operation on locks failed.
 ///
-/// The text is operation, noun and cause; the operating system's own word is its
-/// [`source`](std::error::Error::source) and not repeated in it.
+/// The text is operation, noun and cause. What the operating system says is the
+/// [`source`](std::error::Error::source), and is not repeated in the text.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -30,12 +31,12 @@ pub enum Error {
         /// What is wrong with it.
         reason: &'static str,
     },
-    /// A lock in this format cannot be held so.
-    #[error("cannot write a {format} lock: {what}")]
-    Unfit {
+    /// A lock in this format does not support what was asked for.
+    #[error("{format} format: {what}")]
+    Unsupported {
         /// The format that was to be written.
         format: Format,
-        /// What is missing or does not go with it.
+        /// What is missing or not supported.
         what: &'static str,
     },
     /// A text is too long to be kept in a record.
@@ -46,40 +47,42 @@ pub enum Error {
         /// The most it can have.
         limit: usize,
     },
-    /// Something that is no lock file stands under the lock's name. It was not touched.
-    #[error("`{}` is {what}", path.display())]
+    /// The file of the lock is not a lock file. It was not touched.
+    #[error("`{}` is not a lock: {what}", path.display())]
     NotALock {
         /// Where.
         path: PathBuf,
         /// What it is.
         what: &'static str,
     },
-    /// Somebody keeps the store's guard for longer than 10 s.
-    #[error("cannot lock directory `{}`: {}", path.display(), obstacle(*.pid))]
-    GuardBusy {
+    /// Another process has kept the store locked for longer than the caller waits.
+    #[error("store `{}` is busy: {}", path.display(), guard_holder_text(*.pid, *.waited))]
+    StoreBusy {
         /// The store directory.
         path: PathBuf,
-        /// Who keeps it, as /proc/locks says.
+        /// Which process, by /proc/locks.
         pid: Option<u32>,
+        /// How long it was waited for.
+        waited: Duration,
     },
-    /// No process has the pid that should hold the lock.
-    #[error("no process has the pid {pid}")]
+    /// There is no process with the PID that should hold the lock.
+    #[error("no process with PID {pid}")]
     NoSuchProcess {
         /// The pid.
         pid: u32,
     },
     /// Every process that could hold the lock ends with the command that asks for it.
-    #[error("nothing would be left to hold the lock")]
-    NothingToHold,
-    /// The filesystem can neither exchange files nor be trusted without.
-    #[error("cannot take over `{}`: its filesystem cannot exchange two files atomically", path.display())]
-    CannotExchange {
+    #[error("no process to hold the lock for: the caller ends with this command")]
+    NoHolder,
+    /// The filesystem can neither swap two files nor do without.
+    #[error("cannot take over `{}`: its filesystem cannot swap two files atomically", path.display())]
+    NoAtomicExchange {
         /// The lock file.
         path: PathBuf,
     },
-    /// The lock file of a hold that is being set up was taken away or changed by somebody.
-    #[error("lost the hold of `{}` while it was being set up", path.display())]
-    LostEarly {
+    /// The lock file was changed or removed while the lock was being acquired.
+    #[error("lost the lock while acquiring it: `{}` was changed or removed", path.display())]
+    LostWhileAcquiring {
         /// The lock file.
         path: PathBuf,
     },
@@ -96,10 +99,11 @@ pub enum Error {
 /// The result of an operation on locks.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-fn obstacle(pid: Option<u32>) -> String {
+fn guard_holder_text(pid: Option<u32>, waited: Duration) -> String {
+    let seconds = waited.as_secs();
     match pid {
-        Some(pid) => format!("process {pid} has kept it locked for more than 10 s"),
-        None => "it has been locked for more than 10 s".to_owned(),
+        Some(pid) => format!("process {pid} has locked it for more than {seconds} s"),
+        None => format!("another process has locked it for more than {seconds} s"),
     }
 }
 

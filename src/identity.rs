@@ -1,17 +1,17 @@
-//! Who a process is: pid, start, boot and pid namespace, and what each of them proves.
+//! The identity of a process: PID, start time, boot, machine and PID namespace.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A process id that can name a process: 1 to 2³¹ − 1. Zero, which would address a whole process
-/// group, and negative numbers do not exist as values of this type.
+/// A process ID that can name a process: 1 to 2³¹ − 1. Zero, which kill(2) takes for a whole
+/// process group, and negative numbers are not values of this type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "u32", into = "u32")]
 pub struct Pid(i32);
 
 impl Pid {
-    /// `None` for 0 and for what no Linux process can have.
+    /// `None` for 0 and for what no process can have.
     #[must_use]
     pub const fn new(number: u32) -> Option<Self> {
         if number == 0 || number > i32::MAX as u32 {
@@ -37,7 +37,7 @@ impl TryFrom<u32> for Pid {
     type Error = String;
 
     fn try_from(number: u32) -> Result<Self, String> {
-        Self::new(number).ok_or_else(|| format!("{number} is no process id"))
+        Self::new(number).ok_or_else(|| format!("{number} is not a process ID"))
     }
 }
 
@@ -54,34 +54,36 @@ impl fmt::Display for Pid {
 }
 
 /// One run of the machine's kernel.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct BootId {
     /// `/proc/sys/kernel/random/boot_id` (random(4)).
     pub id: String,
-    /// Something was mounted over that file, as containers do: then another id is not another
-    /// boot.
+    /// Another file is mounted over it, as some containers do. Then a different id does not prove
+    /// a different boot.
     pub masked: bool,
 }
 
 /// A process that a record names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ProcessId {
-    /// Its pid, in the pid namespace of the record.
+    /// Its PID, in the PID namespace of the record.
     pub pid: Pid,
-    /// Its start in ticks since boot, without the shift of a time namespace. `None`: not known,
-    /// and then a pid that was given to another process cannot be told from the same one.
+    /// Its start in ticks since boot, without the offset of a time namespace. `None`: not known, so
+    /// that a reused PID cannot be noticed.
     pub start: Option<u64>,
 }
 
-/// Where and when a record was written, as far as the writer could know. What is `None` proves
-/// nothing.
+/// Where and when a record was written, as far as the writer knew. A `None` proves nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
-    /// Start of the process in `pid` of the record, in ticks since boot.
+    /// Start of the process that wrote the record, in ticks since boot.
     pub start: Option<u64>,
     /// The boot.
     pub boot: Option<BootId>,
-    /// The pid namespace, by the inode of `/proc/self/ns/pid`.
+    /// A digest of the machine's id (machine-id(5)), the same after a reboot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<String>,
+    /// The PID namespace, by the inode of `/proc/self/ns/pid`.
     pub pid_namespace: Option<u64>,
     /// `CLOCK_BOOTTIME` in milliseconds when the lock was acquired, as outside any time namespace.
     pub acquired_boottime_ms: u64,

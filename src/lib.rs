@@ -1,41 +1,45 @@
-//! Locks that tell the truth: at most one holder at a time, always known who, and taken over from
-//! a dead holder only by proof.
+//! Named locks for processes of one machine. At most one holder has a lock at a time, everybody can
+//! see who that is, and a lock whose holder has died is taken over by the next caller.
 //!
-//! A [`Store`] is a directory of locks, a [`Lock`] a name in it (or the path of one lock file). Ask
-//! a lock who has it with [`Lock::check`], have it yourself with [`Lock::hold`], for a command with
-//! [`Lock::hold_for_command`], for another process or for a time with [`Lock::acquire`]. That
-//! somebody else has it is an [`Attempt::Blocked`], not an error.
+//! A [`Store`] is a directory of locks. A [`Lock`] is a name in it, or the path of one lock file.
+//! [`Lock::check`] shows who holds a lock. [`Lock::hold`] holds it for the calling process,
+//! [`Lock::hold_for_command`] for a command, and [`Lock::acquire`] for another process or for a
+//! limited time. If another holder has the lock, the result is an [`Attempt::Blocked`], not an error.
 //!
 //! ```
-//! use onehold::{Attempt, Claim, LockName, State, Store, Wait};
+//! use onehold::{Attempt, LockName, Options, State, Store, Wait};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let directory = tempfile::tempdir()?;
 //! # let directory = directory.path();
 //! let store = Store::at(directory);
 //! let lock = store.lock(LockName::new("import")?)?;
-//! let Attempt::Held(hold) = lock.hold(&Claim::new().message("nightly"), Wait::no())? else {
-//!     return Err("somebody else imports".into());
+//! let Attempt::Held(hold) = lock.hold(&Options::new().message("nightly"), Wait::no())? else {
+//!     return Err("another import is running".into());
 //! };
-//! // Whoever asks now is told who has it.
+//! // Every process can now see who holds it.
 //! let status = lock.check(None)?;
 //! assert_eq!(status.verdict.state, State::Held);
+//! assert_eq!(status.verdict.pid.map(|pid| pid.get()), Some(std::process::id()));
 //! assert_eq!(status.record.and_then(|record| record.message).as_deref(), Some("nightly"));
-//! // Given back here, as on `?` and on a panic.
+//! // Released here, as on `?` and on a panic.
 //! drop(hold);
 //! assert_eq!(lock.check(None)?.verdict.state, State::Free);
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! Those who wait for a name are served in order of arrival.
+//! Waiters for a name are served in order of arrival, as far as they can take the lock.
 //!
-//! What is promised, and how that is tested, is told in [`promises`]. What is **not** promised: order
-//! among those who wait for a path; anything about programs that do not ask; that a verdict is still
-//! true when it is read. On filesystems that other machines reach too (NFS, FUSE) no lock is taken
-//! over; next to programs that use the same files in their own ways their own races remain. The
-//! library never prints, exits, reads arguments or environment, or installs a signal handler unless
-//! asked for [one](signal::use_sigalrm).
+//! [`guarantees`] lists what is guaranteed and how it is tested. [`architecture`] describes how the code
+//! is built. Some things are **not** guaranteed. Locks are advisory: they exclude only programs that
+//! ask. Waiters for a path have no order. A verdict may be outdated when it is read. On filesystems
+//! that other machines can change (NFS, FUSE), no lock is taken over. Other programs that use the same
+//! files keep their own races.
+//!
+//! The library never prints or exits and parses no arguments. It installs no signal handler unless
+//! asked for [one](signal::use_sigalrm). It reads the environment only to start a command, which
+//! inherits it and is found by `PATH`.
 // A test that cannot go on says so by panicking.
 #![cfg_attr(
     test,
@@ -48,51 +52,50 @@
 )]
 #![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
 
-mod claim;
+mod backend;
+mod decision;
 mod error;
-mod events;
+mod files;
 mod format;
-mod guard;
-mod hold;
-mod holder;
 mod identity;
 mod lock;
-mod lockfile;
 mod name;
-mod number;
-mod queue;
 mod record;
 mod status;
-mod store;
 mod sys;
-mod verdict;
-mod wait;
 
-pub use claim::{Claim, Claimant};
+pub use backend::ReleaseOutcome;
+pub use decision::Revision;
+pub use decision::liveness::{DEFAULT_MAX_AGE, Evidence, Reason, State, Uncertainty, Verdict};
+pub use decision::ownership::Caller;
 pub use error::{Error, Result};
-pub use events::journal_of;
-pub use format::Format;
-pub use hold::{Detached, Ended, Hold};
-pub use holder::{Holder, command_line_of};
+pub use files::journal::journal_of;
 pub use identity::{BootId, Origin, Pid, ProcessId};
-pub use lock::{Acquired, Attempt, Blocked, Break, Keeping, Lock, Release, Renewal};
+pub use lock::{
+    Acquired, Attempt, Blocked, Break, Cleanup, Hold, Holder, Listing, Lock, MovedAside, Options,
+    PendingHold, Release, Renewal, RunOptions, Store, Wait, command_line_of,
+};
 pub use name::LockName;
-pub use queue::Waiter;
-pub use record::{Content, Job, Kind, Record, SignOfLife};
-pub use status::{Shown, Status};
-pub use store::{Cleanup, Listing, Store};
+pub use record::{Content, Format, Kind, Live, Record};
+pub use status::{Status, Waiter};
 pub use sys::start::{Program, Started};
-pub use verdict::{DEFAULT_MAX_AGE, Doubt, Proof, Reason, State, Verdict};
-pub use wait::Wait;
 
-#[doc = include_str!("promises.md")]
-pub mod promises {}
+/// The model checker: it needs what is private here.
+#[cfg(test)]
+#[path = "../tests/model/mod.rs"]
+mod model;
+
+#[doc = include_str!("guarantees.md")]
+pub mod guarantees {}
+
+#[doc = include_str!("architecture.md")]
+pub mod architecture {}
 
 /// Memory, for the command-line tool.
 #[cfg(feature = "cli")]
 pub mod memory {
     pub use crate::sys::arena::Arena;
-    pub use crate::sys::memory::give_back_program;
+    pub use crate::sys::memory::drop_code_pages;
 }
 
 /// Standard streams, for the command-line tool.
@@ -110,9 +113,10 @@ pub mod process {
 /// Signals, for a program that supervises a command under a hold or waits with a limit. The
 /// library itself installs no handler and takes no signal.
 pub mod signal {
-    pub use crate::sys::Received;
+    pub use crate::sys::QueuedSignal;
     pub use crate::sys::signal::{
-        SignalMask, SignalQueue, end_by, send, that_ended, use_sigalrm, without_signals,
+        SignalMask, SignalQueue, exit_by_signal, ignore_file_size_signal, send, terminating_signal,
+        use_sigalrm, without_signals,
     };
 }
 

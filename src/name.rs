@@ -1,20 +1,19 @@
-//! Names of locks, and the files they stand for.
+//! Names of locks: what is a name, and which name is above which.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{Error, Result};
 use crate::sys::directory::{HAS_DEVICES, is_path};
 
-const LOCK_SUFFIX: &str = ".lock";
-const SECTION_SUFFIX: &str = ".d";
 const MAX_SEGMENT_BYTES: usize = 240;
 const MAX_NAME_BYTES: usize = 1024;
 
-/// What no file name may contain on some system that may see the store.
+/// Characters that some system that may see the store does not allow in a file name.
 const RESERVED: &AsciiSet = &CONTROLS
     .add(b'%')
     .add(b'\\')
@@ -106,7 +105,7 @@ impl LockName {
         }
     }
 
-    /// The name, as it was given. A path that is no UTF-8 is shown with replacement characters.
+    /// The name, as it was given. A path that is not UTF-8 is shown with replacement characters.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
@@ -118,8 +117,8 @@ impl LockName {
         matches!(self.place, Place::Path { .. })
     }
 
-    /// Whether a program that makes `NAME.lock` in the same directory, without encoding anything,
-    /// means the same file; of a path that is its file name.
+    /// Whether a program that creates `NAME.lock` in the same directory, without encoding anything,
+    /// means the same file.
     pub(crate) fn is_plain(&self) -> bool {
         match &self.place {
             Place::Path { .. } => true,
@@ -127,7 +126,7 @@ impl LockName {
         }
     }
 
-    /// The directory that a path's lock file is in.
+    /// The directory of a path.
     pub(crate) fn directory(&self) -> Option<&Path> {
         match &self.place {
             Place::Store(_) => None,
@@ -135,7 +134,7 @@ impl LockName {
         }
     }
 
-    /// The names that cover this one, outermost first.
+    /// The ancestors of this name, outermost first.
     pub(crate) fn ancestors(&self) -> Vec<Self> {
         let Place::Store(segments) = &self.place else {
             return Vec::new();
@@ -153,50 +152,28 @@ impl LockName {
             .collect()
     }
 
-    /// The directories that lead to the locks which this name covers; `None` for a path, which
-    /// covers nothing.
-    pub(crate) fn covers(&self) -> Option<Vec<OsString>> {
+    /// Whether `other` is below this name. A path has no relatives.
+    pub(crate) fn is_ancestor_of(&self, other: &Self) -> bool {
+        let (Place::Store(own), Place::Store(others)) = (&self.place, &other.place) else {
+            return false;
+        };
+        own.len() < others.len() && others.starts_with(own)
+    }
+
+    /// Its segments, encoded for file names; empty for a path.
+    pub(crate) fn segments(&self) -> &[String] {
         match &self.place {
-            Place::Path { .. } => None,
-            Place::Store(segments) => Some(
-                segments
-                    .iter()
-                    .map(|segment| section_file(segment))
-                    .collect(),
-            ),
+            Place::Store(segments) => segments,
+            Place::Path { .. } => &[],
         }
     }
 
-    /// The directories below the store that lead to the lock file, outermost first.
-    pub(crate) fn sections(&self) -> Vec<OsString> {
+    /// The file name of a path.
+    pub(crate) fn path_file(&self) -> Option<&OsStr> {
         match &self.place {
-            Place::Path { .. } => Vec::new(),
-            Place::Store(segments) => segments
-                .iter()
-                .take(segments.len().saturating_sub(1))
-                .map(|segment| section_file(segment))
-                .collect(),
+            Place::Store(_) => None,
+            Place::Path { file, .. } => Some(file),
         }
-    }
-
-    /// The lock file's own name.
-    pub(crate) fn file(&self) -> OsString {
-        match &self.place {
-            Place::Path { file, .. } => file.clone(),
-            Place::Store(segments) => {
-                let mut file = segments.last().cloned().unwrap_or_default();
-                file.push_str(LOCK_SUFFIX);
-                file.into()
-            }
-        }
-    }
-
-    /// The lock file below a directory: the store, or for a path its own.
-    pub(crate) fn path_below(&self, directory: &Path) -> PathBuf {
-        let mut path = directory.to_owned();
-        path.extend(self.sections());
-        path.push(self.file());
-        path
     }
 }
 
@@ -206,43 +183,26 @@ impl fmt::Display for LockName {
     }
 }
 
-/// What an entry of a store directory stands for.
-pub(crate) enum Entry {
-    Lock(LockName),
-    /// A directory of locks, and the name they are all below.
-    Section(String),
-}
-
-/// Reads a file name of a store directory; `section` is the name of the directory, if it is not
-/// the store itself. `None`: no name leads there.
-pub(crate) fn entry(section: Option<&str>, file: &OsStr) -> Option<Entry> {
-    let file = file.to_str()?;
-    let name_of = |encoded: &str| {
-        let segment = percent_decode_str(encoded).decode_utf8().ok()?;
-        let canonical = encode(&segment).ok()? == encoded;
-        let name = match section {
-            Some(section) => format!("{section}/{segment}"),
-            None => segment.into_owned(),
-        };
-        canonical.then_some(name)
-    };
-    if let Some(encoded) = file.strip_suffix(LOCK_SUFFIX) {
-        return LockName::new(name_of(encoded)?).ok().map(Entry::Lock);
+impl Serialize for LockName {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.text)
     }
-    let encoded = file.strip_suffix(SECTION_SUFFIX)?;
-    Some(Entry::Section(name_of(encoded)?))
 }
 
-fn section_file(segment: &str) -> OsString {
-    OsString::from(format!("{segment}{SECTION_SUFFIX}"))
+impl<'de> Deserialize<'de> for LockName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::new(&text).map_err(serde::de::Error::custom)
+    }
 }
 
-fn encode(segment: &str) -> Result<String, &'static str> {
+/// Encodes a segment, so that it can be part of a file name on any system.
+pub(crate) fn encode(segment: &str) -> Result<String, &'static str> {
     if segment.is_empty() {
-        return Err("empty segment");
+        return Err("empty name part");
     }
     if segment == "." || segment == ".." {
-        return Err("`.` or `..` as a segment; a path starts with `/`, `./` or `../`");
+        return Err("`.` or `..` as a name part (a path starts with `/`, `./` or `../`)");
     }
     if segment.chars().any(char::is_control) {
         return Err("control character");
@@ -274,12 +234,12 @@ fn encode(segment: &str) -> Result<String, &'static str> {
         RESERVED,
     ));
     if encoded.len() > MAX_SEGMENT_BYTES {
-        return Err("segment longer than 240 bytes");
+        return Err("name part longer than 240 bytes");
     }
     Ok(encoded)
 }
 
-/// Whether Windows takes it for a device, whatever follows a dot.
+/// Whether Windows takes it for a device; what follows a dot does not matter.
 fn is_a_device(segment: &str) -> bool {
     let stem = segment.split_once('.').map_or(segment, |(stem, _)| stem);
     let stem = stem.trim_end().to_ascii_lowercase();
@@ -301,74 +261,8 @@ fn invalid(name: &OsStr, reason: &'static str) -> Error {
 mod tests {
     use super::*;
 
-    fn file(name: &str) -> String {
-        let path = LockName::new(name).expect(name).path_below(Path::new("S"));
-        path.to_str().expect("UTF-8").replace('\\', "/")
-    }
-
     #[test]
-    fn a_name_is_stored_as_a_tree() {
-        assert_eq!(file("backup"), "S/backup.lock");
-        assert_eq!(file("backend/task-1"), "S/backend.d/task-1.lock");
-        assert_eq!(file("a/b/c"), "S/a.d/b.d/c.lock");
-    }
-
-    #[test]
-    fn what_a_file_name_cannot_hold_is_encoded_and_utf8_is_kept() {
-        assert_eq!(file("50%"), "S/50%25.lock");
-        assert_eq!(file(".hidden"), "S/%2Ehidden.lock");
-        assert_eq!(file(r#"x\:*?"<>|"#), "S/x%5C%3A%2A%3F%22%3C%3E%7C.lock");
-        assert_eq!(file("Sicherung übers Netz"), "S/Sicherung übers Netz.lock");
-        assert_eq!(file("a.d/b.lock"), "S/a.d.d/b.lock.lock");
-    }
-
-    #[test]
-    fn two_names_never_share_a_file() {
-        let names = [
-            "a", "a.lock", "a.d", "a.d/b", "a/b", "a%2Fb", "%2Ea", ".a", "a/.b", "A",
-        ];
-        let mut files: Vec<String> = names.iter().map(|name| file(name)).collect();
-        files.sort();
-        files.dedup();
-        assert_eq!(files.len(), names.len());
-    }
-
-    #[test]
-    fn a_file_name_leads_back_to_its_name() {
-        for name in [
-            "backup",
-            "50%",
-            ".hidden",
-            "Übung",
-            r#"x\:*?"<>|"#,
-            "a.lock",
-            "aux",
-            "Com1.x",
-        ] {
-            let Some(Entry::Lock(found)) = entry(None, &LockName::new(name).expect(name).file())
-            else {
-                panic!("{name} is a lock");
-            };
-            assert_eq!(found.as_str(), name);
-        }
-    }
-
-    #[test]
-    fn files_that_no_name_leads_to_are_not_ours() {
-        for name in [
-            "a%2Fb.lock",
-            ".hidden.lock",
-            "a%2eb.lock",
-            "lock",
-            "a.locked",
-            ".lock",
-        ] {
-            assert!(entry(None, OsStr::new(name)).is_none(), "{name}");
-        }
-    }
-
-    #[test]
-    fn bad_names_are_refused() {
+    fn invalid_names_are_rejected() {
         let long = "x".repeat(241);
         for name in [
             "", "a//b", "a/", "a/./b", "a/../b", "..", ".", "a\nb", "a\u{7f}", "/", "./", "../..",
@@ -381,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_covers_what_is_below_it() {
+    fn name_is_an_ancestor_of_the_names_below_it() {
         let name = LockName::new("a/.b/c").expect("a name");
         let ancestors: Vec<String> = name.ancestors().iter().map(ToString::to_string).collect();
         assert_eq!(ancestors, ["a", "a/.b"]);
@@ -392,33 +286,32 @@ mod tests {
                 LockName::new("a/.b").expect("b")
             ]
         );
-        assert_eq!(name.covers().expect("a store's"), ["a.d", "%2Eb.d", "c.d"]);
-        assert!(LockName::new("a").expect("a name").ancestors().is_empty());
-        assert!(LockName::new("./a/b").expect("a path").covers().is_none());
+        let named = |name| LockName::new(name).expect("a name");
+        assert!(named("a").ancestors().is_empty());
+        assert!(named("a").is_ancestor_of(&name) && named("a/.b").is_ancestor_of(&name));
+        for other in ["a/.b/c", "a/.b/c/d", "ab", "a/b", "b"] {
+            assert!(!named(other).is_ancestor_of(&name), "{other}");
+        }
+        assert!(!named("./a").is_ancestor_of(&named("./a/b")));
     }
 
     #[test]
-    fn where_there_are_devices_no_file_is_called_like_one() {
+    fn no_file_has_the_name_of_a_device() {
         for device in ["aux", "Nul", "con.x", "COM1", "lpt9.a.b", "prn "] {
             assert!(is_a_device(device), "{device}");
         }
         for name in ["auxiliary", "com10", "com0", "x.con", "lpt"] {
             assert!(!is_a_device(name), "{name}");
         }
-        let file = LockName::new("aux").expect("a name").file();
-        let expected = if HAS_DEVICES {
-            "%61ux.lock"
-        } else {
-            "aux.lock"
-        };
-        assert_eq!(file, expected);
+        let expected = if HAS_DEVICES { "%61ux" } else { "aux" };
+        assert_eq!(LockName::new("aux").expect("a name").segments(), [expected]);
     }
 
     #[test]
-    fn a_path_is_the_lock_file_itself() {
+    fn path_names_the_lock_file_itself() {
         let name = LockName::new("./.sprint-running").expect("a path");
         assert!(name.is_path());
         assert_eq!(name.directory(), Some(Path::new(".")));
-        assert_eq!(name.file(), ".sprint-running");
+        assert_eq!(name.path_file(), Some(OsStr::new(".sprint-running")));
     }
 }

@@ -1,4 +1,4 @@
-//! The library, as a program that embeds it sees it.
+//! The public interface of the library.
 #![cfg(unix)]
 #![allow(missing_docs)]
 #![allow(
@@ -8,27 +8,29 @@
     clippy::unwrap_used
 )]
 
+mod harness;
+
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use harness::{Running, TestEnv};
 use onehold::{
-    Acquired, Attempt, Break, Claim, Claimant, Ended, Error, Format, Hold, Holder, Keeping, Kind,
-    Lock, LockName, Reason, Release, Renewal, State, Store, Wait,
+    Acquired, Attempt, Break, Caller, Error, Format, Hold, Holder, Kind, Lock, LockName, Options,
+    Reason, Release, ReleaseOutcome, Renewal, RunOptions, State, Store, Wait,
 };
-use tempfile::TempDir;
 
 struct Fixture {
-    root: TempDir,
+    env: TestEnv,
     store: Store,
 }
 
 impl Fixture {
     fn new() -> Self {
-        let root = tempfile::tempdir().unwrap();
-        let store = Store::at(root.path().join("store"));
-        Self { root, store }
+        let env = TestEnv::new();
+        let store = Store::at(env.store());
+        Self { env, store }
     }
 
     fn lock(&self, name: &str) -> Lock {
@@ -54,27 +56,27 @@ fn is_blocked<T>(attempt: onehold::Result<Attempt<T>>) -> bool {
 }
 
 fn take(lock: &Lock) -> Hold {
-    held(lock.hold(&Claim::new(), Wait::no()))
+    held(lock.hold(&Options::new(), Wait::no()))
 }
 
 #[test]
-fn a_hold_is_given_back_when_it_is_dropped() {
+fn dropping_a_hold_releases_the_lock() {
     let fixture = Fixture::new();
     let hold = take(&fixture.lock("x"));
     assert_eq!(fixture.state("x"), State::Held);
     assert!(is_blocked(
-        fixture.lock("x").hold(&Claim::new(), Wait::no())
+        fixture.lock("x").hold(&Options::new(), Wait::no())
     ));
     drop(hold);
     assert_eq!(fixture.state("x"), State::Free);
 }
 
 #[test]
-fn a_hold_is_given_back_when_a_function_returns_early() {
+fn early_return_releases_the_lock() {
     let fixture = Fixture::new();
     let fails = || -> Result<(), Box<dyn std::error::Error>> {
         let _hold = take(&fixture.lock("x"));
-        let _number: u32 = "no number".parse()?;
+        let _number: u32 = "not a number".parse()?;
         Ok(())
     };
     assert!(fails().is_err());
@@ -82,7 +84,7 @@ fn a_hold_is_given_back_when_a_function_returns_early() {
 }
 
 #[test]
-fn a_hold_is_given_back_when_a_thread_panics() {
+fn panic_of_a_thread_releases_the_lock() {
     let fixture = Fixture::new();
     let lock = fixture.lock("x");
     let panicked = std::thread::spawn(move || {
@@ -95,7 +97,7 @@ fn a_hold_is_given_back_when_a_thread_panics() {
 }
 
 #[test]
-fn holds_and_stores_can_be_used_from_any_thread() {
+fn holds_and_stores_can_be_used_by_any_thread() {
     fn is_sync_and_send<T: Send + Sync>() {}
     is_sync_and_send::<Store>();
     is_sync_and_send::<Lock>();
@@ -103,9 +105,10 @@ fn holds_and_stores_can_be_used_from_any_thread() {
     let fixture = Fixture::new();
     let hold = take(&fixture.lock("x"));
     std::thread::scope(|scope| {
-        let blocked = scope.spawn(|| is_blocked(fixture.lock("x").hold(&Claim::new(), Wait::no())));
+        let blocked =
+            scope.spawn(|| is_blocked(fixture.lock("x").hold(&Options::new(), Wait::no())));
         assert!(blocked.join().unwrap());
-        scope.spawn(move || assert_eq!(hold.release().unwrap(), Ended::Released));
+        scope.spawn(move || assert_eq!(hold.release().unwrap(), ReleaseOutcome::Released));
     });
     assert_eq!(fixture.state("x"), State::Free);
 }
@@ -116,7 +119,7 @@ fn dropping_a_copy_in_a_forked_child_does_nothing() {
     let hold = take(&fixture.lock("x"));
     let mut copy = Some(hold);
     let mut command = Command::new("true");
-    // SAFETY: for the test; only this thread's memory is used in the child.
+    // SAFETY: the child uses only memory of this thread, which waits for it.
     unsafe {
         let copied: *mut Option<Hold> = &raw mut copy;
         let copied = copied as usize;
@@ -129,89 +132,91 @@ fn dropping_a_copy_in_a_forked_child_does_nothing() {
     assert_eq!(fixture.state("x"), State::Held);
     let hold = copy.unwrap();
     assert!(!hold.is_lost().unwrap());
-    assert_eq!(hold.release().unwrap(), Ended::Released);
+    assert_eq!(hold.release().unwrap(), ReleaseOutcome::Released);
 }
 
 #[test]
-fn who_blocks_is_told_as_a_value() {
+fn blocked_attempt_returns_the_holder() {
     let fixture = Fixture::new();
-    let claim = Claim::new().message("nightly").owner("ops");
+    let claim = Options::new().message("nightly").owner("ops");
     let _hold = held(fixture.lock("x").hold(&claim, Wait::no()));
-    let Attempt::Blocked(blocked) = fixture.lock("x").hold(&Claim::new(), Wait::no()).unwrap()
+    let Attempt::Blocked(blocked) = fixture.lock("x").hold(&Options::new(), Wait::no()).unwrap()
     else {
         panic!("it is held");
     };
     let record = blocked.status.record.as_ref().unwrap();
     assert_eq!(record.message.as_deref(), Some("nightly"));
     assert_eq!(record.owner.as_deref(), Some("ops"));
-    assert_eq!(record.kind, Kind::Job);
-    assert_eq!(record.pid.get(), std::process::id());
+    assert_eq!(record.kind, Kind::Process);
+    assert_eq!(record.taken_by.unwrap().get(), std::process::id());
     assert_eq!(blocked.status.verdict.reason, Reason::Alive);
     assert!(blocked.waited.is_none());
 }
 
 #[test]
-fn a_wait_ends_at_its_limit_or_when_it_is_cancelled() {
+fn wait_ends_at_its_limit_or_when_it_is_canceled() {
     let fixture = Fixture::new();
     let _hold = take(&fixture.lock("x"));
     let lock = fixture.lock("x");
     let limit = Duration::from_millis(150);
-    let Attempt::Blocked(blocked) = lock.hold(&Claim::new(), Wait::at_most(limit)).unwrap() else {
+    let Attempt::Blocked(blocked) = lock.hold(&Options::new(), Wait::at_most(limit)).unwrap()
+    else {
         panic!("it is held");
     };
     assert!(blocked.waited.unwrap() >= limit);
     onehold::signal::use_sigalrm().unwrap();
-    let Attempt::Blocked(blocked) = lock.hold(&Claim::new(), Wait::at_most(limit)).unwrap() else {
+    let Attempt::Blocked(blocked) = lock.hold(&Options::new(), Wait::at_most(limit)).unwrap()
+    else {
         panic!("it is held");
     };
     assert!(blocked.waited.unwrap() >= limit);
-    let cancelled = AtomicBool::new(false);
+    let canceled = AtomicBool::new(false);
     let wait = Wait::forever()
-        .until_cancelled(&cancelled)
-        .on_wait(Duration::ZERO, |_| cancelled.store(true, Ordering::Relaxed));
-    assert!(is_blocked(lock.hold(&Claim::new(), wait)));
+        .until_canceled(&canceled)
+        .on_wait(Duration::ZERO, |_| canceled.store(true, Ordering::Relaxed));
+    assert!(is_blocked(lock.hold(&Options::new(), wait)));
 }
 
 #[test]
-fn a_wait_for_a_hold_ends_with_it() {
+fn wait_ends_when_the_hold_is_released() {
     let fixture = Fixture::new();
     let hold = take(&fixture.lock("x"));
     let mut first = Some(hold);
     let lock = fixture.lock("x");
     let wait = Wait::forever().on_wait(Duration::ZERO, |_| drop(first.take()));
-    let second = held(lock.hold(&Claim::new(), wait));
+    let second = held(lock.hold(&Options::new(), wait));
     assert!(second.waited().is_some());
 }
 
 #[test]
-fn a_lost_hold_is_noticed_and_the_successors_is_left_alone() {
+fn lost_hold_is_detected_and_does_not_release_the_next_one() {
     let fixture = Fixture::new();
     let hold = take(&fixture.lock("x"));
     let status = fixture.lock("x").check(None).unwrap();
     let Break::Done { was, warnings } = fixture
         .lock("x")
-        .break_hold(&status.shown().unwrap())
+        .break_hold(&status.revision().unwrap())
         .unwrap()
     else {
-        panic!("it is that hold");
+        panic!("the hold has not changed");
     };
     assert_eq!(was.hold(), Some(hold.number()));
     assert!(warnings.is_empty());
     assert!(hold.is_lost().unwrap());
-    let successor = take(&fixture.lock("x"));
-    assert_eq!(hold.release().unwrap(), Ended::Lost);
-    assert!(!successor.is_lost().unwrap());
+    let next = take(&fixture.lock("x"));
+    assert_eq!(hold.release().unwrap(), ReleaseOutcome::Lost);
+    assert!(!next.is_lost().unwrap());
     assert_eq!(fixture.state("x"), State::Held);
 }
 
 #[test]
-fn permission_to_displace_is_for_the_hold_that_was_shown() {
+fn replacement_is_limited_to_the_given_revision() {
     let fixture = Fixture::new();
     let first = take(&fixture.lock("x"));
-    let shown = fixture.lock("x").check(None).unwrap().shown().unwrap();
-    assert_eq!(first.release().unwrap(), Ended::Released);
+    let shown = fixture.lock("x").check(None).unwrap().revision().unwrap();
+    assert_eq!(first.release().unwrap(), ReleaseOutcome::Released);
     let _second = take(&fixture.lock("x"));
-    let claim = Claim::new().displace(shown.clone());
+    let claim = Options::new().replace_hold(shown.clone());
     assert!(is_blocked(fixture.lock("x").hold(&claim, Wait::no())));
     assert!(matches!(
         fixture.lock("x").break_hold(&shown).unwrap(),
@@ -220,30 +225,31 @@ fn permission_to_displace_is_for_the_hold_that_was_shown() {
 }
 
 #[test]
-fn a_lease_is_in_force_only_once_it_is_confirmed() {
+fn lease_is_held_only_after_confirmation() {
     let fixture = Fixture::new();
-    let claim = Claim::new().ttl(Duration::from_mins(1)).owner("me");
+    let claim = Options::new().ttl(Duration::from_mins(1)).owner("me");
     let lock = fixture.lock("x");
     let Acquired::New(unconfirmed) = held(lock.acquire(&claim, Holder::Lease, Wait::no())) else {
-        panic!("new");
+        panic!("the lock was free");
     };
     drop(unconfirmed);
     assert_eq!(fixture.state("x"), State::Free);
     let Acquired::New(lease) = held(lock.acquire(&claim, Holder::Lease, Wait::no())) else {
-        panic!("new");
+        panic!("the lock was free");
     };
     let number = lease.confirm().unwrap();
-    let Acquired::Again(status) = held(lock.acquire(&claim, Holder::Lease, Wait::no())) else {
-        panic!("the same owner's");
+    let Acquired::AlreadyHeld(status) = held(lock.acquire(&claim, Holder::Lease, Wait::no()))
+    else {
+        panic!("the same owner holds it");
     };
     assert_eq!(status.hold(), Some(number));
-    let stranger = Claimant::default();
-    let owner = Claimant {
+    let other = Caller::default();
+    let owner = Caller {
         owner: Some("me".to_owned()),
-        ..Claimant::default()
+        ..Caller::default()
     };
     assert!(matches!(
-        lock.renew(&stranger, None).unwrap(),
+        lock.renew(&other, None).unwrap(),
         Renewal::NotYours(_)
     ));
     assert!(matches!(
@@ -251,7 +257,7 @@ fn a_lease_is_in_force_only_once_it_is_confirmed() {
         Renewal::Done(_)
     ));
     assert!(matches!(
-        lock.release(&stranger).unwrap(),
+        lock.release(&other).unwrap(),
         Release::NotYours(_)
     ));
     assert!(matches!(lock.release(&owner).unwrap(), Release::Done(_)));
@@ -259,11 +265,11 @@ fn a_lease_is_in_force_only_once_it_is_confirmed() {
 }
 
 #[test]
-fn a_command_started_under_a_hold_is_on_record_and_keeps_it() {
+fn command_of_a_hold_is_recorded_as_its_holder() {
     let fixture = Fixture::new();
     let lock = fixture.lock("x");
-    let claim = Claim::new().command(vec!["cat".to_owned()]);
-    let mut hold = held(lock.hold_for_command(&claim, Keeping::default(), Wait::no()));
+    let claim = Options::new().command(vec!["cat".to_owned()]);
+    let mut hold = held(lock.hold_for_command(&claim, RunOptions::default(), Wait::no()));
     let mut command = Command::new("cat");
     command
         .stdin(std::process::Stdio::piped())
@@ -274,34 +280,34 @@ fn a_command_started_under_a_hold_is_on_record_and_keeps_it() {
     assert_eq!(status.record.unwrap().kind, Kind::Run);
     drop(child.stdin.take());
     assert!(child.wait().unwrap().success());
-    assert_eq!(hold.release().unwrap(), Ended::Released);
+    assert_eq!(hold.release().unwrap(), ReleaseOutcome::Released);
     assert_eq!(fixture.state("x"), State::Free);
 }
 
 #[test]
-fn a_command_is_not_started_when_its_hold_was_lost() {
+fn command_does_not_start_if_the_lock_file_was_removed() {
     let fixture = Fixture::new();
     let lock = fixture.lock("x");
-    let mut hold = held(lock.hold_for_command(&Claim::new(), Keeping::default(), Wait::no()));
+    let mut hold = held(lock.hold_for_command(&Options::new(), RunOptions::default(), Wait::no()));
     std::fs::remove_file(lock.path()).unwrap();
-    let ran = fixture.root.path().join("ran");
+    let ran = fixture.env.path("ran");
     let mut command = Command::new("touch");
     command.arg(&ran);
     assert!(matches!(
         hold.spawn(&mut command),
-        Err(Error::LostEarly { .. })
+        Err(Error::LostWhileAcquiring { .. })
     ));
     assert!(!ran.exists());
 }
 
 #[test]
-fn what_is_no_lock_is_an_error_and_stays() {
+fn unrecognized_file_is_an_error_and_is_not_changed() {
     let fixture = Fixture::new();
-    let path = fixture.root.path().join("data.db");
+    let path = fixture.env.path("data.db");
     std::fs::write(&path, "precious").unwrap();
     let lock = fixture.lock(path.to_str().unwrap());
     assert!(matches!(
-        lock.hold(&Claim::new(), Wait::no()),
+        lock.hold(&Options::new(), Wait::no()),
         Err(Error::NotALock { .. })
     ));
     assert_eq!(lock.check(None).unwrap().verdict.state, State::NotALock);
@@ -309,7 +315,7 @@ fn what_is_no_lock_is_an_error_and_stays() {
 }
 
 #[test]
-fn an_error_names_operation_and_path_and_keeps_its_cause_apart() {
+fn error_has_operation_path_and_source() {
     let fixture = Fixture::new();
     std::fs::write(fixture.store.path(), "").unwrap();
     let error = fixture.lock("x").check(None).unwrap_err();
@@ -320,19 +326,20 @@ fn an_error_names_operation_and_path_and_keeps_its_cause_apart() {
 }
 
 #[test]
-fn a_listing_and_a_cleanup_say_what_they_found_and_did() {
+fn list_and_cleanup_return_what_they_found() {
     let fixture = Fixture::new();
     let _hold = take(&fixture.lock("a/b"));
-    let mut gone = Command::new("sleep").arg("1000").spawn().unwrap();
-    let holder = Holder::process(gone.id()).unwrap();
-    let Acquired::New(detached) =
-        held(fixture.lock("z").acquire(&Claim::new(), holder, Wait::no()))
-    else {
-        panic!("new");
+    let mut sleeper = Running::sleeper();
+    let holder = Holder::process(sleeper.pid()).unwrap();
+    let Acquired::New(detached) = held(fixture.lock("z").acquire(
+        &Options::new(),
+        holder,
+        Wait::no(),
+    )) else {
+        panic!("the lock was free");
     };
     detached.confirm().unwrap();
-    gone.kill().unwrap();
-    gone.wait().unwrap();
+    sleeper.kill();
     let names = || -> Vec<String> {
         let listing = fixture.store.list(None).unwrap();
         assert!(listing.errors.is_empty());
@@ -343,41 +350,41 @@ fn a_listing_and_a_cleanup_say_what_they_found_and_did() {
             .collect()
     };
     assert_eq!(names(), ["a/b", "z"]);
-    let dry = fixture.store.cleanup(true, None).unwrap();
-    assert_eq!(dry.removed.len(), 1);
+    let planned = fixture.store.cleanup(true, None).unwrap();
+    assert_eq!(planned.removed.len(), 1);
     assert_eq!(names(), ["a/b", "z"]);
-    let wet = fixture.store.cleanup(false, None).unwrap();
-    assert_eq!(wet.removed[0].name, "z");
+    let cleaned = fixture.store.cleanup(false, None).unwrap();
+    assert_eq!(cleaned.removed[0].name, "z");
     assert_eq!(names(), ["a/b"]);
 }
 
 #[test]
-fn a_hold_that_was_lost_before_its_command_starts_does_not_start_it() {
-    let root = tempfile::tempdir().unwrap();
-    let store = Store::at(root.path()).format(Format::Sprint);
+fn command_does_not_start_if_another_program_took_the_lock() {
+    let env = TestEnv::new();
+    let store = Store::at(env.store()).format(Format::Sprint);
     let lock = store.lock(LockName::new("x").unwrap()).unwrap();
-    let claim = Claim::new().owner("o").message("m");
+    let claim = Options::new().owner("o").message("m");
     let take = |keeping| match lock.hold_for_command(&claim, keeping, Wait::no()).unwrap() {
         Attempt::Held(hold) => hold,
         Attempt::Blocked(blocked) => panic!("{blocked:?}"),
     };
-    let exec = Keeping {
+    let exec = RunOptions {
         exec: true,
-        ..Keeping::default()
+        ..RunOptions::default()
     };
     let mut hold = take(exec);
     std::fs::remove_file(hold.path()).unwrap();
-    // If it were executed, this test would end here as something else.
+    // If it were executed, this test process would become `true`.
     let error = hold.exec(&mut Command::new("true"));
-    assert!(matches!(error, Error::LostEarly { .. }), "{error}");
-    // Another program has rewritten the file in place.
-    let mut hold = take(Keeping::default());
-    let theirs = "pid: 1\nsession_id: \"theirs\"\nlock_version: 1\n";
-    std::fs::write(hold.path(), theirs).unwrap();
-    let started = root.path().join("started");
+    assert!(matches!(error, Error::LostWhileAcquiring { .. }), "{error}");
+    // Another program rewrites the file in place.
+    let mut hold = take(RunOptions::default());
+    let foreign = "pid: 1\nsession_id: \"other\"\nlock_version: 1\n";
+    std::fs::write(hold.path(), foreign).unwrap();
+    let started = env.path("started");
     let error = hold.spawn(Command::new("touch").arg(&started)).unwrap_err();
-    assert!(matches!(error, Error::LostEarly { .. }), "{error}");
+    assert!(matches!(error, Error::LostWhileAcquiring { .. }), "{error}");
     assert!(!started.exists());
-    assert_eq!(hold.release().unwrap(), Ended::Lost);
-    assert_eq!(std::fs::read_to_string(lock.path()).unwrap(), theirs);
+    assert_eq!(hold.release().unwrap(), ReleaseOutcome::Lost);
+    assert_eq!(std::fs::read_to_string(lock.path()).unwrap(), foreign);
 }

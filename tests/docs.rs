@@ -1,5 +1,5 @@
-//! Man pages, completions and README say what the program says: they are made here from its one
-//! definition and compared. `BLESS=1 cargo test --test docs` writes them anew.
+//! Compares man pages, completions and README with the definition of the command line.
+//! `BLESS=1 cargo test --test docs` rewrites man pages and completions.
 #![allow(missing_docs, dead_code)]
 #![allow(
     clippy::expect_used,
@@ -10,10 +10,10 @@
 
 #[path = "../src/bin/onehold/args.rs"]
 mod args;
+#[path = "../src/bin/onehold/doc_text.rs"]
+mod doc_text;
 #[path = "../src/bin/onehold/exit.rs"]
 mod exit;
-#[path = "../src/bin/onehold/manual.rs"]
-mod manual;
 
 use std::fs;
 use std::path::PathBuf;
@@ -27,9 +27,9 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Compares a file with what it should be, or writes it.
+/// Compares a file with its expected content, or writes it.
 #[track_caller]
-fn is_in_sync(path: &str, expected: &[u8]) {
+fn assert_in_sync(path: &str, expected: &[u8]) {
     let file = root().join(path);
     if std::env::var_os("BLESS").is_some() {
         fs::create_dir_all(file.parent().unwrap()).unwrap();
@@ -39,13 +39,13 @@ fn is_in_sync(path: &str, expected: &[u8]) {
     let found = fs::read(&file).unwrap_or_default();
     assert!(
         found == expected,
-        "{path} differs from what the program's definition makes of it: BLESS=1 cargo test --test docs"
+        "{path} is out of date: BLESS=1 cargo test --test docs"
     );
 }
 
-/// Nothing else lies in a directory of generated files.
+/// Checks that a directory has no other files.
 #[track_caller]
-fn holds_only(directory: &str, mut expected: Vec<String>) {
+fn assert_only_files(directory: &str, mut expected: Vec<String>) {
     let mut found: Vec<String> = fs::read_dir(root().join(directory))
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -62,15 +62,15 @@ fn definition() -> clap::Command {
 }
 
 #[test]
-fn the_man_pages_are_those_of_the_definition() {
+fn man_pages_match_definition() {
     let command = definition();
     let verbs: Vec<clap::Command> = command.get_subcommands().cloned().collect();
     let mut pages = vec!["onehold.1".to_owned()];
-    is_in_sync("man/onehold.1", &page(&command, "onehold", ""));
+    assert_in_sync("man/onehold.1", &page(&command, "onehold", ""));
     for verb in verbs {
         let name = verb.get_name().to_owned();
         let file = format!("onehold-{name}.1");
-        is_in_sync(
+        assert_in_sync(
             &format!("man/{file}"),
             &page(
                 &verb.display_name(format!("onehold-{name}")),
@@ -80,16 +80,16 @@ fn the_man_pages_are_those_of_the_definition() {
         );
         pages.push(file);
     }
-    // Written by hand.
+    // These pages are written by hand.
     pages.extend(["onehold-formats.5", "onehold-config.5"].map(str::to_owned));
-    holds_only("man", pages);
+    assert_only_files("man", pages);
 }
 
 fn config_page() -> String {
     fs::read_to_string(root().join("man/onehold-config.5")).unwrap()
 }
 
-/// As a man page writes it.
+/// Escapes text as in a man page.
 fn in_roff(text: &str) -> String {
     text.replace('-', "\\-")
         .replace('"', "\\(dq")
@@ -97,21 +97,70 @@ fn in_roff(text: &str) -> String {
 }
 
 #[test]
-fn the_man_page_of_the_configuration_has_every_key_and_profile() {
+fn formats_man_page_has_every_key_of_a_record() {
+    fn add_keys(value: &serde_json::Value, keys: &mut Vec<String>) {
+        for (key, value) in value.as_object().into_iter().flatten() {
+            keys.push(key.clone());
+            if key != "origin" {
+                add_keys(value, keys);
+            }
+        }
+    }
+    let page = fs::read_to_string(root().join("man/onehold-formats.5")).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let onehold = |args: &[&str]| {
+        let mut command = assert_cmd::Command::cargo_bin("onehold").unwrap();
+        command.args(args).env("ONEHOLD_DIR", directory.path());
+        command.output().unwrap().stdout
+    };
+    let mut keys = Vec::new();
+    let pid = std::process::id().to_string();
+    let options = ["--owner", "o", "-m", "m", "--ttl", "1h", "--max-age", "2h"];
+    onehold(&[&["acquire", "a", "--pid", &pid], &options[..]].concat());
+    onehold(&["--format", "prodigy", "acquire", "b", "--pid", &pid]);
+    let hold = fs::read_to_string(directory.path().join("a.lock")).unwrap();
+    let hold: serde_json::Value = serde_json::from_str(&hold).unwrap();
+    let number = hold["hold"].to_string();
+    onehold(&["renew", "a", "--hold", &number, "--ttl", "2h"]);
+    let cat = ["--", "sh", "-c", "cat \"$ONEHOLD_FILE\""];
+    for (name, option) in [("c", "--close"), ("d", "--exec")] {
+        let record = onehold(&[&["run", option, name], &cat[..]].concat());
+        add_keys(&serde_json::from_slice(&record).unwrap(), &mut keys);
+    }
+    for name in ["a", "b"] {
+        let record = fs::read(directory.path().join(format!("{name}.lock"))).unwrap();
+        add_keys(&serde_json::from_slice(&record).unwrap(), &mut keys);
+    }
+    assert!(keys.len() > 40, "{keys:?}");
+    for key in keys {
+        // In bold, alone or in a list.
+        let is_described = page.lines().any(|line| {
+            let words = ["\\fB", ".B ", ".BR "];
+            words.iter().any(|word| line.contains(word))
+                && line
+                    .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+                    .any(|word| word.strip_prefix("dq").unwrap_or(word) == key)
+        });
+        assert!(is_described, "onehold-formats(5) lacks {key}");
+    }
+}
+
+#[test]
+fn config_man_page_has_every_key_and_profile() {
     let page = config_page();
     let directory = tempfile::tempdir().unwrap();
     let config = directory.path().join("config.toml");
     fs::write(&config, "[defaults]\nno-such-key = 1\n").unwrap();
-    let complaint = assert_cmd::Command::cargo_bin("onehold")
+    let stderr = assert_cmd::Command::cargo_bin("onehold")
         .unwrap()
         .args(["check", "x"])
         .env("ONEHOLD_CONFIG", &config)
         .output()
         .unwrap()
         .stderr;
-    let complaint = String::from_utf8(complaint).unwrap();
-    // It lists them all, in backquotes.
-    let (_, known) = complaint.split_once("expected one of ").unwrap();
+    let message = String::from_utf8(stderr).unwrap();
+    // The error lists all keys in backquotes.
+    let (_, known) = message.split_once("expected one of ").unwrap();
     let keys: Vec<&str> = known.split('`').skip(1).step_by(2).collect();
     assert!(keys.len() >= 20, "{keys:?}");
     for key in &keys {
@@ -130,7 +179,7 @@ fn the_man_page_of_the_configuration_has_every_key_and_profile() {
 }
 
 #[test]
-fn the_configurations_that_are_shown_are_understood_by_the_program() {
+fn readme_configurations_are_valid() {
     let readme = readme();
     let shown = blocks(&readme, "toml");
     assert!(!shown.is_empty());
@@ -152,7 +201,7 @@ fn the_configurations_that_are_shown_are_understood_by_the_program() {
 
 fn page(command: &clap::Command, called: &str, verb: &str) -> Vec<u8> {
     let title = called.replace(' ', "-").to_uppercase();
-    // Without a date, which would make every build another page.
+    // Without a date, so that every build generates the same page.
     let man = Man::new(command.clone().bin_name(called))
         .title(title)
         .section("1")
@@ -177,7 +226,7 @@ fn page(command: &clap::Command, called: &str, verb: &str) -> Vec<u8> {
     }
     let mut roff = Roff::new();
     if verb.is_empty() {
-        for (title, text) in manual::CHAPTERS {
+        for (title, text) in doc_text::CHAPTERS {
             roff.control("SH", [*title]);
             for paragraph in *text {
                 roff.control("PP", []);
@@ -186,18 +235,18 @@ fn page(command: &clap::Command, called: &str, verb: &str) -> Vec<u8> {
         }
     }
     if verb.is_empty() {
-        roff.control("SH", ["JSON"]);
-        for paragraph in manual::JSON {
+        roff.control("SH", ["JSON OUTPUT"]);
+        for paragraph in doc_text::JSON {
             roff.control("PP", []);
             roff.text([roman(*paragraph)]);
         }
-        table(&mut roff, "KEYS OF A LOCK IN IT", &manual::LOCK_KEYS);
+        table(&mut roff, "LOCK OBJECT", &doc_text::LOCK_KEYS);
     }
     table(&mut roff, "EXIT STATUS", &exit::TABLE);
-    table(&mut roff, "FILES", &manual::FILES);
-    table(&mut roff, "ENVIRONMENT", &manual::ENVIRONMENT);
+    table(&mut roff, "FILES", &doc_text::FILES);
+    table(&mut roff, "ENVIRONMENT", &doc_text::ENVIRONMENT);
     roff.control("SH", ["EXAMPLES"]);
-    for (line, purpose) in manual::examples(verb) {
+    for (line, purpose) in doc_text::examples(verb) {
         roff.control("PP", []);
         roff.text([roman(format!("{purpose}:"))]);
         roff.control("PP", []);
@@ -225,7 +274,7 @@ fn table(roff: &mut Roff, title: &str, rows: &[(&str, &str)]) {
 }
 
 #[test]
-fn the_completions_are_those_of_the_definition() {
+fn completions_match_definition() {
     let mut files = Vec::new();
     for (shell, file) in [
         (Shell::Bash, "onehold.bash"),
@@ -236,10 +285,10 @@ fn the_completions_are_those_of_the_definition() {
     ] {
         let mut out = Vec::new();
         clap_complete::generate(shell, &mut args::Cli::command(), "onehold", &mut out);
-        is_in_sync(&format!("completions/{file}"), &out);
+        assert_in_sync(&format!("completions/{file}"), &out);
         files.push(file.to_owned());
     }
-    holds_only("completions", files);
+    assert_only_files("completions", files);
 }
 
 fn readme() -> String {
@@ -247,7 +296,7 @@ fn readme() -> String {
 }
 
 #[test]
-fn the_readme_has_every_verb_with_its_help_line() {
+fn readme_has_every_command_with_its_help_line() {
     let readme = readme();
     for verb in definition().get_subcommands() {
         let about = verb.get_about().unwrap().to_string().replace('|', "\\|");
@@ -257,7 +306,7 @@ fn the_readme_has_every_verb_with_its_help_line() {
 }
 
 #[test]
-fn the_readme_has_every_exit_code() {
+fn readme_has_every_exit_code() {
     let readme = readme();
     for (code, meaning) in exit::TABLE {
         let row = format!("| {code} | {meaning} |");
@@ -266,13 +315,13 @@ fn the_readme_has_every_exit_code() {
 }
 
 #[test]
-fn every_exit_code_is_in_the_table() {
+fn exit_code_table_is_complete() {
     use exit::Exit;
     for exit in [
         Exit::Done,
         Exit::Failed,
         Exit::Usage,
-        Exit::Nothing,
+        Exit::NotHeld,
         Exit::NotYours,
         Exit::Zombie,
         Exit::Locked,
@@ -290,7 +339,7 @@ fn every_exit_code_is_in_the_table() {
     }
 }
 
-/// Blocks of a language, with the line they start on.
+/// The code blocks in a language, with the numbers of their first lines.
 fn blocks(text: &str, language: &str) -> Vec<(usize, String)> {
     let mut blocks = Vec::new();
     let mut current: Option<(usize, String)> = None;
@@ -311,9 +360,9 @@ fn blocks(text: &str, language: &str) -> Vec<(usize, String)> {
 }
 
 #[test]
-fn every_command_line_of_the_readme_is_understood_by_the_program() {
+fn readme_command_lines_parse() {
     let readme = readme();
-    let mut understood = 0;
+    let mut parsed = 0;
     for (at, block) in blocks(&readme, "sh")
         .into_iter()
         .chain(blocks(&readme, "console"))
@@ -326,7 +375,7 @@ fn every_command_line_of_the_readme_is_understood_by_the_program() {
             }) else {
                 continue;
             };
-            let words = words_of_call(&line[start..]);
+            let words = command_words(&line[start..]);
             if !definition()
                 .get_subcommands()
                 .any(|verb| words.iter().any(|word| word == verb.get_name()))
@@ -336,14 +385,14 @@ fn every_command_line_of_the_readme_is_understood_by_the_program() {
             if let Err(error) = args::Cli::command().try_get_matches_from(&words) {
                 panic!("README.md, block at line {at}: {line}\n{words:?}\n{error}");
             }
-            understood += 1;
+            parsed += 1;
         }
     }
-    assert!(understood >= 14, "only {understood} calls found");
+    assert!(parsed >= 14, "only {parsed} command lines found");
 }
 
-/// The words of a call up to what ends it in a shell.
-fn words_of_call(text: &str) -> Vec<String> {
+/// The words of a command line up to the shell operator that ends it.
+fn command_words(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut rest = shlex::Shlex::new(text);
     for word in rest.by_ref() {
@@ -367,16 +416,16 @@ fn words_of_call(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_examples_of_the_manual_are_understood_by_the_program() {
+fn manual_examples_parse() {
     let verbs: Vec<String> = definition()
         .get_subcommands()
         .map(|verb| verb.get_name().to_owned())
         .collect();
     for verb in verbs.iter().map(String::as_str).chain([""]) {
-        let examples = manual::examples(verb);
+        let examples = doc_text::examples(verb);
         assert!(!examples.is_empty(), "{verb}");
         for (line, _) in examples {
-            let words = words_of_call(&line[line.find("onehold ").unwrap()..]);
+            let words = command_words(&line[line.find("onehold ").unwrap()..]);
             if let Err(error) = args::Cli::command().try_get_matches_from(&words) {
                 panic!("{line}\n{error}");
             }

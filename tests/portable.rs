@@ -1,5 +1,5 @@
-//! What holds on every system: no shell, no signals, no program but this one, which is its own
-//! command when it is told what to do.
+//! Behavior that is the same on every system: no shell, no signals, and no program but this one,
+//! which is its own command.
 #![allow(missing_docs)]
 #![allow(
     clippy::exit,
@@ -9,53 +9,41 @@
     clippy::unwrap_used
 )]
 
+mod harness;
+
 use std::fs;
-use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
 
-use serde_json::Value;
-use tempfile::TempDir;
+use harness::{CONTENDERS, Running, TestEnv, append_line, json_object, output, wait_until};
 
-/// What the command of a test is told to do, and with which file.
-const DO: &str = "PORTABLE_DO";
+/// Environment variables of the command: its task, and the file for it.
+const TASK: &str = "PORTABLE_TASK";
 const FILE: &str = "PORTABLE_FILE";
 
-/// The command: does nothing as a test.
+/// The command of a `run`. Does nothing as a test.
 #[test]
 fn command() {
-    let (Ok(what), Some(file)) = (std::env::var(DO), std::env::var_os(FILE)) else {
+    let (Ok(task), Some(file)) = (std::env::var(TASK), std::env::var_os(FILE)) else {
         return;
     };
     let file = Path::new(&file);
-    match what.as_str() {
+    match task.as_str() {
         "increment" => {
             let count: u64 = fs::read_to_string(file).map_or(0, |text| text.parse().unwrap());
             fs::write(file, (count + 1).to_string()).unwrap();
         }
-        // Says that it is in, and stays until it is told to end or its room is gone.
+        // Writes a line, and stays until the file `end` is there or the directory is removed.
         "stay" => {
-            let mut log = fs::OpenOptions::new()
-                .append(true)
-                .create(true)
-                .open(file)
-                .unwrap();
-            log.write_all(b"in\n").unwrap();
-            drop(log);
-            let room = file.parent().unwrap();
-            while room.exists() && !room.join("end").exists() {
+            append_line(file, "in");
+            let directory = file.parent().unwrap();
+            while directory.exists() && !directory.join("end").exists() {
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
         "line" => {
-            let mut log = fs::OpenOptions::new()
-                .append(true)
-                .create(true)
-                .open(file)
-                .unwrap();
-            let line = format!("{}\n", std::env::var("PORTABLE_LINE").unwrap());
-            log.write_all(line.as_bytes()).unwrap();
+            append_line(file, &std::env::var("PORTABLE_LINE").unwrap());
         }
         "read" => {
             let record = fs::read_to_string(std::env::var("ONEHOLD_FILE").unwrap()).unwrap();
@@ -65,361 +53,268 @@ fn command() {
     }
 }
 
-struct Room {
-    root: TempDir,
-    onehold: PathBuf,
+/// This program as a command with a task.
+fn with_task<'a>(
+    command: &'a mut Command,
+    env: &TestEnv,
+    task: &str,
+    file: &str,
+) -> &'a mut Command {
+    command.env(TASK, task).env(FILE, env.path(file))
 }
 
-impl Room {
-    fn new() -> Self {
-        Self {
-            root: tempfile::tempdir().unwrap(),
-            onehold: std::path::absolute(assert_cmd::cargo::cargo_bin!("onehold")).unwrap(),
-        }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.root.path().join(name)
-    }
-
-    fn onehold(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(&self.onehold);
-        for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().starts_with("ONEHOLD_") {
-                command.env_remove(name);
-            }
-        }
-        command
-            .args(words)
-            .current_dir(self.root.path())
-            .env("ONEHOLD_DIR", self.path("store"))
-            .env("HOME", self.root.path())
-            .env("APPDATA", self.root.path())
-            .env_remove("XDG_CONFIG_HOME")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        command
-    }
-
-    /// `onehold run WORDS --` this program, told to do `what` with `file`.
-    fn run(&self, words: &[&str], what: &str, file: &str) -> Command {
-        let mut command = self.onehold(&["run"]);
-        command
-            .args(words)
-            .arg("--")
-            .arg(std::env::current_exe().unwrap())
-            .args(["command", "--exact"])
-            .env(DO, what)
-            .env(FILE, self.path(file));
-        command
-    }
-
-    fn done(&self, words: &[&str]) -> String {
-        let output = output(&mut self.onehold(words));
-        assert!(output.status.success(), "{words:?}: {output:?}");
-        text(&output).trim().to_owned()
-    }
-
-    fn code(&self, words: &[&str]) -> Option<i32> {
-        output(&mut self.onehold(words)).status.code()
-    }
-
-    fn lock(&self, name: &str) -> Value {
-        let output = output(&mut self.onehold(&["check", "--json", name]));
-        let mut object: Value = serde_json::from_slice(&output.stdout).unwrap();
-        object["lock"].take()
-    }
-
-    fn lines(&self, file: &str) -> usize {
-        fs::read_to_string(self.path(file)).map_or(0, |text| text.lines().count())
-    }
-
-    /// A process of ours that does nothing until it is killed.
-    fn sleeper(&self) -> Child {
-        Command::new(std::env::current_exe().unwrap())
-            .args(["command", "--exact"])
-            .env(DO, "stay")
-            .env(FILE, self.path("sleepers"))
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap()
-    }
+/// `onehold run WORDS --` this program, which does `task` with `file`.
+fn run(env: &TestEnv, words: &[&str], task: &str, file: &str) -> Command {
+    let mut command = env.onehold(["run"]);
+    command
+        .args(words)
+        .arg("--")
+        .arg(std::env::current_exe().unwrap())
+        .args(["command", "--exact"]);
+    with_task(&mut command, env, task, file);
+    command
 }
 
-/// Runs it to its end. Under Wine a process can end before it has begun, once in thousands, which is
-/// told as an internal error (1359) and has done nothing: then it is started again.
-fn output(command: &mut Command) -> Output {
-    for _ in 0..10 {
-        match command.output() {
-            Err(error) if cfg!(windows) && error.raw_os_error() == Some(1359) => {}
-            Ok(output)
-                if cfg!(windows)
-                    && output.status.code() == Some(126)
-                    && String::from_utf8_lossy(&output.stderr).contains("nternal error") => {}
-            output => return output.unwrap(),
-        }
-    }
-    panic!("no process begins: {command:?}");
+/// Starts a `run` whose command stays, and returns when that has begun.
+fn hold(env: &TestEnv, words: &[&str]) -> Running {
+    let before = env.lines("in");
+    let holder = Running::start(run(env, words, "stay", "in"));
+    wait_until("the command of the holder has begun", || {
+        env.lines("in") > before
+    });
+    holder
 }
 
-fn text(output: &Output) -> String {
-    String::from_utf8(output.stdout.clone()).unwrap()
+/// A process that does nothing until it is killed.
+fn sleeper(env: &TestEnv) -> Running {
+    let mut command = env.command(std::env::current_exe().unwrap());
+    command.args(["command", "--exact"]);
+    with_task(&mut command, env, "stay", "sleepers");
+    Running::start(command)
 }
 
-fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_mins(1);
-    while !is_so() {
-        assert!(Instant::now() < deadline, "not so: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+fn end(env: &TestEnv) {
+    fs::write(env.path("end"), "").unwrap();
 }
 
 #[test]
-fn eight_processes_that_count_under_a_lock_lose_nothing() {
-    let room = Room::new();
+fn counter_under_lock_is_exact() {
+    let env = TestEnv::new();
     std::thread::scope(|scope| {
-        for _ in 0..8 {
+        for _ in 0..CONTENDERS {
             scope.spawn(|| {
                 for _ in 0..50 {
-                    let mut run = room.run(&["-w", "forever", "counter"], "increment", "count");
+                    let mut run = run(&env, &["-w", "forever", "counter"], "increment", "count");
                     let output = output(&mut run);
                     assert!(output.status.success(), "{output:?}");
                 }
             });
         }
     });
-    assert_eq!(fs::read_to_string(room.path("count")).unwrap(), "400");
+    assert_eq!(fs::read_to_string(env.path("count")).unwrap(), "400");
 }
 
 #[test]
-fn of_eight_who_find_a_dead_holder_one_takes_over() {
+fn one_of_8_contenders_takes_over_zombie() {
     for _ in 0..3 {
-        let room = Room::new();
-        let mut dies = room.sleeper();
-        room.done(&["acquire", "x", "--pid", &dies.id().to_string()]);
-        assert_eq!(room.lock("x")["state"], "held");
-        dies.kill().unwrap();
-        dies.wait().unwrap();
-        assert_eq!(room.lock("x")["state"], "zombie");
-        let mut contenders: Vec<Child> = (0..8)
-            .map(|_| room.run(&["x"], "stay", "in").spawn().unwrap())
+        let env = TestEnv::new();
+        let mut holder = sleeper(&env);
+        env.done(["acquire", "x", "--pid", &holder.pid().to_string()]);
+        assert_eq!(env.lock("x")["state"], "held");
+        holder.kill();
+        assert_eq!(env.lock("x")["state"], "zombie");
+        let mut contenders: Vec<Running> = (0..CONTENDERS)
+            .map(|_| Running::start(run(&env, &["x"], "stay", "in")))
             .collect();
-        let has_ended = |one: &mut Child| one.try_wait().unwrap().is_some();
-        eventually("one is in, and the others are refused", || {
-            room.lines("in") > 0
-                && contenders
-                    .iter_mut()
-                    .map(has_ended)
-                    .filter(|is| *is)
-                    .count()
-                    == 7
+        wait_until("one is in, and the others are refused", || {
+            let ended = contenders.iter_mut().map(Running::has_ended);
+            env.lines("in") > 0 && ended.filter(|ended| *ended).count() == CONTENDERS - 1
         });
-        assert_eq!(room.lines("in"), 1);
-        fs::write(room.path("end"), "").unwrap();
-        let mut codes: Vec<Option<i32>> = contenders
-            .iter_mut()
-            .map(|one| one.wait().unwrap().code())
-            .collect();
+        assert_eq!(env.lines("in"), 1);
+        end(&env);
+        let mut codes: Vec<i32> = contenders.iter_mut().map(Running::finish).collect();
         codes.sort_unstable();
-        assert_eq!(codes[0], Some(0));
-        assert!(codes[1..].iter().all(|code| *code == Some(6)), "{codes:?}");
+        assert_eq!(codes, [0, 6, 6, 6, 6, 6, 6, 6]);
     }
 }
 
 #[test]
-fn a_lock_is_free_after_its_command_and_the_commands_code_is_passed_on() {
-    let room = Room::new();
+fn run_returns_exit_code_of_command_and_releases_lock() {
+    let env = TestEnv::new();
     let codes: &[&str] = if cfg!(windows) {
         &["0", "3", "100", "3010", "65536"]
     } else {
         &["0", "3", "100"]
     };
     for code in codes.iter().copied() {
-        let output = output(&mut room.run(&["x"], code, "none"));
+        let output = output(&mut run(&env, &["x"], code, "none"));
         assert_eq!(
             output.status.code().map(|code| code.to_string()).as_deref(),
             Some(code),
             "{output:?}"
         );
-        assert_eq!(room.code(&["check", "-q", "x"]), Some(0));
+        assert_eq!(env.code(["check", "-q", "x"]), 0);
     }
     assert_eq!(
-        room.code(&["run", "x", "--", "no-such-program-anywhere"]),
-        Some(127)
+        env.code(["run", "x", "--", "no-such-program-anywhere"]),
+        127
     );
-    assert_eq!(room.code(&["check", "-q", "x"]), Some(0));
+    assert_eq!(env.code(["check", "-q", "x"]), 0);
 }
 
 #[test]
-fn who_kills_a_wrapper_gets_the_lock_once_its_command_has_ended() {
-    let room = Room::new();
-    let mut wrapper = room.run(&["x"], "stay", "in").spawn().unwrap();
-    eventually("it is in", || room.lines("in") == 1);
-    let lock = room.lock("x");
+fn lock_of_killed_wrapper_is_held_until_its_command_ends() {
+    let env = TestEnv::new();
+    let mut wrapper = hold(&env, &["x"]);
+    let lock = env.lock("x");
     assert_eq!(
         (&lock["state"], &lock["kind"]),
         (&"held".into(), &"run".into())
     );
-    wrapper.kill().unwrap();
-    wrapper.wait().unwrap();
-    assert_eq!(room.code(&["run", "x", "--", "none"]), Some(6));
-    fs::write(room.path("end"), "").unwrap();
-    let output = output(&mut room.run(&["-w", "30s", "x"], "0", "none"));
+    wrapper.kill();
+    assert_eq!(env.code(["run", "x", "--", "none"]), 6);
+    end(&env);
+    let output = output(&mut run(&env, &["-w", "30s", "x"], "0", "none"));
     assert!(output.status.success(), "{output:?}");
 }
 
 #[test]
-fn what_is_held_is_refused_with_who_holds_and_its_record_can_be_read() {
-    let room = Room::new();
-    let output = room
-        .run(&["x", "-m", "why"], "read", "copy")
-        .output()
-        .unwrap();
+fn refusal_names_holder_and_record_is_readable() {
+    let env = TestEnv::new();
+    let output = output(&mut run(&env, &["x", "-m", "why"], "read", "copy"));
     assert!(output.status.success(), "{output:?}");
-    let record = fs::read_to_string(room.path("copy")).unwrap();
+    let record = fs::read_to_string(env.path("copy")).unwrap();
     assert!(record.contains("\"message\": \"why\""), "{record}");
-    assert!(record.contains("\"command_pid\":"), "{record}");
-    let mut holder = room.run(&["x"], "stay", "in").spawn().unwrap();
-    eventually("it is in", || room.lines("in") == 1);
-    let refused = room
-        .onehold(&["run", "--json", "x", "--", "none"])
-        .output()
-        .unwrap();
+    assert!(record.contains("\"live\": {\"sum\":"), "{record}");
+    let mut holder = hold(&env, &["x"]);
+    let refused = env.output(["run", "--json", "x", "--", "none"]);
     assert_eq!(refused.status.code(), Some(6));
-    let said = String::from_utf8(refused.stderr).unwrap();
-    let object: Value = serde_json::from_str(&said).unwrap();
-    assert_eq!(object["lock"]["pid_alive"], true, "{said}");
-    fs::write(room.path("end"), "").unwrap();
-    assert!(holder.wait().unwrap().success());
+    let object = json_object(&refused.stderr);
+    assert_eq!(object["lock"]["pid_alive"], true, "{object}");
+    end(&env);
+    assert_eq!(holder.finish(), 0);
 }
 
 #[test]
-fn an_acquire_holds_for_the_process_that_called_it() {
-    let room = Room::new();
-    let number = room.done(&["acquire", "x"]);
-    assert_eq!(room.lock("x")["hold"].to_string(), number);
+fn acquire_holds_for_its_caller() {
+    let env = TestEnv::new();
+    let number = env.done(["acquire", "x"]);
+    assert_eq!(env.lock("x")["hold"].to_string(), number);
     if cfg!(windows) {
-        assert_eq!(room.lock("x")["pid"], std::process::id());
+        assert_eq!(env.lock("x")["pid"], std::process::id());
     }
-    assert_eq!(room.code(&["acquire", "x", "--ttl", "1h"]), Some(6));
-    room.done(&["release", "x", "--hold", &number]);
-    assert_eq!(room.code(&["check", "-q", "x"]), Some(0));
+    assert_eq!(env.code(["acquire", "x", "--ttl", "1h"]), 6);
+    env.done(["release", "x", "--hold", &number]);
+    assert_eq!(env.code(["check", "-q", "x"]), 0);
 }
 
 #[test]
-fn a_lease_is_renewed_runs_out_and_is_cleaned_up() {
-    let room = Room::new();
-    let number = room.done(&["acquire", "x", "--ttl", "1h"]);
-    room.done(&["renew", "x", "--hold", &number, "--ttl", "1ms"]);
-    eventually("it has run out", || room.lock("x")["state"] == "zombie");
-    room.done(&["cleanup"]);
-    assert!(!room.path("store/x.lock").exists());
-    room.done(&["acquire", "y", "--ttl", "1h"]);
-    room.done(&["break", "y", "--yes"]);
-    assert_eq!(room.code(&["check", "-q", "y"]), Some(0));
+fn lease_is_renewed_expires_and_is_cleaned_up() {
+    let env = TestEnv::new();
+    let number = env.done(["acquire", "x", "--ttl", "1h"]);
+    env.done(["renew", "x", "--hold", &number, "--ttl", "1ms"]);
+    wait_until("the lease has expired", || {
+        env.lock("x")["state"] == "zombie"
+    });
+    env.done(["cleanup"]);
+    assert!(!env.path("store/x.lock").exists());
+    env.done(["acquire", "y", "--ttl", "1h"]);
+    env.done(["break", "y", "--yes"]);
+    assert_eq!(env.code(["check", "-q", "y"]), 0);
 }
 
 #[test]
-fn names_that_no_file_could_have_and_sections_are_locks_like_others() {
-    let room = Room::new();
+fn names_that_are_not_file_names_and_children_are_locks() {
+    let env = TestEnv::new();
     for name in ["a b", "a:b*?", "aux", "Übung", ".hidden", "back\\slash"] {
-        room.done(&["acquire", name, "--ttl", "1h"]);
-        assert_eq!(room.lock(name)["state"], "held", "{name}");
+        env.done(["acquire", name, "--ttl", "1h"]);
+        assert_eq!(env.lock(name)["state"], "held", "{name}");
     }
-    room.done(&["acquire", "section/task", "--ttl", "1h"]);
-    assert_eq!(room.code(&["acquire", "section", "--ttl", "1h"]), Some(6));
-    let output = output(&mut room.onehold(&["list", "--json"]));
-    let object: Value = serde_json::from_slice(&output.stdout).unwrap();
+    env.done(["acquire", "section/task", "--ttl", "1h"]);
+    assert_eq!(env.code(["acquire", "section", "--ttl", "1h"]), 6);
+    let object = env.json(["list"]);
     assert_eq!(object["locks"].as_array().unwrap().len(), 7);
-    room.done(&["break", "section/task", "--yes"]);
-    assert_eq!(room.code(&["check", "-q", "section"]), Some(0));
-    // Wine keeps the file, and with it the directory, until the program that removes it has ended.
+    env.done(["break", "section/task", "--yes"]);
+    assert_eq!(env.code(["check", "-q", "section"]), 0);
+    // Wine keeps the file and its directory until the program that removes it has ended.
     if cfg!(unix) {
-        assert!(!room.path("store/section.d").exists());
+        assert!(!env.path("store/section.d").exists());
     }
 }
 
 #[test]
-fn a_path_is_held_like_a_name() {
-    let room = Room::new();
-    room.done(&["acquire", "./here.lock", "--ttl", "1h"]);
-    assert_eq!(room.code(&["run", "./here.lock", "--", "none"]), Some(6));
-    assert!(room.path("here.lock").exists());
-    room.done(&["break", "./here.lock", "--yes"]);
-    assert!(!room.path("here.lock").exists());
-    fs::write(room.path("data.txt"), "nobody's lock").unwrap();
-    assert_ne!(room.code(&["run", "./data.txt", "--", "none"]), Some(0));
+fn path_is_a_lock_like_a_name() {
+    let env = TestEnv::new();
+    env.done(["acquire", "./here.lock", "--ttl", "1h"]);
+    assert_eq!(env.code(["run", "./here.lock", "--", "none"]), 6);
+    assert!(env.path("here.lock").exists());
+    env.done(["break", "./here.lock", "--yes"]);
+    assert!(!env.path("here.lock").exists());
+    fs::write(env.path("data.txt"), "not a lock").unwrap();
+    assert_ne!(env.code(["run", "./data.txt", "--", "none"]), 0);
     assert_eq!(
-        fs::read_to_string(room.path("data.txt")).unwrap(),
-        "nobody's lock"
+        fs::read_to_string(env.path("data.txt")).unwrap(),
+        "not a lock"
     );
 }
 
 #[test]
-fn eight_who_wait_are_served_in_order() {
-    let room = Room::new();
-    let mut holder = room.run(&["x"], "stay", "in").spawn().unwrap();
-    eventually("it is in", || room.lines("in") == 1);
-    let waiters: Vec<Child> = (0..8)
-        .map(|index: usize| {
-            let waiter = room
-                .run(&["-w", "forever", "x"], "line", "served")
-                .env("PORTABLE_LINE", index.to_string())
-                .spawn()
-                .unwrap();
-            eventually("it stands in line", || {
-                room.lock("x")["waiters"].as_array().map_or(0, Vec::len) == index + 1
+fn waiters_are_served_in_order() {
+    let env = TestEnv::new();
+    let mut holder = hold(&env, &["x"]);
+    let mut waiters: Vec<Running> = (0..CONTENDERS)
+        .map(|index| {
+            let mut command = run(&env, &["-w", "forever", "x"], "line", "served");
+            command.env("PORTABLE_LINE", index.to_string());
+            let waiter = Running::start(command);
+            wait_until("the waiter is in the queue", || {
+                env.number_of_waiters("x") == index + 1
             });
             waiter
         })
         .collect();
-    fs::write(room.path("end"), "").unwrap();
-    assert!(holder.wait().unwrap().success());
-    for waiter in waiters {
-        let output = waiter.wait_with_output().unwrap();
-        assert!(output.status.success(), "{output:?}");
+    end(&env);
+    assert_eq!(holder.finish(), 0);
+    for waiter in &mut waiters {
+        assert_eq!(waiter.finish(), 0);
     }
-    let served = fs::read_to_string(room.path("served")).unwrap();
+    let served = fs::read_to_string(env.path("served")).unwrap();
     assert_eq!(served.lines().collect::<Vec<_>>().join(""), "01234567");
 }
 
 #[test]
-fn the_default_store_is_where_the_system_keeps_the_state_of_programs() {
-    let room = Room::new();
-    let mut command = room.onehold(&["acquire", "x", "--ttl", "1h"]);
+fn default_store_is_in_the_state_directory_of_the_system() {
+    let env = TestEnv::new();
+    let mut command = env.onehold(["acquire", "x", "--ttl", "1h"]);
     command
         .env_remove("ONEHOLD_DIR")
-        .env("LOCALAPPDATA", room.path("local"));
-    assert!(command.status().unwrap().success());
+        .env("LOCALAPPDATA", env.path("local"));
+    assert!(output(&mut command).status.success());
     let store = if cfg!(windows) {
         "local/onehold"
     } else {
         ".local/state/onehold"
     };
-    assert!(room.path(store).join("x.lock").exists());
+    assert!(env.path(store).join("x.lock").exists());
 }
 
-/// A virus scanner, say.
+/// Such as a virus scanner has it open.
 #[cfg(windows)]
 #[test]
-fn what_somebody_has_open_is_removed_as_soon_as_he_closes_it() {
+fn lock_file_that_is_open_elsewhere_is_removed_when_it_is_closed() {
     use std::os::windows::fs::OpenOptionsExt;
     const FILE_SHARE_READ: u32 = 1;
-    let room = Room::new();
-    let number = room.done(&["acquire", "x", "--ttl", "1h"]);
+    let env = TestEnv::new();
+    let number = env.done(["acquire", "x", "--ttl", "1h"]);
     let opened = fs::OpenOptions::new()
         .read(true)
         .share_mode(FILE_SHARE_READ)
-        .open(room.path("store/x.lock"))
+        .open(env.path("store/x.lock"))
         .unwrap();
-    let release = room
-        .onehold(&["release", "x", "--hold", &number])
-        .spawn()
-        .unwrap();
+    let mut release = env.start(["release", "x", "--hold", &number]);
+    // Long enough for a first attempt to fail; a later one succeeds in any case.
     std::thread::sleep(Duration::from_millis(150));
     drop(opened);
-    let output = release.wait_with_output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    assert_eq!(room.code(&["check", "-q", "x"]), Some(0));
+    assert_eq!(release.finish(), 0);
+    assert_eq!(env.code(["check", "-q", "x"]), 0);
 }

@@ -1,5 +1,5 @@
-//! Arbitrary bytes and words: nothing panics, and nonsense is never taken for a free lock or a dead
-//! holder's. `PROPTEST_CASES=100000 cargo test --test properties` looks longer.
+//! Arbitrary bytes and names: nothing panics, and unrecognized content is never a free lock or a
+//! zombie. `PROPTEST_CASES=100000 cargo test --test properties` tests more cases.
 #![allow(missing_docs)]
 #![allow(
     clippy::expect_used,
@@ -11,11 +11,11 @@
 use std::fs;
 use std::path::Path;
 
-use onehold::{Claim, Format, Keeping, LockName, State, Status, Store, Wait};
+use onehold::{Format, LockName, Options, RunOptions, State, Status, Store, Wait};
 use proptest::prelude::*;
 
-/// What stands in a lock file, judged.
-fn judged(directory: &Path, file: &str, bytes: &[u8]) -> Status {
+/// The status of a lock file with this content.
+fn status_of(directory: &Path, file: &str, bytes: &[u8]) -> Status {
     let path = directory.join(file);
     fs::write(&path, bytes).unwrap();
     let store = Store::at(directory);
@@ -26,21 +26,23 @@ fn judged(directory: &Path, file: &str, bytes: &[u8]) -> Status {
         .unwrap()
 }
 
-/// A record of ours in each format, as `run` writes it.
-fn written(directory: &Path, format: Format) -> Vec<u8> {
+/// A record in the given format, as `run` writes it.
+fn record_of_run(directory: &Path, format: Format) -> Vec<u8> {
     let store = Store::at(directory).format(format);
     let lock = store.lock(LockName::new("x").unwrap()).unwrap();
-    let claim = Claim::new().owner("an owner").message("why, in \"words\"");
-    let attempt = lock.hold_for_command(&claim, Keeping::default(), Wait::no());
+    let claim = Options::new()
+        .owner("an owner")
+        .message("why, in \"words\"");
+    let attempt = lock.hold_for_command(&claim, RunOptions::default(), Wait::no());
     let onehold::Attempt::Held(hold) = attempt.unwrap() else {
-        panic!("it is free");
+        panic!("a new lock is free");
     };
     let bytes = fs::read(hold.path()).unwrap();
     drop(hold);
     bytes
 }
 
-/// Files as the other programs write them.
+/// Lock files as foreign programs write them.
 const FOREIGN: [&str; 4] = [
     "{\n  \"job_id\": \"j\",\n  \"process_id\": 4194304,\n  \"hostname\": \"h\",\n  \"acquired_at\": \"2026-11-20T00:00:00Z\"\n}",
     "pid: 4194304\nsession_id: \"s\"\nstarted_at: \"2026-11-20T00:00:00Z\"\nepic_spec: \"e\"\nlock_version: 1\n",
@@ -48,7 +50,7 @@ const FOREIGN: [&str; 4] = [
     "4194304\n",
 ];
 
-/// One change to some bytes.
+/// A change of some bytes.
 #[derive(Clone, Debug)]
 enum Change {
     Cut(usize),
@@ -70,27 +72,27 @@ fn change() -> impl Strategy<Value = Change> {
     ]
 }
 
-fn changed(mut bytes: Vec<u8>, change: &Change) -> Vec<u8> {
-    let place = |at: usize, bytes: &[u8]| at % (bytes.len() + 1);
+fn apply(mut bytes: Vec<u8>, change: &Change) -> Vec<u8> {
+    let position = |at: usize, bytes: &[u8]| at % (bytes.len() + 1);
     match change {
-        Change::Cut(at) => bytes.truncate(place(*at, &bytes)),
+        Change::Cut(at) => bytes.truncate(position(*at, &bytes)),
         Change::Flip(at, bits) => {
-            let at = place(*at, &bytes);
+            let at = position(*at, &bytes);
             if let Some(byte) = bytes.get_mut(at) {
                 *byte ^= bits;
             }
         }
         Change::Insert(at, more) => {
-            let at = place(*at, &bytes);
+            let at = position(*at, &bytes);
             bytes.splice(at..at, more.iter().copied());
         }
         Change::Remove(at, count) => {
-            let at = place(*at, &bytes);
+            let at = position(*at, &bytes);
             let to = (at + count).min(bytes.len());
             bytes.drain(at..to);
         }
         Change::Repeat(at, count) => {
-            let at = place(*at, &bytes);
+            let at = position(*at, &bytes);
             let to = (at + count).min(bytes.len());
             let piece = bytes[at..to].to_vec();
             bytes.splice(at..at, piece);
@@ -110,18 +112,18 @@ proptest! {
     #![proptest_config(cases())]
 
     #[test]
-    fn no_bytes_panic_and_nonsense_is_never_free_or_dead(
+    fn arbitrary_bytes_do_not_panic_and_are_not_available(
         bytes in prop::collection::vec(any::<u8>(), 1..512),
         name in prop_oneof![Just("x.lock"), Just("x.pid")],
     ) {
         let directory = tempfile::tempdir().unwrap();
-        let status = judged(directory.path(), name, &bytes);
-        // It was written a moment ago: not even a broken one is a zombie yet.
-        prop_assert!(!status.is_takeable() || is_number(&bytes), "{:?}", status.verdict);
+        let status = status_of(directory.path(), name, &bytes);
+        // The file was just written: even a damaged one is not a zombie yet.
+        prop_assert!(!status.is_available() || is_number(&bytes), "{:?}", status.verdict);
     }
 
     #[test]
-    fn no_text_with_the_marks_of_a_format_panics_or_is_free(
+    fn text_similar_to_a_format_does_not_panic_and_is_not_free(
         text in "[\\{\\[\"':,#&*!|>\\-? \n\tpidsesonlck_v0-9a-f\u{85}\u{2028}é]{0,200}",
         before in prop_oneof![
             Just("pid: 1\nsession_id: "), Just("{\"pid\": 1, \"session_id\": "),
@@ -129,40 +131,40 @@ proptest! {
         ],
     ) {
         let directory = tempfile::tempdir().unwrap();
-        let status = judged(directory.path(), "x.lock", format!("{before}{text}").as_bytes());
+        let status = status_of(directory.path(), "x.lock", format!("{before}{text}").as_bytes());
         prop_assert!(status.verdict.state != State::Free);
     }
 
     #[test]
-    fn a_record_that_was_changed_panics_nowhere_and_is_never_free(
+    fn changed_record_does_not_panic_and_is_not_free(
         changes in prop::collection::vec(change(), 1..4),
         format in prop::sample::select(Format::ALL.to_vec()),
     ) {
         let directory = tempfile::tempdir().unwrap();
-        let mut bytes = written(directory.path(), format);
+        let mut bytes = record_of_run(directory.path(), format);
         for change in &changes {
-            bytes = changed(bytes, change);
+            bytes = apply(bytes, change);
         }
-        let status = judged(directory.path(), "y.pid", &bytes);
+        let status = status_of(directory.path(), "y.pid", &bytes);
         prop_assert!(status.verdict.state != State::Free, "{:?}", status.verdict);
     }
 
     #[test]
-    fn a_foreign_file_that_was_changed_panics_nowhere_and_is_never_free(
+    fn changed_foreign_file_does_not_panic_and_is_not_free(
         changes in prop::collection::vec(change(), 1..4),
         file in prop::sample::select(FOREIGN.to_vec()),
     ) {
         let directory = tempfile::tempdir().unwrap();
         let mut bytes = file.as_bytes().to_vec();
         for change in &changes {
-            bytes = changed(bytes, change);
+            bytes = apply(bytes, change);
         }
-        let status = judged(directory.path(), "y.pid", &bytes);
+        let status = status_of(directory.path(), "y.pid", &bytes);
         prop_assert!(status.verdict.state != State::Free, "{:?}", status.verdict);
     }
 
     #[test]
-    fn what_was_written_is_read_as_it_was_meant(
+    fn owner_and_message_are_read_as_they_were_written(
         owner in "[^\u{0}]{1,60}",
         message in ".{1,60}",
         format in prop::sample::select(
@@ -172,9 +174,9 @@ proptest! {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::at(directory.path()).format(format);
         let lock = store.lock(LockName::new("x").unwrap()).unwrap();
-        let claim = Claim::new().owner(&owner).message(&message);
+        let claim = Options::new().owner(&owner).message(&message);
         let onehold::Attempt::Held(hold) = lock.hold(&claim, Wait::no()).unwrap() else {
-            panic!("it is free");
+            panic!("a new lock is free");
         };
         let status = lock.check(None).unwrap();
         prop_assert_eq!(status.verdict.state, State::Held);
@@ -185,7 +187,7 @@ proptest! {
     }
 
     #[test]
-    fn every_name_is_refused_or_leads_to_a_file_that_leads_back(name in ".{0,80}") {
+    fn each_name_is_rejected_or_is_listed_as_it_was_given(name in ".{0,80}") {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::at(directory.path());
         let Ok(parsed) = LockName::new(&name) else {
@@ -194,8 +196,8 @@ proptest! {
         prop_assume!(!parsed.is_path());
         let lock = store.lock(parsed).unwrap();
         prop_assert!(lock.path().starts_with(directory.path()));
-        let onehold::Attempt::Held(hold) = lock.hold(&Claim::new(), Wait::no()).unwrap() else {
-            panic!("it is free");
+        let onehold::Attempt::Held(hold) = lock.hold(&Options::new(), Wait::no()).unwrap() else {
+            panic!("a new lock is free");
         };
         let listed = store.list(None).unwrap();
         prop_assert!(listed.errors.is_empty());

@@ -1,4 +1,4 @@
-//! Many at once: counts and winners, never a sleep. The long forms are ignored by default.
+//! Contention: counts and winners, never a sleep. The long forms are ignored by default.
 #![cfg(unix)]
 #![allow(missing_docs)]
 #![allow(
@@ -8,201 +8,122 @@
     clippy::unwrap_used
 )]
 
+mod harness;
+
 use std::fs;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+#[cfg(target_os = "linux")]
+use std::io::Write as _;
+#[cfg(target_os = "linux")]
+use std::process::Stdio;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use onehold::{Acquired, Attempt, Claim, Ended, Holder, LockName, Store, Wait};
+use harness::intervals::{Interval, now, overlapping, violations};
+#[cfg(target_os = "linux")]
+use harness::wait_until;
+use harness::{CONTENDERS, INCREMENT, Rng, Running, TestEnv, run_together, sorted_codes};
+use onehold::{Acquired, Attempt, Holder, LockName, Options, ReleaseOutcome, Store, Wait};
 
-fn program() -> PathBuf {
-    assert_cmd::cargo::cargo_bin!("onehold").to_path_buf()
-}
-
-fn onehold(store: &Path) -> Command {
-    let mut command = Command::new(program());
-    command
-        .env("ONEHOLD_DIR", store)
-        .env_remove("ONEHOLD_HOLDS")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null());
-    command
-}
-
-/// Leaves `x` with a holder that was killed.
-fn leave_dead(store: &Path) {
-    let mut holder = Command::new("sleep").arg("1000").spawn().unwrap();
-    let acquired = onehold(store)
-        .args(["acquire", "x", "--pid", &holder.id().to_string()])
-        .status()
-        .unwrap();
-    assert!(acquired.success());
-    holder.kill().unwrap();
-    holder.wait().unwrap();
-}
-
-/// Each of 8 workers increments a number in a file so many times; the shell's read and write are
-/// far enough apart that two at once lose one.
-fn count_to(each: usize, options: &[&str]) {
-    let root = tempfile::tempdir().unwrap();
-    let number = root.path().join("number");
-    fs::write(&number, "0\n").unwrap();
-    let script = format!("n=$(cat {0}); echo $((n + 1)) > {0}", number.display());
+/// Each of 8 workers increments a number under the lock so many times.
+fn count_under_lock(increments: usize, options: &[&str]) {
+    let env = TestEnv::new();
+    let run = [
+        &["run", "counter", "-w", "forever"],
+        options,
+        &["--", "sh", "-c", INCREMENT],
+    ]
+    .concat();
     std::thread::scope(|scope| {
-        for _ in 0..8 {
+        for _ in 0..CONTENDERS {
             scope.spawn(|| {
-                for _ in 0..each {
-                    let status = onehold(&root.path().join("store"))
-                        .args(["run", "counter", "-w", "forever"])
-                        .args(options)
-                        .args(["--", "sh", "-c", &script])
-                        .status()
-                        .unwrap();
-                    assert!(status.success());
+                for _ in 0..increments {
+                    env.done(&run);
                 }
             });
         }
     });
-    let counted: usize = fs::read_to_string(&number).unwrap().trim().parse().unwrap();
-    assert_eq!(counted, 8 * each);
+    assert_eq!(env.count_in("number"), CONTENDERS * increments);
 }
 
 #[test]
-fn eight_processes_that_count_under_a_lock_lose_nothing() {
-    count_to(50, &[]);
+fn counter_under_lock_is_exact() {
+    count_under_lock(50, &[]);
 }
 
 #[test]
-fn eight_processes_that_count_without_an_inherited_lock_lose_nothing() {
-    count_to(20, &["--close"]);
+fn counter_is_exact_when_the_kernel_lock_is_not_inherited() {
+    count_under_lock(20, &["--close"]);
 }
 
 #[test]
-fn eight_executed_commands_that_count_lose_nothing() {
-    count_to(20, &["--exec"]);
+fn counter_is_exact_with_exec() {
+    count_under_lock(20, &["--exec"]);
 }
 
 #[test]
-#[ignore = "long: the same with 8 × 250"]
-fn eight_processes_that_count_to_2000_lose_nothing() {
-    count_to(250, &[]);
+#[ignore = "takes a minute: counts to 2,000"]
+fn counter_under_lock_is_exact_up_to_2000() {
+    count_under_lock(250, &[]);
 }
 
-/// Starts so many contenders, lets them go at once, and returns the exit codes.
-fn released_at_once(store: &Path, gate: &Path, contenders: usize, args: &[&str]) -> Vec<i32> {
-    let _ = fs::remove_file(gate);
-    let made = Command::new("mkfifo").arg(gate).status().unwrap();
-    assert!(made.success());
-    let children: Vec<Child> = (0..contenders)
-        .map(|_| {
-            let mut command = Command::new("sh");
-            command
-                .args(["-c", "read go < \"$0\"; exec \"$@\""])
-                .arg(gate)
-                .arg(program())
-                .args(args)
-                .env("ONEHOLD_DIR", store)
-                .stdout(Stdio::null())
-                .stderr(Stdio::null());
-            command.spawn().unwrap()
-        })
-        .collect();
-    // Opening waits for the first reader, closing releases them all.
-    drop(fs::File::options().write(true).open(gate).unwrap());
-    let mut codes: Vec<i32> = children
-        .into_iter()
-        .map(|mut child| {
-            // One that opened the gate after it was closed would wait for ever.
-            loop {
-                if let Some(status) = child.try_wait().unwrap() {
-                    return status.code().unwrap();
-                }
-                let nonblocking = 0o4000;
-                let _ = fs::File::options()
-                    .write(true)
-                    .custom_flags(nonblocking)
-                    .open(gate);
-                std::thread::yield_now();
-            }
-        })
-        .collect();
-    codes.sort_unstable();
-    codes
-}
-
-fn one_winner(rounds: usize, contenders: usize, prepare: impl Fn(&Path)) {
-    let root = tempfile::tempdir().unwrap();
-    let (store, gate) = (root.path().join("store"), root.path().join("gate"));
-    let pid = std::process::id().to_string();
-    let mut expected = vec![6; contenders];
+/// 16 contenders acquire `x` at once, after `prepare`: one gets it and the others are refused.
+fn assert_one_winner(rounds: usize, prepare: impl Fn(&TestEnv)) {
+    let env = TestEnv::new();
+    // The same process would get the hold that it has already.
+    let holders: Vec<Running> = (0..16).map(|_| Running::sleeper()).collect();
+    let mut expected = [6; 16];
     expected[0] = 0;
     for round in 0..rounds {
-        prepare(&store);
-        let args = ["acquire", "x", "--pid", &pid];
-        assert_eq!(
-            released_at_once(&store, &gate, contenders, &args),
-            expected,
-            "round {round}"
-        );
-        let broken = onehold(&store)
-            .args(["break", "x", "--yes"])
-            .status()
-            .unwrap();
-        assert!(broken.success());
-        let left: Vec<_> = fs::read_dir(&store)
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name())
-            .collect();
-        assert_eq!(left, [".onehold"], "round {round}");
+        prepare(&env);
+        let contenders = holders
+            .iter()
+            .map(|holder| env.onehold(["acquire", "x", "--pid", &holder.pid().to_string()]));
+        let outputs = run_together(contenders.collect());
+        assert_eq!(sorted_codes(&outputs), expected, "round {round}");
+        env.done(["break", "x", "--yes"]);
+        assert_eq!(env.left_in_store(), [""; 0], "round {round}");
     }
 }
 
 #[test]
-fn of_sixteen_who_find_a_dead_holder_one_wins() {
-    one_winner(20, 16, leave_dead);
+fn one_of_16_contenders_takes_over_zombie() {
+    assert_one_winner(20, |env| env.create_zombie("x"));
 }
 
 #[test]
-#[ignore = "long: the same in 300 rounds"]
-fn of_sixteen_who_find_a_dead_holder_one_wins_300_times() {
-    one_winner(300, 16, leave_dead);
+#[ignore = "takes a minute: 300 rounds"]
+fn one_of_16_contenders_takes_over_zombie_in_each_of_300_rounds() {
+    assert_one_winner(300, |env| env.create_zombie("x"));
 }
 
 #[test]
-fn of_sixteen_who_find_a_lease_that_ran_out_one_wins() {
-    one_winner(10, 16, |store| {
-        let leased = onehold(store)
-            .args(["acquire", "x", "--ttl", "1ms"])
-            .status()
-            .unwrap();
-        assert!(leased.success());
-        while onehold(store).args(["check", "x"]).status().unwrap().code() != Some(5) {}
+fn one_of_16_contenders_takes_over_expired_lease() {
+    assert_one_winner(10, |env| {
+        env.done(["acquire", "x", "--ttl", "1ms"]);
+        harness::wait_until("the lease has expired", || env.code(["check", "x"]) == 5);
     });
 }
 
 #[test]
-fn of_sixteen_who_find_nothing_one_wins() {
-    one_winner(10, 16, |_| {});
+fn one_of_16_contenders_takes_free_lock() {
+    assert_one_winner(10, |_| {});
 }
 
 #[test]
-fn of_threads_that_find_a_dead_holder_one_wins() {
-    let root = tempfile::tempdir().unwrap();
-    let path = root.path().join("store");
-    let store = Store::at(&path);
+fn one_of_8_threads_takes_over_zombie() {
+    let env = TestEnv::new();
+    let store = Store::at(env.store());
     for round in 0..50 {
-        leave_dead(&path);
-        let start = Barrier::new(8);
+        env.create_zombie("x");
+        let start = Barrier::new(CONTENDERS);
         let numbers: Vec<u64> = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..8)
+            let threads: Vec<_> = (0..CONTENDERS)
                 .map(|_| {
                     scope.spawn(|| {
                         let lock = store.lock(LockName::new("x").unwrap()).unwrap();
                         start.wait();
-                        match lock.acquire(&Claim::new(), Holder::process(1).unwrap(), Wait::no()) {
+                        match lock.acquire(&Options::new(), Holder::process(1).unwrap(), Wait::no())
+                        {
                             Ok(Attempt::Held(Acquired::New(detached))) => {
                                 Some(detached.confirm().unwrap())
                             }
@@ -218,31 +139,31 @@ fn of_threads_that_find_a_dead_holder_one_wins() {
                 .collect()
         });
         assert_eq!(numbers.len(), 1, "round {round}: {numbers:?}");
-        fs::remove_file(path.join("x.lock")).unwrap();
+        fs::remove_file(env.path("store/x.lock")).unwrap();
     }
 }
 
 #[test]
-fn threads_that_count_under_a_lock_lose_nothing_and_their_numbers_grow() {
-    let root = tempfile::tempdir().unwrap();
-    let store = Store::at(root.path().join("store"));
-    let number = root.path().join("number");
+fn counter_of_threads_is_exact_and_hold_numbers_grow() {
+    let env = TestEnv::new();
+    let store = Store::at(env.store());
+    let number = env.path("number");
     fs::write(&number, "0 0").unwrap();
     std::thread::scope(|scope| {
-        for _ in 0..8 {
+        for _ in 0..CONTENDERS {
             scope.spawn(|| {
                 let lock = store.lock(LockName::new("x").unwrap()).unwrap();
                 for _ in 0..25 {
-                    let Attempt::Held(hold) = lock.hold(&Claim::new(), Wait::forever()).unwrap()
+                    let Attempt::Held(hold) = lock.hold(&Options::new(), Wait::forever()).unwrap()
                     else {
-                        panic!("forever");
+                        panic!("it waits forever");
                     };
                     let text = fs::read_to_string(&number).unwrap();
                     let (count, last) = text.split_once(' ').unwrap();
                     let (count, last): (u32, u64) = (count.parse().unwrap(), last.parse().unwrap());
                     assert!(hold.number() > last);
                     fs::write(&number, format!("{} {}", count + 1, hold.number())).unwrap();
-                    assert_eq!(hold.release().unwrap(), Ended::Released);
+                    assert_eq!(hold.release().unwrap(), ReleaseOutcome::Released);
                 }
             });
         }
@@ -252,9 +173,9 @@ fn threads_that_count_under_a_lock_lose_nothing_and_their_numbers_grow() {
 }
 
 #[test]
-fn a_program_that_creates_its_lock_file_exclusively_is_excluded_too() {
-    let root = tempfile::tempdir().unwrap();
-    let (path, number) = (root.path().join("lock"), root.path().join("number"));
+fn program_that_creates_its_lock_file_exclusively_is_excluded() {
+    let env = TestEnv::new();
+    let (path, number) = (env.path("lock"), env.path("number"));
     fs::write(&number, "0").unwrap();
     let increment = || {
         let count: u32 = fs::read_to_string(&number).unwrap().parse().unwrap();
@@ -262,7 +183,7 @@ fn a_program_that_creates_its_lock_file_exclusively_is_excluded_too() {
         fs::write(&number, (count + 1).to_string()).unwrap();
     };
     std::thread::scope(|scope| {
-        for worker in 0..8 {
+        for worker in 0..CONTENDERS {
             let (path, increment) = (&path, &increment);
             scope.spawn(move || {
                 let store = Store::at("unused");
@@ -270,7 +191,7 @@ fn a_program_that_creates_its_lock_file_exclusively_is_excluded_too() {
                 let mut done = 0;
                 while done < 50 {
                     if worker % 2 == 0 {
-                        // Another program: it writes what onehold does not know.
+                        // Another program: onehold does not recognize its content.
                         if fs::File::create_new(path).is_err() {
                             continue;
                         }
@@ -278,12 +199,12 @@ fn a_program_that_creates_its_lock_file_exclusively_is_excluded_too() {
                         increment();
                         fs::remove_file(path).unwrap();
                     } else {
-                        match lock.hold(&Claim::new(), Wait::no()) {
+                        match lock.hold(&Options::new(), Wait::no()) {
                             Ok(Attempt::Held(hold)) => {
                                 increment();
-                                assert_eq!(hold.release().unwrap(), Ended::Released);
+                                assert_eq!(hold.release().unwrap(), ReleaseOutcome::Released);
                             }
-                            // Held by another thread, in the making, or not a lock of ours.
+                            // Held by another thread, incomplete, or not recognized.
                             Ok(Attempt::Blocked(_)) | Err(onehold::Error::NotALock { .. }) => {
                                 continue;
                             }
@@ -298,110 +219,111 @@ fn a_program_that_creates_its_lock_file_exclusively_is_excluded_too() {
     assert_eq!(fs::read_to_string(&number).unwrap(), "400");
 }
 
-/// One hold of the log: who had what, from when to when.
-struct Interval {
-    runner: usize,
-    section: usize,
-    /// `None`: the section itself.
-    task: Option<usize>,
-    from: Instant,
-    to: Instant,
-}
-
-/// Runners on sections and their tasks, each the one or the other by turns of its own.
-fn sections_and_tasks(duration: Duration) {
+/// 16 runners with an owner each hold parents and children, chosen by turns of their own.
+fn hold_parents_and_children(duration: Duration) {
     const RUNNERS: usize = 16;
-    const SECTIONS: usize = 4;
-    const TASKS: usize = 8;
-    let root = tempfile::tempdir().unwrap();
-    let store = Store::at(root.path());
+    const PARENTS: usize = 4;
+    const CHILDREN: usize = 8;
+    let env = TestEnv::new();
+    let store = Store::at(env.store());
     let start = Instant::now();
+    let run = |runner: usize| {
+        let mut rng = Rng(0x9E37_79B9_7F4A_7C15 ^ (runner as u64 + 1) << 32);
+        let mut intervals = Vec::new();
+        while start.elapsed() < duration {
+            let (parent, choice) = (rng.below(PARENTS), rng.below(CHILDREN + 3));
+            let name = if choice < CHILDREN {
+                format!("parent-{parent}/child-{choice}")
+            } else {
+                format!("parent-{parent}")
+            };
+            let owner = format!("runner-{runner}");
+            let lock = store.lock(LockName::new(&name).unwrap()).unwrap();
+            let options = Options::new().owner(&owner);
+            let wait = if rng.below(2) == 0 {
+                Wait::no()
+            } else {
+                Wait::at_most(Duration::from_millis(50))
+            };
+            if let Attempt::Held(hold) = lock.hold(&options, wait).unwrap() {
+                let from = now();
+                // The critical section, long enough for others to overlap.
+                std::thread::sleep(Duration::from_micros(500));
+                let to = now();
+                intervals.push(Interval {
+                    name,
+                    owner: Some(owner),
+                    hold: hold.number(),
+                    from,
+                    to,
+                });
+            }
+        }
+        intervals
+    };
     let mut log: Vec<Interval> = std::thread::scope(|scope| {
+        let run = &run;
         let runners: Vec<_> = (0..RUNNERS)
-            .map(|runner| {
-                let store = &store;
-                scope.spawn(move || {
-                    let mut intervals = Vec::new();
-                    let mut turn = runner;
-                    while start.elapsed() < duration {
-                        // A walk through all of them that is another one for each runner.
-                        turn = (turn * 1_103_515_245 + 12_345) % (1 << 31);
-                        let (section, choice) =
-                            ((turn >> 8) % SECTIONS, (turn >> 16) % (TASKS + 3));
-                        let task = (choice < TASKS).then_some(choice);
-                        let name = match task {
-                            Some(task) => format!("section-{section}/task-{task}"),
-                            None => format!("section-{section}"),
-                        };
-                        let lock = store.lock(LockName::new(name).unwrap()).unwrap();
-                        let claim = Claim::new().owner(format!("runner-{runner}"));
-                        let wait = if turn & 64 == 0 {
-                            Wait::no()
-                        } else {
-                            Wait::at_most(Duration::from_millis(50))
-                        };
-                        if let Attempt::Held(hold) = lock.hold(&claim, wait).unwrap() {
-                            let from = Instant::now();
-                            std::thread::sleep(Duration::from_micros(500));
-                            let to = Instant::now();
-                            drop(hold);
-                            intervals.push(Interval {
-                                runner,
-                                section,
-                                task,
-                                from,
-                                to,
-                            });
-                        }
-                    }
-                    intervals
-                })
-            })
+            .map(|runner| scope.spawn(move || run(runner)))
             .collect();
         runners
             .into_iter()
             .flat_map(|runner| runner.join().unwrap())
             .collect()
     });
-    log.sort_by_key(|interval| interval.from);
-    let mut beside = 0;
-    for (at, one) in log.iter().enumerate() {
-        for other in log[at + 1..].iter().take_while(|other| other.from < one.to) {
-            if other.section != one.section {
-                continue;
-            }
-            let same = one.task == other.task;
-            let covers = one.task.is_none() || other.task.is_none();
-            assert!(!same, "{:?} of section {} twice", one.task, one.section);
-            assert!(
-                !covers || one.runner == other.runner,
-                "section {} of runner {} beside {:?} of runner {}",
-                one.section,
-                one.runner,
-                other.task,
-                other.runner
-            );
-            beside += 1;
-        }
-    }
-    let sections = log
-        .iter()
-        .filter(|interval| interval.task.is_none())
+    let violations = violations(&mut log);
+    assert!(violations.is_empty(), "{}", violations.join("\n"));
+    // Enough of each kind has been seen for that to mean something.
+    let is_child = |interval: &&Interval| interval.name.contains('/');
+    let children = log.iter().filter(is_child).count();
+    let parents = log.len() - children;
+    let family = |interval: &Interval| interval.name[.."parent-0".len()].to_owned();
+    let related = overlapping(&log)
+        .filter(|(one, other)| family(one) == family(other))
         .count();
     assert!(
-        sections > 10 && log.len() - sections > 100 && beside > 10,
-        "{} holds, {sections} of sections, {beside} beside another",
-        log.len()
+        parents > 10 && children > 100 && related > 10,
+        "{children} holds of children, {parents} of parents, {related} overlaps of relatives"
     );
 }
 
 #[test]
-fn no_section_is_held_beside_a_task_of_another_runner() {
-    sections_and_tasks(Duration::from_secs(2));
+fn parent_is_not_held_beside_child_of_another_owner() {
+    hold_parents_and_children(Duration::from_secs(2));
 }
 
 #[test]
 #[ignore = "takes half a minute"]
-fn no_section_is_held_beside_a_task_of_another_runner_in_30_seconds() {
-    sections_and_tasks(Duration::from_secs(30));
+fn parent_is_not_held_beside_child_of_another_owner_in_30s() {
+    hold_parents_and_children(Duration::from_secs(30));
+}
+
+/// A pipe that nothing more can be written to.
+#[cfg(target_os = "linux")]
+fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    // pipe(7): the capacity on Linux.
+    writer.write_all(&vec![b'.'; 65536]).unwrap();
+    (reader, writer)
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn hold_is_not_renewed_before_its_number_is_printed() {
+    let env = TestEnv::new();
+    let (mut reader, writer) = full_pipe();
+    let holder = Running::sleeper();
+    let pid = holder.pid().to_string();
+    let mut acquire = env.onehold(["acquire", "x", "--pid", &pid, "--owner", "me"]);
+    let mut acquiring = {
+        acquire.stdout(writer).stderr(Stdio::null());
+        Running::spawn(acquire)
+    };
+    wait_until("the record is there", || env.path("store/x.lock").exists());
+    assert_eq!(env.code(["renew", "x", "--owner", "me"]), 3);
+    std::io::copy(&mut reader, &mut std::io::sink()).unwrap();
+    assert_eq!(acquiring.finish(), 0);
+    assert_eq!(env.lock("x")["pid"], holder.pid());
+    assert_eq!(env.code(["renew", "x", "--owner", "me"]), 0);
+    assert_eq!(env.lock("x")["pid"], holder.pid());
 }

@@ -1,13 +1,14 @@
 //! The memory lock: JSON, indented by 2, without a final newline. Its programs take a holder for
-//! stale 30 s after the times in it, even one whose process lives; both are rewritten in place.
+//! stale 30 s after the times in the record, alive or not, so both times are rewritten in place.
 
+use std::fmt::Write as _;
 use std::ops::Range;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use serde::Serialize;
+use serde_json::Error;
 
-use super::{Fields, Visible, stamp};
+use super::{Fields, ForeignFields, Written, append_visible, metadata};
 use crate::record::Record;
 
 pub(super) const KEYS: [&str; 7] = [
@@ -20,21 +21,21 @@ pub(super) const KEYS: [&str; 7] = [
     "operation",
 ];
 
-/// How long its programs believe in a holder that does not rewrite its times.
-pub(crate) const LONGEST_TTL: Duration = Duration::from_secs(30);
+/// After this its programs take a holder for stale that does not rewrite its times.
+pub(crate) const MAX_TTL: Duration = Duration::from_secs(30);
 
-pub(crate) const NO_LONGER: &str = "its programs believe in it for 30 s from its last renewal";
+pub(crate) const TTL_LIMIT: &str = "--ttl is limited to 30s";
 
-/// What its programs write where they know no session; it is nobody's.
+/// What its programs write where they know no session.
 const NO_SESSION: &str = "unknown";
 
-pub(super) fn is_one(fields: &Fields) -> bool {
+pub(super) fn matches(fields: &Fields) -> bool {
     let named = fields.has("operation") || fields.has("session_id");
     fields.has("pid") && fields.has("acquired_at") && named
 }
 
-pub(super) fn read(fields: &Fields) -> Visible {
-    Visible {
+pub(super) fn read(fields: &Fields, text: &str) -> ForeignFields {
+    ForeignFields {
         name: None,
         pid: fields.pid("pid"),
         hostname: fields.text("hostname"),
@@ -44,34 +45,33 @@ pub(super) fn read(fields: &Fields) -> Visible {
             .text("session_id")
             .filter(|session| session != NO_SESSION),
         message: fields.text("operation"),
-        stamp: fields.text(stamp::KEY),
+        metadata: fields.has(metadata::KEY).then(|| text.to_owned()),
     }
 }
 
-#[derive(Serialize)]
-struct Written<'a> {
-    pid: u32,
-    session_id: &'a str,
-    token: String,
-    acquired_at: String,
-    heartbeat_at: String,
-    hostname: Option<&'a str>,
-    operation: &'a str,
-    onehold: String,
-}
-
-pub(super) fn write(record: &Record) -> Result<Vec<u8>, serde_json::Error> {
+pub(super) fn write(record: &Record) -> Result<Written, Error> {
+    let quoted = |text: &str| serde_json::to_string(text);
+    let session = quoted(record.owner.as_deref().unwrap_or(NO_SESSION))?;
+    let hostname = serde_json::to_string(&record.hostname)?;
+    let operation = quoted(record.message.as_deref().unwrap_or_default())?;
     let time = time(record.renewed_at());
-    serde_json::to_vec_pretty(&Written {
-        pid: super::shown_pid(record).get(),
-        session_id: record.owner.as_deref().unwrap_or(NO_SESSION),
-        // Its programs compare it with their own; the number of the hold is as good as any.
-        token: format!("{:016x}", record.hold),
-        acquired_at: time.clone(),
-        heartbeat_at: time,
-        hostname: record.hostname.as_deref(),
-        operation: record.message.as_deref().unwrap_or_default(),
-        onehold: stamp::write(record),
+    let mut text = String::from("{\n  \"pid\": ");
+    let visible_at = append_visible(&mut text, record.visible_pid());
+    // Its programs compare the token with their own; a hold number serves.
+    let _ = write!(
+        text,
+        ",\n  \"session_id\": {session},\n  \"token\": \"{:016x}\",\n  \"acquired_at\": \"{time}\",\n  \
+         \"heartbeat_at\": \"{time}\",\n  \"hostname\": {hostname},\n  \"operation\": {operation},\n  \
+         \"{}\": ",
+        record.hold,
+        metadata::KEY
+    );
+    let slot_at = metadata::append(&mut text, record)?;
+    text.push_str("\n}");
+    Ok(Written {
+        bytes: text.into_bytes(),
+        slot_at: Some(slot_at),
+        visible_at: Some(visible_at),
     })
 }
 

@@ -1,5 +1,6 @@
-//! A pid file: a bare decimal number, as init scripts, `lockfile-create -p` and `shlock` write it.
+//! A PID file: a bare decimal number, as init scripts, `lockfile-create -p` and `shlock` write it.
 
+use super::{VISIBLE_BYTES, Written, number};
 use crate::identity::Pid;
 use crate::record::Record;
 
@@ -9,11 +10,16 @@ pub(super) fn is_number(text: &str) -> bool {
     !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// `None`: no process can have it.
+/// `None`: not the number of a process.
 pub(super) fn read(text: &str) -> Option<Pid> {
     text.trim_ascii().parse().ok().and_then(Pid::new)
 }
 
-pub(super) fn write(record: &Record) -> Vec<u8> {
-    format!("{}\n", super::shown_pid(record)).into_bytes()
+pub(super) fn write(record: &Record) -> Written {
+    let width = VISIBLE_BYTES - 1;
+    Written {
+        bytes: format!("{:<width$}\n", number(record.visible_pid())).into_bytes(),
+        slot_at: None,
+        visible_at: Some(0),
+    }
 }

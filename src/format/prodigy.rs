@@ -1,20 +1,22 @@
-//! The resume lock of `prodigy resume`: pretty JSON of four keys, without a final newline. Keys
-//! that it does not know it passes over.
+//! The resume lock of `prodigy resume`: pretty JSON of four keys, without a final newline. prodigy
+//! ignores keys that it does not know.
+
+use std::fmt::Write as _;
 
 use chrono::SecondsFormat;
-use serde::Serialize;
+use serde_json::Error;
 
-use super::{Fields, Visible, stamp};
+use super::{Fields, ForeignFields, Written, append_visible, metadata, rfc3339_utc};
 use crate::record::Record;
 
 pub(super) const KEYS: [&str; 4] = ["job_id", "process_id", "hostname", "acquired_at"];
 
-pub(super) fn is_one(fields: &Fields) -> bool {
+pub(super) fn matches(fields: &Fields) -> bool {
     KEYS.iter().all(|key| fields.has(key))
 }
 
-pub(super) fn read(fields: &Fields) -> Visible {
-    Visible {
+pub(super) fn read(fields: &Fields, text: &str) -> ForeignFields {
+    ForeignFields {
         name: fields.text("job_id"),
         pid: fields.pid("process_id"),
         hostname: fields.text("hostname"),
@@ -22,31 +24,32 @@ pub(super) fn read(fields: &Fields) -> Visible {
         renewed_at: None,
         owner: None,
         message: None,
-        stamp: fields.text(stamp::KEY),
+        metadata: fields.has(metadata::KEY).then(|| text.to_owned()),
     }
 }
 
-#[derive(Serialize)]
-struct Written<'a> {
-    job_id: &'a str,
-    process_id: u32,
-    hostname: &'a str,
-    acquired_at: String,
-    onehold: String,
-}
-
-pub(super) fn write(record: &Record) -> Result<Vec<u8>, serde_json::Error> {
-    serde_json::to_vec_pretty(&Written {
-        job_id: job_id(&record.name),
-        process_id: super::shown_pid(record).get(),
-        // It does not read what has none.
-        hostname: record.hostname.as_deref().unwrap_or("unknown"),
-        acquired_at: super::zulu(record.acquired_at, SecondsFormat::AutoSi),
-        onehold: stamp::write(record),
+pub(super) fn write(record: &Record) -> Result<Written, Error> {
+    let job_id = serde_json::to_string(job_id(&record.name))?;
+    // prodigy does not read a record without one.
+    let hostname = serde_json::to_string(record.hostname.as_deref().unwrap_or("unknown"))?;
+    let acquired_at = rfc3339_utc(record.acquired_at, SecondsFormat::AutoSi);
+    let mut text = format!("{{\n  \"job_id\": {job_id},\n  \"process_id\": ");
+    let visible_at = append_visible(&mut text, record.visible_pid());
+    let _ = write!(
+        text,
+        ",\n  \"hostname\": {hostname},\n  \"acquired_at\": \"{acquired_at}\",\n  \"{}\": ",
+        metadata::KEY
+    );
+    let slot_at = metadata::append(&mut text, record)?;
+    text.push_str("\n}");
+    Ok(Written {
+        bytes: text.into_bytes(),
+        slot_at: Some(slot_at),
+        visible_at: Some(visible_at),
     })
 }
 
-/// A lock that was named by its path is that of the job its file is called after.
+/// A lock that was named by its path is that of the job that its file is named after.
 fn job_id(name: &str) -> &str {
     match name.rsplit_once('/') {
         Some((_, file)) => file.strip_suffix(".lock").unwrap_or(file),

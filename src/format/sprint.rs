@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use chrono::SecondsFormat;
 use saphyr_parser::{Event, Parser, ScalarStyle};
 
-use super::{Fields, Visible, stamp};
+use super::{Fields, ForeignFields, Written, append_visible, metadata, rfc3339_utc};
 use crate::record::Record;
 
 pub(super) const KEYS: [&str; 5] = [
@@ -17,16 +17,15 @@ pub(super) const KEYS: [&str; 5] = [
     "lock_version",
 ];
 
-/// What the line of the stamp begins with; YAML has no keys that its programs would pass over for
-/// certain, but comments.
-const STAMP_LINE: &str = "# onehold: ";
+/// A comment, because the programs of this format may reject a key that they do not know.
+const METADATA_LINE: &str = "# onehold: ";
 
-pub(super) fn is_one(fields: &Fields) -> bool {
+pub(super) fn matches(fields: &Fields) -> bool {
     fields.has("pid") && (fields.has("session_id") || fields.has("lock_version"))
 }
 
-pub(super) fn read(fields: &Fields, text: &str) -> Visible {
-    Visible {
+pub(super) fn read(fields: &Fields, text: &str) -> ForeignFields {
+    ForeignFields {
         name: None,
         pid: fields.pid("pid"),
         hostname: None,
@@ -34,31 +33,37 @@ pub(super) fn read(fields: &Fields, text: &str) -> Visible {
         renewed_at: None,
         owner: fields.text("session_id"),
         message: fields.text("epic_spec"),
-        stamp: text
+        metadata: text
             .lines()
-            .find_map(|line| line.strip_prefix(STAMP_LINE))
+            .find_map(|line| line.strip_prefix(METADATA_LINE))
             .map(str::to_owned),
     }
 }
 
-pub(super) fn write(record: &Record) -> Result<Vec<u8>, serde_json::Error> {
+pub(super) fn write(record: &Record) -> Result<Written, serde_json::Error> {
     // A JSON string is a double-quoted YAML string (YAML 1.2, 1.1 "relation to JSON").
     let quoted = |text: Option<&str>| serde_json::to_string(text.unwrap_or_default());
-    let mut text = format!("pid: {}\n", super::shown_pid(record));
     let session = quoted(record.owner.as_deref())?;
     let epic = quoted(record.message.as_deref())?;
-    let started = super::zulu(record.acquired_at, SecondsFormat::Secs);
+    let started = rfc3339_utc(record.acquired_at, SecondsFormat::Secs);
+    let mut text = String::from("pid: ");
+    let visible_at = append_visible(&mut text, record.visible_pid());
     let _ = write!(
         text,
-        "session_id: {session}\nstarted_at: \"{started}\"\nepic_spec: {epic}\nlock_version: 1\n"
+        "\nsession_id: {session}\nstarted_at: \"{started}\"\nepic_spec: {epic}\nlock_version: 1\n{METADATA_LINE}"
     );
-    let _ = writeln!(text, "{STAMP_LINE}{}", stamp::write(record));
-    Ok(text.into_bytes())
+    let slot_at = metadata::append(&mut text, record)?;
+    text.push('\n');
+    Ok(Written {
+        bytes: text.into_bytes(),
+        slot_at: Some(slot_at),
+        visible_at: Some(visible_at),
+    })
 }
 
-/// Whether a text is the first part of what a program of its kind writes: whole lines with its
-/// keys, the pid among them a number, and then something that is no whole line.
-pub(super) fn is_cut_off(text: &str) -> bool {
+/// Whether a text is the beginning of what a program of this format writes: whole lines with its
+/// keys, a numeric `pid` among them, and then an incomplete line.
+pub(super) fn is_truncated(text: &str) -> bool {
     let mut lines: Vec<&str> = text
         .split('\n')
         .skip_while(|line| line.starts_with('#') || line.trim_end() == "---")
@@ -82,14 +87,14 @@ fn value_of<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     line.strip_prefix(key)?.trim_start().strip_prefix(':')
 }
 
-/// The scalars of a YAML mapping; what is nested in it is passed over. `Err`: it is none, or
-/// cannot be read.
+/// The scalars of a YAML mapping, without what is nested in it. `Err`: not a mapping, or not
+/// readable.
 pub(super) fn fields(text: &str) -> Result<Fields, ()> {
-    // What has none of our keys need not be parsed.
+    // Without this key it is not one.
     if !text.contains("pid") {
-        return Ok(Fields(BTreeMap::new()));
+        return Ok(Fields::of_scalars(BTreeMap::new()));
     }
-    // No aliases are followed, so that nothing grows.
+    // Aliases are not followed, so that nothing grows.
     let mut events = Parser::new_from_str(text);
     let mut next = || match events.next_event() {
         Some(Ok((event, _))) => Ok(event),
@@ -135,10 +140,10 @@ pub(super) fn fields(text: &str) -> Result<Fields, ()> {
             Some(None) => {}
         }
     }
-    // Torn or followed by something else, it is not what its program wrote.
+    // Incomplete, or followed by something else: its program did not write that.
     loop {
         match next()? {
-            Event::StreamEnd => return Ok(Fields(fields)),
+            Event::StreamEnd => return Ok(Fields::of_scalars(fields)),
             Event::DocumentEnd | Event::Nothing => {}
             _ => return Err(()),
         }

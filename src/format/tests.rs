@@ -1,10 +1,14 @@
-//! Files as the programs write them, and what is made of them.
+//! Lock files as the programs write them, and as they are read.
 
 use std::fmt::Write as _;
+use std::time::{Duration, Instant};
 
+use proptest::prelude::*;
+
+use super::live::SLOT_BYTES;
 use super::*;
 use crate::identity::{BootId, Origin, ProcessId};
-use crate::record::{Job, Kind, NewRecord, Swap};
+use crate::record::{Kind, TakeoverInfo, cut_command};
 
 const PRODIGY: &str = r#"{
   "job_id": "mapreduce-1234567890",
@@ -47,7 +51,7 @@ fn modified() -> DateTime<Utc> {
 }
 
 fn content(text: impl AsRef<[u8]>) -> Content {
-    read(text.as_ref(), false, modified()).0
+    read(text.as_ref(), false, modified())
 }
 
 #[track_caller]
@@ -59,7 +63,7 @@ fn record(text: impl AsRef<[u8]>) -> Record {
 }
 
 #[test]
-fn each_system_is_recognised_by_its_own_keys() {
+fn each_format_is_recognized_by_its_own_keys() {
     let prodigy = record(PRODIGY);
     assert_eq!(prodigy.format, Format::Prodigy);
     assert_eq!(prodigy.name, "mapreduce-1234567890");
@@ -82,14 +86,14 @@ fn each_system_is_recognised_by_its_own_keys() {
     assert_eq!(second.renewed_at(), time("2026-01-29T15:30:10.123456Z"));
 
     for record in [prodigy, sprint, memory, second] {
-        assert_eq!(record.pid.get(), 12345);
-        assert_eq!((record.hold, record.kind), (0, Kind::Job));
+        assert_eq!(record.taken_by, Pid::new(12345));
+        assert_eq!((record.hold, record.kind), (0, Kind::Process));
         assert!(record.origin.is_none() && !record.is_ours());
     }
 }
 
 #[test]
-fn what_their_own_readers_accept_is_accepted() {
+fn text_that_the_original_programs_accept_is_accepted() {
     let same_sprint = [
         // Another order, comments, a time that is not quoted, another kind of quotes.
         "# by hand\nlock_version: 1 # one\nepic_spec: epic5\nstarted_at: 2026-02-07T22:30:00Z\n\
@@ -118,7 +122,7 @@ fn what_their_own_readers_accept_is_accepted() {
 }
 
 #[test]
-fn a_time_that_cannot_be_read_is_that_of_the_file() {
+fn unreadable_time_is_replaced_by_that_of_the_file() {
     for text in [
         PRODIGY.replace("2025-01-11T10:30:00.405967831Z", "2025-01-11T10:30:00"),
         SPRINT.replace("2026-02-07T22:30:00Z", "yesterday"),
@@ -133,18 +137,18 @@ fn a_time_that_cannot_be_read_is_that_of_the_file() {
 }
 
 #[test]
-fn a_pid_that_no_process_can_have_makes_a_broken_record() {
+fn pid_that_no_process_can_have_is_a_record_without_process() {
     for pid in ["0", "-1", "2147483648", "99999999999"] {
         for text in [PRODIGY, SPRINT, MEMORY, MEMORY_2] {
             let text = text.replace("12345,", &format!("{pid},"));
             let text = text.replace("pid: 12345", &format!("pid: {pid}"));
-            assert_eq!(content(&text), Content::Corrupt, "{text}");
+            assert_eq!(record(&text).taken_by, None, "{text}");
         }
     }
 }
 
 #[test]
-fn half_a_file_is_broken_and_never_another_holder() {
+fn truncated_file_is_damaged_and_never_names_another_holder() {
     for whole in [PRODIGY, MEMORY, MEMORY_2] {
         for end in 0..whole.len() {
             let content = content(&whole[..end]);
@@ -154,7 +158,7 @@ fn half_a_file_is_broken_and_never_another_holder() {
     // Cut between two lines a mapping is whole, as far as YAML goes.
     for end in 0..SPRINT.len() {
         match content(&SPRINT[..end]) {
-            Content::Record(record) => assert_eq!(record.pid.get(), 12345),
+            Content::Record(record) => assert_eq!(record.taken_by, Pid::new(12345)),
             Content::Corrupt | Content::NotALock(_) => {}
             other @ Content::UnknownVersion(_) => panic!("{other:?}"),
         }
@@ -176,7 +180,7 @@ fn half_a_file_is_broken_and_never_another_holder() {
 }
 
 #[test]
-fn files_of_others_are_no_locks() {
+fn unknown_files_are_not_locks() {
     for text in [
         "12345\n",
         "hello",
@@ -188,7 +192,7 @@ fn files_of_others_are_no_locks() {
         "{\"process_id\": 1, \"hostname\": \"a\", \"acquired_at\": \"2025-01-11T10:30:00Z\"}",
         "{\"name\": \"torn",
         "pid: 12345\n",
-        // What names no process is no lock, and its owner would miss it.
+        // It names no process, so it is not a lock file, and its owner would miss it.
         "{\"pid\": null, \"session_id\": \"abc\", \"cart\": [\"shoe\"]}",
         "{\"pid\": 500.0, \"session_id\": \"abc\"}",
         "pid: [4242, 4243]\nsession_id: abc\n",
@@ -217,14 +221,14 @@ fn files_of_others_are_no_locks() {
 }
 
 #[test]
-fn documents_that_grow_or_never_end_do_no_harm() {
+fn nested_and_endless_documents_are_rejected() {
     let mut bomb = "pid: 1\nsession_id: x\na: &a [x,x,x,x,x,x,x,x,x]\n".to_owned();
     for key in b'b'..=b'z' {
         let (key, before) = (char::from(key), char::from(key - 1));
         let many = format!("*{before},").repeat(9);
         let _ = writeln!(bomb, "{key}: &{key} [{many}]");
     }
-    assert_eq!(record(bomb).pid.get(), 1);
+    assert_eq!(record(bomb).taken_by, Pid::new(1));
     for opening in ["[", "{a: ", "{\"a\":", "- ", "? "] {
         let deep = format!("pid: 1\nsession_id: {}", opening.repeat(10_000));
         assert!(!matches!(content(deep), Content::Record(_)), "{opening}");
@@ -232,24 +236,30 @@ fn documents_that_grow_or_never_end_do_no_harm() {
 }
 
 #[test]
-fn a_bare_number_is_a_lock_only_where_one_is_expected() {
+fn bare_number_is_a_lock_only_where_one_is_expected() {
     for (text, pid) in [("12345\n", 12345), (" 12345 ", 12345), ("1", 1)] {
-        let (content, _) = read(text.as_bytes(), true, modified());
+        let content = read(text.as_bytes(), true, modified());
         let Content::Record(record) = content else {
             panic!("{text}: {content:?}");
         };
-        assert_eq!((record.pid.get(), record.format), (pid, Format::Pid));
+        assert_eq!(
+            (record.taken_by, record.format),
+            (Pid::new(pid), Format::Pid)
+        );
         assert_eq!(record.acquired_at, modified());
         assert!(matches!(
-            read(text.as_bytes(), false, modified()).0,
+            read(text.as_bytes(), false, modified()),
             Content::NotALock(_)
         ));
     }
-    for text in ["0\n", "-1\n", "2147483648\n", "99999999999999999999\n", ""] {
-        assert_eq!(read(text.as_bytes(), true, modified()).0, Content::Corrupt);
+    for text in ["0\n", "-1\n", "2147483648\n", "99999999999999999999\n"] {
+        let content = read(text.as_bytes(), true, modified());
+        let expected = Record::new(Format::Pid, None, modified());
+        assert_eq!(content, Content::Record(Box::new(expected)), "{text}");
     }
+    assert_eq!(read(b"", true, modified()), Content::Corrupt);
     for text in ["12 34", "12345 sshd", "0x10", "+5"] {
-        let content = read(text.as_bytes(), true, modified()).0;
+        let content = read(text.as_bytes(), true, modified());
         assert!(
             matches!(content, Content::NotALock(_)),
             "{text}: {content:?}"
@@ -257,134 +267,158 @@ fn a_bare_number_is_a_lock_only_where_one_is_expected() {
     }
 }
 
+fn pid(number: u32) -> Pid {
+    Pid::new(number).expect("a PID")
+}
+
 /// A hold of ours with all that a record can say.
 fn ours(format: Format) -> Record {
-    let pid = |number| Pid::new(number).expect("a pid");
-    let mut record = Record::new(
-        1_795_175_591_766_853,
-        NewRecord {
-            name: "job-1".to_owned(),
-            kind: Kind::Run,
-            pid: pid(4242),
-            hostname: Some("db1".to_owned()),
-            acquired_at: time("2026-11-20T12:00:00.123456Z"),
-            origin: Origin {
-                start: Some(5000),
-                boot: Some(BootId {
-                    id: "c044abd8-84e6-457f-8b56-b81025dbbd51".to_owned(),
-                    masked: true,
-                }),
-                pid_namespace: Some(4_026_531_836),
-                acquired_boottime_ms: 99,
-                store_device: 7,
-                store_inode: 8,
-            },
-        },
-    );
-    record.format = format;
-    record.shown_pid = Some(pid(777));
+    let mut record = Record::new(format, Some(pid(4242)), time("2026-11-20T12:00:00.123456Z"));
+    record.name = "job-1".to_owned();
+    record.hold = 1_795_175_591_766_853;
+    record.kind = Kind::Run;
+    record.hostname = Some("db1".to_owned());
+    record.visible = Some(pid(777));
     record.owner = Some("runner \"7\": a=b, c\\d\n\u{202e}".to_owned());
     record.message = Some("Übung, 50 %".to_owned());
     record.command = vec!["sh".to_owned(), "-c".to_owned(), "a, b = \"c\"".to_owned()];
     record.ttl_ms = Some(30_000);
-    record.expires_at = Some(time("2026-11-20T12:00:30.123456Z"));
     record.max_age_ms = Some(u64::MAX);
     record.close = true;
     record.exec = true;
     record.kernel_lock = true;
-    record.swap = Some(Swap {
+    record.caller = Some(ProcessId {
+        pid: pid(7),
+        start: None,
+    });
+    record.takeover = Some(TakeoverInfo {
         name: ".onehold.0123456789abcdef".to_owned(),
         inode: u64::MAX,
         size: 1,
         modified_ns: 2,
         digest: u64::MAX,
     });
-    record
-}
-
-fn complete(format: Format) -> Record {
-    let mut record = ours(format);
-    let process = |number| ProcessId {
-        pid: Pid::new(number).expect("a pid"),
-        start: Some(u64::MAX),
-    };
-    record.command_process = Some(process(i32::MAX.unsigned_abs()));
-    record.job = Some(Job::Process(process(777)));
-    record.sign_of_life = Some(SignOfLife {
-        renewed_at: time("9999-12-31T23:59:59.999999Z"),
-        renewed_boottime_ms: u64::MAX,
-        renewed_boot_id: Some("c044abd8-84e6-457f-8b56-b81025dbbd51".to_owned()),
-        ttl_ms: Some(u64::MAX),
+    record.origin = Some(Origin {
+        start: Some(5000),
+        boot: Some(BootId {
+            id: "c044abd8-84e6-457f-8b56-b81025dbbd51".to_owned(),
+            masked: true,
+        }),
+        machine: Some("6b5f1f3f4f2a9c10".to_owned()),
+        pid_namespace: Some(4_026_531_836),
+        acquired_boottime_ms: 99,
+        store_device: 7,
+        store_inode: 8,
     });
     record
 }
 
-const STAMPED: [Format; 3] = [Format::Prodigy, Format::Sprint, Format::Memory];
+fn running(format: Format) -> Record {
+    let mut record = ours(format);
+    record.live.set_process(Some(ProcessId {
+        pid: pid(4_194_303),
+        start: Some(u64::MAX),
+    }));
+    record
+}
 
+fn complete(format: Format) -> Record {
+    let mut record = running(format);
+    record.live.renewed_at = Some(time("9999-12-31T23:59:59.999999Z"));
+    record.live.renewed_boottime_ms = Some(u64::MAX);
+    record.live.renewed_boot_id = Some("c044abd8-84e6-457f-8b56-b81025dbbd51".to_owned());
+    record.live.ttl_ms = Some(u64::MAX);
+    record.live.expires_at = Some(time("9999-12-31T23:59:59.999999Z"));
+    record.live.let_go = true;
+    record.live.ending = true;
+    record
+}
+
+const WITH_METADATA: [Format; 3] = [Format::Prodigy, Format::Sprint, Format::Memory];
+
+fn written(record: &Record) -> Written {
+    write(record).expect("bytes")
+}
+
+fn text_of(record: &Record) -> String {
+    String::from_utf8(written(record).bytes).expect("UTF-8")
+}
+
+/// What a reader of the format finds: sprint has no key for a host, but its metadata has.
 #[test]
-fn a_hold_of_ours_says_the_same_in_every_format() {
-    for format in STAMPED {
-        for written in [ours(format), complete(format)] {
-            let bytes = write(&written).expect("bytes");
-            let mut expected = written.clone();
-            if format == Format::Sprint {
-                // It has no key for a host.
-                expected.hostname = None;
-            }
-            assert_eq!(record(&bytes), expected);
+fn record_of_ours_says_the_same_in_every_format() {
+    for format in WITH_METADATA {
+        for expected in [ours(format), running(format), complete(format)] {
+            assert_eq!(record(written(&expected).bytes), expected, "{format}");
         }
     }
 }
 
 #[test]
-fn slots_are_filled_in_place() {
+fn slot_and_visible_pid_are_filled_in_place() {
     for format in [
         Format::Native,
         Format::Prodigy,
         Format::Sprint,
         Format::Memory,
+        Format::Pid,
     ] {
-        let mut bytes = write(&ours(format)).expect("bytes");
-        let size = bytes.len() as u64;
+        let Written {
+            mut bytes,
+            slot_at: slot,
+            visible_at,
+        } = written(&ours(format));
+        assert_eq!(slot_at(format, &bytes), slot);
         let filled = complete(format);
-        for line in [Line::Command, Line::Job, Line::SignOfLife] {
-            let slot = slot(&filled, line, size).expect("JSON").expect("a slot");
-            let at = usize::try_from(slot.at).expect("small");
-            assert!(is_slot(format, &bytes[at - 1..at + slot.bytes.len()]));
-            bytes[at..at + slot.bytes.len()].copy_from_slice(&slot.bytes);
+        if let Some(at) = slot {
+            let live = live::write(&filled.live).expect("JSON");
+            bytes[at..at + SLOT_BYTES].copy_from_slice(&live);
+        }
+        if let Some(at) = visible_at {
+            assert_eq!(at % VISIBLE_BYTES, 0, "{format}");
+            live::fill_visible(&mut bytes[at..at + VISIBLE_BYTES], 4_194_303, None);
         }
         if format == Format::Memory {
-            let life = filled.sign_of_life.as_ref().expect("a sign of life");
-            let (at, times) = renewed_times(&bytes, life.renewed_at).expect("times");
+            let renewed = filled.live.renewed_at.expect("a heartbeat");
+            let (at, times) = renewed_times(&bytes, renewed).expect("times");
             let at = usize::try_from(at).expect("small");
             bytes[at..at + times.len()].copy_from_slice(&times);
         }
         assert_eq!(
             String::from_utf8(bytes).expect("UTF-8"),
-            String::from_utf8(write(&filled).expect("bytes")).expect("UTF-8"),
+            text_of(&filled),
+            "{format}"
         );
     }
 }
 
 #[test]
-fn what_is_written_is_what_the_old_programs_write_and_a_stamp() {
+fn files_are_those_of_the_original_programs_with_metadata_added() {
+    let without_padding = |record: &Record| {
+        let text = text_of(record);
+        let at = written(record).visible_at.expect("a PID");
+        let before = text[..at].trim_end_matches(' ').to_owned();
+        let (number, after) = text[at..].split_at(VISIBLE_BYTES);
+        format!("{before} {}{after}", number.trim_end_matches(' '))
+    };
     let mut record = ours(Format::Prodigy);
-    record.shown_pid = Pid::new(12345);
+    record.visible = Pid::new(12345);
     record.name = "mapreduce-1234567890".to_owned();
     record.hostname = Some("my-laptop".to_owned());
     record.acquired_at = time("2025-01-11T10:30:00.405967Z");
-    let text = |record: &Record| String::from_utf8(write(record).expect("bytes")).expect("UTF-8");
-    let expected = PRODIGY.replace("967831Z\"\n}", "967Z\",\n  \"onehold\": \"v=1 ");
-    assert!(text(&record).starts_with(&expected), "{}", text(&record));
-    assert!(text(&record).ends_with(" \"\n}"));
+    let expected = PRODIGY.replace("967831Z\"\n}", "967Z\",\n  \"onehold\": {\"onehold\":1,");
+    let text = without_padding(&record);
+    assert!(text.starts_with(&expected), "{text}");
+    assert!(text.ends_with("}\n}"), "{text}");
 
     record.format = Format::Sprint;
     record.owner = Some("sprint-2026-02-07-001".to_owned());
     record.message = Some("epic5".to_owned());
     record.acquired_at = time("2026-02-07T22:30:00.987654Z");
-    let expected = format!("{SPRINT}# onehold: v=1 ");
-    assert!(text(&record).starts_with(&expected), "{}", text(&record));
-    assert_eq!(text(&record).lines().count(), 6);
+    let expected = format!("{SPRINT}# onehold: {{\"onehold\":1,");
+    let text = without_padding(&record);
+    assert!(text.starts_with(&expected), "{text}");
+    assert_eq!(text.lines().count(), 6);
 
     record.format = Format::Memory;
     record.owner = Some("main".to_owned());
@@ -395,37 +429,314 @@ fn what_is_written_is_what_the_old_programs_write_and_a_stamp() {
     let expected = MEMORY_2
         .replace("0123456789abcdef", "00000123456789ab")
         .replace("15:30:10", "15:30:00")
-        .replace("json\"\n}", "json\",\n  \"onehold\": \"v=1 ");
-    assert!(text(&record).starts_with(&expected), "{}", text(&record));
+        .replace("json\"\n}", "json\",\n  \"onehold\": {\"onehold\":1,");
+    let text = without_padding(&record);
+    assert!(text.starts_with(&expected), "{text}");
 
     record.format = Format::Pid;
-    assert_eq!(text(&record), "12345\n");
+    let width = VISIBLE_BYTES - 1;
+    assert_eq!(text_of(&record), format!("{:<width$}\n", 12345));
 }
 
 #[test]
-fn a_stamp_counts_only_in_the_record_it_was_made_for() {
-    for format in STAMPED {
-        let text = String::from_utf8(write(&complete(format)).expect("bytes")).expect("UTF-8");
-        let anothers = text.replacen("777", "778", 1);
-        let found = record(&anothers);
-        assert_eq!((found.pid.get(), found.hold), (778, 0));
-        assert!(found.origin.is_none());
-        let later = text.replace("v=1 ", "v=2 ");
+fn original_programs_read_the_pid_that_keeps_the_hold_alive() {
+    for (expected, live) in [(777, false), (4_194_303, true)] {
+        let record = |format| if live { running(format) } else { ours(format) };
+        for (format, key) in [(Format::Prodigy, "process_id"), (Format::Memory, "pid")] {
+            let text = text_of(&record(format));
+            let document: Value = serde_json::from_str(&text).expect("JSON");
+            assert_eq!(document[key], expected, "{text}");
+            assert_eq!(document["onehold"]["onehold"], 1);
+            let live = document["onehold"]["live"]["pid"].as_u64();
+            assert_eq!(live, (expected != 777).then_some(u64::from(expected)));
+        }
+        let sprint = text_of(&record(Format::Sprint));
+        let number: u32 = sprint
+            .lines()
+            .find_map(|line| line.strip_prefix("pid:"))
+            .and_then(|value| value.trim().parse().ok())
+            .expect("a PID");
+        assert_eq!(number, expected);
+        let fields = sprint::fields(&sprint).expect("YAML");
+        assert_eq!(fields.text("pid"), Some(expected.to_string()));
+        let number: u32 = text_of(&record(Format::Pid)).trim().parse().expect("a PID");
+        assert_eq!(number, expected);
+    }
+}
+
+#[test]
+fn metadata_counts_only_in_the_record_that_it_was_written_for() {
+    for format in WITH_METADATA {
+        let shown = |text: &str, pid: &str| {
+            let at = written(&running(format)).visible_at.expect("a PID");
+            format!("{}{pid:<8}{}", &text[..at], &text[at + 8..])
+        };
+        let text = text_of(&running(format));
+        assert_eq!(record(&text), running(format));
+        let first = record(shown(&text, "777"));
+        assert_eq!(first, running(format), "the PID shown at first");
+        let other = record(shown(&text, "778"));
+        assert_eq!((other.taken_by, other.hold), (Pid::new(778), 0));
+        assert!(other.origin.is_none() && !other.is_ours());
+        let none = record(shown(&text, "0"));
+        assert_eq!((none.taken_by, none.hold), (None, 0));
+        let later = text.replace("{\"onehold\":1", "{\"onehold\":2");
         assert_eq!(content(later), Content::UnknownVersion(2));
         for garbled in [
-            text.replace("store=7:8", "store=7"),
-            text.replace("kind=run", "kind=king"),
-            text.replace("since=", "since=x"),
+            text.replace("\"store_inode\":8", "\"store_inode\":-8"),
+            text.replace("\"kind\":\"run\"", "\"kind\":\"king\""),
+            text.replace("\"hold\":1795175591766853", "\"hold\":0"),
         ] {
+            assert_ne!(garbled, text);
             assert!(record(garbled).origin.is_none());
         }
     }
 }
 
 #[test]
-fn formats_are_called_by_their_names() {
+fn torn_slot_in_a_foreign_record_is_noticed() {
+    for format in WITH_METADATA {
+        for written_record in [ours(format), running(format)] {
+            let Written {
+                mut bytes,
+                slot_at: slot,
+                ..
+            } = written(&written_record);
+            let at = slot.expect("a slot");
+            bytes[at + 9] ^= 1;
+            bytes[at + 30..at + 60].copy_from_slice(b"0123456789, 0123456789, 012345");
+            let found = record(&bytes);
+            assert!(found.live.is_torn, "{format}: {found:?}");
+            assert_eq!(
+                (found.hold, found.taken_by),
+                (written_record.hold, Some(pid(4242)))
+            );
+            assert_eq!(slot_at(format, &bytes), slot);
+        }
+    }
+}
+
+#[test]
+fn every_mix_of_two_slots_in_a_foreign_record_is_noticed_or_one_of_them() {
+    for format in WITH_METADATA {
+        let (before, after) = (ours(format), running(format));
+        let Written {
+            bytes,
+            slot_at: slot,
+            ..
+        } = written(&before);
+        let at = slot.expect("a slot");
+        let new = live::write(&after.live).expect("JSON");
+        for cut in 0..=SLOT_BYTES {
+            let mut mixed = bytes.clone();
+            mixed[at..at + cut].copy_from_slice(&new[..cut]);
+            let found = record(&mixed);
+            let is_one = found.live == before.live || found.live == after.live;
+            assert!(found.live.is_torn || is_one, "{format}: {cut}");
+            assert_eq!(found.hold, before.hold, "{format}: {cut}");
+        }
+    }
+}
+
+#[test]
+fn foreign_record_printed_again_is_read_and_has_no_slot() {
+    for format in [Format::Prodigy, Format::Memory] {
+        for length in 0..500 {
+            let mut expected = running(format);
+            expected.name = "n".repeat(length);
+            let text = text_of(&expected);
+            let document: Value = serde_json::from_str(&text).expect("JSON");
+            let live = document["onehold"]["live"].to_string();
+            let at = written(&expected).slot_at.expect("a slot");
+            let compact = format!("{}{live}{}", &text[..at], &text[at + SLOT_BYTES..]);
+            assert_eq!(slot_at(format, compact.as_bytes()), None, "{compact}");
+            assert_eq!(record(&compact), expected);
+            let pretty = serde_json::to_string_pretty(&document).expect("JSON");
+            assert_eq!(slot_at(format, pretty.as_bytes()), None, "{pretty}");
+            assert_eq!(record(&pretty), expected);
+            let later = pretty.replace("\"onehold\": 1", "\"onehold\": 2");
+            assert_eq!(content(&later), Content::UnknownVersion(2), "{later}");
+        }
+    }
+}
+
+#[test]
+fn every_prefix_of_a_foreign_record_is_damaged_or_names_the_same_process() {
+    let first_line = "pid: ".len().next_multiple_of(VISIBLE_BYTES) + VISIBLE_BYTES + 1;
+    for format in WITH_METADATA {
+        let bytes = written(&running(format)).bytes;
+        for end in 0..bytes.len() - 1 {
+            match content(&bytes[..end]) {
+                Content::Corrupt => {}
+                // Between two lines, a YAML mapping is whole.
+                Content::Record(found) if format == Format::Sprint => {
+                    let is_ours = found.hold == running(format).hold;
+                    let shown = if is_ours { 4242 } else { 4_194_303 };
+                    assert_eq!(found.taken_by, Some(pid(shown)), "{end} bytes");
+                }
+                Content::NotALock(_) if format == Format::Sprint && end <= first_line => {}
+                other => panic!("{format}, {end} bytes: {other:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn format_is_parsed_from_its_name() {
     for format in Format::ALL {
         assert_eq!(format.name().parse(), Ok(format));
     }
     assert!("Prodigy".parse::<Format>().is_err());
+}
+
+/// Reads, and fails if that takes longer than reading anything of this size should.
+fn read_in_time(bytes: &[u8]) -> Content {
+    let begin = Instant::now();
+    let content = read(bytes, false, modified());
+    let _ = read(bytes, true, modified());
+    let took = begin.elapsed();
+    // Generous: an unoptimized build on a busy machine.
+    assert!(
+        took < Duration::from_secs(20),
+        "{took:?}: {}",
+        String::from_utf8_lossy(&bytes[..bytes.len().min(60)])
+    );
+    content
+}
+
+#[test]
+fn adversarial_files_are_read_in_bounded_time() {
+    const SIZE: usize = 64 * 1024;
+    let parts = [
+        r#"{"onehold":1,"live":"#,
+        r#"{"onehold":1,"live":{"#,
+        r#"{"onehold":1,"live":{},"#,
+        r#"{"onehold":1,"#,
+        r#"{"onehold":"#,
+        r#"{"pid":1,"session_id":"x","acquired_at":"y","onehold":"#,
+        "# onehold: {\"onehold\":1,\"live\":\n",
+        "{",
+        "[",
+        "\"",
+        "\\",
+        "{\"",
+        "[{",
+        ",",
+        " ",
+        "\n",
+        "0",
+        "-",
+        "- ",
+        "? ",
+        ": ",
+        "a: ",
+        "a: [",
+        "{a: ",
+        "pid: 1\n",
+        "pid: 1\nsession_id: x\n",
+        "&a ",
+        "*a ",
+        "!a ",
+        "%a ",
+        "---\n",
+        "...\n",
+        "|\n ",
+        "> ",
+        "'",
+        "\u{feff}",
+        "\u{e9}",
+        "a",
+        "\t",
+        "#",
+        "# ",
+    ];
+    for before in [
+        "",
+        "pid: 1\nsession_id: x\n",
+        "{\"onehold\":1,\"live\":",
+        "pid: 1\nsession_id: x\n# onehold: ",
+    ] {
+        for part in parts {
+            let count = (SIZE - before.len()) / part.len();
+            let text = format!("{before}{}", part.repeat(count));
+            read_in_time(text.as_bytes());
+        }
+    }
+}
+
+fn any_foreign() -> impl Strategy<Value = Record> {
+    let format = prop_oneof![
+        Just(Format::Prodigy),
+        Just(Format::Sprint),
+        Just(Format::Memory)
+    ];
+    let text = |most| prop_oneof![3 => 0..most, 1 => Just(0)];
+    let lengths = (text(1024_usize), text(1024), text(200), text(4200), 0..3_u8);
+    (format, lengths).prop_map(|(format, (owner, message, name, command, letter))| {
+        let letter = ["x", "\u{1}", "é"][usize::from(letter)];
+        let some = |length: usize| (length > 0).then(|| letter.repeat(length / letter.len()));
+        let mut record = complete(format);
+        record.owner = some(owner);
+        record.message = some(message);
+        record.name = format!("n{}", "n".repeat(name));
+        record.command = cut_command(vec![letter.repeat(command / letter.len()); 2]);
+        record
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn slot_of_a_foreign_record_lies_within_a_page(record in any_foreign()) {
+        let Written { bytes, slot_at: slot, visible_at } = written(&record);
+        let (slot, visible) = (slot.expect("a slot"), visible_at.expect("a PID"));
+        prop_assert_eq!(slot / 4096, (slot + SLOT_BYTES - 1) / 4096);
+        prop_assert_eq!(slot_at(record.format, &bytes), Some(slot));
+        prop_assert_eq!(visible % 8, 0);
+        let word = format!("{:<VISIBLE_BYTES$}", 4_194_303);
+        prop_assert_eq!(&bytes[visible..visible + VISIBLE_BYTES], word.as_bytes());
+        prop_assert!(bytes.len() < 64 * 1024);
+        let found = read(&bytes, false, modified());
+        let found = found.record().expect("a record");
+        prop_assert_eq!(&found.live, &record.live);
+        prop_assert_eq!(found.hold, record.hold);
+        prop_assert_eq!(&found.owner, &record.owner);
+        prop_assert_eq!(&found.message, &record.message);
+    }
+
+    #[test]
+    fn any_bytes_are_read_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..2048)) {
+        read_in_time(&bytes);
+    }
+
+    #[test]
+    fn any_text_of_structure_is_read_without_panic(
+        parts in proptest::collection::vec(prop_oneof![
+            Just("{"), Just("}"), Just("["), Just("]"), Just("\""), Just("\\"), Just(","), Just(":"),
+            Just("\"onehold\":1"), Just("\"live\":"), Just("{\"onehold\":1,\"live\":"),
+            Just("{}"), Just("\"pid\":1"), Just("pid: 1\n"), Just("session_id: x\n"), Just("# onehold: "),
+            Just("\"process_id\":1"), Just("\n"), Just(" "), Just("é"), Just("\0"), Just("- "),
+        ], 0..60),
+    ) {
+        read_in_time(parts.concat().as_bytes());
+    }
+
+    #[test]
+    fn damaged_record_is_read_without_panic(
+        format in prop_oneof![Just(Format::Native), Just(Format::Prodigy), Just(Format::Sprint), Just(Format::Memory)],
+        edits in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+        end in any::<prop::sample::Index>(),
+        cuts in any::<bool>(),
+    ) {
+        let mut bytes = written(&complete(format)).bytes;
+        for (at, byte) in edits {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        if cuts {
+            bytes.truncate(end.index(bytes.len()));
+        }
+        read_in_time(&bytes);
+    }
 }

@@ -1,12 +1,12 @@
 //! Memory for a program that lives for a millisecond: one block that is only ever filled. musl's
-//! allocator asks the system for each of its size classes, which costs such a program more than
-//! what it came for.
+//! allocator asks the system for each of its size classes, which costs such a program more time
+//! than its work.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What a call of the program needs; a wrapper that runs for days goes on with the system's.
+/// Enough for one invocation. A wrapper that runs for days goes on with the system's allocator.
 const SIZE: usize = 256 * 1024;
 
 #[repr(align(64))]
@@ -18,7 +18,8 @@ pub struct Arena {
     used: AtomicUsize,
 }
 
-// SAFETY: pieces of the block are handed out once each, by the counter, and nothing else touches it.
+// SAFETY: pieces of the block are handed out once each, by the counter, and nothing else touches
+// it.
 unsafe impl Sync for Arena {}
 
 impl Arena {

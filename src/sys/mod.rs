@@ -1,15 +1,16 @@
-//! What the library asks of an operating system, and the only place that differs between systems.
+//! The platform layer: all that the library needs from an operating system, and the only code that
+//! differs between systems.
 //!
 //! | part | contract |
 //! |---|---|
-//! | `directory` | a directory kept open: exclusive advisory lock on it, files that appear whole, exchange of two names, whether the filesystem can be trusted with all that |
-//! | `process` | who a process is (pid, start, boot, pid namespace) and whether it is still there; doubt is never reported as death |
-//! | `signal` | stop and termination signals held back for a moment, queued, or used to cut a wait short |
-//! | `spawn`, `start` | a command that is on record before it runs, and that keeps the lock; `program`: by std, for all but Linux |
-//! | `wait` | sleep until a kernel lock is given up, a process ends or a file changes |
-//! | `memory`, `stdio` | for the command-line tool: what it can do without, what it was started with |
+//! | `directory` | an open directory: an exclusive advisory lock on it, files that appear complete, exchange of two names, and whether the filesystem supports that reliably |
+//! | `process` | the identity of a process (PID, start, boot, PID namespace) and whether it is alive; uncertainty is never reported as death |
+//! | `signal` | stop and termination signals: blocked for a moment, queued, or used to end a wait |
+//! | `spawn`, `start` | a command that is on record before it runs, and that inherits the lock; `program`: by std, for all but Linux |
+//! | `wait` | sleep until a kernel lock is released, a process exits or a file changes |
+//! | `memory`, `stdio` | for the command-line tool: memory it can release, and the stdio it was started with |
 //!
-//! What is the same on all Unixes is in `unix`, what is not in a module for each system, under the
+//! Code for all Unixes is in `unix`. Each system has a module of its own for the rest, with the
 //! same names. All `unsafe` code of the project is below this module.
 
 use std::fs::File;
@@ -46,11 +47,11 @@ compile_error!(
     "onehold runs on Linux, macOS and Windows: another system needs its own module beside `sys/linux`"
 );
 
-/// Device and inode: names a file for as long as it is kept open, and no longer (ext4 gives the
-/// number of a removed file to the next one).
+/// Device and inode: identify a file only while it is open (ext4 reuses the number of a removed
+/// file for the next one).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FileId {
-    /// 0: not known, which is no difference.
+    /// 0: unknown, which matches every device.
     pub(crate) device: u64,
     pub(crate) inode: u64,
 }
@@ -62,7 +63,7 @@ impl PartialEq for FileId {
     }
 }
 
-/// What a file looks like from outside.
+/// Metadata of a file.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct FileFacts {
     pub(crate) id: FileId,
@@ -71,31 +72,45 @@ pub(crate) struct FileFacts {
     pub(crate) modified: SystemTime,
 }
 
-/// What stands under a name.
+/// The file with a name, opened.
 pub(crate) enum Found {
     Missing,
-    /// Something that is no regular file, and what it is.
+    /// Not a regular file, with a description like "a directory".
     Other(&'static str),
     File(File, FileFacts),
 }
 
-/// What a directory says of an entry (readdir(3), `d_type`).
+/// The type of a directory entry (readdir(3), `d_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     RegularFile,
     OtherOrUnknown,
 }
 
-/// What a filesystem can be trusted with.
+/// Properties of a filesystem that the protocol depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Filesystem {
-    /// Kernel locks on it are seen by everyone who can open its files.
+    /// Every process that can open its files sees the kernel locks on them.
     pub(crate) shares_kernel_locks: bool,
+}
+
+/// A place in a record that a child fills with its PID before it executes its command.
+#[derive(Debug)]
+pub(crate) struct Note {
+    /// Where in the file.
+    pub(crate) offset: u64,
+    /// What is written there, once it is filled.
+    pub(crate) bytes: Vec<u8>,
+    /// Puts the PID into the bytes, and the start where that is known before the command runs. It
+    /// does not allocate.
+    pub(crate) fill: fn(&mut [u8], u32, Option<u64>),
+    /// What must be there before, or another program has rewritten the file. Empty: not checked.
+    pub(crate) expected: Vec<u8>,
 }
 
 /// A signal taken from a [`SignalQueue`](crate::signal::SignalQueue).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Received {
+pub struct QueuedSignal {
     /// Its number (signal(7)).
     pub signal: i32,
     /// A process sent it with kill(2) or the like. Otherwise the kernel did: a terminal's Ctrl-C
@@ -103,30 +118,79 @@ pub struct Received {
     pub from_process: bool,
 }
 
-impl Received {
-    /// Whether it tells of a child that has ended or stopped, and of nothing else.
+impl QueuedSignal {
+    /// Whether it is SIGCHLD: a child has ended or stopped.
     #[must_use]
     pub fn is_of_a_child(self) -> bool {
         self.signal == signal::SIGCHLD
     }
 }
 
-/// What the kernel says about a pid.
+/// Whether a process with a PID is alive, according to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Presence {
+pub(crate) enum ProcessState {
     Gone,
-    /// There, with its start where that can be told, in a unit of the system's own.
+    /// The start is in a unit of each system's own, and absent if it cannot be read.
     Alive {
         start: Option<u64>,
     },
-    /// The question could not be asked.
+    /// The kernel did not answer the question.
     Unknown,
 }
 
-/// Where a process stands among others.
+/// A digest of an identity that names a machine and should not be published (machine-id(5)): 16 hex
+/// digits of FNV-1a with 64 bits, over a prefix of our own and the identity. `None` for what does
+/// not name a machine.
+fn digest_of_machine(id: &str) -> Option<String> {
+    // machine-id(5): the file may be empty or say so while a system is set up.
+    let id = id.trim();
+    if id.is_empty() || id == "uninitialized" {
+        return None;
+    }
+    let digest = b"onehold"
+        .iter()
+        .chain(id.as_bytes())
+        .fold(0xcbf2_9ce4_8422_2325_u64, |digest, byte| {
+            (digest ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+    Some(format!("{digest:016x}"))
+}
+
+/// The name of this host; `None` if it is not known.
+pub(crate) fn hostname() -> Option<String> {
+    hostname::get()
+        .ok()
+        .map(|name| name.to_string_lossy().into_owned())
+}
+
+/// The parent of a process, and how the process was started.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Kinship {
+pub(crate) struct ProcessParent {
     pub(crate) parent: Option<Pid>,
-    pub(crate) group: u32,
-    pub(crate) session: u32,
+    /// It was forked and has not executed a program since, like a subshell.
+    pub(crate) only_forked: bool,
+    /// Its start, in the same unit as [`ProcessState::Alive`].
+    pub(crate) start: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digest_of_machine_is_16_digits_and_never_changes() {
+        let digest = digest_of_machine("0123456789abcdef0123456789abcdef\n");
+        assert_eq!(digest.as_deref(), Some("b5679772845eff46"));
+        assert_eq!(digest_of_machine("\n"), None);
+        assert_eq!(digest_of_machine("uninitialized\n"), None);
+    }
+
+    #[test]
+    fn machine_id_is_stable() {
+        let id = process::machine_id();
+        assert_eq!(id, process::machine_id());
+        let is_digest =
+            |id: &String| id.len() == 16 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+        assert!(id.is_none_or(|id| is_digest(&id)));
+    }
 }

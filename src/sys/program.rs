@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 
-use crate::record::CommandSlot;
+use crate::sys::Note;
 use crate::sys::signal::SignalMask;
 use crate::sys::system::start::start;
 
@@ -64,14 +64,14 @@ impl Program {
         &self.name
     }
 
-    /// Starts it. Its child has the signals of `mask` blocked, fills `slot` of `record`, looks whether
-    /// `path` still leads there, keeps the lock if `inherit`, and executes.
+    /// Starts it. Its child has the signals of `mask` blocked, writes `notes` into `record`, checks that
+    /// `path` still names it, keeps the lock if `inherit`, and executes.
     #[allow(clippy::trivially_copy_pass_by_ref, reason = "128 bytes on Linux")]
     pub(crate) fn start(
         &self,
         record: &File,
         path: &Path,
-        slot: Option<CommandSlot>,
+        notes: Vec<Note>,
         inherit: bool,
         mask: &SignalMask,
     ) -> io::Result<Started> {
@@ -79,7 +79,7 @@ impl Program {
         command
             .args(&self.arguments)
             .envs(self.environment.iter().map(|(name, value)| (name, value)));
-        let child = start(&mut command, record, path, slot, inherit, *mask)?;
+        let child = start(&mut command, record, path, notes, inherit, *mask)?;
         Ok(Started { child })
     }
 }
@@ -96,12 +96,16 @@ impl Started {
         &self.child
     }
 
-    /// How it ended, if it has.
+    /// Whether it has ended. Its PID stays its own until `wait`.
     ///
     /// # Errors
-    /// Those of waitpid(2), or of WaitForSingleObject.
-    pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
-        self.child.try_wait()
+    /// Those of waitid(2), or of WaitForSingleObject.
+    pub fn has_ended(&mut self) -> io::Result<bool> {
+        #[cfg(unix)]
+        return crate::sys::signal::child_has_ended(self.id());
+        // The handle keeps the PID.
+        #[cfg(windows)]
+        return Ok(self.child.try_wait()?.is_some());
     }
 
     /// Waits until it ends.

@@ -6,7 +6,7 @@ use predicates::str::{contains, is_empty, is_match};
 use crate::env::{Env, Running, eventually, number_in, sleeper};
 
 #[test]
-fn the_number_goes_to_stdout_and_whom_it_is_for_to_stderr() {
+fn acquire_prints_number_to_stdout_and_process_to_stderr() {
     let env = Env::new();
     let holder = Running::start(sleeper());
     let pid = holder.pid().to_string();
@@ -14,19 +14,20 @@ fn the_number_goes_to_stdout_and_whom_it_is_for_to_stderr() {
         .assert()
         .success()
         .stdout(is_match("^\\d{16}\n$").unwrap())
-        .stderr(format!("onehold: `x` is held for process {pid} (sleep)\n"));
-    env.onehold(["acquire", "x", "--pid", &pid])
+        .stderr(format!("onehold: acquired `x` for process {pid} (sleep)\n"));
+    let other = Running::start(sleeper());
+    env.onehold(["acquire", "x", "--pid", &other.pid().to_string()])
         .assert()
         .code(6)
         .stdout(is_empty())
         .stderr(
             contains(format!("`x` is held by process {pid} (sleep)"))
-                .and(contains("alive: same process")),
+                .and(contains("alive: PID and start time match")),
         );
 }
 
 #[test]
-fn numbers_only_grow_whatever_the_clock_and_the_file_before_say() {
+fn hold_numbers_only_grow() {
     let env = Env::new();
     let number = |options: &[&str]| -> u64 {
         let mut command = env.onehold(["acquire", "x", "--ttl", "1h"]);
@@ -62,7 +63,31 @@ fn numbers_only_grow_whatever_the_clock_and_the_file_before_say() {
     );
 }
 
-/// Runs a script that acquires `x` in some way of its own, and then looks at who holds it.
+#[test]
+fn repeated_acquire_for_same_process_prints_same_number() {
+    let env = Env::new();
+    let (holder, other) = (Running::start(sleeper()), Running::start(sleeper()));
+    let acquire = |pid: u32, options: &[&str]| {
+        let mut command = env.onehold(["acquire", "x", "--pid", &pid.to_string()]);
+        command.args(options).output().unwrap()
+    };
+    let first = acquire(holder.pid(), &["--owner", "me"]);
+    assert_eq!(first.status.code(), Some(0));
+    for options in [&[][..], &["--owner", "me"], &["--owner", "you"]] {
+        let again = acquire(holder.pid(), options);
+        assert_eq!(again.status.code(), Some(0), "{options:?}");
+        assert_eq!(again.stdout, first.stdout, "{options:?}");
+        let said = String::from_utf8(again.stderr).unwrap();
+        assert!(said.starts_with("onehold: already acquired by this holder: `x` is held by"));
+    }
+    // The label alone does not make it the same holder.
+    let blocked = acquire(other.pid(), &["--owner", "me"]);
+    assert_eq!(blocked.status.code(), Some(6));
+    assert_eq!(env.lock("x")["owner"], "me");
+    assert_eq!(env.lock("x")["pid"], holder.pid());
+}
+
+/// Runs a script that acquires `x` by the given line, and checks that the hold follows the script.
 #[track_caller]
 fn held_by_the_script(acquire: &str) {
     let env = Env::new();
@@ -79,26 +104,14 @@ fn held_by_the_script(acquire: &str) {
     let script_pid = number_in(&ready);
     let lock = env.lock("x");
     assert_eq!(lock["state"], "held", "{acquire}: {lock}");
-    // The script itself, or the shell that waits for it: both last.
-    let holder = u32::try_from(lock["pid"].as_u64().unwrap()).unwrap();
-    let parent: u32 = fs::read_to_string(format!("/proc/{script_pid}/stat"))
-        .unwrap()
-        .rsplit_once(')')
-        .unwrap()
-        .1
-        .split_whitespace()
-        .nth(1)
-        .unwrap()
-        .parse()
-        .unwrap();
-    assert!([script_pid, parent].contains(&holder), "{acquire}: {lock}");
+    assert_eq!(lock["pid"], script_pid, "{acquire}: {lock}");
     fs::write(&go, "").unwrap();
     running.exit_code();
     eventually("the hold ends with the script", || env.check("x") == 5);
 }
 
 #[test]
-fn a_hold_follows_the_script_and_not_what_vanishes_at_once() {
+fn hold_follows_calling_script() {
     held_by_the_script("onehold acquire x");
     held_by_the_script("T=$(onehold acquire x; true)");
     held_by_the_script("T=`onehold acquire x`");
@@ -107,56 +120,85 @@ fn a_hold_follows_the_script_and_not_what_vanishes_at_once() {
     held_by_the_script("onehold acquire x | cat");
     held_by_the_script("sleep 0.2 | onehold acquire x");
     held_by_the_script("sleep 0.2 | (onehold acquire x; true) | cat");
-    held_by_the_script("sh -c 'onehold acquire x; true'");
     held_by_the_script("onehold acquire x & wait");
+    // These only start it, and end with it.
+    held_by_the_script("timeout 5 onehold acquire x");
+    held_by_the_script("(timeout 5 env A=b onehold acquire x; true)");
 }
 
 #[test]
-fn in_a_makefile_the_hold_follows_make() {
+fn hold_of_inner_script_ends_with_it_and_is_not_released_by_caller() {
     let env = Env::new();
-    let seen = env.path("seen");
+    let caller = env.write(
+        "caller.sh",
+        "sh -c 'onehold acquire -q x >&2; echo $$; onehold check -q x; echo $?'\n\
+         onehold check -q x; echo $?\n\
+         sh -c 'onehold acquire -q y >&2; echo > ready; until test -e go; do sleep 0.01; done' &\n\
+         until test -e ready; do sleep 0.01; done\n\
+         onehold release y; echo $?\n\
+         echo > go; wait\n",
+    );
+    let output = env
+        .shell(&format!("sh {}; true", caller.display()))
+        .output()
+        .unwrap();
+    let out = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = out.lines().collect();
+    assert_eq!(lines[1..], ["6", "5", "4"], "{out}");
+    assert_eq!(env.lock("x")["pid"].to_string(), lines[0]);
+}
+
+#[test]
+fn repeated_acquire_of_one_script_is_refused_immediately() {
+    let env = Env::new();
+    env.shell("onehold acquire -q x >/dev/null; onehold acquire -w 1h x")
+        .assert()
+        .code(6)
+        .stdout(is_empty())
+        .stderr(contains("your own script holds it"));
+    // A sibling subshell is another part of the script, which can release it.
+    let script = "( onehold acquire -q x >/dev/null; echo > ready; sleep 0.3; onehold release x ) &\n\
+                  until test -e ready; do sleep 0.01; done\n\
+                  ( onehold acquire -q x >/dev/null; echo $?; onehold acquire -q -w 1h x >/dev/null; echo $? )";
+    env.shell(script).assert().success().stdout("6\n0\n");
+}
+
+#[test]
+fn hold_follows_make_or_the_shell_of_its_recipe_line() {
+    let env = Env::new();
+    // make executes the first line itself, and the second one by a shell that ends with it.
     env.write(
         "Makefile",
-        format!(
-            "all:\n\tonehold acquire x; true\n\tonehold check --json x > {0}; true\n\techo $$PPID > {0}.make\n",
-            seen.display()
-        ),
+        "all:\n\tonehold acquire x\n\tonehold acquire y; true\n\
+         \t-onehold check -q x; echo $$? > x\n\t-onehold check -q y; echo $$? > y\n",
     );
     env.shell("make -s; true").assert().success();
-    let object: serde_json::Value =
-        serde_json::from_str(&fs::read_to_string(&seen).unwrap()).unwrap();
-    assert_eq!(
-        object["lock"]["state"], "held",
-        "on the next line of the recipe"
-    );
+    let code = |name: &str| fs::read_to_string(env.path(name)).unwrap();
+    assert_eq!((&*code("x"), &*code("y")), ("6\n", "5\n"));
     eventually("the hold ends with make", || env.check("x") == 5);
 }
 
 #[test]
-fn where_nothing_would_be_left_to_hold_it_it_is_refused() {
+fn acquire_without_remaining_process_is_refused() {
     let env = Env::new();
-    let output = std::process::Command::new("setsid")
-        .args([
-            "-w",
-            crate::env::program().to_str().unwrap(),
-            "acquire",
-            "x",
-        ])
-        .env("ONEHOLD_DIR", env.store())
+    // The first process of a PID namespace has no ancestors there.
+    let output = env
+        .command("unshare")
+        .args(["--user", "--map-root-user", "--pid", "--fork"])
+        .args(["--mount-proc", crate::env::program().to_str().unwrap()])
+        .args(["acquire", "x"])
         .output()
         .unwrap();
-    // The session leader is the command itself.
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(
         String::from_utf8(output.stderr).unwrap(),
-        "onehold: nothing would be left to hold the lock\n  pass --pid for a process that should \
-         hold it, or --ttl for a time\n"
+        "onehold: no process to hold the lock for: the caller ends with this command\n  use --pid PID, or --ttl D for a lease\n"
     );
     assert_eq!(env.left_in_store(), [""; 0]);
 }
 
 #[test]
-fn a_pid_must_be_that_of_a_process() {
+fn pid_of_no_process_is_rejected() {
     let env = Env::new();
     for pid in ["0", "-1", "2147483648", "x"] {
         env.onehold(["acquire", "x", &format!("--pid={pid}")])
@@ -168,8 +210,8 @@ fn a_pid_must_be_that_of_a_process() {
     env.onehold(["acquire", "x", "--pid", &gone.pid().to_string()])
         .assert()
         .code(1)
-        .stderr(format!("onehold: no process has the pid {}\n", gone.pid()));
-    // A thread of this test that is not its main one.
+        .stderr(format!("onehold: no process with PID {}\n", gone.pid()));
+    // A thread of this test other than the main thread.
     let (send, receive) = std::sync::mpsc::channel();
     let (stop, stopped) = std::sync::mpsc::channel::<()>();
     let thread = std::thread::spawn(move || {
@@ -182,35 +224,37 @@ fn a_pid_must_be_that_of_a_process() {
     env.onehold(["acquire", "x", "--pid", &tid])
         .assert()
         .code(1)
-        .stderr(contains("no process has the pid"));
+        .stderr(format!("onehold: no process with PID {tid}\n"));
     drop(stop);
     thread.join().unwrap();
     assert_eq!(env.left_in_store(), [""; 0]);
 }
 
 #[test]
-fn a_killed_script_leaves_a_zombie_that_the_next_one_takes_at_once() {
+fn zombie_of_killed_script_is_taken_over_at_once() {
     let env = Env::new();
-    env.leave_dead("x");
+    env.create_zombie("x");
     env.onehold(["acquire", "x", "--ttl", "1m"])
         .assert()
         .success()
         .stderr(
             is_match(
-                "^onehold: `x` is held for 1m, until .*\nonehold: took over: `x` was held by process \\d+ \\(sleep\\)",
+                "^onehold: acquired `x` for 1m, until .*\nonehold: took over zombie `x`: process \\d+ \\(sleep\\) on [^ ]+, holder since .*, has exited\n$",
             )
             .unwrap(),
         );
 }
 
 #[test]
-fn what_cannot_be_written_is_not_held() {
+fn acquire_releases_lock_if_stdout_fails() {
     let env = Env::new();
     env.shell("onehold acquire x --ttl 1h > /dev/full")
         .assert()
         .code(1)
-        .stderr(contains("cannot write the number of the hold to stdout: no space left on device; `x` is not held"));
-    // The reader is gone before anything is written.
+        .stderr(contains(
+            "cannot print the hold number: no space left on device; released `x`",
+        ));
+    // The reader exits before anything is written.
     env.shell("{ sleep 0.1; onehold acquire x --ttl 1h; echo $? > code; } | true; sleep 0.5; until test -s code; do sleep 0.01; done")
         .assert()
         .success();
@@ -219,12 +263,12 @@ fn what_cannot_be_written_is_not_held() {
 }
 
 #[test]
-fn a_closed_stdout_has_nobody_to_tell_the_number() {
+fn acquire_with_closed_stdout_fails() {
     let env = Env::new();
     env.shell("onehold acquire x --ttl 1h >&-")
         .assert()
         .code(1)
-        .stderr("onehold: cannot write the number of the hold to stdout: it is closed; `x` is not held\n");
+        .stderr("onehold: cannot print the hold number: stdout is closed; released `x`\n");
     assert_eq!(env.left_in_store(), [""; 0]);
     env.shell("onehold acquire x --ttl 1h >/dev/null")
         .assert()
@@ -233,7 +277,7 @@ fn a_closed_stdout_has_nobody_to_tell_the_number() {
 }
 
 #[test]
-fn the_object_tells_of_the_hold_as_it_will_be_found() {
+fn acquire_object_matches_later_check() {
     let env = Env::new();
     let holder = Running::start(sleeper());
     let pid = holder.pid();
@@ -247,7 +291,7 @@ fn the_object_tells_of_the_hold_as_it_will_be_found() {
 }
 
 #[test]
-fn an_owner_from_an_empty_variable_is_a_slip() {
+fn empty_owner_is_rejected() {
     let env = Env::new();
     env.onehold(["acquire", "x", "--ttl", "1h", "--owner", ""])
         .assert()
@@ -257,7 +301,7 @@ fn an_owner_from_an_empty_variable_is_a_slip() {
 }
 
 #[test]
-fn one_who_dies_while_he_is_waited_for_gets_nothing() {
+fn acquire_fails_if_target_pid_exits_while_waiting() {
     let env = Env::new();
     let first = Running::start(sleeper());
     env.onehold([
@@ -279,7 +323,7 @@ fn one_who_dies_while_he_is_waited_for_gets_nothing() {
         "--pid",
         &second.pid().to_string(),
     ]);
-    eventually("it waits for events", || {
+    eventually("the waiter uses inotify", || {
         fs::read_dir(format!("/proc/{}/fd", waiting.pid()))
             .into_iter()
             .flatten()
@@ -296,17 +340,14 @@ fn one_who_dies_while_he_is_waited_for_gets_nothing() {
     let (code, out, err) = waiting.finish();
     assert_eq!((code, out.as_str()), (Some(1), ""));
     assert!(
-        err.ends_with(&format!(
-            "onehold: no process has the pid {}\n",
-            second.pid()
-        )),
+        err.ends_with(&format!("onehold: no process with PID {}\n", second.pid())),
         "{err}"
     );
     assert_eq!(env.left_in_store(), [""; 0]);
 }
 
 #[test]
-fn numbers_that_no_clock_gave_are_not_followed() {
+fn implausible_last_number_is_ignored() {
     let env = Env::new();
     env.write("store/.onehold/last", [0xFF; 8]);
     let number = |name: &str| -> u64 {
@@ -326,9 +367,9 @@ fn numbers_that_no_clock_gave_are_not_followed() {
 }
 
 #[test]
-fn an_acquire_killed_before_its_number_was_out_holds_nothing() {
+fn acquire_killed_before_printing_number_holds_nothing() {
     let env = Env::new();
-    // A pipe that nobody reads and that is full: the number cannot get out.
+    // A full pipe without a reader blocks the output of the number.
     let full = "import os, sys; r, w = os.pipe(); os.set_blocking(w, False)\n\
                 try:\n\twhile True: os.write(w, b'x' * 4096)\n\
                 except BlockingIOError: pass\n\
@@ -337,32 +378,32 @@ fn an_acquire_killed_before_its_number_was_out_holds_nothing() {
     let script = env.write("full.py", full);
     let mut acquire = env.start_shell(&format!("echo $$ > pid; exec python3 {}", script.display()));
     let pid = number_in(&env.path("pid"));
-    eventually("the record is there", || env.left_in_store() == ["x.lock"]);
-    assert_eq!(env.check("x"), 6, "held by the one who acquires");
+    eventually("the record exists", || env.left_in_store() == ["x.lock"]);
+    assert_eq!(env.check("x"), 6, "held by the acquire process");
     crate::env::send(pid, "KILL");
-    eventually("its end", || acquire.has_ended());
+    eventually("acquire has exited", || acquire.has_ended());
     assert_eq!(env.check("x"), 5);
     assert_eq!(env.lock("x")["reason"], "dead");
 }
 
 #[test]
-fn a_lease_ends_with_its_time_and_one_beside_a_pid_with_whichever_ends_first() {
+fn lease_ends_at_expiry_and_with_pid_at_first_of_both() {
     let env = Env::new();
     env.onehold(["acquire", "x", "--ttl", "300ms", "--owner", "ci-7"])
         .assert()
         .success()
         .stderr(
-            is_match("^onehold: `x` is held for 300ms, until \\d\\d:\\d\\d:\\d\\d\n$").unwrap(),
+            is_match("^onehold: acquired `x` for 300ms, until \\d\\d:\\d\\d:\\d\\d\n$").unwrap(),
         );
     assert_eq!(env.lock("x")["kind"], "lease");
-    eventually("its time", || env.check("x") == 5);
+    eventually("the hold expires", || env.check("x") == 5);
     assert_eq!(env.lock("x")["reason"], "expired");
     let mut holder = Running::start(sleeper());
     let pid = holder.pid().to_string();
     env.onehold(["acquire", "y", "--ttl", "200ms", "--pid", &pid])
         .assert()
         .success();
-    eventually("its time", || env.lock("y")["reason"] == "expired");
+    eventually("the hold expires", || env.lock("y")["reason"] == "expired");
     env.onehold(["acquire", "z", "--ttl", "1h", "--pid", &pid])
         .assert()
         .success();
@@ -371,7 +412,7 @@ fn a_lease_ends_with_its_time_and_one_beside_a_pid_with_whichever_ends_first() {
 }
 
 #[test]
-fn the_same_owner_may_repeat_his_acquire_and_gets_the_same_number() {
+fn repeated_acquire_of_same_owner_prints_same_number() {
     let env = Env::new();
     let acquire = |owner: &str| {
         let mut command = env.onehold(["acquire", "x", "--ttl", "1h"]);
@@ -395,14 +436,14 @@ fn the_same_owner_may_repeat_his_acquire_and_gets_the_same_number() {
 }
 
 #[test]
-fn a_waiter_behind_a_detached_hold_is_served_at_its_release_and_at_its_holders_death() {
+fn waiter_is_served_after_release_and_after_holder_death() {
     let env = Env::new();
     let mut holder = Running::start(sleeper());
     let pid = holder.pid().to_string();
     let waiting = || {
         let waiter = env.start(["run", "-w", "1h", "x", "--", "echo", "mine"]);
         let fds = format!("/proc/{}/fd", waiter.pid());
-        eventually("it waits for events", || {
+        eventually("the waiter uses inotify", || {
             fs::read_dir(&fds)
                 .into_iter()
                 .flatten()
@@ -431,7 +472,7 @@ fn a_waiter_behind_a_detached_hold_is_served_at_its_release_and_at_its_holders_d
 }
 
 #[test]
-fn a_living_holder_is_displaced_only_on_a_persons_word() {
+fn force_on_live_holder_needs_confirmation() {
     let env = Env::new();
     let holder = Running::start(sleeper());
     let pid = holder.pid().to_string();
@@ -442,21 +483,21 @@ fn a_living_holder_is_displaced_only_on_a_persons_word() {
         .assert()
         .code(6)
         .stderr(contains(
-            "no terminal to ask on: --yes does it without asking",
+            "cannot ask for confirmation: no terminal (use --yes)",
         ));
     assert_eq!(env.lock("x")["pid"].to_string(), pid);
     env.onehold(["acquire", "x", "--ttl", "1h", "--force", "--yes"])
         .assert()
         .success()
         .stderr(contains(format!(
-            "taken by force: `x` was held by process {pid}"
+            "took `x` by force from process {pid} (sleep) on "
         )));
     assert_eq!(env.lock("x")["kind"], "lease");
     assert_eq!(env.journal()[0]["event"], "break");
 }
 
 #[test]
-fn a_message_or_owner_beyond_1_kib_is_refused() {
+fn message_or_owner_over_1_kib_is_rejected() {
     let env = Env::new();
     let long = "x".repeat(1025);
     for option in ["--message", "--owner"] {
@@ -471,7 +512,7 @@ fn a_message_or_owner_beyond_1_kib_is_refused() {
 }
 
 #[test]
-fn the_store_is_made_for_its_owner_alone() {
+fn default_store_is_private() {
     use std::os::unix::fs::PermissionsExt;
     let env = Env::new();
     env.onehold(["acquire", "a/b", "--ttl", "1h"])

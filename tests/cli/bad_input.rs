@@ -1,4 +1,4 @@
-//! Section by section what a lock file, a store or the surroundings can be, other than right.
+//! Invalid lock files, stores and environments.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
@@ -7,9 +7,9 @@ use std::path::Path;
 use predicates::prelude::*;
 use predicates::str::{contains, is_empty};
 
-use crate::env::{Env, Running, eventually, number_in, sleeper};
+use crate::env::{Env, Running, edited, eventually, number_in, sleeper};
 
-/// Every verb that could do something to it leaves what stands under `x` as it is, and says why.
+/// Checks that every command refuses the file of `x`, says why, and leaves it unchanged.
 #[track_caller]
 fn refused_by_all(env: &Env, what: &str, intact: impl Fn(&Path) -> bool) {
     let path = env.store().join("x.lock");
@@ -43,7 +43,7 @@ fn refused_by_all(env: &Env, what: &str, intact: impl Fn(&Path) -> bool) {
 }
 
 #[test]
-fn a_symlink_is_not_followed() {
+fn symlink_is_not_followed() {
     let env = Env::new();
     let target = env.write("target", "precious");
     fs::create_dir(env.store()).unwrap();
@@ -54,7 +54,7 @@ fn a_symlink_is_not_followed() {
 }
 
 #[test]
-fn a_symlink_that_leads_nowhere_is_not_created_through() {
+fn dangling_symlink_is_not_created_through() {
     let env = Env::new();
     fs::create_dir(env.store()).unwrap();
     symlink(env.path("nowhere"), env.store().join("x.lock")).unwrap();
@@ -64,14 +64,11 @@ fn a_symlink_that_leads_nowhere_is_not_created_through() {
 }
 
 #[test]
-fn a_fifo_does_not_block_us() {
+fn fifo_does_not_block() {
     let env = Env::new();
     fs::create_dir(env.store()).unwrap();
     let path = env.store().join("x.lock");
-    let made = std::process::Command::new("mkfifo")
-        .arg(&path)
-        .status()
-        .unwrap();
+    let made = env.command("mkfifo").arg(&path).status().unwrap();
     assert!(made.success());
     refused_by_all(&env, "a FIFO", |path| {
         fs::symlink_metadata(path).unwrap().file_type().is_fifo()
@@ -79,14 +76,14 @@ fn a_fifo_does_not_block_us() {
 }
 
 #[test]
-fn a_directory_is_no_lock() {
+fn directory_is_not_a_lock() {
     let env = Env::new();
     fs::create_dir_all(env.store().join("x.lock/y")).unwrap();
     refused_by_all(&env, "a directory", |path| path.join("y").is_dir());
 }
 
 #[test]
-fn a_device_is_not_opened() {
+fn device_is_not_opened() {
     let env = Env::new();
     env.onehold(["check", "/dev/zero"])
         .assert()
@@ -109,12 +106,12 @@ fn ten_gigabytes_are_not_read() {
     });
 }
 
-/// A broken record: held at first, a zombie once it has not changed for 10 s.
+/// Checks that a damaged record is held at first, and a zombie once it has not changed for 10 s.
 #[track_caller]
 fn broken(content: &[u8]) {
     let env = Env::new();
     let path = env.write("store/x.lock", content);
-    assert_eq!(env.check("x"), 6, "it may be in the making");
+    assert_eq!(env.check("x"), 6, "it may be incomplete");
     env.onehold(["run", "x", "--", "true"]).assert().code(6);
     let long_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(11);
     fs::File::options()
@@ -131,105 +128,124 @@ fn broken(content: &[u8]) {
 }
 
 #[test]
-fn an_empty_file_is_a_broken_record() {
+fn empty_file_is_damaged() {
     broken(b"");
 }
 
 #[test]
-fn nothing_but_nuls_is_a_broken_record() {
+fn file_of_nul_bytes_is_damaged() {
     broken(&[0; 4096]);
 }
 
 #[test]
-fn torn_json_of_ours_is_a_broken_record() {
+fn truncated_record_is_damaged() {
     broken(b"{\n  \"onehold\": 1,\n  \"name\": \"x\",\n  \"ho");
 }
 
 #[test]
-fn json_of_ours_deeper_than_any_parser_goes_is_a_broken_record() {
+fn too_deep_record_is_damaged() {
     broken(format!("{{\"onehold\": 1, \"name\": {}", "[".repeat(30_000)).as_bytes());
 }
 
-/// A record held by a living process, with one key changed to what no process can have.
+/// Checks records with an impossible PID, which proves nothing.
 #[track_caller]
 fn impossible_pid(pid: &str) {
     let env = Env::new();
-    let _holder = env.fabricate("x", |text| {
-        let line = text.lines().find(|line| line.contains("\"pid\"")).unwrap();
-        text.replace(line, &format!("  \"pid\": {pid},"))
+    // The slot keeps its width, and a checksum that is no longer right.
+    let _holder = env.write_record_of_live_holder("x", |text| {
+        let (from, to) = (text.find("\"pid\":").unwrap() + 6, 28 + 384);
+        let rest = &text[from..to];
+        let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        let slot = format!("{pid}{}", rest[digits..].trim_end());
+        format!("{}{slot:<2$}{}", &text[..from], &text[to..], to - from)
     });
-    let lock = env.lock("x");
-    assert_eq!(
-        (&lock["state"], &lock["reason"]),
-        (&"held".into(), &"in-the-making".into())
+    let prodigy = format!(
+        "{{\"job_id\": \"y\", \"process_id\": {pid}, \"hostname\": \"{}\", \"acquired_at\": \"{}\"}}",
+        hostname::get().unwrap().into_string().unwrap(),
+        chrono::Utc::now().to_rfc3339()
     );
-    // Nobody is signalled, no group least of all: we are still here.
-    env.onehold(["break", "x", "--yes"]).assert().success();
-    assert_eq!(env.check("x"), 0);
+    env.write("store/y.lock", prodigy);
+    env.write("store/z.pid.lock", format!("{pid}\n"));
+    for name in ["x", "y", "z.pid"] {
+        let path = env.store().join(format!("{name}.lock"));
+        let file = fs::File::options().write(true).open(&path).unwrap();
+        let long_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(11);
+        file.set_modified(long_ago).unwrap();
+        let lock = env.lock(name);
+        assert_eq!(
+            (&lock["state"], &lock["reason"]),
+            (&"held".into(), &"unverified".into()),
+            "{lock}"
+        );
+        env.onehold(["run", name, "--", "true"]).assert().code(6);
+        // No process was signaled, and no process group: this test still runs.
+        env.onehold(["break", name, "--yes"])
+            .assert()
+            .success()
+            .stderr(contains(format!("onehold: broke the hold on `{name}` of ")));
+        assert_eq!(env.check(name), 0);
+    }
 }
 
 #[test]
-fn pid_0_names_nobody() {
+fn pid_0_is_no_holder() {
     impossible_pid("0");
 }
 
 #[test]
-fn pid_minus_1_names_nobody() {
+fn pid_minus_1_is_no_holder() {
     impossible_pid("-1");
 }
 
 #[test]
-fn pid_2_to_the_31_names_nobody() {
+fn pid_2_to_the_31_is_no_holder() {
     impossible_pid("2147483648");
 }
 
 #[test]
-fn a_start_that_is_another_processs_means_that_the_pid_was_reused() {
+fn different_start_time_means_pid_was_reused() {
     let env = Env::new();
-    let _holder = env.fabricate("x", |text| {
-        let start = text.find("\"job_start\":").unwrap() + 12;
-        let end = start + text[start..].find('}').unwrap();
-        let digits = "9".repeat(end - start);
-        format!("{}{digits}{}", &text[..start], &text[end..])
+    let _holder = env.write_record_of_live_holder("x", |text| {
+        edited(&text, |record| record["live"]["start"] = 7.into())
     });
     assert_eq!(env.lock("x")["reason"], "reused");
     env.onehold(["run", "x", "--", "true"])
         .assert()
         .success()
-        .stderr(contains("which is gone"));
+        .stderr(contains("has exited"));
 }
 
 #[test]
-fn a_record_of_another_boot_is_taken_at_once() {
+fn record_of_earlier_boot_is_taken_over_at_once() {
     let env = Env::new();
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
-    let _holder = env.fabricate("x", |text| {
+    let _holder = env.write_record_of_live_holder("x", |text| {
         text.replace(boot.trim(), "00000000-0000-4000-8000-000000000000")
     });
     assert_eq!(env.lock("x")["reason"], "rebooted");
     env.onehold(["run", "x", "--", "true"])
         .assert()
         .success()
-        .stderr(contains("before the machine started anew"));
+        .stderr(contains("ended before the last reboot"));
 }
 
 #[test]
-fn a_record_of_another_pid_namespace_is_believed_for_24_hours() {
+fn record_of_other_pid_namespace_is_held_for_24_hours() {
     let env = Env::new();
     let namespace = fs::metadata("/proc/self/ns/pid")
         .map(|facts| std::os::unix::fs::MetadataExt::ino(&facts))
         .unwrap();
-    let mut holder = env.fabricate("x", |text| {
+    let mut holder = env.write_record_of_live_holder("x", |text| {
         text.replace(&namespace.to_string(), "4000000000")
     });
     holder.kill();
-    assert_eq!(env.lock("x")["reason"], "unproven");
+    assert_eq!(env.lock("x")["reason"], "unverified");
     env.onehold(["run", "x", "--", "true"])
         .assert()
         .code(6)
         .stderr(
             contains("`x` may be held by process")
-                .and(contains("another pid namespace (a container)")),
+                .and(contains("another PID namespace (a container)")),
         );
     env.onehold(["check", "x", "--max-age", "0"])
         .assert()
@@ -240,10 +256,10 @@ fn a_record_of_another_pid_namespace_is_believed_for_24_hours() {
 }
 
 #[test]
-fn a_date_in_the_future_is_no_age_and_year_9999_is_a_date() {
+fn future_date_has_no_age_and_year_9999_is_valid() {
     for year in ["2099", "9999"] {
         let env = Env::new();
-        let _holder = env.fabricate("x", |text| {
+        let _holder = env.write_record_of_live_holder("x", |text| {
             let line = text
                 .lines()
                 .find(|line| line.contains("\"acquired_at\""))
@@ -267,7 +283,7 @@ fn a_date_in_the_future_is_no_age_and_year_9999_is_a_date() {
 }
 
 #[test]
-fn escape_sequences_do_not_reach_the_terminal() {
+fn escape_sequences_do_not_reach_terminal() {
     let env = Env::new();
     let nasty = "a\u{1b}[2J\u{7}\u{202e}b";
     let holder = Running::start(sleeper());
@@ -290,16 +306,16 @@ fn escape_sequences_do_not_reach_the_terminal() {
 }
 
 #[test]
-fn duplicate_keys_are_a_broken_record() {
+fn record_with_duplicate_keys_is_damaged() {
     let env = Env::new();
-    let _holder = env.fabricate("x", |text| {
+    let _holder = env.write_record_of_live_holder("x", |text| {
         text.replacen("  \"name\"", "  \"hold\": 7,\n  \"name\"", 1)
     });
-    assert_eq!(env.lock("x")["reason"], "in-the-making");
+    assert_eq!(env.lock("x")["reason"], "incomplete");
 }
 
 #[test]
-fn a_later_version_is_held_until_it_is_broken() {
+fn record_of_later_version_is_held_until_broken() {
     let env = Env::new();
     let path = env.write(
         "store/x.lock",
@@ -318,17 +334,21 @@ fn a_later_version_is_held_until_it_is_broken() {
         .stdout(contains("another version of onehold"));
     env.onehold(["run", "x", "--", "true"]).assert().code(6);
     env.onehold(["cleanup"]).assert().success();
-    env.onehold(["break", "x", "--yes"]).assert().success();
+    env.onehold(["break", "x", "--yes"])
+        .assert()
+        .success()
+        .stderr("onehold: broke the hold on `x` of another version of onehold\n");
     assert_eq!(env.check("x"), 0);
 }
 
 #[test]
-fn a_living_holder_whose_record_was_scribbled_on_is_not_displaced() {
+fn live_holder_with_damaged_record_keeps_lock() {
     let env = Env::new();
     let ready = env.path("ready");
     let script = format!("echo $$ > {}; sleep 1000", ready.display());
-    let _running = env.start(["run", "x", "--", "sh", "-c", &script]);
+    let running = env.start(["run", "x", "--", "sh", "-c", &script]);
     number_in(&ready);
+    running.wait_until_recorded();
     let path = env.store().join("x.lock");
     fs::write(&path, "").unwrap();
     let long_ago = std::time::SystemTime::UNIX_EPOCH;
@@ -345,7 +365,7 @@ fn a_living_holder_whose_record_was_scribbled_on_is_not_displaced() {
 }
 
 #[test]
-fn a_store_that_is_no_directory_is_an_error() {
+fn store_that_is_a_file_is_an_error() {
     let env = Env::new();
     env.write("store", "a file");
     for args in [
@@ -365,7 +385,7 @@ fn a_store_that_is_no_directory_is_an_error() {
 }
 
 #[test]
-fn a_store_behind_a_symlink_that_leads_nowhere_is_an_error_and_no_loop() {
+fn store_behind_dangling_symlink_is_an_error() {
     let env = Env::new();
     symlink(env.path("nowhere"), env.store()).unwrap();
     env.onehold(["run", "x", "--", "true"])
@@ -375,7 +395,7 @@ fn a_store_behind_a_symlink_that_leads_nowhere_is_an_error_and_no_loop() {
 }
 
 #[test]
-fn the_directory_of_a_path_is_not_made() {
+fn directory_of_path_lock_is_not_created() {
     let env = Env::new();
     env.onehold(["run", "./missing/x", "--", "true"])
         .assert()
@@ -385,7 +405,7 @@ fn the_directory_of_a_path_is_not_made() {
 }
 
 #[test]
-fn a_path_lock_leaves_nothing_beside_it_and_is_told_of_in_the_default_journal() {
+fn path_lock_leaves_no_other_files_and_uses_default_journal() {
     let env = Env::new();
     fs::create_dir(env.path("project")).unwrap();
     let lock = "./project/.running";
@@ -408,12 +428,12 @@ fn a_path_lock_leaves_nothing_beside_it_and_is_told_of_in_the_default_journal() 
 }
 
 #[test]
-fn a_stopped_process_in_the_guard_is_named_after_10_seconds() {
+fn stopped_process_that_locks_store_is_named_after_10s() {
     let env = Env::new();
     fs::create_dir(env.store()).unwrap();
     let ready = env.path("ready");
     let blocker = Running::start({
-        let mut command = std::process::Command::new("flock");
+        let mut command = env.command("flock");
         command.args([env.store().to_str().unwrap(), "sh", "-c"]);
         command.arg(format!("echo $$ > {}; sleep 1000", ready.display()));
         command
@@ -423,17 +443,17 @@ fn a_stopped_process_in_the_guard_is_named_after_10_seconds() {
         .assert()
         .code(125)
         .stderr(contains(format!(
-            "cannot lock directory `{}`: process {} has kept it locked for more than 10 s",
+            "store `{}` is busy: process {} has locked it for more than 10 s",
             env.store().display(),
             blocker.pid()
         )));
-    assert_eq!(env.check("x"), 0, "asking takes no guard");
+    assert_eq!(env.check("x"), 0, "check does not lock the store");
 }
 
 #[test]
-fn a_journal_that_cannot_be_written_is_a_warning() {
+fn unwritable_journal_is_a_warning() {
     let env = Env::new();
-    env.leave_dead("x");
+    env.create_zombie("x");
     let journal = env.store().join(".onehold/events.jsonl");
     symlink(env.path("elsewhere"), &journal).unwrap();
     env.onehold(["run", "x", "--", "echo", "mine"])
@@ -445,9 +465,9 @@ fn a_journal_that_cannot_be_written_is_a_warning() {
 }
 
 #[test]
-fn a_journal_of_a_mebibyte_is_rotated() {
+fn journal_is_rotated_at_1_mib() {
     let env = Env::new();
-    env.leave_dead("x");
+    env.create_zombie("x");
     env.write("store/.onehold/events.jsonl", vec![b'\n'; 1 << 20]);
     env.onehold(["run", "x", "--", "true"]).assert().success();
     assert_eq!(env.journal().len(), 1);
@@ -459,105 +479,90 @@ fn a_journal_of_a_mebibyte_is_rotated() {
     );
 }
 
-/// The record of a dead holder after its last living process has put itself on it.
-fn revived(record: &str, pid: u32) -> String {
-    let blank = format!("{:255}\n", "");
-    let line = format!("{:255}\n", format!("{{\"job_pid\":{pid}}}"));
-    let at = record.find("{\"job_pid\"").unwrap();
-    let mut text = record.to_owned();
-    text.replace_range(at..at + blank.len(), &line);
-    text
-}
-
-/// FNV-1a of what was judged.
-fn digest(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |digest, byte| {
-        (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
-}
-
-fn modified(file: &fs::Metadata) -> String {
+fn modified_ns(file: &fs::Metadata) -> i64 {
     use std::os::unix::fs::MetadataExt;
-    (file.mtime() * 1_000_000_000 + file.mtime_nsec()).to_string()
+    file.mtime() * 1_000_000_000 + file.mtime_nsec()
+}
+
+/// The record of a takeover that was killed after the swap: a dead one, in the format of another
+/// program, that names the file set aside and describes it as it was judged.
+fn killed_takeover(record: &str, aside: &Path, judged: &str) -> String {
+    use std::os::unix::fs::MetadataExt;
+    let facts = fs::metadata(aside).unwrap();
+    let digest = judged
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |digest, byte| {
+            (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+    let takeover = serde_json::json!({
+        "name": aside.file_name().unwrap().to_str().unwrap(),
+        "inode": facts.ino(),
+        "size": facts.len(),
+        "modified_ns": modified_ns(&facts),
+        "digest": digest,
+    });
+    let from = record.find("\"origin\"").unwrap();
+    format!(
+        "{}\"takeover\":{takeover},{}",
+        &record[..from],
+        &record[from..]
+    )
 }
 
 #[test]
-fn a_taker_who_died_after_the_exchange_is_recovered_from() {
+fn killed_takeover_is_recovered() {
     let env = Env::new();
-    env.leave_dead("x");
+    let mut dies = Running::start(sleeper());
+    env.onehold(["--format", "prodigy", "acquire", "x", "--pid"])
+        .arg(dies.pid().to_string())
+        .assert()
+        .success();
+    dies.kill();
+    assert_eq!(env.check("x"), 5);
     let (path, aside) = (
         env.store().join("x.lock"),
         env.store().join(".onehold.00000000000000aa"),
     );
-    let judged = fs::metadata(&path).unwrap();
-    let swap = |inode: u64, text: &str| {
-        use std::os::unix::fs::MetadataExt;
-        let modified = judged.mtime() * 1_000_000_000 + judged.mtime_nsec();
-        text.replacen(
-            "  \"origin\"",
-            &format!(
-                "  \"swap\": {{\"name\": \".onehold.00000000000000aa\", \"inode\": {inode}, \"size\": {}, \"modified_ns\": {modified}, \"digest\": {}}},\n  \"origin\"",
-                judged.len(),
-                digest(text)
-            ),
-            1,
+    let run = || env.onehold(["--format", "prodigy", "run", "x", "--", "true"]);
+    let record = fs::read_to_string(&path).unwrap();
+    // The moved file is the judged one: the takeover is completed.
+    fs::rename(&path, &aside).unwrap();
+    fs::write(&path, killed_takeover(&record, &aside, &record)).unwrap();
+    run().assert().success();
+    assert_eq!(env.left_in_store(), [""; 0]);
+    // Another program wrote into it after it was judged, in the same size and at the same time: it
+    // is restored and counts as held.
+    let theirs = |pid: u32| {
+        format!(
+            "{{\"job_id\": \"x\", \"process_id\": {pid:10}, \"hostname\": \"{}\", \"acquired_at\": \"{}\"}}",
+            hostname::get().unwrap().into_string().unwrap(),
+            chrono::Utc::now().format("%FT%TZ")
         )
     };
-    let record = fs::read_to_string(&path).unwrap();
-    let inode = std::os::unix::fs::MetadataExt::ino(&judged);
-    // What he took out is what he had judged: the takeover is finished.
-    fs::rename(&path, &aside).unwrap();
-    fs::write(&path, swap(inode, &record)).unwrap();
-    env.onehold(["run", "x", "--", "true"]).assert().success();
-    assert_eq!(env.left_in_store(), [""; 0]);
-    // What he took out has come alive since he judged it, and nothing about its file tells so.
-    let command = Running::start(sleeper());
-    fs::write(&aside, revived(&record, command.pid())).unwrap();
-    let revived = fs::metadata(&aside).unwrap();
-    let as_judged = swap(std::os::unix::fs::MetadataExt::ino(&revived), &record);
-    fs::write(
-        &path,
-        as_judged.replace(&modified(&judged), &modified(&revived)),
-    )
-    .unwrap();
-    env.onehold(["run", "x", "--", "true"]).assert().code(6);
-    assert_eq!(env.lock("x")["pid"], command.pid());
+    let holder = Running::start(sleeper());
+    fs::write(&aside, theirs(holder.pid())).unwrap();
+    let judged = theirs(dies.pid());
+    fs::write(&path, killed_takeover(&record, &aside, &judged)).unwrap();
+    run().assert().code(6);
+    assert_eq!(env.lock("x")["pid"], holder.pid());
     assert_eq!(env.left_in_store(), ["x.lock"]);
-    drop(command);
-    // What he took out is another program's: it is given back, and that program holds.
+    // The moved file is not a lock file: it is restored, and left alone.
     fs::write(&aside, "4711\n").unwrap();
-    fs::write(&path, swap(inode, &record)).unwrap();
-    env.onehold(["run", "x", "--", "true"])
-        .assert()
-        .code(125)
-        .stderr(contains(
-            "is a bare number, which is a lock only as a pid file",
-        ));
+    fs::write(&path, killed_takeover(&record, &aside, "4712\n")).unwrap();
+    run().assert().code(125).stderr(contains(
+        "is not a lock: a bare number (for a PID file use --format pid)",
+    ));
     assert_eq!(fs::read_to_string(&path).unwrap(), "4711\n");
     assert_eq!(env.left_in_store(), ["x.lock"]);
 }
 
 #[test]
-fn a_directory_without_permission_is_an_error_that_names_it() {
+fn store_without_permission_is_an_error() {
     let env = Env::new();
     fs::create_dir(env.store()).unwrap();
     fs::set_permissions(env.root.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let unprivileged = rustix_uid() != 0;
-    if unprivileged {
-        fs::set_permissions(env.store(), fs::Permissions::from_mode(0o000)).unwrap();
-    }
-    let mut command = if unprivileged {
-        env.onehold(["run", "x", "--", "true"])
-    } else {
-        let mut command =
-            env.shell("exec setpriv --reuid 4321 --regid 4321 --clear-groups $0 run x -- true");
-        // Where the tester's own directories are closed to others, the program is not.
-        let program = env.path("onehold");
-        fs::copy(crate::env::program(), &program).unwrap();
-        fs::set_permissions(env.store(), fs::Permissions::from_mode(0o700)).unwrap();
-        command.arg(program);
-        command
-    };
+    fs::set_permissions(env.store(), fs::Permissions::from_mode(0o000)).unwrap();
+    let mut command = env.unprivileged(["run", "x", "--", "true"]);
     command.assert().code(125).stderr(format!(
         "onehold: cannot open store `{}`: permission denied\n",
         env.store().display()
@@ -565,12 +570,8 @@ fn a_directory_without_permission_is_an_error_that_names_it() {
     fs::set_permissions(env.store(), fs::Permissions::from_mode(0o700)).unwrap();
 }
 
-fn rustix_uid() -> u32 {
-    std::os::unix::fs::MetadataExt::uid(&fs::metadata("/proc/self").unwrap())
-}
-
 #[test]
-fn a_command_line_of_any_length_leaves_a_record_that_can_be_read() {
+fn long_command_line_leaves_readable_record() {
     let env = Env::new();
     let mut args = vec![
         "run",
@@ -591,7 +592,7 @@ fn a_command_line_of_any_length_leaves_a_record_that_can_be_read() {
 }
 
 #[test]
-fn a_process_that_may_have_few_files_open_can_still_hold() {
+fn run_works_with_low_open_file_limit() {
     let env = Env::new();
     env.shell("ulimit -n 64; onehold run x -- onehold check -q x")
         .assert()
@@ -599,7 +600,7 @@ fn a_process_that_may_have_few_files_open_can_still_hold() {
 }
 
 #[test]
-fn another_users_link_in_place_of_our_directory_is_not_followed() {
+fn symlink_in_place_of_meta_directory_is_not_followed() {
     let env = Env::new();
     fs::create_dir(env.path("victim")).unwrap();
     fs::create_dir(env.store()).unwrap();
@@ -607,25 +608,25 @@ fn another_users_link_in_place_of_our_directory_is_not_followed() {
     env.onehold(["run", "x", "--", "true"])
         .assert()
         .code(125)
-        .stderr(contains("cannot number a hold"));
+        .stderr(contains("cannot write hold number in"));
     assert_eq!(fs::read_dir(env.path("victim")).unwrap().count(), 0);
 }
 
 #[test]
-fn a_path_lock_does_not_collect_what_killed_takers_left() {
+fn path_lock_removes_leftovers_of_killed_takeovers() {
     let env = Env::new();
     fs::create_dir(env.path("project")).unwrap();
     let lock = "./project/lock";
     let mut holder = Running::start(sleeper());
     let pid = holder.pid().to_string();
-    env.onehold(["acquire", lock, "--pid", &pid])
+    env.onehold(["--format", "prodigy", "acquire", lock, "--pid", &pid])
         .assert()
         .success();
     let record = fs::read_to_string(env.path("project/lock")).unwrap();
     holder.kill();
-    // What a takeover of this lock is called, from a taker that is killed in the exchange.
+    // The name of the temporary file, from a takeover that is killed during the exchange.
     let killed = env
-        .shell("strace -qq -o /dev/null -e trace=renameat2 -e inject=renameat2:signal=KILL onehold run ./project/lock -- true; ls -A project")
+        .shell("strace -qq -o /dev/null -e trace=renameat2 -e inject=renameat2:signal=KILL onehold --format prodigy run ./project/lock -- true; ls -A project")
         .output()
         .unwrap();
     let names = String::from_utf8(killed.stdout).unwrap();
@@ -634,16 +635,20 @@ fn a_path_lock_does_not_collect_what_killed_takers_left() {
         .find(|name| name.starts_with(".onehold."))
         .unwrap();
     assert!(env.path("project").join(left).exists(), "{names}");
-    env.onehold(["run", lock, "--", "true"]).assert().success();
+    env.onehold(["--format", "prodigy", "run", lock, "--", "true"])
+        .assert()
+        .success();
     assert_eq!(fs::read_dir(env.path("project")).unwrap().count(), 0);
-    // And where nothing stands any more.
+    // The same if the lock has no file.
     fs::write(env.path("project").join(left), record).unwrap();
-    env.onehold(["run", lock, "--", "true"]).assert().success();
+    env.onehold(["--format", "prodigy", "run", lock, "--", "true"])
+        .assert()
+        .success();
     assert_eq!(fs::read_dir(env.path("project")).unwrap().count(), 0);
 }
 
 #[test]
-fn many_questions_at_once_do_not_look_like_holders() {
+fn concurrent_checks_do_not_look_like_holders() {
     let env = Env::new();
     let ready = env.path("ready");
     let script = format!("echo $$ > {}; exec sleep 1000", ready.display());
@@ -651,7 +656,7 @@ fn many_questions_at_once_do_not_look_like_holders() {
     let command = number_in(&ready);
     running.kill();
     crate::env::send(command, "KILL");
-    eventually("its end", || env.check("x") == 5);
+    eventually("the holder is dead", || env.check("x") == 5);
     let asking: Vec<_> = (0..16).map(|_| env.start(["check", "-q", "x"])).collect();
     for asking in asking {
         assert_eq!(asking.exit_code(), Some(5));

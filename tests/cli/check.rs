@@ -1,9 +1,10 @@
 use predicates::str::{contains, is_empty, is_match};
+use serde_json::Value;
 
-use crate::env::{Env, Running, sleeper};
+use crate::env::{Env, Running, eventually, sleeper};
 
 #[test]
-fn a_free_lock_is_0_and_asking_makes_nothing() {
+fn check_of_free_lock_is_0_and_creates_nothing() {
     let env = Env::new();
     env.onehold(["check", "x"])
         .assert()
@@ -15,7 +16,7 @@ fn a_free_lock_is_0_and_asking_makes_nothing() {
 }
 
 #[test]
-fn a_held_lock_is_6_and_a_zombie_5_with_who_and_how_sure() {
+fn check_of_held_lock_is_6_and_of_zombie_5() {
     let env = Env::new();
     let holder = Running::start(sleeper());
     let pid = holder.pid().to_string();
@@ -26,8 +27,8 @@ fn a_held_lock_is_6_and_a_zombie_5_with_who_and_how_sure() {
     .success();
     env.onehold(["check", "x"]).assert().code(6).stderr(is_empty()).stdout(
         is_match(format!(
-            "^`x` is held by process {pid} \\(sleep\\) of ops on [^ ]+, since \\d\\d:\\d\\d:\\d\\d \\(\\d+s ago\\): \"by hand\"\n  \
-             alive: same process, checked just now\n$"
+            "^`x` is held by process {pid} \\(sleep\\) of ops on [^ ]+ since \\d\\d:\\d\\d:\\d\\d \\(\\d+s ago\\): \"by hand\"\n  \
+             alive: PID and start time match\n$"
         ))
         .unwrap(),
     );
@@ -40,14 +41,14 @@ fn a_held_lock_is_6_and_a_zombie_5_with_who_and_how_sure() {
         .code(6)
         .stdout(is_empty())
         .stderr(is_empty());
-    env.leave_dead("z");
+    env.create_zombie("z");
     env.onehold(["check", "z"]).assert().code(5).stdout(
-        is_match("^`z` was held by process \\d+ \\(sleep\\) on [^ ]+, since .*, which is gone\n  zombie: no process has its pid any more\n$").unwrap(),
+        is_match("^`z` is a zombie: process \\d+ \\(sleep\\) on [^ ]+, holder since .*, has exited\n  zombie: no process with this PID\n$").unwrap(),
     );
 }
 
 #[test]
-fn the_object_has_every_key_whatever_the_state() {
+fn check_object_has_every_key_in_every_state() {
     let env = Env::new();
     let keys = |name: &str| -> Vec<String> {
         env.lock(name)
@@ -102,9 +103,9 @@ fn the_object_has_every_key_whatever_the_state() {
 }
 
 #[test]
-fn the_status_words_are_those_of_the_exit_code() {
+fn check_status_matches_exit_code() {
     let env = Env::new();
-    env.leave_dead("dead");
+    env.create_zombie("dead");
     env.write("store/other.lock", "4711\n");
     env.onehold(["acquire", "held", "--ttl", "1h"])
         .assert()
@@ -125,7 +126,7 @@ fn the_status_words_are_those_of_the_exit_code() {
 }
 
 #[test]
-fn an_age_is_judged_by_the_observer_unless_the_holder_says_otherwise() {
+fn max_age_of_holder_overrides_max_age_of_observer() {
     let env = Env::new();
     let holder = Running::start(sleeper());
     let pid = holder.pid().to_string();
@@ -144,4 +145,107 @@ fn an_age_is_judged_by_the_observer_unless_the_holder_says_otherwise() {
     env.onehold(["check", "y", "--max-age", "0"])
         .assert()
         .code(6);
+}
+
+/// Checks that `check` says what an attempt to take the lock finds then, and returns the lock.
+#[track_caller]
+fn assert_check_agrees_with_run(env: &Env, what: &str, name: &str, owner: &str) -> Value {
+    let object = env.json(["check", name, "--owner", owner]);
+    let checked = env
+        .onehold(["check", "-q", name, "--owner", owner])
+        .output();
+    let checked = checked.unwrap().status.code().unwrap();
+    let run = ["run", "-n", name, "--owner", owner, "--json", "--", "true"];
+    let run = env.onehold(run).output().unwrap();
+    let lock = &object["lock"];
+    let took = run.status.code() == Some(0);
+    assert_eq!(lock["takeable"], took, "{what}: {run:?}: {lock}");
+    let is_expected = match checked {
+        0 => took,
+        1 => run.status.code() == Some(125),
+        // A zombie is taken, an overdue holder is not.
+        5 => took == (lock["state"] == "zombie"),
+        code => run.status.code() == Some(code),
+    };
+    assert!(is_expected, "{what}: check {checked}, run {run:?}");
+    if run.status.code() == Some(6) {
+        let text = String::from_utf8(run.stderr).unwrap();
+        let refused: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+        for key in ["name", "state", "reason", "hold", "pid"] {
+            assert_eq!(refused["lock"][key], lock[key], "{what}: {key}");
+        }
+    }
+    object["lock"].clone()
+}
+
+#[test]
+fn check_agrees_with_attempt_to_take_the_lock() {
+    let acquire = |env: &Env, name: &str, owner: &str| {
+        env.onehold(["acquire", name, "--ttl", "1h", "--owner", owner])
+            .assert()
+            .success();
+    };
+    // A name of an own zombie, and what is held beside it.
+    for (zombie, held, by, expected) in [
+        ("x", None, "", "x zombie"),
+        ("x", Some("x/child"), "other", "x/child held"),
+        ("x", Some("x/child"), "me", "x zombie"),
+        ("x/child", Some("x"), "other", "x held"),
+        ("x/child", Some("x/sibling"), "other", "x/child zombie"),
+    ] {
+        let env = Env::new();
+        if let Some(held) = held {
+            // The zombie comes later, or the hold would remove it.
+            acquire(&env, held, by);
+            env.create_zombie("dead");
+            let record = std::fs::read_to_string(env.store().join("dead.lock")).unwrap();
+            let path = zombie.replace('/', ".d/");
+            env.write(&format!("store/{path}.lock"), record);
+        } else {
+            env.create_zombie(zombie);
+        }
+        let what = format!("{zombie} beside {held:?} of {by}");
+        let lock = assert_check_agrees_with_run(&env, &what, zombie, "me");
+        let found = [&lock["name"], &lock["state"]].map(|text| text.as_str().unwrap());
+        assert_eq!(found.join(" "), expected, "{what}");
+    }
+    let env = Env::new();
+    acquire(&env, "lease", "other");
+    acquire(&env, "own", "me");
+    let pid = std::process::id().to_string();
+    env.onehold(["acquire", "old", "--pid", &pid, "--max-age", "0"])
+        .assert()
+        .success();
+    env.write("store/young.lock", "");
+    env.write("store/other.lock", "something else");
+    env.write("store/later.lock", "{\"onehold\": 2}");
+    for name in ["free", "lease", "own", "old", "young", "other", "later"] {
+        assert_check_agrees_with_run(&env, name, name, "me");
+    }
+}
+
+#[test]
+fn check_shows_reservation_to_all_but_those_whom_the_waiter_does_not_exclude() {
+    let env = Env::new();
+    let acquired = env.onehold(["acquire", "x/child", "--ttl", "1h"]).output();
+    let number = String::from_utf8(acquired.unwrap().stdout).unwrap();
+    let waiter = env.start(["run", "-w", "1h", "x/child", "--", "true"]);
+    eventually("it waits", || {
+        env.lock("x/child")["waiters"]
+            .as_array()
+            .is_some_and(|waiters| waiters.len() == 1)
+    });
+    waiter.signal("STOP");
+    env.onehold(["release", "x/child", "--hold", number.trim()])
+        .assert()
+        .success();
+    let lock = assert_check_agrees_with_run(&env, "reserved", "x/child", "me");
+    assert_eq!(lock["reason"], "reserved");
+    assert_eq!(lock["pid"], waiter.pid());
+    let lock = assert_check_agrees_with_run(&env, "its parent", "x", "me");
+    assert_eq!(lock["reason"], "reserved");
+    let lock = assert_check_agrees_with_run(&env, "its sibling", "x/sibling", "me");
+    assert_eq!(lock["state"], "free");
+    waiter.signal("CONT");
+    assert_eq!(waiter.exit_code(), Some(0));
 }

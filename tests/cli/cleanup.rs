@@ -5,7 +5,7 @@ use predicates::str::{is_empty, is_match};
 use crate::env::{Env, Running, sleeper};
 
 #[test]
-fn every_zombie_goes_and_nothing_else() {
+fn cleanup_removes_all_zombies_and_nothing_else() {
     let env = Env::new();
     let holder = Running::start(sleeper());
     let pid = holder.pid().to_string();
@@ -15,18 +15,16 @@ fn every_zombie_goes_and_nothing_else() {
     env.onehold(["acquire", "lease", "--ttl", "1h"])
         .assert()
         .success();
-    env.leave_dead("dead");
-    env.leave_dead("below/dead");
+    env.create_zombie("dead");
+    env.create_zombie("below/dead");
     env.write("store/young.lock", "");
     env.onehold(["cleanup", "--dry-run"])
         .assert()
         .success()
         .stdout(
-        is_match(
-            "^would remove: `below/dead` was held by .*\nwould remove: `dead` was held by .*\n$",
-        )
-        .unwrap(),
-    );
+            is_match("^would remove zombie `below/dead`: .*\nwould remove zombie `dead`: .*\n$")
+                .unwrap(),
+        );
     assert!(env.store().join("dead.lock").exists());
     let object = env.json(["cleanup"]);
     assert_eq!(object["status"], "cleaned");
@@ -47,7 +45,7 @@ fn every_zombie_goes_and_nothing_else() {
 }
 
 #[test]
-fn a_folder_of_other_peoples_files_is_left_as_it_is() {
+fn unknown_files_are_not_locks() {
     let env = Env::new();
     let files = [
         ("Cargo.lock", "version = 4\n\n[[package]]\nname = \"x\"\n"),
@@ -90,7 +88,7 @@ fn a_folder_of_other_peoples_files_is_left_as_it_is() {
                 .code(code)
                 .stdout(is_empty())
                 .stderr(is_match(format!(
-                    "^onehold: `.*/folder/(\\./)?{}` is (no lock file that onehold knows|a bare number, which is a lock only as a pid file)\n  it was left as it is; choose another name for the lock\n$",
+                    "^onehold: `.*/folder/(\\./)?{}` is not a lock: (unrecognized file content|a bare number \\(for a PID file use --format pid\\))\n  file left unchanged; use another lock name\n$",
                     name.replace('.', "\\.")
                 )).unwrap());
             assert_eq!(
@@ -103,16 +101,16 @@ fn a_folder_of_other_peoples_files_is_left_as_it_is() {
 }
 
 #[test]
-fn what_a_killed_taker_left_without_a_place_is_removed() {
+fn cleanup_removes_temporary_files_of_killed_processes() {
     let env = Env::new();
-    env.leave_dead("x");
-    // A record that was written and never got its name.
+    env.create_zombie("x");
+    // A complete record that was never published.
     fs::copy(
         env.store().join("x.lock"),
         env.store().join(".onehold.00000000000000aa"),
     )
     .unwrap();
-    // And one that was not even written.
+    // An empty temporary file.
     env.write("store/.onehold.00000000000000bb", "");
     env.onehold(["cleanup"]).assert().success();
     assert_eq!(env.left_in_store(), [""; 0]);

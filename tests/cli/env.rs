@@ -1,4 +1,4 @@
-//! A store of its own for each test, and a few words to speak of processes with.
+//! Gives each test its own home, store and environment, and starts processes.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -10,8 +10,8 @@ use assert_cmd::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// How long something that is bound to happen may take on a loaded machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Time limit for other processes on a loaded machine.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub struct Env {
     pub root: TempDir,
@@ -32,35 +32,36 @@ impl Env {
         self.root.path().join(name)
     }
 
-    /// `onehold ARGS`, with this test's store and nothing of the tester's environment.
+    /// `onehold ARGS` with the home and store of this test.
     pub fn onehold<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> Command {
-        let mut command = Command::from_std(self.program(program()));
+        let mut command = Command::from_std(self.command(program()));
         command.args(args);
         command
     }
 
-    /// The same, to be started and looked at while it runs.
+    /// Starts `onehold ARGS` in the background.
     pub fn start<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> Running {
-        let mut command = self.program(program());
+        let mut command = self.command(program());
         command.args(args);
         Running::start(command)
     }
 
-    /// `sh -c SCRIPT`, in a session of its own, with `onehold` in PATH.
+    /// `sh -c SCRIPT` in a new session, with `onehold` in PATH.
     pub fn shell(&self, script: &str) -> Command {
-        let mut command = Command::from_std(self.program("setsid"));
+        let mut command = Command::from_std(self.command("setsid"));
         command.args(["-w", "sh", "-c", script]);
         command
     }
 
     pub fn start_shell(&self, script: &str) -> Running {
-        let mut command = self.program("setsid");
+        let mut command = self.command("setsid");
         command.args(["-w", "sh", "-c", script]);
         Running::start(command)
     }
 
-    fn program(&self, program: impl AsRef<OsStr>) -> std::process::Command {
-        let mut command = std::process::Command::new(program);
+    /// `PROGRAM`, with this test's directory, home and store, and `onehold` in PATH.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> std::process::Command {
+        let mut command = command(program);
         let bin = self::program();
         let path = format!(
             "{}:{}",
@@ -69,7 +70,15 @@ impl Env {
         );
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
-            let others = ["XDG_CONFIG_HOME", "PRODIGY_HOME", "CLAWDBOT_SESSION_ID"];
+            let others = [
+                "XDG_CONFIG_HOME",
+                "PRODIGY_HOME",
+                "CLAWDBOT_SESSION_ID",
+                "NO_COLOR",
+                "CLICOLOR",
+                "CLICOLOR_FORCE",
+                "COLUMNS",
+            ];
             if text.starts_with("ONEHOLD_") || others.contains(&&*text) {
                 command.env_remove(name);
             }
@@ -78,8 +87,28 @@ impl Env {
             .env("ONEHOLD_DIR", self.store())
             .env("HOME", self.root.path())
             .env("TZ", "UTC")
+            .env("LC_ALL", "C.UTF-8")
+            .env("TERM", "xterm")
             .env("PATH", path)
             .current_dir(self.root.path());
+        command
+    }
+
+    /// `onehold ARGS` as a user who cannot read directories with mode 0, even if root runs the tests.
+    pub fn unprivileged<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> Command {
+        use std::os::unix::fs::{MetadataExt, PermissionsExt};
+        if fs::metadata("/proc/self").unwrap().uid() != 0 {
+            return self.onehold(args);
+        }
+        // That user may have no access to the directory of the built program.
+        let program = self.path("onehold");
+        fs::copy(self::program(), &program).unwrap();
+        fs::set_permissions(self.root.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let mut command = Command::from_std(self.command("setpriv"));
+        command
+            .args(["--reuid", "4321", "--regid", "4321", "--clear-groups"])
+            .arg(program)
+            .args(args);
         command
     }
 
@@ -99,15 +128,15 @@ impl Env {
         self.json(["check", name])["lock"].take()
     }
 
-    /// The JSON object of a command that puts it on stdout.
+    /// The JSON object that a command prints to stdout.
     #[track_caller]
     pub fn json<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> Value {
         let output = self.onehold(args).arg("--json").output().unwrap();
         only_object(&output.stdout)
     }
 
-    /// Holds `name` by a process that is gone, as if it had been killed.
-    pub fn leave_dead(&self, name: &str) {
+    /// Lets a process acquire `name`, and kills it.
+    pub fn create_zombie(&self, name: &str) {
         let mut dies = Running::start(sleeper());
         self.onehold(["acquire", name, "--pid", &dies.pid().to_string()])
             .assert()
@@ -124,8 +153,12 @@ impl Env {
         path
     }
 
-    /// A record as onehold writes it, held by a living process, with `change` made to its text.
-    pub fn fabricate(&self, name: &str, change: impl FnOnce(String) -> String) -> Running {
+    /// Lets a live process acquire `name`, and then changes the text of its record.
+    pub fn write_record_of_live_holder(
+        &self,
+        name: &str,
+        change: impl FnOnce(String) -> String,
+    ) -> Running {
         let holder = Running::start(sleeper());
         self.onehold(["acquire", name, "--pid", &holder.pid().to_string()])
             .assert()
@@ -136,7 +169,7 @@ impl Env {
         holder
     }
 
-    /// Names of the lock files that are there, and of nothing else of onehold's.
+    /// The names of all files in the store except `.onehold`.
     pub fn left_in_store(&self) -> Vec<String> {
         let mut names: Vec<String> = fs::read_dir(self.store())
             .into_iter()
@@ -161,10 +194,46 @@ pub fn program() -> PathBuf {
     assert_cmd::cargo::cargo_bin!("onehold").to_path_buf()
 }
 
+/// A command whose process starts with the default action for every signal and with none blocked,
+/// whatever the process that runs the tests ignores or blocks (`nohup` ignores HUP).
+pub fn command(program: impl AsRef<OsStr>) -> std::process::Command {
+    use std::os::unix::process::CommandExt;
+    const HIGHEST_SIGNAL: i32 = 64;
+    let mut command = std::process::Command::new(program);
+    let reset = || {
+        for signal in 1..=HIGHEST_SIGNAL {
+            // SAFETY: signal(2) with SIG_DFL only sets a disposition. It fails for KILL, STOP and
+            // the signals that the C library keeps, which have their default actions.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+        // SAFETY: `none` is a signal set on this stack, which sigemptyset(3) fills in.
+        unsafe {
+            let mut none = std::mem::zeroed();
+            libc::sigemptyset(&raw mut none);
+            libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+        }
+        Ok(())
+    };
+    // SAFETY: signal(2) and sigprocmask(2) are async-signal-safe; the closure allocates nothing.
+    unsafe { command.pre_exec(reset) };
+    command
+}
+
 pub fn sleeper() -> std::process::Command {
-    let mut command = std::process::Command::new("sleep");
+    let mut command = command("sleep");
     command.arg("1000");
     command
+}
+
+/// A native record that was edited by hand: `change` is made to its document, which is written
+/// without the fixed place and the checksum of its slot.
+pub fn edited(record: &str, change: impl FnOnce(&mut Value)) -> String {
+    let mut document: Value = serde_json::from_str(record).unwrap();
+    change(&mut document);
+    let version = document.as_object_mut().unwrap().remove("onehold").unwrap();
+    let rest = serde_json::to_string_pretty(&document).unwrap();
+    // The first key tells what it is.
+    rest.replacen('{', &format!("{{\n  \"onehold\": {version},"), 1) + "\n"
 }
 
 /// Exactly one JSON object on one line.
@@ -205,7 +274,17 @@ impl Running {
         send(self.pid(), signal);
     }
 
-    /// The next line on stderr, as soon as it is there.
+    /// Waits until this wrapper has recorded the start time of its running command. It sleeps only
+    /// after that (`S`); until its child executes the command, it is in state `D`.
+    pub fn wait_until_recorded(&self) {
+        let stat = format!("/proc/{}/stat", self.pid());
+        eventually("the wrapper waits for its command", || {
+            let stat = fs::read_to_string(&stat).unwrap();
+            stat.rsplit_once(") ").unwrap().1.starts_with('S')
+        });
+    }
+
+    /// Waits for the next line on stderr.
     pub fn next_line(&mut self) -> String {
         use std::io::Read;
         let stderr = self.child.stderr.as_mut().unwrap();
@@ -221,7 +300,7 @@ impl Running {
         self.child.try_wait().unwrap().is_some()
     }
 
-    /// Waits for the end; the exit code, stdout and stderr.
+    /// Waits for the exit. Returns the exit code, stdout and stderr.
     pub fn finish(mut self) -> (Option<i32>, String, String) {
         use std::io::Read;
         let (mut out, mut err) = (String::new(), String::new());
@@ -241,7 +320,7 @@ impl Running {
         (status.code(), out, err)
     }
 
-    /// Waits for the end, whoever still has its pipes; the exit code.
+    /// Waits for the exit and returns the exit code. Other processes may keep the pipes open.
     pub fn exit_code(mut self) -> Option<i32> {
         self.child.wait().unwrap().code()
     }
@@ -249,10 +328,10 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // A wrapper passes it on to its command, which would outlive it otherwise.
+        // A wrapper forwards TERM to its command, which would otherwise keep running.
         if matches!(self.child.try_wait(), Ok(None)) {
             for signal in ["-TERM", "-CONT"] {
-                let _ = std::process::Command::new("kill")
+                let _ = command("kill")
                     .args([signal, &self.child.id().to_string()])
                     .stderr(Stdio::null())
                     .status();
@@ -270,24 +349,24 @@ impl Drop for Running {
 }
 
 pub fn send(pid: u32, signal: &str) {
-    let status = std::process::Command::new("kill")
+    let status = command("kill")
         .args([&format!("-{signal}"), &pid.to_string()])
         .status()
         .unwrap();
     assert!(status.success(), "kill -{signal} {pid}");
 }
 
-/// Waits for something that another process is about to do.
+/// Waits until another process has done something.
 #[track_caller]
 pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !done() {
-        assert!(Instant::now() < deadline, "in vain: {what}");
+        assert!(Instant::now() < deadline, "timed out: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// Waits for a file with a number in it.
+/// Waits for a file with a number and a line break.
 #[track_caller]
 pub fn number_in(path: &Path) -> u32 {
     let mut number = None;
@@ -299,4 +378,21 @@ pub fn number_in(path: &Path) -> u32 {
         number.is_some()
     });
     number.unwrap()
+}
+
+#[test]
+fn processes_of_tests_start_with_default_signals() {
+    // Harmless for the other tests: their processes start with the default action, too.
+    // SAFETY: signal(2) with SIG_IGN only sets a disposition.
+    unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
+    let env = Env::new();
+    let mut status = env.command("cat");
+    let output = status.arg("/proc/self/status").output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    for set in ["SigIgn:\t", "SigBlk:\t"] {
+        let line = text.lines().find(|line| line.starts_with(set)).unwrap();
+        let signals = u64::from_str_radix(&line[set.len()..], 16).unwrap();
+        // The C library keeps 32 and 33 for itself.
+        assert_eq!(signals & 0x7FFF_FFFF, 0, "{line}");
+    }
 }

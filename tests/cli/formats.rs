@@ -1,4 +1,4 @@
-//! The files of the systems that onehold replaces: judged, taken over, written.
+//! Lock files of other programs: reading, takeover and writing.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::env::{Env, Running, eventually, sleeper};
 
-/// One of the systems: how its file is written, where, and how onehold is told.
+/// Another program: its file, and the options that make onehold use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum System {
     Prodigy,
@@ -30,7 +30,7 @@ const ALL: [System; 5] = [
 ];
 
 impl System {
-    /// Global options, and the lock.
+    /// Global options and the lock name.
     fn words(self) -> (&'static [&'static str], &'static str) {
         match self {
             Self::Prodigy => (&["--profile", "prodigy"], "job-1"),
@@ -49,7 +49,7 @@ impl System {
         })
     }
 
-    /// A file as its own program writes it.
+    /// The file as that program writes it.
     fn text(self, pid: u32, host: &str, at: DateTime<Utc>) -> String {
         let python = at.format("%Y-%m-%dT%H:%M:%S%.6f+00:00");
         match self {
@@ -71,7 +71,7 @@ impl System {
         }
     }
 
-    /// The file with the time that such a one would have.
+    /// Writes the file and sets its time.
     fn leave(self, env: &Env, text: &str, modified: DateTime<Utc>) {
         let path = self.file(env);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -96,7 +96,7 @@ impl System {
         crate::env::only_object(&output.stdout)["lock"].take()
     }
 
-    /// Takes the lock for a moment; the exit code.
+    /// Runs `true` under the lock and returns the exit code.
     fn take(self, env: &Env) -> Option<i32> {
         let mut options = vec!["-n", "--owner", "me", "-m", "why", "--on-zombie", "take"];
         options.extend(["--", "true"]);
@@ -109,119 +109,165 @@ fn this_host() -> String {
     hostname::get().unwrap().into_string().unwrap()
 }
 
-/// A pid that no process has.
+/// A PID without a process.
 fn gone() -> u32 {
     let mut process = Running::start(sleeper());
     process.kill();
     process.pid()
 }
 
+/// A file of another program and its expected state.
+struct Row {
+    what: &'static str,
+    /// The content for a time of writing.
+    text: Box<dyn Fn(DateTime<Utc>) -> String>,
+    age: TimeDelta,
+    state: &'static str,
+    reason: &'static str,
+}
+
+/// The age of process 1.
+fn age_of_init() -> TimeDelta {
+    // Ticks of 10 ms since boot, see proc_pid_stat(5).
+    const TICK_MS: i64 = 10;
+    let stat = fs::read_to_string("/proc/1/stat").unwrap();
+    let (_, fields) = stat.rsplit_once(')').unwrap();
+    let ticks: i64 = fields.split_whitespace().nth(19).unwrap().parse().unwrap();
+    let uptime = fs::read_to_string("/proc/uptime").unwrap();
+    let seconds: i64 = uptime.split('.').next().unwrap().parse().unwrap();
+    TimeDelta::seconds(seconds) - TimeDelta::milliseconds(ticks * TICK_MS)
+}
+
 #[test]
-fn each_state_of_each_systems_file_is_judged_taken_and_cleaned_up_as_it_should() {
-    let (host, living, gone) = (this_host(), Running::start(sleeper()), gone());
-    let now = Utc::now();
-    let day = now - TimeDelta::hours(25);
-    let hour = now - TimeDelta::hours(1);
-    let seconds = now - TimeDelta::seconds(11);
+fn each_state_of_each_foreign_format_is_judged_taken_and_cleaned_up() {
+    let (living, gone) = (Running::start(sleeper()), gone());
+    let living = living.pid();
+    let (none, seconds) = (TimeDelta::zero(), TimeDelta::seconds(11));
+    let (hour, day) = (TimeDelta::hours(1), TimeDelta::hours(25));
     for system in ALL {
-        let live = system.text(living.pid(), &host, now);
-        let half = &live[..live.len() / 2];
-        // Since when init has run is known: before the record or after it.
-        let init_is_older = |at: DateTime<Utc>| {
-            let uptime = fs::read_to_string("/proc/uptime").unwrap();
-            let uptime: f64 = uptime.split(' ').next().unwrap().parse().unwrap();
-            (now - at).as_seconds_f64() < uptime
-        };
         let short_lived = matches!(system, System::Memory1 | System::Memory2);
         let has_host = !matches!(system, System::Sprint | System::PidFile);
-        let torn = system != System::PidFile;
-        // What stands there, its time, and what it is.
-        #[rustfmt::skip]
-        let mut rows = vec![
-            ("live", live.clone(), now, ("held", "alive")),
-            ("dead", system.text(gone, &host, now), now, ("zombie", "dead")),
-            ("empty", String::new(), now, ("held", "in-the-making")),
-            ("empty, 11 s old", String::new(), seconds, ("zombie", "corrupt")),
-            ("garbage", "{{ nobody knows".to_owned(), now, ("not-a-lock", "not-a-lock")),
-            ("another's data", "[[package]]\n".to_owned(), day, ("not-a-lock", "not-a-lock")),
-            // It was started after the record was written, so that it may be another one.
-            ("25 h old", system.text(living.pid(), &host, day), day, ("zombie", "aged")),
-            ("25 h old, dead", system.text(gone, &host, day), day, ("zombie", "dead")),
-        ];
-        if init_is_older(hour) {
+        let can_be_incomplete = system != System::PidFile;
+        let here = move |pid| -> Box<dyn Fn(DateTime<Utc>) -> String> {
+            Box::new(move |at| system.text(pid, &this_host(), at))
+        };
+        let elsewhere = move |pid| -> Box<dyn Fn(DateTime<Utc>) -> String> {
+            Box::new(move |at| system.text(pid, "elsewhere", at))
+        };
+        let fixed = |text: &'static str| -> Box<dyn Fn(DateTime<Utc>) -> String> {
+            Box::new(move |_| text.to_owned())
+        };
+        let half = move || -> Box<dyn Fn(DateTime<Utc>) -> String> {
+            Box::new(move |at| {
+                let text = system.text(living, &this_host(), at);
+                text[..text.len() / 2].to_owned()
+            })
+        };
+        let mut rows = Vec::new();
+        let mut row = |what, text, age, (state, reason)| {
+            rows.push(Row {
+                what,
+                text,
+                age,
+                state,
+                reason,
+            });
+        };
+        row("alive", here(living), none, ("held", "alive"));
+        row("dead", here(gone), none, ("zombie", "dead"));
+        row("empty", fixed(""), none, ("held", "incomplete"));
+        row("empty, 11 s old", fixed(""), seconds, ("zombie", "corrupt"));
+        row(
+            "garbage",
+            fixed("{{ nobody knows"),
+            none,
+            ("not-a-lock", "not-a-lock"),
+        );
+        row(
+            "other data",
+            fixed("[[package]]\n"),
+            day,
+            ("not-a-lock", "not-a-lock"),
+        );
+        // The process started after the record was written, so it may be another one.
+        row("25 h old", here(living), day, ("zombie", "too-old"));
+        row("25 h old, dead", here(gone), day, ("zombie", "dead"));
+        // The record must be younger than process 1, with some room for a slow test.
+        if age_of_init() > hour + TimeDelta::minutes(5) {
             let state = if short_lived { "overdue" } else { "held" };
-            rows.push((
-                "an hour old",
-                system.text(1, &host, hour),
-                hour,
-                (state, "alive"),
-            ));
+            row("an hour old", here(1), hour, (state, "alive"));
         }
-        if torn {
-            rows.push(("half", half.to_owned(), now, ("held", "in-the-making")));
-            rows.push((
-                "half, 11 s old",
-                half.to_owned(),
-                seconds,
-                ("zombie", "corrupt"),
-            ));
+        if can_be_incomplete {
+            row("half", half(), none, ("held", "incomplete"));
+            row("half, 11 s old", half(), seconds, ("zombie", "corrupt"));
         }
         if has_host {
-            let elsewhere = |pid, at| system.text(pid, "elsewhere", at);
-            rows.push((
+            row(
                 "other host",
-                elsewhere(living.pid(), now),
-                now,
-                ("held", "unproven"),
-            ));
-            rows.push((
-                "other host, dead pid",
-                elsewhere(gone, now),
-                now,
-                ("held", "unproven"),
-            ));
-            rows.push((
+                elsewhere(living),
+                none,
+                ("held", "unverified"),
+            );
+            row(
+                "other host, dead PID",
+                elsewhere(gone),
+                none,
+                ("held", "unverified"),
+            );
+            row(
                 "other host, 25 h old",
-                elsewhere(gone, day),
+                elsewhere(gone),
                 day,
-                ("zombie", "aged"),
-            ));
+                ("zombie", "too-old"),
+            );
         }
-        for (what, text, modified, (state, reason)) in rows {
-            let what = format!("{system:?}: {what}");
-            let env = Env::new();
-            let leave = || system.leave(&env, &text, modified);
-            leave();
-            let lock = system.lock(&env);
-            assert_eq!(lock["state"], state, "{what}: {lock}");
-            assert_eq!(lock["reason"], reason, "{what}: {lock}");
-            let (check, take, removed) = match state {
-                "held" => (6, 6, false),
-                "overdue" => (5, 6, false),
-                "zombie" => (5, 0, true),
-                _ => (1, 125, false),
-            };
-            let checked = system.onehold(&env, "check", &["-q"]).output().unwrap();
-            assert_eq!(checked.status.code(), Some(check), "{what}");
-            assert_eq!(system.take(&env), Some(take), "{what}");
-            assert_eq!(system.file(&env).exists(), take != 0, "{what}");
-            leave();
-            if system == System::PidFile {
-                // It has no profile whose path a cleanup would look at.
-                continue;
-            }
-            let cleaned = system.onehold(&env, "cleanup", &[]).output().unwrap();
-            assert_eq!(cleaned.status.code(), Some(0), "{what}");
-            assert_eq!(system.file(&env).exists(), !removed, "{what}");
-            if !removed {
-                assert_eq!(fs::read_to_string(system.file(&env)).unwrap(), text);
-            }
+        for row in rows {
+            check_row(system, &row);
         }
     }
 }
 
+fn check_row(system: System, row: &Row) {
+    let what = format!("{system:?}: {}", row.what);
+    let env = Env::new();
+    // Written again before each step, because the result depends on the age of the file in seconds.
+    let leave = || {
+        let at = Utc::now() - row.age;
+        let text = (row.text)(at);
+        system.leave(&env, &text, at);
+        text
+    };
+    let (check, take, removed) = match row.state {
+        "held" => (6, 6, false),
+        "overdue" => (5, 6, false),
+        "zombie" => (5, 0, true),
+        _ => (1, 125, false),
+    };
+    leave();
+    let lock = system.lock(&env);
+    assert_eq!(lock["state"], row.state, "{what}: {lock}");
+    assert_eq!(lock["reason"], row.reason, "{what}: {lock}");
+    leave();
+    let checked = system.onehold(&env, "check", &["-q"]).output().unwrap();
+    assert_eq!(checked.status.code(), Some(check), "{what}");
+    leave();
+    assert_eq!(system.take(&env), Some(take), "{what}");
+    assert_eq!(system.file(&env).exists(), take != 0, "{what}");
+    if system == System::PidFile {
+        // It has no profile, so `cleanup` does not know its path.
+        return;
+    }
+    let text = leave();
+    let cleaned = system.onehold(&env, "cleanup", &[]).output().unwrap();
+    assert_eq!(cleaned.status.code(), Some(0), "{what}");
+    assert_eq!(system.file(&env).exists(), !removed, "{what}");
+    if !removed {
+        assert_eq!(fs::read_to_string(system.file(&env)).unwrap(), text);
+    }
+}
+
 #[test]
-fn a_foreign_record_is_read_under_any_verb_without_a_word_about_its_format() {
+fn foreign_record_is_recognized_without_format_option() {
     let env = Env::new();
     let living = Running::start(sleeper());
     for (system, name) in [
@@ -258,14 +304,14 @@ fn a_foreign_record_is_read_under_any_verb_without_a_word_about_its_format() {
 }
 
 #[test]
-fn while_onehold_holds_the_file_reads_as_its_program_would_have_written_it() {
+fn written_foreign_record_matches_its_program() {
     let env = Env::new();
     let host = this_host();
     for system in ALL {
         let file = system.file(&env);
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         let copy = env.path("copy");
-        let script = format!("cp {} {}; echo $PPID", file.display(), copy.display());
+        let script = format!("cp {} {}; echo $$", file.display(), copy.display());
         let out = system
             .onehold(
                 &env,
@@ -302,7 +348,7 @@ fn while_onehold_holds_the_file_reads_as_its_program_would_have_written_it() {
             }
             System::Sprint => {
                 let lines: Vec<_> = text.lines().collect();
-                assert_eq!(lines[0], format!("pid: {pid}"));
+                assert_eq!(lines[0], format!("pid:    {pid:<8}"));
                 assert_eq!(lines[1], "session_id: \"s-1\"");
                 assert!(lines[2].starts_with("started_at: \"20") && lines[2].ends_with("Z\""));
                 assert_eq!(lines[2].len(), "started_at: \"2026-02-07T22:30:00Z\"".len());
@@ -310,20 +356,134 @@ fn while_onehold_holds_the_file_reads_as_its_program_would_have_written_it() {
                 assert_eq!(lines[4], "lock_version: 1");
                 assert!(lines[5].starts_with("# onehold: ") && lines.len() == 6);
             }
-            System::PidFile => assert_eq!(text, format!("{pid}\n")),
+            System::PidFile => assert_eq!(text, format!("{pid:<7}\n")),
         }
         assert!(!file.exists(), "{system:?}");
     }
 }
 
-/// What a hold of onehold's in a foreign format is worth when its processes are killed.
+/// The slot of a record, as onehold-formats(5) describes it, without its blanks.
+#[track_caller]
+fn documented_slot(text: &str, at: usize) -> Value {
+    let slot = &text[at..at + 384];
+    assert_eq!(text.as_bytes()[at + 384], b',', "{text}");
+    let sum = slot
+        .bytes()
+        .skip(24)
+        .fold(0xcbf2_9ce4_8422_2325_u64, |sum: u64, byte| {
+            (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+    assert!(
+        slot.starts_with(&format!("{{\"sum\":\"{sum:016x}\"")),
+        "{slot}"
+    );
+    serde_json::from_str(slot).unwrap()
+}
+
 #[test]
-fn a_hold_in_a_foreign_format_is_judged_as_exactly_as_a_native_one() {
+fn slot_of_record_is_where_the_manual_says() {
+    let env = Env::new();
+    let script = "until test -e end; do sleep 0.01; done; cat \"$ONEHOLD_FILE\"";
+    for format in ["native", "prodigy", "memory", "sprint"] {
+        let run = env.start([
+            "run", "--format", format, "--owner", "o", "-m", "m", "x", "--", "sh", "-c", script,
+        ]);
+        eventually("the command runs", || {
+            env.lock("x")["pid_alive"] == true && env.lock("x")["pid"] != run.pid()
+        });
+        run.wait_until_recorded();
+        let lock = env.lock("x");
+        env.write("end", "");
+        let text = run.finish().1;
+        fs::remove_file(env.path("end")).unwrap();
+        let (head, shown) = match format {
+            "native" => ("{\n  \"onehold\": 1,\n  \"live\": ", None),
+            "sprint" => ("# onehold: {\"onehold\":1,\"live\":", Some("pid: ")),
+            "prodigy" => (
+                "\"onehold\": {\"onehold\":1,\"live\":",
+                Some("\"process_id\": "),
+            ),
+            _ => ("\"onehold\": {\"onehold\":1,\"live\":", Some("\"pid\": ")),
+        };
+        let at = text.find(head).unwrap() + head.len();
+        assert!(format != "native" || at == 28, "{text}");
+        let slot = documented_slot(&text, at);
+        assert_eq!(slot["pid"], lock["pid"], "{format}");
+        assert!(slot["start"].is_u64(), "{format}");
+        if let Some(key) = shown {
+            let at = (text.find(key).unwrap() + key.len()).next_multiple_of(8);
+            let pid = lock["pid"].to_string();
+            assert_eq!(text[at..at + 8], format!("{pid:<8}"), "{format}: {text}");
+        }
+    }
+    for options in [&["--ttl", "1h"][..], &["--pid", "1"]] {
+        env.onehold(["acquire", "y"])
+            .args(options)
+            .assert()
+            .success();
+        let number = env.lock("y")["hold"].to_string();
+        env.onehold(["renew", "y", "--hold", &number])
+            .assert()
+            .success();
+        let text = fs::read_to_string(env.store().join("y.lock")).unwrap();
+        assert!(documented_slot(&text, 28)["renewed_at"].is_string());
+        env.onehold(["release", "y", "--hold", &number])
+            .assert()
+            .success();
+    }
+}
+
+#[test]
+fn queue_tickets_are_as_the_manual_says() {
+    let env = Env::new();
+    let acquired = env.onehold(["acquire", "a/b", "--ttl", "1h"]).output();
+    let hold = String::from_utf8(acquired.unwrap().stdout).unwrap();
+    let wait = ["run", "-w", "1h", "--owner", "me", "a/b", "--", "true"];
+    let waiter = env.start(wait);
+    let queue = env.store().join(".onehold/waiting/a.d/b.lock");
+    let mut ticket = None;
+    eventually("it waits", || {
+        let found = fs::read_dir(&queue).into_iter().flatten().flatten().next();
+        ticket = found.map(|entry| entry.path());
+        ticket.is_some() && env.lock("a/b")["waiters"][0].is_object()
+    });
+    let path = ticket.unwrap();
+    let number: u64 = path.file_name().unwrap().to_str().unwrap().parse().unwrap();
+    assert!(number > hold.trim().parse().unwrap(), "one order of both");
+    let last = fs::read(env.store().join(".onehold/last")).unwrap();
+    assert_eq!(u64::from_le_bytes(last.try_into().unwrap()), number);
+    let ticket: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    assert_eq!(ticket["onehold"], 1);
+    assert_eq!(ticket["pid"], waiter.pid());
+    assert_eq!(ticket["hostname"], this_host().as_str());
+    assert_eq!(ticket["command"], json!(["true"]));
+    assert!(DateTime::parse_from_rfc3339(ticket["since"].as_str().unwrap()).is_ok());
+    assert_eq!(ticket["request"]["wants"][0]["name"], "a/b");
+    assert_eq!(ticket["request"]["owner"], "me");
+    // The lock is reserved once another process finds it free.
+    waiter.signal("STOP");
+    env.onehold(["release", "a/b", "--hold", hold.trim()])
+        .assert()
+        .success();
+    env.onehold(["run", "a/b", "--", "true"]).assert().code(6);
+    let reserved = fs::read(env.store().join(".onehold/waiting/reserved")).unwrap();
+    let reserved: Value = serde_json::from_slice(&reserved).unwrap();
+    let keys: Vec<&String> = reserved.as_object().unwrap().keys().collect();
+    assert_eq!(keys, [&number.to_string()]);
+    assert!(reserved[number.to_string()].is_u64());
+    waiter.signal("CONT");
+    assert_eq!(waiter.exit_code(), Some(0));
+    assert!(!env.store().join(".onehold/waiting").exists());
+}
+
+/// The state of a hold of onehold in a foreign format after its processes were killed.
+#[test]
+fn hold_in_foreign_format_survives_killed_wrapper() {
     for system in [System::Prodigy, System::Sprint, System::Memory2] {
         let env = Env::new();
         fs::create_dir_all(system.file(&env).parent().unwrap()).unwrap();
         let (global, name) = system.words();
-        // A command that drops the lock's descriptor, and a wrapper that is killed.
+        // The command closes the descriptor of the lock, and the wrapper is killed.
         let script = "exec 100>&- 101>&- 102>&-; echo $$ > ready; exec sleep 1000";
         let mut words = global.to_vec();
         words.extend([
@@ -340,7 +500,7 @@ fn a_hold_in_a_foreign_format_is_judged_as_exactly_as_a_native_one() {
         assert_eq!(lock["message"], "m");
         assert_eq!(system.take(&env), Some(6), "{system:?}");
         crate::env::send(command, "KILL");
-        eventually("the command is gone", || {
+        eventually("the command has exited", || {
             system.lock(&env)["state"] == "zombie"
         });
         assert_eq!(system.take(&env), Some(0), "{system:?}");
@@ -348,7 +508,7 @@ fn a_hold_in_a_foreign_format_is_judged_as_exactly_as_a_native_one() {
 }
 
 #[test]
-fn an_acquire_whose_number_cannot_be_written_leaves_nothing_in_any_format() {
+fn acquire_with_failing_stdout_leaves_nothing_in_any_format() {
     for system in ALL {
         let env = Env::new();
         fs::create_dir_all(system.file(&env).parent().unwrap()).unwrap();
@@ -363,7 +523,7 @@ fn an_acquire_whose_number_cannot_be_written_leaves_nothing_in_any_format() {
 }
 
 #[test]
-fn a_detached_hold_in_a_foreign_format_names_its_process_and_ends_with_it() {
+fn detached_hold_in_foreign_format_ends_with_its_process() {
     for system in ALL {
         let env = Env::new();
         fs::create_dir_all(system.file(&env).parent().unwrap()).unwrap();
@@ -389,7 +549,7 @@ fn a_detached_hold_in_a_foreign_format_names_its_process_and_ends_with_it() {
 }
 
 #[test]
-fn a_memory_lock_is_a_lease_of_30_seconds_and_renewed_by_both_its_times() {
+fn renew_of_memory_lock_updates_both_times() {
     let env = Env::new();
     let system = System::Memory2;
     fs::create_dir_all(env.path("memory")).unwrap();
@@ -417,19 +577,17 @@ fn a_memory_lock_is_a_lease_of_30_seconds_and_renewed_by_both_its_times() {
         .onehold(&env, "acquire", &["--pid", &pid, "--ttl", "5m", "-f", "-y"])
         .assert()
         .code(2)
-        .stderr(contains(
-            "cannot write a memory lock: its programs believe in it for 30 s",
-        ));
+        .stderr(contains("memory format: --ttl is limited to 30s"));
 }
 
 #[test]
 #[ignore = "takes half a minute"]
-fn the_times_of_a_memory_lock_are_never_older_than_10_seconds_while_its_command_runs() {
+fn run_keeps_times_of_memory_lock_younger_than_10s() {
     let env = Env::new();
     fs::create_dir_all(env.path("memory")).unwrap();
     let mut run = env.start(["--profile", "memory", "run", "--", "sleep", "26"]);
     let path = env.path("memory/.lock");
-    eventually("it holds", || path.exists());
+    eventually("the lock is held", || path.exists());
     let inode = || std::os::unix::fs::MetadataExt::ino(&fs::metadata(&path).unwrap());
     let first = inode();
     while !run.has_ended() {
@@ -449,18 +607,19 @@ fn the_times_of_a_memory_lock_are_never_older_than_10_seconds_while_its_command_
 }
 
 #[test]
-fn a_run_notices_when_another_program_takes_its_lock_away_and_leaves_that_alone() {
+fn run_notices_takeover_by_other_program_and_leaves_its_file() {
     let env = Env::new();
     fs::create_dir_all(env.path("memory")).unwrap();
     let run = env.start(["--profile", "memory", "run", "--", "sleep", "1000"]);
     let path = env.path("memory/.lock");
-    eventually("it holds", || path.exists());
+    eventually("the lock is held", || path.exists());
     let theirs = System::Memory1.text(std::process::id(), &this_host(), Utc::now());
     fs::write(env.path("theirs"), &theirs).unwrap();
-    // Not within the 20 ms in which it would be taken for a late comer's.
+    // Not within the first 50 ms, in which onehold expects late changes by other programs.
     eventually("the command runs", || {
-        fs::read_to_string(&path).is_ok_and(|text| text.contains(" c="))
+        System::Memory1.lock(&env)["pid"] != run.pid()
     });
+    run.wait_until_recorded();
     fs::rename(env.path("theirs"), &path).unwrap();
     let (code, _, said) = run.finish();
     assert_eq!(code, Some(8), "{said}");
@@ -468,13 +627,13 @@ fn a_run_notices_when_another_program_takes_its_lock_away_and_leaves_that_alone(
 }
 
 #[test]
-fn what_prodigy_would_look_for_elsewhere_is_refused() {
+fn prodigy_format_rejects_invalid_job_ids() {
     let env = Env::new();
     for name in ["a/b", "a:b", ".hidden"] {
         env.onehold(["--profile", "prodigy", "run", name, "--", "true"])
             .assert()
             .code(2)
-            .stderr(contains("no job of prodigy has such an id"));
+            .stderr(contains("prodigy format: not a valid job ID"));
     }
     let unfit = env.json([
         "--format", "prodigy", "acquire", "x", "--ttl", "1h", "--pid", "1",
@@ -482,41 +641,51 @@ fn what_prodigy_would_look_for_elsewhere_is_refused() {
     assert_eq!(unfit["success"], json!(true), "{unfit}");
 }
 
-#[test]
-fn a_lock_file_next_to_a_dead_one_of_prodigys_is_not_lost_to_a_late_removal() {
-    // The old program has found the holder dead and removes by name, a little too late.
-    for late in [0, 5, 20] {
-        let env = Env::new();
-        let system = System::Prodigy;
-        system.leave(
-            &env,
-            &system.text(gone(), &this_host(), Utc::now()),
-            Utc::now(),
-        );
-        let path = system.file(&env);
-        let before = fs::read_to_string(&path).unwrap();
-        let held = std::thread::scope(|scope| {
-            let removal = scope.spawn(|| {
-                eventually("taken over", || {
-                    fs::read_to_string(&path).is_ok_and(|now| now != before)
-                });
-                std::thread::sleep(Duration::from_millis(late));
-                fs::remove_file(&path).unwrap();
+/// Takes a dead prodigy lock over while the other program, which found the holder dead as well, removes
+/// the file by name. Returns how long after the takeover it did so, and whether the lock was held then.
+fn take_over_beside_late_removal(late: Duration) -> (TimeDelta, bool) {
+    let env = Env::new();
+    let system = System::Prodigy;
+    let dead = system.text(gone(), &this_host(), Utc::now());
+    system.leave(&env, &dead, Utc::now());
+    let path = system.file(&env);
+    std::thread::scope(|scope| {
+        let removal = scope.spawn(|| {
+            let mut ours = String::new();
+            eventually("taken over", || {
+                ours = fs::read_to_string(&path).unwrap_or_default();
+                !ours.is_empty() && ours != dead
             });
-            let script = "test -e \"$ONEHOLD_FILE\" && echo held";
-            let out = system
-                .onehold(&env, "run", &["--", "sh", "-c", script])
-                .output()
-                .unwrap();
-            removal.join().unwrap();
-            out.stdout
+            std::thread::sleep(late);
+            if fs::remove_file(&path).is_err() {
+                // It has been released in the meantime.
+                return TimeDelta::MAX;
+            }
+            let ours: Value = serde_json::from_str(&ours).unwrap();
+            let taken = DateTime::parse_from_rfc3339(ours["acquired_at"].as_str().unwrap());
+            Utc::now() - taken.unwrap().to_utc()
         });
-        assert_eq!(held, b"held\n", "{late} ms late");
+        let script = "test -e \"$ONEHOLD_FILE\" && echo held";
+        let run = ["--", "sh", "-c", script];
+        let out = system.onehold(&env, "run", &run).output().unwrap();
+        (removal.join().unwrap(), out.stdout == b"held\n")
+    })
+}
+
+#[test]
+fn takeover_of_prodigy_lock_survives_late_removal() {
+    for late in [0, 5, 20] {
+        // On a busy machine it can come later than that: a race that remains.
+        let (_, held) = (0..100)
+            .map(|_| take_over_beside_late_removal(Duration::from_millis(late)))
+            .find(|(after, _)| *after < TimeDelta::milliseconds(50))
+            .expect("a removal within 50 ms");
+        assert!(held, "{late} ms late");
     }
 }
 
 #[test]
-fn a_file_that_its_program_rewrote_in_place_is_its_programs() {
+fn file_rewritten_in_place_is_lost_and_left_unchanged() {
     for system in ALL {
         let env = Env::new();
         let file = system.file(&env);
@@ -536,7 +705,8 @@ fn a_file_that_its_program_rewrote_in_place_is_its_programs() {
             "echo > begun; exec sleep 1000",
         ]);
         let run = env.start(words);
-        eventually("its command runs", || env.path("begun").exists());
+        eventually("the command runs", || env.path("begun").exists());
+        run.wait_until_recorded();
         let theirs = system.text(std::process::id(), &this_host(), Utc::now());
         fs::write(&file, &theirs).unwrap();
         let (code, _, said) = run.finish();
@@ -546,7 +716,7 @@ fn a_file_that_its_program_rewrote_in_place_is_its_programs() {
 }
 
 #[test]
-fn what_a_format_has_no_room_for_is_refused() {
+fn options_without_room_in_format_are_rejected() {
     let env = Env::new();
     let job = Running::start(sleeper());
     let pid = job.pid().to_string();
@@ -555,17 +725,17 @@ fn what_a_format_has_no_room_for_is_refused() {
     };
     refused(
         &["--format", "pid", "run", "--close", "x", "--", "true"],
-        "cannot write a pid lock: it has no room for the command of --close",
+        "pid format: --close is not supported",
     );
     refused(
         &[
             "--format", "pid", "acquire", "x", "--ttl", "5s", "--pid", &pid,
         ],
-        "it has no room for a time to live",
+        "pid format: --ttl is not supported",
     );
     refused(
         &["--format", "memory", "run", "--exec", "x", "--", "true"],
-        "cannot write a memory lock: nobody would renew it",
+        "memory format: --exec is not possible, nothing would renew the lock",
     );
     let number = env
         .onehold(["--format", "memory", "acquire", "x", "--pid", &pid])
@@ -575,32 +745,35 @@ fn what_a_format_has_no_room_for_is_refused() {
     let number = String::from_utf8(number).unwrap();
     refused(
         &["renew", "x", "--hold", number.trim(), "--ttl", "1h"],
-        "its programs believe in it for 30 s",
+        "memory format: --ttl is limited to 30s",
     );
 }
 
 #[test]
-fn a_pid_file_of_a_living_run_ends_with_its_command() {
+fn pid_file_of_live_run_is_not_released() {
     let env = Env::new();
     env.onehold([
         "run", "--format", "pid", "./y.pid", "--", "onehold", "release", "./y.pid",
     ])
     .assert()
     .code(4)
-    .stderr(contains("it ends with its command"));
+    .stderr(contains(
+        "a running `onehold run` holds it until its command exits",
+    ));
     let job = Running::start(sleeper());
     let pid = job.pid().to_string();
     env.onehold(["--format", "pid", "acquire", "./lock", "--pid", &pid])
         .assert()
         .success();
-    env.onehold(["--format", "pid", "acquire", "./lock", "--pid", &pid])
+    let other = std::process::id().to_string();
+    env.onehold(["--format", "pid", "acquire", "./lock", "--pid", &other])
         .assert()
         .code(6)
         .stderr(contains("`onehold --format pid break "));
 }
 
 #[test]
-fn what_a_killed_taker_took_out_is_cleaned_up_if_its_holder_is_dead() {
+fn cleanup_removes_moved_file_of_dead_holder_only() {
     let env = Env::new();
     env.write("store/.onehold.00000000000000aa", format!("{}\n", gone()));
     let living = format!("{}\n", std::process::id());

@@ -1,9 +1,12 @@
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
 use predicates::str::{contains, is_empty, is_match};
 
-use crate::env::{Env, Running, sleeper};
+use crate::env::{Env, Running, eventually, sleeper};
 
 #[test]
-fn an_empty_or_missing_store_lists_nothing() {
+fn list_of_missing_store_is_empty() {
     let env = Env::new();
     env.onehold(["list", "-q"])
         .assert()
@@ -18,7 +21,7 @@ fn an_empty_or_missing_store_lists_nothing() {
 }
 
 #[test]
-fn all_locks_are_listed_by_name_with_their_verdicts() {
+fn list_shows_all_locks_by_name_with_states() {
     let env = Env::new();
     let holder = Running::start(sleeper());
     let pid = holder.pid().to_string();
@@ -27,7 +30,7 @@ fn all_locks_are_listed_by_name_with_their_verdicts() {
             .assert()
             .success();
     }
-    env.leave_dead("old");
+    env.create_zombie("old");
     env.write("store/notes.lock", "buy milk\n");
     env.write("store/README", "not even a name\n");
     let object = env.json(["list"]);
@@ -66,7 +69,7 @@ fn all_locks_are_listed_by_name_with_their_verdicts() {
 }
 
 #[test]
-fn what_cannot_be_read_is_a_warning_and_the_rest_is_listed() {
+fn list_reports_symlinks_and_shows_the_rest() {
     let env = Env::new();
     env.onehold(["acquire", "x", "--ttl", "1h"])
         .assert()
@@ -81,4 +84,69 @@ fn what_cannot_be_read_is_a_warning_and_the_rest_is_listed() {
         .map(|lock| lock["state"].as_str().unwrap())
         .collect();
     assert_eq!(states, ["not-a-lock", "held"]);
+}
+
+#[test]
+fn list_of_unreadable_store_reports_each_problem_once() {
+    let env = Env::new();
+    env.write("store/closed.d/x.lock", "{}");
+    fs::set_permissions(env.store(), fs::Permissions::from_mode(0o755)).unwrap();
+    let closed = env.store().join("closed.d");
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o000)).unwrap();
+    let store = env.store();
+    let store = store.display();
+    env.unprivileged(["list"])
+        .assert()
+        .code(1)
+        .stdout(is_empty())
+        .stderr(
+            is_match(format!(
+                "^onehold: 0 locks in {store}; 1 could not be read\n\
+                 onehold: warning: cannot .*closed\\.d`: permission denied\n$"
+            ))
+            .unwrap(),
+        );
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
+}
+
+#[test]
+fn reserved_lock_is_listed_with_its_waiter() {
+    let env = Env::new();
+    let go = env.path("go");
+    let script = format!("until test -e {}; do sleep 0.01; done", go.display());
+    let first = env.start(["run", "x", "--", "sh", "-c", &script]);
+    eventually("the lock is held", || env.check("x") == 6);
+    let waiter = env.start(["run", "-w", "1h", "x", "--", "true"]);
+    eventually("the waiter is in the queue", || {
+        env.lock("x")["waiters"][0]["position"] == 1
+    });
+    // A stopped waiter cannot take the lock, which stays reserved for it for 5 s.
+    waiter.signal("STOP");
+    fs::write(&go, "").unwrap();
+    assert_eq!(first.exit_code(), Some(0));
+    let listed = env.onehold(["list"]).output().unwrap().stdout;
+    let checked = env.onehold(["check", "x"]).output().unwrap().stdout;
+    let refused = env.onehold(["run", "x", "--", "true"]).output().unwrap();
+    waiter.signal("CONT");
+    let process = format!("process {} (true)", waiter.pid());
+    let listed = String::from_utf8(listed).unwrap();
+    assert!(
+        listed.contains(&format!("\nx     reserved  for {process} on ")),
+        "{listed}"
+    );
+    let checked = String::from_utf8(checked).unwrap();
+    assert!(
+        checked.starts_with(&format!("`x` is reserved for {process} on ")),
+        "{checked}"
+    );
+    assert!(
+        checked.contains(", first in the queue\n  reserved: that process is alive\n"),
+        "{checked}"
+    );
+    let refused = String::from_utf8(refused.stderr).unwrap();
+    assert!(
+        refused.ends_with("  to queue, add --wait; to skip the queue, add --force\n"),
+        "{refused}"
+    );
+    assert_eq!(waiter.exit_code(), Some(0));
 }

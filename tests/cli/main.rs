@@ -1,4 +1,4 @@
-//! The command line, from outside: one module per verb, and what concerns them all.
+//! Tests of the command line.
 #![cfg(unix)]
 #![allow(missing_docs, unreachable_pub)]
 #![allow(
@@ -10,24 +10,24 @@
 
 mod env;
 
-// What the verbs do, and what they say.
+// One module for each command, and one for parents and children.
 mod acquire;
-mod breaking;
+mod break_lock;
 mod check;
 mod cleanup;
+mod hierarchy;
 mod list;
 mod release;
 mod renew;
 mod run;
-mod sections;
-// What the README recommends.
+// Recipes of the README.
 mod recipes;
-// The files of other programs, and their profiles.
+// Lock files and profiles of other programs.
 mod formats;
 mod profiles;
-// Signals, deaths and daemons under `run`.
+// Signals, killed processes and daemons under `run`.
 mod supervision;
-// What must not be believed, followed, replaced or removed.
+// Invalid lock files, stores and environments.
 mod bad_input;
-// JSON, usage errors, colour, closed pipes.
+// JSON, usage errors, color, closed pipes.
 mod output;

@@ -1,10 +1,10 @@
 use predicates::prelude::*;
 use predicates::str::{contains, is_empty, starts_with};
 
-use crate::env::{Env, only_object};
+use crate::env::{Env, eventually, only_object};
 
 #[test]
-fn a_command_line_that_makes_no_sense_is_2_and_touches_nothing() {
+fn usage_error_is_2_and_changes_nothing() {
     let env = Env::new();
     let lines: &[&[&str]] = &[
         &[],
@@ -38,7 +38,7 @@ fn a_command_line_that_makes_no_sense_is_2_and_touches_nothing() {
 }
 
 #[test]
-fn with_json_it_is_one_object_all_the_same() {
+fn usage_error_with_json_prints_one_object() {
     let env = Env::new();
     let output = env.onehold(["acquire", "a//b", "--json"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
@@ -51,7 +51,7 @@ fn with_json_it_is_one_object_all_the_same() {
         .unwrap();
     assert!(output.stdout.is_empty());
     assert_eq!(only_object(&output.stderr)["success"], false);
-    // An argument of the command is not ours.
+    // `--json` after `--` is an argument of the command.
     let output = env
         .onehold(["run", "-w", "soon", "--", "x", "--json"])
         .output()
@@ -64,9 +64,9 @@ fn with_json_it_is_one_object_all_the_same() {
 }
 
 #[test]
-fn every_verb_puts_exactly_one_object_on_stdout_and_says_nothing() {
+fn every_command_with_json_prints_one_object() {
     let env = Env::new();
-    env.leave_dead("dead");
+    env.create_zombie("dead");
     let lines: &[(&[&str], i32)] = &[
         (&["acquire", "x", "--ttl", "1h", "--owner", "me"], 0),
         (&["acquire", "x", "--ttl", "1h", "--owner", "me"], 0),
@@ -103,7 +103,7 @@ fn every_verb_puts_exactly_one_object_on_stdout_and_says_nothing() {
 }
 
 #[test]
-fn a_reader_that_leaves_early_is_no_failure() {
+fn closed_pipe_is_no_failure() {
     let env = Env::new();
     env.onehold(["acquire", "x", "--ttl", "1h"])
         .assert()
@@ -123,9 +123,9 @@ fn a_reader_that_leaves_early_is_no_failure() {
 }
 
 #[test]
-fn there_is_colour_only_where_it_is_wanted() {
+fn color_follows_option_variable_and_terminal() {
     let env = Env::new();
-    env.leave_dead("x");
+    env.create_zombie("x");
     let text = |args: &[&str], no_color: bool| {
         let mut command = env.onehold(args);
         if no_color {
@@ -141,11 +141,9 @@ fn there_is_colour_only_where_it_is_wanted() {
     assert!(!text(&["check", "x", "--color", "never"], false).contains('\u{1b}'));
     let on_terminal = |setup: &str| {
         let line = format!("{setup} {} check x", crate::env::program().display());
-        let output = std::process::Command::new("script")
+        let output = env
+            .command("script")
             .args(["-qec", &line, "/dev/null"])
-            .env("ONEHOLD_DIR", env.store())
-            .env("TERM", "xterm")
-            .env_remove("NO_COLOR")
             .output()
             .unwrap();
         String::from_utf8(output.stdout).unwrap()
@@ -173,7 +171,7 @@ fn help_and_version_go_to_stdout() {
 }
 
 #[test]
-fn without_a_home_the_user_database_tells_where_the_store_is() {
+fn default_store_without_home_is_found_in_user_database() {
     let env = Env::new();
     let output = env
         .onehold(["list", "-v"])
@@ -190,9 +188,9 @@ fn without_a_home_the_user_database_tells_where_the_store_is() {
 }
 
 #[test]
-fn what_was_displaced_is_in_the_object_too_and_what_was_taken_is_mine() {
+fn object_has_displaced_hold_and_new_hold_is_mine() {
     let env = Env::new();
-    env.leave_dead("x");
+    env.create_zombie("x");
     let taken = env.json(["acquire", "x", "--ttl", "1h"]);
     assert_eq!(taken["displaced"]["reason"], "dead");
     assert_eq!(taken["lock"]["mine"], true);
@@ -208,9 +206,9 @@ fn what_was_displaced_is_in_the_object_too_and_what_was_taken_is_mine() {
 }
 
 #[test]
-fn a_journal_that_cannot_be_written_is_a_warning_of_cleanup() {
+fn unwritable_journal_is_a_warning_of_cleanup() {
     let env = Env::new();
-    env.leave_dead("x");
+    env.create_zombie("x");
     std::fs::create_dir(env.store().join(".onehold/events.jsonl")).unwrap();
     env.onehold(["cleanup"])
         .assert()
@@ -220,10 +218,10 @@ fn a_journal_that_cannot_be_written_is_a_warning_of_cleanup() {
 }
 
 #[test]
-fn a_hold_is_as_old_as_it_was_taken_and_says_when_it_is_over_at_the_latest() {
+fn list_shows_age_since_acquisition_and_acquire_shows_expiry() {
     let env = Env::new();
     let then = (chrono::Utc::now() - chrono::TimeDelta::hours(3)).to_rfc3339();
-    let _holder = env.fabricate("x", |text| {
+    let _holder = env.write_record_of_live_holder("x", |text| {
         let (before, rest) = text.split_once("\"acquired_at\": \"").unwrap();
         let (_, after) = rest.split_once('"').unwrap();
         format!("{before}\"acquired_at\": \"{then}\"{after}")
@@ -236,16 +234,119 @@ fn a_hold_is_as_old_as_it_was_taken_and_says_when_it_is_over_at_the_latest() {
     env.onehold(["acquire", "y", "--pid", &pid, "--ttl", "1h"])
         .assert()
         .success()
-        .stderr(contains(", at most for 1h, until "));
+        .stderr(contains(", at most 1h, until "));
 }
 
 #[test]
-fn who_waits_for_what_his_script_holds_is_told_to_give_it_back() {
+fn waiting_for_lock_of_own_script_suggests_release() {
     let env = Env::new();
-    env.shell("onehold acquire -q x >/dev/null; onehold run -w 0.2 x -- true")
+    // Immediately, because the wait would never end.
+    env.shell("onehold acquire -q x >/dev/null; onehold run -w 1h x -- true")
         .assert()
-        .code(7)
-        .stderr(contains(
-            "  it is held for a process that you descend from: give it back with `onehold ",
-        ));
+        .code(6)
+        .stderr(contains("  your own script holds it: run `onehold "));
+}
+
+#[test]
+fn prompt_is_colored_unless_color_is_disabled() {
+    use std::io::{Read, Write};
+    let env = Env::new();
+    env.create_zombie("x");
+    let prompt = |variable: &str, option: &str| {
+        let program = crate::env::program();
+        let line = format!(
+            "env {variable} {} run --on-zombie ask {option} x -- true",
+            program.display()
+        );
+        let mut child = env
+            .command("script")
+            .args(["-qec", &line, "/dev/null"])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut seen = Vec::new();
+        let mut out = child.stdout.take().unwrap();
+        let mut byte = [0];
+        while !seen.ends_with(b"[y/N] ") && out.read(&mut byte).unwrap() == 1 {
+            seen.push(byte[0]);
+        }
+        child.stdin.take().unwrap().write_all(b"n\n").unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(5));
+        let seen = String::from_utf8(seen).unwrap();
+        assert!(seen.ends_with("\r\n  Take it over? [y/N] "), "{seen}");
+        seen
+    };
+    assert!(prompt("", "").contains("\u{1b}[31m"));
+    assert!(!prompt("NO_COLOR=1", "").contains('\u{1b}'));
+    assert!(!prompt("", "--color never").contains('\u{1b}'));
+}
+
+#[test]
+fn interrupted_wait_prints_object_with_status_interrupted() {
+    let env = Env::new();
+    env.onehold(["acquire", "x", "--ttl", "1h"])
+        .assert()
+        .success();
+    let waiting = env.start(["acquire", "--json", "-w", "1h", "x", "--ttl", "1h"]);
+    let status = format!("/proc/{}/status", waiting.pid());
+    eventually("Ctrl-C is caught", || {
+        let text = std::fs::read_to_string(&status).unwrap();
+        let caught = text.lines().find(|line| line.starts_with("SigCgt:"));
+        let caught = caught.unwrap().trim_start_matches("SigCgt:").trim();
+        u64::from_str_radix(caught, 16).unwrap() & 0b10 != 0
+    });
+    waiting.signal("INT");
+    let (code, out, _) = waiting.finish();
+    assert_eq!(code, None, "SIGINT ends the process");
+    let object = only_object(out.as_bytes());
+    assert_eq!(object["status"], "interrupted");
+    assert_eq!(object["error"]["code"], "INTERRUPTED");
+    assert_eq!(object["success"], false);
+}
+
+#[test]
+fn store_with_a_scheme_is_a_usage_error() {
+    let env = Env::new();
+    let message = "onehold: cannot use `etcd://h:1/x` as the store: this build does not support \
+                   `etcd://` stores\n";
+    let url = "etcd://h:1/x";
+    for words in [
+        &["check", "x"][..],
+        &["run", "x", "--", "true"],
+        &["acquire", "x", "--ttl", "1h"],
+        &["list"],
+        &["--profile", "sprint", "check"],
+    ] {
+        let mut by_option = env.onehold(["--dir", url]);
+        by_option.args(words).assert().code(2).stderr(message);
+        let mut by_variable = env.onehold(words);
+        by_variable
+            .env("ONEHOLD_DIR", url)
+            .assert()
+            .code(2)
+            .stderr(message);
+    }
+    let config = env.write("config.toml", format!("[defaults]\ndir = \"{url}\"\n"));
+    let mut by_config = env.onehold(["check", "x"]);
+    by_config
+        .env("ONEHOLD_CONFIG", config)
+        .env_remove("ONEHOLD_DIR")
+        .assert()
+        .code(2)
+        .stderr(message);
+    let profile = env.write("config.toml", format!("[profiles.p]\ndir = \"{url}\"\n"));
+    let mut by_profile = env.onehold(["--profile", "p", "check", "x"]);
+    by_profile
+        .env("ONEHOLD_CONFIG", profile)
+        .assert()
+        .code(2)
+        .stderr(message);
+    let object = env.json(["--dir", url, "list"]);
+    assert_eq!(object["error"]["code"], "USAGE");
+    assert!(!env.path("etcd:").exists());
+    // A colon alone is part of a name.
+    env.onehold(["--dir", "a:b/c", "check", "x"])
+        .assert()
+        .success();
 }

@@ -7,20 +7,17 @@ use predicates::str::{contains, is_empty};
 
 use crate::env::{Env, Running, only_object, sleeper};
 
-/// `onehold WORDS` on a terminal; each question is answered by the next of `answers`. The exit
-/// code, and all that was seen.
+/// Runs `onehold WORDS` on a terminal and answers each prompt by the next of `answers`. Returns the
+/// exit code and the output.
 fn on_a_terminal(env: &Env, words: &str, answers: &[&str]) -> (Option<i32>, String) {
     use std::io::{Read, Write};
-    let mut child = std::process::Command::new("script")
+    let mut child = env
+        .command("script")
         .args([
             "-qec",
             &format!("{} {words}", crate::env::program().display()),
             "/dev/null",
         ])
-        .env("ONEHOLD_DIR", env.store())
-        .env("HOME", env.root.path())
-        .env_remove("XDG_CONFIG_HOME")
-        .current_dir(env.root.path())
         .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::piped())
         .spawn()
@@ -59,17 +56,19 @@ fn dead_sprint(env: &Env) {
 const SPRINT: &str = "--profile sprint run --owner s-1 -m e -- echo mine";
 
 #[test]
-fn under_the_sprint_profile_every_zombie_is_asked_about() {
+fn sprint_profile_asks_about_every_zombie() {
     let env = Env::new();
     dead_sprint(&env);
     env.onehold(SPRINT.split(' '))
         .assert()
         .code(5)
         .stdout(is_empty())
-        .stderr(contains("no terminal to ask on"));
+        .stderr(contains(
+            "cannot ask for confirmation: no terminal (use --yes)",
+        ));
     let (code, seen) = on_a_terminal(&env, SPRINT, &["n\n"]);
     assert_eq!(code, Some(5), "{seen}");
-    assert!(seen.contains("which is gone") && !seen.contains("mine\r\n"));
+    assert!(seen.contains("has exited") && !seen.contains("mine\r\n"));
     assert_eq!(on_a_terminal(&env, SPRINT, &["\x03"]).0, Some(130));
     assert!(env.path(".sprint-running").exists());
     let (code, seen) = on_a_terminal(&env, SPRINT, &["y\n"]);
@@ -84,7 +83,7 @@ fn under_the_sprint_profile_every_zombie_is_asked_about() {
 }
 
 #[test]
-fn under_the_sprint_profile_a_living_holder_is_warned_about_twice() {
+fn sprint_profile_asks_twice_about_live_holder() {
     let env = Env::new();
     let holder = Running::start(sleeper());
     let pid = holder.pid().to_string();
@@ -94,7 +93,7 @@ fn under_the_sprint_profile_a_living_holder_is_warned_about_twice() {
         contains(format!(
             "onehold: Sprint already running (PID: {pid}, session: s-0, started: "
         ))
-        .and(contains("  alive: same process, checked just now\n"))
+        .and(contains("  alive: PID and start time match\n"))
         .and(contains("`onehold --profile sprint break ")),
     );
     let forced = SPRINT.replace("run", "run --force");
@@ -103,11 +102,11 @@ fn under_the_sprint_profile_a_living_holder_is_warned_about_twice() {
     assert_eq!(seen.matches("s-0").count(), 4, "{seen}");
     let (code, seen) = on_a_terminal(&env, &forced, &["y\n", "y\n"]);
     assert_eq!(code, Some(0), "{seen}");
-    assert!(seen.contains("taken by force"), "{seen}");
+    assert!(seen.contains("took `./.sprint-running` by force"), "{seen}");
 }
 
 #[test]
-fn under_the_sprint_profile_an_overdue_holder_is_asked_about() {
+fn sprint_profile_asks_about_overdue_holder() {
     let env = Env::new();
     let holder = Running::start(sleeper());
     let pid = holder.pid().to_string();
@@ -125,14 +124,14 @@ fn under_the_sprint_profile_an_overdue_holder_is_asked_about() {
 }
 
 #[test]
-fn a_profile_needs_no_home_where_its_directory_is_given() {
+fn profile_with_directory_needs_no_home() {
     let env = Env::new();
     let store = env.path("locks");
     let mut list = env.onehold(["--profile", "prodigy", "--dir"]);
     list.arg(&store).arg("list");
     list.env_clear().env("HOME", "not absolute");
     list.assert().success();
-    // A name beside a profile for one path is one of that directory.
+    // A NAME given with a profile with a path is a lock in that directory.
     env.onehold(["--profile", "sprint", "--dir"])
         .arg(&store)
         .args([
@@ -153,7 +152,7 @@ fn a_profile_needs_no_home_where_its_directory_is_given() {
 }
 
 #[test]
-fn what_the_sprint_needs_is_asked_for_in_its_words() {
+fn sprint_profile_uses_messages_of_sprint() {
     let env = Env::new();
     let acquire = |more: &[&str]| {
         let mut command = env.onehold(["--profile", "sprint", "acquire"]);
@@ -181,7 +180,7 @@ fn what_the_sprint_needs_is_asked_for_in_its_words() {
 }
 
 #[test]
-fn the_resume_locks_of_a_user_are_listed_with_no_further_word() {
+fn prodigy_profile_lists_resume_locks() {
     let env = Env::new();
     env.onehold(["--profile", "prodigy", "list"])
         .assert()
@@ -217,7 +216,7 @@ fn the_resume_locks_of_a_user_are_listed_with_no_further_word() {
         .assert()
         .success()
         .stdout(is_empty());
-    // Its journal is not kept among another program's files.
+    // The journal is not in the directory of the other program.
     env.onehold(["--profile", "prodigy", "break", "session-1", "--yes"])
         .assert()
         .success();
@@ -225,7 +224,7 @@ fn the_resume_locks_of_a_user_are_listed_with_no_further_word() {
 }
 
 #[test]
-fn tasks_are_leases_of_a_runner_and_refused_in_their_words() {
+fn tasks_profile_uses_leases_and_own_messages() {
     let env = Env::new();
     let acquire = |name: &str, runner: &str, more: &[&str]| {
         let mut command = env.onehold(["--profile", "tasks", "acquire", name, "--owner", runner]);
@@ -237,14 +236,14 @@ fn tasks_are_leases_of_a_runner_and_refused_in_their_words() {
     assert_eq!(env.lock("backend")["ttl_seconds"], 7200.0);
     assert_eq!(env.lock("backend/t1")["ttl_seconds"], 3600.0);
     let again = acquire("backend/t1", "r1", &[]).output().unwrap();
-    assert!(again.status.success(), "he may ask again");
+    assert!(again.status.success(), "the same owner may repeat acquire");
     acquire("backend/t1", "r2", &["-n"])
         .assert()
         .code(6)
         .stderr(contains(
             "onehold: backend/t1 is locked by runner r1\n  Lock expires at: 20",
         ));
-    // A wait that was in vain is no other code.
+    // A timeout has the same code.
     acquire("backend/t1", "r2", &["-w", "50ms"])
         .assert()
         .code(6);
@@ -279,7 +278,7 @@ fn tasks_are_leases_of_a_runner_and_refused_in_their_words() {
 }
 
 #[test]
-fn the_memory_profile_takes_its_session_from_the_environment() {
+fn memory_profile_reads_owner_from_environment() {
     let env = Env::new();
     fs::create_dir(env.path("memory")).unwrap();
     let holder = Running::start(sleeper());
@@ -309,23 +308,25 @@ fn the_memory_profile_takes_its_session_from_the_environment() {
     assert_eq!(details["we_hold_it"], false);
     memory("release", "other").assert().code(4);
     memory("release", "main").assert().success();
-    // Who gives none is nobody, and never the same.
+    // Two callers without an owner are different owners.
+    let other = Running::start(sleeper());
+    let other = other.pid().to_string();
     memory("acquire", "")
         .args(["--pid", &pid])
         .assert()
         .success();
     memory("acquire", "")
-        .args(["--pid", &pid, "-n"])
+        .args(["--pid", &other, "-n"])
         .assert()
         .code(6);
     memory("acquire", "unknown")
-        .args(["--pid", &pid, "-n"])
+        .args(["--pid", &other, "-n"])
         .assert()
         .code(6);
 }
 
 #[test]
-fn options_beat_a_profile_and_a_profile_beats_the_configuration() {
+fn options_override_profile_and_profile_overrides_defaults() {
     let env = Env::new();
     env.write(
         ".config/onehold/config.toml",
@@ -353,7 +354,7 @@ fn options_beat_a_profile_and_a_profile_beats_the_configuration() {
             "onehold: configuration: {}; profile: mine\n",
             env.path(".config/onehold/config.toml").display()
         )));
-    // One of the same name changes the one that is built in.
+    // A profile with the name of a built-in profile overrides its keys.
     let sprint = [
         "--profile",
         "sprint",
@@ -377,7 +378,7 @@ fn options_beat_a_profile_and_a_profile_beats_the_configuration() {
 }
 
 #[test]
-fn a_configuration_that_makes_no_sense_is_an_error_that_names_line_and_key() {
+fn invalid_configuration_error_names_line_and_key() {
     let env = Env::new();
     let path = env.write("own.toml", "[defaults]\nwait = \"5m\"\npol = \"5s\"\n");
     let mut check = env.onehold(["check", "x"]);
@@ -392,7 +393,7 @@ fn a_configuration_that_makes_no_sense_is_an_error_that_names_line_and_key() {
         )));
     for (line, why) in [
         ("dir = 5", "`dir`: expected a path, or an array of paths"),
-        ("owner-env = \"\"", "`owner-env`: no name of a variable"),
+        ("owner-env = \"\"", "`owner-env`: not a variable name"),
     ] {
         let path = env.write("own.toml", format!("[defaults]\n{line}\n"));
         let mut check = env.onehold(["check", "x"]);
@@ -410,15 +411,15 @@ fn a_configuration_that_makes_no_sense_is_an_error_that_names_line_and_key() {
     env.onehold(["--profile", "nope", "list"])
         .assert()
         .code(2)
-        .stderr("onehold: no profile `nope`; there are memory, prodigy, sprint, tasks\n");
+        .stderr("onehold: unknown profile `nope`; available: memory, prodigy, sprint, tasks\n");
     env.onehold(["check"])
         .assert()
         .code(2)
-        .stderr("onehold: no NAME: which lock?\n");
+        .stderr("onehold: missing NAME\n");
 }
 
 #[test]
-fn a_profile_of_ones_own_says_where_and_in_which_terms() {
+fn own_profile_sets_directory_format_and_details() {
     let env = Env::new();
     env.write(
         ".config/onehold/config.toml",
@@ -431,7 +432,7 @@ fn a_profile_of_ones_own_says_where_and_in_which_terms() {
         .assert()
         .success();
     let text = fs::read_to_string(env.path("app/locks/x.lock")).unwrap();
-    assert_eq!(text, format!("{pid}\n"));
+    assert_eq!(text, format!("{pid:<7}\n"));
     let out = env
         .onehold(["--profile", "app", "acquire", "x", "--json"])
         .output()
@@ -448,20 +449,20 @@ fn a_profile_of_ones_own_says_where_and_in_which_terms() {
 }
 
 #[test]
-fn a_wait_that_must_poll_looks_as_often_as_it_is_told() {
+fn poll_interval_follows_configuration() {
     let env = Env::new();
     env.write(
         ".config/onehold/config.toml",
         "[profiles.often]\npoll = \"30ms\"\n\n[profiles.seldom]\nbackoff = \"10s\"\n",
     );
-    // On another host: nothing wakes who waits for it.
+    // The release of a lock on another host cannot be observed.
     let now = chrono::Utc::now().to_rfc3339();
     env.write(
         "store/x.lock",
         format!("{{\"job_id\": \"x\", \"process_id\": 1, \"hostname\": \"elsewhere\", \"acquired_at\": \"{now}\"}}"),
     );
     let looks = |profile: &str| {
-        let mut strace = std::process::Command::new("strace");
+        let mut strace = env.command("strace");
         let trace = env.path("trace");
         strace
             .args(["-f", "-e", "trace=openat", "-o"])
@@ -477,14 +478,64 @@ fn a_wait_that_must_poll_looks_as_often_as_it_is_told() {
                 "x",
                 "--",
                 "true",
-            ])
-            .env("HOME", env.root.path())
-            .env("ONEHOLD_DIR", env.store())
-            .env_remove("XDG_CONFIG_HOME");
+            ]);
         assert_eq!(strace.status().unwrap().code(), Some(7));
         let text = fs::read_to_string(trace).unwrap();
         text.matches("\"x.lock\"").count()
     };
     let (often, seldom) = (looks("often"), looks("seldom"));
     assert!(often > 2 * seldom && often > 15, "{often} and {seldom}");
+}
+
+#[test]
+fn break_moves_aside_only_unchanged_file_at_path_of_profile() {
+    let env = Env::new();
+    let path = env.write(".sprint-running", "not a lock\n");
+    let sprint = |words: &[&str]| {
+        let mut command = env.onehold(["--profile", "sprint"]);
+        command.args(words);
+        command
+    };
+    let acquire = ["acquire", "--owner", "o", "-m", "m", "--pid", "1"];
+    sprint(&acquire).assert().code(1).stderr(contains(
+        "file left unchanged; to move it aside, run `onehold --profile sprint break`",
+    ));
+    sprint(&["break", "--yes"])
+        .assert()
+        .code(1)
+        .stderr(contains("changed less than 10 s ago"));
+    let long_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(11);
+    let make_older = || {
+        let file = fs::File::options().write(true).open(&path).unwrap();
+        file.set_modified(long_ago).unwrap();
+    };
+    make_older();
+    // A path that was typed may be a mistake.
+    env.onehold(["break", "--yes", "./.sprint-running"])
+        .assert()
+        .code(1)
+        .stderr(contains("file left unchanged; use another lock name"));
+    let mut unanswered = env.command("setsid");
+    unanswered.arg(crate::env::program());
+    let mut unanswered = assert_cmd::Command::from_std(unanswered);
+    unanswered
+        .args(["--profile", "sprint", "break"])
+        .assert()
+        .code(1)
+        .stderr(contains("not confirmed: `./.sprint-running` is not a lock"));
+    assert_eq!(fs::read_to_string(&path).unwrap(), "not a lock\n");
+    sprint(&["break", "--yes"]).assert().success();
+    assert!(!path.exists());
+    let event = &env.journal()[0];
+    assert_eq!(event["event"], "break");
+    assert_eq!(
+        event["reason"],
+        "it was not a lock file, and was moved aside"
+    );
+    sprint(&acquire).assert().success();
+    // A directory stays.
+    sprint(&["break", "--yes"]).assert().success();
+    fs::create_dir(&path).unwrap();
+    sprint(&["break", "--yes"]).assert().code(1);
+    assert!(path.is_dir());
 }

@@ -1,4 +1,4 @@
-//! Recipes of the README, run as they stand there.
+//! Runs recipes of the README.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +9,7 @@ use crate::env::{Env, Running, eventually, sleeper};
 
 const README: &str = include_str!("../../README.md");
 
-/// The shell block that has this line.
+/// The shell block of the README that contains this line.
 fn recipe(line: &str) -> String {
     README
         .split("```sh\n")
@@ -25,7 +25,7 @@ fn executable(env: &Env, name: &str, text: &str) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// `resume`, as the README has it, and a stand-in for prodigy that works until it is told to end.
+/// The script `resume` of the README, and a fake prodigy that runs until the file `end` exists.
 fn wrapped_prodigy() -> Env {
     let env = Env::new();
     executable(&env, "resume", &recipe("# resume ID: one resume of a job"));
@@ -48,7 +48,7 @@ fn resume(env: &Env, id: &str) -> String {
 }
 
 #[test]
-fn a_resume_by_session_id_and_one_by_job_id_of_the_same_job_exclude_each_other() {
+fn resumes_by_session_id_and_job_id_exclude_each_other() {
     for (first, second) in [("session-7", "mapreduce-9"), ("mapreduce-9", "session-7")] {
         let env = wrapped_prodigy();
         let running = env.start_shell(&resume(&env, first));
@@ -68,7 +68,7 @@ fn a_resume_by_session_id_and_one_by_job_id_of_the_same_job_exclude_each_other()
 }
 
 #[test]
-fn two_resumes_at_once_start_prodigy_once() {
+fn concurrent_resumes_start_prodigy_once() {
     let env = wrapped_prodigy();
     let both: Vec<Running> = ["session-7", "mapreduce-9"]
         .map(|id| env.start_shell(&resume(&env, id)))
@@ -85,7 +85,7 @@ fn two_resumes_at_once_start_prodigy_once() {
 }
 
 #[test]
-fn a_resume_without_the_script_is_found_by_it_whatever_its_age_and_by_either_id() {
+fn script_finds_resume_started_without_it() {
     let env = wrapped_prodigy();
     let other = Running::start(sleeper());
     let then = (chrono::Utc::now() - chrono::TimeDelta::hours(30)).to_rfc3339();

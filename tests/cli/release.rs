@@ -1,9 +1,9 @@
-use predicates::str::{contains, is_empty};
+use predicates::str::{contains, is_empty, is_match};
 
 use crate::env::{Env, Running, number_in, sleeper};
 
 #[test]
-fn what_is_free_already_is_released_with_success_and_nothing_is_made() {
+fn release_of_free_lock_succeeds_and_creates_nothing() {
     let env = Env::new();
     env.onehold(["release", "x"])
         .assert()
@@ -14,7 +14,7 @@ fn what_is_free_already_is_released_with_success_and_nothing_is_made() {
 }
 
 #[test]
-fn a_hold_is_given_back_by_its_number_its_owner_or_from_within() {
+fn release_accepts_number_owner_and_enclosing_hold() {
     let env = Env::new();
     let acquire = |options: &[&str]| {
         let mut command = env.onehold(["acquire", "x", "--ttl", "1h"]);
@@ -25,7 +25,7 @@ fn a_hold_is_given_back_by_its_number_its_owner_or_from_within() {
     env.onehold(["release", "x"])
         .assert()
         .code(4)
-        .stderr(contains("not yours: `x` is held by a lease"));
+        .stderr(contains("not released: `x` is held by a lease"));
     env.onehold(["release", "x", "--hold", "1"])
         .assert()
         .code(4);
@@ -52,7 +52,7 @@ fn a_hold_is_given_back_by_its_number_its_owner_or_from_within() {
 }
 
 #[test]
-fn a_script_releases_what_it_acquired_and_a_stranger_does_not() {
+fn script_releases_own_hold_and_others_are_refused() {
     let env = Env::new();
     env.shell("onehold acquire x; onehold release x -v; onehold check x")
         .assert()
@@ -66,7 +66,7 @@ fn a_script_releases_what_it_acquired_and_a_stranger_does_not() {
         .assert()
         .code(4)
         .stderr(contains(
-            "give its --hold or --owner, or take it with `onehold --dir ",
+            "pass its --owner or --hold, or run `onehold --dir ",
         ));
     assert_eq!(env.check("x"), 6);
     env.onehold(["release", "x", "--force", "--yes"])
@@ -76,7 +76,45 @@ fn a_script_releases_what_it_acquired_and_a_stranger_does_not() {
 }
 
 #[test]
-fn a_living_run_ends_with_its_command_whoever_asks() {
+fn zombie_is_released_by_any_caller_and_reported() {
+    let env = Env::new();
+    env.create_zombie("x");
+    let hold = env.lock("x")["hold"].as_u64().unwrap();
+    // A number names one hold, dead or alive.
+    env.onehold(["release", "x", "--hold", &(hold + 1).to_string()])
+        .assert()
+        .code(4);
+    env.onehold(["release", "x"])
+        .assert()
+        .success()
+        .stdout(is_empty())
+        .stderr(
+            is_match("^onehold: removed zombie `x`: process \\d+ \\(sleep\\) on [^ ]+, holder since .*, has exited\n$")
+                .unwrap(),
+        );
+    env.onehold(["acquire", "x", "--ttl", "1ms"])
+        .assert()
+        .success();
+    env.onehold(["release", "x", "--owner", "another"])
+        .assert()
+        .success()
+        .stderr(is_match("^onehold: removed zombie `x`: a lease on .*, has expired\n$").unwrap());
+    assert_eq!(env.left_in_store(), [""; 0]);
+    // A damaged file shows no holder that is known to be dead.
+    let path = env.write("store/y.lock", "");
+    let long_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(11);
+    std::fs::File::options()
+        .write(true)
+        .open(&path)
+        .unwrap()
+        .set_modified(long_ago)
+        .unwrap();
+    env.onehold(["release", "y"]).assert().code(4);
+    assert!(path.exists());
+}
+
+#[test]
+fn release_of_live_run_is_refused() {
     let env = Env::new();
     let ready = env.path("ready");
     let script = format!("echo $$ > {}; sleep 1000", ready.display());
@@ -86,7 +124,9 @@ fn a_living_run_ends_with_its_command_whoever_asks() {
     env.onehold(["release", "x", "--owner", "me", "--hold", &hold])
         .assert()
         .code(4)
-        .stderr(contains("it ends with its command"));
+        .stderr(contains(
+            "a running `onehold run` holds it until its command exits",
+        ));
     env.onehold(["run", "y", "--", "onehold", "release", "x"])
         .assert()
         .code(4);
@@ -94,7 +134,7 @@ fn a_living_run_ends_with_its_command_whoever_asks() {
 }
 
 #[test]
-fn directories_of_names_go_when_they_are_empty() {
+fn empty_directories_of_names_are_removed() {
     let env = Env::new();
     for name in ["a/b/c", "a/b/d"] {
         env.onehold(["acquire", name, "--ttl", "1h", "--owner", "me"])
@@ -112,7 +152,7 @@ fn directories_of_names_go_when_they_are_empty() {
 }
 
 #[test]
-fn a_successors_record_is_never_removed() {
+fn release_leaves_hold_of_successor() {
     let env = Env::new();
     let acquire = || {
         let mut command = env.onehold(["acquire", "x", "--ttl", "1h"]);

@@ -1,9 +1,9 @@
 use predicates::str::contains;
 
-use crate::env::{Env, Running, eventually, number_in, sleeper};
+use crate::env::{Env, Running, edited, eventually, number_in, sleeper};
 
 #[test]
-fn a_lease_is_extended_by_its_owner() {
+fn renew_by_owner_extends_lease() {
     let env = Env::new();
     env.onehold(["acquire", "x", "--ttl", "1h", "--owner", "me"])
         .assert()
@@ -12,7 +12,7 @@ fn a_lease_is_extended_by_its_owner() {
     env.onehold(["renew", "x"])
         .assert()
         .code(4)
-        .stderr(contains("not yours"));
+        .stderr(contains("not renewed: `x` is held by"));
     env.onehold(["renew", "x", "--owner", "me"])
         .assert()
         .success();
@@ -26,16 +26,16 @@ fn a_lease_is_extended_by_its_owner() {
     env.onehold(["renew", "x", "--owner", "me"])
         .assert()
         .success();
-    assert_eq!(env.lock("x")["ttl_seconds"], 7200.0, "the last word stays");
+    assert_eq!(env.lock("x")["ttl_seconds"], 7200.0, "the last --ttl stays");
 }
 
 #[test]
-fn a_lease_that_ran_out_can_be_renewed_until_somebody_takes_it() {
+fn expired_lease_can_be_renewed_until_taken() {
     let env = Env::new();
     env.onehold(["acquire", "x", "--ttl", "100ms", "--owner", "me"])
         .assert()
         .success();
-    eventually("its time", || env.check("x") == 5);
+    eventually("the lease expires", || env.check("x") == 5);
     env.onehold(["renew", "x", "--owner", "me", "--ttl", "1h"])
         .assert()
         .success();
@@ -43,7 +43,7 @@ fn a_lease_that_ran_out_can_be_renewed_until_somebody_takes_it() {
     env.onehold(["renew", "x", "--owner", "me", "--ttl", "50ms"])
         .assert()
         .success();
-    eventually("its time", || env.check("x") == 5);
+    eventually("the lease expires", || env.check("x") == 5);
     env.onehold(["acquire", "x", "--ttl", "1h", "--owner", "you"])
         .assert()
         .success();
@@ -53,21 +53,21 @@ fn a_lease_that_ran_out_can_be_renewed_until_somebody_takes_it() {
 }
 
 #[test]
-fn there_is_nothing_to_renew_where_nothing_is_or_its_holder_is_dead() {
+fn renew_of_free_or_dead_lock_is_3() {
     let env = Env::new();
     env.onehold(["renew", "x"])
         .assert()
         .code(3)
         .stderr(contains("onehold: `x` is free: nothing to renew\n"));
-    env.leave_dead("x");
+    env.create_zombie("x");
     env.onehold(["renew", "x"])
         .assert()
         .code(3)
-        .stderr(contains("nothing to renew: `x` was held by"));
+        .stderr(contains("nothing to renew: `x` is a zombie"));
 }
 
 #[test]
-fn a_detached_holds_age_starts_anew_and_a_runs_does_not() {
+fn renew_restarts_age_of_detached_hold_only() {
     let env = Env::new();
     let holder = Running::start(sleeper());
     let pid = holder.pid().to_string();
@@ -95,5 +95,24 @@ fn a_detached_holds_age_starts_anew_and_a_runs_does_not() {
     env.onehold(["renew", "y", "--owner", "me"])
         .assert()
         .code(4)
-        .stderr(contains("its wrapper renews it"));
+        .stderr(contains("a running `onehold run` renews its own hold"));
+}
+
+#[test]
+fn record_edited_by_hand_is_not_renewed() {
+    let env = Env::new();
+    let _holder = env.write_record_of_live_holder("x", |text| {
+        edited(&text, |record| record["message"] = "by hand".into())
+    });
+    let lock = env.lock("x");
+    assert_eq!(lock["state"], "held");
+    assert_eq!(lock["message"], "by hand");
+    let hold = lock["hold"].to_string();
+    env.onehold(["renew", "x", "--hold", &hold])
+        .assert()
+        .code(1)
+        .stderr(contains("its record cannot be changed in place"));
+    env.onehold(["release", "x", "--hold", &hold])
+        .assert()
+        .success();
 }

@@ -6,7 +6,7 @@ use predicates::str::{contains, is_empty, is_match};
 use crate::env::{Env, eventually, number_in, only_object};
 
 #[test]
-fn the_command_gets_its_arguments_untouched_and_nothing_is_said() {
+fn command_gets_arguments_unchanged_and_onehold_prints_nothing() {
     let env = Env::new();
     let args = [
         "run", "x", "--", "printf", "<%s>", "a b", "$HOME", "*", "", "\n", "--json",
@@ -20,7 +20,7 @@ fn the_command_gets_its_arguments_untouched_and_nothing_is_said() {
 }
 
 #[test]
-fn the_exit_code_is_the_commands_own() {
+fn exit_code_of_command_is_returned() {
     let env = Env::new();
     for code in [0, 1, 6, 7, 8, 125, 255] {
         let script = format!("exit {code}");
@@ -31,7 +31,7 @@ fn the_exit_code_is_the_commands_own() {
 }
 
 #[test]
-fn a_command_that_dies_of_a_signal_returns_128_and_its_number() {
+fn command_killed_by_signal_returns_128_plus_number() {
     let env = Env::new();
     for (signal, code) in [("KILL", 137), ("TERM", 143), ("SEGV", 139), ("INT", 130)] {
         let script = format!("kill -{signal} $$");
@@ -42,7 +42,7 @@ fn a_command_that_dies_of_a_signal_returns_128_and_its_number() {
 }
 
 #[test]
-fn a_command_that_cannot_be_run_is_126_or_127_and_holds_nothing() {
+fn command_that_cannot_run_is_126_or_127_and_holds_nothing() {
     let env = Env::new();
     env.onehold(["run", "x", "--", "no-such-command"])
         .assert()
@@ -63,7 +63,7 @@ fn a_command_that_cannot_be_run_is_126_or_127_and_holds_nothing() {
 }
 
 #[test]
-fn a_second_run_is_refused_and_told_who_holds_and_what_to_do() {
+fn second_run_is_refused_with_holder_and_hint() {
     let env = Env::new();
     let ready = env.path("ready");
     let script = format!("echo $$ > {}; sleep 1000", ready.display());
@@ -79,9 +79,9 @@ fn a_second_run_is_refused_and_told_who_holds_and_what_to_do() {
     ]);
     let pid = number_in(&ready);
     let message = format!(
-        "^onehold: `backup` is held by process {pid} \\(sh\\) on [^ ]+, since \\d\\d:\\d\\d:\\d\\d \
-         \\(\\d+s ago\\): \"nightly full\"\n  alive: its kernel lock is kept, checked just now\n  \
-         store: {0}\n  wait for it with --wait, or take it with `onehold --dir {0} break backup`\n$",
+        "^onehold: `backup` is held by process {pid} \\(sh\\) on [^ ]+ since \\d\\d:\\d\\d:\\d\\d \
+         \\(\\d+s ago\\): \"nightly full\"\n  alive: holds the kernel lock\n  \
+         store: {0}\n  to wait, add --wait; to remove the hold, run `onehold --dir {0} break backup`\n$",
         env.store().display()
     );
     env.onehold(["run", "backup", "--", "echo", "never"])
@@ -100,11 +100,11 @@ fn a_second_run_is_refused_and_told_who_holds_and_what_to_do() {
     env.onehold(["run", "-w", "50ms", "backup", "--", "true"])
         .assert()
         .code(7)
-        .stderr(contains("in vain: `backup` is held by"));
+        .stderr(contains("onehold: timed out after "));
 }
 
 #[test]
-fn the_command_finds_its_hold_in_its_environment_and_itself_on_record() {
+fn command_sees_hold_in_environment_and_is_recorded() {
     let env = Env::new();
     let script = "echo $$; echo $ONEHOLD_NAME; echo $ONEHOLD_HOLD; echo $ONEHOLD_HOLDS; \
                   cat \"$ONEHOLD_FILE\"";
@@ -117,16 +117,15 @@ fn the_command_finds_its_hold_in_its_environment_and_itself_on_record() {
     let head: Vec<&str> = head.lines().collect();
     assert_eq!(head[1], "a/b c");
     assert_eq!(head[3], format!("{}:a%2Fb%20c", head[2]));
-    let mut values = serde_json::Deserializer::from_str(record).into_iter::<serde_json::Value>();
-    let object = values.next().unwrap().unwrap();
+    let object: serde_json::Value = serde_json::from_str(record).unwrap();
     assert_eq!(object["hold"].to_string(), head[2]);
     assert_eq!(object["command"][0], "sh");
-    let command = values.next().unwrap().unwrap();
-    assert_eq!(command["command_pid"].to_string(), head[0]);
+    assert_eq!(object["live"]["pid"].to_string(), head[0]);
+    assert_ne!(object["taken_by"], object["live"]["pid"], "its wrapper");
 }
 
 #[test]
-fn holds_within_holds_are_all_named() {
+fn nested_holds_are_all_in_environment() {
     let env = Env::new();
     env.onehold([
         "run", "outer", "--", "onehold", "run", "inner", "--", "sh", "-c",
@@ -138,7 +137,7 @@ fn holds_within_holds_are_all_named() {
 }
 
 #[test]
-fn the_command_inherits_only_the_lock_out_of_the_way_of_scripts_or_with_close_not_even_that() {
+fn command_inherits_lock_descriptor_above_100_unless_closed() {
     let env = Env::new();
     let script = "for fd in /proc/self/fd/*; do readlink $fd; done | grep -c /store/; true";
     env.onehold(["run", "x", "--", "sh", "-c", script])
@@ -154,7 +153,7 @@ fn the_command_inherits_only_the_lock_out_of_the_way_of_scripts_or_with_close_no
 }
 
 #[test]
-fn an_executed_command_holds_by_itself_and_leaves_a_finished_record() {
+fn exec_command_holds_lock_and_leaves_finished_record() {
     let env = Env::new();
     let ready = env.path("ready");
     let go = env.path("go");
@@ -164,7 +163,11 @@ fn an_executed_command_holds_by_itself_and_leaves_a_finished_record() {
         go.display()
     );
     let running = env.start(["run", "--exec", "x", "--", "sh", "-c", &script]);
-    assert_eq!(number_in(&ready), running.pid(), "no process between");
+    assert_eq!(
+        number_in(&ready),
+        running.pid(),
+        "onehold has become the command"
+    );
     assert_eq!(env.check("x"), 6);
     assert_eq!(env.lock("x")["pid"], running.pid());
     fs::write(&go, "").unwrap();
@@ -179,7 +182,7 @@ fn an_executed_command_holds_by_itself_and_leaves_a_finished_record() {
     env.onehold(["cleanup"])
         .assert()
         .success()
-        .stdout("removed: `x`: left by a finished `run --exec`\n");
+        .stdout("removed `x`: left by a finished `run --exec`\n");
     assert_eq!(env.left_in_store(), [""; 0]);
     for option in ["--ttl=1m", "--on-lost=warn", "--close"] {
         env.onehold(["run", "--exec", option, "x", "--", "true"])
@@ -189,7 +192,7 @@ fn an_executed_command_holds_by_itself_and_leaves_a_finished_record() {
 }
 
 #[test]
-fn without_a_name_it_follows_from_the_command_wherever_that_is_started() {
+fn derived_name_depends_on_command_and_not_on_directory() {
     let env = Env::new();
     let other = env.path("elsewhere");
     fs::create_dir(&other).unwrap();
@@ -213,11 +216,11 @@ fn without_a_name_it_follows_from_the_command_wherever_that_is_started() {
     env.onehold(args)
         .assert()
         .code(6)
-        .stderr(contains("give one yourself: onehold run NAME -- sh …\n"));
+        .stderr(contains("to choose one: `onehold run NAME -- sh …`\n"));
 }
 
 #[test]
-fn a_run_inside_its_own_hold_is_blocked_unless_reentrant() {
+fn run_under_own_hold_is_refused_unless_reentrant() {
     let env = Env::new();
     let inner = |options: &str| format!("onehold run {options} x -- echo inside; echo $?");
     env.onehold([
@@ -235,7 +238,7 @@ fn a_run_inside_its_own_hold_is_blocked_unless_reentrant() {
     env.onehold(["run", "x", "--", "sh", "-c", &inner("--reentrant")])
         .assert()
         .stdout("inside\n0\n");
-    // Not inside it: an ordinary run.
+    // Not under this hold: an ordinary run.
     env.onehold([
         "run",
         "--reentrant",
@@ -258,7 +261,7 @@ fn a_run_inside_its_own_hold_is_blocked_unless_reentrant() {
 }
 
 #[test]
-fn the_object_is_the_last_line_on_stderr_and_stdout_is_the_commands() {
+fn run_object_is_last_line_on_stderr() {
     let env = Env::new();
     let output = env
         .onehold(["run", "--json", "x", "--", "sh", "-c", "echo out; exit 3"])
@@ -293,7 +296,7 @@ fn the_object_is_the_last_line_on_stderr_and_stdout_is_the_commands() {
 }
 
 #[test]
-fn a_waiting_run_gets_the_lock_when_the_first_one_ends() {
+fn waiting_run_acquires_after_first_run_ends() {
     let env = Env::new();
     let (ready, go) = (env.path("ready"), env.path("go"));
     let script = format!(
@@ -318,7 +321,7 @@ fn a_waiting_run_gets_the_lock_when_the_first_one_ends() {
 }
 
 #[test]
-fn a_wait_is_told_of_once_it_is_long_enough() {
+fn wait_is_shown_after_half_a_second() {
     let env = Env::new();
     env.onehold(["acquire", "x", "--ttl", "1h"])
         .assert()
@@ -326,7 +329,7 @@ fn a_wait_is_told_of_once_it_is_long_enough() {
     env.onehold(["run", "-w", "700ms", "x", "--", "true"])
         .assert()
         .code(7)
-        .stderr(is_match("^onehold: waiting: `x` is held by a lease.*\nonehold: waited [0-9a-z ]+ for `x`\nonehold: waited ").unwrap());
+        .stderr(is_match("^onehold: waiting: `x` is held by a lease.*\nonehold: timed out after [0-9a-z ]+: `x` is held by").unwrap());
     env.onehold(["run", "-w", "300ms", "x", "--", "true"])
         .assert()
         .code(7)
@@ -334,41 +337,39 @@ fn a_wait_is_told_of_once_it_is_long_enough() {
 }
 
 #[test]
-fn a_zombie_is_taken_over_and_that_is_said_unless_forbidden() {
+fn zombie_is_taken_over_and_reported_unless_forbidden() {
     let env = Env::new();
-    env.leave_dead("x");
+    env.create_zombie("x");
     env.onehold(["run", "--on-zombie", "fail", "x", "--", "true"])
         .assert()
         .code(5)
-        .stderr(contains("which is gone").and(contains("--on-zombie take")));
+        .stderr(contains("has exited").and(contains("--on-zombie take")));
     env.shell("onehold run --on-zombie ask x -- true")
         .assert()
         .code(5)
         .stderr(contains(
-            "no terminal to ask on: --yes does it without asking",
+            "cannot ask for confirmation: no terminal (use --yes)",
         ));
     env.onehold(["run", "--on-zombie", "ask", "--yes", "x", "--", "true"])
         .assert()
         .success();
-    env.leave_dead("x");
+    env.create_zombie("x");
     env.onehold(["run", "x", "--", "echo", "mine"])
         .assert()
         .success()
         .stdout("mine\n")
         .stderr(
-            is_match(
-                "^onehold: took over: `x` was held by process \\d+ \\(sleep\\) .* which is gone\n$",
-            )
-            .unwrap(),
+            is_match("^onehold: took over zombie `x`: process \\d+ \\(sleep\\) .*, has exited\n$")
+                .unwrap(),
         );
     let journal = env.journal();
     assert_eq!(journal.len(), 2);
     assert_eq!(journal[0]["event"], "takeover");
-    assert_eq!(journal[0]["reason"], "its holder is gone");
+    assert_eq!(journal[0]["reason"], "its holder has exited");
 }
 
 #[test]
-fn a_zombie_that_comes_while_it_is_waited_for_is_not_a_timeout() {
+fn zombie_during_wait_is_5_and_not_timeout() {
     let env = Env::new();
     let mut holder = crate::env::Running::start(crate::env::sleeper());
     env.onehold(["acquire", "x", "--pid", &holder.pid().to_string()])
@@ -390,26 +391,38 @@ fn a_zombie_that_comes_while_it_is_waited_for_is_not_a_timeout() {
 }
 
 #[test]
-fn waiting_for_what_one_is_inside_of_is_refused_at_once() {
+fn waiting_for_own_enclosing_hold_is_refused_at_once() {
     let env = Env::new();
     env.onehold([
         "run", "x", "--", "onehold", "run", "-w", "forever", "x", "--", "true",
     ])
     .assert()
     .code(6)
-    .stderr(contains(
-        "you are inside this hold, which ends after you: name it with run --reentrant, or give both the same --owner",
-    ));
+    .stderr(
+        contains("  this command already runs under `x`: use `onehold --dir ")
+            .and(contains(" run --reentrant x -- …`\n"))
+            .and(contains("--owner").not()),
+    );
+    // The same owner helps only between a parent and a child.
+    let script = "onehold run backend/task -- true; \
+                  onehold run -q --owner ci backend/task -- true; echo $?";
+    env.onehold(["run", "--owner", "ci", "backend", "--", "sh", "-c", script])
+        .assert()
+        .success()
+        .stdout("0\n")
+        .stderr(contains(
+            "  this command already runs under `backend`: give both the same --owner\n",
+        ));
 }
 
 #[test]
-fn a_signal_before_the_command_is_started_ends_onehold() {
+fn signal_before_command_start_ends_onehold() {
     for signal in ["TERM", "INT", "HUP", "QUIT"] {
         let env = Env::new();
         fs::create_dir(env.store()).unwrap();
         let (ready, go) = (env.path("ready"), env.path("go"));
         let blocker = crate::env::Running::start({
-            let mut command = std::process::Command::new("flock");
+            let mut command = env.command("flock");
             command.args([env.store().to_str().unwrap(), "sh", "-c"]);
             command.arg(format!(
                 "echo $$ > {}; until test -e {}; do sleep 0.01; done",
@@ -437,7 +450,7 @@ fn a_signal_before_the_command_is_started_ends_onehold() {
 }
 
 #[test]
-fn a_living_run_older_than_its_maximum_age_is_overdue_and_left_alone() {
+fn live_run_older_than_max_age_is_overdue_and_kept() {
     let env = Env::new();
     let ready = env.path("ready");
     let script = format!("echo $$ > {}; sleep 1000", ready.display());
@@ -449,7 +462,9 @@ fn a_living_run_older_than_its_maximum_age_is_overdue_and_left_alone() {
     env.onehold(["run", "x", "--", "true"])
         .assert()
         .code(6)
-        .stderr(contains("overdue: its kernel lock is kept"));
+        .stderr(contains(
+            "overdue: older than its maximum age, but alive (holds the kernel lock)",
+        ));
     env.onehold(["cleanup"])
         .assert()
         .success()
@@ -465,10 +480,10 @@ fn executable(path: &std::path::Path, text: &str, mode: u32) {
 }
 
 #[test]
-fn a_command_is_found_as_a_shell_finds_it() {
+fn command_is_found_as_by_a_shell() {
     let env = Env::new();
-    // A directory of that name, a file that may not be executed, and then the program, which is a
-    // script without a first line that says so.
+    // PATH has a directory of that name, a file that cannot be executed, and then the program. The
+    // program is a script without `#!`.
     std::fs::create_dir_all(env.path("one/tool")).unwrap();
     executable(&env.path("two/tool"), "exit 1\n", 0o644);
     executable(&env.path("three/tool"), "echo \"$0 $1 $#\"\n", 0o755);
@@ -503,7 +518,7 @@ fn a_command_is_found_as_a_shell_finds_it() {
 }
 
 #[test]
-fn a_command_begins_with_the_signals_of_the_caller_and_a_pipe_that_ends_it() {
+fn command_starts_with_signals_of_caller_and_default_sigpipe() {
     let env = Env::new();
     // Blocked, ignored and caught, in hexadecimal (proc(5) status).
     let script = "grep -E '^Sig(Blk|Ign)' /proc/self/status";

@@ -5,7 +5,8 @@ use predicates::str::{contains, is_match};
 
 use crate::env::{Env, Running, eventually, number_in, send};
 
-/// A `run` of `x` whose command says its pid and then does `then`.
+/// Starts a `run` of `x` whose command reports its PID and then executes `then`. Returns once the
+/// wrapper has recorded the start time of the command, which it does after the command was started.
 fn running(env: &Env, options: &[&str], then: &str) -> (Running, u32) {
     let ready = env.path("ready");
     let _ = fs::remove_file(&ready);
@@ -15,17 +16,18 @@ fn running(env: &Env, options: &[&str], then: &str) -> (Running, u32) {
     args.extend(["x", "--", "sh", "-c", &script]);
     let running = env.start(args);
     let pid = number_in(&ready);
+    running.wait_until_recorded();
     (running, pid)
 }
 
 fn wrapper_is_gone(env: &Env) {
-    eventually("the wrapper's end is seen", || {
+    eventually("the wrapper counts as dead", || {
         env.lock("x")["wrapper_alive"] == false
     });
 }
 
 #[test]
-fn a_killed_wrapper_leaves_the_lock_with_its_command() {
+fn command_keeps_lock_of_killed_wrapper() {
     let env = Env::new();
     let (mut wrapper, command) = running(&env, &[], "exec sleep 1000");
     wrapper.kill();
@@ -35,8 +37,8 @@ fn a_killed_wrapper_leaves_the_lock_with_its_command() {
         .code(6)
         .stderr(
             is_match(format!(
-                "`x` is held by process {command} \\(sh\\) .*\n  alive: its kernel lock is kept, \
-             checked just now; its wrapper, process {}, is gone\n",
+                "`x` is held by process {command} \\(sh\\) .*\n  alive: holds the kernel lock; \
+             its wrapper \\(process {}\\) has exited\n",
                 wrapper.pid()
             ))
             .unwrap(),
@@ -48,26 +50,26 @@ fn a_killed_wrapper_leaves_the_lock_with_its_command() {
 }
 
 #[test]
-fn wrapper_and_command_killed_leave_a_zombie_that_the_next_one_takes_at_once() {
+fn zombie_of_killed_wrapper_and_command_is_taken_over() {
     let env = Env::new();
     let (mut wrapper, command) = running(&env, &[], "exec sleep 1000");
     wrapper.kill();
     send(command, "KILL");
-    eventually("the command's end", || env.check("x") == 5);
+    eventually("the command has exited", || env.check("x") == 5);
     env.onehold(["run", "x", "--", "true"])
         .assert()
         .success()
-        .stderr(contains("took over"));
+        .stderr(contains("took over zombie `x`"));
     assert_eq!(env.left_in_store(), [""; 0]);
 }
 
 #[test]
-fn a_command_that_closes_every_descriptor_keeps_the_lock_of_a_killed_wrapper() {
+fn command_without_descriptors_keeps_lock_of_killed_wrapper() {
     let env = Env::new();
     let (mut wrapper, command) = running(
         &env,
         &[],
-        // As sudo does; dash knows no descriptor of more than one digit.
+        // As sudo does. dash cannot close descriptors above 9, so bash is used.
         "exec bash -c 'exec 100>&-; while :; do sleep 1; done'",
     );
     wrapper.kill();
@@ -76,11 +78,11 @@ fn a_command_that_closes_every_descriptor_keeps_the_lock_of_a_killed_wrapper() {
     assert_eq!(env.lock("x")["proof"], "same-process");
     env.onehold(["run", "x", "--", "true"]).assert().code(6);
     send(command, "KILL");
-    eventually("the command's end", || env.check("x") == 5);
+    eventually("the command has exited", || env.check("x") == 5);
 }
 
 #[test]
-fn a_daemon_left_by_the_command_holds_nothing_after_its_end() {
+fn daemon_holds_nothing_after_command_exits() {
     let env = Env::new();
     let daemon = env.path("daemon");
     let script = format!(
@@ -97,7 +99,7 @@ fn a_daemon_left_by_the_command_holds_nothing_after_its_end() {
 }
 
 #[test]
-fn a_daemon_left_by_a_command_whose_wrapper_was_killed_holds_nothing_either() {
+fn daemon_holds_nothing_after_wrapper_was_killed() {
     let env = Env::new();
     let daemon = env.path("daemon");
     let go = env.path("go");
@@ -112,14 +114,14 @@ fn a_daemon_left_by_a_command_whose_wrapper_was_killed_holds_nothing_either() {
     wrapper_is_gone(&env);
     assert_eq!(env.check("x"), 6, "the command still runs");
     fs::write(&go, "").unwrap();
-    eventually("the command's end", || env.check("x") == 5);
+    eventually("the command has exited", || env.check("x") == 5);
     assert_eq!(env.lock("x")["reason"], "dead");
     env.onehold(["run", "x", "--", "true"]).assert().success();
     send(daemon, "KILL");
 }
 
 #[test]
-fn term_reaches_the_command_once_and_its_exit_code_counts() {
+fn term_reaches_command_once_and_its_exit_code_is_returned() {
     let env = Env::new();
     let caught = env.path("caught");
     let then = format!(
@@ -134,7 +136,7 @@ fn term_reaches_the_command_once_and_its_exit_code_counts() {
 }
 
 #[test]
-fn signals_that_a_process_sends_are_forwarded() {
+fn signals_from_processes_are_forwarded() {
     for signal in ["INT", "QUIT", "HUP", "USR1", "USR2"] {
         let env = Env::new();
         let then = format!("trap 'kill $!; exit 17' {signal}; sleep 1000 & wait");
@@ -145,10 +147,10 @@ fn signals_that_a_process_sends_are_forwarded() {
 }
 
 #[test]
-fn ctrl_c_on_a_terminal_reaches_the_command_once_and_ends_a_calling_script() {
+fn ctrl_c_reaches_command_once_and_ends_calling_script() {
     let env = Env::new();
     let (caught, ready) = (env.path("caught"), env.path("ready"));
-    // The command ends by the signal, as most do, after it has been counted.
+    // The command counts the signal and then ends by it, as most commands do.
     let inner = env.write(
         "inner.sh",
         format!(
@@ -161,18 +163,9 @@ fn ctrl_c_on_a_terminal_reaches_the_command_once_and_ends_a_calling_script() {
         "outer.sh",
         format!("onehold run x -- sh {}\necho went on\n", inner.display()),
     );
-    let mut command = std::process::Command::new("script");
+    let mut command = env.command("script");
     command
         .args(["-qec", &format!("bash {}", outer.display()), "/dev/null"])
-        .env("ONEHOLD_DIR", env.store())
-        .env(
-            "PATH",
-            format!(
-                "{}:{}",
-                crate::env::program().parent().unwrap().display(),
-                std::env::var("PATH").unwrap()
-            ),
-        )
         .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -191,10 +184,10 @@ fn ctrl_c_on_a_terminal_reaches_the_command_once_and_ends_a_calling_script() {
 }
 
 #[test]
-fn a_parent_that_ignores_the_end_of_children_does_not_hide_the_exit_code() {
+fn ignored_sigchld_does_not_hide_exit_code() {
     let env = Env::new();
     let script = "trap '' CHLD; exec onehold run x -- sh -c 'exit 7'";
-    // dash keeps CHLD to itself; python passes the disposition on.
+    // dash does not pass an ignored CHLD on, python does.
     let python = "import os, signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN); \
                   os.execvp('onehold', ['onehold', 'run', 'x', '--', 'sh', '-c', 'exit 7'])";
     env.shell(script).assert().code(7);
@@ -204,7 +197,7 @@ fn a_parent_that_ignores_the_end_of_children_does_not_hide_the_exit_code() {
 }
 
 #[test]
-fn a_run_that_ignores_hup_as_under_nohup_goes_on() {
+fn run_under_nohup_survives_hup() {
     let env = Env::new();
     let go = env.path("go");
     let ready = env.path("ready");
@@ -223,18 +216,18 @@ fn a_run_that_ignores_hup_as_under_nohup_goes_on() {
 }
 
 #[test]
-fn a_broken_hold_ends_its_command_with_8() {
+fn broken_hold_ends_command_with_8() {
     let env = Env::new();
     let (wrapper, _) = running(&env, &[], "exec sleep 1000");
     env.onehold(["break", "x", "--yes"])
         .assert()
         .success()
-        .stderr(contains("onehold: broken: `x` was held by"));
+        .stderr(contains("onehold: broke the hold on `x` of process"));
     let (code, _, err) = wrapper.finish();
     assert_eq!(code, Some(8));
     assert!(
         is_match(
-            "^onehold: lost the hold of `x` while its command ran; ending it: TERM now, KILL in 10 s\n  now: `x` is free\n$"
+            "^onehold: lost lock `x` while the command was running; sent TERM, KILL in 10 s\n  now: `x` is free\n$"
         )
         .unwrap()
         .eval(&err),
@@ -243,7 +236,7 @@ fn a_broken_hold_ends_its_command_with_8() {
 }
 
 #[test]
-fn a_broken_hold_is_only_reported_if_so_wished_and_the_successors_is_not_touched() {
+fn broken_hold_is_only_reported_with_on_lost_warn() {
     let env = Env::new();
     let go = env.path("go");
     let then = format!(
@@ -259,7 +252,7 @@ fn a_broken_hold_is_only_reported_if_so_wished_and_the_successors_is_not_touched
     assert!(number.status.success());
     assert_eq!(
         wrapper.next_line(),
-        "onehold: lost the hold of `x` while its command ran; it runs on\n"
+        "onehold: lost lock `x` while the command was running; the command keeps running\n"
     );
     let now = wrapper.next_line();
     assert!(
@@ -276,21 +269,21 @@ fn a_broken_hold_is_only_reported_if_so_wished_and_the_successors_is_not_touched
 }
 
 #[test]
-fn a_hold_lost_just_before_the_command_ended_is_told_too() {
+fn loss_just_before_command_exit_is_reported() {
     let env = Env::new();
     env.onehold(["run", "x", "--", "sh", "-c", "rm $ONEHOLD_FILE"])
         .assert()
         .code(8)
-        .stderr("onehold: lost the hold of `x` while its command ran\n");
+        .stderr("onehold: lost lock `x` while the command was running\n");
 }
 
 #[test]
-fn a_hold_whose_store_was_moved_is_lost_and_its_record_goes() {
+fn hold_in_moved_store_is_lost_and_removed() {
     let env = Env::new();
     let moved = env.path("moved");
     let (wrapper, _) = running(&env, &[], "exec sleep 1000");
     fs::rename(env.store(), &moved).unwrap();
-    // Another holder in the store that is used now.
+    // Another holder in the new store.
     env.onehold(["run", "x", "--", "true"]).assert().success();
     assert_eq!(wrapper.finish().0, Some(8));
     assert!(!moved.join("x.lock").exists());
@@ -302,28 +295,30 @@ fn a_hold_whose_store_was_moved_is_lost_and_its_record_goes() {
 }
 
 #[test]
-fn a_hold_whose_store_was_removed_is_lost() {
+fn hold_in_removed_store_is_lost() {
     let env = Env::new();
     let script = format!("rm -r {}", env.store().display());
     env.onehold(["run", "x", "--", "sh", "-c", &script])
         .assert()
         .code(8);
-    assert!(!env.store().exists(), "nothing is made anew");
+    assert!(!env.store().exists(), "nothing is created again");
 }
 
 #[test]
-fn a_run_with_a_ttl_renews_itself() {
+fn run_with_ttl_renews_heartbeat() {
     let env = Env::new();
     let (wrapper, _) = running(&env, &["--ttl", "300ms"], "exec sleep 1000");
     let first = env.lock("x")["renewed_at"].clone();
-    eventually("a sign of life", || env.lock("x")["renewed_at"] != first);
+    eventually("the heartbeat is renewed", || {
+        env.lock("x")["renewed_at"] != first
+    });
     assert_eq!(env.check("x"), 6);
     wrapper.signal("TERM");
     assert_eq!(wrapper.exit_code(), Some(143));
 }
 
 #[test]
-fn a_command_inherits_what_any_command_does_and_the_lock_and_nothing_else() {
+fn command_inherits_only_lock_descriptor() {
     let env = Env::new();
     let script = "cd /proc/self/fd && for fd in *; do test -e $fd && echo $fd; done";
     let descriptors = |command: &mut assert_cmd::Command| -> Vec<u32> {
@@ -337,7 +332,7 @@ fn a_command_inherits_what_any_command_does_and_the_lock_and_nothing_else() {
         words.extend(["x", "--", "sh", "-c", script]);
         descriptors(&mut env.onehold(words))
     };
-    let mut plain = assert_cmd::Command::new("sh");
+    let mut plain = assert_cmd::Command::from_std(env.command("sh"));
     let before = descriptors(plain.args(["-c", script]));
     for options in [&[][..], &["--exec"], &["-w", "1s"], &["--on-lost", "warn"]] {
         let mut found = with_onehold(options);
@@ -355,7 +350,7 @@ fn a_command_inherits_what_any_command_does_and_the_lock_and_nothing_else() {
 }
 
 #[test]
-fn a_wrapper_leaves_no_zombie_and_has_one_thread() {
+fn wrapper_reaps_children_and_has_one_thread() {
     let env = Env::new();
     let script = "cat /proc/$PPID/status; ps -o stat= --ppid $PPID";
     let out = env
@@ -368,7 +363,7 @@ fn a_wrapper_leaves_no_zombie_and_has_one_thread() {
 }
 
 #[test]
-fn a_wait_that_is_cancelled_leaves_the_terminal_as_it_was() {
+fn canceled_wait_restores_terminal() {
     let env = Env::new();
     env.onehold(["acquire", "x", "--ttl", "1h"])
         .assert()
@@ -377,11 +372,9 @@ fn a_wait_that_is_cancelled_leaves_the_terminal_as_it_was() {
         "stty -a > before; {0} run -w 200ms x -- true; timeout -s INT 0.2 {0} run -w 1h x -- true; stty -a > after",
         crate::env::program().display()
     );
-    let status = std::process::Command::new("script")
+    let status = env
+        .command("script")
         .args(["-qec", &script, "/dev/null"])
-        .env("ONEHOLD_DIR", env.store())
-        .env("HOME", env.root.path())
-        .current_dir(env.root.path())
         .stdin(std::process::Stdio::null())
         .stdout(std::process::Stdio::piped())
         .output()
@@ -389,7 +382,7 @@ fn a_wait_that_is_cancelled_leaves_the_terminal_as_it_was() {
     let read = |name: &str| std::fs::read_to_string(env.path(name)).unwrap();
     assert_eq!(read("before"), read("after"), "{status:?}");
     let seen = String::from_utf8_lossy(&status.stdout);
-    // Whoever hides the cursor shows it again.
+    // The cursor is shown as often as it is hidden.
     assert_eq!(
         seen.matches("\x1b[?25l").count(),
         seen.matches("\x1b[?25h").count()

@@ -1,4 +1,6 @@
-//! What can be typed. The comments are the help text; nothing here touches the world.
+//! The options and arguments of the command line. The doc comments are the help text.
+//!
+//! Parsing reads no file and no environment variable.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -9,13 +11,12 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use onehold::{Format, LockName};
 use serde::Deserialize;
 
-/// Hold a lock while something runs, and know who holds it when you cannot.
+/// Run commands under named locks and see who holds them.
 ///
-/// A lock is a NAME in a store, a directory of lock files anyone can read, or the path of one lock
-/// file (`/…`, `./…`, `../…`). At most one holder has it; what a dead one left is taken over, by
-/// proof that he is dead. A name covers those below it: `backend` excludes `backend/task-1` and the
-/// other way round, unless both have the same --owner. Locks are advisory: they keep apart those
-/// who ask.
+/// A lock is a NAME in a store, which is a directory of lock files, or the path of one lock file
+/// (`/…`, `./…`, `../…`). A lock has at most one holder. If the holder dies, the next one takes the
+/// lock over. A parent and its children exclude each other (`backend` and `backend/task-1`), unless
+/// both have the same --owner. Locks are advisory: they only affect programs that ask for them.
 #[derive(Debug, Parser)]
 #[command(
     name = "onehold",
@@ -25,65 +26,77 @@ use serde::Deserialize;
 )]
 pub(crate) struct Cli {
     #[command(flatten)]
-    pub(crate) everywhere: Everywhere,
+    pub(crate) global: GlobalArgs,
     #[command(subcommand)]
     pub(crate) verb: Verb,
 }
 
-/// Options of every verb.
+/// Options of every command.
 #[derive(Args, Clone, Debug, Default)]
-pub(crate) struct Everywhere {
-    /// The store: a directory of locks, made if need be [default: $ONEHOLD_DIR, else
-    /// ~/.local/state/onehold]
-    #[arg(long, global = true, value_name = "DIR", help_heading = "Everywhere")]
+pub(crate) struct GlobalArgs {
+    /// Store directory, created if missing [default: $ONEHOLD_DIR, else ~/.local/state/onehold]
+    #[arg(
+        long,
+        global = true,
+        value_name = "DIR",
+        help_heading = "Global options"
+    )]
     pub(crate) dir: Option<PathBuf>,
-    /// Defaults for options, directory and format, for the locks of another program: `prodigy`,
-    /// `sprint`, `memory`, `tasks`, or one of your own [default: $ONEHOLD_PROFILE]
+    /// Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default:
+    /// $ONEHOLD_PROFILE]
     ///
-    /// See onehold-config(5).
-    #[arg(long, global = true, value_name = "NAME", help_heading = "Everywhere")]
+    /// A profile sets defaults for options, the directory and the format, for example for the locks
+    /// of another program. See onehold-config(5).
+    #[arg(
+        long,
+        global = true,
+        value_name = "NAME",
+        help_heading = "Global options"
+    )]
     pub(crate) profile: Option<String>,
-    /// How lock files are written, for the programs that look at them
+    /// Format of new lock files
     ///
-    /// All formats but `pid` are recognised and read whatever this says. See onehold-formats(5).
+    /// Existing lock files are recognized in every format except `pid`, whatever this option says.
+    /// See onehold-formats(5).
     #[arg(
         long,
         global = true,
         value_name = "FORMAT",
         value_parser = format(),
-        help_heading = "Everywhere"
+        help_heading = "Global options"
     )]
     pub(crate) format: Option<Format>,
-    /// Print exactly one JSON object, also on failure
+    /// Print one JSON object, even on failure
     ///
-    /// It goes to stdout; for `run`, whose stdout is CMD's, it is the last line on stderr.
-    #[arg(long, global = true, help_heading = "Everywhere")]
+    /// The object goes to stdout. For `run`, whose stdout belongs to CMD, it is the last line on
+    /// stderr.
+    #[arg(long, global = true, help_heading = "Global options")]
     pub(crate) json: bool,
-    /// Say nothing but errors; the exit code tells
+    /// Print only errors and warnings
     #[arg(
         short,
         long,
         global = true,
-        help_heading = "Everywhere",
+        help_heading = "Global options",
         conflicts_with = "verbose"
     )]
     pub(crate) quiet: bool,
-    /// Say more: the store, the evidence, every process
-    #[arg(short, long, global = true, help_heading = "Everywhere")]
+    /// Print details: store, evidence, processes
+    #[arg(short, long, global = true, help_heading = "Global options")]
     pub(crate) verbose: bool,
-    /// When to use colour
+    /// When to use color
     #[arg(
         long,
         global = true,
         value_enum,
         default_value_t,
         value_name = "WHEN",
-        help_heading = "Everywhere"
+        help_heading = "Global options"
     )]
     pub(crate) color: Color,
 }
 
-/// When to use colour.
+/// When to use color.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Color {
     /// On a terminal, unless NO_COLOR is set
@@ -97,245 +110,271 @@ pub(crate) enum Color {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Hold a lock while a command runs
+    /// Run a command while holding a lock
     ///
-    /// CMD inherits the lock: it stays held while CMD runs, even if onehold itself is killed. Its
-    /// arguments reach it untouched, its exit code is passed on. TERM, USR1 and USR2 are forwarded
-    /// to it; INT, QUIT and HUP only if a process sent them, for a terminal has told CMD already.
+    /// CMD inherits the kernel lock, so the lock stays held while CMD runs, even if onehold is
+    /// killed. CMD gets its arguments unchanged, and its exit status is returned. TERM, USR1 and
+    /// USR2 are forwarded to CMD. INT, QUIT and HUP are forwarded only if a process sent them: a
+    /// terminal sends them to CMD itself.
     Run(Run),
-    /// Hold a lock on behalf of a process, or for a time; print the number of the hold
+    /// Acquire a lock for a process or a limited time; print the hold number
     ///
-    /// The hold follows the process given by --pid, else the script that this is called in: the
-    /// oldest ancestor in the caller's process group, else the session leader if that is an
-    /// ancestor. It ends when that process does. With --ttl alone it is a lease and ends with its
-    /// time. Until the number has been written, nothing is held.
+    /// The hold follows a process and ends when that process exits. --pid names the process.
+    /// Without it, the process is the calling script: the nearest ancestor that was executed, not
+    /// merely forked as a subshell is. Programs that only start onehold, such as sudo and timeout,
+    /// are skipped. A script that another script calls holds the lock for itself, and the hold ends
+    /// with it. With --ttl and no --pid, the hold is a lease and ends when it expires. If the hold
+    /// number cannot be printed, nothing is held.
     ///
-    /// The same --owner may ask again for what is held by an `acquire` of his: he gets the number of
-    /// that hold, which stays as it is, for the process or time it was acquired for.
+    /// A second `acquire` succeeds and prints the number of the existing hold if --pid names the
+    /// process that holds it already, or if both are leases of the same --owner. A longer --ttl then
+    /// extends the hold. Otherwise, the lock is held: two calls of one script are two holders.
     Acquire(Acquire),
-    /// Give a hold back; that it is free already is a success
+    /// Release a lock (succeeds if it is already free)
     ///
-    /// It is yours if --hold or --owner matches, or if the process it follows is your ancestor.
-    /// Never removes a successor's. What a living `run` holds ends with its command, and is not
-    /// given back before that (4).
+    /// You may release a hold if --hold or --owner matches, or if the process that it follows is
+    /// an ancestor of the caller. The hold of a later holder is never removed. The hold of a live
+    /// `run` ends with its command and cannot be released before that (exit status 4). A zombie whose
+    /// holder is known to have ended may be removed by anyone, which reports whose it was.
     Release(Release),
-    /// Extend a lease, or refresh the age of another detached hold
+    /// Extend a lease, or restart the age of a detached hold
     Renew(Renew),
-    /// Tell who holds a lock, and whether that is true; the exit code is the answer
+    /// Show the holder of a lock and verify it; the exit status is the state
     Check(Check),
-    /// List all locks of the store, with verdicts
+    /// List all locks in the store with their states
     List(List),
-    /// Remove every zombie of the store, and nothing else
-    Cleanup(Cleanup),
-    /// Take a lock away from its holder, on your word
+    /// Remove all zombies from the store
     ///
-    /// Asks first if the holder may be alive; --yes answers. No process is signalled: the wrapper
-    /// of a `run` notices within two seconds and ends its command (see run --on-lost), which is
-    /// waited for, 12 s at most. What `run --exec` became, and the process that an `acquire`
-    /// follows, are not told and run on.
+    /// A zombie is a stale lock: its holder has exited, its lease has expired, or its file is
+    /// damaged. Other locks are left unchanged.
+    Cleanup(Cleanup),
+    /// Remove a hold by force, after confirmation
+    ///
+    /// Asks first if the holder may be alive; --yes skips the question. `break` sends no signal.
+    /// The wrapper of a `run` notices the loss within two seconds and ends its command (see run
+    /// --on-lost); `break` waits up to 12 s for that. A command started with `run --exec` and the
+    /// process of an `acquire` are not signaled and keep running.
+    ///
+    /// At the fixed path of a profile, `break` also moves a file aside that is not a lock file and
+    /// has not changed for 10 s. It is never removed.
     Break(Break),
 }
 
 #[derive(Args, Debug)]
 #[command(override_usage = "onehold run [NAME] [OPTIONS] -- CMD [ARG]...")]
 pub(crate) struct Run {
-    /// The lock: a name, or a path that starts with `/`, `./` or `../` [default: the path of the
-    /// profile, else from CMD and its arguments]
+    /// Lock name, or a path that starts with `/`, `./` or `../` [default: the path of the profile,
+    /// else derived from CMD and its arguments]
     #[arg(value_parser = lock_name)]
     pub(crate) name: Option<LockName>,
     #[command(flatten)]
-    pub(crate) claim: Claim,
-    /// What to do with CMD if the hold is lost while it runs
+    pub(crate) hold: HoldArgs,
+    /// What to do if the lock is lost while CMD runs
     #[arg(long, value_enum, default_value_t, value_name = "WHAT")]
     pub(crate) on_lost: OnLost,
-    /// Do not let CMD inherit the lock: if onehold is killed, only CMD's pid tells that it runs
+    /// Do not pass the kernel lock to CMD; if onehold is killed, CMD is tracked by PID only
     #[arg(long)]
     pub(crate) close: bool,
-    /// Become CMD instead of waiting for it; the record is left behind as finished
+    /// Replace onehold with CMD; the record remains and counts as free once CMD exits
     #[arg(long, conflicts_with_all = ["ttl", "on_lost", "close"])]
     pub(crate) exec: bool,
-    /// Inside this very hold already: just run CMD
+    /// If already running under this hold, just run CMD
     #[arg(long)]
     pub(crate) reentrant: bool,
-    /// The command and its arguments, after `--`
+    /// Command and its arguments, after `--`
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
 }
 
-/// Options of those who want a lock.
+/// Options of the commands that acquire a lock.
 #[derive(Args, Debug, Default)]
-pub(crate) struct Claim {
-    /// How long to wait for it: `30` or `0.5` (seconds), `30s`, `5m`, `2h`, `1d` or `forever` [default: not
-    /// at all]
+pub(crate) struct HoldArgs {
+    /// Wait up to D: `30` (seconds), `0.5`, `30s`, `5m`, `2h`, `1d`, `forever` [default: do not
+    /// wait]
     #[arg(short, long, value_name = "D", value_parser = wait_limit)]
     pub(crate) wait: Option<WaitLimit>,
-    /// Do not wait; the default
+    /// Do not wait (default; overrides a configured wait)
     #[arg(short, long, conflicts_with = "wait")]
     pub(crate) no_wait: bool,
-    /// End the hold this long after its last renewal, whatever happens to its process
+    /// Time to live: how long the hold lasts without a renewal
     ///
-    /// For `run`, which renews it each third of that, it only bounds how long others who cannot
-    /// see the holder must believe in it.
+    /// `acquire`: the hold expires D after it was acquired or last renewed, even if its process
+    /// still runs. `run`: the heartbeat is renewed three times in D. The hold does not expire while
+    /// CMD runs; D only limits how long other hosts count it as held without a heartbeat.
     #[arg(long, value_name = "D", value_parser = time_to_live)]
     pub(crate) ttl: Option<Duration>,
-    /// A label of who holds, a session or a runner; whoever gives the same may release it, and takes
-    /// part in it: choose one that nobody else has
+    /// Unique label, such as a CI job ID; the same label may release and renew the hold
     #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) owner: Option<String>,
-    /// Why, for those who find it held; at most 1 KiB
+    /// Reason to show to others, at most 1 KiB
     #[arg(short, long, value_name = "TEXT")]
     pub(crate) message: Option<String>,
-    /// From which age on the hold is overdue, or, where nobody can tell whether its holder lives, a
-    /// zombie [default: 24h]
+    /// Age at which the hold becomes overdue (or a zombie, if the holder cannot be checked)
+    /// [default: 24h]
     #[arg(long, value_name = "D", value_parser = duration)]
     pub(crate) max_age: Option<Duration>,
-    /// What to do about a zombie [default: take]
+    /// How to handle a zombie (stale lock) [default: take]
     #[arg(long, value_enum, value_name = "WHAT")]
     pub(crate) on_zombie: Option<OnZombie>,
-    /// Take it from a living holder, or from those who wait for it; asks first
+    /// Take the lock from a live holder or ahead of waiters; asks first
     #[arg(short, long)]
     pub(crate) force: bool,
-    /// Answer every question with yes
+    /// Answer yes to all questions
     #[arg(short, long)]
     pub(crate) yes: bool,
-    /// Exit with N where it would be 6 or 7
+    /// Exit with N instead of 6 (held) or 7 (timed out)
     #[arg(short = 'E', long, value_name = "N")]
     pub(crate) conflict_exit_code: Option<u8>,
 }
 
-/// What to do about a zombie.
+/// How to handle a zombie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum OnZombie {
-    /// Take it over, and say so
+    /// Take it over and report it
     Take,
-    /// Ask on the terminal; without one, refuse unless --yes is given
+    /// Ask on the terminal; without a terminal, refuse unless --yes is given
     Ask,
-    /// Refuse
+    /// Exit with status 5
     Fail,
 }
 
-/// What to do if the hold is lost.
+/// What to do if the lock is lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnLost {
-    /// End CMD: TERM, after 10 s KILL; exit 8
+    /// Send TERM, KILL after 10 s, exit with 8
     #[default]
     Term,
-    /// Say so, and let it run
+    /// Print a warning and let CMD run
     Warn,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Acquire {
-    /// The lock: a name, or a path that starts with `/`, `./` or `../` [default: the path of the
-    /// profile]
+    /// Lock name, or a path that starts with `/`, `./` or `../` [default: the path of the profile]
     #[arg(value_parser = lock_name)]
     pub(crate) name: Option<LockName>,
     #[command(flatten)]
-    pub(crate) claim: Claim,
-    /// The process that the hold follows [default: the calling script]
+    pub(crate) hold: HoldArgs,
+    /// Process to hold the lock for [default: the calling script]
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
     pub(crate) pid: Option<u32>,
 }
 
-/// Whose a hold is.
+/// Options that identify the caller's hold.
 #[derive(Args, Debug, Default)]
-pub(crate) struct Claimant {
-    /// The number of the hold; only that one is meant
+pub(crate) struct CallerArgs {
+    /// Act only on the hold with this number
     #[arg(long, value_name = "N")]
     pub(crate) hold: Option<u64>,
-    /// The owner it was acquired with
+    /// Owner label that the lock was acquired with
     #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) owner: Option<String>,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Release {
-    /// The lock [default: the path of the profile]
+    /// Lock name or path [default: the path of the profile]
     #[arg(value_parser = lock_name)]
     pub(crate) name: Option<LockName>,
     #[command(flatten)]
-    pub(crate) claimant: Claimant,
-    /// Whoever's it is: `break` for that name
+    pub(crate) caller: CallerArgs,
+    /// Release any holder's lock; same as `break`
     #[arg(short, long)]
     pub(crate) force: bool,
-    /// Answer every question with yes
+    /// Answer yes to all questions
     #[arg(short, long)]
     pub(crate) yes: bool,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Renew {
-    /// The lock [default: the path of the profile]
+    /// Lock name or path [default: the path of the profile]
     #[arg(value_parser = lock_name)]
     pub(crate) name: Option<LockName>,
     #[command(flatten)]
-    pub(crate) claimant: Claimant,
-    /// A new time to live, from now on [default: as before]
+    pub(crate) caller: CallerArgs,
+    /// New time to live, starting now [default: unchanged]
     #[arg(long, value_name = "D", value_parser = time_to_live)]
     pub(crate) ttl: Option<Duration>,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Check {
-    /// The lock [default: the path of the profile]
+    /// Lock name or path [default: the path of the profile]
     #[arg(value_parser = lock_name)]
     pub(crate) name: Option<LockName>,
-    /// The number of a hold, for `mine` of the JSON object
+    /// Caller's hold number, for `mine` in the JSON object
     #[arg(long, value_name = "N")]
     pub(crate) hold: Option<u64>,
-    /// Who asks, for `mine` of the JSON object; a section above or a task below that this owner holds
-    /// does not count
+    /// Caller's owner label, for `mine` in the JSON object; parents and children held by it are
+    /// ignored
     #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) owner: Option<String>,
-    /// From which age on a hold that does not say so itself is overdue or a zombie [default: 24h]
+    /// Maximum age of holds that do not set their own [default: 24h]
     #[arg(long, value_name = "D", value_parser = duration)]
     pub(crate) max_age: Option<Duration>,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct List {
-    /// From which age on a hold that does not say so itself is overdue or a zombie [default: 24h]
+    /// Maximum age of holds that do not set their own [default: 24h]
     #[arg(long, value_name = "D", value_parser = duration)]
     pub(crate) max_age: Option<Duration>,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Cleanup {
-    /// Only tell what would be removed
+    /// Show what would be removed, without removing it
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// From which age on a hold that does not say so itself is overdue or a zombie [default: 24h]
+    /// Maximum age of holds that do not set their own [default: 24h]
     #[arg(long, value_name = "D", value_parser = duration)]
     pub(crate) max_age: Option<Duration>,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Break {
-    /// The lock [default: the path of the profile]
+    /// Lock name or path [default: the path of the profile]
     #[arg(value_parser = lock_name)]
     pub(crate) name: Option<LockName>,
-    /// The number of the hold; no other is broken
+    /// Act only on the hold with this number
     #[arg(long, value_name = "N")]
     pub(crate) hold: Option<u64>,
-    /// Answer every question with yes
+    /// Answer yes to all questions
     #[arg(short, long)]
     pub(crate) yes: bool,
 }
 
-/// How long to wait.
+/// The limit of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaitLimit {
     AtMost(Duration),
     Forever,
 }
 
+/// A mistake on the command line that is only known once profile and configuration are read.
+#[derive(Debug)]
+pub(crate) struct UsageError(pub(crate) String);
+
+impl std::fmt::Display for UsageError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for UsageError {}
+
 fn format() -> impl TypedValueParser<Value = Format> {
     PossibleValuesParser::new(Format::ALL.map(Format::name)).try_map(|name| name.parse())
 }
 
 fn lock_name(text: &str) -> Result<LockName, String> {
-    LockName::new(text).map_err(|error| error.to_string())
+    LockName::new(text).map_err(|error| match error {
+        // clap prints the value itself.
+        onehold::Error::InvalidName { reason, .. } => reason.to_owned(),
+        error => error.to_string(),
+    })
 }
 
 pub(crate) fn wait_limit(text: &str) -> Result<WaitLimit, String> {
@@ -345,17 +384,17 @@ pub(crate) fn wait_limit(text: &str) -> Result<WaitLimit, String> {
     duration(text).map(WaitLimit::AtMost)
 }
 
-/// As records keep it, in milliseconds; none at all would be over before it began.
+/// Parses a time to live. Records keep it in milliseconds, so it must be at least one.
 pub(crate) fn time_to_live(text: &str) -> Result<Duration, String> {
     match duration(text) {
-        Ok(ttl) if ttl.as_millis() == 0 => Err("too short".to_owned()),
+        Ok(ttl) if ttl.as_millis() == 0 => Err("must be at least 1 ms".to_owned()),
         parsed => parsed,
     }
 }
 
-/// A bare number is seconds, as flock(1) has it also in parts.
+/// Parses a duration. A bare number is in seconds and may have a fraction, as for flock(1).
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    const TRY: &str = "try `30`, `0.5`, `30s`, `5m`, `2h` or `1d`";
+    const USE: &str = "use `30`, `0.5`, `30s`, `5m`, `2h` or `1d`";
     if let Ok(seconds) = text.parse() {
         return Ok(Duration::from_secs(seconds));
     }
@@ -364,14 +403,20 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         .all(|byte| byte.is_ascii_digit() || byte == b'.')
         && let Ok(seconds) = text.parse::<f64>()
     {
-        return Duration::try_from_secs_f64(seconds).map_err(|error| format!("{error}; {TRY}"));
+        return Duration::try_from_secs_f64(seconds).map_err(|error| format!("{error}; {USE}"));
     }
-    // To humantime `M` is a month, which is not what anybody means here.
+    // humantime reads `M` as a month. Here it is a mistyped `m`.
     if text
         .split(|char: char| !char.is_alphabetic())
         .any(|unit| unit == "M")
     {
-        return Err(format!("unknown unit of time `M`; {TRY}"));
+        return Err(format!("unknown unit `M`; {USE}"));
     }
-    humantime::parse_duration(text).map_err(|error| format!("{error}; {TRY}"))
+    humantime::parse_duration(text).map_err(|error| match error {
+        humantime::DurationError::UnknownUnit { unit, .. } if !unit.is_empty() => {
+            format!("unknown unit `{unit}`; {USE}")
+        }
+        humantime::DurationError::NumberOverflow => format!("too long; {USE}"),
+        _ => format!("not a duration; {USE}"),
+    })
 }

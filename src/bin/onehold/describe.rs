@@ -1,173 +1,233 @@
-//! A status in words, as certain as its evidence and no more.
+//! Describes a lock and its holder in words that are as certain as the evidence.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use chrono::{DateTime, Local, Utc};
-use onehold::{Doubt, Kind, LockName, Proof, Reason, Record, State, Status, Waiter};
+use onehold::{Evidence, Kind, LockName, Reason, Record, State, Status, Uncertainty, Waiter};
 
-/// What somebody wrote into a lock file must not steer a terminal: control characters and those
-/// that change the direction or hide are shown as escapes.
-pub(crate) fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for char in text.chars() {
-        if is_unfit_for_terminals(char) {
-            escaped.extend(char.escape_unicode());
-        } else {
-            escaped.push(char);
-        }
-    }
-    escaped
-}
+use crate::words;
 
-pub(crate) fn is_unfit_for_terminals(char: char) -> bool {
-    let hidden = matches!(
-        char,
-        '\u{061C}' | '\u{200B}'..='\u{200F}' | '\u{202A}'..='\u{202E}'
-            | '\u{2060}'..='\u{206F}' | '\u{FEFF}' | '\u{E0000}'..='\u{E007F}'
-    );
-    char.is_control() || hidden
-}
-
-/// Name in backquotes, as in all messages.
-pub(crate) fn quoted(name: &str) -> String {
-    format!("`{}`", escape(name))
-}
-
-/// "`backup` is held by process 4242 (backup.sh) on db1, since 02:00:07 (3h 12m ago): "nightly""
-pub(crate) fn sentence(status: &Status) -> String {
-    tell(status, false)
-}
-
-/// The same of a hold that has just been ended.
-pub(crate) fn past(status: &Status) -> String {
-    tell(status, true)
-}
-
-fn tell(status: &Status, is_over: bool) -> String {
-    let name = quoted(&status.name);
+/// "`backup` is held by process 4242 (backup.sh) on db1 since 02:00:07 (3h 12m ago): "nightly""
+pub(crate) fn describe_holder(status: &Status) -> String {
+    let name = words::quoted(&status.name);
     let verdict = &status.verdict;
-    if verdict.reason == Reason::Promised {
-        return match status
-            .waiters
-            .iter()
-            .find(|waiter| Some(waiter.pid) == verdict.pid)
-        {
-            Some(waiter) => format!("{name} is free and promised to {}", waiting(waiter)),
-            None => format!("{name} is free and promised to the first of those who wait for it"),
-        };
+    match (verdict.state, verdict.reason) {
+        (State::Free, _) => return format!("{name} is free"),
+        (State::Zombie, _) => return format!("{name} is a zombie: {}", describe_zombie(status)),
+        (State::NotALock, Reason::NotALock(what)) => {
+            return format!("{name} is not a lock: {what}");
+        }
+        (_, Reason::Reserved) => {
+            return match reserved_for(status) {
+                Some(waiter) => {
+                    let process = process_on_host(waiter);
+                    format!("{name} is reserved for {process}, first in the queue")
+                }
+                None => format!("{name} is reserved for the first waiter"),
+            };
+        }
+        _ => {}
     }
     let Some(record) = &status.record else {
         return match verdict.reason {
-            Reason::NoFile | Reason::Finished => format!("{name} is free"),
-            Reason::UnknownVersion => {
-                format!(
-                    "{name} is held by another version of onehold, whose record this one cannot read"
-                )
-            }
-            Reason::InTheMaking => format!("{name} may be held: its lock file is not complete yet"),
-            Reason::Corrupt => format!("{name} has a broken lock file, which nobody holds"),
-            Reason::NotALock(what) => format!("{name} is not a lock: its file is {what}"),
-            _ => format!("{name} is held, though its lock file is broken"),
+            Reason::UnknownVersion => format!("{name} was locked by another version of onehold"),
+            Reason::Incomplete => format!("{name} may be held: its lock file is incomplete"),
+            _ => format!("{name} is held, but its lock file is damaged"),
         };
     };
-    if verdict.state == State::Free {
-        return format!("{name} is free");
-    }
-    let mut text = match verdict.state {
-        _ if is_over => format!("{name} was held by {}", holder(status, record)),
-        State::Zombie => match verdict.reason {
-            Reason::Aged(_) => format!("{name} may have been held by {}", holder(status, record)),
-            _ => format!("{name} was held by {}", holder(status, record)),
-        },
-        _ => match verdict.reason {
-            Reason::Unproven(_) => format!("{name} may be held by {}", holder(status, record)),
-            _ => format!("{name} is held by {}", holder(status, record)),
-        },
+    let certainty = match verdict.reason {
+        Reason::Unverified(_) => "may be held",
+        _ => "is held",
     };
-    if let Some(host) = &record.hostname {
-        let _ = write!(text, " on {}", escape(host));
+    let mut text = format!(
+        "{name} {certainty} by {} {}",
+        holder_on_host(status, record),
+        since(record)
+    );
+    if verdict.reason == Reason::Unverified(Uncertainty::OtherHost) {
+        text.push_str(", which cannot be checked from here");
     }
-    let _ = write!(text, ", {}", since(record));
-    if let Some(fate) = fate(status) {
-        let _ = write!(text, ", {fate}");
-    }
-    if let Some(message) = &record.message {
-        let _ = write!(text, ": \"{}\"", escape(message));
-    }
-    text
+    text + &message(record)
 }
 
-/// "`backend` covers `backend/task-1`", if a lock is held by way of another.
-pub(crate) fn covers(status: &Status, wanted: &LockName) -> Option<String> {
+/// The holder of a zombie and how it ended: "process 4262 (sleep) on vm, holder since 20:40:51, has
+/// exited".
+pub(crate) fn describe_zombie(status: &Status) -> String {
+    let Some(record) = &status.record else {
+        return "its lock file is damaged and has no holder".to_owned();
+    };
+    let end = match status.verdict.reason {
+        Reason::Expired => "has expired",
+        Reason::Rebooted => "ended before the last reboot",
+        Reason::TooOld(_) => "cannot be checked",
+        _ => "has exited",
+    };
+    format!(
+        "{}, {end}{}",
+        holder_with_time(status, record),
+        message(record)
+    )
+}
+
+/// The holder of a hold that was ended by force: "process 4262 (sleep) on vm, holder since
+/// 20:40:51".
+pub(crate) fn describe_past_holder(status: &Status) -> String {
+    match &status.record {
+        Some(record) => format!("{}{}", holder_with_time(status, record), message(record)),
+        None if status.verdict.reason == Reason::UnknownVersion => {
+            "another version of onehold".to_owned()
+        }
+        None => "an unknown holder (damaged lock file)".to_owned(),
+    }
+}
+
+/// The waiter that the lock is reserved for.
+pub(crate) fn reserved_for(status: &Status) -> Option<&Waiter> {
+    let first = status
+        .waiters
+        .iter()
+        .find(|waiter| Some(waiter.pid) == status.verdict.pid);
+    first.filter(|_| status.verdict.reason == Reason::Reserved)
+}
+
+/// "process 4262 (sleep) on vm, holder since 20:40:51"
+fn holder_with_time(status: &Status, record: &Record) -> String {
+    let since = if record.is_lease() {
+        "acquired at"
+    } else {
+        "holder since"
+    };
+    format!(
+        "{}, {since} {}",
+        holder_on_host(status, record),
+        local(record.acquired_at)
+    )
+}
+
+/// "process 4242 (backup.sh) on db1"
+pub(crate) fn holder_on_host(status: &Status, record: &Record) -> String {
+    match &record.hostname {
+        Some(host) => format!("{} on {}", holder(status, record), words::escape(host)),
+        None => holder(status, record),
+    }
+}
+
+fn message(record: &Record) -> String {
+    record
+        .message
+        .as_ref()
+        .map_or_else(String::new, |text| format!(": \"{}\"", words::escape(text)))
+}
+
+/// "`backend` is the parent of `backend/task-1`", if `status` is not the lock that was asked for.
+pub(crate) fn describe_relation(status: &Status, wanted: &LockName) -> Option<String> {
     let (found, wanted) = (status.name.as_str(), wanted.as_str());
     if found == wanted {
         return None;
     }
-    let (above, below) = if wanted.starts_with(found) {
+    let (ancestor, descendant) = if wanted.starts_with(found) {
         (found, wanted)
     } else {
         (wanted, found)
     };
-    Some(format!("{} covers {}", quoted(above), quoted(below)))
+    let word = if is_parent(ancestor, descendant) {
+        "the parent"
+    } else {
+        "an ancestor"
+    };
+    Some(format!(
+        "{} is {word} of {}",
+        words::quoted(ancestor),
+        words::quoted(descendant)
+    ))
 }
 
-/// The second line: by what evidence. `None`: the sentence says it all.
+/// Returns whether the ancestor is the parent.
+fn is_parent(ancestor: &str, descendant: &str) -> bool {
+    let rest = descendant.get(ancestor.len() + 1..);
+    rest.is_some_and(|rest| !rest.contains('/'))
+}
+
+/// "child" or the like: what `status` is for `wanted`, a lock that it excludes.
+pub(crate) fn relation(status: &Status, wanted: &LockName) -> &'static str {
+    let (found, wanted) = (status.name.as_str(), wanted.as_str());
+    let is_descendant = found.len() > wanted.len();
+    match is_descendant {
+        true if is_parent(wanted, found) => "child",
+        true => "descendant",
+        false if is_parent(found, wanted) => "parent",
+        false => "ancestor",
+    }
+}
+
+/// The second line of a description: the evidence. `None`: the first line says it all.
 pub(crate) fn evidence(status: &Status) -> Option<String> {
     let verdict = &status.verdict;
     let text = match verdict.reason {
         Reason::Alive => {
-            let word = if verdict.state == State::Overdue {
-                "overdue"
+            let how = match verdict.evidence {
+                Evidence::KernelLock => "holds the kernel lock",
+                Evidence::SameProcess => "PID and start time match",
+                _ => "a process with this PID is running",
+            };
+            let how = if verdict.state == State::Overdue {
+                format!("overdue: older than its maximum age, but alive ({how})")
             } else {
-                "alive"
+                format!("alive: {how}")
             };
-            let how = match verdict.proof {
-                Proof::KernelLock => "its kernel lock is kept",
-                Proof::SameProcess => "same process",
-                _ => "a process has its pid",
-            };
-            let wrapper = match (verdict.wrapper_alive, &status.record) {
-                (Some(false), Some(record)) if !record.exec => {
-                    format!("; its wrapper, process {}, is gone", record.pid)
-                }
-                _ if verdict.pid_alive.is_none() => {
-                    "; its pid is not to be checked from here, where it may be another process's"
-                        .to_owned()
-                }
-                _ => String::new(),
-            };
-            format!("{word}: {how}, checked just now{wrapper}")
+            format!("{how}{}", wrapper_note(status))
         }
-        Reason::Promised => "promised: it waits for its turn, checked just now".to_owned(),
+        Reason::Starting => {
+            "held: its wrapper has exited, and its command may be about to start".to_owned()
+        }
+        Reason::Reserved => "reserved: that process is alive".to_owned(),
         Reason::Lease => format!("lease: {}", expiry(status)),
-        Reason::UnknownVersion => "held until broken".to_owned(),
-        Reason::InTheMaking => "less than 10 s old".to_owned(),
-        Reason::Unproven(doubt) => format!("unproven: {}", doubt_in_words(doubt)),
-        Reason::Aged(doubt) => format!(
-            "zombie: older than its maximum age, and {}",
-            doubt_in_words(doubt)
-        ),
-        Reason::Dead if verdict.proof == Proof::KernelLockGone => {
-            "zombie: nobody keeps its kernel lock any more".to_owned()
+        Reason::UnknownVersion => {
+            "this version cannot read the record: upgrade, or break the lock".to_owned()
         }
-        Reason::Dead => "zombie: no process has its pid any more".to_owned(),
-        Reason::Reused => "zombie: its pid belongs to another process now".to_owned(),
-        Reason::Rebooted => "zombie: the machine has started anew since".to_owned(),
+        Reason::Incomplete => "incomplete: changed less than 10 s ago".to_owned(),
+        Reason::Unverified(uncertainty) => format!("unverified: {}", uncertainty_text(uncertainty)),
+        Reason::TooOld(uncertainty) => format!(
+            "zombie: older than its maximum age, and its holder cannot be checked ({})",
+            uncertainty_in_brief(uncertainty)
+        ),
+        Reason::Dead if verdict.evidence == Evidence::KernelLockGone => {
+            "zombie: no process holds its kernel lock".to_owned()
+        }
+        Reason::Dead => "zombie: no process with this PID".to_owned(),
+        Reason::Reused => "zombie: the PID now belongs to another process".to_owned(),
+        Reason::Rebooted => "zombie: the machine has been rebooted".to_owned(),
         Reason::Expired => format!("zombie: {}", expiry(status)),
-        Reason::Corrupt => "zombie: empty or unreadable, and unchanged for 10 s".to_owned(),
+        Reason::Corrupt => "zombie: empty or unreadable, unchanged for 10 s".to_owned(),
         Reason::Finished => "left by a finished `run --exec`".to_owned(),
         Reason::NoFile | Reason::NotALock(_) => return None,
     };
     Some(text)
 }
 
-/// One word for a table.
+/// What else is known of the processes of a live holder.
+fn wrapper_note(status: &Status) -> String {
+    let verdict = &status.verdict;
+    match (verdict.wrapper_alive, &status.record) {
+        (Some(false), Some(record)) if !record.exec => match record.taken_by {
+            Some(pid) => format!("; its wrapper (process {pid}) has exited"),
+            None => String::new(),
+        },
+        (_, Some(_)) if verdict.pid_alive.is_none() => {
+            "; its PID cannot be checked here".to_owned()
+        }
+        _ => String::new(),
+    }
+}
+
+/// The state as one word, for a table.
 pub(crate) fn state(status: &Status) -> &'static str {
     match status.verdict.state {
         State::Free => "free",
         State::Held => match status.verdict.reason {
-            Reason::Unproven(_) | Reason::InTheMaking => "held?",
+            Reason::Reserved => "reserved",
+            Reason::Unverified(_) | Reason::Incomplete => "held?",
             _ => "held",
         },
         State::Overdue => "overdue",
@@ -181,38 +241,45 @@ pub(crate) fn holder(status: &Status, record: &Record) -> String {
     let mut text = if record.is_lease() {
         "a lease".to_owned()
     } else {
-        let pid = status.verdict.pid.unwrap_or(record.pid);
-        process(pid.get(), &record.command)
+        match status.verdict.pid.or(record.taken_by) {
+            Some(pid) => process(pid.get(), &record.command),
+            None => "a process without a PID".to_owned(),
+        }
     };
     if let Some(owner) = &record.owner {
-        let _ = write!(text, " of {}", escape(owner));
+        let _ = write!(text, " of {}", words::escape(owner));
     }
     text
 }
 
-/// "process 77 (job.sh) on db1, who waits since 02:00:07"
+/// "process 77 (job.sh) on db1, waiting since 02:00:07"
 pub(crate) fn waiting(waiter: &Waiter) -> String {
-    let on = match &waiter.hostname {
-        Some(host) => format!(" on {}", escape(host)),
-        None => String::new(),
-    };
     format!(
-        "{}{on}, who waits since {}",
-        process(waiter.pid.get(), &waiter.command),
+        "{}, waiting since {}",
+        process_on_host(waiter),
         local(waiter.since)
     )
+}
+
+/// "process 77 (job.sh) on db1"
+pub(crate) fn process_on_host(waiter: &Waiter) -> String {
+    let process = process(waiter.pid.get(), &waiter.command);
+    match &waiter.hostname {
+        Some(host) => format!("{process} on {}", words::escape(host)),
+        None => process,
+    }
 }
 
 /// "process 4242 (backup.sh)"
 pub(crate) fn process(pid: u32, command: &[String]) -> String {
     match program(command) {
-        Some(program) => format!("process {pid} ({})", escape(program)),
+        Some(program) => format!("process {pid} ({})", words::escape(program)),
         None => format!("process {pid}"),
     }
 }
 
-/// The name of what runs: for an interpreter the script, as the kernel shows `#!` scripts as
-/// arguments of theirs.
+/// The name of the program. For an interpreter it is the script: the kernel shows a `#!` script as
+/// an argument of its interpreter.
 fn program(command: &[String]) -> Option<&str> {
     const INTERPRETERS: [&str; 14] = [
         "sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "fish", "python", "python3", "perl",
@@ -237,12 +304,12 @@ fn since(record: &Record) -> String {
     let at = record.acquired_at;
     let ago = Utc::now().signed_duration_since(at).to_std();
     match ago {
-        Ok(ago) => format!("since {} ({} ago)", local(at), span(ago)),
+        Ok(ago) => format!("since {} ({} ago)", local(at), words::span(ago)),
         Err(_) => format!("since {} (in the future)", local(at)),
     }
 }
 
-/// How long it has been held: since it was taken, not since the last sign of life.
+/// Time since the lock was acquired, not since the last heartbeat.
 pub(crate) fn age(status: &Status) -> Option<Duration> {
     let since = status
         .record
@@ -253,38 +320,43 @@ pub(crate) fn age(status: &Status) -> Option<Duration> {
         .or(status.verdict.age)
 }
 
-fn fate(status: &Status) -> Option<&'static str> {
-    match status.verdict.reason {
-        Reason::Dead | Reason::Reused => Some("which is gone"),
-        Reason::Expired => Some("which has expired"),
-        Reason::Rebooted => Some("before the machine started anew"),
-        Reason::Unproven(Doubt::OtherHost) => Some("which cannot be checked from here"),
-        Reason::Aged(_) => Some("too long ago to be believed"),
-        _ => None,
+fn uncertainty_text(uncertainty: Uncertainty) -> &'static str {
+    match uncertainty {
+        Uncertainty::OtherHost => "its process is on another host",
+        Uncertainty::OtherPidNamespace => "its process is in another PID namespace (a container)",
+        Uncertainty::UnknownBoot => "a reboot since then cannot be ruled out from here",
+        Uncertainty::PidOnly => "the process with this PID started after the lock was taken",
+        Uncertainty::ProcessUnreadable => "the system does not show whether its process is running",
+        Uncertainty::NoProcess => "its record names no process",
+        Uncertainty::CommandUnknown => {
+            "its recorded process has exited, and it may have started another"
+        }
     }
 }
 
-fn doubt_in_words(doubt: Doubt) -> &'static str {
-    match doubt {
-        Doubt::OtherHost => "its process is on another host",
-        Doubt::OtherPidNamespace => "its process is in another pid namespace (a container)",
-        Doubt::UnknownBoot => "whether the machine has started anew since cannot be told here",
-        Doubt::NoIdentity => "a process has its pid, but was started later",
-        Doubt::NoAnswer => "the system does not tell whether its process is there",
+fn uncertainty_in_brief(uncertainty: Uncertainty) -> &'static str {
+    match uncertainty {
+        Uncertainty::OtherHost => "other host",
+        Uncertainty::OtherPidNamespace => "other PID namespace",
+        Uncertainty::UnknownBoot => "possible reboot",
+        Uncertainty::PidOnly => "the process with this PID started later",
+        Uncertainty::ProcessUnreadable => "process not visible",
+        Uncertainty::NoProcess => "no process in its record",
+        Uncertainty::CommandUnknown => "another process may hold it",
     }
 }
 
 fn expiry(status: &Status) -> String {
     match status.verdict.expires_at {
         Some(at) => match at.signed_duration_since(Utc::now()).to_std() {
-            Ok(left) => format!("expires at {} (in {})", local(at), span(left)),
+            Ok(left) => format!("expires at {} (in {})", local(at), words::span(left)),
             Err(_) => format!("expired at {}", local(at)),
         },
         None => "never expires".to_owned(),
     }
 }
 
-/// Time of day, with the date if that is not today's.
+/// Local time of day, with the date if it is not today.
 pub(crate) fn local(at: DateTime<Utc>) -> String {
     let at = at.with_timezone(&Local);
     let format = if at.date_naive() == Local::now().date_naive() {
@@ -295,30 +367,11 @@ pub(crate) fn local(at: DateTime<Utc>) -> String {
     at.format(format).to_string()
 }
 
-/// A duration by its two largest units: "3h 12m".
-pub(crate) fn span(duration: Duration) -> String {
-    const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")];
-    let seconds = duration.as_secs();
-    let Some(first) = UNITS.iter().position(|(size, _)| seconds >= *size) else {
-        return "0s".to_owned();
-    };
-    let mut rest = seconds;
-    let mut parts = Vec::new();
-    for (size, unit) in UNITS.iter().skip(first).take(2) {
-        let count = rest / size;
-        rest %= size;
-        if count > 0 {
-            parts.push(format!("{count}{unit}"));
-        }
-    }
-    parts.join(" ")
-}
-
-/// Kinds in JSON and tables.
+/// The kind of a hold, as in JSON.
 pub(crate) fn kind(kind: Kind) -> &'static str {
     match kind {
         Kind::Run => "run",
-        Kind::Job => "job",
+        Kind::Process => "job",
         Kind::Lease => "lease",
     }
 }
@@ -328,30 +381,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_duration_is_told_by_its_two_largest_units() {
-        let cases = [
-            (0, "0s"),
-            (59, "59s"),
-            (60, "1m"),
-            (3_661, "1h 1m"),
-            (11_520, "3h 12m"),
-            (90_000, "1d 1h"),
-            (86_401, "1d"),
-        ];
-        for (seconds, text) in cases {
-            assert_eq!(span(Duration::from_secs(seconds)), text);
-        }
-    }
-
-    #[test]
-    fn what_steers_a_terminal_is_escaped() {
-        assert_eq!(escape("a\u{1b}[2Jb\n"), "a\\u{1b}[2Jb\\u{a}");
-        assert_eq!(escape("\u{202e}gnp.exe"), "\\u{202e}gnp.exe");
-        assert_eq!(escape("Übung ✓"), "Übung ✓");
-    }
-
-    #[test]
-    fn a_script_is_named_rather_than_its_interpreter() {
+    fn script_is_named_instead_of_its_interpreter() {
         let named = |command: &[&str]| {
             let command: Vec<String> = command.iter().map(ToString::to_string).collect();
             program(&command).map(ToOwned::to_owned)

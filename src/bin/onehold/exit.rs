@@ -1,35 +1,35 @@
-//! Exit codes: one table, which the help and the man pages show.
+//! The exit codes, and the table of them for the help, the man pages and the README.
 
-/// Why the program ends.
+/// Why the program exits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// Done; `check`: free.
+    /// Success; `check`: the lock is free.
     Done,
-    /// The operation failed.
+    /// Error.
     Failed,
-    /// The command line makes no sense.
+    /// Usage error.
     Usage,
-    /// Nothing there to renew or break.
-    Nothing,
-    /// Somebody else's.
+    /// `renew`, `break`: the lock is not held.
+    NotHeld,
+    /// `release`, `renew`, `break --hold`: held by another holder.
     NotYours,
-    /// A zombie or overdue.
+    /// Zombie; `check`: also overdue.
     Zombie,
-    /// Locked by another.
+    /// Held by another holder.
     Locked,
-    /// Waited, timed out.
+    /// Timed out waiting.
     TimedOut,
-    /// The hold was lost while the command ran.
+    /// `run`: the lock was lost while the command was running.
     Lost,
-    /// `run` failed before the command was started.
+    /// `run`: error of onehold itself.
     RunFailed,
-    /// The command of `run` cannot be executed.
+    /// `run`: the command cannot be executed.
     NotExecutable,
-    /// The command of `run` was not found.
+    /// `run`: the command was not found.
     NotFound,
-    /// What the user or the command chose.
+    /// The exit code of the command, or the one given by `-E`.
     Code(u8),
-    /// Ended by a signal.
+    /// The command was killed by this signal.
     Signal(u8),
 }
 
@@ -39,7 +39,7 @@ impl Exit {
             Self::Done => 0,
             Self::Failed => 1,
             Self::Usage => 2,
-            Self::Nothing => 3,
+            Self::NotHeld => 3,
             Self::NotYours => 4,
             Self::Zombie => 5,
             Self::Locked => 6,
@@ -54,27 +54,27 @@ impl Exit {
     }
 }
 
-/// The table for people.
+/// Codes and their meaning.
 pub(crate) const TABLE: [(&str, &str); 12] = [
-    ("0", "done; check: free"),
+    ("0", "success; check: the lock is free"),
     (
         "1",
-        "failed: store unreadable, disk full, not a lock file, …",
+        "error: unreadable store, full disk, not a lock file, …",
     ),
-    ("2", "the command line makes no sense"),
-    ("3", "nothing there to renew or break"),
-    ("4", "not yours"),
+    ("2", "usage error"),
+    ("3", "renew, break: the lock is not held"),
+    ("4", "release, renew, break --hold: held by another holder"),
     (
         "5",
-        "check: zombie or overdue; acquire, run: a zombie that --on-zombie does not take",
+        "zombie (acquire, run: one that --on-zombie does not take); check: also overdue",
     ),
-    ("6", "locked by another"),
-    ("7", "waited, timed out"),
-    ("8", "run: the hold was lost while CMD ran"),
-    ("125", "run: onehold itself failed (instead of 1)"),
-    ("126, 127", "run: CMD cannot be executed, was not found"),
+    ("6", "held by another holder"),
+    ("7", "timed out waiting"),
+    ("8", "run: the lock was lost while CMD was running"),
+    ("125", "run: error of onehold itself (instead of 1)"),
+    ("126, 127", "run: CMD cannot be executed; CMD was not found"),
     (
         "128+n",
-        "CMD died of signal n; 130: Ctrl-C, 143: TERM while waiting",
+        "run: CMD was killed by signal n; 130: Ctrl-C, 143: TERM while waiting",
     ),
 ];

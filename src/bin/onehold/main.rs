@@ -1,7 +1,7 @@
-//! The command line of onehold: what is typed becomes one call of the library, and what came of it
-//! words and an exit code.
+//! The command-line tool `onehold`: parses the arguments, calls the library once, and turns the result
+//! into messages and an exit code.
 
-// A test that cannot go on says so by panicking.
+// Tests may panic.
 #![cfg_attr(
     test,
     allow(
@@ -12,34 +12,37 @@
     )
 )]
 
+mod acquiring;
 mod args;
-mod ask;
 mod cancel;
-mod claiming;
 mod commands;
+mod config;
 mod describe;
+mod doc_text;
 mod exit;
-mod manual;
+mod fast_parse;
+mod outcome;
 mod output;
+mod parse;
 mod progress;
-mod quick;
+mod prompt;
+mod refusal;
 mod report;
 mod session;
-mod settings;
 mod supervise;
-mod typed;
+mod words;
 
 use std::process::ExitCode;
 
-/// With musl's own, `run -- true` costs 0.1 of flock(1) more.
+/// With musl's own allocator, `run -- true` takes longer by 0.1 of the time of flock(1).
 #[cfg(target_env = "musl")]
 #[global_allocator]
 static MEMORY: onehold::memory::Arena = onehold::memory::Arena::new();
 
 fn main() -> ExitCode {
-    // Nothing else in this program uses it. If it cannot be had, waits look again instead.
+    // Nothing else in this program uses SIGALRM. Without it, waits poll.
     let _ = onehold::signal::use_sigalrm();
-    let exit = match typed::parse() {
+    let exit = match parse::parse() {
         Ok(cli) => commands::run(cli),
         Err(exit) => exit,
     };

@@ -1,22 +1,22 @@
-//! The only file that prints: data on stdout, talk on stderr, hints for people.
+//! All output of the program: data on stdout, messages on stderr.
 
-use std::error::Error as _;
 use std::io::{self, Write};
-use std::path::Path;
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
-use onehold::{Claimant, Error, Status};
+use onehold::{Caller, Kind, LockName, Reason, Record, State, Status};
 use unicode_width::UnicodeWidthStr;
 
 use crate::args::Color;
 use crate::describe;
 use crate::exit::Exit;
-use crate::report::{Outcome, object};
+use crate::outcome::Outcome;
+use crate::report::object;
 use crate::session::Session;
+use crate::words::{self, path_text};
 
-/// Decides once for the whole program whether there is colour.
-pub(crate) fn set_colour(color: Color) {
+/// Sets for the whole program whether output is colored.
+pub(crate) fn set_color(color: Color) {
     match color {
         Color::Auto => ColorChoice::Auto,
         Color::Always => ColorChoice::Always,
@@ -25,19 +25,19 @@ pub(crate) fn set_colour(color: Color) {
     .write_global();
 }
 
-/// Says what a command came to. Fails if its data could not be written: then nobody has it.
-pub(crate) fn tell(session: &Session, outcome: &Outcome) -> io::Result<()> {
-    let everywhere = &session.everywhere;
-    if everywhere.json {
-        let line = object(session.verb, outcome, &session.claimant);
+/// Prints an outcome. Fails if the data could not be written to stdout.
+pub(crate) fn print_outcome(session: &Session, outcome: &Outcome) -> io::Result<()> {
+    let global = &session.global;
+    if global.json {
+        let line = object(session.verb, outcome, &session.caller);
         if session.verb == "run" {
-            // The command may have left a line unfinished.
+            // The command's last line may lack its line break.
             let start = if outcome.command_exit_code.is_some() {
                 "\n"
             } else {
                 ""
             };
-            talk(&format!("{start}{line}"));
+            eprint(&format!("{start}{line}"));
             return Ok(());
         }
         return data(&line);
@@ -45,26 +45,26 @@ pub(crate) fn tell(session: &Session, outcome: &Outcome) -> io::Result<()> {
     if let Some(text) = &outcome.data {
         data(text)?;
     }
-    let told_by_exit_code = outcome
+    let is_in_exit_status = outcome
         .failure
         .as_ref()
         .is_none_or(|failure| failure.is_conflict);
-    if !(everywhere.quiet && told_by_exit_code) {
+    if !(global.quiet && is_in_exit_status) {
         if outcome.failure.is_some() {
-            talk(&format!("onehold: {}", outcome.message));
+            eprint(&format!("onehold: {}", outcome.message));
         }
-        if !outcome.talk.is_empty() {
-            talk(&outcome.talk.join("\n"));
+        if !outcome.notes.is_empty() {
+            eprint(&outcome.notes.join("\n"));
         }
     }
     for warning in &outcome.warnings {
-        talk(&format!("onehold: warning: {warning}"));
+        eprint(&format!("onehold: warning: {warning}"));
     }
     Ok(())
 }
 
-/// A line of talk or several, at once. That it cannot be written is nobody's failure.
-pub(crate) fn talk(line: &str) {
+/// Prints lines to stderr in one write. Ignores errors.
+pub(crate) fn eprint(line: &str) {
     let _ = anstream::stderr()
         .lock()
         .write_all(format!("{line}\n").as_bytes());
@@ -76,57 +76,7 @@ fn data(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// An error and its causes, on one line.
-pub(crate) fn chain(error: &Error) -> String {
-    let mut text = describe::escape(&error.to_string());
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&describe::escape(&cause_in_words(cause)));
-        next = cause.source();
-    }
-    text
-}
-
-/// Without Rust's "(os error 13)".
-pub(crate) fn cause_in_words(cause: &(dyn std::error::Error + 'static)) -> String {
-    let text = cause.to_string();
-    match text.rfind(" (os error ") {
-        Some(end) => {
-            let text = text.get(..end).unwrap_or(&text);
-            let mut chars = text.chars();
-            match chars.next() {
-                Some(first) => first.to_lowercase().chain(chars).collect(),
-                None => String::new(),
-            }
-        }
-        None => text,
-    }
-}
-
-/// What to do next about an error.
-pub(crate) fn hint(error: &Error) -> Option<String> {
-    let text = match error {
-        Error::NothingToHold => {
-            "  pass --pid for a process that should hold it, or --ttl for a time".to_owned()
-        }
-        Error::NotALock { .. } => {
-            "  it was left as it is; choose another name for the lock".to_owned()
-        }
-        Error::GuardBusy { pid: Some(pid), .. } => {
-            format!("  process {pid} may be stopped: look at it with `ps {pid}`")
-        }
-        Error::CannotExchange { .. } => {
-            "  decide yourself, with `onehold break`, or use a store on another filesystem"
-                .to_owned()
-        }
-        _ => return None,
-    };
-    Some(text)
-}
-
-/// The block that says of a lock: who, since when, how sure, where. Without the last line, what to
-/// do next.
+/// The lines below a description: evidence, waiters and, if `verbose`, command, hold and file.
 pub(crate) fn block(status: &Status, verbose: bool) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(evidence) = describe::evidence(status) {
@@ -137,10 +87,10 @@ pub(crate) fn block(status: &Status, verbose: bool) -> Vec<String> {
         waiters if verbose => lines.extend(
             waiters
                 .iter()
-                .map(|waiter| format!("  {}. {}", waiter.place, describe::waiting(waiter))),
+                .map(|waiter| format!("  {}. {}", waiter.position, describe::waiting(waiter))),
         ),
-        [_] => lines.push("  1 waits for it".to_owned()),
-        waiters => lines.push(format!("  {} wait for it", waiters.len())),
+        [_] => lines.push("  1 waiting".to_owned()),
+        waiters => lines.push(format!("  {} waiting", waiters.len())),
     }
     if verbose {
         if let Some(record) = &status.record {
@@ -148,7 +98,7 @@ pub(crate) fn block(status: &Status, verbose: bool) -> Vec<String> {
                 let command = record
                     .command
                     .iter()
-                    .map(|argument| shell_quoted(&describe::escape(argument)))
+                    .map(|argument| shell_quoted(&words::escape(argument)))
                     .collect::<Vec<_>>()
                     .join(" ");
                 lines.push(format!("  command: {command}"));
@@ -159,73 +109,90 @@ pub(crate) fn block(status: &Status, verbose: bool) -> Vec<String> {
                 describe::kind(record.kind)
             ));
         }
-        lines.push(format!("  file: {}", shown(&status.path)));
+        lines.push(format!("  file: {}", path_text(&status.path)));
     }
     lines
 }
 
-/// What to do about a lock that was refused.
-pub(crate) fn next_step(session: &Session, status: &Status, waited: bool) -> String {
+/// What to do about a refusal. `wanted`: the lock that `acquire` or `run` asked for.
+pub(crate) fn next_step(
+    session: &Session,
+    status: &Status,
+    wanted: Option<&LockName>,
+    timed_out: bool,
+) -> String {
     let break_it = command_line(session, "break", status);
-    if status.is_takeable() && matches!(session.verb, "acquire" | "run") {
-        return format!("  take it over with --on-zombie take, or remove it with `{break_it}`");
+    let acquires = matches!(session.verb, "acquire" | "run");
+    if status.is_available() && acquires {
+        return format!("  to take it over, use --on-zombie take; to remove it, run `{break_it}`");
     }
-    if status.verdict.is_zombie() && !status.settles {
-        return format!("  this filesystem cannot settle who takes it: `{break_it}`");
+    if status.verdict.is_zombie() && !status.can_take_over {
+        return format!(
+            "  no takeover on a shared filesystem; if the holder is dead, run `{break_it}`"
+        );
     }
     if session.is_inside(status) {
-        return "  you are inside this hold, which ends after you: name it with run --reentrant, or \
-                give both the same --owner"
-            .to_owned();
+        return inside_hint(session, status, wanted);
     }
-    if status.verdict.reason == onehold::Reason::Promised {
-        return "  stand in line for it with --wait, or barge in with --force".to_owned();
+    if status.verdict.reason == Reason::Reserved && acquires {
+        return "  to queue, add --wait; to skip the queue, add --force".to_owned();
     }
-    if matches!(session.verb, "acquire" | "run") && is_ancestors(status) {
+    if acquires && is_held_for_ancestor(status) {
         return format!(
-            "  it is held for a process that you descend from: give it back with `{}` first",
+            "  your own script holds it: run `{}` first",
             command_line(session, "release", status)
         );
     }
-    match (session.verb, waited) {
-        ("acquire" | "run", true) => {
-            format!("  wait longer with --wait, or take it with `{break_it}`")
+    match session.verb {
+        "acquire" | "run" if timed_out => {
+            format!("  to wait longer, raise --wait; to remove the hold, run `{break_it}`")
         }
-        ("acquire" | "run", false) => {
-            format!("  wait for it with --wait, or take it with `{break_it}`")
+        "acquire" | "run" => {
+            format!("  to wait, add --wait; to remove the hold, run `{break_it}`")
         }
-        _ if status.verdict.state == onehold::State::Zombie => format!(
-            "  remove it with `{}` or `{break_it}`",
+        _ if status.verdict.state == State::Zombie => format!(
+            "  to remove it, run `{}` or `{break_it}`",
             store_command(session, "cleanup")
         ),
-        // A `run` is not given back by its number.
-        ("release" | "renew", _)
-            if status.hold().is_some()
-                && status
-                    .record
-                    .as_ref()
-                    .is_some_and(|record| record.kind != onehold::Kind::Run) =>
-        {
-            format!("  give its --hold or --owner, or take it with `{break_it}`")
+        // The hold number does not release the hold of a `run`.
+        "release" | "renew" if is_detached(status) => {
+            format!("  pass its --owner or --hold, or run `{break_it}`")
         }
-        _ => format!("  take it with `{break_it}`"),
+        _ => format!("  to remove the hold, run `{break_it}`"),
     }
 }
 
-/// Whether it is held for a process that the caller descends from, by `acquire`.
-fn is_ancestors(status: &Status) -> bool {
-    let is_job = status
-        .record
-        .as_ref()
-        .is_some_and(|record| record.kind == onehold::Kind::Job);
-    let in_force = matches!(
-        status.verdict.state,
-        onehold::State::Held | onehold::State::Overdue
-    );
-    is_job && in_force && Claimant::default().owns(status)
+/// A hint for a command that was called under the hold that refuses it.
+fn inside_hint(session: &Session, status: &Status, wanted: Option<&LockName>) -> String {
+    let name = words::quoted(&status.name);
+    match wanted {
+        Some(wanted) if wanted.as_str() != status.name => {
+            format!("  this command already runs under {name}: give both the same --owner")
+        }
+        Some(_) if session.verb == "run" => format!(
+            "  this command already runs under {name}: use `{} -- …`",
+            command_line(session, "run --reentrant", status)
+        ),
+        _ => format!("  this command already runs under {name}, which stays held until it exits"),
+    }
 }
 
-/// A command that works when pasted, wherever that is.
+fn is_detached(status: &Status) -> bool {
+    let is_run = |record: &Record| record.kind == Kind::Run;
+    status.hold().is_some() && !status.record.as_ref().is_none_or(is_run)
+}
+
+/// Returns whether `acquire` holds the lock for an ancestor of the caller.
+fn is_held_for_ancestor(status: &Status) -> bool {
+    let follows_process = status
+        .record
+        .as_ref()
+        .is_some_and(|record| record.kind == Kind::Process);
+    let is_held = matches!(status.verdict.state, State::Held | State::Overdue);
+    follows_process && is_held && Caller::default().owns(status)
+}
+
+/// A command line for this lock that works from any directory.
 pub(crate) fn command_line(session: &Session, verb: &str, status: &Status) -> String {
     let is_path = status.name.starts_with('/')
         || status.name.starts_with("./")
@@ -240,20 +207,20 @@ pub(crate) fn command_line(session: &Session, verb: &str, status: &Status) -> St
         words.push("--".to_owned());
     }
     words.push(shell_quoted(&name));
-    describe::escape(&words.join(" "))
+    words::escape(&words.join(" "))
 }
 
-/// The same for what is about the whole store.
-fn store_command(session: &Session, verb: &str) -> String {
-    describe::escape(&verb_words(session, verb, true).join(" "))
+/// A command line for the whole store.
+pub(crate) fn store_command(session: &Session, verb: &str) -> String {
+    words::escape(&verb_words(session, verb, true).join(" "))
 }
 
 fn verb_words(session: &Session, verb: &str, in_store: bool) -> Vec<String> {
     let mut words = vec!["onehold".to_owned()];
-    if let Some(profile) = &session.in_force.profile {
+    if let Some(profile) = &session.config.profile {
         words.extend(["--profile".to_owned(), shell_quoted(profile)]);
     }
-    if let Some(format) = session.everywhere.format {
+    if let Some(format) = session.global.format {
         words.extend(["--format".to_owned(), format.to_string()]);
     }
     if in_store && let Some(directory) = session.directory_to_name() {
@@ -266,35 +233,28 @@ fn verb_words(session: &Session, verb: &str, in_store: bool) -> Vec<String> {
     words
 }
 
-/// Where a refusal was found.
+/// The store of a lock.
 pub(crate) fn store_line(status: &Status) -> String {
-    format!("  store: {}", shown(&status.store))
-}
-
-/// A path in a message.
-pub(crate) fn shown(path: &Path) -> String {
-    describe::escape(&path.to_string_lossy())
+    format!("  store: {}", path_text(&status.store))
 }
 
 fn shell_quoted(text: &str) -> String {
     shlex::try_quote(text).map_or_else(|_| text.to_owned(), std::borrow::Cow::into_owned)
 }
 
-/// The colour of a state.
+/// Colors text by the state of a lock.
 pub(crate) fn paint(status: &Status, text: &str) -> String {
-    use onehold::State;
-    let colour = match status.verdict.state {
+    let color = match status.verdict.state {
         State::Free => AnsiColor::Green,
         State::Held => return text.to_owned(),
         State::Overdue | State::NotALock => AnsiColor::Yellow,
         State::Zombie => AnsiColor::Red,
     };
-    let style = Style::new().fg_color(Some(colour.into()));
+    let style = Style::new().fg_color(Some(color.into()));
     format!("{style}{text}{style:#}")
 }
 
-/// A table with aligned columns, the last one ragged. Rows are given with a status to colour the
-/// second cell by.
+/// A table with aligned columns. The status of a row determines the color of its second cell.
 pub(crate) fn table<const N: usize>(header: [&str; N], rows: &[(&Status, [String; N])]) -> String {
     let mut widths = header.map(UnicodeWidthStr::width);
     for (_, cells) in rows {
@@ -323,7 +283,7 @@ pub(crate) fn table<const N: usize>(header: [&str; N], rows: &[(&Status, [String
     text
 }
 
-/// In columns of a terminal.
+/// The number of terminal columns.
 fn width(cell: &str) -> usize {
     if cell.is_ascii() {
         cell.len()
@@ -332,13 +292,13 @@ fn width(cell: &str) -> usize {
     }
 }
 
-/// The object of a failure before there is anything to say of a lock.
+/// Prints the JSON object of a failure that happened before the store was known.
 pub(crate) fn bare_failure(verb: &str, code: &'static str, message: &str) {
     let outcome =
         Outcome::new(Exit::Failed, "failure", message).failure(code, serde_json::json!({}));
-    let line = object(verb, &outcome, &Claimant::default());
+    let line = object(verb, &outcome, &Caller::default());
     if verb == "run" {
-        talk(&line);
+        eprint(&line);
     } else {
         let _ = data(&line);
     }

@@ -1,5 +1,5 @@
-//! What is seen of a wait that is worth telling of: on a terminal one line that lives, elsewhere one
-//! line when it is told and one when it ends.
+//! Shows a wait: on a terminal one line that is updated, elsewhere one line at its start and one
+//! after the lock was acquired.
 
 use std::cell::RefCell;
 use std::io::IsTerminal;
@@ -15,74 +15,74 @@ use crate::args::WaitLimit;
 use crate::describe;
 use crate::output;
 use crate::session::enclosing_names;
+use crate::words;
 
-/// How often the line is told anew.
-const EVERY: Duration = Duration::from_secs(1);
+const UPDATE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The wait of one attempt, if there is one.
+/// The progress of one attempt, if that waits.
 #[derive(Default)]
 pub(crate) struct Progress {
-    begun: RefCell<Option<Begun>>,
+    shown: RefCell<Option<Shown>>,
 }
 
-enum Begun {
-    Told { name: String, since: Instant },
-    Alive(Live),
+enum Shown {
+    Line { name: String, since: Instant },
+    Live(LiveLine),
 }
 
-/// The line and the thread that keeps it true.
-struct Live {
-    over: mpsc::Sender<()>,
+/// A line on the terminal and the thread that updates it.
+struct LiveLine {
+    stop: mpsc::Sender<()>,
     thread: JoinHandle<()>,
 }
 
 impl Progress {
-    /// It has been waited for `status` `since` then.
+    /// Starts to show a wait for `lock` that began at `since`.
     pub(crate) fn begin(&self, lock: &Lock, status: &Status, limit: WaitLimit, since: Instant) {
         let held: Vec<String> = enclosing_names()
             .iter()
-            .map(|name| describe::quoted(name))
+            .map(|name| words::quoted(name))
             .collect();
-        let meanwhile = if held.is_empty() {
+        let still_held = if held.is_empty() {
             String::new()
         } else {
-            format!("; meanwhile {} stays held", held.join(", "))
+            format!("; still holding {}", held.join(", "))
         };
-        let begun = if std::io::stderr().is_terminal() {
-            Live::begin(lock.clone(), limit, meanwhile, since).map(Begun::Alive)
+        let shown = if std::io::stderr().is_terminal() {
+            LiveLine::start(lock.clone(), limit, still_held, since).map(Shown::Live)
         } else {
-            output::talk(&format!(
-                "onehold: waiting: {}{meanwhile}",
-                describe::sentence(status)
+            output::eprint(&format!(
+                "onehold: waiting: {}{still_held}",
+                describe::describe_holder(status)
             ));
-            Some(Begun::Told {
-                name: describe::quoted(lock.name().as_str()),
+            Some(Shown::Line {
+                name: words::quoted(lock.name().as_str()),
                 since,
             })
         };
-        *self.begun.borrow_mut() = begun;
+        *self.shown.borrow_mut() = shown;
     }
 
-    /// Waiting is over, one way or the other.
-    pub(crate) fn end(&self) {
-        match self.begun.borrow_mut().take() {
-            None => {}
-            Some(Begun::Told { name, since }) => output::talk(&format!(
-                "onehold: waited {} for {name}",
-                describe::span(since.elapsed())
+    /// Ends the display. `acquired`: the lock was acquired.
+    pub(crate) fn end(&self, acquired: bool) {
+        match self.shown.borrow_mut().take() {
+            Some(Shown::Line { name, since }) if acquired => output::eprint(&format!(
+                "onehold: acquired {name} after {}",
+                words::span(since.elapsed())
             )),
-            Some(Begun::Alive(live)) => {
-                drop(live.over);
+            None | Some(Shown::Line { .. }) => {}
+            Some(Shown::Live(live)) => {
+                drop(live.stop);
                 let _ = live.thread.join();
             }
         }
     }
 }
 
-impl Live {
-    fn begin(lock: Lock, limit: WaitLimit, meanwhile: String, since: Instant) -> Option<Self> {
-        let (over, is_over) = mpsc::channel::<()>();
-        // Signals are for the thread that waits.
+impl LiveLine {
+    fn start(lock: Lock, limit: WaitLimit, still_held: String, since: Instant) -> Option<Self> {
+        let (stop, stopped) = mpsc::channel::<()>();
+        // Signals must reach the thread that waits.
         let thread = without_signals(|| {
             std::thread::Builder::new().spawn(move || {
                 let line = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
@@ -90,9 +90,9 @@ impl Live {
                     line.set_style(style);
                 }
                 loop {
-                    line.set_message(text(&lock, since.elapsed(), limit, &meanwhile));
+                    line.set_message(text(&lock, since.elapsed(), limit, &still_held));
                     line.tick();
-                    if is_over.recv_timeout(EVERY) != Err(RecvTimeoutError::Timeout) {
+                    if stopped.recv_timeout(UPDATE_INTERVAL) != Err(RecvTimeoutError::Timeout) {
                         break;
                     }
                 }
@@ -100,30 +100,30 @@ impl Live {
             })
         });
         Some(Self {
-            over,
+            stop,
             thread: thread.ok()?.ok()?,
         })
     }
 }
 
-/// "onehold: waiting 12s of 5m, place 2 of 3, Ctrl-C to cancel: `x` is held by …". The line is cut
-/// at its end; what must be seen comes first.
-fn text(lock: &Lock, elapsed: Duration, limit: WaitLimit, meanwhile: &str) -> String {
-    let elapsed = describe::span(elapsed);
+/// "onehold: waiting 12s of 5m, position 2 of 3 (Ctrl-C cancels): `x` is held by …". A narrow
+/// terminal cuts off the end, so the most important part comes first.
+fn text(lock: &Lock, elapsed: Duration, limit: WaitLimit, still_held: &str) -> String {
+    let elapsed = words::span(elapsed);
     let time = match limit {
-        WaitLimit::AtMost(limit) => format!("{elapsed} of {}", describe::span(limit)),
+        WaitLimit::AtMost(limit) => format!("{elapsed} of {}", words::span(limit)),
         WaitLimit::Forever => elapsed,
     };
     let Ok(status) = lock.check(None) else {
-        return format!("onehold: waiting {time}, Ctrl-C to cancel");
+        return format!("onehold: waiting {time} (Ctrl-C cancels)");
     };
     let own = status
         .waiters
         .iter()
         .find(|waiter| waiter.pid == Pid::of_self());
-    let place = own.map_or_else(String::new, |own| {
-        format!(", place {} of {}", own.place, status.waiters.len())
+    let position = own.map_or_else(String::new, |own| {
+        format!(", position {} of {}", own.position, status.waiters.len())
     });
-    let sentence = describe::sentence(&status);
-    format!("onehold: waiting {time}{place}, Ctrl-C to cancel: {sentence}{meanwhile}")
+    let holder = describe::describe_holder(&status);
+    format!("onehold: waiting {time}{position} (Ctrl-C cancels): {holder}{still_held}")
 }

@@ -1,119 +1,14 @@
-//! The JSON object, and what a command came to.
+//! The JSON object of `--json`.
 
-use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use chrono::{DateTime, Utc};
-use onehold::{Claimant, Kind, Reason, State, Status};
+use onehold::{Caller, Kind, Reason, State, Status};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::describe;
-use crate::exit::Exit;
-use crate::manual::LOCK_KEYS;
-
-/// What a command came to: everything that is said of it, and the exit code.
-#[derive(Debug)]
-pub(crate) struct Outcome {
-    pub(crate) exit: Exit,
-    /// One of the words of the JSON object's `status`.
-    pub(crate) status: &'static str,
-    pub(crate) lock: Option<Box<Status>>,
-    pub(crate) locks: Vec<Status>,
-    /// One sentence.
-    pub(crate) message: String,
-    /// Data, for stdout.
-    pub(crate) data: Option<String>,
-    /// Talk, for stderr.
-    pub(crate) talk: Vec<String>,
-    /// What went wrong besides; also talk.
-    pub(crate) warnings: Vec<String>,
-    /// Why it failed.
-    pub(crate) failure: Option<Failure>,
-    /// The hold that came of it, where `lock` does not tell.
-    pub(crate) hold: Option<u64>,
-    /// The hold that was taken over, or taken by force.
-    pub(crate) displaced: Option<Box<Status>>,
-    /// What the command of `run` returned.
-    pub(crate) command_exit_code: Option<i32>,
-}
-
-/// Why a command failed.
-#[derive(Clone, Debug)]
-pub(crate) struct Failure {
-    pub(crate) code: Cow<'static, str>,
-    pub(crate) details: Value,
-    /// That somebody else has the lock; the exit code tells as much.
-    pub(crate) is_conflict: bool,
-}
-
-impl Outcome {
-    pub(crate) fn new(exit: Exit, status: &'static str, message: impl Into<String>) -> Self {
-        Self {
-            exit,
-            status,
-            lock: None,
-            locks: Vec::new(),
-            message: message.into(),
-            data: None,
-            talk: Vec::new(),
-            warnings: Vec::new(),
-            failure: None,
-            hold: None,
-            displaced: None,
-            command_exit_code: None,
-        }
-    }
-
-    pub(crate) fn lock(mut self, status: Box<Status>) -> Self {
-        self.lock = Some(status);
-        self
-    }
-
-    pub(crate) fn data(mut self, data: impl Into<String>) -> Self {
-        self.data = Some(data.into());
-        self
-    }
-
-    pub(crate) fn talk(mut self, talk: impl Into<String>) -> Self {
-        self.talk.push(talk.into());
-        self
-    }
-
-    pub(crate) fn warnings(mut self, warnings: &[onehold::Error]) -> Self {
-        self.warnings
-            .extend(warnings.iter().map(crate::output::chain));
-        self
-    }
-
-    pub(crate) fn failure(mut self, code: &'static str, details: Value) -> Self {
-        self.failure = Some(Failure {
-            code: code.into(),
-            details,
-            is_conflict: false,
-        });
-        self
-    }
-
-    /// Somebody else has the lock.
-    pub(crate) fn conflict(mut self, code: impl Into<Cow<'static, str>>, details: Value) -> Self {
-        self.failure = Some(Failure {
-            code: code.into(),
-            details,
-            is_conflict: true,
-        });
-        self
-    }
-}
-
-impl Outcome {
-    /// Something of what was asked for could not be done; what, is in the warnings.
-    pub(crate) fn incomplete(mut self, done: &str) -> Self {
-        self.exit = Exit::Failed;
-        let _ = write!(self.message, ", and not all could be {done}");
-        self.failure("INCOMPLETE", serde_json::json!({}))
-    }
-}
+use crate::outcome::Outcome;
+use crate::{describe, words};
 
 #[derive(Serialize)]
 struct Object<'a> {
@@ -141,28 +36,28 @@ struct ErrorObject<'a> {
 }
 
 /// The object of `--json`, on one line.
-pub(crate) fn object(command: &str, outcome: &Outcome, claimant: &Claimant) -> String {
+pub(crate) fn object(command: &str, outcome: &Outcome, caller: &Caller) -> String {
     let failed = outcome.failure.as_ref();
-    // What came of it is the caller's, who has only now heard of its number.
-    let claimant = &Claimant {
-        hold: claimant.hold.or(outcome.hold),
-        ..claimant.clone()
+    // The new hold is the caller's own, so `mine` must be true for it.
+    let caller = &Caller {
+        hold: caller.hold.or(outcome.hold),
+        ..caller.clone()
     };
     let object = Object {
         success: failed.is_none(),
         command,
         status: outcome.status,
-        lock: outcome.lock.as_deref().map(|status| lock(status, claimant)),
+        lock: outcome.lock.as_deref().map(|status| lock(status, caller)),
         locks: outcome
             .locks
             .iter()
-            .map(|status| lock(status, claimant))
+            .map(|status| lock(status, caller))
             .collect(),
         hold: outcome.hold,
         displaced: outcome
             .displaced
             .as_deref()
-            .map(|status| lock(status, claimant)),
+            .map(|status| lock(status, caller)),
         command_exit_code: outcome.command_exit_code,
         message: &outcome.message,
         errors: failed
@@ -176,15 +71,15 @@ pub(crate) fn object(command: &str, outcome: &Outcome, claimant: &Claimant) -> S
             details: &failure.details,
         }),
     };
-    // Strings, numbers and maps with string keys: there is nothing in it that could fail.
+    // Serializing strings, numbers and maps with string keys cannot fail.
     escape(&serde_json::to_string(&object).unwrap_or_default())
 }
 
-/// The same JSON, fit for a terminal: serde escapes only what JSON demands.
+/// Escapes what could control a terminal. serde escapes only what JSON requires.
 fn escape(json: &str) -> String {
     let mut escaped = String::with_capacity(json.len());
     for char in json.chars() {
-        if describe::is_unfit_for_terminals(char) {
+        if words::is_unsafe_on_terminal(char) {
             for unit in char.encode_utf16(&mut [0; 2]) {
                 let _ = write!(escaped, "\\u{unit:04x}");
             }
@@ -195,7 +90,7 @@ fn escape(json: &str) -> String {
     escaped
 }
 
-/// One lock. What is unknown is null; the keys are always the same.
+/// One lock. All keys are always present; unknown values are null.
 #[derive(Serialize)]
 struct LockObject<'a> {
     name: &'a str,
@@ -232,24 +127,19 @@ struct LockObject<'a> {
 
 #[derive(Serialize)]
 struct WaiterObject<'a> {
-    place: usize,
+    position: usize,
     pid: u32,
     hostname: Option<&'a str>,
     command: &'a [String],
     since: DateTime<Utc>,
 }
 
-/// Whether the object of a lock has this key.
-pub(crate) fn is_key(key: &str) -> bool {
-    LOCK_KEYS.iter().any(|(known, _)| *known == key)
+/// One lock as in the JSON object.
+pub(crate) fn lock_value(status: &Status, caller: &Caller) -> Value {
+    serde_json::to_value(lock(status, caller)).unwrap_or_default()
 }
 
-/// One lock as the object shows it.
-pub(crate) fn lock_value(status: &Status, claimant: &Claimant) -> Value {
-    serde_json::to_value(lock(status, claimant)).unwrap_or_default()
-}
-
-fn lock<'a>(status: &'a Status, claimant: &Claimant) -> LockObject<'a> {
+fn lock<'a>(status: &'a Status, caller: &Caller) -> LockObject<'a> {
     let record = status.record.as_ref();
     let verdict = &status.verdict;
     let age = verdict.age.map(|age| age.as_secs_f64());
@@ -264,13 +154,14 @@ fn lock<'a>(status: &'a Status, claimant: &Claimant) -> LockObject<'a> {
         proof: proof(status),
         evidence: describe::evidence(status),
         is_zombie: verdict.is_zombie(),
-        takeable: status.is_takeable(),
+        takeable: status.is_available(),
         kind: record.map(|record| describe::kind(record.kind)),
         pid: verdict.pid.map(onehold::Pid::get),
         pid_alive: verdict.pid_alive,
         wrapper_pid: record
             .filter(|record| record.kind == Kind::Run && !record.exec)
-            .map(|record| record.pid.get()),
+            .and_then(|record| record.taken_by)
+            .map(onehold::Pid::get),
         wrapper_alive: verdict.wrapper_alive,
         format: record.map(|record| record.format.name()),
         hostname: record.and_then(|record| record.hostname.as_deref()),
@@ -287,12 +178,12 @@ fn lock<'a>(status: &'a Status, claimant: &Claimant) -> LockObject<'a> {
             .map(|ttl| ttl.as_secs_f64()),
         expires_at: verdict.expires_at,
         hold: status.hold(),
-        mine: claimant.owns(status),
+        mine: caller.owns(status),
         waiters: status
             .waiters
             .iter()
             .map(|waiter| WaiterObject {
-                place: waiter.place,
+                position: waiter.position,
                 pid: waiter.pid.get(),
                 hostname: waiter.hostname.as_deref(),
                 command: &waiter.command,
@@ -317,45 +208,47 @@ fn reason(reason: Reason) -> &'static str {
         Reason::NoFile => "no-file",
         Reason::Finished => "finished",
         Reason::Alive => "alive",
-        Reason::Promised => "promised",
+        Reason::Starting => "starting",
+        Reason::Reserved => "reserved",
         Reason::Lease => "lease",
         Reason::UnknownVersion => "unknown-version",
-        Reason::InTheMaking => "in-the-making",
-        Reason::Unproven(_) => "unproven",
+        Reason::Incomplete => "incomplete",
+        Reason::Unverified(_) => "unverified",
         Reason::Dead => "dead",
         Reason::Reused => "reused",
         Reason::Rebooted => "rebooted",
         Reason::Expired => "expired",
-        Reason::Aged(_) => "aged",
+        Reason::TooOld(_) => "too-old",
         Reason::Corrupt => "corrupt",
         Reason::NotALock(_) => "not-a-lock",
     }
 }
 
 fn proof(status: &Status) -> Option<&'static str> {
-    use onehold::Proof;
-    match status.verdict.proof {
-        Proof::None => None,
-        Proof::KernelLock => Some("kernel-lock"),
-        Proof::SameProcess => Some("same-process"),
-        Proof::SamePid => Some("same-pid"),
-        Proof::PidGone => Some("pid-gone"),
-        Proof::OtherStart => Some("other-start"),
-        Proof::OtherBoot => Some("other-boot"),
-        Proof::KernelLockGone => Some("kernel-lock-gone"),
-        Proof::Clock => Some("clock"),
+    use onehold::Evidence;
+    match status.verdict.evidence {
+        Evidence::None => None,
+        Evidence::KernelLock => Some("kernel-lock"),
+        Evidence::SameProcess => Some("same-process"),
+        Evidence::SamePid => Some("same-pid"),
+        Evidence::PidGone => Some("pid-gone"),
+        Evidence::StartMismatch => Some("other-start"),
+        Evidence::BootMismatch => Some("other-boot"),
+        Evidence::KernelLockGone => Some("kernel-lock-gone"),
+        Evidence::Clock => Some("clock"),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::doc_text::LOCK_KEYS;
 
     #[test]
-    fn the_keys_of_a_lock_are_those_of_its_object() {
+    fn documented_keys_match_lock_object() {
         let store = onehold::Store::at("/nonexistent");
         let lock = store.lock(onehold::LockName::new("x").unwrap()).unwrap();
-        let object = lock_value(&lock.check(None).unwrap(), &Claimant::default());
+        let object = lock_value(&lock.check(None).unwrap(), &Caller::default());
         let mut found: Vec<&str> = object
             .as_object()
             .unwrap()

@@ -1,170 +1,197 @@
-//! What one call of the program knows of its surroundings: the store, and the holds it runs in.
+//! The context of one invocation: the store, the configuration, and the holds that it runs under.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use percent_encoding::percent_decode_str;
 
-use onehold::{Claimant, Format, Lock, LockName, State, Status, Store};
+use onehold::{Caller, Format, Lock, LockName, State, Status, Store};
 
-use crate::args::Everywhere;
-use crate::settings::InForce;
-use crate::{describe, output};
+use crate::args::GlobalArgs;
+use crate::args::UsageError;
+use crate::config::EffectiveConfig;
+use crate::words;
 
-/// One call of the program.
+/// The context of one invocation.
 #[derive(Clone, Debug)]
 pub(crate) struct Session {
     pub(crate) verb: &'static str,
-    pub(crate) everywhere: Everywhere,
+    pub(crate) global: GlobalArgs,
     pub(crate) store: Store,
-    /// The store that every call without further word uses.
+    /// The store is the one that an invocation without options would use.
     pub(crate) is_default_store: bool,
-    /// What the caller says about himself, for `mine`, release and renew.
-    pub(crate) claimant: Claimant,
-    pub(crate) in_force: InForce,
-    /// What is written, unless somebody else's file says otherwise.
+    /// The caller, for `mine`, `release` and `renew`.
+    pub(crate) caller: Caller,
+    pub(crate) config: EffectiveConfig,
+    /// Format of new lock files.
     pub(crate) format: Format,
-    /// The one lock that there is, under a profile for one path.
+    /// The lock of a profile with a path.
     pub(crate) only: Option<LockName>,
 }
 
-/// What was typed makes no sense, which shows only once profile and configuration are known.
-#[derive(Debug)]
-pub(crate) struct Misuse(pub(crate) String);
-
-impl std::fmt::Display for Misuse {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Misuse {}
-
-/// The holds that this call runs inside of.
+/// Environment variable with the holds that an invocation runs under.
 pub(crate) const HOLDS: &str = "ONEHOLD_HOLDS";
 
 impl Session {
     pub(crate) fn new(
         verb: &'static str,
-        everywhere: Everywhere,
-        mut claimant: Claimant,
-        in_force: InForce,
+        global: GlobalArgs,
+        mut caller: Caller,
+        config: EffectiveConfig,
         only: Option<LockName>,
     ) -> anyhow::Result<Self> {
-        let settings = &in_force.settings;
-        let format = everywhere
+        let settings = &config.settings;
+        let format = global
             .format
             .or_else(|| settings.format())
             .unwrap_or_default();
-        let (directory, is_default_store) = store_directory(everywhere.dir.clone(), &in_force)?;
+        let (directory, is_default_store) = store_directory(global.dir.clone(), &config)?;
         let mut store = Store::at(directory).format(format);
-        // Without a home the journal is where the locks are.
-        if in_force.profile.is_some()
-            && let Ok((own, _)) = own_store_directory(&in_force)
-        {
-            store = store.journal_in(&Store::at(own));
+        // A profile's directory belongs to another program, so the journal is in onehold's own store.
+        // Without a home directory there is none, and the journal is beside the locks.
+        if config.profile.is_some() {
+            match own_store_directory(&config) {
+                Ok((own, _)) => store = store.journal_in(&Store::at(own)),
+                Err(error) if error.is::<UsageError>() => return Err(error),
+                Err(_) => {}
+            }
         }
-        claimant.enclosing = enclosing_holds();
+        caller.inside = enclosing_holds();
         Ok(Self {
             verb,
-            everywhere,
+            global,
             store,
             is_default_store,
-            claimant,
-            in_force,
+            caller,
+            config,
             format,
             only,
         })
     }
 
-    /// Whether this call runs inside the hold of `status`, which then ends only after it.
+    /// Returns whether this invocation runs under the hold of `status`. Such a hold ends later than
+    /// this invocation.
     pub(crate) fn is_inside(&self, status: &Status) -> bool {
-        let in_force = matches!(status.verdict.state, State::Held | State::Overdue);
-        in_force
+        let is_held = matches!(status.verdict.state, State::Held | State::Overdue);
+        is_held
             && status
                 .hold()
-                .is_some_and(|hold| self.claimant.enclosing.contains(&hold))
+                .is_some_and(|hold| self.caller.inside.contains(&hold))
+    }
+
+    /// Returns whether a lock is the one at the fixed path of the profile.
+    pub(crate) fn is_fixed_path(&self, lock: &Lock) -> bool {
+        self.only.as_ref() == Some(lock.name())
     }
 
     pub(crate) fn lock(&self, name: LockName) -> onehold::Result<Lock> {
         self.store.lock(name)
     }
 
-    /// Where the locks are that `list` and `cleanup` are about.
-    pub(crate) fn place(&self) -> String {
+    /// The store, or the lock of a profile with a path, for messages of `list` and `cleanup`.
+    pub(crate) fn store_text(&self) -> String {
         match &self.only {
-            Some(name) => describe::escape(name.as_str()),
-            None => output::shown(self.store.path()),
+            Some(name) => words::escape(name.as_str()),
+            None => words::path_text(self.store.path()),
         }
     }
 
-    /// What `--dir` must say for another call to reach the same store, if it must be given.
+    /// The `--dir` that another invocation needs to reach the same store. `None`: it needs none.
     pub(crate) fn directory_to_name(&self) -> Option<&Path> {
         if self.only.is_some() {
-            return self.everywhere.dir.as_deref();
+            return self.global.dir.as_deref();
         }
-        let by_profile = self.in_force.profile.is_some()
-            && self.in_force.settings.dir.is_some()
-            && self.everywhere.dir.is_none();
+        let by_profile = self.config.profile.is_some()
+            && self.config.settings.dir.is_some()
+            && self.global.dir.is_none();
         (!by_profile && !self.is_default_store).then(|| self.store.path())
     }
 
-    /// A lock that has to be named, here or by a profile.
+    /// The lock that was named on the command line or by a profile.
     pub(crate) fn named_lock(&self, name: Option<LockName>) -> anyhow::Result<Lock> {
-        let name = name.ok_or_else(|| Misuse("no NAME: which lock?".to_owned()))?;
+        let name = name.ok_or_else(|| {
+            UsageError(match self.config.profile {
+                Some(_) => "missing NAME (this profile has no path)".to_owned(),
+                None => "missing NAME".to_owned(),
+            })
+        })?;
         Ok(self.lock(name)?)
     }
 }
 
-/// The lock that a profile for one path is about.
+/// The lock of a profile with a path.
 pub(crate) fn lock_of_path(
-    everywhere: &Everywhere,
-    in_force: &InForce,
+    global: &GlobalArgs,
+    config: &EffectiveConfig,
 ) -> anyhow::Result<Option<LockName>> {
-    let Some(path) = &in_force.settings.path else {
+    let Some(path) = &config.settings.path else {
         return Ok(None);
     };
     let path = path
         .expanded()
-        .with_context(|| format!("the path of the profile, {path:?}, is not known here"))?;
-    let mut whole = everywhere.dir.clone().unwrap_or_else(|| PathBuf::from("."));
-    whole.push(path);
+        .with_context(|| format!("`path`: no variable in `{}` is set", path.text()))?;
+    let root = global.dir.clone().unwrap_or_else(|| PathBuf::from("."));
+    let mut whole = local_directory(root)?;
+    whole.push(local_directory(path)?);
     if whole.is_relative() && !whole.starts_with(".") && !whole.starts_with("..") {
         whole = PathBuf::from(".").join(whole);
     }
     Ok(Some(LockName::new(whole)?))
 }
 
-/// The store of this call: where its locks are, and whether every call without further word uses
-/// it. A profile is the nearer word, though it may come from the environment, too.
-fn store_directory(typed: Option<PathBuf>, in_force: &InForce) -> anyhow::Result<(PathBuf, bool)> {
+/// The store directory, and whether it is the one that an invocation without options would use. The
+/// directory of a profile has precedence over ONEHOLD_DIR.
+fn store_directory(
+    typed: Option<PathBuf>,
+    config: &EffectiveConfig,
+) -> anyhow::Result<(PathBuf, bool)> {
     if let Some(dir) = typed {
-        return Ok((dir, false));
+        return Ok((local_directory(dir)?, false));
     }
-    match &in_force.settings.dir {
-        Some(dir) if in_force.profile.is_some() => Ok((dir.first()?, false)),
-        _ => own_store_directory(in_force),
+    match &config.settings.dir {
+        Some(dir) if config.profile.is_some() => Ok((local_directory(dir.first()?)?, false)),
+        _ => own_store_directory(config),
     }
 }
 
-/// The store without a profile.
-fn own_store_directory(in_force: &InForce) -> anyhow::Result<(PathBuf, bool)> {
+/// The store directory without a profile.
+fn own_store_directory(config: &EffectiveConfig) -> anyhow::Result<(PathBuf, bool)> {
     if let Some(dir) = std::env::var_os("ONEHOLD_DIR").filter(|dir| !dir.is_empty()) {
-        return Ok((dir.into(), false));
+        return Ok((local_directory(dir.into())?, false));
     }
-    if let Some(dir) = &in_force.default_dir {
-        return Ok((dir.clone(), true));
+    if let Some(dir) = &config.default_dir {
+        return Ok((local_directory(dir.clone())?, true));
     }
     if cfg!(windows)
         && let Some(data) = std::env::var_os("LOCALAPPDATA").filter(|data| !data.is_empty())
     {
         return Ok((PathBuf::from(data).join("onehold"), true));
     }
-    // Asks the user database where HOME is not set, as under some supervisors.
+    // Reads the user database if HOME is not set, as under some process supervisors.
     let home = std::env::home_dir()
         .filter(|home| home.is_absolute())
-        .context("cannot find the home directory: pass --dir")?;
+        .context("cannot find the home directory: use --dir")?;
     Ok((home.join(".local/state/onehold"), true))
+}
+
+/// Rejects `scheme://…`: such a store is not a directory. A directory of that name would not
+/// exclude other machines.
+fn local_directory(dir: PathBuf) -> Result<PathBuf, UsageError> {
+    let text = dir.to_string_lossy();
+    let is_scheme = |scheme: &str| {
+        // A single letter is a drive of Windows.
+        scheme.len() > 1
+            && scheme.starts_with(|char: char| char.is_ascii_alphabetic())
+            && scheme
+                .chars()
+                .all(|char| char.is_ascii_alphanumeric() || "+-.".contains(char))
+    };
+    match text.split_once("://") {
+        Some((scheme, _)) if is_scheme(scheme) => Err(UsageError(format!(
+            "cannot use `{text}` as the store: this build does not support `{scheme}://` stores"
+        ))),
+        _ => Ok(dir),
+    }
 }
 
 fn enclosing_holds() -> Vec<u64> {
@@ -175,7 +202,7 @@ fn enclosing_holds() -> Vec<u64> {
         .collect()
 }
 
-/// The names of the holds that this call runs inside of.
+/// The names of the holds that this invocation runs under.
 pub(crate) fn enclosing_names() -> Vec<String> {
     std::env::var(HOLDS)
         .unwrap_or_default()

@@ -1,57 +1,58 @@
-//! A command under a hold: signals once each, the hold watched, its end told truthfully.
+//! Supervises the command of `run`: forwards signals, checks the hold, and releases it at the end.
 
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use onehold::memory::give_back_program;
+use onehold::memory::drop_code_pages;
 use onehold::process::pass_on_wide_code;
-use onehold::signal::{self, Received, SignalQueue};
-use onehold::{Ended, Hold, LockName, Program, Started, Status};
+use onehold::signal::{self, QueuedSignal, SignalQueue};
+use onehold::{Hold, LockName, Program, ReleaseOutcome, Started, Status};
 use serde_json::json;
 
 use crate::args::OnLost;
 use crate::cancel::{self, SIGINT};
-use crate::commands::{Told, failed};
 use crate::describe;
 use crate::exit::Exit;
+use crate::outcome::Outcome;
+use crate::outcome::{Printed, failed};
 use crate::output;
-use crate::report::Outcome;
 use crate::session::Session;
+use crate::words;
 
-/// How often the path is compared with our own descriptor, from the second second on.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Interval of the check whether the path still leads to the own lock file.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What a command that has lost its hold has between TERM and KILL.
+/// Time between TERM and KILL for a command that has lost its lock.
 const GRACE: Duration = Duration::from_secs(10);
 
-// The same numbers wherever there are signals (POSIX, kill).
+// POSIX fixes these numbers, see kill(1).
 const SIGHUP: i32 = 1;
 const SIGQUIT: i32 = 3;
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 
-/// From here on signals wait for the supervisor.
+/// Blocks signals and queues them for the supervisor.
 pub(crate) fn queue() -> anyhow::Result<SignalQueue> {
     SignalQueue::open().context("cannot queue signals")
 }
 
-/// Runs a command to its end and gives the hold back.
+/// Runs a command until it exits and releases the hold.
 pub(crate) fn supervise(
     session: &Session,
     mut hold: Hold,
     program: &Program,
     queue: &SignalQueue,
     on_lost: OnLost,
-) -> Told {
-    // There is no command yet that a terminal or a process could have meant.
+) -> Printed {
+    // There is no command yet to forward a signal to.
     let early = queue
         .take_ending()
-        .or_else(|| cancel::came_too_late().then_some(SIGINT));
+        .or_else(|| cancel::interrupted_after_commit().then_some(SIGINT));
     if let Some(signal) = early {
         drop(hold);
-        signal::end_by(signal);
-        return Told::Already(Exit::Signal(u8::try_from(signal).unwrap_or(u8::MAX)));
+        signal::exit_by_signal(signal);
+        return Printed::Yes(Exit::Signal(u8::try_from(signal).unwrap_or(u8::MAX)));
     }
     let child = match hold.start(program, &queue.mask_before()) {
         Ok(child) => child,
@@ -69,8 +70,8 @@ pub(crate) fn supervise(
         lost: None,
         interrupted: false,
     };
-    let status = supervisor.wait(queue);
-    supervisor.finish(status)
+    supervisor.wait(queue);
+    supervisor.finish()
 }
 
 struct Supervisor<'a> {
@@ -78,71 +79,73 @@ struct Supervisor<'a> {
     hold: Hold,
     child: Started,
     on_lost: OnLost,
-    /// When the hold was found lost, and whether the command has been killed since.
+    /// When the loss of the lock was noticed, and whether KILL was sent since.
     lost: Option<(Instant, bool)>,
-    /// A terminal has interrupted us, and with us the command.
+    /// A terminal sent INT, to the wrapper and to the command.
     interrupted: bool,
 }
 
 impl Supervisor<'_> {
-    /// Never returns before the command has ended: the hold is given back then. `None`: how it
-    /// ended cannot be told.
-    fn wait(&mut self, queue: &SignalQueue) -> Option<ExitStatus> {
-        let mut next_look = Instant::now() + LOOK_EVERY;
-        let mut runs_for_long = false;
+    /// Waits until the command has exited. Must not return earlier, because the caller then releases
+    /// the hold. The command is reaped after that: a PID that is gone, on record, would let other
+    /// programs remove the file before we do.
+    fn wait(&mut self, queue: &SignalQueue) {
+        let mut next_check = Instant::now() + CHECK_INTERVAL;
+        let mut is_long_run = false;
         loop {
-            match self.child.try_wait() {
-                Ok(Some(status)) => return Some(status),
-                Ok(None) => {}
-                // Somebody else has waited for it.
-                Err(_) => return self.child.wait().ok(),
+            // An error: another part of the process has reaped it.
+            if self.child.has_ended().unwrap_or(true) {
+                return;
             }
-            let until_look = next_look.saturating_duration_since(Instant::now());
-            let pause = until_look.min(self.hold.renewal_due_in());
+            let until_check = next_check.saturating_duration_since(Instant::now());
+            let pause = until_check.min(self.hold.renewal_due_in());
             match queue.next(Some(pause)) {
-                Ok(Some(received)) => self.pass_on(received),
+                Ok(Some(received)) => self.forward(received),
                 Ok(None) => {}
-                // Out of memory, perhaps; the command goes on, and so do we.
+                // Lack of memory, for example. Keep supervising.
                 Err(_) => std::thread::sleep(Duration::from_millis(100)),
             }
-            if Instant::now() >= next_look {
-                self.look();
-                next_look = Instant::now() + LOOK_EVERY;
-                if !runs_for_long {
-                    give_back_program();
-                    runs_for_long = true;
+            if Instant::now() >= next_check {
+                self.check();
+                next_check = Instant::now() + CHECK_INTERVAL;
+                if !is_long_run {
+                    drop_code_pages();
+                    is_long_run = true;
                 }
             }
             self.renew();
         }
     }
 
-    fn pass_on(&mut self, received: Received) {
+    fn forward(&mut self, received: QueuedSignal) {
         let from_terminal = !received.from_process;
         match received.signal {
-            // The whole foreground group got it from the terminal, the command included.
+            // The terminal has sent it to the whole foreground process group, so to the command, too.
             SIGINT | SIGQUIT | SIGHUP if from_terminal => {
                 self.interrupted |= received.signal == SIGINT;
             }
             signal if !received.is_of_a_child() => {
-                // It may have ended already, and then there is nobody to tell.
+                // Fails if the command has exited already, which needs no action.
                 let _ = signal::send(&self.child, signal);
             }
             _ => {}
         }
     }
 
-    fn look(&mut self) {
+    fn check(&mut self) {
         match self.lost {
             None => {
+                // A command that closes its descriptor says so in the record, or a free kernel lock
+                // would pass for its end.
+                let _ = self.hold.note_closed_descriptor();
                 if matches!(self.hold.is_lost(), Ok(true)) {
                     self.lose();
                 }
             }
             Some((since, false)) if self.on_lost == OnLost::Term && since.elapsed() >= GRACE => {
                 let _ = signal::send(&self.child, SIGKILL);
-                if !self.session.everywhere.json {
-                    output::talk("onehold: the command did not end: KILL");
+                if !self.session.global.json {
+                    output::eprint("onehold: the command did not exit, sending KILL");
                 }
                 self.lost = Some((since, true));
             }
@@ -155,74 +158,81 @@ impl Supervisor<'_> {
         let consequence = match self.on_lost {
             OnLost::Term => {
                 let _ = signal::send(&self.child, SIGTERM);
-                "ending it: TERM now, KILL in 10 s"
+                "sent TERM, KILL in 10 s"
             }
-            OnLost::Warn => "it runs on",
+            OnLost::Warn => "the command keeps running",
         };
-        if !self.session.everywhere.json {
-            output::talk(&format!("onehold: {}; {consequence}", self.loss()));
+        if !self.session.global.json {
+            output::eprint(&format!("onehold: {}; {consequence}", self.loss_text()));
             if let Some(now) = self.now() {
-                output::talk(&format!("  now: {}", describe::sentence(&now)));
+                output::eprint(&format!("  now: {}", describe::describe_holder(&now)));
             }
         }
     }
 
-    fn loss(&self) -> String {
+    fn loss_text(&self) -> String {
         format!(
-            "lost the hold of {} while its command ran",
-            describe::quoted(&self.hold.record().name)
+            "lost lock {} while the command was running",
+            words::quoted(&self.hold.record().name)
         )
     }
 
-    /// What stands in the hold's place.
+    /// The lock as it is now.
     fn now(&self) -> Option<Status> {
         let name = LockName::new(&self.hold.record().name).ok()?;
-        self.session.lock(name).ok()?.check(None).ok()
+        self.session.lock(name).ok()?.inspect(None).ok()
     }
 
     fn renew(&mut self) {
         if self.lost.is_none() && self.hold.renewal_due_in().is_zero() {
-            // It will be tried again; until then the hold only looks older than it is.
+            // Tried again later. Until then the hold only looks older than it is.
             let _ = self.hold.renew();
         }
     }
 
-    fn finish(self, status: Option<ExitStatus>) -> Told {
-        let name = describe::quoted(&self.hold.record().name);
-        let loss = self.loss();
-        let now = if self.session.everywhere.json {
+    fn finish(mut self) -> Printed {
+        let name = words::quoted(&self.hold.record().name);
+        let loss = self.loss_text();
+        let now = if self.session.global.json {
             self.now()
         } else {
             None
         };
-        let mut warnings: Vec<String> = self.hold.warnings().iter().map(output::chain).collect();
+        let mut warnings: Vec<String> = self
+            .hold
+            .warnings()
+            .iter()
+            .map(words::error_chain)
+            .collect();
         let number = self.hold.number();
         let displaced = self.hold.displaced().cloned().map(Box::new);
         let was_lost = match (self.lost, self.hold.release()) {
-            (None, Ok(Ended::Released)) => false,
+            (None, Ok(ReleaseOutcome::Released)) => false,
             (None, Err(error)) => {
-                warnings.push(output::chain(&error));
+                warnings.push(words::error_chain(&error));
                 false
             }
-            (None, Ok(Ended::Lost)) => {
-                if !self.session.everywhere.json {
-                    output::talk(&format!("onehold: {loss}"));
+            (None, Ok(ReleaseOutcome::Lost)) => {
+                if !self.session.global.json {
+                    output::eprint(&format!("onehold: {loss}"));
                 }
                 true
             }
             (Some(_), _) => true,
         };
+        // `None`: its exit status is unknown.
+        let status = self.child.wait().ok();
         let command_exit = exit_of(status);
         let mut outcome = if was_lost && self.on_lost == OnLost::Term {
             let mut outcome = Outcome::new(Exit::Lost, "lost", loss).failure("LOST", json!({}));
-            if !self.session.everywhere.json {
-                // Said when it happened.
+            if !self.session.global.json {
+                // Printed when the loss was noticed.
                 outcome.failure = None;
             }
             outcome
         } else {
             let word = if was_lost { "lost" } else { "released" };
-            let text = format!("{name}: the command {}", in_words(status));
+            let text = format!("{name}: the command {}", status_text(status));
             Outcome::new(command_exit, word, text)
         };
         outcome.warnings = warnings;
@@ -235,42 +245,42 @@ impl Supervisor<'_> {
         if was_lost {
             outcome.lock = now.map(Box::new);
         }
-        let died_of = status.and_then(signal::that_ended);
-        if self.interrupted && died_of == Some(SIGINT) && !was_lost {
-            let _ = output::tell(self.session, &outcome);
-            // A shell goes on with its script after a child that only exits with 130.
-            signal::end_by(SIGINT);
-            return Told::Already(outcome.exit);
+        let killed_by = status.and_then(signal::terminating_signal);
+        if self.interrupted && killed_by == Some(SIGINT) && !was_lost {
+            let _ = output::print_outcome(self.session, &outcome);
+            // A shell continues its script after a child that only exits with 130.
+            signal::exit_by_signal(SIGINT);
+            return Printed::Yes(outcome.exit);
         }
         if let Some(status) = status.filter(|status| !was_lost && is_wide(*status)) {
-            let _ = output::tell(self.session, &outcome);
+            let _ = output::print_outcome(self.session, &outcome);
             pass_on_wide_code(status);
-            return Told::Already(outcome.exit);
+            return Printed::Yes(outcome.exit);
         }
         outcome.into()
     }
 }
 
-/// Whether a command returned what does not fit into a byte, as it can on Windows.
+/// Returns whether the exit code does not fit into a byte, as on Windows.
 fn is_wide(status: ExitStatus) -> bool {
     status
         .code()
         .is_some_and(|code| u8::try_from(code).is_err())
-        && signal::that_ended(status).is_none()
+        && signal::terminating_signal(status).is_none()
 }
 
 pub(crate) fn exit_of(status: Option<ExitStatus>) -> Exit {
-    match status.map(|status| (signal::that_ended(status), status.code())) {
+    match status.map(|status| (signal::terminating_signal(status), status.code())) {
         Some((Some(signal), _)) => Exit::Signal(u8::try_from(signal).unwrap_or(u8::MAX)),
         Some((None, Some(code))) => Exit::Code(u8::try_from(code).unwrap_or(u8::MAX)),
         _ => Exit::RunFailed,
     }
 }
 
-fn in_words(status: Option<ExitStatus>) -> String {
-    match status.map(|status| (signal::that_ended(status), status.code())) {
-        Some((Some(signal), _)) => format!("died of signal {signal}"),
-        Some((None, Some(code))) => format!("returned {code}"),
-        _ => "ended, and nobody can tell how".to_owned(),
+fn status_text(status: Option<ExitStatus>) -> String {
+    match status.map(|status| (signal::terminating_signal(status), status.code())) {
+        Some((Some(signal), _)) => format!("was killed by signal {signal}"),
+        Some((None, Some(code))) => format!("exited with {code}"),
+        _ => "ended with an unknown exit status".to_owned(),
     }
 }

@@ -1,4 +1,4 @@
-//! Cutting a call short, by a POSIX timer.
+//! Interrupting a blocking call, by a POSIX timer.
 
 use std::io;
 use std::marker::PhantomData;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::times::libc_timespec;
 use crate::sys::signal::{change_mask, set_of, sigalrm_is_ours};
 
-/// Cuts blocking calls of the thread that made it short.
+/// Interrupts blocking calls of the thread that created it.
 #[derive(Debug)]
 pub(crate) struct Alarm {
     timer: libc::timer_t,
@@ -17,7 +17,7 @@ pub(crate) struct Alarm {
 }
 
 impl Alarm {
-    /// `None` where the program has not said that SIGALRM may be used.
+    /// `None` unless the program has allowed the use of SIGALRM.
     pub(crate) fn new() -> io::Result<Option<Self>> {
         if !sigalrm_is_ours() {
             return Ok(None);
@@ -42,7 +42,7 @@ impl Alarm {
     }
 
     /// Interrupts once `after` has passed, and again every 20 ms until cleared: one signal could
-    /// come just before the call it is meant for.
+    /// arrive just before the call that it should interrupt.
     pub(crate) fn set(&self, after: Duration) -> io::Result<()> {
         // All-zero would disarm.
         self.arm(

@@ -1,18 +1,19 @@
-//! What only Linux's filesystems offer, and which of them can be trusted.
+//! Features of Linux's filesystems, and which of them share kernel locks.
 
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, fstatfs, linkat, openat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, fstatfs, linkat, openat, renameat_with};
 use rustix::io::Errno;
 
 use crate::sys::FileId;
+use crate::sys::directory::FcntlLock;
 
-/// Filesystems whose flock(2) is kept by this kernel for everyone who reaches them, by the magic
-/// numbers of statfs(2). Any other (NFS, FUSE, 9p, virtiofs, …) may be changed from elsewhere.
-const LOCAL_FILESYSTEMS: [u64; 12] = [
+/// Filesystems on which this kernel manages flock(2) for all users of their files, by the magic
+/// numbers of statfs(2). Any other (NFS, FUSE, 9p, virtiofs, …) may be changed by other machines.
+const LOCAL_FILESYSTEMS: [u64; 16] = [
     0xEF53,      // ext2, ext3, ext4
     0x5846_5342, // xfs
     0x9123_683E, // btrfs
@@ -25,9 +26,13 @@ const LOCAL_FILESYSTEMS: [u64; 12] = [
     0x3153_464A, // jfs
     0x5265_4973, // reiserfs
     0x3434,      // nilfs2
+    0x2405_1905, // ubifs
+    0x72B6,      // jffs2
+    0x7366_746E, // ntfs3
+    0xF15F,      // ecryptfs
 ];
 
-/// Whether kernel locks on it are seen by everyone who can open its files.
+/// Whether every process that can open its files sees the kernel locks on them.
 pub(in crate::sys) fn shares_kernel_locks(directory: impl AsFd) -> io::Result<bool> {
     // The type is signed on some architectures; the magic numbers are 32 bits wide.
     #[allow(
@@ -39,23 +44,31 @@ pub(in crate::sys) fn shares_kernel_locks(directory: impl AsFd) -> io::Result<bo
     Ok(LOCAL_FILESYSTEMS.contains(&magic))
 }
 
-/// Makes names in a directory survive power loss (fsync(2)).
+/// Makes created and removed names survive power loss (fsync(2)).
 pub(in crate::sys) fn sync(directory: impl AsFd) -> io::Result<()> {
     Ok(rustix::fs::fsync(directory)?)
 }
 
-/// A file without a name (open(2), `O_TMPFILE`). `None` where the filesystem has no such thing.
+/// Creates a file without a name (open(2), `O_TMPFILE`). `None` if that is not supported here.
 pub(in crate::sys) fn create_unnamed(directory: impl AsFd, mode: Mode) -> io::Result<Option<File>> {
     let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
     match openat(directory, c".", flags, mode) {
         Ok(file) => Ok(Some(File::from(file))),
-        // EISDIR and ENOENT: kernels and filesystems that do not know the flag (open(2)).
-        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT) => Ok(None),
+        // EISDIR and ENOENT: kernels and filesystems that do not know the flag (open(2)). ENOSYS
+        // and EPERM: a seccomp filter refuses it.
+        Err(
+            Errno::OPNOTSUPP
+            | Errno::ISDIR
+            | Errno::INVAL
+            | Errno::NOENT
+            | Errno::NOSYS
+            | Errno::PERM,
+        ) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Gives such a file its name. Needs /proc (open(2)): without it the error is ENOENT.
+/// Names such a file. Needs /proc (open(2)): without it the error is ENOENT.
 pub(in crate::sys) fn link_unnamed(
     file: &File,
     directory: impl AsFd,
@@ -65,8 +78,20 @@ pub(in crate::sys) fn link_unnamed(
     linkat(CWD, path.as_str(), directory, name, AtFlags::SYMLINK_FOLLOW)
 }
 
-/// Which process keeps the lock on a directory, from `/proc/locks` (proc(5)).
-pub(crate) fn who_locks(id: FileId) -> Option<u32> {
+/// Whether a seccomp filter refuses renameat2(2): the kernel itself answers EINVAL to flags that
+/// exclude each other, before it looks at anything else (renameat2(2)).
+pub(in crate::sys) fn rename_is_filtered() -> bool {
+    let flags = RenameFlags::NOREPLACE | RenameFlags::EXCHANGE;
+    renameat_with(CWD, c".", CWD, c".", flags) != Err(Errno::INVAL)
+}
+
+/// Whether the answer of fcntl(2) is a lock of another program.
+pub(in crate::sys) fn is_fcntl_lock(found: &FcntlLock) -> bool {
+    i32::from(found.l_type) != libc::F_UNLCK
+}
+
+/// Which process holds the lock on a directory, from `/proc/locks` (proc(5)).
+pub(crate) fn flock_holder(id: FileId) -> Option<u32> {
     let wanted = format!(
         "{:02x}:{:02x}:{}",
         rustix::fs::major(id.device),
@@ -84,7 +109,7 @@ pub(crate) fn who_locks(id: FileId) -> Option<u32> {
     })
 }
 
-/// A path that leads to an open file whatever happens to its name.
+/// A path to an open file that stays valid when the file is renamed or removed.
 pub(super) fn descriptor_path(file: &impl AsFd) -> String {
     format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())
 }

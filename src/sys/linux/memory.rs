@@ -1,25 +1,25 @@
-//! What a process that will sleep for long can do without.
+//! Releasing memory in a process that is about to sleep for long.
 
 use std::ffi::{c_int, c_void};
 
-/// Gives back the memory that the program itself takes: its code and constants, which come again
-/// from its file as they are needed. The kernel maps a good part of a program around whatever is
-/// used once, so that a process which does nothing but wait seems to need all of it (2.2 MB before
-/// and 0.5 MB after, as `Rss` in proc_pid_smaps(5)).
-pub fn give_back_program() {
-    // SAFETY: the callback fits dl_iterate_phdr(3), and is given nothing of ours.
-    unsafe { libc::dl_iterate_phdr(Some(give_back), std::ptr::null_mut()) };
+/// Releases the memory of the program's code and constants, which the kernel reads from its file
+/// again when they are needed. The kernel maps many pages around each one that is used, so a
+/// process that only waits seems to need them all (2.2 MB before and 0.5 MB after, as `Rss` in
+/// proc_pid_smaps(5)).
+pub fn drop_code_pages() {
+    // SAFETY: the callback fits dl_iterate_phdr(3), and gets no data of ours.
+    unsafe { libc::dl_iterate_phdr(Some(drop_pages), std::ptr::null_mut()) };
 }
 
-unsafe extern "C" fn give_back(
+unsafe extern "C" fn drop_pages(
     object: *mut libc::dl_phdr_info,
     _size: libc::size_t,
     _data: *mut c_void,
 ) -> c_int {
-    // The program comes first (dl_iterate_phdr(3)), and nothing else is given back: a library with
-    // relocations in its text (DT_TEXTREL) would lose them.
+    // The program is the first object (dl_iterate_phdr(3)), and the only one whose pages are
+    // dropped: a library with relocations in its text (DT_TEXTREL) would lose them.
     const NO_MORE: c_int = 1;
-    // SAFETY: dl_iterate_phdr(3) gives an object that is loaded, with its headers.
+    // SAFETY: dl_iterate_phdr(3) passes a loaded object with its headers.
     let (base, headers) = unsafe {
         let object = &*object;
         let count = usize::from(object.dlpi_phnum);
@@ -29,14 +29,18 @@ unsafe extern "C" fn give_back(
         let headers = std::slice::from_raw_parts(object.dlpi_phdr, count);
         (object.dlpi_addr, headers)
     };
-    let page = rustix::param::page_size() as u64;
+    // SAFETY: only asks for a number.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    let Some(page) = u64::try_from(page).ok().filter(|page| *page > 0) else {
+        return NO_MORE;
+    };
     for header in headers {
         let unwritten = header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_W == 0;
         let start = (base + header.p_vaddr).next_multiple_of(page);
         let end = (base + header.p_vaddr + header.p_memsz) / page * page;
         if unwritten && start < end {
-            // SAFETY: whole pages of a segment that nobody can have written to, so that its file
-            // says the same (madvise(2), MADV_DONTNEED on a private mapping of a file).
+            // SAFETY: whole pages of a segment that cannot be written, so that the file has the
+            // same content (madvise(2), MADV_DONTNEED on a private mapping of a file).
             unsafe {
                 libc::madvise(
                     start as *mut c_void,

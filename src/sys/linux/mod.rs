@@ -1,4 +1,5 @@
-//! Linux, from kernel 4.9 on; what newer kernels offer (pidfd: 5.3) is used where it is there.
+//! Linux, from kernel 4.9 on. Features of newer kernels (pidfd: 5.3) are used if they are
+//! available.
 
 pub(crate) mod alarm;
 pub(crate) mod filesystem;

@@ -1,4 +1,4 @@
-//! Who a process is, and whether it is still there.
+//! The identity of a process, and whether it is alive.
 //!
 //! Start times are raw ticks since boot from /proc/PID/stat (proc(5), field 22). A library's start
 //! times are boot time plus ticks, and move when the clock is stepped: a living process would look
@@ -10,30 +10,31 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, fstatfs, statat};
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, pidfd_open, test_kill_process};
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::identity::{BootId, Pid};
-pub(crate) use crate::sys::{Kinship, Presence};
+use crate::sys::digest_of_machine;
+pub(crate) use crate::sys::{ProcessParent, ProcessState};
 
 /// The calling process.
 pub(crate) fn own_pid() -> Pid {
     Pid::of_self()
 }
 
-/// The user on whose behalf the calling process acts.
+/// The effective user of the calling process.
 #[allow(clippy::unnecessary_wraps, reason = "not every system has them")]
 pub(crate) fn own_uid() -> Option<u32> {
     Some(rustix::process::geteuid().as_raw())
 }
 
 /// Whether a process with this pid is running, in the caller's pid namespace. Sends no signal.
-pub(crate) fn presence(pid: Pid) -> Presence {
+pub(crate) fn presence(pid: Pid) -> ProcessState {
     let Some(raw) = rustix::process::Pid::from_raw(pid.get().cast_signed()) else {
-        return Presence::Unknown;
+        return ProcessState::Unknown;
     };
     match pidfd_open(raw, PidfdFlags::empty()) {
         Ok(pidfd) => {
@@ -44,55 +45,66 @@ pub(crate) fn presence(pid: Pid) -> Presence {
             };
             match poll(&mut fds, Some(&now)) {
                 // Readable: ended, though perhaps not yet waited for (pidfd_open(2)). The state
-                // letter Z is no such proof: it is also shown when only the main thread has ended.
-                Ok(1) => Presence::Gone,
-                Ok(_) => Presence::Alive {
+                // letter Z does not prove that: it is also shown when only the main thread has
+                // ended.
+                Ok(1) => ProcessState::Gone,
+                Ok(_) => ProcessState::Alive {
                     start: start_ticks(pid),
                 },
-                Err(_) => Presence::Unknown,
+                Err(_) => ProcessState::Unknown,
             }
         }
-        // ENOENT (since 6.9-ish) and EINVAL: a thread id of some process; no process has it.
-        Err(Errno::SRCH | Errno::NOENT | Errno::INVAL) => Presence::Gone,
-        // No such call (kernel below 5.3), or refused by seccomp: that says nothing of the pid.
+        // ENOENT (since about 6.9) and EINVAL: the ID of a thread, and not of a process.
+        Err(Errno::SRCH | Errno::NOENT | Errno::INVAL) => ProcessState::Gone,
+        // No such call (kernel below 5.3), or refused by seccomp: no evidence about the PID.
         Err(Errno::NOSYS | Errno::PERM) => match test_kill_process(raw) {
-            // EPERM: there, and another user's.
-            Ok(()) | Err(Errno::PERM) => Presence::Alive {
+            // EPERM: alive, and another user's.
+            Ok(()) | Err(Errno::PERM) => ProcessState::Alive {
                 start: start_ticks(pid),
             },
-            Err(Errno::SRCH) => Presence::Gone,
-            Err(_) => Presence::Unknown,
+            Err(Errno::SRCH) => ProcessState::Gone,
+            Err(_) => ProcessState::Unknown,
         },
-        Err(_) => Presence::Unknown,
+        Err(_) => ProcessState::Unknown,
     }
 }
 
 /// The start of a process in ticks since boot, as a process outside any time namespace would read
-/// it. `None` where /proc cannot tell; that proves nothing (hidepid).
+/// it. `None` if /proc does not show the process, which proves nothing (hidepid).
 pub(crate) fn start_ticks(pid: Pid) -> Option<u64> {
     if !proc_is_ours() {
         return None;
     }
-    let (_, ticks) = stat_of(pid).ok()?;
-    let offset = boottime_offset_nanoseconds()? / nanoseconds_per_tick()?;
+    outside_time_namespace(read_stat(pid).ok()?.start)
+}
+
+/// Start ticks as a process outside any time namespace reads them.
+fn outside_time_namespace(ticks: u64) -> Option<u64> {
+    let offset = boottime_offset_nanoseconds()? / NANOSECONDS_PER_TICK;
     u64::try_from(i128::from(ticks) - offset).ok()
 }
 
-/// When a process of that start began, in milliseconds of [`boottime_milliseconds`]. Linux shows 100
-/// ticks a second to user space on all machines in use (`USER_HZ`, time(7)).
+/// The time of a start, in milliseconds of [`boottime_milliseconds`].
 pub(crate) fn milliseconds_of_start(start: u64) -> Option<i64> {
-    i64::try_from(start.saturating_mul(10)).ok()
+    i64::try_from(start.saturating_mul(MILLISECONDS_PER_TICK)).ok()
 }
 
-/// Parent, process group and session of a process; `None` where /proc cannot tell.
-pub(crate) fn kinship(pid: Pid) -> Option<Kinship> {
+/// The parent of a process, and how the process was started. `None` if /proc does not show it.
+pub(crate) fn kinship(pid: Pid) -> Option<ProcessParent> {
     if !proc_is_ours() {
         return None;
     }
-    stat_of(pid).ok().map(|(kinship, _)| kinship)
+    let stat = read_stat(pid).ok()?;
+    Some(ProcessParent {
+        // 0: the parent is outside our namespace, or there is none.
+        parent: Pid::new(stat.parent),
+        only_forked: stat.flags & PF_FORKNOEXEC != 0,
+        start: outside_time_namespace(stat.start),
+    })
 }
 
-/// The command line of a process, empty where /proc cannot tell.
+/// The command line of a process, empty if /proc does not show it. Can block: the kernel reads it
+/// from the memory of that process.
 pub(crate) fn command_line(pid: Pid) -> Vec<String> {
     if !proc_is_ours() {
         return Vec::new();
@@ -107,7 +119,7 @@ pub(crate) fn command_line(pid: Pid) -> Vec<String> {
         .collect()
 }
 
-/// Which boot of the machine this is.
+/// The current boot of the machine.
 pub(crate) fn boot_id() -> Option<BootId> {
     let file = open_to_read(c"/proc/sys/kernel/random/boot_id").ok()?;
     let text = read_at_once(&file).ok()?;
@@ -117,6 +129,20 @@ pub(crate) fn boot_id() -> Option<BootId> {
         id: std::str::from_utf8(&text).ok()?.trim().to_owned(),
         masked,
     })
+}
+
+/// Which machine this is, as 16 hex digits. A container may have an identity of its own or that of
+/// its image, and copies of an installation can have the same: only together with the host name it
+/// says that two records are of one machine. Reads one file.
+pub(crate) fn machine_id() -> Option<String> {
+    machine_id_in([c"/etc/machine-id", c"/var/lib/dbus/machine-id"])
+}
+
+/// The identity in the first of these files that can be opened.
+fn machine_id_in<const N: usize>(paths: [&std::ffi::CStr; N]) -> Option<String> {
+    let file = paths.into_iter().find_map(|path| open_to_read(path).ok())?;
+    let text = read_at_once(&file).ok()?;
+    digest_of_machine(std::str::from_utf8(&text).ok()?)
 }
 
 /// The pid namespace of the caller.
@@ -133,20 +159,38 @@ pub(crate) fn pid_namespace() -> Option<u64> {
 
 /// Milliseconds since boot, suspended time included, as outside any time namespace.
 pub(crate) fn boottime_milliseconds() -> u64 {
-    let now = clock_gettime(ClockId::Boottime);
-    let nanoseconds = i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec);
-    let normalised = nanoseconds - boottime_offset_nanoseconds().unwrap_or(0);
-    u64::try_from(normalised / 1_000_000).unwrap_or(0)
+    let now = i128::try_from(boottime().as_nanos()).unwrap_or(i128::MAX);
+    let normalized = now - boottime_offset_nanoseconds().unwrap_or(0);
+    u64::try_from(normalized / 1_000_000).unwrap_or(0)
 }
 
 /// Time since boot, suspended time included, for measuring how long something takes.
+///
+/// By libc: to find the vDSO, rustix reads the auxiliary vector, which costs a system call and
+/// crashes under valgrind.
 pub(crate) fn boottime() -> Duration {
-    let now = clock_gettime(ClockId::Boottime);
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the kernel fills a place of ours. It cannot fail: all kernels since 2.6.39 have this
+    // clock (clock_gettime(2)).
+    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut now) };
     Duration::new(
         u64::try_from(now.tv_sec).unwrap_or(0),
         u32::try_from(now.tv_nsec).unwrap_or(0),
     )
 }
+
+/// A tick is 10 ms: start times are in units of `1 / USER_HZ`, and Linux has `USER_HZ` = 100 on all
+/// architectures in use (include/asm-generic/param.h, proc_pid_stat(5)), whatever `HZ` is. Not
+/// asked for: sysconf(3) reads the auxiliary vector, and rustix crashes on the one that valgrind
+/// shows.
+const MILLISECONDS_PER_TICK: u64 = 10;
+const NANOSECONDS_PER_TICK: i128 = 10_000_000;
+
+/// include/linux/sched.h: forked, and not executed a program since.
+const PF_FORKNOEXEC: u32 = 0x40;
 
 // linux/magic.h; the field's type differs between architectures.
 #[allow(
@@ -155,10 +199,10 @@ pub(crate) fn boottime() -> Duration {
 )]
 const PROC_SUPER_MAGIC: rustix::fs::FsWord = 0x9fa0;
 
-/// Whether /proc speaks of our own pid namespace. After `unshare --pid` without a new /proc it
+/// Whether /proc belongs to our own PID namespace. After `unshare --pid` without a new /proc it
 /// shows the outer one, where our numbers belong to other processes.
 fn proc_is_ours() -> bool {
-    // Asked for each process that is looked at; a forked child asks anew.
+    // The PID for which the answer was yes, so that a forked child asks again.
     static OURS: AtomicU32 = AtomicU32::new(0);
     let own = std::process::id();
     if OURS.load(Ordering::Relaxed) == own {
@@ -174,7 +218,7 @@ fn proc_is_ours() -> bool {
     ours
 }
 
-/// By how much the time namespace of the caller shifts the boot clock (time_namespaces(7)).
+/// The offset of the boot clock in the caller's time namespace (time_namespaces(7)).
 fn boottime_offset_nanoseconds() -> Option<i128> {
     // A process stays in the time namespace that it began in (time_namespaces(7)).
     static OFFSET: OnceLock<Option<i128>> = OnceLock::new();
@@ -203,44 +247,47 @@ fn open_to_read(path: &std::ffi::CStr) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, flags, Mode::empty())?)
 }
 
-/// The small files of /proc give all they have to one read that has room for it; std, which does not
-/// know that, makes seven of them.
+/// Reads a small file of /proc by one call: such a file is returned whole if the buffer is large
+/// enough. std makes seven calls.
 fn read_at_once(file: &OwnedFd) -> io::Result<Vec<u8>> {
-    let mut bytes = [0; 4096];
-    let read = rustix::io::retry_on_intr(|| rustix::io::read(file, bytes.as_mut_slice()))?;
-    Ok(bytes.get(..read).unwrap_or_default().to_vec())
+    // Not filled: to zero it would cost as much as to parse what is read.
+    let mut bytes = Vec::with_capacity(2048);
+    rustix::io::retry_on_intr(|| rustix::io::read(file, spare_capacity(&mut bytes)))?;
+    Ok(bytes)
 }
 
-fn nanoseconds_per_tick() -> Option<i128> {
-    let per_second = i128::from(rustix::param::clock_ticks_per_second());
-    1_000_000_000_i128.checked_div(per_second)
-}
-
-/// Where a process stands, and its start in ticks since boot.
-fn stat_of(pid: Pid) -> io::Result<(Kinship, u64)> {
-    let path = std::ffi::CString::new(format!("/proc/{pid}/stat"))?;
+/// Reads a process's `stat` from the directory of its main thread. The two files agree in the
+/// fields used here, but qemu-user makes up `/proc/PID/stat` when a process reads its own
+/// (linux-user, `do_openat`), so that a holder would record another start than everyone else sees.
+fn read_stat(pid: Pid) -> io::Result<Stat> {
+    let path = std::ffi::CString::new(format!("/proc/{pid}/task/{pid}/stat"))?;
     let text = read_at_once(&open_to_read(&path)?)?;
-    parse_stat(&String::from_utf8_lossy(&text))
+    // The name of the program, up to the last parenthesis, may be anything.
+    let name_ends = text.iter().rposition(|byte| *byte == b')').unwrap_or(0);
+    text.get(name_ends..)
+        .and_then(|fields| parse_stat(std::str::from_utf8(fields).ok()?))
         .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }
 
-/// Fields 4 to 6 and 22 of proc(5) stat. The name, field 2, may hold blanks and parentheses: the
-/// fields are counted from its last one.
-fn parse_stat(text: &str) -> Option<(Kinship, u64)> {
+/// Fields of proc_pid_stat(5).
+struct Stat {
+    parent: u32,
+    flags: u32,
+    /// Ticks since boot, in the time namespace of the reader.
+    start: u64,
+}
+
+/// Parses fields 4, 9 and 22. The name, field 2, may contain blanks and parentheses, so fields
+/// are counted from its closing parenthesis.
+fn parse_stat(text: &str) -> Option<Stat> {
     let (_, after_name) = text.rsplit_once(')')?;
     let mut fields = after_name.split_whitespace();
     let _state = fields.next()?;
-    let parent: u32 = fields.next()?.parse().ok()?;
-    let group: u32 = fields.next()?.parse().ok()?;
-    let session: u32 = fields.next()?.parse().ok()?;
-    let start: u64 = fields.nth(15)?.parse().ok()?;
-    let kinship = Kinship {
-        // 0: the parent is outside our namespace, or there is none.
-        parent: Pid::new(parent),
-        group,
-        session,
-    };
-    Some((kinship, start))
+    Some(Stat {
+        parent: fields.next()?.parse().ok()?,
+        flags: fields.nth(4)?.parse().ok()?,
+        start: fields.nth(12)?.parse().ok()?,
+    })
 }
 
 #[cfg(test)]
@@ -248,25 +295,65 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_name_with_blanks_and_parentheses_does_not_shift_the_fields() {
-        let line = "812 (a) b) (c) S 800 700 600 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 110812 9 9";
-        let (kinship, start) = parse_stat(line).expect("a stat line");
-        assert_eq!(kinship.parent, Pid::new(800));
-        assert_eq!((kinship.group, kinship.session), (700, 600));
-        assert_eq!(start, 110_812);
+    fn parse_stat_skips_a_name_with_blanks_and_parentheses() {
+        let line = "812 (a) b) (c) S 800 700 600 0 -1 4194368 1 2 3 4 5 6 7 8 20 0 1 0 110812 9 9";
+        let stat = parse_stat(line).expect("a stat line");
+        assert_eq!(stat.parent, 800);
+        assert_eq!((stat.flags, stat.start), (0x40_0040, 110_812));
     }
 
     #[test]
-    fn a_torn_stat_line_is_no_answer() {
+    fn parse_stat_refuses_a_truncated_line() {
         assert!(parse_stat("812 (a) S 800 700").is_none());
         assert!(parse_stat("").is_none());
     }
 
     #[test]
+    fn machine_id_is_that_of_the_first_file_and_none_without_any() {
+        let missing = c"/nonexistent/machine-id";
+        // Long, stable, and there on every Linux.
+        let other = c"/proc/sys/kernel/random/boot_id";
+        assert_eq!(machine_id_in([missing, missing]), None);
+        let id = machine_id_in([other, missing]).expect("a file");
+        assert_eq!(machine_id_in([missing, other]), Some(id.clone()));
+        assert!(id.len() == 16 && id.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        assert_eq!(machine_id_in([c"/dev/null", other]), None);
+    }
+
+    #[test]
     fn we_are_there_and_started_before_now() {
-        let Presence::Alive { start: Some(start) } = presence(own_pid()) else {
+        let ProcessState::Alive { start: Some(start) } = presence(own_pid()) else {
             panic!("the test itself is running");
         };
         assert!(u128::from(start) * 10 <= u128::from(boottime_milliseconds()) + 20);
+    }
+
+    #[test]
+    fn only_a_process_that_never_executed_is_only_forked() {
+        let own = kinship(own_pid()).expect("/proc shows this process");
+        assert_eq!(
+            own.parent.map(Pid::get),
+            Some(std::os::unix::process::parent_id())
+        );
+        assert_eq!(own.start, start_ticks(own_pid()));
+        assert!(!own.only_forked);
+        // A background job has no other input than that of descriptor 3.
+        let script = "exec 3<&0; (read line <&3; exit $?) & echo $!; wait";
+        let mut shell = std::process::Command::new("sh")
+            .args(["-c", script])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .expect("sh");
+        let mut line = String::new();
+        let stdout = shell.stdout.as_mut().expect("a pipe");
+        std::io::BufRead::read_line(&mut io::BufReader::new(stdout), &mut line).expect("a pid");
+        let subshell = line.trim().parse().ok().and_then(Pid::new).expect("a pid");
+        let forked = kinship(subshell);
+        drop(shell.stdin.take());
+        shell.wait().expect("sh ends");
+        let forked = forked.expect("/proc shows the subshell");
+        assert!(forked.only_forked);
+        assert_eq!(forked.parent.map(Pid::get), Some(shell.id()));
     }
 }

@@ -11,23 +11,24 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
 use super::times::timespec;
-use crate::sys::Received;
+use crate::sys::QueuedSignal;
 use crate::sys::signal::{SignalMask, change_mask, is_ignored, pending, set_of};
 
-/// Signals of the calling thread, queued instead of acted upon: for a program that supervises a
-/// command and must pass them on.
+/// Queued signals of the calling thread, for a program that supervises a command and must forward
+/// them.
 ///
 /// Queued are INT, QUIT, HUP, TERM, USR1, USR2 and CHLD, without those that the process ignores
-/// (`nohup`, a background job of a shell). Children inherit what is blocked, so a command started
-/// while there is a queue needs [`spare`](SignalQueue::spare).
+/// (`nohup`, a background job of a shell). XFSZ is blocked too, and stays so: a write beyond
+/// RLIMIT_FSIZE then fails with EFBIG. Children inherit what is blocked, so a command started while
+/// there is a queue needs [`restore_mask_in`](SignalQueue::restore_mask_in).
 pub struct SignalQueue {
     queue: OwnedFd,
     before: libc::sigset_t,
 }
 
 impl SignalQueue {
-    /// Begins to queue. The signals stay blocked in this thread for good: what a supervisor left
-    /// over would otherwise end it on its last steps.
+    /// Starts to queue. The signals stay blocked in this thread for good: one that the supervisor
+    /// has not read could otherwise end it during its last steps.
     ///
     /// CHLD is set back to its default, because a process that inherited it as ignored could not
     /// learn how its command ended (wait(2)).
@@ -50,7 +51,8 @@ impl SignalQueue {
         ];
         signals.extend(passed_on.into_iter().filter(|signal| !is_ignored(*signal)));
         let set = set_of(&signals);
-        let before = change_mask(libc::SIG_BLOCK, &set)?;
+        signals.push(libc::SIGXFSZ);
+        let before = change_mask(libc::SIG_BLOCK, &set_of(&signals))?;
         // SAFETY: `set` is initialised and outlives the call; -1 asks for a new descriptor.
         let raw =
             unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
@@ -58,14 +60,14 @@ impl SignalQueue {
             return Err(io::Error::last_os_error());
         }
         Ok(Self {
-            // SAFETY: the kernel has just given us this descriptor; nobody else owns it.
+            // SAFETY: the kernel has just created this descriptor; nothing else owns it.
             queue: unsafe { OwnedFd::from_raw_fd(raw) },
             before,
         })
     }
 
-    /// Lets a command begin with the signals blocked that were blocked before there was a queue.
-    pub fn spare(&self, command: &mut Command) {
+    /// Starts a command with the signal mask from before the queue was opened.
+    pub fn restore_mask_in(&self, command: &mut Command) {
         let before = self.before;
         // SAFETY: pthread_sigmask is async-signal-safe (signal-safety(7)), and nothing else is
         // called.
@@ -104,7 +106,7 @@ impl SignalQueue {
     ///
     /// # Errors
     /// Those of poll(2) and read(2).
-    pub fn next(&self, timeout: Option<Duration>) -> io::Result<Option<Received>> {
+    pub fn next(&self, timeout: Option<Duration>) -> io::Result<Option<QueuedSignal>> {
         if let Some(received) = self.take()? {
             return Ok(Some(received));
         }
@@ -115,7 +117,7 @@ impl SignalQueue {
         }
     }
 
-    fn take(&self) -> io::Result<Option<Received>> {
+    fn take(&self) -> io::Result<Option<QueuedSignal>> {
         let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();
         let size = size_of::<libc::signalfd_siginfo>();
         // SAFETY: the buffer is `size` bytes of plain data, for which every bit pattern is valid.
@@ -123,9 +125,9 @@ impl SignalQueue {
         if usize::try_from(read) == Ok(size) {
             // SAFETY: zeroed above, then filled by the kernel.
             let info = unsafe { info.assume_init() };
-            return Ok(Some(Received {
+            return Ok(Some(QueuedSignal {
                 signal: info.ssi_signo.cast_signed(),
-                // SI_USER, SI_QUEUE, SI_TKILL are 0 or below; what the kernel sends is above.
+                // SI_USER, SI_QUEUE, SI_TKILL are 0 or below; signals of the kernel are above.
                 from_process: info.ssi_code <= 0,
             }));
         }

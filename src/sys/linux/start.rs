@@ -10,8 +10,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::ExitStatus;
 
-use crate::record::CommandSlot;
-use crate::sys::signal::SignalMask;
+use crate::sys::Note;
+use crate::sys::signal::{self, SignalMask};
 use crate::sys::spawn::BeforeExec;
 
 /// What execvp(3) searches where PATH is not set, as glibc does.
@@ -87,19 +87,19 @@ impl Program {
         &self.name
     }
 
-    /// Starts it. Its child fills `slot` of `record`, looks whether `path` still leads there, keeps
-    /// the descriptor if `inherit`, has the signals of `mask` blocked, and executes.
+    /// Starts it. Its child writes `notes` into `record`, checks that `path` still names it, keeps the
+    /// descriptor if `inherit`, has the signals of `mask` blocked, and executes.
     pub(crate) fn start(
         &self,
         record: &File,
         path: &Path,
-        slot: Option<CommandSlot>,
+        notes: Vec<Note>,
         inherit: bool,
         mask: &SignalMask,
     ) -> io::Result<Started> {
         const STACK: usize = 64 * 1024;
         let mut plan = Plan {
-            before: BeforeExec::new(record, path, slot, inherit)?,
+            before: BeforeExec::new(record, path, notes, inherit)?,
             mask,
             places: self.places.iter().map(|place| place.as_ptr()).collect(),
             arguments: pointers(&self.arguments),
@@ -167,7 +167,7 @@ extern "C" fn in_child(plan: *mut c_void) -> c_int {
         // SAFETY: SIG_DFL is no handler; Rust's runtime ignores it, and commands do not expect that.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
         // What is waiting comes now, and is for the command, not for a handler of ours.
-        drop_handlers();
+        reset_handlers();
         plan.mask.set()
     }) {
         Ok(()) => plan.execute(),
@@ -180,7 +180,7 @@ extern "C" fn in_child(plan: *mut c_void) -> c_int {
 /// The signals that this library and ctrlc catch get their default back, as they would at exec;
 /// where they are ignored they stay so. The dispositions of a child are its own (clone(2) without
 /// `CLONE_SIGHAND`).
-fn drop_handlers() {
+fn reset_handlers() {
     for signal in [libc::SIGINT, libc::SIGALRM] {
         let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
         // SAFETY: asks for one disposition, into a place of our own, and sets it to no handler.
@@ -241,12 +241,12 @@ impl Started {
         self.pid.unsigned_abs()
     }
 
-    /// How it ended, if it has.
+    /// Whether it has ended. Its PID stays its own until `wait`.
     ///
     /// # Errors
-    /// Those of waitpid(2).
-    pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
-        self.wait_with(libc::WNOHANG)
+    /// Those of waitid(2).
+    pub fn has_ended(&self) -> io::Result<bool> {
+        Ok(self.ended.is_some() || signal::child_has_ended(self.id())?)
     }
 
     /// Waits until it ends.
@@ -255,28 +255,24 @@ impl Started {
     /// Those of waitpid(2).
     pub fn wait(&mut self) -> io::Result<ExitStatus> {
         loop {
-            match self.wait_with(0) {
-                Ok(Some(status)) => return Ok(status),
-                Ok(None) => {}
+            match self.wait_once() {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+                waited => return waited,
             }
         }
     }
 
-    fn wait_with(&mut self, options: c_int) -> io::Result<Option<ExitStatus>> {
-        if self.ended.is_some() {
-            return Ok(self.ended);
+    fn wait_once(&mut self) -> io::Result<ExitStatus> {
+        if let Some(ended) = self.ended {
+            return Ok(ended);
         }
         let mut status = 0;
         // SAFETY: the place is ours, the pid that of our own child.
-        match unsafe { libc::waitpid(self.pid, &raw mut status, options) } {
-            -1 => Err(io::Error::last_os_error()),
-            0 => Ok(None),
-            _ => {
-                self.ended = Some(ExitStatus::from_raw(status));
-                Ok(self.ended)
-            }
+        if unsafe { libc::waitpid(self.pid, &raw mut status, 0) } == -1 {
+            return Err(io::Error::last_os_error());
         }
+        let ended = ExitStatus::from_raw(status);
+        self.ended = Some(ended);
+        Ok(ended)
     }
 }

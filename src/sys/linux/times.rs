@@ -1,4 +1,4 @@
-//! Durations as system calls want them.
+//! Durations in the types of system calls.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub(super) fn timespec(timeout: Option<Duration>) -> Option<Timespec> {
 
 pub(super) fn libc_timespec(duration: Duration) -> libc::timespec {
     libc::timespec {
-        // 68 years are as good as any longer time, and fit whatever the width of the type.
+        // 68 years, which fit into every width of the type.
         tv_sec: i32::try_from(duration.as_secs()).unwrap_or(i32::MAX).into(),
         tv_nsec: duration.subsec_nanos().into(),
     }

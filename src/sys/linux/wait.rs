@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -13,21 +14,31 @@ use rustix::io::Errno;
 use rustix::process::{PidfdFlags, pidfd_open};
 
 use super::filesystem::descriptor_path;
+use super::process::boottime;
 use super::times::timespec;
 use crate::identity::Pid;
+use crate::sys::directory::fcntl_locked;
 
-/// Blocks until the exclusive kernel lock on `file` is given up, whoever or whatever ends it.
-/// `Interrupted` when a signal came first. The shared lock it gets is given back at once.
+/// Blocks until no other process holds a kernel lock on `file`, for whatever reason that lock ends.
+/// `Interrupted` when a signal came first. Takes a shared lock by flock(2), and releases it at
+/// once.
 pub(crate) fn until_unlocked(file: &File) -> io::Result<()> {
+    /// How often to look at a lock by fcntl(2): to sleep on it would mean to take it, which makes
+    /// programs that try it meanwhile fail.
+    const FCNTL_INTERVAL: Duration = Duration::from_millis(20);
     flock(file, FlockOperation::LockShared)?;
-    Ok(flock(file, FlockOperation::Unlock)?)
+    flock(file, FlockOperation::Unlock)?;
+    while fcntl_locked(file)? {
+        pause(FCNTL_INTERVAL)?;
+    }
+    Ok(())
 }
 
 /// Wakes when a record is unlinked, moved or written, or when a process ends.
 ///
 /// Closing an inotify descriptor that has had a watch takes 5 to 24 ms (measured on Linux 6.18,
-/// HZ=250), also at the end of the process: whoever waits keeps it until there is nothing left to
-/// hurry for.
+/// HZ=250), also at the end of the process. So a waiter keeps it open until nothing is urgent any
+/// longer.
 #[derive(Debug)]
 pub(crate) struct Watch {
     changes: OwnedFd,
@@ -35,7 +46,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Fails when inotify runs out (EMFILE): then look again from time to time.
+    /// Fails when no inotify instance is left (EMFILE): then poll.
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
             changes: init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?,
@@ -43,10 +54,10 @@ impl Watch {
         })
     }
 
-    /// Begins to watch; what happens from here on is not missed, so judge again after it. Fails
-    /// when inotify runs out (ENOSPC).
+    /// Starts to watch. No later change is missed, so the caller judges again after this call.
+    /// Fails when no inotify watch is left (ENOSPC).
     pub(crate) fn watch(&mut self, file: &File, process: Option<Pid>) -> io::Result<()> {
-        // On the file, not its directory, which others make changes in. ATTRIB: the link count.
+        // On the file, not on its directory, where other files change. ATTRIB: the link count.
         let flags = WatchFlags::ATTRIB
             | WatchFlags::MODIFY
             | WatchFlags::MOVE_SELF
@@ -58,7 +69,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Whether the end of the process is watched too.
+    /// Whether it also wakes at the end of the process.
     pub(crate) fn sees_the_process(&self) -> bool {
         self.process.is_some()
     }
@@ -104,14 +115,44 @@ pub(crate) fn until_gone(pid: Pid, timeout: Duration) -> Option<bool> {
     Some(poll(&mut fds, timespec(Some(timeout)).as_ref()).ok()? > 0)
 }
 
-/// A number below `limit` that nobody can foretell, to keep waiters from moving in step.
+/// A number below `limit` that cannot be predicted, to keep waiters from moving in step.
 pub(crate) fn random_below(limit: u64) -> u64 {
     random_u64().checked_rem(limit).unwrap_or(0)
 }
 
-/// 64 random bits; zero if the system has none.
+/// 64 random bits. Where the kernel gives none (a seccomp filter), bits that differ between
+/// processes and calls.
 pub(crate) fn random_u64() -> u64 {
     let mut bytes = [0_u8; 8];
-    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
-    u64::from_ne_bytes(bytes)
+    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
+        Ok(read) if read == bytes.len() => u64::from_ne_bytes(bytes),
+        _ => unlike_others(),
+    }
+}
+
+/// Bits that hardly ever repeat: the clock, the pid and a counter, mixed by the finalizer of
+/// SplitMix64.
+fn unlike_others() -> u64 {
+    static CALLS: AtomicU64 = AtomicU64::new(0);
+    let calls = CALLS.fetch_add(1, Ordering::Relaxed);
+    let nanoseconds = u64::try_from(boottime().as_nanos()).unwrap_or(0);
+    let mut bits = (nanoseconds << 16)
+        ^ u64::from(std::process::id()).rotate_right(22)
+        ^ calls.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    bits ^ (bits >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_made_without_the_kernel_differ() {
+        let mut made: Vec<u64> = (0..10_000).map(|_| unlike_others()).collect();
+        made.sort_unstable();
+        made.dedup();
+        assert_eq!(made.len(), 10_000);
+    }
 }

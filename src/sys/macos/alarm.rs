@@ -1,4 +1,4 @@
-//! Cutting a call short, by the interval timer of the process (macOS has no POSIX timers).
+//! Interrupting a blocking call, by the interval timer of the process (macOS has no POSIX timers).
 
 use std::io;
 use std::marker::PhantomData;
@@ -12,20 +12,20 @@ use crate::sys::signal::{change_mask, set_of, sigalrm_is_ours};
 /// A process has one such timer.
 static IN_USE: AtomicBool = AtomicBool::new(false);
 
-/// Cuts blocking calls of the main thread short.
+/// Interrupts blocking calls of the main thread.
 ///
 /// The signal goes to the process, and so to a thread that does not block it. The kernel takes the
 /// first such thread, which is the main one (XNU, `get_signalthread`); threads begun by
 /// [`without_signals`](crate::signal::without_signals) block it anyway.
 #[derive(Debug)]
 pub(crate) struct Alarm {
-    // It is for the thread that made it.
+    // It belongs to the thread that created it.
     _not_send: PhantomData<*const ()>,
 }
 
 impl Alarm {
-    /// `None` where the program has not said that SIGALRM may be used, where the timer is in use
-    /// already, and in other threads than the main one.
+    /// `None` unless the program has allowed the use of SIGALRM, if the timer is already in use,
+    /// and in other threads than the main one.
     pub(crate) fn new() -> io::Result<Option<Self>> {
         // SAFETY: pthread_main_np(3) only tells which thread calls it.
         let is_main = unsafe { libc::pthread_main_np() } == 1;
@@ -40,8 +40,8 @@ impl Alarm {
     }
 
     /// Interrupts once `after` has passed, and again every 20 ms until cleared: one signal could
-    /// come just before the call it is meant for. Time in which the machine sleeps may not count,
-    /// so that a limit is looked at later than it ends.
+    /// arrive just before the call that it should interrupt. Time in which the machine sleeps may
+    /// not count, so that a limit may be noticed late.
     #[allow(clippy::unused_self, reason = "there is one timer, and this is it")]
     pub(crate) fn set(&self, after: Duration) -> io::Result<()> {
         // All-zero would disarm.
@@ -62,7 +62,7 @@ fn arm(first: Duration, then: Duration) -> io::Result<()> {
         it_interval: timeval(then),
         it_value: timeval(first),
     };
-    // SAFETY: `times` outlives the call; what the timer was before is not asked for.
+    // SAFETY: `times` outlives the call; the previous setting is not requested.
     if unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const times, ptr::null_mut()) } != 0 {
         return Err(io::Error::last_os_error());
     }

@@ -1,4 +1,4 @@
-//! Which filesystems can be trusted, and what macOS's do not offer.
+//! Which filesystems share kernel locks, and features that macOS does not have.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -9,12 +9,13 @@ use rustix::fs::{Mode, fstatfs};
 use rustix::io::Errno;
 
 use crate::sys::FileId;
+use crate::sys::directory::FcntlLock;
 
-/// Filesystems whose flock(2) is kept by this kernel for everyone who reaches them, as statfs(2)
-/// calls them. Any other (NFS, SMB, FUSE, virtiofs, …) may be changed from elsewhere.
+/// Filesystems on which this kernel manages flock(2) for all users of their files, by their names
+/// in statfs(2). Any other (NFS, SMB, FUSE, virtiofs, …) may be changed by other machines.
 const LOCAL_FILESYSTEMS: [&str; 2] = ["apfs", "hfs"];
 
-/// Whether kernel locks on it are seen by everyone who can open its files.
+/// Whether every process that can open its files sees the kernel locks on them.
 pub(in crate::sys) fn shares_kernel_locks(directory: impl AsFd) -> io::Result<bool> {
     let found = fstatfs(directory)?;
     let is_local = found.f_flags & libc::MNT_LOCAL.cast_unsigned() != 0;
@@ -29,7 +30,7 @@ pub(in crate::sys) fn shares_kernel_locks(directory: impl AsFd) -> io::Result<bo
     Ok(is_local && is_known)
 }
 
-/// A file without a name: there is no such thing.
+/// Would create a file without a name: not supported.
 #[allow(clippy::unnecessary_wraps, reason = "other systems can fail")]
 pub(in crate::sys) fn create_unnamed(
     _directory: impl AsFd,
@@ -38,12 +39,12 @@ pub(in crate::sys) fn create_unnamed(
     Ok(None)
 }
 
-/// Makes names in a directory survive power loss: fsync(2) leaves them in the drive's cache.
+/// Makes created and removed names survive power loss: fsync(2) leaves them in the drive's cache.
 pub(in crate::sys) fn sync(directory: impl AsFd) -> io::Result<()> {
     Ok(rustix::fs::fcntl_fullfsync(directory)?)
 }
 
-/// Gives such a file its name.
+/// Would name such a file.
 pub(in crate::sys) fn link_unnamed(
     _file: &File,
     _directory: impl AsFd,
@@ -52,7 +53,19 @@ pub(in crate::sys) fn link_unnamed(
     Err(Errno::NOENT)
 }
 
-/// Which process keeps the lock on a directory: nobody tells that.
-pub(crate) fn who_locks(_id: FileId) -> Option<u32> {
+/// Whether a seccomp filter refuses a rename: there are none.
+pub(in crate::sys) fn rename_is_filtered() -> bool {
+    false
+}
+
+/// Whether the answer of fcntl(2) is a lock of another program. Locks by flock(2) are in the same
+/// list (XNU, `lf_getlock`), with a pid of -1: a shared one may be another probe of ours, and an
+/// exclusive one is not.
+pub(in crate::sys) fn is_fcntl_lock(found: &FcntlLock) -> bool {
+    found.l_type == libc::F_WRLCK || (found.l_type == libc::F_RDLCK && found.l_pid > 0)
+}
+
+/// Which process holds the lock on a directory: the system does not tell.
+pub(crate) fn flock_holder(_id: FileId) -> Option<u32> {
     None
 }

@@ -1,5 +1,5 @@
-//! What a process that will sleep for long can do without.
+//! Releasing memory in a process that is about to sleep for long.
 
-/// Does nothing: unlike Linux's, madvise(2) here does not promise that dropped pages of a program
-/// come again from its file, and the kernel drops such pages itself when memory is short.
-pub fn give_back_program() {}
+/// Does nothing: unlike on Linux, madvise(2) does not guarantee that dropped pages of a program are
+/// read from its file again, and the kernel drops such pages itself when memory is short.
+pub fn drop_code_pages() {}

@@ -1,7 +1,6 @@
 //! macOS, from 10.12 on.
 //!
-//! Where its man pages say less than what is needed here, the sources of its kernel (XNU) do, and
-//! the comment names them.
+//! Where the man pages are not precise enough, comments refer to the sources of its kernel (XNU).
 
 pub(crate) mod alarm;
 pub(crate) mod filesystem;

@@ -1,8 +1,8 @@
-//! Who a process is, and whether it is still there.
+//! The identity of a process, and whether it is alive.
 //!
 //! Start times are microseconds since 1970, as the kernel noted them when the process began, by
-//! proc_pidinfo of <libproc.h>. What the kernel noted does not move when the clock is stepped.
-//! Not by sysinfo: it gives whole seconds, and reads the table of all processes for one of them.
+//! proc_pidinfo of <libproc.h>. They do not move when the clock is stepped.
+//! sysinfo would return whole seconds, and read the table of all processes for one of them.
 
 use std::ffi::c_int;
 use std::io;
@@ -10,53 +10,54 @@ use std::mem::MaybeUninit;
 use std::time::{Duration, SystemTime};
 
 use rustix::io::Errno;
-use rustix::process::{getsid, test_kill_process};
+use rustix::process::test_kill_process;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::identity::{BootId, Pid};
-pub(crate) use crate::sys::{Kinship, Presence};
+use crate::sys::digest_of_machine;
+pub(crate) use crate::sys::{ProcessParent, ProcessState};
 
 /// The calling process.
 pub(crate) fn own_pid() -> Pid {
     Pid::of_self()
 }
 
-/// The user on whose behalf the calling process acts.
+/// The effective user of the calling process.
 #[allow(clippy::unnecessary_wraps, reason = "not every system has them")]
 pub(crate) fn own_uid() -> Option<u32> {
     Some(rustix::process::geteuid().as_raw())
 }
 
 /// Whether a process with this pid is running. Sends no signal.
-pub(crate) fn presence(pid: Pid) -> Presence {
+pub(crate) fn presence(pid: Pid) -> ProcessState {
     match info(pid) {
-        // Ended, though not yet waited for. The kernel does not even show such a one unless asked
-        // to (XNU, `proc_pidinfo`).
-        Ok(info) if info.pbi_status == libc::SZOMB => Presence::Gone,
-        Ok(info) => Presence::Alive {
+        // Ended, though not yet waited for. The kernel hides such processes unless asked (XNU,
+        // `proc_pidinfo`).
+        Ok(info) if info.pbi_status == libc::SZOMB => ProcessState::Gone,
+        Ok(info) => ProcessState::Alive {
             start: start_of(&info),
         },
-        Err(Errno::SRCH) => Presence::Gone,
-        // There, and another user's; or we are in a sandbox, and that says nothing of the pid.
+        Err(Errno::SRCH) => ProcessState::Gone,
+        // Alive, and another user's; or we are in a sandbox, which is no evidence about the PID.
         Err(Errno::PERM) => {
             match rustix::process::Pid::from_raw(pid.get().cast_signed()).map(test_kill_process) {
-                Some(Ok(()) | Err(Errno::PERM)) => Presence::Alive { start: None },
-                Some(Err(Errno::SRCH)) => Presence::Gone,
-                _ => Presence::Unknown,
+                Some(Ok(()) | Err(Errno::PERM)) => ProcessState::Alive { start: None },
+                Some(Err(Errno::SRCH)) => ProcessState::Gone,
+                _ => ProcessState::Unknown,
             }
         }
-        Err(_) => Presence::Unknown,
+        Err(_) => ProcessState::Unknown,
     }
 }
 
 /// The start of a process in microseconds since 1970, by the clock of that moment. `None` where the
-/// kernel does not tell; that proves nothing (other users' processes).
+/// kernel does not show it, which proves nothing (other users' processes).
 pub(crate) fn start_ticks(pid: Pid) -> Option<u64> {
     start_of(&info(pid).ok()?)
 }
 
-/// When a process of that start began, in milliseconds of [`boottime_milliseconds`]. Only good to the
-/// second: the wall clock may have been stepped since.
+/// When a process of that start began, in milliseconds of [`boottime_milliseconds`]. Only good to
+/// the second: the wall clock may have been stepped since.
 pub(crate) fn milliseconds_of_start(start: u64) -> Option<i64> {
     let wall = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
@@ -67,28 +68,32 @@ pub(crate) fn milliseconds_of_start(start: u64) -> Option<i64> {
     i64::try_from(start / 1000).ok()?.checked_sub(booted)
 }
 
-/// Parent, process group and session of a process; `None` where the kernel does not tell.
-pub(crate) fn kinship(pid: Pid) -> Option<Kinship> {
-    // The short form is told of other users' processes too: the `login` of a terminal is root's.
+/// <sys/proc_info.h>: the process has executed a program since it was forked (XNU, `P_EXEC`, which
+/// `forkproc` clears in a child).
+const PROC_FLAG_EXEC: u32 = 0x4000;
+
+/// The parent of a process, and how the process was started. `None` if the kernel does not show it.
+pub(crate) fn kinship(pid: Pid) -> Option<ProcessParent> {
+    // The kernel shows the short form of other users' processes too: the `login` of a terminal is
+    // root's.
     // SAFETY: it is the structure of this flavour.
     let info: libc::proc_bsdshortinfo = unsafe { ask(pid, libc::PROC_PIDT_SHORTBSDINFO) }.ok()?;
-    let session = getsid(rustix::process::Pid::from_raw(pid.get().cast_signed())).ok()?;
-    Some(Kinship {
+    Some(ProcessParent {
         // 0: the kernel, or there is none.
         parent: Pid::new(info.pbsi_ppid),
-        group: info.pbsi_pgid,
-        session: session.as_raw_nonzero().get().cast_unsigned(),
+        only_forked: info.pbsi_flags & PROC_FLAG_EXEC == 0,
+        start: start_ticks(pid),
     })
 }
 
-/// The command line of a process, empty where the kernel does not tell.
+/// The command line of a process, empty if the kernel does not show it.
 pub(crate) fn command_line(pid: Pid) -> Vec<String> {
     arguments(pid)
         .and_then(|bytes| parse_arguments(&bytes))
         .unwrap_or_default()
 }
 
-/// Which boot of the machine this is.
+/// The current boot of the machine.
 pub(crate) fn boot_id() -> Option<BootId> {
     let mut bytes = [0_u8; 64];
     let mut size = bytes.len();
@@ -115,6 +120,21 @@ pub(crate) fn boot_id() -> Option<BootId> {
     })
 }
 
+/// Which machine this is, as 16 hex digits.
+pub(crate) fn machine_id() -> Option<String> {
+    let mut id = [0_u8; 16];
+    // Do not wait for the service that provides it while the machine starts.
+    let timeout = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: gethostuuid(2) fills 16 bytes of ours, and reads the timeout.
+    if unsafe { libc::gethostuuid(id.as_mut_ptr(), &raw const timeout) } != 0 {
+        return None;
+    }
+    digest_of_machine(&format!("{:032x}", u128::from_be_bytes(id)))
+}
+
 /// The pid namespace of the caller: there is one.
 #[allow(clippy::unnecessary_wraps, reason = "other systems can fail")]
 pub(crate) fn pid_namespace() -> Option<u64> {
@@ -126,8 +146,8 @@ pub(crate) fn boottime_milliseconds() -> u64 {
     u64::try_from(boottime().as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Time since boot, suspended time included: here `CLOCK_MONOTONIC` runs on while the machine sleeps
-/// (clock_gettime(3)).
+/// Time since boot, suspended time included: here `CLOCK_MONOTONIC` runs on while the machine
+/// sleeps (clock_gettime(3)).
 pub(crate) fn boottime() -> Duration {
     let now = clock_gettime(ClockId::Monotonic);
     Duration::new(
@@ -156,7 +176,7 @@ unsafe fn ask<T>(pid: Pid, flavour: c_int) -> rustix::io::Result<T> {
     let size = c_int::try_from(size_of::<T>()).map_err(|_| Errno::INVAL)?;
     // SAFETY: errno is this thread's own. The kernel fills at most `size` bytes of a live buffer.
     let filled = unsafe {
-        // Only what this call says must be read as an answer.
+        // So that only an error of this call is read as one.
         *libc::__error() = 0;
         libc::proc_pidinfo(
             pid.get().cast_signed(),
@@ -173,7 +193,7 @@ unsafe fn ask<T>(pid: Pid, flavour: c_int) -> rustix::io::Result<T> {
     Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
 }
 
-/// What the kernel keeps of a command line (sysctl(3), `KERN_PROCARGS2`).
+/// The kernel's copy of a command line (sysctl(3), `KERN_PROCARGS2`).
 fn arguments(pid: Pid) -> Option<Vec<u8>> {
     let mut most = [0_u8; size_of::<c_int>()];
     sysctl(&mut [libc::CTL_KERN, libc::KERN_ARGMAX], &mut most)?;
@@ -206,10 +226,10 @@ fn parse_arguments(bytes: &[u8]) -> Option<Vec<String>> {
     (arguments.len() == count).then_some(arguments)
 }
 
-/// Reads a value, and says how long it is.
+/// Reads a value. Returns its length.
 fn sysctl(name: &mut [c_int], value: &mut [u8]) -> Option<usize> {
     let mut size = value.len();
-    // SAFETY: name and value are live and as long as is said; nothing is set.
+    // SAFETY: name and value are live, their lengths are given, and nothing is set.
     let failed = unsafe {
         libc::sysctl(
             name.as_mut_ptr(),
@@ -251,7 +271,7 @@ mod tests {
 
     #[test]
     fn we_are_there_and_started_before_now() {
-        let Presence::Alive { start: Some(start) } = presence(own_pid()) else {
+        let ProcessState::Alive { start: Some(start) } = presence(own_pid()) else {
             panic!("the test itself is running");
         };
         let began = milliseconds_of_start(start).expect("the clocks can be read");

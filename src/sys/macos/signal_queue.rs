@@ -1,5 +1,5 @@
-//! Signals in a queue: a handler notes them, and a pipe wakes whoever waits for them. macOS has
-//! neither signalfd(2) nor sigwaitinfo(2).
+//! Signals in a queue: a handler notes them, and a pipe wakes the thread that waits for them. macOS
+//! has neither signalfd(2) nor sigwaitinfo(2).
 
 use std::ffi::{c_int, c_void};
 use std::io::{self, PipeReader, PipeWriter};
@@ -18,10 +18,10 @@ use rustix::process::{getpgrp, getsid};
 use rustix::termios::tcgetpgrp;
 
 use super::times::timespec;
-use crate::sys::Received;
+use crate::sys::QueuedSignal;
 use crate::sys::signal::{SignalMask, change_mask, is_ignored, set_of};
 
-/// What is queued, in the order in which it is taken.
+/// The queued signals, in the order in which they are taken.
 const SIGNALS: [i32; 7] = [
     libc::SIGHUP,
     libc::SIGINT,
@@ -32,7 +32,7 @@ const SIGNALS: [i32; 7] = [
     libc::SIGCHLD,
 ];
 
-/// Those that end a process, the first to be told first.
+/// The signals that end a process, in the order in which they are reported.
 const ENDING: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 
 /// For each of [`SIGNALS`]: 0, or [`NOTED`] and the pid of its sender. Like in the kernel, one that
@@ -54,25 +54,26 @@ struct Pipe {
     _writer: PipeWriter,
 }
 
-/// Signals of the calling process, queued instead of acted upon: for a program that supervises a
-/// command and must pass them on.
+/// Queued signals of the calling process, for a program that supervises a command and must forward
+/// them.
 ///
 /// Queued are INT, QUIT, HUP, TERM, USR1, USR2 and CHLD, without those that the process ignores
-/// (`nohup`, a background job of a shell). They are unblocked in this thread, so a command started
-/// while there is a queue needs [`spare`](SignalQueue::spare). There is one queue in a process, and
-/// whoever opens it again shares it.
+/// (`nohup`, a background job of a shell). They are unblocked in this thread, and XFSZ is blocked,
+/// so that a write beyond RLIMIT_FSIZE fails with EFBIG. So a command started while there is a
+/// queue needs [`restore_mask_in`](SignalQueue::restore_mask_in). A process has one queue; opening
+/// it again shares it.
 ///
-/// The system does not say whether a process or a terminal sent a signal. Taken for a terminal's are
-/// INT, QUIT and HUP while the process is in the foreground of its terminal, unless a process of the
-/// same session sent them, or one that has ended since.
+/// The system does not say whether a process or a terminal sent a signal. Taken for a terminal's
+/// are INT, QUIT and HUP while the process is in the foreground of its terminal, unless a process
+/// of the same session sent them, or one that has ended since.
 pub struct SignalQueue {
     wakes: PipeReader,
     before: libc::sigset_t,
 }
 
 impl SignalQueue {
-    /// Begins to queue. The signals stay caught for good: what a supervisor left over would
-    /// otherwise end it on its last steps.
+    /// Starts to queue. The signals stay caught for good: one that the supervisor has not read
+    /// could otherwise end it during its last steps.
     ///
     /// CHLD is caught even where it is ignored, because a process that inherited it so could not
     /// learn how its command ended (wait(2)).
@@ -88,13 +89,15 @@ impl SignalQueue {
         for signal in &caught {
             catch(*signal)?;
         }
-        // Whoever started us may have blocked them.
-        let before = change_mask(libc::SIG_UNBLOCK, &set_of(&caught))?;
+        // A write beyond RLIMIT_FSIZE then fails with EFBIG.
+        let before = change_mask(libc::SIG_BLOCK, &set_of(&[libc::SIGXFSZ]))?;
+        // The parent may have blocked them.
+        change_mask(libc::SIG_UNBLOCK, &set_of(&caught))?;
         Ok(Self { wakes, before })
     }
 
-    /// Lets a command begin with the signals blocked that were blocked before there was a queue.
-    pub fn spare(&self, command: &mut Command) {
+    /// Starts a command with the signal mask from before the queue was opened.
+    pub fn restore_mask_in(&self, command: &mut Command) {
         let before = self.mask_before();
         // SAFETY: pthread_sigmask(2) is async-signal-safe (sigaction(2)), and nothing else is
         // called.
@@ -132,8 +135,9 @@ impl SignalQueue {
     ///
     /// # Errors
     /// Those of poll(2) and read(2).
-    pub fn next(&self, timeout: Option<Duration>) -> io::Result<Option<Received>> {
-        // In this order: what is noted after the pipe was emptied is in the pipe again.
+    pub fn next(&self, timeout: Option<Duration>) -> io::Result<Option<QueuedSignal>> {
+        // In this order: a signal that is noted after the pipe was emptied writes to the pipe
+        // again.
         self.forget_wakes()?;
         if let Some(received) = take() {
             return Ok(Some(received));
@@ -166,10 +170,10 @@ impl std::fmt::Debug for SignalQueue {
 }
 
 impl Pipe {
-    /// What wakes this process, made if need be. A forked child needs its own.
+    /// The pipe that wakes this process, created if missing. A forked child needs its own.
     fn of_this_process() -> io::Result<PipeReader> {
         let mut kept = PIPE.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: getpid(2) only tells.
+        // SAFETY: getpid(2) only returns a number.
         let owner = unsafe { libc::getpid() };
         if let Some(pipe) = kept.as_ref().filter(|pipe| pipe.owner == owner) {
             return pipe.reader.try_clone();
@@ -200,10 +204,10 @@ fn note_of(signal: i32) -> Option<&'static AtomicU64> {
     Some(note)
 }
 
-fn take() -> Option<Received> {
+fn take() -> Option<QueuedSignal> {
     SIGNALS.into_iter().zip(&NOTES).find_map(|(signal, note)| {
         let noted = note.swap(0, Ordering::SeqCst);
-        (noted != 0).then(|| Received {
+        (noted != 0).then(|| QueuedSignal {
             signal,
             from_process: is_from_process(signal, i32::try_from(noted & !NOTED).unwrap_or(0)),
         })
@@ -227,8 +231,8 @@ fn catch(signal: i32) -> io::Result<()> {
 
 /// The handler. Only atomics and calls that are async-signal-safe (sigaction(2)).
 extern "C" fn note(signal: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
-    // SAFETY: errno is this thread's own. The kernel gives a handler with SA_SIGINFO what it knows,
-    // for as long as it runs. The descriptor stays open, and the byte lives.
+    // SAFETY: errno is this thread's own. The kernel passes valid information to a handler with
+    // SA_SIGINFO, for as long as it runs. The descriptor stays open, and the byte lives.
     unsafe {
         let errno = *libc::__error();
         let own = libc::getpid();
@@ -242,8 +246,8 @@ extern "C" fn note(signal: c_int, info: *mut libc::siginfo_t, _context: *mut c_v
             let byte = 0_u8;
             libc::write(WAKER.load(Ordering::SeqCst), (&raw const byte).cast(), 1);
         } else {
-            // A child that has not executed its command yet, which is meant. It comes again when
-            // this handler, during which it is blocked, has returned.
+            // A child that has not executed its command yet: the signal is for that. It is
+            // delivered again when this handler, during which it is blocked, has returned.
             libc::signal(signal, libc::SIG_DFL);
             libc::kill(own, signal);
         }
@@ -251,9 +255,9 @@ extern "C" fn note(signal: c_int, info: *mut libc::siginfo_t, _context: *mut c_v
     }
 }
 
-/// Who sent a signal, as far as the kernel tells; 0 if it does not.
+/// The PID of the sender; 0 if the kernel does not report it.
 fn sender(info: &libc::siginfo_t) -> libc::pid_t {
-    // <sys/signal.h>. The kernel leaves it 0; with any other code, what it says is of a child that
+    // <sys/signal.h>. The kernel leaves it 0; with any other code, the PID is that of a child that
     // has ended (XNU, `psignal_internal` and `sendsig`).
     const SI_USER: c_int = 0x10001;
     match info.si_code {
@@ -262,9 +266,10 @@ fn sender(info: &libc::siginfo_t) -> libc::pid_t {
     }
 }
 
-/// Whether a process sent it. What the kernel calls the sender of a terminal's signal is the program
-/// that shows the terminal (XNU: `psignal_internal` takes whoever is running, and that is who writes
-/// what was typed): it lives, and is in another session than those it shows.
+/// Whether a process sent it. The kernel reports the terminal program as the sender of a terminal's
+/// signal (XNU: `psignal_internal` takes the running process, which is the one that writes the
+/// typed characters). That program is alive, and in another session than the processes in the
+/// terminal.
 fn is_from_process(signal: i32, sender: libc::pid_t) -> bool {
     match signal {
         libc::SIGCHLD => false,
@@ -275,7 +280,7 @@ fn is_from_process(signal: i32, sender: libc::pid_t) -> bool {
     }
 }
 
-/// Whether a terminal's signals come to us: they go to its foreground group (termios(4)).
+/// Whether we receive a terminal's signals: they go to its foreground group (termios(4)).
 fn is_in_foreground() -> bool {
     let flags = OFlags::RDONLY | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     openat(CWD, c"/dev/tty", flags, Mode::empty()).and_then(tcgetpgrp) == Ok(getpgrp())

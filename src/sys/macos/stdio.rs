@@ -1,11 +1,11 @@
-//! What stdio was before Rust's runtime put /dev/null on what was closed.
+//! The state of stdio before Rust's runtime opened /dev/null for closed descriptors.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static STDOUT_WAS_CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// Whether the process was started with its standard output closed: what is written there then is
-/// lost without an error.
+/// Whether the process was started with standard output closed. Output is then lost without an
+/// error.
 #[must_use]
 pub fn stdout_was_closed() -> bool {
     STDOUT_WAS_CLOSED.load(Ordering::Relaxed)

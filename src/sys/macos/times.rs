@@ -1,11 +1,11 @@
-//! Durations as system calls want them.
+//! Durations in the types of system calls.
 
 use std::time::Duration;
 
 use rustix::event::Timespec;
 
 /// poll(2) counts milliseconds in 32 bits, which are 24 days, and setitimer(2) refuses what is "too
-/// large to be handled". Whoever sleeps shorter than he wanted looks again.
+/// large to be handled". A caller that wakes too early checks again.
 const LONGEST: Duration = Duration::from_hours(24 * 20);
 
 pub(super) fn timespec(timeout: Option<Duration>) -> Option<Timespec> {

@@ -12,15 +12,24 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::times::timespec;
 use crate::identity::Pid;
+use crate::sys::directory::fcntl_locked;
 
-/// Blocks until the exclusive kernel lock on `file` is given up, whoever or whatever ends it.
-/// `Interrupted` when a signal came first. The shared lock it gets is given back at once.
+/// Blocks until no other process holds a kernel lock on `file`, for whatever reason that lock ends.
+/// `Interrupted` when a signal came first. Takes a shared lock by flock(2), and releases it at
+/// once.
 pub(crate) fn until_unlocked(file: &File) -> io::Result<()> {
+    /// How often to look at a lock by fcntl(2): to sleep on it would mean to take it, which makes
+    /// programs that try it meanwhile fail.
+    const FCNTL_INTERVAL: Duration = Duration::from_millis(20);
     flock(file, FlockOperation::LockShared)?;
-    Ok(flock(file, FlockOperation::Unlock)?)
+    flock(file, FlockOperation::Unlock)?;
+    while fcntl_locked(file)? {
+        pause(FCNTL_INTERVAL)?;
+    }
+    Ok(())
 }
 
-/// Would wake when a record changes. There is none: its caller looks again from time to time.
+/// Would wake when a record changes. There is none here: the caller polls.
 #[derive(Debug)]
 pub(crate) struct Watch {
     never: Infallible,
@@ -35,7 +44,7 @@ impl Watch {
         match self.never {}
     }
 
-    /// Whether the end of the process is watched too.
+    /// Whether it also wakes at the end of the process.
     pub(crate) fn sees_the_process(&self) -> bool {
         match self.never {}
     }
@@ -68,7 +77,7 @@ pub(crate) fn until_gone(pid: Pid, timeout: Duration) -> Option<bool> {
     let (events, _) = unsafe { kevent(&queue, &[end], &mut events, Some(timeout)) }.ok()?;
     match events.first() {
         None => Some(false),
-        // What went wrong with the question is in place of an answer (kevent(2)).
+        // An error of the request takes the place of an event (kevent(2)).
         Some(event) if event.flags().contains(EventFlags::ERROR) => {
             (event.data() == i64::from(libc::ESRCH)).then_some(true)
         }
@@ -76,7 +85,7 @@ pub(crate) fn until_gone(pid: Pid, timeout: Duration) -> Option<bool> {
     }
 }
 
-/// A number below `limit` that nobody can foretell, to keep waiters from moving in step.
+/// A number below `limit` that cannot be predicted, to keep waiters from moving in step.
 pub(crate) fn random_below(limit: u64) -> u64 {
     random_u64().checked_rem(limit).unwrap_or(0)
 }
@@ -84,7 +93,7 @@ pub(crate) fn random_below(limit: u64) -> u64 {
 /// 64 random bits; zero if the system has none.
 pub(crate) fn random_u64() -> u64 {
     let mut bytes = [0_u8; 8];
-    // SAFETY: getentropy(2) fills the buffer, which is as long as is said.
+    // SAFETY: getentropy(2) fills the buffer, whose length is given.
     let failed = unsafe { libc::getentropy(bytes.as_mut_ptr().cast(), bytes.len()) };
     if failed != 0 {
         return 0;

@@ -1,21 +1,21 @@
-//! A directory kept open, and the file operations the protocol is made of, all relative to it.
+//! An open directory, and the file operations of the protocol, all relative to it.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{
     AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, RawMode, RenameFlags, Stat, flock, fstat,
-    linkat, mkdirat, openat, renameat_with, statat, unlinkat,
+    linkat, mkdirat, openat, renameat, renameat_with, statat, unlinkat,
 };
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
 use crate::sys::system::filesystem;
-pub(crate) use crate::sys::system::filesystem::who_locks;
+pub(crate) use crate::sys::system::filesystem::flock_holder;
 pub(crate) use crate::sys::{FileFacts, FileId, Filesystem, Found, Kind};
 pub(crate) use std::os::unix::fs::FileExt;
 
@@ -42,12 +42,6 @@ impl Directory {
         }
     }
 
-    pub(crate) fn duplicate(&self) -> io::Result<Self> {
-        Ok(Self {
-            fd: fcntl_dupfd_cloexec(&self.fd, 0)?,
-        })
-    }
-
     /// Creates a directory; that it exists already is fine.
     #[allow(
         clippy::cast_possible_truncation,
@@ -69,7 +63,7 @@ impl Directory {
         }
     }
 
-    /// Makes names that were given or taken away survive power loss.
+    /// Makes created and removed names survive power loss.
     pub(crate) fn sync(&self) -> io::Result<()> {
         filesystem::sync(&self.fd)
     }
@@ -84,25 +78,25 @@ impl Directory {
         })
     }
 
-    /// Takes the exclusive lock on the directory itself, or says `false`.
+    /// Tries to take the exclusive lock on the directory itself; `false` if another process holds
+    /// it.
     pub(crate) fn try_lock(&self) -> io::Result<bool> {
         try_flock(&self.fd, FlockOperation::NonBlockingLockExclusive)
     }
 
-    /// Takes the exclusive lock on the directory itself, however long that takes. `Interrupted`
-    /// when a signal came.
+    /// Takes the exclusive lock on the directory itself. Blocks; `Interrupted` when a signal came.
     pub(crate) fn lock(&self) -> io::Result<()> {
         Ok(flock(&self.fd, FlockOperation::LockExclusive)?)
     }
 
-    /// Explicit, because a child forked meanwhile by another thread shares the descriptor and
-    /// closing ours would leave the directory locked.
+    /// Releases the lock explicitly: a child that another thread forked meanwhile shares the
+    /// descriptor, so closing ours would leave the directory locked.
     pub(crate) fn unlock(&self) -> io::Result<()> {
         Ok(flock(&self.fd, FlockOperation::Unlock)?)
     }
 
-    /// Opens what stands under `name` for reading, without following a symlink and without
-    /// opening anything but a regular file (opening a device can have effects).
+    /// Opens the file `name` for reading, without following a symlink and without opening anything
+    /// but a regular file (opening a device can have effects).
     pub(crate) fn find(&self, name: &OsStr) -> io::Result<Found> {
         let seen = match statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(seen) => seen,
@@ -115,7 +109,7 @@ impl Directory {
         }
     }
 
-    /// Opens what was just seen to be a regular file.
+    /// The same, for a name that was a regular file a moment ago.
     pub(crate) fn find_regular(&self, name: &OsStr) -> io::Result<Found> {
         let flags =
             OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -134,14 +128,14 @@ impl Directory {
         Ok(Found::File(file, facts_of(&opened)))
     }
 
-    /// Opens the file under `name` for writing in place; the caller compares identities.
+    /// Opens the file `name` for writing in place. The caller checks that it is the expected file.
     pub(crate) fn open_for_update(&self, name: &OsStr) -> io::Result<File> {
         let flags =
             OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         Ok(File::from(openat(&self.fd, name, flags, Mode::empty())?))
     }
 
-    /// The file under `name`, without opening it. `None`: nothing is there.
+    /// Metadata of the file `name`, without opening it. `None` if there is none.
     pub(crate) fn facts(&self, name: &OsStr) -> io::Result<Option<FileFacts>> {
         match statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(seen) => Ok(Some(facts_of(&seen))),
@@ -150,34 +144,35 @@ impl Directory {
         }
     }
 
-    /// A file without a name: nothing is left of it if we die. `None` where there is no such thing.
+    /// Creates a file without a name, of which nothing remains if we die. `None` if that is not
+    /// supported here.
     pub(crate) fn create_unnamed(&self) -> io::Result<Option<File>> {
         filesystem::create_unnamed(&self.fd, RECORD_MODE)
     }
 
-    /// A new file under a name nobody has.
+    /// Creates a file; fails if the name exists.
     pub(crate) fn create_named(&self, name: &OsStr) -> io::Result<File> {
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(File::from(openat(&self.fd, name, flags, RECORD_MODE)?))
     }
 
-    /// Gives a file of [`create_unnamed`](Self::create_unnamed) its name; `false` if the name is
-    /// taken, `NotFound` if it cannot be done here.
+    /// Names a file of [`create_unnamed`](Self::create_unnamed). `false` if the name exists,
+    /// `NotFound` if that is not supported here.
     pub(crate) fn link_unnamed(&self, file: &File, name: &OsStr) -> io::Result<bool> {
         created(filesystem::link_unnamed(file, &self.fd, name))
     }
 
-    /// A second name for the file under `from`; `false` if the name is taken.
+    /// Creates a second name for the file `from`; `false` if the name exists.
     pub(crate) fn link(&self, from: &OsStr, to: &OsStr) -> io::Result<bool> {
         created(linkat(&self.fd, from, &self.fd, to, AtFlags::empty()))
     }
 
-    /// Renames, unless the new name is taken; whether it was free. Where that cannot be done at once
-    /// (renameat2(2), `RENAME_NOREPLACE`), both names stand for the file for a moment.
+    /// Renames, unless the new name exists; `true` if it was renamed. Where that cannot be done at
+    /// once (renameat2(2), `RENAME_NOREPLACE`), the file has both names for a moment.
     pub(crate) fn move_if_free(&self, from: &OsStr, to: &OsStr) -> io::Result<bool> {
         match renameat_with(&self.fd, from, &self.fd, to, RenameFlags::NOREPLACE) {
-            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+            Err(error) if rename_flags_are_unsupported(error) => {
                 let linked = self.link(from, to)?;
                 if linked {
                     self.unlink(from)?;
@@ -188,24 +183,20 @@ impl Directory {
         }
     }
 
-    /// Exchanges what two names stand for, atomically (renameat2(2), `RENAME_EXCHANGE`; on macOS
+    /// Exchanges the files of two names, atomically (renameat2(2), `RENAME_EXCHANGE`; on macOS
     /// renameatx_np(2), `RENAME_SWAP`). `Unsupported` where the filesystem cannot; `NotFound` if
     /// either name is gone.
     pub(crate) fn exchange(&self, one: &OsStr, other: &OsStr) -> io::Result<()> {
         match renameat_with(&self.fd, one, &self.fd, other, RenameFlags::EXCHANGE) {
             Ok(()) => Ok(()),
-            // The last two are one on Linux.
-            Err(error)
-                if [Errno::INVAL, Errno::NOSYS, Errno::NOTSUP, Errno::OPNOTSUPP]
-                    .contains(&error) =>
-            {
+            Err(error) if rename_flags_are_unsupported(error) => {
                 Err(io::ErrorKind::Unsupported.into())
             }
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Removes a name; `false` if there was none.
+    /// Removes a name; `false` if it did not exist.
     pub(crate) fn unlink(&self, name: &OsStr) -> io::Result<bool> {
         match unlinkat(&self.fd, name, AtFlags::empty()) {
             Ok(()) => Ok(true),
@@ -215,29 +206,38 @@ impl Directory {
     }
 
     /// Opens or creates a small file of our own for writing; refuses anything but a regular file.
+    ///
+    /// In a sticky directory that everybody may write to, `O_CREAT` on another user's file fails
+    /// with EACCES if fs.protected_regular is set (proc_sys_fs(5)). So an existing file is opened
+    /// without it, and a new one is created exclusively.
     pub(crate) fn open_own(&self, name: &OsStr, append: bool) -> io::Result<File> {
-        let mut flags = OFlags::RDWR
-            | OFlags::CREATE
-            | OFlags::NOFOLLOW
-            | OFlags::NONBLOCK
-            | OFlags::NOCTTY
-            | OFlags::CLOEXEC;
+        /// Each round means that another process created or removed the file meanwhile.
+        const MAX_ROUNDS: u32 = 100;
+        let mut flags =
+            OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         flags.set(OFlags::APPEND, append);
-        let file = File::from(openat(&self.fd, name, flags, RECORD_MODE)?);
+        let create = flags | OFlags::CREATE | OFlags::EXCL;
+        let mut rounds = 0;
+        let opened = loop {
+            match openat(&self.fd, name, flags, Mode::empty()) {
+                Err(Errno::NOENT) => {}
+                opened => break opened,
+            }
+            match openat(&self.fd, name, create, RECORD_MODE) {
+                Err(Errno::EXIST) if rounds < MAX_ROUNDS => rounds += 1,
+                created => break created,
+            }
+        };
+        let file = File::from(opened?);
         match not_a_regular_file(&fstat(&file)?) {
             None => Ok(file),
             Some(kind) => Err(io::Error::new(io::ErrorKind::InvalidInput, kind)),
         }
     }
 
+    /// Renames, replacing what has the new name.
     pub(crate) fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
-        Ok(renameat_with(
-            &self.fd,
-            from,
-            &self.fd,
-            to,
-            RenameFlags::empty(),
-        )?)
+        Ok(renameat(&self.fd, from, &self.fd, to)?)
     }
 
     /// All names in the directory, in no order, without `.` and `..`.
@@ -246,7 +246,7 @@ impl Directory {
         Ok(entries.into_iter().map(|(name, _)| name).collect())
     }
 
-    /// The same, with what each is, as far as the filesystem says so.
+    /// The same, with the type of each, if the filesystem reports it.
     pub(crate) fn entries(&self) -> io::Result<Vec<(OsString, Kind)>> {
         let mut entries = Vec::new();
         for entry in rustix::fs::Dir::read_from(&self.fd)? {
@@ -264,14 +264,14 @@ impl Directory {
     }
 }
 
-/// Readable by all, so that anyone may see who holds what; writable by its owner.
+/// Readable by all users, so that they can see who holds a lock; writable by its owner.
 const RECORD_MODE: Mode = Mode::RUSR
     .union(Mode::WUSR)
     .union(Mode::RGRP)
     .union(Mode::ROTH);
 
 /// Whether `path` leads to an open file, not following a symlink in its last place.
-pub(crate) fn leads_to(path: &Path, file: &File) -> io::Result<bool> {
+pub(crate) fn path_names_file(path: &Path, file: &File) -> io::Result<bool> {
     match statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(named) => Ok(id_of(&named) == id_of(&fstat(file)?)),
         Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
@@ -288,7 +288,7 @@ pub(crate) fn facts_of_file(file: &File) -> io::Result<FileFacts> {
     Ok(facts_of(&fstat(file)?))
 }
 
-/// Takes the exclusive kernel lock on a record, or says `false`.
+/// Tries to take the exclusive kernel lock on a record; `false` if another process holds it.
 pub(crate) fn try_lock_record(file: &File) -> io::Result<bool> {
     try_flock(file, FlockOperation::NonBlockingLockExclusive)
 }
@@ -297,52 +297,101 @@ pub(crate) fn unlock_record(file: &File) -> io::Result<()> {
     Ok(flock(file, FlockOperation::Unlock)?)
 }
 
-/// Whether somebody else keeps the exclusive kernel lock on a record. Probes with a shared lock:
-/// two probers who both tried an exclusive one would take each other for holders.
+/// Whether another open file description or process holds a kernel lock on a record: an exclusive
+/// one by flock(2), or any by fcntl(2), which other programs take (with-lock-ex, lckdo).
+///
+/// Probes with a shared lock: two probers that both tried an exclusive one would take each other
+/// for holders.
 pub(crate) fn record_is_locked(file: &File) -> io::Result<bool> {
     if try_flock(file, FlockOperation::NonBlockingLockShared)? {
         flock(file, FlockOperation::Unlock)?;
-        return Ok(false);
+        return fcntl_locked(file);
     }
     Ok(true)
 }
 
-/// Makes the table of descriptors as large as [`move_out_of_the_way`] needs it, while there is
-/// perhaps only one thread: with two, the kernel waits for a grace period when it grows
-/// (8 to 17 ms measured on Linux 6.18), which would be between a release and the next hold.
-pub(crate) fn make_room() -> io::Result<()> {
+/// Whether another open file description or process holds a lock by fcntl(2) on any part of a file.
+/// Only asks: a probe by fcntl(2) cannot get in the way of another one.
+pub(in crate::sys) fn fcntl_locked(file: &File) -> io::Result<bool> {
+    // A write lock conflicts with every lock, and to ask for one needs no right to write.
+    match conflicting_lock(file, libc::F_OFD_GETLK) {
+        // A kernel without locks of open file descriptions (Linux before 3.15, gVisor). This
+        // question leaves out the locks of the calling process itself.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            conflicting_lock(file, libc::F_GETLK)
+        }
+        answer => answer,
+    }
+}
+
+fn conflicting_lock(file: &File, question: libc::c_int) -> io::Result<bool> {
+    // SAFETY: plain data, for which zeroes are valid; a length of 0 means up to the end of the
+    // file.
+    let mut lock: FcntlLock = unsafe { std::mem::zeroed() };
+    // The types of these constants and fields differ between systems.
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::unnecessary_cast,
+        reason = "the types differ between systems, and the values are below 4"
+    )]
+    {
+        lock.l_type = libc::F_WRLCK as libc::c_short;
+        lock.l_whence = libc::SEEK_SET as libc::c_short;
+    }
+    // SAFETY: the descriptor is open, and the kernel reads and fills a lock of ours.
+    if unsafe { libc::fcntl(file.as_raw_fd(), question, &raw mut lock) } != 0 {
+        return match io::Error::last_os_error() {
+            // A filesystem without such locks.
+            error if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EOPNOTSUPP)) => {
+                Ok(false)
+            }
+            error => Err(error),
+        };
+    }
+    Ok(filesystem::is_fcntl_lock(&lock))
+}
+
+// glibc has a narrower `flock` on 32 bits, and there F_OFD_GETLK takes the wide one (fcntl(2)).
+#[cfg(not(all(target_os = "linux", target_env = "gnu", target_pointer_width = "32")))]
+pub(in crate::sys) type FcntlLock = libc::flock;
+#[cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "32"))]
+pub(in crate::sys) type FcntlLock = libc::flock64;
+
+/// Grows the table of descriptors to the size that [`move_to_high_fd`] needs, while there is
+/// still only one thread: with two, the kernel waits for a grace period when it grows (8 to 17 ms
+/// measured on Linux 6.18), and that would delay the next hold.
+pub(crate) fn grow_fd_table() -> io::Result<()> {
     // Any open descriptor will do, and Rust's runtime has opened this one.
     fcntl_dupfd_cloexec(io::stderr(), 100).map(drop)?;
     Ok(())
 }
 
-/// The same open file under a descriptor of at least 100, out of the way of scripts, which use
-/// 3 to 9.
-pub(crate) fn move_out_of_the_way(file: File) -> io::Result<File> {
+/// Moves an open file to a descriptor of at least 100: scripts use 3 to 9.
+pub(crate) fn move_to_high_fd(file: File) -> io::Result<File> {
     match fcntl_dupfd_cloexec(&file, 100) {
         Ok(moved) => Ok(File::from(moved)),
-        // The process may not have so many.
+        // The process may not have that many.
         Err(Errno::INVAL) => Ok(file),
         Err(error) => Err(error.into()),
     }
 }
 
-/// No name of a file means anything else.
+/// No file name refers to a device.
 pub(crate) const HAS_DEVICES: bool = false;
 
-/// Whether a name is said to be the path of a file.
+/// Whether a lock name is the path of a file.
 pub(crate) fn is_path(name: &OsStr) -> bool {
     let bytes = name.as_bytes();
     bytes.starts_with(b"/") || bytes.starts_with(b"./") || bytes.starts_with(b"../")
 }
 
-/// Makes a directory that only its owner may enter.
+/// Creates a directory that only its owner may enter.
 pub(crate) fn make_private(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     std::fs::DirBuilder::new().mode(0o700).create(path)
 }
 
-/// What the system says of a name that is not there.
+/// The system's error for a missing name.
 pub(crate) fn not_found() -> io::Error {
     Errno::NOENT.into()
 }
@@ -356,6 +405,13 @@ fn try_flock(file: impl AsFd, operation: FlockOperation) -> io::Result<bool> {
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// Whether a rename failed because its flags are not available here, and not because of its names.
+fn rename_flags_are_unsupported(error: Errno) -> bool {
+    // The last two are one on Linux.
+    [Errno::INVAL, Errno::NOSYS, Errno::NOTSUP, Errno::OPNOTSUPP].contains(&error)
+        || (error == Errno::PERM && filesystem::rename_is_filtered())
 }
 
 fn created(result: rustix::io::Result<()>) -> io::Result<bool> {

@@ -1,4 +1,4 @@
-//! What is the same on all Unixes.
+//! Code for all Unixes.
 
 pub(crate) mod directory;
 pub(crate) mod signal;

@@ -1,7 +1,7 @@
-//! Signals: held back for a moment, queued for a supervisor, or used to cut a wait short.
+//! Signals: blocked for a moment, queued for a supervisor, or used to end a wait.
 //!
-//! Nothing here is done unless its caller asks for it. Signals come from libc: rustix leaves them to
-//! it, and signal crates deliver to a thread, which costs a wrapper more than its whole other work.
+//! Nothing here happens unless the caller asks for it. Uses libc: rustix has no signals, and signal
+//! crates deliver to a thread, which costs a wrapper more than all its other work.
 
 use std::io;
 use std::marker::PhantomData;
@@ -17,8 +17,22 @@ pub use crate::sys::system::signal_queue::SignalQueue;
 
 pub(in crate::sys) const SIGCHLD: i32 = libc::SIGCHLD;
 
-/// Stops or ends that would leave others waiting if they struck inside the guard.
-const HELD_BACK: [i32; 7] = [
+/// Whether a child has ended; it is not reaped, so that its PID stays its own.
+pub(in crate::sys) fn child_has_ended(pid: u32) -> io::Result<bool> {
+    let mut information = MaybeUninit::<libc::siginfo_t>::zeroed();
+    let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: the place is ours, and zeroes are a valid value of it.
+    let information = unsafe {
+        if libc::waitid(libc::P_PID, pid, information.as_mut_ptr(), options) == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        information.assume_init()
+    };
+    Ok(information.si_signo != 0)
+}
+
+/// Signals that stop or end a process. Inside the guard that would leave other processes waiting.
+const STOP_AND_TERMINATION: [i32; 7] = [
     libc::SIGINT,
     libc::SIGTERM,
     libc::SIGHUP,
@@ -28,23 +42,23 @@ const HELD_BACK: [i32; 7] = [
     libc::SIGTTOU,
 ];
 
-/// While it lives, stop and termination signals to the calling thread wait.
-pub(crate) struct HeldBack {
+/// Blocks stop and termination signals of the calling thread until it is dropped.
+pub(crate) struct SignalBlock {
     before: libc::sigset_t,
     // The mask belongs to the thread that set it.
     _not_send: PhantomData<*const ()>,
 }
 
-impl HeldBack {
+impl SignalBlock {
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
-            before: change_mask(libc::SIG_BLOCK, &set_of(&HELD_BACK))?,
+            before: change_mask(libc::SIG_BLOCK, &set_of(&STOP_AND_TERMINATION))?,
             _not_send: PhantomData,
         })
     }
 }
 
-impl Drop for HeldBack {
+impl Drop for SignalBlock {
     fn drop(&mut self) {
         let _ = change_mask(libc::SIG_SETMASK, &self.before);
     }
@@ -55,7 +69,7 @@ impl Drop for HeldBack {
 pub struct SignalMask(pub(in crate::sys) libc::sigset_t);
 
 impl SignalMask {
-    /// Those that are blocked in this thread now.
+    /// The signals that are blocked in this thread now.
     ///
     /// # Errors
     /// Those of pthread_sigmask(3).
@@ -63,7 +77,7 @@ impl SignalMask {
         change_mask(libc::SIG_BLOCK, &set_of(&[])).map(Self)
     }
 
-    /// Blocks all; what was blocked before.
+    /// Blocks all signals. Returns the mask before.
     pub(crate) fn block_all() -> io::Result<Self> {
         let mut all = std::mem::MaybeUninit::uninit();
         // SAFETY: fills the set and nothing else.
@@ -93,7 +107,7 @@ impl std::fmt::Debug for SignalMask {
 
 static SIGALRM_IS_OURS: AtomicBool = AtomicBool::new(false);
 
-/// Whether the program has said that SIGALRM may be used.
+/// Whether the program has allowed the use of SIGALRM.
 pub(in crate::sys) fn sigalrm_is_ours() -> bool {
     SIGALRM_IS_OURS.load(Ordering::Relaxed)
 }
@@ -103,8 +117,8 @@ extern "C" fn do_nothing(_signal: libc::c_int) {}
 /// Lets the library use SIGALRM to end waits in the kernel at their limits, from any thread, and
 /// installs a handler for it that does nothing.
 ///
-/// A process has only one handler for it: a program that uses SIGALRM itself does not call this,
-/// and then the library looks again from time to time, after 1 to 50 ms where it waits for a lock.
+/// A process has only one handler for it. A program that uses SIGALRM itself does not call this,
+/// and the library polls instead, every 1 to 50 ms while it waits for a lock.
 ///
 /// # Errors
 /// Those of sigaction(2).
@@ -122,6 +136,38 @@ pub fn use_sigalrm() -> io::Result<()> {
     Ok(())
 }
 
+static FILE_SIZE_SIGNAL_IS_IGNORED_BY_US: AtomicBool = AtomicBool::new(false);
+
+/// Ignores SIGXFSZ from now on, in the whole process, so that a write beyond RLIMIT_FSIZE fails
+/// with EFBIG instead of ending the process (setrlimit(2)). Returns whether it was ignored before.
+///
+/// One system call. Not needed after [`SignalQueue::open`], which blocks the signal. A command that
+/// is started by this library does not inherit what this call changed.
+///
+/// # Errors
+/// Those of sigaction(2).
+pub fn ignore_file_size_signal() -> io::Result<bool> {
+    // SAFETY: SIG_IGN is no handler; the call has no memory effects of its own.
+    let before = unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    if before == libc::SIG_ERR {
+        return Err(io::Error::last_os_error());
+    }
+    let was_ignored = before == libc::SIG_IGN;
+    if !was_ignored {
+        FILE_SIZE_SIGNAL_IS_IGNORED_BY_US.store(true, Ordering::Relaxed);
+    }
+    Ok(was_ignored)
+}
+
+/// Undoes [`ignore_file_size_signal`], in a child before it executes: an ignored signal stays so
+/// (execve(2)). Async-signal-safe, and no system call unless there is something to undo.
+pub(in crate::sys) fn reset_file_size_signal() {
+    if FILE_SIZE_SIGNAL_IS_IGNORED_BY_US.load(Ordering::Relaxed) {
+        // SAFETY: SIG_DFL is no handler; the call is async-signal-safe (signal-safety(7)).
+        unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_DFL) };
+    }
+}
+
 /// Sends a signal to a child that has not been waited for yet, so that its pid is still its own.
 ///
 /// # Errors
@@ -135,9 +181,9 @@ pub fn send(child: &Started, signal: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// Ends the calling process by `signal`, as if it had never been caught, so that whoever started
-/// it (a shell above all) sees that. Returns only if the signal does not end a process.
-pub fn end_by(signal: i32) {
+/// Ends the calling process by `signal`, as if it had never been caught, so that its parent
+/// (usually a shell) sees that. Returns only if the signal does not end a process.
+pub fn exit_by_signal(signal: i32) {
     let set = set_of(&[signal]);
     // SAFETY: SIG_DFL is no handler; raise(3) has no memory effects.
     unsafe {
@@ -149,7 +195,7 @@ pub fn end_by(signal: i32) {
 
 /// The signal that ended a process, if one did.
 #[must_use]
-pub fn that_ended(status: ExitStatus) -> Option<i32> {
+pub fn terminating_signal(status: ExitStatus) -> Option<i32> {
     status.signal()
 }
 
@@ -171,7 +217,7 @@ pub fn without_signals<T>(start: impl FnOnce() -> T) -> io::Result<T> {
     Ok(value)
 }
 
-/// A signal that waits to end this process.
+/// A pending signal that would end this process.
 #[cfg(target_os = "linux")]
 pub(in crate::sys) fn pending() -> Option<i32> {
     let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
@@ -216,5 +262,36 @@ pub(in crate::sys) fn change_mask(how: i32, set: &libc::sigset_t) -> io::Result<
         // SAFETY: zeroed above, then filled by the call.
         0 => Ok(unsafe { before.assume_init() }),
         error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ignored_file_size_signal_is_reset_only_if_it_was_not_ignored_before() {
+        // In a process of its own, since dispositions are those of all threads.
+        // SAFETY: the child makes system calls, touches atomics and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let first = ignore_file_size_signal().is_ok_and(|was_ignored| !was_ignored);
+            let ignored = is_ignored(libc::SIGXFSZ);
+            reset_file_size_signal();
+            let reset = !is_ignored(libc::SIGXFSZ);
+            // SAFETY: ends this process alone.
+            unsafe {
+                libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+                FILE_SIZE_SIGNAL_IS_IGNORED_BY_US.store(false, Ordering::Relaxed);
+                let again = ignore_file_size_signal().is_ok_and(|was_ignored| was_ignored);
+                reset_file_size_signal();
+                let kept = is_ignored(libc::SIGXFSZ);
+                libc::_exit(i32::from(!(first && ignored && reset && again && kept)));
+            }
+        }
+        let mut status = 0;
+        // SAFETY: waits for our own child, into a place of ours.
+        unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert_eq!(status, 0);
     }
 }

@@ -13,16 +13,17 @@ use std::process::{Child, Command};
 use rustix::fs::{AtFlags, CWD, fstat, statat};
 use rustix::io::{Errno, FdFlags, fcntl_setfd, pread, pwrite};
 
-use crate::record::CommandSlot;
+use crate::sys::Note;
+use crate::sys::signal::reset_file_size_signal;
 
 /// What the child does between fork and exec. Everything is laid out before, because only
 /// async-signal-safe calls are allowed there (signal-safety(7)).
 pub(in crate::sys) struct BeforeExec {
     record: RawFd,
     path: std::ffi::CString,
-    slot: Option<CommandSlot>,
-    /// Room for what stands in the slot.
-    stands: Vec<u8>,
+    notes: Vec<Note>,
+    /// Room for what is there before.
+    found: Vec<u8>,
     inherit: bool,
 }
 
@@ -34,17 +35,16 @@ pub(crate) const COMMANDS_INHERIT_LOCKS: bool = true;
 pub(crate) const NOT_RECORDED: i32 = libc::ENOTRECOVERABLE;
 pub(crate) const HOLD_LOST: i32 = libc::ESTALE;
 
-/// Starts `command`, whose child writes its pid into `slot` of the record, if that has one, makes sure
-/// that the record is still the one that `path`, which is absolute, leads to, and keeps the descriptor
-/// if `inherit`.
+/// Starts `command`, whose child writes `notes` into the record, checks that `path`, which is absolute,
+/// still names the record, and keeps the descriptor if `inherit`.
 pub(crate) fn spawn(
     command: &mut Command,
     record: &File,
     path: &Path,
-    slot: Option<CommandSlot>,
+    notes: Vec<Note>,
     inherit: bool,
 ) -> io::Result<Child> {
-    let mut before = BeforeExec::new(record, path, slot, inherit)?;
+    let mut before = BeforeExec::new(record, path, notes, inherit)?;
     // SAFETY: the closure allocates nothing and makes only system calls.
     unsafe { command.pre_exec(move || before.run()) };
     command.spawn()
@@ -56,6 +56,7 @@ pub(crate) fn spawn(
 /// Those of execvp(3).
 #[cfg(feature = "cli")]
 pub fn replace_process(command: &mut Command) -> io::Result<ExitStatus> {
+    reset_file_size_signal();
     Err(command.exec())
 }
 
@@ -69,6 +70,7 @@ pub(crate) fn exec_keeping(command: &mut Command, record: &File) -> io::Error {
     if let Err(error) = fcntl_setfd(record, FdFlags::empty()) {
         return error.into();
     }
+    reset_file_size_signal();
     let error = command.exec();
     let _ = fcntl_setfd(record, before);
     error
@@ -78,16 +80,21 @@ impl BeforeExec {
     pub(in crate::sys) fn new(
         record: &File,
         path: &Path,
-        slot: Option<CommandSlot>,
+        notes: Vec<Note>,
         inherit: bool,
     ) -> io::Result<Self> {
         Ok(Self {
             record: record.as_raw_fd(),
             path: std::ffi::CString::new(path.as_os_str().as_bytes())?,
-            stands: slot
-                .as_ref()
-                .map_or_else(Vec::new, |slot| vec![0; slot.slot.bytes.len()]),
-            slot,
+            found: vec![
+                0;
+                notes
+                    .iter()
+                    .map(|note| note.expected.len())
+                    .max()
+                    .unwrap_or(0)
+            ],
+            notes,
             inherit,
         })
     }
@@ -96,22 +103,27 @@ impl BeforeExec {
         // SAFETY: the parent keeps it open until exec has happened or failed, and we are a fork of
         // it.
         let record = unsafe { BorrowedFd::borrow_raw(self.record) };
-        if let Some(slot) = &mut self.slot {
-            // Another program may have rewritten the file in place, which keeps its inode.
-            let read = pread(record, self.stands.as_mut_slice(), slot.slot.at)?;
-            if read < self.stands.len() || !slot.may_replace(&self.stands) {
-                return Err(io::Error::from_raw_os_error(HOLD_LOST));
+        for note in &mut self.notes {
+            if let Some(found) = self
+                .found
+                .get_mut(..note.expected.len())
+                .filter(|found| !found.is_empty())
+            {
+                // Another program may have rewritten the file in place, which keeps its inode.
+                let read = pread(record, &mut *found, note.offset)?;
+                if read < note.expected.len() || *found != note.expected {
+                    return Err(io::Error::from_raw_os_error(HOLD_LOST));
+                }
             }
-            slot.fill(std::process::id(), None);
-            let bytes = slot.slot.bytes.as_slice();
-            match pwrite(record, bytes, slot.slot.at) {
-                Ok(written) if written == bytes.len() => {}
+            (note.fill)(&mut note.bytes, std::process::id(), None);
+            match pwrite(record, &note.bytes, note.offset) {
+                Ok(written) if written == note.bytes.len() => {}
                 _ => return Err(io::Error::from_raw_os_error(NOT_RECORDED)),
             }
         }
-        // If our wrapper was killed meanwhile, somebody may have judged the hold dead before this
-        // line was there. Whoever takes a record over reads it again after exchanging it: either
-        // he saw the line and gave the name back, or we see here that the name is gone.
+        // The lock may have been broken before the PID was on record: whoever breaks it removes the
+        // name first. Until here a dead wrapper is not taken for a dead hold, because this child
+        // holds the kernel lock.
         let lost = match (
             fstat(record),
             statat(CWD, &*self.path, AtFlags::SYMLINK_NOFOLLOW),
@@ -126,6 +138,24 @@ impl BeforeExec {
         if self.inherit {
             fcntl_setfd(record, FdFlags::empty())?;
         }
+        reset_file_size_signal();
         Ok(())
     }
+}
+
+/// Whether a command still has the descriptor of the lock file that it inherited. What cannot be read
+/// counts as closed.
+#[cfg(target_os = "linux")]
+pub(crate) fn command_holds(pid: u32, record: &File) -> bool {
+    let path = format!("/proc/{pid}/fd/{}", record.as_raw_fd());
+    match (statat(CWD, path, AtFlags::empty()), fstat(record)) {
+        (Ok(theirs), Ok(ours)) => (theirs.st_dev, theirs.st_ino) == (ours.st_dev, ours.st_ino),
+        _ => false,
+    }
+}
+
+/// The descriptors of another process are not listed here.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn command_holds(_pid: u32, _record: &File) -> bool {
+    true
 }

@@ -1,4 +1,4 @@
-//! A directory kept open, and the file operations the protocol is made of.
+//! An open directory, and the file operations of the protocol.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata, OpenOptions};
@@ -25,26 +25,27 @@ use windows_sys::Win32::Storage::FileSystem::{
 use windows_sys::Win32::System::IO::OVERLAPPED;
 use windows_sys::Win32::System::WindowsProgramming::{DRIVE_FIXED, DRIVE_RAMDISK, DRIVE_REMOVABLE};
 
-use super::wait::random_u64;
+use super::random::random_u64;
 pub(crate) use crate::sys::{FileFacts, FileId, Filesystem, Found, Kind};
 
-/// The guard of a directory. It is opened so that it cannot be removed or renamed by anybody until
-/// it is closed, which is what keeps it from being split in two.
+/// The guard of a directory: a file that, while it is open, cannot be removed or renamed. So there
+/// are never two of them.
 const GUARD: &str = ".onehold-guard";
 
 const SHARED: u32 = FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE;
 
-/// For how long what somebody else has open is tried again: virus scanners, indexers and readers
-/// keep files for milliseconds.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// How long to retry while another process has a file open: virus scanners, indexers and readers
+/// keep files open for milliseconds.
+const IN_USE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The byte of a record that its holder locks: far behind what anybody reads.
+/// The byte of a record that its holder locks: far behind the content, so that reading is not
+/// blocked.
 const LOCKED_BYTE: u64 = 1 << 62;
 
 #[derive(Debug)]
 pub(crate) struct Directory {
     path: PathBuf,
-    /// Keeps the directory from being another one of the same name.
+    /// Keeps the directory from being replaced by another one of the same name.
     handle: File,
     guard: Mutex<Option<File>>,
 }
@@ -65,23 +66,15 @@ impl Directory {
     /// A directory below this one; a link in its place is refused.
     pub(crate) fn open_below(&self, name: &OsStr) -> io::Result<Self> {
         let path = self.path.join(name);
-        if !patiently(|| std::fs::symlink_metadata(&path))?.is_dir() {
+        if !retry_while_in_use(|| std::fs::symlink_metadata(&path))?.is_dir() {
             return Err(io::ErrorKind::NotADirectory.into());
         }
         Self::open(&path)
     }
 
-    pub(crate) fn duplicate(&self) -> io::Result<Self> {
-        Ok(Self {
-            path: self.path.clone(),
-            handle: self.handle.try_clone()?,
-            guard: Mutex::new(None),
-        })
-    }
-
     /// Creates a directory; that it exists already is fine. There are no modes.
     pub(crate) fn make_below(&self, name: &OsStr, _mode: u32) -> io::Result<()> {
-        match patiently(|| std::fs::create_dir(self.path.join(name))) {
+        match retry_while_in_use(|| std::fs::create_dir(self.path.join(name))) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             made => made,
         }
@@ -98,7 +91,7 @@ impl Directory {
         }
     }
 
-    /// NTFS keeps a journal of names; there is nothing to ask for.
+    /// Does nothing: NTFS keeps a journal of names.
     #[allow(
         clippy::unnecessary_wraps,
         clippy::unused_self,
@@ -112,14 +105,14 @@ impl Directory {
         Ok(facts_of_file(&self.handle)?.id)
     }
 
-    /// NTFS or ReFS on a drive of this machine. What is shared may be changed from elsewhere, and on
-    /// FAT a file is called another one when it is renamed.
+    /// NTFS or ReFS on a drive of this machine shares kernel locks. A network share may be changed
+    /// by other machines, and on FAT the identity of a file changes when it is renamed.
     #[allow(clippy::unnecessary_wraps, reason = "other systems need it")]
     pub(crate) fn filesystem(&self) -> io::Result<Filesystem> {
         let (mut volume, mut name) = ([0_u16; 512], [0_u16; 32]);
         let path = wide(self.path.as_os_str());
         // SAFETY: all texts live, the first ends with a null, and the lengths are those of the
-        // others; what is not asked for is null.
+        // others; pointers for unneeded answers are null.
         let (is_here, known) = unsafe {
             let found = GetVolumePathNameW(path.as_ptr(), volume.as_mut_ptr(), 512) != 0;
             let drive = GetDriveTypeW(volume.as_ptr());
@@ -143,7 +136,7 @@ impl Directory {
         })
     }
 
-    /// Takes the guard of the directory, or says `false`.
+    /// Tries to take the guard of the directory; `false` if another process holds it.
     pub(crate) fn try_lock(&self) -> io::Result<bool> {
         let path = self.path.join(GUARD);
         // For reading, which suffices for a lock: in a shared store it may be another user's.
@@ -153,9 +146,9 @@ impl Directory {
             options.open(&path)
         };
         let opened = match open(OpenOptions::new().read(true)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                patiently(|| open(OpenOptions::new().read(true).write(true).create_new(true)))
-            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => retry_while_in_use(|| {
+                open(OpenOptions::new().read(true).write(true).create_new(true))
+            }),
             opened => opened,
         };
         let file = match opened {
@@ -178,7 +171,7 @@ impl Directory {
         }
     }
 
-    /// Without an alarm nobody waits for it in the kernel.
+    /// Does not block: without an alarm the caller polls.
     pub(crate) fn lock(&self) -> io::Result<()> {
         if self.try_lock()? {
             return Ok(());
@@ -196,10 +189,10 @@ impl Directory {
         Ok(())
     }
 
-    /// Opens what stands under `name` for reading, without following a link.
+    /// Opens the file `name` for reading, without following a link.
     pub(crate) fn find(&self, name: &OsStr) -> io::Result<Found> {
         let path = self.path.join(name);
-        match patiently(|| std::fs::symlink_metadata(&path)) {
+        match retry_while_in_use(|| std::fs::symlink_metadata(&path)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Found::Missing),
             Err(error) => Err(error),
             Ok(seen) => match not_a_regular_file(&seen) {
@@ -209,10 +202,10 @@ impl Directory {
         }
     }
 
-    /// Opens what was just seen to be a regular file.
+    /// The same, for a name that was a regular file a moment ago.
     pub(crate) fn find_regular(&self, name: &OsStr) -> io::Result<Found> {
         let path = self.path.join(name);
-        let opened = patiently(|| {
+        let opened = retry_while_in_use(|| {
             OpenOptions::new()
                 .read(true)
                 .share_mode(SHARED)
@@ -231,9 +224,9 @@ impl Directory {
         Ok(Found::File(file, facts))
     }
 
-    /// Opens the file under `name` for writing in place; the caller compares identities.
+    /// Opens the file `name` for writing in place. The caller checks that it is the expected file.
     pub(crate) fn open_for_update(&self, name: &OsStr) -> io::Result<File> {
-        patiently(|| {
+        retry_while_in_use(|| {
             OpenOptions::new()
                 .read(true)
                 .write(true)
@@ -243,7 +236,7 @@ impl Directory {
         })
     }
 
-    /// The file under `name`. `None`: nothing is there.
+    /// Metadata of the file `name`. `None` if there is none.
     pub(crate) fn facts(&self, name: &OsStr) -> io::Result<Option<FileFacts>> {
         match look_at(&self.path.join(name), FILE_FLAG_OPEN_REPARSE_POINT) {
             Ok(file) => facts_of_file(&file).map(Some),
@@ -252,7 +245,7 @@ impl Directory {
         }
     }
 
-    /// There is no such thing.
+    /// Not supported.
     #[allow(
         clippy::unnecessary_wraps,
         clippy::unused_self,
@@ -267,9 +260,9 @@ impl Directory {
         Err(not_found())
     }
 
-    /// A new file under a name nobody has.
+    /// Creates a file; fails if the name exists.
     pub(crate) fn create_named(&self, name: &OsStr) -> io::Result<File> {
-        patiently(|| {
+        retry_while_in_use(|| {
             OpenOptions::new()
                 .read(true)
                 .write(true)
@@ -279,11 +272,11 @@ impl Directory {
         })
     }
 
-    /// Gives the file under `from` another name; `false` if that is taken. Nothing is replaced, and a
-    /// file that has only one name is all that some filesystems know (FAT): here it loses the old one.
+    /// Renames the file `from`; `false` if the new name exists. Nothing is replaced. The file loses
+    /// its old name, because some filesystems (FAT) know only one name for a file.
     pub(crate) fn link(&self, from: &OsStr, to: &OsStr) -> io::Result<bool> {
         let (from, to) = (self.path.join(from), self.path.join(to));
-        match patiently(|| move_file(&from, &to)) {
+        match retry_while_in_use(|| move_file(&from, &to)) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
             Err(error) => Err(error),
@@ -295,8 +288,8 @@ impl Directory {
         self.link(from, to)
     }
 
-    /// Windows cannot: ReplaceFileW takes several steps, and what is killed between them leaves the
-    /// name to nobody.
+    /// Not supported: ReplaceFileW takes several steps, and a process that is killed between them
+    /// leaves no file with that name.
     #[allow(clippy::unused_self, reason = "other systems need it")]
     pub(crate) fn exchange(&self, _one: &OsStr, other: &OsStr) -> io::Result<()> {
         match self.facts(other)? {
@@ -305,28 +298,33 @@ impl Directory {
         }
     }
 
-    /// Removes a name; `false` if there was none. The file gets a temporary name first: where files
-    /// are not removed as by POSIX (FAT, NTFS before Windows 10 1709), it would keep the old one until
-    /// the last reader has closed it.
+    /// Removes a name; `false` if it did not exist. The file gets a temporary name first: without
+    /// POSIX semantics (FAT, NTFS before Windows 10 1709), a removed file keeps its name until the
+    /// last reader has closed it.
     pub(crate) fn unlink(&self, name: &OsStr) -> io::Result<bool> {
         let path = self.path.join(name);
-        let aside = self.path.join(format!(".onehold.{:016x}", random_u64()));
-        let doomed = match patiently(|| move_file(&path, &aside)) {
+        let aside = self.path_aside();
+        let doomed = match retry_while_in_use(|| move_file(&path, &aside)) {
             Ok(()) => &aside,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             Err(_) => &path,
         };
-        match patiently(|| std::fs::remove_file(doomed)) {
+        match retry_while_in_use(|| std::fs::remove_file(doomed)) {
             Ok(()) => Ok(true),
-            // What is aside is a record without a place, whoever else may remove it.
+            // The moved file is no longer a record, so another process may remove it too.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(doomed == &aside),
             Err(error) => Err(error),
         }
     }
 
+    /// A temporary name, as `cleanup` knows them.
+    fn path_aside(&self) -> PathBuf {
+        self.path.join(format!(".onehold.{:016x}", random_u64()))
+    }
+
     /// Opens or creates a small file of our own for writing; refuses anything but a regular file.
     pub(crate) fn open_own(&self, name: &OsStr, append: bool) -> io::Result<File> {
-        let file = patiently(|| {
+        let file = retry_while_in_use(|| {
             let mut options = OpenOptions::new();
             options.read(true).create(true).truncate(false);
             if append {
@@ -345,17 +343,34 @@ impl Directory {
         }
     }
 
+    /// Renames a file, and replaces what has the new name. One step on NTFS. Without POSIX semantics
+    /// (FAT, NTFS before Windows 10 1607, Wine) a file that somebody has open cannot be replaced, but
+    /// can be renamed, so that it takes two: a process that is killed between them leaves no file
+    /// with the new name. Then nothing is replaced that came in between.
     pub(crate) fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
-        patiently(|| std::fs::rename(self.path.join(from), self.path.join(to)))
+        let (from, to) = (self.path.join(from), self.path.join(to));
+        match std::fs::rename(&from, &to) {
+            Err(error) if is_in_use(&error) => {}
+            renamed => return renamed,
+        }
+        let aside = self.path_aside();
+        match retry_while_in_use(|| move_file(&to, &aside)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        retry_while_in_use(|| move_file(&from, &to))?;
+        // `cleanup` removes what stays.
+        let _ = std::fs::remove_file(&aside);
+        Ok(())
     }
 
-    /// All names in the directory, in no order, but that of its guard.
+    /// All names in the directory, in no order, without its guard.
     pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
         let entries = self.entries()?;
         Ok(entries.into_iter().map(|(name, _)| name).collect())
     }
 
-    /// The same, with what each is.
+    /// The same, with the type of each.
     pub(crate) fn entries(&self) -> io::Result<Vec<(OsString, Kind)>> {
         let mut entries = Vec::new();
         for entry in std::fs::read_dir(&self.path)? {
@@ -372,8 +387,8 @@ impl Directory {
     }
 }
 
-/// Whether `path` leads to an open file, not following a link in its last place.
-pub(crate) fn leads_to(path: &Path, file: &File) -> io::Result<bool> {
+/// Whether `path` names an open file. Does not follow a link in its last component.
+pub(crate) fn path_names_file(path: &Path, file: &File) -> io::Result<bool> {
     match look_at(path, FILE_FLAG_OPEN_REPARSE_POINT) {
         Ok(named) => Ok(facts_of_file(&named)?.id == facts_of_file(file)?.id),
         Err(error)
@@ -424,7 +439,8 @@ pub(crate) fn facts_of_file(file: &File) -> io::Result<FileFacts> {
 fn long_id(file: &File) -> Option<FileId> {
     let mut information = MaybeUninit::<FILE_ID_INFO>::zeroed();
     let size = u32::try_from(size_of::<FILE_ID_INFO>()).ok()?;
-    // SAFETY: the handle is open, and the place is ours, of that size; zeroes are a valid value of it.
+    // SAFETY: the handle is open, and the place is ours, of that size; zeroes are a valid value of
+    // it.
     let information = unsafe {
         let place = information.as_mut_ptr().cast();
         if GetFileInformationByHandleEx(handle_of(file), FileIdInfo, place, size) == 0 {
@@ -440,8 +456,8 @@ fn long_id(file: &File) -> Option<FileId> {
     })
 }
 
-/// Takes the exclusive lock on a record, or says `false`. It ends with the process, whoever else
-/// has the file open.
+/// Tries to take the exclusive lock on a record; `false` if another process holds it. It ends with
+/// this process, even if others have the file open.
 pub(crate) fn try_lock_record(file: &File) -> io::Result<bool> {
     lock_byte(file, LOCKFILE_EXCLUSIVE_LOCK | LOCKFILE_FAIL_IMMEDIATELY)
 }
@@ -458,8 +474,8 @@ pub(crate) fn unlock_record(file: &File) -> io::Result<()> {
     }
 }
 
-/// Whether somebody keeps the exclusive lock on a record. Probes with a shared lock: two probers
-/// who both tried an exclusive one would take each other for holders.
+/// Whether another process holds the exclusive lock on a record. Probes with a shared lock: two
+/// probers that both tried an exclusive one would take each other for holders.
 pub(crate) fn record_is_locked(file: &File) -> io::Result<bool> {
     if lock_byte(file, LOCKFILE_FAIL_IMMEDIATELY)? {
         unlock_record(file)?;
@@ -468,50 +484,50 @@ pub(crate) fn record_is_locked(file: &File) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Waits, with a shared lock that is given back at once.
+/// Waits for a shared lock, and releases it at once.
 pub(super) fn wait_for_record(file: &File) -> io::Result<()> {
     lock_byte(file, 0)?;
     unlock_record(file)
 }
 
-/// Nothing has to be made room for.
+/// Does nothing: there is no table to grow.
 #[allow(clippy::unnecessary_wraps, reason = "other systems need it")]
-pub(crate) fn make_room() -> io::Result<()> {
+pub(crate) fn grow_fd_table() -> io::Result<()> {
     Ok(())
 }
 
 /// Scripts do not number their handles.
 #[allow(clippy::unnecessary_wraps, reason = "other systems need it")]
-pub(crate) fn move_out_of_the_way(file: File) -> io::Result<File> {
+pub(crate) fn move_to_high_fd(file: File) -> io::Result<File> {
     Ok(file)
 }
 
 /// `aux.lock` is a device.
 pub(crate) const HAS_DEVICES: bool = true;
 
-/// Whether a name is said to be the path of a file: by either slash, or a drive.
+/// Whether a lock name is the path of a file: it begins with either slash, or a drive.
 pub(crate) fn is_path(name: &OsStr) -> bool {
     let name = name.to_string_lossy().replace('\\', "/");
     let drive = matches!(name.as_bytes(), [letter, b':', b'/', ..] if letter.is_ascii_alphabetic());
     drive || name.starts_with('/') || name.starts_with("./") || name.starts_with("../")
 }
 
-/// Makes a directory; below a user's own ones it is his alone.
+/// Creates a directory. Below a user's own directories only that user may enter it.
 pub(crate) fn make_private(path: &Path) -> io::Result<()> {
     std::fs::create_dir(path)
 }
 
-/// What the system says of a name that is not there.
+/// The system's error for a missing name.
 pub(crate) fn not_found() -> io::Error {
     io::Error::from_raw_os_error(ERROR_FILE_NOT_FOUND.cast_signed())
 }
 
-/// Nobody tells.
-pub(crate) fn who_locks(_id: FileId) -> Option<u32> {
+/// The system does not tell.
+pub(crate) fn flock_holder(_id: FileId) -> Option<u32> {
     None
 }
 
-/// Reading and writing at a place, as on other systems.
+/// Reading and writing at an offset, as on other systems.
 pub(crate) trait FileExt {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
@@ -550,9 +566,9 @@ impl FileExt for File {
     }
 }
 
-/// Opens a file or directory to ask for what it is.
+/// Opens a file or directory to read its metadata.
 fn look_at(path: &Path, flags: u32) -> io::Result<File> {
-    patiently(|| {
+    retry_while_in_use(|| {
         OpenOptions::new()
             .access_mode(FILE_READ_ATTRIBUTES)
             .share_mode(SHARED)
@@ -561,9 +577,9 @@ fn look_at(path: &Path, flags: u32) -> io::Result<File> {
     })
 }
 
-/// Tries again while somebody else has it open, or while it is about to be gone.
-fn patiently<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    let deadline = Instant::now() + PATIENCE;
+/// Retries while another process has the file open, or while it is being removed.
+fn retry_while_in_use<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let deadline = Instant::now() + IN_USE_TIMEOUT;
     let mut pause = Duration::from_millis(1);
     loop {
         match attempt() {
@@ -576,7 +592,7 @@ fn patiently<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     }
 }
 
-/// Access is denied also to what is marked for deletion and still open (CreateFileW).
+/// Access is also denied to a file that is marked for deletion and still open (CreateFileW).
 fn is_in_use(error: &io::Error) -> bool {
     [
         ERROR_ACCESS_DENIED,
@@ -594,7 +610,7 @@ fn is_code(error: &io::Error, code: u32) -> bool {
 
 fn move_file(from: &Path, to: &Path) -> io::Result<()> {
     let (from, to) = (verbatim(from), verbatim(to));
-    // SAFETY: both texts live and end with a null. No flags: what is there is not replaced.
+    // SAFETY: both texts live and end with a null. No flags: nothing is replaced.
     if unsafe { MoveFileExW(from.as_ptr(), to.as_ptr(), 0) } == 0 {
         return Err(io::Error::last_os_error());
     }
@@ -604,7 +620,7 @@ fn move_file(from: &Path, to: &Path) -> io::Result<()> {
 fn lock_byte(file: &File, flags: u32) -> io::Result<bool> {
     let mut overlapped = locked_byte();
     // SAFETY: the handle is open and was not opened for overlapped use, so that the call has ended
-    // when it returns; the place is ours.
+    // when it returns; the structure is ours.
     if unsafe { LockFileEx(handle_of(file), flags, 0, 1, 0, &raw mut overlapped) } != 0 {
         return Ok(true);
     }

@@ -1,4 +1,4 @@
-//! What a process that will sleep for long can do without.
+//! Releasing memory in a process that is about to sleep for long.
 
-/// Nothing: Windows trims the working set of what sleeps by itself.
-pub fn give_back_program() {}
+/// Does nothing: Windows trims the working set of a sleeping process by itself.
+pub fn drop_code_pages() {}

@@ -1,7 +1,7 @@
-//! Who a process is, and whether it is still there.
+//! The identity of a process, and whether it is alive.
 //!
 //! Starts are creation times as the system recorded them, in 100 ns since 1601, and mean the same
-//! whatever is done to the clock since. sysinfo gives whole seconds and looks at all processes.
+//! whatever happens to the clock later. sysinfo returns whole seconds and reads all processes.
 
 use std::ffi::c_void;
 use std::io;
@@ -24,8 +24,9 @@ use windows_sys::Win32::System::Threading::{
 use windows_sys::w;
 
 use crate::identity::{BootId, Pid};
-use crate::status::hostname;
-pub(crate) use crate::sys::{Kinship, Presence};
+use crate::sys::digest_of_machine;
+use crate::sys::hostname;
+pub(crate) use crate::sys::{ProcessParent, ProcessState};
 
 /// The calling process.
 pub(crate) fn own_pid() -> Pid {
@@ -38,28 +39,29 @@ pub(crate) fn own_uid() -> Option<u32> {
 }
 
 /// Whether a process with this pid is running.
-pub(crate) fn presence(pid: Pid) -> Presence {
+pub(crate) fn presence(pid: Pid) -> ProcessState {
     match open(pid) {
-        Ok(process) if has_ended(&process) => Presence::Gone,
-        Ok(process) => Presence::Alive {
+        Ok(process) if has_ended(&process) => ProcessState::Gone,
+        Ok(process) => ProcessState::Alive {
             start: created(&process),
         },
         Err(error) => match error.raw_os_error().map(i32::cast_unsigned) {
-            Some(ERROR_INVALID_PARAMETER) => Presence::Gone,
-            // There, and not to be asked; or ended, and kept by somebody. The list of all tells.
+            Some(ERROR_INVALID_PARAMETER) => ProcessState::Gone,
+            // Alive and not accessible, or ended with an open handle: the list of all processes
+            // shows which.
             Some(ERROR_ACCESS_DENIED) => match listed(pid) {
-                Ok(Some(process)) => Presence::Alive {
+                Ok(Some(process)) => ProcessState::Alive {
                     start: Some(process.created),
                 },
-                Ok(None) => Presence::Gone,
-                Err(_) => Presence::Unknown,
+                Ok(None) => ProcessState::Gone,
+                Err(_) => ProcessState::Unknown,
             },
-            _ => Presence::Unknown,
+            _ => ProcessState::Unknown,
         },
     }
 }
 
-/// The creation time of a process. `None` where it cannot be told; that proves nothing.
+/// The creation time of a process. `None` if it cannot be read, which proves nothing.
 pub(crate) fn start_ticks(pid: Pid) -> Option<u64> {
     match open(pid) {
         Ok(process) => created(&process),
@@ -72,29 +74,30 @@ pub(crate) fn milliseconds_of_start(start: u64) -> Option<i64> {
     i64::try_from(start / 10_000).ok()
 }
 
-/// The parent of a process. There are no groups or sessions as shells make them: a detached hold
-/// follows the parent, which is said by calling that the leader of the session.
-pub(crate) fn kinship(pid: Pid) -> Option<Kinship> {
+/// The parent of a process.
+pub(crate) fn kinship(pid: Pid) -> Option<ProcessParent> {
     let process = listed(pid).ok()??;
-    // The number of a parent that is gone may be another's, who was not there before its child.
+    // The PID of a parent that has exited may be in use again. A true parent is older than its
+    // child.
     let is_parent =
         |parent: &Pid| start_ticks(*parent).is_none_or(|created| created <= process.created);
     let parent = Pid::new(process.parent).filter(is_parent);
-    Some(Kinship {
+    Some(ProcessParent {
         parent,
-        group: pid.get(),
-        session: parent.map_or(0, Pid::get),
+        // There is no fork.
+        only_forked: false,
+        start: Some(process.created),
     })
 }
 
-/// The program of a process: what it was called with is told to debuggers only.
+/// The program of a process. Only a debugger can read the arguments.
 pub(crate) fn command_line(pid: Pid) -> Vec<String> {
     let mut path = [0_u16; 1024];
     let mut length = 1024;
     let Ok(process) = open(pid) else {
         return Vec::new();
     };
-    // SAFETY: the handle is open, and the length is that of the place, which is ours.
+    // SAFETY: the handle is open, and the length is that of a buffer of ours.
     let named =
         unsafe { QueryFullProcessImageNameW(raw(&process), 0, path.as_mut_ptr(), &raw mut length) };
     let length = usize::try_from(length).unwrap_or(0);
@@ -104,10 +107,23 @@ pub(crate) fn command_line(pid: Pid) -> Vec<String> {
     }
 }
 
-/// The machine, by what its installation and it itself are called: pids with creation times name a
-/// process across its boots, and [`boottime_milliseconds`] counts across them. It may be renamed, so
-/// that another one proves nothing.
+/// The machine, identified by its installation and its host name: PIDs with creation times identify
+/// a process across boots, and [`boottime_milliseconds`] counts across them. A machine can be
+/// renamed, so a different value proves nothing.
 pub(crate) fn boot_id() -> Option<BootId> {
+    machine_guid().map(|guid| BootId {
+        id: format!("{guid} {}", hostname().unwrap_or_default()),
+        masked: true,
+    })
+}
+
+/// Which machine this is, as 16 hex digits. Copies of an installation may have the same.
+pub(crate) fn machine_id() -> Option<String> {
+    digest_of_machine(&machine_guid()?)
+}
+
+/// The name of this installation of Windows.
+fn machine_guid() -> Option<String> {
     let mut text = [0_u16; 64];
     let mut size = u32::try_from(size_of_val(&text)).ok()?;
     // SAFETY: the texts end with a null, and the size is that of the place in bytes.
@@ -123,14 +139,7 @@ pub(crate) fn boot_id() -> Option<BootId> {
         )
     };
     let text: Vec<u16> = text.into_iter().take_while(|unit| *unit != 0).collect();
-    (found == ERROR_SUCCESS && !text.is_empty()).then(|| BootId {
-        id: format!(
-            "{} {}",
-            String::from_utf16_lossy(&text),
-            hostname().unwrap_or_default()
-        ),
-        masked: true,
-    })
+    (found == ERROR_SUCCESS && !text.is_empty()).then(|| String::from_utf16_lossy(&text))
 }
 
 /// There is one.
@@ -143,7 +152,7 @@ pub(crate) fn pid_namespace() -> Option<u64> {
 /// clock is set.
 pub(crate) fn boottime_milliseconds() -> u64 {
     let mut now = FILETIME::default();
-    // SAFETY: fills the place, which is ours.
+    // SAFETY: fills a place of ours.
     unsafe { GetSystemTimePreciseAsFileTime(&raw mut now) };
     number_of(now) / 10_000
 }
@@ -154,7 +163,7 @@ pub(crate) fn boottime() -> Duration {
     FIRST.get_or_init(Instant::now).elapsed()
 }
 
-/// A process, kept: its number is no other's as long as the handle is open.
+/// Opens a process. Its PID is not reused while the handle is open.
 pub(super) fn open(pid: Pid) -> io::Result<OwnedHandle> {
     let rights = PROCESS_QUERY_LIMITED_INFORMATION | PROCESS_SYNCHRONIZE;
     // SAFETY: no memory is involved; a handle that is not null is ours.
@@ -165,7 +174,7 @@ pub(super) fn open(pid: Pid) -> io::Result<OwnedHandle> {
         }
         OwnedHandle::from_raw_handle(raw)
     };
-    // The two lowest bits of a number are not looked at.
+    // OpenProcess ignores the two lowest bits of a PID.
     // SAFETY: the handle is open.
     if unsafe { GetProcessId(raw(&process)) } == pid.get() {
         Ok(process)
@@ -176,7 +185,7 @@ pub(super) fn open(pid: Pid) -> io::Result<OwnedHandle> {
     }
 }
 
-/// Whether it has ended: its number is kept as long as anybody has a handle of it.
+/// Whether it has ended: its PID stays in use while any process has a handle to it.
 fn has_ended(process: &OwnedHandle) -> bool {
     // SAFETY: the handle is open, and may be waited on.
     unsafe { WaitForSingleObject(raw(process), 0) == WAIT_OBJECT_0 }
@@ -198,7 +207,7 @@ fn number_of(time: FILETIME) -> u64 {
     u64::from(time.dwHighDateTime) << 32 | u64::from(time.dwLowDateTime)
 }
 
-/// A process in the list of all, which may be read by everybody.
+/// A process in the list of all processes, which every user may read.
 struct Listed {
     parent: u32,
     created: u64,
@@ -206,7 +215,7 @@ struct Listed {
 
 #[link(name = "ntdll")]
 unsafe extern "system" {
-    // What the list of processes in kernel32 leaves out is when each was created.
+    // The list of processes in kernel32 has no creation times.
     fn NtQuerySystemInformation(
         class: u32,
         buffer: *mut c_void,
@@ -215,11 +224,11 @@ unsafe extern "system" {
     ) -> NTSTATUS;
 }
 
-/// `None`: there is no such process, or it has no threads any more.
+/// `None`: there is no such process, or it no longer has threads.
 fn listed(pid: Pid) -> io::Result<Option<Listed>> {
     const PROCESSES: u32 = 5;
-    // SYSTEM_PROCESS_INFORMATION: after two counters, a size and two counters more come the times, a
-    // text, a priority, and the numbers, each in the width of a pointer.
+    // SYSTEM_PROCESS_INFORMATION: after two counters, a size and two counters more come the times,
+    // a text, a priority, and the numbers, each in the width of a pointer.
     const WIDTH: usize = size_of::<usize>();
     const CREATED_AT: usize = 32;
     const PID_AT: usize = 56 + 3 * WIDTH;

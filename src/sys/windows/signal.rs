@@ -1,7 +1,7 @@
-//! What there is of signals: the console's Ctrl-C and Ctrl-Break, and the end of a child.
+//! Signals on Windows: the console's Ctrl-C and Ctrl-Break, and the end of a child.
 //!
-//! Every process of a console is told of them; whoever supervises a command has to live on, and not
-//! to pass them on.
+//! Every process of a console gets them. A supervisor has to survive them, and must not forward
+//! them.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,8 +16,8 @@ use windows_sys::Win32::System::Threading::{ExitProcess, TerminateProcess};
 use windows_sys::core::BOOL;
 
 use super::process::raw_of_child;
-use super::start::Started;
-use crate::sys::Received;
+use crate::sys::QueuedSignal;
+use crate::sys::program::Started;
 
 // The numbers that other systems have for these.
 const SIGHUP: i32 = 1;
@@ -25,16 +25,16 @@ const SIGINT: i32 = 2;
 const SIGQUIT: i32 = 3;
 pub(in crate::sys) const SIGCHLD: i32 = 17;
 
-/// What a program that Ctrl-C ended returns (STATUS_CONTROL_C_EXIT).
+/// The exit code of a program that Ctrl-C ended (STATUS_CONTROL_C_EXIT).
 const CONTROL_C_EXIT: u32 = 0xC000_013A;
 
-static QUEUE: Mutex<VecDeque<Received>> = Mutex::new(VecDeque::new());
+static QUEUE: Mutex<VecDeque<QueuedSignal>> = Mutex::new(VecDeque::new());
 static QUEUED: Condvar = Condvar::new();
 
-/// Nothing can be held back: what ends a process here ends it at once.
-pub(crate) struct HeldBack;
+/// Does nothing: termination cannot be delayed here.
+pub(crate) struct SignalBlock;
 
-impl HeldBack {
+impl SignalBlock {
     #[allow(clippy::unnecessary_wraps, reason = "other systems need it")]
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self)
@@ -55,7 +55,7 @@ impl SignalMask {
     }
 }
 
-/// Ctrl-C and Ctrl-Break, queued instead of acted upon, and the end of a command.
+/// Queued Ctrl-C and Ctrl-Break, and the end of a command.
 #[derive(Debug)]
 pub struct SignalQueue {
     _private: (),
@@ -75,7 +75,7 @@ impl SignalQueue {
     }
 
     /// Nothing to do: a handler is not inherited.
-    pub fn spare(&self, _command: &mut Command) {}
+    pub fn restore_mask_in(&self, _command: &mut Command) {}
 
     /// None.
     #[must_use]
@@ -104,7 +104,7 @@ impl SignalQueue {
     ///
     /// # Errors
     /// None.
-    pub fn next(&self, timeout: Option<Duration>) -> io::Result<Option<Received>> {
+    pub fn next(&self, timeout: Option<Duration>) -> io::Result<Option<QueuedSignal>> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut queue = queue();
         loop {
@@ -127,24 +127,24 @@ impl SignalQueue {
 
 /// Adds to the queue.
 pub(super) fn add(signal: i32) {
-    queue().push_back(Received {
+    queue().push_back(QueuedSignal {
         signal,
         from_process: false,
     });
     QUEUED.notify_all();
 }
 
-fn queue() -> std::sync::MutexGuard<'static, VecDeque<Received>> {
+fn queue() -> std::sync::MutexGuard<'static, VecDeque<QueuedSignal>> {
     QUEUE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Called by a thread of the system's.
+/// Called by a thread of the system.
 unsafe extern "system" fn on_control(event: u32) -> BOOL {
     match event {
         CTRL_C_EVENT => add(SIGINT),
         CTRL_BREAK_EVENT => add(SIGQUIT),
-        // To return would end the process at once, while its command is being told; what it has left
-        // is some 5 s.
+        // To return would end the process at once, while its command is still handling the event.
+        // The system ends the process about 5 s later.
         CTRL_CLOSE_EVENT | CTRL_SHUTDOWN_EVENT => {
             add(SIGHUP);
             std::thread::sleep(Duration::from_mins(1));
@@ -162,7 +162,16 @@ pub fn use_sigalrm() -> io::Result<()> {
     Ok(())
 }
 
-/// Nothing cuts a call short.
+/// Files have no such limit: returns `true`, as if it had been ignored before.
+///
+/// # Errors
+/// None.
+#[allow(clippy::unnecessary_wraps, reason = "other systems need it")]
+pub fn ignore_file_size_signal() -> io::Result<bool> {
+    Ok(true)
+}
+
+/// There is none: blocking calls cannot be interrupted.
 #[derive(Debug)]
 pub(crate) struct Alarm(std::convert::Infallible);
 
@@ -181,7 +190,8 @@ impl Alarm {
     }
 }
 
-/// Ends a child that has not been waited for yet, whatever the signal: there is no way to ask it to.
+/// Ends a child that has not been waited for yet, whatever the signal: there is no way to ask it
+/// to.
 ///
 /// # Errors
 /// Those of TerminateProcess.
@@ -195,19 +205,19 @@ pub fn send(child: &Started, signal: i32) -> io::Result<()> {
 }
 
 /// Ends the calling process as if `signal` had ended it.
-pub fn end_by(signal: i32) {
+pub fn exit_by_signal(signal: i32) {
     let code = if signal == SIGINT {
         CONTROL_C_EXIT
     } else {
         128_u32.saturating_add_signed(signal)
     };
-    // SAFETY: ends the process; nothing of ours has to be done before.
+    // SAFETY: ends the process; no cleanup of ours is needed before.
     unsafe { ExitProcess(code) }
 }
 
 /// The signal that ended a process, if one did.
 #[must_use]
-pub fn that_ended(status: ExitStatus) -> Option<i32> {
+pub fn terminating_signal(status: ExitStatus) -> Option<i32> {
     (status.code().map(i32::cast_unsigned) == Some(CONTROL_C_EXIT)).then_some(SIGINT)
 }
 

@@ -17,10 +17,10 @@ use windows_sys::Win32::System::Threading::CREATE_SUSPENDED;
 #[cfg(feature = "cli")]
 use windows_sys::Win32::System::Threading::ExitProcess;
 
-use super::directory::{FileExt as _, leads_to};
+use super::directory::{FileExt as _, path_names_file};
 use super::process::{raw, start_ticks};
 use crate::identity::Pid;
-use crate::record::CommandSlot;
+use crate::sys::Note;
 
 /// A lock is of the process that took it (LockFileEx).
 pub(crate) const COMMANDS_INHERIT_LOCKS: bool = false;
@@ -36,19 +36,19 @@ unsafe extern "system" {
     fn NtResumeProcess(process: HANDLE) -> NTSTATUS;
 }
 
-/// Starts `command` so that its pid and start are in `slot` of the record, if that has one, before it
-/// runs, and only if `path` still leads to the record. The lock cannot be passed on: should this
+/// Starts `command` so that its PID and start are on record before it runs, by `notes`, and only if
+/// `path` still names the record. The lock cannot be passed on: should this
 /// process be killed, the command keeps the hold by being on record.
 pub(crate) fn spawn(
     command: &mut Command,
     record: &File,
     path: &Path,
-    slot: Option<CommandSlot>,
+    notes: Vec<Note>,
     _inherit: bool,
 ) -> io::Result<Child> {
     command.creation_flags(CREATE_SUSPENDED);
     let mut child = command.spawn()?;
-    if let Err(error) = put_on_record(&child, record, path, slot) {
+    if let Err(error) = put_on_record(&child, record, path, notes) {
         let _ = child.kill();
         let _ = child.wait();
         return Err(error);
@@ -56,30 +56,27 @@ pub(crate) fn spawn(
     Ok(child)
 }
 
-fn put_on_record(
-    child: &Child,
-    record: &File,
-    path: &Path,
-    slot: Option<CommandSlot>,
-) -> io::Result<()> {
+fn put_on_record(child: &Child, record: &File, path: &Path, notes: Vec<Note>) -> io::Result<()> {
     let not_recorded = || io::Error::from_raw_os_error(NOT_RECORDED);
     // If we are killed before it runs, it is not to stay suspended for good, with its pid on record.
     let job = Job::that_ends_with_us().ok_or_else(not_recorded)?;
     job.take(child).ok_or_else(not_recorded)?;
-    if let Some(mut slot) = slot {
-        let mut stands = vec![0; slot.slot.bytes.len()];
-        record.read_exact_at(&mut stands, slot.slot.at)?;
-        if !slot.may_replace(&stands) {
-            return Err(io::Error::from_raw_os_error(HOLD_LOST));
+    let start = Pid::new(child.id()).and_then(start_ticks);
+    for mut note in notes {
+        if !note.expected.is_empty() {
+            let mut found = vec![0; note.expected.len()];
+            record.read_exact_at(&mut found, note.offset)?;
+            if found != note.expected {
+                return Err(io::Error::from_raw_os_error(HOLD_LOST));
+            }
         }
-        slot.fill(child.id(), Pid::new(child.id()).and_then(start_ticks));
+        (note.fill)(&mut note.bytes, child.id(), start);
         record
-            .write_all_at(&slot.slot.bytes, slot.slot.at)
+            .write_all_at(&note.bytes, note.offset)
             .map_err(|_| not_recorded())?;
     }
-    // Whoever takes a record over reads it again once it has no name: either he saw the line, or we
-    // see here that the name is gone.
-    match leads_to(path, record) {
+    // The lock may have been broken before the PID was on record.
+    match path_names_file(path, record) {
         Ok(true) => {}
         Ok(false) => return Err(io::Error::from_raw_os_error(HOLD_LOST)),
         Err(_) => return Err(not_recorded()),
@@ -166,4 +163,9 @@ pub(crate) fn exec_keeping(_command: &mut Command, _record: &File) -> io::Error 
         io::ErrorKind::Unsupported,
         "a process cannot become another program on Windows",
     )
+}
+
+/// A lock is not inherited here.
+pub(crate) fn command_holds(_pid: u32, _record: &File) -> bool {
+    true
 }

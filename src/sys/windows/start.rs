@@ -11,26 +11,27 @@ use super::process::{open, raw};
 use super::signal::{SIGCHLD, SignalMask, add};
 use super::spawn::spawn;
 use crate::identity::Pid;
-use crate::record::CommandSlot;
+use crate::sys::Note;
 
 pub use crate::sys::program::{Program, Started};
 
-/// [`spawn`], and the queue of signals is told of its end. There are no signals to block.
+/// [`spawn`], and the end of the command is queued as a signal. There are no signals to block.
 pub(in crate::sys) fn start(
     command: &mut Command,
     record: &File,
     path: &Path,
-    slot: Option<CommandSlot>,
+    notes: Vec<Note>,
     inherit: bool,
     _mask: SignalMask,
 ) -> io::Result<Child> {
-    let child = spawn(command, record, path, slot, inherit)?;
-    tell_of_the_end(child.id());
+    let child = spawn(command, record, path, notes, inherit)?;
+    queue_exit_of(child.id());
     Ok(child)
 }
 
-/// Puts the end of a process into the queue of signals. Without it the supervisor looks each second.
-fn tell_of_the_end(pid: u32) {
+/// Puts the end of a process into the queue of signals. If that fails, the supervisor still checks
+/// each second.
+fn queue_exit_of(pid: u32) {
     let Some(process) = Pid::new(pid).and_then(|pid| open(pid).ok()) else {
         return;
     };

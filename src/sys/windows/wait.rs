@@ -1,7 +1,6 @@
 //! Sleeping until something about a record may have changed.
 
 use std::fs::File;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::time::Duration;
 
@@ -10,15 +9,16 @@ use windows_sys::Win32::System::Threading::WaitForSingleObject;
 
 use super::directory::wait_for_record;
 use super::process::{open, raw};
+pub(crate) use super::random::{random_below, random_u64};
 use crate::identity::Pid;
 
-/// Waits until the exclusive lock on `file` is given up, whoever or whatever ends it.
+/// Waits until the exclusive lock on `file` is released, for whatever reason.
 pub(crate) fn until_unlocked(file: &File) -> io::Result<()> {
     wait_for_record(file)
 }
 
-/// Changes of files are told of whole directories only, whose other files are others' business:
-/// there is no watch, and it is looked again from time to time.
+/// Windows reports changes of whole directories only, and other files change there: there is no
+/// watch, and the caller polls.
 #[derive(Debug)]
 pub(crate) struct Watch(std::convert::Infallible);
 
@@ -57,14 +57,4 @@ pub(crate) fn until_gone(pid: Pid, timeout: Duration) -> Option<bool> {
         WAIT_TIMEOUT => Some(false),
         _ => None,
     }
-}
-
-/// A number below `limit` that nobody can foretell, to keep waiters from moving in step.
-pub(crate) fn random_below(limit: u64) -> u64 {
-    random_u64().checked_rem(limit).unwrap_or(0)
-}
-
-/// 64 random bits, from those that std keeps its hash tables safe with.
-pub(crate) fn random_u64() -> u64 {
-    RandomState::new().build_hasher().finish()
 }

@@ -1,47 +1,49 @@
-//! `acquire`: hold on behalf of a process, or for a time.
+//! `acquire`: hold a lock for a process or a limited time.
 
 use std::time::Duration;
 
 use chrono::{TimeDelta, Utc};
 use onehold::stdio::stdout_was_closed;
-use onehold::{Acquired, Attempt, Detached, Format, Holder, Status};
+use onehold::{Acquired, Attempt, Format, Holder, PendingHold, Status};
 
+use crate::acquiring::{acquire_with_prompts, displaced_text, refused, wait_for_displaced};
 use crate::args;
-use crate::claiming::{displaced, obtain, refused, wait_for_displaced};
-use crate::commands::{Carried, Told};
 use crate::describe;
 use crate::exit::Exit;
+use crate::outcome::Outcome;
+use crate::outcome::{CommandResult, Printed};
 use crate::output;
-use crate::report::Outcome;
 use crate::session::Session;
+use crate::words;
 
-pub(crate) fn acquire(session: &Session, typed: args::Acquire) -> Carried {
-    let holder = match (typed.pid, typed.claim.ttl) {
+pub(crate) fn acquire(session: &Session, typed: args::Acquire) -> CommandResult {
+    let holder = match (typed.pid, typed.hold.ttl) {
         (Some(pid), _) => Holder::process(pid)?,
         (None, Some(_)) if session.format == Format::Native => Holder::Lease,
-        // Other formats name a process, whatever time they have besides.
+        // Records in other formats need a process, with or without a TTL.
         (None, _) => Holder::of_caller()?,
     };
     let lock = session.named_lock(typed.name)?;
-    let attempt = obtain(session, &typed.claim, &lock, |claim, wait| {
-        lock.acquire(claim, holder, wait)
+    let attempt = acquire_with_prompts(session, &typed.hold, &lock, |options, wait| {
+        lock.acquire(options, holder, wait)
     })?;
     match attempt {
-        Attempt::Held(Acquired::New(detached)) => hand_over(session, &lock, *detached),
-        Attempt::Held(Acquired::Again(status)) => Ok(again(status).into()),
-        Attempt::Blocked(blocked) => Ok(refused(session, &typed.claim, &lock, blocked).into()),
+        Attempt::Held(Acquired::New(pending)) => Ok(hand_over(session, &lock, *pending)),
+        Attempt::Held(Acquired::AlreadyHeld(status)) => Ok(already_held(status).into()),
+        Attempt::Blocked(blocked) => Ok(refused(session, &typed.hold, &lock, blocked).into()),
     }
 }
 
-/// Nothing is held until the number is out: whoever asked could neither name nor release it.
-fn hand_over(session: &Session, lock: &onehold::Lock, detached: Detached) -> Carried {
-    let record = detached.record();
-    let name = describe::quoted(lock.name().as_str());
-    let follows = match detached.holder() {
-        Holder::Process(process) => {
+/// Prints the hold number and confirms the hold. If the number cannot be printed, nothing is held:
+/// without it the caller could not release the hold.
+fn hand_over(session: &Session, lock: &onehold::Lock, pending: PendingHold) -> Printed {
+    let record = pending.record();
+    let name = words::quoted(lock.name().as_str());
+    let follows = match pending.holder() {
+        Holder::Process(process) | Holder::Caller { process, .. } => {
             let process = describe::process(process.pid.get(), &record.command);
             match record.ttl() {
-                Some(ttl) => format!("{process}, at most for {}", time(ttl)),
+                Some(ttl) => format!("{process}, at most {}", time(ttl)),
                 None => process,
             }
         }
@@ -50,47 +52,47 @@ fn hand_over(session: &Session, lock: &onehold::Lock, detached: Detached) -> Car
     let mut outcome = Outcome::new(
         Exit::Done,
         "acquired",
-        format!("{name} is held for {follows}"),
+        format!("acquired {name} for {follows}"),
     )
-    .data(detached.number().to_string())
-    .warnings(detached.warnings());
-    outcome.talk.push(format!("onehold: {}", outcome.message));
-    if session.everywhere.verbose {
+    .data(pending.number().to_string())
+    .warnings(pending.warnings());
+    outcome.notes.push(format!("onehold: {}", outcome.message));
+    if session.global.verbose {
         outcome
-            .talk
-            .push(format!("  file: {}", output::shown(detached.path())));
+            .notes
+            .push(format!("  file: {}", words::path_text(pending.path())));
     }
-    if let Some(was) = detached.displaced() {
-        outcome.talk.extend(displaced(was));
+    if let Some(was) = pending.displaced() {
+        outcome.notes.extend(displaced_text(was));
         outcome
             .warnings
             .extend(wait_for_displaced(session, was, || false));
     }
-    outcome.hold = Some(detached.number());
-    outcome.displaced = detached.displaced().cloned().map(Box::new);
-    if session.everywhere.json {
-        outcome.lock = Some(Box::new(detached.status()?));
+    outcome.hold = Some(pending.number());
+    outcome.displaced = pending.displaced().cloned().map(Box::new);
+    if session.global.json {
+        outcome.lock = Some(Box::new(pending.status()));
     }
-    // What is written to a closed stdout goes to /dev/null, where nobody finds it.
-    let told = if stdout_was_closed() {
-        Err(std::io::Error::other("it is closed"))
+    // The runtime has replaced a closed stdout by /dev/null, so writing to it would succeed.
+    let printed = if stdout_was_closed() {
+        Err(std::io::Error::other("stdout is closed"))
     } else {
-        output::tell(session, &outcome)
+        output::print_outcome(session, &outcome)
     };
-    if let Err(error) = told {
-        // Dropping `detached` gives the lock back.
-        drop(detached);
-        output::talk(&format!(
-            "onehold: cannot write the number of the hold to stdout: {}; {name} is not held",
-            output::cause_in_words(&error)
+    if let Err(error) = printed {
+        // Dropping `pending` releases the lock.
+        drop(pending);
+        output::eprint(&format!(
+            "onehold: cannot print the hold number: {}; released {name}",
+            words::cause_text(&error)
         ));
-        return Ok(Told::Already(Exit::Failed));
+        return Printed::Yes(Exit::Failed);
     }
-    if let Err(error) = detached.confirm() {
-        output::talk(&format!("onehold: {}", output::chain(&error)));
-        return Ok(Told::Already(Exit::Failed));
+    if let Err(error) = pending.confirm() {
+        output::eprint(&format!("onehold: {}", words::error_chain(&error)));
+        return Printed::Yes(Exit::Failed);
     }
-    Ok(Told::Already(Exit::Done))
+    Printed::Yes(Exit::Done)
 }
 
 /// "30m, until 12:30:00"
@@ -108,20 +110,19 @@ fn time(ttl: Duration) -> String {
     }
 }
 
-fn again(status: Box<Status>) -> Outcome {
+fn already_held(status: Box<Status>) -> Outcome {
     let number = status.hold().unwrap_or_default();
-    let name = describe::quoted(&status.name);
     let mut outcome = Outcome::new(
         Exit::Done,
         "acquired",
         format!(
-            "{name} was acquired by the same owner already, and stays as it is: {}",
-            describe::sentence(&status)
+            "already acquired by this holder: {}",
+            describe::describe_holder(&status)
         ),
     )
     .data(number.to_string())
     .lock(status);
     outcome.hold = Some(number);
-    outcome.talk.push(format!("onehold: {}", outcome.message));
+    outcome.notes.push(format!("onehold: {}", outcome.message));
     outcome
 }

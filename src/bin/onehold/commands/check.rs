@@ -1,54 +1,50 @@
-//! `check`: who holds it, and is that true?
+//! `check`: show the holder of a lock and verify it.
 
-use onehold::{Claim, State};
+use onehold::{Options, State};
 
 use crate::args;
-use crate::commands::Carried;
+
 use crate::commands::list::{running, runs_now};
 use crate::describe;
 use crate::exit::Exit;
-use crate::output::{block, paint, shown};
-use crate::report::Outcome;
-use crate::session::Session;
+use crate::output::{block, paint};
 
-pub(crate) fn check(session: &Session, typed: args::Check) -> Carried {
+use crate::outcome::{CommandResult, Outcome};
+use crate::session::Session;
+use crate::words::path_text;
+
+pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
     let lock = session.named_lock(typed.name)?;
-    let mut status = lock.check(typed.max_age)?;
-    let mut covers = None;
-    if status.verdict.state == State::Free {
-        // Free is what acquire would take.
-        let mut claim = Claim::new();
-        if let Some(owner) = &session.claimant.owner {
-            claim = claim.owner(owner);
-        }
-        if let Some(max_age) = typed.max_age {
-            claim = claim.max_age(max_age);
-        }
-        if let Some(relative) = lock.check_relatives(&claim)? {
-            covers = describe::covers(&relative, lock.name());
-            status = relative;
-        }
+    // Whatever would keep `acquire` from taking the lock: its holder, a parent's, a child's, a waiter.
+    let mut options = Options::new();
+    if let Some(owner) = &session.caller.owner {
+        options = options.owner(owner);
     }
+    if let Some(max_age) = typed.max_age {
+        options = options.max_age(max_age);
+    }
+    let status = lock.check_for(&options)?;
+    let relation = describe::describe_relation(&status, lock.name());
     let (exit, word) = match status.verdict.state {
         State::Free => (Exit::Done, "clean"),
         State::Held => (Exit::Locked, "blocked"),
         State::Overdue | State::Zombie => (Exit::Zombie, "zombie-detected"),
         State::NotALock => (Exit::Failed, "failure"),
     };
-    let sentence = describe::sentence(&status);
-    let mut outcome = Outcome::new(exit, word, sentence.clone());
+    let holder = describe::describe_holder(&status);
+    let mut outcome = Outcome::new(exit, word, holder.clone());
     if status.verdict.state == State::NotALock {
         outcome = outcome.failure("NOT_A_LOCK", serde_json::json!({}));
-    } else if !session.everywhere.quiet {
+    } else if !session.global.quiet {
         let mut lines = vec![match status.verdict.state {
-            State::Free => paint(&status, &sentence),
-            _ => sentence,
+            State::Free => paint(&status, &holder),
+            _ => holder,
         }];
-        lines.extend(block(&status, session.everywhere.verbose));
-        lines.extend(covers.map(|line| format!("  {line}")));
-        if session.everywhere.verbose {
+        lines.extend(block(&status, session.global.verbose));
+        lines.extend(relation.map(|line| format!("  {line}")));
+        if session.global.verbose {
             lines.extend(runs_now(&status, &running(std::slice::from_ref(&status))));
-            lines.push(format!("  store: {}", shown(&status.store)));
+            lines.push(format!("  store: {}", path_text(&status.store)));
         }
         outcome = outcome.data(lines.join("\n"));
     }

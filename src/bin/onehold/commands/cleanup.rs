@@ -1,16 +1,17 @@
-//! `cleanup`: remove every zombie, and nothing else.
+//! `cleanup`: remove all zombies.
 
 use onehold::{State, Status};
 
 use crate::args;
-use crate::commands::Carried;
 use crate::describe;
 use crate::exit::Exit;
-use crate::output::{chain, command_line};
-use crate::report::Outcome;
+use crate::outcome::CommandResult;
+use crate::outcome::Outcome;
+use crate::output::command_line;
 use crate::session::Session;
+use crate::words;
 
-pub(crate) fn cleanup(session: &Session, typed: &args::Cleanup) -> Carried {
+pub(crate) fn cleanup(session: &Session, typed: &args::Cleanup) -> CommandResult {
     let cleanup = match &session.only {
         Some(name) => session
             .lock(name.clone())?
@@ -28,46 +29,54 @@ pub(crate) fn cleanup(session: &Session, typed: &args::Cleanup) -> Carried {
     } else {
         "removed"
     };
-    let store = session.place();
+    let store = session.store_text();
     let plural = if count == 1 { "" } else { "s" };
     let message = format!("{done} {count} lock file{plural} in {store}");
     let mut outcome = Outcome::new(Exit::Done, word, message);
-    if !session.everywhere.quiet && count > 0 {
+    if !session.global.quiet && count > 0 {
         let lines: Vec<_> = cleanup
             .removed
             .iter()
-            .map(|status| format!("{done}: {}", what_it_was(status)))
+            .map(|status| removed_text(done, status))
             .collect();
         outcome = outcome.data(lines.join("\n"));
     }
-    if session.everywhere.verbose {
-        outcome.talk.push(format!("onehold: {}", outcome.message));
+    if session.global.verbose {
+        outcome.notes.push(format!("onehold: {}", outcome.message));
     }
     for status in &cleanup.left {
         outcome.warnings.push(format!(
-            "left: {}: this filesystem cannot settle who takes it: `{}`",
-            describe::sentence(status),
+            "not removed: {}; no cleanup on a shared filesystem; if the holder is dead, run `{}`",
+            describe::describe_holder(status),
             command_line(session, "break", status)
         ));
     }
-    let settings = &session.in_force.settings;
-    let in_words = |error| settings.words_for(error).unwrap_or_else(|| chain(error));
-    outcome.warnings.extend(cleanup.errors.iter().map(in_words));
+    let settings = &session.config.settings;
+    let text = |error| {
+        settings
+            .foreign_message(error)
+            .unwrap_or_else(|| words::error_chain(error))
+    };
+    outcome.warnings.extend(cleanup.errors.iter().map(text));
     outcome = outcome.warnings(&cleanup.warnings);
     if !cleanup.errors.is_empty() {
-        outcome = outcome.incomplete("removed");
+        outcome = outcome.incomplete(cleanup.errors.len(), "removed");
     }
     outcome.locks = cleanup.removed;
     Ok(outcome.into())
 }
 
-fn what_it_was(status: &Status) -> String {
+/// "removed zombie `x`: process 4262 (sleep) on vm, holder since 20:40:51, has exited"
+fn removed_text(done: &str, status: &Status) -> String {
+    let name = words::quoted(&status.name);
     match status.verdict.state {
-        State::Free => format!(
-            "{}: {}",
-            describe::quoted(&status.name),
-            describe::evidence(status).unwrap_or_default()
+        State::Free => {
+            let evidence = describe::evidence(status).unwrap_or_default();
+            format!("{done} {name}: {evidence}")
+        }
+        _ => format!(
+            "{done} zombie {name}: {}",
+            describe::describe_zombie(status)
         ),
-        _ => describe::sentence(status),
     }
 }

@@ -1,4 +1,4 @@
-//! `list`: all locks of the store.
+//! `list`: all locks in the store with their states.
 
 use std::collections::HashMap;
 
@@ -6,14 +6,15 @@ use onehold::{Listing, Reason, Status};
 use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System, UpdateKind};
 
 use crate::args;
-use crate::commands::Carried;
 use crate::describe;
 use crate::exit::Exit;
-use crate::output::{block, chain, table};
-use crate::report::Outcome;
+use crate::outcome::CommandResult;
+use crate::outcome::Outcome;
+use crate::output::{block, table};
 use crate::session::Session;
+use crate::words;
 
-pub(crate) fn list(session: &Session, typed: &args::List) -> Carried {
+pub(crate) fn list(session: &Session, typed: &args::List) -> CommandResult {
     let listing = match &session.only {
         Some(name) => {
             let status = session.lock(name.clone())?.check(typed.max_age)?;
@@ -27,7 +28,7 @@ pub(crate) fn list(session: &Session, typed: &args::List) -> Carried {
         }
         None => session.store.list(typed.max_age)?,
     };
-    let store = session.place();
+    let store = session.store_text();
     let count = listing.locks.len();
     let mut outcome = Outcome::new(
         Exit::Done,
@@ -37,15 +38,16 @@ pub(crate) fn list(session: &Session, typed: &args::List) -> Carried {
             if count == 1 { "" } else { "s" }
         ),
     );
-    outcome.warnings = listing.errors.iter().map(chain).collect();
+    outcome.warnings = listing.errors.iter().map(words::error_chain).collect();
     if !listing.errors.is_empty() {
-        outcome = outcome.incomplete("read");
+        outcome = outcome.incomplete(listing.errors.len(), "read");
     }
-    if session.everywhere.verbose || count == 0 {
-        outcome.talk.push(format!("onehold: {}", outcome.message));
+    // A failure prints its message anyway.
+    if outcome.failure.is_none() && (session.global.verbose || count == 0) {
+        outcome.notes.push(format!("onehold: {}", outcome.message));
     }
-    if !session.everywhere.json && count > 0 {
-        outcome = outcome.data(if session.everywhere.verbose {
+    if !session.global.json && count > 0 {
+        outcome = outcome.data(if session.global.verbose {
             verbose(session, &listing.locks)
         } else {
             brief(&listing.locks)
@@ -67,14 +69,14 @@ fn verbose(session: &Session, locks: &[Status]) -> String {
     let running = running(locks);
     let mut lines = Vec::new();
     for lock in locks {
-        lines.push(describe::sentence(lock));
-        lines.extend(block(lock, session.everywhere.verbose));
+        lines.push(describe::describe_holder(lock));
+        lines.extend(block(lock, session.global.verbose));
         lines.extend(runs_now(lock, &running));
     }
     lines.join("\n")
 }
 
-/// What the holder runs now, if it lives.
+/// The current command line of a live holder.
 pub(crate) fn runs_now(lock: &Status, running: &HashMap<u32, String>) -> Option<String> {
     let pid = lock
         .verdict
@@ -86,18 +88,17 @@ pub(crate) fn runs_now(lock: &Status, running: &HashMap<u32, String>) -> Option<
 
 fn cells(lock: &Status) -> [String; 6] {
     let record = lock.record.as_ref();
-    let holder = record.map(|record| {
-        let holder = describe::holder(lock, record);
-        match &record.hostname {
-            Some(host) => format!("{holder} on {}", describe::escape(host)),
-            None => holder,
-        }
-    });
+    // A reserved lock is free, but only the first waiter may take it.
+    let holder = match (describe::reserved_for(lock), record) {
+        (Some(waiter), _) => Some(format!("for {}", describe::process_on_host(waiter))),
+        (None, Some(record)) => Some(describe::holder_on_host(lock, record)),
+        (None, None) => None,
+    };
     [
-        describe::escape(&lock.name),
+        words::escape(&lock.name),
         describe::state(lock).to_owned(),
         holder.unwrap_or_default(),
-        describe::age(lock).map(describe::span).unwrap_or_default(),
+        describe::age(lock).map(words::span).unwrap_or_default(),
         match lock.waiters.len() {
             0 => String::new(),
             count => count.to_string(),
@@ -109,18 +110,18 @@ fn cells(lock: &Status) -> [String; 6] {
     ]
 }
 
-/// A message may be a kilobyte; a line of a table is not.
+/// Shortens a message, which may have 1 KiB, to fit into a table.
 fn short(message: &str) -> String {
     const WIDTH: usize = 50;
-    let text = describe::escape(message);
+    let text = words::escape(message);
     if text.chars().count() <= WIDTH {
         return text;
     }
     text.chars().take(WIDTH - 1).chain(['…']).collect()
 }
 
-/// What the living holders are running now, which need not be what they ran when they wrote their
-/// records.
+/// The current command lines of the holders. A process may have changed its command line since it
+/// wrote its record.
 pub(crate) fn running(locks: &[Status]) -> HashMap<u32, String> {
     let pids: Vec<_> = locks
         .iter()
@@ -140,10 +141,10 @@ pub(crate) fn running(locks: &[Status]) -> HashMap<u32, String> {
             let command: Vec<_> = process
                 .cmd()
                 .iter()
-                .map(|argument| describe::escape(&argument.to_string_lossy()))
+                .map(|argument| words::escape(&argument.to_string_lossy()))
                 .collect();
             let text = if command.is_empty() {
-                describe::escape(&process.name().to_string_lossy())
+                words::escape(&process.name().to_string_lossy())
             } else {
                 command.join(" ")
             };

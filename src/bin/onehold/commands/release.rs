@@ -1,53 +1,53 @@
-//! `release`: give a hold back.
+//! `release`: release a lock.
 
-use onehold::{Release, Status};
-use serde_json::json;
+use onehold::{Release, State};
 
 use crate::args;
-use crate::commands::{Carried, breaking};
+use crate::commands::break_lock;
 use crate::describe;
 use crate::exit::Exit;
-use crate::output::{block, next_step, store_line};
-use crate::report::Outcome;
+use crate::outcome::CommandResult;
+use crate::outcome::Outcome;
+use crate::outcome::with_message_if_verbose;
+use crate::refusal::not_yours;
 use crate::session::Session;
+use crate::words;
 
-pub(crate) fn release(session: &Session, typed: args::Release) -> Carried {
+pub(crate) fn release(session: &Session, typed: args::Release) -> CommandResult {
     let lock = session.named_lock(typed.name)?;
-    let outcome = match lock.release(&session.claimant)? {
+    let outcome = match lock.release(&session.caller)? {
+        // Anyone may remove it, so it is said whose it was.
+        Release::Done(status) if status.verdict.state == State::Zombie => {
+            let text = format!(
+                "removed zombie {}: {}",
+                words::quoted(&status.name),
+                describe::describe_zombie(&status)
+            );
+            let note = format!("onehold: {text}");
+            let outcome = Outcome::new(Exit::Done, "released", text);
+            return Ok(outcome.note(note).lock(status).into());
+        }
         Release::Done(status) => {
-            let text = format!("released {}", describe::quoted(&status.name));
+            let text = format!("released {}", words::quoted(&status.name));
             Outcome::new(Exit::Done, "released", text).lock(status)
         }
         Release::Free => {
-            let text = format!("{} is free", describe::quoted(lock.name().as_str()));
+            let text = format!("{} is free", words::quoted(lock.name().as_str()));
             Outcome::new(Exit::Done, "released", text)
         }
-        Release::NotYours(_) | Release::EndsWithCommand(_) if typed.force => {
-            let hold = session.claimant.hold;
-            return breaking::break_lock(session, &lock, hold, typed.yes);
+        Release::NotYours(_) | Release::HeldByRun(_) if typed.force => {
+            let hold = session.caller.hold;
+            return break_lock::break_lock(session, &lock, hold, typed.yes);
         }
-        Release::NotYours(status) => not_yours(session, "not yours", status),
-        Release::EndsWithCommand(status) => not_yours(session, "it ends with its command", status),
+        Release::NotYours(status) => not_yours(session, "not released", status),
+        Release::HeldByRun(status) => {
+            let mut outcome = not_yours(session, "not released", status);
+            outcome.notes.insert(
+                0,
+                "  a running `onehold run` holds it until its command exits".to_owned(),
+            );
+            outcome
+        }
     };
-    Ok(verbosely(session, outcome).into())
-}
-
-/// The outcome of asking for what is another's.
-pub(crate) fn not_yours(session: &Session, why: &str, status: Box<Status>) -> Outcome {
-    let text = format!("{why}: {}", describe::sentence(&status));
-    let mut outcome = Outcome::new(Exit::NotYours, "failure", text)
-        .failure("NOT_OWNER", json!({ "hold": status.hold() }));
-    outcome.talk = block(&status, session.everywhere.verbose);
-    outcome
-        .talk
-        .extend([store_line(&status), next_step(session, &status, false)]);
-    outcome.lock(status)
-}
-
-/// What went as expected is only told to those who want to hear it: cron mails whatever is said.
-pub(crate) fn verbosely(session: &Session, mut outcome: Outcome) -> Outcome {
-    if session.everywhere.verbose && outcome.failure.is_none() {
-        outcome.talk.push(format!("onehold: {}", outcome.message));
-    }
-    outcome
+    Ok(with_message_if_verbose(session, outcome).into())
 }

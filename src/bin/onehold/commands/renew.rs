@@ -1,37 +1,46 @@
-//! `renew`: extend a lease.
+//! `renew`: extend a lease, or restart the age of a detached hold.
 
 use onehold::{Reason, Renewal};
 use serde_json::json;
 
 use crate::args;
-use crate::commands::Carried;
-use crate::commands::release::{not_yours, verbosely};
 use crate::describe;
 use crate::exit::Exit;
+use crate::outcome::CommandResult;
+use crate::outcome::Outcome;
+use crate::outcome::with_message_if_verbose;
 use crate::output::store_line;
-use crate::report::Outcome;
+use crate::refusal::not_yours;
 use crate::session::Session;
+use crate::words;
 
-pub(crate) fn renew(session: &Session, typed: args::Renew) -> Carried {
+pub(crate) fn renew(session: &Session, typed: args::Renew) -> CommandResult {
     let lock = session.named_lock(typed.name)?;
-    let outcome = match lock.renew(&session.claimant, typed.ttl)? {
+    let outcome = match lock.renew(&session.caller, typed.ttl)? {
         Renewal::Done(status) => {
-            let text = format!("renewed: {}", describe::sentence(&status));
+            let text = format!("renewed: {}", describe::describe_holder(&status));
             Outcome::new(Exit::Done, "renewed", text).lock(status)
         }
         Renewal::Nothing(status) => {
-            let name = describe::quoted(&status.name);
+            let name = words::quoted(&status.name);
             let text = match status.verdict.reason {
                 Reason::NoFile => format!("{name} is free: nothing to renew"),
-                _ => format!("nothing to renew: {}", describe::sentence(&status)),
+                _ => format!("nothing to renew: {}", describe::describe_holder(&status)),
             };
-            Outcome::new(Exit::Nothing, "failure", text)
+            Outcome::new(Exit::NotHeld, "failure", text)
                 .failure("NOT_HELD", json!({ "hold": status.hold() }))
-                .talk(store_line(&status))
+                .note(store_line(&status))
                 .lock(status)
         }
-        Renewal::NotYours(status) => not_yours(session, "not yours", status),
-        Renewal::EndsWithCommand(status) => not_yours(session, "its wrapper renews it", status),
+        Renewal::NotYours(status) => not_yours(session, "not renewed", status),
+        Renewal::HeldByRun(status) => {
+            let mut outcome = not_yours(session, "not renewed", status);
+            outcome.notes.insert(
+                0,
+                "  a running `onehold run` renews its own hold".to_owned(),
+            );
+            outcome
+        }
     };
-    Ok(verbosely(session, outcome).into())
+    Ok(with_message_if_verbose(session, outcome).into())
 }

@@ -1,23 +1,23 @@
-//! `run`: hold while a command runs.
+//! `run`: run a command while holding a lock.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use onehold::process::{pass_on_wide_code, replace_process};
-use onehold::signal::SignalQueue;
-use onehold::{Attempt, Hold, Keeping, LockName, Program};
+use onehold::signal::{SignalQueue, ignore_file_size_signal};
+use onehold::{Attempt, Hold, LockName, Program, RunOptions};
 use sha2::{Digest, Sha256};
 
+use crate::acquiring::{acquire_with_prompts, displaced_text, refused, wait_for_displaced};
 use crate::args;
-use crate::claiming::{displaced, obtain, refused, wait_for_displaced};
-use crate::commands::{Carried, Told};
-use crate::describe;
+use crate::outcome::{CommandResult, Printed};
 use crate::output;
 use crate::session::{HOLDS, Session};
 use crate::supervise;
+use crate::words;
 
-pub(crate) fn run(session: &Session, typed: args::Run) -> Carried {
+pub(crate) fn run(session: &Session, typed: args::Run) -> CommandResult {
     let Some((program, arguments)) = typed.command.split_first() else {
         anyhow::bail!("no command");
     };
@@ -30,24 +30,26 @@ pub(crate) fn run(session: &Session, typed: args::Run) -> Carried {
     let mut command = Command::new(program);
     command.args(arguments);
     if typed.reentrant
-        && !session.claimant.enclosing.is_empty()
-        && session.is_inside(&lock.check(None)?)
+        && !session.caller.inside.is_empty()
+        && session.is_inside(&lock.inspect(None)?)
     {
         let status =
             replace_process(&mut command).map_err(|source| spawn_error(program, source))?;
         pass_on_wide_code(status);
-        return Ok(Told::Already(supervise::exit_of(Some(status))));
+        return Ok(Printed::Yes(supervise::exit_of(Some(status))));
     }
-    let keeping = Keeping {
+    let run_options = RunOptions {
         close: typed.close,
         exec: typed.exec,
     };
-    // A signal from here on waits for the supervisor, unless there may be something to wait for
-    // or to ask: then it must still be able to end us.
-    let patient = typed.claim.wait.is_some()
-        || typed.claim.force
-        || typed.claim.on_zombie == Some(args::OnZombie::Ask);
-    let queue = if patient || typed.exec {
+    // Signals are queued for the supervisor from here on. A call that may wait or ask queues them
+    // later, because until then a signal must be able to end it.
+    let may_block = typed.hold.wait.is_some()
+        || typed.hold.force
+        || typed.hold.on_zombie == Some(args::OnZombie::Ask);
+    let queue = if may_block || typed.exec {
+        // A queue does this, too.
+        let _ = ignore_file_size_signal();
         None
     } else {
         Some(supervise::queue()?)
@@ -57,37 +59,37 @@ pub(crate) fn run(session: &Session, typed: args::Run) -> Carried {
         .iter()
         .map(|word| word.to_string_lossy().into_owned())
         .collect();
-    let attempt = obtain(session, &typed.claim, &lock, |claim, wait| {
-        lock.hold_for_command(&claim.clone().command(words.clone()), keeping, wait)
+    let attempt = acquire_with_prompts(session, &typed.hold, &lock, |options, wait| {
+        lock.hold_for_command(&options.clone().command(words.clone()), run_options, wait)
     })?;
     let mut hold = match attempt {
         Attempt::Held(hold) => hold,
         Attempt::Blocked(blocked) => {
-            let mut outcome = refused(session, &typed.claim, &lock, blocked);
+            let mut outcome = refused(session, &typed.hold, &lock, blocked);
             if derived {
-                outcome.talk.push(format!(
-                    "  the name follows from the command; give one yourself: onehold run NAME -- {}{}",
-                    output::shown(Path::new(program)),
+                outcome.notes.push(format!(
+                    "  name derived from the command; to choose one: `onehold run NAME -- {}{}`",
+                    words::path_text(Path::new(program)),
                     if arguments.is_empty() { "" } else { " …" }
                 ));
             }
             return Ok(outcome.into());
         }
     };
-    // Opened before anything else can take time: what comes from here on is not lost.
+    // Queue signals before anything else, so that none is lost.
     let queue = match queue {
         None if !typed.exec => Some(supervise::queue()?),
         queue => queue,
     };
-    if session.everywhere.verbose && !session.everywhere.json {
-        output::talk(&format!(
-            "onehold: holding {}, hold {}, file {}",
-            describe::quoted(lock.name().as_str()),
+    if session.global.verbose && !session.global.json {
+        output::eprint(&format!(
+            "onehold: acquired {}: hold {}, file {}",
+            words::quoted(lock.name().as_str()),
             hold.number(),
-            output::shown(hold.path())
+            words::path_text(hold.path())
         ));
     }
-    tell_of_displaced(session, &hold, queue.as_ref());
+    report_displaced(session, &hold, queue.as_ref());
     let environment = hold.environment(std::env::var(HOLDS).ok().as_deref());
     if typed.exec {
         let error = hold.exec(command.envs(environment));
@@ -97,7 +99,7 @@ pub(crate) fn run(session: &Session, typed: args::Run) -> Carried {
     let Some(queue) = queue else {
         anyhow::bail!("no signal queue");
     };
-    // Scripts are found by what PATHEXT adds to their names, which Windows itself does not do.
+    // Finds a script by the suffixes in PATHEXT, which Windows itself does not apply.
     let found = cfg!(windows).then(|| which::which(program).ok()).flatten();
     let found = found
         .as_deref()
@@ -113,25 +115,25 @@ pub(crate) fn run(session: &Session, typed: args::Run) -> Carried {
     ))
 }
 
-fn tell_of_displaced(session: &Session, hold: &Hold, queue: Option<&SignalQueue>) {
+fn report_displaced(session: &Session, hold: &Hold, queue: Option<&SignalQueue>) {
     let Some(was) = hold.displaced() else {
         return;
     };
-    let quiet = session.everywhere.quiet || session.everywhere.json;
-    if let Some(line) = displaced(was).filter(|_| !quiet) {
-        output::talk(&line);
+    let quiet = session.global.quiet || session.global.json;
+    if let Some(line) = displaced_text(was).filter(|_| !quiet) {
+        output::eprint(&line);
     }
-    let impatient = || queue.is_some_and(SignalQueue::is_ending);
-    if let Some(warning) = wait_for_displaced(session, was, impatient) {
-        output::talk(&format!("onehold: warning: {warning}"));
+    let is_ending = || queue.is_some_and(SignalQueue::is_ending);
+    if let Some(warning) = wait_for_displaced(session, was, is_ending) {
+        output::eprint(&format!("onehold: warning: {warning}"));
     }
 }
 
-/// A name from the command itself, the same wherever it is started from: what it resolves to and
-/// its arguments, not the working directory.
+/// Derives a lock name from the resolved path of the command and its arguments. The working directory
+/// does not matter.
 fn derived_name(program: &OsString, arguments: &[OsString]) -> anyhow::Result<LockName> {
-    // Four bytes each at most, and the digest: no longer than a segment may be.
-    const SHOWN: usize = 48;
+    // At most four bytes for each character, and the digest: this fits into a segment of a name.
+    const MAX_CHARS: usize = 48;
     let resolved = resolve(program)?;
     let mut digest = Sha256::new();
     digest.update(resolved.as_os_str().as_encoded_bytes());
@@ -150,12 +152,12 @@ fn derived_name(program: &OsString, arguments: &[OsString]) -> anyhow::Result<Lo
         .to_string_lossy()
         .chars()
         .map(|char| if char.is_control() { '_' } else { char })
-        .take(SHOWN)
+        .take(MAX_CHARS)
         .collect();
     Ok(LockName::new(format!("{base}-{digest:016x}"))?)
 }
 
-// errno(3): what execve(2) itself would have said.
+// The errors that execve(2) would have returned, see errno(3).
 const NO_SUCH_FILE: i32 = 2;
 const PERMISSION_DENIED: i32 = 13;
 
@@ -168,7 +170,7 @@ fn resolve(program: &OsString) -> onehold::Result<PathBuf> {
         };
         spawn_error(program, std::io::Error::from_raw_os_error(why))
     })?;
-    // /bin and /usr/bin are one directory on many systems, and PATH names either.
+    // PATH can name one directory in two ways, such as /bin and /usr/bin.
     Ok(found.canonicalize().unwrap_or(found))
 }
 

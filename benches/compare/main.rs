@@ -1,0 +1,256 @@
+//! Compares onehold with the tools that one would use instead. Each section is a file of this
+//! directory: `cargo bench --bench compare -- single_run contended memory many_locks store_size`
+//! measures the named ones, and all of them if none is named.
+//!
+//! `cargo bench` measures the plain build, `ONEHOLD_BINARY=path cargo bench` another one.
+//! `ONEHOLD_ROUNDS` (500) is the number of rounds, `TMPDIR` selects the file system. Absolute times
+//! depend on the machine: compare within one run.
+#![allow(missing_docs)]
+#![allow(
+    clippy::cast_precision_loss,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::unwrap_used
+)]
+
+mod contended;
+#[path = "../../tests/harness/mod.rs"]
+mod harness;
+mod many_locks;
+mod memory;
+mod single_run;
+mod store_size;
+
+use std::mem::MaybeUninit;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+type Section = fn(&Bench);
+
+const SECTIONS: [(&str, Section); 5] = [
+    ("single_run", single_run::measure),
+    ("contended", contended::measure),
+    ("memory", memory::measure),
+    ("many_locks", many_locks::measure),
+    ("store_size", store_size::measure),
+];
+
+/// Settings of all sections.
+struct Bench {
+    onehold: String,
+    rounds: usize,
+}
+
+/// The cost of one run of one command.
+#[derive(Clone, Copy, Default)]
+struct Cost {
+    wall: Duration,
+    cpu: Duration,
+    /// Peak memory, in KiB.
+    memory: i64,
+}
+
+/// A process in a group of its own. Dropping it kills the group if the process has not ended.
+/// Processes that hold a lock end with their stdin, so that none survives a bench that is killed.
+struct Group(Child);
+
+impl Group {
+    /// Its stdin stays open until it is dropped or taken.
+    fn start(command: &[String], store: &Path) -> Self {
+        let mut prepared = prepared(command, store);
+        prepared.stdin(Stdio::piped()).process_group(0);
+        Self(prepared.spawn().unwrap())
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Ends its stdin and waits for it.
+    fn end(mut self) {
+        assert!(self.0.wait().unwrap().success());
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Ok(None) = self.0.try_wait() {
+            let group = rustix::process::Pid::from_child(&self.0);
+            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+            let _ = self.0.wait();
+        }
+    }
+}
+
+fn main() {
+    // Children inherit them, so that no measured command needs a `pre_exec`.
+    harness::reset_signals();
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["--stamp", file] => return contended::stamp(Path::new(file)),
+        ["--flock-ten", directory, number] => {
+            return many_locks::flock_ten(Path::new(directory), number);
+        }
+        _ => {}
+    }
+    // cargo passes options of its own.
+    let wanted: Vec<&String> = args.iter().filter(|word| !word.starts_with("--")).collect();
+    for word in &wanted {
+        let known = SECTIONS.iter().any(|(name, _)| name == word);
+        assert!(known, "no such section: {word}");
+    }
+    let rounds = std::env::var("ONEHOLD_ROUNDS").map_or(500, |rounds| rounds.parse().unwrap());
+    let onehold = std::env::var("ONEHOLD_BINARY")
+        .map_or_else(|_| harness::program(), PathBuf::from)
+        .canonicalize()
+        .unwrap();
+    let bench = Bench {
+        onehold: onehold.to_str().unwrap().to_owned(),
+        rounds,
+    };
+    println!("{}, {rounds} rounds", bench.onehold);
+    for (name, measure) in SECTIONS {
+        if wanted.is_empty() || wanted.iter().any(|word| *word == name) {
+            println!("\n## {name}\n");
+            measure(&bench);
+        }
+    }
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split(' ').map(str::to_owned).collect()
+}
+
+fn prepared(command: &[String], store: &Path) -> Command {
+    let mut prepared = Command::new(&command[0]);
+    prepared
+        .args(&command[1..])
+        .env_clear()
+        .env(
+            "PATH",
+            "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        )
+        .env("HOME", store)
+        .env("ONEHOLD_DIR", store)
+        .env("LC_ALL", "C")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    prepared
+}
+
+/// Runs a command. `Command` starts it by posix_spawn(3), as nothing here prevents that; wait4(2)
+/// returns what it has used.
+fn run(command: &[String], store: &Path) -> (Cost, i32) {
+    let mut prepared = prepared(command, store);
+    let started = Instant::now();
+    #[allow(clippy::zombie_processes, reason = "wait4 waits for it")]
+    let child = prepared.spawn().unwrap();
+    let (mut status, mut usage) = (0, MaybeUninit::<libc::rusage>::zeroed());
+    // SAFETY: both pointers are to memory of ours, and the pid is that of our own child.
+    let usage = unsafe {
+        let pid = libc::wait4(
+            child.id().cast_signed(),
+            &raw mut status,
+            0,
+            usage.as_mut_ptr(),
+        );
+        assert!(pid > 0);
+        usage.assume_init()
+    };
+    let cost = Cost {
+        wall: started.elapsed(),
+        cpu: cpu(&usage),
+        memory: usage.ru_maxrss,
+    };
+    (cost, libc::WEXITSTATUS(status))
+}
+
+/// Runs a command that has to exit with `code`.
+fn cost(command: &[String], store: &Path, code: i32) -> Cost {
+    let (cost, ended) = run(command, store);
+    assert_eq!(ended, code, "{command:?}");
+    cost
+}
+
+fn cpu(usage: &libc::rusage) -> Duration {
+    let time = |time: libc::timeval| {
+        Duration::from_secs(time.tv_sec.unsigned_abs())
+            + Duration::from_micros(time.tv_usec.unsigned_abs())
+    };
+    time(usage.ru_utime) + time(usage.ru_stime)
+}
+
+fn output(command: &[String], store: &Path) -> Vec<u8> {
+    let mut prepared = prepared(command, store);
+    prepared.stdout(Stdio::piped()).output().unwrap().stdout
+}
+
+fn is_installed(tool: &str) -> bool {
+    let found = Command::new("which")
+        .arg(tool)
+        .stdout(Stdio::null())
+        .status();
+    found.is_ok_and(|status| status.success())
+}
+
+/// Number of system calls of a command, counted by strace; `all`: with those of its threads and
+/// children.
+fn system_calls(command: &[String], store: &Path, all: bool) -> Option<usize> {
+    if !is_installed("strace") {
+        return None;
+    }
+    let out = tempfile::NamedTempFile::new().unwrap();
+    let mut traced = words("strace -c -U calls,name -o");
+    traced.push(out.path().to_str().unwrap().to_owned());
+    if all {
+        traced.push("-f".to_owned());
+    }
+    traced.extend_from_slice(command);
+    run(&traced, store);
+    let table = std::fs::read_to_string(out).ok()?;
+    let total = table.lines().rfind(|line| line.ends_with("total"))?;
+    total.split_whitespace().next()?.parse().ok()
+}
+
+/// The value that the given part of all values does not exceed.
+fn quantile(values: &[f64], part: f64) -> f64 {
+    let mut values = values.to_owned();
+    values.sort_by(f64::total_cmp);
+    let at = (values.len() - 1) as f64 * part;
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    values[at as usize]
+}
+
+fn median(values: &[f64]) -> f64 {
+    quantile(values, 0.5)
+}
+
+fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}
+
+/// Copies the record of one lock under other names of the same length.
+fn copy_record(store: &Path, name: &str, others: impl IntoIterator<Item = String>) {
+    let record = std::fs::read_to_string(store.join(format!("{name}.lock"))).unwrap();
+    let line = |name: &str| format!("\n  \"name\": \"{name}\",\n");
+    let (before, after) = record.split_once(&line(name)).unwrap();
+    for other in others {
+        assert_eq!(other.len(), name.len());
+        let copied = format!("{before}{}{after}", line(&other));
+        std::fs::write(store.join(format!("{other}.lock")), copied).unwrap();
+    }
+}
+
+/// Asserts that the store has `count` locks and that all of them are held.
+fn assert_held(bench: &Bench, store: &Path, count: usize) {
+    let listed = output(&words(&format!("{} list --json", bench.onehold)), store);
+    let listed: serde_json::Value = serde_json::from_slice(&listed).unwrap();
+    let locks = listed["locks"].as_array().unwrap();
+    let held = locks.iter().filter(|lock| lock["state"] == "held");
+    assert_eq!((locks.len(), held.count()), (count, count));
+}

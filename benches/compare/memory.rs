@@ -1,0 +1,42 @@
+//! The memory of a process that holds a lock for a command, and of one that waits.
+
+use std::time::Duration;
+
+use super::{Bench, Group, words};
+
+/// Resident, proportional and private memory of a process, in KiB.
+fn memory(pid: u32) -> [f64; 3] {
+    let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
+    let field = |name: &str| -> f64 {
+        let line = rollup.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    };
+    let private = field("Private_Clean:") + field("Private_Dirty:");
+    [field("Rss:"), field("Pss:"), private]
+}
+
+pub(crate) fn measure(bench: &Bench) {
+    let root = tempfile::tempdir().unwrap();
+    let flock = format!("flock {}", root.path().join("file").display());
+    let run = format!("{} run -w forever x --", bench.onehold);
+    let started = ["cat", "true"].map(|command| {
+        let both = [&flock, &run]
+            .map(|tool| Group::start(&words(&format!("{tool} {command}")), root.path()));
+        // The holder has to be the first, and the waiter has to come to rest.
+        std::thread::sleep(Duration::from_secs(2));
+        both
+    });
+    println!("| process | Rss KiB | × | at most | Pss KiB | private KiB |");
+    println!("|---|---|---|---|---|---|");
+    for (both, state) in started.iter().zip(["with its command", "waiting"]) {
+        let [other, own] = [&both[0], &both[1]].map(|group| memory(group.pid()));
+        for (name, [rss, pss, private], at_most) in
+            [("flock FILE", other, ""), ("run x", own, "1.00")]
+        {
+            println!(
+                "| {name}, {state} | {rss} | {:.2} | {at_most} | {pss} | {private} |",
+                rss / other[0],
+            );
+        }
+    }
+}

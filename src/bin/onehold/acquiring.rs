@@ -1,0 +1,358 @@
+//! What `acquire` and `run` share: waiting, prompts, force, and refusals.
+
+use std::borrow::Cow;
+use std::time::{Duration, Instant};
+
+use onehold::memory::drop_code_pages;
+use onehold::{
+    Attempt, Blocked, Evidence, Format, Kind, Lock, Options, Reason, Revision, State, Status, Wait,
+};
+use serde_json::{Value, json};
+
+use crate::args::{self, OnZombie, WaitLimit};
+use crate::cancel;
+use crate::describe;
+use crate::exit::Exit;
+use crate::outcome::Outcome;
+use crate::output::{self, block, next_step};
+use crate::progress::Progress;
+use crate::prompt::{Answer, ask};
+use crate::report::lock_value;
+use crate::session::Session;
+use crate::words;
+
+/// Limit of prompts for one call. The lock can change while a prompt waits for its answer; then the
+/// new state is shown and asked for again.
+const MAX_PROMPTS: usize = 5;
+
+/// The library's options for the typed ones.
+fn options(session: &Session, typed: &args::HoldArgs) -> Options {
+    let mut options = Options::new().inside(session.caller.inside.clone());
+    if let Some(owner) = &typed.owner {
+        options = options.owner(owner);
+    }
+    if let Some(message) = &typed.message {
+        options = options.message(message);
+    }
+    if let Some(ttl) = typed.ttl {
+        options = options.ttl(ttl);
+    }
+    if let Some(max_age) = typed.max_age {
+        options = options.max_age(max_age);
+    }
+    if !matches!(typed.on_zombie, None | Some(OnZombie::Take)) {
+        options = options.refuse_zombies();
+    }
+    options
+}
+
+/// Calls `attempt`, one call of the library, and repeats it with force after each confirmed prompt.
+pub(crate) fn acquire_with_prompts<T>(
+    session: &Session,
+    typed: &args::HoldArgs,
+    lock: &Lock,
+    attempt: impl Fn(&Options, Wait<'_>) -> onehold::Result<Attempt<T>>,
+) -> anyhow::Result<Attempt<T>> {
+    let mut options = options(session, typed);
+    let limit = typed.wait.filter(|_| !typed.force);
+    for _ in 0..MAX_PROMPTS {
+        let progress = Progress::default();
+        let attempted = attempt(&options, wait(session, limit, lock, &progress));
+        progress.end(matches!(attempted, Ok(Attempt::Held(_))));
+        let blocked = match committed(attempted?) {
+            Attempt::Blocked(blocked) => blocked,
+            held @ Attempt::Held(_) => return Ok(held),
+        };
+        if confirm_skip_queue(session, typed, lock, &blocked.status) {
+            options = options.skip_queue();
+            continue;
+        }
+        match confirm_replace(session, typed, lock, &blocked.status) {
+            Some(revision) => options = options.replace_hold(revision),
+            None => return Ok(Attempt::Blocked(blocked)),
+        }
+    }
+    // The lock changed hands after each confirmation: one last attempt with the last answer.
+    Ok(committed(attempt(&options, Wait::no())?))
+}
+
+/// Ends the time in which Ctrl-C cancels, once the lock is held.
+fn committed<T>(attempt: Attempt<T>) -> Attempt<T> {
+    match attempt {
+        Attempt::Held(value) => Attempt::Held(cancel::commit(value)),
+        blocked @ Attempt::Blocked(_) => blocked,
+    }
+}
+
+fn wait<'a>(
+    session: &'a Session,
+    limit: Option<WaitLimit>,
+    lock: &'a Lock,
+    progress: &'a Progress,
+) -> Wait<'a> {
+    // --force replaces the holder instead of waiting for it.
+    let Some(limit) = limit else {
+        return Wait::no();
+    };
+    let wait = match limit {
+        WaitLimit::Forever => Wait::forever(),
+        WaitLimit::AtMost(limit) => Wait::at_most(limit),
+    };
+    let wait = match session.config.settings.back_off() {
+        Some((first, most)) => wait.back_off(first, most),
+        None => wait,
+    };
+    // With --json, Ctrl-C must print an object however early it comes.
+    let after = if session.global.json {
+        Duration::ZERO
+    } else {
+        PROGRESS_DELAY
+    };
+    wait.on_wait(after, move |status| {
+        report_cancel_on_ctrl_c(session);
+        if !session.global.quiet && !session.global.json {
+            let now = Instant::now();
+            progress.begin(lock, status, limit, now.checked_sub(after).unwrap_or(now));
+        }
+        drop_code_pages();
+    })
+}
+
+fn report_cancel_on_ctrl_c(session: &Session) {
+    let session = session.clone();
+    let report = move || {
+        let message = "canceled; nothing changed";
+        let outcome =
+            Outcome::new(Exit::Signal(2), "interrupted", message).failure("INTERRUPTED", json!({}));
+        let _ = output::print_outcome(&session, &outcome);
+    };
+    cancel::on_ctrl_c(report);
+}
+
+/// Returns the hold to replace, if options and user allow it: with `--force`, or a zombie with
+/// `--on-zombie ask`.
+fn confirm_replace(
+    session: &Session,
+    typed: &args::HoldArgs,
+    lock: &Lock,
+    status: &Status,
+) -> Option<Revision> {
+    // The hold of a parent or child is only replaced under its own name.
+    if status.name != lock.name().as_str() {
+        return None;
+    }
+    let zombie = status.is_available();
+    // Programs that ask about zombies (sprint) also ask about overdue holders.
+    let may_be_replaced = zombie || status.verdict.state == State::Overdue;
+    let asked = typed.force || (typed.on_zombie == Some(OnZombie::Ask) && may_be_replaced);
+    if !asked {
+        return None;
+    }
+    let revision = status.revision()?;
+    if typed.yes || (zombie && typed.force) {
+        return Some(revision);
+    }
+    let twice = !zombie && session.config.settings.confirms_twice();
+    let sure = confirm(
+        session,
+        status,
+        if zombie { "Take it over?" } else { "Take it?" },
+    ) && (!twice
+        || confirm(
+            session,
+            status,
+            "The holder may still be running. Take it anyway?",
+        ));
+    sure.then_some(revision)
+}
+
+/// Returns whether a reserved lock may be taken ahead of its waiters.
+fn confirm_skip_queue(
+    session: &Session,
+    typed: &args::HoldArgs,
+    lock: &Lock,
+    status: &Status,
+) -> bool {
+    typed.force
+        && status.verdict.reason == Reason::Reserved
+        && status.name == lock.name().as_str()
+        && (typed.yes || confirm(session, status, "Skip the queue?"))
+}
+
+/// Shows a lock and asks a question. Without a terminal, the answer is no.
+pub(crate) fn confirm(session: &Session, status: &Status, question: &str) -> bool {
+    report_cancel_on_ctrl_c(session);
+    let mut text = format!("onehold: {}\n", describe::describe_holder(status));
+    for line in block(status, session.global.verbose) {
+        text.push_str(&line);
+        text.push('\n');
+    }
+    text.push_str("  ");
+    text.push_str(question);
+    match ask(&text) {
+        Answer::Yes => true,
+        Answer::No => false,
+        Answer::NoTerminal => {
+            output::eprint("onehold: cannot ask for confirmation: no terminal (use --yes)");
+            false
+        }
+    }
+}
+
+/// The outcome of a refused `acquire` or `run`.
+pub(crate) fn refused(
+    session: &Session,
+    typed: &args::HoldArgs,
+    lock: &Lock,
+    blocked: Blocked,
+) -> Outcome {
+    let status = blocked.status;
+    let holder = describe::describe_holder(&status);
+    let conflict = |exit: Exit| typed.conflict_exit_code.map_or(exit, Exit::Code);
+    let (exit, word, code, message) = match blocked.waited {
+        _ if status.is_available() => (Exit::Zombie, "zombie-detected", "ZOMBIE", holder),
+        Some(waited) => (
+            conflict(Exit::TimedOut),
+            "timeout",
+            "TIMEOUT",
+            format!(
+                "timed out after {}: {holder}",
+                humantime::format_duration(rounded(waited))
+            ),
+        ),
+        None => (conflict(Exit::Locked), "blocked", "LOCKED", holder),
+    };
+    let settings = &session.config.settings;
+    // `mine` in the object needs all ancestors of the caller, so it is made only if needed.
+    let object = if session.global.json || settings.has_refusal() {
+        lock_value(&status, &session.caller)
+    } else {
+        Value::Null
+    };
+    let details = settings.details(&object).unwrap_or_else(|| {
+        let keys = [
+            "pid",
+            "hostname",
+            "owner",
+            "acquired_at",
+            "expires_at",
+            "hold",
+        ];
+        let detail = |key: &str| (key.to_owned(), object.get(key).cloned().unwrap_or_default());
+        Value::Object(keys.into_iter().map(detail).collect())
+    });
+    // The message of the foreign program comes first: its callers look for it.
+    let foreign = settings
+        .refusal(&object)
+        .filter(|_| status.verdict.state != State::Zombie);
+    let (message, more) = match foreign {
+        Some(text) => {
+            let mut lines = text.lines().map(str::to_owned);
+            let first = lines.next().unwrap_or_default();
+            (first, lines.chain([message]).collect())
+        }
+        None => (message, Vec::new()),
+    };
+    let timed_out = code == "TIMEOUT";
+    let code = match settings.locked_code() {
+        Some(theirs) if code != "ZOMBIE" => Cow::Owned(theirs.to_owned()),
+        _ => Cow::Borrowed(code),
+    };
+    let mut outcome = Outcome::new(exit, word, message).conflict(code, details);
+    outcome.notes = more.iter().map(|line| format!("  {line}")).collect();
+    outcome.notes.extend(block(&status, session.global.verbose));
+    if let Some(relation) = describe::describe_relation(&status, lock.name()) {
+        outcome.notes.push(format!("  {relation}"));
+    }
+    outcome.notes.extend([
+        output::store_line(&status),
+        next_step(session, &status, Some(lock.name()), timed_out),
+    ]);
+    outcome.lock(status)
+}
+
+/// The message about a hold that was taken over or taken by force.
+pub(crate) fn displaced_text(status: &Status) -> Option<String> {
+    match status.verdict.state {
+        State::Zombie => Some(format!(
+            "onehold: took over zombie {}: {}",
+            words::quoted(&status.name),
+            describe::describe_zombie(status)
+        )),
+        State::Held | State::Overdue => Some(format!(
+            "onehold: took {} by force from {}",
+            words::quoted(&status.name),
+            describe::describe_past_holder(status)
+        )),
+        State::Free | State::NotALock => None,
+    }
+}
+
+/// Rounded down to seconds, or to milliseconds if it is less than a second.
+fn rounded(duration: Duration) -> Duration {
+    if duration.as_secs() > 0 {
+        Duration::from_secs(duration.as_secs())
+    } else {
+        Duration::from_millis(u64::try_from(duration.as_millis()).unwrap_or(0))
+    }
+}
+
+/// Shorter waits are not shown and start no thread for Ctrl-C. Both together cost a third of the time
+/// of a hand-over. Until then Ctrl-C ends the program by its default action.
+const PROGRESS_DELAY: Duration = Duration::from_millis(500);
+
+/// Time for the command of a displaced `run` to exit: 10 s between TERM and KILL, and 2 s in which its
+/// wrapper notices the loss.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(12);
+
+/// Waits until the command of a displaced `run` has exited or `should_stop` returns true. Returns a
+/// warning if a process of the old holder still runs.
+pub(crate) fn wait_for_displaced(
+    session: &Session,
+    status: &Status,
+    mut should_stop: impl FnMut() -> bool,
+) -> Option<String> {
+    const CHECK_INTERVAL: Duration = Duration::from_millis(200);
+    let record = status.record.as_ref()?;
+    let pid = status.verdict.pid?;
+    // A PID file does not say whether its process runs a command. A kernel lock means a `run`, whose
+    // wrapper notices the loss itself.
+    let is_watched_pid_file =
+        record.format == Format::Pid && status.verdict.evidence == Evidence::KernelLock;
+    let process = describe::process(pid.get(), &record.command);
+    if status.verdict.pid_alive.is_none()
+        && status.verdict.evidence == Evidence::KernelLock
+        && !is_watched_pid_file
+    {
+        return Some(format!(
+            "cannot check from here whether {process} has exited"
+        ));
+    }
+    if status.verdict.pid_alive != Some(true) || is_watched_pid_file {
+        return None;
+    }
+    // These have no wrapper that would notice the loss.
+    if record.kind != Kind::Run || record.exec {
+        return Some(format!("{process} was not signaled and keeps running"));
+    }
+    if status.wait_for_command(Duration::ZERO) {
+        return None;
+    }
+    if !session.global.quiet && !session.global.json {
+        output::eprint(&format!(
+            "onehold: waiting up to {} for {process} to exit",
+            words::span(EXIT_TIMEOUT)
+        ));
+    }
+    let deadline = Instant::now() + EXIT_TIMEOUT;
+    while !should_stop() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if status.wait_for_command(left.min(CHECK_INTERVAL)) {
+            return None;
+        }
+        if left.is_zero() {
+            break;
+        }
+    }
+    Some(format!("{process} is still running"))
+}

@@ -1,0 +1,468 @@
+//! Defaults for options, from the configuration file and from a profile.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::bail;
+use chrono::DateTime;
+use onehold::{Format, LockName};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::args::UsageError;
+use crate::args::{CallerArgs, GlobalArgs, OnZombie, Verb, WaitLimit};
+use crate::words;
+
+mod values;
+
+use values::{ConfigPath, Directories, Key, Named, Span, Template, Variable, home};
+
+/// The built-in profiles, written as a configuration file.
+const BUILT_IN: &str = include_str!("profiles.toml");
+
+/// Defaults for options not given on the command line. onehold-config(5) describes the keys.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Settings {
+    pub(crate) dir: Option<Directories>,
+    pub(crate) path: Option<ConfigPath>,
+    format: Option<Named<Format>>,
+    max_age: Option<Span>,
+    ttl: Option<Span>,
+    section_ttl: Option<Span>,
+    wait: Option<Named<WaitLimit>>,
+    poll: Option<Span>,
+    backoff: Option<Span>,
+    backoff_max: Option<Span>,
+    on_zombie: Option<OnZombie>,
+    confirm_twice: Option<bool>,
+    owner_env: Option<Variable>,
+    conflict_exit_code: Option<u8>,
+    locked_code: Option<String>,
+    refusal: Option<Template>,
+    details: Option<BTreeMap<String, Key>>,
+    no_directory: Option<String>,
+    unreadable: Option<String>,
+    undeletable: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct File {
+    defaults: Settings,
+    profiles: BTreeMap<String, Settings>,
+}
+
+/// The effective settings, and where they come from.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct EffectiveConfig {
+    pub(crate) settings: Settings,
+    /// `dir` of the configuration's defaults. A profile does not inherit it.
+    pub(crate) default_dir: Option<PathBuf>,
+    pub(crate) profile: Option<String>,
+    pub(crate) file: Option<PathBuf>,
+}
+
+impl EffectiveConfig {
+    /// Reads the configuration file and applies the selected profile.
+    pub(crate) fn read(global: &GlobalArgs) -> anyhow::Result<Self> {
+        let (file, configured) = configuration()?;
+        let default_dir = match &configured.defaults.dir {
+            Some(dir) => Some(dir.first()?),
+            None => None,
+        };
+        let from_environment = || std::env::var("ONEHOLD_PROFILE").ok();
+        let profile = global
+            .profile
+            .clone()
+            .or_else(from_environment)
+            .filter(|name| !name.is_empty());
+        let mut settings = configured.defaults;
+        if let Some(name) = &profile {
+            // A profile of the file overrides single keys of the built-in profile of the same name.
+            let built_in = parse(BUILT_IN, Path::new("profiles.toml"))?;
+            let mut known: Vec<String> = built_in.profiles.keys().cloned().collect();
+            known.extend(configured.profiles.keys().cloned());
+            known.sort();
+            known.dedup();
+            let own = configured.profiles.get(name).cloned();
+            let base = built_in.profiles.get(name).cloned();
+            if own.is_none() && base.is_none() {
+                let known = known.join(", ");
+                bail!(UsageError(format!(
+                    "unknown profile `{name}`; available: {known}"
+                )));
+            }
+            settings = own
+                .unwrap_or_default()
+                .or(base.unwrap_or_default())
+                .or(settings.for_profiles());
+        }
+        Ok(Self {
+            settings,
+            default_dir,
+            profile,
+            file,
+        })
+    }
+
+    /// The line that `--verbose` prints.
+    pub(crate) fn describe(&self) -> Option<String> {
+        let file = self.file.as_ref().map(|file| file.display().to_string());
+        match (file, &self.profile) {
+            (None, None) => None,
+            (Some(file), None) => Some(format!("configuration: {file}")),
+            (None, Some(profile)) => Some(format!("profile: {profile}")),
+            (Some(file), Some(profile)) => {
+                Some(format!("configuration: {file}; profile: {profile}"))
+            }
+        }
+    }
+}
+
+impl Settings {
+    /// The settings of `self`, and those of `fallback` where `self` has none.
+    fn or(self, fallback: Self) -> Self {
+        Self {
+            dir: self.dir.or(fallback.dir),
+            path: self.path.or(fallback.path),
+            format: self.format.or(fallback.format),
+            max_age: self.max_age.or(fallback.max_age),
+            ttl: self.ttl.or(fallback.ttl),
+            section_ttl: self.section_ttl.or(fallback.section_ttl),
+            wait: self.wait.or(fallback.wait),
+            poll: self.poll.or(fallback.poll),
+            backoff: self.backoff.or(fallback.backoff),
+            backoff_max: self.backoff_max.or(fallback.backoff_max),
+            on_zombie: self.on_zombie.or(fallback.on_zombie),
+            confirm_twice: self.confirm_twice.or(fallback.confirm_twice),
+            owner_env: self.owner_env.or(fallback.owner_env),
+            conflict_exit_code: self.conflict_exit_code.or(fallback.conflict_exit_code),
+            locked_code: self.locked_code.or(fallback.locked_code),
+            refusal: self.refusal.or(fallback.refusal),
+            details: self.details.or(fallback.details),
+            no_directory: self.no_directory.or(fallback.no_directory),
+            unreadable: self.unreadable.or(fallback.unreadable),
+            undeletable: self.undeletable.or(fallback.undeletable),
+        }
+    }
+
+    /// The defaults that a profile inherits: all but where and how onehold's own locks are stored.
+    fn for_profiles(self) -> Self {
+        Self {
+            dir: None,
+            path: None,
+            format: None,
+            ..self
+        }
+    }
+
+    pub(crate) fn format(&self) -> Option<Format> {
+        self.format.as_ref().map(|format| format.0)
+    }
+
+    /// Sets the options that were not given on the command line.
+    pub(crate) fn complete(&self, verb: &mut Verb, lock_of_path: Option<&LockName>) {
+        let max_age = self.max_age.map(|span| span.0);
+        let default_name = |name: &mut Option<LockName>| {
+            if name.is_none() {
+                *name = lock_of_path.cloned();
+            }
+        };
+        match verb {
+            Verb::Run(typed) => {
+                default_name(&mut typed.name);
+                self.complete_hold(&mut typed.hold, typed.name.as_ref());
+                // `run --exec` leaves no process that could renew the heartbeat.
+                if typed.exec {
+                    typed.hold.ttl = None;
+                }
+            }
+            Verb::Acquire(typed) => {
+                default_name(&mut typed.name);
+                self.complete_hold(&mut typed.hold, typed.name.as_ref());
+            }
+            Verb::Release(typed) => {
+                default_name(&mut typed.name);
+                self.complete_caller(&mut typed.caller);
+            }
+            Verb::Renew(typed) => {
+                default_name(&mut typed.name);
+                self.complete_caller(&mut typed.caller);
+            }
+            Verb::Check(typed) => {
+                default_name(&mut typed.name);
+                self.complete_owner(&mut typed.owner);
+                typed.max_age = typed.max_age.or(max_age);
+            }
+            Verb::List(typed) => typed.max_age = typed.max_age.or(max_age),
+            Verb::Cleanup(typed) => typed.max_age = typed.max_age.or(max_age),
+            Verb::Break(typed) => default_name(&mut typed.name),
+        }
+    }
+}
+
+impl Settings {
+    fn complete_hold(&self, hold: &mut crate::args::HoldArgs, name: Option<&LockName>) {
+        let is_section = name.is_some_and(|name| !name.is_path() && !name.as_str().contains('/'));
+        let ttl = match self.section_ttl {
+            Some(section) if is_section => Some(section),
+            _ => self.ttl,
+        };
+        if hold.wait.is_none() && !hold.no_wait {
+            hold.wait = self.wait.as_ref().map(|wait| wait.0);
+        }
+        hold.ttl = hold.ttl.or(ttl.map(|span| span.0));
+        hold.max_age = hold.max_age.or(self.max_age.map(|span| span.0));
+        hold.on_zombie = hold.on_zombie.or(self.on_zombie);
+        hold.conflict_exit_code = hold.conflict_exit_code.or(self.conflict_exit_code);
+        self.complete_owner(&mut hold.owner);
+    }
+
+    fn complete_caller(&self, caller: &mut CallerArgs) {
+        self.complete_owner(&mut caller.owner);
+    }
+
+    /// An unset or empty variable is no owner.
+    fn complete_owner(&self, owner: &mut Option<String>) {
+        if owner.is_none() {
+            *owner = self
+                .owner_env
+                .as_ref()
+                .and_then(|name| std::env::var(&name.0).ok())
+                .filter(|value| !value.is_empty());
+        }
+    }
+
+    /// First and longest interval between two checks of a lock whose release cannot be observed.
+    pub(crate) fn back_off(&self) -> Option<(Duration, Duration)> {
+        if let Some(poll) = self.poll {
+            return Some((poll.0, poll.0));
+        }
+        let first = self.backoff.or(self.backoff_max)?.0;
+        Some((first, self.backoff_max.map_or(first, |most| most.0)))
+    }
+
+    /// The message of the profile's program for an error, followed by the cause.
+    pub(crate) fn foreign_message(&self, error: &onehold::Error) -> Option<String> {
+        let onehold::Error::Io {
+            operation, source, ..
+        } = error
+        else {
+            return None;
+        };
+        let text = match *operation {
+            "remove" => &self.undeletable,
+            "read" | "open" => &self.unreadable,
+            "open store"
+            | "open directory"
+            | "lock directory"
+            | "take over"
+            | "create lock file in the directory of" => &self.no_directory,
+            _ => return None,
+        };
+        let cause = words::cause_text(source);
+        let text = text.as_ref()?;
+        Some(format!("{text}: {cause} ({})", words::error_chain(error)))
+    }
+
+    pub(crate) fn has_refusal(&self) -> bool {
+        self.refusal.is_some()
+    }
+
+    /// The message of the profile's program for a refusal. `{key}` is replaced by the value of that
+    /// key in the JSON object of the lock.
+    pub(crate) fn refusal(&self, lock: &Value) -> Option<String> {
+        let mut text = self.refusal.as_ref()?.0.clone();
+        for (key, value) in lock.as_object()? {
+            let placeholder = format!("{{{key}}}");
+            if text.contains(&placeholder) {
+                text = text.replace(&placeholder, &value_text(value));
+            }
+        }
+        Some(text)
+    }
+
+    /// The details of a refusal under the keys of the profile's program.
+    pub(crate) fn details(&self, lock: &Value) -> Option<Value> {
+        let names = self.details.as_ref()?;
+        let values = names.iter().map(|(foreign, own)| {
+            let value = lock.get(&own.0).cloned().unwrap_or(Value::Null);
+            (foreign.clone(), value)
+        });
+        Some(Value::Object(values.collect()))
+    }
+
+    pub(crate) fn locked_code(&self) -> Option<&str> {
+        self.locked_code.as_deref()
+    }
+
+    pub(crate) fn confirms_twice(&self) -> bool {
+        self.confirm_twice.unwrap_or(false)
+    }
+}
+
+fn value_text(value: &Value) -> String {
+    match value {
+        Value::Null => "unknown".to_owned(),
+        Value::String(text) => match DateTime::parse_from_rfc3339(text) {
+            Ok(time) => time.to_utc().format("%Y-%m-%d %H:%M:%S UTC").to_string(),
+            Err(_) => words::escape(text),
+        },
+        value => value.to_string(),
+    }
+}
+
+/// Reads the configuration file. Returns its path, if it exists, and its content.
+fn configuration() -> anyhow::Result<(Option<PathBuf>, File)> {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    let (path, must_exist) = if let Some(path) = variable("ONEHOLD_CONFIG") {
+        (PathBuf::from(path), true)
+    } else {
+        let variable_name = if cfg!(windows) {
+            "APPDATA"
+        } else {
+            "XDG_CONFIG_HOME"
+        };
+        let directory = variable(variable_name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+            .or_else(|| Some(home()?.join(".config")));
+        match directory {
+            Some(directory) => (directory.join("onehold/config.toml"), false),
+            None => return Ok((None, File::default())),
+        }
+    };
+    let text = match std::fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && !must_exist => {
+            return Ok((None, File::default()));
+        }
+        Err(error) => {
+            let cause = words::cause_text(&error);
+            bail!("cannot read `{}`: {cause}", path.display());
+        }
+    };
+    let file = parse(&text, &path)?;
+    Ok((Some(path), file))
+}
+
+/// Parses a configuration file. Errors name line and key.
+fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
+    toml::from_str(text).map_err(|error| {
+        let before = error
+            .span()
+            .and_then(|span| text.get(..span.start))
+            .unwrap_or_default();
+        let number = before.matches('\n').count() + 1;
+        let line = text.lines().nth(number - 1).unwrap_or_default();
+        let key = line.split_once('=').map_or(line, |(key, _)| key).trim();
+        anyhow::anyhow!(
+            "cannot use `{}`: line {number}: `{key}`: {}",
+            path.display(),
+            error.message()
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::duration;
+
+    fn config_error(text: &str) -> String {
+        parse(text, Path::new("config.toml"))
+            .unwrap_err()
+            .to_string()
+    }
+
+    #[test]
+    fn built_in_profiles_match_documentation() {
+        let file = parse(BUILT_IN, Path::new("profiles.toml")).unwrap();
+        let names: Vec<_> = file.profiles.keys().map(String::as_str).collect();
+        assert_eq!(names, ["memory", "prodigy", "sprint", "tasks"]);
+    }
+
+    #[test]
+    fn errors_name_line_and_key() {
+        let start = "cannot use `config.toml`: line ";
+        for (text, expected) in [
+            ("[defaults]\nwait = \"soon\"\n", "2: `wait`: "),
+            (
+                "[defaults]\n\nweight = 3\n",
+                "3: `weight`: unknown field `weight`",
+            ),
+            ("[defaults]\nttl = 0\n", "2: `ttl`: must be at least 1 ms"),
+            (
+                "[profiles.a]\nformat = \"xml\"\n",
+                "2: `format`: unknown format",
+            ),
+            (
+                "[profiles.a]\non-zombie = \"eat\"\n",
+                "2: `on-zombie`: unknown variant",
+            ),
+            (
+                "[profiles.a]\nconflict-exit-code = 300\n",
+                "2: `conflict-exit-code`: ",
+            ),
+            ("[profile.a]\n", "1: `[profile.a]`: unknown field `profile`"),
+            ("wait = \"5s\"\n", "1: `wait`: unknown field `wait`"),
+            ("[defaults]\nwait = \n", "2: `wait`: "),
+            ("[defaults]\nwait = \"5s\"\nwait = \"6s\"\n", "3: `wait`: "),
+            ("[defaults]\ndetails = { a = 1 }\n", "2: `details`: "),
+            (
+                "[defaults]\ndetails = { a = \"b\" }\n",
+                "2: `details`: unknown key `b`",
+            ),
+            (
+                "[defaults]\nrefusal = \"{b}\"\n",
+                "2: `refusal`: unknown key `b`",
+            ),
+            (
+                "[defaults]\nttl = \"100us\"\n",
+                "2: `ttl`: must be at least 1 ms",
+            ),
+            ("[defaults]\npath = \"\"\n", "2: `path`: empty path"),
+        ] {
+            let found = config_error(text);
+            assert!(found.starts_with(&format!("{start}{expected}")), "{found}");
+        }
+    }
+
+    #[test]
+    fn profile_overrides_defaults() {
+        let settings = |text: &str| parse(text, Path::new("x")).unwrap().defaults;
+        let above = settings("[defaults]\nwait = \"5s\"\n");
+        let below = settings("[defaults]\nwait = \"6s\"\nttl = 7\n");
+        let both = above.or(below);
+        assert_eq!(
+            both.wait.unwrap().0,
+            WaitLimit::AtMost(Duration::from_secs(5))
+        );
+        assert_eq!(both.ttl.unwrap().0, Duration::from_secs(7));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_configuration_parses_or_fails_with_a_line_number(
+            text in "(\\[(defaults|profiles\\.[a-z]{1,3})\\]\n)?([a-z-]{1,12} = [\"'\\[{}0-9a-z.$~ ]{0,20}\n){0,6}",
+        ) {
+            if let Err(error) = parse(&text, Path::new("config.toml")) {
+                let said = error.to_string();
+                proptest::prop_assert!(said.starts_with("cannot use `config.toml`: line "), "{}", said);
+            }
+        }
+
+        #[test]
+        fn durations_survive_formatting_and_parsing(
+            text in ".{0,20}",
+            milliseconds in 1..10_000_000_000_u64,
+        ) {
+            let _ = duration(&text);
+            let span = Duration::from_millis(milliseconds);
+            let shown = humantime::format_duration(span).to_string();
+            proptest::prop_assert_eq!(duration(&shown), Ok(span));
+        }
+    }
+}

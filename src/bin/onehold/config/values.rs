@@ -1,0 +1,178 @@
+//! Types of the values in a configuration file.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use onehold::Format;
+use serde::Deserialize;
+use serde::de::{self, Deserializer, Visitor};
+
+use crate::args::{WaitLimit, duration, wait_limit};
+use crate::doc_text;
+
+pub(super) fn home() -> Option<PathBuf> {
+    std::env::home_dir().filter(|home| home.is_absolute())
+}
+
+/// One directory, or several: the first whose variable is set is used.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged, expecting = "expected a path, or an array of paths")]
+pub(crate) enum Directories {
+    One(ConfigPath),
+    Several(Vec<ConfigPath>),
+}
+
+/// A path that may begin with `~` or a variable.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct ConfigPath(String);
+
+impl TryFrom<String> for ConfigPath {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        if text.is_empty() {
+            return Err("empty path");
+        }
+        Ok(Self(text))
+    }
+}
+
+impl ConfigPath {
+    /// The path as written in the file.
+    pub(crate) fn text(&self) -> &str {
+        &self.0
+    }
+
+    /// The path with `~` or the variable replaced. `None`: the variable is not set.
+    pub(crate) fn expanded(&self) -> Option<PathBuf> {
+        let (first, rest) = self.0.split_once('/').unwrap_or((&self.0, ""));
+        let base = match first.strip_prefix('$') {
+            Some(name) => std::env::var_os(name)
+                .filter(|value| !value.is_empty())?
+                .into(),
+            None if first == "~" => home()?,
+            None => return Some(PathBuf::from(&self.0)),
+        };
+        Some(base.join(rest))
+    }
+}
+
+/// A key of the JSON object of a lock.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub(super) struct Key(pub(super) String);
+
+impl TryFrom<String> for Key {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        if doc_text::is_lock_key(&text) {
+            Ok(Self(text))
+        } else {
+            Err(format!("unknown key `{text}`"))
+        }
+    }
+}
+
+/// A text with keys of the JSON object in braces.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub(super) struct Template(pub(super) String);
+
+impl TryFrom<String> for Template {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        for part in text.split('{').skip(1) {
+            if let Some((key, _)) = part.split_once('}') {
+                Key::try_from(key.to_owned())?;
+            }
+        }
+        Ok(Self(text))
+    }
+}
+
+impl Directories {
+    pub(crate) fn first(&self) -> anyhow::Result<PathBuf> {
+        let all = match self {
+            Self::One(one) => std::slice::from_ref(one),
+            Self::Several(several) => several.as_slice(),
+        };
+        all.iter().find_map(ConfigPath::expanded).with_context(|| {
+            let all: Vec<_> = all.iter().map(|path| format!("`{}`", path.0)).collect();
+            format!("`dir`: no variable in {} is set", all.join(", "))
+        })
+    }
+}
+
+/// The name of an environment variable.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub(super) struct Variable(pub(super) String);
+
+impl TryFrom<String> for Variable {
+    type Error = &'static str;
+
+    fn try_from(name: String) -> Result<Self, Self::Error> {
+        if name.is_empty() || name.contains(['=', '\0']) {
+            return Err("not a variable name");
+        }
+        Ok(Self(name))
+    }
+}
+
+/// A duration; a bare number is seconds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span(pub(super) Duration);
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = deserializer.deserialize_any(Scalar("a duration such as `30s`"))?;
+        match duration(&text) {
+            // Records keep times in milliseconds.
+            Ok(span) if span.as_millis() > 0 => Ok(Self(span)),
+            Ok(_) => Err(de::Error::custom("must be at least 1 ms")),
+            Err(error) => Err(de::Error::custom(error)),
+        }
+    }
+}
+
+/// A value that is written as on the command line.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Named<T>(pub(super) T);
+
+impl<'de> Deserialize<'de> for Named<Format> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = deserializer.deserialize_any(Scalar("the name of a format"))?;
+        text.parse().map(Named).map_err(de::Error::custom)
+    }
+}
+
+impl<'de> Deserialize<'de> for Named<WaitLimit> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = deserializer.deserialize_any(Scalar("a duration or `forever`"))?;
+        wait_limit(&text).map(Named).map_err(de::Error::custom)
+    }
+}
+
+/// A string, or a number as a string.
+struct Scalar(&'static str);
+
+impl Visitor<'_> for Scalar {
+    type Value = String;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<String, E> {
+        Ok(text.to_owned())
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<String, E> {
+        Ok(number.to_string())
+    }
+}

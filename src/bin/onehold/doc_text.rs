@@ -1,0 +1,254 @@
+//! Text of the help and the man pages beyond the options.
+
+/// Files and their descriptions, for FILES.
+pub(crate) const FILES: [(&str, &str); 8] = [
+    (
+        "~/.local/state/onehold/",
+        "Default store; on Windows %LOCALAPPDATA%\\onehold. XDG_STATE_HOME and XDG_RUNTIME_DIR are not used, because cron does not set them: cron, ssh and a terminal must use the same store.",
+    ),
+    (
+        "NAME.lock",
+        "Lock file in the store. The file of backend/task-1 is backend.d/task-1.lock.",
+    ),
+    (
+        ".onehold/events.jsonl",
+        "Journal of the store: one line for each takeover, break and cleanup, rotated at 1 MiB. Path locks and the directory of a profile use the journal of the store that --dir, ONEHOLD_DIR or the configuration's defaults name, else of the default store.",
+    ),
+    (
+        ".onehold/last",
+        "Number of the last hold in the store. Path locks have no such file: their hold numbers follow the clock.",
+    ),
+    (
+        ".onehold/waiting/NAME.lock/",
+        "Queue tickets of the waiters for a lock, see onehold-formats(5). The next waiter or cleanup removes the tickets of dead waiters.",
+    ),
+    (
+        "~/.config/onehold/config.toml",
+        "Defaults and profiles, see onehold-config(5). On Windows %APPDATA%\\onehold\\config.toml.",
+    ),
+    (
+        ".onehold-guard",
+        "On Windows, where a directory cannot be locked, this file is locked instead. It stays, also beside a path lock.",
+    ),
+    (
+        ".onehold.XXXXXXXXXXXXXXXX",
+        "Temporary lock file. If onehold was killed and left one, cleanup removes it.",
+    ),
+];
+
+/// Environment variables, for ENVIRONMENT: first those that onehold reads, then those that it sets
+/// for the command of `run`.
+pub(crate) const ENVIRONMENT: [(&str, &str); 9] = [
+    (
+        "ONEHOLD_DIR",
+        "Store directory, unless --dir is given or the profile has a directory.",
+    ),
+    ("ONEHOLD_PROFILE", "Profile, unless --profile is given."),
+    (
+        "ONEHOLD_CONFIG",
+        "Configuration file, instead of config.toml in $XDG_CONFIG_HOME/onehold or ~/.config/onehold.",
+    ),
+    (
+        "HOME",
+        "Home directory, which contains the default store. If it is not set, the user database is read.",
+    ),
+    ("NO_COLOR", "Disables color."),
+    (
+        "ONEHOLD_NAME",
+        "Set for CMD: name of the lock that it runs under.",
+    ),
+    ("ONEHOLD_HOLD", "Set for CMD: hold number."),
+    ("ONEHOLD_FILE", "Set for CMD: path of the lock file."),
+    (
+        "ONEHOLD_HOLDS",
+        "Set for CMD: all holds that it runs under, as NUMBER:NAME separated by spaces, with NAME percent-encoded. run --reentrant and the key mine of the JSON object use it.",
+    ),
+];
+
+/// A command line and its purpose.
+pub(crate) type Example = (&'static str, &'static str);
+
+/// Examples of a command; of the tool itself for any other name.
+pub(crate) fn examples(verb: &str) -> &'static [Example] {
+    match verb {
+        "run" => &[
+            (
+                "onehold run backup -- ./backup.sh --full",
+                "Run a backup unless one is already running (exit status 6)",
+            ),
+            (
+                "onehold run -w 5m -m 'nightly full' backup -- ./backup.sh",
+                "Wait up to five minutes, and record a reason",
+            ),
+            (
+                "onehold run -q -E 0 -- /usr/local/bin/sync-mail",
+                "In a crontab: skip a run silently while the previous one is still going; the name is derived from the command",
+            ),
+        ],
+        "acquire" => &[
+            (
+                "N=$(onehold acquire deploy -w 10m) || exit",
+                "Hold a lock until the script ends",
+            ),
+            (
+                "onehold acquire deploy --ttl 30m --owner \"$CI_JOB_ID\"",
+                "Hold a lock across the steps of a pipeline",
+            ),
+        ],
+        "release" => &[
+            (
+                "onehold release deploy",
+                "Release in the script that acquired the lock",
+            ),
+            (
+                "onehold release deploy --owner \"$CI_JOB_ID\"",
+                "Release in another step of the pipeline",
+            ),
+        ],
+        "renew" => &[(
+            "onehold renew deploy --owner \"$CI_JOB_ID\" --ttl 30m",
+            "Let the lease expire in half an hour from now",
+        )],
+        "check" => &[
+            (
+                "onehold check backup",
+                "Show the holder, since when, and the evidence that it is alive",
+            ),
+            (
+                "if onehold check -q backup; then …",
+                "Use only the exit status",
+            ),
+        ],
+        "list" => &[
+            ("onehold list", "List all locks with their states"),
+            (
+                "onehold list --json | jq -r '.locks[] | select(.is_zombie and (.takeable | not)).name'",
+                "List overdue locks: their holders are alive, but older than their maximum age",
+            ),
+        ],
+        "cleanup" => &[("onehold cleanup --dry-run", "Show what would be removed")],
+        "break" => &[
+            (
+                "onehold break backup",
+                "Show the holder and ask for confirmation",
+            ),
+            (
+                "onehold break backup --hold 1763600000000000 --yes",
+                "Break only the hold with this number, without a question",
+            ),
+        ],
+        _ => &[
+            (
+                "onehold run backup -- ./backup.sh",
+                "Run a backup unless one is already running",
+            ),
+            (
+                "onehold check backup",
+                "Show the holder, since when, and the evidence that it is alive",
+            ),
+            ("onehold list", "List all locks with their states"),
+        ],
+    }
+}
+
+/// Chapters of the page of the tool: a title and its paragraphs.
+pub(crate) const CHAPTERS: &[(&str, &[&str])] = &[
+    (
+        "LOCK STATES",
+        &[
+            "A lock is free, held, overdue or a zombie. A zombie is a stale lock: its holder has exited, its lease has expired, or its file is damaged. run and acquire take a zombie over, and cleanup removes it.",
+            "A holder is alive if it holds the kernel lock (flock(2)) on its lock file, or if a process with the recorded PID and start time exists. The start time is counted in ticks since boot. A holder is dead if no process has its PID, if the process with that PID has another start time, or if this machine has been rebooted. A run is dead only if its command is, or if no command is recorded and its kernel lock is free. A process that may not be signaled, a process that /proc does not show, a PID that no process can have, and a host name prove nothing.",
+            "Sometimes a holder can be shown neither alive nor dead: its process is in another PID namespace, on another host, or recorded under another boot ID in a container, or the part of the record that names it is damaged. Such a hold is unverified. It counts as held until it reaches its maximum age, by default 24 h after its last heartbeat, and is a zombie afterwards.",
+            "A live holder older than its maximum age is overdue. It is reported, but never taken over. A live holder loses its lock to a timeout only if it was acquired with acquire --ttl, or with a profile that sets ttl.",
+            "A damaged lock file is empty, all NUL bytes, or starts like a record and is not complete. It is a zombie if it has not changed for 10 s, and counts as held before. A file that is not a lock file is never replaced or removed by any command; at the fixed path of a profile, break moves it aside. A record of a later version counts as held until it is broken.",
+        ],
+    ),
+    (
+        "WAITING",
+        &[
+            "Waiters for a name are served in order of arrival. A free lock is reserved for the first waiter that could take it now, whose PID check shows. If that waiter does not take the lock within 5 s, the lock is reserved for the next one.",
+            "A wait that could not end is refused at once (exit status 6): if the lock is held by a run that the caller runs under, or by the calling script itself.",
+            "Each waiter sleeps until the one ahead of it leaves the queue. If the holder has no kernel lock (acquire), the first waiter wakes when the process exits or the lock file is removed. A lock held by another host is polled, at first every 100 ms, later every 2 s.",
+            "A parent and its children exclude each other, for example backend and backend/task-1, unless both have the same owner. A waiter for the parent does not keep others from acquiring a child, so it waits as long as children are acquired. Path locks have no queue: their waiters are served in no defined order. If two processes each hold one lock and wait for the other's, both waits end by the limit of --wait.",
+        ],
+    ),
+    (
+        "LIMITATIONS",
+        &[
+            "Locks are advisory. On NFS, FUSE and other filesystems that other hosts can change, onehold acquires and releases locks, but takes no zombie over: use onehold break. If run --close was used, or the command closed its inherited descriptors, and the wrapper was killed, and the command runs in another PID namespace, then the hold counts as held until its maximum age.",
+            "The hold numbers of path locks follow the clock, because nothing is stored beside the file. They grow as long as the clock is not set back. The hold numbers of a store grow even then.",
+            "check and list show the waiters for a lock by its own name. A waiter for a child that a parent's holder excludes is not among the waiters of the parent.",
+            "Do not use one path for both onehold and flock(1). flock(1) locks files without reading them and leaves them empty. onehold takes an empty file for a damaged lock file and takes it over after 10 s. onehold-formats(5) lists the lock files of other programs that onehold reads, and the races that remain with these programs.",
+        ],
+    ),
+];
+
+/// The object of `--json`, for JSON OUTPUT.
+pub(crate) const JSON: &[&str] = &[
+    "With --json, one object on one line is all output on stdout, even on failure. For run, whose stdout belongs to CMD, the object is the last line on stderr. run --exec and run --reentrant are replaced by CMD and print an object only if they fail. A signal that ends onehold while it waits prevents the object, except for Ctrl-C.",
+    "Keys: success; command (the command of onehold); status; lock (an object or null); locks (of list and cleanup); hold (the number of the new hold); displaced (the hold that was taken over or taken by force, an object like lock); command_exit_code; message (a sentence); errors (the message of a failure, and warnings); error (null, or an object of code, message and details). hold, displaced and command_exit_code are only present where they apply. For release, break and cleanup, lock and locks are the state before the change. Times are RFC 3339 in UTC. Later versions may add keys.",
+    "status is acquired, released, renewed, blocked, zombie-detected (also overdue), clean (free), listed, cleaned, broken, lost, timeout, interrupted (Ctrl-C) or failure. error.code is the reason of a failure: LOCKED, TIMEOUT and ZOMBIE (refused), NOT_OWNER, NOT_HELD, NOT_CONFIRMED, NOT_A_LOCK, LOST, INTERRUPTED, INCOMPLETE, INVALID_NAME, TOO_LONG, UNSUPPORTED, NO_SUCH_PROCESS, NO_HOLDER, STORE_BUSY, NO_ATOMIC_EXCHANGE, COMMAND_NOT_FOUND, COMMAND_NOT_EXECUTABLE, USAGE, IO or FAILED. A profile may replace LOCKED and TIMEOUT by its own code.",
+];
+
+/// The keys of a lock in that object. All are always present.
+pub(crate) const LOCK_KEYS: [(&str, &str); 30] = [
+    ("name", "NAME as given"),
+    ("path", "path of the lock file"),
+    ("store", "directory of the lock file"),
+    ("exists", "whether the lock file exists"),
+    ("state", "free, held, overdue, zombie, not-a-lock"),
+    (
+        "reason",
+        "reason of the state: no-file, finished (free); alive, starting (the wrapper is dead, and the command may be about to start), reserved (for a waiter), lease, unknown-version, incomplete, unverified (held); dead, reused, rebooted, expired, too-old, corrupt (zombie); not-a-lock",
+    ),
+    (
+        "proof",
+        "evidence: kernel-lock, kernel-lock-gone, same-process (PID and start time), same-pid, pid-gone, other-start, other-boot, clock, or null",
+    ),
+    ("evidence", "the evidence in words"),
+    (
+        "is_zombie",
+        "whether the lock is a zombie or overdue; only a lock with takeable can be taken",
+    ),
+    (
+        "takeable",
+        "whether acquire and run take the lock without --force",
+    ),
+    ("kind", "run, job (a process acquired the lock), lease"),
+    (
+        "pid",
+        "PID of the process that keeps the hold alive: the command of a run, or the process of an acquire",
+    ),
+    (
+        "pid_alive",
+        "whether that process is alive; null if unknown",
+    ),
+    ("wrapper_pid", "PID of the onehold process of a run"),
+    ("wrapper_alive", "whether that process is alive"),
+    ("format", "native, prodigy, sprint, memory, pid"),
+    ("hostname", "host of the holder"),
+    ("owner", "owner label (--owner)"),
+    ("session_id", "same as owner"),
+    ("message", "reason (--message)"),
+    ("command", "command line of the holder, an array"),
+    ("acquired_at", "time of acquisition"),
+    ("renewed_at", "last heartbeat"),
+    ("age_hours", "time since the last heartbeat in hours"),
+    ("age_seconds", "the same in seconds"),
+    ("ttl_seconds", "time to live (--ttl)"),
+    ("expires_at", "time at which the hold expires"),
+    ("hold", "hold number"),
+    (
+        "mine",
+        "whether the caller may release the hold: by --hold, --owner, $ONEHOLD_HOLDS, or as a descendant of its process",
+    ),
+    (
+        "waiters",
+        "the queue: position, pid, hostname, command, since",
+    ),
+];
+
+/// Returns whether the JSON object of a lock has this key.
+pub(crate) fn is_lock_key(key: &str) -> bool {
+    LOCK_KEYS.iter().any(|(known, _)| *known == key)
+}

@@ -1,0 +1,331 @@
+//! Parses common command lines of `run`, `acquire`, `release` and `check` without clap, whose start
+//! takes about as long as the rest of such an invocation.
+//!
+//! Everything else is left to clap, in particular all errors. A test compares both parsers.
+
+use std::ffi::OsString;
+
+use onehold::LockName;
+
+use crate::args::{
+    Acquire, CallerArgs, Check, Cli, GlobalArgs, HoldArgs, OnLost, Release, Run, Verb, duration,
+    time_to_live, wait_limit,
+};
+
+/// Parses `words`, the arguments without the program's name. `None`: clap must parse them.
+pub(crate) fn parse(words: &[OsString]) -> Option<Cli> {
+    let mut words = Words(words);
+    let mut global = GlobalArgs::default();
+    let verb = loop {
+        let word = words.next()?;
+        if !words.global(word, &mut global)? {
+            break word;
+        }
+    };
+    let verb = match verb {
+        "run" => Verb::Run(run(&mut words, &mut global)?),
+        "acquire" => Verb::Acquire(acquire(&mut words, &mut global)?),
+        "release" => Verb::Release(release(&mut words, &mut global)?),
+        "check" => Verb::Check(check(&mut words, &mut global)?),
+        _ => return None,
+    };
+    if global.quiet && global.verbose {
+        return None;
+    }
+    Some(Cli { global, verb })
+}
+
+fn run(words: &mut Words<'_>, global: &mut GlobalArgs) -> Option<Run> {
+    let mut run = Run {
+        name: None,
+        hold: HoldArgs::default(),
+        on_lost: OnLost::default(),
+        close: false,
+        exec: false,
+        reentrant: false,
+        command: Vec::new(),
+    };
+    loop {
+        let word = words.next()?;
+        match word {
+            "--" => break,
+            "--close" => set(&mut run.close)?,
+            "--exec" => set(&mut run.exec)?,
+            _ if words.global(word, global)? || words.hold(word, &mut run.hold)? => {}
+            name => fill(&mut run.name, positional(name)?)?,
+        }
+    }
+    run.command = words.0.to_vec();
+    let conflicting = run.exec && (run.close || run.hold.ttl.is_some());
+    (!run.command.is_empty() && !conflicting && no_conflict(&run.hold)).then_some(run)
+}
+
+fn acquire(words: &mut Words<'_>, global: &mut GlobalArgs) -> Option<Acquire> {
+    let mut acquire = Acquire {
+        name: None,
+        hold: HoldArgs::default(),
+        pid: None,
+    };
+    while !words.0.is_empty() {
+        let word = words.next()?;
+        if word == "--pid" {
+            let pid = words.value()?.parse().ok()?;
+            fill(&mut acquire.pid, pid)?;
+        } else if !words.global(word, global)? && !words.hold(word, &mut acquire.hold)? {
+            fill(&mut acquire.name, positional(word)?)?;
+        }
+    }
+    let in_range = acquire
+        .pid
+        .is_none_or(|pid| (1..=i32::MAX.unsigned_abs()).contains(&pid));
+    (in_range && no_conflict(&acquire.hold)).then_some(acquire)
+}
+
+fn release(words: &mut Words<'_>, global: &mut GlobalArgs) -> Option<Release> {
+    let mut release = Release {
+        name: None,
+        caller: CallerArgs::default(),
+        force: false,
+        yes: false,
+    };
+    while !words.0.is_empty() {
+        let word = words.next()?;
+        match word {
+            "--hold" => fill(&mut release.caller.hold, words.value()?.parse().ok()?)?,
+            "--owner" => fill(&mut release.caller.owner, words.value()?.to_owned())?,
+            _ if words.global(word, global)? => {}
+            name => fill(&mut release.name, positional(name)?)?,
+        }
+    }
+    Some(release)
+}
+
+fn check(words: &mut Words<'_>, global: &mut GlobalArgs) -> Option<Check> {
+    let mut check = Check {
+        name: None,
+        hold: None,
+        owner: None,
+        max_age: None,
+    };
+    while !words.0.is_empty() {
+        let word = words.next()?;
+        if !words.global(word, global)? {
+            fill(&mut check.name, positional(word)?)?;
+        }
+    }
+    Some(check)
+}
+
+/// The words not parsed yet.
+struct Words<'a>(&'a [OsString]);
+
+impl<'a> Words<'a> {
+    fn next(&mut self) -> Option<&'a str> {
+        let (word, rest) = self.0.split_first()?;
+        self.0 = rest;
+        word.to_str().filter(|word| !word.is_empty())
+    }
+
+    /// The value of an option. `None` if it looks like another option.
+    fn value(&mut self) -> Option<&'a str> {
+        self.next().filter(|word| !word.starts_with('-'))
+    }
+
+    /// Parses a global option. Returns `Some(false)` for another word, `None` to leave it to clap.
+    fn global(&mut self, word: &str, global: &mut GlobalArgs) -> Option<bool> {
+        match word {
+            "--dir" => fill(&mut global.dir, self.value()?.into())?,
+            "--json" => set(&mut global.json)?,
+            "-q" | "--quiet" => set(&mut global.quiet)?,
+            "-v" | "--verbose" => set(&mut global.verbose)?,
+            _ => return Some(false),
+        }
+        Some(true)
+    }
+
+    /// Parses an option of [`HoldArgs`], with the same results.
+    fn hold(&mut self, word: &str, hold: &mut HoldArgs) -> Option<bool> {
+        match word {
+            "-w" | "--wait" => fill(&mut hold.wait, wait_limit(self.value()?).ok()?)?,
+            "-n" | "--no-wait" => set(&mut hold.no_wait)?,
+            "-m" | "--message" => fill(&mut hold.message, self.value()?.to_owned())?,
+            "--owner" => fill(&mut hold.owner, self.value()?.to_owned())?,
+            "--ttl" => fill(&mut hold.ttl, time_to_live(self.value()?).ok()?)?,
+            "--max-age" => fill(&mut hold.max_age, duration(self.value()?).ok()?)?,
+            "-E" | "--conflict-exit-code" => {
+                fill(&mut hold.conflict_exit_code, self.value()?.parse().ok()?)?;
+            }
+            _ => return Some(false),
+        }
+        Some(true)
+    }
+}
+
+/// Sets a value. `None` if it was set before: clap reports the error.
+fn fill<T>(slot: &mut Option<T>, value: T) -> Option<()> {
+    slot.is_none().then(|| *slot = Some(value))
+}
+
+fn set(flag: &mut bool) -> Option<()> {
+    (!*flag).then(|| *flag = true)
+}
+
+fn positional(word: &str) -> Option<LockName> {
+    if word.starts_with('-') {
+        return None;
+    }
+    LockName::new(word).ok()
+}
+
+fn no_conflict(hold: &HoldArgs) -> bool {
+    !(hold.no_wait && hold.wait.is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    /// Commands, options and values, and words that are none.
+    const VOCABULARY: &[&str] = &[
+        "run",
+        "acquire",
+        "release",
+        "check",
+        "list",
+        "x",
+        "a/b",
+        "./p",
+        "-",
+        "--",
+        "--dir",
+        "d",
+        "--json",
+        "-q",
+        "--quiet",
+        "-v",
+        "--verbose",
+        "-qv",
+        "-w",
+        "-w5",
+        "--wait",
+        "--wait=5s",
+        "5s",
+        "5m",
+        "forever",
+        "0",
+        "-1",
+        "7",
+        "300",
+        "-n",
+        "--no-wait",
+        "-m",
+        "--message",
+        "why",
+        "",
+        "--owner",
+        "o",
+        "--owner=",
+        "-E",
+        "-E0",
+        "--conflict-exit-code",
+        "--exec",
+        "--close",
+        "--pid",
+        "0x1",
+        "99999999999",
+        "--ttl",
+        "1h",
+        "0s",
+        "--max-age",
+        "1d",
+        "--hold",
+        "--force",
+        "-f",
+        "-y",
+        "--yes",
+        "--color",
+        "never",
+        "--profile",
+        "prodigy",
+        "--format",
+        "pid",
+        "--on-lost",
+        "--on-zombie",
+        "take",
+        "--reentrant",
+        "--help",
+        "-h",
+        "--version",
+        "true",
+        "--unknown",
+        "-x",
+        "a//b",
+        "..",
+        "a\nb",
+        "sh",
+        "-c",
+        "exit 3",
+        "--wai",
+        "--dir=",
+        "é",
+    ];
+
+    #[test]
+    fn fast_parser_agrees_with_clap() {
+        let mut random = 0x2545_F491_4F6C_DD1D_u64;
+        let mut below = |limit: usize| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            usize::try_from(random % limit as u64).unwrap()
+        };
+        let mut read = 0;
+        for round in 0..60_000 {
+            let mut line: Vec<OsString> = Vec::new();
+            // Most lines begin with a command, otherwise hardly any would parse.
+            if round % 8 != 0 {
+                line.push(VOCABULARY[below(4)].into());
+            }
+            for _ in 0..below(7) {
+                line.push(VOCABULARY[below(VOCABULARY.len())].into());
+            }
+            if round % 2 == 0 {
+                line.extend(["--".into(), "true".into()]);
+            }
+            let Some(here) = parse(&line) else { continue };
+            read += 1;
+            let whole: Vec<OsString> = [OsString::from("onehold")]
+                .into_iter()
+                .chain(line)
+                .collect();
+            match Cli::try_parse_from(&whole) {
+                Ok(clap) => assert_eq!(format!("{here:?}"), format!("{clap:?}"), "{whole:?}"),
+                Err(error) => panic!("{whole:?}: {error}"),
+            }
+        }
+        assert!(read > 2_000, "{read} lines");
+    }
+
+    #[test]
+    fn fast_parser_accepts_common_lines() {
+        for line in [
+            "run x -- true",
+            "run -- /bin/sync-mail --all",
+            "run -q -E 0 -- sync",
+            "run -w 5m -m nightly backup -- ./backup.sh --full",
+            "run --exec x -- true",
+            "acquire deploy -w 10m",
+            "acquire deploy --ttl 30m --owner 77",
+            "release deploy --owner 77",
+            "release deploy",
+            "check -q backup",
+            "check --json backup",
+            "--dir /var/lib/locks check backup",
+        ] {
+            let words: Vec<OsString> = line.split(' ').map(Into::into).collect();
+            assert!(parse(&words).is_some(), "{line}");
+        }
+    }
+}

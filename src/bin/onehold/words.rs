@@ -1,0 +1,114 @@
+//! Text for messages: escaping, quoting, and errors with their causes.
+
+use std::error::Error as _;
+use std::path::Path;
+use std::time::Duration;
+
+/// Escapes text from lock files and arguments for a terminal: control characters, invisible
+/// characters, and those that change the writing direction.
+pub(crate) fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for char in text.chars() {
+        if is_unsafe_on_terminal(char) {
+            escaped.extend(char.escape_unicode());
+        } else {
+            escaped.push(char);
+        }
+    }
+    escaped
+}
+
+/// Returns whether `char` could control a terminal or mislead its reader.
+pub(crate) fn is_unsafe_on_terminal(char: char) -> bool {
+    let hidden = matches!(
+        char,
+        '\u{061C}' | '\u{200B}'..='\u{200F}' | '\u{202A}'..='\u{202E}'
+            | '\u{2060}'..='\u{206F}' | '\u{FEFF}' | '\u{E0000}'..='\u{E007F}'
+    );
+    char.is_control() || hidden
+}
+
+/// A lock name in backquotes, as in all messages.
+pub(crate) fn quoted(name: &str) -> String {
+    format!("`{}`", escape(name))
+}
+
+/// An error and its causes, on one line.
+pub(crate) fn error_chain(error: &onehold::Error) -> String {
+    let mut text = escape(&error.to_string());
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&escape(&cause_text(cause)));
+        next = cause.source();
+    }
+    text
+}
+
+/// The text of a cause without Rust's "(os error 13)", in lower case.
+pub(crate) fn cause_text(cause: &(dyn std::error::Error + 'static)) -> String {
+    let text = cause.to_string();
+    match text.rfind(" (os error ") {
+        Some(end) => {
+            let text = text.get(..end).unwrap_or(&text);
+            let mut chars = text.chars();
+            match chars.next() {
+                Some(first) => first.to_lowercase().chain(chars).collect(),
+                None => String::new(),
+            }
+        }
+        None => text,
+    }
+}
+
+/// A path in a message.
+pub(crate) fn path_text(path: &Path) -> String {
+    escape(&path.to_string_lossy())
+}
+
+/// A duration by its two largest units: "3h 12m".
+pub(crate) fn span(duration: Duration) -> String {
+    const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")];
+    let seconds = duration.as_secs();
+    let Some(first) = UNITS.iter().position(|(size, _)| seconds >= *size) else {
+        return "0s".to_owned();
+    };
+    let mut rest = seconds;
+    let mut parts = Vec::new();
+    for (size, unit) in UNITS.iter().skip(first).take(2) {
+        let count = rest / size;
+        rest %= size;
+        if count > 0 {
+            parts.push(format!("{count}{unit}"));
+        }
+    }
+    parts.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn duration_is_shown_in_its_two_largest_units() {
+        let cases = [
+            (0, "0s"),
+            (59, "59s"),
+            (60, "1m"),
+            (3_661, "1h 1m"),
+            (11_520, "3h 12m"),
+            (90_000, "1d 1h"),
+            (86_401, "1d"),
+        ];
+        for (seconds, text) in cases {
+            assert_eq!(span(Duration::from_secs(seconds)), text);
+        }
+    }
+
+    #[test]
+    fn control_characters_are_escaped() {
+        assert_eq!(escape("a\u{1b}[2Jb\n"), "a\\u{1b}[2Jb\\u{a}");
+        assert_eq!(escape("\u{202e}gnp.exe"), "\\u{202e}gnp.exe");
+        assert_eq!(escape("Übung ✓"), "Übung ✓");
+    }
+}

@@ -1,0 +1,568 @@
+//! The decision: may a request take its locks now, and if not, what is in its way.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use super::compatibility::excludes;
+use super::liveness::{Reason, State, Verdict, has_ended, judge};
+use super::request::{Asker, Key, Mode, Request, Want};
+use super::snapshot::{Found, Snapshot, Ticket};
+use crate::name::LockName;
+use crate::record::{Kind, Record, is_same_owner};
+
+/// For how long a free lock is reserved for the first waiter that could take it.
+const RESERVATION_MS: u64 = 5_000;
+
+/// How many dead relatives one decision removes: each takes some 100 µs, for which all others wait.
+const MAX_REMOVALS: usize = 256;
+
+/// How often a waiter looks again that sleeps on another one: the other one may have been stopped.
+const RECHECK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The same where a third one looks every 5 s already.
+const IDLE_RECHECK_INTERVAL: Duration = Duration::from_mins(1);
+
+/// A record and what can be said of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Judged<H> {
+    pub(crate) found: Found<H>,
+    pub(crate) verdict: Verdict,
+}
+
+/// What may be done about a request.
+#[derive(Clone, Debug)]
+pub(crate) enum Decision<H> {
+    /// Take the locks: write these records, each in place of what is there, and remove the others.
+    Take {
+        put: Vec<(Key, Option<Judged<H>>)>,
+        remove: Vec<Judged<H>>,
+    },
+    /// The same holder has it already.
+    AlreadyHeld(Judged<H>),
+    /// It may become free.
+    Wait(Obstacle<H>),
+    /// Waiting cannot change it.
+    Blocked(Judged<H>),
+    /// The file is not a lock file; what it is.
+    Refuse(Judged<H>, &'static str),
+}
+
+/// What keeps a request from being granted.
+#[derive(Clone, Debug)]
+pub(crate) enum Obstacle<H> {
+    Hold(Judged<H>),
+    /// The lock is free and reserved for this waiter.
+    Waiter(Ticket<H>),
+}
+
+/// What a waiter sleeps on.
+#[derive(Clone, Debug)]
+pub(crate) enum Until<H> {
+    /// The end of a hold.
+    Released(Judged<H>),
+    /// An earlier waiter leaves the queue, or this time has passed.
+    LeftQueue(Ticket<H>, Duration),
+}
+
+/// Decides about a request. The first row that applies:
+///
+/// | question | decision |
+/// |---|---|
+/// | Is the file of a wanted name not a lock file? | refuse |
+/// | Does the same holder have it, by an earlier detached hold? | already held |
+/// | Is a hold in the way that the caller runs inside of, or a zombie that it may not take? | blocked |
+/// | Is any other hold in the way? | wait |
+/// | Is an earlier waiter in the way that could take its own locks now? | wait, reserved for it |
+/// | – | take |
+///
+/// A waiter that could not take its locks now is in the way of nobody. For the caller and for each
+/// waiter the same rules apply, each by its own request and from where it looks.
+pub(crate) fn decide<S: Snapshot>(
+    request: &Request,
+    snapshot: &S,
+) -> Result<Decision<S::Handle>, S::Error> {
+    let mut scan = Scan::new(request, snapshot);
+    let is_final = |judged: &Judged<S::Handle>| {
+        let decision = decide_about_hold(request, snapshot, judged.clone());
+        !matches!(decision, Decision::Wait(_))
+    };
+    if let Some(judged) = scan.run(Ignore::Nothing, &is_final)? {
+        return Ok(decide_about_hold(request, snapshot, judged));
+    }
+    if !request.skip_queue
+        && let Some(ticket) = reserved_for(&scan)?
+    {
+        return Ok(Decision::Wait(Obstacle::Waiter(ticket)));
+    }
+    scan.take()
+}
+
+fn decide_about_hold<S: Snapshot>(
+    request: &Request,
+    snapshot: &S,
+    judged: Judged<S::Handle>,
+) -> Decision<S::Handle> {
+    if let Reason::NotALock(what) = judged.verdict.reason {
+        return Decision::Refuse(judged, what);
+    }
+    if is_same_hold(request, &judged) {
+        return Decision::AlreadyHeld(judged);
+    }
+    let is_takeable = matches!(judged.verdict.state, State::Zombie | State::Free);
+    if is_takeable || runs_inside(request, snapshot, &judged) {
+        return Decision::Blocked(judged);
+    }
+    Decision::Wait(Obstacle::Hold(judged))
+}
+
+/// Whether the same holder asks again for its detached hold.
+fn is_same_hold<H>(request: &Request, judged: &Judged<H>) -> bool {
+    let is_wanted = |want: &Want| {
+        judged.found.key.name == want.name
+            && judged.found.key.index.is_none() == (want.mode == Mode::Exclusive)
+    };
+    let Some(record) = judged.record() else {
+        return false;
+    };
+    let is_held = matches!(judged.verdict.state, State::Held | State::Overdue);
+    is_held
+        && record.is_confirmed()
+        && request.wants.iter().all(is_wanted)
+        && match request.asker {
+            Asker::Caller | Asker::Derived => false,
+            // With the start, or a reused PID would pass for the holder; and seen from here, or one of
+            // another PID namespace would.
+            Asker::Process(process) => {
+                record.kind == Kind::Process
+                    && record.live.process() == Some(process)
+                    && judged.verdict.pid_alive == Some(true)
+            }
+            Asker::Lease => {
+                record.kind == Kind::Lease
+                    && is_same_owner(request.owner.as_deref(), record.owner.as_deref())
+            }
+        }
+}
+
+/// Whether a hold ends only after the caller has: the caller runs under it, or belongs to the
+/// process that it follows.
+fn runs_inside<S: Snapshot>(request: &Request, snapshot: &S, judged: &Judged<S::Handle>) -> bool {
+    let Some(record) = judged.record() else {
+        return false;
+    };
+    if record.hold != 0 && request.inside.contains(&record.hold) {
+        return true;
+    }
+    let is_alive = judged.verdict.pid_alive == Some(true);
+    let Some(process) = record
+        .live
+        .process()
+        .filter(|_| is_alive && record.is_confirmed())
+    else {
+        return false;
+    };
+    // Another part of the same script, which is still running, can release it.
+    let only_caller_can_release = record.caller.is_none_or(|caller| {
+        has_ended(caller, &judged.found.facts) || snapshot.descends_from(caller)
+    });
+    only_caller_can_release && snapshot.descends_from(process)
+}
+
+/// The earlier waiter for which a lock that no hold excludes is reserved.
+fn reserved_for<S: Snapshot>(scan: &Scan<'_, S>) -> Result<Option<Ticket<S::Handle>>, S::Error> {
+    let Scan {
+        request, snapshot, ..
+    } = *scan;
+    let earlier = earlier_tickets(request, snapshot)?;
+    // Waiters for unrelated names only matter to those for related ones.
+    let Some(last) = earlier.iter().rposition(|(_, name)| {
+        request
+            .wants
+            .iter()
+            .any(|want| is_related(&want.name, name))
+    }) else {
+        return Ok(None);
+    };
+    let mut granted: Vec<Request> = Vec::new();
+    for (number, _) in earlier.into_iter().take(last + 1) {
+        let Some(ticket) = snapshot.ticket(number)? else {
+            continue;
+        };
+        if has_missed_its_turn(&ticket, snapshot)
+            || !could_take(request, &ticket.request, snapshot, &granted)?
+        {
+            continue;
+        }
+        granted.push(ticket.request.clone());
+        if scan.is_excluded_by(&granted) {
+            return Ok(Some(ticket));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether a waiter could take its locks now, as far as it concerns `request`.
+fn could_take<S: Snapshot>(
+    request: &Request,
+    waiter: &Request,
+    snapshot: &S,
+    granted: &[Request],
+) -> Result<bool, S::Error> {
+    let mut scan = Scan::new(waiter, snapshot);
+    match scan.run(Ignore::Nothing, &|_| true)? {
+        None => return Ok(!scan.is_excluded_by(granted)),
+        // New readers do not overtake a writer that waits only for readers, or it would never be
+        // served; except those that run inside such a shared hold, which would wait for themselves.
+        Some(judged) if judged.found.key.index.is_some() => {}
+        Some(_) => return Ok(false),
+    }
+    if waiter.wants.iter().any(|want| want.mode.is_shared()) {
+        return Ok(false);
+    }
+    for want in &waiter.wants {
+        let is_inside = snapshot.shared(&want.name)?.iter().any(|found| {
+            let hold = found.content.record().map(|record| record.hold);
+            hold.is_some_and(|hold| request.inside.contains(&hold))
+        });
+        if is_inside {
+            return Ok(false);
+        }
+    }
+    let mut scan = Scan::new(waiter, snapshot);
+    let obstacle = scan.run(Ignore::OwnReaders, &|_| true)?;
+    Ok(obstacle.is_none() && !scan.is_excluded_by(granted))
+}
+
+/// What to sleep on until a decision may be another one.
+pub(crate) fn until<S: Snapshot>(
+    request: &Request,
+    obstacle: Obstacle<S::Handle>,
+    snapshot: &S,
+) -> Result<Until<S::Handle>, S::Error> {
+    let judged = match obstacle {
+        Obstacle::Waiter(ticket) => return Ok(Until::LeftQueue(ticket, RECHECK_INTERVAL)),
+        Obstacle::Hold(judged) => judged,
+    };
+    let held = want_of(&judged.found.key);
+    let holder = judged.record().and_then(|record| record.owner.clone());
+    // The latest earlier waiter that waits for the same hold and would then be in our way. So one
+    // waiter wakes when the hold ends.
+    let mut predecessor: Option<Ticket<S::Handle>> = None;
+    for (number, _) in earlier_tickets(request, snapshot)?.into_iter().rev() {
+        let Some(ticket) = snapshot.ticket(number)? else {
+            continue;
+        };
+        let theirs = &ticket.request;
+        let waits_too = theirs
+            .wants
+            .iter()
+            .any(|want| excludes(&held, holder.as_deref(), want, theirs.owner.as_deref()));
+        let is_relevant = waits_too
+            && !has_missed_its_turn(&ticket, snapshot)
+            && Scan::new(request, snapshot).is_excluded_by(std::slice::from_ref(theirs));
+        if !is_relevant {
+            continue;
+        }
+        match predecessor {
+            None => predecessor = Some(ticket),
+            // That one looks every 5 s, should ours be stopped.
+            Some(predecessor) => {
+                let interval = if predecessor.request.wants == request.wants {
+                    IDLE_RECHECK_INTERVAL
+                } else {
+                    RECHECK_INTERVAL
+                };
+                return Ok(Until::LeftQueue(predecessor, interval));
+            }
+        }
+    }
+    Ok(match predecessor {
+        Some(ticket) => Until::LeftQueue(ticket, RECHECK_INTERVAL),
+        None => Until::Released(judged),
+    })
+}
+
+fn earlier_tickets<S: Snapshot>(
+    request: &Request,
+    snapshot: &S,
+) -> Result<Vec<(u64, LockName)>, S::Error> {
+    let mut tickets = snapshot.tickets(&request.wants)?;
+    tickets.retain(|(number, _)| request.ticket.is_none_or(|own| *number < own));
+    Ok(tickets)
+}
+
+fn has_missed_its_turn<S: Snapshot>(ticket: &Ticket<S::Handle>, snapshot: &S) -> bool {
+    let now = snapshot.now().boottime_ms;
+    ticket.reserved_since_ms.is_some_and(|since| {
+        // A clock that went back is that of another boot.
+        now.checked_sub(since)
+            .is_none_or(|passed| passed >= RESERVATION_MS)
+    })
+}
+
+fn is_related(one: &LockName, other: &LockName) -> bool {
+    one == other || one.is_ancestor_of(other) || other.is_ancestor_of(one)
+}
+
+fn want_of(key: &Key) -> Want {
+    Want {
+        name: key.name.clone(),
+        mode: match key.index {
+            None => Mode::Exclusive,
+            Some(_) => Mode::Shared { at_most: None },
+        },
+    }
+}
+
+fn judge_found<S: Snapshot>(
+    request: &Request,
+    snapshot: &S,
+    found: Found<S::Handle>,
+) -> Judged<S::Handle> {
+    let verdict = judge(
+        &found.content,
+        &found.facts,
+        &request.observer,
+        Duration::from_millis(request.max_age_ms),
+        &snapshot.now(),
+    );
+    Judged { found, verdict }
+}
+
+/// What does not count as an obstacle.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ignore {
+    Nothing,
+    /// The live shared holds of the wanted names themselves.
+    OwnReaders,
+}
+
+/// What a record is to a request.
+enum Look<H> {
+    Nothing,
+    Obstacle(Judged<H>),
+    /// A shared hold of the wanted name, which takes up room if there is a limit.
+    Reader(Judged<H>),
+}
+
+/// Looks for what excludes a request.
+struct Scan<'a, S: Snapshot> {
+    request: &'a Request,
+    snapshot: &'a S,
+    /// Records of the wanted names that may be replaced: dead, or named by the request.
+    own: Vec<Judged<S::Handle>>,
+    /// Dead relatives.
+    remove: Vec<Judged<S::Handle>>,
+    /// Shared holds of each wanted name, as far as they were looked at.
+    readers: Vec<u32>,
+}
+
+impl<'a, S: Snapshot> Scan<'a, S> {
+    fn new(request: &'a Request, snapshot: &'a S) -> Self {
+        Self {
+            request,
+            snapshot,
+            own: Vec::new(),
+            remove: Vec::new(),
+            readers: Vec::new(),
+        }
+    }
+
+    /// A hold that excludes the request: the first one for which `is_final` is true, else the first one.
+    /// What is read only for that is read if the caller runs inside of a hold.
+    fn run(
+        &mut self,
+        ignore: Ignore,
+        is_final: &dyn Fn(&Judged<S::Handle>) -> bool,
+    ) -> Result<Option<Judged<S::Handle>>, S::Error> {
+        let (request, snapshot) = (self.request, self.snapshot);
+        let mut first = None;
+        for want in &request.wants {
+            let own = snapshot.exclusive(&want.name)?;
+            let mut found: Vec<_> = own.into_iter().collect();
+            found.extend(snapshot.shared(&want.name)?);
+            for ancestor in want.name.ancestors() {
+                found.extend(snapshot.exclusive(&ancestor)?);
+                if want.mode == Mode::Exclusive {
+                    found.extend(snapshot.shared(&ancestor)?);
+                }
+            }
+            let mut readers = Vec::new();
+            for found in found {
+                match self.look_at(want, found, ignore) {
+                    Look::Obstacle(judged) if is_final(&judged) => return Ok(Some(judged)),
+                    Look::Obstacle(judged) => {
+                        first.get_or_insert(judged);
+                    }
+                    Look::Reader(judged) => readers.push(judged),
+                    Look::Nothing => {}
+                }
+            }
+            self.readers
+                .push(u32::try_from(readers.len()).unwrap_or(u32::MAX));
+            if self.is_full(self.readers.len() - 1, 0) {
+                // Any of them may make room.
+                let waitable = readers.iter().position(|judged| !is_final(judged));
+                let judged = readers.into_iter().nth(waitable.unwrap_or(0));
+                match judged {
+                    Some(judged) if waitable.is_none() => return Ok(Some(judged)),
+                    judged => first = first.or(judged),
+                }
+            }
+            let is_enough = |first: &Option<_>| first.is_some() && request.inside.is_empty();
+            if is_enough(&first) {
+                return Ok(first);
+            }
+            let mut last = None;
+            snapshot.below(&want.name, &mut |found| {
+                if let Look::Obstacle(judged) = self.look_at(want, found, ignore) {
+                    if is_final(&judged) {
+                        last = Some(judged);
+                        return ControlFlow::Break(());
+                    }
+                    first.get_or_insert(judged);
+                }
+                if is_enough(&first) {
+                    return ControlFlow::Break(());
+                }
+                ControlFlow::Continue(())
+            })?;
+            if last.is_some() || is_enough(&first) {
+                return Ok(last.or(first));
+            }
+        }
+        Ok(first)
+    }
+
+    /// Takes the locks, after nothing was found that excludes the request.
+    fn take(self) -> Result<Decision<S::Handle>, S::Error> {
+        let (request, mut own) = (self.request, self.own);
+        let mut put = Vec::new();
+        for want in &request.wants {
+            let index = match want.mode {
+                Mode::Exclusive => None,
+                Mode::Shared { .. } => {
+                    let taken = self.snapshot.shared(&want.name)?;
+                    let taken: Vec<_> = taken
+                        .into_iter()
+                        .map(|found| found.key)
+                        .filter(|key| !own.iter().any(|judged| judged.found.key == *key))
+                        .filter_map(|key| key.index)
+                        .collect();
+                    (0..=u32::MAX).find(|index| !taken.contains(index))
+                }
+            };
+            let key = Key {
+                name: want.name.clone(),
+                index,
+            };
+            let replaced = own.iter().position(|judged| judged.found.key == key);
+            put.push((key, replaced.map(|at| own.swap_remove(at))));
+        }
+        // Holds of the other mode are in the way, dead as they are; and what is to be replaced is alive.
+        own.retain(|judged| {
+            let is_excluded = |want| self.request.is_excluded_by(judged, want);
+            self.request.replaces(judged) || request.wants.iter().any(is_excluded)
+        });
+        own.sort_by_key(|judged| !self.request.replaces(judged));
+        own.extend(self.remove);
+        own.truncate(MAX_REMOVALS);
+        Ok(Decision::Take { put, remove: own })
+    }
+
+    /// Whether one of these requests, once granted, keeps ours from being granted.
+    fn is_excluded_by(&self, granted: &[Request]) -> bool {
+        let asker = self.request.owner.as_deref();
+        self.request.wants.iter().enumerate().any(|(at, want)| {
+            let held = || granted.iter().flat_map(|granted| &granted.wants);
+            let readers = held()
+                .filter(|held| held.name == want.name && held.mode.is_shared())
+                .count();
+            let is_excluded = granted.iter().any(|granted| {
+                let holder = granted.owner.as_deref();
+                granted
+                    .wants
+                    .iter()
+                    .any(|held| excludes(held, holder, want, asker))
+            });
+            let readers = u32::try_from(readers).unwrap_or(u32::MAX);
+            is_excluded || (readers > 0 && self.is_full(at, readers))
+        })
+    }
+
+    /// Whether as many hold a counted lock as may, with so many more.
+    fn is_full(&self, want: usize, more: u32) -> bool {
+        let readers = self.readers.get(want).copied().unwrap_or(0);
+        match self.request.wants.get(want).map(|want| want.mode) {
+            Some(Mode::Shared {
+                at_most: Some(limit),
+            }) => readers.saturating_add(more) >= limit.get(),
+            _ => false,
+        }
+    }
+
+    fn look_at(&mut self, want: &Want, found: Found<S::Handle>, ignore: Ignore) -> Look<S::Handle> {
+        let (request, snapshot) = (self.request, self.snapshot);
+        let judged = judge_found(request, snapshot, found);
+        let is_own = judged.found.key.name == want.name;
+        if judged.verdict.state == State::NotALock {
+            // It has no holder, so relatives ignore it; but it must not be overwritten either.
+            return if is_own {
+                Look::Obstacle(judged)
+            } else {
+                Look::Nothing
+            };
+        }
+        if is_own && request.replaces(&judged) {
+            self.own.push(judged);
+            return Look::Nothing;
+        }
+        if is_own && is_same_hold(request, &judged) {
+            return Look::Obstacle(judged);
+        }
+        let is_excluded = request.is_excluded_by(&judged, want);
+        let is_reader = is_own && judged.found.key.index.is_some();
+        let may_take = match judged.verdict.state {
+            State::Free => snapshot.takeover_is_safe(),
+            State::Zombie => snapshot.takeover_is_safe() && request.take_zombies,
+            State::Held | State::Overdue | State::NotALock => false,
+        };
+        if may_take {
+            if is_own {
+                self.own.push(judged);
+            } else if is_excluded && self.remove.len() < MAX_REMOVALS {
+                self.remove.push(judged);
+            }
+            return Look::Nothing;
+        }
+        let is_dead = matches!(judged.verdict.state, State::Zombie | State::Free);
+        if is_reader && ignore == Ignore::OwnReaders && !is_dead {
+            return Look::Nothing;
+        }
+        if is_excluded {
+            Look::Obstacle(judged)
+        } else if is_reader {
+            Look::Reader(judged)
+        } else {
+            Look::Nothing
+        }
+    }
+}
+
+impl Request {
+    fn replaces<H>(&self, judged: &Judged<H>) -> bool {
+        self.replace.as_ref() == Some(&judged.found.revision)
+    }
+
+    fn is_excluded_by<H>(&self, judged: &Judged<H>, want: &Want) -> bool {
+        let held = want_of(&judged.found.key);
+        let holder = judged.record().and_then(|record| record.owner.as_deref());
+        excludes(&held, holder, want, self.owner.as_deref())
+    }
+}
+
+impl<H> Judged<H> {
+    pub(crate) fn record(&self) -> Option<&Record> {
+        self.found.content.record()
+    }
+}

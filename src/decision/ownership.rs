@@ -1,0 +1,186 @@
+//! What a caller may do to a hold that exists: release, renew, break and clean up.
+
+use super::decide::{Decision, Judged, decide};
+use super::liveness::{Reason, State, Verdict};
+use super::request::{Asker, Mode, Request, Revision, Want};
+use super::snapshot::Snapshot;
+use crate::identity::ProcessId;
+use crate::record::{Format, Kind, Record, is_same_owner};
+
+/// Identifies the caller of a release or renewal. The hold is the caller's if any field matches.
+#[derive(Clone, Debug, Default)]
+pub struct Caller {
+    /// The number of the hold. If given, only that hold is meant, whatever else matches.
+    pub hold: Option<u64>,
+    /// The owner label that it was acquired with.
+    pub owner: Option<String>,
+    /// The numbers of the holds that the caller runs inside of.
+    pub inside: Vec<u64>,
+}
+
+/// Whether a hold may be released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MayRelease {
+    Remove,
+    Free,
+    NotYours,
+    /// The wrapper releases it when its command exits.
+    HeldByRun,
+}
+
+/// Whether a hold may be renewed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MayRenew {
+    Renew,
+    /// It has ended, or another could take it now.
+    Nothing,
+    NotYours,
+    /// The wrapper renews it.
+    HeldByRun,
+}
+
+impl Caller {
+    /// Whether a hold is the caller's. `descends_from`: whether the caller is, or descends from, a
+    /// process.
+    pub(crate) fn owns_record(
+        &self,
+        record: &Record,
+        verdict: &Verdict,
+        descends_from: impl Fn(ProcessId) -> bool,
+    ) -> bool {
+        let hold = Some(record.hold).filter(|hold| *hold != 0);
+        if self.hold.is_some() {
+            return self.hold == hold;
+        }
+        // An expired hold may be renewed by the process that it follows.
+        let is_alive = matches!(verdict.reason, Reason::Alive | Reason::Expired)
+            && verdict.pid_alive == Some(true);
+        is_same_owner(self.owner.as_deref(), record.owner.as_deref())
+            || hold.is_some_and(|hold| self.inside.contains(&hold))
+            || (is_alive
+                && record
+                    .processes()
+                    .into_iter()
+                    .any(|process| Some(process.pid) == verdict.pid && descends_from(process)))
+    }
+
+    fn owns_judged<S: Snapshot>(&self, judged: &Judged<S::Handle>, snapshot: &S) -> bool {
+        judged.record().is_some_and(|record| {
+            self.owns_record(record, &judged.verdict, |process| {
+                snapshot.descends_from(process)
+            })
+        })
+    }
+
+    /// Whether the caller named another hold than this one.
+    fn means_another<H>(&self, judged: &Judged<H>) -> bool {
+        let hold = judged.record().map(|record| record.hold);
+        self.hold.is_some() && self.hold != hold
+    }
+}
+
+pub(crate) fn may_release<S: Snapshot>(
+    caller: &Caller,
+    judged: &Judged<S::Handle>,
+    snapshot: &S,
+) -> MayRelease {
+    match judged.verdict.state {
+        State::Free if !caller.means_another(judged) && snapshot.takeover_is_safe() => {
+            MayRelease::Remove
+        }
+        State::Free => MayRelease::Free,
+        // A holder that is known to be dead releases nothing any more.
+        State::Zombie
+            if is_proved(&judged.verdict)
+                && snapshot.takeover_is_safe()
+                && !caller.means_another(judged) =>
+        {
+            MayRelease::Remove
+        }
+        _ if !caller.owns_judged(judged, snapshot) => MayRelease::NotYours,
+        _ if is_held_by_run(judged) => MayRelease::HeldByRun,
+        _ => MayRelease::Remove,
+    }
+}
+
+/// Whether a hold may be renewed. An expired one only if it could be acquired now: a relative, or a
+/// waiter, may have come in the meantime.
+pub(crate) fn may_renew<S: Snapshot>(
+    caller: &Caller,
+    judged: &Judged<S::Handle>,
+    request: &Request,
+    snapshot: &S,
+) -> Result<MayRenew, S::Error> {
+    // Until it is confirmed a detached hold is its writer's, which may not live to hand it over.
+    let is_pending = judged.record().is_some_and(|record| {
+        record.origin.is_some() && record.is_detached() && !record.is_confirmed()
+    });
+    if is_pending {
+        return Ok(MayRenew::Nothing);
+    }
+    let expired = judged.verdict.reason == Reason::Expired;
+    let is_renewable = match judged.verdict.state {
+        State::Held | State::Overdue => true,
+        State::Zombie => expired,
+        State::Free | State::NotALock => false,
+    };
+    if !is_renewable {
+        return Ok(MayRenew::Nothing);
+    }
+    if !caller.owns_judged(judged, snapshot) {
+        return Ok(MayRenew::NotYours);
+    }
+    if is_held_by_run(judged) {
+        return Ok(MayRenew::HeldByRun);
+    }
+    if !expired {
+        return Ok(MayRenew::Renew);
+    }
+    let again = Request {
+        wants: vec![Want {
+            name: judged.found.key.name.clone(),
+            mode: match judged.found.key.index {
+                None => Mode::Exclusive,
+                Some(_) => Mode::Shared { at_most: None },
+            },
+        }],
+        owner: judged.record().and_then(|record| record.owner.clone()),
+        asker: Asker::Caller,
+        take_zombies: true,
+        replace: Some(judged.found.revision.clone()),
+        ..request.clone()
+    };
+    Ok(match decide(&again, snapshot)? {
+        Decision::Take { .. } => MayRenew::Renew,
+        _ => MayRenew::Nothing,
+    })
+}
+
+/// Whether a hold is still the one that a person was shown and decided about.
+pub(crate) fn may_break<H>(shown: &Revision, judged: &Judged<H>) -> bool {
+    judged.found.revision == *shown && judged.verdict.state != State::NotALock
+}
+
+/// Whether `cleanup` removes a record.
+pub(crate) fn may_clean_up(verdict: &Verdict, takeover_is_safe: bool) -> bool {
+    let is_left = verdict.state == State::Zombie || verdict.reason == Reason::Finished;
+    is_left && takeover_is_safe
+}
+
+/// Whether the holder is known to have ended, rather than too old or damaged.
+fn is_proved(verdict: &Verdict) -> bool {
+    matches!(
+        verdict.reason,
+        Reason::Dead | Reason::Reused | Reason::Rebooted | Reason::Expired
+    )
+}
+
+/// A live `run` is released by its wrapper only.
+fn is_held_by_run<H>(judged: &Judged<H>) -> bool {
+    let is_run = judged.record().is_some_and(|record| {
+        // A PID file does not say so, but nothing else locks one of ours.
+        let is_locked = judged.verdict.evidence == super::liveness::Evidence::KernelLock;
+        record.kind == Kind::Run || (record.format == Format::Pid && is_locked)
+    });
+    is_run && matches!(judged.verdict.state, State::Held | State::Overdue)
+}

@@ -1,0 +1,355 @@
+//! Table T3: what is decided about a request, and what a waiter sleeps on.
+
+use super::*;
+
+#[track_caller]
+fn expect_rows(rows: Vec<(&str, Request, Memory, Short)>) {
+    for (row, request, memory, expected) in rows {
+        assert_eq!(decided(&request, &memory), expected, "{row}");
+    }
+}
+
+fn put(
+    text: &str,
+    index: Option<u32>,
+    replaced: Option<u64>,
+) -> (String, Option<u32>, Option<u64>) {
+    (text.to_owned(), index, replaced)
+}
+
+#[test]
+fn each_row_decides_if_it_applies_alone() {
+    let of_process = || request("x").by(Asker::Process(process(7)));
+    #[rustfmt::skip]
+    expect_rows(vec![
+        ("nothing there", request("x"), memory([]), taken("x")),
+        ("1: the file is not a lock", request("x"), memory([not_a_lock(1, "x")]), Short::Refuse(1)),
+        ("1: a relative's file is not a lock", request("x"), memory([not_a_lock(1, "x/t")]), taken("x")),
+        ("2: held by the same process", of_process(), memory([detached(1, "x", process(7))]), Short::AlreadyHeld(1)),
+        ("3: the caller runs inside of it", request("x").inside(1), memory([run(1, "x")]), Short::Blocked(1)),
+        ("3: the caller runs inside of its parent", request("x/t").inside(1), memory([run(1, "x")]), Short::Blocked(1)),
+        ("3: the caller runs inside of its child", request("x").inside(1), memory([run(1, "x/t")]), Short::Blocked(1)),
+        ("3: a zombie not to be taken", request("x").leaving_zombies(), memory([run(1, "x").dead()]), Short::Blocked(1)),
+        ("3: a related zombie not to be taken", request("x").leaving_zombies(), memory([run(1, "x/t").dead()]), Short::Blocked(1)),
+        ("3: a takeover is not safe", request("x"), memory([run(1, "x").dead()]).over_a_network(), Short::Blocked(1)),
+        ("3: a finished --exec where takeover is not safe", request("x"), memory([run(1, "x").finished()]).over_a_network(), Short::Blocked(1)),
+        ("4: held by another", request("x"), memory([run(1, "x")]), Short::Wait(1)),
+        ("4: its parent is held", request("x/t"), memory([run(1, "x")]), Short::Wait(1)),
+        ("4: its grandparent is held", request("x/t/u"), memory([run(1, "x")]), Short::Wait(1)),
+        ("4: its child is held", request("x"), memory([run(1, "x/t")]), Short::Wait(1)),
+        ("4: unverified", request("x"), memory([run(1, "x").unverified()]), Short::Wait(1)),
+        ("4: held by one owner, asked for by another", request("x/t").owned_by("b"), memory([run(1, "x").owned_by("a")]), Short::Wait(1)),
+        ("4: the same name is held by the same owner", request("x").owned_by("a"), memory([run(1, "x").owned_by("a")]), Short::Wait(1)),
+        ("5: an earlier waiter", request("x"), memory([]).awaited_by([request("x")]), Short::WaitBehind(1)),
+        ("5: an earlier waiter for the parent", request("x/t"), memory([]).awaited_by([request("x")]), Short::WaitBehind(1)),
+        ("5: an earlier waiter for a child", request("x"), memory([]).awaited_by([request("x/t")]), Short::WaitBehind(1)),
+        ("6: a sibling is held", request("x/t"), memory([run(1, "x/u")]), taken("x/t")),
+        ("6: a parent of the same owner is held", request("x/t").owned_by("a"), memory([run(1, "x").owned_by("a")]), taken("x/t")),
+        ("6: a zombie is replaced", request("x"), memory([run(1, "x").dead()]), Short::Take(vec![put("x", None, Some(1))], vec![])),
+        ("6: what a finished --exec left is replaced, also by who leaves zombies", request("x").leaving_zombies(), memory([run(1, "x").finished()]), Short::Take(vec![put("x", None, Some(1))], vec![])),
+        ("6: dead relatives are removed", request("x/t"), memory([run(1, "x").dead(), run(2, "x/t/u").dead(), run(3, "x/u").dead()]), Short::Take(vec![put("x/t", None, None)], vec![1, 2])),
+        ("6: dead relatives of the same owner may stay", request("x/t").owned_by("a"), memory([run(1, "x").owned_by("a").dead()]), taken("x/t")),
+    ]);
+}
+
+#[test]
+fn earlier_row_decides_if_two_apply() {
+    let by_lease = || request("x").by(Asker::Lease).owned_by("a");
+    let own_lease = || lease(1, "x").owned_by("a");
+    let shared_by_lease = || {
+        request_for(vec![want("x", SHARED)])
+            .by(Asker::Lease)
+            .owned_by("a")
+    };
+    let inside = || request("x/t").inside(9);
+    let waiter = || [request("x")];
+    #[rustfmt::skip]
+    expect_rows(vec![
+        ("1 before 2", shared_by_lease(), memory([not_a_lock(5, "x"), own_lease().shared(0)]), Short::Refuse(5)),
+        ("1 before 3", inside(), memory([run(9, "x"), not_a_lock(5, "x/t")]), Short::Refuse(5)),
+        ("1 before 4", request("x/t"), memory([run(4, "x"), not_a_lock(5, "x/t")]), Short::Refuse(5)),
+        ("1 before 5", request("x"), memory([not_a_lock(5, "x")]).awaited_by(waiter()), Short::Refuse(5)),
+        ("2 before 3", by_lease().inside(9), memory([own_lease(), run(9, "x/t")]), Short::AlreadyHeld(1)),
+        ("2 before 4", by_lease(), memory([run(4, "x/t"), own_lease()]), Short::AlreadyHeld(1)),
+        ("2 before 5", by_lease(), memory([own_lease()]).awaited_by(waiter()), Short::AlreadyHeld(1)),
+        ("3 before 4: own name held by another, inside the parent", inside(), memory([run(4, "x/t"), run(9, "x")]), Short::Blocked(9)),
+        ("3 before 4: a child held by another, inside the next", request("x").inside(9), memory([run(4, "x/a"), run(9, "x/b")]), Short::Blocked(9)),
+        ("3 before 4: the other order", request("x").inside(9), memory([run(9, "x/a"), run(4, "x/b")]), Short::Blocked(9)),
+        ("3 before 4: one name held by another, inside the other", request_for(vec![want("a", EXCLUSIVE), want("x", EXCLUSIVE)]).inside(9), memory([run(4, "a"), run(9, "x")]), Short::Blocked(9)),
+        ("3 before 4: a parent held by another, own name a zombie not to be taken", request("x/t").leaving_zombies(), memory([run(4, "x"), run(5, "x/t").dead()]), Short::Blocked(5)),
+        ("3 before 4: own name held, parent a zombie not to be taken", request("x/t").leaving_zombies(), memory([run(4, "x/t"), run(5, "x").dead()]), Short::Blocked(5)),
+        ("3 before 5", request("x").inside(9), memory([run(9, "x")]).awaited_by(waiter()), Short::Blocked(9)),
+        ("4 before 5", request("x"), memory([run(4, "x")]).awaited_by(waiter()), Short::Wait(4)),
+        ("5 before 6", request("x"), memory([run(4, "x").dead()]).awaited_by(waiter()), Short::WaitBehind(1)),
+    ]);
+}
+
+#[test]
+fn detached_hold_is_already_held_only_by_the_same_holder() {
+    let named = |number| request("x").by(Asker::Process(process(number)));
+    let reused = || {
+        request("x").by(Asker::Process(ProcessId {
+            start: Some(1),
+            ..process(7)
+        }))
+    };
+    let holder = || detached(1, "x", process(7));
+    let unconfirmed = || {
+        let mut found = holder().with(|record| record.live.set_process(None));
+        found.facts.processes = vec![alive(process(10))];
+        found
+    };
+    let by_lease = || request("x").by(Asker::Lease);
+    let library_hold = || {
+        run(1, "x").with(|record| {
+            record.kind = Kind::Process;
+            record.live.set_process(Some(process(7)));
+        })
+    };
+    #[rustfmt::skip]
+    expect_rows(vec![
+        ("the same process", named(7), memory([holder()]), Short::AlreadyHeld(1)),
+        ("the same process, another owner", named(7).owned_by("b"), memory([holder().owned_by("a")]), Short::AlreadyHeld(1)),
+        ("the same PID with another start", reused(), memory([holder()]), Short::Wait(1)),
+        ("another process", named(8), memory([holder()]), Short::Wait(1)),
+        ("another process of the same owner", named(8).owned_by("a"), memory([holder().owned_by("a")]), Short::Wait(1)),
+        ("the same numbers in another PID namespace", named(7), memory([holder().unverified()]), Short::Wait(1)),
+        ("the process was derived", request("x").by(Asker::Derived), memory([holder()]), Short::Wait(1)),
+        ("the caller itself", request("x").by(Asker::Caller), memory([holder()]), Short::Wait(1)),
+        ("not confirmed yet", named(7), memory([unconfirmed()]), Short::Wait(1)),
+        ("dead", named(7), memory([holder().dead()]), Short::Take(vec![put("x", None, Some(1))], vec![])),
+        ("held by a run with that command", request("x").by(Asker::Process(process(11))), memory([run(1, "x")]), Short::Wait(1)),
+        ("held by a library in that process", named(7), memory([library_hold()]), Short::Wait(1)),
+        ("a relative is held by the same process", request("x/t").by(Asker::Process(process(7))), memory([holder()]), Short::Wait(1)),
+        ("leases of one owner", by_lease().owned_by("a"), memory([lease(1, "x").owned_by("a")]), Short::AlreadyHeld(1)),
+        ("leases of two owners", by_lease().owned_by("b"), memory([lease(1, "x").owned_by("a")]), Short::Wait(1)),
+        ("leases without owner", by_lease(), memory([lease(1, "x")]), Short::Wait(1)),
+        ("leases with an empty owner", by_lease().owned_by(""), memory([lease(1, "x").owned_by("")]), Short::Wait(1)),
+        ("an expired lease of one owner", by_lease().owned_by("a"), memory([lease(1, "x").owned_by("a").expired()]), Short::Take(vec![put("x", None, Some(1))], vec![])),
+        ("a lease, and a process of one owner", named(7).owned_by("a"), memory([lease(1, "x").owned_by("a")]), Short::Wait(1)),
+        ("a process, and a lease of one owner", by_lease().owned_by("a"), memory([holder().owned_by("a")]), Short::Wait(1)),
+        ("shared, by the same lease", request_for(vec![want("x", SHARED)]).by(Asker::Lease).owned_by("a"), memory([run(5, "x").shared(0), lease(1, "x").owned_by("a").shared(1)]), Short::AlreadyHeld(1)),
+        ("shared, and asked for exclusively", by_lease().owned_by("a"), memory([lease(1, "x").owned_by("a").shared(0)]), Short::Wait(1)),
+        ("exclusive, and asked for shared", request_for(vec![want("x", SHARED)]).by(Asker::Lease).owned_by("a"), memory([lease(1, "x").owned_by("a")]), Short::Wait(1)),
+        ("one of two names", request_for(vec![want("x", EXCLUSIVE), want("y", EXCLUSIVE)]).by(Asker::Lease).owned_by("a"), memory([lease(1, "x").owned_by("a")]), Short::Wait(1)),
+    ]);
+}
+
+#[test]
+fn hold_of_the_callers_own_script_blocks_unless_a_live_part_of_it_can_release() {
+    let (script, subshell) = (process(7), process(8));
+    let derived = |caller_fact: ProcessFact| {
+        let mut found = detached(1, "x", script).with(|record| record.caller = Some(subshell));
+        found.facts.processes.push(caller_fact);
+        found
+    };
+    let named = || detached(1, "x", script);
+    let ask = || request("x").by(Asker::Derived);
+    #[rustfmt::skip]
+    expect_rows(vec![
+        ("the subshell that asked has ended", ask(), memory([derived(gone(subshell))]).below([script]), Short::Blocked(1)),
+        ("the subshell that asked is an ancestor", ask(), memory([derived(alive(subshell))]).below([subshell, script]), Short::Blocked(1)),
+        ("a live sibling subshell asked", ask(), memory([derived(alive(subshell))]).below([script]), Short::Wait(1)),
+        ("whether it has ended is not known", ask(), memory([derived(ProcessFact { state: ProcessState::Unknown, ..alive(subshell) })]).below([script]), Short::Wait(1)),
+        ("another script asks", ask(), memory([derived(gone(subshell))]), Short::Wait(1)),
+        ("named, and the caller belongs to it", ask(), memory([named()]).below([script]), Short::Blocked(1)),
+        ("named, and the caller does not belong to it", ask(), memory([named()]), Short::Wait(1)),
+        ("the script's hold of the parent", request("x/t"), memory([named()]).below([script]), Short::Blocked(1)),
+        ("the script is dead", ask(), memory([named().dead()]).below([script]), Short::Take(vec![put("x", None, Some(1))], vec![])),
+        ("the same numbers in another PID namespace", ask(), memory([named().unverified()]).below([script]), Short::Wait(1)),
+        ("a lease", ask(), memory([lease(1, "x")]).below([process(10)]), Short::Wait(1)),
+    ]);
+}
+
+#[test]
+fn shared_holds_are_granted_up_to_their_limit() {
+    let ask = |mode| request_for(vec![want("x", mode)]);
+    let (first, second) = (run(1, "x").shared(0), run(2, "x").shared(1));
+    let holds = || [first.clone(), second.clone()];
+    let at = |index, replaced| Short::Take(vec![put("x", Some(index), replaced)], vec![]);
+    let gap = || [run(1, "x").shared(0), run(2, "x").shared(2)];
+    #[rustfmt::skip]
+    expect_rows(vec![
+        ("the first", ask(SHARED), memory([]), at(0, None)),
+        ("the third", ask(SHARED), memory(holds()), at(2, None)),
+        ("the lowest free index", ask(SHARED), memory(gap()), at(1, None)),
+        ("the lowest dead index", ask(SHARED), memory([first.clone().dead(), second.clone()]), at(0, Some(1))),
+        ("fewer than the limit", ask(slots(3)), memory(holds()), at(2, None)),
+        ("as many as the limit", ask(slots(2)), memory(holds()), Short::Wait(1)),
+        ("as many as the limit, one of them dead", ask(slots(2)), memory([first.clone().dead(), second.clone()]), at(0, Some(1))),
+        ("as many as the limit, one of them dead and not to be taken", ask(slots(2)).leaving_zombies(), memory([first.clone().dead(), second.clone()]), Short::Wait(2)),
+        ("all of them dead and not to be taken", ask(slots(1)).leaving_zombies(), memory([first.clone().dead()]), Short::Blocked(1)),
+        ("a dead one is not taken where that is not safe", ask(SHARED), memory([first.clone().dead()]).over_a_network(), at(1, None)),
+        ("inside one of two: the other may end", ask(slots(2)).inside(1), memory(holds()), Short::Wait(2)),
+        ("inside all of them", ask(slots(2)).inside(1).inside(2), memory(holds()), Short::Blocked(1)),
+        ("held exclusively", ask(SHARED), memory([run(1, "x")]), Short::Wait(1)),
+        ("exclusive beside shared", ask(EXCLUSIVE), memory(holds()), Short::Wait(1)),
+        ("exclusive beside dead shared: they are removed", ask(EXCLUSIVE), memory([first.clone().dead()]), Short::Take(vec![put("x", None, None)], vec![1])),
+        ("shared beside a dead exclusive one: it is removed", ask(SHARED), memory([run(1, "x").dead()]), Short::Take(vec![put("x", Some(0), None)], vec![1])),
+        ("shared below a shared parent", request_for(vec![want("x/t", SHARED)]), memory(holds()), Short::Take(vec![put("x/t", Some(0), None)], vec![])),
+        ("exclusive below a shared parent", request("x/t"), memory(holds()), Short::Wait(1)),
+        ("shared below an exclusive parent", request_for(vec![want("x/t", SHARED)]), memory([run(1, "x")]), Short::Wait(1)),
+        ("two names of two modes", request_for(vec![want("x", SHARED), want("y", EXCLUSIVE)]), memory(holds()), Short::Take(vec![put("x", Some(2), None), put("y", None, None)], vec![])),
+        ("two names, the second held", request_for(vec![want("x", SHARED), want("y", EXCLUSIVE)]), memory([run(1, "y")]), Short::Wait(1)),
+        ("a live shared hold is replaced in its place", ask(slots(2)).replacing(&first), memory(holds()), at(0, Some(1))),
+        ("a live shared hold is replaced by an exclusive one", ask(EXCLUSIVE).replacing(&first), memory([first.clone()]), Short::Take(vec![put("x", None, None)], vec![1])),
+    ]);
+}
+
+#[test]
+fn replaced_hold_does_not_count_and_no_other_does_so() {
+    let shown = run(1, "x");
+    let later = run(2, "x");
+    let replacing = || request("x").replacing(&shown);
+    #[rustfmt::skip]
+    expect_rows(vec![
+        ("as shown", replacing(), memory([shown.clone()]), Short::Take(vec![put("x", None, Some(1))], vec![])),
+        ("a later one", replacing(), memory([later]), Short::Wait(2)),
+        ("free by now", replacing(), memory([]), taken("x")),
+        ("as shown, and the parent is held", request("x/t").replacing(&run(1, "x/t")), memory([run(1, "x/t"), run(2, "x")]), Short::Wait(2)),
+    ]);
+}
+
+#[test]
+fn waiter_that_could_not_take_its_lock_is_in_the_way_of_nobody() {
+    let of_another_namespace = || {
+        let mut request = request("x");
+        request.observer.pid_namespace = Some(3);
+        request
+    };
+    // Without its kernel lock, and unseen from there.
+    let dead_here = || {
+        let mut found = run(1, "x").dead();
+        found.facts.kernel_lock = None;
+        found
+    };
+    let task = || request("sec/t").owned_by("a");
+    #[rustfmt::skip]
+    expect_rows(vec![
+        ("a stranger waits for a task of the section's owner", task(), memory([run(1, "sec").owned_by("a")]).awaited_by([request("sec/t").owned_by("b")]), taken("sec/t")),
+        ("a stranger waits for the section, its owner asks for a task", task(), memory([run(1, "sec/s").owned_by("a")]).awaited_by([request("sec").owned_by("b")]), taken("sec/t")),
+        ("an upgrade: the owner of a task asks for the section", request("sec").owned_by("a"), memory([run(1, "sec/s").owned_by("a")]).awaited_by([request("sec").owned_by("b")]), taken("sec")),
+        ("a waiter that cannot see that the holder is dead", request("x"), memory([dead_here()]).awaited_by([of_another_namespace()]), Short::Take(vec![put("x", None, Some(1))], vec![])),
+        ("a waiter that leaves zombies", request("x"), memory([run(1, "x").dead()]).awaited_by([request("x").leaving_zombies()]), Short::Take(vec![put("x", None, Some(1))], vec![])),
+        ("a waiter for the section while a task is held", request("sec/t"), memory([run(1, "sec/s")]).awaited_by([request("sec")]), taken("sec/t")),
+        ("a waiter for two names, one of them held", request("a"), memory([run(1, "b")]).awaited_by([request_for(vec![want("a", EXCLUSIVE), want("b", EXCLUSIVE)])]), taken("a")),
+        ("a waiter for two names, both free", request("a"), memory([]).awaited_by([request_for(vec![want("a", EXCLUSIVE), want("b", EXCLUSIVE)])]), Short::WaitBehind(1)),
+        ("a waiter for a sibling", request("sec/t"), memory([]).awaited_by([request("sec/s")]), taken("sec/t")),
+        ("a waiter of the same owner for the section", task(), memory([]).awaited_by([request("sec").owned_by("a")]), taken("sec/t")),
+        ("a waiter for a limited lock that is full", request_for(vec![want("x", slots(3))]), memory([run(1, "x").shared(0), run(2, "x").shared(1)]).awaited_by([request_for(vec![want("x", slots(2))])]), Short::Take(vec![put("x", Some(2), None)], vec![])),
+    ]);
+}
+
+#[test]
+fn queue_is_served_in_order() {
+    let queue = || memory([]).awaited_by([request("x"), request("x"), request("x")]);
+    assert_eq!(queue().of_waiter(1), taken("x"));
+    assert_eq!(queue().of_waiter(2), Short::WaitBehind(1));
+    assert_eq!(queue().of_waiter(3), Short::WaitBehind(1));
+    assert_eq!(decided(&request("x"), &queue()), Short::WaitBehind(1));
+    let skipping = request("x").skipping_the_queue();
+    assert_eq!(decided(&skipping, &queue()), taken("x"), "on request");
+    // The first waiter for the section waits for a task; so the task behind it may go on.
+    let mixed = memory([run(1, "sec/a")]).awaited_by([request("sec"), request("sec/b")]);
+    assert_eq!(mixed.of_waiter(1), Short::Wait(1));
+    assert_eq!(mixed.of_waiter(2), taken("sec/b"));
+    // One that is granted first is in the way of the next, and that one of nobody.
+    let chain = memory([]).awaited_by([request("sec/a"), request("sec"), request("sec/b")]);
+    assert_eq!(chain.of_waiter(1), taken("sec/a"));
+    assert_eq!(chain.of_waiter(2), Short::WaitBehind(1));
+    assert_eq!(chain.of_waiter(3), taken("sec/b"));
+}
+
+#[test]
+fn reservation_holds_for_5_s() {
+    let queue = |ago_ms| {
+        memory([])
+            .awaited_by([request("x"), request("x")])
+            .reserved(1, ago_ms)
+    };
+    assert_eq!(decided(&request("x"), &queue(0)), Short::WaitBehind(1));
+    assert_eq!(decided(&request("x"), &queue(4_999)), Short::WaitBehind(1));
+    assert_eq!(decided(&request("x"), &queue(5_000)), Short::WaitBehind(2));
+    assert_eq!(queue(5_000).of_waiter(2), taken("x"));
+    assert_eq!(
+        queue(5_000).of_waiter(1),
+        taken("x"),
+        "it may still come first"
+    );
+    let mut of_another_boot = queue(0);
+    of_another_boot.tickets[0].reserved_since_ms = Some(BOOTTIME + 1);
+    assert_eq!(
+        decided(&request("x"), &of_another_boot),
+        Short::WaitBehind(2)
+    );
+}
+
+#[test]
+fn new_readers_do_not_pass_a_waiting_writer() {
+    let reader = || request_for(vec![want("x", SHARED)]);
+    let readers = || memory([run(1, "x").shared(0)]);
+    let at = |index| Short::Take(vec![put("x", Some(index), None)], vec![]);
+    let awaited = |waiter| readers().awaited_by([waiter]);
+    #[rustfmt::skip]
+    expect_rows(vec![
+        ("a writer waits for readers only", reader(), awaited(request("x")), Short::WaitBehind(1)),
+        ("a reader inside a shared hold of that name", reader().inside(1), awaited(request("x")), at(1)),
+        ("a reader inside another hold", reader().inside(8), awaited(request("x")), Short::WaitBehind(1)),
+        ("another reader waits", reader(), awaited(reader()), at(1)),
+        ("the writer waits for another hold too", reader(), memory([run(1, "x").shared(0), run(2, "x/t")]).awaited_by([request("x")]), Short::Wait(2)),
+        ("the writer waits for a parent's readers", request_for(vec![want("x/t", SHARED)]), awaited(request("x/t")), Short::Take(vec![put("x/t", Some(0), None)], vec![])),
+        ("the writer has missed its turn", reader(), awaited(request("x")).reserved(1, 5_000), at(1)),
+    ]);
+}
+
+#[test]
+fn waiter_sleeps_on_the_latest_earlier_waiter_for_the_same_hold() {
+    let slept_on = |request: &Request, memory: &Memory| {
+        let Decision::Wait(obstacle) = decide_in(request, memory) else {
+            panic!("it need not wait");
+        };
+        let Ok(until) = until(request, obstacle, memory);
+        match until {
+            Until::Released(judged) => (Short::Wait(judged.found.handle), None),
+            Until::LeftQueue(ticket, interval) => {
+                (Short::WaitBehind(ticket.number), Some(interval.as_secs()))
+            }
+        }
+    };
+    let held = || memory([run(1, "x")]);
+    #[rustfmt::skip]
+    let rows: Vec<(&str, Request, Memory, Short, Option<u64>)> = vec![
+        ("no other waiter", request("x"), held(), Short::Wait(1), None),
+        ("one other waiter: it may have been stopped", request("x"), held().awaited_by([request("x")]), Short::WaitBehind(1), Some(5)),
+        ("two of them: the second one looks after the first", request("x"), held().awaited_by([request("x"), request("x")]), Short::WaitBehind(2), Some(60)),
+        ("the last one asks for something else", request("x"), held().awaited_by([request("x"), request("x/t")]), Short::WaitBehind(2), Some(5)),
+        ("the last one has missed its turn", request("x"), held().awaited_by([request("x"), request("x")]).reserved(2, 5_000), Short::WaitBehind(1), Some(5)),
+        ("another waits for a sibling", request("x/t"), held().awaited_by([request("x/u")]), Short::Wait(1), None),
+        ("another waits for an unrelated lock", request("x"), held().awaited_by([request("y")]), Short::Wait(1), None),
+        ("another does not wait for that hold", request("x"), memory([run(1, "x/a").owned_by("a")]).awaited_by([request("x/b").owned_by("a")]), Short::Wait(1), None),
+        ("a reader behind a reader: both wake", request_for(vec![want("x", SHARED)]), held().awaited_by([request_for(vec![want("x", SHARED)])]), Short::Wait(1), None),
+        ("the lock is free and reserved", request("x"), memory([]).awaited_by([request("x"), request("x")]), Short::WaitBehind(1), Some(5)),
+    ];
+    for (row, request, memory, expected, seconds) in rows {
+        assert_eq!(slept_on(&request, &memory), (expected, seconds), "{row}");
+    }
+    let behind_itself = held().awaited_by([request("x"), request("x"), request("x")]);
+    let own = Request {
+        ticket: Some(2),
+        ..request("x")
+    };
+    assert_eq!(
+        slept_on(&own, &behind_itself),
+        (Short::WaitBehind(1), Some(5)),
+        "later waiters do not count"
+    );
+}
+
+#[test]
+fn one_decision_removes_at_most_256_dead_relatives() {
+    let dead = (1..=300).map(|number| run(number, &format!("x/{number}")).dead());
+    let Short::Take(_, removed) = decided(&request("x"), &memory(dead)) else {
+        panic!("it is free");
+    };
+    assert_eq!(removed.len(), 256);
+}

@@ -1,0 +1,49 @@
+//! The directory that locks are in: what it is for this process, and how it is opened.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::guard::{Guard, StoreFacts};
+use super::layout;
+use super::observer::HostFacts;
+use crate::backend::Entry;
+use crate::error::{Context, Result};
+use crate::name::LockName;
+use crate::record::Format;
+use crate::sys::directory::{Directory, not_found};
+
+/// A directory of locks, or the directory of path locks.
+#[derive(Clone, Debug)]
+pub(crate) struct Files {
+    pub(crate) store: PathBuf,
+    /// The format of new lock files.
+    pub(crate) format: Format,
+    pub(crate) host: Arc<HostFacts>,
+    /// The directory belongs to others, and is not made.
+    pub(crate) is_foreign_directory: bool,
+}
+
+impl Files {
+    /// The lock file of a name.
+    pub(crate) fn path_of(&self, name: &LockName) -> PathBuf {
+        layout::path_below(&self.store, name)
+    }
+
+    pub(super) fn open(&self) -> Result<Option<Directory>> {
+        match Directory::open(&self.store) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            opened => opened.context("open store", &self.store).map(Some),
+        }
+    }
+
+    pub(super) fn enter(&self, entry: Entry<'_>) -> Result<Option<(Guard, StoreFacts)>> {
+        if entry.create && !self.is_foreign_directory {
+            return Guard::enter_or_create(&self.store, entry.patience).map(Some);
+        }
+        match Guard::enter(&self.store, entry.patience)? {
+            None if entry.create => Err(not_found()).context("open directory", &self.store),
+            entered => Ok(entered),
+        }
+    }
+}

@@ -1,0 +1,426 @@
+//! Takeover and removal beside programs that know a lock file by its name only.
+//!
+//! Such a program does not enter the guard: it may remove, replace or create the file at any moment.
+//! So a takeover swaps the new record with the old one, verifies that what came out is what was
+//! judged, and reverts the swap if it is not. The new record names the file that is set aside, so that
+//! the next process finishes or reverts a takeover whose process was killed.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::time::SystemTime;
+
+use super::layout::is_temporary;
+use super::lock_file::{
+    LockFile, LockPath, NewLockFile, OnDisk, OpenFile, WriteOptions, is_named, own_temporary_name,
+    random_temporary_name,
+};
+use crate::decision::liveness::State;
+use crate::error::{Context, Error, Result};
+use crate::name::LockName;
+use crate::record::{Content, Format, Record, TakeoverInfo, digest};
+use crate::sys::FileId;
+use crate::sys::directory::{Found, facts_of_file};
+
+/// How often a file is read again that another program keeps changing.
+pub(super) const MAX_RETRIES: usize = 100;
+
+/// What to do where the filesystem cannot swap two files.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum SwapFallback {
+    /// Replace by rename: no other program creates files there, or a person has decided.
+    Rename,
+    /// Leave it: another program's file could be lost.
+    Refuse,
+}
+
+/// How a takeover ended.
+pub(super) enum SwapResult {
+    Done(NewLockFile),
+    /// What was there is no longer what was judged.
+    Changed,
+}
+
+/// Whether a record may be changed by programs that do not enter the guard.
+pub(super) fn is_foreign(content: &Content) -> bool {
+    content
+        .record()
+        .is_none_or(|record| record.format != Format::Native)
+}
+
+/// Whether a takeover that was killed may have left something at this place.
+pub(super) fn may_have_leftovers(place: &LockPath<'_>, name: &LockName, on_disk: &OnDisk) -> bool {
+    let has_info = matches!(on_disk, OnDisk::File(file)
+        if file.content.record().is_some_and(|record| record.takeover.is_some()));
+    has_info || place.format != Format::Native || name.is_path()
+}
+
+/// Reads a place again after a takeover that was killed has been finished or reverted. Under the
+/// guard.
+pub(super) fn recover(
+    judge: &dyn Fn(&LockFile) -> State,
+    place: &LockPath<'_>,
+    name: &LockName,
+    mut on_disk: OnDisk,
+) -> Result<OnDisk> {
+    for _ in 0..MAX_RETRIES {
+        let is_dead = match &on_disk {
+            OnDisk::Nothing => true,
+            OnDisk::NotRegular(_) => false,
+            OnDisk::File(file) => {
+                matches!(judge(file), State::Zombie | State::Free)
+            }
+        };
+        let changed = is_dead
+            && (match &on_disk {
+                OnDisk::File(file) => place.recover_takeover(file)?,
+                OnDisk::Nothing | OnDisk::NotRegular(_) => false,
+            } || restore_foreign_file(judge, place, name, &on_disk)?);
+        if !changed {
+            return Ok(on_disk);
+        }
+        on_disk = place.read()?;
+    }
+    Err(keeps_changing(place))
+}
+
+pub(super) fn keeps_changing(place: &LockPath<'_>) -> Error {
+    Error::Io {
+        operation: "read",
+        path: place.path.to_owned(),
+        source: io::Error::other("it keeps changing"),
+    }
+}
+
+/// The file under the temporary name of a takeover may be a live foreign program's, taken out by a
+/// process that was killed, whose own record was then removed by a program that knows nothing of it.
+/// Puts it back into its place, which is empty or has a dead record.
+fn restore_foreign_file(
+    judge: &dyn Fn(&LockFile) -> State,
+    place: &LockPath<'_>,
+    name: &LockName,
+    on_disk: &OnDisk,
+) -> Result<bool> {
+    if place.format == Format::Native && !name.is_path() {
+        return Ok(false);
+    }
+    let temporary = own_temporary_name(place.file);
+    let aside = place.sibling(&temporary);
+    let taken_out = match aside.read() {
+        Ok(OnDisk::File(file)) => file,
+        Ok(OnDisk::Nothing | OnDisk::NotRegular(_)) => return Ok(false),
+        // In a sticky directory others may give any name to their files.
+        Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => {
+            return Ok(false);
+        }
+        Err(error) => return Err(error),
+    };
+    // A bare number does not show whether it is our own, which was never in place.
+    let is_foreign = taken_out
+        .content
+        .record()
+        .is_some_and(|record| !record.is_ours() && record.format != Format::Pid);
+    if !is_foreign {
+        return Ok(false);
+    }
+    match (judge(&taken_out), on_disk) {
+        (State::Held | State::Overdue, OnDisk::Nothing) => place.put_back(&temporary, None),
+        (State::Held | State::Overdue, OnDisk::File(dead)) => {
+            place.put_back(&temporary, Some(dead.facts.id))
+        }
+        (State::Zombie, _) => {
+            // If it stays, the next takeover uses another name.
+            let _ = place.directory.unlink(&temporary);
+            Ok(false)
+        }
+        _ => Ok(false),
+    }
+}
+
+impl LockPath<'_> {
+    /// Puts a record in place of `judged`, if that is still there as it was judged.
+    pub(super) fn take_over(
+        &self,
+        judged: &OpenFile,
+        record: &mut Record,
+        options: WriteOptions,
+        fallback: SwapFallback,
+    ) -> Result<SwapResult> {
+        let temporary = self.claim_temporary_name()?;
+        record.takeover = Some(takeover_info(judged, &temporary));
+        let new = self.create_temporary(&temporary, record, options)?;
+        let ours = facts_of_file(&new.file)
+            .inspect_err(|_| self.discard(&temporary, &new))
+            .context("inspect", self.path)?;
+        if let Err(error) = self.directory.exchange(&temporary, self.file) {
+            let result = match error.kind() {
+                io::ErrorKind::NotFound => Ok(false),
+                io::ErrorKind::Unsupported => match fallback {
+                    SwapFallback::Rename => self.rename_if_judged(judged, &temporary),
+                    SwapFallback::Refuse => Err(Error::NoAtomicExchange {
+                        path: self.path.to_owned(),
+                    }),
+                },
+                _ => Err(error).context("take over", self.path),
+            };
+            if !matches!(result, Ok(true)) {
+                self.discard(&temporary, &new);
+            }
+            return Ok(if result? {
+                SwapResult::Done(new)
+            } else {
+                SwapResult::Changed
+            });
+        }
+        match self.is_as_judged(&temporary, judged) {
+            Ok(true) => {
+                // If it stays, it is a dead record that is not in place, and `cleanup` removes it.
+                let _ = self.directory.unlink(&temporary);
+                Ok(SwapResult::Done(new))
+            }
+            came_out => {
+                let reverted = self.revert_swap(&temporary, ours.id);
+                came_out.context("inspect", self.path)?;
+                if !reverted.context("put back", self.path)? {
+                    // The program that removed the name would have removed that file without us.
+                    self.directory
+                        .unlink(&temporary)
+                        .context("remove", self.path)?;
+                }
+                Ok(SwapResult::Changed)
+            }
+        }
+    }
+
+    /// Reverts a swap that put `placed` there: what came out goes back. Other programs may remove or
+    /// replace meanwhile what they find under the name. `false` if the name was removed; then
+    /// `temporary` still names what came out.
+    fn revert_swap(&self, temporary: &OsStr, placed: FileId) -> io::Result<bool> {
+        // An inode number means nothing once the file is closed. It may not be ours to read.
+        let mut placed = (placed, None);
+        loop {
+            let going_back = self.directory.facts(temporary)?;
+            let kept_open = self.directory.find(temporary).ok();
+            match self.directory.exchange(temporary, self.file) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+                exchanged => exchanged?,
+            }
+            let came_out = self.directory.facts(temporary)?;
+            if came_out.is_none_or(|facts| facts.id == placed.0) {
+                self.directory.unlink(temporary)?;
+                return Ok(true);
+            }
+            // Ours had been replaced, and so was what has just been put back.
+            match going_back {
+                Some(going_back) => placed = (going_back.id, kept_open),
+                None => return Ok(true),
+            }
+        }
+    }
+
+    fn rename_if_judged(&self, judged: &OpenFile, temporary: &OsStr) -> Result<bool> {
+        if !self
+            .is_as_judged(self.file, judged)
+            .context("inspect", self.path)?
+        {
+            return Ok(false);
+        }
+        self.directory
+            .rename(temporary, self.file)
+            .context("take over", self.path)?;
+        Ok(true)
+    }
+
+    /// Removes a live record, and nothing that another program has put there since it was judged.
+    pub(super) fn remove_if_judged(&self, judged: &OpenFile) -> Result<bool> {
+        let temporary = self.claim_temporary_name()?;
+        self.remove_if(&temporary, || self.is_as_judged(&temporary, judged))
+    }
+
+    /// The same for a file of our own, whatever it says.
+    pub(super) fn remove_own(&self, own: &std::fs::File) -> Result<bool> {
+        let temporary = self.claim_temporary_name()?;
+        self.remove_if(&temporary, || is_named(self.directory, &temporary, own))
+    }
+
+    /// Removes a dead record by taking it over first: programs that do not enter the guard see a live
+    /// holder until the name is gone, and have no reason to put a file of theirs there.
+    pub(super) fn remove_dead(
+        &self,
+        judged: &OpenFile,
+        placeholder: &mut Record,
+        fallback: SwapFallback,
+    ) -> Result<bool> {
+        let options = WriteOptions { kernel_lock: true };
+        match self.take_over(judged, placeholder, options, fallback) {
+            // A late program may have removed ours by its name, and another one have come.
+            Ok(SwapResult::Done(new)) => self.remove_own(&new.file),
+            Ok(SwapResult::Changed) => Ok(false),
+            // Without room for a placeholder it is removed at once.
+            Err(Error::Io { source, .. }) if is_full(&source) => self.remove_if_judged(judged),
+            Err(Error::Io { path, source, .. }) => Err(Error::Io {
+                operation: "remove",
+                path,
+                source,
+            }),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes what is there if, once it has a temporary name, it is what was meant.
+    fn remove_if(
+        &self,
+        temporary: &OsStr,
+        is_meant: impl FnOnce() -> io::Result<bool>,
+    ) -> Result<bool> {
+        match self.directory.rename(self.file, temporary) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            renamed => renamed.context("remove", self.path)?,
+        }
+        let is_meant = is_meant();
+        if !matches!(is_meant, Ok(true)) {
+            // If another file has come meanwhile, this one cannot go back, and is not ours to remove.
+            self.directory
+                .move_if_free(temporary, self.file)
+                .context("put back", self.path)?;
+            return is_meant.context("inspect", self.path);
+        }
+        self.directory
+            .unlink(temporary)
+            .context("remove", self.path)?;
+        Ok(true)
+    }
+
+    /// Puts back what was taken out. Its place is empty, or has a dead record.
+    fn put_back(&self, temporary: &OsStr, dead: Option<FileId>) -> Result<bool> {
+        let reverted = match dead {
+            Some(dead) => self.revert_swap(temporary, dead),
+            None => Ok(false),
+        };
+        let put_back = match reverted {
+            Ok(false) => self.directory.move_if_free(temporary, self.file),
+            reverted => reverted,
+        };
+        match put_back {
+            // Where nothing can be swapped, nothing was taken out; and a process that may not move
+            // another user's file in a sticky directory has not moved it before.
+            Err(error)
+                if [io::ErrorKind::Unsupported, io::ErrorKind::PermissionDenied]
+                    .contains(&error.kind()) =>
+            {
+                Ok(false)
+            }
+            put_back => put_back.map(|_| true).context("put back", self.path),
+        }
+    }
+
+    /// Finishes or reverts the takeover of a process that was killed. `dead` is its record. `true` if
+    /// anything was done: then everything must be judged again.
+    fn recover_takeover(&self, dead: &LockFile) -> Result<bool> {
+        let info = dead
+            .content
+            .record()
+            .and_then(|record| record.takeover.as_ref());
+        let Some(info) = info.filter(|info| is_temporary(OsStr::new(&info.name))) else {
+            return Ok(false);
+        };
+        let temporary = OsStr::new(&info.name);
+        let aside = self
+            .directory
+            .facts(temporary)
+            .context("inspect", self.path)?
+            .filter(|facts| facts.is_regular);
+        let Some(aside) = aside else {
+            return Ok(false);
+        };
+        // The record itself: it was not in place yet, or the swap was reverted.
+        let same = (aside.id.inode, aside.size, nanoseconds(aside.modified))
+            == (info.inode, info.size, info.modified_ns);
+        let as_judged = || {
+            self.sibling(temporary).read().map(|on_disk| match on_disk {
+                OnDisk::File(found) => digest(&found.bytes) == info.digest,
+                OnDisk::Nothing | OnDisk::NotRegular(_) => false,
+            })
+        };
+        let is_finished = aside.id == dead.facts.id || (same && as_judged()?);
+        if is_finished {
+            self.directory
+                .unlink(temporary)
+                .context("remove", self.path)?;
+            return Ok(true);
+        }
+        // What was taken out is not what was judged: it goes back, the dead record comes out.
+        self.put_back(temporary, Some(dead.facts.id))
+    }
+
+    /// The temporary name of a takeover, free for use. What is not ours keeps the name, and another
+    /// name is used.
+    pub(super) fn claim_temporary_name(&self) -> Result<OsString> {
+        let name = own_temporary_name(self.file);
+        let found = match self.directory.find(&name) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Ok(random_temporary_name());
+            }
+            found => found.context("inspect", self.path)?,
+        };
+        match found {
+            Found::Missing => Ok(name),
+            Found::Other(_) => Ok(random_temporary_name()),
+            Found::File(file, facts) => {
+                let left = self.read_file(file, facts)?;
+                // Under the guard no other process is about to use it.
+                let is_ours = match &left.content {
+                    Content::Record(record) => record.is_ours(),
+                    Content::Corrupt => true,
+                    Content::UnknownVersion(_) | Content::NotALock(_) => false,
+                };
+                let is_removed = is_ours
+                    && match self.directory.unlink(&name) {
+                        // In a sticky directory others may give it that name.
+                        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => false,
+                        removed => removed.context("remove", self.path)?,
+                    };
+                Ok(if is_removed {
+                    name
+                } else {
+                    random_temporary_name()
+                })
+            }
+        }
+    }
+
+    /// Another file of the same directory.
+    fn sibling<'a>(&'a self, file: &'a OsStr) -> LockPath<'a> {
+        LockPath {
+            file,
+            format: if self.is_pid_file() {
+                Format::Pid
+            } else {
+                self.format
+            },
+            ..*self
+        }
+    }
+}
+
+fn takeover_info(judged: &OpenFile, temporary: &OsStr) -> TakeoverInfo {
+    TakeoverInfo {
+        name: temporary.to_string_lossy().into_owned(),
+        inode: judged.facts.id.inode,
+        size: judged.facts.size,
+        modified_ns: nanoseconds(judged.facts.modified),
+        digest: digest(&judged.bytes),
+    }
+}
+
+fn nanoseconds(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH)
+        .ok()
+        .and_then(|since| u64::try_from(since.as_nanos()).ok())
+        .unwrap_or(0)
+}
+
+/// The disk or the user's quota is full, or the file size limit is reached.
+fn is_full(error: &io::Error) -> bool {
+    use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
+}

@@ -1,0 +1,294 @@
+//! The guard: every change of state happens under flock(2) on the store directory's own descriptor.
+//!
+//! There is no guard file, because somebody could delete it, and then there would be two. Nothing
+//! that can block belongs under the guard: no output, prompt, fork, name lookup, sleep or fsync, and
+//! nothing that waits for another process.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::backend::{CANCEL_CHECK_INTERVAL, Patience};
+use crate::error::{Context, Error, Result};
+use crate::sys::FileId;
+use crate::sys::directory::{Directory, flock_holder, id_of_path, make_private, not_found};
+use crate::sys::process::boottime;
+use crate::sys::signal::{Alarm, SignalBlock};
+
+/// How often a store is made that is gone when it is opened.
+const MAX_ATTEMPTS: usize = 10;
+
+/// A store directory, kept open and locked. `drop` unlocks it explicitly: closing the descriptor
+/// would not unlock it while a child forked by another thread still has it.
+pub(super) struct Guard {
+    root: Arc<Directory>,
+    path: PathBuf,
+    _signals: SignalBlock,
+}
+
+/// What is true of a store directory for as long as it is open.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StoreFacts {
+    pub(super) id: FileId,
+    /// Kernel locks in it are seen by everyone who can open its files.
+    pub(super) shares_kernel_locks: bool,
+}
+
+impl StoreFacts {
+    pub(super) fn of(root: &Directory, path: &Path) -> Result<Self> {
+        Ok(Self {
+            id: root.id().context("inspect store", path)?,
+            shares_kernel_locks: shares_kernel_locks(root, path)?,
+        })
+    }
+}
+
+impl Guard {
+    /// Enters the guard of an existing directory; `None` if there is none.
+    pub(super) fn enter(path: &Path, patience: Patience<'_>) -> Result<Option<(Self, StoreFacts)>> {
+        let limit = Limit::from_now(patience);
+        loop {
+            let root = match Directory::open(path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+                opened => opened.context("open store", path)?,
+            };
+            let shares_kernel_locks = shares_kernel_locks(&root, path)?;
+            let signals = lock(&root, path, &limit)?;
+            let id = root.id().context("inspect store", path)?;
+            let guard = Self {
+                root: Arc::new(root),
+                path: path.to_owned(),
+                _signals: signals,
+            };
+            let facts = StoreFacts {
+                id,
+                shares_kernel_locks,
+            };
+            // The directory may have been removed or moved before it was locked, and another one put
+            // in its place.
+            match id_of_path(path) {
+                Ok(named) if named == id => return Ok(Some((guard, facts))),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+                Err(error) => return Err(error).context("inspect store", path),
+            }
+        }
+    }
+
+    /// Enters the guard of a directory, which is made first if need be: mode 0700, its parents as
+    /// usual.
+    pub(super) fn enter_or_create(
+        path: &Path,
+        patience: Patience<'_>,
+    ) -> Result<(Self, StoreFacts)> {
+        for _ in 0..MAX_ATTEMPTS {
+            if let Some(entered) = Self::enter(path, patience)? {
+                return Ok(entered);
+            }
+            create_store(path)?;
+        }
+        // A symlink to nowhere, or somebody removes it again and again.
+        Err(not_found()).context("open store", path)
+    }
+
+    /// Enters the guard of a directory that is open already, wherever it was moved: who reaches it
+    /// by its new path locks the same inode.
+    pub(super) fn reenter(root: &Arc<Directory>, path: &Path) -> Result<Self> {
+        let signals = lock(root, path, &Limit::from_now(Patience::SHORT))?;
+        Ok(Self {
+            root: Arc::clone(root),
+            path: path.to_owned(),
+            _signals: signals,
+        })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn root(&self) -> &Arc<Directory> {
+        &self.root
+    }
+
+    /// A directory below the store; `None` if it does not exist.
+    pub(super) fn descend(&self, parts: &[OsString]) -> Result<Option<Arc<Directory>>> {
+        descend(&self.root, &self.path, parts)
+    }
+
+    /// A directory below the store, made if need be.
+    pub(super) fn descend_or_create(&self, parts: &[OsString]) -> Result<Arc<Directory>> {
+        let mut path = self.path.clone();
+        let mut directory = Arc::clone(&self.root);
+        for part in parts {
+            path.push(part);
+            directory
+                .make_below(part, 0o777)
+                .context("create directory", &path)?;
+            directory = Arc::new(
+                directory
+                    .open_below(part)
+                    .context("open directory", &path)?,
+            );
+        }
+        Ok(directory)
+    }
+
+    /// Removes the directories that led to a lock file, innermost first, as far as they are empty. One
+    /// that cannot be removed stays, such as another user's in a sticky directory: it does no harm.
+    pub(super) fn prune(&self, parts: &[OsString]) {
+        for depth in (1..=parts.len()).rev() {
+            let (parents, part) = parts.split_at(depth - 1);
+            let (Ok(Some(parent)), Some(part)) = (self.descend(parents), part.first()) else {
+                continue;
+            };
+            if !matches!(parent.remove_below_if_empty(part), Ok(true)) {
+                break;
+            }
+        }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _ = self.root.unlock();
+    }
+}
+
+/// Follows the directories of a name; `None` if one does not exist.
+pub(super) fn descend(
+    root: &Arc<Directory>,
+    path: &Path,
+    parts: &[OsString],
+) -> Result<Option<Arc<Directory>>> {
+    let mut path = path.to_owned();
+    let mut directory = Arc::clone(root);
+    for part in parts {
+        path.push(part);
+        directory = match directory.open_below(part) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            opened => Arc::new(opened.context("open directory", &path)?),
+        };
+    }
+    Ok(Some(directory))
+}
+
+fn create_store(path: &Path) -> Result<()> {
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent).context("create directory", parent)?;
+    }
+    match make_private(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        created => {
+            created.context("create store", path)?;
+            // Once in the life of a store: a lease must not be lost with its directory.
+            match path.parent() {
+                Some(parent) => Directory::open(parent)
+                    .and_then(|parent| parent.sync())
+                    .context("write to", parent),
+                None => Ok(()),
+            }
+        }
+    }
+}
+
+/// Whether kernel locks in this directory are seen by everyone who can open its files.
+fn shares_kernel_locks(root: &Directory, path: &Path) -> Result<bool> {
+    let filesystem = root
+        .filesystem()
+        .context("inspect the filesystem of", path)?;
+    Ok(filesystem.shares_kernel_locks)
+}
+
+/// When to give up waiting for the guard.
+struct Limit<'a> {
+    /// On the boot-time clock. `None`: never.
+    deadline: Option<Duration>,
+    canceled: Option<&'a AtomicBool>,
+}
+
+impl<'a> Limit<'a> {
+    fn from_now(patience: Patience<'a>) -> Self {
+        let Patience { at_most, canceled } = patience;
+        Self {
+            deadline: at_most.map(|limit| boottime().saturating_add(limit)),
+            canceled,
+        }
+    }
+
+    /// How long the next sleep may last; `None`: the wait is over.
+    fn next_sleep(&self) -> Option<Duration> {
+        if self
+            .canceled
+            .is_some_and(|canceled| canceled.load(Ordering::Relaxed))
+        {
+            return None;
+        }
+        let longest = match self.canceled {
+            Some(_) => CANCEL_CHECK_INTERVAL,
+            None => IDLE,
+        };
+        let left = self.deadline.map_or(longest, |deadline| {
+            deadline.saturating_sub(boottime()).min(longest)
+        });
+        Some(left).filter(|left| !left.is_zero())
+    }
+}
+
+/// Locks the directory, and blocks stop and termination signals. They are not blocked while another
+/// process has it: a wait can be canceled.
+fn lock(root: &Directory, path: &Path, limit: &Limit<'_>) -> Result<SignalBlock> {
+    let started = boottime();
+    let block = || SignalBlock::new().context("block signals for", path);
+    {
+        let signals = block()?;
+        if root.try_lock().context("lock store", path)? {
+            return Ok(signals);
+        }
+    }
+    // Without a timer, as under a limit on them, the directory is polled.
+    let locked = match Alarm::new().ok().flatten() {
+        Some(alarm) => lock_until(root, &alarm, limit),
+        None => poll_until(root, limit),
+    };
+    if locked.context("lock store", path)? {
+        return block();
+    }
+    Err(Error::StoreBusy {
+        path: path.to_owned(),
+        pid: root.id().ok().and_then(flock_holder),
+        waited: boottime().saturating_sub(started),
+    })
+}
+
+/// Sleeps in flock(2), which wakes in order and immediately; `false`: the wait is over.
+fn lock_until(root: &Directory, alarm: &Alarm, limit: &Limit<'_>) -> io::Result<bool> {
+    while let Some(left) = limit.next_sleep() {
+        alarm.set(left)?;
+        match root.lock() {
+            Ok(()) => return alarm.clear().map(|()| true),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(false)
+}
+
+/// How long one sleep may last that has no limit.
+const IDLE: Duration = Duration::from_mins(1);
+
+/// The guard is kept for a fraction of a millisecond. Without a signal to end a blocking call by, it
+/// is polled.
+fn poll_until(root: &Directory, limit: &Limit<'_>) -> io::Result<bool> {
+    let mut pause = Duration::from_micros(50);
+    while let Some(left) = limit.next_sleep() {
+        std::thread::sleep(pause.min(left));
+        if root.try_lock()? {
+            return Ok(true);
+        }
+        pause = (pause * 2).min(Duration::from_millis(1));
+    }
+    Ok(false)
+}

@@ -1,0 +1,218 @@
+//! Where the files of a store are: `NAME.lock`, `NAME.d/` for the names below it, and `.onehold/` for
+//! everything that is not a lock.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use percent_encoding::percent_decode_str;
+
+use crate::name::{LockName, encode};
+
+/// The directory of a store that keeps what is not a lock.
+pub(crate) const META_DIR: &str = ".onehold";
+
+const LOCK_SUFFIX: &str = ".lock";
+const CHILDREN_SUFFIX: &str = ".d";
+
+const TEMPORARY_PREFIX: &str = ".onehold.";
+
+/// The name of the lock file in its directory.
+pub(crate) fn file_name(name: &LockName) -> OsString {
+    if let Some(file) = name.path_file() {
+        return file.to_owned();
+    }
+    let mut file = name.segments().last().cloned().unwrap_or_default();
+    file.push_str(LOCK_SUFFIX);
+    file.into()
+}
+
+/// The directories below the store that lead to the lock file, outermost first.
+pub(crate) fn parents(name: &LockName) -> Vec<OsString> {
+    let segments = name.segments();
+    let parents = segments
+        .split_last()
+        .map_or(&[][..], |(_, parents)| parents);
+    parents
+        .iter()
+        .map(|segment| children_dir(segment))
+        .collect()
+}
+
+/// The directories below the store that lead to the locks below a name.
+pub(crate) fn children(name: &LockName) -> Vec<OsString> {
+    name.segments()
+        .iter()
+        .map(|segment| children_dir(segment))
+        .collect()
+}
+
+/// The lock file below a directory: the store, or for a path its own.
+pub(crate) fn path_below(directory: &Path, name: &LockName) -> PathBuf {
+    let mut path = directory.to_owned();
+    path.extend(parents(name));
+    path.push(file_name(name));
+    path
+}
+
+/// What an entry of a store directory is.
+pub(crate) enum Entry {
+    Lock(LockName),
+    /// The directory of the locks below this name.
+    Children(String),
+}
+
+/// Reads a file name of a store directory. `parent`: the name whose children the directory has, if it
+/// is not the store itself. `None`: no name leads there.
+pub(crate) fn entry(parent: Option<&str>, file: &OsStr) -> Option<Entry> {
+    let file = file.to_str()?;
+    let name_of = |encoded: &str| {
+        let segment = percent_decode_str(encoded).decode_utf8().ok()?;
+        let is_canonical = encode(&segment).ok()? == encoded;
+        let name = match parent {
+            Some(parent) => format!("{parent}/{segment}"),
+            None => segment.into_owned(),
+        };
+        is_canonical.then_some(name)
+    };
+    if let Some(encoded) = file.strip_suffix(LOCK_SUFFIX) {
+        return LockName::new(name_of(encoded)?).ok().map(Entry::Lock);
+    }
+    let encoded = file.strip_suffix(CHILDREN_SUFFIX)?;
+    Some(Entry::Children(name_of(encoded)?))
+}
+
+/// Whether a file of this name can be a lock of a store.
+pub(crate) fn has_lock_suffix(file: &OsStr) -> bool {
+    file.as_encoded_bytes().ends_with(LOCK_SUFFIX.as_bytes())
+}
+
+/// The lock of a store that a path leads to: a lock file in a directory that has `.onehold`, or in
+/// one of the `.d` directories below it. So one file is one lock, however it is named.
+pub(crate) fn lock_in_store(directory: &Path, file: &OsStr) -> Option<(PathBuf, LockName)> {
+    let encoded = file.to_str()?.strip_suffix(LOCK_SUFFIX)?;
+    let mut store = directory.to_owned();
+    let mut segments = vec![percent_decode_str(encoded).decode_utf8().ok()?.into_owned()];
+    loop {
+        let has_meta =
+            std::fs::symlink_metadata(store.join(META_DIR)).is_ok_and(|metadata| metadata.is_dir());
+        if has_meta {
+            break;
+        }
+        let encoded = store.file_name()?.to_str()?.strip_suffix(CHILDREN_SUFFIX)?;
+        segments.push(percent_decode_str(encoded).decode_utf8().ok()?.into_owned());
+        if !store.pop() {
+            return None;
+        }
+    }
+    segments.reverse();
+    let name = LockName::new(segments.join("/")).ok()?;
+    // A file of another spelling is another file.
+    let is_canonical = path_below(&store, &name) == directory.join(file);
+    is_canonical.then_some((store, name))
+}
+
+/// Whether `name` is that of a file that onehold has not put in place yet.
+pub(crate) fn is_temporary(name: &OsStr) -> bool {
+    name.to_str()
+        .and_then(|name| name.strip_prefix(TEMPORARY_PREFIX))
+        .is_some_and(|rest| rest.len() == 16 && rest.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
+pub(crate) fn temporary_name(number: u64) -> OsString {
+    OsString::from(format!("{TEMPORARY_PREFIX}{number:016x}"))
+}
+
+fn children_dir(segment: &str) -> OsString {
+    OsString::from(format!("{segment}{CHILDREN_SUFFIX}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(name: &str) -> String {
+        let path = path_below(Path::new("S"), &LockName::new(name).expect(name));
+        path.to_str().expect("UTF-8").replace('\\', "/")
+    }
+
+    #[test]
+    fn name_is_stored_as_a_tree() {
+        assert_eq!(file("backup"), "S/backup.lock");
+        assert_eq!(file("backend/task-1"), "S/backend.d/task-1.lock");
+        assert_eq!(file("a/b/c"), "S/a.d/b.d/c.lock");
+    }
+
+    #[test]
+    fn reserved_characters_are_encoded_and_utf8_is_kept() {
+        assert_eq!(file("50%"), "S/50%25.lock");
+        assert_eq!(file(".hidden"), "S/%2Ehidden.lock");
+        assert_eq!(file(r#"x\:*?"<>|"#), "S/x%5C%3A%2A%3F%22%3C%3E%7C.lock");
+        assert_eq!(file("Sicherung übers Netz"), "S/Sicherung übers Netz.lock");
+        assert_eq!(file("a.d/b.lock"), "S/a.d.d/b.lock.lock");
+    }
+
+    #[test]
+    fn two_names_never_share_a_file() {
+        let names = [
+            "a", "a.lock", "a.d", "a.d/b", "a/b", "a%2Fb", "%2Ea", ".a", "a/.b", "A",
+        ];
+        let mut files: Vec<String> = names.iter().map(|name| file(name)).collect();
+        files.sort();
+        files.dedup();
+        assert_eq!(files.len(), names.len());
+    }
+
+    #[test]
+    fn file_name_leads_back_to_its_name() {
+        for name in [
+            "backup",
+            "50%",
+            ".hidden",
+            "Übung",
+            r#"x\:*?"<>|"#,
+            "a.lock",
+            "aux",
+            "Com1.x",
+        ] {
+            let Some(Entry::Lock(found)) =
+                entry(None, &file_name(&LockName::new(name).expect(name)))
+            else {
+                panic!("{name} is a lock");
+            };
+            assert_eq!(found.as_str(), name);
+        }
+    }
+
+    #[test]
+    fn file_names_of_no_name_are_ignored() {
+        for name in [
+            "a%2Fb.lock",
+            ".hidden.lock",
+            "a%2eb.lock",
+            "lock",
+            "a.locked",
+            ".lock",
+        ] {
+            assert!(entry(None, OsStr::new(name)).is_none(), "{name}");
+        }
+    }
+
+    #[test]
+    fn path_into_a_store_names_a_lock_of_that_store() {
+        let root = tempfile::tempdir().unwrap();
+        let store = root.path().join("store");
+        std::fs::create_dir_all(store.join(META_DIR)).unwrap();
+        let found = |path: &str| {
+            let path = store.join(path);
+            lock_in_store(path.parent().unwrap(), path.file_name().unwrap())
+        };
+        let expected = |name: &str| Some((store.clone(), LockName::new(name).unwrap()));
+        assert_eq!(found("backup.lock"), expected("backup"));
+        assert_eq!(found("backend.d/task-1.lock"), expected("backend/task-1"));
+        assert_eq!(found("%2Ehidden.d/50%25.lock"), expected(".hidden/50%"));
+        assert_eq!(found("backup.pid"), None);
+        assert_eq!(found("other/task-1.lock"), None);
+        assert_eq!(found("50%.lock"), None);
+        assert_eq!(lock_in_store(root.path(), OsStr::new("backup.lock")), None);
+    }
+}

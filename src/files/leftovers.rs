@@ -1,0 +1,140 @@
+//! Removes what killed processes left in a store: files that never got their name, dead tickets,
+//! empty directories, and foreign files that a takeover took out. Under the guard no process is about to use them.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+use super::directory::Files;
+use super::guard::Guard;
+use super::layout::{self, Entry, is_temporary};
+use super::lock_file::{LockPath, OnDisk, own_temporary_name};
+use super::queue;
+use super::snapshot::{FilesSnapshot, is_not_a_directory};
+use crate::backend::Patience;
+use crate::decision::liveness::{Evidence, Reason, State};
+use crate::error::{Context, Error, Result};
+use crate::record::{Content, Format};
+use crate::sys::directory::Directory;
+
+/// Sweeps a store. What could not be removed is in `errors`.
+pub(crate) fn sweep(files: &Files, errors: &mut Vec<Error>) -> Result<()> {
+    let Some((guard, facts)) = Guard::enter(&files.store, Patience::SHORT)? else {
+        return Ok(());
+    };
+    if !facts.shares_kernel_locks {
+        return Ok(());
+    }
+    queue::sweep(&guard);
+    let root = std::sync::Arc::clone(guard.root());
+    let snapshot = FilesSnapshot::new(files, root, facts, Some(&guard));
+    sweep_directory(&snapshot, guard.root(), guard.path(), None, errors)
+}
+
+fn sweep_directory(
+    snapshot: &FilesSnapshot<'_>,
+    directory: &Directory,
+    path: &Path,
+    parent: Option<&str>,
+    errors: &mut Vec<Error>,
+) -> Result<()> {
+    let names = directory.names().context("read directory", path)?;
+    let awaited = if names.iter().any(|name| is_temporary(name)) {
+        awaited(snapshot, directory, path, &names)
+    } else {
+        Vec::new()
+    };
+    for file in names {
+        let below = path.join(&file);
+        let swept = if is_temporary(&file) {
+            if awaited.contains(&file) {
+                continue;
+            }
+            sweep_temporary(snapshot, directory, &file, &below)
+        } else if let Some(Entry::Children(name)) = layout::entry(parent, &file) {
+            match directory.open_below(&file) {
+                Ok(opened) => {
+                    let swept = sweep_directory(snapshot, &opened, &below, Some(&name), errors);
+                    // Made for a lock file that was not put there any more.
+                    let _ = directory.remove_below_if_empty(&file);
+                    swept
+                }
+                Err(error) if is_not_a_directory(&error) => Ok(()),
+                Err(error) => Err(error).context("open directory", &below),
+            }
+        } else {
+            Ok(())
+        };
+        if let Err(error) = swept {
+            errors.push(error);
+        }
+    }
+    Ok(())
+}
+
+/// The temporary names that may have to go back: those of takeovers whose process was killed, and
+/// whose records are still in place.
+fn awaited(
+    snapshot: &FilesSnapshot<'_>,
+    directory: &Directory,
+    path: &Path,
+    names: &[OsString],
+) -> Vec<OsString> {
+    let taken_out_by = |file: &OsString| {
+        let below = path.join(file);
+        let Ok(OnDisk::File(found)) = any_file(directory, file, &below).read() else {
+            return None;
+        };
+        if matches!(snapshot.judge(&found).state, State::Held | State::Overdue) {
+            return None;
+        }
+        let record = found.content.record()?;
+        match &record.takeover {
+            Some(info) => Some(OsString::from(&info.name)),
+            // A PID file cannot say what a takeover took out.
+            None if record.format == Format::Pid => Some(own_temporary_name(file)),
+            None => None,
+        }
+    };
+    // A file that was never in place took nothing out.
+    let is_in_place = |file: &&OsString| !is_temporary(file);
+    names
+        .iter()
+        .filter(is_in_place)
+        .filter_map(taken_out_by)
+        .collect()
+}
+
+fn sweep_temporary(
+    snapshot: &FilesSnapshot<'_>,
+    directory: &Directory,
+    file: &OsStr,
+    path: &Path,
+) -> Result<()> {
+    let place = any_file(directory, file, path);
+    let OnDisk::File(found) = place.read()? else {
+        return Ok(());
+    };
+    let verdict = snapshot.judge(&found);
+    let is_left = match &found.content {
+        Content::Record(record) if record.is_ours() => true,
+        // Taken out from a dead holder, and there is nobody to put it back for. A live foreign holder
+        // keeps its file.
+        Content::Record(_) => verdict.reason == Reason::Dead,
+        Content::Corrupt => verdict.evidence != Evidence::KernelLock,
+        Content::UnknownVersion(_) | Content::NotALock(_) => false,
+    };
+    if is_left {
+        place.unlink()?;
+    }
+    Ok(())
+}
+
+/// A file of any kind, a bare number included.
+fn any_file<'a>(directory: &'a Directory, file: &'a OsStr, path: &'a Path) -> LockPath<'a> {
+    LockPath {
+        directory,
+        file,
+        path,
+        format: Format::Pid,
+    }
+}

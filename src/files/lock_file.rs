@@ -1,0 +1,373 @@
+//! One lock file: where it is, how it is read, how a new one gets its name.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use chrono::{DateTime, Utc};
+
+use super::layout::temporary_name;
+use crate::error::{Context, Error, Result};
+use crate::format::{self, Written};
+use crate::record::{Content, Format, MAX_RECORD_BYTES, Record, digest, has_four_digits};
+use crate::sys::directory::{
+    Directory, FileExt as _, FileFacts, Found, Kind as FileKind, facts_of_file, move_to_high_fd,
+    try_lock_record,
+};
+use crate::sys::wait::random_u64;
+
+/// How often a record is read again that is being written.
+const MAX_READS: usize = 8;
+
+/// What is at the path of a lock file.
+pub(super) enum OnDisk {
+    Nothing,
+    /// Something that is not a regular file.
+    NotRegular(&'static str),
+    File(LockFile),
+}
+
+/// A lock file as it was read. It is kept open, because an inode number means nothing once the file
+/// is closed.
+#[derive(Debug)]
+pub(super) struct LockFile {
+    pub(super) file: File,
+    pub(super) facts: FileFacts,
+    pub(super) content: Content,
+    pub(super) bytes: Vec<u8>,
+    /// A bare number may be a lock there.
+    pid_file: bool,
+}
+
+/// What a found record or ticket is referred to by. `None`: it is not a regular file.
+pub(crate) type Handle = Option<Rc<OpenFile>>;
+
+/// A file that was found, kept open.
+#[derive(Debug)]
+pub(crate) struct OpenFile {
+    pub(super) file: File,
+    pub(super) facts: FileFacts,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// A new lock file of our own.
+pub(super) struct NewLockFile {
+    pub(super) file: File,
+    pub(super) written: Written,
+}
+
+/// How a new lock file is written.
+#[derive(Clone, Copy)]
+pub(super) struct WriteOptions {
+    /// Take the kernel lock before the file has its name.
+    pub(super) kernel_lock: bool,
+}
+
+/// The path of a lock file: its directory, kept open, and its name there.
+#[derive(Clone, Copy)]
+pub(super) struct LockPath<'a> {
+    pub(super) directory: &'a Directory,
+    pub(super) file: &'a OsStr,
+    /// For messages.
+    pub(super) path: &'a Path,
+    /// The format that is expected there.
+    pub(super) format: Format,
+}
+
+/// The same, for as long as a hold lasts.
+#[derive(Debug)]
+pub(super) struct OwnedLockPath {
+    pub(super) directory: Arc<Directory>,
+    pub(super) file: OsString,
+    pub(super) path: PathBuf,
+    pub(super) format: Format,
+}
+
+impl OwnedLockPath {
+    pub(super) fn borrow(&self) -> LockPath<'_> {
+        LockPath {
+            directory: &self.directory,
+            file: &self.file,
+            path: &self.path,
+            format: self.format,
+        }
+    }
+}
+
+impl LockPath<'_> {
+    /// Reads what is there, without changing anything.
+    pub(super) fn read(&self) -> Result<OnDisk> {
+        self.read_found(self.directory.find(self.file))
+    }
+
+    /// The same for a file that was listed with this kind, with one system call less.
+    pub(super) fn read_listed(&self, kind: FileKind) -> Result<OnDisk> {
+        self.read_found(match kind {
+            FileKind::RegularFile => self.directory.find_regular(self.file),
+            FileKind::OtherOrUnknown => self.directory.find(self.file),
+        })
+    }
+
+    fn read_found(&self, found: io::Result<Found>) -> Result<OnDisk> {
+        match found.context("open", self.path)? {
+            Found::Missing => Ok(OnDisk::Nothing),
+            Found::Other(kind) => Ok(OnDisk::NotRegular(kind)),
+            Found::File(file, facts) => self.read_file(file, facts).map(OnDisk::File),
+        }
+    }
+
+    pub(super) fn read_file(&self, file: File, facts: FileFacts) -> Result<LockFile> {
+        LockFile::read(file, facts, self.is_pid_file()).context("read", self.path)
+    }
+
+    /// Whether a bare number may be a lock there.
+    pub(super) fn is_pid_file(&self) -> bool {
+        let name = self.file.as_encoded_bytes();
+        let name = name.strip_suffix(b".lock").unwrap_or(name);
+        self.format == Format::Pid || name.ends_with(b".pid")
+    }
+
+    /// Gives a record its name where nothing is; `None` if something is there by now. The record
+    /// appears as a whole or not at all, and link(2) never overwrites, so that programs which create
+    /// their lock files with `O_EXCL` are excluded too. `prepared`: an unnamed file made beforehand,
+    /// on the same filesystem.
+    pub(super) fn link(
+        &self,
+        record: &Record,
+        options: WriteOptions,
+        prepared: Option<File>,
+    ) -> Result<Option<NewLockFile>> {
+        let was_prepared = prepared.is_some();
+        let unnamed = match prepared {
+            Some(file) => Some(file),
+            None => self
+                .directory
+                .create_unnamed()
+                .context("create lock file in the directory of", self.path)?,
+        };
+        if let Some(file) = unnamed {
+            let new = self.fill(file, self.encode(record)?, options)?;
+            match self.directory.link_unnamed(&new.file, self.file) {
+                Ok(linked) => return Ok(linked.then_some(new)),
+                // A directory of the store may be on another filesystem.
+                Err(error) if error.kind() == io::ErrorKind::CrossesDevices && was_prepared => {
+                    return self.link(record, options, None);
+                }
+                // Without /proc an unnamed file cannot get a name; see below.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error).context("create lock file", self.path),
+            }
+        }
+        let temporary = random_temporary_name();
+        let new = self.create_temporary(&temporary, record, options)?;
+        let linked = match self.directory.link(&temporary, self.file) {
+            // A network filesystem may have linked it and lost its answer.
+            Ok(false) => is_named(self.directory, self.file, &new.file),
+            linked => linked,
+        };
+        self.discard(&temporary, &new);
+        Ok(linked
+            .context("create lock file", self.path)?
+            .then_some(new))
+    }
+
+    /// Puts a record in place of a native one that was judged dead: a native zombie stays one until
+    /// somebody changes it under the guard, so that a rename suffices.
+    pub(super) fn rename_over(
+        &self,
+        record: &Record,
+        options: WriteOptions,
+        temporary: &OsStr,
+    ) -> Result<NewLockFile> {
+        let new = self.create_temporary(temporary, record, options)?;
+        match self.directory.rename(temporary, self.file) {
+            Ok(()) => Ok(new),
+            Err(error) => {
+                self.discard(temporary, &new);
+                Err(error).context("take over", self.path)
+            }
+        }
+    }
+
+    /// Removes the name; `false` if it was gone.
+    pub(super) fn unlink(&self) -> Result<bool> {
+        self.directory
+            .unlink(self.file)
+            .context("remove", self.path)
+    }
+
+    pub(super) fn encode(&self, record: &Record) -> Result<Written> {
+        let written = format::write(record)
+            .map_err(io::Error::from)
+            .context("write lock file", self.path)?;
+        if written.bytes.len() as u64 <= MAX_RECORD_BYTES {
+            return Ok(written);
+        }
+        Err(Error::TooLong {
+            what: "the record",
+            limit: usize::try_from(MAX_RECORD_BYTES).unwrap_or(usize::MAX),
+        })
+    }
+
+    fn fill(&self, mut file: File, written: Written, options: WriteOptions) -> Result<NewLockFile> {
+        file.write_all(&written.bytes)
+            .context("write lock file", self.path)?;
+        if options.kernel_lock {
+            file = move_to_high_fd(file).context("open", self.path)?;
+            if !try_lock_record(&file).context("lock", self.path)? {
+                return Err(io::ErrorKind::WouldBlock.into()).context("lock", self.path);
+            }
+        }
+        Ok(NewLockFile { file, written })
+    }
+
+    /// A file that is not in place yet. Nothing is left of it on failure.
+    pub(super) fn create_temporary(
+        &self,
+        name: &OsStr,
+        record: &Record,
+        options: WriteOptions,
+    ) -> Result<NewLockFile> {
+        let written = self.encode(record)?;
+        let file = self
+            .directory
+            .create_named(name)
+            .context("create lock file in the directory of", self.path)?;
+        let filled = self.fill(file, written, options);
+        if filled.is_err() {
+            let _ = self.directory.unlink(name);
+        }
+        filled
+    }
+
+    /// Removes a temporary name if it still names our file. What stays is removed by `cleanup`.
+    pub(super) fn discard(&self, temporary: &OsStr, new: &NewLockFile) {
+        if matches!(is_named(self.directory, temporary, &new.file), Ok(true)) {
+            let _ = self.directory.unlink(temporary);
+        }
+    }
+
+    pub(super) fn is_as_judged(&self, name: &OsStr, judged: &OpenFile) -> io::Result<bool> {
+        let found = self.directory.facts(name)?;
+        Ok(found.is_some_and(|facts| facts.id == judged.facts.id)
+            && read_all(&judged.file)? == judged.bytes)
+    }
+}
+
+impl LockFile {
+    pub(super) fn read(file: File, facts: FileFacts, pid_file: bool) -> io::Result<Self> {
+        if facts.size > MAX_RECORD_BYTES {
+            return Ok(Self {
+                file,
+                facts,
+                content: Content::NotALock("too large for a lock file"),
+                bytes: Vec::new(),
+                pid_file,
+            });
+        }
+        let modified = wall_clock(facts.modified);
+        let mut reads = 0;
+        loop {
+            let bytes = read_all(&file)?;
+            let content = format::read(&bytes, pid_file, modified);
+            reads += 1;
+            // Its holder may have been writing to it.
+            let is_torn = content.record().is_some_and(|record| record.live.is_torn);
+            if !is_torn || reads == MAX_READS {
+                return Ok(Self {
+                    file,
+                    facts,
+                    content,
+                    bytes,
+                    pid_file,
+                });
+            }
+        }
+    }
+
+    /// Reads it again; whether it has changed.
+    pub(super) fn read_again(&mut self) -> io::Result<bool> {
+        let bytes = read_all(&self.file)?;
+        if bytes == self.bytes {
+            return Ok(false);
+        }
+        let facts = facts_of_file(&self.file)?;
+        *self = Self::read(self.file.try_clone()?, facts, self.pid_file)?;
+        Ok(true)
+    }
+
+    pub(super) fn into_parts(self) -> (Content, OpenFile) {
+        let open = OpenFile {
+            file: self.file,
+            facts: self.facts,
+            bytes: self.bytes,
+        };
+        (self.content, open)
+    }
+}
+
+/// Whether `name` names an open file.
+pub(super) fn is_named(directory: &Directory, name: &OsStr, file: &File) -> io::Result<bool> {
+    let ours = facts_of_file(file)?;
+    Ok(directory
+        .facts(name)?
+        .is_some_and(|named| named.id == ours.id))
+}
+
+/// The temporary name that a takeover of `file` uses if it can: the same each time, so that the
+/// next takeover finds what a killed one left, also where nobody cleans up.
+pub(super) fn own_temporary_name(file: &OsStr) -> OsString {
+    temporary_name(digest(file.as_encoded_bytes()))
+}
+
+pub(super) fn random_temporary_name() -> OsString {
+    temporary_name(random_u64())
+}
+
+/// A file's time; one outside the calendar is as far away as can be.
+pub(super) fn wall_clock(time: SystemTime) -> DateTime<Utc> {
+    let since = time
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    i64::try_from(since.as_secs())
+        .ok()
+        .and_then(|seconds| DateTime::from_timestamp(seconds, since.subsec_nanos()))
+        .filter(|time| has_four_digits(*time))
+        .unwrap_or(DateTime::<Utc>::MAX_UTC)
+}
+
+pub(super) fn read_all(file: &File) -> io::Result<Vec<u8>> {
+    let limit = usize::try_from(MAX_RECORD_BYTES).unwrap_or(usize::MAX);
+    let mut bytes = Vec::new();
+    // Nearly all records fit: one read, and no more memory than is kept.
+    let mut piece = [0; 4096];
+    loop {
+        match file.read_at(&mut piece, bytes.len() as u64) {
+            Ok(read) => {
+                bytes.extend_from_slice(piece.get(..read).unwrap_or_default());
+                // A regular file returns less than was asked for only at its end (read(2)).
+                if read < piece.len() || bytes.len() > limit {
+                    return Ok(bytes);
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Programs of a format with times in it take a holder for stale unless the times are recent. Both are
+/// rewritten in place, at the same length.
+pub(super) fn renew_foreign_times(file: &File, record: &Record) -> io::Result<()> {
+    let (Format::Memory, Some(renewed_at)) = (record.format, record.live.renewed_at) else {
+        return Ok(());
+    };
+    match format::renewed_times(&read_all(file)?, renewed_at) {
+        Some((at, times)) => file.write_all_at(&times, at),
+        None => Err(io::Error::other("its times are not where they were")),
+    }
+}

@@ -1,0 +1,291 @@
+//! Locks as files in a directory: the one backend so far.
+//!
+//! [`Files::update`] is how every change is made: enter the guard, answer the decision, commit what it
+//! says, leave. [`snapshot`] gathers evidence, [`commit`] writes, [`foreign`] keeps peace with programs
+//! that do not enter the guard, [`queue`] and [`sleep`] let callers wait.
+
+mod aside;
+mod commit;
+mod directory;
+mod foreign;
+mod guard;
+pub(crate) mod held;
+pub(crate) mod journal;
+pub(crate) mod layout;
+pub(crate) mod leftovers;
+mod lock_file;
+mod number;
+pub(crate) mod observer;
+pub(crate) mod queue;
+mod sleep;
+mod snapshot;
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(crate) use directory::Files;
+use guard::{Guard, StoreFacts};
+use held::HeldFile;
+use layout::Entry as DirEntry;
+pub(crate) use lock_file::Handle;
+use queue::Place;
+use sleep::Sleeper;
+use snapshot::{FilesSnapshot, is_not_a_directory};
+
+use crate::backend::{BackOff, Backend, Change, Entry, QueueChange, Updated};
+use crate::decision::{Found as FoundRecord, Judged, Ticket, Until};
+use crate::error::{Context, Error, Result};
+use crate::name::LockName;
+use crate::record::Kind;
+use crate::status::Waiter;
+use crate::sys::directory::{Directory, Found, record_is_locked};
+use crate::sys::process::boottime;
+use crate::sys::wait::Watch;
+
+/// How long a waiter sleeps at most on the hold of another waiter that was ahead of it.
+const RECHECK_INTERVAL: Duration = Duration::from_secs(5);
+
+impl Files {
+    /// The lock file of a name, if its kernel lock is held.
+    fn locked_file(&self, name: &LockName) -> Option<File> {
+        let root = Arc::new(self.open().ok()??);
+        let directory = guard::descend(&root, &self.store, &layout::parents(name)).ok()??;
+        let Found::File(file, _) = directory.find(&layout::file_name(name)).ok()? else {
+            return None;
+        };
+        record_is_locked(&file).ok()?.then_some(file)
+    }
+
+    /// Every lock of the store, judged by nobody yet. Takes no guard: a lock that is taken or released
+    /// meanwhile may be missing or not. Returns what could not be read.
+    pub(crate) fn list(
+        &self,
+        each: &mut dyn FnMut(&FilesSnapshot<'_>, FoundRecord<Handle>),
+    ) -> Result<Vec<Error>> {
+        let Some(root) = self.open()? else {
+            return Ok(Vec::new());
+        };
+        let facts = StoreFacts::of(&root, &self.store)?;
+        let root = Arc::new(root);
+        let snapshot = FilesSnapshot::new(self, Arc::clone(&root), facts, None);
+        let mut errors = Vec::new();
+        walk(&snapshot, &root, &self.store, None, each, &mut errors)?;
+        Ok(errors)
+    }
+
+    /// The names that have live waiters.
+    pub(crate) fn names_with_waiters(&self) -> Result<Vec<LockName>> {
+        let Some(root) = self.open()? else {
+            return Ok(Vec::new());
+        };
+        let queue = queue::Queue::open(&root, &self.store);
+        let mut names: Vec<LockName> = queue
+            .all()
+            .into_iter()
+            .filter(|(number, _)| queue.ticket(*number, false).is_some())
+            .map(|(_, name)| name)
+            .collect();
+        names.sort_by(|one, other| one.as_str().cmp(other.as_str()));
+        names.dedup();
+        Ok(names)
+    }
+}
+
+fn walk(
+    snapshot: &FilesSnapshot<'_>,
+    directory: &Directory,
+    path: &Path,
+    parent: Option<&str>,
+    each: &mut dyn FnMut(&FilesSnapshot<'_>, FoundRecord<Handle>),
+    errors: &mut Vec<Error>,
+) -> Result<()> {
+    let mut entries = directory.entries().context("read directory", path)?;
+    // Names are small, and sorted faster than what is said of the locks.
+    entries.sort_unstable();
+    for (file, kind) in entries {
+        let below = path.join(&file);
+        let result = match layout::entry(parent, &file) {
+            Some(DirEntry::Lock(name)) => snapshot
+                .listed(directory, (&file, kind), &below)
+                .and_then(|on_disk| snapshot.found(&name, on_disk))
+                .map(|found| {
+                    if let Some(found) = found {
+                        each(snapshot, found);
+                    }
+                }),
+            Some(DirEntry::Children(name)) => match directory.open_below(&file) {
+                Ok(directory) => walk(snapshot, &directory, &below, Some(&name), each, errors),
+                // It only has the name of such a directory.
+                Err(error) if is_not_a_directory(&error) => Ok(()),
+                Err(error) => Err(error).context("open directory", &below),
+            },
+            None => Ok(()),
+        };
+        if let Err(error) = result {
+            errors.push(error);
+        }
+    }
+    Ok(())
+}
+
+impl Backend for Files {
+    type Handle = Handle;
+    type Snapshot<'a> = FilesSnapshot<'a>;
+    type Hold = HeldFile;
+    type Place = Place;
+    type Sleeper = Sleeper;
+
+    fn look<T>(&self, ask: impl FnOnce(&FilesSnapshot<'_>) -> Result<T>) -> Result<Option<T>> {
+        let Some(root) = self.open()? else {
+            return Ok(None);
+        };
+        let facts = StoreFacts::of(&root, &self.store)?;
+        let snapshot = FilesSnapshot::new(self, Arc::new(root), facts, None);
+        ask(&snapshot).map(Some)
+    }
+
+    fn update<'d, T>(
+        &self,
+        entry: Entry<'_>,
+        place: Option<&mut Place>,
+        mut plan: impl FnMut(&FilesSnapshot<'_>) -> Result<(Change<'d, Handle>, T)>,
+    ) -> Result<Option<Updated<Self, T>>> {
+        let Some((guard, facts)) = self.enter(entry)? else {
+            return Ok(None);
+        };
+        let mut prepared = place.and_then(Place::take_prepared);
+        for _ in 0..foreign::MAX_RETRIES {
+            let root = Arc::clone(guard.root());
+            let snapshot = FilesSnapshot::new(self, root, facts, Some(&guard));
+            let (change, answer) = plan(&snapshot)?;
+            let mut updated = Updated {
+                answer,
+                hold: None,
+                place: None,
+                removed: Vec::new(),
+            };
+            let done = match change {
+                Change::Nothing => true,
+                Change::Queue(change) => {
+                    updated.place = change_queue(&guard, &snapshot, change);
+                    true
+                }
+                Change::Remove(judged) => commit::remove(&guard, &snapshot, &judged)?,
+                Change::Renew(judged, live) => {
+                    let file = commit::renew(&guard, self, &judged, &live)?;
+                    let is_lease = judged
+                        .record()
+                        .is_some_and(|record| record.kind == Kind::Lease);
+                    if let Some(file) = file.as_ref().filter(|_| is_lease) {
+                        // A lease must survive a crash of the machine, and so must its renewal. Nothing
+                        // that waits for the disk is done under the guard.
+                        drop(snapshot);
+                        drop(guard);
+                        let path = self.path_of(&judged.found.key.name);
+                        file.sync_data().context("renew", &path)?;
+                        return Ok(Some(updated));
+                    }
+                    file.is_some()
+                }
+                Change::Take { put, remove, draft } => {
+                    for (key, replaced) in &put {
+                        let taking = commit::Taking {
+                            key,
+                            replaced: replaced.as_ref(),
+                            draft,
+                            prepared: prepared.take(),
+                        };
+                        updated.hold = commit::take(&guard, &snapshot, taking)?;
+                    }
+                    if updated.hold.is_some() {
+                        updated.removed = remove_relatives(&guard, &snapshot, remove);
+                    }
+                    updated.hold.is_some()
+                }
+            };
+            if done {
+                return Ok(Some(updated));
+            }
+        }
+        Err(Error::Io {
+            operation: "change locks in",
+            path: self.store.clone(),
+            source: io::Error::other("another program keeps changing them"),
+        })
+    }
+
+    fn sleeper(&self, back_off: BackOff) -> Sleeper {
+        Sleeper::new(back_off)
+    }
+
+    fn sleep(
+        &self,
+        sleeper: &mut Sleeper,
+        until: &Until<Handle>,
+        at_most: Duration,
+        is_unchanged: impl FnOnce() -> bool,
+    ) {
+        let started = boottime();
+        let woken = sleeper.sleep(until, at_most, is_unchanged);
+        let Until::LeftQueue(ticket, _) = until else {
+            return;
+        };
+        // Mostly the waiter that left the queue has the lock now. As long as its kernel lock is held
+        // there is nothing to decide, and the guard is left to those that pass the lock on.
+        if let (true, [want]) = (woken, ticket.request.wants.as_slice())
+            && let Some(file) = self.locked_file(&want.name)
+        {
+            let slept = boottime().saturating_sub(started);
+            // Its hold may not be in the way: it may have the same owner.
+            let left = at_most.min(RECHECK_INTERVAL).saturating_sub(slept);
+            // Interrupted or not, the caller decides again.
+            let _ = sleeper.sleep_on_lock(&file, left);
+        }
+    }
+
+    fn waiters(&self, of: &LockName) -> Result<Vec<Waiter>> {
+        Ok(match self.open()? {
+            Some(root) => queue::Queue::open(&root, &self.store).waiters(of),
+            None => Vec::new(),
+        })
+    }
+
+    fn waiter(&self, ticket: &Ticket<Handle>) -> Option<Waiter> {
+        queue::waiter(ticket)
+    }
+}
+
+fn change_queue(
+    guard: &Guard,
+    snapshot: &FilesSnapshot<'_>,
+    change: QueueChange<'_>,
+) -> Option<Place> {
+    if change.reserve.is_some() || change.restore_turn.is_some() {
+        snapshot
+            .queue()
+            .reserve(change.reserve, change.restore_turn);
+    }
+    // Where kernel locks of others are not seen there cannot be a queue. Without a ticket there is
+    // still the hold to wait for.
+    let (request, draft) = change.join.filter(|_| snapshot.facts.shares_kernel_locks)?;
+    Place::join(guard, &request, draft).ok().flatten()
+}
+
+/// Removes dead relatives of a hold that was taken. What cannot be removed stays, such as another
+/// user's: it does no harm, and the hold is in force already.
+fn remove_relatives(
+    guard: &Guard,
+    snapshot: &FilesSnapshot<'_>,
+    mut remove: Vec<Judged<Handle>>,
+) -> Vec<Judged<Handle>> {
+    remove.retain(|judged| matches!(commit::remove(guard, snapshot, judged), Ok(true)));
+    remove
+}
+
+/// What a waiter keeps that is better closed when there is nothing left to hurry for.
+pub(crate) fn sleeper_watch(sleeper: Sleeper) -> Option<Watch> {
+    sleeper.into_watch()
+}

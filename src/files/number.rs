@@ -1,0 +1,83 @@
+//! Hold numbers: each greater than any before it in its store, so that a number names a hold and
+//! serves as a fencing token.
+
+use std::ffi::OsStr;
+use std::io;
+
+use chrono::{DateTime, Utc};
+
+use super::layout::META_DIR;
+use crate::record::MAX_HOLD;
+use crate::sys::directory::{Directory, FileExt as _};
+
+const LAST: &str = "last";
+
+/// Numbers are microseconds. One that is a century ahead of the clock is damaged, and following it
+/// would soon leave none.
+const CENTURY: u64 = 100 * 366 * 24 * 3600 * 1_000_000;
+
+/// The number of a hold that replaces `replaced` (0: none), by the clock alone: a path lock has
+/// nothing else.
+pub(super) fn by_clock(now: DateTime<Utc>, replaced: u64) -> u64 {
+    let clock = u64::try_from(now.timestamp_micros())
+        .unwrap_or(0)
+        .clamp(1, MAX_HOLD - 1);
+    after(clock, replaced)
+}
+
+/// The same in a store, which keeps the last number in a file. Under its guard.
+pub(super) fn in_store(root: &Directory, now: DateTime<Utc>, replaced: u64) -> io::Result<u64> {
+    let name = OsStr::new(META_DIR);
+    // Opened on its own, because a symlink in its place must not be followed.
+    let own = match root.open_below(name) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            root.make_below(name, 0o777)?;
+            root.open_below(name)?
+        }
+        opened => opened?,
+    };
+    let file = own.open_own(OsStr::new(LAST), false)?;
+    let mut bytes = [0; 8];
+    let last = match file.read_at(&mut bytes, 0)? {
+        8 => u64::from_le_bytes(bytes),
+        // New, or truncated by power loss: the clock is ahead of it.
+        _ => 0,
+    };
+    let number = after(by_clock(now, replaced), last);
+    file.write_all_at(&number.to_le_bytes(), 0)?;
+    Ok(number)
+}
+
+fn after(number: u64, other: u64) -> u64 {
+    if other >= number && other - number < CENTURY && other < MAX_HOLD {
+        other + 1
+    } else {
+        number
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn number_is_greater_than_its_predecessor_and_not_below_the_clock() {
+        let now: DateTime<Utc> = "2026-11-20T12:00:00Z".parse().expect("a time");
+        let clock = u64::try_from(now.timestamp_micros()).expect("after 1970");
+        assert_eq!(by_clock(now, 0), clock);
+        assert_eq!(by_clock(now, clock - 1), clock);
+        assert_eq!(by_clock(now, clock), clock + 1);
+        assert_eq!(by_clock(now, clock + 7), clock + 8);
+    }
+
+    #[test]
+    fn number_far_ahead_of_the_clock_is_ignored() {
+        let now: DateTime<Utc> = "2026-11-20T12:00:00Z".parse().expect("a time");
+        let clock = by_clock(now, 0);
+        for garbage in [u64::MAX, MAX_HOLD, MAX_HOLD - 1] {
+            assert_eq!(by_clock(now, garbage), clock, "{garbage}");
+        }
+        let long_ago: DateTime<Utc> = "-0042-01-01T00:00:00Z".parse().expect("a time");
+        assert_eq!(by_clock(long_ago, 0), 1);
+    }
+}

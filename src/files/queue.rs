@@ -1,0 +1,469 @@
+//! The queue of waiters on disk.
+//!
+//! Each waiter has a ticket, a numbered file in `.onehold/waiting/` that it keeps locked. It holds the
+//! waiter's request, so that others decide for the waiter by the same rules as for themselves. A
+//! waiter sleeps in flock(2) on the ticket ahead of it, and so wakes when that waiter leaves, however it
+//! leaves. A ticket whose kernel lock is free belongs to a dead waiter, and is removed under the guard.
+//!
+//! Nothing in the queue can make a hold fail: what cannot be read there counts as no waiter.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+
+use super::guard::Guard;
+use super::layout::{self, Entry, META_DIR};
+use super::lock_file::{Handle, LockFile, OpenFile};
+use super::number;
+use crate::backend::{Draft, QueuePlace};
+use crate::decision::{Request, Ticket};
+use crate::error::{Context, Error, Result};
+use crate::identity::Pid;
+use crate::name::LockName;
+use crate::record::MAX_RECORD_BYTES;
+use crate::status::Waiter;
+use crate::sys::directory::{
+    Directory, FileExt as _, Found, record_is_locked, try_lock_record, unlock_record,
+};
+use crate::sys::process;
+
+const WAITING: &str = "waiting";
+
+/// Since when a free lock has been reserved for which ticket.
+const RESERVATIONS: &str = "reserved";
+
+/// How many bytes of reservations are read: enough for thousands of waiters that are stopped.
+const MAX_RESERVATION_BYTES: usize = 64 * 1024;
+
+/// How often the directory of a queue is made again when another process removes it.
+const MAX_RETRIES: usize = 100;
+
+/// The content of a ticket.
+#[derive(Debug, Serialize, Deserialize)]
+struct Written {
+    onehold: u64,
+    pid: Pid,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    hostname: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    command: Vec<String>,
+    since: DateTime<Utc>,
+    request: Request,
+}
+
+impl Written {
+    fn into_waiter(self, position: usize) -> Waiter {
+        Waiter {
+            position,
+            pid: self.pid,
+            hostname: self.hostname,
+            command: self.command,
+            since: self.since,
+        }
+    }
+}
+
+/// Who has a ticket.
+pub(super) fn waiter(ticket: &Ticket<Handle>) -> Option<Waiter> {
+    let open = ticket.handle.as_ref()?;
+    let written: Written = serde_json::from_slice(&open.bytes).ok()?;
+    Some(written.into_waiter(1))
+}
+
+/// The tickets of a store, as far as they were asked for.
+pub(super) struct Queue {
+    /// `None`: nobody waits, or what is there is not a queue.
+    waiting: Option<Arc<Directory>>,
+    /// The tickets that were listed, and where each is.
+    listed: RefCell<BTreeMap<u64, (Arc<Directory>, OsString)>>,
+    reservations: RefCell<Option<Reservations>>,
+}
+
+/// Since when a free lock has been reserved for which ticket. `None`: something else is in the place
+/// of the file, so that no reservation can be written, and none may last.
+type Reservations = Option<BTreeMap<u64, u64>>;
+
+impl Queue {
+    pub(super) fn open(root: &Directory, _store: &Path) -> Self {
+        let below: PathBuf = [META_DIR, WAITING].iter().collect();
+        Self {
+            waiting: root.open_below(below.as_os_str()).ok().map(Arc::new),
+            listed: RefCell::default(),
+            reservations: RefCell::default(),
+        }
+    }
+
+    /// The tickets for names with the same first segment, in order.
+    pub(super) fn tickets(&self, name: &LockName) -> Vec<(u64, LockName)> {
+        let (Some(waiting), Some(first)) = (&self.waiting, name.segments().first()) else {
+            return Vec::new();
+        };
+        let mut found = Vec::new();
+        let Ok(first) = LockName::new(first_segment(name, first)) else {
+            return found;
+        };
+        self.list_lock(waiting, &layout::file_name(&first), &first, &mut found);
+        if let [children] = layout::children(&first).as_slice()
+            && let Ok(directory) = waiting.open_below(children)
+        {
+            self.list(&Arc::new(directory), Some(first.as_str()), &mut found);
+        }
+        found.sort_by_key(|(number, _)| *number);
+        found
+    }
+
+    /// All tickets of the store.
+    pub(super) fn all(&self) -> Vec<(u64, LockName)> {
+        let mut found = Vec::new();
+        if let Some(waiting) = &self.waiting {
+            self.list(waiting, None, &mut found);
+        }
+        found.sort_by_key(|(number, _)| *number);
+        found
+    }
+
+    fn list(
+        &self,
+        directory: &Arc<Directory>,
+        parent: Option<&str>,
+        found: &mut Vec<(u64, LockName)>,
+    ) {
+        for file in directory.names().unwrap_or_default() {
+            match layout::entry(parent, &file) {
+                Some(Entry::Lock(name)) => self.list_lock(directory, &file, &name, found),
+                Some(Entry::Children(name)) => {
+                    if let Ok(below) = directory.open_below(&file) {
+                        self.list(&Arc::new(below), Some(&name), found);
+                    }
+                }
+                None => {}
+            }
+        }
+    }
+
+    fn list_lock(
+        &self,
+        directory: &Directory,
+        file: &OsStr,
+        name: &LockName,
+        found: &mut Vec<(u64, LockName)>,
+    ) {
+        let Ok(tickets) = directory.open_below(file).map(Arc::new) else {
+            return;
+        };
+        for file in tickets.names().unwrap_or_default() {
+            let Some(number) = file.to_str().and_then(|name| name.parse().ok()) else {
+                continue;
+            };
+            found.push((number, name.clone()));
+            let place = (Arc::clone(&tickets), file);
+            self.listed.borrow_mut().insert(number, place);
+        }
+    }
+
+    /// A ticket that was listed; `None` if its waiter is dead. `remove`: then the ticket goes, too.
+    pub(super) fn ticket(&self, number: u64, remove: bool) -> Option<Ticket<Handle>> {
+        let (written, file) = self.read(number, remove)?;
+        Some(Ticket {
+            number,
+            request: Request {
+                ticket: Some(number),
+                ..written.request
+            },
+            reserved_since_ms: self.reserved_since(number),
+            handle: Some(Rc::new(file)),
+        })
+    }
+
+    fn read(&self, number: u64, remove: bool) -> Option<(Written, OpenFile)> {
+        let (directory, file) = self.listed.borrow().get(&number).cloned()?;
+        // A ticket is known to be a regular file once it is open, and a FIFO is not waited for.
+        let Ok(Found::File(ticket, facts)) = directory.find(&file) else {
+            return None;
+        };
+        if !record_is_locked(&ticket).ok()? {
+            if remove {
+                // It may be another user's, and then it stays and does no harm.
+                let _ = directory.unlink(&file);
+            }
+            return None;
+        }
+        let (_, open) = LockFile::read(ticket, facts, false).ok()?.into_parts();
+        let written: Written = serde_json::from_slice(&open.bytes).ok()?;
+        Some((written, open))
+    }
+
+    /// The live waiters for a lock, the first one first.
+    pub(super) fn waiters(&self, name: &LockName) -> Vec<Waiter> {
+        let tickets = self.tickets(name);
+        let own = tickets.into_iter().filter(|(_, other)| other == name);
+        self.describe(own.map(|(number, _)| number))
+    }
+
+    /// The waiters of these tickets.
+    pub(super) fn describe(&self, numbers: impl Iterator<Item = u64>) -> Vec<Waiter> {
+        numbers
+            .filter_map(|number| self.read(number, false))
+            .enumerate()
+            .map(|(index, (written, _))| written.into_waiter(index + 1))
+            .collect()
+    }
+
+    fn reserved_since(&self, number: u64) -> Option<u64> {
+        let mut reservations = self.reservations.borrow_mut();
+        match reservations.get_or_insert_with(|| self.read_reservations()) {
+            Some(reservations) => reservations.get(&number).copied(),
+            None => Some(0),
+        }
+    }
+
+    fn read_reservations(&self) -> Reservations {
+        let waiting = self.waiting.as_ref()?;
+        // An empty text is not parsed: to say where the error is, serde_json asks the processor for
+        // its features, which takes 50 µs in a virtual machine.
+        let file = match waiting.find(OsStr::new(RESERVATIONS)) {
+            Ok(Found::File(file, _)) => file,
+            Ok(Found::Other(_)) => return None,
+            _ => return Some(BTreeMap::new()),
+        };
+        let mut bytes = vec![0; MAX_RESERVATION_BYTES];
+        let read = file.read_at(&mut bytes, 0).ok().filter(|read| *read > 0);
+        let text = read.and_then(|read| bytes.get(..read));
+        Some(
+            text.and_then(|text| serde_json::from_slice(text).ok())
+                .unwrap_or_default(),
+        )
+    }
+
+    /// Reserves the lock for `reserve` from now on, and gives `restore_turn` its turn again. Under
+    /// the guard. If it cannot be written, a reservation lasts longer than it should.
+    pub(super) fn reserve(&self, reserve: Option<u64>, restore_turn: Option<u64>) {
+        let Some(before) = self.read_reservations() else {
+            return;
+        };
+        let mut after = before.clone();
+        if let Some(number) = restore_turn {
+            after.remove(&number);
+        }
+        if let Some(number) = reserve.filter(|number| !after.contains_key(number)) {
+            after.insert(number, process::boottime_milliseconds());
+            // The other ones belong to waiters that have left.
+            let waiting: BTreeSet<u64> = self.all().into_iter().map(|(number, _)| number).collect();
+            after.retain(|number, _| waiting.contains(number));
+        }
+        if after != before {
+            let _ = self.write_reservations(&after);
+        }
+        *self.reservations.borrow_mut() = Some(Some(after));
+    }
+
+    fn write_reservations(&self, reservations: &BTreeMap<u64, u64>) -> io::Result<()> {
+        let Some(waiting) = &self.waiting else {
+            return Ok(());
+        };
+        let name = OsStr::new(RESERVATIONS);
+        if reservations.is_empty() {
+            return waiting.unlink(name).map(drop);
+        }
+        let file = waiting.open_own(name, false)?;
+        file.set_len(0)?;
+        file.write_all_at(&serde_json::to_vec(reservations)?, 0)
+    }
+}
+
+/// The text of the first segment.
+fn first_segment<'a>(name: &'a LockName, encoded: &'a str) -> &'a str {
+    name.as_str().split('/').next().unwrap_or(encoded)
+}
+
+/// One's own place in the queue. Dropping it leaves the queue.
+#[derive(Debug)]
+pub(crate) struct Place {
+    number: u64,
+    root: Arc<Directory>,
+    directory: Arc<Directory>,
+    file: OsString,
+    ticket: File,
+    /// The directories that lead to the tickets, from the store on.
+    path_parts: Vec<OsString>,
+    pid: Pid,
+    /// For the record of the waiter, made while it has time: that takes a fifth of the time between
+    /// waking and starting a command.
+    prepared: Option<File>,
+}
+
+impl QueuePlace for Place {
+    fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Makes a file for the record.
+    fn prepare(&mut self) {
+        if self.prepared.is_none() {
+            self.prepared = self.root.create_unnamed().ok().flatten();
+        }
+    }
+}
+
+impl Place {
+    /// Takes the last place, under the guard.
+    pub(super) fn join(guard: &Guard, request: &Request, draft: &Draft) -> Result<Option<Self>> {
+        let [want] = request.wants.as_slice() else {
+            return Ok(None);
+        };
+        if want.name.is_path() {
+            // Nothing is left beside a path lock.
+            return Ok(None);
+        }
+        let number = number::in_store(guard.root(), Utc::now(), 0)
+            .context("write hold number in", &guard.path().join(META_DIR))?;
+        let record = &draft.record;
+        let written = Written {
+            onehold: 1,
+            pid: Pid::of_self(),
+            hostname: record.hostname.clone(),
+            command: record.command.clone(),
+            since: Utc::now(),
+            request: request.clone(),
+        };
+        let mut retries = MAX_RETRIES;
+        loop {
+            match Self::write(guard, &want.name, number, &written) {
+                // The last waiter to leave removes the directory, without the guard.
+                Err(Error::Io { source, .. })
+                    if source.kind() == io::ErrorKind::NotFound && retries > 0 =>
+                {
+                    retries -= 1;
+                }
+                written => return written.map(Some),
+            }
+        }
+    }
+
+    fn write(guard: &Guard, name: &LockName, number: u64, written: &Written) -> Result<Self> {
+        let mut path_parts = vec![OsString::from(META_DIR), OsString::from(WAITING)];
+        path_parts.extend(layout::parents(name));
+        path_parts.push(layout::file_name(name));
+        let directory = guard.descend_or_create(&path_parts)?;
+        let file = OsString::from(format!("{number:020}"));
+        let path = path_parts
+            .iter()
+            .fold(guard.path().to_owned(), |path, part| path.join(part))
+            .join(&file);
+        let make = || -> io::Result<File> {
+            let bytes = serde_json::to_vec(written)?;
+            if bytes.len() as u64 > MAX_RECORD_BYTES {
+                return Err(io::ErrorKind::FileTooLarge.into());
+            }
+            // Under the guard, and its number is new: nobody reads it before it is complete.
+            let ticket = directory.create_named(&file)?;
+            let complete = ticket
+                .write_all_at(&bytes, 0)
+                .and_then(|()| try_lock_record(&ticket));
+            if matches!(complete, Ok(true)) {
+                return Ok(ticket);
+            }
+            let _ = directory.unlink(&file);
+            complete?;
+            // Whoever lists the waiters has probed it at this moment. The next round makes another.
+            Err(io::ErrorKind::WouldBlock.into())
+        };
+        let ticket = make().context("create queue ticket", &path)?;
+        Ok(Self {
+            number,
+            root: Arc::clone(guard.root()),
+            directory,
+            file,
+            ticket,
+            path_parts,
+            pid: Pid::of_self(),
+            prepared: None,
+        })
+    }
+
+    pub(super) fn take_prepared(&mut self) -> Option<File> {
+        self.prepared.take()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.pid != Pid::of_self() {
+            return;
+        }
+        // If it cannot be removed, it is a dead waiter's ticket, which the next one removes.
+        let _ = self.directory.unlink(&self.file);
+        let _ = unlock_record(&self.ticket);
+        // Directories go as far as they are empty. Who makes them anew has the guard, which we need
+        // not have, and tries again if we were faster.
+        for depth in (1..self.path_parts.len()).rev() {
+            let (parents, rest) = self.path_parts.split_at(depth);
+            let parents: PathBuf = parents.iter().collect();
+            let Some(name) = rest.first() else { break };
+            let removed = self
+                .root
+                .open_below(parents.as_os_str())
+                .and_then(|parent| {
+                    if depth == 1
+                        && let Ok(waiting) = parent.open_below(name)
+                        && waiting.names().is_ok_and(|names| names == [RESERVATIONS])
+                    {
+                        let _ = waiting.unlink(OsStr::new(RESERVATIONS));
+                    }
+                    parent.remove_below_if_empty(name)
+                });
+            if !matches!(removed, Ok(true)) {
+                break;
+            }
+        }
+    }
+}
+
+/// Removes what dead waiters left: tickets, and directories that are empty without them. What cannot
+/// be removed is left in silence, as are files that are not ours: they do no harm.
+pub(super) fn sweep(guard: &Guard) {
+    let parts = [OsString::from(META_DIR), OsString::from(WAITING)];
+    let Ok(Some(waiting)) = guard.descend(&parts) else {
+        return;
+    };
+    let is_empty = sweep_directory(&waiting);
+    if is_empty {
+        let _ = waiting.unlink(OsStr::new(RESERVATIONS));
+        if let Ok(Some(meta)) = guard.descend(parts.split_at(1).0) {
+            let _ = meta.remove_below_if_empty(OsStr::new(WAITING));
+        }
+    }
+}
+
+/// Whether no live waiter is left.
+fn sweep_directory(directory: &Directory) -> bool {
+    let mut is_empty = true;
+    for file in directory.names().unwrap_or_default() {
+        let is_ticket = file
+            .to_str()
+            .is_some_and(|name| name.parse::<u64>().is_ok());
+        if is_ticket || layout::is_temporary(&file) {
+            let is_live = match directory.find(&file) {
+                Ok(Found::File(ticket, _)) => record_is_locked(&ticket).unwrap_or(true),
+                _ => continue,
+            };
+            if is_live {
+                is_empty = false;
+            } else {
+                let _ = directory.unlink(&file);
+            }
+        } else if let Ok(below) = directory.open_below(&file) {
+            is_empty &= sweep_directory(&below);
+            let _ = directory.remove_below_if_empty(&file);
+        }
+    }
+    is_empty
+}

@@ -1,0 +1,180 @@
+//! Sleeping until a decision may be another one: in flock(2) where there is a kernel lock, on inotify
+//! and a pidfd where there is a process or a file to watch, and by polling elsewhere.
+
+use std::fs::File;
+use std::io;
+use std::time::Duration;
+
+use super::lock_file::Handle;
+use crate::backend::BackOff;
+use crate::decision::liveness::{Evidence, Reason, State};
+use crate::decision::{Judged, Until};
+use crate::sys::directory::{grow_fd_table, record_is_locked};
+use crate::sys::process::boottime;
+use crate::sys::signal::Alarm;
+use crate::sys::wait::{Watch, pause, random_below, until_unlocked};
+
+/// Where a kernel lock can be asked for, but not waited for, it is asked for after this, doubling up
+/// to the second.
+const LOCK_POLL: BackOff = BackOff {
+    first: Duration::from_millis(1),
+    most: Duration::from_millis(50),
+};
+
+/// How often a waiter looks that is woken by events which may not tell everything.
+const EVENT_RECHECK: Duration = Duration::from_secs(2);
+
+/// What a waiter keeps between two sleeps.
+#[derive(Debug)]
+pub(crate) struct Sleeper {
+    alarm: Option<Alarm>,
+    /// Closing an inotify descriptor takes 5 to 24 ms, so it is kept until there is nothing to hurry
+    /// for.
+    watch: Option<Watch>,
+    back_off: Duration,
+    back_offs: BackOff,
+}
+
+impl Sleeper {
+    pub(super) fn new(back_offs: BackOff) -> Self {
+        // Before the caller starts threads: with them, growing the table takes milliseconds.
+        let _ = grow_fd_table();
+        Self {
+            // Without one the lock is polled.
+            alarm: Alarm::new().ok().flatten(),
+            watch: None,
+            back_off: back_offs.first,
+            back_offs,
+        }
+    }
+
+    /// What is better closed when there is nothing left to hurry for.
+    pub(crate) fn into_watch(self) -> Option<Watch> {
+        self.watch
+    }
+
+    /// Whether something happened that may change the decision.
+    pub(super) fn sleep(
+        &mut self,
+        until: &Until<Handle>,
+        at_most: Duration,
+        is_unchanged: impl FnOnce() -> bool,
+    ) -> bool {
+        let slept = match until {
+            Until::LeftQueue(ticket, interval) => match &ticket.handle {
+                Some(open) => self.sleep_on_lock(&open.file, at_most.min(*interval)),
+                None => Err(io::ErrorKind::Unsupported.into()),
+            },
+            Until::Released(judged) => self.sleep_on_hold(judged, at_most, is_unchanged),
+        };
+        match slept {
+            Ok(()) => {
+                self.back_off = self.back_offs.first;
+                true
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => false,
+            Err(_) => {
+                self.sleep_backoff(at_most);
+                false
+            }
+        }
+    }
+
+    fn sleep_on_hold(
+        &mut self,
+        judged: &Judged<Handle>,
+        at_most: Duration,
+        is_unchanged: impl FnOnce() -> bool,
+    ) -> io::Result<()> {
+        let Some(open) = &judged.found.handle else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        if judged.verdict.evidence == Evidence::KernelLock {
+            return self.sleep_on_lock(&open.file, at_most);
+        }
+        if !is_woken_by_events(judged) {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        self.sleep_on_events(judged, &open.file, at_most, is_unchanged)
+    }
+
+    /// Blocks on a kernel lock.
+    pub(super) fn sleep_on_lock(&self, file: &File, at_most: Duration) -> io::Result<()> {
+        let Some(alarm) = &self.alarm else {
+            return poll_until_unlocked(file, at_most);
+        };
+        alarm.set(at_most)?;
+        let woken = until_unlocked(file);
+        alarm.clear()?;
+        woken
+    }
+
+    fn sleep_on_events(
+        &mut self,
+        judged: &Judged<Handle>,
+        file: &File,
+        mut at_most: Duration,
+        is_unchanged: impl FnOnce() -> bool,
+    ) -> io::Result<()> {
+        let verdict = &judged.verdict;
+        let process = verdict.pid.filter(|_| verdict.reason == Reason::Alive);
+        let watch = match &mut self.watch {
+            Some(watch) => watch,
+            none => none.insert(Watch::new()?),
+        };
+        watch.watch(file, process)?;
+        if !is_unchanged() {
+            return Ok(());
+        }
+        if process.is_some() && !watch.sees_the_process() {
+            at_most = at_most.min(EVENT_RECHECK);
+        }
+        // A live `run` keeps its lock beyond its TTL, so only the expiry of a detached hold can end
+        // this wait.
+        let is_detached = judged
+            .record()
+            .is_some_and(crate::record::Record::is_detached);
+        if let Some(expires) = verdict.expires_at.filter(|_| is_detached) {
+            let left = expires.signed_duration_since(chrono::Utc::now());
+            // A little late rather than a little early, which would only be another round.
+            let left = left.to_std().unwrap_or_default() + Duration::from_millis(2);
+            at_most = at_most.min(left);
+        }
+        if verdict.reason == Reason::Incomplete {
+            at_most = at_most.min(EVENT_RECHECK);
+        }
+        watch.sleep(Some(at_most))
+    }
+
+    fn sleep_backoff(&mut self, at_most: Duration) {
+        // Half to all of it, so that waiters that began together do not stay together.
+        let whole = u64::try_from(self.back_off.as_millis()).unwrap_or(u64::MAX);
+        let jittered = Duration::from_millis(whole / 2 + random_below(whole / 2 + 1));
+        self.back_off = (self.back_off * 2).min(self.back_offs.most);
+        // Interrupted or not, the caller decides again.
+        let _ = pause(at_most.min(jittered));
+    }
+}
+
+/// Without an alarm nothing would end a blocking call at its limit.
+fn poll_until_unlocked(file: &File, at_most: Duration) -> io::Result<()> {
+    let deadline = boottime() + at_most;
+    let mut interval = LOCK_POLL.first;
+    while record_is_locked(file)? {
+        let left = deadline.saturating_sub(boottime());
+        if left.is_zero() {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        pause(left.min(interval))?;
+        interval = (interval * 2).min(LOCK_POLL.most);
+    }
+    Ok(())
+}
+
+fn is_woken_by_events(judged: &Judged<Handle>) -> bool {
+    judged.found.facts.shares_kernel_locks
+        && match judged.verdict.reason {
+            Reason::Unverified(_) => false,
+            _ => matches!(judged.verdict.state, State::Held | State::Overdue),
+        }
+}

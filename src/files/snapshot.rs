@@ -1,0 +1,374 @@
+//! Answers what a decision asks, and gathers the evidence for it: what a lock file says, whether its
+//! kernel lock is held, and what the system says about the recorded processes.
+
+use std::cell::{OnceCell, RefCell};
+use std::ffi::OsStr;
+use std::io;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::directory::Files;
+use super::foreign;
+use super::guard::{Guard, StoreFacts, descend};
+use super::layout::{self, Entry};
+use super::lock_file::{Handle, LockFile, LockPath, OnDisk, OpenFile, wall_clock};
+use super::observer;
+use super::queue::Queue;
+use crate::decision::liveness::{DEFAULT_MAX_AGE, Reason, Verdict};
+use crate::decision::{
+    Facts, Found, Key, Moment, Needed, ProcessFact, Revision, Snapshot, Ticket, Want, judge, needed,
+};
+use crate::error::{Context, Error, Result};
+use crate::identity::{Pid, ProcessId};
+use crate::name::LockName;
+use crate::record::{Content, digest};
+use crate::status::Waiter;
+use crate::sys::directory::{Directory, Kind, record_is_locked};
+use crate::sys::{ProcessState, process};
+
+/// A store at one moment: under the guard, or as it is while somebody else may change it.
+pub(crate) struct FilesSnapshot<'a> {
+    pub(super) files: &'a Files,
+    pub(super) root: Arc<Directory>,
+    pub(super) facts: StoreFacts,
+    /// `None`: nothing is changed, not even what a killed process left.
+    pub(super) guard: Option<&'a Guard>,
+    now: Moment,
+    processes: RefCell<Vec<ProcessFact>>,
+    ancestors: OnceCell<Vec<ProcessId>>,
+    queue: OnceCell<Queue>,
+}
+
+impl<'a> FilesSnapshot<'a> {
+    pub(super) fn new(
+        files: &'a Files,
+        root: Arc<Directory>,
+        facts: StoreFacts,
+        guard: Option<&'a Guard>,
+    ) -> Self {
+        Self {
+            files,
+            root,
+            facts,
+            guard,
+            now: observer::now(),
+            processes: RefCell::default(),
+            ancestors: OnceCell::new(),
+            queue: OnceCell::new(),
+        }
+    }
+
+    /// Reads the lock file of a name in its directory. Under the guard, a takeover that was killed is
+    /// finished or reverted first.
+    fn read(&self, directory: &Directory, name: &LockName) -> Result<Option<Found<Handle>>> {
+        let (file, path) = (layout::file_name(name), self.files.path_of(name));
+        let place = LockPath {
+            directory,
+            file: &file,
+            path: &path,
+            format: self.files.format,
+        };
+        let mut on_disk = place.read()?;
+        if self.guard.is_some()
+            && self.facts.shares_kernel_locks
+            && foreign::may_have_leftovers(&place, name, &on_disk)
+        {
+            on_disk = foreign::recover(&|file| self.judge(file).state, &place, name, on_disk)?;
+        }
+        self.found(name, on_disk)
+    }
+
+    pub(super) fn found(&self, name: &LockName, on_disk: OnDisk) -> Result<Option<Found<Handle>>> {
+        let key = Key {
+            name: name.clone(),
+            index: None,
+        };
+        Ok(match on_disk {
+            OnDisk::Nothing => None,
+            OnDisk::NotRegular(kind) => Some(Found {
+                key,
+                content: Content::NotALock(kind),
+                facts: Facts {
+                    modified: self.now.wall,
+                    kernel_lock: None,
+                    processes: Vec::new(),
+                    same_store: false,
+                    shares_kernel_locks: self.facts.shares_kernel_locks,
+                },
+                revision: Revision {
+                    file: 0,
+                    hold: 0,
+                    digest: 0,
+                },
+                handle: None,
+            }),
+            OnDisk::File(file) => {
+                let path = self.files.path_of(name);
+                Some(self.found_file(key, file).context("read", &path)?)
+            }
+        })
+    }
+
+    fn found_file(&self, key: Key, mut file: LockFile) -> io::Result<Found<Handle>> {
+        let mut facts = self.facts(&file);
+        // Its holder writes into it without the guard: the process that a hold is handed over to, the
+        // PID of a command. If the writer has ended since the file was read, what it wrote last is
+        // there only now. A process that has ended writes nothing more, so that a record which still
+        // says the same is judged by its last content.
+        let mut reads = 1;
+        while may_be_dead(&self.judge_by(&file, &facts)) && file.read_again()? {
+            facts = self.facts(&file);
+            reads += 1;
+            if reads > MAX_READS {
+                return Err(io::Error::other("it keeps changing"));
+            }
+        }
+        let (content, open) = file.into_parts();
+        Ok(Found {
+            key,
+            facts,
+            revision: revision(&content, &open),
+            content,
+            handle: Some(Rc::new(open)),
+        })
+    }
+
+    /// Judges a file that no caller asked about.
+    pub(super) fn judge(&self, file: &LockFile) -> Verdict {
+        self.judge_by(file, &self.facts(file))
+    }
+
+    fn judge_by(&self, file: &LockFile, facts: &Facts) -> Verdict {
+        judge(
+            &file.content,
+            facts,
+            self.files.host.observer(),
+            DEFAULT_MAX_AGE,
+            &self.now,
+        )
+    }
+
+    /// Gathers the facts that a verdict needs, and no others.
+    pub(super) fn facts(&self, file: &LockFile) -> Facts {
+        let Needed {
+            kernel_lock,
+            processes,
+        } = needed(&file.content, self.files.host.observer());
+        let origin = file
+            .content
+            .record()
+            .and_then(|record| record.origin.as_ref());
+        let same_store = origin.is_some_and(|origin| {
+            (origin.store_device, origin.store_inode) == (self.facts.id.device, self.facts.id.inode)
+        });
+        Facts {
+            modified: wall_clock(file.facts.modified),
+            kernel_lock: if kernel_lock {
+                record_is_locked(&file.file).ok()
+            } else {
+                None
+            },
+            processes: processes.into_iter().map(|pid| self.process(pid)).collect(),
+            same_store,
+            shares_kernel_locks: self.facts.shares_kernel_locks,
+        }
+    }
+
+    /// A listing asks for the same process many times.
+    fn process(&self, pid: Pid) -> ProcessFact {
+        let mut known = self.processes.borrow_mut();
+        if let Some(fact) = known.iter().find(|fact| fact.pid == pid) {
+            return *fact;
+        }
+        let state = process::presence(pid);
+        let began_ms = match state {
+            ProcessState::Alive { start } => start.and_then(process::milliseconds_of_start),
+            _ => None,
+        };
+        let fact = ProcessFact {
+            pid,
+            state,
+            began_ms,
+        };
+        known.push(fact);
+        fact
+    }
+
+    fn in_directory<T>(
+        &self,
+        parts: &[std::ffi::OsString],
+        ask: impl FnOnce(&Directory) -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        match descend(&self.root, &self.files.store, parts)? {
+            Some(directory) => ask(&directory),
+            None => Ok(None),
+        }
+    }
+
+    fn walk(
+        &self,
+        directory: &Directory,
+        path: &Path,
+        parent: &str,
+        visit: &mut dyn FnMut(Found<Handle>) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>> {
+        for (file, kind) in directory.entries().context("read directory", path)? {
+            let below = path.join(&file);
+            let flow = match layout::entry(Some(parent), &file) {
+                Some(Entry::Lock(name)) => {
+                    let on_disk = self.listed(directory, (&file, kind), &below)?;
+                    match self.found(&name, on_disk)? {
+                        Some(found) => visit(found),
+                        None => ControlFlow::Continue(()),
+                    }
+                }
+                Some(Entry::Children(name)) => match directory.open_below(&file) {
+                    Ok(directory) => self.walk(&directory, &below, &name, visit)?,
+                    Err(error) if is_not_a_directory(&error) => ControlFlow::Continue(()),
+                    Err(error) => return Err(error).context("open directory", &below),
+                },
+                None => ControlFlow::Continue(()),
+            };
+            if flow.is_break() {
+                return Ok(flow);
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    pub(super) fn listed(
+        &self,
+        directory: &Directory,
+        (file, kind): (&OsStr, Kind),
+        path: &Path,
+    ) -> Result<OnDisk> {
+        let place = LockPath {
+            directory,
+            file,
+            path,
+            format: self.files.format,
+        };
+        place.read_listed(kind)
+    }
+
+    /// The live waiters for a lock, the first one first.
+    pub(crate) fn waiters(&self, name: &LockName) -> Vec<Waiter> {
+        if name.is_path() {
+            return Vec::new();
+        }
+        self.queue().waiters(name)
+    }
+
+    pub(super) fn queue(&self) -> &Queue {
+        self.queue
+            .get_or_init(|| Queue::open(&self.root, &self.files.store))
+    }
+}
+
+/// How often a record is read again that changes while it is judged.
+const MAX_READS: usize = 100;
+
+/// Whether nothing was seen that keeps a hold alive now.
+fn may_be_dead(verdict: &Verdict) -> bool {
+    !matches!(
+        verdict.reason,
+        Reason::Alive
+            | Reason::Lease
+            | Reason::Starting
+            | Reason::UnknownVersion
+            | Reason::NotALock(_)
+    )
+}
+
+/// What a person is shown of a hold, so that permission to break it covers no other.
+pub(super) fn revision(content: &Content, open: &OpenFile) -> Revision {
+    let hold = content.record().map_or(0, |record| record.hold);
+    Revision {
+        file: open.facts.id.inode,
+        hold,
+        digest: if hold == 0 { digest(&open.bytes) } else { 0 },
+    }
+}
+
+pub(super) fn is_not_a_directory(error: &std::io::Error) -> bool {
+    matches!(
+        error.kind(),
+        std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
+    )
+}
+
+impl Snapshot for FilesSnapshot<'_> {
+    type Handle = Handle;
+    type Error = Error;
+
+    fn now(&self) -> Moment {
+        self.now
+    }
+
+    fn takeover_is_safe(&self) -> bool {
+        self.facts.shares_kernel_locks
+    }
+
+    fn descends_from(&self, process: ProcessId) -> bool {
+        self.ancestors
+            .get_or_init(observer::own_ancestors)
+            .iter()
+            .any(|ancestor| {
+                let same_start = match (ancestor.start, process.start) {
+                    (Some(one), Some(other)) => one.abs_diff(other) <= 1,
+                    _ => true,
+                };
+                ancestor.pid == process.pid && same_start
+            })
+    }
+
+    fn exclusive(&self, name: &LockName) -> Result<Option<Found<Handle>>> {
+        self.in_directory(&layout::parents(name), |directory| {
+            self.read(directory, name)
+        })
+    }
+
+    fn shared(&self, _name: &LockName) -> Result<Vec<Found<Handle>>> {
+        // Shared holds have no files yet.
+        Ok(Vec::new())
+    }
+
+    fn below(
+        &self,
+        name: &LockName,
+        visit: &mut dyn FnMut(Found<Handle>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let children = layout::children(name);
+        if children.is_empty() {
+            return Ok(());
+        }
+        let path = children
+            .iter()
+            .fold(self.files.store.clone(), |path, part| path.join(part));
+        self.in_directory(&children, |directory| {
+            self.walk(directory, &path, name.as_str(), visit).map(Some)
+        })?;
+        Ok(())
+    }
+
+    fn tickets(&self, wants: &[Want]) -> Result<Vec<(u64, LockName)>> {
+        let mut tickets: Vec<_> = wants
+            .iter()
+            .flat_map(|want| self.queue().tickets(&want.name))
+            .collect();
+        if wants.len() > 1 {
+            // Wants with the same first segment have the same tickets.
+            tickets.sort_by(|(one, name), (other, other_name)| {
+                (one, name.as_str()).cmp(&(other, other_name.as_str()))
+            });
+            tickets.dedup();
+        }
+        Ok(tickets)
+    }
+
+    fn ticket(&self, number: u64) -> Result<Option<Ticket<Handle>>> {
+        Ok(self.queue().ticket(number, self.guard.is_some()))
+    }
+}

@@ -1,0 +1,291 @@
+//! The part of a record that changes while the lock is held: a slot of fixed width, so that it is
+//! written in place by one write. A checksum shows whether a reader met a write halfway.
+
+use serde_json::Error;
+
+use crate::record::{Live, digest, has_four_digits};
+
+/// Bytes of the slot. The longest content is about 320 bytes.
+pub(crate) const SLOT_BYTES: usize = 384;
+
+const SUM_AT: usize = br#"{"sum":""#.len();
+/// What the sum is made of: everything behind it.
+const SUMMED_FROM: usize = SUM_AT + 16;
+
+const PID: &[u8] = br#"","pid":"#;
+const PID_AT: usize = SUMMED_FROM + PID.len();
+const START: &[u8] = br#","start":"#;
+/// Room for a PID, and for a start behind it.
+const PROCESS_BYTES: usize = 10 + START.len() + 20;
+
+/// What a slot says.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Slot {
+    Live(Box<Live>),
+    /// It was read while it was written, or is damaged.
+    Torn,
+}
+
+/// The slot for `live`.
+pub(crate) fn write(live: &Live) -> Result<Vec<u8>, Error> {
+    let object = serde_json::to_vec(live)?;
+    let mut slot = Vec::with_capacity(SLOT_BYTES);
+    match object.strip_prefix(b"{") {
+        Some(b"}") | None => slot.extend_from_slice(b"{}"),
+        Some(keys) => {
+            slot.extend_from_slice(br#"{"sum":"0000000000000000","#);
+            slot.extend_from_slice(keys);
+        }
+    }
+    slot.resize(SLOT_BYTES, b' ');
+    if !slot.starts_with(b"{}") {
+        put_sum(&mut slot);
+    }
+    Ok(slot)
+}
+
+/// A slot for `live` with room for the PID of a process that does not exist yet, to be filled by
+/// [`fill`].
+pub(crate) fn draft(live: &Live) -> Result<Vec<u8>, Error> {
+    let rest = Live {
+        pid: None,
+        start: None,
+        ..live.clone()
+    };
+    let object = serde_json::to_vec(&rest)?;
+    let mut slot = Vec::with_capacity(SLOT_BYTES);
+    slot.extend_from_slice(br#"{"sum":"0000000000000000"#);
+    slot.extend_from_slice(PID);
+    slot.resize(PID_AT + PROCESS_BYTES, b' ');
+    match object.strip_prefix(b"{") {
+        Some(b"}") | None => slot.push(b'}'),
+        Some(keys) => {
+            slot.push(b',');
+            slot.extend_from_slice(keys);
+        }
+    }
+    slot.resize(SLOT_BYTES, b' ');
+    Ok(slot)
+}
+
+/// Puts a PID, and its start if it is known, into a [`draft`]. A child calls this before it
+/// executes its command, so it does not allocate.
+pub(crate) fn fill(slot: &mut [u8], pid: u32, start: Option<u64>) {
+    if let Some(room) = slot.get_mut(PID_AT..PID_AT + PROCESS_BYTES) {
+        room.fill(b' ');
+        let (pid, start) = (Digits::of(pid.into()), start.map(Digits::of));
+        let start = start.as_ref().map_or(&b""[..], Digits::text);
+        let key = if start.is_empty() { b"" } else { START };
+        let text = pid.text().iter().chain(key).chain(start);
+        for (place, byte) in room.iter_mut().zip(text) {
+            *place = *byte;
+        }
+    }
+    put_sum(slot);
+}
+
+/// Puts a PID where a foreign record shows it: a word of 8 bytes, blanks behind the digits.
+pub(crate) fn fill_visible(word: &mut [u8], pid: u32, _start: Option<u64>) {
+    let digits = Digits::of(pid.into());
+    let ends_line = word.last() == Some(&b'\n');
+    word.fill(b' ');
+    for (place, byte) in word.iter_mut().zip(digits.text()) {
+        *place = *byte;
+    }
+    if let Some(last) = word.last_mut().filter(|_| ends_line) {
+        *last = b'\n';
+    }
+}
+
+/// Whether a slot begins here, whole or torn: text that was printed again has no blank before the
+/// comma, wherever that happens to stand.
+pub(super) fn is_slot(bytes: &[u8], at: usize) -> bool {
+    let end = at + SLOT_BYTES;
+    bytes.get(at) == Some(&b'{')
+        && bytes.get(end - 1) == Some(&b' ')
+        && bytes.get(end) == Some(&b',')
+}
+
+/// The text with `{}` in place of a slot: a torn slot is not always JSON.
+pub(super) fn without_slot(text: &[u8], at: usize) -> Option<Vec<u8>> {
+    let mut copy = text.to_vec();
+    let slot = copy.get_mut(at..at + SLOT_BYTES)?;
+    slot.fill(b' ');
+    slot.get_mut(..2)?.copy_from_slice(b"{}");
+    Some(copy)
+}
+
+pub(super) fn read(slot: &[u8]) -> Slot {
+    let text = slot.trim_ascii_end();
+    if text == b"{}" {
+        return Slot::Live(Box::default());
+    }
+    if slot.get(SUM_AT..SUMMED_FROM) != Some(&sum(slot)) {
+        return Slot::Torn;
+    }
+    match serde_json::from_slice::<Live>(text) {
+        Ok(live) if live.renewed_at.is_none_or(has_four_digits) => Slot::Live(Box::new(live)),
+        _ => Slot::Torn,
+    }
+}
+
+fn put_sum(slot: &mut [u8]) {
+    let sum = sum(slot);
+    if slot.starts_with(br#"{"sum":""#)
+        && let Some(place) = slot.get_mut(SUM_AT..SUMMED_FROM)
+    {
+        place.copy_from_slice(&sum);
+    }
+}
+
+fn sum(slot: &[u8]) -> [u8; 16] {
+    let mut number = digest(slot.get(SUMMED_FROM..).unwrap_or_default());
+    let mut text = [b'0'; 16];
+    for byte in text.iter_mut().rev() {
+        let digit = u8::try_from(number & 0xF).unwrap_or(0);
+        *byte = if digit < 10 {
+            b'0' + digit
+        } else {
+            b'a' + digit - 10
+        };
+        number >>= 4;
+    }
+    text
+}
+
+/// A number as text, on the stack.
+struct Digits {
+    bytes: [u8; 20],
+    from: usize,
+}
+
+impl Digits {
+    fn of(mut number: u64) -> Self {
+        let mut digits = Self {
+            bytes: [b'0'; 20],
+            from: 20,
+        };
+        for byte in digits.bytes.iter_mut().rev() {
+            *byte = b'0' + u8::try_from(number % 10).unwrap_or(0);
+            digits.from -= 1;
+            number /= 10;
+            if number == 0 {
+                break;
+            }
+        }
+        digits
+    }
+
+    fn text(&self) -> &[u8] {
+        self.bytes.get(self.from..).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::Pid;
+
+    fn full() -> Live {
+        Live {
+            pid: Pid::new(i32::MAX.cast_unsigned()),
+            start: Some(u64::MAX),
+            renewed_at: Some("2026-11-21T20:40:13.123456Z".parse().unwrap()),
+            renewed_boottime_ms: Some(u64::MAX),
+            renewed_boot_id: Some("c044abd8-84e6-457f-8b56-b81025dbbd51".to_owned()),
+            ttl_ms: Some(u64::MAX),
+            expires_at: Some("9999-12-31T23:59:59.999999Z".parse().unwrap()),
+            let_go: true,
+            ending: true,
+            is_torn: false,
+        }
+    }
+
+    fn live(slot: &[u8]) -> Live {
+        match read(slot) {
+            Slot::Live(live) => *live,
+            Slot::Torn => panic!("torn: {}", String::from_utf8_lossy(slot)),
+        }
+    }
+
+    #[test]
+    fn slot_has_room_for_the_longest_content() {
+        let slot = write(&full()).unwrap();
+        assert_eq!(slot.len(), SLOT_BYTES);
+        let used = slot.trim_ascii_end().len();
+        assert!(used < SLOT_BYTES - 32, "{used} bytes");
+        assert_eq!(live(&slot), full());
+    }
+
+    #[test]
+    fn slot_without_content_is_an_empty_object() {
+        let slot = write(&Live::default()).unwrap();
+        assert_eq!(slot.trim_ascii_end(), b"{}");
+        assert_eq!(slot.len(), SLOT_BYTES);
+        assert_eq!(live(&slot), Live::default());
+    }
+
+    #[test]
+    fn filled_draft_reads_like_a_written_slot() {
+        for (pid, start) in [
+            (1, None),
+            (4_194_304, Some(161_973)),
+            (u32::MAX / 2, Some(u64::MAX)),
+        ] {
+            let mut slot = draft(&full()).unwrap();
+            assert_eq!(slot.len(), SLOT_BYTES);
+            fill(&mut slot, pid, start);
+            let expected = Live {
+                pid: Pid::new(pid),
+                start,
+                ..full()
+            };
+            assert_eq!(live(&slot), expected);
+            // A second process in the same draft leaves nothing of the first one.
+            fill(&mut slot, 7, None);
+            assert_eq!(live(&slot).pid, Pid::new(7));
+            assert_eq!(live(&slot).start, None);
+        }
+    }
+
+    #[test]
+    fn every_mix_of_two_slots_is_torn_or_one_of_them() {
+        let other = Live {
+            pid: Pid::new(17_511),
+            start: Some(161_973),
+            ..Live::default()
+        };
+        let slots = [
+            write(&full()).unwrap(),
+            write(&other).unwrap(),
+            write(&Live::default()).unwrap(),
+        ];
+        for before in &slots {
+            for after in &slots {
+                for cut in 0..=SLOT_BYTES {
+                    let mut mixed = after.clone();
+                    mixed[cut..].copy_from_slice(&before[cut..]);
+                    match read(&mixed) {
+                        Slot::Torn => {}
+                        Slot::Live(found) => {
+                            assert!(
+                                *found == live(before) || *found == live(after),
+                                "cut at {cut}"
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn visible_pid_fills_its_word_and_keeps_the_line_end() {
+        let mut word = *b"99     \n";
+        fill_visible(&mut word, 4_194_304, None);
+        assert_eq!(&word, b"4194304\n");
+        let mut word = *b"4194304 ";
+        fill_visible(&mut word, 17, None);
+        assert_eq!(&word, b"17      ");
+    }
+}

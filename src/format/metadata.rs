@@ -1,0 +1,162 @@
+//! What onehold adds to a foreign record: the document of a native record on one line, with the same
+//! slot, so that its own holds are judged by identity there as well.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+use serde_json::{Error, Value};
+
+use super::live::{self, SLOT_BYTES, Slot};
+use super::native;
+use crate::record::{Content, Record, VERSION};
+
+/// The key of a JSON record that holds the document.
+pub(super) const KEY: &str = "onehold";
+
+const HEAD: &str = r#"{"onehold":1,"live":"#;
+
+/// A write is not cut in two within a page.
+const PAGE: usize = 4096;
+
+/// Longest command line that is kept, in bytes: programs read these files into small buffers.
+const MAX_COMMAND: usize = 512;
+
+/// What the metadata of a foreign record is.
+pub(super) enum Metadata {
+    Ours(Box<Record>),
+    UnknownVersion(u64),
+    /// It belongs to another record, or cannot be read.
+    None,
+}
+
+/// Appends the document of `record`; returns where its slot begins.
+pub(super) fn append(text: &mut String, record: &Record) -> Result<usize, Error> {
+    let mut record = record.clone();
+    let mut left = MAX_COMMAND;
+    record.command.retain(|argument| {
+        left = left.saturating_sub(argument.len() + 3);
+        left > 0
+    });
+    text.push_str(HEAD);
+    if text.len() / PAGE != (text.len() + SLOT_BYTES - 1) / PAGE {
+        let blanks = PAGE - text.len() % PAGE;
+        text.extend(std::iter::repeat_n(' ', blanks));
+    }
+    let slot_at = text.len();
+    // What `write` returns is ASCII.
+    text.push_str(&String::from_utf8_lossy(&live::write(&record.live)?));
+    let body = serde_json::to_string(&record)?;
+    text.push(',');
+    push_ascii(text, body.strip_prefix('{').unwrap_or(&body));
+    Ok(slot_at)
+}
+
+/// The same JSON in ASCII: some characters would end a YAML comment (YAML 1.2, 5.4).
+fn push_ascii(text: &mut String, json: &str) {
+    for char in json.chars() {
+        if char.is_ascii() && char != '\u{7f}' {
+            text.push(char);
+            continue;
+        }
+        for unit in char.encode_utf16(&mut [0; 2]) {
+            let _ = write!(text, "\\u{unit:04x}");
+        }
+    }
+}
+
+/// Where the slot begins in a file of ours; `None` if it was edited.
+pub(super) fn slot_at(bytes: &[u8]) -> Option<usize> {
+    let head = HEAD.as_bytes();
+    let found = bytes
+        .windows(head.len())
+        .position(|window| window == head)?
+        + head.len();
+    let blanks = bytes
+        .get(found..)?
+        .iter()
+        .take_while(|byte| **byte == b' ')
+        .count();
+    let at = found + blanks;
+    live::is_slot(bytes, at).then_some(at)
+}
+
+/// The text of a file for a reader that does not know of the slot: without it, if it is torn.
+pub(super) fn around_torn_slot(text: &str) -> Cow<'_, str> {
+    let bytes = text.as_bytes();
+    let around = slot_at(bytes)
+        .filter(|at| live::read(bytes.get(*at..at + SLOT_BYTES).unwrap_or_default()) == Slot::Torn)
+        .and_then(|at| live::without_slot(bytes, at))
+        .and_then(|around| String::from_utf8(around).ok());
+    around.map_or(Cow::Borrowed(text), Cow::Owned)
+}
+
+/// Completes a foreign record by the document in `text`: all of the file, or a line of it. `value`:
+/// the same document as a JSON parser found it in the file.
+pub(super) fn read(text: &str, value: Option<&Value>, foreign: Record) -> Metadata {
+    let content = match (text.find(HEAD), value) {
+        (Some(start), _) => embedded(text.as_bytes().get(start..).unwrap_or_default()),
+        // Printed again, or of another version.
+        (None, Some(value)) => match value.get(KEY).and_then(Value::as_u64) {
+            Some(VERSION) => native::document(value.to_string().as_bytes(), None),
+            Some(other) => Content::UnknownVersion(other),
+            None => return Metadata::None,
+        },
+        (None, None) => native::read(text.as_bytes()).unwrap_or(Content::Corrupt),
+    };
+    let mut record = match content {
+        Content::Record(record) => record,
+        Content::UnknownVersion(version) => return Metadata::UnknownVersion(version),
+        Content::Corrupt | Content::NotALock(_) => return Metadata::None,
+    };
+    // Another program that rewrites the file keeps what it does not know, this included. But it does
+    // not tear a slot, which may have named the PID that is shown.
+    let shown = foreign.taken_by;
+    let is_shown = record.visible.or(record.taken_by) == shown
+        || (shown.is_some() && record.live.pid == shown)
+        || record.live.is_torn;
+    if !is_shown {
+        return Metadata::None;
+    }
+    record.format = foreign.format;
+    if record.name.is_empty() {
+        record.name = foreign.name;
+    }
+    Metadata::Ours(record)
+}
+
+/// Reads the document that `text` begins with.
+fn embedded(text: &[u8]) -> Content {
+    let slot_at = slot_at(text);
+    let document = length(text, slot_at).and_then(|length| text.get(..length));
+    document.map_or(Content::Corrupt, |document| {
+        native::document(document, slot_at)
+    })
+}
+
+/// The length of a document whose text may go on behind it. A torn slot is not always JSON, so the end
+/// is looked for behind it.
+fn length(document: &[u8], slot_at: Option<usize>) -> Option<usize> {
+    let mut depth = 0_usize;
+    let mut in_text = false;
+    let mut escaped = false;
+    let skipped = slot_at.map_or(0..0, |at| at..at + SLOT_BYTES);
+    for (at, byte) in document.iter().enumerate() {
+        if skipped.contains(&at) {
+            continue;
+        }
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_text => escaped = true,
+            b'"' => in_text = !in_text,
+            b'{' | b'[' if !in_text => depth += 1,
+            b'}' | b']' if !in_text => {
+                depth = depth.checked_sub(1)?;
+                if depth == 0 {
+                    return Some(at + 1);
+                }
+            }
+            _ => {}
+        }
+    }
+    None
+}

@@ -1,0 +1,272 @@
+//! The formats of lock files: onehold's own, and those of the programs that it replaces. Pure.
+//!
+//! A foreign format is recognized by its own keys, whichever program wrote it, and read as
+//! tolerantly as its own program reads it. What onehold writes there also has [`metadata`], so that
+//! its own holds are judged by identity, as native ones are.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use chrono::{DateTime, SecondsFormat, Utc};
+use serde_json::{Error, Value};
+
+use crate::identity::Pid;
+use crate::record::{Content, Format, Live, Record, has_four_digits};
+
+pub(crate) mod live;
+mod memory;
+mod metadata;
+mod native;
+mod pid;
+mod prodigy;
+mod sprint;
+
+pub(crate) use memory::{MAX_TTL as MEMORY_TTL, TTL_LIMIT as MEMORY_TTL_LIMIT, renewed_times};
+
+/// The bytes of a new lock file, and what of them changes in place later.
+#[derive(Debug)]
+pub(crate) struct Written {
+    pub(crate) bytes: Vec<u8>,
+    /// Where the slot of [`Live`] begins; `None` where the format has no room for it.
+    pub(crate) slot_at: Option<usize>,
+    /// Where a foreign record shows its PID to other programs.
+    pub(crate) visible_at: Option<usize>,
+}
+
+/// Bytes of the PID that a foreign record shows: one aligned word, so that no reader sees half of
+/// it. On Windows a PID can have more digits.
+pub(crate) const VISIBLE_BYTES: usize = if cfg!(windows) { 16 } else { 8 };
+
+/// The whole file of a record, in its format.
+pub(crate) fn write(record: &Record) -> Result<Written, Error> {
+    match record.format {
+        Format::Native => Ok(Written {
+            bytes: native::write(record)?,
+            slot_at: Some(native::SLOT_AT),
+            visible_at: None,
+        }),
+        Format::Prodigy => prodigy::write(record),
+        Format::Sprint => sprint::write(record),
+        Format::Memory => memory::write(record),
+        Format::Pid => Ok(pid::write(record)),
+    }
+}
+
+/// Where the slot of [`Live`] begins in a file of ours; `None` if it was edited, or has no room.
+pub(crate) fn slot_at(format: Format, bytes: &[u8]) -> Option<usize> {
+    match format {
+        Format::Native => native::slot_at(bytes),
+        Format::Prodigy | Format::Sprint | Format::Memory => metadata::slot_at(bytes),
+        Format::Pid => None,
+    }
+}
+
+/// Appends the PID that other programs see, aligned, with room for a longer one; returns where.
+fn append_visible(text: &mut String, pid: Option<Pid>) -> usize {
+    while !text.len().is_multiple_of(VISIBLE_BYTES) {
+        text.push(' ');
+    }
+    let at = text.len();
+    let _ = write!(text, "{:<VISIBLE_BYTES$}", number(pid));
+    at
+}
+
+/// Reads a lock file, whatever it is. `pid_file`: a bare number is expected. `modified`: its mtime,
+/// for formats without a time.
+pub(crate) fn read(bytes: &[u8], pid_file: bool, modified: DateTime<Utc>) -> Content {
+    // After power loss the end of a file, or all of it, can be NULs.
+    let written = bytes.len() - bytes.iter().rev().take_while(|byte| **byte == 0).count();
+    let text = bytes.get(..written).unwrap_or_default();
+    if text.is_empty() {
+        return Content::Corrupt;
+    }
+    if let Some(native) = native::read(text) {
+        return native;
+    }
+    let text = text.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(text);
+    match std::str::from_utf8(text) {
+        Ok(text) => read_foreign(text, pid_file, modified),
+        // Cut off within a character.
+        Err(error) if error.error_len().is_none() => {
+            let whole = text.get(..error.valid_up_to()).unwrap_or_default();
+            let whole = std::str::from_utf8(whole).unwrap_or_default();
+            if is_truncated_record(text) || sprint::is_truncated(whole) {
+                return Content::Corrupt;
+            }
+            match read_foreign(whole, pid_file, modified) {
+                // In its comment.
+                Content::Record(record) if record.format == Format::Sprint => {
+                    Content::Record(record)
+                }
+                _ => Content::NotALock(UNKNOWN),
+            }
+        }
+        Err(_) => Content::NotALock(UNKNOWN),
+    }
+}
+
+const UNKNOWN: &str = "unrecognized file content";
+
+fn read_foreign(text: &str, pid_file: bool, modified: DateTime<Utc>) -> Content {
+    if pid::is_number(text) {
+        return match (pid_file, pid::read(text)) {
+            (false, _) => Content::NotALock("a bare number (for a PID file use --format pid)"),
+            (true, pid) => Content::Record(Box::new(Record::new(Format::Pid, pid, modified))),
+        };
+    }
+    let around = metadata::around_torn_slot(text);
+    let json = serde_json::from_str::<Value>(&around);
+    let is_cut_off = json.as_ref().is_err_and(serde_json::Error::is_eof);
+    let parsed = match json {
+        Ok(Value::Object(object)) => Ok(Fields::of_json(object)),
+        Ok(_) => return Content::NotALock(UNKNOWN),
+        Err(error) if error.is_eof() => Err(()),
+        Err(_) => sprint::fields(text),
+    };
+    let content = match parsed {
+        Ok(fields) => recognize(&fields, text, modified),
+        Err(()) => Content::NotALock(UNKNOWN),
+    };
+    match content {
+        // It may still be being written.
+        Content::NotALock(_) if is_truncated_record(text.as_bytes()) && is_cut_off => {
+            Content::Corrupt
+        }
+        Content::NotALock(_) if sprint::is_truncated(text) => Content::Corrupt,
+        content => content,
+    }
+}
+
+fn recognize(fields: &Fields, text: &str, modified: DateTime<Utc>) -> Content {
+    let (visible, format) = if prodigy::matches(fields) {
+        (prodigy::read(fields, text), Format::Prodigy)
+    } else if memory::matches(fields) {
+        (memory::read(fields, text), Format::Memory)
+    } else if sprint::matches(fields) {
+        (sprint::read(fields, text), Format::Sprint)
+    } else {
+        return Content::NotALock(UNKNOWN);
+    };
+    let pid = match visible.pid {
+        Some(pid) => pid.ok(),
+        None => return Content::NotALock("like a lock file, but without a process ID"),
+    };
+    let mut record = Record::new(format, pid, visible.acquired_at.unwrap_or(modified));
+    record.name = visible.name.unwrap_or_default();
+    record.hostname = visible.hostname;
+    record.owner = visible.owner;
+    record.message = visible.message;
+    record.live = Live {
+        renewed_at: visible.renewed_at,
+        ..Live::default()
+    };
+    match visible
+        .metadata
+        .as_deref()
+        .map(|text| metadata::read(text, fields.metadata.as_ref(), record.clone()))
+    {
+        Some(metadata::Metadata::Ours(record)) => Content::Record(record),
+        Some(metadata::Metadata::UnknownVersion(version)) => Content::UnknownVersion(version),
+        Some(metadata::Metadata::None) | None => Content::Record(Box::new(record)),
+    }
+}
+
+fn number(pid: Option<Pid>) -> u32 {
+    pid.map_or(0, Pid::get)
+}
+
+/// RFC 3339 with a `Z`.
+fn rfc3339_utc(time: DateTime<Utc>, precision: SecondsFormat) -> String {
+    time.to_rfc3339_opts(precision, true)
+}
+
+/// What the keys of a foreign record say. `None`: not there, or not understood.
+struct ForeignFields {
+    name: Option<String>,
+    pid: Option<Result<Pid, ()>>,
+    hostname: Option<String>,
+    acquired_at: Option<DateTime<Utc>>,
+    renewed_at: Option<DateTime<Utc>>,
+    owner: Option<String>,
+    message: Option<String>,
+    metadata: Option<String>,
+}
+
+/// The keys of a mapping and their values; `None` for null and for what is not a scalar.
+struct Fields {
+    scalars: BTreeMap<String, Option<String>>,
+    /// The document of ours.
+    metadata: Option<Value>,
+}
+
+impl Fields {
+    fn of_json(object: serde_json::Map<String, Value>) -> Self {
+        let scalar = |value| match value {
+            Value::String(text) => Some(text),
+            Value::Number(number) => Some(number.to_string()),
+            Value::Bool(bool) => Some(bool.to_string()),
+            Value::Null | Value::Array(_) | Value::Object(_) => None,
+        };
+        let metadata = object.get(metadata::KEY).cloned();
+        Self {
+            scalars: object
+                .into_iter()
+                .map(|(key, value)| (key, scalar(value)))
+                .collect(),
+            metadata,
+        }
+    }
+
+    fn of_scalars(scalars: BTreeMap<String, Option<String>>) -> Self {
+        Self {
+            scalars,
+            metadata: None,
+        }
+    }
+
+    fn has(&self, key: &str) -> bool {
+        self.scalars.contains_key(key)
+    }
+
+    fn text(&self, key: &str) -> Option<String> {
+        self.scalars.get(key).cloned().flatten()
+    }
+
+    /// `Err`: a whole number, but not that of a process.
+    fn pid(&self, key: &str) -> Option<Result<Pid, ()>> {
+        let text = self.text(key)?;
+        let digits = text.strip_prefix('-').unwrap_or(&text);
+        let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        is_number.then(|| text.parse().ok().and_then(Pid::new).ok_or(()))
+    }
+
+    fn time(&self, key: &str) -> Option<DateTime<Utc>> {
+        let time = DateTime::parse_from_rfc3339(self.text(key)?.trim()).ok()?;
+        Some(time.to_utc()).filter(|time| has_four_digits(*time))
+    }
+}
+
+/// Whether truncated JSON may be the beginning of a lock file: its first key, as far as it goes, is
+/// that of a format.
+fn is_truncated_record(text: &[u8]) -> bool {
+    let keys = || {
+        prodigy::KEYS
+            .iter()
+            .chain(memory::KEYS.iter())
+            .map(|key| key.as_bytes())
+    };
+    let Some(inside) = text.trim_ascii_start().strip_prefix(b"{") else {
+        return false;
+    };
+    let inside = inside.trim_ascii_start();
+    let Some(key) = inside.strip_prefix(b"\"") else {
+        return inside.is_empty();
+    };
+    match key.iter().position(|byte| *byte == b'"') {
+        Some(end) => keys().any(|known| Some(known) == key.get(..end)),
+        None => keys().any(|known| known.starts_with(key)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

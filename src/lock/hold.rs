@@ -1,0 +1,466 @@
+//! A hold of the calling process, or one that it is about to hand over.
+
+use std::fmt::Write as _;
+use std::io;
+use std::path::Path;
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use chrono::{SubsecRound, TimeDelta, Utc};
+
+use super::holder::Holder;
+use crate::backend::{Backend as _, HeldRecord as _, ReleaseOutcome};
+use crate::decision::liveness::{Evidence, Reason, State, Verdict};
+use crate::error::{Error, Result};
+use crate::files::Files;
+use crate::files::held::HeldFile;
+use crate::files::queue::Place;
+use crate::identity::{Pid, ProcessId};
+use crate::name::LockName;
+use crate::record::{Kind, Live, Record, has_four_digits};
+use crate::status::Status;
+use crate::sys::process;
+use crate::sys::signal::SignalMask;
+use crate::sys::spawn::{HOLD_LOST, NOT_RECORDED, command_holds, exec_keeping, spawn};
+use crate::sys::start::{Program, Started};
+use crate::sys::wait::Watch;
+
+/// How often a wrapper renews its heartbeat, so that a hold of days does not become overdue.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_hours(1);
+
+/// A hold that was taken, and what is told of it.
+#[derive(Debug)]
+pub(super) struct TakenHold {
+    pub(super) files: Files,
+    pub(super) name: LockName,
+    pub(super) held: HeldFile,
+    pub(super) displaced: Option<Box<Status>>,
+    pub(super) waited: Option<Duration>,
+    pub(super) place: Option<Place>,
+    /// Closing it takes milliseconds: it goes when the hold does.
+    pub(super) _watch: Option<Watch>,
+    pub(super) warnings: Vec<Error>,
+}
+
+/// The changing part of a record after a heartbeat now.
+pub(super) fn renewed(files: &Files, record: &Record, ttl: Option<Duration>) -> Live {
+    let now = Utc::now().trunc_subsecs(6);
+    let boot = &files.host.observer().boot;
+    let mut live = Live {
+        renewed_at: Some(now),
+        renewed_boottime_ms: Some(process::boottime_milliseconds()),
+        renewed_boot_id: boot.as_ref().map(|boot| boot.id.clone()),
+        ttl_ms: ttl.map(milliseconds).or(record.live.ttl_ms),
+        ..record.live.clone()
+    };
+    let ttl = live.ttl_ms.or(record.ttl_ms).map(Duration::from_millis);
+    live.expires_at = ttl
+        .and_then(|ttl| now.checked_add_signed(TimeDelta::from_std(ttl).ok()?))
+        .filter(|at| has_four_digits(*at));
+    live
+}
+
+pub(super) fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl TakenHold {
+    fn release(&mut self) -> Result<ReleaseOutcome> {
+        // Leave the queue first, so that a releasing holder gets no reservation.
+        self.place = None;
+        self.held.release()
+    }
+
+    fn write_live(&mut self, live: Live) -> Result<()> {
+        self.held.write_live(live)
+    }
+
+    fn renew(&mut self) -> Result<()> {
+        // Other programs trust the times in such a record, so they are not renewed once it is theirs.
+        if self.held.record().format.heartbeat_interval().is_some() {
+            self.ensure_in_place()?;
+        }
+        let live = renewed(&self.files, self.held.record(), None);
+        self.write_live(live)
+    }
+
+    /// A command runs under it. Its PID is on record already; its start makes it certain.
+    fn started(&mut self, pid: u32) {
+        self.place = None;
+        let Some(pid) = Pid::new(pid) else { return };
+        let mut live = self.held.record().live.clone();
+        live.set_process(Some(ProcessId {
+            pid,
+            start: process::start_ticks(pid),
+        }));
+        let written = self.write_live(live);
+        self.warnings.extend(written.err());
+    }
+
+    /// Before a second command no command is on record, so that a child that is about to become it
+    /// is not taken for a dead one.
+    fn clear_command(&mut self) -> Result<()> {
+        if !self.held.record().has_command() {
+            return Ok(());
+        }
+        let mut live = self.held.record().live.clone();
+        live.set_process(None);
+        live.let_go = false;
+        self.write_live(live)
+    }
+
+    fn ensure_in_place(&self) -> Result<()> {
+        if self.held.is_lost()? {
+            return Err(Error::LostWhileAcquiring {
+                path: self.held.path().to_owned(),
+            });
+        }
+        Ok(())
+    }
+}
+
+macro_rules! hold_accessors {
+    () => {
+        /// Its number: greater than that of any earlier hold in its store, so that a storage system
+        /// can refuse a smaller one (a fencing token).
+        #[must_use]
+        pub fn number(&self) -> u64 {
+            self.taken.held.record().hold
+        }
+
+        /// Its lock file.
+        #[must_use]
+        pub fn path(&self) -> &Path {
+            self.taken.held.path()
+        }
+
+        /// What its lock file says.
+        #[must_use]
+        pub fn record(&self) -> &Record {
+            self.taken.held.record()
+        }
+
+        /// The hold that was replaced, if there was one.
+        #[must_use]
+        pub fn displaced(&self) -> Option<&Status> {
+            self.taken.displaced.as_deref()
+        }
+
+        /// How long it was waited for, if at all.
+        #[must_use]
+        pub fn waited(&self) -> Option<Duration> {
+            self.taken.waited
+        }
+
+        /// What else did not work. The hold is in force all the same.
+        #[must_use]
+        pub fn warnings(&self) -> &[Error] {
+            &self.taken.warnings
+        }
+    };
+}
+
+/// A hold of the calling process. Dropping it releases the lock, also on `?` and on a panic; in
+/// a process forked from this one, dropping its copy does nothing.
+///
+/// If the process is killed, the next one takes the lock over at once.
+///
+/// ```no_run
+/// use onehold::{Attempt, Options, LockName, Store, Wait};
+///
+/// # fn main() -> onehold::Result<()> {
+/// let lock = Store::at("/var/lib/app/locks").lock(LockName::new("import")?)?;
+/// match lock.hold(&Options::new().message("nightly"), Wait::no())? {
+///     Attempt::Held(hold) => println!("hold {}", hold.number()),
+///     Attempt::Blocked(blocked) => println!("{:?}", blocked.status.verdict),
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "dropping it releases the lock"]
+pub struct Hold {
+    taken: TakenHold,
+    pid: Pid,
+    is_released: bool,
+}
+
+impl Hold {
+    pub(super) fn new(mut taken: TakenHold) -> Self {
+        if taken.held.record().kind != Kind::Run {
+            taken.place = None;
+        }
+        Self {
+            taken,
+            pid: Pid::of_self(),
+            is_released: false,
+        }
+    }
+
+    hold_accessors!();
+
+    /// Releases the lock and says whether it was still held. [`Drop`] does the same without a result.
+    ///
+    /// # Errors
+    /// The lock file cannot be removed.
+    pub fn release(mut self) -> Result<ReleaseOutcome> {
+        self.is_released = true;
+        self.taken.release()
+    }
+
+    /// Whether the lock was lost: broken, or its file replaced or deleted.
+    ///
+    /// # Errors
+    /// The directory cannot be read; that says nothing either way.
+    pub fn is_lost(&self) -> Result<bool> {
+        self.taken.held.is_lost()
+    }
+
+    /// Renews the heartbeat: age and time to live count from now.
+    ///
+    /// # Errors
+    /// The lock file cannot be written.
+    pub fn renew(&mut self) -> Result<()> {
+        self.taken.renew()
+    }
+
+    /// Notes once that the command has closed its descriptor of the lock file, as sudo and daemons do.
+    /// From then on a free kernel lock proves nothing about this hold.
+    ///
+    /// # Errors
+    /// The lock file cannot be written.
+    pub fn note_closed_descriptor(&mut self) -> Result<()> {
+        let held = &self.taken.held;
+        let record = held.record();
+        if record.close || record.live.let_go || !record.has_command() {
+            return Ok(());
+        }
+        let Some(pid) = record.live.pid else {
+            return Ok(());
+        };
+        if command_holds(pid.get(), held.file()) {
+            return Ok(());
+        }
+        let mut live = record.live.clone();
+        live.let_go = true;
+        self.taken.write_live(live)
+    }
+
+    /// When [`renew`](Self::renew) is due: an hour after the last heartbeat, after a third of the time
+    /// to live, or, in [`Format::Memory`](crate::Format::Memory), after 8 s. Zero: now. Counted by a
+    /// clock that does not stop while the machine is suspended.
+    #[must_use]
+    pub fn renewal_due_in(&self) -> Duration {
+        let record = self.taken.held.record();
+        let every = record.ttl().map_or(HEARTBEAT_INTERVAL, |ttl| {
+            (ttl / 3).clamp(Duration::from_millis(10), HEARTBEAT_INTERVAL)
+        });
+        let every = record
+            .format
+            .heartbeat_interval()
+            .map_or(every, |interval| every.min(interval));
+        let acquired = record
+            .origin
+            .as_ref()
+            .map_or(0, |origin| origin.acquired_boottime_ms);
+        let last = record.live.renewed_boottime_ms.unwrap_or(acquired);
+        let passed = process::boottime_milliseconds().saturating_sub(last);
+        every.saturating_sub(Duration::from_millis(passed))
+    }
+
+    /// Starts a command under this hold. Its PID is in the record before it is executed, and it
+    /// inherits the kernel lock unless the hold was made with [`RunOptions::close`](crate::RunOptions):
+    /// as long as it runs the lock is held, even if the calling process is killed.
+    ///
+    /// # Errors
+    /// [`Error::Spawn`]: it cannot be executed; [`Error::LostWhileAcquiring`]: the lock was lost before.
+    pub fn spawn(&mut self, command: &mut Command) -> Result<Child> {
+        let program = command.get_program().to_string_lossy().into_owned();
+        let taken = &mut self.taken;
+        taken.ensure_in_place()?;
+        taken.clear_command()?;
+        let notes = taken.held.notes()?;
+        let path = taken.held.path();
+        let inherit = !taken.held.record().close;
+        let child = spawn(command, taken.held.file(), path, notes, inherit)
+            .map_err(|source| spawn_error(source, path, &program))?;
+        taken.started(child.id());
+        Ok(child)
+    }
+
+    /// Starts a command like [`spawn`](Self::spawn) does, without a copy of this process, and with the
+    /// signals of `mask` blocked.
+    ///
+    /// # Errors
+    /// As for [`spawn`](Self::spawn).
+    pub fn start(&mut self, program: &Program, mask: &SignalMask) -> Result<Started> {
+        let taken = &mut self.taken;
+        taken.clear_command()?;
+        let notes = taken.held.notes()?;
+        let path = taken.held.path();
+        let inherit = !taken.held.record().close;
+        let started = program
+            .start(taken.held.file(), path, notes, inherit, mask)
+            .map_err(|source| spawn_error(source, path, program.name()))?;
+        taken.started(started.id());
+        Ok(started)
+    }
+
+    /// Becomes a command, which keeps the kernel lock until it ends. Returns only on failure, and
+    /// then the lock is still held. No process removes the record afterwards: it is recognized as
+    /// finished, and the next one replaces it.
+    pub fn exec(&mut self, command: &mut Command) -> Error {
+        self.taken.place = None;
+        let program = command.get_program().to_string_lossy().into_owned();
+        // Nothing notices later, and the hold may be old.
+        if let Err(error) = self.taken.ensure_in_place() {
+            return error;
+        }
+        let source = exec_keeping(command, self.taken.held.file());
+        Error::Spawn { program, source }
+    }
+
+    /// What a command under this hold finds in its environment: `ONEHOLD_NAME`, `ONEHOLD_HOLD`,
+    /// `ONEHOLD_FILE`, and `ONEHOLD_HOLDS` with this one added to those in `enclosing`.
+    #[must_use]
+    pub fn environment(&self, enclosing: Option<&str>) -> Vec<(&'static str, String)> {
+        let record = self.taken.held.record();
+        let name =
+            percent_encoding::utf8_percent_encode(&record.name, percent_encoding::NON_ALPHANUMERIC);
+        let mut holds = enclosing.unwrap_or_default().trim().to_owned();
+        if !holds.is_empty() {
+            holds.push(' ');
+        }
+        let _ = write!(holds, "{}:{name}", record.hold);
+        vec![
+            ("ONEHOLD_NAME", record.name.clone()),
+            ("ONEHOLD_HOLD", record.hold.to_string()),
+            ("ONEHOLD_FILE", self.path().to_string_lossy().into_owned()),
+            ("ONEHOLD_HOLDS", holds),
+        ]
+    }
+}
+
+/// Why a command was not started. Only an errno comes out of a child.
+fn spawn_error(source: io::Error, path: &Path, program: &str) -> Error {
+    match source.raw_os_error() {
+        Some(HOLD_LOST) => Error::LostWhileAcquiring {
+            path: path.to_owned(),
+        },
+        Some(NOT_RECORDED) => Error::Io {
+            operation: "write the command's pid to",
+            path: path.to_owned(),
+            source: io::Error::other("it was not executed"),
+        },
+        _ => Error::Spawn {
+            program: program.to_owned(),
+            source,
+        },
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        // A forked copy is not the holder.
+        if !self.is_released && self.pid == Pid::of_self() {
+            let _ = self.taken.release();
+        }
+    }
+}
+
+/// A lock acquired for another process or as a lease, not in force yet: until
+/// [`confirm`](Self::confirm) it is this process's, and dropping it releases it.
+#[derive(Debug)]
+#[must_use = "dropping it releases the lock"]
+pub struct PendingHold {
+    taken: TakenHold,
+    holder: Holder,
+    pid: Pid,
+    is_released: bool,
+}
+
+impl PendingHold {
+    pub(super) fn new(mut taken: TakenHold, holder: Holder) -> Self {
+        taken.place = None;
+        Self {
+            taken,
+            holder,
+            pid: Pid::of_self(),
+            is_released: false,
+        }
+    }
+
+    hold_accessors!();
+
+    /// What the hold follows.
+    #[must_use]
+    pub fn holder(&self) -> Holder {
+        self.holder
+    }
+
+    /// The lock as it will be found once this is confirmed.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let mut record = self.taken.held.record().clone();
+        record.live = self.confirmed();
+        let process = self.holder.process_id();
+        let (reason, evidence) = match process {
+            Some(_) => (Reason::Alive, Evidence::SameProcess),
+            None => (Reason::Lease, Evidence::Clock),
+        };
+        let mut verdict = Verdict::new(State::Held, reason, evidence);
+        verdict.pid = process.map(|process| process.pid);
+        verdict.pid_alive = process.map(|_| true);
+        verdict.age = Some(Duration::ZERO);
+        verdict.expires_at = record.live.expires_at;
+        let TakenHold { files, name, .. } = &self.taken;
+        Status {
+            name: name.as_str().to_owned(),
+            path: self.path().to_owned(),
+            store: files.store.clone(),
+            record: Some(record),
+            verdict,
+            waiters: files.waiters(name).unwrap_or_default(),
+            can_take_over: true,
+            revision: None,
+        }
+    }
+
+    /// The changing part of the record once the hold is in force. Its time begins now, however long
+    /// the number took to get out.
+    fn confirmed(&self) -> Live {
+        let record = self.taken.held.record();
+        let mut live = if self.holder == Holder::Lease || record.ttl_ms.is_some() {
+            renewed(&self.taken.files, record, None)
+        } else {
+            record.live.clone()
+        };
+        live.set_process(self.holder.process_id());
+        live
+    }
+
+    /// Hands the hold over to its holder, by one write. To be called once its number is where it is
+    /// needed: if this process dies before, nothing is held. A lease is on disk when this returns.
+    ///
+    /// # Errors
+    /// The lock file cannot be written, or the lock was lost meanwhile; then nothing is held.
+    pub fn confirm(mut self) -> Result<u64> {
+        let live = self.confirmed();
+        let taken = &mut self.taken;
+        taken.write_live(live)?;
+        if taken.held.record().kind == Kind::Lease {
+            taken.held.make_durable()?;
+        }
+        taken.ensure_in_place()?;
+        self.is_released = true;
+        Ok(self.taken.held.record().hold)
+    }
+}
+
+impl Drop for PendingHold {
+    fn drop(&mut self) {
+        if !self.is_released && self.pid == Pid::of_self() {
+            let _ = self.taken.release();
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Which process a detached hold follows: the command that acquires it ends at once, and its parent is
+//! often as short-lived (`$(…)`, a pipe, a line of a makefile).
+
+use std::time::Duration;
+
+use crate::decision::ownership::Caller;
+use crate::error::{Error, Result};
+use crate::files::observer::own_ancestors;
+use crate::identity::{Pid, ProcessId};
+use crate::status::Status;
+use crate::sys::{ProcessParent, ProcessState, process};
+
+/// What keeps a detached hold alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// A process that was named: the hold ends with it.
+    Process(ProcessId),
+    /// A process that was derived from the caller. Unlike a named one it never matches itself: two
+    /// calls of one script are two holders.
+    Caller {
+        /// The process that the hold ends with.
+        process: ProcessId,
+        /// The parent of the calling process, which may be a subshell of it.
+        parent: ProcessId,
+    },
+    /// Time only; needs [`Options::ttl`](crate::Options::ttl).
+    Lease,
+}
+
+/// More generations than any real process has; /proc could name a circle while it changes.
+const MAX_ANCESTORS: usize = 256;
+
+impl Holder {
+    /// A process by its PID.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchProcess`] if no process has it; the ID of a thread is not a PID.
+    pub fn process(pid: u32) -> Result<Self> {
+        let pid = Pid::new(pid).ok_or(Error::NoSuchProcess { pid })?;
+        id_of(pid).map(Self::Process)
+    }
+
+    /// The process that a detached hold of the caller should follow: the script that called it, which
+    /// is the nearest ancestor that executed a program. A subshell is only forked. A process whose
+    /// arguments end with all of ours (`sudo onehold acquire x`, `timeout 5 onehold acquire x`) lives
+    /// no longer than we do, and is skipped.
+    ///
+    /// # Errors
+    /// [`Error::NoHolder`]: there is none, or /proc does not show it.
+    pub fn of_caller() -> Result<Self> {
+        let own = process::command_line(process::own_pid());
+        let ancestors = ancestors();
+        let (parent, of_parent) = ancestors.first().copied().ok_or(Error::NoHolder)?;
+        let only_starts_us =
+            |pid: Pid| !own.is_empty() && process::command_line(pid).ends_with(&own);
+        let (script, of_script) = ancestors
+            .into_iter()
+            .find(|(pid, ancestor)| !ancestor.only_forked && !only_starts_us(*pid))
+            .ok_or(Error::NoHolder)?;
+        let id = |pid, start| ProcessId { pid, start };
+        Ok(Self::Caller {
+            process: id(script, of_script.start),
+            parent: id(parent, of_parent.start),
+        })
+    }
+
+    /// The process that the hold ends with.
+    #[must_use]
+    pub fn process_id(self) -> Option<ProcessId> {
+        match self {
+            Self::Process(process) | Self::Caller { process, .. } => Some(process),
+            Self::Lease => None,
+        }
+    }
+}
+
+fn id_of(pid: Pid) -> Result<ProcessId> {
+    match process::presence(pid) {
+        ProcessState::Gone => Err(Error::NoSuchProcess { pid: pid.get() }),
+        ProcessState::Alive { start } => Ok(ProcessId { pid, start }),
+        ProcessState::Unknown => Ok(ProcessId { pid, start: None }),
+    }
+}
+
+/// The ancestors of the calling process, its parent first, as far as /proc shows them.
+fn ancestors() -> Vec<(Pid, ProcessParent)> {
+    let mut ancestors = Vec::new();
+    let mut next = process::kinship(process::own_pid()).and_then(|own| own.parent);
+    while let Some(pid) = next {
+        let Some(parent) = process::kinship(pid).filter(|_| ancestors.len() < MAX_ANCESTORS) else {
+            break;
+        };
+        ancestors.push((pid, parent));
+        next = parent.parent;
+    }
+    ancestors
+}
+
+impl Caller {
+    /// Whether the hold of `status` is this caller's.
+    #[must_use]
+    pub fn owns(&self, status: &Status) -> bool {
+        status.record.as_ref().is_some_and(|record| {
+            self.owns_record(record, &status.verdict, |process| {
+                own_ancestors().iter().any(|own| own.pid == process.pid)
+            })
+        })
+    }
+}
+
+/// Whether a process is known to have ended.
+pub(crate) fn has_ended(recorded: ProcessId) -> bool {
+    match process::presence(recorded.pid) {
+        ProcessState::Gone => true,
+        ProcessState::Alive { start } => is_another(recorded, start),
+        ProcessState::Unknown => false,
+    }
+}
+
+/// Whether a start is that of another process than the recorded one. A time namespace shifts starts by
+/// fractions of a tick.
+fn is_another(recorded: ProcessId, start: Option<u64>) -> bool {
+    matches!((start, recorded.start), (Some(now), Some(then)) if now.abs_diff(then) > 1)
+}
+
+/// The command line of a running process; empty if it cannot be read.
+#[must_use]
+pub fn command_line_of(pid: Pid) -> Vec<String> {
+    process::command_line(pid)
+}
+
+/// Waits until a process has ended, for at most `limit`; whether it has.
+#[must_use]
+pub(crate) fn wait_until_gone(recorded: ProcessId, limit: Duration) -> bool {
+    let deadline = process::boottime() + limit;
+    loop {
+        let left = deadline.saturating_sub(process::boottime());
+        if has_ended(recorded) {
+            return true;
+        }
+        if left.is_zero() {
+            return false;
+        }
+        // `None`: no pidfd to be had; a signal ends the sleep early. Either way, look again.
+        if crate::sys::wait::until_gone(recorded.pid, left).is_none() {
+            let _ = crate::sys::wait::pause(left.min(Duration::from_millis(50)));
+        }
+    }
+}
+
+impl Status {
+    /// Waits until the command of a `run` has ended, for at most `limit`; whether it has. `true` for
+    /// a hold without a command.
+    #[must_use]
+    pub fn wait_for_command(&self, limit: Duration) -> bool {
+        let command = self.record.as_ref().and_then(|record| {
+            let command = if record.exec || record.has_command() {
+                record.live.process()
+            } else {
+                None
+            };
+            command.filter(|_| self.verdict.pid_alive == Some(true))
+        });
+        command.is_none_or(|command| wait_until_gone(command, limit))
+    }
+}

@@ -1,0 +1,771 @@
+//! One lock: what can be asked about it, and what can be done to it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{SubsecRound, TimeDelta, Utc};
+
+use super::cleanup::{CleanedUp, Cleanup};
+use super::hold::{Hold, PendingHold, TakenHold, milliseconds, renewed};
+use super::holder::{Holder, command_line_of, has_ended};
+use super::options::{Options, RunOptions};
+use super::take::{Callbacks, Held, Outcome, take};
+use super::wait::Wait;
+use crate::backend::{Backend as _, Change, Draft, Entry, HeldRecord as _, Patience};
+use crate::decision::liveness::{DEFAULT_MAX_AGE, Evidence, Reason, State, Verdict};
+use crate::decision::ownership::{
+    Caller, MayRelease, MayRenew, may_break, may_clean_up, may_release, may_renew,
+};
+use crate::decision::{
+    Asker, Decision, Judged, Mode, Obstacle, Request, Revision, Snapshot, Want, decide, judge,
+};
+use crate::error::{Context, Error, Result};
+use crate::files::journal::{self, Action};
+use crate::files::observer::HostFacts;
+use crate::files::{Files, Handle, layout};
+use crate::format::{MEMORY_TTL, MEMORY_TTL_LIMIT};
+use crate::identity::Pid;
+use crate::name::LockName;
+use crate::record::{Format, Kind, Live, Record, cut_command};
+use crate::status::Status;
+use crate::sys::process;
+use crate::sys::spawn::COMMANDS_INHERIT_LOCKS;
+
+/// A lock: a name in a store, or the path of one lock file.
+///
+/// It is advisory: it excludes those that ask for it, and nobody else.
+#[derive(Clone, Debug)]
+pub struct Lock {
+    name: LockName,
+    pub(super) files: Files,
+    journal: PathBuf,
+}
+
+/// What became of a request. That another holds the lock is an answer, not an error.
+#[derive(Debug)]
+#[must_use]
+pub enum Attempt<T> {
+    /// The caller has the lock.
+    Held(T),
+    /// Another has it.
+    Blocked(Blocked),
+}
+
+/// Why a lock could not be taken.
+#[derive(Debug)]
+pub struct Blocked {
+    /// What is in the way.
+    pub status: Box<Status>,
+    /// How long it was waited for; `None`: not at all.
+    pub waited: Option<Duration>,
+}
+
+/// A lock acquired for another process, or until a time.
+#[derive(Debug)]
+pub enum Acquired {
+    /// Not in force until it is confirmed.
+    New(Box<PendingHold>),
+    /// The same holder has it already. A longer time to live is in force.
+    AlreadyHeld(Box<Status>),
+}
+
+/// What became of a release.
+#[derive(Debug)]
+#[must_use]
+pub enum Release {
+    /// Released; what it was.
+    Done(Box<Status>),
+    /// It was free.
+    Free,
+    /// Another holds it.
+    NotYours(Box<Status>),
+    /// A live `run` holds it until its command exits.
+    HeldByRun(Box<Status>),
+}
+
+/// What became of a renewal.
+#[derive(Debug)]
+#[must_use]
+pub enum Renewal {
+    /// Renewed; as it is now.
+    Done(Box<Status>),
+    /// There is nothing to renew.
+    Nothing(Box<Status>),
+    /// Another holds it.
+    NotYours(Box<Status>),
+    /// A live `run` renews it.
+    HeldByRun(Box<Status>),
+}
+
+/// What became of a break.
+#[derive(Debug)]
+#[must_use]
+pub enum Break {
+    /// Broken.
+    Done {
+        /// The hold that was removed.
+        was: Box<Status>,
+        /// What else did not work.
+        warnings: Vec<Error>,
+    },
+    /// There is nothing to break.
+    Nothing,
+    /// It is no longer the hold that was shown.
+    Changed(Box<Status>),
+}
+
+/// A file that was no lock file, and was moved out of the way.
+#[derive(Debug)]
+pub struct MovedAside {
+    /// Where it is now.
+    pub to: PathBuf,
+    /// What else did not work.
+    pub warnings: Vec<Error>,
+}
+
+/// What a new hold is kept alive by.
+#[derive(Clone, Copy)]
+enum NewHolder {
+    ThisProcess,
+    Run(RunOptions),
+    Detached(Holder),
+}
+
+impl Lock {
+    pub(crate) fn new(
+        name: LockName,
+        default_store: &Path,
+        journal: &Path,
+        format: Format,
+        host: Arc<HostFacts>,
+    ) -> Result<Self> {
+        // Absolute, so that it stays the same when the caller changes its directory.
+        let (store, name) = match name.directory() {
+            None => (default_store.to_owned(), name),
+            Some(directory) => {
+                let directory =
+                    std::path::absolute(directory).context("find the directory", directory)?;
+                let file = layout::file_name(&name);
+                // A symlink may lead into a store, too.
+                let resolved = || {
+                    layout::has_lock_suffix(&file).then_some(())?;
+                    let directory = std::fs::canonicalize(&directory).ok()?;
+                    layout::lock_in_store(&directory, &file)
+                };
+                match layout::lock_in_store(&directory, &file).or_else(resolved) {
+                    Some((store, name)) => (store, name),
+                    None => (directory, name),
+                }
+            }
+        };
+        let files = Files {
+            is_foreign_directory: name.is_path(),
+            store,
+            format,
+            host,
+        };
+        Ok(Self {
+            name,
+            files,
+            journal: journal.to_owned(),
+        })
+    }
+
+    /// Its name. A path into a store is the name in that store.
+    #[must_use]
+    pub fn name(&self) -> &LockName {
+        &self.name
+    }
+
+    /// Its file.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        self.files.path_of(&self.name)
+    }
+
+    /// What would keep a caller without an owner from taking the lock now: its holder, a parent's, a
+    /// child's, or a waiter for which it is reserved. Changes nothing and does not block; the result
+    /// may be outdated when it is returned. `max_age`: for holds that do not set their own; `None`:
+    /// 24 h.
+    ///
+    /// # Errors
+    /// The store or a lock file cannot be read.
+    pub fn check(&self, max_age: Option<Duration>) -> Result<Status> {
+        let mut options = Options::new();
+        options.max_age = max_age;
+        self.check_for(&options)
+    }
+
+    /// The same for a caller with these options. It asks the same decision as an attempt to take
+    /// the lock.
+    ///
+    /// # Errors
+    /// As for [`check`](Self::check).
+    pub fn check_for(&self, options: &Options) -> Result<Status> {
+        let request = self.request(options, Asker::Caller);
+        let status = self.files.look(|snapshot| {
+            let status = match decide(&request, snapshot)? {
+                Decision::Take { mut put, .. } => {
+                    match put.pop().and_then(|(_, replaced)| replaced) {
+                        Some(replaced) => self.status(&replaced),
+                        None => self.free(),
+                    }
+                }
+                Decision::AlreadyHeld(judged)
+                | Decision::Blocked(judged)
+                | Decision::Refuse(judged, _) => self.status(&judged),
+                Decision::Wait(obstacle) => self.obstacle_status(&obstacle),
+            };
+            Ok(Status {
+                waiters: snapshot.waiters(&self.name),
+                ..status
+            })
+        })?;
+        Ok(status.unwrap_or_else(|| self.free()))
+    }
+
+    /// What the lock's own file says, whatever else may be in the way. Like
+    /// [`check`](Self::check) otherwise.
+    ///
+    /// # Errors
+    /// As for [`check`](Self::check).
+    pub fn inspect(&self, max_age: Option<Duration>) -> Result<Status> {
+        let mut options = Options::new();
+        options.max_age = max_age;
+        let request = self.request(&options, Asker::Caller);
+        let status = self.files.look(|snapshot| {
+            let own = self.own(&request, snapshot)?;
+            Ok(Status {
+                waiters: snapshot.waiters(&self.name),
+                ..own.map_or_else(|| self.free(), |own| self.status(&own))
+            })
+        })?;
+        Ok(status.unwrap_or_else(|| self.free()))
+    }
+
+    /// Holds the lock for as long as the returned value lives, by this process. Threads exclude each
+    /// other like processes do.
+    ///
+    /// # Errors
+    /// The store cannot be used, or the file is not a lock file.
+    pub fn hold(&self, options: &Options, wait: Wait<'_>) -> Result<Attempt<Hold>> {
+        self.hold_by(options, NewHolder::ThisProcess, wait)
+    }
+
+    /// Holds it for a command, to be started by [`Hold::spawn`] or [`Hold::exec`].
+    ///
+    /// # Errors
+    /// As for [`hold`](Self::hold).
+    pub fn hold_for_command(
+        &self,
+        options: &Options,
+        run: RunOptions,
+        wait: Wait<'_>,
+    ) -> Result<Attempt<Hold>> {
+        self.hold_by(options, NewHolder::Run(run), wait)
+    }
+
+    fn hold_by(
+        &self,
+        options: &Options,
+        holder: NewHolder,
+        wait: Wait<'_>,
+    ) -> Result<Attempt<Hold>> {
+        Ok(match self.take(options, holder, wait)? {
+            Taken::Held(taken) => Attempt::Held(Hold::new(*taken)),
+            Taken::Blocked(blocked) => Attempt::Blocked(blocked),
+            // Only detached holds are repeated.
+            Taken::AlreadyHeld(status) => Attempt::Blocked(Blocked {
+                status,
+                waited: None,
+            }),
+        })
+    }
+
+    /// Acquires it for another process, or as a lease. Nothing is held until the result is
+    /// [confirmed](PendingHold::confirm).
+    ///
+    /// # Errors
+    /// As for [`hold`](Self::hold).
+    pub fn acquire(
+        &self,
+        options: &Options,
+        holder: Holder,
+        wait: Wait<'_>,
+    ) -> Result<Attempt<Acquired>> {
+        Ok(
+            match self.take(options, NewHolder::Detached(holder), wait)? {
+                Taken::Held(taken) => {
+                    Attempt::Held(Acquired::New(Box::new(PendingHold::new(*taken, holder))))
+                }
+                Taken::AlreadyHeld(status) => Attempt::Held(Acquired::AlreadyHeld(status)),
+                Taken::Blocked(blocked) => Attempt::Blocked(blocked),
+            },
+        )
+    }
+
+    fn take(&self, options: &Options, holder: NewHolder, mut wait: Wait<'_>) -> Result<Taken> {
+        options.check_lengths()?;
+        let options = options.clone().check_format(
+            self.files.format,
+            &self.name,
+            holder.detached(),
+            holder.run(),
+        )?;
+        // Gathered before the guard: reading another process's memory can block.
+        let draft = self.draft(&options, holder);
+        let request = self.request(&options, holder.asker());
+        let callbacks = Callbacks {
+            extend: &|record| self.extended(record, options.ttl),
+            ensure_alive: &|| holder.ensure_alive(),
+            status: &|obstacle| self.obstacle_status(obstacle),
+        };
+        match take(&self.files, request, &draft, &mut wait, &callbacks)? {
+            Outcome::Held(held) => Ok(Taken::Held(Box::new(self.held(*held, &wait)))),
+            Outcome::AlreadyHeld(judged) => {
+                let mut status = self.rejudged(judged);
+                status.waiters = self.files.waiters(&self.name)?;
+                Ok(Taken::AlreadyHeld(Box::new(status)))
+            }
+            Outcome::NotALock(what) => Err(self.not_a_lock(what)),
+            Outcome::Blocked(obstacle) => {
+                let mut status = self.obstacle_status(&obstacle);
+                status.waiters = self.files.waiters(&self.name).unwrap_or_default();
+                Ok(Taken::Blocked(Blocked {
+                    status: Box::new(status),
+                    waited: wait.waited(),
+                }))
+            }
+        }
+    }
+
+    /// Tells the journal what was displaced, and hands over what the hold consists of.
+    fn held(&self, held: Held<Files>, wait: &Wait<'_>) -> TakenHold {
+        let mut warnings = Vec::new();
+        for judged in &held.removed {
+            let written =
+                journal::write(&self.journal, Action::Cleanup, &self.status(judged), None);
+            journal::warn(&mut warnings, written);
+        }
+        let displaced = held.displaced.as_ref().map(|judged| self.status(judged));
+        if let Some(was) = &displaced {
+            let action = match was.verdict.state {
+                State::Zombie => Some(Action::Takeover),
+                State::Held | State::Overdue => Some(Action::Break),
+                State::Free | State::NotALock => None,
+            };
+            if let Some(action) = action {
+                let number = Some(held.hold.record().hold);
+                let written = journal::write(&self.journal, action, was, number);
+                journal::warn(&mut warnings, written);
+            }
+        }
+        TakenHold {
+            files: self.files.clone(),
+            name: self.name.clone(),
+            held: held.hold,
+            displaced: displaced.map(Box::new),
+            waited: wait.waited(),
+            place: held.place,
+            _watch: held.sleeper.and_then(crate::files::sleeper_watch),
+            warnings,
+        }
+    }
+
+    /// Releases a hold of `caller`.
+    ///
+    /// # Errors
+    /// The store cannot be used, or the file is not a lock file.
+    pub fn release(&self, caller: &Caller) -> Result<Release> {
+        let request = self.request(&Options::new(), Asker::Caller);
+        let updated = self.files.update(EXISTING, None, |snapshot| {
+            let Some(own) = self.own(&request, snapshot)? else {
+                return Ok((Change::Nothing, (MayRelease::Free, None)));
+            };
+            self.ensure_lock(&own)?;
+            let may = may_release(caller, &own, snapshot);
+            let change = match may {
+                MayRelease::Remove => Change::Remove(own.clone()),
+                _ => Change::Nothing,
+            };
+            Ok((change, (may, Some(own))))
+        })?;
+        let Some((may, Some(own))) = updated.map(|updated| updated.answer) else {
+            return Ok(Release::Free);
+        };
+        let status = Box::new(self.status(&own));
+        Ok(match may {
+            MayRelease::Remove if status.verdict.state == State::Free => Release::Free,
+            MayRelease::Remove => Release::Done(status),
+            MayRelease::Free => Release::Free,
+            MayRelease::NotYours => Release::NotYours(status),
+            MayRelease::HeldByRun => Release::HeldByRun(status),
+        })
+    }
+
+    /// Extends a lease, or restarts the age of another detached hold; `ttl` changes its time to live.
+    /// An expired lease can be renewed as long as it could be acquired.
+    ///
+    /// # Errors
+    /// The store cannot be used, or the file is not a lock file.
+    pub fn renew(&self, caller: &Caller, ttl: Option<Duration>) -> Result<Renewal> {
+        let request = self.request(&Options::new(), Asker::Caller);
+        let updated = self.files.update(EXISTING, None, |snapshot| {
+            let Some(own) = self.own(&request, snapshot)? else {
+                return Ok((Change::Nothing, (MayRenew::Nothing, None)));
+            };
+            self.ensure_lock(&own)?;
+            // The process that acquires it is about to write the same bytes, without the guard.
+            let is_pending = own.record().is_some_and(|record| {
+                record.is_ours() && record.is_detached() && !record.is_confirmed()
+            });
+            let may = if is_pending {
+                MayRenew::Nothing
+            } else {
+                may_renew(caller, &own, &request, snapshot)?
+            };
+            let change = match (may, own.record()) {
+                (MayRenew::Renew, Some(record)) => {
+                    check_memory_ttl(record, ttl)?;
+                    Change::Renew(own.clone(), Box::new(renewed(&self.files, record, ttl)))
+                }
+                _ => Change::Nothing,
+            };
+            Ok((change, (may, Some(own))))
+        })?;
+        let Some((may, Some(own))) = updated.map(|updated| updated.answer) else {
+            return Ok(Renewal::Nothing(Box::new(self.free())));
+        };
+        let status = Box::new(self.status(&own));
+        Ok(match may {
+            MayRenew::Renew => Renewal::Done(Box::new(self.inspect(None)?)),
+            MayRenew::Nothing => Renewal::Nothing(status),
+            MayRenew::NotYours => Renewal::NotYours(status),
+            MayRenew::HeldByRun => Renewal::HeldByRun(status),
+        })
+    }
+
+    /// Removes the hold that was shown, dead or alive. Signals no process: the wrapper of a `run`
+    /// notices by itself.
+    ///
+    /// # Errors
+    /// The store cannot be used.
+    pub fn break_hold(&self, shown: &Revision) -> Result<Break> {
+        let request = self.request(&Options::new(), Asker::Caller);
+        let updated = self.files.update(EXISTING, None, |snapshot| {
+            let own = self.own(&request, snapshot)?;
+            Ok(match own {
+                Some(own) if may_break(shown, &own) => {
+                    (Change::Remove(own.clone()), Some((true, own)))
+                }
+                Some(own) => (Change::Nothing, Some((false, own))),
+                None => (Change::Nothing, None),
+            })
+        })?;
+        let Some((broken, own)) = updated.and_then(|updated| updated.answer) else {
+            return Ok(Break::Nothing);
+        };
+        let status = Box::new(self.status(&own));
+        if !broken {
+            return Ok(Break::Changed(status));
+        }
+        let mut warnings = Vec::new();
+        let written = journal::write(&self.journal, Action::Break, &status, None);
+        journal::warn(&mut warnings, written);
+        Ok(Break::Done {
+            was: status,
+            warnings,
+        })
+    }
+
+    /// Moves a file that is not a lock file aside, in its directory, so that the lock can be taken. It
+    /// is never removed. `None`: it is not a regular file, or has become a lock file, or it changed
+    /// less than 10 s ago, so that its program may still be writing it.
+    ///
+    /// # Errors
+    /// The store cannot be used, or the file cannot be renamed.
+    pub fn move_aside(&self) -> Result<Option<MovedAside>> {
+        let was = self.inspect(None)?;
+        let Some(to) = self.files.move_aside(&self.name, EXISTING)? else {
+            return Ok(None);
+        };
+        let mut warnings = Vec::new();
+        let written = journal::write(&self.journal, Action::Break, &was, None);
+        journal::warn(&mut warnings, written);
+        Ok(Some(MovedAside { to, warnings }))
+    }
+
+    /// Removes what is left of a finished or dead hold; `None`: there is nothing to remove.
+    pub(super) fn remove_zombie(&self, max_age: Option<Duration>) -> Result<Option<CleanedUp>> {
+        let mut options = Options::new();
+        options.max_age = max_age;
+        let request = self.request(&options, Asker::Caller);
+        let updated = self.files.update(EXISTING, None, |snapshot| {
+            let own = self.own(&request, snapshot)?;
+            let own = own.filter(|own| may_clean_up(&own.verdict, snapshot.takeover_is_safe()));
+            Ok(match own {
+                Some(own) => (Change::Remove(own.clone()), Some(own)),
+                None => (Change::Nothing, None),
+            })
+        })?;
+        let Some(own) = updated.and_then(|updated| updated.answer) else {
+            return Ok(None);
+        };
+        let was = Box::new(self.status(&own));
+        let mut warnings = Vec::new();
+        if was.verdict.state == State::Zombie {
+            let written = journal::write(&self.journal, Action::Cleanup, &was, None);
+            journal::warn(&mut warnings, written);
+        }
+        Ok(Some(CleanedUp { was, warnings }))
+    }
+
+    /// What [`Store::cleanup`](crate::Store::cleanup) does, for this lock alone.
+    ///
+    /// # Errors
+    /// The lock file cannot be read. What could not be removed is in the result.
+    pub fn cleanup(&self, dry_run: bool, max_age: Option<Duration>) -> Result<Cleanup> {
+        let mut cleanup = Cleanup::default();
+        let status = self.inspect(max_age)?;
+        if status.verdict.reason != Reason::NoFile {
+            cleanup.add(status, dry_run, || self.remove_zombie(max_age));
+        }
+        Ok(cleanup)
+    }
+
+    /// The lock's own record, judged.
+    fn own<S: Snapshot<Handle = Handle, Error = Error>>(
+        &self,
+        request: &Request,
+        snapshot: &S,
+    ) -> Result<Option<Judged<Handle>>> {
+        let found = snapshot.exclusive(&self.name)?;
+        Ok(found.map(|found| {
+            let verdict = judge(
+                &found.content,
+                &found.facts,
+                &request.observer,
+                Duration::from_millis(request.max_age_ms),
+                &snapshot.now(),
+            );
+            Judged { found, verdict }
+        }))
+    }
+
+    fn ensure_lock(&self, own: &Judged<Handle>) -> Result<()> {
+        match own.verdict.reason {
+            Reason::NotALock(what) => Err(self.not_a_lock(what)),
+            _ => Ok(()),
+        }
+    }
+
+    fn request(&self, options: &Options, asker: Asker) -> Request {
+        Request {
+            wants: vec![Want {
+                name: self.name.clone(),
+                mode: Mode::Exclusive,
+            }],
+            owner: options.owner.clone(),
+            inside: options.inside.clone(),
+            asker,
+            max_age_ms: milliseconds(options.max_age.unwrap_or(DEFAULT_MAX_AGE)),
+            take_zombies: !options.refuse_zombies,
+            replace: options.replace.clone(),
+            skip_queue: options.skip_queue,
+            ticket: None,
+            observer: self.files.host.observer().clone(),
+        }
+    }
+
+    fn draft(&self, options: &Options, holder: NewHolder) -> Draft {
+        let now = Utc::now().trunc_subsecs(6);
+        let own = process::own_pid();
+        let mut record = Record::new(self.files.format, Some(own), now);
+        let run = holder.run();
+        self.name.as_str().clone_into(&mut record.name);
+        record.kind = match holder {
+            NewHolder::Run(_) => Kind::Run,
+            NewHolder::Detached(Holder::Lease) => Kind::Lease,
+            NewHolder::ThisProcess | NewHolder::Detached(_) => Kind::Process,
+        };
+        record
+            .hostname
+            .clone_from(&self.files.host.observer().hostname);
+        record.owner.clone_from(&options.owner);
+        record.message.clone_from(&options.message);
+        record.command = cut_command(holder.command_line(&options.command));
+        record.ttl_ms = options.ttl.map(milliseconds);
+        record.max_age_ms = options.max_age.map(milliseconds);
+        record.close = run.close || (record.kind == Kind::Run && !COMMANDS_INHERIT_LOCKS);
+        record.exec = run.exec;
+        record.kernel_lock = holder.detached().is_none();
+        if let NewHolder::Detached(Holder::Caller { parent, .. }) = holder {
+            record.caller = Some(parent);
+        }
+        let follows = holder.detached().and_then(Holder::process_id);
+        if self.files.format != Format::Native {
+            record.visible = Some(follows.map_or(own, |process| process.pid));
+        }
+        if run.exec || matches!(holder, NewHolder::ThisProcess) {
+            // The process that keeps it is known from the beginning.
+            record.live.pid = Some(own);
+            record.live.start = self.files.host.own_start();
+        }
+        Draft { record }
+    }
+
+    /// What a repeated request of the same holder writes: the time to live that it asks for, unless
+    /// the hold lasts longer already.
+    fn extended(&self, record: &Record, ttl: Option<Duration>) -> Option<Live> {
+        let ttl = ttl?;
+        let asked = Utc::now().checked_add_signed(TimeDelta::from_std(ttl).ok()?)?;
+        let lasts_longer = match (record.ttl(), record.live.expires_at) {
+            (None, _) => true,
+            (Some(_), Some(expires)) => expires >= asked,
+            (Some(_), None) => false,
+        };
+        (!lasts_longer).then(|| renewed(&self.files, record, Some(ttl)))
+    }
+
+    /// The status after a change of the record that was made by ourselves.
+    fn rejudged(&self, judged: Judged<Handle>) -> Status {
+        let verdict = judge(
+            &judged.found.content,
+            &judged.found.facts,
+            self.files.host.observer(),
+            DEFAULT_MAX_AGE,
+            &crate::files::observer::now(),
+        );
+        self.status(&Judged { verdict, ..judged })
+    }
+
+    /// What a caller is told about a record.
+    pub(super) fn status(&self, judged: &Judged<Handle>) -> Status {
+        status(&self.files, judged)
+    }
+
+    fn obstacle_status(&self, obstacle: &Obstacle<Handle>) -> Status {
+        match obstacle {
+            Obstacle::Hold(judged) => self.status(judged),
+            Obstacle::Waiter(ticket) => {
+                let name = ticket.request.wants.first().map(|want| &want.name);
+                let free = free(&self.files, name.unwrap_or(&self.name));
+                match self.files.waiter(ticket) {
+                    Some(waiter) => free.reserved_for(&waiter),
+                    None => free,
+                }
+            }
+        }
+    }
+
+    fn free(&self) -> Status {
+        free(&self.files, &self.name)
+    }
+
+    fn not_a_lock(&self, what: &'static str) -> Error {
+        Error::NotALock {
+            path: self.path(),
+            what,
+        }
+    }
+}
+
+const EXISTING: Entry<'static> = Entry {
+    create: false,
+    patience: Patience::SHORT,
+};
+
+/// What became of an attempt.
+enum Taken {
+    Held(Box<TakenHold>),
+    AlreadyHeld(Box<Status>),
+    Blocked(Blocked),
+}
+
+pub(super) fn status(files: &Files, judged: &Judged<Handle>) -> Status {
+    let name = &judged.found.key.name;
+    let is_lock = judged.verdict.state != State::NotALock;
+    Status {
+        name: name.as_str().to_owned(),
+        path: files.path_of(name),
+        store: files.store.clone(),
+        record: judged.record().cloned(),
+        verdict: judged.verdict.clone(),
+        waiters: Vec::new(),
+        can_take_over: judged.found.facts.shares_kernel_locks,
+        revision: is_lock.then(|| judged.found.revision.clone()),
+    }
+}
+
+pub(super) fn free(files: &Files, name: &LockName) -> Status {
+    Status {
+        name: name.as_str().to_owned(),
+        path: files.path_of(name),
+        store: files.store.clone(),
+        record: None,
+        verdict: Verdict::new(State::Free, Reason::NoFile, Evidence::None),
+        waiters: Vec::new(),
+        can_take_over: true,
+        revision: None,
+    }
+}
+
+fn check_memory_ttl(record: &Record, ttl: Option<Duration>) -> Result<()> {
+    if record.format == Format::Memory && ttl.is_some_and(|ttl| ttl > MEMORY_TTL) {
+        return Err(Error::Unsupported {
+            format: Format::Memory,
+            what: MEMORY_TTL_LIMIT,
+        });
+    }
+    Ok(())
+}
+
+impl NewHolder {
+    fn detached(self) -> Option<Holder> {
+        match self {
+            Self::Detached(holder) => Some(holder),
+            Self::ThisProcess | Self::Run(_) => None,
+        }
+    }
+
+    fn run(self) -> RunOptions {
+        match self {
+            Self::Run(run) => run,
+            Self::ThisProcess | Self::Detached(_) => RunOptions::default(),
+        }
+    }
+
+    fn asker(self) -> Asker {
+        match self {
+            Self::ThisProcess | Self::Run(_) => Asker::Caller,
+            Self::Detached(Holder::Process(process)) => Asker::Process(process),
+            Self::Detached(Holder::Caller { .. }) => Asker::Derived,
+            Self::Detached(Holder::Lease) => Asker::Lease,
+        }
+    }
+
+    fn command_line(self, given: &[String]) -> Vec<String> {
+        if !given.is_empty() {
+            return given.to_vec();
+        }
+        match self {
+            Self::Detached(holder) => holder
+                .process_id()
+                .map(|process| command_line_of(process.pid))
+                .unwrap_or_default(),
+            Self::ThisProcess => command_line_of(Pid::of_self()),
+            Self::Run(_) => Vec::new(),
+        }
+    }
+
+    /// A wait can last longer than the process that it is for.
+    fn ensure_alive(self) -> Result<()> {
+        match self.detached().and_then(Holder::process_id) {
+            Some(process) if has_ended(process) => Err(Error::NoSuchProcess {
+                pid: process.pid.get(),
+            }),
+            _ => Ok(()),
+        }
+    }
+}

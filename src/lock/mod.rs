@@ -1,0 +1,20 @@
+//! The verbs: what a caller can do with a lock. One loop takes a lock ([`take`]); everything else is one
+//! update of the backend.
+
+mod cleanup;
+mod hold;
+mod holder;
+#[allow(clippy::module_inception, reason = "the file is named after `Lock`")]
+mod lock;
+mod options;
+mod store;
+mod take;
+mod wait;
+
+pub use cleanup::Cleanup;
+pub use hold::{Hold, PendingHold};
+pub use holder::{Holder, command_line_of};
+pub use lock::{Acquired, Attempt, Blocked, Break, Lock, MovedAside, Release, Renewal};
+pub use options::{Options, RunOptions};
+pub use store::{Listing, Store};
+pub use wait::Wait;

@@ -1,0 +1,176 @@
+//! What a caller asks for when it takes a lock.
+
+use std::time::Duration;
+
+use super::holder::Holder;
+use crate::decision::Revision;
+use crate::error::{Error, Result};
+use crate::format::{MEMORY_TTL, MEMORY_TTL_LIMIT};
+use crate::name::LockName;
+use crate::record::{Format, MAX_TEXT_BYTES};
+
+/// How a lock is to be taken.
+///
+/// ```
+/// use std::time::Duration;
+/// use onehold::Options;
+///
+/// let options = Options::new()
+///     .message("nightly full")
+///     .max_age(Duration::from_secs(8 * 3600));
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    pub(crate) owner: Option<String>,
+    pub(crate) message: Option<String>,
+    pub(crate) command: Vec<String>,
+    pub(crate) ttl: Option<Duration>,
+    pub(crate) max_age: Option<Duration>,
+    pub(crate) refuse_zombies: bool,
+    pub(crate) replace: Option<Revision>,
+    pub(crate) skip_queue: bool,
+    pub(crate) inside: Vec<u64>,
+}
+
+/// How a hold for a command is kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RunOptions {
+    /// The command does not inherit the kernel lock.
+    pub close: bool,
+    /// The calling process becomes the command.
+    pub exec: bool,
+}
+
+impl Options {
+    /// Takes zombies over, and says nothing about the holder.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A label, such as a session or a runner; at most 1 KiB. The same label may release and renew
+    /// the hold, and may hold parents and children of the lock.
+    #[must_use]
+    pub fn owner(mut self, owner: impl Into<String>) -> Self {
+        self.owner = Some(owner.into());
+        self
+    }
+
+    /// Reason to show to others, at most 1 KiB.
+    #[must_use]
+    pub fn message(mut self, message: impl Into<String>) -> Self {
+        self.message = Some(message.into());
+        self
+    }
+
+    /// The command line to show for the holder, cut at 4 KiB; by default that of the calling process
+    /// or of the process that a detached hold follows.
+    #[must_use]
+    pub fn command(mut self, command: Vec<String>) -> Self {
+        self.command = command;
+        self
+    }
+
+    /// A detached hold expires this long after it was acquired or last renewed, by a clock that does
+    /// not stop while the machine is suspended. A live `run` keeps its lock beyond it.
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// Age at which the hold becomes overdue, or a zombie if its holder cannot be checked. It is kept
+    /// in the record; without it others judge by their own, 24 h by default.
+    #[must_use]
+    pub fn max_age(mut self, max_age: Duration) -> Self {
+        self.max_age = Some(max_age);
+        self
+    }
+
+    /// Does not take zombies over: they block.
+    #[must_use]
+    pub fn refuse_zombies(mut self) -> Self {
+        self.refuse_zombies = true;
+        self
+    }
+
+    /// Takes the lock from this very hold, dead or alive.
+    #[must_use]
+    pub fn replace_hold(mut self, shown: Revision) -> Self {
+        self.replace = Some(shown);
+        self
+    }
+
+    /// Takes a free lock although it is reserved for a waiter.
+    #[must_use]
+    pub fn skip_queue(mut self) -> Self {
+        self.skip_queue = true;
+        self
+    }
+
+    /// The numbers of the holds that the caller runs inside of (`ONEHOLD_HOLDS`). A wait for one of
+    /// them would never end, and is refused at once.
+    #[must_use]
+    pub fn inside(mut self, holds: Vec<u64>) -> Self {
+        self.inside = holds;
+        self
+    }
+
+    pub(crate) fn check_lengths(&self) -> Result<()> {
+        let check = |text: &Option<String>, what| match text {
+            Some(text) if text.len() > MAX_TEXT_BYTES => Err(Error::TooLong {
+                what,
+                limit: MAX_TEXT_BYTES,
+            }),
+            _ => Ok(()),
+        };
+        check(&self.owner, "owner")?;
+        check(&self.message, "message")
+    }
+
+    /// The options as a lock of this format can have them, or why it cannot.
+    pub(crate) fn check_format(
+        mut self,
+        format: Format,
+        name: &LockName,
+        holder: Option<Holder>,
+        run: RunOptions,
+    ) -> Result<Self> {
+        let missing = |text: &Option<String>| text.as_ref().is_none_or(String::is_empty);
+        let unsupported = |what| Err(Error::Unsupported { format, what });
+        if format != Format::Native && holder == Some(Holder::Lease) {
+            return unsupported("a lease names no process");
+        }
+        match format {
+            // prodigy looks for exactly this file.
+            Format::Prodigy if !name.is_plain() => {
+                return unsupported("not a valid job ID");
+            }
+            Format::Sprint if missing(&self.owner) => {
+                return unsupported("session_id required for acquire mode");
+            }
+            Format::Sprint if missing(&self.message) => {
+                return unsupported("epic_spec required for acquire mode");
+            }
+            // Its kernel lock is all that tells of the command once the wrapper is dead.
+            Format::Pid if run.close => {
+                return unsupported("--close is not supported");
+            }
+            Format::Pid if holder.is_some() && self.ttl.is_some() => {
+                return unsupported("--ttl is not supported");
+            }
+            Format::Memory if run.exec => {
+                return unsupported("--exec is not possible, nothing would renew the lock");
+            }
+            // Nothing renews it for a process that does not know of it.
+            Format::Memory if holder.is_some() => {
+                if self.ttl.is_some_and(|ttl| ttl > MEMORY_TTL) {
+                    return unsupported(MEMORY_TTL_LIMIT);
+                }
+                self.ttl = self.ttl.or(Some(MEMORY_TTL));
+            }
+            Format::Native | Format::Prodigy | Format::Sprint | Format::Memory | Format::Pid => {}
+        }
+        Ok(self)
+    }
+}

@@ -1,0 +1,176 @@
+//! A directory of locks: what is in it, and what may be removed from it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::cleanup::Cleanup;
+use super::lock::{Lock, status};
+use crate::backend::Backend as _;
+use crate::decision::liveness::DEFAULT_MAX_AGE;
+use crate::decision::{Judged, Snapshot as _, judge};
+use crate::error::{Error, Result};
+use crate::files::observer::HostFacts;
+use crate::files::{Files, leftovers};
+use crate::name::LockName;
+use crate::record::Format;
+use crate::status::Status;
+
+/// A directory of locks.
+///
+/// ```no_run
+/// use onehold::Store;
+///
+/// # fn main() -> onehold::Result<()> {
+/// for status in Store::at("/var/lib/app/locks").list(None)?.locks {
+///     println!("{}: {:?}", status.name, status.verdict.state);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Store {
+    journal: PathBuf,
+    files: Files,
+}
+
+/// The locks of a store.
+#[derive(Debug, Default)]
+pub struct Listing {
+    /// Sorted by name.
+    pub locks: Vec<Status>,
+    /// What could not be read.
+    pub errors: Vec<Error>,
+}
+
+impl Store {
+    /// A store; nothing is touched. The directory is made, with mode 0700, when the first lock is
+    /// taken.
+    #[must_use]
+    pub fn at(directory: impl Into<PathBuf>) -> Self {
+        // Absolute, so that it stays the same when the caller changes its directory.
+        let directory = directory.into();
+        let directory = std::path::absolute(&directory).unwrap_or(directory);
+        Self {
+            journal: directory.clone(),
+            files: Files {
+                store: directory,
+                format: Format::Native,
+                host: Arc::new(HostFacts::default()),
+                is_foreign_directory: false,
+            },
+        }
+    }
+
+    /// The format of new lock files. Files of every other format are read as well, except bare
+    /// numbers, which only [`Format::Pid`] expects.
+    #[must_use]
+    pub fn format(mut self, format: Format) -> Self {
+        self.files.format = format;
+        self
+    }
+
+    /// The store whose journal gets the lines of this one: for directories of other programs.
+    #[must_use]
+    pub fn journal_in(mut self, store: &Self) -> Self {
+        self.journal.clone_from(&store.journal);
+        self
+    }
+
+    /// Its directory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.files.store
+    }
+
+    /// A lock of this store, or the one at a path. A path that leads into a store is the lock of that
+    /// store.
+    ///
+    /// # Errors
+    /// The current directory, where a relative path starts, cannot be found.
+    pub fn lock(&self, name: LockName) -> Result<Lock> {
+        Lock::new(
+            name,
+            &self.files.store,
+            &self.journal,
+            self.files.format,
+            Arc::clone(&self.files.host),
+        )
+    }
+
+    /// All locks of the store, judged like [`Lock::inspect`] does, and the free ones that have
+    /// waiters. A lock that is taken or released meanwhile may be missing or not. `max_age`: for holds
+    /// that do not set their own; `None`: 24 h.
+    ///
+    /// # Errors
+    /// The store cannot be read. What cannot be read in it is in the result.
+    pub fn list(&self, max_age: Option<Duration>) -> Result<Listing> {
+        let mut locks = Vec::new();
+        let max_age = max_age.unwrap_or(DEFAULT_MAX_AGE);
+        let observer = self.files.host.observer();
+        let errors = self.files.list(&mut |snapshot, found| {
+            let now = snapshot.now();
+            let verdict = judge(&found.content, &found.facts, observer, max_age, &now);
+            locks.push(status(&self.files, &Judged { found, verdict }));
+        })?;
+        let mut listing = Listing { locks, errors };
+        sort(&mut listing);
+        self.add_waiters(&mut listing)?;
+        Ok(listing)
+    }
+
+    /// Adds the waiters. A lock without a holder is listed if somebody waits for it.
+    fn add_waiters(&self, listing: &mut Listing) -> Result<()> {
+        let mut reserved = Vec::new();
+        for name in self.files.names_with_waiters()? {
+            let index = listing
+                .locks
+                .binary_search_by(|status| status.name.as_str().cmp(name.as_str()));
+            let known = index.ok().and_then(|index| listing.locks.get_mut(index));
+            match known {
+                Some(status) if !status.is_available() => {
+                    status.waiters = self.files.waiters(&name)?;
+                }
+                Some(status) => *status = self.lock(name)?.check(None)?,
+                None => reserved.push(self.lock(name)?.check(None)?),
+            }
+        }
+        // Its obstacle may be a relative, which is listed anyway.
+        reserved.retain(|status| !listing.locks.iter().any(|known| known.name == status.name));
+        if !reserved.is_empty() {
+            listing.locks.append(&mut reserved);
+            sort(listing);
+        }
+        Ok(())
+    }
+
+    /// Removes all zombies and what finished commands left. Each is judged again under the guard
+    /// before it is removed.
+    ///
+    /// # Errors
+    /// The store cannot be read. What could not be removed is in the result.
+    pub fn cleanup(&self, dry_run: bool, max_age: Option<Duration>) -> Result<Cleanup> {
+        let listing = self.list(max_age)?;
+        let mut cleanup = Cleanup {
+            errors: listing.errors,
+            ..Cleanup::default()
+        };
+        for status in listing.locks {
+            let name = status.name.clone();
+            cleanup.add(status, dry_run, || {
+                LockName::new(name)
+                    .and_then(|name| self.lock(name))
+                    .and_then(|lock| lock.remove_zombie(max_age))
+            });
+        }
+        if !dry_run {
+            leftovers::sweep(&self.files, &mut cleanup.errors)?;
+        }
+        Ok(cleanup)
+    }
+}
+
+fn sort(listing: &mut Listing) {
+    let locks = &mut listing.locks;
+    locks.sort_by(|one, other| one.name.cmp(&other.name));
+}

@@ -1,0 +1,224 @@
+//! Takes a lock: decide, commit or wait, again. Generic over where the locks are.
+
+use crate::backend::{
+    Backend, Change, Draft, Entry, HeldRecord as _, QueueChange, QueuePlace as _,
+};
+use crate::decision::{Decision, Judged, Obstacle, Request, Until, decide, until};
+use crate::error::{Error, Result};
+use crate::lock::wait::Wait;
+use crate::record::{Live, Record};
+use crate::status::Status;
+
+/// How often a new hold may be lost to a program that does not enter the guard.
+const MAX_LOSSES: usize = 100;
+
+/// What became of an attempt to take a lock.
+pub(super) enum Outcome<B: Backend> {
+    Held(Box<Held<B>>),
+    /// The same holder has it already; as it is now.
+    AlreadyHeld(Judged<B::Handle>),
+    Blocked(Obstacle<B::Handle>),
+    /// Its file is not a lock file.
+    NotALock(&'static str),
+}
+
+/// A hold that was taken.
+pub(super) struct Held<B: Backend> {
+    pub(super) hold: B::Hold,
+    /// The hold that it replaced.
+    pub(super) displaced: Option<Judged<B::Handle>>,
+    /// Dead relatives that were removed.
+    pub(super) removed: Vec<Judged<B::Handle>>,
+    /// Its place in the queue. Leaving it wakes the next waiter, which needs the processor that a
+    /// command is about to start on.
+    pub(super) place: Option<B::Place>,
+    pub(super) sleeper: Option<B::Sleeper>,
+}
+
+/// What the engine asks its caller.
+pub(super) struct Callbacks<'a, H> {
+    /// What a repeated request of the same holder writes, if anything.
+    pub(super) extend: &'a dyn Fn(&Record) -> Option<Live>,
+    /// Fails if the process that the hold is for has ended.
+    pub(super) ensure_alive: &'a dyn Fn() -> Result<()>,
+    pub(super) status: &'a dyn Fn(&Obstacle<H>) -> Status,
+}
+
+/// What follows a decision.
+enum Next<H> {
+    Taken(Option<Judged<H>>),
+    AlreadyHeld(Judged<H>),
+    Blocked(Obstacle<H>),
+    NotALock(&'static str),
+    Sleep(Box<(Obstacle<H>, Until<H>)>),
+}
+
+pub(super) fn take<B: Backend>(
+    backend: &B,
+    mut request: Request,
+    draft: &Draft,
+    wait: &mut Wait<'_>,
+    callbacks: &Callbacks<'_, B::Handle>,
+) -> Result<Outcome<B>> {
+    let mut place: Option<B::Place> = None;
+    let mut sleeper: Option<B::Sleeper> = None;
+    let mut losses = 0;
+    let mut last_obstacle = None;
+    loop {
+        (callbacks.ensure_alive)()?;
+        let entry = Entry {
+            create: true,
+            patience: wait.patience(),
+        };
+        let (waits, is_queued) = (wait.is_wanted(), place.is_some());
+        let updated = backend.update(entry, place.as_mut(), |snapshot| {
+            plan(
+                &request,
+                snapshot,
+                draft,
+                waits,
+                is_queued,
+                callbacks.extend,
+            )
+        });
+        let updated = match (updated, last_obstacle.take()) {
+            // The limit of the wait has passed, or it was canceled, while the store was busy.
+            (Err(Error::StoreBusy { .. }), Some(obstacle)) => {
+                return Ok(Outcome::Blocked(obstacle));
+            }
+            (updated, _) => updated?,
+        };
+        let Some(updated) = updated else {
+            return Err(store_vanished());
+        };
+        if let Some(joined) = updated.place {
+            request.ticket = Some(joined.number());
+            place = Some(joined);
+        }
+        let (obstacle, until) = match updated.answer {
+            Next::Taken(displaced) => {
+                let Some(mut hold) = updated.hold else {
+                    return Err(store_vanished());
+                };
+                let survives = hold.survives_settling_time();
+                if survives.is_err() {
+                    let _ = hold.release();
+                }
+                if !survives? {
+                    losses += 1;
+                    if losses > MAX_LOSSES {
+                        return Err(store_vanished());
+                    }
+                    continue;
+                }
+                return Ok(Outcome::Held(Box::new(Held {
+                    hold,
+                    displaced,
+                    removed: updated.removed,
+                    place,
+                    sleeper,
+                })));
+            }
+            Next::AlreadyHeld(judged) => return Ok(Outcome::AlreadyHeld(judged)),
+            Next::Blocked(obstacle) => return Ok(Outcome::Blocked(obstacle)),
+            Next::NotALock(what) => return Ok(Outcome::NotALock(what)),
+            Next::Sleep(sleep) => *sleep,
+        };
+        if wait.should_stop(|| (callbacks.status)(&obstacle)) {
+            return Ok(Outcome::Blocked(obstacle));
+        }
+        if let Some(place) = &mut place {
+            place.prepare();
+        }
+        let sleeper = sleeper.get_or_insert_with(|| backend.sleeper(wait.pace()));
+        backend.sleep(sleeper, &until, wait.next_sleep(), || {
+            is_unchanged(backend, &request, &obstacle)
+        });
+        last_obstacle = Some(obstacle);
+    }
+}
+
+/// A change, and what follows it.
+type Planned<'d, H> = (Change<'d, H>, Next<H>);
+
+/// The change that follows from a decision. Pure, but for what the snapshot reads.
+fn plan<'d, S: crate::decision::Snapshot<Error = Error>>(
+    request: &Request,
+    snapshot: &S,
+    draft: &'d Draft,
+    waits: bool,
+    is_queued: bool,
+    extend: &dyn Fn(&Record) -> Option<Live>,
+) -> Result<Planned<'d, S::Handle>> {
+    Ok(match decide(request, snapshot)? {
+        Decision::Take { put, remove } => {
+            let displaced = put.first().and_then(|(_, replaced)| replaced.clone());
+            let change = Change::Take { put, remove, draft };
+            (change, Next::Taken(displaced))
+        }
+        Decision::AlreadyHeld(mut judged) => {
+            let Some(live) = judged.record().and_then(extend) else {
+                return Ok((Change::Nothing, Next::AlreadyHeld(judged)));
+            };
+            let change = Change::Renew(judged.clone(), Box::new(live.clone()));
+            if let crate::record::Content::Record(record) = &mut judged.found.content {
+                record.live = live;
+            }
+            (change, Next::AlreadyHeld(judged))
+        }
+        Decision::Blocked(judged) => (Change::Nothing, Next::Blocked(Obstacle::Hold(judged))),
+        Decision::Refuse(_, what) => (Change::Nothing, Next::NotALock(what)),
+        Decision::Wait(obstacle) => {
+            let mut change = QueueChange::default();
+            match &obstacle {
+                Obstacle::Waiter(ticket) => change.reserve = Some(ticket.number),
+                // It has not missed its turn while the lock is not free.
+                Obstacle::Hold(judged) if judged.verdict.is_certainly_held() => {
+                    change.restore_turn = request.ticket;
+                }
+                Obstacle::Hold(_) => {}
+            }
+            if !waits {
+                return Ok((Change::Queue(change), Next::Blocked(obstacle)));
+            }
+            if !is_queued {
+                change.join = Some((Box::new(request.clone()), draft));
+            }
+            let until = until(request, obstacle.clone(), snapshot)?;
+            (
+                Change::Queue(change),
+                Next::Sleep(Box::new((obstacle, until))),
+            )
+        }
+    })
+}
+
+/// Whether the same hold is still in the way. Asked once a watch is set, so that no change between
+/// the decision and the watch is missed.
+fn is_unchanged<B: Backend>(
+    backend: &B,
+    request: &Request,
+    obstacle: &Obstacle<B::Handle>,
+) -> bool {
+    let Obstacle::Hold(before) = obstacle else {
+        return true;
+    };
+    let looked = backend.look(|snapshot| {
+        Ok(match decide(request, snapshot)? {
+            Decision::Wait(Obstacle::Hold(now)) => {
+                now.found.revision == before.found.revision
+                    && now.verdict.state == before.verdict.state
+            }
+            _ => false,
+        })
+    });
+    matches!(looked, Ok(Some(true)))
+}
+
+fn store_vanished() -> Error {
+    Error::Io {
+        operation: "take the lock in",
+        path: std::path::PathBuf::new(),
+        source: std::io::Error::other("its files keep changing"),
+    }
+}

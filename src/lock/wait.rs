@@ -1,0 +1,200 @@
+//! How long to wait for a lock, and what is called while waiting.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::backend::{BackOff, CANCEL_CHECK_INTERVAL, Patience};
+use crate::status::Status;
+use crate::sys::process::boottime;
+
+/// Where nothing wakes a waiter, it looks again after this, doubling up to the second.
+const BACK_OFF: BackOff = BackOff {
+    first: Duration::from_millis(100),
+    most: Duration::from_secs(2),
+};
+
+/// How long one sleep may last that has no limit.
+const IDLE: Duration = Duration::from_mins(1);
+
+/// Others keep the store busy for a fraction of a millisecond. A wait that is nearly over does not
+/// fail because of that.
+const MIN_PATIENCE: Duration = Duration::from_secs(5);
+
+type OnWait<'a> = Box<dyn FnMut(&Status) + 'a>;
+
+/// How long to wait for a lock that another holds.
+///
+/// A wait ends as soon as the holder releases its kernel lock or its process ends; nothing is polled
+/// where the kernel can tell. Waiters for a name in a store are served in order of arrival, across
+/// processes, as far as they could take their locks. For a path lock no order is guaranteed. Without
+/// [`use_sigalrm`](crate::signal::use_sigalrm) a kernel lock is polled.
+///
+/// ```
+/// use std::time::Duration;
+/// use onehold::Wait;
+///
+/// let wait = Wait::at_most(Duration::from_secs(30));
+/// ```
+pub struct Wait<'a> {
+    limit: Limit,
+    canceled: Option<&'a AtomicBool>,
+    on_wait: Option<(Duration, OnWait<'a>)>,
+    started: Option<Duration>,
+    /// Another holder was in the way.
+    has_waited: bool,
+    back_off: BackOff,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Limit {
+    No,
+    AtMost(Duration),
+    Forever,
+}
+
+impl<'a> Wait<'a> {
+    /// Does not wait.
+    #[must_use]
+    pub fn no() -> Self {
+        Self::new(Limit::No)
+    }
+
+    /// Waits for at most this long, suspended time included. Zero: does not wait.
+    #[must_use]
+    pub fn at_most(limit: Duration) -> Self {
+        Self::new(if limit.is_zero() {
+            Limit::No
+        } else {
+            Limit::AtMost(limit)
+        })
+    }
+
+    /// Waits as long as it takes.
+    #[must_use]
+    pub fn forever() -> Self {
+        Self::new(Limit::Forever)
+    }
+
+    fn new(limit: Limit) -> Self {
+        Self {
+            limit,
+            canceled: None,
+            on_wait: None,
+            started: None,
+            has_waited: false,
+            back_off: BACK_OFF,
+        }
+    }
+
+    /// Stops within 100 ms after the flag has been set.
+    #[must_use]
+    pub fn until_canceled(mut self, canceled: &'a AtomicBool) -> Self {
+        self.canceled = Some(canceled);
+        self
+    }
+
+    /// Where nothing wakes it, a waiter looks again after `first`, doubling up to `most`, each time
+    /// shortened by up to a half at random. Default: 100 ms and 2 s.
+    #[must_use]
+    pub fn back_off(mut self, first: Duration, most: Duration) -> Self {
+        let first = first.max(Duration::from_millis(1));
+        self.back_off = BackOff {
+            first,
+            most: most.max(first),
+        };
+        self
+    }
+
+    /// Calls `callback` once, with what is waited for, after this time.
+    #[must_use]
+    pub fn on_wait(mut self, after: Duration, callback: impl FnMut(&Status) + 'a) -> Self {
+        self.on_wait = Some((after, Box::new(callback)));
+        self
+    }
+
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.limit != Limit::No
+    }
+
+    /// How long it has waited for a holder, if at all.
+    pub(crate) fn waited(&self) -> Option<Duration> {
+        self.elapsed().filter(|_| self.has_waited)
+    }
+
+    fn elapsed(&self) -> Option<Duration> {
+        Some(boottime().saturating_sub(self.started?))
+    }
+
+    /// How long other processes may keep the store busy. The first call starts the clock.
+    pub(crate) fn patience(&mut self) -> Patience<'a> {
+        if !self.is_wanted() {
+            return Patience::SHORT;
+        }
+        self.started.get_or_insert_with(boottime);
+        Patience {
+            at_most: self.left().map(|left| left.max(MIN_PATIENCE)),
+            canceled: self.canceled,
+        }
+    }
+
+    pub(crate) fn pace(&self) -> BackOff {
+        self.back_off
+    }
+
+    /// Whether the wait for a holder is over: by its limit, or because it was canceled. Calls the
+    /// callback when that is due.
+    pub(crate) fn should_stop(&mut self, status: impl FnOnce() -> Status) -> bool {
+        if self.limit == Limit::No {
+            return true;
+        }
+        self.started.get_or_insert_with(boottime);
+        self.has_waited = true;
+        if self.until_callback().is_some_and(|left| left.is_zero())
+            && let Some((_, mut callback)) = self.on_wait.take()
+        {
+            callback(&status());
+        }
+        self.is_canceled() || self.left().is_some_and(|left| left.is_zero())
+    }
+
+    pub(crate) fn is_canceled(&self) -> bool {
+        self.canceled
+            .is_some_and(|canceled| canceled.load(Ordering::Relaxed))
+    }
+
+    /// `None`: there is no callback.
+    fn until_callback(&self) -> Option<Duration> {
+        let (after, _) = self.on_wait.as_ref()?;
+        Some(after.saturating_sub(self.elapsed().unwrap_or_default()))
+    }
+
+    /// `None`: no limit.
+    fn left(&self) -> Option<Duration> {
+        match self.limit {
+            Limit::No => Some(Duration::ZERO),
+            Limit::Forever => None,
+            Limit::AtMost(limit) => Some(limit.saturating_sub(self.elapsed().unwrap_or_default())),
+        }
+    }
+
+    /// How long the next sleep may last.
+    pub(crate) fn next_sleep(&self) -> Duration {
+        let longest = self.left().unwrap_or(IDLE);
+        let longest = self
+            .until_callback()
+            .map_or(longest, |left| longest.min(left));
+        if self.canceled.is_some() {
+            return longest.min(CANCEL_CHECK_INTERVAL);
+        }
+        longest
+    }
+}
+
+impl fmt::Debug for Wait<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Wait")
+            .field("limit", &self.limit)
+            .finish_non_exhaustive()
+    }
+}

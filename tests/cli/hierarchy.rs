@@ -1,0 +1,179 @@
+use predicates::prelude::*;
+use predicates::str::contains;
+
+use crate::env::{Env, eventually, number_in};
+
+fn acquire(env: &Env, name: &str, owner: &str) -> Option<i32> {
+    env.onehold(["acquire", name, "--ttl", "1h", "--owner", owner])
+        .output()
+        .unwrap()
+        .status
+        .code()
+}
+
+#[test]
+fn parent_and_children_exclude_each_other_but_siblings_do_not() {
+    let env = Env::new();
+    assert_eq!(acquire(&env, "backend", "a"), Some(0));
+    env.onehold(["acquire", "backend/task-1", "--ttl", "1h", "--owner", "b"])
+        .assert()
+        .code(6)
+        .stderr(
+            contains("onehold: `backend` is held by a lease of a")
+                .and(contains("  `backend` is the parent of `backend/task-1`\n"))
+                .and(contains(" break backend`\n")),
+        );
+    assert_eq!(acquire(&env, "backend/a/b/c", "b"), Some(6));
+    assert_eq!(acquire(&env, "back", "b"), Some(0));
+    assert_eq!(acquire(&env, "frontend/task-1", "b"), Some(0));
+    assert_eq!(acquire(&env, "frontend/task-2", "c"), Some(0));
+    // A lock is free only if it could be acquired.
+    for (name, holder, relation) in [
+        ("backend/task-1", "backend", "the parent"),
+        ("backend/a/b", "backend", "an ancestor"),
+    ] {
+        env.onehold(["check", name])
+            .assert()
+            .code(6)
+            .stdout(contains(format!(
+                "  `{holder}` is {relation} of `{name}`\n"
+            )));
+        assert_eq!(env.lock(name)["name"], holder);
+        env.onehold(["check", name, "--owner", "a"])
+            .assert()
+            .success();
+    }
+    env.onehold(["check", "frontend"])
+        .assert()
+        .code(6)
+        .stdout(contains("  `frontend` is the parent of `frontend/task-"));
+    assert_eq!(env.check("frontend/task-3"), 0);
+    env.onehold(["run", "frontend", "--", "true"])
+        .assert()
+        .code(6)
+        .stderr(contains("  `frontend` is the parent of `frontend/task-"));
+    env.onehold(["release", "backend", "--owner", "a"])
+        .assert()
+        .success();
+    assert_eq!(acquire(&env, "backend/task-1", "b"), Some(0));
+}
+
+#[test]
+fn same_owner_may_hold_parent_and_child() {
+    let env = Env::new();
+    assert_eq!(acquire(&env, "backend", "a"), Some(0));
+    assert_eq!(acquire(&env, "backend/task-1", "a"), Some(0));
+    assert_eq!(acquire(&env, "backend/x/y", "a"), Some(0));
+    env.onehold(["run", "--owner", "a", "backend/z", "--", "true"])
+        .assert()
+        .success();
+    env.onehold(["release", "backend", "--owner", "a"])
+        .assert()
+        .success();
+    assert_eq!(
+        acquire(&env, "backend", "a"),
+        Some(0),
+        "as the parent of its own children"
+    );
+    env.onehold(["release", "backend", "--owner", "a"])
+        .assert()
+        .success();
+    assert_eq!(
+        acquire(&env, "backend", "b"),
+        Some(6),
+        "a child is held by another owner"
+    );
+    // Two callers without an owner are different owners.
+    env.onehold(["acquire", "free", "--ttl", "1h"])
+        .assert()
+        .success();
+    env.onehold(["acquire", "free/task", "--ttl", "1h"])
+        .assert()
+        .code(6);
+}
+
+#[test]
+fn dead_parents_and_children_are_removed() {
+    let env = Env::new();
+    env.create_zombie("backend");
+    for task in ["1", "2", "2/a"] {
+        env.create_zombie(&format!("frontend/{task}"));
+    }
+    assert_eq!(acquire(&env, "backend/task", "a"), Some(0));
+    assert_eq!(acquire(&env, "frontend", "a"), Some(0));
+    // A child that is about to start a command may outlive its wrapper.
+    assert!(!env.path("store/backend.lock").exists());
+    assert!(!env.path("store/frontend.d").exists());
+    let journal = std::fs::read_to_string(env.path("store/.onehold/events.jsonl")).unwrap();
+    let cleaned: Vec<&str> = journal.matches("\"event\":\"cleanup\"").collect();
+    assert_eq!(cleaned.len(), 4, "{journal}");
+    env.write("store/other.lock", "not a lock file");
+    assert_eq!(acquire(&env, "other/task", "a"), Some(0));
+}
+
+#[test]
+fn many_dead_children_are_removed() {
+    let env = Env::new();
+    for task in 0..120 {
+        env.onehold(["acquire", &format!("many/{task}"), "--ttl", "1ms"])
+            .assert()
+            .success();
+    }
+    assert_eq!(acquire(&env, "many", "a"), Some(0));
+    assert!(!env.path("store/many.d").exists());
+}
+
+#[test]
+fn dead_parent_is_refused_with_on_zombie_fail() {
+    let env = Env::new();
+    env.create_zombie("backend");
+    env.onehold(["run", "backend/task", "--on-zombie", "fail", "--", "true"])
+        .assert()
+        .code(5)
+        .stderr(contains("  `backend` is the parent of `backend/task`\n"));
+    assert_eq!(env.lock("backend")["state"], "zombie");
+}
+
+#[test]
+fn expired_lease_is_not_renewed_beside_held_child() {
+    let env = Env::new();
+    let acquired = env.onehold(["acquire", "backend", "--ttl", "1ms"]).output();
+    let number = String::from_utf8(acquired.unwrap().stdout).unwrap();
+    assert_eq!(acquire(&env, "backend/task", "a"), Some(0));
+    env.onehold(["renew", "backend", "--hold", number.trim(), "--ttl", "1h"])
+        .assert()
+        .code(3);
+    assert_eq!(env.check("backend/task"), 6);
+}
+
+#[test]
+fn force_takes_only_the_named_lock() {
+    let env = Env::new();
+    assert_eq!(acquire(&env, "backend", "a"), Some(0));
+    env.onehold(["acquire", "backend/task", "--ttl", "1h", "--force", "--yes"])
+        .assert()
+        .code(6);
+    assert_eq!(env.check("backend"), 6);
+}
+
+#[test]
+fn waiter_for_child_acquires_after_parent_is_released() {
+    let env = Env::new();
+    let (ready, go) = (env.path("ready"), env.path("go"));
+    let script = format!(
+        "echo $$ > {}; until test -e {}; do sleep 0.01; done",
+        ready.display(),
+        go.display()
+    );
+    let section = env.start(["run", "backend", "--", "sh", "-c", &script]);
+    number_in(&ready);
+    let mut task = env.start(["run", "-w", "1h", "backend/task", "--", "echo", "mine"]);
+    eventually("it waits in the kernel", || {
+        std::fs::read_to_string(format!("/proc/{}/syscall", task.pid()))
+            .is_ok_and(|call| call.starts_with("73 "))
+    });
+    assert!(!task.has_ended());
+    std::fs::write(&go, "").unwrap();
+    assert_eq!(section.exit_code(), Some(0));
+    assert_eq!(task.finish().1, "mine\n");
+}

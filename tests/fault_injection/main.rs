@@ -1,0 +1,528 @@
+//! Kills a verb before each of its system calls, and lets each of them fail. By default a part of the
+//! calls is tested; `cargo test --test fault_injection -- --include-ignored` tests all.
+//!
+//! Calls that allocate memory do not fail here: a failed allocation ends a Rust program.
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#![allow(missing_docs, unreachable_pub)]
+#![allow(
+    clippy::case_sensitive_file_extension_comparisons,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::too_many_lines,
+    clippy::unwrap_used
+)]
+
+use nix::errno::Errno;
+
+mod foreign_interleaving;
+#[path = "../harness/mod.rs"]
+mod harness;
+mod sandbox;
+mod tracer;
+
+use harness::{dead_pid, for_all, foreign};
+use sandbox::{CRITICAL_SECTION, DISPLACED_COMMAND, Sandbox};
+use tracer::{Ended, Fault, Role, Then, trace, trace_and};
+
+/// One invocation of a verb, and the store in which it runs.
+struct Scenario {
+    name: &'static str,
+    prepare: fn(&mut Sandbox) -> Vec<String>,
+    /// Options that lead to the lock.
+    global: &'static [&'static str],
+    lock: &'static str,
+    /// Whether a trial takes seconds, as a holder has to notice its loss: each call of such a scenario
+    /// fails with one of the errors.
+    slow: bool,
+    /// Whether it is an `acquire`, after which the lock is held exactly if it succeeded.
+    acquires: bool,
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split(' ').map(str::to_owned).collect()
+}
+
+fn run_critical_section(options: &str) -> Vec<String> {
+    let mut run = words(&format!("{options} -- sh -c"));
+    run.push(CRITICAL_SECTION.to_owned());
+    run
+}
+
+const SCENARIO: Scenario = Scenario {
+    name: "",
+    prepare: |_| Vec::new(),
+    global: &[],
+    lock: "x",
+    slow: false,
+    acquires: false,
+};
+
+const SCENARIOS: [Scenario; 19] = [
+    Scenario {
+        name: "acquire",
+        prepare: |sandbox| words(&format!("acquire x --pid {}", sandbox.holder.pid())),
+        acquires: true,
+        ..SCENARIO
+    },
+    Scenario {
+        name: "acquire a lease of a child",
+        prepare: |_| words("acquire section/deep/x --ttl 1h -m why"),
+        lock: "section/deep/x",
+        acquires: true,
+        ..SCENARIO
+    },
+    Scenario {
+        name: "acquire a zombie",
+        prepare: |sandbox| {
+            sandbox.create_zombie("x");
+            words(&format!("acquire x --pid {}", sandbox.holder.pid()))
+        },
+        acquires: true,
+        ..SCENARIO
+    },
+    Scenario {
+        name: "run",
+        prepare: |_| run_critical_section("run x"),
+        ..SCENARIO
+    },
+    Scenario {
+        name: "run with a zombie",
+        prepare: |sandbox| {
+            sandbox.create_zombie("x");
+            run_critical_section("run x")
+        },
+        ..SCENARIO
+    },
+    Scenario {
+        name: "run --close",
+        prepare: |_| run_critical_section("run --close x"),
+        ..SCENARIO
+    },
+    Scenario {
+        name: "run --close of a child",
+        prepare: |_| run_critical_section("run --close section/x"),
+        lock: "section/x",
+        ..SCENARIO
+    },
+    Scenario {
+        name: "run --exec",
+        prepare: |_| run_critical_section("run --exec x"),
+        ..SCENARIO
+    },
+    Scenario {
+        name: "run with a zombie of prodigy",
+        prepare: |sandbox| {
+            let record = foreign::prodigy("x", dead_pid());
+            std::fs::create_dir_all(sandbox.path(".prodigy/resume_locks")).unwrap();
+            std::fs::write(sandbox.path(".prodigy/resume_locks/x.lock"), record).unwrap();
+            run_critical_section("--profile prodigy run x")
+        },
+        global: &["--profile", "prodigy"],
+        ..SCENARIO
+    },
+    Scenario {
+        name: "run with a zombie at a path",
+        prepare: |sandbox| {
+            sandbox.create_zombie("./x");
+            run_critical_section("run ./x")
+        },
+        lock: "./x",
+        ..SCENARIO
+    },
+    Scenario {
+        name: "release",
+        prepare: |sandbox| {
+            let pid = sandbox.holder.pid().to_string();
+            let number = sandbox.prepare(&["acquire", "x", "--pid", &pid]);
+            words(&format!("release x --hold {number}"))
+        },
+        ..SCENARIO
+    },
+    Scenario {
+        name: "release of a zombie",
+        prepare: |sandbox| {
+            sandbox.create_zombie("x");
+            words(&format!(
+                "release x --hold {}",
+                sandbox.lock(&["check", "x"])["hold"]
+            ))
+        },
+        ..SCENARIO
+    },
+    Scenario {
+        name: "renew",
+        prepare: |sandbox| {
+            let number = sandbox.prepare(&["acquire", "x", "--ttl", "1h"]);
+            words(&format!("renew x --hold {number} --ttl 2h"))
+        },
+        ..SCENARIO
+    },
+    Scenario {
+        name: "break",
+        prepare: |sandbox| {
+            let pid = sandbox.holder.pid().to_string();
+            sandbox.prepare(&["acquire", "x", "--pid", &pid]);
+            words("break x --yes")
+        },
+        ..SCENARIO
+    },
+    Scenario {
+        name: "break of a live run",
+        prepare: |sandbox| {
+            sandbox.start_run(&["run", "x", "--", "sh", "-c", DISPLACED_COMMAND]);
+            words("break x --yes")
+        },
+        slow: true,
+        ..SCENARIO
+    },
+    Scenario {
+        name: "run by force from a live run",
+        prepare: |sandbox| {
+            sandbox.start_run(&["run", "x", "--", "sh", "-c", DISPLACED_COMMAND]);
+            run_critical_section("run x --force --yes")
+        },
+        slow: true,
+        ..SCENARIO
+    },
+    Scenario {
+        name: "acquire by force",
+        prepare: |sandbox| {
+            sandbox.prepare(&["acquire", "x", "--ttl", "1h"]);
+            words(&format!(
+                "acquire x --pid {} --force --yes",
+                sandbox.holder.pid()
+            ))
+        },
+        ..SCENARIO
+    },
+    Scenario {
+        name: "cleanup",
+        prepare: |sandbox| {
+            sandbox.create_zombie("x");
+            sandbox.create_zombie("section/y");
+            words("cleanup")
+        },
+        ..SCENARIO
+    },
+    Scenario {
+        name: "check",
+        prepare: |sandbox| {
+            sandbox.create_zombie("x");
+            words("check x")
+        },
+        ..SCENARIO
+    },
+];
+
+impl Scenario {
+    /// Runs it once, with a fault.
+    fn play(&self, fault: Fault) -> (Sandbox, Ended) {
+        let mut sandbox = Sandbox::new();
+        let words = (self.prepare)(&mut sandbox);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        if matches!(fault, Fault::Nothing | Fault::Fail(..)) {
+            // Its command ends at once.
+            std::fs::write(sandbox.path("end"), "").unwrap();
+        }
+        let ended = trace(sandbox.command(&words), fault);
+        sandbox.record_hold_number(&ended.stdout);
+        (sandbox, ended)
+    }
+
+    /// Kills the wrapper while its child is stopped before a call. Another process tries to acquire
+    /// `wanted` before the child continues. Exactly one of the two must get it.
+    fn orphan(&self, at: usize, wanted: &str) -> Result<(), String> {
+        let mut sandbox = Sandbox::new();
+        let words = (self.prepare)(&mut sandbox);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let pid = sandbox.holder.pid().to_string();
+        let mut acquired = None;
+        let ended = trace_and(sandbox.command(&words), Fault::Orphan(at), || {
+            let acquire = [self.global, &["acquire", wanted, "--pid", &pid]].concat();
+            acquired = Some(sandbox.invoke(&acquire).0);
+            Then::Continue
+        });
+        match (acquired, ended.executed) {
+            (Some(0), false) | (Some(6), true) => self.check_invariants(&mut sandbox),
+            _ => Err(format!(
+                "acquire {wanted}: {acquired:?}, executed: {}",
+                ended.executed
+            )),
+        }
+    }
+
+    /// A child and the parent of its lock, which exclude it.
+    fn relatives(&self) -> Vec<String> {
+        if !self.global.is_empty() || self.lock.starts_with('.') {
+            return Vec::new();
+        }
+        let parent = self
+            .lock
+            .rsplit_once('/')
+            .map(|(parent, _)| parent.to_owned());
+        [format!("{}/child", self.lock)]
+            .into_iter()
+            .chain(parent)
+            .collect()
+    }
+
+    fn check_invariants(&self, sandbox: &mut Sandbox) -> Result<(), String> {
+        sandbox.check_invariants(self.global, self.lock)
+    }
+
+    /// The calls that it makes without a fault.
+    fn calls(&self) -> Ended {
+        let (mut sandbox, ended) = self.play(Fault::Nothing);
+        assert!(ended.count(Role::Program) > 5, "{}: {ended:?}", self.name);
+        assert!(
+            matches!(ended.code, Some(0 | 5)),
+            "{}: {ended:?}",
+            self.name
+        );
+        self.check_invariants(&mut sandbox)
+            .unwrap_or_else(|why| panic!("{}: {why}", self.name));
+        ended
+    }
+}
+
+/// Scenarios whose commands are killed. Such a command must not create `inside`, which would be left.
+const SHORT_COMMANDS: [Scenario; 3] = [
+    Scenario {
+        name: "run, its command",
+        prepare: |_| run_short_command("run x"),
+        ..SCENARIO
+    },
+    Scenario {
+        name: "run --close, its command",
+        prepare: |_| run_short_command("run --close x"),
+        ..SCENARIO
+    },
+    Scenario {
+        name: "run --exec, its command",
+        prepare: |_| run_short_command("run --exec x"),
+        ..SCENARIO
+    },
+];
+
+fn run_short_command(options: &str) -> Vec<String> {
+    let mut run = words(&format!("{options} -- sh -c"));
+    run.push("echo $$ >> started; exit 7".to_owned());
+    run
+}
+
+/// Whether a `run` reports that its command was killed, or was itself that command.
+fn is_killed(ended: &Ended) -> bool {
+    ended.code == Some(137) || ended.signal == Some(nix::sys::signal::Signal::SIGKILL)
+}
+
+/// Kills each scenario before every `step`-th call.
+fn kill_sweep(step: usize) {
+    let mut points = Vec::new();
+    for scenario in &SCENARIOS {
+        let calls = scenario.calls();
+        for role in [Role::Program, Role::Child] {
+            for at in (points.len() % step..calls.count(role)).step_by(step) {
+                points.push((scenario, role, at));
+            }
+        }
+    }
+    for scenario in &SHORT_COMMANDS {
+        let (_, ended) = scenario.play(Fault::Follow);
+        assert_eq!(ended.code, Some(7), "{}: {ended:?}", scenario.name);
+        let calls = ended.count(Role::Command);
+        assert!(calls > 10, "{}: {calls} calls", scenario.name);
+        for at in (points.len() % step..calls).step_by(step) {
+            points.push((scenario, Role::Command, at));
+        }
+    }
+    let failures = for_all(&points, |(scenario, role, at)| {
+        let (mut sandbox, ended) = scenario.play(Fault::Kill(*role, *at));
+        if *role == Role::Command && !is_killed(&ended) {
+            return Err(format!("{}: {ended:?}", scenario.name));
+        }
+        scenario.check_invariants(&mut sandbox).map_err(|why| {
+            let calls = ended.calls.get(role).cloned().unwrap_or_default();
+            format!(
+                "{}: {role:?} killed before call {at} ({:?}): {why}",
+                scenario.name,
+                calls.last()
+            )
+        })
+    });
+    println!("{} kill points, {} failed", points.len(), failures.len());
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    assert!(points.len() * step > 500, "{} kill points", points.len());
+}
+
+#[test]
+fn lock_survives_kills_before_a_part_of_the_calls() {
+    kill_sweep(11);
+}
+
+#[test]
+#[ignore = "takes a minute"]
+fn lock_survives_kills_before_each_call() {
+    kill_sweep(1);
+}
+
+/// Errors of a call: no space, a broken disk, no permission, too many files, a signal.
+const ERRORS: [Errno; 5] = [
+    Errno::ENOSPC,
+    Errno::EIO,
+    Errno::EACCES,
+    Errno::EMFILE,
+    Errno::EINTR,
+];
+
+#[test]
+fn orphaned_child_and_next_holder_never_both_get_the_lock() {
+    let mut points = Vec::new();
+    for scenario in &SCENARIOS {
+        let calls = scenario.calls().count(Role::Child);
+        for at in 0..calls {
+            points.push((scenario, at, scenario.lock.to_owned()));
+            for relative in scenario.relatives() {
+                points.push((scenario, at, relative));
+            }
+        }
+    }
+    let failures = for_all(&points, |(scenario, at, wanted)| {
+        scenario
+            .orphan(*at, wanted)
+            .map_err(|why| format!("{}: orphan before call {at}: {why}", scenario.name))
+    });
+    println!("{} orphans, {} failed", points.len(), failures.len());
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    assert!(points.len() > 100, "{} orphans", points.len());
+}
+
+/// Calls that do not fail here: calls that allocate memory, as a failed allocation ends a Rust
+/// program, and calls that according to their man pages always succeed, or cannot fail as they are
+/// called.
+#[rustfmt::skip]
+const NEVER_FAILING: [u64; 20] = [
+    9, 10, 11, 12, 25, 28,        // mmap mprotect munmap brk mremap madvise
+    60, 231,                      // exit exit_group
+    202,                          // futex
+    39, 186, 110,                 // getpid gettid getppid
+    102, 104, 107, 108, 95,       // getuid getgid geteuid getegid umask
+    13,                           // rt_sigaction
+    228,                          // clock_gettime
+    318,                          // getrandom
+];
+
+/// Lets every `step`-th call of each scenario fail; `all`: with each error instead of one.
+fn error_sweep(step: usize, all: bool) {
+    let mut points = Vec::new();
+    for scenario in &SCENARIOS {
+        let calls = scenario.calls();
+        for role in [Role::Program, Role::Child] {
+            let made = calls
+                .calls
+                .get(&role)
+                .map(Vec::as_slice)
+                .unwrap_or_default();
+            for (at, call) in made.iter().enumerate() {
+                if NEVER_FAILING.contains(call) || (at + points.len()) % step != 0 {
+                    continue;
+                }
+                for (index, error) in ERRORS.iter().enumerate() {
+                    if (all && !scenario.slow) || index == at % ERRORS.len() {
+                        points.push((scenario, role, at, *error));
+                    }
+                }
+            }
+        }
+    }
+    let failures = for_all(&points, |(scenario, role, at, error)| {
+        let (mut sandbox, ended) = scenario.play(Fault::Fail(*role, *at, *error));
+        let calls = ended.calls.get(role).cloned().unwrap_or_default();
+        let what = format!(
+            "{}: {error} at call {at} ({:?}) of {role:?}",
+            scenario.name,
+            calls.get(*at)
+        );
+        if ended.stderr.contains("panicked") || ended.signal.is_some() {
+            return Err(format!("{what}: {:?} {}", ended.signal, ended.stderr));
+        }
+        let code = ended.code.unwrap_or(-1);
+        if !matches!(code, 0..=8 | 125..=127) {
+            return Err(format!("{what}: exit code {code}: {}", ended.stderr));
+        }
+        if code != 0 && ended.stdout.is_empty() && ended.stderr.is_empty() {
+            return Err(format!("{what}: exit code {code} without a message"));
+        }
+        if scenario.acquires && (code == 0) != sandbox.is_held(scenario.lock) {
+            return Err(format!("{what}: exit code {code}: {}", ended.stderr));
+        }
+        scenario
+            .check_invariants(&mut sandbox)
+            .map_err(|why| format!("{what}: {why}: {}", ended.stderr))
+    });
+    println!(
+        "{} errors injected, {} failed",
+        points.len(),
+        failures.len()
+    );
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+#[test]
+fn lock_is_taken_or_not_when_a_part_of_the_calls_fail() {
+    error_sweep(11, false);
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn lock_is_taken_or_not_when_any_call_fails() {
+    error_sweep(1, true);
+}
+
+/// System calls are most of the cost of common invocations. The limits are slightly above what is
+/// needed today, so that an increase is noticed.
+#[test]
+fn common_invocations_stay_within_their_system_call_limits() {
+    let count = |prepare: &[&str], words: &[&str]| {
+        let mut sandbox = Sandbox::new();
+        if !prepare.is_empty() {
+            sandbox.prepare(prepare);
+        }
+        // The store is in use, and another lock is held.
+        sandbox.prepare(&["acquire", "other", "--ttl", "1h"]);
+        let mut command = sandbox.command(words);
+        // Each directory before that of the command costs a call.
+        command.env("PATH", "/usr/bin:/bin");
+        let ended = trace(command, Fault::Nothing);
+        (ended.count(Role::Program), ended.count(Role::Child))
+    };
+    for (prepare, words, limits) in [
+        (&[][..], &["run", "x", "--", "true"][..], (98, 12)),
+        (&[], &["run", "--exec", "x", "--", "true"], (65, 0)),
+        (&[], &["acquire", "x", "--ttl", "1h"], (77, 0)),
+        (
+            &["acquire", "x", "--ttl", "1h"],
+            &["release", "x", "--force", "--yes"],
+            (118, 0),
+        ),
+        (&[], &["check", "-q", "x"], (39, 0)),
+        (
+            &["acquire", "x", "--ttl", "1h"],
+            &["check", "-q", "x"],
+            (49, 0),
+        ),
+        (
+            &["acquire", "x", "--ttl", "1h"],
+            &["run", "x", "--", "true"],
+            (74, 0),
+        ),
+    ] {
+        let (program, child) = count(prepare, words);
+        println!("{words:?}: {program} and {child} system calls");
+        assert!(
+            program <= limits.0 && child <= limits.1,
+            "{words:?}: {program}, {child}"
+        );
+    }
+}

@@ -1,0 +1,297 @@
+//! Runs a program under ptrace(2) with a fault just before one of its system calls.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sys::ptrace::{self, Options};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+/// The process whose calls are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// The program itself, from its `main` on.
+    Program,
+    /// A child that it forks, until the child executes the command.
+    Child,
+    /// The command, without the processes that it forks.
+    Command,
+}
+
+/// What happens before a call, which is identified by its number.
+#[derive(Clone, Copy, Debug)]
+pub enum Fault {
+    Nothing,
+    /// Nothing, but the calls of the command are counted too.
+    Follow,
+    Kill(Role, usize),
+    /// The program is killed before that call of its child; the child continues after the callback.
+    Orphan(usize),
+    /// The callback is called before each of these calls of the program.
+    Interleave([usize; 3]),
+    /// The call is not made, and returns an error.
+    Fail(Role, usize, Errno),
+}
+
+/// The result of a trace.
+#[derive(Debug, Default)]
+pub struct Ended {
+    pub code: Option<i32>,
+    pub signal: Option<Signal>,
+    /// Whether a command was executed.
+    pub executed: bool,
+    /// The system call numbers, in order.
+    pub calls: HashMap<Role, Vec<u64>>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Ended {
+    pub fn count(&self, role: Role) -> usize {
+        self.calls.get(&role).map_or(0, Vec::len)
+    }
+}
+
+struct Task {
+    role: Role,
+    counts: bool,
+    /// Whether it is between the entry of a call and its return.
+    in_call: bool,
+    /// The error that the present call returns.
+    error: Option<Errno>,
+}
+
+const NEW: Task = Task {
+    role: Role::Child,
+    counts: true,
+    in_call: false,
+    error: None,
+};
+
+/// The first call of `main` sets the handler of this signal.
+const SIGALRM: u64 = 14;
+const RT_SIGACTION: u64 = 13;
+const CLOSE: u64 = 3;
+
+/// Longer than any wait of the program itself.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What happens to the traced process after the callback.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    Continue,
+    Kill,
+}
+
+/// Runs a program to its end. Processes that it leaves running are detached.
+pub fn trace(command: Command, fault: Fault) -> Ended {
+    trace_and(command, fault, || Then::Continue)
+}
+
+/// The same, with a callback that is called while a process is stopped before its call.
+pub fn trace_and(mut command: Command, fault: Fault, mut callback: impl FnMut() -> Then) -> Ended {
+    let (mut out, mut err) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+    command
+        .stdin(Stdio::null())
+        .stdout(out.try_clone().unwrap())
+        .stderr(err.try_clone().unwrap());
+    // SAFETY: one system call.
+    unsafe { command.pre_exec(|| ptrace::traceme().map_err(Into::into)) };
+    #[allow(clippy::zombie_processes, reason = "waited for with the tracees")]
+    let mut child = command.spawn().unwrap();
+    let root = Pid::from_raw(child.id().cast_signed());
+    let mut ended = Ended::default();
+    let mut tasks = HashMap::from([(
+        root,
+        Task {
+            role: Role::Program,
+            counts: false,
+            in_call: false,
+            error: None,
+        },
+    )]);
+    let started = Instant::now();
+    waitpid(root, None).unwrap();
+    let options = Options::PTRACE_O_TRACESYSGOOD
+        | Options::PTRACE_O_TRACEFORK
+        | Options::PTRACE_O_TRACEVFORK
+        | Options::PTRACE_O_TRACECLONE
+        | Options::PTRACE_O_TRACEEXEC
+        | Options::PTRACE_O_EXITKILL;
+    ptrace::setoptions(root, options).unwrap();
+    resume(root, None);
+    while !tasks.is_empty() {
+        assert!(started.elapsed() < TIMEOUT, "hangs: {command:?}, {fault:?}");
+        let flags = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD | WaitPidFlag::WNOHANG;
+        let status = match waitpid(None, Some(flags)) {
+            Ok(WaitStatus::StillAlive) => {
+                std::thread::sleep(Duration::from_micros(20));
+                continue;
+            }
+            Ok(status) => status,
+            Err(Errno::ECHILD) => break,
+            Err(error) => panic!("{error}"),
+        };
+        match status {
+            WaitStatus::Exited(pid, code) => {
+                tasks.remove(&pid);
+                if pid == root {
+                    ended.code = Some(code);
+                }
+            }
+            WaitStatus::Signaled(pid, signal, _) => {
+                tasks.remove(&pid);
+                if pid == root {
+                    ended.signal = Some(signal);
+                }
+            }
+            WaitStatus::PtraceSyscall(pid) => {
+                if let Some(task) = tasks.get_mut(&pid)
+                    && at_call(pid, task, fault, &mut ended)
+                {
+                    if matches!(fault, Fault::Orphan(_)) {
+                        kill(root, Signal::SIGKILL).unwrap();
+                        let killed = waitpid(root, Some(WaitPidFlag::__WALL)).unwrap();
+                        assert!(matches!(killed, WaitStatus::Signaled(..)), "{killed:?}");
+                        tasks.remove(&root);
+                        ended.signal = Some(Signal::SIGKILL);
+                    }
+                    if callback() == Then::Kill {
+                        kill(pid, Signal::SIGKILL).unwrap();
+                    }
+                }
+                resume(pid, None);
+            }
+            WaitStatus::PtraceEvent(pid, _, event) => {
+                let event = event.cast_unsigned();
+                if event == libc_event::EXEC {
+                    ended.executed = true;
+                    let role = tasks.get(&pid).map(|task| task.role);
+                    let follows = matches!(fault, Fault::Follow | Fault::Kill(Role::Command, _));
+                    match tasks.get_mut(&pid) {
+                        Some(task) if follows && role != Some(Role::Command) => {
+                            task.role = Role::Command;
+                        }
+                        // The command runs untraced.
+                        _ => {
+                            tasks.remove(&pid);
+                            let _ = ptrace::detach(pid, None);
+                            continue;
+                        }
+                    }
+                }
+                if matches!(
+                    event,
+                    libc_event::FORK | libc_event::VFORK | libc_event::CLONE
+                ) && let Ok(new) = ptrace::getevent(pid)
+                {
+                    let of_command = tasks
+                        .get(&pid)
+                        .is_some_and(|task| task.role == Role::Command);
+                    let role = match event {
+                        _ if of_command => Role::Command,
+                        libc_event::CLONE => Role::Program,
+                        _ => Role::Child,
+                    };
+                    let new = tasks
+                        .entry(Pid::from_raw(i32::try_from(new).unwrap()))
+                        .or_insert(NEW);
+                    new.role = role;
+                    new.counts = !of_command;
+                }
+                resume(pid, None);
+            }
+            WaitStatus::Stopped(pid, Signal::SIGSTOP) => {
+                // The first stop of a new process.
+                tasks.entry(pid).or_insert(NEW);
+                resume(pid, None);
+            }
+            WaitStatus::Stopped(pid, Signal::SIGTRAP) => resume(pid, None),
+            WaitStatus::Stopped(pid, signal) => resume(pid, Some(signal)),
+            _ => {}
+        }
+    }
+    // The program executed the command, which may go on if the program was to be killed.
+    if ended.code.is_none()
+        && ended.signal.is_none()
+        && !matches!(fault, Fault::Kill(..) | Fault::Orphan(_))
+    {
+        ended.code = child.wait().unwrap().code();
+    }
+    for (file, text) in [(&mut out, &mut ended.stdout), (&mut err, &mut ended.stderr)] {
+        read_all(file, text);
+    }
+    ended
+}
+
+fn read_all(file: &mut File, text: &mut String) {
+    use std::io::Seek;
+    file.rewind().unwrap();
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).unwrap();
+    *text = String::from_utf8_lossy(&bytes).into_owned();
+}
+
+fn resume(pid: Pid, signal: Option<Signal>) {
+    // It may have ended.
+    let _ = ptrace::syscall(pid, signal);
+}
+
+/// Handles a stop at a system call. Whether the callback is to be called.
+fn at_call(pid: Pid, task: &mut Task, fault: Fault, ended: &mut Ended) -> bool {
+    let Ok(mut registers) = ptrace::getregs(pid) else {
+        return false;
+    };
+    if task.in_call {
+        task.in_call = false;
+        if let Some(errno) = task.error.take() {
+            registers.rax = i64::from(-(errno as i32)).cast_unsigned();
+            ptrace::setregs(pid, registers).unwrap();
+        }
+        return false;
+    }
+    task.in_call = true;
+    if registers.orig_rax == RT_SIGACTION && registers.rdi == SIGALRM {
+        task.counts = true;
+    }
+    if !task.counts {
+        return false;
+    }
+    let calls = ended.calls.entry(task.role).or_default();
+    calls.push(registers.orig_rax);
+    let number = calls.len() - 1;
+    match fault {
+        Fault::Orphan(at) => return task.role == Role::Child && at == number,
+        Fault::Interleave(moments) => {
+            return task.role == Role::Program && moments.contains(&number);
+        }
+        Fault::Kill(role, at) if role == task.role && at == number => {
+            kill(pid, Signal::SIGKILL).unwrap();
+        }
+        Fault::Fail(role, at, errno) if role == task.role && at == number => {
+            task.error = Some(errno);
+            // close(2) closes the descriptor even if it fails.
+            if registers.orig_rax != CLOSE {
+                // There is no call with this number.
+                registers.orig_rax = u64::MAX;
+                ptrace::setregs(pid, registers).unwrap();
+            }
+        }
+        _ => {}
+    }
+    false
+}
+
+/// The events of ptrace(2), which are not public in nix.
+mod libc_event {
+    pub const FORK: u32 = 1;
+    pub const VFORK: u32 = 2;
+    pub const CLONE: u32 = 3;
+    pub const EXEC: u32 = 4;
+}

@@ -1,0 +1,69 @@
+//! Critical sections as they were seen, and a checker that looks for two at once.
+
+use std::collections::HashMap;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Nanoseconds on a clock that all processes read alike.
+pub fn now() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    u64::try_from(now.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap()
+}
+
+/// One critical section: which lock was held, by which hold, from when to when.
+#[derive(Clone, Debug)]
+pub struct Interval {
+    pub name: String,
+    /// The `--owner` label, if the holder had one.
+    pub owner: Option<String>,
+    pub hold: u64,
+    pub from: u64,
+    /// If the holder was killed, the last moment at which it certainly still held.
+    pub to: u64,
+}
+
+impl Interval {
+    /// Whether the two must not overlap: holds of one name never, and those of a parent and a child
+    /// only if both have the same owner.
+    pub fn excludes(&self, other: &Self) -> bool {
+        if self.hold == other.hold {
+            return false;
+        }
+        let same_owner = self.owner.is_some() && self.owner == other.owner;
+        self.name == other.name
+            || (!same_owner && (covers(&self.name, &other.name) || covers(&other.name, &self.name)))
+    }
+}
+
+/// Whether `name` is the same lock as `ancestor`, or below it.
+pub fn covers(ancestor: &str, name: &str) -> bool {
+    name.strip_prefix(ancestor)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// All pairs that overlap in time. The intervals have to be sorted by `from`.
+pub fn overlapping(intervals: &[Interval]) -> impl Iterator<Item = (&Interval, &Interval)> {
+    intervals.iter().enumerate().flat_map(|(at, one)| {
+        intervals[at + 1..]
+            .iter()
+            .take_while(|other| other.from < one.to)
+            .map(move |other| (one, other))
+    })
+}
+
+/// Overlaps of holds that exclude each other, and hold numbers that do not grow.
+pub fn violations(intervals: &mut [Interval]) -> Vec<String> {
+    intervals.sort_by_key(|interval| interval.from);
+    let mut found: Vec<String> = overlapping(intervals)
+        .filter(|(one, other)| one.excludes(other))
+        .map(|(one, other)| format!("at the same time: {one:?} and {other:?}"))
+        .collect();
+    let mut last: HashMap<&str, u64> = HashMap::new();
+    for interval in &*intervals {
+        let before = last.insert(&interval.name, interval.hold).unwrap_or(0);
+        if interval.hold <= before {
+            found.push(format!("hold number {before} was followed by {interval:?}"));
+        }
+    }
+    found
+}

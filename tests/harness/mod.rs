@@ -1,0 +1,544 @@
+//! What the test binaries share: one hermetic environment per test, processes that end with the
+//! test, contenders that start at once, and waiting for a condition.
+//!
+//! A test binary takes it in with `mod harness;`, a bench with a `path` attribute.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each binary compiles the whole module and uses a part of it"
+)]
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used
+)]
+
+pub mod foreign;
+#[cfg(unix)]
+pub mod intervals;
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+#[cfg(unix)]
+pub use rustix::process::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// How long a condition may take that is bound to come true: a loaded machine needs a while.
+pub const TIMEOUT: Duration = Duration::from_mins(1);
+
+/// Number of contenders in tests of concurrency, unless a test says otherwise.
+pub const CONTENDERS: usize = 8;
+
+/// The binary under test, as an absolute path.
+pub fn program() -> PathBuf {
+    std::path::absolute(assert_cmd::cargo::cargo_bin!("onehold")).unwrap()
+}
+
+/// A directory of its own for each test, which is HOME, the working directory and the parent of the
+/// store. Removed when it is dropped.
+pub struct TestEnv {
+    pub root: TempDir,
+}
+
+impl TestEnv {
+    pub fn new() -> Self {
+        // Where it is ignored, as some parents do, nothing that is started can be waited for.
+        #[cfg(unix)]
+        // SAFETY: no handler is installed or replaced by any test.
+        unsafe {
+            libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+        }
+        Self {
+            root: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    /// A file below the directory of the test.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.root.path().join(name)
+    }
+
+    pub fn store(&self) -> PathBuf {
+        self.path("store")
+    }
+
+    /// A program in the environment of this test: nothing of the caller's settings, `onehold` in
+    /// PATH, no stdin, and the signals as [`reset_signals_of`] leaves them.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
+        for (name, _) in std::env::vars_os() {
+            if changes_behavior(&name.to_string_lossy()) {
+                command.env_remove(name);
+            }
+        }
+        let binaries = self::program().parent().unwrap().to_owned();
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let path = std::iter::once(binaries).chain(std::env::split_paths(&path));
+        command
+            .env("PATH", std::env::join_paths(path).unwrap())
+            .env("HOME", self.root.path())
+            .env("APPDATA", self.root.path())
+            .env("LOCALAPPDATA", self.root.path())
+            .env("ONEHOLD_DIR", self.store())
+            .env("TZ", "UTC")
+            .env("LC_ALL", "C")
+            .current_dir(self.root.path())
+            .stdin(Stdio::null());
+        #[cfg(unix)]
+        reset_signals_of(&mut command);
+        command
+    }
+
+    /// `onehold ARGS`.
+    pub fn onehold<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> Command {
+        let mut command = self.command(program());
+        command.args(args);
+        command
+    }
+
+    /// Starts `onehold ARGS` without output.
+    pub fn start<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> Running {
+        Running::start(self.onehold(args))
+    }
+
+    /// Runs `onehold ARGS` to its end.
+    pub fn output<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> Output {
+        output(&mut self.onehold(args))
+    }
+
+    /// The exit code of `onehold ARGS`.
+    #[track_caller]
+    pub fn code<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> i32 {
+        exit_code(self.output(args).status)
+    }
+
+    /// Stdout of `onehold ARGS`, which has to succeed.
+    #[track_caller]
+    pub fn done<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> String {
+        let output = self.output(args);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    /// The JSON object of a command that prints it on stdout.
+    #[track_caller]
+    pub fn json<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> Value {
+        let output = output(self.onehold(args).arg("--json"));
+        json_object(&output.stdout)
+    }
+
+    /// `lock` of the JSON object of `onehold check NAME`.
+    #[track_caller]
+    pub fn lock(&self, name: &str) -> Value {
+        self.json(["check", name])["lock"].take()
+    }
+
+    #[track_caller]
+    pub fn number_of_waiters(&self, name: &str) -> usize {
+        self.lock(name)["waiters"].as_array().map_or(0, Vec::len)
+    }
+
+    /// `sh -c SCRIPT`, in the environment of this test.
+    #[cfg(unix)]
+    pub fn shell(&self, script: &str) -> Command {
+        let mut command = self.command("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    /// Starts `onehold run ARGS -- sh -c …` and returns when its command has begun. The command
+    /// ends when the file `end` is there, or with the directory of the test.
+    #[cfg(unix)]
+    #[track_caller]
+    pub fn hold(&self, args: &[&str]) -> Running {
+        let began = self.path("began");
+        let _ = fs::remove_file(&began);
+        let script = "echo $$ > began; while test -e began && ! test -e end; do sleep 0.005; done";
+        let run = [&["run"], args, &["--", "sh", "-c", script]].concat();
+        let holder = self.start(run);
+        wait_until("the command of the holder has begun", || {
+            fs::read_to_string(&began).is_ok_and(|text| text.ends_with('\n'))
+        });
+        holder
+    }
+
+    /// Ends the command of [`hold`](Self::hold).
+    #[cfg(unix)]
+    pub fn end(&self) {
+        fs::write(self.path("end"), "").unwrap();
+    }
+
+    /// The pid that the command of [`hold`](Self::hold) has, or another script that writes it.
+    #[track_caller]
+    pub fn pid_in(&self, file: &str) -> u32 {
+        let mut pid = None;
+        wait_until("a file has a pid", || {
+            pid = fs::read_to_string(self.path(file))
+                .ok()
+                .filter(|text| text.ends_with('\n'))
+                .and_then(|text| text.trim().parse().ok());
+            pid.is_some()
+        });
+        pid.unwrap()
+    }
+
+    /// Leaves `name` with a holder that was killed.
+    #[cfg(unix)]
+    #[track_caller]
+    pub fn create_zombie(&self, name: &str) {
+        let mut holder = Running::sleeper();
+        self.done(["acquire", name, "--pid", &holder.pid().to_string()]);
+        holder.kill();
+    }
+
+    /// Number of lines in a file below the directory of the test; 0 if there is no such file.
+    pub fn lines(&self, file: &str) -> usize {
+        fs::read_to_string(self.path(file)).map_or(0, |text| text.lines().count())
+    }
+
+    /// Names of the files in the store, other than its own directory.
+    pub fn left_in_store(&self) -> Vec<String> {
+        let mut names = names_in(&self.store());
+        names.retain(|name| name != ".onehold");
+        names
+    }
+
+    /// Names of the queues that are left in the store.
+    pub fn left_in_queues(&self) -> Vec<String> {
+        names_in(&self.path("store/.onehold/waiting"))
+    }
+
+    /// Number of `file` that a shell script counts up, one increment per critical section.
+    #[track_caller]
+    pub fn count_in(&self, file: &str) -> usize {
+        let text = fs::read_to_string(self.path(file)).unwrap();
+        text.trim().parse().unwrap()
+    }
+}
+
+/// A shell script that reads a number from a file and writes it back, one higher. Both steps are far
+/// enough apart that two such scripts at once lose an increment.
+#[cfg(unix)]
+pub const INCREMENT: &str = "n=$(cat number 2>/dev/null || echo 0); echo $((n + 1)) > number";
+
+/// Whether an environment variable of the caller would change what the program does.
+fn changes_behavior(name: &str) -> bool {
+    name.starts_with("ONEHOLD_")
+        || [
+            "CLAWDBOT_SESSION_ID",
+            "CLICOLOR",
+            "CLICOLOR_FORCE",
+            "COLUMNS",
+            "NO_COLOR",
+            "PRODIGY_HOME",
+            "XDG_CONFIG_HOME",
+            "XDG_RUNTIME_DIR",
+            "XDG_STATE_HOME",
+        ]
+        .contains(&name)
+}
+
+fn names_in(directory: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(directory)
+        .into_iter()
+        .flatten()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+/// Gives a child all signals at their default disposition and an empty mask, whatever this process
+/// was started with: under nohup(1) SIGHUP is ignored, and a wrapper hands that on.
+#[cfg(unix)]
+pub fn reset_signals_of(command: &mut Command) {
+    use std::os::unix::process::CommandExt;
+    // SAFETY: only async-signal-safe calls, on memory of the child.
+    unsafe {
+        command.pre_exec(|| {
+            reset_signals();
+            Ok(())
+        });
+    }
+}
+
+/// Gives this process all signals at their default disposition, and an empty mask.
+#[cfg(unix)]
+pub fn reset_signals() {
+    // SAFETY: both calls are async-signal-safe, and the set is ours. A signal that does not exist
+    // or cannot be changed is refused, which is of no concern.
+    unsafe {
+        for signal in 1..=64 {
+            libc::signal(signal, libc::SIG_DFL);
+        }
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+    }
+}
+
+/// Runs a command to its end. Under Wine a process can end before it has begun, once in thousands,
+/// which is reported as an internal error (1359); such a process has done nothing and is started
+/// again.
+#[track_caller]
+pub fn output(command: &mut Command) -> Output {
+    for _ in 0..10 {
+        match command.output() {
+            Err(error) if cfg!(windows) && error.raw_os_error() == Some(1359) => {}
+            Ok(output)
+                if cfg!(windows)
+                    && output.status.code() == Some(126)
+                    && String::from_utf8_lossy(&output.stderr).contains("nternal error") => {}
+            output => return output.unwrap(),
+        }
+    }
+    panic!("no process begins: {command:?}");
+}
+
+/// The exit code; of a process that was ended by a signal the negative number of the signal.
+pub fn exit_code(status: ExitStatus) -> i32 {
+    #[cfg(unix)]
+    if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {
+        return -signal;
+    }
+    status.code().unwrap()
+}
+
+/// Exactly one JSON object, on one line.
+#[track_caller]
+pub fn json_object(bytes: &[u8]) -> Value {
+    let text = std::str::from_utf8(bytes).unwrap();
+    assert_eq!(text.lines().count(), 1, "not one line: {text:?}");
+    serde_json::from_str(text).unwrap()
+}
+
+/// Waits until a condition is true that is bound to become true; `condition` is a clause.
+#[track_caller]
+pub fn wait_until(condition: &str, mut is_true: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !is_true() {
+        assert!(
+            started.elapsed() < TIMEOUT,
+            "timed out after {TIMEOUT:?}; still not true: {condition}"
+        );
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A started process, ended when it is dropped.
+pub struct Running {
+    pub child: Child,
+}
+
+impl Running {
+    /// Starts a command without output.
+    pub fn start(mut command: Command) -> Self {
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        Self::spawn(command)
+    }
+
+    /// Starts a command with the output that is set in it.
+    pub fn spawn(mut command: Command) -> Self {
+        Self {
+            child: command.spawn().unwrap(),
+        }
+    }
+
+    /// A process that does nothing.
+    #[cfg(unix)]
+    pub fn sleeper() -> Self {
+        let mut command = Command::new("sleep");
+        command.arg("1000").stdin(Stdio::null());
+        reset_signals_of(&mut command);
+        Self::start(command)
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    #[cfg(unix)]
+    #[track_caller]
+    pub fn signal(&self, signal: Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    /// Kills it and waits for its end.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
+    /// Waits for its end, within [`TIMEOUT`]; the exit code as [`exit_code`] returns it.
+    #[track_caller]
+    pub fn finish(&mut self) -> i32 {
+        let mut status = None;
+        wait_until("a started process has ended", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        exit_code(status.unwrap())
+    }
+
+    /// The same, with what it has written to stderr, which has to be a pipe.
+    #[track_caller]
+    pub fn finish_with_stderr(&mut self) -> (i32, String) {
+        let mut text = String::new();
+        let stderr = self.child.stderr.as_mut().unwrap();
+        stderr.read_to_string(&mut text).unwrap();
+        (self.finish(), text)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // A wrapper forwards TERM to its command, which would otherwise outlive it.
+        #[cfg(unix)]
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let pid = rustix::process::Pid::from_child(&self.child);
+            for signal in [Signal::TERM, Signal::CONT] {
+                let _ = rustix::process::kill_process(pid, signal);
+            }
+            let started = Instant::now();
+            while started.elapsed() < Duration::from_secs(1) {
+                if !matches!(self.child.try_wait(), Ok(None)) {
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Starts commands that wait for each other before they begin, and runs them to their ends.
+/// They must not read their stdin.
+#[cfg(unix)]
+#[track_caller]
+pub fn run_together(commands: Vec<Command>) -> Vec<Output> {
+    let (gate, opens) = std::io::pipe().unwrap();
+    let mut children: Vec<Child> = commands
+        .into_iter()
+        .map(|command| {
+            let mut waiting = behind_gate(&command);
+            waiting.stdin(gate.try_clone().unwrap());
+            waiting.stdout(Stdio::piped()).stderr(Stdio::piped());
+            waiting.spawn().unwrap()
+        })
+        .collect();
+    for child in &mut children {
+        // Each says that it is there before it waits.
+        let stdout = child.stdout.as_mut().unwrap();
+        stdout.read_exact(&mut [0]).unwrap();
+    }
+    drop(opens);
+    children
+        .into_iter()
+        .map(|child| child.wait_with_output().unwrap())
+        .collect()
+}
+
+/// The same command, which writes a line and waits for the end of its stdin before it begins.
+#[cfg(unix)]
+fn behind_gate(command: &Command) -> Command {
+    let mut waiting = Command::new("sh");
+    waiting
+        .args(["-c", "echo; read -r _; exec \"$0\" \"$@\" </dev/null"])
+        .arg(command.get_program())
+        .args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => waiting.env(name, value),
+            None => waiting.env_remove(name),
+        };
+    }
+    if let Some(directory) = command.get_current_dir() {
+        waiting.current_dir(directory);
+    }
+    reset_signals_of(&mut waiting);
+    waiting
+}
+
+/// The exit codes of what [`run_together`] returns, sorted.
+#[cfg(unix)]
+pub fn sorted_codes(outputs: &[Output]) -> Vec<i32> {
+    let mut codes: Vec<i32> = outputs
+        .iter()
+        .map(|output| exit_code(output.status))
+        .collect();
+    codes.sort_unstable();
+    codes
+}
+
+/// Appends a line to a file by one write, so that lines of several processes do not mix.
+pub fn append_line(file: &Path, line: &str) {
+    let mut file = fs::OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(file)
+        .unwrap();
+    file.write_all(format!("{line}\n").as_bytes()).unwrap();
+}
+
+/// Whether a process is blocked in flock(2).
+#[cfg(target_os = "linux")]
+pub fn is_blocked_in_flock(pid: u32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/syscall"))
+        .is_ok_and(|call| call.starts_with(&format!("{} ", libc::SYS_flock)))
+}
+
+/// The pid of a process that has existed and has ended.
+#[cfg(unix)]
+pub fn dead_pid() -> u32 {
+    let mut ended = Running::sleeper();
+    ended.kill();
+    ended.pid()
+}
+
+/// A generator of pseudorandom numbers (xorshift), the same sequence for each seed.
+pub struct Rng(pub u64);
+
+impl Rng {
+    pub fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 % limit as u64).unwrap()
+    }
+}
+
+/// Does work on four threads; the failures.
+pub fn for_all<T: Sync>(
+    work: &[T],
+    check: impl Fn(&T) -> Result<(), String> + Sync,
+) -> Vec<String> {
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    let failures = std::sync::Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while let Some(one) =
+                    work.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
+                {
+                    if let Err(failure) = check(one) {
+                        failures.lock().unwrap().push(failure);
+                    }
+                }
+            });
+        }
+    });
+    failures.into_inner().unwrap()
+}

@@ -1,0 +1,801 @@
+//! What the model is made of: small states, and the records, facts and requests that they stand for.
+
+use std::convert::Infallible;
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+
+use super::flaws::Flaw;
+use crate::decision::liveness::{DEFAULT_MAX_AGE, State, Verdict};
+use crate::decision::{
+    Asker, Facts, Found, Judged, Key, Mode, Moment, Observer, ProcessFact, Request, Revision,
+    Snapshot, Ticket, Want, judge, needed,
+};
+use crate::identity::{BootId, Origin, Pid, ProcessId};
+use crate::name::LockName;
+use crate::record::{Content, Format, Kind, Live, Record};
+use crate::sys::ProcessState;
+
+/// The locks of the model, by number.
+pub(super) const NAMES: [&str; 4] = ["a", "a/t", "a/u", "b"];
+
+/// The boot-time clock. It stands still: what has run out was begun earlier.
+const NOW_MS: u64 = 1_000_000;
+
+const TTL_MS: u64 = 60_000;
+
+/// Longer than a lock stays reserved.
+const LONG_MS: u64 = 10_000;
+
+const BOOT: &str = "boot";
+
+/// What keeps a hold alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Holder {
+    /// `run`.
+    Run,
+    /// `run --exec`.
+    Exec,
+    /// `Lock::hold`: the process itself, which may start commands.
+    Library,
+    /// `acquire --pid`.
+    Process,
+    /// `acquire --ttl`.
+    Lease,
+}
+
+/// What one process of a setting is going to do.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) wants: Vec<(u8, Mode)>,
+    pub(super) owner: Option<&'static str>,
+    pub(super) holder: Holder,
+    /// `--close`: the command does not inherit the kernel lock.
+    pub(super) close: bool,
+    /// The command closes its descriptor of the lock file while it runs.
+    pub(super) lets_go: bool,
+    /// The command leaves a process behind that has its descriptors.
+    pub(super) daemon: bool,
+    pub(super) waits: bool,
+    /// It may be stopped (SIGSTOP) while it waits.
+    pub(super) may_stop: bool,
+    pub(super) pid_namespace: u64,
+    /// Commands that it starts under one hold, one after the other.
+    pub(super) commands: u8,
+    pub(super) attempts: u8,
+    pub(super) renewals: u8,
+    /// It belongs to the command of this other process.
+    pub(super) inside: Option<usize>,
+}
+
+/// One record: the number of its name, and its index if it is shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Slot {
+    pub(super) name: u8,
+    pub(super) index: Option<u8>,
+}
+
+/// A lock file in its place.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct File {
+    pub(super) slot: Slot,
+    /// Never used again, unlike the inode.
+    pub(super) id: u8,
+    pub(super) inode: u8,
+    pub(super) by: u8,
+    pub(super) number: u8,
+    /// The process in its slot for what changes, 0 if none.
+    pub(super) pid: u8,
+    pub(super) confirmed: bool,
+    pub(super) expired: bool,
+    pub(super) let_go: bool,
+    /// It is being written.
+    pub(super) torn: bool,
+}
+
+/// A record of a process's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Own {
+    pub(super) slot: Slot,
+    pub(super) id: u8,
+    pub(super) inode: u8,
+}
+
+/// One record to write, in place of what was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Put {
+    pub(super) slot: Slot,
+    pub(super) replaced: Option<u8>,
+}
+
+/// What a waiter sleeps on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Sleep {
+    /// The end of the hold in this file.
+    Released(u8),
+    /// The end of the wait with this ticket. It looks again after some seconds anyway.
+    LeftQueue(u8),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Step {
+    Idle,
+    /// In the guard, about to decide.
+    Deciding,
+    /// Writes the number, then each record, then removes dead relatives.
+    Committing {
+        puts: Vec<Put>,
+        removes: Vec<u8>,
+        done: u8,
+    },
+    /// In the guard, about to leave it.
+    Leaving(Box<Self>),
+    Queued(Sleep),
+    /// A detached hold is about to be handed over.
+    Confirming,
+    /// It was, and may have been lost before.
+    Confirmed,
+    Holding,
+    /// In the guard, about to look at one of its own records.
+    Releasing(u8),
+    /// In the guard, about to unlink what it looked at.
+    Unlinking(u8),
+    /// It has left the guard, and still holds its kernel lock.
+    Unlocking,
+    Renewing(u8),
+    WritingRenewal(u8, u8),
+    Done,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Child {
+    None,
+    /// It has written its PID into so many records.
+    Forked(u8),
+    Recorded,
+    /// The path was its own.
+    Checked,
+    Running,
+    Gone,
+    /// It has ended, and left a process with its descriptors.
+    Daemon,
+}
+
+impl Child {
+    /// Whether its process exists.
+    pub(super) fn exists(self) -> bool {
+        matches!(
+            self,
+            Self::Forked(_) | Self::Recorded | Self::Checked | Self::Running
+        )
+    }
+
+    /// Whether it has not executed its command yet.
+    pub(super) fn is_starting(self) -> bool {
+        self.exists() && self != Self::Running
+    }
+}
+
+/// Whether a free lock is reserved for a waiter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Reserved {
+    No,
+    Yes,
+    /// It was, and the time has passed.
+    Missed,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Process {
+    pub(super) alive: bool,
+    pub(super) stopped: bool,
+    pub(super) step: Step,
+    pub(super) attempts: u8,
+    pub(super) renewals: u8,
+    pub(super) child: Child,
+    /// Children it has had, which gives each one another PID.
+    pub(super) children: u8,
+    /// Commands that it still starts under this hold.
+    pub(super) commands: u8,
+    /// The process that a detached hold follows is alive.
+    pub(super) followed: bool,
+    pub(super) own: Vec<Own>,
+    pub(super) number: u8,
+    /// Its open lock files are locked.
+    pub(super) locked: bool,
+    pub(super) let_go: bool,
+    pub(super) ticket: Option<u8>,
+    pub(super) reserved: Reserved,
+    /// A detached hold was handed over; a process works under its own hold.
+    pub(super) in_force: bool,
+    pub(super) expired: bool,
+    /// A person broke its hold while it was at work.
+    pub(super) broken: bool,
+}
+
+/// Whoever is in the guard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Visitor {
+    Process(u8),
+    /// `break`, about to unlink what has this name.
+    Break(Slot),
+    /// `cleanup`, likewise.
+    Cleanup(Slot),
+}
+
+/// What a person was shown, to decide whether to break it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Shown {
+    pub(super) slot: Slot,
+    pub(super) id: u8,
+    pub(super) inode: u8,
+    pub(super) number: u8,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct World {
+    /// By slot.
+    pub(super) files: Vec<File>,
+    pub(super) processes: Vec<Process>,
+    pub(super) guard: Option<Visitor>,
+    /// `.onehold/last`.
+    pub(super) last: u8,
+    pub(super) last_id: u8,
+    pub(super) last_ticket: u8,
+    pub(super) shown: Option<Shown>,
+    /// What `cleanup` removes, if it does not judge again in the guard.
+    pub(super) listed: Option<Slot>,
+    /// How often somebody still breaks a hold.
+    pub(super) breaks: u8,
+    pub(super) greatest: u8,
+    pub(super) numbers_shrank: bool,
+    pub(super) broke_another: bool,
+}
+
+impl World {
+    pub(super) fn file_at(&self, slot: Slot) -> Option<&File> {
+        self.files.iter().find(|file| file.slot == slot)
+    }
+
+    pub(super) fn file(&self, id: u8) -> Option<&File> {
+        self.files.iter().find(|file| file.id == id)
+    }
+
+    pub(super) fn file_mut(&mut self, id: u8) -> Option<&mut File> {
+        self.files.iter_mut().find(|file| file.id == id)
+    }
+
+    pub(super) fn is_in_place(&self, own: Own) -> bool {
+        self.file_at(own.slot).is_some_and(|file| file.id == own.id)
+    }
+
+    pub(super) fn put(&mut self, file: File) {
+        self.files.retain(|old| old.slot != file.slot);
+        self.files.push(file);
+        self.files.sort_by_key(|file| file.slot);
+    }
+
+    /// An inode that neither a name nor an open descriptor uses.
+    pub(super) fn free_inode(&self) -> u8 {
+        let is_open = |inode| {
+            self.processes.iter().any(|process| {
+                process.has_descriptor() && process.own.iter().any(|own| own.inode == inode)
+            })
+        };
+        let is_named = |inode| self.files.iter().any(|file| file.inode == inode);
+        (1..u8::MAX)
+            .find(|inode| !is_named(*inode) && !is_open(*inode))
+            .unwrap_or(u8::MAX)
+    }
+
+    /// A record whose holder, or a child of it, may do anything under it.
+    pub(super) fn is_kept(&self, file: &File, plan: &Plan) -> bool {
+        let process = &self.processes[usize::from(file.by)];
+        let is_own = process.own.iter().any(|own| own.id == file.id);
+        let writer_works = is_own && process.exists();
+        match plan.holder {
+            Holder::Lease if file.confirmed => !file.expired,
+            Holder::Process if file.confirmed => process.followed,
+            Holder::Lease | Holder::Process => writer_works,
+            Holder::Run | Holder::Exec | Holder::Library => {
+                // A hold that was killed between two commands stays beside a daemon of the first.
+                let between = process.child == Child::Daemon && file.pid == 0 && !plan.close;
+                writer_works || (is_own && (process.child.exists() || between))
+            }
+        }
+    }
+}
+
+impl Process {
+    pub(super) fn exists(&self) -> bool {
+        self.alive && self.step != Step::Done
+    }
+
+    /// Whether its lock files are open somewhere.
+    pub(super) fn has_descriptor(&self) -> bool {
+        self.exists() || self.child.exists() || self.child == Child::Daemon
+    }
+}
+
+/// A setting: who takes part, and what goes wrong.
+#[derive(Clone, Debug)]
+pub(super) struct Setting {
+    pub(super) plans: Vec<Plan>,
+    pub(super) cleanup: bool,
+    pub(super) breaks: u8,
+    /// There are more dead relatives than one decision removes.
+    pub(super) too_many_dead: bool,
+    pub(super) flaw: Flaw,
+    /// What must happen in it, or it shows nothing.
+    pub(super) must_happen: Vec<&'static str>,
+    names: Vec<LockName>,
+    requests: Vec<Request>,
+    now: DateTime<Utc>,
+}
+
+pub(super) fn observer(pid_namespace: u64) -> Observer {
+    Observer {
+        boot: Some(boot_id()),
+        machine: Some("machine".to_owned()),
+        pid_namespace: Some(pid_namespace),
+        hostname: Some("host".to_owned()),
+    }
+}
+
+fn boot_id() -> BootId {
+    BootId {
+        id: BOOT.to_owned(),
+        masked: false,
+    }
+}
+
+pub(super) fn wrapper_pid(process: usize) -> u8 {
+    u8::try_from(process).unwrap() * 20 + 1
+}
+
+pub(super) fn followed_pid(process: usize) -> u8 {
+    wrapper_pid(process) + 1
+}
+
+/// The PID of its latest child.
+pub(super) fn child_pid(process: usize, children: u8) -> u8 {
+    followed_pid(process) + children
+}
+
+fn process_id(pid: u8) -> ProcessId {
+    ProcessId {
+        pid: Pid::new(u32::from(pid)).unwrap(),
+        start: Some(u64::from(pid) * 100),
+    }
+}
+
+impl Setting {
+    pub(super) fn new(plans: Vec<Plan>) -> Self {
+        let names: Vec<LockName> = NAMES
+            .into_iter()
+            .map(|name| LockName::new(name).unwrap())
+            .collect();
+        let requests = plans
+            .iter()
+            .enumerate()
+            .map(|(at, plan)| Request {
+                wants: plan
+                    .wants
+                    .iter()
+                    .map(|(name, mode)| Want {
+                        name: names[usize::from(*name)].clone(),
+                        mode: *mode,
+                    })
+                    .collect(),
+                owner: plan.owner.map(str::to_owned),
+                inside: Vec::new(),
+                asker: match plan.holder {
+                    Holder::Run | Holder::Exec | Holder::Library => Asker::Caller,
+                    Holder::Process => Asker::Process(process_id(followed_pid(at))),
+                    Holder::Lease => Asker::Lease,
+                },
+                max_age_ms: u64::try_from(DEFAULT_MAX_AGE.as_millis()).unwrap(),
+                take_zombies: true,
+                replace: None,
+                skip_queue: false,
+                ticket: None,
+                observer: observer(plan.pid_namespace),
+            })
+            .collect();
+        Self {
+            plans,
+            cleanup: false,
+            breaks: 0,
+            too_many_dead: false,
+            flaw: Flaw::None,
+            must_happen: Vec::new(),
+            names,
+            requests,
+            now: DateTime::from_timestamp(1_700_000_000, 0).unwrap(),
+        }
+    }
+
+    pub(super) fn is_flawed(&self, flaw: Flaw) -> bool {
+        self.flaw == flaw
+    }
+
+    pub(super) fn start(&self) -> World {
+        World {
+            files: Vec::new(),
+            processes: self
+                .plans
+                .iter()
+                .map(|plan| Process {
+                    alive: true,
+                    stopped: false,
+                    step: Step::Idle,
+                    attempts: plan.attempts,
+                    renewals: plan.renewals,
+                    child: Child::None,
+                    children: 0,
+                    commands: plan.commands,
+                    followed: plan.holder == Holder::Process,
+                    own: Vec::new(),
+                    number: 0,
+                    locked: false,
+                    let_go: false,
+                    ticket: None,
+                    reserved: Reserved::No,
+                    in_force: false,
+                    expired: false,
+                    broken: false,
+                })
+                .collect(),
+            guard: None,
+            last: 0,
+            last_id: 0,
+            last_ticket: 0,
+            shown: None,
+            listed: None,
+            breaks: self.breaks,
+            greatest: 0,
+            numbers_shrank: false,
+            broke_another: false,
+        }
+    }
+
+    pub(super) fn request(&self, world: &World, process: usize) -> Request {
+        let mut request = self.requests[process].clone();
+        request.ticket = world.processes[process].ticket.map(u64::from);
+        if let Some(parent) = self.plans[process].inside {
+            request.inside = vec![u64::from(world.processes[parent].number)];
+        }
+        request
+    }
+
+    pub(super) fn wants(&self, process: usize) -> &[Want] {
+        &self.requests[process].wants
+    }
+
+    /// What a file keeps from others.
+    pub(super) fn held(&self, file: &File) -> (Want, Option<&'static str>) {
+        let want = Want {
+            name: self.names[usize::from(file.slot.name)].clone(),
+            mode: match file.slot.index {
+                None => Mode::Exclusive,
+                Some(_) => Mode::Shared { at_most: None },
+            },
+        };
+        (want, self.plans[usize::from(file.by)].owner)
+    }
+
+    pub(super) fn slot_of(&self, key: &Key) -> Slot {
+        let name = self.names.iter().position(|name| *name == key.name);
+        Slot {
+            name: u8::try_from(name.unwrap()).unwrap(),
+            index: key.index.map(|index| u8::try_from(index).unwrap()),
+        }
+    }
+
+    /// The record that a file of the model stands for.
+    fn record(&self, file: &File) -> Record {
+        let at = usize::from(file.by);
+        let plan = &self.plans[at];
+        let taken_by = process_id(wrapper_pid(at));
+        let mut record = Record::new(Format::Native, Some(taken_by.pid), self.now);
+        NAMES[usize::from(file.slot.name)].clone_into(&mut record.name);
+        record.hold = u64::from(file.number);
+        record.kind = match plan.holder {
+            Holder::Run | Holder::Exec => Kind::Run,
+            Holder::Library | Holder::Process => Kind::Process,
+            Holder::Lease => Kind::Lease,
+        };
+        record.hostname = Some("host".to_owned());
+        record.owner = plan.owner.map(str::to_owned);
+        record.ttl_ms = (plan.holder == Holder::Lease).then_some(TTL_MS);
+        record.close = plan.close && !self.is_flawed(Flaw::CloseIgnored);
+        record.exec = plan.holder == Holder::Exec;
+        record.kernel_lock = !matches!(plan.holder, Holder::Process | Holder::Lease);
+        record.origin = Some(Origin {
+            start: taken_by.start,
+            boot: Some(boot_id()),
+            machine: Some("machine".to_owned()),
+            pid_namespace: Some(plan.pid_namespace),
+            acquired_boottime_ms: NOW_MS,
+            store_device: 1,
+            store_inode: 1,
+        });
+        if file.torn {
+            record.live.is_torn = !self.is_flawed(Flaw::TornSlotTrusted);
+            return record;
+        }
+        record
+            .live
+            .set_process((file.pid != 0).then(|| process_id(file.pid)));
+        record.live.let_go = file.let_go && !self.is_flawed(Flaw::NoteIgnored);
+        if file.confirmed && plan.holder == Holder::Lease {
+            let passed = if file.expired { TTL_MS } else { 0 };
+            record.live = Live {
+                renewed_at: Some(self.now),
+                renewed_boottime_ms: Some(NOW_MS - passed),
+                renewed_boot_id: Some(BOOT.to_owned()),
+                ..record.live
+            };
+        }
+        record
+    }
+
+    /// What is found out about a file, from where `by` looks.
+    fn facts(&self, world: &World, file: &File, content: &Content, by: &Observer) -> Facts {
+        let needed = needed(content, by);
+        let processes: Vec<ProcessFact> = needed
+            .processes
+            .into_iter()
+            .map(|pid| ProcessFact {
+                pid,
+                state: process_state(world, pid),
+                began_ms: None,
+            })
+            .collect();
+        let all_gone = !processes.is_empty()
+            && processes
+                .iter()
+                .all(|fact| fact.state == ProcessState::Gone);
+        let mut kernel_lock = self.is_locked(world, file);
+        if self.is_flawed(Flaw::DeadWrapperIsDead) && all_gone {
+            kernel_lock = false;
+        }
+        Facts {
+            modified: self.now,
+            kernel_lock: needed.kernel_lock.then_some(kernel_lock),
+            processes,
+            same_store: true,
+            shares_kernel_locks: true,
+        }
+    }
+
+    /// Whether somebody holds the kernel lock of a file by a descriptor.
+    fn is_locked(&self, world: &World, file: &File) -> bool {
+        let at = usize::from(file.by);
+        let (process, plan) = (&world.processes[at], &self.plans[at]);
+        let is_own = process.own.iter().any(|own| own.id == file.id);
+        let command_has_it = matches!(process.child, Child::Running | Child::Daemon)
+            && !plan.close
+            && !process.let_go;
+        is_own
+            && process.locked
+            && (process.exists() || process.child.is_starting() || command_has_it)
+    }
+
+    pub(super) fn found(&self, world: &World, file: &File, by: &Observer) -> Found<u8> {
+        let content = Content::Record(Box::new(self.record(file)));
+        Found {
+            key: Key {
+                name: self.names[usize::from(file.slot.name)].clone(),
+                index: file.slot.index.map(u32::from),
+            },
+            facts: self.facts(world, file, &content, by),
+            content,
+            revision: revision(file.inode, file.number),
+            handle: file.id,
+        }
+    }
+
+    pub(super) fn judged(&self, world: &World, file: &File, by: &Observer) -> Judged<u8> {
+        let found = self.found(world, file, by);
+        let moment = self.moment();
+        let verdict = judge(&found.content, &found.facts, by, DEFAULT_MAX_AGE, &moment);
+        Judged { found, verdict }
+    }
+
+    fn moment(&self) -> Moment {
+        Moment {
+            wall: self.now,
+            boottime_ms: NOW_MS,
+        }
+    }
+}
+
+pub(super) fn revision(inode: u8, number: u8) -> Revision {
+    Revision {
+        file: u64::from(inode),
+        hold: u64::from(number),
+        digest: 0,
+    }
+}
+
+pub(super) fn is_dead(verdict: &Verdict) -> bool {
+    matches!(verdict.state, State::Zombie | State::Free)
+}
+
+fn process_state(world: &World, pid: Pid) -> ProcessState {
+    let pid = u8::try_from(pid.get()).unwrap();
+    let exists = world.processes.iter().enumerate().any(|(at, process)| {
+        (pid == wrapper_pid(at) && process.exists())
+            || (pid == followed_pid(at) && process.followed)
+            || (process.children > 0
+                && pid == child_pid(at, process.children)
+                && process.child.exists())
+    });
+    if exists {
+        ProcessState::Alive {
+            start: process_id(pid).start,
+        }
+    } else {
+        ProcessState::Gone
+    }
+}
+
+/// The locks of a world, as one of its processes finds them.
+pub(super) struct Memory<'a> {
+    pub(super) setting: &'a Setting,
+    pub(super) world: &'a World,
+    /// Who asks; `None`: somebody who takes no part.
+    pub(super) caller: Option<usize>,
+    /// Records are listed the other way round.
+    pub(super) is_reversed: bool,
+}
+
+impl Memory<'_> {
+    fn observer(&self) -> Observer {
+        observer(
+            self.caller
+                .map_or(0, |caller| self.setting.plans[caller].pid_namespace),
+        )
+    }
+
+    fn all(&self, mut choose: impl FnMut(&File) -> bool) -> Vec<Found<u8>> {
+        let observer = self.observer();
+        let mut found: Vec<_> = self
+            .world
+            .files
+            .iter()
+            .filter(|file| choose(file))
+            .map(|file| self.setting.found(self.world, file, &observer))
+            .collect();
+        if self.is_reversed {
+            found.reverse();
+        }
+        found
+    }
+
+    fn name_of(&self, file: &File) -> &LockName {
+        &self.setting.names[usize::from(file.slot.name)]
+    }
+
+    /// Whether a name is above one that the caller wants, and not wanted itself.
+    fn is_above_caller(&self, name: &LockName) -> bool {
+        self.caller.is_some_and(|caller| {
+            let wants = self.setting.wants(caller);
+            wants.iter().all(|want| want.name != *name)
+                && wants.iter().any(|want| name.is_ancestor_of(&want.name))
+        })
+    }
+}
+
+impl Snapshot for Memory<'_> {
+    type Handle = u8;
+    type Error = Infallible;
+
+    fn now(&self) -> Moment {
+        self.setting.moment()
+    }
+
+    fn takeover_is_safe(&self) -> bool {
+        true
+    }
+
+    fn descends_from(&self, process: ProcessId) -> bool {
+        let mut of = self.caller;
+        while let Some(caller) = of {
+            if process == process_id(wrapper_pid(caller)) {
+                return true;
+            }
+            of = self.setting.plans[caller].inside;
+            if let Some(parent) = of
+                && process == process_id(child_pid(parent, self.world.processes[parent].children))
+            {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn exclusive(&self, name: &LockName) -> Result<Option<Found<u8>>, Infallible> {
+        let mut found = self.all(|file| file.slot.index.is_none() && self.name_of(file) == name);
+        Ok(found.pop())
+    }
+
+    fn shared(&self, name: &LockName) -> Result<Vec<Found<u8>>, Infallible> {
+        if self.setting.is_flawed(Flaw::SharedAsChild) && self.is_above_caller(name) {
+            return Ok(Vec::new());
+        }
+        let mut found = self.all(|file| file.slot.index.is_some() && self.name_of(file) == name);
+        if self.setting.is_flawed(Flaw::SlotCountedTwice) {
+            found.extend(found.clone());
+        }
+        Ok(found)
+    }
+
+    fn below(
+        &self,
+        name: &LockName,
+        visit: &mut dyn FnMut(Found<u8>) -> ControlFlow<()>,
+    ) -> Result<(), Infallible> {
+        for found in self.all(|file| name.is_ancestor_of(self.name_of(file))) {
+            if visit(found).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn tickets(&self, wants: &[Want]) -> Result<Vec<(u64, LockName)>, Infallible> {
+        let first = |name: &LockName| name.as_str().split('/').next().map(str::to_owned);
+        let mut tickets = Vec::new();
+        for (at, process) in self.world.processes.iter().enumerate() {
+            let Some(number) = process.ticket else {
+                continue;
+            };
+            for theirs in self.setting.wants(at) {
+                if wants
+                    .iter()
+                    .any(|want| first(&want.name) == first(&theirs.name))
+                {
+                    tickets.push((u64::from(number), theirs.name.clone()));
+                }
+            }
+        }
+        tickets.sort_by_key(|(number, _)| *number);
+        Ok(tickets)
+    }
+
+    fn ticket(&self, number: u64) -> Result<Option<Ticket<u8>>, Infallible> {
+        let waiter = self
+            .world
+            .processes
+            .iter()
+            .position(|process| process.ticket.map(u64::from) == Some(number));
+        let Some(at) = waiter else {
+            return Ok(None);
+        };
+        let mut request = self.setting.request(self.world, at);
+        // It is not in the file.
+        request.ticket = None;
+        if self.setting.is_flawed(Flaw::WaiterJudgedByUs) {
+            request.observer = self.observer();
+        }
+        let endless = self.setting.is_flawed(Flaw::EndlessReservation);
+        Ok(Some(Ticket {
+            number,
+            request,
+            reserved_since_ms: match self.world.processes[at].reserved {
+                Reserved::No => None,
+                Reserved::Missed if !endless => Some(NOW_MS - LONG_MS),
+                Reserved::Yes | Reserved::Missed => Some(NOW_MS),
+            },
+            handle: u8::try_from(at).unwrap(),
+        }))
+    }
+}
+
+/// The longest age of a hold, for requests that are made up.
+pub(super) fn max_age_ms() -> u64 {
+    u64::try_from(Duration::as_millis(&DEFAULT_MAX_AGE)).unwrap()
+}
