@@ -159,7 +159,7 @@ pub struct Live {
     /// A new time to live, if it was changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_ms: Option<u64>,
-    /// When the time to live ends, by the wall clock of whoever wrote this.
+    /// When the time to live ends, by the wall clock of the writer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<DateTime<Utc>>,
     /// The command has closed its descriptor of the lock file, so that a free kernel lock proves

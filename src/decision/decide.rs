@@ -75,8 +75,8 @@ pub(crate) enum Until<H> {
 /// | Is an earlier waiter in the way that could take its own locks now? | wait, reserved for it |
 /// | – | take |
 ///
-/// A waiter that could not take its locks now is in the way of nobody. For the caller and for each
-/// waiter the same rules apply, each by its own request and from where it looks.
+/// A waiter that could not take its locks now is not in the way. The same rules apply to the caller
+/// and to each waiter, with the request and the observer of each.
 pub(crate) fn decide<S: Snapshot>(
     request: &Request,
     snapshot: &S,

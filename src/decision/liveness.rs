@@ -143,7 +143,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// A zombie or overdue: somebody should look.
+    /// A zombie or overdue: an operator should look at it.
     #[must_use]
     pub fn is_zombie(&self) -> bool {
         matches!(self.state, State::Zombie | State::Overdue)

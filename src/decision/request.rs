@@ -45,7 +45,8 @@ pub struct Revision {
     pub(crate) digest: u64,
 }
 
-/// From where somebody looks at a record: what its PIDs and clocks mean there.
+/// The boot, machine and PID namespace from which a record is read: they say what its PIDs and
+/// clocks mean.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct Observer {
     pub(crate) boot: Option<BootId>,

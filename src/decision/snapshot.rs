@@ -1,5 +1,5 @@
-//! What a decision asks about the locks, and what it is told. All answers of one snapshot are true
-//! of one moment.
+//! The questions of a decision about the locks, and their answers. All answers of one snapshot are
+//! true of one moment.
 
 use std::ops::ControlFlow;
 

@@ -1,6 +1,6 @@
 //! The guard: every change of state happens under flock(2) on the store directory's own descriptor.
 //!
-//! There is no guard file, because somebody could delete it, and then there would be two. Nothing
+//! There is no guard file: if it were deleted, there could be two. Nothing
 //! that can block belongs under the guard: no output, prompt, fork, name lookup, sleep or fsync, and
 //! nothing that waits for another process.
 
@@ -90,7 +90,7 @@ impl Guard {
             }
             create_store(path)?;
         }
-        // A symlink to nowhere, or somebody removes it again and again.
+        // A symlink to nowhere, or another process keeps removing it.
         Err(not_found()).context("open store", path)
     }
 

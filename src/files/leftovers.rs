@@ -117,7 +117,7 @@ fn sweep_temporary(
     let verdict = snapshot.judge(&found);
     let is_left = match &found.content {
         Content::Record(record) if record.is_ours() => true,
-        // Taken out from a dead holder, and there is nobody to put it back for. A live foreign holder
+        // Taken out from a dead holder, so there is no one to put it back for. A live foreign holder
         // keeps its file.
         Content::Record(_) => verdict.reason == Reason::Dead,
         Content::Corrupt => verdict.evidence != Evidence::KernelLock,

@@ -176,7 +176,7 @@ impl LockPath<'_> {
     }
 
     /// Puts a record in place of a native one that was judged dead: a native zombie stays one until
-    /// somebody changes it under the guard, so that a rename suffices.
+    /// it is changed under the guard, so that a rename suffices.
     pub(super) fn rename_over(
         &self,
         record: &Record,
@@ -319,7 +319,7 @@ pub(super) fn is_named(directory: &Directory, name: &OsStr, file: &File) -> io::
 }
 
 /// The temporary name that a takeover of `file` uses if it can: the same each time, so that the
-/// next takeover finds what a killed one left, also where nobody cleans up.
+/// next takeover finds what a killed one left, also without `cleanup`.
 pub(super) fn own_temporary_name(file: &OsStr) -> OsString {
     temporary_name(digest(file.as_encoded_bytes()))
 }

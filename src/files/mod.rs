@@ -59,7 +59,7 @@ impl Files {
         record_is_locked(&file).ok()?.then_some(file)
     }
 
-    /// Every lock of the store, judged by nobody yet. Takes no guard: a lock that is taken or released
+    /// Every lock of the store, not judged yet. Takes no guard: a lock that is taken or released
     /// meanwhile may be missing or not. Returns what could not be read.
     pub(crate) fn list(
         &self,

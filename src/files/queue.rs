@@ -80,7 +80,7 @@ pub(super) fn waiter(ticket: &Ticket<Handle>) -> Option<Waiter> {
 
 /// The tickets of a store, as far as they were asked for.
 pub(super) struct Queue {
-    /// `None`: nobody waits, or what is there is not a queue.
+    /// `None`: there are no waiters, or what is there is not a queue.
     waiting: Option<Arc<Directory>>,
     /// The tickets that were listed, and where each is.
     listed: RefCell<BTreeMap<u64, (Arc<Directory>, OsString)>>,
@@ -363,7 +363,7 @@ impl Place {
             if bytes.len() as u64 > MAX_RECORD_BYTES {
                 return Err(io::ErrorKind::FileTooLarge.into());
             }
-            // Under the guard, and its number is new: nobody reads it before it is complete.
+            // Under the guard, and its number is new: no process reads it before it is complete.
             let ticket = directory.create_named(&file)?;
             let complete = ticket
                 .write_all_at(&bytes, 0)
@@ -373,7 +373,7 @@ impl Place {
             }
             let _ = directory.unlink(&file);
             complete?;
-            // Whoever lists the waiters has probed it at this moment. The next round makes another.
+            // A process that lists the waiters has probed it at this moment. The next round makes another.
             Err(io::ErrorKind::WouldBlock.into())
         };
         let ticket = make().context("create queue ticket", &path)?;

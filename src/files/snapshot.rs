@@ -28,7 +28,7 @@ use crate::status::Waiter;
 use crate::sys::directory::{Directory, Kind, record_is_locked};
 use crate::sys::{ProcessState, process};
 
-/// A store at one moment: under the guard, or as it is while somebody else may change it.
+/// A store at one moment: under the guard, or while other processes may change it.
 pub(crate) struct FilesSnapshot<'a> {
     pub(super) files: &'a Files,
     pub(super) root: Arc<Directory>,

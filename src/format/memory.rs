@@ -86,7 +86,7 @@ pub(crate) fn renewed_times(bytes: &[u8], now: DateTime<Utc>) -> Option<(u64, Ve
     let now = time(now);
     let acquired = value_of(bytes, "acquired_at", now.len())?;
     let heartbeat = value_of(bytes, "heartbeat_at", now.len())?;
-    // One write for both, so that nobody reads one of them.
+    // One write for both, so that a reader never sees only one of them.
     let mut both = bytes.get(acquired.start..heartbeat.end)?.to_vec();
     let (first, _) = both.split_at_mut_checked(now.len())?;
     first.copy_from_slice(now.as_bytes());

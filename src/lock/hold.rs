@@ -28,7 +28,7 @@ use crate::sys::wait::Watch;
 /// How often a wrapper renews its heartbeat, so that a hold of days does not become overdue.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_hours(1);
 
-/// A hold that was taken, and what is told of it.
+/// A hold that was taken, and how that came about.
 #[derive(Debug)]
 pub(super) struct TakenHold {
     pub(super) files: Files,

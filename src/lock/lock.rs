@@ -34,7 +34,7 @@ use crate::sys::spawn::COMMANDS_INHERIT_LOCKS;
 
 /// A lock: a name in a store, or the path of one lock file.
 ///
-/// It is advisory: it excludes those that ask for it, and nobody else.
+/// It is advisory: it excludes only processes that ask for it.
 #[derive(Clone, Debug)]
 pub struct Lock {
     name: LockName,
@@ -640,7 +640,7 @@ impl Lock {
         self.status(&Judged { verdict, ..judged })
     }
 
-    /// What a caller is told about a record.
+    /// The public description of a record.
     pub(super) fn status(&self, judged: &Judged<Handle>) -> Status {
         status(&self.files, judged)
     }

@@ -119,7 +119,7 @@ impl Store {
         Ok(listing)
     }
 
-    /// Adds the waiters. A lock without a holder is listed if somebody waits for it.
+    /// Adds the waiters. A lock without a holder is listed if it has waiters.
     fn add_waiters(&self, listing: &mut Listing) -> Result<()> {
         let mut reserved = Vec::new();
         for name in self.files.names_with_waiters()? {

@@ -4,6 +4,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
+
 use crate::harness::{dead_pid, for_all, foreign};
 use crate::sandbox::Sandbox;
 use crate::tracer::{Ended, Fault, Role, Then, trace, trace_and};
@@ -319,6 +322,51 @@ fn left_in(directory: &Path) -> Vec<PathBuf> {
                 .starts_with(".onehold.")
         })
         .collect()
+}
+
+/// The PID that a foreign program reads in a lock file.
+fn pid_in(text: &str) -> Option<i32> {
+    let (_, rest) = ["process_id", "pid"]
+        .iter()
+        .find_map(|key| text.split_once(key))?;
+    let digits = rest.trim_start_matches(|c: char| !c.is_ascii_digit());
+    let end = digits.find(|c: char| !c.is_ascii_digit())?;
+    digits.get(..end)?.parse().ok()
+}
+
+/// A foreign program removes a file whose PID does not exist, so that PID must exist for as long as the
+/// file does: also between the end of the command and the removal.
+#[test]
+fn pid_on_record_exists_for_as_long_as_the_lock_file_of_a_run() {
+    let native = Scenario {
+        name: "run",
+        file: "store/x.lock",
+        verb: "run x -- true",
+        ..PRODIGY
+    };
+    for scenario in [native, PRODIGY, SPRINT, MEMORY] {
+        let sandbox = Sandbox::new();
+        let file = sandbox.path(scenario.file);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        let (mut seen, mut call, mut gone) = (0, 0, Vec::new());
+        let ended = trace_and(scenario.verb(&sandbox), Fault::Watch, || {
+            call += 1;
+            let pid = fs::read_to_string(&file)
+                .ok()
+                .and_then(|text| pid_in(&text));
+            if let Some(pid) = pid {
+                seen += 1;
+                if kill(Pid::from_raw(pid), None).is_err() {
+                    gone.push((call, pid));
+                }
+            }
+            Then::Continue
+        });
+        assert_eq!(ended.code, Some(0), "{}: {ended:?}", scenario.name);
+        // From the commit on, past the start of the command.
+        assert!(seen > 10, "{}: {seen} records", scenario.name);
+        assert!(gone.is_empty(), "{}: {gone:?}", scenario.name);
+    }
 }
 
 fn sweep(step: usize) {

@@ -33,6 +33,8 @@ pub enum Fault {
     Kill(Role, usize),
     /// The program is killed before that call of its child; the child continues after the callback.
     Orphan(usize),
+    /// The callback is called before each call of the program.
+    Watch,
     /// The callback is called before each of these calls of the program.
     Interleave([usize; 3]),
     /// The call is not made, and returns an error.
@@ -268,6 +270,7 @@ fn at_call(pid: Pid, task: &mut Task, fault: Fault, ended: &mut Ended) -> bool {
     let number = calls.len() - 1;
     match fault {
         Fault::Orphan(at) => return task.role == Role::Child && at == number,
+        Fault::Watch => return task.role == Role::Program,
         Fault::Interleave(moments) => {
             return task.role == Role::Program && moments.contains(&number);
         }

@@ -93,9 +93,14 @@ impl Supervisor<'_> {
         let mut next_check = Instant::now() + CHECK_INTERVAL;
         let mut is_long_run = false;
         loop {
-            // An error: another part of the process has reaped it.
-            if self.child.has_ended().unwrap_or(true) {
-                return;
+            match self.child.has_ended() {
+                Ok(true) => return,
+                Ok(false) => {}
+                Err(_) => {
+                    // Waits for it in the other way; `finish` reports what that says.
+                    let _ = self.child.wait();
+                    return;
+                }
             }
             let until_check = next_check.saturating_duration_since(Instant::now());
             let pause = until_check.min(self.hold.renewal_due_in());
@@ -220,8 +225,14 @@ impl Supervisor<'_> {
             }
             (Some(_), _) => true,
         };
-        // `None`: its exit status is unknown.
-        let status = self.child.wait().ok();
+        let status = match self.child.wait() {
+            Ok(status) => Some(status),
+            Err(error) => {
+                let cause = words::cause_text(&error);
+                warnings.push(format!("cannot read the exit code of the command: {cause}"));
+                None
+            }
+        };
         let command_exit = exit_of(status);
         let mut outcome = if was_lost && self.on_lost == OnLost::Term {
             let mut outcome = Outcome::new(Exit::Lost, "lost", loss).failure("LOST", json!({}));

@@ -344,7 +344,7 @@ impl Directory {
     }
 
     /// Renames a file, and replaces what has the new name. One step on NTFS. Without POSIX semantics
-    /// (FAT, NTFS before Windows 10 1607, Wine) a file that somebody has open cannot be replaced, but
+    /// (FAT, NTFS before Windows 10 1607, Wine) an open file cannot be replaced, but
     /// can be renamed, so that it takes two: a process that is killed between them leaves no file
     /// with the new name. Then nothing is replaced that came in between.
     pub(crate) fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {

@@ -110,7 +110,7 @@ impl Job {
         let mut limits = JOBOBJECT_EXTENDED_LIMIT_INFORMATION::default();
         // What a command starts is its own.
         limits.BasicLimitInformation.LimitFlags = flags | JOB_OBJECT_LIMIT_SILENT_BREAKAWAY_OK;
-        // SAFETY: the handle is open, and the place lives and its size is told.
+        // SAFETY: the handle is open, and the place lives and its size is given.
         let set = unsafe {
             SetInformationJobObject(
                 raw(&self.0),
@@ -130,7 +130,7 @@ impl Job {
 
     fn let_go(self) {
         if self.limit(0).is_none() {
-            // As long as nobody closes it, it ends nothing but with us.
+            // Unless it is closed, it ends its processes only when this process ends.
             std::mem::forget(self);
         }
     }
