@@ -116,7 +116,7 @@ fn replace(
         } else {
             random_temporary_name()
         };
-        return place.rename_over(record, options, &temporary).map(Some);
+        return place.replace_native(record, options, &temporary).map(Some);
     }
     let fallback = swap_fallback(snapshot, judged);
     match place.take_over(open, record, options, fallback)? {
