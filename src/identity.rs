@@ -73,6 +73,14 @@ pub struct ProcessId {
     pub start: Option<u64>,
 }
 
+impl ProcessId {
+    /// Whether the process that now has this PID is another one, by its start. A difference of one
+    /// tick proves nothing: a time namespace shifts starts by fractions of a tick.
+    pub(crate) fn started_at_another_time(self, start: Option<u64>) -> bool {
+        matches!((self.start, start), (Some(one), Some(other)) if one.abs_diff(other) > 1)
+    }
+}
+
 /// Where and when a record was written, as far as the writer knew. A `None` proves nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {

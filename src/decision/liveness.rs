@@ -525,8 +525,7 @@ fn process_liveness(recorded: ProcessId, facts: &Facts) -> Liveness {
         .map_or(ProcessState::Unknown, |fact| fact.state);
     match (state, recorded.start) {
         (ProcessState::Gone, _) => Liveness::Dead(Evidence::PidGone),
-        // One tick of tolerance: a time namespace shifts starts by fractions of a tick.
-        (ProcessState::Alive { start: Some(now) }, Some(then)) if now.abs_diff(then) > 1 => {
+        (ProcessState::Alive { start }, _) if recorded.started_at_another_time(start) => {
             Liveness::Dead(Evidence::StartMismatch)
         }
         (ProcessState::Alive { start: Some(_) }, Some(_)) => Liveness::Alive(Evidence::SameProcess),

@@ -4,8 +4,8 @@ use std::sync::OnceLock;
 
 use crate::decision::{Moment, Observer};
 use crate::identity::{Origin, Pid, ProcessId};
-use crate::sys::FileId;
 use crate::sys::process;
+use crate::sys::{FileId, ProcessParent};
 
 /// Facts about this process and host that do not change, gathered once.
 #[derive(Debug, Default)]
@@ -73,18 +73,32 @@ pub(crate) fn now() -> Moment {
 }
 
 /// More generations than any real process has; /proc could name a circle while it changes.
-const MAX_ANCESTORS: usize = 256;
+const MAX_GENERATIONS: usize = 256;
 
-/// The calling process and its ancestors, as far as /proc shows them.
-pub(crate) fn own_ancestors() -> Vec<ProcessId> {
-    let mut ancestors = Vec::new();
+/// The calling process and its ancestors, its parent second. `None`: the system does not show it.
+pub(crate) fn own_ancestry() -> impl Iterator<Item = (Pid, Option<ProcessParent>)> {
     let mut next = Some(process::own_pid());
-    while let Some(pid) = next.filter(|_| ancestors.len() < MAX_ANCESTORS) {
-        ancestors.push(ProcessId {
-            pid,
-            start: process::start_ticks(pid),
-        });
-        next = process::kinship(pid).and_then(|parent| parent.parent);
+    std::iter::from_fn(move || {
+        let pid = next?;
+        let shown = process::kinship(pid);
+        next = shown.and_then(|shown| shown.parent);
+        Some((pid, shown))
+    })
+    .take(MAX_GENERATIONS)
+}
+
+/// Whether the calling process is, or descends from, a process of its own PID namespace.
+pub(crate) fn descends_from(process: ProcessId) -> bool {
+    for (pid, shown) in own_ancestry() {
+        let start = shown.and_then(|shown| shown.start);
+        if pid == process.pid {
+            return !process.started_at_another_time(start);
+        }
+        // Its ancestors are older still, also where it was reparented: a subreaper (prctl(2)) is
+        // an ancestor from the beginning.
+        if matches!((start, process.start), (Some(own), Some(other)) if own + 1 < other) {
+            return false;
+        }
     }
-    ancestors
+    false
 }

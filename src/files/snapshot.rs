@@ -37,7 +37,8 @@ pub(crate) struct FilesSnapshot<'a> {
     pub(super) guard: Option<&'a Guard>,
     now: Moment,
     processes: RefCell<Vec<ProcessFact>>,
-    ancestors: OnceCell<Vec<ProcessId>>,
+    /// The answers so far, each of which reads /proc.
+    descends_from: RefCell<Vec<(ProcessId, bool)>>,
     queue: OnceCell<Queue>,
 }
 
@@ -55,7 +56,7 @@ impl<'a> FilesSnapshot<'a> {
             guard,
             now: observer::now(),
             processes: RefCell::default(),
-            ancestors: OnceCell::new(),
+            descends_from: RefCell::default(),
             queue: OnceCell::new(),
         }
     }
@@ -312,16 +313,13 @@ impl Snapshot for FilesSnapshot<'_> {
     }
 
     fn descends_from(&self, process: ProcessId) -> bool {
-        self.ancestors
-            .get_or_init(observer::own_ancestors)
-            .iter()
-            .any(|ancestor| {
-                let same_start = match (ancestor.start, process.start) {
-                    (Some(one), Some(other)) => one.abs_diff(other) <= 1,
-                    _ => true,
-                };
-                ancestor.pid == process.pid && same_start
-            })
+        let mut answers = self.descends_from.borrow_mut();
+        if let Some((_, answer)) = answers.iter().find(|(known, _)| *known == process) {
+            return *answer;
+        }
+        let answer = observer::descends_from(process);
+        answers.push((process, answer));
+        answer
     }
 
     fn exclusive(&self, name: &LockName) -> Result<Option<Found<Handle>>> {

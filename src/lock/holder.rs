@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::decision::ownership::Caller;
 use crate::error::{Error, Result};
-use crate::files::observer::own_ancestors;
+use crate::files::observer::{descends_from, own_ancestry};
 use crate::identity::{Pid, ProcessId};
 use crate::status::Status;
 use crate::sys::{ProcessParent, ProcessState, process};
@@ -27,9 +27,6 @@ pub enum Holder {
     Lease,
 }
 
-/// More generations than any real process has; /proc could name a circle while it changes.
-const MAX_ANCESTORS: usize = 256;
-
 impl Holder {
     /// A process by its PID.
     ///
@@ -49,7 +46,10 @@ impl Holder {
     /// [`Error::NoHolder`]: there is none, or /proc does not show it.
     pub fn of_caller() -> Result<Self> {
         let own = process::command_line(process::own_pid());
-        let ancestors = ancestors();
+        let ancestors: Vec<(Pid, ProcessParent)> = own_ancestry()
+            .skip(1)
+            .map_while(|(pid, shown)| Some((pid, shown?)))
+            .collect();
         let (parent, of_parent) = ancestors.first().copied().ok_or(Error::NoHolder)?;
         let only_starts_us =
             |pid: Pid| !own.is_empty() && process::command_line(pid).ends_with(&own);
@@ -82,29 +82,14 @@ fn id_of(pid: Pid) -> Result<ProcessId> {
     }
 }
 
-/// The ancestors of the calling process, its parent first, as far as /proc shows them.
-fn ancestors() -> Vec<(Pid, ProcessParent)> {
-    let mut ancestors = Vec::new();
-    let mut next = process::kinship(process::own_pid()).and_then(|own| own.parent);
-    while let Some(pid) = next {
-        let Some(parent) = process::kinship(pid).filter(|_| ancestors.len() < MAX_ANCESTORS) else {
-            break;
-        };
-        ancestors.push((pid, parent));
-        next = parent.parent;
-    }
-    ancestors
-}
-
 impl Caller {
     /// Whether the hold of `status` is this caller's.
     #[must_use]
     pub fn owns(&self, status: &Status) -> bool {
-        status.record.as_ref().is_some_and(|record| {
-            self.owns_record(record, &status.verdict, |process| {
-                own_ancestors().iter().any(|own| own.pid == process.pid)
-            })
-        })
+        status
+            .record
+            .as_ref()
+            .is_some_and(|record| self.owns_record(record, &status.verdict, descends_from))
     }
 }
 
@@ -112,15 +97,9 @@ impl Caller {
 pub(crate) fn has_ended(recorded: ProcessId) -> bool {
     match process::presence(recorded.pid) {
         ProcessState::Gone => true,
-        ProcessState::Alive { start } => is_another(recorded, start),
+        ProcessState::Alive { start } => recorded.started_at_another_time(start),
         ProcessState::Unknown => false,
     }
-}
-
-/// Whether a start is that of another process than the recorded one. A time namespace shifts starts by
-/// fractions of a tick.
-fn is_another(recorded: ProcessId, start: Option<u64>) -> bool {
-    matches!((start, recorded.start), (Some(now), Some(then)) if now.abs_diff(then) > 1)
 }
 
 /// The command line of a running process; empty if it cannot be read.
