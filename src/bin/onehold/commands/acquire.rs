@@ -16,6 +16,7 @@ use crate::output;
 use crate::session::Session;
 use crate::words;
 
+#[inline(never)]
 pub(crate) fn acquire(session: &Session, typed: args::Acquire) -> CommandResult {
     let holder = match (typed.pid, typed.hold.ttl) {
         (Some(pid), _) => Holder::process(pid)?,

@@ -14,6 +14,7 @@ use crate::refusal::another;
 use crate::session::Session;
 use crate::words;
 
+#[inline(never)]
 pub(crate) fn break_hold(session: &Session, typed: args::Break) -> CommandResult {
     let lock = session.named_lock(typed.name)?;
     break_lock(session, &lock, typed.hold, typed.yes)

@@ -13,6 +13,7 @@ use crate::outcome::{CommandResult, Outcome};
 use crate::session::Session;
 use crate::words::path_text;
 
+#[inline(never)]
 pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
     let lock = session.named_lock(typed.name)?;
     // Whatever would keep `acquire` from taking the lock: its holder, a parent's, a child's, a waiter.

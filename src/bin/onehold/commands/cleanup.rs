@@ -11,6 +11,7 @@ use crate::output::command_line;
 use crate::session::Session;
 use crate::words;
 
+#[inline(never)]
 pub(crate) fn cleanup(session: &Session, typed: &args::Cleanup) -> CommandResult {
     let cleanup = match &session.only {
         Some(name) => session

@@ -14,6 +14,7 @@ use crate::output::{block, table};
 use crate::session::Session;
 use crate::words;
 
+#[inline(never)]
 pub(crate) fn list(session: &Session, typed: &args::List) -> CommandResult {
     let listing = match &session.only {
         Some(name) => {

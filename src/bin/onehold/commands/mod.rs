@@ -42,6 +42,8 @@ pub(crate) fn run(mut cli: Cli) -> Exit {
         // A write beyond RLIMIT_FSIZE is to be an error, and not the end of the program.
         let _ = ignore_file_size_signal();
     }
+    // The other verbs are `inline(never)`: inlined, their locals would enlarge the stack of `run`, and
+    // each page of it costs a page fault.
     let result = match cli.verb {
         Verb::Run(typed) => run::run(&session, typed),
         Verb::Acquire(typed) => acquire::acquire(&session, typed),

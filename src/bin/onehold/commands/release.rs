@@ -13,6 +13,7 @@ use crate::refusal::not_yours;
 use crate::session::Session;
 use crate::words;
 
+#[inline(never)]
 pub(crate) fn release(session: &Session, typed: args::Release) -> CommandResult {
     let lock = session.named_lock(typed.name)?;
     let outcome = match lock.release(&session.caller)? {

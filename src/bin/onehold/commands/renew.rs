@@ -14,6 +14,7 @@ use crate::refusal::not_yours;
 use crate::session::Session;
 use crate::words;
 
+#[inline(never)]
 pub(crate) fn renew(session: &Session, typed: args::Renew) -> CommandResult {
     let lock = session.named_lock(typed.name)?;
     let outcome = match lock.renew(&session.caller, typed.ttl)? {
