@@ -693,7 +693,10 @@ fn a_store_that_vanishes_under_a_hold_is_noticed_and_one_in_use_cannot_become_re
 /// The emulator of this machine's own architecture (Debian: qemu-user).
 #[cfg(target_os = "linux")]
 fn emulator() -> String {
-    format!("qemu-{}", std::env::consts::ARCH)
+    let name = format!("qemu-{}", std::env::consts::ARCH);
+    let version = Command::new(&name).arg("--version").output();
+    assert!(version.is_ok(), "{name} is missing: package qemu-user");
+    name
 }
 
 #[test]

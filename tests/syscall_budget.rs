@@ -15,6 +15,7 @@
 
 mod harness;
 
+use std::ops::Range;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -47,6 +48,7 @@ fn step_through(mut command: Command) -> (Cost, i32) {
     waitpid(pid, None).unwrap();
     let options = Options::PTRACE_O_EXITKILL | Options::PTRACE_O_TRACEEXEC;
     ptrace::setoptions(pid, options).unwrap();
+    let vdso = vdso_of(pid);
     let mut cost = Cost::default();
     let mut signal = None;
     loop {
@@ -57,7 +59,9 @@ fn step_through(mut command: Command) -> (Cost, i32) {
             [0x0F, 0xA2] => cost.cpuids += 1,
             _ => {}
         }
-        cost.instructions += 1;
+        // The vDSO reads the clock again if the kernel updates it meanwhile, which is likely in the time
+        // that this takes.
+        cost.instructions += usize::from(!vdso.contains(&at));
         ptrace::step(pid, signal).unwrap();
         match waitpid(pid, None).unwrap() {
             WaitStatus::Exited(_, code) => return (cost, code),
@@ -73,6 +77,16 @@ fn step_through(mut command: Command) -> (Cost, i32) {
             other => panic!("{other:?}"),
         }
     }
+}
+
+/// The addresses of the kernel's code in a process (vdso(7)).
+fn vdso_of(pid: Pid) -> Range<u64> {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let line = maps.lines().find(|line| line.ends_with("[vdso]")).unwrap();
+    let (start, rest) = line.split_once('-').unwrap();
+    let (end, _) = rest.split_once(' ').unwrap();
+    let address = |digits| u64::from_str_radix(digits, 16).unwrap();
+    address(start)..address(end)
 }
 
 fn shipped(env: &TestEnv, words: &str) -> Command {
@@ -92,20 +106,34 @@ fn shipped(env: &TestEnv, words: &str) -> Command {
 #[test]
 #[ignore = "needs the shipped binary, which takes minutes to build: ONEHOLD_SHIPPED"]
 fn shipped_binary_stays_within_its_limits() {
-    let env = TestEnv::new();
+    const MAX_TRIES: usize = 5;
     let mut failures = Vec::new();
     for (words, code, instructions, system_calls) in LIMITS {
-        // The store is in use, and one lock in it is held.
-        shipped(&env, "acquire held --ttl 1h")
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status()
-            .unwrap();
-        let (cost, exit_code) = step_through(shipped(&env, words));
-        println!("{words}: {cost:?}");
-        assert_eq!(exit_code, code, "{words}");
-        if cost.instructions > instructions || cost.system_calls > system_calls || cost.cpuids > 0 {
-            failures.push(format!("{words}: {cost:?}"));
+        let mut tries = 0;
+        loop {
+            let env = TestEnv::new();
+            // The store is in use, and one lock in it is held.
+            for words in ["run x -- true", "acquire held --ttl 1h"] {
+                shipped(&env, words)
+                    .stdout(Stdio::null())
+                    .stderr(Stdio::null())
+                    .status()
+                    .unwrap();
+            }
+            let (cost, exit_code) = step_through(shipped(&env, words));
+            println!("{words}: {cost:?}");
+            assert_eq!(exit_code, code, "{words}");
+            let is_within = cost.instructions <= instructions
+                && cost.system_calls <= system_calls
+                && cost.cpuids == 0;
+            tries += 1;
+            // A step takes microseconds: the second may change, and the time zone is read once more.
+            if is_within {
+                break;
+            } else if tries == MAX_TRIES {
+                failures.push(format!("{words}: {cost:?}"));
+                break;
+            }
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
@@ -114,10 +142,10 @@ fn shipped_binary_stays_within_its_limits() {
 /// Words, exit code, and the limits of instructions and system calls. For comparison: flock(1) of
 /// util-linux 2.38 executes 139,000 instructions.
 const LIMITS: [(&str, i32, usize, usize); 6] = [
-    ("run x -- true", 0, 74_500, 99),
-    ("run --exec y -- true", 0, 64_500, 73),
-    ("run held -- true", 6, 108_000, 86),
-    ("acquire z --ttl 1h", 0, 75_500, 89),
-    ("check -q free", 0, 32_500, 48),
-    ("check -q held", 6, 75_800, 64),
+    ("run x -- true", 0, 68_800, 99),
+    ("run --exec y -- true", 0, 60_200, 73),
+    ("run held -- true", 6, 104_000, 86),
+    ("acquire z --ttl 1h", 0, 70_800, 89),
+    ("check -q free", 0, 28_500, 48),
+    ("check -q held", 6, 72_500, 64),
 ];

@@ -6,6 +6,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::str::FromStr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -262,11 +263,7 @@ fn read_at_once(file: &OwnedFd) -> io::Result<Vec<u8>> {
 fn read_stat(pid: Pid) -> io::Result<Stat> {
     let path = std::ffi::CString::new(format!("/proc/{pid}/task/{pid}/stat"))?;
     let text = read_at_once(&open_to_read(&path)?)?;
-    // The name of the program, up to the last parenthesis, may be anything.
-    let name_ends = text.iter().rposition(|byte| *byte == b')').unwrap_or(0);
-    text.get(name_ends..)
-        .and_then(|fields| parse_stat(std::str::from_utf8(fields).ok()?))
-        .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
+    parse_stat(&text).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }
 
 /// Fields of proc_pid_stat(5).
@@ -277,17 +274,24 @@ struct Stat {
     start: u64,
 }
 
-/// Parses fields 4, 9 and 22. The name, field 2, may contain blanks and parentheses, so fields
-/// are counted from its closing parenthesis.
-fn parse_stat(text: &str) -> Option<Stat> {
-    let (_, after_name) = text.rsplit_once(')')?;
-    let mut fields = after_name.split_whitespace();
+/// Parses fields 4, 9 and 22. The name, field 2, may contain anything, also blanks and parentheses, so
+/// fields are counted from its closing parenthesis.
+fn parse_stat(text: &[u8]) -> Option<Stat> {
+    /// Longer than a PID and a name, which has at most 64 bytes (fs/proc/array.c, `proc_task_name`).
+    const END_OF_NAME: usize = 96;
+    let start = text.get(..END_OF_NAME).unwrap_or(text);
+    let name_ends = start.iter().rposition(|byte| *byte == b')')?;
+    let mut fields = text.get(name_ends + 2..)?.split(|byte| *byte == b' ');
     let _state = fields.next()?;
     Some(Stat {
-        parent: fields.next()?.parse().ok()?,
-        flags: fields.nth(4)?.parse().ok()?,
-        start: fields.nth(12)?.parse().ok()?,
+        parent: number(fields.next()?)?,
+        flags: number(fields.nth(4)?)?,
+        start: number(fields.nth(12)?)?,
     })
+}
+
+fn number<T: FromStr>(digits: &[u8]) -> Option<T> {
+    std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -296,16 +300,19 @@ mod tests {
 
     #[test]
     fn parse_stat_skips_a_name_with_blanks_and_parentheses() {
-        let line = "812 (a) b) (c) S 800 700 600 0 -1 4194368 1 2 3 4 5 6 7 8 20 0 1 0 110812 9 9";
+        let line = b"812 (a) b) (c) S 800 700 600 0 -1 4194368 1 2 3 4 5 6 7 8 20 0 1 0 110812 9 9";
         let stat = parse_stat(line).expect("a stat line");
         assert_eq!(stat.parent, 800);
         assert_eq!((stat.flags, stat.start), (0x40_0040, 110_812));
+        let fields = "S 800 700 600 0 -1 4194368 1 2 3 4 5 6 7 8 20 0 1 0 110812 9 9";
+        let longest = format!("4194304 ({}) {fields}", ")".repeat(63));
+        assert_eq!(parse_stat(longest.as_bytes()).expect("a line").parent, 800);
     }
 
     #[test]
     fn parse_stat_refuses_a_truncated_line() {
-        assert!(parse_stat("812 (a) S 800 700").is_none());
-        assert!(parse_stat("").is_none());
+        assert!(parse_stat(b"812 (a) S 800 700").is_none());
+        assert!(parse_stat(b"").is_none());
     }
 
     #[test]
