@@ -69,7 +69,7 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             [CompletionResult]::new('--yes', '--yes', [CompletionResultType]::ParameterName, 'Answer yes to all questions')
             [CompletionResult]::new('--close', '--close', [CompletionResultType]::ParameterName, 'Do not pass the kernel lock to CMD; if onehold is killed, CMD is tracked by PID only')
             [CompletionResult]::new('--exec', '--exec', [CompletionResultType]::ParameterName, 'Replace onehold with CMD; the record remains and counts as free once CMD exits')
-            [CompletionResult]::new('--reentrant', '--reentrant', [CompletionResultType]::ParameterName, 'If already running under this hold, just run CMD')
+            [CompletionResult]::new('--reentrant', '--reentrant', [CompletionResultType]::ParameterName, 'If already running under `run` of this lock, just run CMD')
             [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object, even on failure')
             [CompletionResult]::new('-q', '-q', [CompletionResultType]::ParameterName, 'Print only errors and warnings')
             [CompletionResult]::new('--quiet', '--quiet', [CompletionResultType]::ParameterName, 'Print only errors and warnings')

@@ -65,7 +65,7 @@ set edit:completion:arg-completer[onehold] = {|@words|
             cand --yes 'Answer yes to all questions'
             cand --close 'Do not pass the kernel lock to CMD; if onehold is killed, CMD is tracked by PID only'
             cand --exec 'Replace onehold with CMD; the record remains and counts as free once CMD exits'
-            cand --reentrant 'If already running under this hold, just run CMD'
+            cand --reentrant 'If already running under `run` of this lock, just run CMD'
             cand --json 'Print one JSON object, even on failure'
             cand -q 'Print only errors and warnings'
             cand --quiet 'Print only errors and warnings'

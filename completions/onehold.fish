@@ -74,7 +74,7 @@ complete -c onehold -n "__fish_onehold_using_subcommand run" -s f -l force -d 'T
 complete -c onehold -n "__fish_onehold_using_subcommand run" -s y -l yes -d 'Answer yes to all questions'
 complete -c onehold -n "__fish_onehold_using_subcommand run" -l close -d 'Do not pass the kernel lock to CMD; if onehold is killed, CMD is tracked by PID only'
 complete -c onehold -n "__fish_onehold_using_subcommand run" -l exec -d 'Replace onehold with CMD; the record remains and counts as free once CMD exits'
-complete -c onehold -n "__fish_onehold_using_subcommand run" -l reentrant -d 'If already running under this hold, just run CMD'
+complete -c onehold -n "__fish_onehold_using_subcommand run" -l reentrant -d 'If already running under `run` of this lock, just run CMD'
 complete -c onehold -n "__fish_onehold_using_subcommand run" -l json -d 'Print one JSON object, even on failure'
 complete -c onehold -n "__fish_onehold_using_subcommand run" -s q -l quiet -d 'Print only errors and warnings'
 complete -c onehold -n "__fish_onehold_using_subcommand run" -s v -l verbose -d 'Print details: store, evidence, processes'

@@ -190,7 +190,7 @@ impl Live {
     }
 }
 
-/// What a lock file says. Untrusted: anybody may have written it.
+/// The content of a lock file. Untrusted: any user or program may have written it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// The name of the lock, as given.

@@ -9,7 +9,7 @@ use crate::decision::liveness::{Evidence, Reason, State, Verdict};
 use crate::identity::Pid;
 use crate::record::Record;
 
-/// A lock as it was found: its record and what can be said of it.
+/// A lock as read at one moment: its record and the verdict on it.
 #[derive(Clone, Debug)]
 pub struct Status {
     /// The name of the lock.

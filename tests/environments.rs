@@ -672,7 +672,8 @@ fn a_contender_in_another_pid_namespace_does_not_get_what_is_held_outside() {
         "onehold run x -- sh -c 'echo > held; until test -e open; do sleep 0.01; done' &
         until test -e held; do sleep 0.01; done
         unshare --pid --fork --mount-proc onehold run x -- echo never >/dev/null 2>&1 || echo $?
-        unshare --pid --fork --mount-proc onehold run -w 1m x -- echo waited &
+        # A shell ignores it in what it starts in the background.
+        env --default-signal=INT unshare --pid --fork --mount-proc onehold run -w 1m x -- echo waited &
         sleep 0.2; touch open; wait",
     );
     assert!(said.starts_with("6\nwaited\n"), "{said}");
@@ -697,6 +698,28 @@ fn emulator() -> String {
     let version = Command::new(&name).arg("--version").output();
     assert!(version.is_ok(), "{name} is missing: package qemu-user");
     name
+}
+
+#[test]
+#[ignore = "needs root: a PID namespace"]
+#[cfg(target_os = "linux")]
+fn ctrl_c_ends_a_wait_of_the_first_process_of_a_container() {
+    let place = Place::new();
+    // Such a process survives a signal that it does not catch.
+    let script = "onehold acquire x --ttl 1h 2>/dev/null
+        # A shell ignores it in what it starts in the background.
+        env --default-signal=INT unshare --pid --fork --mount-proc onehold run -w 1m x -- echo got & outer=$!
+        caught() { grep -q '^SigCgt:.*[2367abef]$' /proc/$inner/status; }
+        for i in $(seq 1000); do
+            if inner=$(pgrep -P $outer) && caught; then break; fi
+            sleep 0.01
+        done
+        kill -INT $inner
+        wait $outer || echo exit $?
+        onehold break x --yes 2>/dev/null";
+    let said = place.says("env", script);
+    assert!(said.contains("canceled; nothing changed"), "{said}");
+    assert!(said.contains("exit 130") && !said.contains("got"), "{said}");
 }
 
 #[test]

@@ -563,6 +563,37 @@ fn wait_for_a_holder_ends_at_its_limit_while_the_store_is_locked() {
     assert!(elapsed < Duration::from_secs(9), "{elapsed:?}");
 }
 
+/// What the command left behind keeps the descriptor, and so the kernel lock. It does not keep the hold.
+#[cfg(target_os = "linux")]
+#[test]
+fn waiter_takes_a_lock_that_only_a_background_process_keeps_open() {
+    for exec in [true, false] {
+        let env = TestEnv::new();
+        let script = "sleep 40 & echo $! > background; until test -e go; do sleep 0.01; done";
+        let options = if exec { "--exec" } else { "--" };
+        let mut run = vec!["run", options, "x", "--", "sh", "-c", script];
+        if !exec {
+            run.remove(1);
+        }
+        let mut holder = env.start(&run);
+        let background = env.pid_in("background");
+        if !exec {
+            holder.kill();
+        }
+        let mut waiter = env.start(["run", "-w", "1m", "x", "--", "true"]);
+        let started = Instant::now();
+        // At first it looks more often.
+        wait_until("it sleeps for longer", || {
+            env.number_of_waiters("x") == 1 && started.elapsed() > Duration::from_secs(2)
+        });
+        fs::write(env.path("go"), "").unwrap();
+        assert_eq!(waiter.finish(), 0);
+        let background = rustix::process::Pid::from_raw(background.cast_signed()).unwrap();
+        rustix::process::kill_process(background, rustix::process::Signal::KILL)
+            .expect("the background process is still running");
+    }
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn canceled_wait_ends_while_the_store_is_locked() {

@@ -13,7 +13,8 @@ use crate::record::{Kind, Record, is_same_owner};
 /// For how long a free lock is reserved for the first waiter that could take it.
 const RESERVATION_MS: u64 = 5_000;
 
-/// How many dead relatives one decision removes: each takes some 100 µs, for which all others wait.
+/// Limit of zombie parents and children that one decision removes. Each removal takes about 100 µs,
+/// and the store is locked meanwhile.
 const MAX_REMOVALS: usize = 256;
 
 /// How often a waiter looks again that sleeps on another one: the other one may have been stopped.
@@ -314,7 +315,8 @@ fn want_of(key: &Key) -> Want {
     }
 }
 
-fn judge_found<S: Snapshot>(
+/// Judges a record by the request's observer and maximum age.
+pub(crate) fn judge_found<S: Snapshot>(
     request: &Request,
     snapshot: &S,
     found: Found<S::Handle>,

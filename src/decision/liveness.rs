@@ -1,4 +1,4 @@
-//! What can be said about a record: state, reason and evidence. Pure: facts in, [`Verdict`] out.
+//! Judges a record: facts in, [`Verdict`] (state, reason and evidence) out. Pure.
 //!
 //! A hold is dead if its processes are known to have ended, and too old if that cannot be known.
 //! Uncertainty is never taken for death, and a live holder never loses its lock to a clock.

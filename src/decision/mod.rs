@@ -1,4 +1,5 @@
-//! Who gets a lock. Pure: no clock, no input or output; the same answers give the same decision.
+//! Decides who may take a lock. Pure: no clock, no input or output. The same answers give the same
+//! decision.
 //!
 //! [`decide`] is the one function that says whether a request may take its locks now, for the caller
 //! and for every waiter alike. It asks a [`Snapshot`] for what it needs, judges each record it meets
@@ -12,7 +13,7 @@ pub(crate) mod ownership;
 mod request;
 mod snapshot;
 
-pub(crate) use decide::{Decision, Judged, Obstacle, Until, decide, until};
+pub(crate) use decide::{Decision, Judged, Obstacle, Until, decide, judge_found, until};
 pub(crate) use liveness::{Needed, judge, needed};
 pub(crate) use request::{Asker, Key, Mode, Moment, Observer, Request, Want};
 pub(crate) use snapshot::{Facts, Found, ProcessFact, Snapshot, Ticket};

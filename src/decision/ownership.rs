@@ -130,7 +130,10 @@ pub(crate) fn may_renew<S: Snapshot>(
     if !caller.owns_judged(judged, snapshot) {
         return Ok(MayRenew::NotYours);
     }
-    if is_held_by_run(judged) {
+    // A holder of a kernel lock writes its record itself, without the guard: what was read here may
+    // be an earlier command of it.
+    let writes_itself = judged.verdict.evidence == super::liveness::Evidence::KernelLock;
+    if writes_itself || is_held_by_run(judged) {
         return Ok(MayRenew::HeldByRun);
     }
     if !expired {

@@ -91,9 +91,9 @@ pub(super) fn keeps_changing(place: &LockPath<'_>) -> Error {
     }
 }
 
-/// The file under the temporary name of a takeover may be a live foreign program's, taken out by a
-/// process that was killed, whose own record was then removed by a program that knows nothing of it.
-/// Puts it back into its place, which is empty or has a dead record.
+/// Restores the lock file of a live foreign program that a killed takeover left under a temporary
+/// name. A foreign program has removed the record of that takeover since, so the lock now has no
+/// file or a dead record.
 fn restore_foreign_file(
     judge: &dyn Fn(&LockFile) -> State,
     place: &LockPath<'_>,

@@ -131,8 +131,8 @@ impl LockPath<'_> {
         self.format == Format::Pid || name.ends_with(b".pid")
     }
 
-    /// Gives a record its name where nothing is; `None` if something is there by now. The record
-    /// appears as a whole or not at all, and link(2) never overwrites, so that programs which create
+    /// Links a record to its name; `None` if the name is taken by now. The record appears complete
+    /// or not at all, and link(2) never overwrites, so that programs which create
     /// their lock files with `O_EXCL` are excluded too. `prepared`: an unnamed file made beforehand,
     /// on the same filesystem.
     pub(super) fn link(

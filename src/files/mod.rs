@@ -285,7 +285,7 @@ fn remove_relatives(
     remove
 }
 
-/// What a waiter keeps that is better closed when there is nothing left to hurry for.
+/// The watch of a waiter. Closing it takes milliseconds, so it is closed when the hold ends.
 pub(crate) fn sleeper_watch(sleeper: Sleeper) -> Option<Watch> {
     sleeper.into_watch()
 }

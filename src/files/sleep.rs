@@ -9,6 +9,7 @@ use super::lock_file::Handle;
 use crate::backend::BackOff;
 use crate::decision::liveness::{Evidence, Reason, State};
 use crate::decision::{Judged, Until};
+use crate::record::Kind;
 use crate::sys::directory::{grow_fd_table, record_is_locked};
 use crate::sys::process::boottime;
 use crate::sys::signal::Alarm;
@@ -23,6 +24,9 @@ const LOCK_POLL: BackOff = BackOff {
 
 /// How often a waiter looks that is woken by events which may not tell everything.
 const EVENT_RECHECK: Duration = Duration::from_secs(2);
+
+/// The same for a waiter behind the wrapper of a `run`, which unlocks its record unless it is killed.
+const WRAPPER_RECHECK: Duration = Duration::from_secs(10);
 
 /// What a waiter keeps between two sleeps.
 #[derive(Debug)]
@@ -48,7 +52,7 @@ impl Sleeper {
         }
     }
 
-    /// What is better closed when there is nothing left to hurry for.
+    /// Returns the watch, so that the caller can close it when the hold ends.
     pub(crate) fn into_watch(self) -> Option<Watch> {
         self.watch
     }
@@ -90,7 +94,7 @@ impl Sleeper {
             return Err(io::ErrorKind::Unsupported.into());
         };
         if judged.verdict.evidence == Evidence::KernelLock {
-            return self.sleep_on_lock(&open.file, at_most);
+            return self.sleep_on_lock(&open.file, at_most.min(lock_recheck(judged)));
         }
         if !is_woken_by_events(judged) {
             return Err(io::ErrorKind::Unsupported.into());
@@ -150,7 +154,7 @@ impl Sleeper {
         // Half to all of it, so that waiters that began together do not stay together.
         let whole = u64::try_from(self.back_off.as_millis()).unwrap_or(u64::MAX);
         let jittered = Duration::from_millis(whole / 2 + random_below(whole / 2 + 1));
-        self.back_off = (self.back_off * 2).min(self.back_offs.most);
+        self.back_off = self.back_off.saturating_mul(2).min(self.back_offs.most);
         // Interrupted or not, the caller decides again.
         let _ = pause(at_most.min(jittered));
     }
@@ -158,7 +162,7 @@ impl Sleeper {
 
 /// Without an alarm nothing would end a blocking call at its limit.
 fn poll_until_unlocked(file: &File, at_most: Duration) -> io::Result<()> {
-    let deadline = boottime() + at_most;
+    let deadline = boottime().saturating_add(at_most);
     let mut interval = LOCK_POLL.first;
     while record_is_locked(file)? {
         let left = deadline.saturating_sub(boottime());
@@ -169,6 +173,19 @@ fn poll_until_unlocked(file: &File, at_most: Duration) -> io::Result<()> {
         interval = (interval * 2).min(LOCK_POLL.most);
     }
     Ok(())
+}
+
+/// A hold can end before its kernel lock does: a process that its command left behind may keep the
+/// descriptor. Only a wrapper unlocks it then.
+fn lock_recheck(judged: &Judged<Handle>) -> Duration {
+    let has_wrapper = judged
+        .record()
+        .is_some_and(|record| record.kind == Kind::Run && !record.exec);
+    if has_wrapper {
+        WRAPPER_RECHECK
+    } else {
+        EVENT_RECHECK
+    }
 }
 
 fn is_woken_by_events(judged: &Judged<Handle>) -> bool {

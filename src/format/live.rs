@@ -97,8 +97,8 @@ pub(crate) fn fill_visible(word: &mut [u8], pid: u32, _start: Option<u64>) {
     }
 }
 
-/// Whether a slot begins here, whole or torn: text that was printed again has no blank before the
-/// comma, wherever that happens to stand.
+/// Returns whether a slot begins at `at`, complete or partly written. Reformatted JSON has no blank
+/// before the comma.
 pub(super) fn is_slot(bytes: &[u8], at: usize) -> bool {
     let end = at + SLOT_BYTES;
     bytes.get(at) == Some(&b'{')

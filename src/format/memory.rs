@@ -66,13 +66,7 @@ pub(super) fn write(record: &Record) -> Result<Written, Error> {
         record.hold,
         metadata::KEY
     );
-    let slot_at = metadata::append(&mut text, record)?;
-    text.push_str("\n}");
-    Ok(Written {
-        bytes: text.into_bytes(),
-        slot_at: Some(slot_at),
-        visible_at: Some(visible_at),
-    })
+    metadata::complete(text, record, "\n}", visible_at)
 }
 
 /// Always of the same length, with an offset: its first version fails on `Z`.

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use serde_json::{Error, Value};
 
 use super::live::{self, SLOT_BYTES, Slot};
-use super::native;
+use super::{Written, native};
 use crate::record::{Content, Record, VERSION};
 
 /// The key of a JSON record that holds the document.
@@ -29,8 +29,25 @@ pub(super) enum Metadata {
     None,
 }
 
+/// Completes a foreign record with the document of `record` and the `end` of its text. `visible_at`:
+/// where it shows its PID.
+pub(super) fn complete(
+    mut text: String,
+    record: &Record,
+    end: &str,
+    visible_at: usize,
+) -> Result<Written, Error> {
+    let slot_at = append(&mut text, record)?;
+    text.push_str(end);
+    Ok(Written {
+        bytes: text.into_bytes(),
+        slot_at: Some(slot_at),
+        visible_at: Some(visible_at),
+    })
+}
+
 /// Appends the document of `record`; returns where its slot begins.
-pub(super) fn append(text: &mut String, record: &Record) -> Result<usize, Error> {
+fn append(text: &mut String, record: &Record) -> Result<usize, Error> {
     let mut record = record.clone();
     let mut left = MAX_COMMAND;
     record.command.retain(|argument| {

@@ -40,13 +40,7 @@ pub(super) fn write(record: &Record) -> Result<Written, Error> {
         ",\n  \"hostname\": {hostname},\n  \"acquired_at\": \"{acquired_at}\",\n  \"{}\": ",
         metadata::KEY
     );
-    let slot_at = metadata::append(&mut text, record)?;
-    text.push_str("\n}");
-    Ok(Written {
-        bytes: text.into_bytes(),
-        slot_at: Some(slot_at),
-        visible_at: Some(visible_at),
-    })
+    metadata::complete(text, record, "\n}", visible_at)
 }
 
 /// A lock that was named by its path is that of the job that its file is named after.

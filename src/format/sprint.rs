@@ -52,13 +52,7 @@ pub(super) fn write(record: &Record) -> Result<Written, serde_json::Error> {
         text,
         "\nsession_id: {session}\nstarted_at: \"{started}\"\nepic_spec: {epic}\nlock_version: 1\n{METADATA_LINE}"
     );
-    let slot_at = metadata::append(&mut text, record)?;
-    text.push('\n');
-    Ok(Written {
-        bytes: text.into_bytes(),
-        slot_at: Some(slot_at),
-        visible_at: Some(visible_at),
-    })
+    metadata::complete(text, record, "\n", visible_at)
 }
 
 /// Whether a text is the beginning of what a program of this format writes: whole lines with its

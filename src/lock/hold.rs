@@ -37,7 +37,7 @@ pub(super) struct TakenHold {
     pub(super) displaced: Option<Box<Status>>,
     pub(super) waited: Option<Duration>,
     pub(super) place: Option<Place>,
-    /// Closing it takes milliseconds: it goes when the hold does.
+    /// Closed only when the hold ends, because closing it takes milliseconds.
     pub(super) _watch: Option<Watch>,
     pub(super) warnings: Vec<Error>,
 }

@@ -111,7 +111,7 @@ pub fn command_line_of(pid: Pid) -> Vec<String> {
 /// Waits until a process has ended, for at most `limit`; whether it has.
 #[must_use]
 pub(crate) fn wait_until_gone(recorded: ProcessId, limit: Duration) -> bool {
-    let deadline = process::boottime() + limit;
+    let deadline = process::boottime().saturating_add(limit);
     loop {
         let left = deadline.saturating_sub(process::boottime());
         if has_ended(recorded) {

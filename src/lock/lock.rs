@@ -19,6 +19,7 @@ use crate::decision::ownership::{
 };
 use crate::decision::{
     Asker, Decision, Judged, Mode, Obstacle, Request, Revision, Snapshot, Want, decide, judge,
+    judge_found,
 };
 use crate::error::{Context, Error, Result};
 use crate::files::journal::{self, Action};
@@ -42,7 +43,7 @@ pub struct Lock {
     journal: PathBuf,
 }
 
-/// What became of a request. That another holds the lock is an answer, not an error.
+/// The result of a request. A lock held by another holder is a result, not an error.
 #[derive(Debug)]
 #[must_use]
 pub enum Attempt<T> {
@@ -340,7 +341,7 @@ impl Lock {
         }
     }
 
-    /// Tells the journal what was displaced, and hands over what the hold consists of.
+    /// Writes the displaced and removed holds to the journal, and returns the new hold.
     fn held(&self, held: Held<Files>, wait: &Wait<'_>) -> TakenHold {
         let mut warnings = Vec::new();
         for judged in &held.removed {
@@ -541,16 +542,7 @@ impl Lock {
         snapshot: &S,
     ) -> Result<Option<Judged<Handle>>> {
         let found = snapshot.exclusive(&self.name)?;
-        Ok(found.map(|found| {
-            let verdict = judge(
-                &found.content,
-                &found.facts,
-                &request.observer,
-                Duration::from_millis(request.max_age_ms),
-                &snapshot.now(),
-            );
-            Judged { found, verdict }
-        }))
+        Ok(found.map(|found| judge_found(request, snapshot, found)))
     }
 
     fn ensure_lock(&self, own: &Judged<Handle>) -> Result<()> {

@@ -53,7 +53,7 @@ unsafe impl GlobalAlloc for Arena {
         let aligned = |used: usize| (used + layout.align() - 1) & !(layout.align() - 1);
         let taken = self
             .used
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+            .fetch_update(Ordering::Acquire, Ordering::Relaxed, |used| {
                 aligned(used)
                     .checked_add(layout.size())
                     .filter(|end| *end <= SIZE && layout.align() <= 64)
@@ -73,11 +73,12 @@ unsafe impl GlobalAlloc for Arena {
         }
         let begins = piece as usize - self.base() as usize;
         let ends = begins + layout.size();
-        // The last piece is handed out again: fewer pages are touched.
+        // The last piece is handed out again: fewer pages are touched. What its owner wrote comes
+        // before what the next one writes, also if that is another thread.
         if self.used.load(Ordering::Relaxed) == ends {
             let _ = self
                 .used
-                .compare_exchange(ends, begins, Ordering::Relaxed, Ordering::Relaxed);
+                .compare_exchange(ends, begins, Ordering::Release, Ordering::Relaxed);
         }
     }
 
@@ -91,7 +92,7 @@ unsafe impl GlobalAlloc for Arena {
         let is_last = wanted <= SIZE
             && self
                 .used
-                .compare_exchange(ends, wanted, Ordering::Relaxed, Ordering::Relaxed)
+                .compare_exchange(ends, wanted, Ordering::AcqRel, Ordering::Relaxed)
                 .is_ok();
         if is_last {
             return piece;

@@ -269,6 +269,27 @@ fn broken_hold_is_only_reported_with_on_lost_warn() {
 }
 
 #[test]
+fn wrapper_that_lost_its_lock_sleeps_until_its_command_exits() {
+    let env = Env::new();
+    // In ticks of 10 ms, in user mode and in the kernel.
+    let then = "until test -e go; do sleep 0.01; done; sleep 1; cut -d' ' -f14,15 /proc/$PPID/stat > ticks";
+    // A renewal is due every 10 ms.
+    let options = ["--on-lost", "warn", "--ttl", "30ms"];
+    let (mut wrapper, _) = running(&env, &options, then);
+    fs::remove_file(env.store().join("x.lock")).unwrap();
+    assert!(wrapper.next_line().contains("lost lock `x`"));
+    env.write("go", "");
+    wrapper.next_line();
+    assert_eq!(wrapper.exit_code(), Some(0));
+    let ticks = fs::read_to_string(env.path("ticks")).unwrap();
+    let used: u64 = ticks
+        .split_whitespace()
+        .map(|n| n.parse::<u64>().unwrap())
+        .sum();
+    assert!(used < 20, "{used} ticks");
+}
+
+#[test]
 fn loss_just_before_command_exit_is_reported() {
     let env = Env::new();
     env.onehold(["run", "x", "--", "sh", "-c", "rm $ONEHOLD_FILE"])

@@ -120,11 +120,11 @@ pub(crate) enum Verb {
     /// Acquire a lock for a process or a limited time; print the hold number
     ///
     /// The hold follows a process and ends when that process exits. --pid names the process.
-    /// Without it, the process is the calling script: the nearest ancestor that was executed, not
-    /// merely forked as a subshell is. Programs that only start onehold, such as sudo and timeout,
-    /// are skipped. A script that another script calls holds the lock for itself, and the hold ends
-    /// with it. With --ttl and no --pid, the hold is a lease and ends when it expires. If the hold
-    /// number cannot be printed, nothing is held.
+    /// Without it, the process is the calling script: the nearest ancestor process that called
+    /// exec(2). A subshell is only forked and does not count. Programs that only start onehold,
+    /// such as sudo and timeout, are skipped. A script called by another script holds the lock for
+    /// itself, and the hold ends when that script exits. With --ttl and no --pid, the hold is a
+    /// lease and ends when it expires. If the hold number cannot be printed, nothing is held.
     ///
     /// A second `acquire` succeeds and prints the number of the existing hold if --pid names the
     /// process that holds it already, or if both are leases of the same --owner. A longer --ttl then
@@ -134,8 +134,8 @@ pub(crate) enum Verb {
     ///
     /// You may release a hold if --hold or --owner matches, or if the process that it follows is
     /// an ancestor of the caller. The hold of a later holder is never removed. The hold of a live
-    /// `run` ends with its command and cannot be released before that (exit status 4). A zombie whose
-    /// holder is known to have ended may be removed by anyone, which reports whose it was.
+    /// `run` ends with its command and cannot be released before that (exit status 4). Anyone may
+    /// remove a zombie whose holder is known to have ended. The holder is then reported.
     Release(Release),
     /// Extend a lease, or restart the age of a detached hold
     Renew(Renew),
@@ -155,8 +155,8 @@ pub(crate) enum Verb {
     /// --on-lost); `break` waits up to 12 s for that. A command started with `run --exec` and the
     /// process of an `acquire` are not signaled and keep running.
     ///
-    /// At the fixed path of a profile, `break` also moves a file aside that is not a lock file and
-    /// has not changed for 10 s. It is never removed.
+    /// At the fixed path of a profile, `break` also moves aside a file that is not a lock file, if
+    /// the file has not changed for 10 s. It is never removed.
     Break(Break),
 }
 
@@ -178,7 +178,7 @@ pub(crate) struct Run {
     /// Replace onehold with CMD; the record remains and counts as free once CMD exits
     #[arg(long, conflicts_with_all = ["ttl", "on_lost", "close"])]
     pub(crate) exec: bool,
-    /// If already running under this hold, just run CMD
+    /// If already running under `run` of this lock, just run CMD
     #[arg(long)]
     pub(crate) reentrant: bool,
     /// Command and its arguments, after `--`

@@ -37,6 +37,9 @@ pub(crate) fn on_ctrl_c(report: impl Fn() + Send + 'static) {
             }
             report();
             signal::exit_by_signal(SIGINT);
+            // The first process of a PID namespace survives a signal at its default.
+            #[allow(clippy::exit, reason = "the program was to end by the signal")]
+            std::process::exit(128 + SIGINT);
         } else {
             INTERRUPTED_AFTER_COMMIT.store(true, Ordering::SeqCst);
         }

@@ -28,7 +28,7 @@ pub(crate) const FILES: [(&str, &str); 8] = [
     ),
     (
         ".onehold-guard",
-        "On Windows, where a directory cannot be locked, this file is locked instead. It stays, also beside a path lock.",
+        "On Windows a directory cannot be locked, so this file is locked instead. It is never removed, not even beside a path lock.",
     ),
     (
         ".onehold.XXXXXXXXXXXXXXXX",
@@ -50,7 +50,7 @@ pub(crate) const ENVIRONMENT: [(&str, &str); 9] = [
     ),
     (
         "HOME",
-        "Home directory, which contains the default store. If it is not set, the user database is read.",
+        "Home directory, which contains the default store. If it is not set, the home directory is read from the user database.",
     ),
     ("NO_COLOR", "Disables color."),
     (
@@ -82,7 +82,7 @@ pub(crate) fn examples(verb: &str) -> &'static [Example] {
             ),
             (
                 "onehold run -q -E 0 -- /usr/local/bin/sync-mail",
-                "In a crontab: skip a run silently while the previous one is still going; the name is derived from the command",
+                "In a crontab: skip this run silently if the previous one is still running; the name is derived from the command",
             ),
         ],
         "acquire" => &[
@@ -107,7 +107,7 @@ pub(crate) fn examples(verb: &str) -> &'static [Example] {
         ],
         "renew" => &[(
             "onehold renew deploy --owner \"$CI_JOB_ID\" --ttl 30m",
-            "Let the lease expire in half an hour from now",
+            "Let the lease expire half an hour from now",
         )],
         "check" => &[
             (
@@ -160,34 +160,34 @@ pub(crate) const CHAPTERS: &[(&str, &[&str])] = &[
             "A holder is alive if it holds the kernel lock (flock(2)) on its lock file, or if a process with the recorded PID and start time exists. The start time is counted in ticks since boot. A holder is dead if no process has its PID, if the process with that PID has another start time, or if this machine has been rebooted. A run is dead only if its command is, or if no command is recorded and its kernel lock is free. A process that may not be signaled, a process that /proc does not show, a PID that no process can have, and a host name prove nothing.",
             "Sometimes a holder can be shown neither alive nor dead: its process is in another PID namespace, on another host, or recorded under another boot ID in a container, or the part of the record that names it is damaged. Such a hold is unverified. It counts as held until it reaches its maximum age, by default 24 h after its last heartbeat, and is a zombie afterwards.",
             "A live holder older than its maximum age is overdue. It is reported, but never taken over. A live holder loses its lock to a timeout only if it was acquired with acquire --ttl, or with a profile that sets ttl.",
-            "A damaged lock file is empty, all NUL bytes, or starts like a record and is not complete. It is a zombie if it has not changed for 10 s, and counts as held before. A file that is not a lock file is never replaced or removed by any command; at the fixed path of a profile, break moves it aside. A record of a later version counts as held until it is broken.",
+            "A damaged lock file is empty, all NUL bytes, or starts like a record and is not complete. It counts as held until it has not changed for 10 s, and is a zombie afterwards. A file that is not a lock file is never replaced or removed by any command; at the fixed path of a profile, break moves it aside. A record of a later version counts as held until it is broken.",
         ],
     ),
     (
         "WAITING",
         &[
-            "Waiters for a name are served in order of arrival. A free lock is reserved for the first waiter that could take it now, whose PID check shows. If that waiter does not take the lock within 5 s, the lock is reserved for the next one.",
-            "A wait that could not end is refused at once (exit status 6): if the lock is held by a run that the caller runs under, or by the calling script itself.",
+            "Waiters for a name are served in order of arrival. A free lock is reserved for the first waiter that no other hold blocks, such as that of a child. check shows the PID of that waiter. If the waiter does not take the lock within 5 s, the lock is reserved for the next one.",
+            "Waiting is refused at once (exit status 6) if it could never end, because the lock is held by the calling script itself or by a run that the caller runs under.",
             "Each waiter sleeps until the one ahead of it leaves the queue. If the holder has no kernel lock (acquire), the first waiter wakes when the process exits or the lock file is removed. A lock held by another host is polled, at first every 100 ms, later every 2 s.",
-            "A parent and its children exclude each other, for example backend and backend/task-1, unless both have the same owner. A waiter for the parent does not keep others from acquiring a child, so it waits as long as children are acquired. Path locks have no queue: their waiters are served in no defined order. If two processes each hold one lock and wait for the other's, both waits end by the limit of --wait.",
+            "A parent and its children exclude each other, for example backend and backend/task-1, unless both have the same owner. A waiter for the parent does not keep others from acquiring a child, so it waits as long as children are acquired. Path locks have no queue: their waiters are served in no defined order. If two processes each hold one lock and wait for the other's, both wait until the limit of --wait.",
         ],
     ),
     (
         "LIMITATIONS",
         &[
-            "Locks are advisory. On NFS, FUSE and other filesystems that other hosts can change, onehold acquires and releases locks, but takes no zombie over: use onehold break. If run --close was used, or the command closed its inherited descriptors, and the wrapper was killed, and the command runs in another PID namespace, then the hold counts as held until its maximum age.",
+            "Locks are advisory. On NFS, FUSE and other filesystems that other hosts can change, onehold acquires and releases locks, but does not take over zombies: use onehold break. If the wrapper of a run was killed, a command in another PID namespace is visible only through the kernel lock. With run --close, or if the command has closed its inherited descriptors, such a hold counts as held until its maximum age.",
             "The hold numbers of path locks follow the clock, because nothing is stored beside the file. They grow as long as the clock is not set back. The hold numbers of a store grow even then.",
             "check and list show the waiters for a lock by its own name. A waiter for a child that a parent's holder excludes is not among the waiters of the parent.",
-            "Do not use one path for both onehold and flock(1). flock(1) locks files without reading them and leaves them empty. onehold takes an empty file for a damaged lock file and takes it over after 10 s. onehold-formats(5) lists the lock files of other programs that onehold reads, and the races that remain with these programs.",
+            "Do not use one path for both onehold and flock(1). flock(1) does not read lock files. It respects the kernel lock of a run, but ignores an acquire. If there is no file, it creates an empty one. onehold counts that file as held while flock(1) has it locked, and takes it over afterwards as a damaged lock file. onehold-formats(5) lists the lock files of other programs that onehold reads, and the races that remain with these programs.",
         ],
     ),
 ];
 
 /// The object of `--json`, for JSON OUTPUT.
 pub(crate) const JSON: &[&str] = &[
-    "With --json, one object on one line is all output on stdout, even on failure. For run, whose stdout belongs to CMD, the object is the last line on stderr. run --exec and run --reentrant are replaced by CMD and print an object only if they fail. A signal that ends onehold while it waits prevents the object, except for Ctrl-C.",
+    "With --json, stdout contains exactly one object on one line, even on failure. For run, whose stdout belongs to CMD, the object is the last line on stderr. run --exec and run --reentrant are replaced by CMD and print an object only if they fail. If a signal ends onehold while it waits, no object is printed, except after Ctrl-C.",
     "Keys: success; command (the command of onehold); status; lock (an object or null); locks (of list and cleanup); hold (the number of the new hold); displaced (the hold that was taken over or taken by force, an object like lock); command_exit_code; message (a sentence); errors (the message of a failure, and warnings); error (null, or an object of code, message and details). hold, displaced and command_exit_code are only present where they apply. For release, break and cleanup, lock and locks are the state before the change. Times are RFC 3339 in UTC. Later versions may add keys.",
-    "status is acquired, released, renewed, blocked, zombie-detected (also overdue), clean (free), listed, cleaned, broken, lost, timeout, interrupted (Ctrl-C) or failure. error.code is the reason of a failure: LOCKED, TIMEOUT and ZOMBIE (refused), NOT_OWNER, NOT_HELD, NOT_CONFIRMED, NOT_A_LOCK, LOST, INTERRUPTED, INCOMPLETE, INVALID_NAME, TOO_LONG, UNSUPPORTED, NO_SUCH_PROCESS, NO_HOLDER, STORE_BUSY, NO_ATOMIC_EXCHANGE, COMMAND_NOT_FOUND, COMMAND_NOT_EXECUTABLE, USAGE, IO or FAILED. A profile may replace LOCKED and TIMEOUT by its own code.",
+    "status is acquired, released, renewed, blocked, zombie-detected (also overdue), clean (free), listed, cleaned, broken, lost, timeout, interrupted (Ctrl-C) or failure. error.code is the reason of a failure: LOCKED, TIMEOUT and ZOMBIE (refused), NOT_OWNER, NOT_HELD, NOT_CONFIRMED, NOT_A_LOCK, LOST, INTERRUPTED, INCOMPLETE, INVALID_NAME, TOO_LONG, UNSUPPORTED, NO_SUCH_PROCESS, NO_HOLDER, STORE_BUSY, NO_ATOMIC_EXCHANGE, COMMAND_NOT_FOUND, COMMAND_NOT_EXECUTABLE, USAGE, IO or FAILED. A profile may replace LOCKED and TIMEOUT with its own code.",
 ];
 
 /// The keys of a lock in that object. All are always present.
@@ -208,13 +208,13 @@ pub(crate) const LOCK_KEYS: [(&str, &str); 30] = [
     ("evidence", "the evidence in words"),
     (
         "is_zombie",
-        "whether the lock is a zombie or overdue; only a lock with takeable can be taken",
+        "whether the lock is a zombie or overdue; only a takeable lock can be taken without --force",
     ),
     (
         "takeable",
         "whether acquire and run take the lock without --force",
     ),
-    ("kind", "run, job (a process acquired the lock), lease"),
+    ("kind", "run; job (acquired for a process); lease"),
     (
         "pid",
         "PID of the process that keeps the hold alive: the command of a run, or the process of an acquire",

@@ -68,7 +68,10 @@ pub(crate) const TABLE: [(&str, &str); 12] = [
         "5",
         "zombie (acquire, run: one that --on-zombie does not take); check: also overdue",
     ),
-    ("6", "held by another holder"),
+    (
+        "6",
+        "held by another holder; break, release --force: not confirmed",
+    ),
     ("7", "timed out waiting"),
     ("8", "run: the lock was lost while CMD was running"),
     ("125", "run: error of onehold itself (instead of 1)"),

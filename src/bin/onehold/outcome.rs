@@ -210,7 +210,9 @@ fn hint(session: &Session, error: &Error) -> Option<String> {
         Error::NoHolder => "  use --pid PID, or --ttl D for a lease".to_owned(),
         Error::NotALock { .. } => "  file left unchanged; use another lock name".to_owned(),
         Error::StoreBusy { pid: Some(pid), .. } => {
-            format!("  if it is stopped, continue or kill it: `ps {pid}`")
+            format!(
+                "  to see it, run `ps -o pid,stat,args -p {pid}`; if it is stopped, run `kill -CONT {pid}`"
+            )
         }
         Error::NoAtomicExchange { .. } => {
             "  use `onehold break`, or a store on another filesystem".to_owned()

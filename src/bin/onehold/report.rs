@@ -148,7 +148,7 @@ fn lock<'a>(status: &'a Status, caller: &Caller) -> LockObject<'a> {
         name: &status.name,
         path: status.path.to_string_lossy().into_owned(),
         store: status.store.to_string_lossy().into_owned(),
-        exists: verdict.reason != Reason::NoFile,
+        exists: !matches!(verdict.reason, Reason::NoFile | Reason::Reserved),
         state: state(verdict.state),
         reason: reason(verdict.reason),
         proof: proof(status),

@@ -68,6 +68,7 @@ pub(crate) fn supervise(
         child,
         on_lost,
         lost: None,
+        renewal_failed: false,
         interrupted: false,
     };
     supervisor.wait(queue);
@@ -81,6 +82,8 @@ struct Supervisor<'a> {
     on_lost: OnLost,
     /// When the loss of the lock was noticed, and whether KILL was sent since.
     lost: Option<(Instant, bool)>,
+    /// Whether the last renewal failed since the last check.
+    renewal_failed: bool,
     /// A terminal sent INT, to the wrapper and to the command.
     interrupted: bool,
 }
@@ -103,7 +106,10 @@ impl Supervisor<'_> {
                 }
             }
             let until_check = next_check.saturating_duration_since(Instant::now());
-            let pause = until_check.min(self.hold.renewal_due_in());
+            let pause = match self.renewal_due_in() {
+                Some(due) => until_check.min(due),
+                None => until_check,
+            };
             match queue.next(Some(pause)) {
                 Ok(Some(received)) => self.forward(received),
                 Ok(None) => {}
@@ -111,6 +117,7 @@ impl Supervisor<'_> {
                 Err(_) => std::thread::sleep(Duration::from_millis(100)),
             }
             if Instant::now() >= next_check {
+                self.renewal_failed = false;
                 self.check();
                 next_check = Instant::now() + CHECK_INTERVAL;
                 if !is_long_run {
@@ -188,10 +195,16 @@ impl Supervisor<'_> {
         self.session.lock(name).ok()?.inspect(None).ok()
     }
 
+    /// `None`: the lock is lost, or the last renewal failed and is tried again after the next check.
+    fn renewal_due_in(&self) -> Option<Duration> {
+        let is_renewed = self.lost.is_none() && !self.renewal_failed;
+        is_renewed.then(|| self.hold.renewal_due_in())
+    }
+
     fn renew(&mut self) {
-        if self.lost.is_none() && self.hold.renewal_due_in().is_zero() {
-            // Tried again later. Until then the hold only looks older than it is.
-            let _ = self.hold.renew();
+        if self.renewal_due_in() == Some(Duration::ZERO) {
+            // Until it succeeds the hold only looks older than it is.
+            self.renewal_failed = self.hold.renew().is_err();
         }
     }
 

@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use chrono::{TimeDelta, Utc};
+use onehold::signal;
 use onehold::stdio::stdout_was_closed;
 use onehold::{Acquired, Attempt, Format, Holder, PendingHold, Status};
 
 use crate::acquiring::{acquire_with_prompts, displaced_text, refused, wait_for_displaced};
 use crate::args;
+use crate::cancel::{self, SIGINT};
 use crate::describe;
 use crate::exit::Exit;
 use crate::outcome::Outcome;
@@ -65,9 +67,17 @@ fn hand_over(session: &Session, lock: &onehold::Lock, pending: PendingHold) -> P
     }
     if let Some(was) = pending.displaced() {
         outcome.notes.extend(displaced_text(was));
-        outcome
-            .warnings
-            .extend(wait_for_displaced(session, was, || false));
+        outcome.warnings.extend(wait_for_displaced(
+            session,
+            was,
+            cancel::interrupted_after_commit,
+        ));
+    }
+    if cancel::interrupted_after_commit() {
+        // Releases the lock.
+        drop(pending);
+        signal::exit_by_signal(SIGINT);
+        return Printed::Yes(Exit::Signal(2));
     }
     outcome.hold = Some(pending.number());
     outcome.displaced = pending.displaced().cloned().map(Box::new);

@@ -5,6 +5,7 @@ use serde_json::json;
 
 use crate::acquiring::{confirm, wait_for_displaced};
 use crate::args;
+use crate::cancel;
 use crate::describe;
 use crate::exit::Exit;
 use crate::outcome::CommandResult;
@@ -56,6 +57,8 @@ pub(crate) fn break_lock(
             .lock(Box::new(status));
         return Ok(outcome.into());
     }
+    // From here on Ctrl-C cannot change nothing.
+    cancel::commit(());
     match lock.break_hold(&revision)? {
         Break::Done { was, warnings } => {
             let name = words::quoted(&was.name);
@@ -73,9 +76,11 @@ pub(crate) fn break_lock(
             if !session.global.quiet && !session.global.json {
                 output::eprint(&format!("onehold: {}", outcome.message));
             }
-            outcome
-                .warnings
-                .extend(wait_for_displaced(session, &was, || false));
+            outcome.warnings.extend(wait_for_displaced(
+                session,
+                &was,
+                cancel::interrupted_after_commit,
+            ));
             Ok(outcome.lock(was).into())
         }
         Break::Nothing => Ok(not_held(session, lock).into()),

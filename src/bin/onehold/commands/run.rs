@@ -5,12 +5,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use onehold::process::{pass_on_wide_code, replace_process};
-use onehold::signal::{SignalQueue, ignore_file_size_signal};
+use onehold::signal::{SignalQueue, exit_by_signal, ignore_file_size_signal};
 use onehold::{Attempt, Hold, LockName, Program, RunOptions};
 use sha2::{Digest, Sha256};
 
 use crate::acquiring::{acquire_with_prompts, displaced_text, refused, wait_for_displaced};
 use crate::args;
+use crate::cancel::{self, SIGINT};
+use crate::exit::Exit;
 use crate::outcome::{CommandResult, Printed};
 use crate::output;
 use crate::session::{HOLDS, Session};
@@ -92,6 +94,12 @@ pub(crate) fn run(session: &Session, typed: args::Run) -> CommandResult {
     report_displaced(session, &hold, queue.as_ref());
     let environment = hold.environment(std::env::var(HOLDS).ok().as_deref());
     if typed.exec {
+        if cancel::interrupted_after_commit() {
+            // Releases the lock.
+            drop(hold);
+            exit_by_signal(SIGINT);
+            return Ok(Printed::Yes(Exit::Signal(2)));
+        }
         let error = hold.exec(command.envs(environment));
         drop(hold);
         return Err(error.into());
@@ -123,7 +131,8 @@ fn report_displaced(session: &Session, hold: &Hold, queue: Option<&SignalQueue>)
     if let Some(line) = displaced_text(was).filter(|_| !quiet) {
         output::eprint(&line);
     }
-    let is_ending = || queue.is_some_and(SignalQueue::is_ending);
+    let is_ending =
+        || cancel::interrupted_after_commit() || queue.is_some_and(SignalQueue::is_ending);
     if let Some(warning) = wait_for_displaced(session, was, is_ending) {
         output::eprint(&format!("onehold: warning: {warning}"));
     }
