@@ -715,6 +715,7 @@ fn ctrl_c_ends_a_wait_of_the_first_process_of_a_container() {
             sleep 0.01
         done
         kill -INT $inner
+        (sleep 20; kill -KILL $inner) >/dev/null 2>&1 &
         wait $outer || echo exit $?
         onehold break x --yes 2>/dev/null";
     let said = place.says("env", script);
