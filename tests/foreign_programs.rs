@@ -6,6 +6,7 @@
     clippy::expect_used,
     clippy::indexing_slicing,
     clippy::panic,
+    clippy::print_stdout,
     clippy::unwrap_used
 )]
 
@@ -46,11 +47,25 @@ fn is_alive(pid: u64) -> bool {
         .is_some_and(|pid| rustix::process::test_kill_process(pid).is_ok())
 }
 
-/// Pauses between reading a file and acting on its name, as if the program lost the CPU. `false` if
-/// that took so long that nothing is guaranteed: onehold waits 50 ms for foreign programs.
-fn pause_after_read(read: Instant) -> bool {
+/// How long onehold waits for foreign programs that have read a file and then act on its name.
+const SETTLING_TIME: Duration = Duration::from_millis(50);
+
+/// Actions of a foreign program that came later than that: the round in which one did proves nothing.
+static LATE_ACTIONS: AtomicUsize = AtomicUsize::new(0);
+
+/// Acts on the name of a file some time after the file was read, as if the program lost the CPU
+/// between the two. `false` if that took so long that nothing is guaranteed.
+fn act_after_read(read: Instant, act: impl FnOnce()) -> bool {
     std::thread::sleep(Duration::from_millis(2));
-    read.elapsed() < Duration::from_millis(40)
+    let is_in_time = read.elapsed() < SETTLING_TIME * 4 / 5;
+    if is_in_time {
+        act();
+        // The program may have lost the CPU once more.
+        if read.elapsed() >= SETTLING_TIME {
+            LATE_ACTIONS.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    is_in_time
 }
 
 /// prodigy: creates the file exclusively, then writes it. Removes the file of a dead holder by name
@@ -85,9 +100,9 @@ impl ForeignProgram for Prodigy {
             if record["process_id"].as_u64().is_none_or(is_alive) {
                 return false;
             }
-            if pause_after_read(read) {
+            act_after_read(read, || {
                 let _ = fs::remove_file(path);
-            }
+            });
         }
         false
     }
@@ -97,11 +112,9 @@ impl ForeignProgram for Prodigy {
 fn replace(path: &Path, temporary: &str, text: &str, read: Instant) -> bool {
     let temporary = path.with_file_name(temporary);
     fs::write(&temporary, text).unwrap();
-    let in_time = pause_after_read(read);
-    if in_time {
+    act_after_read(read, || {
         let _ = fs::rename(&temporary, path);
-    }
-    in_time
+    })
 }
 
 /// The sprint mutex with its option to force.
@@ -209,9 +222,9 @@ impl ForeignProgram for PidFile {
             if text.trim().parse().is_ok_and(is_alive) {
                 break;
             }
-            if pause_after_read(read) {
+            act_after_read(read, || {
                 let _ = fs::remove_file(path);
-            }
+            });
         }
         fs::remove_file(&own).unwrap();
         held
@@ -276,6 +289,11 @@ impl<'a> Workload<'a> {
         command
     }
 
+    fn forget_overlaps(&self) {
+        self.overlaps.store(0, Ordering::Relaxed);
+        let _ = fs::remove_file(self.env.path("overlaps"));
+    }
+
     fn all_overlaps(&self) -> usize {
         self.overlaps.load(Ordering::Relaxed) + self.env.lines("overlaps")
     }
@@ -284,7 +302,9 @@ impl<'a> Workload<'a> {
 /// Rounds that begin with a zombie; `foreign` of the contenders are foreign programs.
 fn contend(program: &dyn ForeignProgram, rounds: usize, foreign: usize) {
     let workload = Workload::new(program);
+    let mut late_rounds = 0;
     for round in 0..rounds {
+        let late_actions = LATE_ACTIONS.load(Ordering::Relaxed);
         workload.create_zombie();
         let start = Barrier::new(CONTENDERS);
         let over = AtomicBool::new(false);
@@ -310,6 +330,9 @@ fn contend(program: &dyn ForeignProgram, rounds: usize, foreign: usize) {
             }
             let ended: Vec<_> = runs.into_iter().map(|run| run.join().unwrap()).collect();
             over.store(true, Ordering::Relaxed);
+            if LATE_ACTIONS.load(Ordering::Relaxed) != late_actions {
+                return;
+            }
             for run in ended {
                 // Success or refused; a lost hold would be 8.
                 let fine = matches!(run.status.code(), Some(0 | 6));
@@ -317,9 +340,19 @@ fn contend(program: &dyn ForeignProgram, rounds: usize, foreign: usize) {
                 assert!(fine, "in round {round}, {}: {stderr}", run.status);
             }
         });
-        assert_eq!(workload.all_overlaps(), 0, "in round {round}");
+        if LATE_ACTIONS.load(Ordering::Relaxed) == late_actions {
+            assert_eq!(workload.all_overlaps(), 0, "in round {round}");
+        } else {
+            late_rounds += 1;
+            workload.forget_overlaps();
+        }
         let _ = fs::remove_file(workload.lock());
     }
+    println!("{late_rounds} of {rounds} rounds prove nothing");
+    assert!(
+        late_rounds * 2 <= rounds,
+        "{late_rounds} of {rounds} rounds"
+    );
     let holds = workload.env.lines("holds");
     let foreign_holds = workload.foreign_holds.load(Ordering::Relaxed);
     if foreign == 0 {

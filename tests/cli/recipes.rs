@@ -28,7 +28,11 @@ fn executable(env: &Env, name: &str, text: &str) {
 /// The script `resume` of the README, and a fake prodigy that runs until the file `end` exists.
 fn wrapped_prodigy() -> Env {
     let env = Env::new();
-    executable(&env, "resume", &recipe("# resume ID: at most one resume per job"));
+    executable(
+        &env,
+        "resume",
+        &recipe("# resume ID: at most one resume per job"),
+    );
     executable(
         &env,
         "bin/prodigy",
