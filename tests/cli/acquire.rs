@@ -3,7 +3,7 @@ use std::fs;
 use predicates::prelude::*;
 use predicates::str::{contains, is_empty, is_match};
 
-use crate::env::{Env, Running, eventually, number_in, sleeper};
+use crate::env::{Env, Running, SLEEP, eventually, number_in, sleeper};
 
 #[test]
 fn acquire_prints_number_to_stdout_and_process_to_stderr() {
@@ -14,14 +14,14 @@ fn acquire_prints_number_to_stdout_and_process_to_stderr() {
         .assert()
         .success()
         .stdout(is_match("^\\d{16}\n$").unwrap())
-        .stderr(format!("onehold: acquired `x` for process {pid} (sleep)\n"));
+        .stderr(format!("onehold: acquired `x` for process {pid} ({SLEEP})\n"));
     let other = Running::start(sleeper());
     env.onehold(["acquire", "x", "--pid", &other.pid().to_string()])
         .assert()
         .code(6)
         .stdout(is_empty())
         .stderr(
-            contains(format!("`x` is held by process {pid} (sleep)"))
+            contains(format!("`x` is held by process {pid} ({SLEEP})"))
                 .and(contains("alive: PID and start time match")),
         );
 }
@@ -88,6 +88,7 @@ fn repeated_acquire_for_same_process_prints_same_number() {
 }
 
 /// Runs a script that acquires `x` by the given line, and checks that the hold follows the script.
+#[cfg(unix)]
 #[track_caller]
 fn held_by_the_script(acquire: &str) {
     let env = Env::new();
@@ -110,6 +111,7 @@ fn held_by_the_script(acquire: &str) {
     eventually("the hold ends with the script", || env.check("x") == 5);
 }
 
+#[cfg(unix)]
 #[test]
 fn hold_follows_calling_script() {
     held_by_the_script("onehold acquire x");
@@ -126,6 +128,7 @@ fn hold_follows_calling_script() {
     held_by_the_script("(timeout 5 env A=b onehold acquire x; true)");
 }
 
+#[cfg(unix)]
 #[test]
 fn hold_of_inner_script_ends_with_it_and_is_not_released_by_caller() {
     let env = Env::new();
@@ -148,6 +151,7 @@ fn hold_of_inner_script_ends_with_it_and_is_not_released_by_caller() {
     assert_eq!(env.lock("x")["pid"].to_string(), lines[0]);
 }
 
+#[cfg(unix)]
 #[test]
 fn repeated_acquire_of_one_script_is_refused_immediately() {
     let env = Env::new();
@@ -163,6 +167,7 @@ fn repeated_acquire_of_one_script_is_refused_immediately() {
     env.shell(script).assert().success().stdout("6\n0\n");
 }
 
+#[cfg(unix)]
 #[test]
 fn hold_follows_make_or_the_shell_of_its_recipe_line() {
     let env = Env::new();
@@ -178,6 +183,7 @@ fn hold_follows_make_or_the_shell_of_its_recipe_line() {
     eventually("the hold ends with make", || env.check("x") == 5);
 }
 
+#[cfg(unix)]
 #[test]
 fn acquire_without_remaining_process_is_refused() {
     let env = Env::new();
@@ -197,6 +203,7 @@ fn acquire_without_remaining_process_is_refused() {
     assert_eq!(env.left_in_store(), [""; 0]);
 }
 
+#[cfg(unix)]
 #[test]
 fn pid_of_no_process_is_rejected() {
     let env = Env::new();
@@ -239,12 +246,13 @@ fn zombie_of_killed_script_is_taken_over_at_once() {
         .success()
         .stderr(
             is_match(
-                "^onehold: acquired `x` for 1m, until .*\nonehold: took over zombie `x`: process \\d+ \\(sleep\\) on [^ ]+, holder since .*, has exited\n$",
+                "^onehold: acquired `x` for 1m, until .*\nonehold: took over zombie `x`: process \\d+ \\(sleep(\\.exe)?\\) on [^ ]+, holder since .*, has exited\n$",
             )
             .unwrap(),
         );
 }
 
+#[cfg(unix)]
 #[test]
 fn acquire_releases_lock_if_stdout_fails() {
     let env = Env::new();
@@ -262,6 +270,7 @@ fn acquire_releases_lock_if_stdout_fails() {
     assert_eq!(env.left_in_store(), [""; 0]);
 }
 
+#[cfg(unix)]
 #[test]
 fn acquire_with_closed_stdout_fails() {
     let env = Env::new();
@@ -323,16 +332,7 @@ fn acquire_fails_if_target_pid_exits_while_waiting() {
         "--pid",
         &second.pid().to_string(),
     ]);
-    eventually("the waiter uses inotify", || {
-        fs::read_dir(format!("/proc/{}/fd", waiting.pid()))
-            .into_iter()
-            .flatten()
-            .flatten()
-            .any(|fd| {
-                fs::read_link(fd.path())
-                    .is_ok_and(|link| link.to_string_lossy().contains("inotify"))
-            })
-    });
+    env.wait_for_waiter("x");
     second.kill();
     env.onehold(["release", "x", "--owner", "me"])
         .assert()
@@ -366,6 +366,7 @@ fn implausible_last_number_is_ignored() {
     assert_eq!(env.check("x"), 6);
 }
 
+#[cfg(unix)]
 #[test]
 fn acquire_killed_before_printing_number_holds_nothing() {
     let env = Env::new();
@@ -442,17 +443,7 @@ fn waiter_is_served_after_release_and_after_holder_death() {
     let pid = holder.pid().to_string();
     let waiting = || {
         let waiter = env.start(["run", "-w", "1h", "x", "--", "echo", "mine"]);
-        let fds = format!("/proc/{}/fd", waiter.pid());
-        eventually("the waiter uses inotify", || {
-            fs::read_dir(&fds)
-                .into_iter()
-                .flatten()
-                .flatten()
-                .any(|fd| {
-                    fs::read_link(fd.path())
-                        .is_ok_and(|link| link.to_string_lossy().contains("inotify"))
-                })
-        });
+        env.wait_for_waiter("x");
         waiter
     };
     env.onehold(["acquire", "x", "--pid", &pid, "--owner", "me"])
@@ -471,6 +462,7 @@ fn waiter_is_served_after_release_and_after_holder_death() {
     assert_eq!(waiter.finish().1, "mine\n");
 }
 
+#[cfg(unix)]
 #[test]
 fn force_on_live_holder_needs_confirmation() {
     let env = Env::new();
@@ -490,7 +482,7 @@ fn force_on_live_holder_needs_confirmation() {
         .assert()
         .success()
         .stderr(contains(format!(
-            "took `x` by force from process {pid} (sleep) on "
+            "took `x` by force from process {pid} ({SLEEP}) on "
         )));
     assert_eq!(env.lock("x")["kind"], "lease");
     assert_eq!(env.journal()[0]["event"], "break");
@@ -511,6 +503,7 @@ fn message_or_owner_over_1_kib_is_rejected() {
         .success();
 }
 
+#[cfg(unix)]
 #[test]
 fn default_store_is_private() {
     use std::os::unix::fs::PermissionsExt;

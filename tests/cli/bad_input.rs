@@ -1,6 +1,7 @@
 //! Invalid lock files, stores and environments.
 
 use std::fs;
+#[cfg(unix)]
 use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
 use std::path::Path;
 
@@ -42,6 +43,7 @@ fn refused_by_all(env: &Env, what: &str, intact: impl Fn(&Path) -> bool) {
     assert_eq!(env.lock("x")["state"], "not-a-lock");
 }
 
+#[cfg(unix)]
 #[test]
 fn symlink_is_not_followed() {
     let env = Env::new();
@@ -53,6 +55,7 @@ fn symlink_is_not_followed() {
     });
 }
 
+#[cfg(unix)]
 #[test]
 fn dangling_symlink_is_not_created_through() {
     let env = Env::new();
@@ -63,6 +66,7 @@ fn dangling_symlink_is_not_created_through() {
     });
 }
 
+#[cfg(unix)]
 #[test]
 fn fifo_does_not_block() {
     let env = Env::new();
@@ -82,6 +86,7 @@ fn directory_is_not_a_lock() {
     refused_by_all(&env, "a directory", |path| path.join("y").is_dir());
 }
 
+#[cfg(unix)]
 #[test]
 fn device_is_not_opened() {
     let env = Env::new();
@@ -215,6 +220,7 @@ fn different_start_time_means_pid_was_reused() {
         .stderr(contains("has exited"));
 }
 
+#[cfg(unix)]
 #[test]
 fn record_of_earlier_boot_is_taken_over_at_once() {
     let env = Env::new();
@@ -229,6 +235,7 @@ fn record_of_earlier_boot_is_taken_over_at_once() {
         .stderr(contains("ended before the last reboot"));
 }
 
+#[cfg(unix)]
 #[test]
 fn record_of_other_pid_namespace_is_held_for_24_hours() {
     let env = Env::new();
@@ -314,6 +321,7 @@ fn record_with_duplicate_keys_is_damaged() {
     assert_eq!(env.lock("x")["reason"], "incomplete");
 }
 
+#[cfg(unix)]
 #[test]
 #[cfg(target_os = "linux")]
 fn break_leaves_a_lock_that_a_process_of_a_later_version_has_locked() {
@@ -377,6 +385,7 @@ fn record_of_later_version_is_held_until_broken() {
     assert_eq!(env.check("x"), 0);
 }
 
+#[cfg(unix)]
 #[test]
 fn live_holder_with_damaged_record_keeps_lock() {
     let env = Env::new();
@@ -420,6 +429,7 @@ fn store_that_is_a_file_is_an_error() {
     env.onehold(["run", "x", "--", "true"]).assert().code(125);
 }
 
+#[cfg(unix)]
 #[test]
 fn store_behind_dangling_symlink_is_an_error() {
     let env = Env::new();
@@ -440,6 +450,7 @@ fn directory_of_path_lock_is_not_created() {
     assert!(!env.path("missing").exists());
 }
 
+#[cfg(unix)]
 #[test]
 fn path_lock_leaves_no_other_files_and_uses_default_journal() {
     let env = Env::new();
@@ -463,6 +474,7 @@ fn path_lock_leaves_no_other_files_and_uses_default_journal() {
     assert_eq!(env.journal()[0]["name"], lock);
 }
 
+#[cfg(unix)]
 #[test]
 fn stopped_process_that_locks_store_is_named_after_10s() {
     let env = Env::new();
@@ -486,6 +498,7 @@ fn stopped_process_that_locks_store_is_named_after_10s() {
     assert_eq!(env.check("x"), 0, "check does not lock the store");
 }
 
+#[cfg(unix)]
 #[test]
 fn unwritable_journal_is_a_warning() {
     let env = Env::new();
@@ -515,6 +528,7 @@ fn journal_is_rotated_at_1_mib() {
     );
 }
 
+#[cfg(unix)]
 fn modified_ns(file: &fs::Metadata) -> i64 {
     use std::os::unix::fs::MetadataExt;
     file.mtime() * 1_000_000_000 + file.mtime_nsec()
@@ -522,6 +536,7 @@ fn modified_ns(file: &fs::Metadata) -> i64 {
 
 /// The record of a takeover that was killed after the swap: a dead one, in the format of another
 /// program, that names the file set aside and describes it as it was judged.
+#[cfg(unix)]
 fn killed_takeover(record: &str, aside: &Path, judged: &str) -> String {
     use std::os::unix::fs::MetadataExt;
     let facts = fs::metadata(aside).unwrap();
@@ -545,6 +560,7 @@ fn killed_takeover(record: &str, aside: &Path, judged: &str) -> String {
     )
 }
 
+#[cfg(unix)]
 #[test]
 fn killed_takeover_is_recovered() {
     let env = Env::new();
@@ -592,6 +608,7 @@ fn killed_takeover_is_recovered() {
     assert_eq!(env.left_in_store(), ["x.lock"]);
 }
 
+#[cfg(unix)]
 #[test]
 fn store_without_permission_is_an_error() {
     let env = Env::new();
@@ -607,6 +624,7 @@ fn store_without_permission_is_an_error() {
     fs::set_permissions(env.store(), fs::Permissions::from_mode(0o700)).unwrap();
 }
 
+#[cfg(unix)]
 #[test]
 fn long_command_line_leaves_readable_record() {
     let env = Env::new();
@@ -628,6 +646,7 @@ fn long_command_line_leaves_readable_record() {
         .stderr(contains("longer than 1024 bytes"));
 }
 
+#[cfg(unix)]
 #[test]
 fn run_works_with_low_open_file_limit() {
     let env = Env::new();
@@ -636,6 +655,7 @@ fn run_works_with_low_open_file_limit() {
         .code(6);
 }
 
+#[cfg(unix)]
 #[test]
 fn symlink_in_place_of_meta_directory_is_not_followed() {
     let env = Env::new();
@@ -649,6 +669,7 @@ fn symlink_in_place_of_meta_directory_is_not_followed() {
     assert_eq!(fs::read_dir(env.path("victim")).unwrap().count(), 0);
 }
 
+#[cfg(unix)]
 #[test]
 fn path_lock_removes_leftovers_of_killed_takeovers() {
     let env = Env::new();
@@ -684,6 +705,7 @@ fn path_lock_removes_leftovers_of_killed_takeovers() {
     assert_eq!(fs::read_dir(env.path("project")).unwrap().count(), 0);
 }
 
+#[cfg(unix)]
 #[test]
 fn concurrent_checks_do_not_look_like_holders() {
     let env = Env::new();
@@ -701,6 +723,7 @@ fn concurrent_checks_do_not_look_like_holders() {
 }
 
 /// What is said of a file whose owner is another user than that of [`Env::unprivileged`].
+#[cfg(unix)]
 fn owner_of(path: &Path) -> &'static str {
     use std::os::unix::fs::MetadataExt;
     match fs::metadata(path).unwrap().uid() {

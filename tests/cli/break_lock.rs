@@ -1,7 +1,9 @@
 use predicates::prelude::*;
 use predicates::str::{contains, is_match};
 
-use crate::env::{Env, Running, number_in, send, sleeper};
+#[cfg(unix)]
+use crate::env::send;
+use crate::env::{Env, Running, number_in, sleeper};
 
 #[test]
 fn break_of_free_lock_is_3() {
@@ -12,6 +14,7 @@ fn break_of_free_lock_is_3() {
         .stderr("onehold: `x` is free: nothing to break\n");
 }
 
+#[cfg(unix)]
 #[test]
 fn break_asks_for_live_hold_but_not_for_zombie() {
     let env = Env::new();
@@ -61,6 +64,7 @@ fn break_with_hold_number_breaks_only_that_hold() {
     assert_eq!(env.check("x"), 0);
 }
 
+#[cfg(unix)]
 #[test]
 fn prompt_shows_holder_and_defaults_to_no() {
     let env = Env::new();
@@ -106,6 +110,7 @@ fn prompt_shows_holder_and_defaults_to_no() {
     assert_eq!(env.check("x"), 0);
 }
 
+#[cfg(unix)]
 #[test]
 fn break_of_run_waits_for_its_command() {
     let env = Env::new();
@@ -122,6 +127,7 @@ fn break_of_run_waits_for_its_command() {
     assert_eq!(running.exit_code(), Some(8));
 }
 
+#[cfg(unix)]
 #[test]
 fn break_with_force_frees_the_lock_at_once_and_says_what_may_still_run() {
     let env = Env::new();

@@ -27,7 +27,7 @@ fn check_of_held_lock_is_6_and_of_zombie_5() {
     .success();
     env.onehold(["check", "x"]).assert().code(6).stderr(is_empty()).stdout(
         is_match(format!(
-            "^`x` is held by process {pid} \\(sleep\\) of ops on [^ ]+ since \\d\\d:\\d\\d:\\d\\d \\(\\d+s ago\\): \"by hand\"\n  \
+            "^`x` is held by process {pid} \\(sleep(\\.exe)?\\) of ops on [^ ]+ since \\d\\d:\\d\\d:\\d\\d \\(\\d+s ago\\): \"by hand\"\n  \
              alive: PID and start time match\n$"
         ))
         .unwrap(),
@@ -35,7 +35,11 @@ fn check_of_held_lock_is_6_and_of_zombie_5() {
     env.onehold(["check", "-v", "x"])
         .assert()
         .code(6)
-        .stdout(contains("  command: sleep 1000\n"));
+        .stdout(contains(if cfg!(windows) {
+            "sleep.exe\"\n"
+        } else {
+            "  command: sleep 1000\n"
+        }));
     env.onehold(["check", "-q", "x"])
         .assert()
         .code(6)
@@ -43,7 +47,7 @@ fn check_of_held_lock_is_6_and_of_zombie_5() {
         .stderr(is_empty());
     env.create_zombie("z");
     env.onehold(["check", "z"]).assert().code(5).stdout(
-        is_match("^`z` is a zombie: process \\d+ \\(sleep\\) on [^ ]+, holder since .*, has exited\n  zombie: no process with this PID\n$").unwrap(),
+        is_match("^`z` is a zombie: process \\d+ \\(sleep(\\.exe)?\\) on [^ ]+, holder since .*, has exited\n  zombie: no process with this PID\n$").unwrap(),
     );
 }
 
@@ -224,6 +228,7 @@ fn check_agrees_with_attempt_to_take_the_lock() {
     }
 }
 
+#[cfg(unix)]
 #[test]
 fn check_shows_reservation_to_all_but_those_whom_the_waiter_does_not_exclude() {
     let env = Env::new();

@@ -1,4 +1,5 @@
 use std::fs;
+#[cfg(unix)]
 use std::os::unix::fs::PermissionsExt;
 
 use predicates::str::{is_empty, is_match};
@@ -89,8 +90,8 @@ fn unknown_files_are_not_locks() {
                 .code(code)
                 .stdout(is_empty())
                 .stderr(is_match(format!(
-                    "^onehold: `.*/folder/(\\./)?{}` is not a lock: (unrecognized file content|a bare number \\(for a PID file use --format pid\\))\n  file left unchanged; use another lock name\n$",
-                    name.replace('.', "\\.")
+                    "^onehold: `.*[/\\\\]folder[/\\\\](\\.[/\\\\])?{}` is not a lock: (unrecognized file content|a bare number \\(for a PID file use --format pid\\))\n  file left unchanged; use another lock name\n$",
+                    name.replace('.', "\\.").replace('/', "[/\\\\]")
                 )).unwrap());
             assert_eq!(
                 fs::read_to_string(&path).unwrap(),
@@ -117,6 +118,7 @@ fn cleanup_removes_temporary_files_of_killed_processes() {
     assert_eq!(env.left_in_store(), [""; 0]);
 }
 
+#[cfg(unix)]
 #[test]
 fn cleanup_says_once_what_it_could_not_read() {
     let env = Env::new();

@@ -10,6 +10,9 @@ use assert_cmd::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
+/// What [`sleeper`] is called in messages.
+pub const SLEEP: &str = if cfg!(windows) { "sleep.exe" } else { "sleep" };
+
 /// Time limit for other processes on a loaded machine.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -47,12 +50,14 @@ impl Env {
     }
 
     /// `sh -c SCRIPT` in a new session, with `onehold` in PATH.
+    #[cfg(unix)]
     pub fn shell(&self, script: &str) -> Command {
         let mut command = Command::from_std(self.command("setsid"));
         command.args(["-w", "sh", "-c", script]);
         command
     }
 
+    #[cfg(unix)]
     pub fn start_shell(&self, script: &str) -> Running {
         let mut command = self.command("setsid");
         command.args(["-w", "sh", "-c", script]);
@@ -62,12 +67,11 @@ impl Env {
     /// `PROGRAM`, with this test's directory, home and store, and `onehold` in PATH.
     pub fn command(&self, program: impl AsRef<OsStr>) -> std::process::Command {
         let mut command = command(program);
-        let bin = self::program();
-        let path = format!(
-            "{}:{}",
-            bin.parent().unwrap().display(),
-            std::env::var("PATH").unwrap()
-        );
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let mut directories = vec![program_directory()];
+        directories.extend(std::env::split_paths(&path));
+        #[cfg(windows)]
+        directories.insert(1, windows_programs());
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
             let others = [
@@ -89,12 +93,16 @@ impl Env {
             .env("TZ", "UTC")
             .env("LC_ALL", "C.UTF-8")
             .env("TERM", "xterm")
-            .env("PATH", path)
+            .env("USERPROFILE", self.root.path())
+            .env("APPDATA", self.root.path())
+            .env("LOCALAPPDATA", self.root.path())
+            .env("PATH", std::env::join_paths(directories).unwrap())
             .current_dir(self.root.path());
         command
     }
 
     /// `onehold ARGS` as a user who cannot read directories with mode 0, even if root runs the tests.
+    #[cfg(unix)]
     pub fn unprivileged<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> Command {
         use std::os::unix::fs::{MetadataExt, PermissionsExt};
         if fs::metadata("/proc/self").unwrap().uid() != 0 {
@@ -121,6 +129,14 @@ impl Env {
             .status
             .code()
             .unwrap()
+    }
+
+    /// Waits until somebody is in the queue of `name`.
+    pub fn wait_for_waiter(&self, name: &str) {
+        eventually("somebody waits", || {
+            let waiters = self.lock(name)["waiters"].take();
+            waiters.as_array().is_some_and(|all| !all.is_empty())
+        });
     }
 
     /// `lock` of the JSON object of `onehold check NAME`.
@@ -169,12 +185,12 @@ impl Env {
         holder
     }
 
-    /// The names of all files in the store except `.onehold`.
     /// The text of a lock file.
     pub fn record(&self, name: &str) -> String {
         fs::read_to_string(self.store().join(format!("{name}.lock"))).unwrap_or_default()
     }
 
+    /// The names of all files in the store except `.onehold`.
     pub fn left_in_store(&self) -> Vec<String> {
         let mut names: Vec<String> = fs::read_dir(self.store())
             .into_iter()
@@ -182,8 +198,25 @@ impl Env {
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .filter(|name| name != ".onehold")
             .collect();
+        // Windows needs a guard file in each store.
+        names.retain(|name| cfg!(unix) || name != ".onehold-guard");
         names.sort();
         names
+    }
+
+    /// The configuration of the user.
+    pub fn configuration(&self) -> PathBuf {
+        self.path(if cfg!(windows) {
+            "onehold/config.toml"
+        } else {
+            ".config/onehold/config.toml"
+        })
+    }
+
+    pub fn configure(&self, text: &str) {
+        let file = self.configuration();
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, text).unwrap();
     }
 
     pub fn journal(&self) -> Vec<Value> {
@@ -195,12 +228,34 @@ impl Env {
     }
 }
 
+/// The binary under test, as an absolute path.
 pub fn program() -> PathBuf {
-    assert_cmd::cargo::cargo_bin!("onehold").to_path_buf()
+    std::path::absolute(assert_cmd::cargo::cargo_bin!("onehold")).unwrap()
+}
+
+fn program_directory() -> PathBuf {
+    program().parent().unwrap().to_owned()
+}
+
+/// A directory with `true.exe` and the like: copies of one example of this package.
+#[cfg(windows)]
+fn windows_programs() -> PathBuf {
+    static DIRECTORY: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
+    let fill = || {
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("programs");
+        fs::create_dir_all(&directory).unwrap();
+        let example = program_directory().join("examples").join("programs.exe");
+        for name in ["true", "false", "echo", "cat", "printf", "touch", "sleep"] {
+            fs::copy(&example, directory.join(name).with_extension("exe")).unwrap();
+        }
+        std::path::absolute(directory).unwrap()
+    };
+    DIRECTORY.get_or_init(fill).clone()
 }
 
 /// A command whose process starts with the default action for every signal and with none blocked,
 /// whatever the process that runs the tests ignores or blocks (`nohup` ignores HUP).
+#[cfg(unix)]
 pub fn command(program: impl AsRef<OsStr>) -> std::process::Command {
     use std::os::unix::process::CommandExt;
     const HIGHEST_SIGNAL: i32 = 64;
@@ -224,7 +279,16 @@ pub fn command(program: impl AsRef<OsStr>) -> std::process::Command {
     command
 }
 
+#[cfg(windows)]
+pub fn command(program: impl AsRef<OsStr>) -> std::process::Command {
+    std::process::Command::new(program)
+}
+
+/// A process that does nothing until it is killed.
 pub fn sleeper() -> std::process::Command {
+    #[cfg(windows)]
+    let mut command = command(windows_programs().join("sleep.exe"));
+    #[cfg(unix)]
     let mut command = command("sleep");
     command.arg("1000");
     command
@@ -275,12 +339,14 @@ impl Running {
         self.child.wait().unwrap();
     }
 
+    #[cfg(unix)]
     pub fn signal(&self, signal: &str) {
         send(self.pid(), signal);
     }
 
     /// Waits until this wrapper has recorded the start time of its running command. It sleeps only
     /// after that (`S`); until its child executes the command, it is in state `D`.
+    #[cfg(unix)]
     pub fn wait_until_recorded(&self) {
         let stat = format!("/proc/{}/stat", self.pid());
         eventually("the wrapper waits for its command", || {
@@ -290,6 +356,7 @@ impl Running {
     }
 
     /// Waits for the next line on stderr.
+    #[cfg(unix)]
     pub fn next_line(&mut self) -> String {
         use std::io::Read;
         let stderr = self.child.stderr.as_mut().unwrap();
@@ -333,7 +400,9 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // A wrapper forwards TERM to its command, which would otherwise keep running.
+        // A wrapper forwards TERM to its command, which would otherwise keep running. On Windows the
+        // command ends with the wrapper.
+        #[cfg(unix)]
         if matches!(self.child.try_wait(), Ok(None)) {
             for signal in ["-TERM", "-CONT"] {
                 let _ = command("kill")
@@ -353,6 +422,7 @@ impl Drop for Running {
     }
 }
 
+#[cfg(unix)]
 pub fn send(pid: u32, signal: &str) {
     let status = command("kill")
         .args([&format!("-{signal}"), &pid.to_string()])
@@ -385,6 +455,7 @@ pub fn number_in(path: &Path) -> u32 {
     number.unwrap()
 }
 
+#[cfg(unix)]
 #[test]
 fn processes_of_tests_start_with_default_signals() {
     // Harmless for the other tests: their processes start with the default action, too.

@@ -127,6 +127,7 @@ struct Row {
 }
 
 /// The age of process 1.
+#[cfg(unix)]
 fn age_of_init() -> TimeDelta {
     // Ticks of 10 ms since boot, see proc_pid_stat(5).
     const TICK_MS: i64 = 10;
@@ -138,6 +139,7 @@ fn age_of_init() -> TimeDelta {
     TimeDelta::seconds(seconds) - TimeDelta::milliseconds(ticks * TICK_MS)
 }
 
+#[cfg(unix)]
 #[test]
 fn each_state_of_each_foreign_format_is_judged_taken_and_cleaned_up() {
     let (living, gone) = (Running::start(sleeper()), gone());
@@ -303,6 +305,7 @@ fn foreign_record_is_recognized_without_format_option() {
     assert_eq!(env.check("b"), 6);
 }
 
+#[cfg(unix)]
 #[test]
 fn written_foreign_record_matches_its_program() {
     let env = Env::new();
@@ -380,6 +383,7 @@ fn documented_slot(text: &str, at: usize) -> Value {
     serde_json::from_str(slot).unwrap()
 }
 
+#[cfg(unix)]
 #[test]
 fn slot_of_record_is_where_the_manual_says() {
     let env = Env::new();
@@ -433,6 +437,7 @@ fn slot_of_record_is_where_the_manual_says() {
     }
 }
 
+#[cfg(unix)]
 #[test]
 fn queue_tickets_are_as_the_manual_says() {
     let env = Env::new();
@@ -477,6 +482,7 @@ fn queue_tickets_are_as_the_manual_says() {
 }
 
 /// The state of a hold of onehold in a foreign format after its processes were killed.
+#[cfg(unix)]
 #[test]
 fn hold_in_foreign_format_survives_killed_wrapper() {
     for system in [System::Prodigy, System::Sprint, System::Memory2] {
@@ -507,6 +513,7 @@ fn hold_in_foreign_format_survives_killed_wrapper() {
     }
 }
 
+#[cfg(unix)]
 #[test]
 fn acquire_with_failing_stdout_leaves_nothing_in_any_format() {
     for system in ALL {
@@ -544,7 +551,9 @@ fn detached_hold_in_foreign_format_ends_with_its_process() {
         }
         job.kill();
         assert_eq!(system.lock(&env)["state"], "zombie", "{system:?}");
-        assert_eq!(system.take(&env), Some(0), "{system:?}");
+        // Windows cannot exchange two files, without which a takeover may displace a new holder.
+        let code = if cfg!(windows) { 125 } else { 0 };
+        assert_eq!(system.take(&env), Some(code), "{system:?}");
     }
 }
 
@@ -580,6 +589,7 @@ fn renew_of_memory_lock_updates_both_times() {
         .stderr(contains("memory format: --ttl is limited to 30s"));
 }
 
+#[cfg(unix)]
 #[test]
 #[ignore = "takes half a minute"]
 fn run_keeps_times_of_memory_lock_younger_than_10s() {
@@ -606,6 +616,7 @@ fn run_keeps_times_of_memory_lock_younger_than_10s() {
     assert_eq!(run.exit_code(), Some(0));
 }
 
+#[cfg(unix)]
 #[test]
 fn run_notices_takeover_by_other_program_and_leaves_its_file() {
     let env = Env::new();
@@ -635,14 +646,16 @@ fn prodigy_format_rejects_invalid_job_ids() {
             .code(2)
             .stderr(contains("prodigy format: not a valid job ID"));
     }
+    let own = std::process::id().to_string();
     let unfit = env.json([
-        "--format", "prodigy", "acquire", "x", "--ttl", "1h", "--pid", "1",
+        "--format", "prodigy", "acquire", "x", "--ttl", "1h", "--pid", &own,
     ]);
     assert_eq!(unfit["success"], json!(true), "{unfit}");
 }
 
 /// Takes a dead prodigy lock over while the other program, which found the holder dead as well, removes
 /// the file by name. Returns how long after the takeover it did so, and whether the lock was held then.
+#[cfg(unix)]
 fn take_over_beside_late_removal(late: Duration) -> (TimeDelta, bool) {
     let env = Env::new();
     let system = System::Prodigy;
@@ -672,6 +685,7 @@ fn take_over_beside_late_removal(late: Duration) -> (TimeDelta, bool) {
     })
 }
 
+#[cfg(unix)]
 #[test]
 fn takeover_of_prodigy_lock_survives_late_removal() {
     for late in [0, 5, 20] {
@@ -684,6 +698,7 @@ fn takeover_of_prodigy_lock_survives_late_removal() {
     }
 }
 
+#[cfg(unix)]
 #[test]
 fn file_rewritten_in_place_is_lost_and_left_unchanged() {
     for system in ALL {

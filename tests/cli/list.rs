@@ -1,4 +1,5 @@
 use std::fs;
+#[cfg(unix)]
 use std::os::unix::fs::PermissionsExt;
 
 use predicates::str::{contains, is_empty, is_match};
@@ -58,16 +59,21 @@ fn list_shows_all_locks_by_name_with_states() {
     assert_eq!(object["status"], "listed");
     env.onehold(["list"]).assert().success().stdout(
         is_match(format!(
-            "^NAME            STATE       HOLDER +AGE  WAITING  MESSAGE\n\\.hidden         held        process {pid} \\(sleep\\) on [^ ]+ +\\d+s            why\n"
+            "^NAME            STATE       HOLDER +AGE  WAITING  MESSAGE\n\\.hidden         held        process {pid} \\(sleep(\\.exe)?\\) on [^ ]+ +\\d+s            why\n"
         ))
         .unwrap(),
     );
     env.onehold(["list", "-v"])
         .assert()
         .success()
-        .stdout(contains("  runs now: sleep 1000\n"));
+        .stdout(contains(if cfg!(windows) {
+            "sleep.exe\"\n"
+        } else {
+            "  runs now: sleep 1000\n"
+        }));
 }
 
+#[cfg(unix)]
 #[test]
 fn list_reports_symlinks_and_shows_the_rest() {
     let env = Env::new();
@@ -86,6 +92,7 @@ fn list_reports_symlinks_and_shows_the_rest() {
     assert_eq!(states, ["not-a-lock", "held"]);
 }
 
+#[cfg(unix)]
 #[test]
 fn list_of_unreadable_store_reports_each_problem_once() {
     let env = Env::new();
@@ -109,6 +116,7 @@ fn list_of_unreadable_store_reports_each_problem_once() {
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
 }
 
+#[cfg(unix)]
 #[test]
 fn reserved_lock_is_listed_with_its_waiter() {
     let env = Env::new();
@@ -151,6 +159,7 @@ fn reserved_lock_is_listed_with_its_waiter() {
     assert_eq!(waiter.exit_code(), Some(0));
 }
 
+#[cfg(unix)]
 #[test]
 fn list_shows_the_rest_although_a_waiter_waits_where_it_cannot_look() {
     let env = Env::new();

@@ -1,6 +1,9 @@
 //! Tests of the command line.
-#![cfg(unix)]
 #![allow(missing_docs, unreachable_pub)]
+#![cfg_attr(
+    windows,
+    allow(dead_code, unused_imports, reason = "tests with a shell or signals are left out")
+)]
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,
@@ -21,13 +24,16 @@ mod release;
 mod renew;
 mod run;
 // Recipes of the README.
+#[cfg(unix)]
 mod recipes;
 // Lock files and profiles of other programs.
 mod formats;
 mod profiles;
 // Signals, killed processes and daemons under `run`.
+#[cfg(unix)]
 mod supervision;
 // The same on a terminal, and what a command inherits.
+#[cfg(unix)]
 mod terminal;
 // Invalid lock files, stores and environments.
 mod bad_input;

@@ -102,6 +102,7 @@ fn every_command_with_json_prints_one_object() {
     }
 }
 
+#[cfg(unix)]
 #[test]
 fn closed_pipe_is_no_failure() {
     let env = Env::new();
@@ -122,6 +123,7 @@ fn closed_pipe_is_no_failure() {
         .stderr("onehold: cannot write to stdout: no space left on device\n");
 }
 
+#[cfg(unix)]
 #[test]
 fn color_follows_option_variable_and_terminal() {
     let env = Env::new();
@@ -170,6 +172,7 @@ fn help_and_version_go_to_stdout() {
         .stdout(starts_with("onehold "));
 }
 
+#[cfg(unix)]
 #[test]
 fn default_store_without_home_is_found_in_user_database() {
     let env = Env::new();
@@ -237,6 +240,7 @@ fn list_shows_age_since_acquisition_and_acquire_shows_expiry() {
         .stderr(contains(", at most 1h, until "));
 }
 
+#[cfg(unix)]
 #[test]
 fn waiting_for_lock_of_own_script_suggests_release() {
     let env = Env::new();
@@ -247,6 +251,7 @@ fn waiting_for_lock_of_own_script_suggests_release() {
         .stderr(contains("  your own script holds it: run `onehold "));
 }
 
+#[cfg(unix)]
 #[test]
 fn prompt_is_colored_unless_color_is_disabled() {
     use std::io::{Read, Write};
@@ -282,6 +287,7 @@ fn prompt_is_colored_unless_color_is_disabled() {
     assert!(!prompt("", "--color never").contains('\u{1b}'));
 }
 
+#[cfg(unix)]
 #[test]
 fn interrupted_wait_prints_object_with_status_interrupted() {
     let env = Env::new();

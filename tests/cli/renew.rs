@@ -67,6 +67,7 @@ fn renew_of_free_or_dead_lock_is_3() {
         .stderr(contains("nothing to renew: `x` is a zombie"));
 }
 
+#[cfg(unix)]
 #[test]
 fn renew_restarts_age_of_detached_hold_only() {
     let env = Env::new();

@@ -19,6 +19,7 @@ fn command_gets_arguments_unchanged_and_onehold_prints_nothing() {
     assert_eq!(env.left_in_store(), [""; 0]);
 }
 
+#[cfg(unix)]
 #[test]
 fn exit_code_of_command_is_returned() {
     let env = Env::new();
@@ -30,6 +31,7 @@ fn exit_code_of_command_is_returned() {
     }
 }
 
+#[cfg(unix)]
 #[test]
 fn command_killed_by_signal_returns_128_plus_number() {
     let env = Env::new();
@@ -47,21 +49,31 @@ fn command_that_cannot_run_is_126_or_127_and_holds_nothing() {
     env.onehold(["run", "x", "--", "no-such-command"])
         .assert()
         .code(127)
-        .stderr("onehold: cannot run `no-such-command`: no such file or directory\n");
+        .stderr(if cfg!(windows) {
+            "onehold: cannot run `no-such-command`: program not found\n"
+        } else {
+            "onehold: cannot run `no-such-command`: no such file or directory\n"
+        });
     let file = env.write("data", "no program");
     env.onehold(["run", "x", "--", file.to_str().unwrap()])
         .assert()
         .code(126)
-        .stderr(contains("permission denied"));
+        .stderr(contains(if cfg!(windows) {
+            "cannot run"
+        } else {
+            "permission denied"
+        }));
     env.onehold(["run", "--", "no-such-command"])
         .assert()
         .code(127);
+    #[cfg(unix)]
     env.onehold(["run", "--exec", "x", "--", "no-such-command"])
         .assert()
         .code(127);
     assert_eq!(env.left_in_store(), [""; 0]);
 }
 
+#[cfg(unix)]
 #[test]
 fn second_run_is_refused_with_holder_and_hint() {
     let env = Env::new();
@@ -103,6 +115,7 @@ fn second_run_is_refused_with_holder_and_hint() {
         .stderr(contains("onehold: timed out after "));
 }
 
+#[cfg(unix)]
 #[test]
 fn command_sees_hold_in_environment_and_is_recorded() {
     let env = Env::new();
@@ -124,6 +137,7 @@ fn command_sees_hold_in_environment_and_is_recorded() {
     assert_ne!(object["taken_by"], object["live"]["pid"], "its wrapper");
 }
 
+#[cfg(unix)]
 #[test]
 fn nested_holds_are_all_in_environment() {
     let env = Env::new();
@@ -136,6 +150,7 @@ fn nested_holds_are_all_in_environment() {
     .stdout(is_match("^inner \\d+:outer \\d+:inner\n$").unwrap());
 }
 
+#[cfg(unix)]
 #[test]
 fn command_inherits_lock_descriptor_above_100_unless_closed() {
     let env = Env::new();
@@ -152,6 +167,7 @@ fn command_inherits_lock_descriptor_above_100_unless_closed() {
         .stdout("1\n");
 }
 
+#[cfg(unix)]
 #[test]
 fn exec_command_holds_lock_and_leaves_finished_record() {
     let env = Env::new();
@@ -191,6 +207,7 @@ fn exec_command_holds_lock_and_leaves_finished_record() {
     }
 }
 
+#[cfg(unix)]
 #[test]
 fn derived_name_depends_on_command_and_not_on_directory() {
     let env = Env::new();
@@ -219,6 +236,7 @@ fn derived_name_depends_on_command_and_not_on_directory() {
         .stderr(contains("to choose one: `onehold run NAME -- sh …`\n"));
 }
 
+#[cfg(unix)]
 #[test]
 fn run_under_own_hold_is_refused_unless_reentrant() {
     let env = Env::new();
@@ -260,6 +278,7 @@ fn run_under_own_hold_is_refused_unless_reentrant() {
         .code(6);
 }
 
+#[cfg(unix)]
 #[test]
 fn run_object_is_last_line_on_stderr() {
     let env = Env::new();
@@ -295,6 +314,7 @@ fn run_object_is_last_line_on_stderr() {
     assert_eq!(object["lock"]["state"], "held");
 }
 
+#[cfg(unix)]
 #[test]
 fn waiting_run_acquires_after_first_run_ends() {
     let env = Env::new();
@@ -336,6 +356,7 @@ fn wait_is_shown_after_half_a_second() {
         .stderr(contains("onehold: waiting: ").not());
 }
 
+#[cfg(unix)]
 #[test]
 fn zombie_is_taken_over_and_reported_unless_forbidden() {
     let env = Env::new();
@@ -376,20 +397,12 @@ fn zombie_during_wait_is_5_and_not_timeout() {
         .assert()
         .success();
     let waiting = env.start(["run", "-w", "1h", "--on-zombie", "fail", "x", "--", "true"]);
-    eventually("it waits", || {
-        fs::read_dir(format!("/proc/{}/fd", waiting.pid()))
-            .into_iter()
-            .flatten()
-            .flatten()
-            .any(|fd| {
-                fs::read_link(fd.path())
-                    .is_ok_and(|link| link.to_string_lossy().contains("inotify"))
-            })
-    });
+    env.wait_for_waiter("x");
     holder.kill();
     assert_eq!(waiting.finish().0, Some(5));
 }
 
+#[cfg(unix)]
 #[test]
 fn waiting_for_own_enclosing_hold_is_refused_at_once() {
     let env = Env::new();
@@ -415,6 +428,7 @@ fn waiting_for_own_enclosing_hold_is_refused_at_once() {
         ));
 }
 
+#[cfg(unix)]
 #[test]
 fn signal_before_command_start_ends_onehold() {
     for signal in ["TERM", "INT", "HUP", "QUIT"] {
@@ -449,6 +463,7 @@ fn signal_before_command_start_ends_onehold() {
     }
 }
 
+#[cfg(unix)]
 #[test]
 fn live_run_older_than_max_age_is_overdue_and_kept() {
     let env = Env::new();
@@ -472,6 +487,7 @@ fn live_run_older_than_max_age_is_overdue_and_kept() {
     assert_eq!(env.left_in_store(), ["x.lock"]);
 }
 
+#[cfg(unix)]
 fn executable(path: &std::path::Path, text: &str, mode: u32) {
     use std::os::unix::fs::PermissionsExt;
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -479,6 +495,7 @@ fn executable(path: &std::path::Path, text: &str, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
+#[cfg(unix)]
 #[test]
 fn command_is_found_as_by_a_shell() {
     let env = Env::new();
@@ -517,6 +534,7 @@ fn command_is_found_as_by_a_shell() {
     );
 }
 
+#[cfg(unix)]
 #[test]
 fn command_starts_with_signals_of_caller_and_default_sigpipe() {
     let env = Env::new();

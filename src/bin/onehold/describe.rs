@@ -344,8 +344,11 @@ fn program(command: &[String]) -> Option<&str> {
     }
 }
 
+/// The last part of a path, which may be one of Windows in a record that is read elsewhere.
 fn base_name(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
+    let of_windows = path.get(1..3) == Some(":\\");
+    let is_separator = |c| c == '/' || (of_windows && c == '\\');
+    path.rsplit(is_separator).next().unwrap_or(path)
 }
 
 /// "since 02:00:07 (3h 12m ago)"
@@ -445,6 +448,11 @@ mod tests {
         assert_eq!(named(&["-bash"]).as_deref(), Some("bash"));
         assert_eq!(named(&["bash", "-c", "x"]).as_deref(), Some("bash"));
         assert_eq!(named(&["/usr/bin/sleep", "9"]).as_deref(), Some("sleep"));
+        assert_eq!(
+            named(&["C:\\Program Files\\backup.exe"]).as_deref(),
+            Some("backup.exe")
+        );
+        assert_eq!(named(&["/a/C:\\b"]).as_deref(), Some("C:\\b"));
         assert_eq!(named(&[]), None);
     }
 }

@@ -49,12 +49,12 @@ pub(crate) fn error_chain(error: &onehold::Error) -> String {
     text
 }
 
-/// The text of a cause without Rust's "(os error 13)", in lower case.
+/// The text of a cause without Rust's "(os error 13)" and the full stop of Windows, in lower case.
 pub(crate) fn cause_text(cause: &(dyn std::error::Error + 'static)) -> String {
     let text = cause.to_string();
     match text.rfind(" (os error ") {
         Some(end) => {
-            let text = text.get(..end).unwrap_or(&text);
+            let text = text.get(..end).unwrap_or(&text).trim_end_matches('.');
             let mut chars = text.chars();
             match chars.next() {
                 Some(first) => first.to_lowercase().chain(chars).collect(),
