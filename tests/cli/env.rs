@@ -16,6 +16,10 @@ pub const SLEEP: &str = if cfg!(windows) { "sleep.exe" } else { "sleep" };
 /// Time limit for other processes on a loaded machine.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
+#[cfg(windows)]
+#[path = "../harness/windows.rs"]
+mod windows;
+
 pub struct Env {
     pub root: TempDir,
 }
@@ -71,7 +75,7 @@ impl Env {
         let mut directories = vec![program_directory()];
         directories.extend(std::env::split_paths(&path));
         #[cfg(windows)]
-        directories.insert(1, windows_programs());
+        directories.insert(1, windows::programs(&self::program()));
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
             let others = [
@@ -237,22 +241,6 @@ fn program_directory() -> PathBuf {
     program().parent().unwrap().to_owned()
 }
 
-/// A directory with `true.exe` and the like: copies of one example of this package.
-#[cfg(windows)]
-fn windows_programs() -> PathBuf {
-    static DIRECTORY: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
-    let fill = || {
-        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("programs");
-        fs::create_dir_all(&directory).unwrap();
-        let example = program_directory().join("examples").join("programs.exe");
-        for name in ["true", "false", "echo", "cat", "printf", "touch", "sleep"] {
-            fs::copy(&example, directory.join(name).with_extension("exe")).unwrap();
-        }
-        std::path::absolute(directory).unwrap()
-    };
-    DIRECTORY.get_or_init(fill).clone()
-}
-
 /// A command whose process starts with the default action for every signal and with none blocked,
 /// whatever the process that runs the tests ignores or blocks (`nohup` ignores HUP).
 #[cfg(unix)]
@@ -287,7 +275,7 @@ pub fn command(program: impl AsRef<OsStr>) -> std::process::Command {
 /// A process that does nothing until it is killed.
 pub fn sleeper() -> std::process::Command {
     #[cfg(windows)]
-    let mut command = command(windows_programs().join("sleep.exe"));
+    let mut command = command(windows::programs(&program()).join("sleep.exe"));
     #[cfg(unix)]
     let mut command = command("sleep");
     command.arg("1000");

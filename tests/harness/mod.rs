@@ -17,6 +17,8 @@
 pub mod foreign;
 #[cfg(unix)]
 pub mod intervals;
+#[cfg(windows)]
+mod windows;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -39,6 +41,13 @@ pub const CONTENDERS: usize = 8;
 /// The binary under test, as an absolute path.
 pub fn program() -> PathBuf {
     std::path::absolute(assert_cmd::cargo::cargo_bin!("onehold")).unwrap()
+}
+
+/// `cat` and the like, as this process can start them.
+pub fn command(name: &str) -> Command {
+    #[cfg(windows)]
+    let name = windows::programs(&program()).join(name);
+    Command::new(name)
 }
 
 /// A directory of its own for each test, which is HOME, the working directory and the parent of the
@@ -80,10 +89,14 @@ impl TestEnv {
         }
         let binaries = self::program().parent().unwrap().to_owned();
         let path = std::env::var_os("PATH").unwrap_or_default();
-        let path = std::iter::once(binaries).chain(std::env::split_paths(&path));
+        let mut directories = vec![binaries];
+        #[cfg(windows)]
+        directories.push(windows::programs(&self::program()));
+        directories.extend(std::env::split_paths(&path));
         command
-            .env("PATH", std::env::join_paths(path).unwrap())
+            .env("PATH", std::env::join_paths(directories).unwrap())
             .env("HOME", self.root.path())
+            .env("USERPROFILE", self.root.path())
             .env("APPDATA", self.root.path())
             .env("LOCALAPPDATA", self.root.path())
             .env("ONEHOLD_DIR", self.store())
@@ -153,15 +166,19 @@ impl TestEnv {
         command
     }
 
-    /// Starts `onehold run ARGS -- sh -c …` and returns when its command has begun. The command
-    /// ends when the file `end` is there, or with the directory of the test.
-    #[cfg(unix)]
+    /// Starts `onehold run ARGS -- …` and returns when its command has begun. The command ends when
+    /// the file `end` is there, or with the directory of the test.
     #[track_caller]
     pub fn hold(&self, args: &[&str]) -> Running {
         let began = self.path("began");
         let _ = fs::remove_file(&began);
         let script = "echo $$ > began; while test -e began && ! test -e end; do sleep 0.005; done";
-        let run = [&["run"], args, &["--", "sh", "-c", script]].concat();
+        let command: &[&str] = if cfg!(windows) {
+            &["--", "hold"]
+        } else {
+            &["--", "sh", "-c", script]
+        };
+        let run = [&["run"], args, command].concat();
         let holder = self.start(run);
         wait_until("the command of the holder has begun", || {
             fs::read_to_string(&began).is_ok_and(|text| text.ends_with('\n'))
@@ -170,7 +187,6 @@ impl TestEnv {
     }
 
     /// Ends the command of [`hold`](Self::hold).
-    #[cfg(unix)]
     pub fn end(&self) {
         fs::write(self.path("end"), "").unwrap();
     }
@@ -190,7 +206,6 @@ impl TestEnv {
     }
 
     /// Leaves `name` with a holder that was killed.
-    #[cfg(unix)]
     #[track_caller]
     pub fn create_zombie(&self, name: &str) {
         let mut holder = Running::sleeper();
@@ -352,10 +367,10 @@ impl Running {
     }
 
     /// A process that does nothing.
-    #[cfg(unix)]
     pub fn sleeper() -> Self {
-        let mut command = Command::new("sleep");
+        let mut command = command("sleep");
         command.arg("1000").stdin(Stdio::null());
+        #[cfg(unix)]
         reset_signals_of(&mut command);
         Self::start(command)
     }
@@ -509,7 +524,6 @@ pub fn is_blocked_in_flock(pid: u32) -> bool {
 }
 
 /// The pid of a process that has existed and has ended.
-#[cfg(unix)]
 pub fn dead_pid() -> u32 {
     let mut ended = Running::sleeper();
     ended.kill();

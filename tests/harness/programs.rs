@@ -29,6 +29,14 @@ fn main() {
                 fs::OpenOptions::new().create(true).append(true).open(file).unwrap();
             }
         }
+        // Writes its PID, and stays until the file `end` is there or the first one is removed.
+        "hold" => {
+            fs::write("new", format!("{}\n", std::process::id())).unwrap();
+            fs::rename("new", "began").unwrap();
+            while Path::new("began").exists() && !Path::new("end").exists() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
         // Until the time has passed, or the directory that it was started in is removed.
         "sleep" => {
             let seconds: f64 = words.concat().parse().unwrap();
