@@ -2,13 +2,14 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::{self, Write as _};
+use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{Error, Result};
-use crate::sys::directory::{HAS_DEVICES, is_path};
+use crate::sys::directory::{FILES_IGNORE_CASE, HAS_DEVICES, is_path};
 
 const MAX_SEGMENT_BYTES: usize = 240;
 const MAX_NAME_BYTES: usize = 1024;
@@ -35,13 +36,13 @@ const RESERVED: &AsciiSet = &CONTROLS
 /// assert!(LockName::new("./.sprint-running").is_ok());
 /// assert!(LockName::new("a//b").is_err());
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Eq)]
 pub struct LockName {
     text: String,
     place: Place,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 enum Place {
     /// Encoded segments.
     Store(Vec<String>),
@@ -160,7 +161,7 @@ impl LockName {
         let (Place::Store(own), Place::Store(others)) = (&self.place, &other.place) else {
             return false;
         };
-        own.len() < others.len() && others.starts_with(own)
+        own.len() < others.len() && are_one(own, others)
     }
 
     /// Its segments, encoded for file names; empty for a path.
@@ -178,6 +179,36 @@ impl LockName {
             Place::Path { file, .. } => Some(file),
         }
     }
+}
+
+/// Whether two names mean one lock: as far as can be told without the filesystem.
+impl PartialEq for LockName {
+    fn eq(&self, other: &Self) -> bool {
+        let (own, others) = (self.segments(), other.segments());
+        self.text == other.text
+            || (FILES_IGNORE_CASE
+                && !own.is_empty()
+                && own.len() == others.len()
+                && are_one(own, others))
+    }
+}
+
+impl Hash for LockName {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        if FILES_IGNORE_CASE {
+            self.text.to_lowercase().hash(state);
+        } else {
+            self.text.hash(state);
+        }
+    }
+}
+
+/// Whether the shorter one of two names begins the longer one.
+fn are_one(one: &[String], other: &[String]) -> bool {
+    let same = |(one, other): (&String, &String)| {
+        one == other || (FILES_IGNORE_CASE && one.to_lowercase() == other.to_lowercase())
+    };
+    one.iter().zip(other).all(same)
 }
 
 impl fmt::Display for LockName {
@@ -310,6 +341,16 @@ mod tests {
             assert!(!named(other).is_ancestor_of(&name), "{other}");
         }
         assert!(!named("./a").is_ancestor_of(&named("./a/b")));
+    }
+
+    #[test]
+    fn names_that_differ_in_case_are_one_where_their_files_are() {
+        let named = |name| LockName::new(name).expect("a name");
+        let (one, other) = (named("Übung/A"), named("übung/a"));
+        assert_eq!(one == other, FILES_IGNORE_CASE);
+        assert_eq!(named("ÜBUNG").is_ancestor_of(&one), FILES_IGNORE_CASE);
+        assert_ne!(one, named("Übung"));
+        assert_ne!(named("./A"), named("./a"));
     }
 
     #[test]

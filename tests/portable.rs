@@ -16,7 +16,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use harness::{CONTENDERS, Running, TestEnv, append_line, json_object, output, wait_until};
+use harness::{
+    CONTENDERS, Running, TestEnv, append_line, json_object, output, program, wait_until,
+};
 
 /// Environment variables of the command: its task, and the file for it.
 const TASK: &str = "PORTABLE_TASK";
@@ -60,6 +62,19 @@ fn command() {
             while task == "tree" && !end.exists() {
                 std::thread::sleep(Duration::from_millis(5));
             }
+        }
+        // Starts a copy that acquires a lock and ends, and stays.
+        "shell" => {
+            let mut copy = Command::new(std::env::current_exe().unwrap());
+            let copy = copy.args(["command", "--exact"]).env(TASK, "copy");
+            assert!(copy.status().unwrap().success());
+            append_line(file, "done");
+            std::thread::sleep(Duration::from_secs(1000));
+        }
+        "copy" => {
+            let name = file.file_name().unwrap();
+            let acquired = Command::new(program()).arg("acquire").arg(name).status();
+            assert!(acquired.unwrap().success());
         }
         "line" => {
             append_line(file, &std::env::var("PORTABLE_LINE").unwrap());
@@ -119,10 +134,12 @@ fn end(env: &TestEnv) {
 #[test]
 fn counter_under_lock_is_exact() {
     let env = TestEnv::new();
+    // A start takes a fifth of a second under Wine.
+    let rounds = if cfg!(windows) { 20 } else { 50 };
     std::thread::scope(|scope| {
         for _ in 0..CONTENDERS {
             scope.spawn(|| {
-                for _ in 0..50 {
+                for _ in 0..rounds {
                     let mut run = run(&env, &["-w", "forever", "counter"], "increment", "count");
                     let output = output(&mut run);
                     assert!(output.status.success(), "{output:?}");
@@ -130,7 +147,8 @@ fn counter_under_lock_is_exact() {
             });
         }
     });
-    assert_eq!(fs::read_to_string(env.path("count")).unwrap(), "400");
+    let count = fs::read_to_string(env.path("count")).unwrap();
+    assert_eq!(count, (CONTENDERS * rounds).to_string());
 }
 
 #[test]
@@ -380,6 +398,125 @@ fn default_store_is_in_the_state_directory_of_the_system() {
         ".local/state/onehold"
     };
     assert!(env.path(store).join("x.lock").exists());
+}
+
+#[test]
+fn lost_hold_ends_a_command_and_what_it_has_started() {
+    let env = TestEnv::new();
+    let mut wrapper = Running::start(run(&env, &["--kill-after", "1s", "x"], "tree", "child"));
+    let child = pid_of_child(&env);
+    // Wine keeps a removed file until it is closed.
+    fs::rename(env.path("store/x.lock"), env.path("moved")).unwrap();
+    assert_eq!(wrapper.finish(), 8);
+    assert!(!exists(&env, &child));
+    assert_eq!(env.code(["check", "-q", "x"]), 0);
+}
+
+/// On Windows: jobs in a job.
+#[test]
+fn limit_of_an_outer_run_ends_the_work_of_the_inner_one() {
+    let env = TestEnv::new();
+    for limited in ["outer", "inner"] {
+        let _ = fs::remove_file(env.path("child"));
+        let limit = |name: &'static str| {
+            let limit: &[&str] = if name == limited {
+                &["--time-limit", "2s", "--kill-after", "1s"]
+            } else {
+                &[]
+            };
+            [&["run"], limit, &[name, "--"]].concat()
+        };
+        let mut outer = env.onehold(limit("outer"));
+        outer.arg(program()).args(limit("inner"));
+        outer.arg(std::env::current_exe().unwrap());
+        outer.args(["command", "--exact"]);
+        with_task(&mut outer, &env, "tree", "child");
+        let mut outer = Running::start(outer);
+        let child = pid_of_child(&env);
+        assert_eq!(env.lock("outer")["state"], "held");
+        assert_eq!(env.lock("inner")["state"], "held");
+        assert_eq!(outer.finish(), 124, "{limited}");
+        assert!(!exists(&env, &child), "{limited}");
+        for name in ["outer", "inner"] {
+            // On Windows a process that is ended from outside cannot do anything more.
+            let is_dead = cfg!(windows) && limited == "outer" && name == "inner";
+            let code = if is_dead { 5 } else { 0 };
+            assert_eq!(env.code(["check", "-q", name]), code, "{limited}: {name}");
+        }
+    }
+}
+
+#[test]
+fn names_that_differ_in_case_are_one_lock_where_they_are_one_file() {
+    let env = TestEnv::new();
+    let mut holder = hold(&env, &["Backup/Db"]);
+    let is_one = cfg!(any(windows, target_os = "macos"));
+    let (held, code) = if is_one { ("held", 6) } else { ("free", 0) };
+    assert_eq!(env.lock("backup/db")["state"], held);
+    assert_eq!(
+        env.code(["acquire", "backup/db", "--ttl", "1h", "--owner", "o"]),
+        code
+    );
+    // A parent, however it is written.
+    assert_eq!(env.code(["acquire", "Backup", "--ttl", "1h"]), 6);
+    if is_one {
+        let waiting = ["BACKUP/db", "backup/DB"].map(|name| {
+            let before = env.number_of_waiters("Backup/Db");
+            let mut command = run(&env, &["-w", "forever", name], "line", "served");
+            command.env("PORTABLE_LINE", name);
+            let waiter = Running::start(command);
+            wait_until("the waiter is in the queue", || {
+                env.number_of_waiters("Backup/Db") == before + 1
+            });
+            waiter
+        });
+        end(&env);
+        for mut waiter in waiting {
+            assert_eq!(waiter.finish(), 0);
+        }
+        let served = fs::read_to_string(env.path("served")).unwrap();
+        assert_eq!(served, "BACKUP/db\nbackup/DB\n");
+    }
+    end(&env);
+    assert_eq!(holder.finish(), 0);
+}
+
+/// A batch file, and a line of an interactive `cmd`.
+#[cfg(windows)]
+#[test]
+fn acquire_holds_for_the_cmd_that_called_it() {
+    let env = TestEnv::new();
+    let script = "@onehold acquire x\r\n@onehold check -q x\r\n@if errorlevel 6 echo held>seen\r\n\
+                  @onehold release x\r\n@if errorlevel 1 exit 1\r\n@onehold acquire y\r\n";
+    fs::write(env.path("job.cmd"), script).unwrap();
+    let mut cmd = env.command("cmd");
+    let output = output(cmd.args(["/c", "job.cmd"]));
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(fs::read_to_string(env.path("seen")).unwrap().trim(), "held");
+    // `cmd` has ended.
+    assert_eq!(env.lock("x")["state"], "free");
+    assert_eq!(env.lock("y")["state"], "zombie");
+}
+
+/// Git Bash starts a program of Windows from a copy of itself, which ends with the program.
+#[cfg(windows)]
+#[test]
+fn acquire_holds_for_the_shell_and_not_for_its_copy() {
+    let env = TestEnv::new();
+    for (runtime, state) in [("msys-2.0.dll", "held"), ("other.dll", "zombie")] {
+        let directory = env.path(runtime).with_extension("dir");
+        fs::create_dir(&directory).unwrap();
+        let shell = directory.join("bash.exe");
+        fs::copy(std::env::current_exe().unwrap(), &shell).unwrap();
+        fs::write(directory.join(runtime), "").unwrap();
+        let mut command = env.command(&shell);
+        command.args(["command", "--exact"]);
+        let file = format!("{runtime}.acquired");
+        with_task(&mut command, &env, "shell", &file);
+        let _shell = Running::start(command);
+        wait_until("the program has ended", || env.path(&file).exists());
+        assert_eq!(env.lock(&file)["state"], state, "{runtime}");
+    }
 }
 
 /// Such as a virus scanner has it open.

@@ -14,7 +14,9 @@ fn acquire_prints_number_to_stdout_and_process_to_stderr() {
         .assert()
         .success()
         .stdout(is_match("^\\d{16}\n$").unwrap())
-        .stderr(format!("onehold: acquired `x` for process {pid} ({SLEEP})\n"));
+        .stderr(format!(
+            "onehold: acquired `x` for process {pid} ({SLEEP})\n"
+        ));
     let other = Running::start(sleeper());
     env.onehold(["acquire", "x", "--pid", &other.pid().to_string()])
         .assert()

@@ -2,7 +2,11 @@
 #![allow(missing_docs, unreachable_pub)]
 #![cfg_attr(
     windows,
-    allow(dead_code, unused_imports, reason = "tests with a shell or signals are left out")
+    allow(
+        dead_code,
+        unused_imports,
+        reason = "tests with a shell or signals are left out"
+    )
 )]
 #![allow(
     clippy::expect_used,

@@ -190,9 +190,7 @@ fn sprint_profile_uses_messages_of_sprint() {
     acquire(&["--owner", "s", "-m", "e", "--dir", "nowhere"])
         .assert()
         .code(1)
-        .stderr(contains(
-            "onehold: Project root not accessible: ",
-        ));
+        .stderr(contains("onehold: Project root not accessible: "));
     env.onehold(["--profile", "sprint", "release"])
         .assert()
         .success()
@@ -472,9 +470,7 @@ fn own_profile_sets_directory_format_and_details() {
 #[test]
 fn poll_interval_follows_configuration() {
     let env = Env::new();
-    env.configure(
-        "[profiles.often]\npoll = \"30ms\"\n\n[profiles.seldom]\nbackoff = \"10s\"\n",
-    );
+    env.configure("[profiles.often]\npoll = \"30ms\"\n\n[profiles.seldom]\nbackoff = \"10s\"\n");
     // The release of a lock on another host cannot be observed.
     let now = chrono::Utc::now().to_rfc3339();
     env.write(
@@ -580,13 +576,11 @@ fn missing_root_of_a_project_is_an_error_of_every_verb() {
             .args(words.split(' '))
             .assert()
             .code(code)
-            .stderr(contains(
-                if cfg!(windows) {
-                    "Project root not accessible: path not found"
-                } else {
-                    "Project root not accessible: no such file or directory"
-                },
-            ));
+            .stderr(contains(if cfg!(windows) {
+                "Project root not accessible: path not found"
+            } else {
+                "Project root not accessible: no such file or directory"
+            }));
     }
     assert!(!env.path("nowhere").exists());
 }

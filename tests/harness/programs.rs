@@ -1,6 +1,13 @@
 //! The few programs that tests run as commands, for systems that have none of them by these names.
 //! It does what its file is called.
-#![allow(missing_docs, clippy::exit, clippy::indexing_slicing, clippy::panic, clippy::print_stdout, clippy::unwrap_used)]
+#![allow(
+    missing_docs,
+    clippy::exit,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::unwrap_used
+)]
 
 use std::path::Path;
 use std::time::Duration;
@@ -26,7 +33,11 @@ fn main() {
         }
         "touch" => {
             for file in &words {
-                fs::OpenOptions::new().create(true).append(true).open(file).unwrap();
+                fs::OpenOptions::new()
+                    .create(true)
+                    .append(true)
+                    .open(file)
+                    .unwrap();
             }
         }
         // Writes its PID, and stays until the file `end` is there or the first one is removed.

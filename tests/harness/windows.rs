@@ -4,7 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-const NAMES: [&str; 8] = ["true", "false", "echo", "cat", "printf", "touch", "sleep", "hold"];
+const NAMES: [&str; 8] = [
+    "true", "false", "echo", "cat", "printf", "touch", "sleep", "hold",
+];
 
 /// A directory with `true.exe` and so on.
 pub fn programs(onehold: &Path) -> PathBuf {

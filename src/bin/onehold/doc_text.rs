@@ -189,7 +189,7 @@ pub(crate) const CHAPTERS: &[(&str, &[&str])] = &[
     (
         "SHARED STORES",
         &[
-            "A store belongs to those whom the mode of its directory lets in. onehold makes a store with mode 0700, for one user. To share one, make its directory beforehand: with mode 2770 for a group, or with 1777 for everybody. A line for tmpfiles.d(5) that makes it at each boot is `d /run/lock/onehold 2770 root GROUP -` or `d /run/lock/onehold 1777 root root -`. What onehold makes in it gets the group and the modes of that directory, whatever the umask.",
+            "A store belongs to those whom the mode of its directory lets in. onehold makes a store with mode 0700, for one user. To share one, make its directory beforehand: with mode 2770 for a group, or with 1777 for everybody. A line for tmpfiles.d(5) that makes it at each boot is `d /run/lock/onehold 2770 root GROUP -` or `d /run/lock/onehold 1777 root root -`. What onehold makes in it gets the group and the modes of that directory, whatever the umask. On Windows each file gets the access rights that its directory hands down.",
             "With the sticky bit (1777) only root and the user who made it can remove or replace a record. So a lock there is released, broken, renewed and, if its holder has died, taken over by that user or by root. For anybody else it is an error that names the user. If one user is to take over from another, use a group's store.",
             "Root and an ordinary user do not meet in the default store, because each has one below its home directory. They meet in a store that both name by --dir, ONEHOLD_DIR or dir in the configuration file.",
         ],

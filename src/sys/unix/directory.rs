@@ -634,6 +634,10 @@ pub(crate) fn move_to_high_fd(file: File) -> io::Result<File> {
 /// No file name refers to a device.
 pub(crate) const HAS_DEVICES: bool = false;
 
+/// Whether names that differ in case only lead to one file: on APFS and HFS+, unless they were made to
+/// be case-sensitive. There such names are two locks, and wait for each other's waiters.
+pub(crate) const FILES_IGNORE_CASE: bool = cfg!(target_os = "macos");
+
 /// Whether a lock name is the path of a file.
 pub(crate) fn is_path(name: &OsStr) -> bool {
     let bytes = name.as_bytes();

@@ -536,6 +536,9 @@ pub(crate) fn move_to_high_fd(file: File) -> io::Result<File> {
 /// `aux.lock` is a device.
 pub(crate) const HAS_DEVICES: bool = true;
 
+/// Whether names that differ in case only lead to one file.
+pub(crate) const FILES_IGNORE_CASE: bool = true;
+
 /// Whether a lock name is the path of a file: it begins with either slash, or a drive.
 pub(crate) fn is_path(name: &OsStr) -> bool {
     let name = name.to_string_lossy().replace('\\', "/");

@@ -6,6 +6,7 @@
 use std::ffi::c_void;
 use std::io;
 use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};
+use std::path::Path;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -85,12 +86,26 @@ pub(crate) fn kinship(pid: Pid) -> Option<ProcessParent> {
         let created = start_ticks(*parent);
         created.is_none() || created <= start
     };
+    let parent = Pid::new(found.parent).filter(is_parent);
     Some(ProcessParent {
-        parent: Pid::new(found.parent).filter(is_parent),
-        // There is no fork.
-        only_forked: false,
+        parent,
+        only_forked: parent.is_some_and(|parent| is_stub_of_cygwin(pid, parent)),
         start,
     })
+}
+
+/// Git Bash, MSYS2 and Cygwin start a program of Windows from a copy of the shell, which stays as long
+/// as the program does (winsup/cygwin/how-spawn-works.txt). Both show the same file, which has the
+/// runtime beside it. There is no other fork.
+fn is_stub_of_cygwin(pid: Pid, parent: Pid) -> bool {
+    const RUNTIMES: [&str; 2] = ["msys-2.0.dll", "cygwin1.dll"];
+    let shell = command_line(pid);
+    match shell.first() {
+        Some(program) if shell == command_line(parent) => RUNTIMES
+            .iter()
+            .any(|name| Path::new(program).with_file_name(name).exists()),
+        _ => false,
+    }
 }
 
 /// The program of a process. Only a debugger can read the arguments.
