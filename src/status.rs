@@ -73,6 +73,8 @@ pub struct Waiter {
     pub pid: Pid,
     /// Its host.
     pub hostname: Option<String>,
+    /// The owner that it asks for.
+    pub owner: Option<String>,
     /// The command that it wants to run, or its own command line.
     pub command: Vec<String>,
     /// Since when it waits.
@@ -84,6 +86,8 @@ impl Status {
     #[must_use]
     pub fn is_available(&self) -> bool {
         match self.verdict.state {
+            // What is there may be somebody's data.
+            State::Zombie if matches!(self.verdict.reason, Reason::Malformed(_)) => false,
             State::Free if self.verdict.reason == Reason::NoFile => true,
             State::Free | State::Zombie => self.can_take_over,
             State::Held | State::Overdue | State::NotALock => false,

@@ -76,6 +76,9 @@ pub enum Reason {
     TooOld(Uncertainty),
     /// Zombie: damaged, and unchanged for 10 s.
     Corrupt,
+    /// Zombie: not a lock file, unchanged for 10 s, and at a place that is meant for one. It is moved
+    /// aside only by [`Lock::move_aside`](crate::Lock::move_aside).
+    Malformed(&'static str),
     /// Not a lock file; what it is instead.
     NotALock(&'static str),
 }
@@ -382,9 +385,18 @@ fn judge_record(
         let at = now
             .wall
             .checked_add_signed(TimeDelta::try_milliseconds(left)?)?;
+        let at = written_unless_moved(record, at);
         Some(at).filter(|at| has_four_digits(*at))
     });
     verdict
+}
+
+/// The time in the record if that is still right, so that everybody is told the same time. The wall
+/// clock may have been set since.
+fn written_unless_moved(record: &Record, computed: DateTime<Utc>) -> DateTime<Utc> {
+    let tolerance = TimeDelta::seconds(1);
+    let is_right = |at: &DateTime<Utc>| (*at - computed).abs() <= tolerance;
+    record.live.expires_at.filter(is_right).unwrap_or(computed)
 }
 
 /// Whether work of a hold may be left that is being ended by force.
@@ -549,9 +561,19 @@ fn uncertainty(same_boot: bool, record: &Record, facts: &Facts, by: &Observer) -
     }
 }
 
-/// `None`: one of them is not known. Host names do not tell upper from lower case (RFC 4343).
+/// `None`: one of them is not known. Host names do not tell upper from lower case (RFC 4343). On
+/// Windows some programs write the NetBIOS name, the first 15 bytes (COMPUTERNAME).
 fn is_same_host(one: Option<&str>, other: Option<&str>) -> Option<bool> {
-    Some(one?.eq_ignore_ascii_case(other?))
+    const NETBIOS_BYTES: usize = 15;
+    let (one, other) = (one?, other?);
+    let is_short = |short: &str, long: &str| {
+        short.len() == NETBIOS_BYTES
+            && long
+                .get(..NETBIOS_BYTES)
+                .is_some_and(|begin| begin.eq_ignore_ascii_case(short))
+    };
+    let by_netbios = cfg!(windows) && (is_short(one, other) || is_short(other, one));
+    Some(one.eq_ignore_ascii_case(other) || by_netbios)
 }
 
 fn is_elsewhere(record: &Record, by: &Observer) -> bool {

@@ -1,16 +1,17 @@
 //! Moves a file that is not a lock file aside, on a person's order.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use chrono::TimeDelta;
+use chrono::{DateTime, TimeDelta, Utc};
 
 use super::directory::Files;
 use super::layout;
 use super::snapshot::FilesSnapshot;
 use crate::backend::Entry;
 use crate::decision::Snapshot as _;
+use crate::decision::liveness::{Evidence, Reason, State, Verdict};
 use crate::error::{Context, Result};
 use crate::name::LockName;
 use crate::record::Content;
@@ -18,6 +19,26 @@ use crate::sys::wait::random_u64;
 
 /// For this long the program of the lock may still be writing the file.
 const UNCHANGED_FOR: TimeDelta = TimeDelta::seconds(10);
+
+/// The verdict on a file that is no lock file where only a lock file belongs; `what` it is instead. `None`: it is
+/// a directory or a device, which is nobody's lock file.
+pub(crate) fn judge_at_own_place(path: &Path, what: &'static str) -> Option<Verdict> {
+    let found = std::fs::symlink_metadata(path).ok()?;
+    if !found.is_file() {
+        return None;
+    }
+    let modified = DateTime::<Utc>::from(found.modified().ok()?);
+    let unchanged = Utc::now().signed_duration_since(modified);
+    let (state, reason) = if unchanged < UNCHANGED_FOR {
+        (State::Held, Reason::Incomplete)
+    } else {
+        (State::Zombie, Reason::Malformed(what))
+    };
+    Some(Verdict {
+        age: unchanged.to_std().ok(),
+        ..Verdict::new(state, reason, Evidence::Clock)
+    })
+}
 
 impl Files {
     /// Gives the file of a lock another name in its directory, and returns its new path. `None`: it

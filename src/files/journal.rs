@@ -186,7 +186,7 @@ fn reason(status: &Status) -> &'static str {
         Reason::Expired => "expired",
         Reason::TooOld(_) => "older than its maximum age",
         Reason::Corrupt => "its lock file was damaged",
-        Reason::NotALock(_) => "it was not a lock file, and was moved aside",
+        Reason::Malformed(_) | Reason::NotALock(_) => "it was not a lock file, and was moved aside",
         Reason::NoFile | Reason::Finished => "none",
     }
 }

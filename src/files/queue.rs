@@ -65,6 +65,7 @@ impl Written {
             position,
             pid: self.pid,
             hostname: self.hostname,
+            owner: self.request.owner,
             command: self.command,
             since: self.since,
         }

@@ -345,6 +345,7 @@ fn may_be_dead(verdict: &Verdict) -> bool {
             | Reason::Starting
             | Reason::Ending
             | Reason::UnknownVersion(_)
+            | Reason::Malformed(_)
             | Reason::NotALock(_)
     )
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use serde_json::Error;
 
-use super::{Fields, ForeignFields, Written, append_visible, metadata};
+use super::{Fields, ForeignFields, UNKNOWN_VALUE, Written, append_visible, metadata};
 use crate::record::Record;
 
 pub(super) const KEYS: [&str; 7] = [
@@ -26,9 +26,6 @@ pub(crate) const MAX_TTL: Duration = Duration::from_secs(30);
 
 pub(crate) const TTL_LIMIT: &str = "--ttl is limited to 30s";
 
-/// What its programs write where they know no session.
-const NO_SESSION: &str = "unknown";
-
 pub(super) fn matches(fields: &Fields) -> bool {
     let named = fields.has("operation") || fields.has("session_id");
     fields.has("pid") && fields.has("acquired_at") && named
@@ -38,12 +35,10 @@ pub(super) fn read(fields: &Fields, text: &str) -> ForeignFields {
     ForeignFields {
         name: None,
         pid: fields.pid("pid"),
-        hostname: fields.text("hostname"),
+        hostname: fields.known("hostname"),
         acquired_at: fields.time("acquired_at"),
         renewed_at: fields.time("heartbeat_at"),
-        owner: fields
-            .text("session_id")
-            .filter(|session| session != NO_SESSION),
+        owner: fields.known("session_id"),
         message: fields.text("operation"),
         metadata: fields.has(metadata::KEY).then(|| text.to_owned()),
     }
@@ -51,7 +46,7 @@ pub(super) fn read(fields: &Fields, text: &str) -> ForeignFields {
 
 pub(super) fn write(record: &Record) -> Result<Written, Error> {
     let quoted = |text: &str| serde_json::to_string(text);
-    let session = quoted(record.owner.as_deref().unwrap_or(NO_SESSION))?;
+    let session = quoted(record.owner.as_deref().unwrap_or(UNKNOWN_VALUE))?;
     let hostname = serde_json::to_string(&record.hostname)?;
     let operation = quoted(record.message.as_deref().unwrap_or_default())?;
     let time = time(record.renewed_at());

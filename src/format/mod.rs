@@ -190,6 +190,8 @@ fn rfc3339_utc(time: DateTime<Utc>, precision: SecondsFormat) -> String {
     time.to_rfc3339_opts(precision, true)
 }
 
+const UNKNOWN_VALUE: &str = "unknown";
+
 /// What the keys of a foreign record say. `None`: not there, or not understood.
 struct ForeignFields {
     name: Option<String>,
@@ -236,6 +238,11 @@ impl Fields {
 
     fn has(&self, key: &str) -> bool {
         self.scalars.contains_key(key)
+    }
+
+    /// A host or a session. "unknown" is what the programs write where they know none.
+    fn known(&self, key: &str) -> Option<String> {
+        self.text(key).filter(|text| text != UNKNOWN_VALUE)
     }
 
     fn text(&self, key: &str) -> Option<String> {

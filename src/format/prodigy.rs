@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use chrono::SecondsFormat;
 use serde_json::Error;
 
-use super::{Fields, ForeignFields, Written, append_visible, metadata, rfc3339_utc};
+use super::{Fields, ForeignFields, UNKNOWN_VALUE, Written, append_visible, metadata, rfc3339_utc};
 use crate::record::Record;
 
 pub(super) const KEYS: [&str; 4] = ["job_id", "process_id", "hostname", "acquired_at"];
@@ -19,7 +19,7 @@ pub(super) fn read(fields: &Fields, text: &str) -> ForeignFields {
     ForeignFields {
         name: fields.text("job_id"),
         pid: fields.pid("process_id"),
-        hostname: fields.text("hostname"),
+        hostname: fields.known("hostname"),
         acquired_at: fields.time("acquired_at"),
         renewed_at: None,
         owner: None,
@@ -31,7 +31,7 @@ pub(super) fn read(fields: &Fields, text: &str) -> ForeignFields {
 pub(super) fn write(record: &Record) -> Result<Written, Error> {
     let job_id = serde_json::to_string(job_id(&record.name))?;
     // prodigy does not read a record without one.
-    let hostname = serde_json::to_string(record.hostname.as_deref().unwrap_or("unknown"))?;
+    let hostname = serde_json::to_string(record.hostname.as_deref().unwrap_or(UNKNOWN_VALUE))?;
     let acquired_at = rfc3339_utc(record.acquired_at, SecondsFormat::AutoSi);
     let mut text = format!("{{\n  \"job_id\": {job_id},\n  \"process_id\": ");
     let visible_at = append_visible(&mut text, record.visible_pid());

@@ -24,7 +24,7 @@ use crate::decision::{
 use crate::error::{Context, Error, Result};
 use crate::files::journal::{self, Action};
 use crate::files::observer::HostFacts;
-use crate::files::{Files, Handle, layout};
+use crate::files::{Files, Handle, judge_at_own_place, layout};
 use crate::format::{MEMORY_TTL, MEMORY_TTL_LIMIT};
 use crate::identity::Pid;
 use crate::name::LockName;
@@ -492,6 +492,19 @@ impl Lock {
             MayRenew::NotYours => Renewal::NotYours(status),
             MayRenew::HeldByRun => Renewal::HeldByRun(status),
         })
+    }
+
+    /// The same status, for a path that is meant for this lock alone: a file that is no lock file counts
+    /// as a damaged one, and as incomplete while its program may still be writing it.
+    #[must_use]
+    pub fn at_own_place(mut status: Status) -> Status {
+        let Reason::NotALock(what) = status.verdict.reason else {
+            return status;
+        };
+        if let Some(verdict) = judge_at_own_place(&status.path, what) {
+            status.verdict = verdict;
+        }
+        status
     }
 
     /// Moves a file that is not a lock file aside, in its directory, so that the lock can be taken. It

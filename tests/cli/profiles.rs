@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use predicates::prelude::*;
 use predicates::str::{contains, is_empty};
+use serde_json::Value;
 
 use crate::env::{Env, Running, only_object, sleeper};
 
@@ -259,7 +260,7 @@ fn tasks_profile_uses_leases_and_own_messages() {
         .assert()
         .code(6)
         .stderr(contains(
-            "onehold: backend/t1 is locked by runner r1\n  Lock expires at: 20",
+            "onehold: Task \"backend/t1\" is locked by runner r1\n  Lock expires at: 20",
         ));
     // A timeout has the same code.
     acquire("backend/t1", "r2", &["-w", "50ms"])
@@ -322,7 +323,9 @@ fn memory_profile_reads_owner_from_environment() {
         .unwrap();
     let details = only_object(&refused.stdout)["error"]["details"].clone();
     assert_eq!(details["locked"], true);
-    assert_eq!(details["holder"], "main");
+    assert_eq!(details["holder"]["session_id"], "main");
+    assert_eq!(details["holder"]["pid"], holder.pid());
+    assert_eq!(details["stale_reason"], Value::Null);
     assert_eq!(details["we_hold_it"], false);
     memory("release", "other").assert().code(4);
     memory("release", "main").assert().success();
@@ -514,9 +517,11 @@ fn break_moves_aside_only_unchanged_file_at_path_of_profile() {
         command
     };
     let acquire = ["acquire", "--owner", "o", "-m", "m", "--pid", "1"];
-    sprint(&acquire).assert().code(1).stderr(contains(
-        "file left unchanged; to move it aside, run `onehold --profile sprint break`",
-    ));
+    // Its program may still be writing it.
+    sprint(&acquire)
+        .assert()
+        .code(6)
+        .stderr(contains("may be held: its lock file is incomplete"));
     sprint(&["break", "--yes"])
         .assert()
         .code(1)
@@ -527,6 +532,22 @@ fn break_moves_aside_only_unchanged_file_at_path_of_profile() {
         file.set_modified(long_ago).unwrap();
     };
     make_older();
+    let break_it = format!("onehold --profile sprint --dir {} break", env.root.path().display());
+    sprint(&acquire)
+        .assert()
+        .code(5)
+        .stderr(contains("onehold: Lock file exists but has invalid format\n"))
+        .stderr(contains(format!(
+            "  file left unchanged; to move it aside, add --yes or run `{break_it}`\n"
+        )));
+    let refused = sprint(&acquire).arg("--json").output().unwrap();
+    let object = only_object(&refused.stdout);
+    assert_eq!((&object["status"], &object["error"]["code"]), (&"blocked".into(), &"MALFORMED".into()));
+    sprint(&["check"])
+        .assert()
+        .code(5)
+        .stdout(contains("Lock file exists but has invalid format\n`./.sprint-running` is damaged: "));
+    sprint(&["check", "--available"]).assert().code(6);
     // A path that was typed may be a mistake.
     env.onehold(["break", "--yes", "./.sprint-running"])
         .assert()

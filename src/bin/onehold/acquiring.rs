@@ -1,11 +1,12 @@
 //! What `acquire` and `run` share: waiting, prompts, force, and refusals.
 
 use std::borrow::Cow;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use onehold::memory::drop_code_pages;
 use onehold::{
-    Attempt, Blocked, Evidence, Format, Kind, Lock, Options, Reason, Revision, State, Status, Wait,
+    Attempt, Blocked, Error, Evidence, Format, Kind, Lock, Options, Reason, Revision, State, Status, Wait,
 };
 use serde_json::{Value, json};
 
@@ -53,13 +54,30 @@ pub(crate) fn acquire_with_prompts<T>(
     lock: &Lock,
     attempt: impl Fn(&Options, Wait<'_>) -> onehold::Result<Attempt<T>>,
 ) -> anyhow::Result<Attempt<T>> {
+    if let Some(what) = session.config.settings.required_owner()
+        && typed.owner.is_none()
+    {
+        return Err(args::UsageError(format!("{what} required: --owner")).into());
+    }
     let mut options = options(session, typed);
     let limit = typed.wait.filter(|_| !typed.force);
     for _ in 0..MAX_PROMPTS {
         let progress = Progress::default();
         let attempted = attempt(&options, wait(session, limit, lock, &progress));
         progress.end(matches!(attempted, Ok(Attempt::Held(_))));
-        let blocked = match committed(attempted?) {
+        let attempted = match attempted {
+            Err(Error::NotALock { .. }) if session.is_fixed_path(lock) => {
+                match move_malformed_aside(session, typed, lock)? {
+                    Some(status) => Attempt::Blocked(Blocked {
+                        status: Box::new(status),
+                        waited: None,
+                    }),
+                    None => continue,
+                }
+            }
+            attempted => attempted?,
+        };
+        let blocked = match committed(attempted) {
             Attempt::Blocked(blocked) => blocked,
             held @ Attempt::Held(_) => return Ok(held),
         };
@@ -74,6 +92,47 @@ pub(crate) fn acquire_with_prompts<T>(
     }
     // The lock changed hands after each confirmation: one last attempt with the last answer.
     Ok(committed(attempt(&options, Wait::no())?))
+}
+
+/// Moves a file that is no lock file aside where the profile has its lock, if the user agrees. Returns what
+/// is there, if it stays.
+fn move_malformed_aside(
+    session: &Session,
+    typed: &args::HoldArgs,
+    lock: &Lock,
+) -> onehold::Result<Option<Status>> {
+    let status = Lock::at_own_place(lock.inspect(None)?);
+    match status.verdict.reason {
+        Reason::Malformed(_) => {}
+        Reason::NotALock(what) => {
+            let path = status.path;
+            return Err(Error::NotALock { path, what });
+        }
+        _ => return Ok(Some(status)),
+    }
+    // Whatever --on-zombie says: it may be somebody's data.
+    if !typed.yes && !confirm(session, &status, "Move the file aside?", "--yes") {
+        return Ok(Some(status));
+    }
+    let Some(moved) = lock.move_aside()? else {
+        return Ok(Some(Lock::at_own_place(lock.inspect(None)?)));
+    };
+    if !session.global.quiet && !session.global.json {
+        output::eprint(&format!("onehold: {}", moved_text(&status, &moved.to)));
+    }
+    for warning in &moved.warnings {
+        output::eprint(&format!("onehold: warning: {}", words::error_chain(warning)));
+    }
+    Ok(None)
+}
+
+/// The message about a file that was moved aside.
+pub(crate) fn moved_text(status: &Status, to: &Path) -> String {
+    format!(
+        "moved the file of {}, which was not a lock, to {}",
+        words::quoted(&status.name),
+        words::path_text(to)
+    )
 }
 
 /// Ends the time in which Ctrl-C cancels, once the lock is held.
@@ -225,8 +284,19 @@ pub(crate) fn refused(
     let status = blocked.status;
     let holder = describe::describe_holder(&status);
     let conflict = |exit: Exit| typed.conflict_exit_code.map_or(exit, Exit::Code);
+    // As the programs that ask say it after the answer no.
+    let was_asked = typed.on_zombie == Some(OnZombie::Ask);
+    let zombie = if was_asked {
+        "blocked"
+    } else {
+        "zombie-detected"
+    };
+    let is_reserved = status.verdict.reason == Reason::Reserved;
     let (exit, word, code, message) = match blocked.waited {
-        _ if status.is_available() => (Exit::Zombie, "zombie-detected", "ZOMBIE", holder),
+        _ if status.is_available() => (Exit::Zombie, zombie, "ZOMBIE", holder),
+        _ if matches!(status.verdict.reason, Reason::Malformed(_)) => {
+            (Exit::Zombie, zombie, "MALFORMED", holder)
+        }
         Some(waited) => (
             conflict(Exit::TimedOut),
             "timeout",
@@ -236,6 +306,7 @@ pub(crate) fn refused(
                 humantime::format_duration(rounded(waited))
             ),
         ),
+        None if is_reserved => (conflict(Exit::Locked), "blocked", "RESERVED", holder),
         None => (conflict(Exit::Locked), "blocked", "LOCKED", holder),
     };
     let settings = &session.config.settings;
@@ -258,9 +329,11 @@ pub(crate) fn refused(
         Value::Object(keys.into_iter().map(detail).collect())
     });
     // The message of the foreign program comes first: its callers look for it.
-    let foreign = settings
-        .refusal(&object)
-        .filter(|_| status.verdict.state != State::Zombie);
+    let foreign = match (status.verdict.state, status.verdict.reason) {
+        (_, Reason::Malformed(_)) => settings.malformed().map(str::to_owned),
+        (State::Zombie, _) | (_, Reason::Reserved) => None,
+        _ => settings.refusal(&object, typed.wait),
+    };
     let (message, more) = match foreign {
         Some(text) => {
             let mut lines = text.lines().map(str::to_owned);
@@ -271,7 +344,7 @@ pub(crate) fn refused(
     };
     let timed_out = code == "TIMEOUT";
     let code = match settings.locked_code() {
-        Some(theirs) if code != "ZOMBIE" => Cow::Owned(theirs.to_owned()),
+        Some(theirs) if matches!(code, "LOCKED" | "TIMEOUT") => Cow::Owned(theirs.to_owned()),
         _ => Cow::Borrowed(code),
     };
     let mut outcome = Outcome::new(exit, word, message).conflict(code, details);
@@ -288,13 +361,20 @@ pub(crate) fn refused(
 }
 
 /// The message about a hold that was taken over or taken by force.
-pub(crate) fn displaced_text(status: &Status) -> Option<String> {
+pub(crate) fn displaced_text(session: &Session, status: &Status) -> Option<String> {
     match status.verdict.state {
-        State::Zombie => Some(format!(
-            "onehold: took over zombie {}: {}",
-            words::quoted(&status.name),
-            describe::describe_zombie(status)
-        )),
+        State::Zombie => {
+            // The message of the foreign program comes first: its callers look for it.
+            let settings = &session.config.settings;
+            let object = lock_value(status, &session.caller);
+            let foreign = settings.takeover(&object);
+            let own = format!(
+                "onehold: took over zombie {}: {}",
+                words::quoted(&status.name),
+                describe::describe_zombie(status)
+            );
+            Some(foreign.into_iter().chain([own]).collect::<Vec<_>>().join("\n"))
+        }
         State::Held | State::Overdue => Some(format!(
             "onehold: took {} by force from {}",
             words::quoted(&status.name),

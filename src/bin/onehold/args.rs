@@ -219,6 +219,9 @@ pub(crate) struct HoldArgs {
     /// CMD runs; D only limits how long other hosts count it as held without a heartbeat.
     #[arg(long, value_name = "D", value_parser = time_to_live)]
     pub(crate) ttl: Option<Duration>,
+    /// The time to live was not typed.
+    #[arg(skip)]
+    pub(crate) ttl_is_default: bool,
     /// Unique label, such as a CI job ID; the same label may release and renew the hold
     #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) owner: Option<String>,
@@ -330,6 +333,9 @@ pub(crate) struct Check {
     /// Maximum age of holds that do not set their own [default: 24h]
     #[arg(long, value_name = "D", value_parser = duration)]
     pub(crate) max_age: Option<Duration>,
+    /// Exit with 0 if acquire would take the lock now, free or zombie, and with 6 otherwise
+    #[arg(long)]
+    pub(crate) available: bool,
 }
 
 #[derive(Args, Debug)]

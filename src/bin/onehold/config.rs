@@ -1,11 +1,11 @@
 //! Defaults for options, from the configuration file and from a profile.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::bail;
-use chrono::DateTime;
 use onehold::{Format, LockName};
 use serde::Deserialize;
 use serde_json::Value;
@@ -14,10 +14,13 @@ use crate::args::UsageError;
 use crate::args::{CallerArgs, GlobalArgs, OnZombie, Verb, WaitLimit};
 use crate::words;
 
+mod template;
 mod values;
 
+use template::{Details, LIMIT, Template};
+pub(crate) use values::ConfigPath;
 use values::{
-    ConfigPath, Directories, FilePath, Key, Named, Span, Template, Variable, home, resolved,
+    Directories, FilePath, Named, Required, Span, Variable, home, resolved,
 };
 
 /// The built-in profiles, written as a configuration file.
@@ -28,6 +31,7 @@ const BUILT_IN: &str = include_str!("profiles.toml");
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Settings {
     pub(crate) dir: Option<Directories>,
+    pub(crate) project_dir: Option<ConfigPath>,
     pub(crate) path: Option<ConfigPath>,
     format: Option<Named<Format>>,
     max_age: Option<Span>,
@@ -40,12 +44,16 @@ pub(crate) struct Settings {
     on_zombie: Option<OnZombie>,
     confirm_twice: Option<bool>,
     owner_env: Option<Variable>,
+    owner_required: Option<Required>,
     conflict_exit_code: Option<u8>,
     locked_code: Option<String>,
     refusal: Option<Template>,
-    details: Option<BTreeMap<String, Key>>,
+    takeover: Option<Template>,
+    details: Option<Details>,
+    malformed: Option<String>,
     no_directory: Option<String>,
     unreadable: Option<String>,
+    unwritable: Option<String>,
     undeletable: Option<String>,
 }
 
@@ -147,6 +155,7 @@ impl Settings {
     fn or(self, fallback: Self) -> Self {
         Self {
             dir: self.dir.or(fallback.dir),
+            project_dir: self.project_dir.or(fallback.project_dir),
             path: self.path.or(fallback.path),
             format: self.format.or(fallback.format),
             max_age: self.max_age.or(fallback.max_age),
@@ -159,12 +168,16 @@ impl Settings {
             on_zombie: self.on_zombie.or(fallback.on_zombie),
             confirm_twice: self.confirm_twice.or(fallback.confirm_twice),
             owner_env: self.owner_env.or(fallback.owner_env),
+            owner_required: self.owner_required.or(fallback.owner_required),
             conflict_exit_code: self.conflict_exit_code.or(fallback.conflict_exit_code),
             locked_code: self.locked_code.or(fallback.locked_code),
             refusal: self.refusal.or(fallback.refusal),
+            takeover: self.takeover.or(fallback.takeover),
             details: self.details.or(fallback.details),
+            malformed: self.malformed.or(fallback.malformed),
             no_directory: self.no_directory.or(fallback.no_directory),
             unreadable: self.unreadable.or(fallback.unreadable),
+            unwritable: self.unwritable.or(fallback.unwritable),
             undeletable: self.undeletable.or(fallback.undeletable),
         }
     }
@@ -173,6 +186,7 @@ impl Settings {
     fn for_profiles(self) -> Self {
         Self {
             dir: None,
+            project_dir: None,
             path: None,
             format: None,
             ..self
@@ -234,6 +248,7 @@ impl Settings {
         if hold.wait.is_none() && !hold.no_wait {
             hold.wait = self.wait.as_ref().map(|wait| wait.0);
         }
+        hold.ttl_is_default = hold.ttl.is_none();
         hold.ttl = hold.ttl.or(ttl.map(|span| span.0));
         hold.max_age = hold.max_age.or(self.max_age.map(|span| span.0));
         hold.on_zombie = hold.on_zombie.or(self.on_zombie);
@@ -273,7 +288,12 @@ impl Settings {
         else {
             return None;
         };
+        let is_full = matches!(
+            source.kind(),
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge
+        );
         let text = match *operation {
+            _ if is_full => &self.unwritable,
             "remove" => &self.undeletable,
             "read" | "open" => &self.unreadable,
             "open store"
@@ -292,27 +312,42 @@ impl Settings {
         self.refusal.is_some()
     }
 
-    /// The message of the profile's program for a refusal. `{key}` is replaced by the value of that
-    /// key in the JSON object of the lock.
-    pub(crate) fn refusal(&self, lock: &Value) -> Option<String> {
-        let mut text = self.refusal.as_ref()?.0.clone();
-        for (key, value) in lock.as_object()? {
-            let placeholder = format!("{{{key}}}");
-            if text.contains(&placeholder) {
-                text = text.replace(&placeholder, &value_text(value));
-            }
-        }
-        Some(text)
+    /// The message of the profile's program for a refusal. `lock`: its JSON object; `limit`: of the wait.
+    pub(crate) fn refusal(&self, lock: &Value, limit: Option<WaitLimit>) -> Option<String> {
+        let mut values = lock.clone();
+        let limit = match limit {
+            Some(WaitLimit::AtMost(limit)) => limit,
+            Some(WaitLimit::Forever) | None => Duration::ZERO,
+        };
+        values
+            .as_object_mut()?
+            .insert(LIMIT.to_owned(), words::short_span(limit).into());
+        let text = self.refusal.as_ref()?.fill(&values);
+        Some(text).filter(|text| !text.is_empty())
     }
 
-    /// The details of a refusal under the keys of the profile's program.
+    /// The message of the profile's program when it takes over from a dead holder.
+    pub(crate) fn takeover(&self, lock: &Value) -> Option<String> {
+        Some(self.takeover.as_ref()?.fill(lock))
+    }
+
+    /// The values of a lock under the keys of the profile's program.
     pub(crate) fn details(&self, lock: &Value) -> Option<Value> {
-        let names = self.details.as_ref()?;
-        let values = names.iter().map(|(foreign, own)| {
-            let value = lock.get(&own.0).cloned().unwrap_or(Value::Null);
-            (foreign.clone(), value)
-        });
-        Some(Value::Object(values.collect()))
+        Some(self.details.as_ref()?.fill(lock))
+    }
+
+    pub(crate) fn has_details(&self) -> bool {
+        self.details.is_some()
+    }
+
+    /// The message of the profile's program for a file that is no lock file.
+    pub(crate) fn malformed(&self) -> Option<&str> {
+        self.malformed.as_deref()
+    }
+
+    /// What an owner is called if there must be one.
+    pub(crate) fn required_owner(&self) -> Option<&str> {
+        self.owner_required.as_ref()?.name()
     }
 
     pub(crate) fn locked_code(&self) -> Option<&str> {
@@ -321,17 +356,6 @@ impl Settings {
 
     pub(crate) fn confirms_twice(&self) -> bool {
         self.confirm_twice.unwrap_or(false)
-    }
-}
-
-fn value_text(value: &Value) -> String {
-    match value {
-        Value::Null => "unknown".to_owned(),
-        Value::String(text) => match DateTime::parse_from_rfc3339(text) {
-            Ok(time) => time.to_utc().format("%Y-%m-%d %H:%M:%S UTC").to_string(),
-            Err(_) => words::escape(text),
-        },
-        value => value.to_string(),
     }
 }
 

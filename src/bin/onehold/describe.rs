@@ -17,6 +17,7 @@ pub(crate) fn describe_holder(status: &Status) -> String {
     let verdict = &status.verdict;
     match (verdict.state, verdict.reason) {
         (State::Free, _) => return format!("{name} is free"),
+        (State::Zombie, Reason::Malformed(what)) => return format!("{name} is damaged: {what}"),
         (State::Zombie, _) => return format!("{name} is a zombie: {}", describe_zombie(status)),
         (State::NotALock, Reason::NotALock(what)) => {
             return format!("{name} is not a lock: {what}");
@@ -86,6 +87,30 @@ pub(crate) fn describe_zombie(status: &Status) -> String {
         holder_with_time(status, record),
         message(record)
     )
+}
+
+/// Why it is a zombie: "process 4262 has exited". `None`: it is none.
+pub(crate) fn zombie_reason(status: &Status) -> Option<String> {
+    if status.verdict.state != State::Zombie {
+        return None;
+    }
+    let age = || {
+        let age = status.verdict.age.unwrap_or_default();
+        words::span(age)
+    };
+    let process = || match status.verdict.pid {
+        Some(pid) => format!("process {pid}"),
+        None => "its process".to_owned(),
+    };
+    Some(match status.verdict.reason {
+        Reason::Reused => format!("{} has exited, and another has its PID", process()),
+        Reason::Rebooted => format!("{} ended before the last reboot", process()),
+        Reason::Expired => format!("its lock has expired, {} after the last heartbeat", age()),
+        Reason::TooOld(_) => format!("lock is {} old, and cannot be checked", age()),
+        Reason::Corrupt => "its lock file is damaged".to_owned(),
+        Reason::Malformed(what) => format!("its file is not a lock: {what}"),
+        _ => format!("{} has exited", process()),
+    })
 }
 
 /// The holder of a hold that was ended by force: "process 4262 (sleep) on vm, holder since
@@ -237,6 +262,7 @@ pub(crate) fn evidence(status: &Status) -> Option<String> {
         Reason::Rebooted => "zombie: the machine has been rebooted".to_owned(),
         Reason::Expired => format!("zombie: {}", expiry(status)),
         Reason::Corrupt => "zombie: empty or unreadable, unchanged for 10 s".to_owned(),
+        Reason::Malformed(_) => "damaged: not a lock file, unchanged for 10 s".to_owned(),
         Reason::Finished => "left by a finished `run --exec`".to_owned(),
         Reason::NoFile | Reason::NotALock(_) => return None,
     };
@@ -268,7 +294,10 @@ pub(crate) fn state(status: &Status) -> &'static str {
             _ => "held",
         },
         State::Overdue => "overdue",
-        State::Zombie => "zombie",
+        State::Zombie => match status.verdict.reason {
+            Reason::Malformed(_) => "damaged",
+            _ => "zombie",
+        },
         State::NotALock => "not a lock",
     }
 }

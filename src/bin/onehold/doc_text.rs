@@ -219,7 +219,7 @@ pub(crate) const JSON: &[&str] = &[
 ];
 
 /// The keys of a lock in that object. All are always present.
-pub(crate) const LOCK_KEYS: [(&str, &str); 31] = [
+pub(crate) const LOCK_KEYS: [(&str, &str); 33] = [
     ("name", "NAME as given"),
     ("path", "path of the lock file"),
     ("store", "directory of the lock file"),
@@ -227,7 +227,7 @@ pub(crate) const LOCK_KEYS: [(&str, &str); 31] = [
     ("state", "free, held, overdue, zombie, not-a-lock"),
     (
         "reason",
-        "reason of the state: no-file, finished (free); alive, starting (the wrapper is dead, and the command may be about to start), ending (its work is being ended by force), reserved (for a waiter), lease, unknown-version, incomplete, unverified (held); dead, reused, rebooted, expired, too-old, corrupt (zombie); not-a-lock",
+        "reason of the state: no-file, finished (free); alive, starting (the wrapper is dead, and the command may be about to start), ending (its work is being ended by force), reserved (for a waiter), lease, unknown-version, incomplete, unverified (held); dead, reused, rebooted, expired, too-old, corrupt, malformed (not a lock file, where a profile has its lock) (zombie); not-a-lock",
     ),
     (
         "proof",
@@ -255,7 +255,10 @@ pub(crate) const LOCK_KEYS: [(&str, &str); 31] = [
     ("wrapper_alive", "whether that process is alive"),
     ("format", "native, prodigy, sprint, memory, pid, flock"),
     ("hostname", "host of the holder"),
-    ("owner", "owner label (--owner)"),
+    (
+        "owner",
+        "owner label (--owner), also of the waiter that a lock is reserved for",
+    ),
     ("session_id", "same as owner"),
     ("message", "reason (--message)"),
     ("command", "command line of the holder, an array"),
@@ -271,12 +274,20 @@ pub(crate) const LOCK_KEYS: [(&str, &str); 31] = [
         "whether the caller may release the hold: by --hold, --owner, $ONEHOLD_HOLDS, or as a descendant of its process",
     ),
     (
+        "zombie_reason",
+        "why it is a zombie, in words; null unless it is one",
+    ),
+    (
         "lockers",
         "of a file without a record: the processes that have locked it: pid, command, user, started_at",
     ),
     (
         "waiters",
-        "the queue: position, pid, hostname, command, since",
+        "the queue: position, pid, hostname, owner, command, since",
+    ),
+    (
+        "details",
+        "the same under the names of the profile's program, nested as there; null without a profile",
     ),
 ];
 

@@ -110,6 +110,7 @@ fn check(words: &mut Words<'_>, global: &mut GlobalArgs) -> Option<Check> {
         hold: None,
         owner: None,
         max_age: None,
+        available: false,
     };
     while !words.0.is_empty() {
         let word = words.next()?;

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::args::UsageError;
 use crate::exit::Exit;
+use crate::output;
 use crate::session::Session;
 use crate::words;
 
@@ -206,11 +207,8 @@ fn hint(session: &Session, error: &Error) -> Option<String> {
                 "  file left unchanged: it is not a regular file, or changed less than 10 s ago"
                     .to_owned()
             } else {
-                let profile = session.config.profile.as_deref().unwrap_or_default();
-                let profile = words::escape(profile);
-                format!(
-                    "  file left unchanged; to move it aside, run `onehold --profile {profile} break`"
-                )
+                let break_it = output::fixed_command_line(session, "break");
+                format!("  file left unchanged; to move it aside, run `{break_it}`")
             }
         }
         Error::NotRenewable { .. } => {

@@ -1,6 +1,7 @@
 //! All output of the program: data on stdout, messages on stderr.
 
 use std::io::{self, Write};
+use std::path::Path;
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
@@ -8,6 +9,7 @@ use onehold::{Caller, Format, Kind, LockName, Locker, Reason, Record, State, Sta
 use unicode_width::UnicodeWidthStr;
 
 use crate::args::Color;
+use crate::config::Settings;
 use crate::describe;
 use crate::exit::Exit;
 use crate::outcome::Outcome;
@@ -29,7 +31,12 @@ pub(crate) fn set_color(color: Color) {
 pub(crate) fn print_outcome(session: &Session, outcome: &Outcome) -> io::Result<()> {
     let global = &session.global;
     if global.json {
-        let line = object(session.verb, outcome, &session.caller);
+        let line = object(
+            session.verb,
+            outcome,
+            &session.caller,
+            &session.config.settings,
+        );
         if session.verb == "run" {
             // The command's last line may lack its line break.
             let start = if outcome.command_exit_code.is_some() {
@@ -133,6 +140,13 @@ pub(crate) fn next_step(
     if status.is_available() && acquires {
         return format!("  to take it over, use --on-zombie take; to remove it, run `{break_it}`");
     }
+    if matches!(status.verdict.reason, Reason::Malformed(_)) {
+        let break_it = fixed_command_line(session, "break");
+        return match acquires {
+            true => format!("  file left unchanged; to move it aside, add --yes or run `{break_it}`"),
+            false => format!("  file left unchanged; to move it aside, run `{break_it}`"),
+        };
+    }
     if status.verdict.is_zombie() && !status.can_take_over {
         return format!(
             "  no takeover on a shared filesystem; if the holder is dead, run `{break_it}`"
@@ -231,6 +245,22 @@ pub(crate) fn command_line(session: &Session, verb: &str, status: &Status) -> St
         words.push("--".to_owned());
     }
     words.push(shell_quoted(&name));
+    words::escape(&words.join(" "))
+}
+
+/// A command line for the lock of the profile that works from any directory. By its path it would be any
+/// file.
+pub(crate) fn fixed_command_line(session: &Session, verb: &str) -> String {
+    let root = session.global.dir.as_deref().unwrap_or(Path::new("."));
+    let root = std::path::absolute(root).unwrap_or_else(|_| root.to_owned());
+    let profile = session.config.profile.as_deref().unwrap_or_default();
+    let words = [
+        "onehold --profile",
+        &shell_quoted(profile),
+        "--dir",
+        &shell_quoted(&root.to_string_lossy()),
+        verb,
+    ];
     words::escape(&words.join(" "))
 }
 
@@ -349,7 +379,7 @@ fn width(cell: &str) -> usize {
 pub(crate) fn bare_failure(verb: &str, code: &'static str, message: &str) {
     let outcome =
         Outcome::new(Exit::Failed, "failure", message).failure(code, serde_json::json!({}));
-    let line = object(verb, &outcome, &Caller::default());
+    let line = object(verb, &outcome, &Caller::default(), &Settings::default());
     if verb == "run" {
         eprint(&line);
     } else {

@@ -52,7 +52,8 @@ impl Progress {
             LiveLine::start(lock.clone(), limit, still_held, since).map(Shown::Live)
         } else {
             output::eprint(&format!(
-                "onehold: waiting: {}{still_held}",
+                "onehold: waiting{}: {}{still_held}",
+                for_owner(status),
                 describe::describe_holder(status)
             ));
             Some(Shown::Line {
@@ -106,8 +107,8 @@ impl LiveLine {
     }
 }
 
-/// "onehold: waiting 12s of 5m, position 2 of 3 (Ctrl-C cancels): `x` is held by …". A narrow
-/// terminal cuts off the end, so the most important part comes first.
+/// "onehold: waiting for runner-7, 12s of 5m (Ctrl-C cancels), position 2 of 3: `x` is held by …". A
+/// narrow terminal cuts off the end, so the most important part comes first.
 fn text(lock: &Lock, elapsed: Duration, limit: WaitLimit, still_held: &str) -> String {
     let elapsed = words::span(elapsed);
     let time = match limit {
@@ -124,6 +125,17 @@ fn text(lock: &Lock, elapsed: Duration, limit: WaitLimit, still_held: &str) -> S
     let position = own.map_or_else(String::new, |own| {
         format!(", position {} of {}", own.position, status.waiters.len())
     });
+    let owner = for_owner(&status);
+    let comma = if owner.is_empty() { "" } else { "," };
     let holder = describe::describe_holder(&status);
-    format!("onehold: waiting {time}{position} (Ctrl-C cancels): {holder}{still_held}")
+    format!("onehold: waiting{owner}{comma} {time} (Ctrl-C cancels){position}: {holder}{still_held}")
+}
+
+/// " for runner-7" if the holder has an owner.
+fn for_owner(status: &Status) -> String {
+    let owner = status
+        .record
+        .as_ref()
+        .and_then(|record| record.owner.as_deref());
+    owner.map_or_else(String::new, |owner| format!(" for {}", words::escape(owner)))
 }

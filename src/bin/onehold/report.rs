@@ -7,6 +7,7 @@ use onehold::{Caller, Format, Kind, Reason, State, Status};
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::config::Settings;
 use crate::outcome::Outcome;
 use crate::{describe, words};
 
@@ -36,28 +37,27 @@ struct ErrorObject<'a> {
 }
 
 /// The object of `--json`, on one line.
-pub(crate) fn object(command: &str, outcome: &Outcome, caller: &Caller) -> String {
+pub(crate) fn object(
+    command: &str,
+    outcome: &Outcome,
+    caller: &Caller,
+    settings: &Settings,
+) -> String {
     let failed = outcome.failure.as_ref();
     // The new hold is the caller's own, so `mine` must be true for it.
     let caller = &Caller {
         hold: caller.hold.or(outcome.hold),
         ..caller.clone()
     };
+    let lock = |status| with_details(lock(status, caller), settings);
     let object = Object {
         success: failed.is_none(),
         command,
         status: outcome.status,
-        lock: outcome.lock.as_deref().map(|status| lock(status, caller)),
-        locks: outcome
-            .locks
-            .iter()
-            .map(|status| lock(status, caller))
-            .collect(),
+        lock: outcome.lock.as_deref().map(lock),
+        locks: outcome.locks.iter().map(lock).collect(),
         hold: outcome.hold,
-        displaced: outcome
-            .displaced
-            .as_deref()
-            .map(|status| lock(status, caller)),
+        displaced: outcome.displaced.as_deref().map(lock),
         command_exit_code: outcome.command_exit_code,
         message: &outcome.message,
         errors: failed
@@ -122,8 +122,10 @@ struct LockObject<'a> {
     expires_at: Option<DateTime<Utc>>,
     hold: Option<u64>,
     mine: bool,
+    zombie_reason: Option<String>,
     lockers: Vec<LockerObject<'a>>,
     waiters: Vec<WaiterObject<'a>>,
+    details: Option<Value>,
 }
 
 #[derive(Serialize)]
@@ -139,6 +141,7 @@ struct WaiterObject<'a> {
     position: usize,
     pid: u32,
     hostname: Option<&'a str>,
+    owner: Option<&'a str>,
     command: &'a [String],
     since: DateTime<Utc>,
 }
@@ -152,7 +155,11 @@ fn lock<'a>(status: &'a Status, caller: &Caller) -> LockObject<'a> {
     let record = status.record.as_ref();
     let verdict = &status.verdict;
     let age = verdict.age.map(|age| age.as_secs_f64());
-    let owner = record.and_then(|record| record.owner.as_deref());
+    let reserved_for = describe::reserved_for(status);
+    let owner = match reserved_for {
+        Some(waiter) => waiter.owner.as_deref(),
+        None => record.and_then(|record| record.owner.as_deref()),
+    };
     LockObject {
         name: &status.name,
         path: status.path.to_string_lossy().into_owned(),
@@ -193,6 +200,7 @@ fn lock<'a>(status: &'a Status, caller: &Caller) -> LockObject<'a> {
         expires_at: verdict.expires_at,
         hold: status.hold(),
         mine: caller.owns(status),
+        zombie_reason: describe::zombie_reason(status),
         lockers: status
             .lockers
             .iter()
@@ -210,11 +218,21 @@ fn lock<'a>(status: &'a Status, caller: &Caller) -> LockObject<'a> {
                 position: waiter.position,
                 pid: waiter.pid.get(),
                 hostname: waiter.hostname.as_deref(),
+                owner: waiter.owner.as_deref(),
                 command: &waiter.command,
                 since: waiter.since,
             })
             .collect(),
+        details: None,
     }
+}
+
+fn with_details<'a>(mut object: LockObject<'a>, settings: &Settings) -> LockObject<'a> {
+    if settings.has_details() {
+        let values = serde_json::to_value(&object).unwrap_or_default();
+        object.details = settings.details(&values);
+    }
+    object
 }
 
 fn state(state: State) -> &'static str {
@@ -245,6 +263,7 @@ fn reason(reason: Reason) -> &'static str {
         Reason::Expired => "expired",
         Reason::TooOld(_) => "too-old",
         Reason::Corrupt => "corrupt",
+        Reason::Malformed(_) => "malformed",
         Reason::NotALock(_) => "not-a-lock",
     }
 }

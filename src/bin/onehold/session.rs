@@ -1,6 +1,6 @@
 //! The context of one invocation: the store, the configuration, and the holds that it runs under.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use anyhow::Context;
 use percent_encoding::percent_decode_str;
@@ -9,7 +9,7 @@ use onehold::{Caller, Format, Lock, LockName, State, Status, Store};
 
 use crate::args::GlobalArgs;
 use crate::args::UsageError;
-use crate::config::EffectiveConfig;
+use crate::config::{ConfigPath, EffectiveConfig};
 use crate::words;
 
 /// The context of one invocation.
@@ -151,8 +151,10 @@ impl Session {
         if self.only.is_some() {
             return self.global.dir.as_deref();
         }
+        // The project's store depends on the current directory.
         let by_profile = self.config.profile.is_some()
             && self.config.settings.dir.is_some()
+            && self.config.settings.project_dir.is_none()
             && self.global.dir.is_none();
         (!by_profile && !self.is_default_store).then(|| self.store.path())
     }
@@ -198,10 +200,29 @@ fn store_directory(
     if let Some(dir) = typed {
         return Ok((local_directory(dir)?, false));
     }
+    if let Some(project) = project_store(config)? {
+        return Ok((project, false));
+    }
     match &config.settings.dir {
         Some(dir) if config.profile.is_some() => Ok((local_directory(dir.first()?)?, false)),
         _ => own_store_directory(config),
     }
+}
+
+/// The store of the project that the current directory is in: below the nearest directory, from the
+/// current one upwards, that has the first part of the profile's path.
+fn project_store(config: &EffectiveConfig) -> anyhow::Result<Option<PathBuf>> {
+    let Some(below) = config.settings.project_dir.as_ref().and_then(ConfigPath::expanded) else {
+        return Ok(None);
+    };
+    let Some(Component::Normal(mark)) = below.components().next() else {
+        anyhow::bail!("`project-dir`: must be a relative path");
+    };
+    let current = std::env::current_dir().context("cannot find the current directory")?;
+    let root = current
+        .ancestors()
+        .find(|directory| directory.join(mark).is_dir());
+    Ok(root.map(|root| root.join(&below)))
 }
 
 /// The store directory without a profile.

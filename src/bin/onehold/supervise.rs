@@ -382,7 +382,12 @@ impl Supervisor<'_> {
         let ended_text = cause.map(|cause| self.end_text(cause));
         let is_broken = cause == Some(Cause::Broken);
         let was_lost = match (self.is_lost || is_broken, self.hold.release()) {
-            (false, Ok(ReleaseOutcome::Released)) => false,
+            (false, Ok(ReleaseOutcome::Released)) => {
+                if self.session.global.verbose && !self.session.global.json {
+                    output::eprint(&format!("onehold: released {name}"));
+                }
+                false
+            }
             (false, Err(error)) => {
                 warnings.push(words::error_chain(&error));
                 false

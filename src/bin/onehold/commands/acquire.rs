@@ -27,6 +27,16 @@ pub(crate) fn acquire(session: &Session, typed: args::Acquire) -> CommandResult 
         // Records in other formats need a process, with or without a TTL.
         (None, _) => Holder::of_caller()?,
     };
+    // A TTL of the profile is that of its program.
+    let asks_for_lease =
+        typed.pid.is_none() && typed.hold.ttl.is_some() && !typed.hold.ttl_is_default;
+    let is_lease = matches!(holder, Holder::Lease);
+    if asks_for_lease && !is_lease && !session.global.json && !session.global.quiet {
+        output::eprint(&format!(
+            "onehold: warning: --ttl is no lease in the {} format: the hold also ends with its process",
+            lock.format()
+        ));
+    }
     let attempt = acquire_with_prompts(session, &typed.hold, &lock, |options, wait| {
         lock.acquire(options, holder, wait)
     })?;
@@ -66,7 +76,7 @@ fn hand_over(session: &Session, lock: &onehold::Lock, pending: PendingHold) -> P
             .push(format!("  file: {}", words::path_text(pending.path())));
     }
     if let Some(was) = pending.displaced() {
-        outcome.notes.extend(displaced_text(was));
+        outcome.notes.extend(displaced_text(session, was));
         outcome
             .warnings
             .extend(wait_for_displaced(session, was, || {

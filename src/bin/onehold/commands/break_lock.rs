@@ -7,7 +7,7 @@ use onehold::{
 };
 use serde_json::json;
 
-use crate::acquiring::{confirm, wait_for_displaced};
+use crate::acquiring::{confirm, moved_text, wait_for_displaced};
 use crate::args;
 use crate::cancel;
 use crate::describe;
@@ -260,11 +260,7 @@ fn move_aside(
     let Some(moved) = lock.move_aside()? else {
         return Ok(None);
     };
-    let text = format!(
-        "moved the file of {}, which was not a lock, to {}",
-        words::quoted(&status.name),
-        words::path_text(&moved.to)
-    );
+    let text = moved_text(status, &moved.to);
     let note = format!("onehold: {text}");
     let outcome = Outcome::new(Exit::Done, "broken", text).warnings(&moved.warnings);
     Ok(Some(outcome.note(note).lock(Box::new(status.clone()))))

@@ -1,6 +1,6 @@
 //! `check`: show the holder of a lock and verify it.
 
-use onehold::{Options, State};
+use onehold::{Lock, Options, Reason, State, Status};
 
 use crate::args;
 
@@ -10,6 +10,7 @@ use crate::exit::Exit;
 use crate::output::{block, paint};
 
 use crate::outcome::{CommandResult, Outcome};
+use crate::report::lock_value;
 use crate::session::Session;
 use crate::words::path_text;
 
@@ -24,7 +25,10 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
     if let Some(max_age) = typed.max_age {
         options = options.max_age(max_age);
     }
-    let status = lock.check_for(&options)?;
+    let mut status = lock.check_for(&options)?;
+    if session.is_fixed_path(&lock) {
+        status = Lock::at_own_place(status);
+    }
     let relation = describe::describe_relation(&status, lock.name());
     let (exit, word) = match status.verdict.state {
         State::Free => (Exit::Done, "clean"),
@@ -32,15 +36,22 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
         State::Overdue | State::Zombie => (Exit::Zombie, "zombie-detected"),
         State::NotALock => (Exit::Failed, "failure"),
     };
+    let exit = match (typed.available, exit) {
+        (false, exit) | (true, exit @ Exit::Failed) => exit,
+        (true, _) if status.is_available() => Exit::Done,
+        (true, _) => Exit::Locked,
+    };
     let holder = describe::describe_holder(&status);
     let mut outcome = Outcome::new(exit, word, holder.clone());
     if status.verdict.state == State::NotALock {
         outcome = outcome.failure("NOT_A_LOCK", serde_json::json!({}));
     } else if !session.global.quiet {
-        let mut lines = vec![match status.verdict.state {
+        // The message of the profile's program comes first: its callers look for it.
+        let mut lines: Vec<String> = foreign_text(session, &status).into_iter().collect();
+        lines.push(match status.verdict.state {
             State::Free => paint(&status, &holder),
             _ => holder,
-        }];
+        });
         lines.extend(block(&status, session.global.verbose));
         lines.extend(relation.map(|line| format!("  {line}")));
         if session.global.verbose {
@@ -50,4 +61,17 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
         outcome = outcome.data(lines.join("\n"));
     }
     Ok(outcome.lock(Box::new(status)).into())
+}
+
+/// What the profile's program says of a lock that it cannot take.
+fn foreign_text(session: &Session, status: &Status) -> Option<String> {
+    let settings = &session.config.settings;
+    match (status.verdict.state, status.verdict.reason) {
+        (_, Reason::Malformed(_)) => settings.malformed().map(str::to_owned),
+        (_, Reason::Reserved) => None,
+        (State::Held | State::Overdue, _) if settings.has_refusal() => {
+            settings.refusal(&lock_value(status, &session.caller), None)
+        }
+        _ => None,
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use onehold::{Listing, Reason, Status};
+use onehold::{Listing, Lock, Reason, Status};
 use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System, UpdateKind};
 
 use crate::args;
@@ -20,6 +20,7 @@ pub(crate) fn list(session: &Session, typed: &args::List) -> CommandResult {
     let listing = match &session.only {
         Some(name) => {
             let status = session.lock(name.clone())?.check(typed.max_age)?;
+            let status = Lock::at_own_place(status);
             Listing {
                 locks: Some(status)
                     .filter(|status| status.verdict.reason != Reason::NoFile)

@@ -152,7 +152,7 @@ fn report_displaced(session: &Session, hold: &Hold, queue: Option<&SignalQueue>)
         return;
     };
     let quiet = session.global.quiet || session.global.json;
-    if let Some(line) = displaced_text(was).filter(|_| !quiet) {
+    if let Some(line) = displaced_text(session, was).filter(|_| !quiet) {
         output::eprint(&line);
     }
     let is_ending = || {

@@ -105,7 +105,7 @@ impl ConfigPath {
 /// A key of the JSON object of a lock.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(try_from = "String")]
-pub(super) struct Key(pub(super) String);
+pub(crate) struct Key(pub(super) String);
 
 impl TryFrom<String> for Key {
     type Error = String;
@@ -116,24 +116,6 @@ impl TryFrom<String> for Key {
         } else {
             Err(format!("unknown key `{text}`"))
         }
-    }
-}
-
-/// A text with keys of the JSON object in braces.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(try_from = "String")]
-pub(super) struct Template(pub(super) String);
-
-impl TryFrom<String> for Template {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        for part in text.split('{').skip(1) {
-            if let Some((key, _)) = part.split_once('}') {
-                Key::try_from(key.to_owned())?;
-            }
-        }
-        Ok(Self(text))
     }
 }
 
@@ -163,6 +145,25 @@ impl TryFrom<String> for Variable {
             return Err("not a variable name");
         }
         Ok(Self(name))
+    }
+}
+
+/// `true` or `false`, or what is required by its name.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged, expecting = "expected true, false, or a name")]
+pub(super) enum Required {
+    Is(bool),
+    Named(String),
+}
+
+impl Required {
+    /// What it is called if it is required.
+    pub(super) fn name(&self) -> Option<&str> {
+        match self {
+            Self::Is(false) => None,
+            Self::Is(true) => Some("owner"),
+            Self::Named(name) => Some(name),
+        }
     }
 }
 
