@@ -81,7 +81,7 @@ fn man_pages_match_definition() {
         pages.push(file);
     }
     // These pages are written by hand.
-    pages.extend(["onehold-formats.5", "onehold-config.5"].map(str::to_owned));
+    pages.extend(["onehold-formats.5", "onehold-config.5", "onehold-recipes.7"].map(str::to_owned));
     assert_only_files("man", pages);
 }
 
@@ -258,7 +258,7 @@ fn page(command: &clap::Command, called: &str, verb: &str) -> Vec<u8> {
     roff.text([roman(
         "onehold(1), onehold-run(1), onehold-acquire(1), onehold-release(1), onehold-renew(1), \
          onehold-check(1), onehold-list(1), onehold-cleanup(1), onehold-break(1), \
-         onehold-formats(5), onehold-config(5), flock(1)",
+         onehold-formats(5), onehold-config(5), onehold-recipes(7), flock(1)",
     )]);
     out.extend(roff.render().into_bytes());
     out

@@ -1,4 +1,4 @@
-//! Runs recipes of the README.
+//! Runs the recipes of the README and of onehold-recipes(7).
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -17,6 +17,25 @@ fn recipe(line: &str) -> String {
         .filter_map(|rest| rest.split("```").next())
         .find(|block| block.contains(line))
         .expect(line)
+        .to_owned()
+}
+
+const PAGE: &str = include_str!("../../man/onehold-recipes.7");
+
+/// The example of onehold-recipes(7) that contains this text.
+fn example(text: &str) -> String {
+    let plain = PAGE
+        .replace("\\&", "")
+        .replace("\\-", "-")
+        .replace("\\(dq", "\"")
+        .replace("\\(aq", "'")
+        .replace("\\e", "\\");
+    plain
+        .split(".EX\n")
+        .skip(1)
+        .filter_map(|rest| rest.split(".EE").next())
+        .find(|block| block.contains(text))
+        .expect(text)
         .to_owned()
 }
 
@@ -102,17 +121,19 @@ fn concurrent_resumes_start_prodigy_once() {
 fn script_finds_resume_started_without_it() {
     let env = wrapped_prodigy();
     let other = Running::start(sleeper());
-    let then = (chrono::Utc::now() - chrono::TimeDelta::hours(30)).to_rfc3339();
     let host = hostname::get().unwrap().into_string().unwrap();
-    // prodigy locks what it was given, and the job.
-    for locked in [JOB, SESSION] {
-        let path = env.write(
+    let lock = |locked: &str, pid: u32, host: &str, age: chrono::TimeDelta| {
+        let then = (chrono::Utc::now() - age).to_rfc3339();
+        env.write(
             &format!(".prodigy/resume_locks/{locked}.lock"),
             format!(
-                "{{\n  \"job_id\": \"{locked}\",\n  \"process_id\": {},\n  \"hostname\": \"{host}\",\n  \"acquired_at\": \"{then}\"\n}}",
-                other.pid()
+                "{{\n  \"job_id\": \"{locked}\",\n  \"process_id\": {pid},\n  \"hostname\": \"{host}\",\n  \"acquired_at\": \"{then}\"\n}}",
             ),
-        );
+        )
+    };
+    // prodigy locks what it was given, and the job.
+    for locked in [JOB, SESSION] {
+        let path = lock(locked, other.pid(), &host, chrono::TimeDelta::zero());
         for id in [JOB, SESSION] {
             env.shell(&resume(&env, id))
                 .assert()
@@ -122,4 +143,152 @@ fn script_finds_resume_started_without_it() {
         fs::remove_file(path).unwrap();
     }
     assert!(!env.path("started").exists());
+    // A container that is gone does not block for good.
+    lock(JOB, other.pid(), "gone", chrono::TimeDelta::hours(25));
+    let resumed = env.start_shell(&resume(&env, SESSION));
+    eventually("prodigy has started", || env.path("started").exists());
+    env.write("end", "");
+    assert_eq!(resumed.finish().0, Some(0));
+}
+
+/// A process that stays, and runs each line of its stdin in a shell of its own.
+#[test]
+fn tool_with_a_shell_for_each_command_keeps_its_lock() {
+    let env = Env::new();
+    executable(&env, "bin/make", "#!/bin/sh\nonehold check -q build; echo $? > seen\n");
+    let tool = "import subprocess, sys\n\
+                for line in sys.stdin: subprocess.run(['sh', '-c', line])\n\
+                subprocess.run(['onehold', 'check', '-q', 'build'])\n";
+    let mut tool = assert_cmd::Command::from_std({
+        let mut command = env.command("python3");
+        let path = format!("{}:{}", env.path("bin").display(), path_of(&command));
+        command.args(["-c", tool]).env("PATH", path);
+        command
+    });
+    tool.env("SESSION", "s-1")
+        .write_stdin(example("--pid \"$PPID\""))
+        .assert()
+        .success()
+        .stderr(contains("(python3)"));
+    assert_eq!(fs::read_to_string(env.path("seen")).unwrap(), "6\n");
+    assert_eq!(env.left_in_store(), [""; 0]);
+}
+
+fn path_of(command: &std::process::Command) -> String {
+    let (_, path) = command
+        .get_envs()
+        .find(|(name, _)| *name == "PATH")
+        .unwrap();
+    path.unwrap().to_str().unwrap().to_owned()
+}
+
+#[test]
+fn memory_lock_in_python_is_a_context_manager_and_a_decorator() {
+    let env = Env::new();
+    fs::create_dir(env.path("memory")).unwrap();
+    let program = example("contextlib.contextmanager").to_owned()
+        + "\n@with_lock('write:tasks.json')\n\
+           def write():\n    print(status()['holder']['operation'], status()['we_hold_it'])\n\
+           write()\n\
+           print(status()['locked'])\n\
+           try:\n    with acquire('fails'):\n        raise ValueError\n\
+           except ValueError:\n    print(status()['locked'])\n";
+    let mut python = assert_cmd::Command::from_std(env.command("python3"));
+    python
+        .args(["-c", &program])
+        .assert()
+        .success()
+        .stdout("write:tasks.json True\nFalse\nFalse\n");
+    let holder = Running::start(sleeper());
+    env.onehold(["--profile", "memory", "acquire", "-m", "busy", "--pid"])
+        .arg(holder.pid().to_string())
+        .assert()
+        .success();
+    let refused = example("contextlib.contextmanager") + "\nwith acquire('x', 0.1): pass\n";
+    let mut python = assert_cmd::Command::from_std(env.command("python3"));
+    python.args(["-c", &refused]).assert().code(1).stderr(contains(
+        "LockError: Could not acquire lock within 0.1s. Held by session 'unknown' for operation 'busy'",
+    ));
+}
+
+#[test]
+fn python_processes_exclude_each_other() {
+    let env = Env::new();
+    fs::create_dir(env.path("memory")).unwrap();
+    let program = example("contextlib.contextmanager").to_owned()
+        + "\nfor _ in range(10):\n    with acquire('count', 1000):\n        \
+             n = int(open('n').read()) if os.path.exists('n') else 0\n        \
+             open('n', 'w').write(str(n + 1))\n";
+    let mut all: Vec<Running> = (0..8)
+        .map(|_| {
+            let mut python = env.command("python3");
+            python.args(["-c", &program]);
+            Running::start(python)
+        })
+        .collect();
+    for python in all.drain(..) {
+        let (code, _, err) = python.finish();
+        assert_eq!(code, Some(0), "{err}");
+    }
+    assert_eq!(fs::read_to_string(env.path("n")).unwrap(), "80");
+}
+
+#[test]
+fn sprint_functions_acquire_check_and_release() {
+    let env = Env::new();
+    let script = example("sprint_acquire()")
+        + "sprint_acquire . s-1 epic5 || exit 9\n\
+           sprint_check . | jq -c '[.exists, .session_id, .epic_spec, .is_zombie]'\n\
+           onehold --profile sprint acquire --pid 1 --owner s-2 -m epic6; echo $?\n\
+           sprint_release . s-1; echo $?\n\
+           sprint_check . | jq .exists\n";
+    env.shell(&script)
+        .assert()
+        .success()
+        .stdout("[true,\"s-1\",\"epic5\",false]\n6\n0\nfalse\n")
+        .stderr(contains("Sprint already running (PID: "));
+}
+
+#[test]
+fn runner_keeps_its_section_between_two_tasks() {
+    let env = Env::new();
+    executable(&env, "work", &example("# work RUNNER SECTION TASK..."));
+    executable(
+        &env,
+        "do-task",
+        "#!/bin/sh\necho $1 $3 >> log\nuntil test -e \"$1-$3\"; do sleep 0.01; done\n",
+    );
+    let has_line = |line: &str| {
+        let log = fs::read_to_string(env.path("log")).unwrap_or_default();
+        log.lines().any(|logged| logged == line)
+    };
+    let a = env.start_shell("./work A backend task-1 task-2");
+    eventually("A works", || has_line("A task-1"));
+    let b = env.start_shell("./work B backend task-2");
+    env.wait_for_waiter("backend");
+    env.write("A-task-1", "");
+    eventually("A goes on", || has_line("A task-2"));
+    assert!(!has_line("B task-2"));
+    env.write("B-task-2", "");
+    env.write("A-task-2", "");
+    assert_eq!(a.finish().0, Some(0));
+    assert_eq!(b.finish().0, Some(0));
+    let log = fs::read_to_string(env.path("log")).unwrap();
+    assert_eq!(log, "A task-1\nA task-2\nB task-2\n");
+}
+
+/// PowerShell itself is not everywhere.
+#[cfg(target_os = "linux")]
+#[test]
+fn powershell_recipe_parses() {
+    let mut parser = tree_sitter::Parser::new();
+    let grammar = tree_sitter_powershell::LANGUAGE.into();
+    parser.set_language(&grammar).unwrap();
+    let mut tree = tree_sitter::Parser::new();
+    tree.set_language(&tree_sitter_powershell::LANGUAGE.into()).unwrap();
+    let mut parser_tree = |text: &str| tree.parse(text, None).unwrap().root_node().to_sexp();
+    let mut is_valid = |text: &str| !parser.parse(text, None).unwrap().root_node().has_error();
+    let recipe = example("Invoke-WithLock");
+    assert!(is_valid(&recipe), "{}", parser_tree(&recipe));
+    assert!(!is_valid(&recipe.replacen('}', "", 1)));
 }

@@ -326,6 +326,12 @@ impl Settings {
         Some(text).filter(|text| !text.is_empty())
     }
 
+    /// The same for a look at the lock, unless the message is about a wait.
+    pub(crate) fn refusal_without_wait(&self, lock: &Value) -> Option<String> {
+        let is_about_wait = self.refusal.as_ref()?.names_the_limit();
+        self.refusal(lock, None).filter(|_| !is_about_wait)
+    }
+
     /// The message of the profile's program when it takes over from a dead holder.
     pub(crate) fn takeover(&self, lock: &Value) -> Option<String> {
         Some(self.takeover.as_ref()?.fill(lock))

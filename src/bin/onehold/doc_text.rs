@@ -118,6 +118,10 @@ pub(crate) fn examples(verb: &str) -> &'static [Example] {
                 "if onehold check -q backup; then …",
                 "Use only the exit status",
             ),
+            (
+                "if onehold check -q --available backup; then …",
+                "Ask whether acquire would take it now, also from a dead holder",
+            ),
         ],
         "list" => &[
             ("onehold list", "List all locks with their states"),

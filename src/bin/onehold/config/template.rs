@@ -100,6 +100,11 @@ fn value(inside: &str) -> Result<Part, String> {
 }
 
 impl Template {
+    pub(crate) fn names_the_limit(&self) -> bool {
+        let names_it = |part: &Part| matches!(part, Part::Value { key, .. } if key == LIMIT);
+        self.0.iter().any(|line| line.parts.iter().any(names_it))
+    }
+
     /// The text for a lock. `values`: its JSON object, and perhaps [`LIMIT`].
     pub(crate) fn fill(&self, values: &Value) -> String {
         let mut lines: Vec<String> = Vec::new();
