@@ -215,7 +215,7 @@ _onehold() {
             return 0
             ;;
         onehold__subcmd__check)
-            opts="-q -v -h -V --hold --owner --max-age --dir --profile --format --json --quiet --verbose --color --help --version"
+            opts="-q -v -h -V --hold --owner --max-age --available --dir --profile --format --json --quiet --verbose --color --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

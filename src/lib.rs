@@ -31,6 +31,35 @@
 //!
 //! Waiters for a name are served in order of arrival, as far as they can take the lock.
 //!
+//! All calls block. An async program calls them on a thread where it may block; a hold can be moved
+//! between threads, and is released wherever it is dropped:
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use onehold::{Attempt, LockName, Options, Store, Wait};
+//! use tokio::task::spawn_blocking;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let directory = tempfile::tempdir()?;
+//! # let directory = directory.path();
+//! let lock = Store::at(directory).lock(LockName::new("import")?)?;
+//! let minute = Duration::from_mins(1);
+//! let attempt = spawn_blocking(move || lock.hold(&Options::new(), Wait::at_most(minute))).await??;
+//! match attempt {
+//!     Attempt::Held(hold) => {
+//!         // Work that awaits something.
+//!         tokio::task::yield_now().await;
+//!         spawn_blocking(move || hold.release()).await??;
+//!     }
+//!     // Says who holds it, since when and why.
+//!     Attempt::Blocked(blocked) => println!("{blocked}"),
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! [`guarantees`] lists what is guaranteed and how it is tested. [`architecture`] describes how the code
 //! is built. Some things are **not** guaranteed. Locks are advisory: they exclude only programs that
 //! ask. Waiters for a path have no order. A verdict may be outdated when it is read. On filesystems

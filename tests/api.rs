@@ -419,3 +419,103 @@ fn command_does_not_start_if_another_program_took_the_lock() {
     assert_eq!(hold.release().unwrap(), ReleaseOutcome::Lost);
     assert_eq!(std::fs::read_to_string(lock.path()).unwrap(), foreign);
 }
+
+/// The first lines that the command line prints for the same refusal.
+fn refusal_of_command_line(env: &TestEnv, words: &[&str], lines: usize) -> String {
+    let said = env.output(words).stderr;
+    let said = String::from_utf8(said).unwrap();
+    let said: Vec<&str> = said
+        .lines()
+        .filter(|line| !line.starts_with("onehold: waiting"))
+        .take(lines)
+        .map(|line| line.trim_start_matches("onehold: ").trim_start())
+        .collect();
+    said.join("\n")
+}
+
+#[test]
+fn refusal_is_displayed_in_the_words_of_its_program() {
+    let fixture = Fixture::new();
+    let env = &fixture.env;
+    let store = |directory: &str, format| Store::at(env.path(directory)).format(format);
+    let absolute = |file: &str| LockName::new(env.path(file)).unwrap();
+    std::fs::create_dir(env.path("memory")).unwrap();
+    let claim = Options::new().owner("s-1").message("work");
+    let asks = Options::new().owner("s-2").message("other");
+    for (lock, words, lines, begin) in [
+        (
+            store(".prodigy/resume_locks", Format::Prodigy).lock(LockName::new("job-1").unwrap()),
+            &["--profile", "prodigy", "acquire", "job-1", "--ttl", "1h"][..],
+            3,
+            "Resume already in progress for job job-1\nLock held by: PID ",
+        ),
+        (
+            store(".", Format::Sprint).lock(absolute(".sprint-running")),
+            &[
+                "--profile",
+                "sprint",
+                "acquire",
+                "--owner",
+                "s-2",
+                "-m",
+                "e",
+            ],
+            1,
+            "Sprint already running (PID: ",
+        ),
+        (
+            store(".", Format::Memory).lock(absolute("memory/.lock")),
+            &[
+                "--profile",
+                "memory",
+                "acquire",
+                "-w",
+                "1",
+                "--owner",
+                "s-2",
+            ],
+            1,
+            "Could not acquire lock within 1s. Held by session 's-1' for operation 'work'",
+        ),
+    ] {
+        let lock = lock.unwrap();
+        let Attempt::Held(hold) = lock.hold(&claim, Wait::no()).unwrap() else {
+            panic!("{lock:?}");
+        };
+        let Attempt::Blocked(blocked) = lock
+            .hold(&asks, Wait::at_most(Duration::from_secs(1)))
+            .unwrap()
+        else {
+            panic!("{lock:?}");
+        };
+        let text = blocked.to_string();
+        assert!(text.starts_with(begin), "{text}");
+        assert_eq!(text, refusal_of_command_line(env, words, lines));
+        drop(hold);
+    }
+}
+
+#[test]
+fn refusal_of_a_native_lock_says_who_holds_it_since_when_and_why() {
+    let fixture = Fixture::new();
+    let lock = fixture.lock("x");
+    let _hold = held(lock.hold(&Options::new().owner("o").message("a\u{1b}[2J"), Wait::no()));
+    let Attempt::Blocked(blocked) = lock.hold(&Options::new(), Wait::no()).unwrap() else {
+        panic!("held twice");
+    };
+    let text = blocked.to_string();
+    let begin = format!("`x` is held by process {} of o on ", std::process::id());
+    assert!(text.starts_with(&begin), "{text}");
+    assert!(text.ends_with("Z: \"a\\u{1b}[2J\""), "{text}");
+    let dead = fixture.lock("dead");
+    fixture.env.create_zombie("dead");
+    let refused = dead.hold(&Options::new().refuse_zombies(), Wait::no());
+    let Attempt::Blocked(blocked) = refused.unwrap() else {
+        panic!("taken over");
+    };
+    assert!(
+        blocked
+            .to_string()
+            .starts_with("`dead` is a zombie of process ")
+    );
+}

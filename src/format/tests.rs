@@ -740,3 +740,19 @@ proptest! {
         read_in_time(&bytes);
     }
 }
+
+#[test]
+fn host_and_session_that_are_unknown_count_as_none() {
+    let time = "2026-11-20T02:00:07Z";
+    let prodigy = format!(
+        "{{\"job_id\": \"x\", \"process_id\": 7, \"hostname\": \"unknown\", \"acquired_at\": \"{time}\"}}"
+    );
+    let memory = format!(
+        "{{\"pid\": 7, \"session_id\": \"unknown\", \"hostname\": \"unknown\", \"acquired_at\": \"{time}\"}}"
+    );
+    for text in [prodigy, memory] {
+        let content = read(text.as_bytes(), false, Utc::now());
+        let record = content.record().expect(&text).clone();
+        assert_eq!((record.hostname, record.owner), (None, None), "{text}");
+    }
+}

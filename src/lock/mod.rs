@@ -9,6 +9,7 @@ mod holder;
 #[allow(clippy::module_inception, reason = "the file is named after `Lock`")]
 mod lock;
 mod options;
+mod refusal;
 mod store;
 mod take;
 mod unfinished;

@@ -532,21 +532,28 @@ fn break_moves_aside_only_unchanged_file_at_path_of_profile() {
         file.set_modified(long_ago).unwrap();
     };
     make_older();
-    let break_it = format!("onehold --profile sprint --dir {} break", env.root.path().display());
+    let break_it = format!(
+        "onehold --profile sprint --dir {} break",
+        env.root.path().display()
+    );
     sprint(&acquire)
         .assert()
         .code(5)
-        .stderr(contains("onehold: Lock file exists but has invalid format\n"))
+        .stderr(contains(
+            "onehold: Lock file exists but has invalid format\n",
+        ))
         .stderr(contains(format!(
             "  file left unchanged; to move it aside, add --yes or run `{break_it}`\n"
         )));
     let refused = sprint(&acquire).arg("--json").output().unwrap();
     let object = only_object(&refused.stdout);
-    assert_eq!((&object["status"], &object["error"]["code"]), (&"blocked".into(), &"MALFORMED".into()));
-    sprint(&["check"])
-        .assert()
-        .code(5)
-        .stdout(contains("Lock file exists but has invalid format\n`./.sprint-running` is damaged: "));
+    assert_eq!(
+        (&object["status"], &object["error"]["code"]),
+        (&"blocked".into(), &"MALFORMED".into())
+    );
+    sprint(&["check"]).assert().code(5).stdout(contains(
+        "Lock file exists but has invalid format\n`./.sprint-running` is damaged: ",
+    ));
     sprint(&["check", "--available"]).assert().code(6);
     // A path that was typed may be a mistake.
     env.onehold(["break", "--yes", "./.sprint-running"])
@@ -681,4 +688,229 @@ fn refusal_of_a_live_foreign_holder_takes_less_than_the_settling_time() {
         cfg!(windows) || least < std::time::Duration::from_millis(50),
         "{least:?}"
     );
+}
+
+#[test]
+fn zombie_of_the_sprint_mutex_is_released_without_its_session() {
+    let env = Env::new();
+    dead_sprint(&env);
+    env.onehold(["--profile", "sprint", "release"])
+        .assert()
+        .success()
+        .stderr(contains(
+            "onehold: removed zombie `./.sprint-running`: process ",
+        ));
+    assert!(!env.path(".sprint-running").exists());
+}
+
+#[test]
+fn malformed_file_is_moved_aside_with_yes_and_never_removed() {
+    let env = Env::new();
+    for (profile, file, more) in [
+        (
+            "sprint",
+            ".sprint-running",
+            &["--owner", "s", "-m", "e"][..],
+        ),
+        ("memory", "memory/.lock", &[]),
+    ] {
+        let path = env.write(file, "pid: [x\n");
+        let long_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(11);
+        let opened = fs::File::options().write(true).open(&path).unwrap();
+        opened.set_modified(long_ago).unwrap();
+        drop(opened);
+        let run = [
+            &["--profile", profile, "run", "--yes"],
+            more,
+            &["--", "true"],
+        ]
+        .concat();
+        env.onehold(run)
+            .assert()
+            .success()
+            .stderr(contains("which was not a lock, to "));
+        assert!(!path.exists());
+        let names = fs::read_dir(path.parent().unwrap()).unwrap();
+        let aside = names
+            .map(|entry| entry.unwrap().path())
+            .find(|path| path.to_string_lossy().contains(".aside-"))
+            .unwrap();
+        assert_eq!(fs::read_to_string(aside).unwrap(), "pid: [x\n");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn full_disk_is_told_in_the_words_of_the_profile() {
+    let env = Env::new();
+    env.shell("ulimit -f 0; onehold --profile sprint acquire --pid 1 --owner s -m e")
+        .assert()
+        .code(1)
+        .stderr(contains("onehold: Failed to write lock file: "));
+    assert!(!env.path(".sprint-running").exists());
+}
+
+#[test]
+fn owner_can_be_required() {
+    let env = Env::new();
+    env.configure("[profiles.mine]\nowner-required = true\n");
+    for (profile, text) in [
+        ("tasks", "runner id required: --owner"),
+        ("mine", "owner required: --owner"),
+    ] {
+        for verb in ["acquire", "run"] {
+            let mut command = env.onehold(["--profile", profile, verb, "x"]);
+            if verb == "run" {
+                command.args(["--", "true"]);
+            }
+            command
+                .assert()
+                .code(2)
+                .stderr(format!("onehold: {text}\n"));
+        }
+        env.onehold(["--profile", profile, "check", "x"])
+            .assert()
+            .success();
+    }
+    assert!(!env.store().exists());
+}
+
+#[test]
+fn tasks_of_two_projects_do_not_exclude_each_other() {
+    let env = Env::new();
+    let acquire = |directory: &str, runner: &str| {
+        let mut command = env.onehold(["--profile", "tasks", "acquire", "-n", "backend"]);
+        command
+            .args(["--owner", runner])
+            .current_dir(env.path(directory));
+        command.output().unwrap().status.code()
+    };
+    fs::create_dir_all(env.path("one/.steroids")).unwrap();
+    fs::create_dir_all(env.path("one/src/deep")).unwrap();
+    fs::create_dir_all(env.path("two/.steroids")).unwrap();
+    assert_eq!(acquire("one/src/deep", "a"), Some(0));
+    assert_eq!(acquire("two", "b"), Some(0));
+    assert_eq!(acquire("one", "b"), Some(6));
+    assert!(env.path("one/.steroids/locks/backend.lock").exists());
+    // Outside of a project, in the store of everything else.
+    assert_eq!(acquire(".", "b"), Some(0));
+    assert!(env.store().join("backend.lock").exists());
+}
+
+#[test]
+fn ttl_without_pid_is_no_lease_in_a_foreign_format() {
+    let env = Env::new();
+    let holder = Running::start(sleeper());
+    let pid = holder.pid().to_string();
+    let acquire = |options: &[&str]| {
+        let mut command = env.onehold(["--profile", "memory", "acquire"]);
+        let output = command.args(options).output().unwrap();
+        env.onehold(["--profile", "memory", "break", "--yes", "--force"])
+            .output()
+            .unwrap();
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let warning = "onehold: warning: --ttl is no lease in the memory format";
+    assert_eq!(acquire(&["--ttl", "20s"]).matches(warning).count(), 1);
+    assert!(!acquire(&["--ttl", "20s", "--pid", &pid]).contains(warning));
+    assert!(!acquire(&[]).contains(warning));
+}
+
+#[test]
+fn every_answer_has_the_details_of_the_profile() {
+    let env = Env::new();
+    let holder = Running::start(sleeper());
+    let pid = holder.pid().to_string();
+    let info = |words: &[&str]| {
+        let mut command = env.onehold(["--profile", "sprint", "--json"]);
+        let output = command.args(words).output().unwrap();
+        let line = match words[0] {
+            "run" => output.stderr,
+            _ => output.stdout,
+        };
+        let text = String::from_utf8(line).unwrap();
+        let object: Value = serde_json::from_str(text.trim()).unwrap();
+        object["lock"]["details"]["lock_info"].clone()
+    };
+    assert_eq!(info(&["check"])["exists"], false);
+    let run = ["run", "--owner", "s", "-m", "e", "--", "true"];
+    assert_eq!(info(&run)["session_id"], "s");
+    let acquired = info(&["acquire", "--pid", &pid, "--owner", "s", "-m", "e"]);
+    assert_eq!(acquired["pid"], holder.pid());
+    assert_eq!(
+        (&acquired["epic_spec"], &acquired["pid_alive"]),
+        (&"e".into(), &true.into())
+    );
+    assert_eq!(info(&["check"])["session_id"], "s");
+    assert_eq!(info(&["break", "--yes"])["session_id"], "s");
+    assert_eq!(info(&["release"])["exists"], false);
+}
+
+#[test]
+fn run_says_with_verbose_that_it_released_the_lock() {
+    let env = Env::new();
+    env.onehold(["run", "-v", "x", "--", "true"])
+        .assert()
+        .success()
+        .stderr(contains("onehold: released `x`\n"));
+    env.onehold(["run", "x", "--", "true"])
+        .assert()
+        .success()
+        .stderr(is_empty());
+}
+
+#[cfg(unix)]
+#[test]
+fn reserved_lock_names_whom_it_is_reserved_for() {
+    let env = Env::new();
+    let tasks = ["--profile", "tasks"];
+    let acquire =
+        |runner: &'static str| [&tasks[..], &["acquire", "x", "--owner", runner]].concat();
+    env.onehold(acquire("a")).assert().success();
+    let waiter = env.start(acquire("b"));
+    env.wait_for_waiter("x");
+    waiter.signal("STOP");
+    env.onehold([&tasks[..], &["release", "x", "--owner", "a"]].concat())
+        .assert()
+        .success();
+    let refused = env
+        .onehold([&acquire("c")[..], &["-n", "--json"]].concat())
+        .output()
+        .unwrap();
+    waiter.signal("CONT");
+    let object = only_object(&refused.stdout);
+    assert_eq!(refused.status.code(), Some(6));
+    assert_eq!(object["error"]["code"], "RESERVED");
+    assert_eq!(object["error"]["details"]["lockedBy"], "b");
+    assert!(
+        object["message"]
+            .as_str()
+            .unwrap()
+            .starts_with("`x` is reserved for process ")
+    );
+    assert_eq!(waiter.finish().0, Some(0));
+}
+
+/// The file, the object of each call, and another call say the same time.
+#[test]
+fn time_of_expiry_is_the_same_wherever_it_is_read() {
+    let env = Env::new();
+    let in_file = || {
+        let record: Value = serde_json::from_str(&env.record("x")).unwrap();
+        record["live"]["expires_at"].clone()
+    };
+    env.onehold(["acquire", "x", "--ttl", "1h", "--owner", "o"])
+        .assert()
+        .success();
+    for _ in 0..2 {
+        let written = in_file();
+        assert!(written.is_string());
+        for _ in 0..5 {
+            assert_eq!(env.lock("x")["expires_at"], written);
+            assert_eq!(env.json(["list"])["locks"][0]["expires_at"], written);
+        }
+        env.onehold(["renew", "x", "--owner", "o", "--ttl", "2h"])
+            .assert()
+            .success();
+    }
 }

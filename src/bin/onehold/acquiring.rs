@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use onehold::memory::drop_code_pages;
 use onehold::{
-    Attempt, Blocked, Error, Evidence, Format, Kind, Lock, Options, Reason, Revision, State, Status, Wait,
+    Attempt, Blocked, Error, Evidence, Format, Kind, Lock, Options, Reason, Revision, State,
+    Status, Wait,
 };
 use serde_json::{Value, json};
 
@@ -121,7 +122,10 @@ fn move_malformed_aside(
         output::eprint(&format!("onehold: {}", moved_text(&status, &moved.to)));
     }
     for warning in &moved.warnings {
-        output::eprint(&format!("onehold: warning: {}", words::error_chain(warning)));
+        output::eprint(&format!(
+            "onehold: warning: {}",
+            words::error_chain(warning)
+        ));
     }
     Ok(None)
 }
@@ -373,7 +377,13 @@ pub(crate) fn displaced_text(session: &Session, status: &Status) -> Option<Strin
                 words::quoted(&status.name),
                 describe::describe_zombie(status)
             );
-            Some(foreign.into_iter().chain([own]).collect::<Vec<_>>().join("\n"))
+            Some(
+                foreign
+                    .into_iter()
+                    .chain([own])
+                    .collect::<Vec<_>>()
+                    .join("\n"),
+            )
         }
         State::Held | State::Overdue => Some(format!(
             "onehold: took {} by force from {}",

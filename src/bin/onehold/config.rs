@@ -19,9 +19,7 @@ mod values;
 
 use template::{Details, LIMIT, Template};
 pub(crate) use values::ConfigPath;
-use values::{
-    Directories, FilePath, Named, Required, Span, Variable, home, resolved,
-};
+use values::{Directories, FilePath, Named, Required, Span, Variable, home, resolved};
 
 /// The built-in profiles, written as a configuration file.
 const BUILT_IN: &str = include_str!("profiles.toml");

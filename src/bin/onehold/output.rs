@@ -142,10 +142,8 @@ pub(crate) fn next_step(
     }
     if matches!(status.verdict.reason, Reason::Malformed(_)) {
         let break_it = fixed_command_line(session, "break");
-        return match acquires {
-            true => format!("  file left unchanged; to move it aside, add --yes or run `{break_it}`"),
-            false => format!("  file left unchanged; to move it aside, run `{break_it}`"),
-        };
+        let yes = if acquires { "add --yes or " } else { "" };
+        return format!("  file left unchanged; to move it aside, {yes}run `{break_it}`");
     }
     if status.verdict.is_zombie() && !status.can_take_over {
         return format!(

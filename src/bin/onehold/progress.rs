@@ -128,7 +128,9 @@ fn text(lock: &Lock, elapsed: Duration, limit: WaitLimit, still_held: &str) -> S
     let owner = for_owner(&status);
     let comma = if owner.is_empty() { "" } else { "," };
     let holder = describe::describe_holder(&status);
-    format!("onehold: waiting{owner}{comma} {time} (Ctrl-C cancels){position}: {holder}{still_held}")
+    format!(
+        "onehold: waiting{owner}{comma} {time} (Ctrl-C cancels){position}: {holder}{still_held}"
+    )
 }
 
 /// " for runner-7" if the holder has an owner.
@@ -137,5 +139,7 @@ fn for_owner(status: &Status) -> String {
         .record
         .as_ref()
         .and_then(|record| record.owner.as_deref());
-    owner.map_or_else(String::new, |owner| format!(" for {}", words::escape(owner)))
+    owner.map_or_else(String::new, |owner| {
+        format!(" for {}", words::escape(owner))
+    })
 }

@@ -212,7 +212,12 @@ fn store_directory(
 /// The store of the project that the current directory is in: below the nearest directory, from the
 /// current one upwards, that has the first part of the profile's path.
 fn project_store(config: &EffectiveConfig) -> anyhow::Result<Option<PathBuf>> {
-    let Some(below) = config.settings.project_dir.as_ref().and_then(ConfigPath::expanded) else {
+    let Some(below) = config
+        .settings
+        .project_dir
+        .as_ref()
+        .and_then(ConfigPath::expanded)
+    else {
         return Ok(None);
     };
     let Some(Component::Normal(mark)) = below.components().next() else {

@@ -441,9 +441,8 @@ impl Supervisor<'_> {
         outcome.command_exit_code = wide
             .and_then(|status| status.code())
             .or(Some(command_exit.code().into()));
-        if was_lost {
-            outcome.lock = now.map(Box::new);
-        }
+        // With --json: as it was before the release.
+        outcome.lock = now.map(Box::new);
         let killed_by = status.and_then(signal::terminating_signal);
         let has_own_code = !was_lost && cause != Some(Cause::TimeLimit);
         if self.interrupted && killed_by == Some(SIGINT) && has_own_code {

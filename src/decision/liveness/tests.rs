@@ -1029,3 +1029,15 @@ proptest! {
         prop_assert!(is_held(&taken) || !is_held(&free), "{taken:?} {free:?}");
     }
 }
+
+#[test]
+fn host_names_are_compared_without_case() {
+    assert_eq!(is_same_host(Some("Db1"), Some("dB1")), Some(true));
+    assert_eq!(is_same_host(Some("db1"), Some("db2")), Some(false));
+    assert_eq!(is_same_host(None, Some("db2")), None);
+    // COMPUTERNAME has 15 bytes of a longer name.
+    let by_netbios = is_same_host(Some("BUILD-SERVER-NO"), Some("build-server-north-1"));
+    assert_eq!(by_netbios, Some(cfg!(windows)));
+    let too_short = is_same_host(Some("BUILD"), Some("build-server-north-1"));
+    assert_eq!(too_short, Some(false));
+}

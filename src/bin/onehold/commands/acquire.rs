@@ -30,18 +30,14 @@ pub(crate) fn acquire(session: &Session, typed: args::Acquire) -> CommandResult 
     // A TTL of the profile is that of its program.
     let asks_for_lease =
         typed.pid.is_none() && typed.hold.ttl.is_some() && !typed.hold.ttl_is_default;
-    let is_lease = matches!(holder, Holder::Lease);
-    if asks_for_lease && !is_lease && !session.global.json && !session.global.quiet {
-        output::eprint(&format!(
-            "onehold: warning: --ttl is no lease in the {} format: the hold also ends with its process",
-            lock.format()
-        ));
-    }
     let attempt = acquire_with_prompts(session, &typed.hold, &lock, |options, wait| {
         lock.acquire(options, holder, wait)
     })?;
     match attempt {
-        Attempt::Held(Acquired::New(pending)) => Ok(hand_over(session, &lock, *pending)),
+        Attempt::Held(Acquired::New(pending)) => {
+            let is_no_lease = asks_for_lease && !matches!(holder, Holder::Lease);
+            Ok(hand_over(session, &lock, *pending, is_no_lease))
+        }
         Attempt::Held(Acquired::AlreadyHeld(status)) => Ok(already_held(status).into()),
         Attempt::Blocked(blocked) => Ok(refused(session, &typed.hold, &lock, blocked).into()),
     }
@@ -49,7 +45,12 @@ pub(crate) fn acquire(session: &Session, typed: args::Acquire) -> CommandResult 
 
 /// Prints the hold number and confirms the hold. If the number cannot be printed, nothing is held:
 /// without it the caller could not release the hold.
-fn hand_over(session: &Session, lock: &onehold::Lock, pending: PendingHold) -> Printed {
+fn hand_over(
+    session: &Session,
+    lock: &onehold::Lock,
+    pending: PendingHold,
+    is_no_lease: bool,
+) -> Printed {
     let record = pending.record();
     let name = words::quoted(lock.name().as_str());
     let follows = match pending.holder() {
@@ -70,6 +71,12 @@ fn hand_over(session: &Session, lock: &onehold::Lock, pending: PendingHold) -> P
     .data(pending.number().to_string())
     .warnings(pending.warnings());
     outcome.notes.push(format!("onehold: {}", outcome.message));
+    if is_no_lease {
+        outcome.warnings.push(format!(
+            "--ttl is no lease in the {} format: the hold also ends with its process",
+            lock.format()
+        ));
+    }
     if session.global.verbose {
         outcome
             .notes

@@ -34,7 +34,12 @@ pub(crate) fn release(session: &Session, typed: args::Release) -> CommandResult 
         }
         Release::Free => {
             let text = format!("{} is free", words::quoted(lock.name().as_str()));
-            Outcome::new(Exit::Done, "released", text)
+            let outcome = Outcome::new(Exit::Done, "released", text);
+            if session.global.json {
+                outcome.lock(Box::new(lock.inspect(None)?))
+            } else {
+                outcome
+            }
         }
         Release::NotYours(_) | Release::HeldByRun(_) if typed.force => {
             let hold = session.caller.hold;

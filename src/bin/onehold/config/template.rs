@@ -57,7 +57,10 @@ impl TryFrom<String> for Template {
                 parts: parts(inner.unwrap_or(text))?,
             })
         };
-        text.lines().map(line).collect::<Result<_, String>>().map(Self)
+        text.lines()
+            .map(line)
+            .collect::<Result<_, String>>()
+            .map(Self)
     }
 }
 
@@ -192,9 +195,10 @@ impl Details {
         let filled = self.fill(lock);
         let is_known = |value: &Value| !value.is_null();
         let values = filled.as_object().map(Map::values);
-        match values.into_iter().flatten().any(is_known) {
-            true => filled,
-            false => Value::Null,
+        if values.into_iter().flatten().any(is_known) {
+            filled
+        } else {
+            Value::Null
         }
     }
 }
@@ -275,7 +279,10 @@ mod tests {
     fn unknown_keys_and_formats_are_errors() {
         for (text, expected) in [
             ("{nope}", "unknown key `nope`"),
-            ("{acquired_at:iso}", "unknown format `iso`: use utc or rfc3339"),
+            (
+                "{acquired_at:iso}",
+                "unknown format `iso`: use utc or rfc3339",
+            ),
         ] {
             let error = Template::try_from(text.to_owned()).unwrap_err();
             assert_eq!(error, expected);

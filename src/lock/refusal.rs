@@ -1,0 +1,118 @@
+//! A refusal in words: those of the program whose format was asked for, or our own.
+
+use std::fmt;
+use std::time::Duration;
+
+use chrono::{DateTime, SecondsFormat, Utc};
+
+use super::lock::Blocked;
+use crate::decision::liveness::Reason;
+use crate::record::Format;
+use crate::status::Status;
+
+/// The sentence of the program whose format the lock has, as it tells its users; else who holds the
+/// lock, since when and why. Times are in UTC. Text from the lock file is escaped for terminals.
+impl fmt::Display for Blocked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let status = &*self.status;
+        let is_theirs = status.verdict.reason != Reason::Reserved && !status.verdict.is_zombie();
+        match status.format {
+            Format::Prodigy if is_theirs => prodigy(f, status),
+            Format::Sprint if is_theirs && status.record.is_some() => sprint(f, status),
+            Format::Memory if is_theirs => memory(f, status, self.waited.unwrap_or_default()),
+            _ => native(f, status),
+        }
+    }
+}
+
+fn prodigy(f: &mut fmt::Formatter<'_>, status: &Status) -> fmt::Result {
+    let name = status.name.escape_debug();
+    writeln!(f, "Resume already in progress for job {name}")?;
+    match &status.record {
+        Some(record) => writeln!(
+            f,
+            "Lock held by: PID {} on {} (acquired {})",
+            pid(status),
+            or_unknown(record.hostname.as_deref()),
+            record.acquired_at.format("%Y-%m-%d %H:%M:%S UTC")
+        )?,
+        None => writeln!(f, "Lock held by: unknown process")?,
+    }
+    f.write_str("Please wait for the other process to complete, or use --force to override.")
+}
+
+fn sprint(f: &mut fmt::Formatter<'_>, status: &Status) -> fmt::Result {
+    let record = status.record.as_ref();
+    write!(
+        f,
+        "Sprint already running (PID: {}, session: {}, started: {})",
+        pid(status),
+        or_unknown(record.and_then(|record| record.owner.as_deref())),
+        record
+            .map(|record| utc(record.acquired_at))
+            .unwrap_or_default()
+    )
+}
+
+fn memory(f: &mut fmt::Formatter<'_>, status: &Status, waited: Duration) -> fmt::Result {
+    let record = status.record.as_ref();
+    write!(
+        f,
+        "Could not acquire lock within {}s. Held by session '{}' for operation '{}'",
+        waited.as_secs(),
+        or_unknown(record.and_then(|record| record.owner.as_deref())),
+        or_unknown(record.and_then(|record| record.message.as_deref()))
+    )
+}
+
+fn native(f: &mut fmt::Formatter<'_>, status: &Status) -> fmt::Result {
+    let name = status.name.escape_debug();
+    match status.verdict.reason {
+        Reason::Reserved => {
+            return write!(f, "`{name}` is reserved for process {}", pid(status));
+        }
+        _ if status.verdict.is_zombie() => write!(f, "`{name}` is a zombie of ")?,
+        Reason::Unverified(_) | Reason::Incomplete => write!(f, "`{name}` may be held by ")?,
+        _ => write!(f, "`{name}` is held by ")?,
+    }
+    let Some(record) = &status.record else {
+        return match status
+            .verdict
+            .pid
+            .or_else(|| Some(status.lockers.first()?.pid))
+        {
+            Some(pid) => write!(f, "process {pid}"),
+            None => f.write_str("an unknown holder"),
+        };
+    };
+    if record.is_lease() {
+        f.write_str("a lease")?;
+    } else {
+        write!(f, "process {}", pid(status))?;
+    }
+    if let Some(owner) = &record.owner {
+        write!(f, " of {}", owner.escape_debug())?;
+    }
+    if let Some(host) = &record.hostname {
+        write!(f, " on {}", host.escape_debug())?;
+    }
+    write!(f, " since {}", utc(record.acquired_at))?;
+    match &record.message {
+        Some(message) => write!(f, ": \"{}\"", message.escape_debug()),
+        None => Ok(()),
+    }
+}
+
+fn pid(status: &Status) -> String {
+    let of_record = || status.record.as_ref().and_then(|record| record.taken_by);
+    let pid = status.verdict.pid.or_else(of_record);
+    pid.map_or_else(|| "unknown".to_owned(), |pid| pid.to_string())
+}
+
+fn or_unknown(text: Option<&str>) -> impl fmt::Display {
+    text.unwrap_or("unknown").escape_debug()
+}
+
+fn utc(time: DateTime<Utc>) -> String {
+    time.to_rfc3339_opts(SecondsFormat::Secs, true)
+}
