@@ -461,15 +461,15 @@ macro_rules! contention {
         #[test]
         #[ignore = "takes a minute: 400 rounds"]
         fn $long() {
-            contend(&$program, 200, 0);
-            contend(&$program, 200, 1);
+            contend(&$program, 300, 0);
+            contend(&$program, 300, 1);
         }
     )*};
 }
 
 contention! {
-    prodigy_and_onehold_never_overlap, prodigy_and_onehold_never_overlap_in_200_rounds: Prodigy;
-    sprint_mutex_and_onehold_never_overlap, sprint_mutex_and_onehold_never_overlap_in_200_rounds: Sprint;
-    memory_lock_and_onehold_never_overlap, memory_lock_and_onehold_never_overlap_in_200_rounds: Memory;
-    shlock_and_onehold_never_overlap, shlock_and_onehold_never_overlap_in_200_rounds: PidFile;
+    prodigy_and_onehold_never_overlap, prodigy_and_onehold_never_overlap_in_300_rounds: Prodigy;
+    sprint_mutex_and_onehold_never_overlap, sprint_mutex_and_onehold_never_overlap_in_300_rounds: Sprint;
+    memory_lock_and_onehold_never_overlap, memory_lock_and_onehold_never_overlap_in_300_rounds: Memory;
+    shlock_and_onehold_never_overlap, shlock_and_onehold_never_overlap_in_300_rounds: PidFile;
 }

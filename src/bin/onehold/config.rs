@@ -44,15 +44,15 @@ pub(crate) struct Settings {
     owner_env: Option<Variable>,
     owner_required: Option<Required>,
     conflict_exit_code: Option<u8>,
-    locked_code: Option<String>,
+    locked_code: Option<Box<str>>,
     refusal: Option<Template>,
     takeover: Option<Template>,
     details: Option<Details>,
-    malformed: Option<String>,
-    no_directory: Option<String>,
-    unreadable: Option<String>,
-    unwritable: Option<String>,
-    undeletable: Option<String>,
+    malformed: Option<Box<str>>,
+    no_directory: Option<Box<str>>,
+    unreadable: Option<Box<str>>,
+    unwritable: Option<Box<str>>,
+    undeletable: Option<Box<str>>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -18,7 +18,7 @@ pub(crate) const LIMIT: &str = "limit";
 /// keys are all null is left out; the line below it that begins with `|` stands in its place.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(try_from = "String")]
-pub(crate) struct Template(Vec<Line>);
+pub(crate) struct Template(Box<[Line]>);
 
 #[derive(Clone, Debug)]
 struct Line {
@@ -170,7 +170,7 @@ fn time_text(time: DateTime<Utc>, format: TimeFormat) -> String {
 
 /// The values of a lock by the names of the profile's program, nested as it has them.
 #[derive(Clone, Debug)]
-pub(crate) struct Details(BTreeMap<String, Detail>);
+pub(crate) struct Details(Box<[(String, Detail)]>);
 
 #[derive(Clone, Debug)]
 enum Detail {
@@ -205,7 +205,7 @@ impl Details {
 
 impl<'de> Deserialize<'de> for Details {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        BTreeMap::deserialize(deserializer).map(Self)
+        BTreeMap::deserialize(deserializer).map(|names| Self(names.into_iter().collect()))
     }
 }
 

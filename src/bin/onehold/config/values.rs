@@ -69,7 +69,7 @@ pub(crate) fn resolved(directory: &Path) -> PathBuf {
 /// A path that may begin with `~` or a variable.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "String")]
-pub(crate) struct ConfigPath(String);
+pub(crate) struct ConfigPath(Box<str>);
 
 impl TryFrom<String> for ConfigPath {
     type Error = &'static str;
@@ -78,7 +78,7 @@ impl TryFrom<String> for ConfigPath {
         if text.is_empty() {
             return Err("empty path");
         }
-        Ok(Self(text))
+        Ok(Self(text.into()))
     }
 }
 
@@ -96,7 +96,7 @@ impl ConfigPath {
                 .filter(|value| !value.is_empty())?
                 .into(),
             None if first == "~" => home()?,
-            None => return Some(PathBuf::from(&self.0)),
+            None => return Some(PathBuf::from(&*self.0)),
         };
         Some(base.join(rest))
     }
@@ -153,7 +153,7 @@ impl TryFrom<String> for Variable {
 #[serde(untagged, expecting = "expected true, false, or a name")]
 pub(super) enum Required {
     Is(bool),
-    Named(String),
+    Named(Box<str>),
 }
 
 impl Required {
