@@ -157,7 +157,7 @@ set edit:completion:arg-completer[onehold] = {|@words|
             cand --profile 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]'
             cand --format 'Format of new lock files'
             cand --color 'When to use color'
-            cand --available 'Exit with 0 if acquire would take the lock now, free or zombie, and with 6 otherwise'
+            cand --available 'Exit with 0 if the lock is free or can be taken over, with 6 if not'
             cand --json 'Print one JSON object, even on failure'
             cand -q 'Print only errors and warnings'
             cand --quiet 'Print only errors and warnings'

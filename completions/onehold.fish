@@ -166,7 +166,7 @@ flock\t''"
 complete -c onehold -n "__fish_onehold_using_subcommand check" -l color -d 'When to use color' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set'
 always\t'Always'
 never\t'Never'"
-complete -c onehold -n "__fish_onehold_using_subcommand check" -l available -d 'Exit with 0 if acquire would take the lock now, free or zombie, and with 6 otherwise'
+complete -c onehold -n "__fish_onehold_using_subcommand check" -l available -d 'Exit with 0 if the lock is free or can be taken over, with 6 if not'
 complete -c onehold -n "__fish_onehold_using_subcommand check" -l json -d 'Print one JSON object, even on failure'
 complete -c onehold -n "__fish_onehold_using_subcommand check" -s q -l quiet -d 'Print only errors and warnings'
 complete -c onehold -n "__fish_onehold_using_subcommand check" -s v -l verbose -d 'Print details: store, evidence, processes'

@@ -92,6 +92,7 @@ mod name;
 mod record;
 mod status;
 mod sys;
+pub mod terminal;
 
 pub use backend::ReleaseOutcome;
 pub use decision::Revision;

@@ -34,6 +34,8 @@ pub struct Status {
     /// reaches this host only.
     pub can_take_over: bool,
     pub(crate) revision: Option<Revision>,
+    /// When a regular file was changed last that is not a lock file.
+    pub(crate) modified: Option<DateTime<Utc>>,
 }
 
 impl Status {

@@ -81,7 +81,14 @@ fn man_pages_match_definition() {
         pages.push(file);
     }
     // These pages are written by hand.
-    pages.extend(["onehold-formats.5", "onehold-config.5", "onehold-recipes.7"].map(str::to_owned));
+    let by_hand = [
+        "onehold-formats.5",
+        "onehold-config.5",
+        "onehold-flock.7",
+        "onehold-recipes.7",
+        "onehold-states.7",
+    ];
+    pages.extend(by_hand.map(str::to_owned));
     assert_only_files("man", pages);
 }
 
@@ -179,27 +186,36 @@ fn config_man_page_has_every_key_and_profile() {
 }
 
 #[test]
-fn readme_configurations_are_valid() {
-    let readme = readme();
-    let shown = blocks(&readme, "toml");
-    assert!(!shown.is_empty());
+fn configuration_of_the_config_page_is_valid() {
+    let page = config_page().replace("\\-", "-").replace("\\(dq", "\"");
+    let (_, shown) = page.split_once(".EX\n").unwrap();
+    let (text, _) = shown.split_once(".EE").unwrap();
     let directory = tempfile::tempdir().unwrap();
-    for (at, text) in shown {
-        let config = directory.path().join("config.toml");
-        fs::write(&config, text).unwrap();
-        assert_cmd::Command::cargo_bin("onehold")
-            .unwrap()
-            .args(["--profile", "import", "--dir"])
-            .arg(directory.path().join("store"))
-            .arg("list")
-            .env("ONEHOLD_CONFIG", &config)
-            .assert()
-            .success();
-        assert!(at > 0);
-    }
+    let config = directory.path().join("config.toml");
+    fs::write(&config, text).unwrap();
+    assert_cmd::Command::cargo_bin("onehold")
+        .unwrap()
+        .args(["--profile", "import", "--dir"])
+        .arg(directory.path().join("store"))
+        .arg("list")
+        .env("ONEHOLD_CONFIG", &config)
+        .assert()
+        .success();
 }
 
+/// The object of `--json`, for JSON OUTPUT.
+const JSON: &[&str] = &[
+    "With --json, stdout contains exactly one object on one line, even on failure. For run, whose stdout belongs to CMD, the object is the last line on stderr. run --exec and run --reentrant are replaced by CMD and print an object only if they fail. If INT, TERM or HUP ends onehold while it waits or asks, the object says interrupted.",
+    "Keys: success; command (the command of onehold); status; lock (an object or null); locks (of list and cleanup); hold (the number of the new hold); displaced (the hold that was taken over or taken by force, an object like lock); command_exit_code; message (a sentence); errors (the message of a failure, and warnings); error (null, or an object of code, message and details). hold, displaced and command_exit_code are only present where they apply. For release, break and cleanup, lock and locks are the state before the change. Times are RFC 3339 in UTC. Later versions may add keys.",
+    "status is acquired, released, renewed, blocked, zombie-detected (also overdue), clean (free), listed, cleaned, broken, lost, timeout, interrupted (INT, TERM or HUP) or failure. error.code is the reason of a failure: LOCKED, TIMEOUT, RESERVED, ZOMBIE and MALFORMED (refused), NOT_OWNER, NOT_HELD, NOT_CONFIRMED, NOT_A_LOCK, STILL_RUNNING, LOST, TIME_LIMIT, INTERRUPTED, INCOMPLETE, INVALID_NAME, TOO_LONG, UNSUPPORTED, NO_SUCH_PROCESS, NO_HOLDER, STORE_BUSY, NO_ATOMIC_EXCHANGE, COMMAND_NOT_FOUND, COMMAND_NOT_EXECUTABLE, USAGE, IO or FAILED. A profile may replace LOCKED and TIMEOUT with its own code.",
+];
+
 fn page(command: &clap::Command, called: &str, verb: &str) -> Vec<u8> {
+    // They are described once, in onehold(1).
+    let command = &command.clone().mut_args(|arg| {
+        let hides = !verb.is_empty() && arg.is_global_set();
+        arg.hide(hides)
+    });
     let title = called.replace(' ', "-").to_uppercase();
     // Without a date, so that every build generates the same page.
     let man = Man::new(command.clone().bin_name(called))
@@ -226,25 +242,21 @@ fn page(command: &clap::Command, called: &str, verb: &str) -> Vec<u8> {
     }
     let mut roff = Roff::new();
     if verb.is_empty() {
-        for (title, text) in doc_text::CHAPTERS {
-            roff.control("SH", [*title]);
-            for paragraph in *text {
-                roff.control("PP", []);
-                roff.text([roman(*paragraph)]);
-            }
-        }
-    }
-    if verb.is_empty() {
         roff.control("SH", ["JSON OUTPUT"]);
-        for paragraph in doc_text::JSON {
+        for paragraph in JSON {
             roff.control("PP", []);
             roff.text([roman(*paragraph)]);
         }
         table(&mut roff, "LOCK OBJECT", &doc_text::LOCK_KEYS);
+        table(&mut roff, "EXIT STATUS", &exit::TABLE);
+        table(&mut roff, "FILES", &doc_text::FILES);
+        table(&mut roff, "ENVIRONMENT", &doc_text::ENVIRONMENT);
+    } else {
+        roff.text([roman(
+            "The options of every command (--dir, --profile, --format, --json, -q, -v, --color), the exit \
+             status, files and environment are described in onehold(1).",
+        )]);
     }
-    table(&mut roff, "EXIT STATUS", &exit::TABLE);
-    table(&mut roff, "FILES", &doc_text::FILES);
-    table(&mut roff, "ENVIRONMENT", &doc_text::ENVIRONMENT);
     roff.control("SH", ["EXAMPLES"]);
     for (line, purpose) in doc_text::examples(verb) {
         roff.control("PP", []);
@@ -258,7 +270,7 @@ fn page(command: &clap::Command, called: &str, verb: &str) -> Vec<u8> {
     roff.text([roman(
         "onehold(1), onehold-run(1), onehold-acquire(1), onehold-release(1), onehold-renew(1), \
          onehold-check(1), onehold-list(1), onehold-cleanup(1), onehold-break(1), \
-         onehold-formats(5), onehold-config(5), onehold-recipes(7), flock(1)",
+         onehold-config(5), onehold-formats(5), onehold-flock(7), onehold-recipes(7), onehold-states(7)",
     )]);
     out.extend(roff.render().into_bytes());
     out
@@ -296,22 +308,24 @@ fn readme() -> String {
 }
 
 #[test]
-fn readme_has_every_command_with_its_help_line() {
+fn readme_has_every_exit_code() {
     let readme = readme();
-    for verb in definition().get_subcommands() {
-        let about = verb.get_about().unwrap().to_string().replace('|', "\\|");
-        let row = format!("| `{}` | {about} |", verb.get_name());
-        assert!(readme.contains(&row), "README.md lacks: {row}");
+    let listed: Vec<&str> = readme
+        .lines()
+        .filter_map(|line| line.strip_prefix("| ")?.split(" | ").next())
+        .flat_map(|codes| codes.split(", "))
+        .collect();
+    for (codes, _) in exit::TABLE {
+        for code in codes.split(", ") {
+            assert!(listed.contains(&code), "README.md lacks {code}");
+        }
     }
 }
 
 #[test]
-fn readme_has_every_exit_code() {
-    let readme = readme();
-    for (code, meaning) in exit::TABLE {
-        let row = format!("| {code} | {meaning} |");
-        assert!(readme.contains(&row), "README.md lacks: {row}");
-    }
+fn readme_is_short() {
+    let lines = readme().lines().count();
+    assert!(lines < 150, "{lines} lines");
 }
 
 #[test]
@@ -430,5 +444,14 @@ fn manual_examples_parse() {
                 panic!("{line}\n{error}");
             }
         }
+    }
+}
+
+#[test]
+fn each_trusted_filesystem_is_documented() {
+    let page = fs::read_to_string(root().join("man/onehold-states.7")).unwrap();
+    let page = page.to_lowercase();
+    for name in onehold::trusted_filesystems().flat_map(|names| names.split(", ")) {
+        assert!(page.contains(name), "{name}");
     }
 }

@@ -459,7 +459,7 @@ macro_rules! contention {
         }
 
         #[test]
-        #[ignore = "takes a minute: 400 rounds"]
+        #[ignore = "takes a minute: 600 rounds"]
         fn $long() {
             contend(&$program, 300, 0);
             contend(&$program, 300, 1);

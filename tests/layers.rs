@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 /// The layers of the library, low to high. A module imports from its own layer and from lower ones.
 const LIBRARY: [&[&str]; 9] = [
-    &["identity", "sys"],
+    &["identity", "sys", "terminal"],
     &["record"],
     &["error", "name"],
     &["format", "decision"],

@@ -306,13 +306,18 @@ fn held_by_lockers(facts: &Facts) -> Verdict {
     }
 }
 
+/// Whether a program that is writing a lock file would have finished it by now.
+pub(crate) fn is_unchanged(modified: DateTime<Utc>, now: DateTime<Utc>) -> bool {
+    let unchanged = now.signed_duration_since(modified);
+    // A write sets the file's time to now, so a time far ahead was set before the clock was put back.
+    unchanged >= CORRUPT_AFTER || unchanged < -FUTURE_TOLERANCE
+}
+
 fn judge_corrupt(facts: &Facts, now: &Moment) -> Verdict {
     if facts.shares_kernel_locks && facts.kernel_lock == Some(true) {
         return held_by_lockers(facts);
     }
-    let unchanged = now.wall.signed_duration_since(facts.modified);
-    // A write sets the file's time to now, so a time far ahead was set before the clock was put back.
-    if unchanged >= CORRUPT_AFTER || unchanged < -FUTURE_TOLERANCE {
+    if is_unchanged(facts.modified, now.wall) {
         return Verdict::new(State::Zombie, Reason::Corrupt, Evidence::Clock);
     }
     Verdict::new(State::Held, Reason::Incomplete, Evidence::Clock)
@@ -526,7 +531,7 @@ fn boot(origin: &Origin, record: &Record, facts: &Facts, by: &Observer) -> Boot 
         return Boot::This;
     }
     // Copied images share their machine ID, so that another host name still forbids the conclusion.
-    let same_host = is_same_host(record.hostname.as_deref(), by.hostname.as_deref());
+    let same_host = is_same_host(record, by);
     let same_machine = match (&origin.machine, &by.machine) {
         (Some(then), Some(now)) => then == now && same_host != Some(false),
         _ => same_host == Some(true),
@@ -552,8 +557,7 @@ fn uncertainty(same_boot: bool, record: &Record, facts: &Facts, by: &Observer) -
     if same_boot {
         return Uncertainty::OtherPidNamespace;
     }
-    let other_host =
-        is_same_host(record.hostname.as_deref(), by.hostname.as_deref()) == Some(false);
+    let other_host = is_same_host(record, by) == Some(false);
     if other_host || !facts.shares_kernel_locks {
         Uncertainty::OtherHost
     } else {
@@ -562,25 +566,17 @@ fn uncertainty(same_boot: bool, record: &Record, facts: &Facts, by: &Observer) -
 }
 
 /// `None`: one of them is not known. Host names do not tell upper from lower case (RFC 4343). On
-/// Windows some programs write the NetBIOS name, the first 15 bytes (COMPUTERNAME).
-fn is_same_host(one: Option<&str>, other: Option<&str>) -> Option<bool> {
+/// Windows other programs may write the NetBIOS name, the first 15 bytes (COMPUTERNAME).
+fn is_same_host(record: &Record, by: &Observer) -> Option<bool> {
     const NETBIOS_BYTES: usize = 15;
-    let (one, other) = (one?, other?);
-    let is_short = |short: &str, long: &str| {
-        short.len() == NETBIOS_BYTES
-            && long
-                .get(..NETBIOS_BYTES)
-                .is_some_and(|begin| begin.eq_ignore_ascii_case(short))
-    };
-    let by_netbios = cfg!(windows) && (is_short(one, other) || is_short(other, one));
-    Some(one.eq_ignore_ascii_case(other) || by_netbios)
+    let (theirs, ours) = (record.hostname.as_deref()?, by.hostname.as_deref()?);
+    let short = ours.get(..NETBIOS_BYTES).unwrap_or(ours);
+    let by_netbios = cfg!(windows) && !record.is_ours() && theirs.eq_ignore_ascii_case(short);
+    Some(theirs.eq_ignore_ascii_case(ours) || by_netbios)
 }
 
 fn is_elsewhere(record: &Record, by: &Observer) -> bool {
-    record
-        .hostname
-        .as_deref()
-        .is_some_and(|host| is_same_host(Some(host), by.hostname.as_deref()) != Some(true))
+    record.hostname.is_some() && is_same_host(record, by) != Some(true)
 }
 
 /// Whether a process of the caller's own PID namespace and boot is known to have ended.

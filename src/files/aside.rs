@@ -1,44 +1,20 @@
 //! Moves a file that is not a lock file aside, on a person's order.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
-
-use chrono::{DateTime, TimeDelta, Utc};
 
 use super::directory::Files;
 use super::layout;
 use super::snapshot::FilesSnapshot;
 use crate::backend::Entry;
 use crate::decision::Snapshot as _;
-use crate::decision::liveness::{Evidence, Reason, State, Verdict};
+use crate::decision::liveness::is_unchanged;
 use crate::error::{Context, Result};
 use crate::name::LockName;
 use crate::record::Content;
 use crate::sys::wait::random_u64;
-
-/// For this long the program of the lock may still be writing the file.
-const UNCHANGED_FOR: TimeDelta = TimeDelta::seconds(10);
-
-/// The verdict on a file that is no lock file where only a lock file belongs; `what` it is instead. `None`: it is
-/// a directory or a device, which is nobody's lock file.
-pub(crate) fn judge_at_own_place(path: &Path, what: &'static str) -> Option<Verdict> {
-    let found = std::fs::symlink_metadata(path).ok()?;
-    if !found.is_file() {
-        return None;
-    }
-    let modified = DateTime::<Utc>::from(found.modified().ok()?);
-    let unchanged = Utc::now().signed_duration_since(modified);
-    let (state, reason) = if unchanged < UNCHANGED_FOR {
-        (State::Held, Reason::Incomplete)
-    } else {
-        (State::Zombie, Reason::Malformed(what))
-    };
-    Some(Verdict {
-        age: unchanged.to_std().ok(),
-        ..Verdict::new(state, reason, Evidence::Clock)
-    })
-}
 
 impl Files {
     /// Gives the file of a lock another name in its directory, and returns its new path. `None`: it
@@ -54,21 +30,32 @@ impl Files {
         let Some(found) = snapshot.exclusive(name)? else {
             return Ok(None);
         };
-        let is_file = found.handle.is_some() && matches!(found.content, Content::NotALock(_));
-        let unchanged = snapshot
-            .now()
-            .wall
-            .signed_duration_since(found.facts.modified);
-        if !is_file || unchanged < UNCHANGED_FOR {
-            return Ok(None);
-        }
+        let now = snapshot.now().wall;
+        let judged = match &found.handle {
+            Some(open)
+                if matches!(found.content, Content::NotALock(_))
+                    && is_unchanged(found.facts.modified, now) =>
+            {
+                open.id()
+            }
+            _ => return Ok(None),
+        };
         let (file, path) = (layout::file_name(name), self.path_of(name));
         // Neither a lock file of a store nor a temporary file, which `cleanup` would remove.
         let mut aside: OsString = file.clone();
         aside.push(format!(".aside-{:016x}", random_u64()));
-        let moved = directory.move_if_free(&file, &aside);
-        Ok(moved
-            .context("move aside", &path)?
-            .then(|| path.with_file_name(aside)))
+        match directory.rename(&file, &aside) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            renamed => renamed.context("move aside", &path)?,
+        }
+        let moved = directory.facts(&aside).context("inspect", &path)?;
+        if moved.is_some_and(|moved| moved.id != judged) {
+            // Another program has put its file there meanwhile.
+            directory
+                .move_if_free(&aside, &file)
+                .context("put back", &path)?;
+            return Ok(None);
+        }
+        Ok(Some(path.with_file_name(aside)))
     }
 }

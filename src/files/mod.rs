@@ -28,7 +28,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) use aside::judge_at_own_place;
 pub(crate) use directory::Files;
 use flock::Attempt;
 use guard::{Guard, StoreFacts};

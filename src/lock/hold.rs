@@ -480,6 +480,7 @@ impl PendingHold {
             waiters: files.waiters(name).unwrap_or_default(),
             can_take_over: true,
             revision: None,
+            modified: None,
         }
     }
 

@@ -14,7 +14,7 @@ use super::take::{Callbacks, Held, Outcome, take};
 use super::unfinished::{Unfinished, finish, is_over};
 use super::wait::Wait;
 use crate::backend::{AsWaiter, Backend as _, Change, Draft, Entry, HeldRecord as _, Patience};
-use crate::decision::liveness::{DEFAULT_MAX_AGE, Evidence, Reason, State, Verdict};
+use crate::decision::liveness::{DEFAULT_MAX_AGE, Evidence, Reason, State, Verdict, is_unchanged};
 use crate::decision::ownership::{
     Caller, MayRelease, MayRenew, may_clean_up, may_release, may_renew,
 };
@@ -24,7 +24,7 @@ use crate::decision::{
 use crate::error::{Context, Error, Result};
 use crate::files::journal::{self, Action};
 use crate::files::observer::HostFacts;
-use crate::files::{Files, Handle, judge_at_own_place, layout};
+use crate::files::{Files, Handle, layout};
 use crate::format::{MEMORY_TTL, MEMORY_TTL_LIMIT};
 use crate::identity::Pid;
 use crate::name::LockName;
@@ -494,16 +494,23 @@ impl Lock {
         })
     }
 
-    /// The same status, for a path that is meant for this lock alone: a file that is no lock file counts
-    /// as a damaged one, and as incomplete while its program may still be writing it.
+    /// The same status, for a path that is meant for this lock alone: a file that is not a lock file
+    /// counts as a damaged one, and as incomplete while its program may still be writing it.
     #[must_use]
     pub fn at_own_place(mut status: Status) -> Status {
         let Reason::NotALock(what) = status.verdict.reason else {
             return status;
         };
-        if let Some(verdict) = judge_at_own_place(&status.path, what) {
-            status.verdict = verdict;
-        }
+        // A directory or a device is not a lock file that somebody writes.
+        let Some(modified) = status.modified else {
+            return status;
+        };
+        let (state, reason) = if is_unchanged(modified, Utc::now()) {
+            (State::Zombie, Reason::Malformed(what))
+        } else {
+            (State::Held, Reason::Incomplete)
+        };
+        status.verdict = Verdict::new(state, reason, Evidence::Clock);
         status
     }
 
@@ -765,6 +772,8 @@ pub(super) fn status(files: &Files, judged: &Judged<Handle>) -> Status {
         waiters: Vec::new(),
         can_take_over: judged.found.facts.shares_kernel_locks,
         revision: is_record.then(|| judged.found.revision.clone()),
+        modified: (judged.verdict.state == State::NotALock && judged.found.handle.is_some())
+            .then_some(judged.found.facts.modified),
     }
 }
 
@@ -799,6 +808,7 @@ pub(super) fn free(files: &Files, name: &LockName) -> Status {
         waiters: Vec::new(),
         can_take_over: true,
         revision: None,
+        modified: None,
     }
 }
 

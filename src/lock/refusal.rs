@@ -9,6 +9,7 @@ use super::lock::Blocked;
 use crate::decision::liveness::Reason;
 use crate::record::Format;
 use crate::status::Status;
+use crate::terminal::escape;
 
 /// The sentence of the program whose format the lock has, as it tells its users; else who holds the
 /// lock, since when and why. Times are in UTC. Text from the lock file is escaped for terminals.
@@ -26,7 +27,7 @@ impl fmt::Display for Blocked {
 }
 
 fn prodigy(f: &mut fmt::Formatter<'_>, status: &Status) -> fmt::Result {
-    let name = status.name.escape_debug();
+    let name = escape(&status.name);
     writeln!(f, "Resume already in progress for job {name}")?;
     match &status.record {
         Some(record) => writeln!(
@@ -59,14 +60,14 @@ fn memory(f: &mut fmt::Formatter<'_>, status: &Status, waited: Duration) -> fmt:
     write!(
         f,
         "Could not acquire lock within {}s. Held by session '{}' for operation '{}'",
-        waited.as_secs(),
+        (waited.as_secs_f64() * 10.0).floor() / 10.0,
         or_unknown(record.and_then(|record| record.owner.as_deref())),
         or_unknown(record.and_then(|record| record.message.as_deref()))
     )
 }
 
 fn native(f: &mut fmt::Formatter<'_>, status: &Status) -> fmt::Result {
-    let name = status.name.escape_debug();
+    let name = escape(&status.name);
     match status.verdict.reason {
         Reason::Reserved => {
             return write!(f, "`{name}` is reserved for process {}", pid(status));
@@ -91,14 +92,14 @@ fn native(f: &mut fmt::Formatter<'_>, status: &Status) -> fmt::Result {
         write!(f, "process {}", pid(status))?;
     }
     if let Some(owner) = &record.owner {
-        write!(f, " of {}", owner.escape_debug())?;
+        write!(f, " of {}", escape(owner))?;
     }
     if let Some(host) = &record.hostname {
-        write!(f, " on {}", host.escape_debug())?;
+        write!(f, " on {}", escape(host))?;
     }
     write!(f, " since {}", utc(record.acquired_at))?;
     match &record.message {
-        Some(message) => write!(f, ": \"{}\"", message.escape_debug()),
+        Some(message) => write!(f, ": \"{}\"", escape(message)),
         None => Ok(()),
     }
 }
@@ -110,7 +111,7 @@ fn pid(status: &Status) -> String {
 }
 
 fn or_unknown(text: Option<&str>) -> impl fmt::Display {
-    text.unwrap_or("unknown").escape_debug()
+    escape(text.unwrap_or("unknown"))
 }
 
 fn utc(time: DateTime<Utc>) -> String {

@@ -6,11 +6,14 @@ use crate::env::{Env, Running, eventually, sleeper};
 #[test]
 fn check_of_free_lock_is_0_and_creates_nothing() {
     let env = Env::new();
+    // A store that was named is to exist, so that it is said otherwise.
     env.onehold(["check", "x"])
+        .env_remove("ONEHOLD_DIR")
         .assert()
         .code(0)
         .stdout("`x` is free\n")
         .stderr(is_empty());
+    assert!(!env.path(".local").exists());
     env.onehold(["check", "a/b/c"]).assert().code(0);
     assert!(!env.store().exists());
 }

@@ -59,7 +59,7 @@ fn usage_error_with_json_prints_one_object() {
     assert!(
         String::from_utf8(output.stderr)
             .unwrap()
-            .starts_with("error: ")
+            .starts_with("onehold: invalid value `soon` for ")
     );
 }
 
@@ -355,4 +355,123 @@ fn store_with_a_scheme_is_a_usage_error() {
     env.onehold(["--dir", "a:b/c", "check", "x"])
         .assert()
         .success();
+}
+
+#[test]
+fn slips_are_answered_by_the_line_that_was_meant() {
+    let env = Env::new();
+    for (words, hint) in [
+        (
+            "run x make -j 2",
+            "the command comes after --: `onehold run x -- make -j 2`",
+        ),
+        (
+            "run x",
+            "the command comes after --: `onehold run x -- CMD`",
+        ),
+        ("run", "the command comes after --: `onehold run -- CMD`"),
+        (
+            "/tmp/f make all",
+            "to run a command: `onehold run /tmp/f -- make all`",
+        ),
+        ("f", "to run a command: `onehold run f -- CMD`"),
+        (
+            "run -c make x",
+            "for a line of shell: `onehold run NAME -- sh -c make`",
+        ),
+        ("run -x x -- true", "a lock has one holder: leave -x out"),
+        (
+            "acquire --exclusive x",
+            "a lock has one holder: leave --exclusive out",
+        ),
+        (
+            "run --nb x -- true",
+            "it does not wait unless --wait is given: leave --nb out",
+        ),
+        ("run --timeout 5 x -- true", "to limit the wait: --wait"),
+        ("run -u x", "to release a lock: `onehold release NAME`"),
+        (
+            "run -o x -- true",
+            "to keep the kernel lock from the command: --close",
+        ),
+        (
+            "run -F x -- true",
+            "to run the command without a wrapper: --exec",
+        ),
+        ("relase x", "did you mean `release`?"),
+        ("run --wiat 5 x -- true", "did you mean `--wait`?"),
+    ] {
+        let refused = env.onehold(words.split(' ')).output().unwrap();
+        assert_eq!(refused.status.code(), Some(2), "{words}");
+        let said = String::from_utf8(refused.stderr).unwrap();
+        let lines: Vec<&str> = said.lines().collect();
+        assert_eq!(lines.len(), 3, "{said}");
+        assert!(lines[0].starts_with("onehold: "), "{said}");
+        assert_eq!(lines[1], format!("  {hint}"));
+        assert!(lines[2].starts_with("  for help, run `onehold "), "{said}");
+    }
+    assert!(!env.store().exists());
+}
+
+#[test]
+fn acquire_does_not_succeed_without_the_lock() {
+    let env = Env::new();
+    env.onehold(["acquire", "x", "--ttl", "1h", "-E", "0"])
+        .assert()
+        .code(2)
+        .stderr("onehold: acquire -E 0: the script would go on without the lock\n");
+    env.onehold(["run", "x", "-E", "0", "--", "true"])
+        .assert()
+        .success();
+}
+
+#[test]
+fn missing_store_that_was_named_is_a_warning() {
+    let env = Env::new();
+    let warning = |directory: &std::path::Path| {
+        format!(
+            "onehold: warning: store `{}` does not exist\n",
+            directory.display()
+        )
+    };
+    let typo = env.path("typo");
+    for (words, code) in [
+        ("list", 0),
+        ("cleanup", 0),
+        ("check x", 0),
+        ("release x", 0),
+        ("renew x", 3),
+        ("break x --yes", 3),
+    ] {
+        let named = env
+            .onehold(words.split(' '))
+            .arg("--dir")
+            .arg(&typo)
+            .output()
+            .unwrap();
+        assert_eq!(named.status.code(), Some(code), "{words}");
+        let said = String::from_utf8(named.stderr).unwrap();
+        assert_eq!(said.matches(&warning(&typo)).count(), 1, "{words}: {said}");
+        let object = env
+            .onehold(words.split(' '))
+            .arg("--json")
+            .output()
+            .unwrap();
+        let errors = only_object(&object.stdout)["errors"].take();
+        let last = errors.as_array().unwrap().last().unwrap().clone();
+        assert!(
+            last.as_str().unwrap().contains("does not exist"),
+            "{words}: {errors}"
+        );
+    }
+    // The default store is made by its first lock, and a path needs none.
+    env.onehold(["check", "x"])
+        .env_remove("ONEHOLD_DIR")
+        .assert()
+        .success()
+        .stderr(is_empty());
+    env.onehold(["check", "./x"])
+        .assert()
+        .success()
+        .stderr(is_empty());
 }

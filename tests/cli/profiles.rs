@@ -812,7 +812,7 @@ fn ttl_without_pid_is_no_lease_in_a_foreign_format() {
             .unwrap();
         String::from_utf8(output.stderr).unwrap()
     };
-    let warning = "onehold: warning: --ttl is no lease in the memory format";
+    let warning = "onehold: warning: the memory format has no leases";
     assert_eq!(acquire(&["--ttl", "20s"]).matches(warning).count(), 1);
     assert!(!acquire(&["--ttl", "20s", "--pid", &pid]).contains(warning));
     assert!(!acquire(&[]).contains(warning));
@@ -914,5 +914,116 @@ fn time_of_expiry_is_the_same_wherever_it_is_read() {
         env.onehold(["renew", "x", "--owner", "o", "--ttl", "2h"])
             .assert()
             .success();
+    }
+}
+
+/// A file at the path of a profile that is not a lock file, and was changed `ago` seconds ago.
+fn leave_malformed(env: &Env, file: &str, ago: i64) -> std::path::PathBuf {
+    let path = env.write(file, "garbage\n");
+    let changed = chrono::Utc::now() - chrono::TimeDelta::seconds(ago);
+    let opened = fs::File::options().write(true).open(&path).unwrap();
+    opened.set_modified(changed.into()).unwrap();
+    path
+}
+
+#[test]
+fn each_of_8_that_move_one_malformed_file_aside_gets_its_turn() {
+    for _ in 0..3 {
+        let env = Env::new();
+        leave_malformed(&env, "memory/.lock", 11);
+        let script = [
+            "--profile",
+            "memory",
+            "run",
+            "--yes",
+            "-w",
+            "60",
+            "--",
+            "true",
+        ];
+        let mut all: Vec<Running> = (0..8).map(|_| env.start(script)).collect();
+        for run in all.drain(..) {
+            let (code, _, err) = run.finish();
+            assert_eq!(code, Some(0), "{err}");
+        }
+        let files = fs::read_dir(env.path("memory")).unwrap();
+        let aside = files
+            .map(|file| file.unwrap().file_name().into_string().unwrap())
+            .filter(|name| name.contains(".aside-"));
+        assert_eq!(aside.count(), 1);
+    }
+}
+
+#[test]
+fn wait_lasts_until_a_young_file_is_damaged_or_its_limit() {
+    let env = Env::new();
+    // Damaged in 2 s.
+    leave_malformed(&env, "memory/.lock", 8);
+    env.onehold([
+        "--profile",
+        "memory",
+        "run",
+        "--yes",
+        "-w",
+        "60",
+        "--",
+        "true",
+    ])
+    .assert()
+    .success();
+    leave_malformed(&env, "memory/.lock", 0);
+    env.onehold([
+        "--profile",
+        "memory",
+        "run",
+        "--yes",
+        "-w",
+        "0.3",
+        "--",
+        "true",
+    ])
+    .assert()
+    .code(7)
+    .stderr(contains("timed out after "));
+    env.onehold(["--profile", "memory", "run", "--yes", "-n", "--", "true"])
+        .assert()
+        .code(6)
+        .stderr(contains("to wait for that, add --wait"));
+    // The clock was put back since.
+    leave_malformed(&env, "memory/.lock", -86_400);
+    env.onehold(["--profile", "memory", "check"])
+        .assert()
+        .code(5);
+    env.onehold(["--profile", "memory", "run", "--yes", "-n", "--", "true"])
+        .assert()
+        .success();
+    leave_malformed(&env, "memory/.lock", 11);
+    env.onehold([
+        "--profile",
+        "memory",
+        "run",
+        "--yes",
+        "--on-zombie",
+        "fail",
+        "--",
+        "true",
+    ])
+    .assert()
+    .code(5);
+    assert_eq!(
+        fs::read_to_string(env.path("memory/.lock")).unwrap(),
+        "garbage\n"
+    );
+}
+
+#[test]
+fn project_directory_is_a_plain_relative_path() {
+    let env = Env::new();
+    for path in ["/abs", "~/x", "$X/y", "./x", "a/../b", ""] {
+        env.configure(&format!("[profiles.mine]\nproject-dir = \"{path}\"\n"));
+        env.onehold(["--profile", "mine", "list"])
+            .assert()
+            .code(1)
+            .stderr(contains("line 2: `project-dir`: must be a relative path"));
     }
 }

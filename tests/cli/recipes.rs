@@ -20,11 +20,12 @@ fn recipe(line: &str) -> String {
         .to_owned()
 }
 
-const PAGE: &str = include_str!("../../man/onehold-recipes.7");
+const RECIPES: &str = include_str!("../../man/onehold-recipes.7");
+const FLOCK: &str = include_str!("../../man/onehold-flock.7");
 
-/// The example of onehold-recipes(7) that contains this text.
-fn example(text: &str) -> String {
-    let plain = PAGE
+/// The examples of a man page.
+fn examples(page: &str) -> Vec<String> {
+    let plain = page
         .replace("\\&", "")
         .replace("\\-", "-")
         .replace("\\(dq", "\"")
@@ -33,10 +34,14 @@ fn example(text: &str) -> String {
     plain
         .split(".EX\n")
         .skip(1)
-        .filter_map(|rest| rest.split(".EE").next())
-        .find(|block| block.contains(text))
-        .expect(text)
-        .to_owned()
+        .filter_map(|rest| rest.split(".EE").next().map(str::to_owned))
+        .collect()
+}
+
+/// The example of onehold-recipes(7) that contains this text.
+fn example(text: &str) -> String {
+    let mut all = examples(RECIPES).into_iter();
+    all.find(|block| block.contains(text)).expect(text)
 }
 
 fn executable(env: &Env, name: &str, text: &str) {
@@ -292,4 +297,193 @@ fn powershell_recipe_parses() {
     let recipe = example("Invoke-WithLock");
     assert!(is_valid(&recipe));
     assert!(!is_valid(&recipe.replacen('}', "", 1)));
+}
+
+/// The recipes of other programs: each line with a program that does nothing.
+#[test]
+fn commands_under_the_locks_of_other_programs_run() {
+    let env = Env::new();
+    fs::create_dir(env.path("memory")).unwrap();
+    for program in ["resume-it-myself", "sprint.sh", "write-tasks", "import"] {
+        executable(&env, program, "#!/bin/sh\necho \"$ONEHOLD_NAME\" >> ran\n");
+    }
+    for marker in [
+        "--profile prodigy list",
+        "--profile sprint run",
+        "--profile memory run",
+        "--format pid",
+    ] {
+        env.shell(&format!("set -e\nSESSION=s-1\n{}", example(marker)))
+            .assert()
+            .success();
+    }
+    let ran = fs::read_to_string(env.path("ran")).unwrap();
+    assert_eq!(
+        ran,
+        "mapreduce-1234567890\n./.sprint-running\n./memory/.lock\n./import.pid\n"
+    );
+}
+
+/// Lines of flock(1) that wait as long as it takes.
+const WAITING: [&str; 3] = ["flock job.lock ./job", "flock job.lock -c", "flock 9\n"];
+
+/// Runs a script of onehold-flock(7): alone, or while an earlier one is at work. Returns the exit code,
+/// stdout, and which jobs were done in all.
+fn flock_script(script: &str, is_held: bool) -> ((Option<i32>, String, Vec<String>), String) {
+    let env = Env::new();
+    executable(
+        &env,
+        "job",
+        "#!/bin/sh\necho did $1\necho $1 >> log\n\
+         test -e first && { rm first; until test -e end; do sleep 0.01; done; }\nexit 3\n",
+    );
+    executable(&env, "script", &format!("#!/bin/sh\n{script}"));
+    let first = is_held.then(|| {
+        env.write("first", "");
+        let first = env.start_shell("./script");
+        eventually("the first one is at work", || env.path("log").exists());
+        first
+    });
+    let waits = script.contains("forever") || WAITING.iter().any(|line| script.contains(line));
+    if waits {
+        env.write("end", "");
+    }
+    let output = env.shell("./script").output().unwrap();
+    env.write("end", "");
+    if let Some(first) = first {
+        assert_eq!(first.finish().0, Some(3), "{script}");
+    }
+    let log = fs::read_to_string(env.path("log")).unwrap();
+    let mut jobs: Vec<String> = log.lines().map(str::to_owned).collect();
+    // After `flock -u` and `release` nothing orders them.
+    jobs.sort();
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    ((output.status.code(), stdout, jobs), stderr)
+}
+
+#[test]
+fn each_script_does_what_its_equivalent_with_flock_does() {
+    let examples = examples(FLOCK);
+    let pairs: Vec<(&String, &String)> = examples
+        .chunks_exact(2)
+        .map(|pair| (&pair[0], &pair[1]))
+        .take_while(|(theirs, _)| theirs.contains("flock"))
+        .collect();
+    assert_eq!(pairs.len(), 10);
+    for (theirs, ours) in pairs {
+        assert!(
+            ours.contains("onehold") && !theirs.contains("onehold"),
+            "{ours}"
+        );
+        for is_held in [false, true] {
+            let (expected, _) = flock_script(theirs, is_held);
+            let (found, said) = flock_script(ours, is_held);
+            assert_eq!(found, expected, "{is_held}: {theirs}{ours}{said}");
+        }
+    }
+}
+
+#[test]
+fn line_with_the_format_of_flock_excludes_flock() {
+    let env = Env::new();
+    let line = examples(FLOCK)
+        .into_iter()
+        .find(|block| block.contains("--format flock"))
+        .unwrap();
+    let file = env.path("job.lock");
+    let line = line.replace("/tmp/job.lock", file.to_str().unwrap());
+    executable(&env, "job", "#!/bin/sh\necho did\n");
+    env.shell(&line).assert().success().stdout("did\n");
+    env.shell(&format!("exec 9>job.lock; flock 9; {line}"))
+        .assert()
+        .code(1)
+        .stdout("");
+}
+
+/// The fields of a crontab line in front of the command are left out.
+#[test]
+fn cron_lines_of_the_readme_run() {
+    let env = Env::new();
+    for line in recipe("/usr/local/bin/sync-mail").lines() {
+        let command: String = line.splitn(6, ' ').last().unwrap().trim().to_owned();
+        let command = command
+            .replace("/usr/local/bin/onehold", "onehold")
+            .replace("/usr/local/bin/", "./");
+        for program in ["sync-mail", "backup.sh"] {
+            executable(&env, program, "#!/bin/sh\necho did >&2\n");
+        }
+        env.shell(&command)
+            .assert()
+            .success()
+            .stdout("")
+            .stderr("did\n");
+        // Another one is at work.
+        executable(
+            &env,
+            "sync-mail",
+            "#!/bin/sh\necho $$ > began\nuntil test -e end; do sleep 0.01; done\n",
+        );
+        if command.contains("-E 0") {
+            let _first = env.start_shell(&command);
+            eventually("the first one is at work", || env.path("began").exists());
+            env.shell(&command).assert().success().stdout("").stderr("");
+            env.write("end", "");
+        }
+    }
+}
+
+#[test]
+fn steps_of_a_pipeline_share_one_lease() {
+    let env = Env::new();
+    for program in ["deploy.sh", "smoke-test.sh"] {
+        executable(
+            &env,
+            program,
+            "#!/bin/sh\nonehold check -q deploy; echo $? >> seen\n",
+        );
+    }
+    let steps = recipe("onehold acquire deploy");
+    // Each step is a shell of its own.
+    for step in steps.lines() {
+        env.shell(step).env("CI_JOB_ID", "77").assert().success();
+    }
+    assert_eq!(fs::read_to_string(env.path("seen")).unwrap(), "6\n6\n");
+    assert_eq!(env.check("deploy"), 0);
+}
+
+#[test]
+fn script_of_the_readme_holds_its_lock_to_its_end() {
+    let env = Env::new();
+    executable(&env, "nightly", &recipe("onehold acquire nightly"));
+    executable(&env, "import", "#!/bin/sh\nonehold check nightly >> seen\n");
+    env.shell("./nightly a").assert().success().stdout("");
+    env.shell("./nightly b")
+        .assert()
+        .success()
+        .stderr(contains("took over zombie"));
+    let seen = fs::read_to_string(env.path("seen")).unwrap();
+    assert!(
+        seen.contains("\"import a\"") && seen.contains("\"import b\""),
+        "{seen}"
+    );
+    let log = fs::read_to_string(env.path("import.log")).unwrap();
+    assert_eq!(log.matches("done, under hold ").count(), 2);
+}
+
+#[test]
+fn commands_of_an_operator_run() {
+    let env = Env::new();
+    let holder = Running::start(sleeper());
+    env.onehold(["acquire", "backup", "--pid", &holder.pid().to_string()])
+        .assert()
+        .success();
+    env.create_zombie("old");
+    let block = recipe("onehold cleanup --dry-run");
+    let codes: Vec<Option<i32>> = block
+        .lines()
+        .map(|line| env.shell(line).output().unwrap().status.code())
+        .collect();
+    // Without a terminal nobody can confirm the break.
+    assert_eq!(codes, [0, 6, 6, 0].map(Some));
 }

@@ -6,10 +6,12 @@ use crate::env::{Env, Running, number_in, sleeper};
 fn release_of_free_lock_succeeds_and_creates_nothing() {
     let env = Env::new();
     env.onehold(["release", "x"])
+        .env_remove("ONEHOLD_DIR")
         .assert()
         .success()
         .stdout(is_empty())
         .stderr(is_empty());
+    env.onehold(["release", "x"]).assert().success();
     assert!(!env.store().exists());
 }
 

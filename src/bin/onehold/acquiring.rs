@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use onehold::memory::drop_code_pages;
 use onehold::{
-    Attempt, Blocked, Error, Evidence, Format, Kind, Lock, Options, Reason, Revision, State,
-    Status, Wait,
+    Attempt, Blocked, Error, Evidence, Format, Kind, Lock, LockName, Options, Reason, Revision,
+    State, Status, Wait,
 };
 use serde_json::{Value, json};
 
@@ -26,6 +26,12 @@ use crate::words;
 /// Limit of prompts for one call. The lock can change while a prompt waits for its answer; then the
 /// new state is shown and asked for again.
 const MAX_PROMPTS: usize = 5;
+
+/// Limit of attempts for one call: each finds something else than the one before, or waits a while.
+const MAX_ATTEMPTS: usize = 1000;
+
+/// How often a file is read again that may become a lock file.
+const YOUNG_FILE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The library's options for the typed ones.
 fn options(session: &Session, typed: &args::HoldArgs) -> Options {
@@ -62,19 +68,34 @@ pub(crate) fn acquire_with_prompts<T>(
     }
     let mut options = options(session, typed);
     let limit = typed.wait.filter(|_| !typed.force);
-    for _ in 0..MAX_PROMPTS {
+    let began = Instant::now();
+    let mut prompts = 0;
+    for _ in 0..MAX_ATTEMPTS {
+        let left = match limit {
+            Some(WaitLimit::AtMost(limit)) => {
+                Some(WaitLimit::AtMost(limit.saturating_sub(began.elapsed())))
+            }
+            limit => limit,
+        };
         let progress = Progress::default();
-        let attempted = attempt(&options, wait(session, limit, lock, &progress));
+        let attempted = attempt(&options, wait(session, left, lock, &progress));
         progress.end(matches!(attempted, Ok(Attempt::Held(_))));
         let attempted = match attempted {
             Err(Error::NotALock { .. }) if session.is_fixed_path(lock) => {
-                match move_malformed_aside(session, typed, lock)? {
-                    Some(status) => Attempt::Blocked(Blocked {
-                        status: Box::new(status),
-                        waited: None,
-                    }),
-                    None => continue,
-                }
+                let may_wait = |limit| limit != WaitLimit::AtMost(Duration::ZERO);
+                let waits = limit.is_some_and(may_wait);
+                let status = match move_malformed_aside(session, typed, lock)? {
+                    Malformed::TryAgain => continue,
+                    Malformed::Young(_) if left.is_some_and(may_wait) => {
+                        std::thread::sleep(YOUNG_FILE_INTERVAL);
+                        continue;
+                    }
+                    Malformed::Young(status) | Malformed::Stays(status) => status,
+                };
+                Attempt::Blocked(Blocked {
+                    status: Box::new(status),
+                    waited: waits.then(|| began.elapsed()),
+                })
             }
             attempted => attempted?,
         };
@@ -82,6 +103,10 @@ pub(crate) fn acquire_with_prompts<T>(
             Attempt::Blocked(blocked) => blocked,
             held @ Attempt::Held(_) => return Ok(held),
         };
+        prompts += 1;
+        if prompts > MAX_PROMPTS {
+            break;
+        }
         if confirm_skip_queue(session, typed, lock, &blocked.status) {
             options = options.skip_queue();
             continue;
@@ -95,39 +120,47 @@ pub(crate) fn acquire_with_prompts<T>(
     Ok(committed(attempt(&options, Wait::no())?))
 }
 
-/// Moves a file that is no lock file aside where the profile has its lock, if the user agrees. Returns what
-/// is there, if it stays.
+/// What became of a file that is not a lock file, where the profile has its lock.
+enum Malformed {
+    /// It is no longer in the way, or may be a lock file by now.
+    TryAgain,
+    /// It may still be being written.
+    Young(Status),
+    Stays(Status),
+}
+
+/// Moves a file that is not a lock file aside where the profile has its lock, if the user agrees.
 fn move_malformed_aside(
     session: &Session,
     typed: &args::HoldArgs,
     lock: &Lock,
-) -> onehold::Result<Option<Status>> {
+) -> onehold::Result<Malformed> {
     let status = Lock::at_own_place(lock.inspect(None)?);
     match status.verdict.reason {
         Reason::Malformed(_) => {}
+        Reason::Incomplete => return Ok(Malformed::Young(status)),
         Reason::NotALock(what) => {
             let path = status.path;
             return Err(Error::NotALock { path, what });
         }
-        _ => return Ok(Some(status)),
+        _ => return Ok(Malformed::TryAgain),
     }
-    // Whatever --on-zombie says: it may be somebody's data.
-    if !typed.yes && !confirm(session, &status, "Move the file aside?", "--yes") {
-        return Ok(Some(status));
+    // It may be somebody's data, so it is asked for by every profile.
+    let refuses = typed.on_zombie == Some(OnZombie::Fail);
+    let agrees = || typed.yes || confirm(session, &status, "Move the file aside?", "--yes");
+    if refuses || !agrees() {
+        return Ok(Malformed::Stays(status));
     }
-    let Some(moved) = lock.move_aside()? else {
-        return Ok(Some(Lock::at_own_place(lock.inspect(None)?)));
-    };
-    if !session.global.quiet && !session.global.json {
-        output::eprint(&format!("onehold: {}", moved_text(&status, &moved.to)));
+    if let Some(moved) = lock.move_aside()? {
+        if !session.global.quiet && !session.global.json {
+            output::eprint(&format!("onehold: {}", moved_text(&status, &moved.to)));
+        }
+        for warning in &moved.warnings {
+            let warning = words::error_chain(warning);
+            output::eprint(&format!("onehold: warning: {warning}"));
+        }
     }
-    for warning in &moved.warnings {
-        output::eprint(&format!(
-            "onehold: warning: {}",
-            words::error_chain(warning)
-        ));
-    }
-    Ok(None)
+    Ok(Malformed::TryAgain)
 }
 
 /// The message about a file that was moved aside.
@@ -203,7 +236,7 @@ fn confirm_replace(
     status: &Status,
 ) -> Option<Revision> {
     // The hold of a parent or child is only replaced under its own name.
-    if status.name != lock.name().as_str() {
+    if !is_named(status, lock) {
         return None;
     }
     let zombie = status.is_available();
@@ -242,6 +275,11 @@ fn confirm_replace(
     sure.then_some(revision)
 }
 
+/// Whether it is this lock, and not a parent or a child.
+fn is_named(status: &Status, lock: &Lock) -> bool {
+    LockName::new(&status.name).is_ok_and(|name| name == *lock.name())
+}
+
 /// Returns whether a reserved lock may be taken ahead of its waiters.
 fn confirm_skip_queue(
     session: &Session,
@@ -251,7 +289,7 @@ fn confirm_skip_queue(
 ) -> bool {
     typed.force
         && status.verdict.reason == Reason::Reserved
-        && status.name == lock.name().as_str()
+        && is_named(status, lock)
         && (typed.yes || confirm(session, status, "Skip the queue?", "--yes"))
 }
 
@@ -336,7 +374,7 @@ pub(crate) fn refused(
     let foreign = match (status.verdict.state, status.verdict.reason) {
         (_, Reason::Malformed(_)) => settings.malformed().map(str::to_owned),
         (State::Zombie, _) | (_, Reason::Reserved) => None,
-        _ => settings.refusal(&object, typed.wait),
+        _ => settings.refusal(&object, blocked.waited.and(typed.wait)),
     };
     let (message, more) = match foreign {
         Some(text) => {
@@ -371,7 +409,7 @@ pub(crate) fn displaced_text(session: &Session, status: &Status) -> Option<Strin
             // The message of the foreign program comes first: its callers look for it.
             let settings = &session.config.settings;
             let object = lock_value(status, &session.caller);
-            let foreign = settings.takeover(&object);
+            let foreign = settings.takeover(&object).filter(|text| !text.is_empty());
             let own = format!(
                 "onehold: took over zombie {}: {}",
                 words::quoted(&status.name),

@@ -333,7 +333,7 @@ pub(crate) struct Check {
     /// Maximum age of holds that do not set their own [default: 24h]
     #[arg(long, value_name = "D", value_parser = duration)]
     pub(crate) max_age: Option<Duration>,
-    /// Exit with 0 if acquire would take the lock now, free or zombie, and with 6 otherwise
+    /// Exit with 0 if the lock is free or can be taken over, with 6 if not
     #[arg(long)]
     pub(crate) available: bool,
 }

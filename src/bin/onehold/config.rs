@@ -19,7 +19,7 @@ mod values;
 
 use template::{Details, LIMIT, Template};
 pub(crate) use values::ConfigPath;
-use values::{Directories, FilePath, Named, Required, Span, Variable, home, resolved};
+use values::{Directories, FilePath, Named, ProjectPath, Required, Span, Variable, home, resolved};
 
 /// The built-in profiles, written as a configuration file.
 const BUILT_IN: &str = include_str!("profiles.toml");
@@ -29,7 +29,7 @@ const BUILT_IN: &str = include_str!("profiles.toml");
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Settings {
     pub(crate) dir: Option<Directories>,
-    pub(crate) project_dir: Option<ConfigPath>,
+    pub(crate) project_dir: Option<ProjectPath>,
     pub(crate) path: Option<ConfigPath>,
     format: Option<Named<Format>>,
     max_age: Option<Span>,
@@ -310,24 +310,22 @@ impl Settings {
         self.refusal.is_some()
     }
 
-    /// The message of the profile's program for a refusal. `lock`: its JSON object; `limit`: of the wait.
+    /// The message of the profile's program for a refusal, or for a look at the lock. `limit`: of the
+    /// wait; `None`: there was none, and no message about one.
     pub(crate) fn refusal(&self, lock: &Value, limit: Option<WaitLimit>) -> Option<String> {
+        let template = self.refusal.as_ref()?;
         let mut values = lock.clone();
         let limit = match limit {
-            Some(WaitLimit::AtMost(limit)) => limit,
-            Some(WaitLimit::Forever) | None => Duration::ZERO,
+            Some(WaitLimit::AtMost(limit)) => Some(words::short_span(limit)),
+            Some(WaitLimit::Forever) => None,
+            None if template.names_the_limit() => return None,
+            None => None,
         };
         values
             .as_object_mut()?
-            .insert(LIMIT.to_owned(), words::short_span(limit).into());
-        let text = self.refusal.as_ref()?.fill(&values);
+            .insert(LIMIT.to_owned(), limit.into());
+        let text = template.fill(&values);
         Some(text).filter(|text| !text.is_empty())
-    }
-
-    /// The same for a look at the lock, unless the message is about a wait.
-    pub(crate) fn refusal_without_wait(&self, lock: &Value) -> Option<String> {
-        let is_about_wait = self.refusal.as_ref()?.names_the_limit();
-        self.refusal(lock, None).filter(|_| !is_about_wait)
     }
 
     /// The message of the profile's program when it takes over from a dead holder.

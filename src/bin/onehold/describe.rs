@@ -89,7 +89,7 @@ pub(crate) fn describe_zombie(status: &Status) -> String {
     )
 }
 
-/// Why it is a zombie: "process 4262 has exited". `None`: it is none.
+/// Why it is a zombie: "process 4262 has exited". `None`: it is not a zombie.
 pub(crate) fn zombie_reason(status: &Status) -> Option<String> {
     if status.verdict.state != State::Zombie {
         return None;
@@ -105,7 +105,10 @@ pub(crate) fn zombie_reason(status: &Status) -> Option<String> {
     Some(match status.verdict.reason {
         Reason::Reused => format!("{} has exited, and another has its PID", process()),
         Reason::Rebooted => format!("{} ended before the last reboot", process()),
-        Reason::Expired => format!("its lock has expired, {} after the last heartbeat", age()),
+        Reason::Expired => match status.record.as_ref().and_then(Record::ttl) {
+            Some(ttl) => format!("lock is {} old (>{})", age(), words::short_span(ttl)),
+            None => format!("lock is {} old", age()),
+        },
         Reason::TooOld(_) => format!("lock is {} old, and cannot be checked", age()),
         Reason::Corrupt => "its lock file is damaged".to_owned(),
         Reason::Malformed(what) => format!("its file is not a lock: {what}"),

@@ -29,6 +29,8 @@ mod prompt;
 mod refusal;
 mod report;
 mod session;
+mod slip;
+mod suggested;
 mod supervise;
 mod words;
 

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use crate::args::UsageError;
 use crate::exit::Exit;
-use crate::output;
 use crate::session::Session;
+use crate::suggested::fixed_command_line;
 use crate::words;
 
 /// The result of a command.
@@ -207,7 +207,7 @@ fn hint(session: &Session, error: &Error) -> Option<String> {
                 "  file left unchanged: it is not a regular file, or changed less than 10 s ago"
                     .to_owned()
             } else {
-                let break_it = output::fixed_command_line(session, "break");
+                let break_it = fixed_command_line(session, "break");
                 format!("  file left unchanged; to move it aside, run `{break_it}`")
             }
         }

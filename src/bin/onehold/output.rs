@@ -1,7 +1,6 @@
 //! All output of the program: data on stdout, messages on stderr.
 
 use std::io::{self, Write};
-use std::path::Path;
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
@@ -15,6 +14,7 @@ use crate::exit::Exit;
 use crate::outcome::Outcome;
 use crate::report::object;
 use crate::session::Session;
+use crate::suggested::{command_line, fixed_command_line, shell_quoted, store_command};
 use crate::words::{self, path_text};
 
 /// Sets for the whole program whether output is colored.
@@ -145,6 +145,16 @@ pub(crate) fn next_step(
         let yes = if acquires { "add --yes or " } else { "" };
         return format!("  file left unchanged; to move it aside, {yes}run `{break_it}`");
     }
+    let is_young_file = status.verdict.reason == Reason::Incomplete && status.record.is_none();
+    if is_young_file
+        && session
+            .only
+            .as_ref()
+            .is_some_and(|only| only.as_str() == status.name)
+    {
+        return "  it is damaged if it stays unchanged for 10 s; to wait for that, add --wait"
+            .to_owned();
+    }
     if status.verdict.is_zombie() && !status.can_take_over {
         return format!(
             "  no takeover on a shared filesystem; if the holder is dead, run `{break_it}`"
@@ -228,40 +238,6 @@ fn is_held_for_ancestor(status: &Status) -> bool {
     follows_process && is_held && Caller::default().owns(status)
 }
 
-/// A command line for this lock that works from any directory.
-pub(crate) fn command_line(session: &Session, verb: &str, status: &Status) -> String {
-    let is_path = status.name.starts_with('/')
-        || status.name.starts_with("./")
-        || status.name.starts_with("../");
-    let name = if is_path {
-        status.path.to_string_lossy().into_owned()
-    } else {
-        status.name.clone()
-    };
-    let mut words = verb_words(session, verb, !is_path);
-    if name.starts_with('-') {
-        words.push("--".to_owned());
-    }
-    words.push(shell_quoted(&name));
-    words::escape(&words.join(" "))
-}
-
-/// A command line for the lock of the profile that works from any directory. By its path it would be any
-/// file.
-pub(crate) fn fixed_command_line(session: &Session, verb: &str) -> String {
-    let root = session.global.dir.as_deref().unwrap_or(Path::new("."));
-    let root = std::path::absolute(root).unwrap_or_else(|_| root.to_owned());
-    let profile = session.config.profile.as_deref().unwrap_or_default();
-    let words = [
-        "onehold --profile",
-        &shell_quoted(profile),
-        "--dir",
-        &shell_quoted(&root.to_string_lossy()),
-        verb,
-    ];
-    words::escape(&words.join(" "))
-}
-
 fn next_step_for_kernel_lock(status: &Status, acquires: bool) -> String {
     let end = end_of_lockers(status);
     if status.format != Format::Flock {
@@ -291,36 +267,9 @@ pub(crate) fn end_of_lockers(status: &Status) -> String {
     }
 }
 
-/// A command line for the whole store.
-pub(crate) fn store_command(session: &Session, verb: &str) -> String {
-    words::escape(&verb_words(session, verb, true).join(" "))
-}
-
-fn verb_words(session: &Session, verb: &str, in_store: bool) -> Vec<String> {
-    let mut words = vec!["onehold".to_owned()];
-    if let Some(profile) = &session.config.profile {
-        words.extend(["--profile".to_owned(), shell_quoted(profile)]);
-    }
-    if let Some(format) = session.global.format {
-        words.extend(["--format".to_owned(), format.to_string()]);
-    }
-    if in_store && let Some(directory) = session.directory_to_name() {
-        words.extend([
-            "--dir".to_owned(),
-            shell_quoted(&directory.to_string_lossy()),
-        ]);
-    }
-    words.push(verb.to_owned());
-    words
-}
-
 /// The store of a lock.
 pub(crate) fn store_line(status: &Status) -> String {
     format!("  store: {}", path_text(&status.store))
-}
-
-fn shell_quoted(text: &str) -> String {
-    shlex::try_quote(text).map_or_else(|_| text.to_owned(), std::borrow::Cow::into_owned)
 }
 
 /// Colors text by the state of a lock.

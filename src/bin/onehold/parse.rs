@@ -3,13 +3,13 @@
 use std::ffi::OsString;
 use std::fmt::Write as _;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser};
 
 use crate::args::Cli;
-use crate::doc_text::{CHAPTERS, ENVIRONMENT, FILES, JSON, LOCK_KEYS, examples};
+use crate::doc_text::{ENVIRONMENT, FILES, examples};
 use crate::exit::{Exit, TABLE};
-use crate::{fast_parse, output};
+use crate::{fast_parse, output, slip, words};
 
 /// Parses the program's arguments. Help, version and usage errors are printed here.
 pub(crate) fn parse() -> Result<Cli, Exit> {
@@ -52,15 +52,8 @@ pub(crate) fn documented() -> clap::Command {
         );
         command = command.mut_subcommand(name, |verb| verb.after_long_help(text));
     }
-    let mut chapters = String::new();
-    for (title, paragraphs) in CHAPTERS {
-        let paragraphs = paragraphs.join("\n\n  ");
-        let _ = write!(chapters, "{}:\n  {paragraphs}\n\n", sentence_case(title));
-    }
-    let _ = write!(chapters, "JSON output:\n  {}\n\n", JSON.join("\n\n  "));
     command.after_long_help(format!(
-        "{chapters}{}\n\n{}\n\n{}\n\n{}\n\n{}",
-        section("Lock object", &LOCK_KEYS),
+        "{}\n\n{}\n\n{}\n\n{}\n\n{MORE}",
         section("Examples", examples("")),
         section("Exit status", &TABLE),
         section("Environment", &ENVIRONMENT),
@@ -68,11 +61,8 @@ pub(crate) fn documented() -> clap::Command {
     ))
 }
 
-fn sentence_case(title: &str) -> String {
-    let mut chars = title.chars();
-    let first = chars.next().map(String::from).unwrap_or_default();
-    first + &chars.as_str().to_lowercase()
-}
+const MORE: &str = "See onehold(1) for the JSON object, onehold-states(7) for how onehold decides, \
+                    onehold-flock(7) for users of flock(1), and onehold-recipes(7).";
 
 fn section(title: &str, rows: &[(&str, &str)]) -> String {
     let mut text = format!("{title}:");
@@ -100,10 +90,7 @@ fn usage_error(error: &clap::Error) -> Exit {
         .skip(1)
         .take_while(|word| word != "--")
         .collect();
-    if !typed.iter().any(|word| word == "--json") {
-        let _ = error.print();
-        return Exit::Usage;
-    }
+    let verb = verb_of(&typed);
     let whole = error.render().to_string();
     // The message ends at the blank line before tips and usage.
     let message = whole
@@ -115,8 +102,27 @@ fn usage_error(error: &clap::Error) -> Exit {
         .map(str::trim)
         .collect::<Vec<_>>()
         .join(" ");
-    let verb = verb_of(&typed);
-    output::bare_failure(verb.as_deref().unwrap_or_default(), "USAGE", &message);
+    let message = match (error.kind(), error.get(ContextKind::InvalidArg)) {
+        (ErrorKind::MissingRequiredArgument, Some(ContextValue::Strings(missing))) => {
+            format!("missing {}", missing.join(" "))
+        }
+        _ => message,
+    };
+    if typed.iter().any(|word| word == "--json") {
+        output::bare_failure(verb.as_deref().unwrap_or_default(), "USAGE", &message);
+        return Exit::Usage;
+    }
+    let all: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let help = match &verb {
+        Some(verb) => format!("onehold {verb} --help"),
+        None => "onehold --help".to_owned(),
+    };
+    let hint = slip::hint(error, &all, verb.as_deref())
+        .map_or_else(String::new, |hint| format!("  {}\n", words::escape(&hint)));
+    let message = words::escape(&message).replace('\'', "`");
+    output::eprint(&format!(
+        "onehold: {message}\n{hint}  for help, run `{help}`"
+    ));
     Exit::Usage
 }
 

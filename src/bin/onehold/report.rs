@@ -3,13 +3,14 @@
 use std::fmt::Write as _;
 
 use chrono::{DateTime, Utc};
+use onehold::terminal::is_unsafe;
 use onehold::{Caller, Format, Kind, Reason, State, Status};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::config::Settings;
+use crate::describe;
 use crate::outcome::Outcome;
-use crate::{describe, words};
 
 #[derive(Serialize)]
 struct Object<'a> {
@@ -79,7 +80,7 @@ pub(crate) fn object(
 fn escape(json: &str) -> String {
     let mut escaped = String::with_capacity(json.len());
     for char in json.chars() {
-        if words::is_unsafe_on_terminal(char) {
+        if is_unsafe(char) {
             for unit in char.encode_utf16(&mut [0; 2]) {
                 let _ = write!(escaped, "\\u{unit:04x}");
             }

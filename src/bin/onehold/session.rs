@@ -1,6 +1,6 @@
 //! The context of one invocation: the store, the configuration, and the holds that it runs under.
 
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use percent_encoding::percent_decode_str;
@@ -9,7 +9,7 @@ use onehold::{Caller, Format, Lock, LockName, State, Status, Store};
 
 use crate::args::GlobalArgs;
 use crate::args::UsageError;
-use crate::config::{ConfigPath, EffectiveConfig};
+use crate::config::EffectiveConfig;
 use crate::words;
 
 /// The context of one invocation.
@@ -20,6 +20,8 @@ pub(crate) struct Session {
     pub(crate) store: Store,
     /// The store is the one that an invocation without options would use.
     pub(crate) is_default_store: bool,
+    /// The user named the store, which therefore should exist.
+    is_named_store: bool,
     /// The caller, for `mine`, `release` and `renew`.
     pub(crate) caller: Caller,
     pub(crate) config: EffectiveConfig,
@@ -46,6 +48,11 @@ impl Session {
             .or_else(|| settings.format())
             .unwrap_or_default();
         let (directory, is_default_store) = store_directory(global.dir.clone(), &config)?;
+        let is_of_profile = settings.dir.is_some() || settings.project_dir.is_some();
+        let is_named_store = match config.profile {
+            Some(_) if is_of_profile => global.dir.is_some(),
+            _ => !is_default_store || config.default_dir.is_some(),
+        };
         let mut store = Store::at(directory).format(format);
         // A profile's directory belongs to another program, so the journal is in onehold's own store.
         // Without a home directory there is none, and the journal is beside the locks.
@@ -62,6 +69,7 @@ impl Session {
             global,
             store,
             is_default_store,
+            is_named_store,
             caller,
             config,
             format,
@@ -112,6 +120,15 @@ impl Session {
         }
     }
 
+    /// The warning that a store named by the user does not exist: its name may be mistyped.
+    pub(crate) fn missing_store(&self) -> Option<String> {
+        let is_missing = self.only.is_none() && self.is_named_store && !self.store.path().exists();
+        is_missing.then(|| {
+            let path = words::path_text(self.store.path());
+            format!("store `{path}` does not exist")
+        })
+    }
+
     /// Returns whether a lock is the one at the fixed path of the profile.
     pub(crate) fn is_fixed_path(&self, lock: &Lock) -> bool {
         self.only.as_ref() == Some(lock.name())
@@ -151,10 +168,12 @@ impl Session {
         if self.only.is_some() {
             return self.global.dir.as_deref();
         }
-        // The project's store depends on the current directory.
+        // Which store it is depends on the current directory.
+        if self.config.settings.project_dir.is_some() {
+            return Some(self.store.path());
+        }
         let by_profile = self.config.profile.is_some()
             && self.config.settings.dir.is_some()
-            && self.config.settings.project_dir.is_none()
             && self.global.dir.is_none();
         (!by_profile && !self.is_default_store).then(|| self.store.path())
     }
@@ -212,22 +231,15 @@ fn store_directory(
 /// The store of the project that the current directory is in: below the nearest directory, from the
 /// current one upwards, that has the first part of the profile's path.
 fn project_store(config: &EffectiveConfig) -> anyhow::Result<Option<PathBuf>> {
-    let Some(below) = config
-        .settings
-        .project_dir
-        .as_ref()
-        .and_then(ConfigPath::expanded)
-    else {
+    let Some(project) = &config.settings.project_dir else {
         return Ok(None);
     };
-    let Some(Component::Normal(mark)) = below.components().next() else {
-        anyhow::bail!("`project-dir`: must be a relative path");
-    };
+    let (path, mark) = project.parts();
     let current = std::env::current_dir().context("cannot find the current directory")?;
     let root = current
         .ancestors()
         .find(|directory| directory.join(mark).is_dir());
-    Ok(root.map(|root| root.join(&below)))
+    Ok(root.map(|root| root.join(path)))
 }
 
 /// The store directory without a profile.

@@ -4,29 +4,7 @@ use std::error::Error as _;
 use std::path::Path;
 use std::time::Duration;
 
-/// Escapes text from lock files and arguments for a terminal: control characters, invisible
-/// characters, and those that change the writing direction.
-pub(crate) fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for char in text.chars() {
-        if is_unsafe_on_terminal(char) {
-            escaped.extend(char.escape_unicode());
-        } else {
-            escaped.push(char);
-        }
-    }
-    escaped
-}
-
-/// Returns whether `char` could control a terminal or mislead its reader.
-pub(crate) fn is_unsafe_on_terminal(char: char) -> bool {
-    let hidden = matches!(
-        char,
-        '\u{061C}' | '\u{200B}'..='\u{200F}' | '\u{202A}'..='\u{202E}'
-            | '\u{2060}'..='\u{206F}' | '\u{FEFF}' | '\u{E0000}'..='\u{E007F}'
-    );
-    char.is_control() || hidden
-}
+pub(crate) use onehold::terminal::escape;
 
 /// A lock name in backquotes, as in all messages.
 pub(crate) fn quoted(name: &str) -> String {

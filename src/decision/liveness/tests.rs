@@ -1032,12 +1032,21 @@ proptest! {
 
 #[test]
 fn host_names_are_compared_without_case() {
-    assert_eq!(is_same_host(Some("Db1"), Some("dB1")), Some(true));
-    assert_eq!(is_same_host(Some("db1"), Some("db2")), Some(false));
-    assert_eq!(is_same_host(None, Some("db2")), None);
+    let same = |theirs: Option<&str>, ours: Option<&str>| {
+        let mut foreign = Record::new(Format::Prodigy, Pid::new(7), Utc::now());
+        foreign.hostname = theirs.map(str::to_owned);
+        let by = Observer {
+            hostname: ours.map(str::to_owned),
+            ..observer()
+        };
+        is_same_host(&foreign, &by)
+    };
+    assert_eq!(same(Some("Db1"), Some("dB1")), Some(true));
+    assert_eq!(same(Some("db1"), Some("db2")), Some(false));
+    assert_eq!(same(None, Some("db2")), None);
     // COMPUTERNAME has 15 bytes of a longer name.
-    let by_netbios = is_same_host(Some("BUILD-SERVER-NO"), Some("build-server-north-1"));
-    assert_eq!(by_netbios, Some(cfg!(windows)));
-    let too_short = is_same_host(Some("BUILD"), Some("build-server-north-1"));
-    assert_eq!(too_short, Some(false));
+    let long = Some("build-server-north-1");
+    assert_eq!(same(Some("BUILD-SERVER-NO"), long), Some(cfg!(windows)));
+    assert_eq!(same(long, Some("BUILD-SERVER-NO")), Some(false));
+    assert_eq!(same(Some("BUILD"), long), Some(false));
 }

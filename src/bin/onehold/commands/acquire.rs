@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use anyhow::bail;
 use chrono::{TimeDelta, Utc};
 use onehold::signal;
 use onehold::stdio::stdout_was_closed;
 use onehold::{Acquired, Attempt, Format, Holder, PendingHold, Status};
 
 use crate::acquiring::{acquire_with_prompts, displaced_text, refused, wait_for_displaced};
-use crate::args;
+use crate::args::{self, UsageError};
 use crate::cancel;
 use crate::describe;
 use crate::exit::Exit;
@@ -20,6 +21,11 @@ use crate::words;
 
 #[inline(never)]
 pub(crate) fn acquire(session: &Session, typed: args::Acquire) -> CommandResult {
+    if typed.hold.conflict_exit_code == Some(0) {
+        bail!(UsageError(
+            "acquire -E 0: the script would go on without the lock".to_owned()
+        ));
+    }
     let lock = session.named_lock(typed.name)?;
     let holder = match (typed.pid, typed.hold.ttl) {
         (Some(pid), _) => Holder::process(pid)?,
@@ -73,7 +79,7 @@ fn hand_over(
     outcome.notes.push(format!("onehold: {}", outcome.message));
     if is_no_lease {
         outcome.warnings.push(format!(
-            "--ttl is no lease in the {} format: the hold also ends with its process",
+            "the {} format has no leases: the hold also ends with its process",
             lock.format()
         ));
     }

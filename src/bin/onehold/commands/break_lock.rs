@@ -17,6 +17,7 @@ use crate::outcome::Outcome;
 use crate::output;
 use crate::refusal::another;
 use crate::session::Session;
+use crate::suggested::command_line;
 use crate::words;
 
 #[inline(never)]
@@ -199,7 +200,7 @@ fn still_running(session: &Session, was: Box<Status>, processes: &[ProcessId]) -
     outcome.notes.push(output::store_line(&was));
     outcome.notes.push(format!(
         "  to free the lock while it runs: `{} --force`",
-        output::command_line(session, "break", &was)
+        command_line(session, "break", &was)
     ));
     outcome.lock(was)
 }
@@ -290,6 +291,6 @@ fn not_held(session: &Session, lock: &Lock) -> Outcome {
     ))
     .note(format!(
         "  to break that: `{}`",
-        output::command_line(session, "break", &relative)
+        command_line(session, "break", &relative)
     ))
 }

@@ -70,7 +70,7 @@ fn foreign_text(session: &Session, status: &Status) -> Option<String> {
         (_, Reason::Malformed(_)) => settings.malformed().map(str::to_owned),
         (_, Reason::Reserved) => None,
         (State::Held | State::Overdue, _) if settings.has_refusal() => {
-            settings.refusal_without_wait(&lock_value(status, &session.caller))
+            settings.refusal(&lock_value(status, &session.caller), None)
         }
         _ => None,
     }

@@ -7,8 +7,8 @@ use crate::describe;
 use crate::exit::Exit;
 use crate::outcome::CommandResult;
 use crate::outcome::Outcome;
-use crate::output::command_line;
 use crate::session::Session;
+use crate::suggested::command_line;
 use crate::words;
 
 #[inline(never)]

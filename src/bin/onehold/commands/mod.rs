@@ -43,6 +43,13 @@ pub(crate) fn run(mut cli: Cli) -> Exit {
         let _ = ignore_file_size_signal();
     }
     let takes = matches!(cli.verb, Verb::Run(_) | Verb::Acquire(_));
+    // The others would make it.
+    let uses_store = !takes && lock_name(&cli.verb).is_none_or(|name| !name.is_path());
+    let missing_store = if uses_store {
+        session.missing_store()
+    } else {
+        None
+    };
     let is_of_profile = lock_name(&cli.verb).is_none_or(|name| session.only.as_ref() == Some(name));
     let ready = if is_of_profile {
         session.ensure_directory(takes).map_err(anyhow::Error::from)
@@ -61,11 +68,14 @@ pub(crate) fn run(mut cli: Cli) -> Exit {
         Verb::Cleanup(typed) => cleanup::cleanup(&session, &typed),
         Verb::Break(typed) => break_lock::break_hold(&session, typed),
     });
-    let outcome = match result {
+    let mut outcome = match result {
         Ok(Printed::Yes(exit)) => return exit,
         Ok(Printed::No(outcome)) => *outcome,
         Err(error) => failed(&session, &error),
     };
+    if outcome.exit != Exit::Usage {
+        outcome.warnings.extend(missing_store);
+    }
     match output::print_outcome(&session, &outcome) {
         Ok(()) => outcome.exit,
         // A closed pipe is not an error: `onehold list | head`.

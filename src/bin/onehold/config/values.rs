@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -99,6 +99,32 @@ impl ConfigPath {
             None => return Some(PathBuf::from(&*self.0)),
         };
         Some(base.join(rest))
+    }
+}
+
+/// A path below the root of a project, whose first part marks the root.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct ProjectPath(Box<str>);
+
+impl TryFrom<String> for ProjectPath {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let is_plain = |part| matches!(part, Component::Normal(_));
+        let begins_with_variable = text.starts_with(['~', '$']);
+        if text.is_empty() || begins_with_variable || !Path::new(&text).components().all(is_plain) {
+            return Err("must be a relative path without `.`, `..`, `~` and variables");
+        }
+        Ok(Self(text.into()))
+    }
+}
+
+impl ProjectPath {
+    /// The path, and its first part.
+    pub(crate) fn parts(&self) -> (&Path, &Path) {
+        let path = Path::new(&*self.0);
+        (path, path.iter().next().map_or(path, Path::new))
     }
 }
 

@@ -1,0 +1,69 @@
+//! Command lines to paste, with the store and the profile of this invocation.
+
+use std::path::Path;
+
+use onehold::Status;
+
+use crate::session::Session;
+use crate::words;
+
+/// A command line for this lock that works from any directory.
+pub(crate) fn command_line(session: &Session, verb: &str, status: &Status) -> String {
+    let is_path = status.name.starts_with('/')
+        || status.name.starts_with("./")
+        || status.name.starts_with("../");
+    let name = if is_path {
+        status.path.to_string_lossy().into_owned()
+    } else {
+        status.name.clone()
+    };
+    let mut words = verb_words(session, verb, !is_path);
+    if name.starts_with('-') {
+        words.push("--".to_owned());
+    }
+    words.push(shell_quoted(&name));
+    words::escape(&words.join(" "))
+}
+
+/// A command line for the lock of the profile that works from any directory. By its path it would be any
+/// file.
+pub(crate) fn fixed_command_line(session: &Session, verb: &str) -> String {
+    let root = session.global.dir.as_deref().unwrap_or(Path::new("."));
+    let root = std::path::absolute(root).unwrap_or_else(|_| root.to_owned());
+    let profile = session.config.profile.as_deref().unwrap_or_default();
+    let words = [
+        "onehold --profile",
+        &shell_quoted(profile),
+        "--dir",
+        &shell_quoted(&root.to_string_lossy()),
+        verb,
+    ];
+    words::escape(&words.join(" "))
+}
+
+/// A command line for the whole store.
+pub(crate) fn store_command(session: &Session, verb: &str) -> String {
+    words::escape(&verb_words(session, verb, true).join(" "))
+}
+
+fn verb_words(session: &Session, verb: &str, in_store: bool) -> Vec<String> {
+    let mut words = vec!["onehold".to_owned()];
+    if let Some(profile) = &session.config.profile {
+        words.extend(["--profile".to_owned(), shell_quoted(profile)]);
+    }
+    if let Some(format) = session.global.format {
+        words.extend(["--format".to_owned(), format.to_string()]);
+    }
+    if in_store && let Some(directory) = session.directory_to_name() {
+        words.extend([
+            "--dir".to_owned(),
+            shell_quoted(&directory.to_string_lossy()),
+        ]);
+    }
+    words.push(verb.to_owned());
+    words
+}
+
+pub(crate) fn shell_quoted(text: &str) -> String {
+    shlex::try_quote(text).map_or_else(|_| text.to_owned(), std::borrow::Cow::into_owned)
+}

@@ -1,0 +1,26 @@
+//! Text from lock files, which is untrusted, on a terminal.
+
+/// Escapes control characters, invisible characters, and those that change the writing direction.
+#[must_use]
+pub fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for char in text.chars() {
+        if is_unsafe(char) {
+            escaped.extend(char.escape_unicode());
+        } else {
+            escaped.push(char);
+        }
+    }
+    escaped
+}
+
+/// Whether `char` could control a terminal or mislead its reader.
+#[must_use]
+pub fn is_unsafe(char: char) -> bool {
+    let hidden = matches!(
+        char,
+        '\u{061C}' | '\u{200B}'..='\u{200F}' | '\u{202A}'..='\u{202E}'
+            | '\u{2060}'..='\u{206F}' | '\u{FEFF}' | '\u{E0000}'..='\u{E007F}'
+    );
+    char.is_control() || hidden
+}
