@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use harness::intervals::now;
-use harness::{CONTENDERS, Rng, Running, Signal, TestEnv, for_all, wait_until};
+use harness::{CONTENDERS, Rng, Running, Signal, TestEnv, exit_code, for_all, wait_until};
 
 /// Put before each script: `sleeper` is a process of the work that does nothing, `note` puts the shell
 /// itself on the list. All are listed with their start, so that a reused PID is not taken for them.
@@ -370,8 +370,9 @@ fn contenders_and_a_breaker(rounds: usize) {
         scope.spawn(|| {
             let mut rng = Rng(0x9E37_79B9_7F4A_7C15);
             while !is_over.load(Ordering::Relaxed) {
-                let code = env.code(["break", "x", "--yes"]);
-                assert!(matches!(code, 0 | 3 | 4), "break exits with {code}");
+                let output = env.output(["break", "x", "--yes"]);
+                let code = exit_code(output.status);
+                assert!(matches!(code, 0 | 3 | 4), "{output:?}");
                 broken.fetch_add(usize::from(code == 0), Ordering::Relaxed);
                 let pause = u64::try_from(rng.below(120)).unwrap();
                 std::thread::sleep(Duration::from_millis(pause));
