@@ -317,9 +317,8 @@ impl Settings {
         let mut values = lock.clone();
         let limit = match limit {
             Some(WaitLimit::AtMost(limit)) => Some(words::short_span(limit)),
-            Some(WaitLimit::Forever) => None,
             None if template.names_the_limit() => return None,
-            None => None,
+            Some(WaitLimit::Forever) | None => None,
         };
         values
             .as_object_mut()?
