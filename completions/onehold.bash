@@ -431,12 +431,20 @@ _onehold() {
             return 0
             ;;
         onehold__subcmd__list)
-            opts="-q -v -h -V --max-age --dir --profile --format --json --quiet --verbose --color --help --version"
+            opts="-q -v -h -V --sort --state --max-age --dir --profile --format --json --quiet --verbose --color --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --sort)
+                    COMPREPLY=($(compgen -W "name age state" -- "${cur}"))
+                    return 0
+                    ;;
+                --state)
+                    COMPREPLY=($(compgen -W "zombie damaged overdue unverified held reserved free not-a-lock" -- "${cur}"))
+                    return 0
+                    ;;
                 --max-age)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0

@@ -169,6 +169,8 @@ set edit:completion:arg-completer[onehold] = {|@words|
             cand --version 'Print version'
         }
         &'onehold;list'= {
+            cand --sort 'Order of the locks'
+            cand --state 'Show only locks in this state; may be given more than once'
             cand --max-age 'Maximum age of holds that do not set their own [default: 24h]'
             cand --dir 'Store directory, created if missing [default: $ONEHOLD_DIR, else ~/.local/state/onehold]'
             cand --profile 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]'

@@ -172,6 +172,17 @@ complete -c onehold -n "__fish_onehold_using_subcommand check" -s q -l quiet -d 
 complete -c onehold -n "__fish_onehold_using_subcommand check" -s v -l verbose -d 'Print details: store, evidence, processes'
 complete -c onehold -n "__fish_onehold_using_subcommand check" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onehold -n "__fish_onehold_using_subcommand check" -s V -l version -d 'Print version'
+complete -c onehold -n "__fish_onehold_using_subcommand list" -l sort -d 'Order of the locks' -r -f -a "name\t'By name, numbers in it as numbers'
+age\t'The oldest hold first'
+state\t'Zombies first, then what may need attention'"
+complete -c onehold -n "__fish_onehold_using_subcommand list" -l state -d 'Show only locks in this state; may be given more than once' -r -f -a "zombie\t'The next acquire takes it over'
+damaged\t'Not a lock file, where a profile has its lock'
+overdue\t'Alive, but older than its maximum age'
+unverified\t'The holder cannot be checked, or the file is incomplete'
+held\t'Held'
+reserved\t'Free, but reserved for a waiter'
+free\t'Left by a finished `run --exec`'
+not-a-lock\t'Not a lock file'"
 complete -c onehold -n "__fish_onehold_using_subcommand list" -l max-age -d 'Maximum age of holds that do not set their own [default: 24h]' -r
 complete -c onehold -n "__fish_onehold_using_subcommand list" -l dir -d 'Store directory, created if missing [default: $ONEHOLD_DIR, else ~/.local/state/onehold]' -r -F
 complete -c onehold -n "__fish_onehold_using_subcommand list" -l profile -d 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]' -r

@@ -57,10 +57,12 @@ fn sprint(f: &mut fmt::Formatter<'_>, status: &Status) -> fmt::Result {
 
 fn memory(f: &mut fmt::Formatter<'_>, status: &Status, waited: Duration) -> fmt::Result {
     let record = status.record.as_ref();
+    // A wait ends a little after its limit.
+    let tenths = if waited.as_secs() > 0 { 1.0 } else { 10.0 };
     write!(
         f,
         "Could not acquire lock within {}s. Held by session '{}' for operation '{}'",
-        (waited.as_secs_f64() * 10.0).floor() / 10.0,
+        (waited.as_secs_f64() * tenths).floor() / tenths,
         or_unknown(record.and_then(|record| record.owner.as_deref())),
         or_unknown(record.and_then(|record| record.message.as_deref()))
     )

@@ -196,3 +196,81 @@ fn open_to_all(env: &Env) {
         .status();
     assert!(opened.unwrap().success());
 }
+
+#[test]
+fn list_is_sorted_and_filtered_as_asked() {
+    let env = Env::new();
+    for name in ["a10", "a2", "b/10", "b/9"] {
+        env.onehold(["acquire", name, "--ttl", "1h"])
+            .assert()
+            .success();
+    }
+    env.create_zombie("a3");
+    env.write("store/notes.lock", "not a lock");
+    let names = |options: &[&str]| {
+        let mut command = env.onehold(["list"]);
+        let out = command.args(options).output().unwrap().stdout;
+        let text = String::from_utf8(out).unwrap();
+        let first = |line: &str| line.split(' ').next().unwrap().to_owned();
+        text.lines()
+            .skip(1)
+            .map(first)
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    assert_eq!(names(&[]), "a2 a3 a10 b/9 b/10 notes");
+    assert_eq!(names(&["--sort", "age"]), "a10 a2 b/10 b/9 a3 notes");
+    assert_eq!(names(&["--sort", "state"]), "a3 a2 a10 b/9 b/10 notes");
+    assert_eq!(names(&["--state", "zombie"]), "a3");
+    let two = ["--state", "zombie", "--state", "not-a-lock"];
+    assert_eq!(names(&two), "a3 notes");
+    // Other files are shown, and are not counted.
+    let said = env.json(["list"])["message"].as_str().unwrap().to_owned();
+    assert!(said.starts_with("5 locks in "), "{said}");
+}
+
+#[cfg(unix)]
+#[test]
+fn list_shows_the_command_of_a_name_that_was_derived_from_it() {
+    let env = Env::new();
+    let run = ["run", "--", "sh", "-c", "onehold list; exit 0", "two words"];
+    let out = env.onehold(run).output().unwrap().stdout;
+    let text = String::from_utf8(out).unwrap();
+    let row = text.lines().nth(1).unwrap();
+    assert!(row.starts_with("sh-"), "{text}");
+    assert!(
+        row.ends_with("sh -c onehold list; exit 0 two words"),
+        "{text}"
+    );
+}
+
+#[cfg(unix)]
+#[test]
+fn list_fits_the_terminal_and_is_whole_in_a_pipe() {
+    let env = Env::new();
+    let owner = "an-owner-with-a-name-that-is-longer-than-it-needs-to-be";
+    let message = "a message that is about as long as a message ought to be";
+    env.onehold([
+        "acquire", "backup", "--ttl", "1h", "--owner", owner, "-m", message,
+    ])
+    .assert()
+    .success();
+    let on_terminal = |columns: u32| {
+        let mut script = env.command("script");
+        let line = format!("stty rows 24 cols {columns}; onehold list");
+        let out = script.args(["-qec", &line, "/dev/null"]).output().unwrap();
+        String::from_utf8(out.stdout).unwrap()
+    };
+    for columns in [60, 80, 120] {
+        let shown = on_terminal(columns);
+        let widest = shown
+            .lines()
+            .map(|line| line.trim_end().chars().count())
+            .max();
+        assert!(widest.unwrap() <= columns as usize, "{columns}: {shown}");
+        assert!(shown.contains("backup  held "), "{shown}");
+        assert!(shown.contains('…'), "{shown}");
+    }
+    let whole = env.onehold(["list"]).output().unwrap().stdout;
+    assert!(String::from_utf8(whole).unwrap().contains(owner));
+}

@@ -338,8 +338,46 @@ pub(crate) struct Check {
     pub(crate) available: bool,
 }
 
+/// Order of `list`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ListOrder {
+    /// By name, numbers in it as numbers
+    Name,
+    /// The oldest hold first
+    Age,
+    /// Zombies first, then what may need attention
+    State,
+}
+
+/// State of a lock in `list`, in the order in which it needs attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub(crate) enum ListState {
+    /// The next acquire takes it over
+    Zombie,
+    /// Not a lock file, where a profile has its lock
+    Damaged,
+    /// Alive, but older than its maximum age
+    Overdue,
+    /// The holder cannot be checked, or the file is incomplete
+    Unverified,
+    /// Held
+    Held,
+    /// Free, but reserved for a waiter
+    Reserved,
+    /// Left by a finished `run --exec`
+    Free,
+    /// Not a lock file
+    NotALock,
+}
+
 #[derive(Args, Debug)]
 pub(crate) struct List {
+    /// Order of the locks
+    #[arg(long, value_name = "ORDER", default_value = "name")]
+    pub(crate) sort: ListOrder,
+    /// Show only locks in this state; may be given more than once
+    #[arg(long, value_name = "STATE")]
+    pub(crate) state: Vec<ListState>,
     /// Maximum age of holds that do not set their own [default: 24h]
     #[arg(long, value_name = "D", value_parser = duration)]
     pub(crate) max_age: Option<Duration>,

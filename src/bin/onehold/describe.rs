@@ -9,6 +9,7 @@ use onehold::{
     Waiter,
 };
 
+use crate::args::ListState;
 use crate::words;
 
 /// "`backup` is held by process 4242 (backup.sh) on db1 since 02:00:07 (3h 12m ago): "nightly""
@@ -287,21 +288,31 @@ fn wrapper_note(status: &Status) -> String {
     }
 }
 
+/// The state, as `list` tells it.
+pub(crate) fn list_state(status: &Status) -> ListState {
+    match (status.verdict.state, status.verdict.reason) {
+        (State::Free, _) => ListState::Free,
+        (State::Held, Reason::Reserved) => ListState::Reserved,
+        (State::Held, Reason::Unverified(_) | Reason::Incomplete) => ListState::Unverified,
+        (State::Held, _) => ListState::Held,
+        (State::Overdue, _) => ListState::Overdue,
+        (State::Zombie, Reason::Malformed(_)) => ListState::Damaged,
+        (State::Zombie, _) => ListState::Zombie,
+        (State::NotALock, _) => ListState::NotALock,
+    }
+}
+
 /// The state as one word, for a table.
 pub(crate) fn state(status: &Status) -> &'static str {
-    match status.verdict.state {
-        State::Free => "free",
-        State::Held => match status.verdict.reason {
-            Reason::Reserved => "reserved",
-            Reason::Unverified(_) | Reason::Incomplete => "held?",
-            _ => "held",
-        },
-        State::Overdue => "overdue",
-        State::Zombie => match status.verdict.reason {
-            Reason::Malformed(_) => "damaged",
-            _ => "zombie",
-        },
-        State::NotALock => "not a lock",
+    match list_state(status) {
+        ListState::Free => "free",
+        ListState::Held => "held",
+        ListState::Reserved => "reserved",
+        ListState::Unverified => "held?",
+        ListState::Overdue => "overdue",
+        ListState::Damaged => "damaged",
+        ListState::Zombie => "zombie",
+        ListState::NotALock => "not a lock",
     }
 }
 

@@ -32,6 +32,7 @@ mod session;
 mod slip;
 mod suggested;
 mod supervise;
+mod table;
 mod words;
 
 use std::process::ExitCode;

@@ -5,7 +5,6 @@ use std::io::{self, Write};
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use onehold::{Caller, Format, Kind, LockName, Locker, Reason, Record, State, Status};
-use unicode_width::UnicodeWidthStr;
 
 use crate::args::Color;
 use crate::config::Settings;
@@ -282,44 +281,6 @@ pub(crate) fn paint(status: &Status, text: &str) -> String {
     };
     let style = Style::new().fg_color(Some(color.into()));
     format!("{style}{text}{style:#}")
-}
-
-/// A table with aligned columns. The status of a row determines the color of its second cell.
-pub(crate) fn table<const N: usize>(header: [&str; N], rows: &[(&Status, [String; N])]) -> String {
-    let mut widths = header.map(UnicodeWidthStr::width);
-    for (_, cells) in rows {
-        for (most, cell) in widths.iter_mut().zip(cells) {
-            *most = (*most).max(width(cell));
-        }
-    }
-    let mut text = String::new();
-    let mut line = |cells: [&str; N], status: Option<&Status>| {
-        for (index, (cell, most)) in cells.iter().zip(widths).enumerate() {
-            match status {
-                Some(status) if index == 1 => text.push_str(&paint(status, cell)),
-                _ => text.push_str(cell),
-            }
-            let padding = most.saturating_sub(width(cell)) + 2;
-            text.extend(std::iter::repeat_n(' ', padding));
-        }
-        text.truncate(text.trim_end().len());
-        text.push('\n');
-    };
-    line(header, None);
-    for (status, cells) in rows {
-        line(cells.each_ref().map(String::as_str), Some(status));
-    }
-    text.pop();
-    text
-}
-
-/// The number of terminal columns.
-fn width(cell: &str) -> usize {
-    if cell.is_ascii() {
-        cell.len()
-    } else {
-        cell.width()
-    }
 }
 
 /// Prints the JSON object of a failure that happened before the store was known.

@@ -1,17 +1,22 @@
 //! `list`: all locks in the store with their states.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::io::IsTerminal;
+use std::path::Path;
 
-use onehold::{Listing, Lock, Reason, Status};
+use onehold::{Listing, Lock, Reason, Record, State, Status};
 use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System, UpdateKind};
+use terminal_size::Width;
 
-use crate::args;
+use crate::args::{self, ListOrder};
 use crate::describe;
 use crate::exit::Exit;
 use crate::outcome::CommandResult;
 use crate::outcome::Outcome;
-use crate::output::{block, table};
+use crate::output::block;
 use crate::session::Session;
+use crate::table::{natural_order, table};
 use crate::words;
 
 #[inline(never)]
@@ -31,8 +36,15 @@ pub(crate) fn list(session: &Session, typed: &args::List) -> CommandResult {
         }
         None => session.store.list(typed.max_age)?,
     };
+    let mut listing = listing;
+    if !typed.state.is_empty() {
+        let is_wanted = |lock: &Status| typed.state.contains(&describe::list_state(lock));
+        listing.locks.retain(is_wanted);
+    }
+    sort(&mut listing.locks, typed.sort);
     let store = session.store_text();
-    let count = listing.locks.len();
+    let is_lock = |lock: &&Status| lock.verdict.state != State::NotALock;
+    let count = listing.locks.iter().filter(is_lock).count();
     let mut outcome = Outcome::new(
         Exit::Done,
         "listed",
@@ -46,10 +58,10 @@ pub(crate) fn list(session: &Session, typed: &args::List) -> CommandResult {
         outcome = outcome.incomplete(listing.errors.len(), "read");
     }
     // A failure prints its message anyway.
-    if outcome.failure.is_none() && (session.global.verbose || count == 0) {
+    if outcome.failure.is_none() && (session.global.verbose || listing.locks.is_empty()) {
         outcome.notes.push(format!("onehold: {}", outcome.message));
     }
-    if !session.global.json && count > 0 {
+    if !session.global.json && !listing.locks.is_empty() {
         outcome = outcome.data(if session.global.verbose {
             verbose(session, &listing.locks)
         } else {
@@ -62,10 +74,27 @@ pub(crate) fn list(session: &Session, typed: &args::List) -> CommandResult {
 
 fn brief(locks: &[Status]) -> String {
     let rows: Vec<_> = locks.iter().map(|lock| (lock, cells(lock))).collect();
+    let width = std::io::stdout()
+        .is_terminal()
+        .then(terminal_size::terminal_size)
+        .flatten()
+        .map(|(Width(columns), _)| usize::from(columns));
     table(
         ["NAME", "STATE", "HOLDER", "AGE", "WAITING", "MESSAGE"],
         &rows,
+        width,
+        // Message, holder, name.
+        &[(5, 10), (2, 16), (0, 12)],
     )
+}
+
+fn sort(locks: &mut [Status], order: ListOrder) {
+    locks.sort_by(|one, other| natural_order(&one.name, &other.name));
+    match order {
+        ListOrder::Name => {}
+        ListOrder::Age => locks.sort_by_key(|lock| Reverse(describe::age(lock))),
+        ListOrder::State => locks.sort_by_key(describe::list_state),
+    }
 }
 
 fn verbose(session: &Session, locks: &[Status]) -> String {
@@ -107,10 +136,20 @@ fn cells(lock: &Status) -> [String; 6] {
             count => count.to_string(),
         },
         record
-            .and_then(|record| record.message.as_deref())
-            .map(short)
+            .and_then(|record| record.message.clone().or_else(|| command_of_name(record)))
+            .map(|text| short(&text))
             .unwrap_or_default(),
     ]
+}
+
+/// The command of a hold whose name was derived from it, which says more than the name.
+fn command_of_name(record: &Record) -> Option<String> {
+    const DIGEST: usize = 16;
+    let (base, digest) = record.name.rsplit_once('-')?;
+    let is_digest = digest.len() == DIGEST && digest.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let program = Path::new(record.command.first()?).file_name()?;
+    let is_derived = is_digest && program.to_string_lossy().starts_with(base);
+    is_derived.then(|| record.command.join(" "))
 }
 
 /// Shortens a message, which may have 1 KiB, to fit into a table.
