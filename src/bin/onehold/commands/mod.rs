@@ -12,7 +12,7 @@ mod run;
 use std::io::ErrorKind;
 
 use onehold::signal::ignore_file_size_signal;
-use onehold::{Caller, LockName};
+use onehold::{Caller, LockName, State, Status};
 
 use crate::args::{self, Cli, UsageError, Verb};
 use crate::config::EffectiveConfig;
@@ -45,11 +45,6 @@ pub(crate) fn run(mut cli: Cli) -> Exit {
     let takes = matches!(cli.verb, Verb::Run(_) | Verb::Acquire(_));
     // The others would make it.
     let uses_store = !takes && lock_name(&cli.verb).is_none_or(|name| !name.is_path());
-    let missing_store = if uses_store {
-        session.missing_store()
-    } else {
-        None
-    };
     let is_of_profile = lock_name(&cli.verb).is_none_or(|name| session.only.as_ref() == Some(name));
     let ready = if is_of_profile {
         session.ensure_directory(takes).map_err(anyhow::Error::from)
@@ -73,8 +68,10 @@ pub(crate) fn run(mut cli: Cli) -> Exit {
         Ok(Printed::No(outcome)) => *outcome,
         Err(error) => failed(&session, &error),
     };
-    if outcome.exit != Exit::Usage {
-        outcome.warnings.extend(missing_store);
+    let is_free = |status: &Status| status.verdict.state == State::Free;
+    let found_nothing = outcome.lock.as_deref().is_none_or(is_free) && outcome.locks.is_empty();
+    if uses_store && found_nothing && outcome.exit != Exit::Usage {
+        outcome.warnings.extend(session.missing_store());
     }
     match output::print_outcome(&session, &outcome) {
         Ok(()) => outcome.exit,
