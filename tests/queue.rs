@@ -303,7 +303,7 @@ fn wait_on_a_terminal_is_one_line_that_changes() {
     assert_eq!(output.status.code(), Some(7), "{seen}");
     let (before, _) = seen.split_once("timed out").unwrap();
     assert!(
-        before.contains("onehold: waiting 0s of 2s, position 1 of 1 (Ctrl-C cancels): `x` is"),
+        before.contains("onehold: waiting 0s of 2s (Ctrl-C cancels), position 1 of 1: `x` is"),
         "{seen}"
     );
     assert!(before.contains("onehold: waiting 1s of 2s"), "{seen}");
