@@ -90,7 +90,7 @@ pub(crate) struct Lockers {
     pub(crate) is_locked: bool,
     /// Without the calling process, and without those that cannot be seen from here.
     pub(crate) pids: Vec<Pid>,
-    /// The system lists the locks of all processes.
+    /// The system lists the locks of all processes, and the list was read at one moment.
     pub(crate) is_complete: bool,
 }
 

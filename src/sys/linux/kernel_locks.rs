@@ -1,5 +1,7 @@
 //! Who holds the locks of flock(2), as the kernel lists them (proc(5), `/proc/locks`).
 
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::fs::fstat;
@@ -8,6 +10,12 @@ use super::mount::{Mount, value_in};
 use super::process::{is_container, own_pid, pid_namespace, presence};
 use crate::identity::Pid;
 use crate::sys::{Lockers, ProcessState};
+
+/// More than the kernel returns at once: a page, or one line.
+const LIST_BYTES: usize = 16 * 1024;
+
+/// How often a list that comes in pieces is read to find a lock that may have been skipped.
+const MAX_LOOKS: usize = 4;
 
 /// The processes that hold a lock by flock(2) on an open file, without the calling one. `None`: the
 /// list cannot be read.
@@ -18,15 +26,15 @@ use crate::sys::{Lockers, ProcessState};
 pub(crate) fn lockers(file: &impl AsFd) -> Option<Lockers> {
     // Without a /proc of this namespace the PIDs in the list mean other processes.
     let own_namespace = pid_namespace()?;
-    let listed = std::fs::read_to_string("/proc/locks").ok()?;
     let key = ListedFile::of(file)?;
-    let is_complete = !is_container(own_namespace);
-    let taken_by: Vec<i64> = listed.lines().filter_map(|line| key.locker(line)).collect();
+    let (taken_by, is_exact) = key.takers().ok()?;
+    let is_complete = is_exact && !is_container(own_namespace);
     let is_gone = |pid: &i64| match pid_of(*pid) {
         Some(pid) => matches!(presence(pid), ProcessState::Gone),
         None => true,
     };
-    // A lock that was taken by a process which has exited is left out of the list in a container.
+    // In a container the list leaves out what processes of outer namespaces have locked, and what was
+    // locked by a process that has exited.
     let is_unlisted = taken_by.is_empty() && !is_complete;
     let mut pids: Vec<Pid> = if is_unlisted || taken_by.iter().any(is_gone) {
         key.inheritors()
@@ -43,9 +51,30 @@ pub(crate) fn lockers(file: &impl AsFd) -> Option<Lockers> {
     Some(Lockers {
         is_locked,
         pids,
-        // The list also leaves out what processes of outer namespaces have locked.
         is_complete,
     })
+}
+
+/// The list of locks, and whether one call returned it all.
+///
+/// The kernel returns about a page at a time (seq_file), and finds the place to go on by counting: where a
+/// lock before it was given back in between, one is skipped. A small buffer breaks the list up even
+/// where it is short, so `std::fs::read_to_string` does not do.
+fn listed_locks() -> io::Result<(String, bool)> {
+    let mut file = File::open("/proc/locks")?;
+    let mut listed = Vec::new();
+    let mut buffer = vec![0; LIST_BYTES];
+    let mut pieces = 0;
+    loop {
+        let length = file.read(&mut buffer)?;
+        if length == 0 {
+            break;
+        }
+        pieces += 1;
+        listed.extend_from_slice(buffer.get(..length).unwrap_or_default());
+    }
+    let listed = String::from_utf8(listed).map_err(io::Error::other)?;
+    Ok((listed, pieces <= 1))
 }
 
 fn pid_of(listed: i64) -> Option<Pid> {
@@ -72,6 +101,19 @@ impl ListedFile {
         #[allow(clippy::unnecessary_cast, reason = "not the same type everywhere")]
         let inode = value_in(&info, "ino:").unwrap_or_else(|| (facts.st_ino as u64).to_string());
         Some(Self(format!("{major:02x}:{minor:02x}:{inode}")))
+    }
+
+    /// The processes that have taken a lock on this file, and whether that is exact.
+    fn takers(&self) -> io::Result<(Vec<i64>, bool)> {
+        for _ in 0..MAX_LOOKS {
+            let (listed, is_one_piece) = listed_locks()?;
+            let lines = listed.lines();
+            let takers: Vec<i64> = lines.filter_map(|line| self.locker(line)).collect();
+            if is_one_piece || !takers.is_empty() {
+                return Ok((takers, is_one_piece));
+            }
+        }
+        Ok((Vec::new(), false))
     }
 
     /// The process on a line of the list, if that is a lock on this file.
@@ -105,5 +147,39 @@ impl ListedFile {
                 locks.any(|line| self.locker(line).is_some())
             })
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use rustix::fs::{FlockOperation, flock};
+
+    use super::*;
+
+    #[test]
+    fn holder_is_listed_while_eight_others_lock_and_unlock() {
+        const LOOKS: usize = 2000;
+        let held = tempfile::tempfile().unwrap();
+        flock(&held, FlockOperation::LockExclusive).unwrap();
+        let is_over = AtomicBool::new(false);
+        let missed = std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    let other: File = tempfile::tempfile().unwrap();
+                    while !is_over.load(Ordering::Relaxed) {
+                        flock(&other, FlockOperation::LockExclusive).unwrap();
+                        flock(&other, FlockOperation::Unlock).unwrap();
+                    }
+                });
+            }
+            let looks = (0..LOOKS).filter_map(|_| lockers(&held));
+            let missed = looks.filter(|found| found.is_complete && !found.is_locked);
+            let missed = missed.count();
+            is_over.store(true, Ordering::Relaxed);
+            missed
+        });
+        assert_eq!(missed, 0, "of {LOOKS} looks");
     }
 }
