@@ -161,7 +161,7 @@ impl LockName {
         let (Place::Store(own), Place::Store(others)) = (&self.place, &other.place) else {
             return false;
         };
-        own.len() < others.len() && are_one(own, others)
+        own.len() < others.len() && begin_alike(own, others)
     }
 
     /// Its segments, encoded for file names; empty for a path.
@@ -189,7 +189,7 @@ impl PartialEq for LockName {
             || (FILES_IGNORE_CASE
                 && !own.is_empty()
                 && own.len() == others.len()
-                && are_one(own, others))
+                && begin_alike(own, others))
     }
 }
 
@@ -203,8 +203,8 @@ impl Hash for LockName {
     }
 }
 
-/// Whether the shorter one of two names begins the longer one.
-fn are_one(one: &[String], other: &[String]) -> bool {
+/// Whether the segments that both names have are the same.
+fn begin_alike(one: &[String], other: &[String]) -> bool {
     let same = |(one, other): (&String, &String)| {
         one == other || (FILES_IGNORE_CASE && one.to_lowercase() == other.to_lowercase())
     };
@@ -307,6 +307,8 @@ fn invalid(name: &OsStr, reason: &'static str) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
+
     use super::*;
 
     #[test]
@@ -349,6 +351,8 @@ mod tests {
         let (one, other) = (named("Übung/A"), named("übung/a"));
         assert_eq!(one == other, FILES_IGNORE_CASE);
         assert_eq!(named("ÜBUNG").is_ancestor_of(&one), FILES_IGNORE_CASE);
+        let hash = |name: &LockName| BuildHasherDefault::<DefaultHasher>::default().hash_one(name);
+        assert_eq!(hash(&one) == hash(&other), FILES_IGNORE_CASE);
         assert_ne!(one, named("Übung"));
         assert_ne!(named("./A"), named("./a"));
     }

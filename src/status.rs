@@ -88,7 +88,7 @@ impl Status {
     #[must_use]
     pub fn is_available(&self) -> bool {
         match self.verdict.state {
-            // What is there may be somebody's data.
+            // The file may be data that is needed.
             State::Zombie if matches!(self.verdict.reason, Reason::Malformed(_)) => false,
             State::Free if self.verdict.reason == Reason::NoFile => true,
             State::Free | State::Zombie => self.can_take_over,

@@ -396,8 +396,8 @@ fn judge_record(
     verdict
 }
 
-/// The time in the record if that is still right, so that everybody is told the same time. The wall
-/// clock may have been set since.
+/// The time in the record if that is still right, so that each call shows the same one. The wall clock
+/// may have been set since.
 fn written_unless_moved(record: &Record, computed: DateTime<Utc>) -> DateTime<Utc> {
     let tolerance = TimeDelta::seconds(1);
     let is_right = |at: &DateTime<Utc>| (*at - computed).abs() <= tolerance;

@@ -36,7 +36,7 @@ impl Files {
                 if matches!(found.content, Content::NotALock(_))
                     && is_unchanged(found.facts.modified, now) =>
             {
-                open.id()
+                open.facts
             }
             _ => return Ok(None),
         };
@@ -49,8 +49,8 @@ impl Files {
             renamed => renamed.context("move aside", &path)?,
         }
         let moved = directory.facts(&aside).context("inspect", &path)?;
-        if moved.is_some_and(|moved| moved.id != judged) {
-            // Another program has put its file there meanwhile.
+        if moved.is_some_and(|moved| moved != judged) {
+            // Meanwhile another program has put its file there, or written to this one.
             directory
                 .move_if_free(&aside, &file)
                 .context("put back", &path)?;

@@ -501,7 +501,7 @@ impl Lock {
         let Reason::NotALock(what) = status.verdict.reason else {
             return status;
         };
-        // A directory or a device is not a lock file that somebody writes.
+        // No program writes its lock into a directory or a device.
         let Some(modified) = status.modified else {
             return status;
         };

@@ -135,9 +135,9 @@ impl Env {
             .unwrap()
     }
 
-    /// Waits until somebody is in the queue of `name`.
+    /// Waits until there is a waiter in the queue of `name`.
     pub fn wait_for_waiter(&self, name: &str) {
-        eventually("somebody waits", || {
+        eventually("there is a waiter", || {
             let waiters = self.lock(name)["waiters"].take();
             waiters.as_array().is_some_and(|all| !all.is_empty())
         });

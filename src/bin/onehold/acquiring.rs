@@ -1,24 +1,24 @@
 //! What `acquire` and `run` share: waiting, prompts, force, and refusals.
 
 use std::borrow::Cow;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use onehold::memory::drop_code_pages;
 use onehold::{
-    Attempt, Blocked, Error, Evidence, Format, Kind, Lock, LockName, Options, Reason, Revision,
+    Attempt, Blocked, Evidence, Format, Kind, Lock, LockName, Options, Reason, Revision,
     State, Status, Wait,
 };
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::args::{self, OnZombie, WaitLimit};
 use crate::cancel;
 use crate::describe;
 use crate::exit::Exit;
+use crate::malformed;
 use crate::outcome::Outcome;
 use crate::output::{self, block, next_step};
 use crate::progress::Progress;
-use crate::prompt::{Answer, ask};
+use crate::prompt::{confirm, report_cancel};
 use crate::report::lock_value;
 use crate::session::Session;
 use crate::words;
@@ -26,12 +26,6 @@ use crate::words;
 /// Limit of prompts for one call. The lock can change while a prompt waits for its answer; then the
 /// new state is shown and asked for again.
 const MAX_PROMPTS: usize = 5;
-
-/// Limit of attempts for one call: each finds something else than the one before, or waits a while.
-const MAX_ATTEMPTS: usize = 1000;
-
-/// How often a file is read again that may become a lock file.
-const YOUNG_FILE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The library's options for the typed ones.
 fn options(session: &Session, typed: &args::HoldArgs) -> Options {
@@ -68,45 +62,19 @@ pub(crate) fn acquire_with_prompts<T>(
     }
     let mut options = options(session, typed);
     let limit = typed.wait.filter(|_| !typed.force);
-    let began = Instant::now();
-    let mut prompts = 0;
-    for _ in 0..MAX_ATTEMPTS {
-        let left = match limit {
-            Some(WaitLimit::AtMost(limit)) => {
-                Some(WaitLimit::AtMost(limit.saturating_sub(began.elapsed())))
-            }
-            limit => limit,
-        };
-        let progress = Progress::default();
-        let attempted = attempt(&options, wait(session, left, lock, &progress));
-        progress.end(matches!(attempted, Ok(Attempt::Held(_))));
-        let attempted = match attempted {
-            Err(Error::NotALock { .. }) if session.is_fixed_path(lock) => {
-                let may_wait = |limit| limit != WaitLimit::AtMost(Duration::ZERO);
-                let waits = limit.is_some_and(may_wait);
-                let status = match move_malformed_aside(session, typed, lock)? {
-                    Malformed::TryAgain => continue,
-                    Malformed::Young(_) if left.is_some_and(may_wait) => {
-                        std::thread::sleep(YOUNG_FILE_INTERVAL);
-                        continue;
-                    }
-                    Malformed::Young(status) | Malformed::Stays(status) => status,
-                };
-                Attempt::Blocked(Blocked {
-                    status: Box::new(status),
-                    waited: waits.then(|| began.elapsed()),
-                })
-            }
-            attempted => attempted?,
-        };
-        let blocked = match committed(attempted) {
+    let attempt_once = |options: &Options, limit| {
+        malformed::attempt_past(session, typed, lock, limit, |left| {
+            let progress = Progress::default();
+            let attempted = attempt(options, wait(session, left, lock, &progress));
+            progress.end(matches!(attempted, Ok(Attempt::Held(_))));
+            attempted
+        })
+    };
+    for _ in 0..MAX_PROMPTS {
+        let blocked = match committed(attempt_once(&options, limit)?) {
             Attempt::Blocked(blocked) => blocked,
             held @ Attempt::Held(_) => return Ok(held),
         };
-        prompts += 1;
-        if prompts > MAX_PROMPTS {
-            break;
-        }
         if confirm_skip_queue(session, typed, lock, &blocked.status) {
             options = options.skip_queue();
             continue;
@@ -117,59 +85,7 @@ pub(crate) fn acquire_with_prompts<T>(
         }
     }
     // The lock changed hands after each confirmation: one last attempt with the last answer.
-    Ok(committed(attempt(&options, Wait::no())?))
-}
-
-/// What became of a file that is not a lock file, where the profile has its lock.
-enum Malformed {
-    /// It is no longer in the way, or may be a lock file by now.
-    TryAgain,
-    /// It may still be being written.
-    Young(Status),
-    Stays(Status),
-}
-
-/// Moves a file that is not a lock file aside where the profile has its lock, if the user agrees.
-fn move_malformed_aside(
-    session: &Session,
-    typed: &args::HoldArgs,
-    lock: &Lock,
-) -> onehold::Result<Malformed> {
-    let status = Lock::at_own_place(lock.inspect(None)?);
-    match status.verdict.reason {
-        Reason::Malformed(_) => {}
-        Reason::Incomplete => return Ok(Malformed::Young(status)),
-        Reason::NotALock(what) => {
-            let path = status.path;
-            return Err(Error::NotALock { path, what });
-        }
-        _ => return Ok(Malformed::TryAgain),
-    }
-    // It may be somebody's data, so it is asked for by every profile.
-    let refuses = typed.on_zombie == Some(OnZombie::Fail);
-    let agrees = || typed.yes || confirm(session, &status, "Move the file aside?", "--yes");
-    if refuses || !agrees() {
-        return Ok(Malformed::Stays(status));
-    }
-    if let Some(moved) = lock.move_aside()? {
-        if !session.global.quiet && !session.global.json {
-            output::eprint(&format!("onehold: {}", moved_text(&status, &moved.to)));
-        }
-        for warning in &moved.warnings {
-            let warning = words::error_chain(warning);
-            output::eprint(&format!("onehold: warning: {warning}"));
-        }
-    }
-    Ok(Malformed::TryAgain)
-}
-
-/// The message about a file that was moved aside.
-pub(crate) fn moved_text(status: &Status, to: &Path) -> String {
-    format!(
-        "moved the file of {}, which was not a lock, to {}",
-        words::quoted(&status.name),
-        words::path_text(to)
-    )
+    Ok(committed(attempt_once(&options, None)?))
 }
 
 /// Ends the time in which Ctrl-C cancels, once the lock is held.
@@ -213,18 +129,6 @@ fn wait<'a>(
         }
         drop_code_pages();
     })
-}
-
-/// From now on a signal that ends the program is reported.
-fn report_cancel(session: &Session) {
-    let session = session.clone();
-    let report = move |signal| {
-        let message = "canceled; nothing changed";
-        let exit = Exit::Signal(u8::try_from(signal).unwrap_or(u8::MAX));
-        let outcome = Outcome::new(exit, "interrupted", message).failure("INTERRUPTED", json!({}));
-        let _ = output::print_outcome(&session, &outcome);
-    };
-    cancel::on_interrupt(report);
 }
 
 /// Returns the hold to replace, if options and user allow it: with `--force`, or a zombie with
@@ -293,29 +197,6 @@ fn confirm_skip_queue(
         && (typed.yes || confirm(session, status, "Skip the queue?", "--yes"))
 }
 
-/// Shows a lock and asks a question. Without a terminal, the answer is no. `instead`: the options that
-/// give the answer.
-pub(crate) fn confirm(session: &Session, status: &Status, question: &str, instead: &str) -> bool {
-    report_cancel(session);
-    let mut text = format!("onehold: {}\n", describe::describe_holder(status));
-    for line in block(status, session.global.verbose) {
-        text.push_str(&line);
-        text.push('\n');
-    }
-    text.push_str("  ");
-    text.push_str(question);
-    match ask(&text) {
-        Answer::Yes => true,
-        Answer::No => false,
-        Answer::NoTerminal => {
-            output::eprint(&format!(
-                "onehold: cannot ask for confirmation: no terminal (use {instead})"
-            ));
-            false
-        }
-    }
-}
-
 /// The outcome of a refused `acquire` or `run`.
 pub(crate) fn refused(
     session: &Session,
@@ -371,11 +252,7 @@ pub(crate) fn refused(
         Value::Object(keys.into_iter().map(detail).collect())
     });
     // The message of the foreign program comes first: its callers look for it.
-    let foreign = match (status.verdict.state, status.verdict.reason) {
-        (_, Reason::Malformed(_)) => settings.malformed().map(str::to_owned),
-        (State::Zombie, _) | (_, Reason::Reserved) => None,
-        _ => settings.refusal(&object, blocked.waited.and(typed.wait)),
-    };
+    let foreign = settings.refusal_of(&status, &object, blocked.waited.and(typed.wait));
     let (message, more) = match foreign {
         Some(text) => {
             let mut lines = text.lines().map(str::to_owned);
@@ -406,22 +283,15 @@ pub(crate) fn refused(
 pub(crate) fn displaced_text(session: &Session, status: &Status) -> Option<String> {
     match status.verdict.state {
         State::Zombie => {
-            // The message of the foreign program comes first: its callers look for it.
-            let settings = &session.config.settings;
-            let object = lock_value(status, &session.caller);
-            let foreign = settings.takeover(&object).filter(|text| !text.is_empty());
             let own = format!(
                 "onehold: took over zombie {}: {}",
                 words::quoted(&status.name),
                 describe::describe_zombie(status)
             );
-            Some(
-                foreign
-                    .into_iter()
-                    .chain([own])
-                    .collect::<Vec<_>>()
-                    .join("\n"),
-            )
+            // The message of the foreign program comes first: its callers look for it.
+            let settings = &session.config.settings;
+            let foreign = settings.takeover(|| lock_value(status, &session.caller));
+            Some(foreign.map_or_else(|| own.clone(), |foreign| format!("{foreign}\n{own}")))
         }
         State::Held | State::Overdue => Some(format!(
             "onehold: took {} by force from {}",

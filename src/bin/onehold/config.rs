@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::bail;
-use onehold::{Format, LockName};
+use onehold::{Format, LockName, Reason, State, Status};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -312,7 +312,7 @@ impl Settings {
 
     /// The message of the profile's program for a refusal, or for a look at the lock. `limit`: of the
     /// wait; `None`: there was none, and no message about one.
-    pub(crate) fn refusal(&self, lock: &Value, limit: Option<WaitLimit>) -> Option<String> {
+    fn refusal(&self, lock: &Value, limit: Option<WaitLimit>) -> Option<String> {
         let template = self.refusal.as_ref()?;
         let mut values = lock.clone();
         let limit = match limit {
@@ -327,9 +327,27 @@ impl Settings {
         Some(text).filter(|text| !text.is_empty())
     }
 
-    /// The message of the profile's program when it takes over from a dead holder.
-    pub(crate) fn takeover(&self, lock: &Value) -> Option<String> {
-        Some(self.takeover.as_ref()?.fill(lock))
+    /// The message of the profile's program about a lock that it does not get. The arguments are those of
+    /// [`refusal`](Self::refusal).
+    pub(crate) fn refusal_of(
+        &self,
+        status: &Status,
+        lock: &Value,
+        limit: Option<WaitLimit>,
+    ) -> Option<String> {
+        match (status.verdict.state, status.verdict.reason) {
+            (_, Reason::Malformed(_)) => self.malformed.as_deref().map(str::to_owned),
+            (_, Reason::Reserved) => None,
+            (State::Held | State::Overdue, _) => self.refusal(lock, limit),
+            _ => None,
+        }
+    }
+
+    /// The message of the profile's program when it takes over from a dead holder. `lock` is only asked
+    /// for if the profile has one.
+    pub(crate) fn takeover(&self, lock: impl FnOnce() -> Value) -> Option<String> {
+        let text = self.takeover.as_ref()?.fill(&lock());
+        Some(text).filter(|text| !text.is_empty())
     }
 
     /// The values of a lock under the keys of the profile's program.
@@ -339,11 +357,6 @@ impl Settings {
 
     pub(crate) fn has_details(&self) -> bool {
         self.details.is_some()
-    }
-
-    /// The message of the profile's program for a file that is no lock file.
-    pub(crate) fn malformed(&self) -> Option<&str> {
-        self.malformed.as_deref()
     }
 
     /// What an owner is called if there must be one.

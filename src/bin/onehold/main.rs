@@ -21,6 +21,7 @@ mod describe;
 mod doc_text;
 mod exit;
 mod fast_parse;
+mod malformed;
 mod outcome;
 mod output;
 mod parse;

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::args::UsageError;
 use crate::exit::Exit;
 use crate::session::Session;
-use crate::suggested::fixed_command_line;
+use crate::suggested::store_command;
 use crate::words;
 
 /// The result of a command.
@@ -207,7 +207,7 @@ fn hint(session: &Session, error: &Error) -> Option<String> {
                 "  file left unchanged: it is not a regular file, or changed less than 10 s ago"
                     .to_owned()
             } else {
-                let break_it = fixed_command_line(session, "break");
+                let break_it = store_command(session, "break");
                 format!("  file left unchanged; to move it aside, run `{break_it}`")
             }
         }

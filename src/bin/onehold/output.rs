@@ -13,7 +13,7 @@ use crate::exit::Exit;
 use crate::outcome::Outcome;
 use crate::report::object;
 use crate::session::Session;
-use crate::suggested::{command_line, fixed_command_line, shell_quoted, store_command};
+use crate::suggested::{command_line, shell_quoted, store_command};
 use crate::words::{self, path_text};
 
 /// Sets for the whole program whether output is colored.
@@ -140,7 +140,7 @@ pub(crate) fn next_step(
         return format!("  to take it over, use --on-zombie take; to remove it, run `{break_it}`");
     }
     if matches!(status.verdict.reason, Reason::Malformed(_)) {
-        let break_it = fixed_command_line(session, "break");
+        let break_it = store_command(session, "break");
         let yes = if acquires { "add --yes or " } else { "" };
         return format!("  file left unchanged; to move it aside, {yes}run `{break_it}`");
     }

@@ -6,12 +6,55 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use anstream::AutoStream;
+use onehold::Status;
+use serde_json::json;
+
+use crate::exit::Exit;
+use crate::outcome::Outcome;
+use crate::output::{self, block};
+use crate::session::Session;
+use crate::{cancel, describe};
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// From now on a signal that ends the program is reported.
+pub(crate) fn report_cancel(session: &Session) {
+    let session = session.clone();
+    let report = move |signal| {
+        let message = "canceled; nothing changed";
+        let exit = Exit::Signal(u8::try_from(signal).unwrap_or(u8::MAX));
+        let outcome = Outcome::new(exit, "interrupted", message).failure("INTERRUPTED", json!({}));
+        let _ = output::print_outcome(&session, &outcome);
+    };
+    cancel::on_interrupt(report);
+}
+
+/// Shows a lock and asks a question. Without a terminal, the answer is no. `instead`: the options that
+/// give the answer.
+pub(crate) fn confirm(session: &Session, status: &Status, question: &str, instead: &str) -> bool {
+    report_cancel(session);
+    let mut text = format!("onehold: {}\n", describe::describe_holder(status));
+    for line in block(status, session.global.verbose) {
+        text.push_str(&line);
+        text.push('\n');
+    }
+    text.push_str("  ");
+    text.push_str(question);
+    match ask(&text) {
+        Answer::Yes => true,
+        Answer::No => false,
+        Answer::NoTerminal => {
+            output::eprint(&format!(
+                "onehold: cannot ask for confirmation: no terminal (use {instead})"
+            ));
+            false
+        }
+    }
+}
+
 /// The answer to a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+enum Answer {
     Yes,
     No,
     NoTerminal,
@@ -19,7 +62,7 @@ pub(crate) enum Answer {
 
 /// Asks on the controlling terminal, whatever stdin is. No answer within 30 s counts as no. The
 /// caller must not hold a lock or the guard, because the answer can take that long.
-pub(crate) fn ask(question: &str) -> Answer {
+fn ask(question: &str) -> Answer {
     let terminal = OpenOptions::new().read(true).write(true).open("/dev/tty");
     let Ok(terminal) = terminal else {
         return Answer::NoTerminal;

@@ -1,5 +1,6 @@
 //! The context of one invocation: the store, the configuration, and the holds that it runs under.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -20,8 +21,6 @@ pub(crate) struct Session {
     pub(crate) store: Store,
     /// The store is the one that an invocation without options would use.
     pub(crate) is_default_store: bool,
-    /// The user named the store, which therefore should exist.
-    is_named_store: bool,
     /// The caller, for `mine`, `release` and `renew`.
     pub(crate) caller: Caller,
     pub(crate) config: EffectiveConfig,
@@ -48,11 +47,6 @@ impl Session {
             .or_else(|| settings.format())
             .unwrap_or_default();
         let (directory, is_default_store) = store_directory(global.dir.clone(), &config)?;
-        let is_of_profile = settings.dir.is_some() || settings.project_dir.is_some();
-        let is_named_store = match config.profile {
-            Some(_) if is_of_profile => global.dir.is_some(),
-            _ => !is_default_store || config.default_dir.is_some(),
-        };
         let mut store = Store::at(directory).format(format);
         // A profile's directory belongs to another program, so the journal is in onehold's own store.
         // Without a home directory there is none, and the journal is beside the locks.
@@ -69,7 +63,6 @@ impl Session {
             global,
             store,
             is_default_store,
-            is_named_store,
             caller,
             config,
             format,
@@ -122,7 +115,13 @@ impl Session {
 
     /// The warning that a store named by the user does not exist: its name may be mistyped.
     pub(crate) fn missing_store(&self) -> Option<String> {
-        let is_missing = self.only.is_none() && self.is_named_store && !self.store.path().exists();
+        let settings = &self.config.settings;
+        let is_of_profile = settings.dir.is_some() || settings.project_dir.is_some();
+        let is_named = match self.config.profile {
+            Some(_) if is_of_profile => self.global.dir.is_some(),
+            _ => !self.is_default_store || self.config.default_dir.is_some(),
+        };
+        let is_missing = self.only.is_none() && is_named && !self.store.path().exists();
         is_missing.then(|| {
             let path = words::path_text(self.store.path());
             format!("store `{path}` does not exist")
@@ -164,18 +163,20 @@ impl Session {
     }
 
     /// The `--dir` that another invocation needs to reach the same store. `None`: it needs none.
-    pub(crate) fn directory_to_name(&self) -> Option<&Path> {
+    pub(crate) fn directory_to_name(&self) -> Option<Cow<'_, Path>> {
+        // Which lock or store it is depends on the current directory.
         if self.only.is_some() {
-            return self.global.dir.as_deref();
+            let root = self.global.dir.as_deref().unwrap_or(Path::new("."));
+            let absolute = std::path::absolute(root).map(Cow::Owned);
+            return Some(absolute.unwrap_or(Cow::Borrowed(root)));
         }
-        // Which store it is depends on the current directory.
         if self.config.settings.project_dir.is_some() {
-            return Some(self.store.path());
+            return Some(Cow::Borrowed(self.store.path()));
         }
         let by_profile = self.config.profile.is_some()
             && self.config.settings.dir.is_some()
             && self.global.dir.is_none();
-        (!by_profile && !self.is_default_store).then(|| self.store.path())
+        (!by_profile && !self.is_default_store).then(|| Cow::Borrowed(self.store.path()))
     }
 
     /// The lock that was named on the command line or by a profile.

@@ -1,7 +1,5 @@
 //! Command lines to paste, with the store and the profile of this invocation.
 
-use std::path::Path;
-
 use onehold::Status;
 
 use crate::session::Session;
@@ -25,23 +23,7 @@ pub(crate) fn command_line(session: &Session, verb: &str, status: &Status) -> St
     words::escape(&words.join(" "))
 }
 
-/// A command line for the lock of the profile that works from any directory. By its path it would be any
-/// file.
-pub(crate) fn fixed_command_line(session: &Session, verb: &str) -> String {
-    let root = session.global.dir.as_deref().unwrap_or(Path::new("."));
-    let root = std::path::absolute(root).unwrap_or_else(|_| root.to_owned());
-    let profile = session.config.profile.as_deref().unwrap_or_default();
-    let words = [
-        "onehold --profile",
-        &shell_quoted(profile),
-        "--dir",
-        &shell_quoted(&root.to_string_lossy()),
-        verb,
-    ];
-    words::escape(&words.join(" "))
-}
-
-/// A command line for the whole store.
+/// A command line for the whole store, or for the lock of a profile with a path.
 pub(crate) fn store_command(session: &Session, verb: &str) -> String {
     words::escape(&verb_words(session, verb, true).join(" "))
 }

@@ -7,14 +7,16 @@ use onehold::{
 };
 use serde_json::json;
 
-use crate::acquiring::{confirm, moved_text, wait_for_displaced};
+use crate::acquiring::wait_for_displaced;
 use crate::args;
 use crate::cancel;
 use crate::describe;
 use crate::exit::Exit;
+use crate::malformed::moved_text;
 use crate::outcome::CommandResult;
 use crate::outcome::Outcome;
 use crate::output;
+use crate::prompt::confirm;
 use crate::refusal::another;
 use crate::session::Session;
 use crate::suggested::command_line;

@@ -1,6 +1,6 @@
 //! `check`: show the holder of a lock and verify it.
 
-use onehold::{Lock, Options, Reason, State, Status};
+use onehold::{Lock, Options, State};
 
 use crate::args;
 
@@ -47,7 +47,12 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
         outcome = outcome.failure("NOT_A_LOCK", serde_json::json!({}));
     } else if !session.global.quiet {
         // The message of the profile's program comes first: its callers look for it.
-        let mut lines: Vec<String> = foreign_text(session, &status).into_iter().collect();
+        let settings = &session.config.settings;
+        let foreign = settings.has_refusal().then(|| {
+            let object = lock_value(&status, &session.caller);
+            settings.refusal_of(&status, &object, None)
+        });
+        let mut lines: Vec<String> = foreign.flatten().into_iter().collect();
         lines.push(match status.verdict.state {
             State::Free => paint(&status, &holder),
             _ => holder,
@@ -61,17 +66,4 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
         outcome = outcome.data(lines.join("\n"));
     }
     Ok(outcome.lock(Box::new(status)).into())
-}
-
-/// What the profile's program says of a lock that it cannot take.
-fn foreign_text(session: &Session, status: &Status) -> Option<String> {
-    let settings = &session.config.settings;
-    match (status.verdict.state, status.verdict.reason) {
-        (_, Reason::Malformed(_)) => settings.malformed().map(str::to_owned),
-        (_, Reason::Reserved) => None,
-        (State::Held | State::Overdue, _) if settings.has_refusal() => {
-            settings.refusal(&lock_value(status, &session.caller), None)
-        }
-        _ => None,
-    }
 }

@@ -15,7 +15,7 @@ use crate::words;
 pub(crate) const LIMIT: &str = "limit";
 
 /// A text with keys of the JSON object in braces: `{key}`, `{key:format}`, `{key|text}`. A line whose
-/// keys are all null is left out; the line below it that begins with `|` stands in its place.
+/// keys are all null is left out; the line below it that begins with `|` is shown then, and only then.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) struct Template(Box<[Line]>);
@@ -254,7 +254,7 @@ mod tests {
             ("{name} {pid} {limit}", "x 7 5s"),
             ("{acquired_at}", "2026-11-22 13:21:16 UTC"),
             ("{acquired_at:rfc3339}", "2026-11-22T13:21:16Z"),
-            // A session that looks like a time is none.
+            // Other keys are never shown as times.
             ("{session_id}", "2026-11-22T13:21:16Z"),
             ("{pid} {owner}", "7 unknown"),
             ("{owner|nobody}", "nobody"),

@@ -1,0 +1,110 @@
+//! A file that is not a lock file, at the path where a profile has its only lock.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use onehold::{Attempt, Blocked, Error, Lock, Reason, Status};
+
+use crate::args::{self, OnZombie, WaitLimit};
+use crate::output;
+use crate::prompt::confirm;
+use crate::session::Session;
+use crate::words;
+
+/// Limit of attempts: each finds something other than the one before, or waits a while.
+const MAX_ATTEMPTS: usize = 1000;
+
+/// How often a file is read again that may become a lock file.
+const YOUNG_FILE_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Calls `attempt` with the rest of the limit, and again each time a file that is not a lock file was
+/// moved aside, or was too young to tell.
+pub(crate) fn attempt_past<T>(
+    session: &Session,
+    typed: &args::HoldArgs,
+    lock: &Lock,
+    limit: Option<WaitLimit>,
+    attempt: impl Fn(Option<WaitLimit>) -> onehold::Result<Attempt<T>>,
+) -> onehold::Result<Attempt<T>> {
+    let began = Instant::now();
+    let mut left = limit;
+    for _ in 0..MAX_ATTEMPTS {
+        match attempt(left) {
+            Err(Error::NotALock { .. }) if session.is_fixed_path(lock) => {}
+            attempted => return attempted,
+        }
+        if let Some(WaitLimit::AtMost(limit)) = limit {
+            left = Some(WaitLimit::AtMost(limit.saturating_sub(began.elapsed())));
+        }
+        let status = match move_aside(session, typed, lock)? {
+            Malformed::TryAgain => continue,
+            Malformed::Young(_) if waits(left) => {
+                std::thread::sleep(YOUNG_FILE_INTERVAL);
+                continue;
+            }
+            Malformed::Young(status) | Malformed::Stays(status) => status,
+        };
+        return Ok(Attempt::Blocked(Blocked {
+            status: Box::new(status),
+            waited: waits(limit).then(|| began.elapsed()),
+        }));
+    }
+    attempt(None)
+}
+
+fn waits(limit: Option<WaitLimit>) -> bool {
+    limit.is_some_and(|limit| limit != WaitLimit::AtMost(Duration::ZERO))
+}
+
+/// What became of the file.
+enum Malformed {
+    /// It is no longer in the way, or may be a lock file by now.
+    TryAgain,
+    /// Its program may still be writing it.
+    Young(Status),
+    /// The user did not agree to move it.
+    Stays(Status),
+}
+
+/// Moves the file aside if the user agrees.
+fn move_aside(
+    session: &Session,
+    typed: &args::HoldArgs,
+    lock: &Lock,
+) -> onehold::Result<Malformed> {
+    let status = Lock::at_own_place(lock.inspect(None)?);
+    match status.verdict.reason {
+        Reason::Malformed(_) => {}
+        Reason::Incomplete => return Ok(Malformed::Young(status)),
+        Reason::NotALock(what) => {
+            let path = status.path;
+            return Err(Error::NotALock { path, what });
+        }
+        _ => return Ok(Malformed::TryAgain),
+    }
+    // The file may be data that is needed, so every profile asks.
+    let refuses = typed.on_zombie == Some(OnZombie::Fail);
+    let agrees = || typed.yes || confirm(session, &status, "Move the file aside?", "--yes");
+    if refuses || !agrees() {
+        return Ok(Malformed::Stays(status));
+    }
+    if let Some(moved) = lock.move_aside()? {
+        if !session.global.quiet && !session.global.json {
+            output::eprint(&format!("onehold: {}", moved_text(&status, &moved.to)));
+        }
+        for warning in &moved.warnings {
+            let warning = words::error_chain(warning);
+            output::eprint(&format!("onehold: warning: {warning}"));
+        }
+    }
+    Ok(Malformed::TryAgain)
+}
+
+/// The message about a file that was moved aside.
+pub(crate) fn moved_text(status: &Status, to: &Path) -> String {
+    format!(
+        "moved the file of {}, which was not a lock, to {}",
+        words::quoted(&status.name),
+        words::path_text(to)
+    )
+}
