@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use onehold::memory::drop_code_pages;
 use onehold::{
-    Attempt, Blocked, Evidence, Format, Kind, Lock, LockName, Options, Reason, Revision,
-    State, Status, Wait,
+    Attempt, Blocked, Evidence, Format, Kind, Lock, LockName, Options, Reason, Revision, State,
+    Status, Wait,
 };
 use serde_json::Value;
 
