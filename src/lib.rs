@@ -99,12 +99,12 @@ pub use decision::Revision;
 pub use decision::liveness::{DEFAULT_MAX_AGE, Evidence, Reason, State, Uncertainty, Verdict};
 pub use decision::ownership::Caller;
 pub use error::{Error, Result};
-pub use files::journal::journal_of;
+pub use files::journal::{Action, Actor, Event, PreviousHold, journal_of};
 pub use identity::{BootId, Origin, Pid, ProcessId};
 pub use lock::{
     Acquired, Attempt, Blocked, Break, Cleanup, Ending, Hold, Holder, Listing, Lock, MovedAside,
     OnBreak, Options, PendingHold, Release, Remaining, Renewal, RunOptions, Store, Wait,
-    command_line_of,
+    command_line_of, user_of,
 };
 pub use name::LockName;
 pub use record::{Content, Format, Kind, Live, Record, VERSION as RECORD_VERSION};

@@ -16,6 +16,14 @@ use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
+/// Copies a program that is executed soon. Not by this process: what another thread forks would keep the
+/// copy open for writing, and until it executes its program, the copy could not be executed (ETXTBSY,
+/// execve(2)).
+fn copy_program(from: &Path, to: &Path) {
+    let copied = Command::new("cp").args([from, to]).status().unwrap();
+    assert!(copied.success());
+}
+
 struct Place {
     root: TempDir,
 }
@@ -26,11 +34,8 @@ impl Place {
         let root = tempfile::tempdir().unwrap();
         let place = Self { root };
         fs::set_permissions(place.root.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        fs::copy(
-            assert_cmd::cargo::cargo_bin!("onehold"),
-            place.path("onehold"),
-        )
-        .unwrap();
+        let program = assert_cmd::cargo::cargo_bin!("onehold");
+        copy_program(program, &place.path("onehold"));
         place
     }
 
@@ -776,7 +781,7 @@ fn term_ends_a_wait_of_the_first_process_of_a_container_within_a_second_and_its_
 #[cfg(target_os = "linux")]
 fn set_uid_setpriv(place: &Place) {
     let file = place.path("root-setpriv");
-    fs::copy("/usr/bin/setpriv", &file).unwrap();
+    copy_program(Path::new("/usr/bin/setpriv"), &file);
     fs::set_permissions(&file, fs::Permissions::from_mode(0o4755)).unwrap();
 }
 

@@ -1,23 +1,23 @@
 //! The journal of a store: one line for every takeover, break and cleanup.
 
 use std::ffi::OsStr;
-use std::io::{self, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::guard::Guard;
 use super::layout::META_DIR;
 use super::lock_file::{is_named, random_temporary_name};
 use crate::backend::Patience;
 use crate::decision::liveness::Reason;
-use crate::error::{Error, Result};
+use crate::error::{Context, Error, Result};
 use crate::identity::Pid;
 use crate::record::cut_command;
 use crate::status::Status;
-use crate::sys::directory::{Directory, facts_of_file, try_lock_record};
+use crate::sys::directory::{Directory, Found, facts_of_file, try_lock_record};
 use crate::sys::{hostname, process};
 
 const JOURNAL: &str = "events.jsonl";
@@ -27,10 +27,14 @@ const ROTATED_JOURNAL: &str = "events.jsonl.1";
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 const ROTATE_AT: u64 = 1024 * 1024;
 
+/// What is read of a file. One that others own may not be rotated, and grows.
+const MAX_READ: u64 = 2 * ROTATE_AT;
+
 /// What happened to a hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Action {
+#[non_exhaustive]
+pub enum Action {
     /// Replaced by a new hold, because it was a zombie.
     Takeover,
     /// Removed on a person's order.
@@ -39,44 +43,69 @@ pub(crate) enum Action {
     Cleanup,
 }
 
-#[derive(Serialize)]
-struct Event<'a> {
-    at: DateTime<Utc>,
-    event: Action,
-    name: &'a str,
-    path: &'a Path,
-    reason: &'static str,
-    by: Actor,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    hold: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    from: Option<PreviousHold<'a>>,
+/// A line of the journal of a store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Event {
+    /// When it was written.
+    pub at: DateTime<Utc>,
+    /// What happened.
+    pub event: Action,
+    /// The name of the lock, as it was given.
+    pub name: String,
+    /// The path of its file.
+    pub path: PathBuf,
+    /// Why, in words.
+    pub reason: String,
+    /// The process that did it.
+    pub by: Actor,
+    /// The number of the new hold, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold: Option<u64>,
+    /// The hold that ended. `None`: its record could not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<PreviousHold>,
 }
 
-#[derive(Serialize)]
-struct Actor {
-    pid: Pid,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    uid: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    hostname: Option<String>,
-    command: Vec<String>,
+/// The process that has written a line of the journal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Actor {
+    /// Its PID, on its host.
+    pub pid: Pid,
+    /// The number of its user, where users have numbers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// Its host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hostname: Option<String>,
+    /// Its command line, cut to the length that records have room for.
+    pub command: Vec<String>,
 }
 
-#[derive(Serialize)]
-struct PreviousHold<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    hold: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pid: Option<Pid>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    hostname: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    owner: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    message: Option<&'a str>,
-    acquired_at: DateTime<Utc>,
-    command: &'a [String],
+/// A hold that has ended, in the journal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct PreviousHold {
+    /// Its number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold: Option<u64>,
+    /// The process that kept it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<Pid>,
+    /// The host of that process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hostname: Option<String>,
+    /// Its owner label.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// Its reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// When it was acquired.
+    pub acquired_at: DateTime<Utc>,
+    /// The command line of its holder.
+    pub command: Vec<String>,
 }
 
 /// Appends a line, outside the guard. `hold`: the number of the new hold, if there is one.
@@ -84,9 +113,9 @@ pub(crate) fn write(store: &Path, action: Action, from: &Status, hold: Option<u6
     let event = Event {
         at: Utc::now(),
         event: action,
-        name: &from.name,
-        path: &from.path,
-        reason: reason(from),
+        name: from.name.clone(),
+        path: from.path.clone(),
+        reason: reason(from).to_owned(),
         by: Actor {
             pid: Pid::of_self(),
             uid: process::own_uid(),
@@ -97,11 +126,11 @@ pub(crate) fn write(store: &Path, action: Action, from: &Status, hold: Option<u6
         from: from.record.as_ref().map(|record| PreviousHold {
             hold: from.hold(),
             pid: from.verdict.pid,
-            hostname: record.hostname.as_deref(),
-            owner: record.owner.as_deref(),
-            message: record.message.as_deref(),
+            hostname: record.hostname.clone(),
+            owner: record.owner.clone(),
+            message: record.message.clone(),
             acquired_at: record.acquired_at,
-            command: &record.command,
+            command: record.command.clone(),
         }),
     };
     append(store, &event).map_err(|error| match error {
@@ -112,6 +141,52 @@ pub(crate) fn write(store: &Path, action: Action, from: &Status, hold: Option<u6
         },
         Failure::Store(error) => error,
     })
+}
+
+/// The last lines of the journal about the lock with this file, the latest one last, at most `limit`.
+/// Lines that cannot be read are left out.
+pub(crate) fn last(store: &Path, path: &Path, limit: usize) -> Result<Vec<Event>> {
+    let resolved = |path: &Path| {
+        let directory = path.parent().and_then(|parent| parent.canonicalize().ok());
+        (directory, path.file_name().map(OsStr::to_owned))
+    };
+    let wanted = resolved(path);
+    let mut events = Vec::new();
+    for file in [JOURNAL, ROTATED_JOURNAL] {
+        if events.len() >= limit {
+            break;
+        }
+        let Some(text) = text_of(store, file).context("read", &store.join(META_DIR).join(file))?
+        else {
+            continue;
+        };
+        let lines = text.split(|byte| *byte == b'\n').rev();
+        let parsed = lines.filter_map(|line| serde_json::from_slice::<Event>(line).ok());
+        let own = parsed.filter(|event| {
+            event.path == path
+                || (event.path.file_name() == path.file_name() && resolved(&event.path) == wanted)
+        });
+        events.extend(own.take(limit - events.len()));
+    }
+    events.reverse();
+    Ok(events)
+}
+
+/// The content of a file of the journal, or its end. `None`: there is none.
+fn text_of(store: &Path, file: &str) -> io::Result<Option<Vec<u8>>> {
+    let found = Directory::open(store)
+        .and_then(|root| root.open_below(OsStr::new(META_DIR)))
+        .and_then(|own| own.find_regular(OsStr::new(file)));
+    let (mut file, facts) = match found {
+        Ok(Found::File(file, facts)) => (file, facts),
+        Ok(Found::Missing | Found::Other(_)) => return Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    file.seek(SeekFrom::Start(facts.size.saturating_sub(MAX_READ)))?;
+    let mut text = Vec::new();
+    file.take(MAX_READ).read_to_end(&mut text)?;
+    Ok(Some(text))
 }
 
 /// Where the journal of a store is.
@@ -131,7 +206,7 @@ impl std::convert::From<io::Error> for Failure {
     }
 }
 
-fn append(store: &Path, event: &Event<'_>) -> Result<(), Failure> {
+fn append(store: &Path, event: &Event) -> Result<(), Failure> {
     let mut line = serde_json::to_vec(event).map_err(io::Error::from)?;
     line.push(b'\n');
     if std::fs::metadata(store).is_err() {

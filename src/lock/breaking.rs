@@ -6,7 +6,8 @@ use super::ending::{KILL_AFTER, kill_at_ms, marks};
 use super::lock::{EXISTING, Lock};
 use super::options::{Options, milliseconds};
 use super::unfinished::{
-    LOOK_INTERVAL, ending_of, is_locked, live_wrapper, pause, running, unsupervising_wrapper,
+    LOOK_INTERVAL, ending_of, is_locked, live_wrapper, marks_of, pause, running,
+    unsupervising_wrapper,
 };
 use crate::backend::{AsWaiter, Backend as _, Change};
 use crate::decision::liveness::{Evidence, Reason, State};
@@ -14,7 +15,7 @@ use crate::decision::ownership::may_break;
 use crate::decision::{Asker, Judged, Revision};
 use crate::error::{Context, Error, Result};
 use crate::files::Handle;
-use crate::files::journal::{self, Action};
+use crate::files::journal::{self, Action, Event};
 use crate::identity::ProcessId;
 use crate::record::Kind;
 use crate::status::Status;
@@ -116,6 +117,37 @@ impl Lock {
         self.ensure_record()?;
         let removal = self.remove_shown(shown, |_| false)?;
         Ok(self.broken(removal))
+    }
+
+    /// The live processes of the work of the current hold that can be seen from here. Of a `run`: what
+    /// [`break_hold`](Self::break_hold) would end. Of a detached hold: the process that it follows, and
+    /// what that has started, which a break leaves running. Reads the list of all processes; what starts
+    /// or ends meanwhile may be missed. Signals nothing.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn work(&self) -> Result<Vec<ProcessId>> {
+        let Some(own) = self.look_own()? else {
+            return Ok(Vec::new());
+        };
+        let Some(record) = own.record() else {
+            return Ok(Vec::new());
+        };
+        let mut marks = marks_of(&own);
+        if record.kind != Kind::Run {
+            // It was running when it acquired the lock.
+            marks.since = 0;
+        }
+        Ok(running(marks))
+    }
+
+    /// The last events of this lock in the journal of its store, at most `limit`, the latest one last:
+    /// takeovers, breaks and cleanups. Lines that cannot be read are left out.
+    ///
+    /// # Errors
+    /// The journal cannot be read.
+    pub fn events(&self, limit: usize) -> Result<Vec<Event>> {
+        journal::last(self.journal(), &self.path(), limit)
     }
 
     /// Removes a hold, unless it is to be spared.

@@ -123,6 +123,13 @@ pub fn command_line_of(pid: Pid) -> Vec<String> {
     process::command_line(pid)
 }
 
+/// The name of the user of a running process, or the number of one without a name. `None`: it cannot be
+/// seen, or the system does not tell.
+#[must_use]
+pub fn user_of(pid: Pid) -> Option<String> {
+    process::user_of(pid)
+}
+
 /// Waits until a process has ended, for at most `limit`; whether it has.
 #[must_use]
 pub(crate) fn wait_until_gone(recorded: ProcessId, limit: Duration) -> bool {

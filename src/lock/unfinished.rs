@@ -124,7 +124,7 @@ pub(super) fn ending_of(judged: &Judged<Handle>, kill_at_ms: Option<u64>) -> End
     Ending::new(marks_of(judged), None, kill_at_ms)
 }
 
-fn marks_of(judged: &Judged<Handle>) -> Marks {
+pub(super) fn marks_of(judged: &Judged<Handle>) -> Marks {
     let Some(record) = judged.record() else {
         return Marks::default();
     };

@@ -72,35 +72,7 @@ fn prompt_shows_holder_and_defaults_to_no() {
     env.onehold(["acquire", "x", "--pid", &holder.pid().to_string()])
         .assert()
         .success();
-    let ask = |answer: &str| {
-        use std::io::{Read, Write};
-        let mut command = env.command("script");
-        command
-            .args([
-                "-qec",
-                &format!("{} break x", crate::env::program().display()),
-                "/dev/null",
-            ])
-            .stdin(std::process::Stdio::piped())
-            .stdout(std::process::Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let mut out = child.stdout.take().unwrap();
-        let mut seen = Vec::new();
-        let mut byte = [0];
-        while !seen.ends_with(b"[y/N] ") {
-            assert_eq!(
-                out.read(&mut byte).unwrap(),
-                1,
-                "{}",
-                String::from_utf8_lossy(&seen)
-            );
-            seen.push(byte[0]);
-        }
-        let mut input = child.stdin.take().unwrap();
-        input.write_all(answer.as_bytes()).unwrap();
-        let code = child.wait().unwrap().code();
-        (code, String::from_utf8(seen).unwrap())
-    };
+    let ask = |answer: &str| env.on_a_terminal("break x", &[answer]);
     let (code, seen) = ask("\n");
     assert_eq!(code, Some(6));
     assert!(seen.contains("`x` is held by process"), "{seen}");

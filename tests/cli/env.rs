@@ -114,7 +114,11 @@ impl Env {
         }
         // That user may have no access to the directory of the built program.
         let program = self.path("onehold");
-        fs::copy(self::program(), &program).unwrap();
+        // Not by this process: what another thread forks would keep the copy open for writing, and until
+        // it executes its program, the copy could not be executed (ETXTBSY, execve(2)).
+        let mut copy = self.command("cp");
+        copy.arg(self::program()).arg(&program);
+        assert!(copy.status().unwrap().success());
         fs::set_permissions(self.root.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let mut command = Command::from_std(self.command("setpriv"));
         command
@@ -122,6 +126,53 @@ impl Env {
             .arg(program)
             .args(args);
         command
+    }
+
+    /// Runs `onehold WORDS` on a terminal of 80 columns and answers each prompt by the next of
+    /// `answers`. Returns the exit code and the output.
+    #[cfg(unix)]
+    #[track_caller]
+    pub fn on_a_terminal(&self, words: &str, answers: &[&str]) -> (Option<i32>, String) {
+        self.on_a_terminal_with("", words, answers)
+    }
+
+    /// The same with a variable set: `NAME=VALUE`.
+    #[cfg(unix)]
+    #[track_caller]
+    pub fn on_a_terminal_with(
+        &self,
+        variable: &str,
+        words: &str,
+        answers: &[&str],
+    ) -> (Option<i32>, String) {
+        use std::io::{Read, Write};
+        let program = program();
+        let program = program.display();
+        let line = format!("stty cols 80 rows 24; {variable} {program} {words}");
+        let mut child = self
+            .command("script")
+            .args(["-qec", &line, "/dev/null"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut out = child.stdout.take().unwrap();
+        let mut input = child.stdin.take().unwrap();
+        let mut seen = Vec::new();
+        for answer in answers {
+            let mut byte = [0];
+            let from = seen.len();
+            while !seen[from..].ends_with(b"[y/N] ") {
+                let so_far = String::from_utf8_lossy(&seen).into_owned();
+                assert_eq!(out.read(&mut byte).unwrap(), 1, "no question: {so_far}");
+                seen.push(byte[0]);
+            }
+            input.write_all(answer.as_bytes()).unwrap();
+        }
+        drop(input);
+        out.read_to_end(&mut seen).unwrap();
+        let code = child.wait().unwrap().code();
+        (code, String::from_utf8(seen).unwrap())
     }
 
     /// The exit code of `onehold check NAME`.

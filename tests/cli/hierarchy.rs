@@ -19,8 +19,7 @@ fn parent_and_children_exclude_each_other_but_siblings_do_not() {
         .assert()
         .code(6)
         .stderr(
-            contains("onehold: `backend` is held by a lease of a")
-                .and(contains("  `backend` is the parent of `backend/task-1`\n"))
+            contains("onehold: `backend`, the parent of `backend/task-1`, is held by a lease of a")
                 .and(contains(" break backend`\n")),
         );
     assert_eq!(acquire(&env, "backend/a/b/c", "b"), Some(6));
@@ -36,7 +35,7 @@ fn parent_and_children_exclude_each_other_but_siblings_do_not() {
             .assert()
             .code(6)
             .stdout(contains(format!(
-                "  `{holder}` is {relation} of `{name}`\n"
+                "`{holder}`, {relation} of `{name}`, is held by "
             )));
         assert_eq!(env.lock(name)["name"], holder);
         env.onehold(["check", name, "--owner", "a"])
@@ -46,12 +45,16 @@ fn parent_and_children_exclude_each_other_but_siblings_do_not() {
     env.onehold(["check", "frontend"])
         .assert()
         .code(6)
-        .stdout(contains("  `frontend` is the parent of `frontend/task-"));
+        .stdout(contains(
+            "`frontend/task-1`, a child of `frontend`, is held by ",
+        ));
     assert_eq!(env.check("frontend/task-3"), 0);
     env.onehold(["run", "frontend", "--", "true"])
         .assert()
         .code(6)
-        .stderr(contains("  `frontend` is the parent of `frontend/task-"));
+        .stderr(contains(
+            "`frontend/task-1`, a child of `frontend`, is held by ",
+        ));
     env.onehold(["release", "backend", "--owner", "a"])
         .assert()
         .success();
@@ -131,7 +134,9 @@ fn dead_parent_is_refused_with_on_zombie_fail() {
     env.onehold(["run", "backend/task", "--on-zombie", "fail", "--", "true"])
         .assert()
         .code(5)
-        .stderr(contains("  `backend` is the parent of `backend/task`\n"));
+        .stderr(contains(
+            "onehold: `backend`, the parent of `backend/task`, is a zombie: ",
+        ));
     assert_eq!(env.lock("backend")["state"], "zombie");
 }
 

@@ -148,7 +148,7 @@ fn reserved_lock_is_listed_with_its_waiter() {
         "{checked}"
     );
     assert!(
-        checked.contains(", first in the queue\n  reserved: that process is alive\n"),
+        checked.contains(", first in the queue\n  reserved: that process is alive; 1 waiting\n"),
         "{checked}"
     );
     let refused = String::from_utf8(refused.stderr).unwrap();

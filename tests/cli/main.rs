@@ -33,6 +33,9 @@ mod recipes;
 // Lock files and profiles of other programs.
 mod formats;
 mod profiles;
+// What an operator sees before a break.
+#[cfg(unix)]
+mod operator;
 // Signals, killed processes and daemons under `run`.
 #[cfg(unix)]
 mod supervision;

@@ -254,32 +254,13 @@ fn waiting_for_lock_of_own_script_suggests_release() {
 #[cfg(unix)]
 #[test]
 fn prompt_is_colored_unless_color_is_disabled() {
-    use std::io::{Read, Write};
     let env = Env::new();
     env.create_zombie("x");
-    let prompt = |variable: &str, option: &str| {
-        let program = crate::env::program();
-        let line = format!(
-            "env {variable} {} run --on-zombie ask {option} x -- true",
-            program.display()
-        );
-        let mut child = env
-            .command("script")
-            .args(["-qec", &line, "/dev/null"])
-            .stdin(std::process::Stdio::piped())
-            .stdout(std::process::Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut seen = Vec::new();
-        let mut out = child.stdout.take().unwrap();
-        let mut byte = [0];
-        while !seen.ends_with(b"[y/N] ") && out.read(&mut byte).unwrap() == 1 {
-            seen.push(byte[0]);
-        }
-        child.stdin.take().unwrap().write_all(b"n\n").unwrap();
-        assert_eq!(child.wait().unwrap().code(), Some(5));
-        let seen = String::from_utf8(seen).unwrap();
-        assert!(seen.ends_with("\r\n  Take it over? [y/N] "), "{seen}");
+    let prompt = |prefix: &str, option: &str| {
+        let words = format!("run --on-zombie ask {option} x -- true");
+        let (code, seen) = env.on_a_terminal_with(prefix, &words, &["n\n"]);
+        assert_eq!(code, Some(5));
+        assert!(seen.contains("\r\n  Take it over? [y/N] "), "{seen}");
         seen
     };
     assert!(prompt("", "").contains("\u{1b}[31m"));

@@ -10,41 +10,6 @@ use serde_json::Value;
 
 use crate::env::{Env, Running, only_object, sleeper};
 
-/// Runs `onehold WORDS` on a terminal and answers each prompt by the next of `answers`. Returns the
-/// exit code and the output.
-#[cfg(unix)]
-fn on_a_terminal(env: &Env, words: &str, answers: &[&str]) -> (Option<i32>, String) {
-    use std::io::{Read, Write};
-    let mut child = env
-        .command("script")
-        .args([
-            "-qec",
-            &format!("{} {words}", crate::env::program().display()),
-            "/dev/null",
-        ])
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut out = child.stdout.take().unwrap();
-    let mut input = child.stdin.take().unwrap();
-    let mut seen = Vec::new();
-    for answer in answers {
-        let mut byte = [0];
-        let from = seen.len();
-        while !seen[from..].ends_with(b"[y/N] ") {
-            let so_far = String::from_utf8_lossy(&seen).into_owned();
-            assert_eq!(out.read(&mut byte).unwrap(), 1, "no question: {so_far}");
-            seen.push(byte[0]);
-        }
-        input.write_all(answer.as_bytes()).unwrap();
-    }
-    drop(input);
-    out.read_to_end(&mut seen).unwrap();
-    let code = child.wait().unwrap().code();
-    (code, String::from_utf8(seen).unwrap())
-}
-
 fn dead_sprint(env: &Env) {
     let mut dies = Running::start(sleeper());
     dies.kill();
@@ -71,12 +36,12 @@ fn sprint_profile_asks_about_every_zombie() {
         .stderr(contains(
             "cannot ask for confirmation: no terminal (use --yes)",
         ));
-    let (code, seen) = on_a_terminal(&env, SPRINT, &["n\n"]);
+    let (code, seen) = env.on_a_terminal(SPRINT, &["n\n"]);
     assert_eq!(code, Some(5), "{seen}");
     assert!(seen.contains("has exited") && !seen.contains("mine\r\n"));
-    assert_eq!(on_a_terminal(&env, SPRINT, &["\x03"]).0, Some(130));
+    assert_eq!(env.on_a_terminal(SPRINT, &["\x03"]).0, Some(130));
     assert!(env.path(".sprint-running").exists());
-    let (code, seen) = on_a_terminal(&env, SPRINT, &["y\n"]);
+    let (code, seen) = env.on_a_terminal(SPRINT, &["y\n"]);
     assert_eq!(code, Some(0));
     assert!(seen.ends_with("mine\r\n"), "{seen}");
     for agreed in ["--yes", "--force", "--on-zombie=take"] {
@@ -103,10 +68,10 @@ fn sprint_profile_asks_twice_about_live_holder() {
         .and(contains("`onehold --profile sprint break ")),
     );
     let forced = SPRINT.replace("run", "run --force");
-    let (code, seen) = on_a_terminal(&env, &forced, &["y\n", "n\n"]);
+    let (code, seen) = env.on_a_terminal(&forced, &["y\n", "n\n"]);
     assert_eq!(code, Some(6), "{seen}");
     assert_eq!(seen.matches("s-0").count(), 4, "{seen}");
-    let (code, seen) = on_a_terminal(&env, &forced, &["y\n", "y\n"]);
+    let (code, seen) = env.on_a_terminal(&forced, &["y\n", "y\n"]);
     assert_eq!(code, Some(0), "{seen}");
     assert!(seen.contains("took `./.sprint-running` by force"), "{seen}");
 }
@@ -124,7 +89,7 @@ fn sprint_profile_asks_about_overdue_holder() {
         env.json(["--profile", "sprint", "check"])["lock"]["state"],
         "overdue"
     );
-    let (code, seen) = on_a_terminal(&env, SPRINT, &["y\n", "n\n"]);
+    let (code, seen) = env.on_a_terminal(SPRINT, &["y\n", "n\n"]);
     assert_eq!(code, Some(6), "{seen}");
     let before = fs::read(env.path(".sprint-running")).unwrap();
     // --yes alone is no permission to displace a living holder.
@@ -135,7 +100,7 @@ fn sprint_profile_asks_about_overdue_holder() {
         .code(6)
         .stderr(contains("no terminal (use --force --yes)"));
     assert_eq!(fs::read(env.path(".sprint-running")).unwrap(), before);
-    let (code, seen) = on_a_terminal(&env, SPRINT, &["y\n", "y\n"]);
+    let (code, seen) = env.on_a_terminal(SPRINT, &["y\n", "y\n"]);
     assert_eq!(code, Some(0), "{seen}");
     env.onehold(acquire.split(' ')).assert().success();
     std::thread::sleep(std::time::Duration::from_millis(20));

@@ -22,6 +22,7 @@ use crate::prompt::{confirm, report_cancel};
 use crate::report::lock_value;
 use crate::session::Session;
 use crate::words;
+use crate::work::effects;
 
 /// Limit of prompts for one call. The lock can change while a prompt waits for its answer; then the
 /// new state is shown and asked for again.
@@ -164,18 +165,14 @@ fn confirm_replace(
         "--force --yes"
     };
     let twice = !zombie && session.config.settings.confirms_twice();
-    let sure = confirm(
-        session,
-        status,
-        if zombie { "Take it over?" } else { "Take it?" },
-        instead,
-    ) && (!twice
-        || confirm(
-            session,
-            status,
-            "The holder may still be running. Take it anyway?",
-            instead,
-        ));
+    let (effects, question) = if zombie {
+        (Vec::new(), "Take it over?")
+    } else {
+        (effects(lock, status, true), "Take it?")
+    };
+    let again = "The holder may still be running. Take it anyway?";
+    let sure = confirm(session, status, &effects, question, instead)
+        && (!twice || confirm(session, status, &[], again, instead));
     sure.then_some(revision)
 }
 
@@ -194,7 +191,7 @@ fn confirm_skip_queue(
     typed.force
         && status.verdict.reason == Reason::Reserved
         && is_named(status, lock)
-        && (typed.yes || confirm(session, status, "Skip the queue?", "--yes"))
+        && (typed.yes || confirm(session, status, &[], "Skip the queue?", "--yes"))
 }
 
 /// The outcome of a refused `acquire` or `run`.
@@ -205,7 +202,7 @@ pub(crate) fn refused(
     blocked: Blocked,
 ) -> Outcome {
     let status = blocked.status;
-    let holder = describe::describe_holder(&status);
+    let holder = describe::describe_obstacle(&status, lock.name());
     let conflict = |exit: Exit| typed.conflict_exit_code.map_or(exit, Exit::Code);
     // As the programs that ask say it after the answer no.
     let was_asked = typed.on_zombie == Some(OnZombie::Ask);
@@ -269,9 +266,6 @@ pub(crate) fn refused(
     let mut outcome = Outcome::new(exit, word, message).conflict(code, details);
     outcome.notes = more.iter().map(|line| format!("  {line}")).collect();
     outcome.notes.extend(block(&status, session.global.verbose));
-    if let Some(relation) = describe::describe_relation(&status, lock.name()) {
-        outcome.notes.push(format!("  {relation}"));
-    }
     outcome.notes.extend([
         output::store_line(&status),
         next_step(session, &status, Some(lock.name()), timed_out),

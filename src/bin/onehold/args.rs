@@ -147,6 +147,9 @@ pub(crate) enum Verb {
     /// Extend a lease, or restart the age of a detached hold
     Renew(Renew),
     /// Show the holder of a lock and verify it; the exit status is the state
+    ///
+    /// With -v, also show the waiters, the processes of the hold (PID, user, state, CPU time,
+    /// command) and the last three takeovers, breaks and cleanups of the lock.
     Check(Check),
     /// List all locks in the store with their states
     List(List),
@@ -157,7 +160,8 @@ pub(crate) enum Verb {
     Cleanup(Cleanup),
     /// Remove a hold by force, after confirmation
     ///
-    /// Asks first if the holder may be alive; --yes skips the question. The work of a live `run` is
+    /// Asks first if the holder may be alive, and says which processes it ends; --yes skips the
+    /// question. The work of a live `run` is
     /// ended first: its command and every process that the command has started get TERM, and what is
     /// left gets KILL after 10 s, or after what `run --kill-after` says. The lock is free once nothing
     /// of it runs any more, and `break` returns then. If something cannot be ended, `break` names it,

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use chrono::{DateTime, Local, Utc};
 use onehold::{
-    Evidence, Kind, LockName, Locker, RECORD_VERSION, Reason, Record, State, Status, Uncertainty,
-    Waiter,
+    Action, Event, Evidence, Kind, LockName, Locker, RECORD_VERSION, Reason, Record, State, Status,
+    Uncertainty, Waiter,
 };
 
 use crate::args::ListState;
@@ -14,7 +14,27 @@ use crate::words;
 
 /// "`backup` is held by process 4242 (backup.sh) on db1 since 02:00:07 (3h 12m ago): "nightly""
 pub(crate) fn describe_holder(status: &Status) -> String {
+    describe(status, &words::quoted(&status.name))
+}
+
+/// The same of what keeps a caller from taking `wanted`: "`backend`, the parent of `backend/task-1`, is
+/// held by …".
+pub(crate) fn describe_obstacle(status: &Status, wanted: &LockName) -> String {
     let name = words::quoted(&status.name);
+    if LockName::new(&status.name).is_ok_and(|found| found == *wanted) {
+        return describe(status, &name);
+    }
+    let relation = match relation(status, wanted) {
+        "parent" => "the parent",
+        "child" => "a child",
+        "descendant" => "a descendant",
+        _ => "an ancestor",
+    };
+    let wanted = words::quoted(wanted.as_str());
+    describe(status, &format!("{name}, {relation} of {wanted},"))
+}
+
+fn describe(status: &Status, name: &str) -> String {
     let verdict = &status.verdict;
     match (verdict.state, verdict.reason) {
         (State::Free, _) => return format!("{name} is free"),
@@ -176,29 +196,6 @@ fn message(record: &Record) -> String {
         .map_or_else(String::new, |text| format!(": \"{}\"", words::escape(text)))
 }
 
-/// "`backend` is the parent of `backend/task-1`", if `status` is not the lock that was asked for.
-pub(crate) fn describe_relation(status: &Status, wanted: &LockName) -> Option<String> {
-    let (found, wanted) = (status.name.as_str(), wanted.as_str());
-    if found == wanted {
-        return None;
-    }
-    let (ancestor, descendant) = if wanted.starts_with(found) {
-        (found, wanted)
-    } else {
-        (wanted, found)
-    };
-    let word = if is_parent(ancestor, descendant) {
-        "the parent"
-    } else {
-        "an ancestor"
-    };
-    Some(format!(
-        "{} is {word} of {}",
-        words::quoted(ancestor),
-        words::quoted(descendant)
-    ))
-}
-
 /// Returns whether the ancestor is the parent.
 fn is_parent(ancestor: &str, descendant: &str) -> bool {
     let rest = descendant.get(ancestor.len() + 1..);
@@ -288,6 +285,18 @@ fn wrapper_note(status: &Status) -> String {
     }
 }
 
+/// "process 4260", of a `run` that supervises its command.
+pub(crate) fn wrapper(status: &Status) -> Option<String> {
+    let record = status.record.as_ref()?;
+    let is_run = record.kind == Kind::Run && !record.exec;
+    let pid = record.taken_by.filter(|_| is_run)?;
+    Some(match status.verdict.wrapper_alive {
+        Some(true) => format!("process {pid}"),
+        Some(false) => format!("process {pid}, which has exited"),
+        None => format!("process {pid}, which cannot be checked here"),
+    })
+}
+
 /// The state, as `list` tells it.
 pub(crate) fn list_state(status: &Status) -> ListState {
     match (status.verdict.state, status.verdict.reason) {
@@ -344,13 +353,40 @@ fn locker(locker: &Locker) -> String {
     text
 }
 
-/// "process 77 (job.sh) on db1, waiting since 02:00:07"
+/// "process 77 (job.sh) on db1, waiting since 02:00:07 (3m 1s ago)"
 pub(crate) fn waiting(waiter: &Waiter) -> String {
     format!(
-        "{}, waiting since {}",
+        "{}, waiting {}",
         process_on_host(waiter),
-        local(waiter.since)
+        since(waiter.since)
     )
+}
+
+/// "02:00:07 taken over from process 3127 (backup.sh) by process 4261 of uid 0 (onehold run backup -- x):
+/// its holder has exited"
+pub(crate) fn event(event: &Event) -> String {
+    let what = match event.event {
+        Action::Takeover => "taken over",
+        Action::Break => "broken",
+        Action::Cleanup => "cleaned up",
+        _ => "changed",
+    };
+    let mut text = format!("{} {what}", local(event.at));
+    if let Some(from) = &event.from {
+        let holder = match (from.pid, &from.owner) {
+            (Some(pid), _) => process(pid.get(), &from.command),
+            (None, Some(owner)) => format!("a lease of {}", words::escape(owner)),
+            (None, None) => "an unknown holder".to_owned(),
+        };
+        let _ = write!(text, " from {holder}");
+    }
+    let _ = write!(text, " by process {}", event.by.pid);
+    if let Some(uid) = event.by.uid {
+        let _ = write!(text, " of uid {uid}");
+    }
+    let command = words::escape(&event.by.command.join(" "));
+    let _ = write!(text, " ({command}): {}", words::escape(&event.reason));
+    text
 }
 
 /// "process 77 (job.sh) on db1"

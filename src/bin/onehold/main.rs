@@ -35,6 +35,7 @@ mod suggested;
 mod supervise;
 mod table;
 mod words;
+mod work;
 
 use std::process::ExitCode;
 

@@ -84,7 +84,7 @@ fn move_aside(
     }
     // The file may be data that is needed, so every profile asks.
     let refuses = typed.on_zombie == Some(OnZombie::Fail);
-    let agrees = || typed.yes || confirm(session, &status, "Move the file aside?", "--yes");
+    let agrees = || typed.yes || confirm(session, &status, &[], "Move the file aside?", "--yes");
     if refuses || !agrees() {
         return Ok(Malformed::Stays(status));
     }

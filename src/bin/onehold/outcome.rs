@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use onehold::{Error, Status};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::args::UsageError;
 use crate::exit::Exit;
@@ -38,6 +38,8 @@ pub(crate) struct Outcome {
     pub(crate) displaced: Option<Box<Status>>,
     /// Exit code of the command of `run`.
     pub(crate) command_exit_code: Option<i32>,
+    /// Further keys of the JSON object.
+    pub(crate) more: Map<String, Value>,
 }
 
 /// The reason of a failure.
@@ -64,6 +66,7 @@ impl Outcome {
             hold: None,
             displaced: None,
             command_exit_code: None,
+            more: Map::new(),
         }
     }
 

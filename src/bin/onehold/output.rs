@@ -85,18 +85,18 @@ fn data(text: &str) -> io::Result<()> {
 /// The lines below a description: evidence, waiters and, if `verbose`, command, hold and file.
 pub(crate) fn block(status: &Status, verbose: bool) -> Vec<String> {
     let mut lines = Vec::new();
-    if let Some(evidence) = describe::evidence(status) {
-        lines.push(format!("  {}", paint(status, &evidence)));
+    let evidence = describe::evidence(status).map(|evidence| paint(status, &evidence));
+    let waiters = status.waiters.len();
+    let waiting = (waiters > 0 && !verbose).then(|| format!("{waiters} waiting"));
+    let facts: Vec<String> = evidence.into_iter().chain(waiting).collect();
+    if !facts.is_empty() {
+        lines.push(format!("  {}", facts.join("; ")));
     }
-    match status.waiters.as_slice() {
-        [] => {}
-        waiters if verbose => lines.extend(
-            waiters
-                .iter()
-                .map(|waiter| format!("  {}. {}", waiter.position, describe::waiting(waiter))),
-        ),
-        [_] => lines.push("  1 waiting".to_owned()),
-        waiters => lines.push(format!("  {} waiting", waiters.len())),
+    if verbose {
+        let waiters = status.waiters.iter();
+        lines.extend(
+            waiters.map(|waiter| format!("  {}. {}", waiter.position, describe::waiting(waiter))),
+        );
     }
     if verbose {
         if let Some(record) = &status.record {
@@ -114,6 +114,7 @@ pub(crate) fn block(status: &Status, verbose: bool) -> Vec<String> {
                 record.hold,
                 describe::kind(record.kind)
             ));
+            lines.extend(describe::wrapper(status).map(|wrapper| format!("  wrapper: {wrapper}")));
         }
         lines.push(format!("  file: {}", path_text(&status.path)));
         if !status.can_take_over {

@@ -29,18 +29,21 @@ pub(crate) fn report_cancel(session: &Session) {
     cancel::on_interrupt(report);
 }
 
-/// Shows a lock and asks a question. Without a terminal, the answer is no. `instead`: the options that
-/// give the answer.
-pub(crate) fn confirm(session: &Session, status: &Status, question: &str, instead: &str) -> bool {
+/// Shows a lock and asks a question. Without a terminal, the answer is no. `effects`: what the answer yes
+/// does; `instead`: the options that give it.
+pub(crate) fn confirm(
+    session: &Session,
+    status: &Status,
+    effects: &[String],
+    question: &str,
+    instead: &str,
+) -> bool {
     report_cancel(session);
-    let mut text = format!("onehold: {}\n", describe::describe_holder(status));
-    for line in block(status, session.global.verbose) {
-        text.push_str(&line);
-        text.push('\n');
-    }
-    text.push_str("  ");
-    text.push_str(question);
-    match ask(&text) {
+    let mut lines = vec![format!("onehold: {}", describe::describe_holder(status))];
+    lines.extend(block(status, session.global.verbose));
+    lines.extend(effects.iter().map(|line| format!("  {line}")));
+    lines.push(format!("  {question}"));
+    match ask(&lines.join("\n")) {
         Answer::Yes => true,
         Answer::No => false,
         Answer::NoTerminal => {

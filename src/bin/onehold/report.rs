@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use onehold::terminal::is_unsafe;
 use onehold::{Caller, Format, Kind, Reason, State, Status};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::config::Settings;
 use crate::describe;
@@ -25,6 +25,8 @@ struct Object<'a> {
     displaced: Option<LockObject<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     command_exit_code: Option<i32>,
+    #[serde(flatten)]
+    more: &'a Map<String, Value>,
     message: &'a str,
     errors: Vec<&'a str>,
     error: Option<ErrorObject<'a>>,
@@ -60,6 +62,7 @@ pub(crate) fn object(
         hold: outcome.hold,
         displaced: outcome.displaced.as_deref().map(lock),
         command_exit_code: outcome.command_exit_code,
+        more: &outcome.more,
         message: &outcome.message,
         errors: failed
             .map(|_| outcome.message.as_str())

@@ -1,14 +1,25 @@
 //! Tables on a terminal, and names in the order in which people count.
 
 use std::cmp::Ordering;
+use std::io::IsTerminal;
 
 use onehold::Status;
+use terminal_size::Width;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use crate::output::paint;
 
 /// Between two columns.
 const GAP: usize = 2;
+
+/// The width of the terminal, if stdout is one.
+pub(crate) fn terminal_width() -> Option<usize> {
+    let (Width(columns), _) = std::io::stdout()
+        .is_terminal()
+        .then(terminal_size::terminal_size)
+        .flatten()?;
+    Some(usize::from(columns))
+}
 
 /// A table with aligned columns. The status of a row determines the color of its second cell. `width`: of the
 /// terminal, if it is to fit one; `shrinks`: the columns that are cut off then, the least important one
@@ -61,7 +72,7 @@ fn fit<const N: usize>(widths: &mut [usize; N], width: usize, shrinks: &[(usize,
 }
 
 /// A cell in at most `width` columns.
-fn cut(cell: &str, width: usize) -> String {
+pub(crate) fn cut(cell: &str, width: usize) -> String {
     if width_of(cell) <= width {
         return cell.to_owned();
     }

@@ -21,6 +21,7 @@ use crate::refusal::another;
 use crate::session::Session;
 use crate::suggested::command_line;
 use crate::words;
+use crate::work::{effects, next_holder};
 
 #[inline(never)]
 pub(crate) fn break_hold(session: &Session, typed: args::Break) -> CommandResult {
@@ -62,7 +63,18 @@ pub(crate) fn break_lock(
         return Ok(another(session, Box::new(status)).into());
     }
     let harmless = matches!(status.verdict.state, State::Free | State::Zombie);
-    if !yes && !harmless && !confirm(session, &status, question(&status, at_once), "--yes") {
+    let agrees = || {
+        let mut effects = effects(lock, &status, at_once);
+        effects.push(next_holder(&status));
+        confirm(
+            session,
+            &status,
+            &effects,
+            question(&status, at_once),
+            "--yes",
+        )
+    };
+    if !yes && !harmless && !agrees() {
         let text = format!("not confirmed: {}", describe::describe_holder(&status));
         let outcome = Outcome::new(Exit::Locked, "blocked", text)
             .failure("NOT_CONFIRMED", json!({ "hold": status.hold() }))
@@ -255,7 +267,7 @@ fn move_aside(
     status: &Status,
     yes: bool,
 ) -> anyhow::Result<Option<Outcome>> {
-    if !yes && !confirm(session, status, "Move the file aside?", "--yes") {
+    if !yes && !confirm(session, status, &[], "Move the file aside?", "--yes") {
         let text = format!("not confirmed: {}", describe::describe_holder(status));
         let outcome = Outcome::new(Exit::Failed, "failure", text);
         return Ok(Some(outcome.failure("NOT_CONFIRMED", json!({}))));

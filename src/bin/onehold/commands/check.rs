@@ -1,10 +1,9 @@
 //! `check`: show the holder of a lock and verify it.
 
-use onehold::{Lock, Options, State};
+use onehold::{Lock, LockName, Options, State, Status};
 
 use crate::args;
 
-use crate::commands::list::{running, runs_now};
 use crate::describe;
 use crate::exit::Exit;
 use crate::output::{block, paint};
@@ -12,7 +11,8 @@ use crate::output::{block, paint};
 use crate::outcome::{CommandResult, Outcome};
 use crate::report::lock_value;
 use crate::session::Session;
-use crate::words::path_text;
+use crate::words::{error_chain, path_text};
+use crate::work;
 
 #[inline(never)]
 pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
@@ -29,7 +29,6 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
     if session.is_fixed_path(&lock) {
         status = Lock::at_own_place(status);
     }
-    let relation = describe::describe_relation(&status, lock.name());
     let (exit, word) = match status.verdict.state {
         State::Free => (Exit::Done, "clean"),
         State::Held => (Exit::Locked, "blocked"),
@@ -41,7 +40,7 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
         (true, _) if status.is_available() => Exit::Done,
         (true, _) => Exit::Locked,
     };
-    let holder = describe::describe_holder(&status);
+    let holder = describe::describe_obstacle(&status, lock.name());
     let mut outcome = Outcome::new(exit, word, holder.clone());
     if status.verdict.state == State::NotALock {
         outcome = outcome.failure("NOT_A_LOCK", serde_json::json!({}));
@@ -58,12 +57,53 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
             _ => holder,
         });
         lines.extend(block(&status, session.global.verbose));
-        lines.extend(relation.map(|line| format!("  {line}")));
         if session.global.verbose {
-            lines.extend(runs_now(&status, &running(std::slice::from_ref(&status))));
             lines.push(format!("  store: {}", path_text(&status.store)));
+            lines.extend(inspected(session, &status, &mut outcome)?);
         }
         outcome = outcome.data(lines.join("\n"));
     }
     Ok(outcome.lock(Box::new(status)).into())
+}
+
+/// What an operator asks: the processes of the hold, and what has happened to the lock before.
+fn inspected(
+    session: &Session,
+    status: &Status,
+    outcome: &mut Outcome,
+) -> anyhow::Result<Vec<String>> {
+    /// Of the journal.
+    const EVENTS: usize = 3;
+    // It may be a parent, or a child.
+    let lock = session.lock(LockName::new(&status.name)?)?;
+    let mut lines = Vec::new();
+    let processes = match status.verdict.pid_alive {
+        Some(true) => work::processes(&lock),
+        _ => Vec::new(),
+    };
+    if !processes.is_empty() {
+        let heading = work::heading(status, false);
+        let tree = work::tree(&processes, usize::MAX);
+        lines.extend(
+            [heading]
+                .into_iter()
+                .chain(tree)
+                .map(|line| format!("  {line}")),
+        );
+    }
+    let (events, error) = match lock.events(EVENTS) {
+        Ok(events) => (events, None),
+        Err(error) => (Vec::new(), Some(error)),
+    };
+    outcome.warnings.extend(error.as_ref().map(error_chain));
+    if !events.is_empty() {
+        lines.push("  journal:".to_owned());
+        let described = events.iter().map(describe::event);
+        lines.extend(described.map(|line| format!("    {line}")));
+    }
+    outcome.more = serde_json::json!({ "processes": processes, "journal": events })
+        .as_object()
+        .cloned()
+        .unwrap_or_default();
+    Ok(lines)
 }

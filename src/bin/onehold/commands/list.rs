@@ -2,12 +2,10 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::io::IsTerminal;
 use std::path::Path;
 
 use onehold::{Listing, Lock, Reason, Record, State, Status};
 use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System, UpdateKind};
-use terminal_size::Width;
 
 use crate::args::{self, ListOrder};
 use crate::describe;
@@ -16,7 +14,7 @@ use crate::outcome::CommandResult;
 use crate::outcome::Outcome;
 use crate::output::block;
 use crate::session::Session;
-use crate::table::{natural_order, table};
+use crate::table::{natural_order, table, terminal_width};
 use crate::words;
 
 #[inline(never)]
@@ -74,15 +72,10 @@ pub(crate) fn list(session: &Session, typed: &args::List) -> CommandResult {
 
 fn brief(locks: &[Status]) -> String {
     let rows: Vec<_> = locks.iter().map(|lock| (lock, cells(lock))).collect();
-    let width = std::io::stdout()
-        .is_terminal()
-        .then(terminal_size::terminal_size)
-        .flatten()
-        .map(|(Width(columns), _)| usize::from(columns));
     table(
         ["NAME", "STATE", "HOLDER", "AGE", "WAITING", "MESSAGE"],
         &rows,
-        width,
+        terminal_width(),
         // Message, holder, name.
         &[(5, 10), (2, 16), (0, 12)],
     )
@@ -109,7 +102,7 @@ fn verbose(session: &Session, locks: &[Status]) -> String {
 }
 
 /// The current command line of a live holder.
-pub(crate) fn runs_now(lock: &Status, running: &HashMap<u32, String>) -> Option<String> {
+fn runs_now(lock: &Status, running: &HashMap<u32, String>) -> Option<String> {
     let pid = lock
         .verdict
         .pid
@@ -164,7 +157,7 @@ fn short(message: &str) -> String {
 
 /// The current command lines of the holders. A process may have changed its command line since it
 /// wrote its record.
-pub(crate) fn running(locks: &[Status]) -> HashMap<u32, String> {
+fn running(locks: &[Status]) -> HashMap<u32, String> {
     let pids: Vec<_> = locks
         .iter()
         .filter_map(|lock| lock.verdict.pid)

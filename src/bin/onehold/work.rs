@@ -1,0 +1,250 @@
+//! The processes of the work of a hold, as an operator sees them.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use onehold::{Kind, Lock, Status, user_of};
+use serde::Serialize;
+use sysinfo::{Pid, ProcessRefreshKind, ProcessStatus, ProcessesToUpdate, System, UpdateKind};
+
+use crate::describe;
+use crate::table::{cut, terminal_width};
+use crate::words;
+
+/// A process of the work of a hold. Parents come before their children.
+#[derive(Debug, Serialize)]
+pub(crate) struct Process {
+    pid: u32,
+    parent: Option<u32>,
+    user: Option<String>,
+    state: &'static str,
+    cpu_seconds: f64,
+    command: Vec<String>,
+    /// Number of its ancestors that belong to the work.
+    #[serde(skip)]
+    depth: usize,
+}
+
+/// The processes of the work of the current hold. Empty if they cannot be seen from here.
+pub(crate) fn processes(lock: &Lock) -> Vec<Process> {
+    let pids: Vec<Pid> = lock
+        .work()
+        .unwrap_or_default()
+        .iter()
+        .map(|process| Pid::from_u32(process.pid.get()))
+        .collect();
+    let mut system = System::new();
+    system.refresh_processes_specifics(
+        ProcessesToUpdate::Some(&pids),
+        false,
+        ProcessRefreshKind::nothing()
+            .with_cmd(UpdateKind::Always)
+            .with_cpu(),
+    );
+    let found = pids.iter().filter_map(|pid| shown(&system, *pid));
+    in_order_of_a_tree(found.collect())
+}
+
+/// `None`: it has ended meanwhile.
+fn shown(system: &System, pid: Pid) -> Option<Process> {
+    let process = system.process(pid)?;
+    let command: Vec<String> = process
+        .cmd()
+        .iter()
+        .map(|argument| argument.to_string_lossy().into_owned())
+        .collect();
+    Some(Process {
+        pid: pid.as_u32(),
+        parent: process.parent().map(Pid::as_u32),
+        user: onehold::Pid::new(pid.as_u32()).and_then(user_of),
+        state: state(process.status()),
+        cpu_seconds: Duration::from_millis(process.accumulated_cpu_time()).as_secs_f64(),
+        command: if command.is_empty() {
+            vec![process.name().to_string_lossy().into_owned()]
+        } else {
+            command
+        },
+        depth: 0,
+    })
+}
+
+fn state(status: ProcessStatus) -> &'static str {
+    match status {
+        ProcessStatus::Run => "running",
+        ProcessStatus::Sleep | ProcessStatus::Idle => "sleeping",
+        ProcessStatus::UninterruptibleDiskSleep => "blocked",
+        ProcessStatus::Stop | ProcessStatus::Suspended => "stopped",
+        ProcessStatus::Tracing => "traced",
+        ProcessStatus::Zombie => "defunct",
+        ProcessStatus::Dead => "dead",
+        _ => "unknown",
+    }
+}
+
+/// Each process behind its parent, siblings by their PIDs.
+fn in_order_of_a_tree(mut found: Vec<Process>) -> Vec<Process> {
+    let pids: BTreeSet<u32> = found.iter().map(|process| process.pid).collect();
+    found.sort_by_key(|process| Reverse(process.pid));
+    let is_child = |process: &Process| process.parent.is_some_and(|parent| pids.contains(&parent));
+    let (mut rest, mut next): (Vec<_>, Vec<_>) = found.into_iter().partition(is_child);
+    let mut ordered = Vec::new();
+    while let Some(process) = next.pop() {
+        let (mut children, others): (Vec<_>, Vec<_>) = rest
+            .into_iter()
+            .partition(|other| other.parent == Some(process.pid));
+        rest = others;
+        for child in &mut children {
+            child.depth = process.depth + 1;
+        }
+        next.append(&mut children);
+        ordered.push(process);
+    }
+    // A PID was reused while the list was read.
+    ordered.append(&mut rest);
+    ordered
+}
+
+/// Of the lines below a message.
+const INDENT: usize = 2;
+
+/// A line for each process, at most `limit`. It fits the terminal, with the indent of the lines below a
+/// message.
+pub(crate) fn tree(processes: &[Process], limit: usize) -> Vec<String> {
+    let width = terminal_width().map(|width| width.saturating_sub(INDENT));
+    let mut lines: Vec<String> = processes
+        .iter()
+        .take(limit)
+        .map(|process| {
+            let command = words::escape(&process.command.join(" "));
+            let line = format!(
+                "  {:>7}  {:<8}  {:<8}  {:>7}  {:indent$}{command}",
+                process.pid,
+                words::escape(process.user.as_deref().unwrap_or("-")),
+                process.state,
+                cpu_time(process.cpu_seconds),
+                "",
+                indent = 2 * process.depth.min(20),
+            );
+            width.map_or_else(|| line.clone(), |width| cut(&line, width))
+        })
+        .collect();
+    let more = processes.len().saturating_sub(limit);
+    if more > 0 {
+        lines.push(format!("  and {more} more"));
+    }
+    lines
+}
+
+/// "12.3s", "3h 12m"
+fn cpu_time(seconds: f64) -> String {
+    if seconds < 60.0 {
+        format!("{seconds:.1}s")
+    } else {
+        words::span(Duration::from_secs_f64(seconds))
+    }
+}
+
+/// The heading of the processes: what a break does to them.
+pub(crate) fn heading(status: &Status, at_once: bool) -> String {
+    if at_once {
+        return "processes that are not ended first:".to_owned();
+    }
+    if !is_run(status) {
+        return "processes that `break` does not end:".to_owned();
+    }
+    let after = status
+        .record
+        .as_ref()
+        .and_then(|record| record.kill_after_ms);
+    match after {
+        Some(0) => "processes that `break` ends by TERM, without KILL:".to_owned(),
+        after => format!(
+            "processes that `break` ends by TERM, and by KILL after {}:",
+            words::short_span(Duration::from_millis(after.unwrap_or(10_000)))
+        ),
+    }
+}
+
+/// What happens to the work of a hold that is broken. `at_once`: nothing of it is ended first.
+pub(crate) fn effects(lock: &Lock, status: &Status, at_once: bool) -> Vec<String> {
+    /// Lines of a question.
+    const MAX_PROCESSES: usize = 8;
+    let processes = match status.verdict.pid_alive {
+        Some(true) => processes(lock),
+        _ => Vec::new(),
+    };
+    if processes.is_empty() {
+        return vec!["it cannot be seen from here whether its work is still going on".to_owned()];
+    }
+    let mut lines = vec![heading(status, at_once)];
+    lines.extend(tree(&processes, MAX_PROCESSES));
+    if is_run(status) && !at_once {
+        lines.push("what they are writing may stay incomplete".to_owned());
+    }
+    lines
+}
+
+fn is_run(status: &Status) -> bool {
+    let record = status.record.as_ref();
+    record.is_some_and(|record| record.kind == Kind::Run)
+}
+
+/// Who gets the lock next.
+pub(crate) fn next_holder(status: &Status) -> String {
+    let name = words::quoted(&status.name);
+    match status.waiters.first() {
+        Some(waiter) => format!("{name} then goes to {}", describe::process_on_host(waiter)),
+        None => format!("{name} is free then"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn children_come_behind_their_parents() {
+        let process = |pid, parent| Process {
+            pid,
+            parent: Some(parent),
+            user: None,
+            state: "sleeping",
+            cpu_seconds: 0.0,
+            command: vec!["x".to_owned()],
+            depth: 0,
+        };
+        let found = vec![
+            process(2, 9),
+            process(3, 7),
+            process(5, 1),
+            process(7, 5),
+            process(8, 5),
+            process(9, 7),
+        ];
+        let sorted: Vec<(u32, usize)> = in_order_of_a_tree(found)
+            .iter()
+            .map(|process| (process.pid, process.depth))
+            .collect();
+        assert_eq!(sorted, [(5, 0), (7, 1), (3, 2), (9, 2), (2, 3), (8, 1)]);
+    }
+
+    #[test]
+    fn processes_that_are_their_own_parents_are_shown_once() {
+        let process = |pid, parent| Process {
+            pid,
+            parent: Some(parent),
+            user: None,
+            state: "sleeping",
+            cpu_seconds: 0.0,
+            command: Vec::new(),
+            depth: 0,
+        };
+        let sorted = in_order_of_a_tree(vec![process(2, 3), process(3, 2)]);
+        assert_eq!(sorted.len(), 2);
+        assert_eq!(
+            tree(&sorted, 1).last().map(String::as_str),
+            Some("  and 1 more")
+        );
+    }
+}
