@@ -28,6 +28,9 @@ _onehold() {
             onehold,cleanup)
                 cmd="onehold__subcmd__cleanup"
                 ;;
+            onehold,config)
+                cmd="onehold__subcmd__config"
+                ;;
             onehold,help)
                 cmd="onehold__subcmd__help"
                 ;;
@@ -55,6 +58,9 @@ _onehold() {
             onehold__subcmd__help,cleanup)
                 cmd="onehold__subcmd__help__subcmd__cleanup"
                 ;;
+            onehold__subcmd__help,config)
+                cmd="onehold__subcmd__help__subcmd__config"
+                ;;
             onehold__subcmd__help,help)
                 cmd="onehold__subcmd__help__subcmd__help"
                 ;;
@@ -77,7 +83,7 @@ _onehold() {
 
     case "${cmd}" in
         onehold)
-            opts="-q -v -h -V --dir --profile --format --json --quiet --verbose --color --help --version run acquire release renew check list cleanup break help"
+            opts="-q -v -h -V --dir --profile --format --json --quiet --verbose --color --help --version run acquire release renew check list cleanup break config help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -290,8 +296,38 @@ _onehold() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        onehold__subcmd__config)
+            opts="-q -v -h -V --dir --profile --format --json --quiet --verbose --color --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --profile)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format)
+                    COMPREPLY=($(compgen -W "native prodigy sprint memory pid flock" -- "${cur}"))
+                    return 0
+                    ;;
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         onehold__subcmd__help)
-            opts="run acquire release renew check list cleanup break help"
+            opts="run acquire release renew check list cleanup break config help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -347,6 +383,20 @@ _onehold() {
             return 0
             ;;
         onehold__subcmd__help__subcmd__cleanup)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        onehold__subcmd__help__subcmd__config)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )

@@ -39,6 +39,7 @@ set edit:completion:arg-completer[onehold] = {|@words|
             cand list 'List all locks in the store with their states'
             cand cleanup 'Remove all zombies from the store'
             cand break 'Remove a hold by force, after confirmation'
+            cand config 'Show the settings in force, and where each one comes from'
             cand help 'Print this message or the help of the given subcommand(s)'
         }
         &'onehold;run'= {
@@ -223,6 +224,21 @@ set edit:completion:arg-completer[onehold] = {|@words|
             cand -V 'Print version'
             cand --version 'Print version'
         }
+        &'onehold;config'= {
+            cand --dir 'Store directory, created if missing [default: $ONEHOLD_DIR, else ~/.local/state/onehold]'
+            cand --profile 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]'
+            cand --format 'Format of new lock files'
+            cand --color 'When to use color'
+            cand --json 'Print one JSON object, even on failure'
+            cand -q 'Print only errors and warnings'
+            cand --quiet 'Print only errors and warnings'
+            cand -v 'Print details: store, evidence, processes'
+            cand --verbose 'Print details: store, evidence, processes'
+            cand -h 'Print help (see more with ''--help'')'
+            cand --help 'Print help (see more with ''--help'')'
+            cand -V 'Print version'
+            cand --version 'Print version'
+        }
         &'onehold;help'= {
             cand run 'Run a command while holding a lock'
             cand acquire 'Acquire a lock for a process or a limited time; print the hold number'
@@ -232,6 +248,7 @@ set edit:completion:arg-completer[onehold] = {|@words|
             cand list 'List all locks in the store with their states'
             cand cleanup 'Remove all zombies from the store'
             cand break 'Remove a hold by force, after confirmation'
+            cand config 'Show the settings in force, and where each one comes from'
             cand help 'Print this message or the help of the given subcommand(s)'
         }
         &'onehold;help;run'= {
@@ -249,6 +266,8 @@ set edit:completion:arg-completer[onehold] = {|@words|
         &'onehold;help;cleanup'= {
         }
         &'onehold;help;break'= {
+        }
+        &'onehold;help;config'= {
         }
         &'onehold;help;help'= {
         }

@@ -22,6 +22,7 @@ mod acquire;
 mod break_lock;
 mod check;
 mod cleanup;
+mod config;
 mod hierarchy;
 mod list;
 mod release;

@@ -82,6 +82,7 @@ fn every_command_with_json_prints_one_object() {
         (&["renew", "free"], 3),
         (&["check", "x"], 6),
         (&["list"], 0),
+        (&["config"], 0),
         (&["release", "x"], 4),
         (&["release", "x", "--owner", "me"], 0),
         (&["break", "dead"], 0),
@@ -418,6 +419,7 @@ fn missing_store_that_was_named_is_a_warning() {
     let typo = env.path("typo");
     for (words, code) in [
         ("list", 0),
+        ("config", 0),
         ("cleanup", 0),
         ("check x", 0),
         ("release x", 0),

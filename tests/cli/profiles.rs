@@ -374,7 +374,7 @@ fn invalid_configuration_error_names_line_and_key() {
         .code(1)
         .stdout(is_empty())
         .stderr(contains(format!(
-            "onehold: cannot use `{}`: line 3: `pol`: unknown field `pol`, expected one of ",
+            "onehold: cannot use `{}`: line 3: `pol`: unknown key `pol`; did you mean `poll`?",
             path.display()
         )));
     for (line, why) in [

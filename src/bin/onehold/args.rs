@@ -171,6 +171,11 @@ pub(crate) enum Verb {
     /// At the fixed path of a profile, `break` also moves aside a file that is not a lock file, if
     /// the file has not changed for 10 s. It is never removed.
     Break(Break),
+    /// Show the settings in force, and where each one comes from
+    ///
+    /// The output is a valid configuration file. Behind each value is its source: an option, an
+    /// environment variable, a line of the configuration file, a built-in profile, or the default.
+    Config,
 }
 
 #[derive(Args, Debug)]

@@ -1,6 +1,6 @@
 //! Defaults for options, from the configuration file and from a profile.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,6 +14,7 @@ use crate::args::UsageError;
 use crate::args::{CallerArgs, GlobalArgs, OnZombie, Verb, WaitLimit};
 use crate::words;
 
+pub(crate) mod sources;
 mod template;
 mod values;
 
@@ -104,29 +105,8 @@ impl EffectiveConfig {
             .clone()
             .or_else(from_environment)
             .filter(|name| !name.is_empty());
-        let mut settings = configured.defaults;
-        if let Some(name) = &profile {
-            // A profile of the file overrides single keys of the built-in profile of the same name.
-            let built_in = parse(BUILT_IN, Path::new("profiles.toml"))?;
-            let mut known: Vec<String> = built_in.profiles.keys().cloned().collect();
-            known.extend(configured.profiles.keys().cloned());
-            known.sort();
-            known.dedup();
-            let own = configured.profiles.get(name).cloned();
-            let base = built_in.profiles.get(name).cloned();
-            if own.is_none() && base.is_none() {
-                let known = known.join(", ");
-                bail!(UsageError(format!(
-                    "unknown profile `{name}`; available: {known}"
-                )));
-            }
-            settings = own
-                .unwrap_or_default()
-                .or(base.unwrap_or_default())
-                .or(settings.for_profiles());
-        }
         Ok(Self {
-            settings,
+            settings: merged(&configured, profile.as_deref())?,
             default_dir,
             profile,
             file,
@@ -148,7 +128,37 @@ impl EffectiveConfig {
     }
 }
 
+/// The settings of a file under a profile. A profile of the file overrides single keys of the built-in
+/// profile of the same name.
+fn merged(configured: &File, profile: Option<&str>) -> anyhow::Result<Settings> {
+    let Some(name) = profile else {
+        return Ok(configured.defaults.clone());
+    };
+    let built_in = parse(BUILT_IN, Path::new("profiles.toml"))?;
+    let own = configured.profiles.get(name);
+    let base = built_in.profiles.get(name);
+    if own.is_none() && base.is_none() {
+        let known: BTreeSet<&str> = [&built_in, configured]
+            .iter()
+            .flat_map(|file| file.profiles.keys().map(String::as_str))
+            .collect();
+        let known: Vec<&str> = known.into_iter().collect();
+        bail!(UsageError(format!(
+            "unknown profile `{name}`; available: {}",
+            known.join(", ")
+        )));
+    }
+    Ok(own
+        .cloned()
+        .unwrap_or_default()
+        .or(base.cloned().unwrap_or_default())
+        .or(configured.defaults.clone().for_profiles()))
+}
+
 impl Settings {
+    /// The keys that a profile does not inherit from the defaults.
+    const NOT_FOR_PROFILES: [&str; 4] = ["dir", "project-dir", "path", "format"];
+
     /// The settings of `self`, and those of `fallback` where `self` has none.
     fn or(self, fallback: Self) -> Self {
         Self {
@@ -180,7 +190,8 @@ impl Settings {
         }
     }
 
-    /// The defaults that a profile inherits: all but where and how onehold's own locks are stored.
+    /// The defaults that a profile inherits: all but where and how onehold's own locks are stored
+    /// ([`NOT_FOR_PROFILES`](Self::NOT_FOR_PROFILES)).
     fn for_profiles(self) -> Self {
         Self {
             dir: None,
@@ -232,6 +243,7 @@ impl Settings {
             Verb::List(typed) => typed.max_age = typed.max_age.or(max_age),
             Verb::Cleanup(typed) => typed.max_age = typed.max_age.or(max_age),
             Verb::Break(typed) => default_name(&mut typed.name),
+            Verb::Config => {}
         }
     }
 }
@@ -420,9 +432,36 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
         anyhow::anyhow!(
             "cannot use `{}`: line {number}: `{key}`: {}",
             path.display(),
-            error.message()
+            with_nearest(error.message())
         )
     })
+}
+
+/// The message about an unknown key or word, with the nearest one that is known instead of all. serde
+/// writes it: "unknown field `weight`, expected one of `dir`, …".
+fn with_nearest(message: &str) -> String {
+    /// As clap suggests options (`did_you_mean`).
+    const LEAST: f64 = 0.7;
+    let is_unknown = ["unknown field", "unknown variant"];
+    let Some((start, expected)) = message
+        .split_once(", expected ")
+        .filter(|_| is_unknown.iter().any(|start| message.starts_with(start)))
+    else {
+        return message.to_owned();
+    };
+    let start = start
+        .replacen("field", "key", 1)
+        .replacen("variant", "value", 1);
+    let unknown = start.split('`').nth(1).unwrap_or_default();
+    let known = expected.split('`').skip(1).step_by(2);
+    let nearest = known
+        .map(|word| (strsim::jaro_winkler(unknown, word), word))
+        .max_by(|one, other| one.0.total_cmp(&other.0));
+    match nearest {
+        Some((likeness, word)) if likeness >= LEAST => format!("{start}; did you mean `{word}`?"),
+        _ if start.contains("value") => message.to_owned(),
+        _ => format!("{start}; onehold-config(5) has all keys"),
+    }
 }
 
 #[cfg(test)]
@@ -450,7 +489,7 @@ mod tests {
             ("[defaults]\nwait = \"soon\"\n", "2: `wait`: "),
             (
                 "[defaults]\n\nweight = 3\n",
-                "3: `weight`: unknown field `weight`",
+                "3: `weight`: unknown key `weight`; did you mean `wait`?",
             ),
             ("[defaults]\nttl = 0\n", "2: `ttl`: must be at least 1 ms"),
             (
@@ -465,8 +504,19 @@ mod tests {
                 "[profiles.a]\nconflict-exit-code = 300\n",
                 "2: `conflict-exit-code`: ",
             ),
-            ("[profile.a]\n", "1: `[profile.a]`: unknown field `profile`"),
-            ("wait = \"5s\"\n", "1: `wait`: unknown field `wait`"),
+            (
+                "[profile.a]\n",
+                "1: `[profile.a]`: unknown key `profile`; did you mean `profiles`?",
+            ),
+            (
+                "[defaults]\nmax_age = 3\n",
+                "2: `max_age`: unknown key `max_age`; did you mean `max-age`?",
+            ),
+            (
+                "[defaults]\non-zombie = \"tke\"\n",
+                "2: `on-zombie`: unknown value `tke`; did you mean `take`?",
+            ),
+            ("wait = \"5s\"\n", "1: `wait`: unknown key `wait`"),
             ("[defaults]\nwait = \n", "2: `wait`: "),
             ("[defaults]\nwait = \"5s\"\nwait = \"6s\"\n", "3: `wait`: "),
             ("[defaults]\ndetails = { a = 1 }\n", "2: `details`: "),

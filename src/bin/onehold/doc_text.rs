@@ -131,6 +131,13 @@ pub(crate) fn examples(verb: &str) -> &'static [Example] {
             ),
         ],
         "cleanup" => &[("onehold cleanup --dry-run", "Show what would be removed")],
+        "config" => &[
+            ("onehold config", "Show the settings in force"),
+            (
+                "onehold --profile sprint config",
+                "Show what a profile sets",
+            ),
+        ],
         "break" => &[
             (
                 "onehold break backup",

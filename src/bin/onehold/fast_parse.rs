@@ -199,6 +199,7 @@ mod tests {
         "release",
         "check",
         "list",
+        "config",
         "x",
         "a/b",
         "./p",

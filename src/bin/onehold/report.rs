@@ -76,11 +76,11 @@ pub(crate) fn object(
         }),
     };
     // Serializing strings, numbers and maps with string keys cannot fail.
-    escape(&serde_json::to_string(&object).unwrap_or_default())
+    escape_json(&serde_json::to_string(&object).unwrap_or_default())
 }
 
 /// Escapes what could control a terminal. serde escapes only what JSON requires.
-fn escape(json: &str) -> String {
+pub(crate) fn escape_json(json: &str) -> String {
     let mut escaped = String::with_capacity(json.len());
     for char in json.chars() {
         if is_unsafe(char) {

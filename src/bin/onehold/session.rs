@@ -19,8 +19,7 @@ pub(crate) struct Session {
     pub(crate) verb: &'static str,
     pub(crate) global: GlobalArgs,
     pub(crate) store: Store,
-    /// The store is the one that an invocation without options would use.
-    pub(crate) is_default_store: bool,
+    pub(crate) store_source: StoreSource,
     /// The caller, for `mine`, `release` and `renew`.
     pub(crate) caller: Caller,
     pub(crate) config: EffectiveConfig,
@@ -46,7 +45,7 @@ impl Session {
             .format
             .or_else(|| settings.format())
             .unwrap_or_default();
-        let (directory, is_default_store) = store_directory(global.dir.clone(), &config)?;
+        let (directory, store_source) = store_directory(global.dir.clone(), &config)?;
         let mut store = Store::at(directory).format(format);
         // A profile's directory belongs to another program, so the journal is in onehold's own store.
         // Without a home directory there is none, and the journal is beside the locks.
@@ -62,7 +61,7 @@ impl Session {
             verb,
             global,
             store,
-            is_default_store,
+            store_source,
             caller,
             config,
             format,
@@ -115,12 +114,10 @@ impl Session {
 
     /// The warning that a store named by the user does not exist: its name may be mistyped.
     pub(crate) fn missing_store(&self) -> Option<String> {
-        let settings = &self.config.settings;
-        let is_of_profile = settings.dir.is_some() || settings.project_dir.is_some();
-        let is_named = match self.config.profile {
-            Some(_) if is_of_profile => self.global.dir.is_some(),
-            _ => !self.is_default_store || self.config.default_dir.is_some(),
-        };
+        let is_named = matches!(
+            self.store_source,
+            StoreSource::CommandLine | StoreSource::Environment | StoreSource::Configuration
+        );
         let is_missing = self.only.is_none() && is_named && !self.store.path().exists();
         is_missing.then(|| {
             let path = words::path_text(self.store.path());
@@ -173,10 +170,12 @@ impl Session {
         if self.config.settings.project_dir.is_some() {
             return Some(Cow::Borrowed(self.store.path()));
         }
-        let by_profile = self.config.profile.is_some()
-            && self.config.settings.dir.is_some()
-            && self.global.dir.is_none();
-        (!by_profile && !self.is_default_store).then(|| Cow::Borrowed(self.store.path()))
+        match self.store_source {
+            StoreSource::CommandLine | StoreSource::Project | StoreSource::Environment => {
+                Some(Cow::Borrowed(self.store.path()))
+            }
+            StoreSource::Profile | StoreSource::Configuration | StoreSource::Default => None,
+        }
     }
 
     /// The lock that was named on the command line or by a profile.
@@ -211,20 +210,32 @@ pub(crate) fn lock_of_path(
     Ok(Some(LockName::new(whole)?))
 }
 
-/// The store directory, and whether it is the one that an invocation without options would use. The
-/// directory of a profile has precedence over ONEHOLD_DIR.
+/// Where the store directory comes from, in the order of precedence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StoreSource {
+    CommandLine,
+    /// The project that the current directory is in, as the profile says.
+    Project,
+    Profile,
+    Environment,
+    Configuration,
+    Default,
+}
+
 fn store_directory(
     typed: Option<PathBuf>,
     config: &EffectiveConfig,
-) -> anyhow::Result<(PathBuf, bool)> {
+) -> anyhow::Result<(PathBuf, StoreSource)> {
     if let Some(dir) = typed {
-        return Ok((local_directory(dir)?, false));
+        return Ok((local_directory(dir)?, StoreSource::CommandLine));
     }
     if let Some(project) = project_store(config)? {
-        return Ok((project, false));
+        return Ok((project, StoreSource::Project));
     }
     match &config.settings.dir {
-        Some(dir) if config.profile.is_some() => Ok((local_directory(dir.first()?)?, false)),
+        Some(dir) if config.profile.is_some() => {
+            Ok((local_directory(dir.first()?)?, StoreSource::Profile))
+        }
         _ => own_store_directory(config),
     }
 }
@@ -244,23 +255,23 @@ fn project_store(config: &EffectiveConfig) -> anyhow::Result<Option<PathBuf>> {
 }
 
 /// The store directory without a profile.
-fn own_store_directory(config: &EffectiveConfig) -> anyhow::Result<(PathBuf, bool)> {
+fn own_store_directory(config: &EffectiveConfig) -> anyhow::Result<(PathBuf, StoreSource)> {
     if let Some(dir) = std::env::var_os("ONEHOLD_DIR").filter(|dir| !dir.is_empty()) {
-        return Ok((local_directory(dir.into())?, false));
+        return Ok((local_directory(dir.into())?, StoreSource::Environment));
     }
     if let Some(dir) = &config.default_dir {
-        return Ok((local_directory(dir.clone())?, true));
+        return Ok((local_directory(dir.clone())?, StoreSource::Configuration));
     }
     if cfg!(windows)
         && let Some(data) = std::env::var_os("LOCALAPPDATA").filter(|data| !data.is_empty())
     {
-        return Ok((PathBuf::from(data).join("onehold"), true));
+        return Ok((PathBuf::from(data).join("onehold"), StoreSource::Default));
     }
     // Reads the user database if HOME is not set, as under some process supervisors.
     let home = std::env::home_dir()
         .filter(|home| home.is_absolute())
         .context("cannot find the home directory: use --dir")?;
-    Ok((home.join(".local/state/onehold"), true))
+    Ok((home.join(".local/state/onehold"), StoreSource::Default))
 }
 
 /// Rejects `scheme://…`: such a store is not a directory. A directory of that name would not

@@ -4,6 +4,7 @@ mod acquire;
 mod break_lock;
 mod check;
 mod cleanup;
+mod config;
 mod list;
 mod release;
 mod renew;
@@ -46,7 +47,7 @@ pub(crate) fn run(mut cli: Cli) -> Exit {
     // The others would make it.
     let uses_store = !takes && lock_name(&cli.verb).is_none_or(|name| !name.is_path());
     let is_of_profile = lock_name(&cli.verb).is_none_or(|name| session.only.as_ref() == Some(name));
-    let ready = if is_of_profile {
+    let ready = if is_of_profile && !matches!(cli.verb, Verb::Config) {
         session.ensure_directory(takes).map_err(anyhow::Error::from)
     } else {
         Ok(())
@@ -62,6 +63,7 @@ pub(crate) fn run(mut cli: Cli) -> Exit {
         Verb::List(typed) => list::list(&session, &typed),
         Verb::Cleanup(typed) => cleanup::cleanup(&session, &typed),
         Verb::Break(typed) => break_lock::break_hold(&session, typed),
+        Verb::Config => config::config(&session),
     });
     let mut outcome = match result {
         Ok(Printed::Yes(exit)) => return exit,
@@ -109,6 +111,7 @@ fn name(verb: &Verb) -> &'static str {
         Verb::List(_) => "list",
         Verb::Cleanup(_) => "cleanup",
         Verb::Break(_) => "break",
+        Verb::Config => "config",
     }
 }
 
@@ -121,7 +124,7 @@ fn lock_name(verb: &Verb) -> Option<&LockName> {
         Verb::Renew(typed) => typed.name.as_ref(),
         Verb::Check(typed) => typed.name.as_ref(),
         Verb::Break(typed) => typed.name.as_ref(),
-        Verb::List(_) | Verb::Cleanup(_) => None,
+        Verb::List(_) | Verb::Cleanup(_) | Verb::Config => None,
     }
 }
 
@@ -138,7 +141,7 @@ fn caller(verb: &Verb) -> Caller {
         Verb::Release(typed) => of(&typed.caller),
         Verb::Renew(typed) => of(&typed.caller),
         Verb::Check(typed) => by(typed.hold, typed.owner.as_ref()),
-        Verb::Break(_) | Verb::List(_) | Verb::Cleanup(_) => Caller::default(),
+        Verb::Break(_) | Verb::List(_) | Verb::Cleanup(_) | Verb::Config => Caller::default(),
     }
 }
 

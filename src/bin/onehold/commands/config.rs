@@ -1,0 +1,159 @@
+//! `config`: show the settings in force, and where each one comes from.
+
+use serde_json::{Value, json};
+use toml::Value as Toml;
+
+use crate::config::sources::{self, Source, Sourced, Values, lines, quoted_key};
+use crate::exit::Exit;
+use crate::outcome::{CommandResult, Outcome};
+use crate::report::escape_json;
+use crate::session::{Session, StoreSource};
+use crate::words;
+
+#[inline(never)]
+pub(crate) fn config(session: &Session) -> CommandResult {
+    let (mut settings, formats) = sources::values(&session.config)?;
+    put_store(session, &mut settings);
+    put_defaults(session, &mut settings);
+    let mut text = header(session);
+    text.push("[defaults]".to_owned());
+    text.extend(section(&settings));
+    if !formats.is_empty() {
+        text.push("[formats]".to_owned());
+        text.extend(section(&formats));
+    }
+    let file = session.config.file.as_ref();
+    let mut outcome = Outcome::new(Exit::Done, "listed", "settings in force");
+    outcome.more = json!({
+        "file": file.map(|file| file.to_string_lossy()),
+        "profile": session.config.profile,
+        "settings": objects(&settings),
+        "formats": objects(&formats),
+    })
+    .as_object()
+    .cloned()
+    .unwrap_or_default();
+    if !session.global.json {
+        outcome = outcome.data(text.join("\n"));
+    }
+    Ok(outcome.into())
+}
+
+fn header(session: &Session) -> Vec<String> {
+    let mut lines = Vec::new();
+    lines.push(match &session.config.file {
+        Some(file) => format!("# configuration: {}", words::path_text(file)),
+        None => "# configuration: none".to_owned(),
+    });
+    if let Some(profile) = &session.config.profile {
+        let source = match session.global.profile {
+            Some(_) => "--profile",
+            None => "ONEHOLD_PROFILE",
+        };
+        lines.push(format!(
+            "# profile: {}, from {source}",
+            words::escape(profile)
+        ));
+    }
+    lines
+}
+
+/// The directory or the path that is used, instead of what it was found by.
+fn put_store(session: &Session, settings: &mut Values) {
+    let by_key = |key: &str, settings: &mut Values| {
+        let found = settings.remove(key);
+        found.map_or(Source::Default, |found| found.source)
+    };
+    let configured = by_key("dir", settings);
+    let project = by_key("project-dir", settings);
+    let text = |path: &std::path::Path| {
+        let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        Toml::String(absolute.to_string_lossy().into_owned())
+    };
+    if let Some(only) = &session.only {
+        let source = by_key("path", settings);
+        let value = text(std::path::Path::new(only.as_str()));
+        settings.insert("path".to_owned(), Sourced { value, source });
+        return;
+    }
+    let source = match session.store_source {
+        StoreSource::CommandLine => Source::Invocation("--dir"),
+        StoreSource::Project => project,
+        StoreSource::Environment => Source::Invocation("ONEHOLD_DIR"),
+        StoreSource::Profile => configured,
+        // Also under a profile, which does not inherit it.
+        StoreSource::Configuration => sources::default_dir(&session.config),
+        StoreSource::Default => Source::Default,
+    };
+    let value = text(session.store.path());
+    settings.insert("dir".to_owned(), Sourced { value, source });
+}
+
+/// What the command line sets, and what is in force without a word of anybody.
+fn put_defaults(session: &Session, settings: &mut Values) {
+    if let Some(format) = session.global.format {
+        let value = Toml::String(format.name().to_owned());
+        let source = Source::Invocation("--format");
+        settings.insert("format".to_owned(), Sourced { value, source });
+    }
+    for (key, value) in [
+        ("format", session.format.name()),
+        ("max-age", "24h"),
+        ("on-zombie", "take"),
+        ("wait", "0s"),
+    ] {
+        let default = || Sourced {
+            value: Toml::String(value.to_owned()),
+            source: Source::Default,
+        };
+        settings.entry(key.to_owned()).or_insert_with(default);
+    }
+}
+
+/// A line for each value, and its source behind it.
+fn section(values: &Values) -> Vec<String> {
+    /// Longer values do not move the sources of the others.
+    const MAX_WIDTH: usize = 40;
+    let rows: Vec<(String, String)> = values
+        .iter()
+        .flat_map(|(key, sourced)| {
+            let source = source_text(key, sourced);
+            let shown = lines(&quoted_key(key), &sourced.value);
+            shown.into_iter().map(move |line| (line, source.clone()))
+        })
+        .collect();
+    let widths = rows.iter().map(|(line, _)| line.chars().count());
+    let width = widths.filter(|width| *width <= MAX_WIDTH).max();
+    let width = width.unwrap_or_default();
+    rows.iter()
+        .map(|(line, source)| format!("{:width$}  # {source}", escape_json(line)))
+        .collect()
+}
+
+fn source_text(key: &str, sourced: &Sourced) -> String {
+    let text = match &sourced.source {
+        Source::Invocation(name) => (*name).to_owned(),
+        Source::File { section, line } => format!("line {line}, [{section}]"),
+        Source::BuiltIn => "built-in profile".to_owned(),
+        Source::Default => "default".to_owned(),
+    };
+    let variable = sourced.value.as_str().filter(|_| key == "owner-env");
+    match variable.map(std::env::var_os) {
+        Some(Some(_)) => format!("{text}; the variable is set"),
+        Some(None) => format!("{text}; the variable is not set"),
+        None => text,
+    }
+}
+
+fn objects(values: &Values) -> Vec<Value> {
+    let object = |(key, sourced): (&String, &Sourced)| {
+        let (source, line) = match &sourced.source {
+            Source::Invocation(name) => ((*name).to_owned(), None),
+            Source::File { section, line } => (section.clone(), Some(*line)),
+            Source::BuiltIn => ("built-in".to_owned(), None),
+            Source::Default => ("default".to_owned(), None),
+        };
+        json!({ "key": key, "value": sourced.value, "source": source, "line": line })
+    };
+    values.iter().map(object).collect()
+}

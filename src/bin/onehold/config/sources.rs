@@ -1,0 +1,201 @@
+//! Where each value of the configuration comes from.
+
+use std::collections::BTreeMap;
+
+use anyhow::Context;
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::{BUILT_IN, EffectiveConfig, Settings};
+
+/// Keys with a value in force.
+pub(crate) type Values = BTreeMap<String, Sourced>;
+
+/// A value, and where it comes from.
+#[derive(Debug)]
+pub(crate) struct Sourced {
+    pub(crate) value: toml::Value,
+    pub(crate) source: Source,
+}
+
+/// Where a value comes from.
+#[derive(Clone, Debug)]
+pub(crate) enum Source {
+    /// An option, or an environment variable, by its name.
+    Invocation(&'static str),
+    /// The configuration file.
+    File {
+        section: String,
+        line: usize,
+    },
+    /// The built-in profile.
+    BuiltIn,
+    Default,
+}
+
+/// A configuration file as it is written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Written {
+    defaults: Section,
+    profiles: BTreeMap<String, Section>,
+    formats: Section,
+}
+
+type Section = BTreeMap<String, Spanned<toml::Value>>;
+
+/// The settings in force, and the formats of paths.
+pub(crate) fn values(config: &EffectiveConfig) -> anyhow::Result<(Values, Values)> {
+    of_text(&text_of(config)?, config.profile.as_deref())
+}
+
+/// The source of `dir` in the file's defaults.
+pub(crate) fn default_dir(config: &EffectiveConfig) -> Source {
+    let values = text_of(config).and_then(|text| of_text(&text, None));
+    let found = values.ok().and_then(|(mut values, _)| values.remove("dir"));
+    found.map_or(Source::Default, |found| found.source)
+}
+
+fn text_of(config: &EffectiveConfig) -> anyhow::Result<String> {
+    let Some(file) = &config.file else {
+        return Ok(String::new());
+    };
+    std::fs::read_to_string(file).with_context(|| format!("cannot read `{}`", file.display()))
+}
+
+fn of_text(text: &str, profile: Option<&str>) -> anyhow::Result<(Values, Values)> {
+    let mut written: Written = toml::from_str(text)?;
+    let mut built_in: Written = toml::from_str(BUILT_IN)?;
+    let in_file = |section: Section, name: &str| -> Values {
+        let sourced = section.into_iter().map(|(key, value)| {
+            let before = text.get(..value.span().start).unwrap_or_default();
+            let source = Source::File {
+                section: name.to_owned(),
+                line: before.matches('\n').count() + 1,
+            };
+            let value = value.into_inner();
+            (key, Sourced { value, source })
+        });
+        sourced.collect()
+    };
+    let mut values = in_file(written.defaults, "defaults");
+    if let Some(name) = profile {
+        // In the order of `EffectiveConfig::read`: what comes later has precedence.
+        values.retain(|key, _| !Settings::NOT_FOR_PROFILES.contains(&key.as_str()));
+        let base = built_in.profiles.remove(name).unwrap_or_default();
+        let base = base.into_iter().map(|(key, value)| {
+            let (value, source) = (value.into_inner(), Source::BuiltIn);
+            (key, Sourced { value, source })
+        });
+        values.extend(base);
+        let own = written.profiles.remove(name).unwrap_or_default();
+        values.extend(in_file(own, &format!("profiles.{name}")));
+    }
+    Ok((values, in_file(written.formats, "formats")))
+}
+
+/// A value on one line. It is valid TOML, of which JSON's strings, numbers and arrays are a part. A table
+/// becomes a line for each of its values, by dotted keys.
+pub(crate) fn lines(key: &str, value: &toml::Value) -> Vec<String> {
+    match value {
+        toml::Value::Table(table) => table
+            .iter()
+            .flat_map(|(below, value)| lines(&format!("{key}.{}", quoted_key(below)), value))
+            .collect(),
+        value => {
+            let text = serde_json::to_string(value).unwrap_or_default();
+            vec![format!("{key} = {text}")]
+        }
+    }
+}
+
+/// A key as it must be written.
+pub(crate) fn quoted_key(key: &str) -> String {
+    let is_bare = |char: char| char.is_ascii_alphanumeric() || matches!(char, '-' | '_');
+    if !key.is_empty() && key.chars().all(is_bare) {
+        key.to_owned()
+    } else {
+        serde_json::to_string(key).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::{merged, parse};
+    use super::*;
+
+    const FILE: &str = "[defaults]\n\
+        dir = \"/srv/locks\"\n\
+        wait = \"7s\"\n\
+        max-age = 90\n\
+        refusal = \"\"\"\nin use by\n\\\"{owner}\\\"\"\"\"\n\
+        [profiles.memory]\n\
+        ttl = \"5s\"\n\
+        [profiles.own]\n\
+        dir = [\"$X/a b\", \"~/ä\"]\n\
+        [formats]\n\
+        \"/var/lock/\" = \"flock\"\n";
+
+    #[test]
+    fn values_that_are_shown_are_those_in_force() {
+        for profile in [
+            None,
+            Some("own"),
+            Some("memory"),
+            Some("prodigy"),
+            Some("sprint"),
+            Some("tasks"),
+        ] {
+            let (values, formats) = of_text(FILE, profile).unwrap();
+            let mut text = "[defaults]\n".to_owned();
+            for (key, sourced) in &values {
+                text.extend(
+                    lines(key, &sourced.value)
+                        .iter()
+                        .map(|line| format!("{line}\n")),
+                );
+            }
+            text.push_str("[formats]\n");
+            for (key, sourced) in &formats {
+                let key = quoted_key(key);
+                text.extend(
+                    lines(&key, &sourced.value)
+                        .iter()
+                        .map(|line| format!("{line}\n")),
+                );
+            }
+            let shown = parse(&text, Path::new("shown")).unwrap();
+            let file = parse(FILE, Path::new("file")).unwrap();
+            let effective = merged(&file, profile).unwrap();
+            assert_eq!(
+                format!("{:?}", shown.defaults),
+                format!("{effective:?}"),
+                "{profile:?}: {text}"
+            );
+            assert_eq!(
+                format!("{:?}", shown.formats),
+                format!("{:?}", file.formats)
+            );
+        }
+    }
+
+    #[test]
+    fn source_names_section_and_line() {
+        let (values, formats) = of_text(FILE, Some("memory")).unwrap();
+        let source = |key: &str| format!("{:?}", values[key].source);
+        assert_eq!(source("wait"), "BuiltIn");
+        assert_eq!(
+            source("ttl"),
+            "File { section: \"profiles.memory\", line: 9 }"
+        );
+        let (values, _) = of_text(FILE, None).unwrap();
+        let source = |key: &str| format!("{:?}", values[key].source);
+        assert_eq!(source("refusal"), "File { section: \"defaults\", line: 5 }");
+        assert_eq!(
+            format!("{:?}", formats["/var/lock/"].source),
+            "File { section: \"formats\", line: 13 }"
+        );
+    }
+}
