@@ -282,11 +282,11 @@ fn table(roff: &mut Roff, title: &str, rows: &[(&str, &str)]) {
 
 #[test]
 fn completions_match_definition() {
-    let mut files = Vec::new();
+    // Those of bash, zsh and fish ask the program, and are written by hand.
+    let mut files = ["onehold.bash", "_onehold", "onehold.fish"]
+        .map(str::to_owned)
+        .to_vec();
     for (shell, file) in [
-        (Shell::Bash, "onehold.bash"),
-        (Shell::Zsh, "_onehold"),
-        (Shell::Fish, "onehold.fish"),
         (Shell::PowerShell, "_onehold.ps1"),
         (Shell::Elvish, "onehold.elv"),
     ] {

@@ -22,6 +22,8 @@ mod acquire;
 mod break_lock;
 mod check;
 mod cleanup;
+#[cfg(target_os = "linux")]
+mod completions;
 mod config;
 mod hierarchy;
 mod list;

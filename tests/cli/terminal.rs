@@ -142,7 +142,7 @@ os.close(terminal)
 os.waitpid(pid, 0)
 "#;
 
-fn dialog(env: &Env, shell: &str, options: &str, steps: &[&str]) {
+pub(crate) fn dialog(env: &Env, shell: &str, options: &str, steps: &[&str]) {
     let mut command = env.command("python3");
     command
         .args(["-c", DIALOG, shell, options])

@@ -138,14 +138,9 @@ fn merged(configured: &File, profile: Option<&str>) -> anyhow::Result<Settings> 
     let own = configured.profiles.get(name);
     let base = built_in.profiles.get(name);
     if own.is_none() && base.is_none() {
-        let known: BTreeSet<&str> = [&built_in, configured]
-            .iter()
-            .flat_map(|file| file.profiles.keys().map(String::as_str))
-            .collect();
-        let known: Vec<&str> = known.into_iter().collect();
+        let known = names_in(&[&built_in, configured]).join(", ");
         bail!(UsageError(format!(
-            "unknown profile `{name}`; available: {}",
-            known.join(", ")
+            "unknown profile `{name}`; available: {known}"
         )));
     }
     Ok(own
@@ -153,6 +148,18 @@ fn merged(configured: &File, profile: Option<&str>) -> anyhow::Result<Settings> 
         .unwrap_or_default()
         .or(base.cloned().unwrap_or_default())
         .or(configured.defaults.clone().for_profiles()))
+}
+
+/// The names of all profiles.
+pub(crate) fn profile_names() -> anyhow::Result<Vec<String>> {
+    let (_, configured) = configuration()?;
+    let built_in = parse(BUILT_IN, Path::new("profiles.toml"))?;
+    Ok(names_in(&[&built_in, &configured]))
+}
+
+fn names_in(files: &[&File]) -> Vec<String> {
+    let names = files.iter().flat_map(|file| file.profiles.keys().cloned());
+    names.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 impl Settings {

@@ -16,6 +16,7 @@ mod acquiring;
 mod args;
 mod cancel;
 mod commands;
+mod complete;
 mod config;
 mod describe;
 mod doc_text;

@@ -76,7 +76,7 @@ pub(crate) fn eprint(line: &str) {
         .write_all(format!("{line}\n").as_bytes());
 }
 
-fn data(text: &str) -> io::Result<()> {
+pub(crate) fn data(text: &str) -> io::Result<()> {
     let mut out = AutoStream::auto(io::stdout().lock());
     writeln!(out, "{text}")?;
     out.flush()

@@ -9,13 +9,19 @@ use clap::{CommandFactory, FromArgMatches, Parser};
 use crate::args::Cli;
 use crate::doc_text::{ENVIRONMENT, FILES, examples};
 use crate::exit::{Exit, TABLE};
-use crate::{fast_parse, output, slip, words};
+use crate::{complete, fast_parse, output, slip, words};
 
 /// Parses the program's arguments. Help, version and usage errors are printed here.
 pub(crate) fn parse() -> Result<Cli, Exit> {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     if let Some(cli) = fast_parse::parse(&words) {
         return Ok(cli);
+    }
+    // Not a command of the definition: its words are another command line.
+    if let Some((verb, rest)) = words.split_first()
+        && verb == complete::VERB
+    {
+        return Err(complete::complete(rest));
     }
     let error = match Cli::try_parse() {
         // clap does not notice this conflict if the command stands between both options.

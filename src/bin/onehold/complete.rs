@@ -1,0 +1,218 @@
+//! Completion for shells: `onehold complete INDEX WORD…` prints what the word at INDEX can become, one
+//! candidate on each line, and its description behind a tab. The scripts in `completions/` call it.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::fmt::Write as _;
+
+use clap::{ArgMatches, Command, CommandFactory, ValueHint};
+use clap_complete::CompletionCandidate;
+use clap_complete::engine::{ArgValueCompleter, PathCompleter, ValueCompleter};
+use onehold::{Caller, LockName, State, Status};
+
+use crate::args::{Cli, GlobalArgs};
+use crate::config::{EffectiveConfig, profile_names};
+use crate::describe;
+use crate::exit::Exit;
+use crate::output;
+use crate::session::{Session, lock_of_path};
+use crate::table::natural_order;
+use crate::words;
+
+/// The word that asks for it, in place of a command.
+pub(crate) const VERB: &str = "complete";
+
+/// Prints the candidates. Says nothing of errors: a person is in the middle of a line.
+pub(crate) fn complete(arguments: &[OsString]) -> Exit {
+    let [index, words @ ..] = arguments else {
+        return Exit::Usage;
+    };
+    let Some(index) = index.to_str().and_then(|index| index.parse::<usize>().ok()) else {
+        return Exit::Usage;
+    };
+    let mut text = String::new();
+    for candidate in candidates(words, index) {
+        let value = candidate.get_value().to_string_lossy();
+        // A line break would begin another candidate.
+        if value.contains(['\n', '\t']) {
+            continue;
+        }
+        let help = candidate.get_help().map(ToString::to_string);
+        let help = help.as_deref().and_then(|help| help.lines().next());
+        let _ = writeln!(text, "{value}\t{}", words::escape(help.unwrap_or_default()));
+    }
+    let _ = output::data(text.trim_end_matches('\n'));
+    Exit::Done
+}
+
+fn candidates(words: &[OsString], index: usize) -> Vec<CompletionCandidate> {
+    let (Some(before), Some(word)) = (words.get(..index), words.get(index)) else {
+        return Vec::new();
+    };
+    let mut command = definition(before);
+    let current = std::env::current_dir().ok();
+    let found = clap_complete::engine::complete(
+        &mut command,
+        words.get(..=index).unwrap_or_default().to_vec(),
+        index,
+        current.as_deref(),
+    );
+    let mut found = found.unwrap_or_default();
+    let is_option = |candidate: &CompletionCandidate| {
+        candidate.get_value().as_encoded_bytes().starts_with(b"-")
+    };
+    if word.is_empty() {
+        // Options come after a hyphen.
+        found.retain(|candidate| !is_option(candidate));
+        let is_run = before.iter().any(|word| word == "run");
+        if found.is_empty() && is_run && !before.iter().any(|word| word == "--") {
+            found.push(CompletionCandidate::new("--").help(Some("the command follows".into())));
+        }
+    }
+    found
+}
+
+/// The definition of the command line, with what is known of locks and profiles.
+fn definition(before: &[OsString]) -> Command {
+    let mut plain = Cli::command().ignore_errors(true);
+    let typed = plain.try_get_matches_from_mut(before).unwrap_or_default();
+    let typed = typed
+        .subcommand()
+        .map_or(&typed, |(_, typed)| typed)
+        .clone();
+    let command = Cli::command().disable_help_subcommand(true);
+    let verbs: Vec<String> = command
+        .get_subcommands()
+        .map(|verb| verb.get_name().to_owned())
+        .collect();
+    let mut command = command
+        .mut_arg("dir", |arg| arg.value_hint(ValueHint::DirPath))
+        .mut_arg("profile", |arg| arg.add(ArgValueCompleter::new(profiles)));
+    for verb in verbs {
+        command = command.mut_subcommand(verb, |verb| {
+            let typed = typed.clone();
+            verb.mut_args(move |arg| {
+                let typed = typed.clone();
+                match arg.get_id().as_str() {
+                    "name" => arg.add(ArgValueCompleter::new(move |word: &OsStr| {
+                        names(&typed, word)
+                    })),
+                    "owner" => arg.add(ArgValueCompleter::new(move |word: &OsStr| {
+                        owners(&typed, word)
+                    })),
+                    "hold" => arg.add(ArgValueCompleter::new(move |word: &OsStr| {
+                        holds(&typed, word)
+                    })),
+                    _ => arg,
+                }
+            })
+        });
+    }
+    command
+}
+
+/// The candidates that begin as the word does, in this order.
+fn beginning_as(
+    word: &OsStr,
+    all: impl IntoIterator<Item = (String, String)>,
+) -> Vec<CompletionCandidate> {
+    let word = word.to_string_lossy();
+    let fitting = all
+        .into_iter()
+        .filter(|(value, _)| value.starts_with(&*word));
+    let candidates = fitting.enumerate().map(|(place, (value, help))| {
+        CompletionCandidate::new(value)
+            .help(Some(help.into()))
+            .display_order(Some(place))
+    });
+    candidates.collect()
+}
+
+/// Lock names, those of live holders first, or the paths of lock files.
+fn names(typed: &ArgMatches, word: &OsStr) -> Vec<CompletionCandidate> {
+    let begins = |with: &str| word.as_encoded_bytes().starts_with(with.as_bytes());
+    if ["/", "./", "../"].iter().any(|start| begins(start)) || word == "." || word == ".." {
+        return PathCompleter::any().complete(word);
+    }
+    let described = |status: Status| {
+        let state = describe::state(&status);
+        let help = match &status.record {
+            Some(record) => format!("{state}: {}", describe::holder(&status, record)),
+            None => state.to_owned(),
+        };
+        (status.name, help)
+    };
+    beginning_as(word, locks(typed).into_iter().map(described))
+}
+
+/// Owner labels of the named lock, or of all.
+fn owners(typed: &ArgMatches, word: &OsStr) -> Vec<CompletionCandidate> {
+    let of = |status: &Status| {
+        let owner = status.record.as_ref()?.owner.clone()?;
+        Some((owner, words::quoted(&status.name)))
+    };
+    let mut seen = BTreeSet::new();
+    let owners = named_locks(typed).iter().filter_map(of).collect::<Vec<_>>();
+    let owners = owners
+        .into_iter()
+        .filter(|(owner, _)| seen.insert(owner.clone()));
+    beginning_as(word, owners)
+}
+
+/// Hold numbers of the named lock, or of all.
+fn holds(typed: &ArgMatches, word: &OsStr) -> Vec<CompletionCandidate> {
+    let of = |status: &Status| {
+        let hold = status.hold()?;
+        Some((hold.to_string(), words::quoted(&status.name)))
+    };
+    let holds = named_locks(typed).iter().filter_map(of).collect::<Vec<_>>();
+    beginning_as(word, holds)
+}
+
+fn profiles(word: &OsStr) -> Vec<CompletionCandidate> {
+    let names = profile_names().unwrap_or_default();
+    beginning_as(word, names.into_iter().map(|name| (name, String::new())))
+}
+
+/// The lock that was typed; all locks if there was none.
+fn named_locks(typed: &ArgMatches) -> Vec<Status> {
+    let Some(name) = value::<LockName>(typed, "name") else {
+        return locks(typed);
+    };
+    let status = session(typed)
+        .and_then(|session| session.lock(name).ok())
+        .and_then(|lock| lock.inspect(None).ok());
+    status.into_iter().collect()
+}
+
+/// The locks of the store, those of live holders first.
+fn locks(typed: &ArgMatches) -> Vec<Status> {
+    let Some(session) = session(typed).filter(|session| session.only.is_none()) else {
+        return Vec::new();
+    };
+    let Ok(listing) = session.store.list(None) else {
+        return Vec::new();
+    };
+    let mut locks = listing.locks;
+    locks.retain(|lock| lock.verdict.state != State::NotALock);
+    locks.sort_by(|one, other| natural_order(&one.name, &other.name));
+    locks.sort_by_key(|lock| !matches!(lock.verdict.state, State::Held | State::Overdue));
+    locks
+}
+
+/// The store and the configuration of the line so far.
+fn session(typed: &ArgMatches) -> Option<Session> {
+    let global = GlobalArgs {
+        dir: value(typed, "dir"),
+        profile: value(typed, "profile"),
+        format: value(typed, "format"),
+        ..GlobalArgs::default()
+    };
+    let config = EffectiveConfig::read(&global).ok()?;
+    let only = lock_of_path(&global, &config).ok()?;
+    Session::new(VERB, global, Caller::default(), config, only).ok()
+}
+
+fn value<T: Clone + Send + Sync + 'static>(typed: &ArgMatches, id: &str) -> Option<T> {
+    typed.try_get_one(id).ok()?.cloned()
+}
