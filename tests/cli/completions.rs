@@ -161,20 +161,20 @@ fn fish_completes() {
     let env = env_with_locks();
     let source = format!("source {}", script("onehold.fish").display());
     for (line, expected) in [
-        ("onehold check ", "beta9\nbeta10\nalpha/x\n"),
-        ("onehold check al", "alpha/x\n"),
-        ("onehold release beta9 --owner=", "--owner=ci\n"),
-        ("onehold run x ", "--\n"),
-        ("onehold run x -- onehold check al", "alpha/x\n"),
-        ("onehold run x -- cat ./jo", "./job.sh\n"),
-        ("onehold run ./jo", "./job.sh\n"),
+        ("onehold check ", &["beta9", "beta10", "alpha/x"][..]),
+        ("onehold check al", &["alpha/x"]),
+        ("onehold release beta9 --owner=", &["--owner=ci"]),
+        ("onehold run x ", &["--"]),
+        ("onehold run x -- onehold check al", &["alpha/x"]),
+        ("onehold run x -- cat ./jo", &["./job.sh"]),
+        ("onehold run ./jo", &["./job.sh"]),
     ] {
         let script = format!("{source}; complete -C '{line}'");
         let output = env.command("fish").args(["-c", &script]).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
-        let values: String = text
+        let values: Vec<&str> = text
             .lines()
-            .map(|line| format!("{}\n", line.split('\t').next().unwrap()))
+            .map(|line| line.split('\t').next().unwrap())
             .collect();
         assert_eq!(values, expected, "{line}: {output:?}");
     }
