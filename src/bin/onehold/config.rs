@@ -94,7 +94,7 @@ impl EffectiveConfig {
 
     /// Reads the configuration file and applies the selected profile.
     pub(crate) fn read(global: &GlobalArgs) -> anyhow::Result<Self> {
-        let (file, configured) = configuration()?;
+        let (file, mut configured) = configuration()?;
         let default_dir = match &configured.defaults.dir {
             Some(dir) => Some(dir.first()?),
             None => None,
@@ -106,7 +106,7 @@ impl EffectiveConfig {
             .or_else(from_environment)
             .filter(|name| !name.is_empty());
         Ok(Self {
-            settings: merged(&configured, profile.as_deref())?,
+            settings: merged(&mut configured, profile.as_deref())?,
             default_dir,
             profile,
             file,
@@ -128,11 +128,12 @@ impl EffectiveConfig {
     }
 }
 
-/// The settings of a file under a profile. A profile of the file overrides single keys of the built-in
-/// profile of the same name.
-fn merged(configured: &File, profile: Option<&str>) -> anyhow::Result<Settings> {
+/// Takes the settings under a profile out of a file. A profile of the file overrides single keys of the
+/// built-in profile of the same name.
+fn merged(configured: &mut File, profile: Option<&str>) -> anyhow::Result<Settings> {
+    let defaults = std::mem::take(&mut configured.defaults);
     let Some(name) = profile else {
-        return Ok(configured.defaults.clone());
+        return Ok(defaults);
     };
     let built_in = parse(BUILT_IN, Path::new("profiles.toml"))?;
     let own = configured.profiles.get(name);
@@ -147,7 +148,7 @@ fn merged(configured: &File, profile: Option<&str>) -> anyhow::Result<Settings> 
         .cloned()
         .unwrap_or_default()
         .or(base.cloned().unwrap_or_default())
-        .or(configured.defaults.clone().for_profiles()))
+        .or(defaults.for_profiles()))
 }
 
 /// The names of all profiles.

@@ -21,7 +21,9 @@ pub(crate) fn describe_holder(status: &Status) -> String {
 /// held by …".
 pub(crate) fn describe_obstacle(status: &Status, wanted: &LockName) -> String {
     let name = words::quoted(&status.name);
-    if LockName::new(&status.name).is_ok_and(|found| found == *wanted) {
+    let is_wanted = status.name == wanted.as_str()
+        || LockName::new(&status.name).is_ok_and(|found| found == *wanted);
+    if is_wanted {
         return describe(status, &name);
     }
     let relation = match relation(status, wanted) {

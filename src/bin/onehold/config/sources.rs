@@ -167,8 +167,8 @@ mod tests {
                 );
             }
             let shown = parse(&text, Path::new("shown")).unwrap();
-            let file = parse(FILE, Path::new("file")).unwrap();
-            let effective = merged(&file, profile).unwrap();
+            let mut file = parse(FILE, Path::new("file")).unwrap();
+            let effective = merged(&mut file, profile).unwrap();
             assert_eq!(
                 format!("{:?}", shown.defaults),
                 format!("{effective:?}"),
