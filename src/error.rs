@@ -83,6 +83,9 @@ pub enum Error {
     /// Every process that could hold the lock ends with the command that asks for it.
     #[error("no process to hold the lock for: the caller ends with this command")]
     NoHolder,
+    /// Neither the environment nor the user database has a home directory.
+    #[error("cannot find the home directory")]
+    NoHome,
     /// The filesystem can neither swap two files nor do without.
     #[error("cannot take over `{}`: its filesystem cannot swap two files atomically", path.display())]
     NoAtomicExchange {

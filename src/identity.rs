@@ -88,6 +88,7 @@ impl ProcessId {
 
 /// Where and when a record was written, as far as the writer knew. A `None` proves nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Origin {
     /// Start of the process that wrote the record, in ticks since boot.
     pub start: Option<u64>,

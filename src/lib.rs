@@ -2,6 +2,7 @@
 //! see who that is, and a lock whose holder has died is taken over by the next caller.
 //!
 //! A [`Store`] is a directory of locks. A [`Lock`] is a name in it, or the path of one lock file.
+//! [`lock`] is the one that `onehold run NAME` uses.
 //! [`Lock::check`] shows who holds a lock. [`Lock::hold`] holds it for the calling process,
 //! [`Lock::hold_for_command`] for a command, and [`Lock::acquire`] for another process or for a
 //! limited time. If another holder has the lock, the result is an [`Attempt::Blocked`], not an error.
@@ -68,7 +69,7 @@
 //!
 //! The library never prints or exits and parses no arguments. It installs no signal handler unless
 //! asked for [one](signal::use_sigalrm). It reads the environment only to start a command, which
-//! inherits it and is found by `PATH`.
+//! inherits it and is found by `PATH`, and to find the [store of the user](Store::of_user).
 // A test that cannot go on says so by panicking.
 #![cfg_attr(
     test,
@@ -83,6 +84,8 @@
 
 mod backend;
 mod decision;
+#[doc(hidden)]
+pub mod describe;
 mod error;
 mod files;
 mod format;
@@ -116,29 +119,32 @@ pub use sys::start::{Program, Started};
 #[path = "../tests/model/mod.rs"]
 mod model;
 
+/// The lock with this name in the [store of the user](Store::of_user), or the one at a path.
+///
+/// ```no_run
+/// use onehold::{Options, Wait};
+///
+/// # fn main() -> onehold::Result<()> {
+/// // Held until it is dropped.
+/// let attempt = onehold::lock("import")?.hold(&Options::new(), Wait::no())?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// [`Error::InvalidName`], and what [`Store::of_user`] and [`Store::lock`] return.
+pub fn lock(name: impl AsRef<std::ffi::OsStr>) -> Result<Lock> {
+    Store::of_user()?.lock(LockName::new(name)?)
+}
+
 #[doc = include_str!("guarantees.md")]
 pub mod guarantees {}
 
 #[doc = include_str!("architecture.md")]
 pub mod architecture {}
 
-/// Memory, for the command-line tool.
-#[cfg(feature = "cli")]
-pub mod memory {
-    pub use crate::sys::arena::Arena;
-    pub use crate::sys::memory::drop_code_pages;
-}
-
-/// Standard streams, for the command-line tool.
-#[cfg(feature = "cli")]
-pub mod stdio {
-    pub use crate::sys::stdio::stdout_was_closed;
-}
-
 /// Processes, for a program that supervises a command.
 pub mod process {
-    #[cfg(feature = "cli")]
-    pub use crate::sys::spawn::{pass_on_wide_code, replace_process};
     pub use crate::sys::work::adopt_orphans;
 }
 
@@ -151,6 +157,16 @@ pub mod signal {
         last_signal, send, send_from_terminal, stop, tell_signals_apart, terminating_signal,
         use_sigalrm, without_signals,
     };
+}
+
+/// What only the command-line tool needs of the system. It changes without notice.
+#[cfg(feature = "cli")]
+#[doc(hidden)]
+pub mod command_line {
+    pub use crate::sys::arena::Arena;
+    pub use crate::sys::memory::drop_code_pages;
+    pub use crate::sys::spawn::{pass_on_wide_code, replace_process};
+    pub use crate::sys::stdio::stdout_was_closed;
 }
 
 /// The examples of the README are run as tests.

@@ -27,6 +27,7 @@ const MAX_COMMAND_BYTES: usize = 4 * 1024;
 
 /// How a lock file is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Format {
     /// onehold's own: one JSON document that begins with `"onehold": 1`.
     #[default]
@@ -139,6 +140,7 @@ pub(crate) struct TakeoverInfo {
 
 /// What a record says that changes while the lock is held. It is written in place, as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Live {
     /// The process that keeps the hold alive: of a `run` its command, of a detached hold the
     /// process that it follows. `None` for a lease, and before there is one.
@@ -200,6 +202,7 @@ impl Live {
 
 /// The content of a lock file. Untrusted: any user or program may have written it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Record {
     /// The name of the lock, as given.
     pub name: String,

@@ -12,6 +12,7 @@ use crate::sys::directory::{local_filesystems, type_of};
 
 /// A lock as read at one moment: its record and the verdict on it.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Status {
     /// The name of the lock.
     pub name: String,
@@ -55,6 +56,7 @@ pub fn trusted_filesystems() -> impl Iterator<Item = &'static str> {
 
 /// A process that holds a kernel lock, according to the system.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Locker {
     /// Its process.
     pub pid: Pid,
@@ -68,6 +70,7 @@ pub struct Locker {
 
 /// A process that waits for a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Waiter {
     /// Its position in the queue; the first is 1.
     pub position: usize,

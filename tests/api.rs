@@ -504,9 +504,21 @@ fn refusal_of_a_native_lock_says_who_holds_it_since_when_and_why() {
         panic!("held twice");
     };
     let text = blocked.to_string();
-    let begin = format!("`x` is held by process {} of o on ", std::process::id());
-    assert!(text.starts_with(&begin), "{text}");
-    assert!(text.ends_with("Z: \"a\\u{1b}[2J\""), "{text}");
+    let begin = format!("`x` is held by process {} (", std::process::id());
+    assert!(
+        text.starts_with(&begin) && text.contains(" of o on "),
+        "{text}"
+    );
+    // The words of the command line, but for the time zone.
+    let without_time = |text: &str| {
+        let (before, after) = text.split_once(" since ").unwrap();
+        let (_, after) = after.split_once(" ago)").unwrap();
+        format!("{before} since…{after}")
+    };
+    let said = refusal_of_command_line(&fixture.env, &["run", "x", "--", "true"], 1);
+    assert_eq!(without_time(&said), without_time(&text));
+    assert!(text.contains("Z ("), "{text}");
+    assert!(text.ends_with(" ago): \"a\\u{1b}[2J\""), "{text}");
     let dead = fixture.lock("dead");
     fixture.env.create_zombie("dead");
     let refused = dead.hold(&Options::new().refuse_zombies(), Wait::no());
@@ -516,6 +528,6 @@ fn refusal_of_a_native_lock_says_who_holds_it_since_when_and_why() {
     assert!(
         blocked
             .to_string()
-            .starts_with("`dead` is a zombie of process ")
+            .starts_with("`dead` is a zombie: process ")
     );
 }

@@ -12,12 +12,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The layers of the library, low to high. A module imports from its own layer and from lower ones.
-const LIBRARY: [&[&str]; 9] = [
+const LIBRARY: [&[&str]; 10] = [
     &["identity", "sys", "terminal"],
     &["record"],
     &["error", "name"],
     &["format", "decision"],
     &["status"],
+    &["describe"],
     &["backend"],
     &["files"],
     &["lock"],

@@ -43,6 +43,7 @@ pub enum State {
 
 /// Why a lock is in its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Reason {
     /// Free: no file.
     NoFile,
@@ -85,6 +86,7 @@ pub enum Reason {
 
 /// Why a holder cannot be checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Uncertainty {
     /// The holder is or may be on another host.
     OtherHost,
@@ -107,6 +109,7 @@ pub enum Uncertainty {
 
 /// The observation behind a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Evidence {
     /// None was needed, or there was none.
     None,
@@ -128,8 +131,54 @@ pub enum Evidence {
     Clock,
 }
 
+impl Reason {
+    /// Its name in JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NoFile => "no-file",
+            Self::Finished => "finished",
+            Self::Alive => "alive",
+            Self::Starting => "starting",
+            Self::Ending => "ending",
+            Self::Reserved => "reserved",
+            Self::Lease => "lease",
+            Self::UnknownVersion(_) => "unknown-version",
+            Self::Incomplete => "incomplete",
+            Self::Unverified(_) => "unverified",
+            Self::Dead => "dead",
+            Self::Reused => "reused",
+            Self::Rebooted => "rebooted",
+            Self::Expired => "expired",
+            Self::TooOld(_) => "too-old",
+            Self::Corrupt => "corrupt",
+            Self::Malformed(_) => "malformed",
+            Self::NotALock(_) => "not-a-lock",
+        }
+    }
+}
+
+impl Evidence {
+    /// Its name in JSON. `None`: there is none.
+    #[must_use]
+    pub fn name(self) -> Option<&'static str> {
+        match self {
+            Self::None => None,
+            Self::KernelLock => Some("kernel-lock"),
+            Self::SameProcess => Some("same-process"),
+            Self::SamePid => Some("same-pid"),
+            Self::PidGone => Some("pid-gone"),
+            Self::StartMismatch => Some("other-start"),
+            Self::BootMismatch => Some("other-boot"),
+            Self::KernelLockGone => Some("kernel-lock-gone"),
+            Self::Clock => Some("clock"),
+        }
+    }
+}
+
 /// What can be said about a lock, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Verdict {
     /// The state.
     pub state: State,

@@ -6,6 +6,7 @@ use crate::status::Status;
 
 /// What a cleanup did.
 #[derive(Debug, Default)]
+#[non_exhaustive]
 pub struct Cleanup {
     /// Removed, or with `dry_run` what would be.
     pub removed: Vec<Status>,

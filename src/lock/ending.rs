@@ -51,6 +51,7 @@ pub struct Ending {
 
 /// What a step has found.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Remaining {
     /// The processes that still run.
     pub processes: Vec<ProcessId>,

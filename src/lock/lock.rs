@@ -56,11 +56,21 @@ pub enum Attempt<T> {
 
 /// Why a lock could not be taken.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Blocked {
     /// What is in the way.
     pub status: Box<Status>,
     /// How long it was waited for; `None`: not at all.
     pub waited: Option<Duration>,
+}
+
+impl Blocked {
+    /// For a program that refuses for a reason of its own.
+    #[must_use]
+    pub fn new(status: Status, waited: Option<Duration>) -> Self {
+        let status = Box::new(status);
+        Self { status, waited }
+    }
 }
 
 /// A lock acquired for another process, or until a time.
@@ -102,6 +112,7 @@ pub enum Renewal {
 
 /// A file that was no lock file, and was moved out of the way.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct MovedAside {
     /// Where it is now.
     pub to: PathBuf,
@@ -780,12 +791,14 @@ pub(super) fn status(files: &Files, judged: &Judged<Handle>) -> Status {
 /// `None`: it has ended meanwhile.
 fn locker(pid: Pid) -> Option<Locker> {
     let user = process::user_of(pid)?;
-    let began = process::start_ticks(pid).and_then(process::milliseconds_of_start);
+    let command = command_line_of(pid);
+    // Last: what has no start has ended by now, and the rest may be missing.
+    let began = process::milliseconds_of_start(process::start_ticks(pid)?);
     let now = i64::try_from(process::boottime_milliseconds()).unwrap_or(i64::MAX);
     let ago = began.and_then(|began| TimeDelta::try_milliseconds(now.saturating_sub(began)));
     Some(Locker {
         pid,
-        command: command_line_of(pid),
+        command,
         user: Some(user),
         started: ago.and_then(|ago| Utc::now().checked_sub_signed(ago)),
     })

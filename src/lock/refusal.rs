@@ -7,12 +7,13 @@ use chrono::{DateTime, SecondsFormat, Utc};
 
 use super::lock::Blocked;
 use crate::decision::liveness::Reason;
+use crate::describe::describe_holder;
 use crate::record::Format;
 use crate::status::Status;
 use crate::terminal::escape;
 
-/// The sentence of the program whose format the lock has, as it tells its users; else who holds the
-/// lock, since when and why. Times are in UTC. Text from the lock file is escaped for terminals.
+/// The sentence of the program whose format the lock has, as it tells its users; else what the
+/// command line says: who holds the lock, since when and why. Times are in UTC. Text from the lock file is escaped for terminals.
 impl fmt::Display for Blocked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let status = &*self.status;
@@ -21,7 +22,7 @@ impl fmt::Display for Blocked {
             Format::Prodigy if is_theirs => prodigy(f, status),
             Format::Sprint if is_theirs && status.record.is_some() => sprint(f, status),
             Format::Memory if is_theirs => memory(f, status, self.waited.unwrap_or_default()),
-            _ => native(f, status),
+            _ => f.write_str(&describe_holder(status, utc)),
         }
     }
 }
@@ -66,44 +67,6 @@ fn memory(f: &mut fmt::Formatter<'_>, status: &Status, waited: Duration) -> fmt:
         or_unknown(record.and_then(|record| record.owner.as_deref())),
         or_unknown(record.and_then(|record| record.message.as_deref()))
     )
-}
-
-fn native(f: &mut fmt::Formatter<'_>, status: &Status) -> fmt::Result {
-    let name = escape(&status.name);
-    match status.verdict.reason {
-        Reason::Reserved => {
-            return write!(f, "`{name}` is reserved for process {}", pid(status));
-        }
-        _ if status.verdict.is_zombie() => write!(f, "`{name}` is a zombie of ")?,
-        Reason::Unverified(_) | Reason::Incomplete => write!(f, "`{name}` may be held by ")?,
-        _ => write!(f, "`{name}` is held by ")?,
-    }
-    let Some(record) = &status.record else {
-        return match status
-            .verdict
-            .pid
-            .or_else(|| Some(status.lockers.first()?.pid))
-        {
-            Some(pid) => write!(f, "process {pid}"),
-            None => f.write_str("an unknown holder"),
-        };
-    };
-    if record.is_lease() {
-        f.write_str("a lease")?;
-    } else {
-        write!(f, "process {}", pid(status))?;
-    }
-    if let Some(owner) = &record.owner {
-        write!(f, " of {}", escape(owner))?;
-    }
-    if let Some(host) = &record.hostname {
-        write!(f, " on {}", escape(host))?;
-    }
-    write!(f, " since {}", utc(record.acquired_at))?;
-    match &record.message {
-        Some(message) => write!(f, ": \"{}\"", escape(message)),
-        None => Ok(()),
-    }
 }
 
 fn pid(status: &Status) -> String {

@@ -37,6 +37,7 @@ pub struct Store {
 
 /// The locks of a store.
 #[derive(Debug, Default)]
+#[non_exhaustive]
 pub struct Listing {
     /// Sorted by name.
     pub locks: Vec<Status>,
@@ -61,6 +62,22 @@ impl Store {
                 is_foreign_directory: false,
             },
         }
+    }
+
+    /// The store that the command line uses by default: `~/.local/state/onehold`, on Windows
+    /// `%LOCALAPPDATA%\\onehold`. Without the variable HOME, the home directory is that of the user database.
+    /// The configuration file and the variables of the command line are not read.
+    ///
+    /// # Errors
+    /// [`Error::NoHome`].
+    pub fn of_user() -> Result<Self> {
+        #[cfg(windows)]
+        if let Some(data) = std::env::var_os("LOCALAPPDATA").filter(|data| !data.is_empty()) {
+            return Ok(Self::at(PathBuf::from(data).join("onehold")));
+        }
+        let home = std::env::home_dir().filter(|home| home.is_absolute());
+        let home = home.ok_or(Error::NoHome)?;
+        Ok(Self::at(home.join(".local/state/onehold")))
     }
 
     /// The format of new lock files. Files of every other format are read as well, except bare

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
-use onehold::memory::drop_code_pages;
+use onehold::command_line::drop_code_pages;
 use onehold::{
     Attempt, Blocked, Evidence, Format, Kind, Lock, LockName, Options, Reason, Revision, State,
     Status, Wait,

@@ -1,290 +1,35 @@
-//! Describes a lock and its holder in words that are as certain as the evidence.
+//! Describes a lock and its holder on a terminal: the sentences of the library, in local time.
 
 use std::fmt::Write as _;
-use std::time::Duration;
 
 use chrono::{DateTime, Local, Utc};
-use onehold::{
-    Action, Event, Evidence, Kind, LockName, Locker, RECORD_VERSION, Reason, Record, State, Status,
-    Uncertainty, Waiter,
+use onehold::describe as sentences;
+pub(crate) use onehold::describe::{
+    age, holder, holder_on_host, process, process_on_host, relation, reserved_for, zombie_reason,
 };
+use onehold::{Action, Event, Kind, LockName, Reason, State, Status, Waiter};
 
 use crate::args::ListState;
 use crate::words;
 
-/// "`backup` is held by process 4242 (backup.sh) on db1 since 02:00:07 (3h 12m ago): "nightly""
 pub(crate) fn describe_holder(status: &Status) -> String {
-    describe(status, &words::quoted(&status.name))
+    sentences::describe_holder(status, local)
 }
 
-/// The same of what keeps a caller from taking `wanted`: "`backend`, the parent of `backend/task-1`, is
-/// held by …".
 pub(crate) fn describe_obstacle(status: &Status, wanted: &LockName) -> String {
-    let name = words::quoted(&status.name);
-    let is_wanted = status.name == wanted.as_str()
-        || LockName::new(&status.name).is_ok_and(|found| found == *wanted);
-    if is_wanted {
-        return describe(status, &name);
-    }
-    let relation = match relation(status, wanted) {
-        "parent" => "the parent",
-        "child" => "a child",
-        "descendant" => "a descendant",
-        _ => "an ancestor",
-    };
-    let wanted = words::quoted(wanted.as_str());
-    describe(status, &format!("{name}, {relation} of {wanted},"))
+    sentences::describe_obstacle(status, wanted, local)
 }
 
-fn describe(status: &Status, name: &str) -> String {
-    let verdict = &status.verdict;
-    match (verdict.state, verdict.reason) {
-        (State::Free, _) => return format!("{name} is free"),
-        (State::Zombie, Reason::Malformed(what)) => return format!("{name} is damaged: {what}"),
-        (State::Zombie, _) => return format!("{name} is a zombie: {}", describe_zombie(status)),
-        (State::NotALock, Reason::NotALock(what)) => {
-            return format!("{name} is not a lock: {what}");
-        }
-        (_, Reason::Reserved) => {
-            return match reserved_for(status) {
-                Some(waiter) => {
-                    let process = process_on_host(waiter);
-                    format!("{name} is reserved for {process}, first in the queue")
-                }
-                None => format!("{name} is reserved for the first waiter"),
-            };
-        }
-        _ => {}
-    }
-    let Some(record) = &status.record else {
-        return match verdict.reason {
-            Reason::Alive if !status.lockers.is_empty() => {
-                let lockers: Vec<String> = status.lockers.iter().map(locker).collect();
-                format!("{name} is held by {}", lockers.join(" and "))
-            }
-            Reason::Alive => {
-                format!("{name} is held by a process that cannot be seen from here")
-            }
-            Reason::Unverified(_) => format!("{name} may be held"),
-            Reason::UnknownVersion(version) => {
-                format!("{name} was locked by {}", other_version(version))
-            }
-            Reason::Incomplete => format!("{name} may be held: its lock file is incomplete"),
-            _ => format!("{name} is held, but its lock file is damaged"),
-        };
-    };
-    let certainty = match verdict.reason {
-        Reason::Unverified(_) => "may be held",
-        _ => "is held",
-    };
-    let mut text = format!(
-        "{name} {certainty} by {} {}",
-        holder_on_host(status, record),
-        since(record.acquired_at)
-    );
-    if verdict.reason == Reason::Unverified(Uncertainty::OtherHost) {
-        text.push_str(", which cannot be checked from here");
-    }
-    text + &message(record)
-}
-
-/// The holder of a zombie and how it ended: "process 4262 (sleep) on vm, holder since 20:40:51, has
-/// exited".
 pub(crate) fn describe_zombie(status: &Status) -> String {
-    let Some(record) = &status.record else {
-        let hint = if is_at_path(status) {
-            "; if flock(1) uses that file, add --format flock"
-        } else {
-            ""
-        };
-        return format!("its lock file is damaged and has no holder{hint}");
-    };
-    let end = match status.verdict.reason {
-        Reason::Expired => "has expired",
-        Reason::Rebooted => "ended before the last reboot",
-        Reason::TooOld(_) => "cannot be checked",
-        _ => "has exited",
-    };
-    format!(
-        "{}, {end}{}",
-        holder_with_time(status, record),
-        message(record)
-    )
+    sentences::describe_zombie(status, local)
 }
 
-/// Why it is a zombie: "process 4262 has exited". `None`: it is not a zombie.
-pub(crate) fn zombie_reason(status: &Status) -> Option<String> {
-    if status.verdict.state != State::Zombie {
-        return None;
-    }
-    let age = || {
-        let age = status.verdict.age.unwrap_or_default();
-        words::span(age)
-    };
-    let process = || match status.verdict.pid {
-        Some(pid) => format!("process {pid}"),
-        None => "its process".to_owned(),
-    };
-    Some(match status.verdict.reason {
-        Reason::Reused => format!("{} has exited, and another has its PID", process()),
-        Reason::Rebooted => format!("{} ended before the last reboot", process()),
-        Reason::Expired => match status.record.as_ref().and_then(Record::ttl) {
-            Some(ttl) => format!("lock is {} old (>{})", age(), words::short_span(ttl)),
-            None => format!("lock is {} old", age()),
-        },
-        Reason::TooOld(_) => format!("lock is {} old, and cannot be checked", age()),
-        Reason::Corrupt => "its lock file is damaged".to_owned(),
-        Reason::Malformed(what) => format!("its file is not a lock: {what}"),
-        _ => format!("{} has exited", process()),
-    })
-}
-
-/// The holder of a hold that was ended by force: "process 4262 (sleep) on vm, holder since
-/// 20:40:51".
 pub(crate) fn describe_past_holder(status: &Status) -> String {
-    match &status.record {
-        Some(record) => format!("{}{}", holder_with_time(status, record), message(record)),
-        None => match status.verdict.reason {
-            Reason::UnknownVersion(version) => other_version(version),
-            _ => "an unknown holder (damaged lock file)".to_owned(),
-        },
-    }
+    sentences::describe_past_holder(status, local)
 }
 
-fn other_version(version: u64) -> String {
-    let which = if version > RECORD_VERSION {
-        "a later"
-    } else {
-        "another"
-    };
-    format!("{which} version of onehold (record version {version})")
-}
-
-/// The waiter that the lock is reserved for.
-pub(crate) fn reserved_for(status: &Status) -> Option<&Waiter> {
-    let first = status
-        .waiters
-        .iter()
-        .find(|waiter| Some(waiter.pid) == status.verdict.pid);
-    first.filter(|_| status.verdict.reason == Reason::Reserved)
-}
-
-/// "process 4262 (sleep) on vm, holder since 20:40:51"
-fn holder_with_time(status: &Status, record: &Record) -> String {
-    let since = if record.is_lease() {
-        "acquired at"
-    } else {
-        "holder since"
-    };
-    format!(
-        "{}, {since} {}",
-        holder_on_host(status, record),
-        local(record.acquired_at)
-    )
-}
-
-/// "process 4242 (backup.sh) on db1"
-pub(crate) fn holder_on_host(status: &Status, record: &Record) -> String {
-    match &record.hostname {
-        Some(host) => format!("{} on {}", holder(status, record), words::escape(host)),
-        None => holder(status, record),
-    }
-}
-
-fn message(record: &Record) -> String {
-    record
-        .message
-        .as_ref()
-        .map_or_else(String::new, |text| format!(": \"{}\"", words::escape(text)))
-}
-
-/// Returns whether the ancestor is the parent.
-fn is_parent(ancestor: &str, descendant: &str) -> bool {
-    let rest = descendant.get(ancestor.len() + 1..);
-    rest.is_some_and(|rest| !rest.contains('/'))
-}
-
-/// "child" or the like: what `status` is for `wanted`, a lock that it excludes.
-pub(crate) fn relation(status: &Status, wanted: &LockName) -> &'static str {
-    let (found, wanted) = (status.name.as_str(), wanted.as_str());
-    let is_descendant = found.len() > wanted.len();
-    match is_descendant {
-        true if is_parent(wanted, found) => "child",
-        true => "descendant",
-        false if is_parent(found, wanted) => "parent",
-        false => "ancestor",
-    }
-}
-
-/// Whether it is the path of a lock file, which other programs may use as well.
-pub(crate) fn is_at_path(status: &Status) -> bool {
-    LockName::new(&status.name).is_ok_and(|name| name.is_path())
-}
-
-/// The second line of a description: the evidence. `None`: the first line says it all.
 pub(crate) fn evidence(status: &Status) -> Option<String> {
-    let verdict = &status.verdict;
-    let text = match verdict.reason {
-        Reason::Alive => {
-            let how = match verdict.evidence {
-                Evidence::KernelLock => "holds the kernel lock",
-                Evidence::SameProcess => "PID and start time match",
-                _ => "a process with this PID is running",
-            };
-            let how = if verdict.state == State::Overdue {
-                format!("overdue: older than its maximum age, but alive ({how})")
-            } else {
-                format!("alive: {how}")
-            };
-            format!("{how}{}", wrapper_note(status))
-        }
-        Reason::Starting => {
-            "held: its wrapper has exited, and its command may be about to start".to_owned()
-        }
-        Reason::Ending => "held: its work is being ended by force".to_owned(),
-        Reason::Reserved => "reserved: that process is alive".to_owned(),
-        Reason::Lease => format!("lease: {}", expiry(status)),
-        Reason::UnknownVersion(_) => {
-            "this version cannot read the record: upgrade, or break the lock".to_owned()
-        }
-        Reason::Incomplete if is_at_path(status) => {
-            "incomplete: changed less than 10 s ago; if flock(1) uses this file, add --format flock"
-                .to_owned()
-        }
-        Reason::Incomplete => "incomplete: changed less than 10 s ago".to_owned(),
-        Reason::Unverified(uncertainty) => format!("unverified: {}", uncertainty_text(uncertainty)),
-        Reason::TooOld(uncertainty) => format!(
-            "zombie: older than its maximum age, and its holder cannot be checked ({})",
-            uncertainty_in_brief(uncertainty)
-        ),
-        Reason::Dead if verdict.evidence == Evidence::KernelLockGone => {
-            "zombie: no process holds its kernel lock".to_owned()
-        }
-        Reason::Dead => "zombie: no process with this PID".to_owned(),
-        Reason::Reused => "zombie: the PID now belongs to another process".to_owned(),
-        Reason::Rebooted => "zombie: the machine has been rebooted".to_owned(),
-        Reason::Expired => format!("zombie: {}", expiry(status)),
-        Reason::Corrupt => "zombie: empty or unreadable, unchanged for 10 s".to_owned(),
-        Reason::Malformed(_) => "damaged: not a lock file, unchanged for 10 s".to_owned(),
-        Reason::Finished => "left by a finished `run --exec`".to_owned(),
-        Reason::NoFile | Reason::NotALock(_) => return None,
-    };
-    Some(text)
-}
-
-/// What else is known of the processes of a live holder.
-fn wrapper_note(status: &Status) -> String {
-    let verdict = &status.verdict;
-    match (verdict.wrapper_alive, &status.record) {
-        (Some(false), Some(record)) if !record.exec => match record.taken_by {
-            Some(pid) => format!("; its wrapper (process {pid}) has exited"),
-            None => String::new(),
-        },
-        (_, Some(_)) if verdict.pid_alive.is_none() => {
-            "; its PID cannot be checked here".to_owned()
-        }
-        _ => String::new(),
-    }
+    sentences::evidence(status, local)
 }
 
 /// "process 4260", of a `run` that supervises its command.
@@ -327,40 +72,12 @@ pub(crate) fn state(status: &Status) -> &'static str {
     }
 }
 
-/// "process 4242 (backup.sh)", "a lease of runner-7"
-pub(crate) fn holder(status: &Status, record: &Record) -> String {
-    let mut text = if record.is_lease() {
-        "a lease".to_owned()
-    } else {
-        match status.verdict.pid.or(record.taken_by) {
-            Some(pid) => process(pid.get(), &record.command),
-            None => "a process without a PID".to_owned(),
-        }
-    };
-    if let Some(owner) = &record.owner {
-        let _ = write!(text, " of {}", words::escape(owner));
-    }
-    text
-}
-
-/// "process 4242 (backup.sh) of user root, running since 02:00:07 (3h 12m ago)"
-fn locker(locker: &Locker) -> String {
-    let mut text = process(locker.pid.get(), &locker.command);
-    if let Some(user) = &locker.user {
-        let _ = write!(text, " of user {}", words::escape(user));
-    }
-    if let Some(started) = locker.started {
-        let _ = write!(text, ", running {}", since(started));
-    }
-    text
-}
-
 /// "process 77 (job.sh) on db1, waiting since 02:00:07 (3m 1s ago)"
 pub(crate) fn waiting(waiter: &Waiter) -> String {
     format!(
         "{}, waiting {}",
         process_on_host(waiter),
-        since(waiter.since)
+        sentences::since(waiter.since, local)
     )
 }
 
@@ -391,107 +108,6 @@ pub(crate) fn event(event: &Event) -> String {
     text
 }
 
-/// "process 77 (job.sh) on db1"
-pub(crate) fn process_on_host(waiter: &Waiter) -> String {
-    let process = process(waiter.pid.get(), &waiter.command);
-    match &waiter.hostname {
-        Some(host) => format!("{process} on {}", words::escape(host)),
-        None => process,
-    }
-}
-
-/// "process 4242 (backup.sh)"
-pub(crate) fn process(pid: u32, command: &[String]) -> String {
-    match program(command) {
-        Some(program) => format!("process {pid} ({})", words::escape(program)),
-        None => format!("process {pid}"),
-    }
-}
-
-/// The name of the program. For an interpreter it is the script: the kernel shows a `#!` script as
-/// an argument of its interpreter.
-fn program(command: &[String]) -> Option<&str> {
-    const INTERPRETERS: [&str; 14] = [
-        "sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "fish", "python", "python3", "perl",
-        "ruby", "node", "env",
-    ];
-    let first = command.first()?;
-    let name = base_name(first).trim_start_matches('-');
-    match command.get(1) {
-        Some(script) if INTERPRETERS.contains(&name) && !script.starts_with('-') => {
-            Some(base_name(script))
-        }
-        _ => Some(name).filter(|name| !name.is_empty()),
-    }
-}
-
-/// The last part of a path, which may be one of Windows in a record that is read elsewhere.
-fn base_name(path: &str) -> &str {
-    let of_windows = path.get(1..3) == Some(":\\");
-    let is_separator = |c| c == '/' || (of_windows && c == '\\');
-    path.rsplit(is_separator).next().unwrap_or(path)
-}
-
-/// "since 02:00:07 (3h 12m ago)"
-fn since(at: DateTime<Utc>) -> String {
-    let ago = Utc::now().signed_duration_since(at).to_std();
-    match ago {
-        Ok(ago) => format!("since {} ({} ago)", local(at), words::span(ago)),
-        Err(_) => format!("since {} (in the future)", local(at)),
-    }
-}
-
-/// Time since the lock was acquired, not since the last heartbeat.
-pub(crate) fn age(status: &Status) -> Option<Duration> {
-    let since = status
-        .record
-        .as_ref()
-        .map(|record| Utc::now().signed_duration_since(record.acquired_at));
-    since
-        .and_then(|since| since.to_std().ok())
-        .or(status.verdict.age)
-}
-
-fn uncertainty_text(uncertainty: Uncertainty) -> &'static str {
-    match uncertainty {
-        Uncertainty::OtherHost => "its process is on another host",
-        Uncertainty::OtherPidNamespace => "its process is in another PID namespace (a container)",
-        Uncertainty::UnknownBoot => "a reboot since then cannot be ruled out from here",
-        Uncertainty::PidOnly => "the process with this PID started after the lock was taken",
-        Uncertainty::ProcessUnreadable => "the system does not show whether its process is running",
-        Uncertainty::NoProcess => "its record names no process",
-        Uncertainty::LocksNotListed => {
-            "this system does not list kernel locks, and a reader would not show otherwise"
-        }
-        Uncertainty::CommandUnknown => {
-            "its recorded process has exited, and it may have started another"
-        }
-    }
-}
-
-fn uncertainty_in_brief(uncertainty: Uncertainty) -> &'static str {
-    match uncertainty {
-        Uncertainty::OtherHost => "other host",
-        Uncertainty::OtherPidNamespace => "other PID namespace",
-        Uncertainty::UnknownBoot => "possible reboot",
-        Uncertainty::PidOnly => "the process with this PID started later",
-        Uncertainty::ProcessUnreadable => "process not visible",
-        Uncertainty::NoProcess => "no process in its record",
-        Uncertainty::CommandUnknown => "another process may hold it",
-        Uncertainty::LocksNotListed => "kernel locks not listed",
-    }
-}
-
-fn expiry(status: &Status) -> String {
-    match status.verdict.expires_at {
-        Some(at) => match at.signed_duration_since(Utc::now()).to_std() {
-            Ok(left) => format!("expires at {} (in {})", local(at), words::span(left)),
-            Err(_) => format!("expired at {}", local(at)),
-        },
-        None => "never expires".to_owned(),
-    }
-}
-
 /// Local time of day, with the date if it is not today.
 pub(crate) fn local(at: DateTime<Utc>) -> String {
     let at = at.with_timezone(&Local);
@@ -509,31 +125,5 @@ pub(crate) fn kind(kind: Kind) -> &'static str {
         Kind::Run => "run",
         Kind::Process => "job",
         Kind::Lease => "lease",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn script_is_named_instead_of_its_interpreter() {
-        let named = |command: &[&str]| {
-            let command: Vec<String> = command.iter().map(ToString::to_string).collect();
-            program(&command).map(ToOwned::to_owned)
-        };
-        assert_eq!(
-            named(&["/bin/bash", "./deploy.sh"]).as_deref(),
-            Some("deploy.sh")
-        );
-        assert_eq!(named(&["-bash"]).as_deref(), Some("bash"));
-        assert_eq!(named(&["bash", "-c", "x"]).as_deref(), Some("bash"));
-        assert_eq!(named(&["/usr/bin/sleep", "9"]).as_deref(), Some("sleep"));
-        assert_eq!(
-            named(&["C:\\Program Files\\backup.exe"]).as_deref(),
-            Some("backup.exe")
-        );
-        assert_eq!(named(&["/a/C:\\b"]).as_deref(), Some("C:\\b"));
-        assert_eq!(named(&[]), None);
     }
 }

@@ -43,7 +43,7 @@ use std::process::ExitCode;
 /// With musl's own allocator, `run -- true` takes longer by 0.1 of the time of flock(1).
 #[cfg(target_env = "musl")]
 #[global_allocator]
-static MEMORY: onehold::memory::Arena = onehold::memory::Arena::new();
+static MEMORY: onehold::command_line::Arena = onehold::command_line::Arena::new();
 
 fn main() -> ExitCode {
     // Nothing else in this program uses SIGALRM. Without it, waits poll.

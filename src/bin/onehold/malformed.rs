@@ -44,10 +44,8 @@ pub(crate) fn attempt_past<T>(
             }
             Malformed::Young(status) | Malformed::Stays(status) => status,
         };
-        return Ok(Attempt::Blocked(Blocked {
-            status: Box::new(status),
-            waited: waits(limit).then(|| began.elapsed()),
-        }));
+        let waited = waits(limit).then(|| began.elapsed());
+        return Ok(Attempt::Blocked(Blocked::new(status, waited)));
     }
     attempt(None)
 }

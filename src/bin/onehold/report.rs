@@ -170,8 +170,8 @@ fn lock<'a>(status: &'a Status, caller: &Caller) -> LockObject<'a> {
         store: status.store.to_string_lossy().into_owned(),
         exists: !matches!(verdict.reason, Reason::NoFile | Reason::Reserved),
         state: state(verdict.state),
-        reason: reason(verdict.reason),
-        proof: proof(status),
+        reason: verdict.reason.name(),
+        proof: verdict.evidence.name(),
         evidence: describe::evidence(status),
         is_zombie: verdict.is_zombie(),
         takeable: status.is_available(),
@@ -246,44 +246,6 @@ fn state(state: State) -> &'static str {
         State::Overdue => "overdue",
         State::Zombie => "zombie",
         State::NotALock => "not-a-lock",
-    }
-}
-
-fn reason(reason: Reason) -> &'static str {
-    match reason {
-        Reason::NoFile => "no-file",
-        Reason::Finished => "finished",
-        Reason::Alive => "alive",
-        Reason::Starting => "starting",
-        Reason::Ending => "ending",
-        Reason::Reserved => "reserved",
-        Reason::Lease => "lease",
-        Reason::UnknownVersion(_) => "unknown-version",
-        Reason::Incomplete => "incomplete",
-        Reason::Unverified(_) => "unverified",
-        Reason::Dead => "dead",
-        Reason::Reused => "reused",
-        Reason::Rebooted => "rebooted",
-        Reason::Expired => "expired",
-        Reason::TooOld(_) => "too-old",
-        Reason::Corrupt => "corrupt",
-        Reason::Malformed(_) => "malformed",
-        Reason::NotALock(_) => "not-a-lock",
-    }
-}
-
-fn proof(status: &Status) -> Option<&'static str> {
-    use onehold::Evidence;
-    match status.verdict.evidence {
-        Evidence::None => None,
-        Evidence::KernelLock => Some("kernel-lock"),
-        Evidence::SameProcess => Some("same-process"),
-        Evidence::SamePid => Some("same-pid"),
-        Evidence::PidGone => Some("pid-gone"),
-        Evidence::StartMismatch => Some("other-start"),
-        Evidence::BootMismatch => Some("other-boot"),
-        Evidence::KernelLockGone => Some("kernel-lock-gone"),
-        Evidence::Clock => Some("clock"),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use percent_encoding::percent_decode_str;
 
 use onehold::{Caller, Format, Lock, LockName, State, Status, Store};
@@ -262,16 +262,8 @@ fn own_store_directory(config: &EffectiveConfig) -> anyhow::Result<(PathBuf, Sto
     if let Some(dir) = &config.default_dir {
         return Ok((local_directory(dir.clone())?, StoreSource::Configuration));
     }
-    if cfg!(windows)
-        && let Some(data) = std::env::var_os("LOCALAPPDATA").filter(|data| !data.is_empty())
-    {
-        return Ok((PathBuf::from(data).join("onehold"), StoreSource::Default));
-    }
-    // Reads the user database if HOME is not set, as under some process supervisors.
-    let home = std::env::home_dir()
-        .filter(|home| home.is_absolute())
-        .context("cannot find the home directory: use --dir")?;
-    Ok((home.join(".local/state/onehold"), StoreSource::Default))
+    let store = Store::of_user().map_err(|error| anyhow!("{error}: use --dir"))?;
+    Ok((store.path().to_owned(), StoreSource::Default))
 }
 
 /// Rejects `scheme://…`: such a store is not a directory. A directory of that name would not

@@ -6,8 +6,9 @@ use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use onehold::memory::drop_code_pages;
-use onehold::process::{adopt_orphans, pass_on_wide_code};
+use onehold::command_line::drop_code_pages;
+use onehold::command_line::pass_on_wide_code;
+use onehold::process::adopt_orphans;
 use onehold::signal::{self, QueuedSignal, SignalQueue};
 use onehold::{
     Ending, Hold, LockName, Program, ReleaseOutcome, Remaining, Started, Status, command_line_of,

@@ -2,14 +2,9 @@
 
 use std::error::Error as _;
 use std::path::Path;
-use std::time::Duration;
 
+pub(crate) use onehold::describe::{quoted, short_span, span};
 pub(crate) use onehold::terminal::escape;
-
-/// A lock name in backquotes, as in all messages.
-pub(crate) fn quoted(name: &str) -> String {
-    format!("`{}`", escape(name))
-}
 
 /// An error and its causes, on one line.
 pub(crate) fn error_chain(error: &onehold::Error) -> String {
@@ -48,52 +43,9 @@ pub(crate) fn path_text(path: &Path) -> String {
     escape(&path.to_string_lossy())
 }
 
-/// "10s", or "0.5s".
-pub(crate) fn short_span(duration: Duration) -> String {
-    if duration.subsec_nanos() == 0 {
-        return span(duration);
-    }
-    format!("{}s", duration.as_secs_f64())
-}
-
-/// A duration by its two largest units: "3h 12m".
-pub(crate) fn span(duration: Duration) -> String {
-    const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")];
-    let seconds = duration.as_secs();
-    let Some(first) = UNITS.iter().position(|(size, _)| seconds >= *size) else {
-        return "0s".to_owned();
-    };
-    let mut rest = seconds;
-    let mut parts = Vec::new();
-    for (size, unit) in UNITS.iter().skip(first).take(2) {
-        let count = rest / size;
-        rest %= size;
-        if count > 0 {
-            parts.push(format!("{count}{unit}"));
-        }
-    }
-    parts.join(" ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn duration_is_shown_in_its_two_largest_units() {
-        let cases = [
-            (0, "0s"),
-            (59, "59s"),
-            (60, "1m"),
-            (3_661, "1h 1m"),
-            (11_520, "3h 12m"),
-            (90_000, "1d 1h"),
-            (86_401, "1d"),
-        ];
-        for (seconds, text) in cases {
-            assert_eq!(span(Duration::from_secs(seconds)), text);
-        }
-    }
 
     #[test]
     fn control_characters_are_escaped() {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::bail;
 use chrono::{TimeDelta, Utc};
+use onehold::command_line::stdout_was_closed;
 use onehold::signal;
-use onehold::stdio::stdout_was_closed;
 use onehold::{Acquired, Attempt, Format, Holder, PendingHold, Status};
 
 use crate::acquiring::{acquire_with_prompts, displaced_text, refused, wait_for_displaced};

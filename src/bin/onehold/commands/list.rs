@@ -24,13 +24,11 @@ pub(crate) fn list(session: &Session, typed: &args::List) -> CommandResult {
         Some(name) => {
             let status = session.lock(name.clone())?.check(typed.max_age)?;
             let status = Lock::at_own_place(status);
-            Listing {
-                locks: Some(status)
-                    .filter(|status| status.verdict.reason != Reason::NoFile)
-                    .into_iter()
-                    .collect(),
-                errors: Vec::new(),
+            let mut listing = Listing::default();
+            if status.verdict.reason != Reason::NoFile {
+                listing.locks.push(status);
             }
+            listing
         }
         None => session.store.list(typed.max_age)?,
     };

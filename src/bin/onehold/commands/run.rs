@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::bail;
-use onehold::process::{pass_on_wide_code, replace_process};
+use onehold::command_line::{pass_on_wide_code, replace_process};
 use onehold::signal::{SignalQueue, exit_by_signal, ignore_file_size_signal};
 use onehold::{Attempt, Format, Hold, Lock, LockName, Program, RunOptions};
 use sha2::{Digest, Sha256};
