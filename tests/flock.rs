@@ -273,7 +273,12 @@ fn no_other_verb_pretends_to_change_a_kernel_lock() {
         assert_eq!(refused.status.code(), Some(2), "{verb}: {said}");
         assert!(said.contains("a kernel lock"), "{verb}: {said}");
     }
-    for option in [&["--owner", "me"][..], &["--message", "why"], &["--force"]] {
+    for option in [
+        &["--owner", "me"][..],
+        &["--message", "why"],
+        &["--ttl", "5m"],
+        &["--force"],
+    ] {
         let refused = output(&mut run(&env, option, &["true"]));
         assert_eq!(refused.status.code(), Some(2), "{option:?}");
     }

@@ -128,6 +128,50 @@ fn hold_follows_calling_script() {
     // These only start it, and end with it.
     held_by_the_script("timeout 5 onehold acquire x");
     held_by_the_script("(timeout 5 env A=b onehold acquire x; true)");
+    held_by_the_script("env A=b onehold acquire x");
+    held_by_the_script("nice -n 1 onehold acquire x");
+    // As sudo does.
+    held_by_the_script("setsid -w onehold acquire x");
+}
+
+#[cfg(unix)]
+#[test]
+fn hold_follows_xargs_and_ends_with_it() {
+    let env = Env::new();
+    env.shell("echo x | xargs onehold acquire -q >/dev/null; onehold check -q x; echo $?")
+        .assert()
+        .success()
+        .stdout("5\n");
+}
+
+#[cfg(unix)]
+#[test]
+fn sibling_script_neither_has_the_lock_nor_can_release_it() {
+    let env = Env::new();
+    env.write(
+        "one.sh",
+        "onehold acquire -q x >/dev/null; echo > ready; until test -e go; do sleep 0.01; done\n",
+    );
+    env.write(
+        "other.sh",
+        "until test -e ready; do sleep 0.01; done\n\
+         onehold acquire -q x; echo $?; onehold release -q x; echo $?; onehold renew -q x; echo $?\n\
+         echo > go\n",
+    );
+    env.shell("sh ./one.sh & sh ./other.sh; wait")
+        .assert()
+        .success()
+        .stdout("6\n4\n4\n");
+}
+
+#[cfg(unix)]
+#[test]
+fn one_of_eight_subshells_at_once_gets_the_lock() {
+    let env = Env::new();
+    let script = "for i in 1 2 3 4 5 6 7 8; do\n\
+                  ( until test -e go; do :; done; onehold acquire -q x >/dev/null && echo got; true ) &\n\
+                  done; echo > go; wait";
+    env.shell(script).assert().success().stdout("got\n");
 }
 
 #[cfg(unix)]

@@ -316,3 +316,19 @@ fn command_inherits_what_the_caller_had() {
         }
     }
 }
+
+#[test]
+fn acquire_in_an_interactive_shell_holds_until_the_shell_exits() {
+    for (shell, options) in [("bash", "--norc --noprofile"), ("dash", "-i")] {
+        let env = Env::new();
+        let steps = [
+            "READY> |onehold acquire x\\n",
+            "acquired `x` for process|",
+            "READY> |onehold check -q x; echo code=$?\\n",
+            "code=6|",
+            "READY> |exit\\n",
+        ];
+        dialog(&env, shell, options, &steps);
+        eventually("the hold ends with the shell", || env.check("x") == 5);
+    }
+}

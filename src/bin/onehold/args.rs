@@ -244,7 +244,7 @@ pub(crate) struct HoldArgs {
     /// How to handle a zombie (stale lock) [default: take]
     #[arg(long, value_enum, value_name = "WHAT")]
     pub(crate) on_zombie: Option<OnZombie>,
-    /// Take the lock from a live holder or ahead of waiters; asks first
+    /// Take the lock from a live holder or ahead of waiters, without waiting; asks first
     #[arg(short, long)]
     pub(crate) force: bool,
     /// Answer yes to all questions; a living holder loses the lock only with --force

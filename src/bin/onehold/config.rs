@@ -541,6 +541,10 @@ mod tests {
                 "2: `ttl`: must be at least 1 ms",
             ),
             ("[defaults]\npath = \"\"\n", "2: `path`: empty path"),
+            (
+                "[defaults]\npath = \"~root/x\"\n",
+                "2: `path`: only `~/` is known, not the home of another user",
+            ),
         ] {
             let found = config_error(text);
             assert!(found.starts_with(&format!("{start}{expected}")), "{found}");

@@ -27,10 +27,8 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
     let derived = typed.name.is_none();
     let name = typed.name.take();
     let lock = wanted_lock(session, name, program, arguments)?;
-    if lock.format() == Format::Flock && typed.hold.force {
-        bail!(UsageError(
-            "flock format: --force is not supported: a kernel lock cannot be taken away".to_owned()
-        ));
+    if lock.format() == Format::Flock {
+        ensure_possible_by_flock(&typed.hold)?;
     }
     let mut command = Command::new(program);
     command.args(arguments);
@@ -124,6 +122,18 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
     Ok(supervise::supervise(
         session, hold, &command, &queue, policy,
     ))
+}
+
+/// Refuses what nothing can be done about in a file that is never written, and is locked by the kernel alone.
+fn ensure_possible_by_flock(typed: &args::HoldArgs) -> Result<(), UsageError> {
+    let refused = |what: &str| Err(UsageError(format!("flock format: {what}")));
+    if typed.force {
+        return refused("--force is not supported: a kernel lock cannot be taken away");
+    }
+    if typed.ttl.is_some() && !typed.ttl_is_default {
+        return refused("the file is never written, so --ttl is not supported");
+    }
+    Ok(())
 }
 
 /// The lock that the command is to run under.

@@ -75,8 +75,12 @@ impl TryFrom<String> for ConfigPath {
     type Error = &'static str;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
+        let first = text.split('/').next().unwrap_or_default();
         if text.is_empty() {
             return Err("empty path");
+        }
+        if first.starts_with('~') && first != "~" {
+            return Err("only `~/` is known, not the home of another user");
         }
         Ok(Self(text.into()))
     }
