@@ -35,6 +35,7 @@ mod run;
 mod recipes;
 // Lock files and profiles of other programs.
 mod formats;
+mod malformed;
 mod profiles;
 // What an operator sees before a break.
 #[cfg(unix)]
