@@ -28,7 +28,7 @@ fn config_shows_each_value_with_its_source() {
             "# configuration: none\n[defaults]\ndir = {quoted}  # ONEHOLD_DIR\nformat = \"native\" "
         )));
     env.configure(
-        "[defaults]\nwait = \"7s\"\ndir = \"/srv/locks\"\n[profiles.memory]\nttl = 5\n[formats]\n\"/var/lock/\" = \"flock\"\n",
+        "[defaults]\nwait = \"7s\"\ndir = \"/srv/locks\"\n[profiles.memory]\nttl = 5\n[formats]\n\"~/locks/\" = \"flock\"\n",
     );
     env.onehold(["config"])
         .assert()
@@ -36,7 +36,7 @@ fn config_shows_each_value_with_its_source() {
         .stdout(is_match("(?m)^wait = \"7s\" +# line 2, \\[defaults\\]$").unwrap())
         .stdout(is_match("(?m)^max-age = \"24h\" +# default$").unwrap())
         .stdout(contains(
-            "\n[formats]\n\"/var/lock/\" = \"flock\"  # line 7, [formats]\n",
+            "\n[formats]\n\"~/locks/\" = \"flock\"  # line 7, [formats]\n",
         ));
     let of = |words: &[&str], variables: &[(&str, &str)]| {
         let mut command = env.onehold(words);
