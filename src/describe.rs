@@ -3,12 +3,13 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::decision::liveness::{Evidence, Reason, State, Uncertainty};
 use crate::name::LockName;
 use crate::record::{Record, VERSION as RECORD_VERSION};
 use crate::status::{Locker, Status, Waiter};
+use crate::sys::process::boottime_milliseconds;
 use crate::terminal::escape;
 
 /// Shows a time: on a terminal in local time, elsewhere in UTC.
@@ -259,7 +260,10 @@ pub fn evidence(status: &Status, time: ShowTime) -> Option<String> {
         Reason::Starting => {
             "held: its wrapper has exited, and its command may be about to start".to_owned()
         }
-        Reason::Ending => "held: its work is being ended by force".to_owned(),
+        Reason::Ending => format!(
+            "held: its work is being ended by force{}",
+            ending(status, time).unwrap_or_default()
+        ),
         Reason::Reserved => "reserved: that process is alive".to_owned(),
         Reason::Lease => format!("lease: {}", expiry(status, time)),
         Reason::UnknownVersion(_) => {
@@ -288,6 +292,27 @@ pub fn evidence(status: &Status, time: ShowTime) -> Option<String> {
         Reason::NoFile | Reason::NotALock(_) => return None,
     };
     Some(text)
+}
+
+/// ", TERM at 02:00:07, KILL at 02:00:17", of work on this machine.
+fn ending(status: &Status, time: ShowTime) -> Option<String> {
+    let verdict = &status.verdict;
+    let record = status.record.as_ref()?;
+    // Elsewhere the clock of that machine counts.
+    if verdict.pid_alive.is_none() && verdict.wrapper_alive.is_none() {
+        return None;
+    }
+    let ago = boottime_milliseconds().checked_sub(record.live.ending?)?;
+    let began =
+        Utc::now().checked_sub_signed(TimeDelta::try_milliseconds(ago.try_into().ok()?)?)?;
+    let kill = match record.kill_after() {
+        Some(after) => format!(
+            "KILL at {}",
+            time(began.checked_add_signed(TimeDelta::from_std(after).ok()?)?)
+        ),
+        None => "no KILL".to_owned(),
+    };
+    Some(format!(", TERM at {}, {kill}", time(began)))
 }
 
 /// What else is known of the processes of a live holder.

@@ -293,7 +293,17 @@ impl Content {
     }
 }
 
+/// How long the work of a hold has between TERM and KILL by default.
+pub const KILL_AFTER: Duration = Duration::from_secs(10);
+
 impl Record {
+    /// How long the work of the hold has between TERM and KILL; `None`: it gets no KILL.
+    #[must_use]
+    pub fn kill_after(&self) -> Option<Duration> {
+        let after = self.kill_after_ms.map_or(KILL_AFTER, Duration::from_millis);
+        Some(after).filter(|after| !after.is_zero())
+    }
+
     /// A record that says no more than a foreign one does.
     pub(crate) fn new(format: Format, taken_by: Option<Pid>, acquired_at: DateTime<Utc>) -> Self {
         Self {

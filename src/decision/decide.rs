@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use super::compatibility::excludes;
-use super::liveness::{Reason, State, Verdict, has_ended, judge};
+use super::liveness::{Reason, State, Verdict, belongs_to_acquirer, has_ended, judge};
 use super::request::{Asker, Key, Mode, Request, Want};
 use super::snapshot::{Found, Snapshot, Ticket};
 use crate::identity::ProcessId;
@@ -168,10 +168,11 @@ fn runs_inside<S: Snapshot>(request: &Request, snapshot: &S, judged: &Judged<S::
         return false;
     };
     // Another part of the same script, which is still running, can release it.
-    let only_caller_can_release = record.caller.is_none_or(|caller| {
-        has_ended(caller, &judged.found.facts) || snapshot.descends_from(caller)
-    });
-    only_caller_can_release && snapshot.descends_from(process)
+    belongs_to_acquirer(
+        record,
+        |process| snapshot.descends_from(process),
+        |process| has_ended(process, &judged.found.facts),
+    ) && snapshot.descends_from(process)
 }
 
 /// The earlier waiter for which a lock that no hold excludes is reserved.

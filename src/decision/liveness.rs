@@ -633,6 +633,17 @@ pub(super) fn has_ended(process: ProcessId, facts: &Facts) -> bool {
     matches!(process_liveness(process, facts), Liveness::Dead(_))
 }
 
+/// Whether the caller belongs to the part of a script that acquired a hold. While a subshell that did so
+/// runs, the others of its script cannot release the hold: they would end what it relies on.
+pub(super) fn belongs_to_acquirer(
+    record: &Record,
+    descends_from: impl Fn(ProcessId) -> bool,
+    has_ended: impl Fn(ProcessId) -> bool,
+) -> bool {
+    let caller = record.caller;
+    caller.is_none_or(|caller| has_ended(caller) || descends_from(caller))
+}
+
 fn process_liveness(recorded: ProcessId, facts: &Facts) -> Liveness {
     let state = facts
         .processes

@@ -1,7 +1,7 @@
 //! What a caller may do to a hold that exists: release, renew, break and clean up.
 
 use super::decide::{Decision, Judged, decide};
-use super::liveness::{Reason, State, Verdict};
+use super::liveness::{Reason, State, Verdict, belongs_to_acquirer, has_ended};
 use super::request::{Asker, Mode, Request, Revision, Want};
 use super::snapshot::Snapshot;
 use crate::identity::ProcessId;
@@ -41,12 +41,13 @@ pub(crate) enum MayRenew {
 
 impl Caller {
     /// Whether a hold is the caller's. `descends_from`: whether the caller is, or descends from, a
-    /// process.
+    /// process; `has_ended`: whether a process has ended.
     pub(crate) fn owns_record(
         &self,
         record: &Record,
         verdict: &Verdict,
         descends_from: impl Fn(ProcessId) -> bool,
+        has_ended: impl Fn(ProcessId) -> bool,
     ) -> bool {
         let hold = Some(record.hold).filter(|hold| *hold != 0);
         if self.hold.is_some() {
@@ -61,14 +62,18 @@ impl Caller {
                 && record
                     .processes()
                     .into_iter()
-                    .any(|process| Some(process.pid) == verdict.pid && descends_from(process)))
+                    .any(|process| Some(process.pid) == verdict.pid && descends_from(process))
+                && belongs_to_acquirer(record, descends_from, has_ended))
     }
 
     fn owns_judged<S: Snapshot>(&self, judged: &Judged<S::Handle>, snapshot: &S) -> bool {
         judged.record().is_some_and(|record| {
-            self.owns_record(record, &judged.verdict, |process| {
-                snapshot.descends_from(process)
-            })
+            self.owns_record(
+                record,
+                &judged.verdict,
+                |process| snapshot.descends_from(process),
+                |process| has_ended(process, &judged.found.facts),
+            )
         })
     }
 

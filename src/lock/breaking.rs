@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::ending::{KILL_AFTER, kill_at_ms, marks};
+use super::ending::{kill_at_ms, marks};
 use super::lock::{EXISTING, Lock};
 use super::options::{Options, milliseconds};
 use super::unfinished::{
@@ -17,7 +17,7 @@ use crate::error::{Context, Error, Result};
 use crate::files::Handle;
 use crate::files::journal::{self, Action, Event};
 use crate::identity::ProcessId;
-use crate::record::Kind;
+use crate::record::{KILL_AFTER, Kind};
 use crate::status::Status;
 use crate::sys::process::{boottime_milliseconds, start_ticks};
 use crate::sys::work::{tell_wrapper, wait_for_any};

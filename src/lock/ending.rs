@@ -10,13 +10,10 @@ use crate::record::Record;
 use crate::sys::process::boottime_milliseconds;
 use crate::sys::work::{self, Marks, Target};
 
-/// How long the work has between TERM and KILL by default.
-pub(super) const KILL_AFTER: Duration = Duration::from_secs(10);
-
 /// When KILL is due for a hold whose work is being ended since `began_ms`; `None`: never.
 pub(super) fn kill_at_ms(record: &Record, began_ms: u64) -> Option<u64> {
-    let after = record.kill_after_ms.unwrap_or(milliseconds(KILL_AFTER));
-    (after > 0).then(|| began_ms.saturating_add(after))
+    let after = milliseconds(record.kill_after()?);
+    Some(began_ms.saturating_add(after))
 }
 
 /// How long one step sends signals to processes that are started meanwhile. What is started later gets

@@ -86,10 +86,9 @@ impl Caller {
     /// Whether the hold of `status` is this caller's.
     #[must_use]
     pub fn owns(&self, status: &Status) -> bool {
-        status
-            .record
-            .as_ref()
-            .is_some_and(|record| self.owns_record(record, &status.verdict, descends_from))
+        status.record.as_ref().is_some_and(|record| {
+            self.owns_record(record, &status.verdict, descends_from, has_ended)
+        })
     }
 }
 

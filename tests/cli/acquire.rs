@@ -166,6 +166,25 @@ fn sibling_script_neither_has_the_lock_nor_can_release_it() {
 
 #[cfg(unix)]
 #[test]
+fn subshell_does_not_release_what_another_running_subshell_holds() {
+    let env = Env::new();
+    // As somebody does who follows a hint to release it first.
+    let script = "( onehold acquire -q x > number; echo > ready; until test -e go; do sleep 0.01; done\n\
+                  onehold release -q x; echo $? > own ) &\n\
+                  until test -e ready; do sleep 0.01; done\n\
+                  ( onehold acquire x || { onehold release -q x; echo $?; } )\n\
+                  onehold check -q x; echo $?; echo > go; wait; cat own\n\
+                  ( onehold acquire -q y >/dev/null ); onehold release -q y; echo $?";
+    let output = env.shell(script).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("\n  to wait, add --wait; "), "{said}");
+    // Once that subshell has ended, it is the script's.
+    let out = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(out, "4\n6\n0\n0\n");
+}
+
+#[cfg(unix)]
+#[test]
 fn one_of_eight_subshells_at_once_gets_the_lock() {
     let env = Env::new();
     let script = "for i in 1 2 3 4 5 6 7 8; do\n\

@@ -251,3 +251,39 @@ fn refusals_timeouts_and_takeovers_have_at_most_four_lines() {
     }
     assert!(longest.len() <= 200, "{longest}");
 }
+
+#[test]
+fn check_says_when_work_that_is_being_ended_gets_kill() {
+    let env = Env::new();
+    for (after, expected) in [("1m", "KILL at \\d\\d:\\d\\d:\\d\\d"), ("0", "no KILL")] {
+        env.write(
+            "stubborn.sh",
+            "trap '' TERM; echo $$ > ready; while :; do sleep 0.05; done",
+        );
+        let mut running = env.start([
+            "run",
+            "--kill-after",
+            after,
+            "x",
+            "--",
+            "sh",
+            "./stubborn.sh",
+        ]);
+        let shell = number_in(&env.path("ready"));
+        running.signal("TERM");
+        crate::env::eventually("its work is being ended", || {
+            env.lock("x")["reason"] == "ending"
+        });
+        let expected = format!(
+            "\n  held: its work is being ended by force, TERM at \\d\\d:\\d\\d:\\d\\d, {expected}\n"
+        );
+        env.onehold(["check", "x"])
+            .assert()
+            .code(6)
+            .stdout(is_match(expected).unwrap());
+        crate::env::send(shell, "KILL");
+        crate::env::eventually("the lock is released", || env.check("x") == 0);
+        assert!(running.has_ended() || running.exit_code().is_some());
+        fs::remove_file(env.path("ready")).unwrap();
+    }
+}

@@ -140,7 +140,7 @@ pub(crate) enum Verb {
     /// Release a lock (succeeds if it is already free)
     ///
     /// You may release a hold if --hold or --owner matches, or if the process that it follows is
-    /// an ancestor of the caller. The hold of a later holder is never removed. The hold of a live
+    /// an ancestor of the caller; but not while another subshell runs that acquired it. The hold of a later holder is never removed. The hold of a live
     /// `run` ends with its command and cannot be released before that (exit status 4). Anyone may
     /// remove a zombie whose holder is known to have ended. The holder is then reported.
     Release(Release),

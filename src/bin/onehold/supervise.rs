@@ -31,9 +31,6 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// How often to look for work that is being ended, if the end of no child wakes the wrapper.
 const ENDING_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Time between TERM and KILL by default.
-pub(crate) const KILL_AFTER: Duration = Duration::from_secs(10);
-
 // POSIX fixes these numbers, see kill(1).
 const SIGHUP: i32 = 1;
 const SIGQUIT: i32 = 3;

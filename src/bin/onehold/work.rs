@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use onehold::{Kind, Lock, Status, user_of};
+use onehold::{Kind, Lock, Record, Status, user_of};
 use serde::Serialize;
 use sysinfo::{Pid, ProcessRefreshKind, ProcessStatus, ProcessesToUpdate, System, UpdateKind};
 
@@ -153,15 +153,12 @@ pub(crate) fn heading(status: &Status, at_once: bool) -> String {
     if !is_run(status) {
         return "processes that `break` does not end:".to_owned();
     }
-    let after = status
-        .record
-        .as_ref()
-        .and_then(|record| record.kill_after_ms);
+    let after = status.record.as_ref().and_then(Record::kill_after);
     match after {
-        Some(0) => "processes that `break` ends by TERM, without KILL:".to_owned(),
-        after => format!(
+        None => "processes that `break` ends by TERM, without KILL:".to_owned(),
+        Some(after) => format!(
             "processes that `break` ends by TERM, and by KILL after {}:",
-            words::short_span(Duration::from_millis(after.unwrap_or(10_000)))
+            words::short_span(after)
         ),
     }
 }

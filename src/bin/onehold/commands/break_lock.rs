@@ -203,7 +203,7 @@ fn still_running(session: &Session, was: Box<Status>, processes: &[ProcessId]) -
     let is_never_killed = was
         .record
         .as_ref()
-        .is_some_and(|record| record.kill_after_ms == Some(0));
+        .is_some_and(|record| record.kill_after().is_none());
     if is_never_killed && !found.is_empty() {
         let pids: Vec<String> = found.iter().map(|(pid, _)| pid.to_string()).collect();
         outcome.notes.push(format!(

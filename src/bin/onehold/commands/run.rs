@@ -17,7 +17,7 @@ use crate::exit::Exit;
 use crate::outcome::{CommandResult, Printed};
 use crate::output;
 use crate::session::{HOLDS, Session};
-use crate::supervise::{self, KILL_AFTER, Policy};
+use crate::supervise::{self, Policy};
 use crate::words;
 
 pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
@@ -44,7 +44,7 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
     let policy = Policy {
         on_lost: typed.on_lost,
         time_limit: typed.time_limit.filter(|limit| !limit.is_zero()),
-        kill_after: typed.kill_after.unwrap_or(KILL_AFTER),
+        kill_after: typed.kill_after.unwrap_or(onehold::KILL_AFTER),
     };
     let run_options = RunOptions {
         close: typed.close,
