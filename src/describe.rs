@@ -251,7 +251,7 @@ pub fn evidence(status: &Status, time: ShowTime) -> Option<String> {
                 _ => "a process with this PID is running",
             };
             let how = if verdict.state == State::Overdue {
-                format!("overdue: older than its maximum age, but alive ({how})")
+                format!("overdue: older than {}, but alive ({how})", max_age(status))
             } else {
                 format!("alive: {how}")
             };
@@ -292,6 +292,18 @@ pub fn evidence(status: &Status, time: ShowTime) -> Option<String> {
         Reason::NoFile | Reason::NotALock(_) => return None,
     };
     Some(text)
+}
+
+/// "its maximum age of 1d", if the hold has one of its own.
+fn max_age(status: &Status) -> String {
+    let own = status.record.as_ref().and_then(|record| record.max_age_ms);
+    match own {
+        Some(age) => format!(
+            "its maximum age of {}",
+            short_span(Duration::from_millis(age))
+        ),
+        None => "its maximum age".to_owned(),
+    }
 }
 
 /// ", TERM at 02:00:07, KILL at 02:00:17", of work on this machine.

@@ -247,6 +247,7 @@ fn page(command: &clap::Command, called: &str, verb: &str) -> Vec<u8> {
         table(&mut roff, "FILES", &doc_text::FILES);
         table(&mut roff, "ENVIRONMENT", &doc_text::ENVIRONMENT);
     } else {
+        roff.control("PP", []);
         roff.text([roman(
             "The options of every command (--dir, --profile, --format, --json, -q, -v, --color), the exit \
              status, files and environment are described in onehold(1).",

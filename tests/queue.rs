@@ -303,7 +303,7 @@ fn wait_on_a_terminal_is_one_line_that_changes() {
     assert_eq!(output.status.code(), Some(7), "{seen}");
     let (before, _) = seen.split_once("timed out").unwrap();
     assert!(
-        before.contains("onehold: waiting 0s of 2s (Ctrl-C cancels), position 1 of 1: `x` is"),
+        before.contains("onehold: waiting 0s of 2s, position 1 of 1: `x` is"),
         "{seen}"
     );
     assert!(before.contains("onehold: waiting 1s of 2s"), "{seen}");
@@ -323,9 +323,12 @@ fn waiters_are_shown_in_order_with_their_commands() {
         assert!(shown["since"].is_string() && shown["hostname"].is_string());
     }
     let stdout = |args: &[&str]| String::from_utf8(env.output(args).stdout).unwrap();
-    assert!(stdout(&["check", "x"]).ends_with("  3 waiting\n"));
+    assert!(stdout(&["check", "x"]).ends_with("; 3 waiting\n"));
     let verbose = stdout(&["check", "-v", "x"]);
-    let first = format!("  1. process {} (sh) on ", waiters[0].pid());
+    let first = format!(
+        "  waiting, in order:\n    1. process {} (sh) on ",
+        waiters[0].pid()
+    );
     assert!(
         verbose.contains(&first) && verbose.contains(", waiting since "),
         "{verbose}"

@@ -213,7 +213,7 @@ fn invalid_configuration_error_names_line_and_key() {
     env.onehold(["check"])
         .assert()
         .code(2)
-        .stderr("onehold: missing NAME\n");
+        .stderr("onehold: missing NAME\n  for help, run `onehold check --help`\n");
 }
 
 #[test]

@@ -59,7 +59,9 @@ fn break_moves_aside_only_unchanged_file_at_path_of_profile() {
     env.onehold(["break", "--yes", "./.sprint-running"])
         .assert()
         .code(1)
-        .stderr(contains("file left unchanged; use another lock name"));
+        .stderr(contains(
+            "file left unchanged; onehold only removes lock files",
+        ));
     let mut unanswered = env.command("setsid");
     unanswered.arg(crate::env::program());
     let mut unanswered = assert_cmd::Command::from_std(unanswered);

@@ -162,7 +162,7 @@ fn question_of_break_says_what_it_ends_and_who_is_next() {
     let expected = format!(
         "\n  alive: holds the kernel lock; 1 waiting\n  \
          processes that `break` ends by TERM, and by KILL after 3s:\n +{shell} (.*\n)+ +{second}  .*    sleep 1002\n  \
-         what they are writing may stay incomplete\n  \
+         what they are writing may be left incomplete\n  \
          `x` then goes to process {} \\(true\\) on .*\n  \
          End its work and free the lock\\? ",
         waiter.pid()
@@ -173,13 +173,13 @@ fn question_of_break_says_what_it_ends_and_who_is_next() {
     assert_eq!(widest, Some(80), "a long command is cut: {seen}");
     let (_, seen) = env.on_a_terminal("break --force x", &["n\n"]);
     assert!(
-        seen.contains("  processes that are not ended first:"),
+        seen.contains("  processes that keep running for now:"),
         "{seen}"
     );
     assert!(!seen.contains("incomplete"), "{seen}");
     let (_, seen) = env.on_a_terminal("acquire --force --ttl 1h x", &["n\n"]);
     assert!(
-        seen.contains("  processes that are not ended first:"),
+        seen.contains("  processes that keep running for now:"),
         "{seen}"
     );
     assert!(!seen.contains("goes to"), "{seen}");
@@ -194,7 +194,7 @@ fn question_about_a_lease_says_that_its_work_cannot_be_seen() {
     let (code, seen) = env.on_a_terminal("break x", &["y\n"]);
     assert_eq!(code, Some(0));
     assert!(
-        seen.contains("  it cannot be seen from here whether its work is still going on\r\n  `x` is free then\r\n  Break it? "),
+        seen.contains("  it cannot be seen from here whether its work is still going on\r\n  `x` will then be free\r\n  Break it? "),
         "{seen}"
     );
 }

@@ -359,8 +359,38 @@ fn slips_are_answered_by_the_line_that_was_meant() {
         ("f", "to run a command: `onehold run f -- CMD`"),
         (
             "run -c make x",
-            "for a line of shell: `onehold run NAME -- sh -c make`",
+            "for a line of shell: `onehold run -- sh -c make`",
         ),
+        (
+            "run x -c make",
+            "for a line of shell: `onehold run x -- sh -c make`",
+        ),
+        (
+            "/tmp/f -c make",
+            "to run a command: `onehold run /tmp/f -- sh -c make`",
+        ),
+        (
+            "-n /tmp/f make all",
+            "to run a command: `onehold run -n /tmp/f -- make all`",
+        ),
+        (
+            "-x -w 5 -o -E 9 /tmp/f make",
+            "to run a command: `onehold run -w 5 --close -E 9 /tmp/f -- make`",
+        ),
+        (
+            "-n 9",
+            "a lock has a name, not a descriptor: `onehold acquire NAME`",
+        ),
+        (
+            "9",
+            "a lock has a name, not a descriptor: `onehold acquire NAME`",
+        ),
+        ("-u 9", "to release a lock: `onehold release NAME`"),
+        ("run --timeout=5 x -- true", "to limit the wait: --wait"),
+        ("run -xn x -- true", "a lock has one holder: leave -x out"),
+        ("status", "did you mean `onehold list`?"),
+        ("unlock x", "did you mean `onehold release x`?"),
+        ("lock x", "did you mean `onehold acquire x`?"),
         ("run -x x -- true", "a lock has one holder: leave -x out"),
         (
             "acquire --exclusive x",
@@ -401,7 +431,9 @@ fn acquire_does_not_succeed_without_the_lock() {
     env.onehold(["acquire", "x", "--ttl", "1h", "-E", "0"])
         .assert()
         .code(2)
-        .stderr("onehold: acquire -E 0: the script would go on without the lock\n");
+        .stderr(starts_with(
+            "onehold: acquire -E 0: the script would go on without the lock\n",
+        ));
     env.onehold(["run", "x", "-E", "0", "--", "true"])
         .assert()
         .success();

@@ -455,10 +455,9 @@ fn owner_can_be_required() {
             if verb == "run" {
                 command.args(["--", "true"]);
             }
-            command
-                .assert()
-                .code(2)
-                .stderr(format!("onehold: {text}\n"));
+            command.assert().code(2).stderr(format!(
+                "onehold: {text}\n  for help, run `onehold {verb} --help`\n"
+            ));
         }
         env.onehold(["--profile", profile, "check", "x"])
             .assert()

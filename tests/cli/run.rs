@@ -349,7 +349,7 @@ fn wait_is_shown_after_half_a_second() {
     env.onehold(["run", "-w", "700ms", "x", "--", "true"])
         .assert()
         .code(7)
-        .stderr(is_match("^onehold: waiting: `x` is held by a lease.*\nonehold: timed out after [0-9a-z ]+: `x` is held by").unwrap());
+        .stderr(is_match("^onehold: waiting: `x` is held by a lease.*\nonehold: timed out after [0-9.]+s: `x` is held by").unwrap());
     env.onehold(["run", "-w", "300ms", "x", "--", "true"])
         .assert()
         .code(7)
@@ -478,7 +478,7 @@ fn live_run_older_than_max_age_is_overdue_and_kept() {
         .assert()
         .code(6)
         .stderr(contains(
-            "overdue: older than its maximum age, but alive (holds the kernel lock)",
+            "overdue: older than its maximum age of 0.1s, but alive (holds the kernel lock)",
         ));
     env.onehold(["cleanup"])
         .assert()

@@ -221,9 +221,13 @@ pub(crate) fn refused(
             conflict(Exit::TimedOut),
             "timeout",
             "TIMEOUT",
+            // The limit as it was asked for: a wait ends a little later.
             format!(
                 "timed out after {}: {holder}",
-                humantime::format_duration(rounded(waited))
+                match typed.wait {
+                    Some(WaitLimit::AtMost(limit)) => words::short_span(limit),
+                    _ => words::span(waited),
+                }
             ),
         ),
         None if is_reserved => (conflict(Exit::Locked), "blocked", "RESERVED", holder),
@@ -293,15 +297,6 @@ pub(crate) fn displaced_text(session: &Session, status: &Status) -> Option<Strin
             describe::describe_past_holder(status)
         )),
         State::Free | State::NotALock => None,
-    }
-}
-
-/// Rounded down to seconds, or to milliseconds if it is less than a second.
-fn rounded(duration: Duration) -> Duration {
-    if duration.as_secs() > 0 {
-        Duration::from_secs(duration.as_secs())
-    } else {
-        Duration::from_millis(u64::try_from(duration.as_millis()).unwrap_or(0))
     }
 }
 

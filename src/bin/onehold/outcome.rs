@@ -150,7 +150,8 @@ pub(crate) fn failed_as(verb: &str) -> Exit {
 /// The outcome of an error.
 pub(crate) fn failed(session: &Session, error: &anyhow::Error) -> Outcome {
     if error.is::<UsageError>() {
-        return failure(session, Exit::Usage, "USAGE", format!("{error:#}"));
+        let help = format!("  for help, run `onehold {} --help`", session.verb);
+        return failure(session, Exit::Usage, "USAGE", format!("{error:#}")).note(help);
     }
     let Some(error) = error.downcast_ref::<Error>() else {
         return failure(session, Exit::Failed, "FAILED", format!("{error:#}"));
@@ -219,6 +220,9 @@ fn hint(session: &Session, error: &Error) -> Option<String> {
                 .to_owned()
         }
         Error::NoHolder => "  use --pid PID, or --ttl D for a lease".to_owned(),
+        Error::NotALock { .. } if session.verb == "break" => {
+            "  file left unchanged; onehold only removes lock files".to_owned()
+        }
         Error::NotALock { .. } => "  file left unchanged; use another lock name".to_owned(),
         Error::StoreBusy { pid: Some(pid), .. } => {
             format!(

@@ -92,10 +92,11 @@ pub(crate) fn block(status: &Status, verbose: bool) -> Vec<String> {
     if !facts.is_empty() {
         lines.push(format!("  {}", facts.join("; ")));
     }
-    if verbose {
+    if verbose && waiters > 0 {
+        lines.push("  waiting, in order:".to_owned());
         let waiters = status.waiters.iter();
         lines.extend(
-            waiters.map(|waiter| format!("  {}. {}", waiter.position, describe::waiting(waiter))),
+            waiters.map(|waiter| format!("    {}. {}", waiter.position, describe::waiting(waiter))),
         );
     }
     if verbose {

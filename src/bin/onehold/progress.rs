@@ -107,7 +107,7 @@ impl LiveLine {
     }
 }
 
-/// "onehold: waiting for runner-7, 12s of 5m (Ctrl-C cancels), position 2 of 3: `x` is held by …". A
+/// "onehold: waiting for runner-7, 12s of 5m, position 2 of 3: `x` is held by … (Ctrl-C cancels)". A
 /// narrow terminal cuts off the end, so the most important part comes first.
 fn text(lock: &Lock, elapsed: Duration, limit: WaitLimit, still_held: &str) -> String {
     let elapsed = words::span(elapsed);
@@ -129,7 +129,7 @@ fn text(lock: &Lock, elapsed: Duration, limit: WaitLimit, still_held: &str) -> S
     let comma = if owner.is_empty() { "" } else { "," };
     let holder = describe::describe_holder(&status);
     format!(
-        "onehold: waiting{owner}{comma} {time} (Ctrl-C cancels){position}: {holder}{still_held}"
+        "onehold: waiting{owner}{comma} {time}{position}: {holder}{still_held} (Ctrl-C cancels)"
     )
 }
 

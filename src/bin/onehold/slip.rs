@@ -13,23 +13,22 @@ pub(crate) fn hint(error: &clap::Error, words: &[OsString], verb: Option<&str>) 
         _ => None,
     };
     match error.kind() {
+        ErrorKind::UnknownArgument if verb.is_none() => of_flock_line(&words),
         ErrorKind::UnknownArgument => {
             let argument = wrong(ContextKind::InvalidArg)?;
-            let at = words.iter().position(|word| *word == argument)?;
-            of_argument(&words, at, verb).or_else(|| similar(error))
+            // `--timeout=5`, and `-x` in `-xn`.
+            let begins = |word: &&str| {
+                word.split('=').next() == Some(&*argument)
+                    || (argument.len() == 2
+                        && !word.starts_with("--")
+                        && word.starts_with(&*argument))
+            };
+            let at = words.iter().position(begins)?;
+            of_argument(&words, at, &argument, verb).or_else(|| similar(error))
         }
-        // A file and a command, as flock(1) has them.
         ErrorKind::InvalidSubcommand if suggestion(error).is_none() => {
             let name = wrong(ContextKind::InvalidSubcommand)?;
-            let at = words.iter().position(|word| *word == name)?;
-            let (before, command) = (words.get(..at)?, words.get(at + 1..)?);
-            let command = if command.is_empty() {
-                &["CMD"]
-            } else {
-                command
-            };
-            let line = [&["onehold"], before, &["run", &name, "--"], command].concat();
-            Some(format!("to run a command: `{}`", quoted(&line)))
+            of_other_verb(&words, &name).or_else(|| of_flock_line(&words))
         }
         ErrorKind::InvalidSubcommand => similar(error),
         ErrorKind::MissingRequiredArgument if verb == Some("run") => {
@@ -41,9 +40,66 @@ pub(crate) fn hint(error: &clap::Error, words: &[OsString], verb: Option<&str>) 
     }
 }
 
+/// A command of other tools.
+fn of_other_verb(words: &[&str], name: &str) -> Option<String> {
+    let verb = match name {
+        "status" | "ls" | "show" | "info" => "list",
+        "lock" | "get" | "take" => "acquire",
+        "unlock" | "free" => "release",
+        "kill" | "rm" | "remove" | "delete" => "break",
+        "exec" => "run",
+        _ => return None,
+    };
+    let words = words
+        .iter()
+        .map(|word| if *word == name { verb } else { word });
+    let line: Vec<&str> = std::iter::once("onehold").chain(words).collect();
+    Some(format!("did you mean `{}`?", quoted(&line)))
+}
+
+/// A whole line of flock(1): options, a file and a command.
+fn of_flock_line(words: &[&str]) -> Option<String> {
+    let mut line = vec!["onehold", "run"];
+    let mut rest = words.iter().copied();
+    let file = loop {
+        match rest.next()? {
+            word @ ("-n" | "--dir" | "--profile" | "--format" | "--json" | "-q" | "-v") => {
+                line.push(word);
+                if matches!(word, "--dir" | "--profile" | "--format") {
+                    line.push(rest.next()?);
+                }
+            }
+            "--nb" | "--nonblock" => line.push("-n"),
+            "-w" | "--wait" | "--timeout" => line.extend(["-w", rest.next()?]),
+            word @ ("-E" | "--conflict-exit-code") => line.extend([word, rest.next()?]),
+            "-o" | "--close" => line.push("--close"),
+            "-F" | "--no-fork" => line.push("--exec"),
+            "-x" | "-e" | "--ex" | "--exclusive" | "--verbose" => {}
+            "-u" | "--unlock" => return Some(RELEASE.to_owned()),
+            "-s" | "--shared" => return Some(NOT_SHARED.to_owned()),
+            word if word.starts_with('-') => return None,
+            word => break word,
+        }
+    };
+    if file.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Some("a lock has a name, not a descriptor: `onehold acquire NAME`".to_owned());
+    }
+    line.extend([file, "--"]);
+    match rest.next() {
+        None => line.push("CMD"),
+        Some("-c" | "--command") => line.extend(["sh", "-c", rest.next().unwrap_or("…")]),
+        Some(command) => line.push(command),
+    }
+    line.extend(rest);
+    Some(format!("to run a command: `{}`", quoted(&line)))
+}
+
+const RELEASE: &str = "to release a lock: `onehold release NAME`";
+
+const NOT_SHARED: &str = "a lock has one holder: there are no shared locks";
+
 /// An argument that is not expected where it is.
-fn of_argument(words: &[&str], at: usize, verb: Option<&str>) -> Option<String> {
-    let argument = *words.get(at)?;
+fn of_argument(words: &[&str], at: usize, argument: &str, verb: Option<&str>) -> Option<String> {
     let takes = matches!(verb, Some("run" | "acquire"));
     if !argument.starts_with('-') {
         let (before, command) = words.split_at(at);
@@ -53,9 +109,9 @@ fn of_argument(words: &[&str], at: usize, verb: Option<&str>) -> Option<String> 
     }
     let text = match argument {
         "-c" | "--command" if verb == Some("run") => {
-            let line = words.get(at + 1).copied().unwrap_or("…");
-            let line = quoted(&["onehold", "run", "NAME", "--", "sh", "-c", line]);
-            format!("for a line of shell: `{line}`")
+            let shell = words.get(at + 1).copied().unwrap_or("…");
+            let line = [&["onehold"], words.get(..at)?, &["--", "sh", "-c", shell]].concat();
+            format!("for a line of shell: `{}`", quoted(&line))
         }
         "-x" | "-e" | "--exclusive" | "--ex" if takes => {
             format!("a lock has one holder: leave {argument} out")
@@ -64,8 +120,8 @@ fn of_argument(words: &[&str], at: usize, verb: Option<&str>) -> Option<String> 
             format!("it does not wait unless --wait is given: leave {argument} out")
         }
         "--timeout" if takes => "to limit the wait: --wait".to_owned(),
-        "-s" | "--shared" if takes => "a lock has one holder: there are no shared locks".to_owned(),
-        "-u" | "--unlock" => "to release a lock: `onehold release NAME`".to_owned(),
+        "-s" | "--shared" if takes => NOT_SHARED.to_owned(),
+        "-u" | "--unlock" => RELEASE.to_owned(),
         "-o" if verb == Some("run") => {
             "to keep the kernel lock from the command: --close".to_owned()
         }

@@ -148,7 +148,7 @@ fn cpu_time(seconds: f64) -> String {
 /// The heading of the processes: what a break does to them.
 pub(crate) fn heading(status: &Status, at_once: bool) -> String {
     if at_once {
-        return "processes that are not ended first:".to_owned();
+        return "processes that keep running for now:".to_owned();
     }
     if !is_run(status) {
         return "processes that `break` does not end:".to_owned();
@@ -177,7 +177,7 @@ pub(crate) fn effects(lock: &Lock, status: &Status, at_once: bool) -> Vec<String
     let mut lines = vec![heading(status, at_once)];
     lines.extend(tree(&processes, MAX_PROCESSES));
     if is_run(status) && !at_once {
-        lines.push("what they are writing may stay incomplete".to_owned());
+        lines.push("what they are writing may be left incomplete".to_owned());
     }
     lines
 }
@@ -192,7 +192,7 @@ pub(crate) fn next_holder(status: &Status) -> String {
     let name = words::quoted(&status.name);
     match status.waiters.first() {
         Some(waiter) => format!("{name} then goes to {}", describe::process_on_host(waiter)),
-        None => format!("{name} is free then"),
+        None => format!("{name} will then be free"),
     }
 }
 
