@@ -168,7 +168,7 @@ fn sibling_script_neither_has_the_lock_nor_can_release_it() {
 #[test]
 fn subshell_does_not_release_what_another_running_subshell_holds() {
     let env = Env::new();
-    // As somebody does who follows a hint to release it first.
+    // The second subshell releases the lock, as a hint once told it to.
     let script = "( onehold acquire -q x > number; echo > ready; until test -e go; do sleep 0.01; done\n\
                   onehold release -q x; echo $? > own ) &\n\
                   until test -e ready; do sleep 0.01; done\n\

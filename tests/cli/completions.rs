@@ -96,6 +96,17 @@ fn candidates_are_what_the_store_and_the_configuration_have() {
 }
 
 #[test]
+fn label_that_could_control_the_terminal_is_no_candidate() {
+    let env = Env::new();
+    for (name, owner) in [("x", "\u{1b}[2J"), ("y", "a\nb"), ("z", "plain")] {
+        env.onehold(["acquire", name, "--ttl", "1h", "--owner", owner])
+            .assert()
+            .success();
+    }
+    assert_eq!(candidates(&env, "onehold release --owner "), ["plain"]);
+}
+
+#[test]
 fn nothing_is_said_where_nothing_can_be_read() {
     let env = env_with_locks();
     env.configure("[defaults]\nnonsense = 1\n");

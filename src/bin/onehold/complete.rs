@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use clap::{ArgMatches, Command, CommandFactory, ValueHint};
 use clap_complete::CompletionCandidate;
 use clap_complete::engine::{ArgValueCompleter, PathCompleter, ValueCompleter};
+use onehold::terminal::is_unsafe;
 use onehold::{Caller, LockName, State, Status};
 
 use crate::args::{Cli, GlobalArgs};
@@ -33,8 +34,9 @@ pub(crate) fn complete(arguments: &[OsString]) -> Exit {
     let mut text = String::new();
     for candidate in candidates(words, index) {
         let value = candidate.get_value().to_string_lossy();
-        // A line break would begin another candidate.
-        if value.contains(['\n', '\t']) {
+        // An owner label is untrusted, and would get to the terminal as it is. A line break would also
+        // begin another candidate.
+        if value.chars().any(is_unsafe) {
             continue;
         }
         let help = candidate.get_help().map(ToString::to_string);

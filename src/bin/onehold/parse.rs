@@ -110,7 +110,11 @@ fn usage_error(error: &clap::Error) -> Exit {
         .join(" ");
     let message = match (error.kind(), error.get(ContextKind::InvalidArg)) {
         (ErrorKind::MissingRequiredArgument, Some(ContextValue::Strings(missing))) => {
-            format!("missing {}", missing.join(" "))
+            // clap writes `<CMD>...`.
+            let names = missing
+                .iter()
+                .map(|name| name.trim_matches(['<', '>', '.']));
+            format!("missing {}", names.collect::<Vec<_>>().join(" "))
         }
         _ => message,
     };

@@ -200,9 +200,8 @@ pub(crate) fn next_holder(status: &Status) -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn children_come_behind_their_parents() {
-        let process = |pid, parent| Process {
+    fn process(pid: u32, parent: u32) -> Process {
+        Process {
             pid,
             parent: Some(parent),
             user: None,
@@ -210,7 +209,11 @@ mod tests {
             cpu_seconds: 0.0,
             command: vec!["x".to_owned()],
             depth: 0,
-        };
+        }
+    }
+
+    #[test]
+    fn children_come_behind_their_parents() {
         let found = vec![
             process(2, 9),
             process(3, 7),
@@ -228,15 +231,6 @@ mod tests {
 
     #[test]
     fn processes_that_are_their_own_parents_are_shown_once() {
-        let process = |pid, parent| Process {
-            pid,
-            parent: Some(parent),
-            user: None,
-            state: "sleeping",
-            cpu_seconds: 0.0,
-            command: Vec::new(),
-            depth: 0,
-        };
         let sorted = in_order_of_a_tree(vec![process(2, 3), process(3, 2)]);
         assert_eq!(sorted.len(), 2);
         assert_eq!(
