@@ -23,7 +23,7 @@ use crate::words;
 /// The word that asks for it, in place of a command.
 pub(crate) const VERB: &str = "complete";
 
-/// Prints the candidates. Says nothing of errors: a person is in the middle of a line.
+/// Prints the candidates. Reports no errors, which would appear in the line that is being typed.
 pub(crate) fn complete(arguments: &[OsString]) -> Exit {
     let [index, words @ ..] = arguments else {
         return Exit::Usage;
@@ -113,7 +113,7 @@ fn definition(before: &[OsString]) -> Command {
     command
 }
 
-/// The candidates that begin as the word does, in this order.
+/// The candidates that start with the word, in their order.
 fn beginning_as(
     word: &OsStr,
     all: impl IntoIterator<Item = (String, String)>,

@@ -58,7 +58,7 @@ fn header(session: &Session) -> Vec<String> {
     lines
 }
 
-/// The directory or the path that is used, instead of what it was found by.
+/// Replaces the keys that name the store by the directory or path that they lead to.
 fn put_store(session: &Session, settings: &mut Values) {
     let by_key = |key: &str, settings: &mut Values| {
         let found = settings.remove(key);
@@ -89,7 +89,7 @@ fn put_store(session: &Session, settings: &mut Values) {
     settings.insert("dir".to_owned(), Sourced { value, source });
 }
 
-/// What the command line sets, and what is in force without a word of anybody.
+/// Adds what the command line sets, and the defaults of keys that nothing sets.
 fn put_defaults(session: &Session, settings: &mut Values) {
     if let Some(format) = session.global.format {
         let value = Toml::String(format.name().to_owned());

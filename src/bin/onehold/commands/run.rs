@@ -124,7 +124,7 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
     ))
 }
 
-/// Refuses what nothing can be done about in a file that is never written, and is locked by the kernel alone.
+/// Refuses options that cannot work for a file that is never written, and that only the kernel locks.
 fn ensure_possible_by_flock(typed: &args::HoldArgs) -> Result<(), UsageError> {
     let refused = |what: &str| Err(UsageError(format!("flock format: {what}")));
     if typed.force {

@@ -109,7 +109,7 @@ pub(crate) fn lines(key: &str, value: &toml::Value) -> Vec<String> {
     }
 }
 
-/// A key as it must be written.
+/// A key, quoted if TOML requires it.
 pub(crate) fn quoted_key(key: &str) -> String {
     let is_bare = |char: char| char.is_ascii_alphanumeric() || matches!(char, '-' | '_');
     if !key.is_empty() && key.chars().all(is_bare) {
