@@ -1,5 +1,6 @@
 //! The decision: may a request take its locks now, and if not, what is in its way.
 
+use std::borrow::Cow;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
@@ -327,10 +328,17 @@ pub(crate) fn judge_found<S: Snapshot>(
     snapshot: &S,
     found: Found<S::Handle>,
 ) -> Judged<S::Handle> {
+    let mut observer = match &request.observer {
+        Some(observer) => Cow::Borrowed(observer),
+        None => Cow::Owned(snapshot.observer()),
+    };
+    if !request.over.is_empty() {
+        observer.to_mut().over.extend(&request.over);
+    }
     let verdict = judge(
         &found.content,
         &found.facts,
-        &request.observer,
+        &observer,
         Duration::from_millis(request.max_age_ms),
         &snapshot.now(),
     );

@@ -104,5 +104,9 @@ pub(crate) struct Request {
     /// The caller's own place in the queue.
     #[serde(skip)]
     pub(crate) ticket: Option<u64>,
-    pub(crate) observer: Observer,
+    /// From where the asker looks, for whom others may decide. `None`: from where they look themselves.
+    pub(crate) observer: Option<Observer>,
+    /// As [`Observer::over`].
+    #[serde(skip)]
+    pub(crate) over: Vec<u64>,
 }

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use chrono::{DateTime, Utc};
 
-use super::request::{Key, Moment, Request, Revision, Want};
+use super::request::{Key, Moment, Observer, Request, Revision, Want};
 use crate::identity::{Pid, ProcessId};
 use crate::name::LockName;
 use crate::record::Content;
@@ -66,6 +66,9 @@ pub(crate) trait Snapshot {
     type Error;
 
     fn now(&self) -> Moment;
+
+    /// From where it is seen.
+    fn observer(&self) -> Observer;
 
     /// Whether a takeover has one winner here. Not on NFS, FUSE and the like.
     fn takeover_is_safe(&self) -> bool;

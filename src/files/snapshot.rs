@@ -19,7 +19,8 @@ use super::observer;
 use super::queue::Queue;
 use crate::decision::liveness::{DEFAULT_MAX_AGE, Reason, Verdict};
 use crate::decision::{
-    Facts, Found, Key, Moment, Needed, ProcessFact, Revision, Snapshot, Ticket, Want, judge, needed,
+    Facts, Found, Key, Moment, Needed, Observer, ProcessFact, Revision, Snapshot, Ticket, Want,
+    judge, needed,
 };
 use crate::error::{Context, Error, Result};
 use crate::identity::{Pid, ProcessId};
@@ -36,7 +37,7 @@ pub(crate) struct FilesSnapshot<'a> {
     pub(super) facts: StoreFacts,
     /// `None`: nothing is changed, not even what a killed process left.
     pub(super) guard: Option<&'a Guard>,
-    now: Moment,
+    now: OnceCell<Moment>,
     processes: RefCell<Vec<ProcessFact>>,
     /// The answers so far, each of which reads /proc.
     descends_from: RefCell<Vec<(ProcessId, bool)>>,
@@ -57,7 +58,7 @@ impl<'a> FilesSnapshot<'a> {
             root,
             facts,
             guard,
-            now: observer::now(),
+            now: OnceCell::new(),
             processes: RefCell::default(),
             descends_from: RefCell::default(),
             queue: OnceCell::new(),
@@ -124,7 +125,7 @@ impl<'a> FilesSnapshot<'a> {
             },
             content: Content::NotALock(what),
             facts: Facts {
-                modified: self.now.wall,
+                modified: self.now().wall,
                 kernel_lock: None,
                 lockers: Vec::new(),
                 processes: Vec::new(),
@@ -206,7 +207,7 @@ impl<'a> FilesSnapshot<'a> {
             facts,
             self.files.host.observer(),
             DEFAULT_MAX_AGE,
-            &self.now,
+            &self.now(),
         )
     }
 
@@ -372,7 +373,11 @@ impl Snapshot for FilesSnapshot<'_> {
     type Error = Error;
 
     fn now(&self) -> Moment {
-        self.now
+        *self.now.get_or_init(observer::now)
+    }
+
+    fn observer(&self) -> Observer {
+        self.files.host.observer().clone()
     }
 
     fn takeover_is_safe(&self) -> bool {

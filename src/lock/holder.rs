@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::files::observer::{descends_from, own_ancestry};
 use crate::identity::{Pid, ProcessId};
 use crate::status::Status;
-use crate::sys::{ProcessParent, ProcessState, process};
+use crate::sys::{ProcessState, process};
 
 /// What keeps a detached hold alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,15 +46,14 @@ impl Holder {
     /// [`Error::NoHolder`]: there is none, or /proc does not show it.
     pub fn of_caller() -> Result<Self> {
         let own = process::command_line(process::own_pid());
-        let ancestors: Vec<(Pid, ProcessParent)> = own_ancestry()
+        let mut ancestors = own_ancestry()
             .skip(1)
             .map_while(|(pid, shown)| Some((pid, shown?)))
-            .collect();
-        let (parent, of_parent) = ancestors.first().copied().ok_or(Error::NoHolder)?;
+            .peekable();
+        let (parent, of_parent) = ancestors.peek().copied().ok_or(Error::NoHolder)?;
         let only_starts_us =
             |pid: Pid| !own.is_empty() && process::command_line(pid).ends_with(&own);
         let (script, of_script) = ancestors
-            .into_iter()
             .find(|(pid, ancestor)| !ancestor.only_forked && !only_starts_us(*pid))
             .ok_or(Error::NoHolder)?;
         let id = |pid, start| ProcessId { pid, start };

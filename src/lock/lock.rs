@@ -19,7 +19,8 @@ use crate::decision::ownership::{
     Caller, MayRelease, MayRenew, may_clean_up, may_release, may_renew,
 };
 use crate::decision::{
-    Asker, Decision, Judged, Mode, Obstacle, Request, Snapshot, Want, decide, judge, judge_found,
+    Asker, Decision, Judged, Mode, Observer, Obstacle, Request, Snapshot, Want, decide, judge,
+    judge_found,
 };
 use crate::error::{Context, Error, Result};
 use crate::files::journal::{self, Action};
@@ -224,7 +225,8 @@ impl Lock {
     /// # Errors
     /// As for [`check`](Self::check).
     pub fn check_for(&self, options: &Options) -> Result<Status> {
-        let mut request = self.request(options, Asker::Caller);
+        // Where nothing is, it does not matter from where it is seen: finding that out is most of a check.
+        let mut request = self.request_of(options, Asker::Caller, None);
         loop {
             let looked = self.files.look(|snapshot| {
                 let (status, judged) = match decide(&request, snapshot)? {
@@ -249,7 +251,7 @@ impl Lock {
                 return Ok(self.free());
             };
             match judged.filter(is_over) {
-                Some(judged) => request.observer.over.extend(hold_number(&judged)),
+                Some(judged) => request.over.extend(hold_number(&judged)),
                 None => return Ok(status),
             }
         }
@@ -274,7 +276,7 @@ impl Lock {
             };
             match own {
                 Some(own) if is_over(&own) => {
-                    request.observer.over.extend(hold_number(&own));
+                    request.over.extend(hold_number(&own));
                 }
                 own => {
                     let status = own.map_or_else(|| self.free(), |own| self.status(&own));
@@ -594,7 +596,7 @@ impl Lock {
     fn notes_end(own: &Judged<Handle>, request: &mut Request) -> bool {
         let is_over = is_over(own);
         if is_over {
-            request.observer.over.extend(hold_number(own));
+            request.over.extend(hold_number(own));
         }
         is_over
     }
@@ -636,6 +638,10 @@ impl Lock {
     }
 
     pub(super) fn request(&self, options: &Options, asker: Asker) -> Request {
+        self.request_of(options, asker, Some(self.files.host.observer().clone()))
+    }
+
+    fn request_of(&self, options: &Options, asker: Asker, observer: Option<Observer>) -> Request {
         Request {
             wants: vec![Want {
                 name: self.name.clone(),
@@ -649,7 +655,8 @@ impl Lock {
             replace: options.replace.clone(),
             skip_queue: options.skip_queue,
             ticket: None,
-            observer: self.files.host.observer().clone(),
+            over: Vec::new(),
+            observer,
         }
     }
 

@@ -111,7 +111,7 @@ pub(super) fn take<B: Backend>(
         let unfinished = unfinished(&updated.answer);
         if let Some(judged) = unfinished.filter(|judged| (callbacks.finish)(judged)) {
             let hold = judged.record().map(|record| record.hold);
-            request.observer.over.extend(hold);
+            request.over.extend(hold);
             continue;
         }
         let is_unfinished = unfinished.is_some();

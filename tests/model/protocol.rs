@@ -595,7 +595,8 @@ impl Setting {
             replace: None,
             skip_queue: false,
             ticket: None,
-            observer: observer(self.plans[by].pid_namespace),
+            observer: Some(observer(self.plans[by].pid_namespace)),
+            over: Vec::new(),
         };
         let memory = self.memory(world, by);
         let Ok(may) = may_renew(&caller, &judged, &request, &memory);

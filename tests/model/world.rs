@@ -402,7 +402,8 @@ impl Setting {
                 replace: None,
                 skip_queue: false,
                 ticket: None,
-                observer: observer(plan.pid_namespace),
+                observer: Some(observer(plan.pid_namespace)),
+                over: Vec::new(),
             })
             .collect();
         Self {
@@ -656,13 +657,6 @@ pub(super) struct Memory<'a> {
 }
 
 impl Memory<'_> {
-    fn observer(&self) -> Observer {
-        observer(
-            self.caller
-                .map_or(0, |caller| self.setting.plans[caller].pid_namespace),
-        )
-    }
-
     fn all(&self, mut choose: impl FnMut(&File) -> bool) -> Vec<Found<u8>> {
         let observer = self.observer();
         let mut found: Vec<_> = self
@@ -698,6 +692,13 @@ impl Snapshot for Memory<'_> {
 
     fn now(&self) -> Moment {
         self.setting.moment()
+    }
+
+    fn observer(&self) -> Observer {
+        observer(
+            self.caller
+                .map_or(0, |caller| self.setting.plans[caller].pid_namespace),
+        )
     }
 
     fn takeover_is_safe(&self) -> bool {
@@ -782,7 +783,7 @@ impl Snapshot for Memory<'_> {
         // It is not in the file.
         request.ticket = None;
         if self.setting.is_flawed(Flaw::WaiterJudgedByUs) {
-            request.observer = self.observer();
+            request.observer = None;
         }
         let endless = self.setting.is_flawed(Flaw::EndlessReservation);
         Ok(Some(Ticket {

@@ -202,7 +202,13 @@ pub(crate) fn refused(
     blocked: Blocked,
 ) -> Outcome {
     let status = blocked.status;
-    let holder = describe::describe_obstacle(&status, lock.name());
+    // Of a refusal that is not printed only the exit code counts.
+    let is_silent = session.global.quiet && !session.global.json;
+    let holder = if is_silent {
+        String::new()
+    } else {
+        describe::describe_obstacle(&status, lock.name())
+    };
     let conflict = |exit: Exit| typed.conflict_exit_code.map_or(exit, Exit::Code);
     // As the programs that ask say it after the answer no.
     let was_asked = typed.on_zombie == Some(OnZombie::Ask);
@@ -233,6 +239,9 @@ pub(crate) fn refused(
         None if is_reserved => (conflict(Exit::Locked), "blocked", "RESERVED", holder),
         None => (conflict(Exit::Locked), "blocked", "LOCKED", holder),
     };
+    if is_silent {
+        return Outcome::new(exit, word, message).conflict(code, Value::Null);
+    }
     let settings = &session.config.settings;
     // `mine` in the object needs all ancestors of the caller, so it is made only if needed.
     let object = if session.global.json || settings.has_refusal() {

@@ -214,7 +214,11 @@ fn replaced_hold_does_not_count_and_no_other_does_so() {
 fn waiter_that_could_not_take_its_lock_is_in_the_way_of_nobody() {
     let of_another_namespace = || {
         let mut request = request("x");
-        request.observer.pid_namespace = Some(3);
+        request
+            .observer
+            .as_mut()
+            .expect("it is known")
+            .pid_namespace = Some(3);
         request
     };
     // Without its kernel lock, and unseen from there.

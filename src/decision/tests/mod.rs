@@ -81,7 +81,8 @@ fn request_for(wants: Vec<Want>) -> Request {
         replace: None,
         skip_queue: false,
         ticket: None,
-        observer: observer(),
+        observer: Some(observer()),
+        over: Vec::new(),
     }
 }
 
@@ -346,6 +347,10 @@ impl Snapshot for Memory {
             wall: now(),
             boottime_ms: BOOTTIME,
         }
+    }
+
+    fn observer(&self) -> Observer {
+        observer()
     }
 
     fn takeover_is_safe(&self) -> bool {

@@ -85,14 +85,21 @@ pub(in crate::sys) fn create_unnamed(directory: impl AsFd, mode: Mode) -> io::Re
     }
 }
 
-/// Names such a file. Needs /proc (open(2)): without it the error is ENOENT.
+/// Names such a file. Needs Linux 6.10, the capability `CAP_DAC_READ_SEARCH`, or /proc (open(2)):
+/// otherwise the error is ENOENT.
 pub(in crate::sys) fn link_unnamed(
     file: &File,
     directory: impl AsFd,
     name: &OsStr,
 ) -> rustix::io::Result<()> {
-    let path = descriptor_path(file);
-    linkat(CWD, path.as_str(), directory, name, AtFlags::SYMLINK_FOLLOW)
+    // Half of what the way through /proc takes.
+    match linkat(file, c"", &directory, name, AtFlags::EMPTY_PATH) {
+        Err(Errno::NOENT) => {
+            let path = descriptor_path(file);
+            linkat(CWD, path.as_str(), directory, name, AtFlags::SYMLINK_FOLLOW)
+        }
+        linked => linked,
+    }
 }
 
 /// Whether a seccomp filter refuses renameat2(2): the kernel itself answers EINVAL to flags that

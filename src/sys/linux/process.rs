@@ -4,11 +4,11 @@
 //! times are boot time plus ticks, and move when the clock is stepped: a living process would look
 //! like another one.
 
+use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::str::FromStr;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
@@ -83,10 +83,13 @@ fn is_defunct(pid: Pid) -> bool {
 /// The start of a process in ticks since boot, as a process outside any time namespace would read
 /// it. `None` if /proc does not show the process, which proves nothing (hidepid).
 pub(crate) fn start_ticks(pid: Pid) -> Option<u64> {
-    if !proc_is_ours() {
-        return None;
-    }
-    outside_time_namespace(read_stat(pid).ok()?.start)
+    let own = own_stat()?;
+    let start = if pid == own_pid() {
+        own.start
+    } else {
+        read_stat(pid).ok()?.start
+    };
+    outside_time_namespace(start)
 }
 
 /// Start ticks as a process outside any time namespace reads them.
@@ -102,13 +105,16 @@ pub(crate) fn milliseconds_of_start(start: u64) -> Option<i64> {
 
 /// The parent of a process, and how the process was started. `None` if /proc does not show it.
 pub(crate) fn kinship(pid: Pid) -> Option<ProcessParent> {
-    if !proc_is_ours() {
-        return None;
-    }
-    let stat = read_stat(pid).ok()?;
+    let own = own_stat()?;
+    let (stat, parent) = if pid == own_pid() {
+        (own, std::os::unix::process::parent_id())
+    } else {
+        let stat = read_stat(pid).ok()?;
+        (stat, stat.parent)
+    };
     Some(ProcessParent {
         // 0: the parent is outside our namespace, or there is none.
-        parent: Pid::new(stat.parent),
+        parent: Pid::new(parent),
         only_forked: stat.flags & PF_FORKNOEXEC != 0,
         start: outside_time_namespace(stat.start),
     })
@@ -137,7 +143,11 @@ pub(crate) fn command_line(pid: Pid) -> Vec<String> {
     if !proc_is_ours() {
         return Vec::new();
     }
-    let Ok(bytes) = std::fs::read(format!("/proc/{pid}/cmdline")) else {
+    let path = CString::new(format!("/proc/{pid}/cmdline"));
+    let Ok(bytes) = path
+        .map_err(io::Error::from)
+        .and_then(|path| read_whole(&open_to_read(&path)?))
+    else {
         return Vec::new();
     };
     let bytes = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
@@ -167,7 +177,7 @@ pub(crate) fn machine_id() -> Option<String> {
 }
 
 /// The identity in the first of these files that can be opened.
-fn machine_id_in<const N: usize>(paths: [&std::ffi::CStr; N]) -> Option<String> {
+fn machine_id_in<const N: usize>(paths: [&CStr; N]) -> Option<String> {
     let file = paths.into_iter().find_map(|path| open_to_read(path).ok())?;
     let text = read_at_once(&file).ok()?;
     digest_of_machine(std::str::from_utf8(&text).ok()?)
@@ -244,20 +254,31 @@ const PROC_SUPER_MAGIC: rustix::fs::FsWord = 0x9fa0;
 /// Whether /proc belongs to our own PID namespace. After `unshare --pid` without a new /proc it
 /// shows the outer one, where our numbers belong to other processes.
 pub(in crate::sys) fn proc_is_ours() -> bool {
-    // The PID for which the answer was yes, so that a forked child asks again.
-    static OURS: AtomicU32 = AtomicU32::new(0);
-    let own = std::process::id();
-    if OURS.load(Ordering::Relaxed) == own {
-        return true;
+    own_stat().is_some()
+}
+
+/// The `stat` of the calling process as it was when it was first asked for: the start and the flags
+/// stay the same, the parent may not. `None`: /proc shows another PID namespace, or is not there.
+fn own_stat() -> Option<Stat> {
+    // The PID and the answer, so that a forked child asks again.
+    static OWN: Mutex<Option<(Pid, Stat)>> = Mutex::new(None);
+    let own = own_pid();
+    let mut known = OWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, stat)) = known.filter(|(pid, _)| *pid == own) {
+        return Some(stat);
     }
-    let ours = std::fs::read_link("/proc/self")
-        .ok()
-        .and_then(|link| link.to_str()?.parse::<u32>().ok())
-        == Some(own);
-    if ours {
-        OURS.store(own, Ordering::Relaxed);
+    let shown = read_stat_at(c"/proc/self/stat").ok()?;
+    let stat = if shown.is_made_up {
+        read_stat_at(&CString::new(format!("/proc/self/task/{own}/stat")).ok()?).ok()?
+    } else {
+        shown
+    };
+    // In the /proc of another namespace it is another number, or nothing.
+    if stat.pid != own.get() {
+        return None;
     }
-    ours
+    *known = Some((own, stat));
+    Some(stat)
 }
 
 /// The offset of the boot clock in the caller's time namespace (time_namespaces(7)).
@@ -284,7 +305,7 @@ fn read_boottime_offset() -> Option<i128> {
     Some(seconds * 1_000_000_000 + nanoseconds)
 }
 
-fn open_to_read(path: &std::ffi::CStr) -> io::Result<OwnedFd> {
+fn open_to_read(path: &CStr) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     Ok(rustix::fs::open(path, flags, Mode::empty())?)
 }
@@ -298,39 +319,62 @@ fn read_at_once(file: &OwnedFd) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads a process's `stat` from the directory of its main thread. The two files agree in the
-/// fields used here, but qemu-user makes up `/proc/PID/stat` when a process reads its own
-/// (linux-user, `do_openat`), so that a holder would record another start than everyone else sees.
+/// Reads a file of /proc that may be long. One call is enough for a short one: a call that leaves room
+/// has read to the end.
+fn read_whole(file: &OwnedFd) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(2048);
+    loop {
+        rustix::io::retry_on_intr(|| rustix::io::read(file, spare_capacity(&mut bytes)))?;
+        if bytes.len() < bytes.capacity() {
+            return Ok(bytes);
+        }
+        bytes.reserve(bytes.len());
+    }
+}
+
+/// Reads the `stat` of another process.
 fn read_stat(pid: Pid) -> io::Result<Stat> {
-    let path = std::ffi::CString::new(format!("/proc/{pid}/task/{pid}/stat"))?;
-    let text = read_at_once(&open_to_read(&path)?)?;
+    read_stat_at(&CString::new(format!("/proc/{pid}/stat"))?)
+}
+
+fn read_stat_at(path: &CStr) -> io::Result<Stat> {
+    let text = read_at_once(&open_to_read(path)?)?;
     parse_stat(&text).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }
 
 /// Fields of proc_pid_stat(5).
+#[derive(Clone, Copy)]
 struct Stat {
+    pid: u32,
     is_zombie: bool,
     parent: u32,
     group: u32,
     flags: u32,
     /// Ticks since boot, in the time namespace of the reader.
     start: u64,
+    /// A running process without memory: qemu-user makes up `/proc/self/stat` when a process reads its
+    /// own (linux-user, `open_self_stat`), with another start than everyone else sees. What it makes up
+    /// is not that of the main thread.
+    is_made_up: bool,
 }
 
-/// Parses fields 3, 4, 5, 9 and 22. The name, field 2, may contain anything, also blanks and parentheses, so
+/// Parses fields 1, 3, 4, 5, 9, 22 and 23. The name, field 2, may contain anything, also blanks and parentheses, so
 /// fields are counted from its closing parenthesis.
 fn parse_stat(text: &[u8]) -> Option<Stat> {
     /// Longer than a PID and a name, which has at most 64 bytes (fs/proc/array.c, `proc_task_name`).
     const END_OF_NAME: usize = 96;
     let start = text.get(..END_OF_NAME).unwrap_or(text);
     let name_ends = start.iter().rposition(|byte| *byte == b')')?;
+    let pid = start.split(|byte| *byte == b' ').next()?;
     let mut fields = text.get(name_ends + 2..)?.split(|byte| *byte == b' ');
     Some(Stat {
+        pid: number(pid)?,
         is_zombie: matches!(fields.next()?, b"Z" | b"X"),
         parent: number(fields.next()?)?,
         group: number(fields.next()?)?,
         flags: number(fields.nth(3)?)?,
         start: number(fields.nth(12)?)?,
+        is_made_up: fields.next()? == b"0",
     })
 }
 

@@ -40,7 +40,12 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
         (true, _) if status.is_available() => Exit::Done,
         (true, _) => Exit::Locked,
     };
-    let holder = describe::describe_obstacle(&status, lock.name());
+    let is_silent = session.global.quiet && !session.global.json;
+    let holder = if is_silent && status.verdict.state != State::NotALock {
+        String::new()
+    } else {
+        describe::describe_obstacle(&status, lock.name())
+    };
     let mut outcome = Outcome::new(exit, word, holder.clone());
     if status.verdict.state == State::NotALock {
         outcome = outcome.failure("NOT_A_LOCK", serde_json::json!({}));
