@@ -37,6 +37,8 @@ mod system;
 mod unix;
 pub(crate) mod work;
 
+#[cfg(all(feature = "cli", target_os = "linux", target_env = "musl"))]
+pub(crate) use system::entry;
 #[cfg(windows)]
 pub(crate) use system::{directory, signal, spawn};
 #[cfg(feature = "cli")]

@@ -11,10 +11,12 @@ use crate::doc_text::{ENVIRONMENT, FILES, examples};
 use crate::exit::{Exit, TABLE};
 use crate::{complete, fast_parse, output, slip, words};
 
+/// The name of the program, as its messages and its help have it.
+const PROGRAM: &str = "onehold";
+
 /// Parses the program's arguments. Help, version and usage errors are printed here.
-pub(crate) fn parse() -> Result<Cli, Exit> {
-    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
-    if let Some(cli) = fast_parse::parse(&words) {
+pub(crate) fn parse(words: &[OsString]) -> Result<Cli, Exit> {
+    if let Some(cli) = fast_parse::parse(words) {
         return Ok(cli);
     }
     // Not a command of the definition: its words are another command line.
@@ -23,7 +25,7 @@ pub(crate) fn parse() -> Result<Cli, Exit> {
     {
         return Err(complete::complete(rest));
     }
-    let error = match Cli::try_parse() {
+    let error = match Cli::try_parse_from(line(words)) {
         // clap does not notice this conflict if the command stands between both options.
         Ok(cli) if cli.global.quiet && cli.global.verbose => Cli::command().error(
             ErrorKind::ArgumentConflict,
@@ -34,13 +36,18 @@ pub(crate) fn parse() -> Result<Cli, Exit> {
     };
     match error.kind() {
         // Only the help needs the long texts.
-        ErrorKind::DisplayHelp => Err(help()),
+        ErrorKind::DisplayHelp => Err(help(words)),
         ErrorKind::DisplayVersion => {
             let _ = error.print();
             Err(Exit::Done)
         }
-        _ => Err(usage_error(&error)),
+        _ => Err(usage_error(&error, words)),
     }
+}
+
+/// The whole line, as clap wants it.
+fn line(words: &[OsString]) -> impl Iterator<Item = OsString> {
+    std::iter::once(OsString::from(PROGRAM)).chain(words.iter().cloned())
 }
 
 /// The definition with examples and tables for the long help.
@@ -78,25 +85,23 @@ fn section(title: &str, rows: &[(&str, &str)]) -> String {
     text
 }
 
-fn help() -> Exit {
-    match documented().try_get_matches_from(std::env::args_os()) {
+fn help(words: &[OsString]) -> Exit {
+    match documented().try_get_matches_from(line(words)) {
         Err(error) => {
             let _ = error.print();
             Exit::Done
         }
         Ok(matches) => match Cli::from_arg_matches(&matches) {
             Ok(_) => Exit::Done,
-            Err(error) => usage_error(&error),
+            Err(error) => usage_error(&error, words),
         },
     }
 }
 
-fn usage_error(error: &clap::Error) -> Exit {
-    let typed: Vec<OsString> = std::env::args_os()
-        .skip(1)
-        .take_while(|word| word != "--")
-        .collect();
-    let verb = verb_of(&typed);
+fn usage_error(error: &clap::Error, words: &[OsString]) -> Exit {
+    let before_command = words.split(|word| word == "--").next();
+    let typed = before_command.unwrap_or_default();
+    let verb = verb_of(typed);
     let whole = error.render().to_string();
     // The message ends at the blank line before tips and usage.
     let message = whole
@@ -122,12 +127,11 @@ fn usage_error(error: &clap::Error) -> Exit {
         output::bare_failure(verb.as_deref().unwrap_or_default(), "USAGE", &message);
         return Exit::Usage;
     }
-    let all: Vec<OsString> = std::env::args_os().skip(1).collect();
     let help = match &verb {
         Some(verb) => format!("onehold {verb} --help"),
         None => "onehold --help".to_owned(),
     };
-    let hint = slip::hint(error, &all, verb.as_deref())
+    let hint = slip::hint(error, words, verb.as_deref())
         .map_or_else(String::new, |hint| format!("  {}\n", words::escape(&hint)));
     let message = words::escape(&message).replace('\'', "`");
     output::eprint(&format!(

@@ -6,7 +6,7 @@ use std::ptr;
 use std::time::Duration;
 
 use super::times::libc_timespec;
-use crate::sys::signal::{change_mask, set_of, sigalrm_is_ours};
+use crate::sys::signal::{catch_sigalrm, change_mask, set_of};
 
 /// Interrupts blocking calls of the thread that created it.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub(crate) struct Alarm {
 impl Alarm {
     /// `None` unless the program has allowed the use of SIGALRM.
     pub(crate) fn new() -> io::Result<Option<Self>> {
-        if !sigalrm_is_ours() {
+        if !catch_sigalrm()? {
             return Ok(None);
         }
         change_mask(libc::SIG_UNBLOCK, &set_of(&[libc::SIGALRM]))?;

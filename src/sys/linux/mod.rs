@@ -2,6 +2,8 @@
 //! available.
 
 pub(crate) mod alarm;
+#[cfg(all(feature = "cli", target_env = "musl"))]
+pub(crate) mod entry;
 pub(crate) mod filesystem;
 pub(crate) mod kernel_locks;
 #[cfg(feature = "cli")]

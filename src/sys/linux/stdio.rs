@@ -3,8 +3,6 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::sys::signal::note_callers_sigpipe;
-
 static STDOUT_WAS_CLOSED: AtomicBool = AtomicBool::new(false);
 
 /// Whether the process was started with standard output closed. Output is then lost without an
@@ -14,15 +12,22 @@ pub fn stdout_was_closed() -> bool {
     STDOUT_WAS_CLOSED.load(Ordering::Relaxed)
 }
 
-extern "C" fn look() {
-    // SAFETY: asks for a flag of a descriptor that may not be open; no memory is involved.
-    let closed = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) } < 0;
-    STDOUT_WAS_CLOSED.store(closed, Ordering::Relaxed);
-    note_callers_sigpipe();
+/// Notes it.
+pub(super) fn note_stdout(is_closed: bool) {
+    STDOUT_WAS_CLOSED.store(is_closed, Ordering::Relaxed);
 }
 
-// Runs before the runtime does; only in the command-line tool, no library should do such things.
+// Runs before the runtime does; only in the command-line tool, no library should do such things. Where
+// the tool begins without the runtime, `entry` does it.
 // SAFETY: an entry of .init_array is a function without arguments that the loader calls once.
+#[cfg(not(target_env = "musl"))]
 #[used]
 #[unsafe(link_section = ".init_array")]
 static LOOK_FIRST: extern "C" fn() = look;
+
+#[cfg(not(target_env = "musl"))]
+extern "C" fn look() {
+    // SAFETY: asks for a flag of a descriptor that may not be open; no memory is involved.
+    note_stdout(unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) } < 0);
+    crate::sys::signal::note_callers_sigpipe();
+}

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::times::timeval;
-use crate::sys::signal::{change_mask, set_of, sigalrm_is_ours};
+use crate::sys::signal::{catch_sigalrm, change_mask, set_of};
 
 /// A process has one such timer.
 static IN_USE: AtomicBool = AtomicBool::new(false);
@@ -29,7 +29,7 @@ impl Alarm {
     pub(crate) fn new() -> io::Result<Option<Self>> {
         // SAFETY: pthread_main_np(3) only tells which thread calls it.
         let is_main = unsafe { libc::pthread_main_np() } == 1;
-        if !sigalrm_is_ours() || !is_main || IN_USE.swap(true, Ordering::SeqCst) {
+        if !catch_sigalrm()? || !is_main || IN_USE.swap(true, Ordering::SeqCst) {
             return Ok(None);
         }
         let alarm = Self {

@@ -10,6 +10,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use crate::sys::start::Started;
 pub(crate) use crate::sys::system::alarm::Alarm;
@@ -126,22 +127,32 @@ impl std::fmt::Debug for SignalMask {
 
 static SIGALRM_IS_OURS: AtomicBool = AtomicBool::new(false);
 
-/// Whether the program has allowed the use of SIGALRM.
-pub(in crate::sys) fn sigalrm_is_ours() -> bool {
-    SIGALRM_IS_OURS.load(Ordering::Relaxed)
+/// Whether the program has allowed the use of SIGALRM. If so its handler is there from now on.
+pub(in crate::sys) fn catch_sigalrm() -> io::Result<bool> {
+    static IS_CAUGHT: Mutex<bool> = Mutex::new(false);
+    if !SIGALRM_IS_OURS.load(Ordering::Relaxed) {
+        return Ok(false);
+    }
+    let mut is_caught = IS_CAUGHT.lock().unwrap_or_else(PoisonError::into_inner);
+    if !*is_caught {
+        install_handler()?;
+        *is_caught = true;
+    }
+    Ok(true)
 }
 
 extern "C" fn do_nothing(_signal: libc::c_int) {}
 
-/// Lets the library use SIGALRM to end waits in the kernel at their limits, from any thread, and
-/// installs a handler for it that does nothing.
+/// Lets the library use SIGALRM to end waits in the kernel at their limits, from any thread. The first
+/// wait installs a handler for it that does nothing.
 ///
 /// A process has only one handler for it. A program that uses SIGALRM itself does not call this,
 /// and the library polls instead, every 1 to 50 ms while it waits for a lock.
-///
-/// # Errors
-/// Those of sigaction(2).
-pub fn use_sigalrm() -> io::Result<()> {
+pub fn use_sigalrm() {
+    SIGALRM_IS_OURS.store(true, Ordering::Relaxed);
+}
+
+fn install_handler() -> io::Result<()> {
     // SAFETY: all-zero is a valid sigaction; the handler does nothing and so is
     // async-signal-safe. Without SA_RESTART, so that flock(2) fails with EINTR (signal(7)).
     let before = unsafe {
@@ -154,7 +165,6 @@ pub fn use_sigalrm() -> io::Result<()> {
         before.assume_init().sa_sigaction
     };
     CALLERS.changed(libc::SIGALRM, before == libc::SIG_IGN);
-    SIGALRM_IS_OURS.store(true, Ordering::Relaxed);
     Ok(())
 }
 
@@ -190,7 +200,7 @@ impl Dispositions {
 }
 
 /// Notes what SIGPIPE was when the program was started. Rust's runtime ignores it after that.
-#[cfg(feature = "cli")]
+#[cfg(all(feature = "cli", not(target_env = "musl")))]
 pub(in crate::sys) fn note_callers_sigpipe() {
     CALLERS.changed(libc::SIGPIPE, is_ignored(libc::SIGPIPE));
 }

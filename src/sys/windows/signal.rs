@@ -163,12 +163,7 @@ unsafe extern "system" fn on_control(event: u32) -> BOOL {
 }
 
 /// Nothing to use.
-///
-/// # Errors
-/// None.
-pub fn use_sigalrm() -> io::Result<()> {
-    Ok(())
-}
+pub fn use_sigalrm() {}
 
 /// Files have no such limit: returns `true`, as if it had been ignored before.
 ///

@@ -1,0 +1,82 @@
+//! What the shipped binary costs, in what can be counted exactly, and where its hot functions lie. Made by
+//! `.ci/package`:
+//!
+//! `ONEHOLD_SHIPPED=target/shipped/x86_64-unknown-linux-musl/x86_64-unknown-linux-musl/release/onehold
+//! cargo test --test shipped -- --ignored`
+//!
+//! It is stepped through instruction by instruction. Both processes stay on one processor meanwhile, or it
+//! would take minutes.
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#![allow(missing_docs)]
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::unwrap_used
+)]
+
+#[path = "../harness/mod.rs"]
+mod harness;
+
+mod budget;
+mod map;
+mod order;
+mod steps;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use harness::TestEnv;
+
+fn shipped() -> PathBuf {
+    let shipped = std::env::var("ONEHOLD_SHIPPED").expect("ONEHOLD_SHIPPED: the binary to measure");
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(shipped)
+}
+
+/// The shipped binary with these words.
+fn onehold(env: &TestEnv, words: &str) -> Command {
+    let mut command = Command::new(shipped());
+    command.args(words.split(' '));
+    in_environment(env, command)
+}
+
+/// The length of the environment has an effect on the cost. Nothing keeps the command from being started by
+/// posix_spawn(3): a forked child would have the page faults of this process.
+fn in_environment(env: &TestEnv, mut command: Command) -> Command {
+    command
+        .env_clear()
+        .env("PATH", "/usr/local/bin:/usr/bin:/bin")
+        .env("HOME", env.path(""))
+        .env("ONEHOLD_DIR", env.store())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    command
+}
+
+/// A store that has been used. The lock `held` is a lease, `busy` is held by a `run`, and `own` for this
+/// process.
+fn used_store() -> (TestEnv, Held) {
+    let env = TestEnv::new();
+    let own = format!("acquire own --pid {}", std::process::id());
+    for words in ["run x -- true", "acquire held --ttl 1h", &own] {
+        assert!(onehold(&env, words).status().unwrap().success(), "{words}");
+    }
+    let mut run = onehold(&env, "run busy -- cat");
+    let run = run.stdin(Stdio::piped()).spawn().unwrap();
+    harness::wait_until("the lock is held", || {
+        onehold(&env, "check -q busy").status().unwrap().code() == Some(6)
+    });
+    (env, Held(run))
+}
+
+/// A `run` that ends with its stdin.
+struct Held(std::process::Child);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
