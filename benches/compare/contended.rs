@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::harness::{is_blocked_in_flock, wait_until};
-use super::{Bench, Group, cost, cpu, median, output, quantile, words};
+use super::{Bench, Group, Ratio, Row, cpu, median, output, quantile, time, words};
 
 const GAPS: usize = 150;
 const WORKERS: usize = 8;
@@ -96,7 +96,7 @@ fn stamp_alone(root: &Path) -> f64 {
     let times: Vec<f64> = (0..100)
         .map(|_| {
             let started = now();
-            cost(&command, root, 0);
+            time(&command, root, 0);
             let began = stamps(&file)[0];
             std::fs::remove_file(&file).unwrap();
             (began - started) as f64 / 1e3
@@ -158,7 +158,7 @@ fn crowd(tool: Tool, bench: &Bench, root: &Path) -> (f64, f64) {
         for _ in 0..WORKERS {
             scope.spawn(|| {
                 for _ in 0..EACH {
-                    cost(&command, root, 0);
+                    time(&command, root, 0);
                 }
             });
         }
@@ -167,7 +167,8 @@ fn crowd(tool: Tool, bench: &Bench, root: &Path) -> (f64, f64) {
     (started.elapsed().as_secs_f64(), used)
 }
 
-pub(crate) fn measure(bench: &Bench) {
+pub(crate) fn measure(bench: &Bench) -> Vec<Row> {
+    let mut rows = Vec::new();
     let root = tempfile::tempdir().unwrap();
     let root = root.path();
     println!("| hand-over | waiting | for | gaps | median µs | p90 | × | at most |");
@@ -182,6 +183,11 @@ pub(crate) fn measure(bench: &Bench) {
             for ((tool, _), measured) in TOOLS.iter().zip(&mut measured) {
                 measured.extend(gaps(*tool, queue, bench, root));
             }
+        }
+        if seconds == 0 {
+            let what = format!("hand-over, {waiters} waiting");
+            let ratio = Ratio::of(&measured[1], &measured[0]);
+            rows.push(Row::new(&what, "flock FILE", vec![ratio]));
         }
         for ((_, name), own) in TOOLS.iter().zip(&measured) {
             println!(
@@ -213,7 +219,7 @@ pub(crate) fn measure(bench: &Bench) {
         let (wall, cpu) = (median(walls), median(cpus));
         let at_most = match tool {
             Tool::Flock => "",
-            Tool::Onehold => "1.00",
+            Tool::Onehold => "0.80",
         };
         println!(
             "| {name} true | {wall:.2} | {:.2} | {at_most} | {cpu:.2} | {:.2} |",
@@ -221,4 +227,8 @@ pub(crate) fn measure(bench: &Bench) {
             cpu / first_cpu,
         );
     }
+    let ratio = Ratio::of(&measured[1].0, &measured[0].0);
+    let what = format!("{WORKERS} at once, {EACH} runs each");
+    rows.push(Row::new(&what, "flock FILE true", vec![ratio]));
+    rows
 }

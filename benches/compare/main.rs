@@ -1,9 +1,11 @@
-//! Compares onehold with the tools that one would use instead. Each section is a file of this
-//! directory: `cargo bench --bench compare -- single_run contended memory many_locks store_size`
-//! measures the named ones, and all of them if none is named.
+//! Compares onehold with the tools that one would use instead: the shipped binary, which `.ci/package`
+//! makes, and the plain one of `cargo build --release`. Each section is a file of this directory:
+//! `cargo bench --bench compare -- single_run contended memory many_locks store_size` measures the
+//! named ones, and all of them if none is named. With `--write` the tables of README.md and
+//! onehold-flock(7) are written anew.
 //!
-//! `cargo bench` measures the plain build, `ONEHOLD_BINARY=path cargo bench` another one.
-//! `ONEHOLD_ROUNDS` (500) is the number of rounds, `TMPDIR` selects the file system. Absolute times
+//! `ONEHOLD_SHIPPED` is the path of the shipped binary, `ONEHOLD_ROUNDS` (500) the number of rounds;
+//! everyday commands are measured on tmpfs and in `TMPDIR`, everything else in `TMPDIR`. Absolute times
 //! depend on the machine: compare within one run.
 #![allow(missing_docs)]
 #![allow(
@@ -22,14 +24,14 @@ mod many_locks;
 mod memory;
 mod single_run;
 mod store_size;
+mod tables;
 
-use std::mem::MaybeUninit;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-type Section = fn(&Bench);
+type Section = fn(&Bench) -> Vec<Row>;
 
 const SECTIONS: [(&str, Section); 5] = [
     ("single_run", single_run::measure),
@@ -41,17 +43,49 @@ const SECTIONS: [(&str, Section); 5] = [
 
 /// Settings of all sections.
 struct Bench {
+    /// The shipped binary.
     onehold: String,
+    /// That of `cargo build --release`, dynamically linked.
+    plain: String,
     rounds: usize,
 }
 
-/// The cost of one run of one command.
-#[derive(Clone, Copy, Default)]
-struct Cost {
-    wall: Duration,
-    cpu: Duration,
-    /// Peak memory, in KiB.
-    memory: i64,
+/// A line of the table: what onehold needs, as a part of what another tool needs.
+struct Row {
+    what: String,
+    beside: String,
+    ratios: Vec<Ratio>,
+}
+
+/// The ratio of two medians, and the quartiles of the ratios of the single rounds.
+struct Ratio {
+    median: f64,
+    quartiles: Option<[f64; 2]>,
+}
+
+impl Ratio {
+    /// Of values that were measured in turn.
+    fn of(own: &[f64], other: &[f64]) -> Self {
+        let each: Vec<f64> = own
+            .iter()
+            .zip(other)
+            .map(|(own, other)| own / other)
+            .collect();
+        Self {
+            median: median(own) / median(other),
+            quartiles: Some([quantile(&each, 0.25), quantile(&each, 0.75)]),
+        }
+    }
+}
+
+impl Row {
+    fn new(what: &str, beside: &str, ratios: Vec<Ratio>) -> Self {
+        Self {
+            what: what.to_owned(),
+            beside: beside.to_owned(),
+            ratios,
+        }
+    }
 }
 
 /// A process in a group of its own. Dropping it kills the group if the process has not ended.
@@ -104,21 +138,41 @@ fn main() {
         assert!(known, "no such section: {word}");
     }
     let rounds = std::env::var("ONEHOLD_ROUNDS").map_or(500, |rounds| rounds.parse().unwrap());
-    let onehold = std::env::var("ONEHOLD_BINARY")
-        .map_or_else(|_| harness::program(), PathBuf::from)
-        .canonicalize()
-        .unwrap();
+    let text = |path: PathBuf| path.canonicalize().unwrap().to_str().unwrap().to_owned();
     let bench = Bench {
-        onehold: onehold.to_str().unwrap().to_owned(),
+        onehold: text(shipped()),
+        plain: text(harness::program()),
         rounds,
     };
     println!("{}, {rounds} rounds", bench.onehold);
+    let mut rows = Vec::new();
     for (name, measure) in SECTIONS {
         if wanted.is_empty() || wanted.iter().any(|word| *word == name) {
             println!("\n## {name}\n");
-            measure(&bench);
+            rows.extend(measure(&bench));
         }
     }
+    if args.iter().any(|word| word == "--write") {
+        assert!(wanted.is_empty(), "a table needs all sections");
+        tables::write(&rows);
+    }
+}
+
+/// The static binary, where `.ci/package` puts it.
+fn shipped() -> PathBuf {
+    let target = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
+    let made = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("target/shipped")
+        .join(&target)
+        .join(&target)
+        .join("release/onehold");
+    let shipped = std::env::var("ONEHOLD_SHIPPED").map_or(made, PathBuf::from);
+    assert!(
+        shipped.exists(),
+        "{} is missing: run .ci/package first",
+        shipped.display()
+    );
+    shipped
 }
 
 fn words(text: &str) -> Vec<String> {
@@ -143,38 +197,20 @@ fn prepared(command: &[String], store: &Path) -> Command {
     prepared
 }
 
-/// Runs a command. `Command` starts it by posix_spawn(3), as nothing here prevents that; wait4(2)
-/// returns what it has used.
-fn run(command: &[String], store: &Path) -> (Cost, i32) {
+/// Runs a command; the time that it takes, and its exit code. `Command` starts it by posix_spawn(3), as
+/// nothing here prevents that.
+fn run(command: &[String], store: &Path) -> (Duration, i32) {
     let mut prepared = prepared(command, store);
     let started = Instant::now();
-    #[allow(clippy::zombie_processes, reason = "wait4 waits for it")]
-    let child = prepared.spawn().unwrap();
-    let (mut status, mut usage) = (0, MaybeUninit::<libc::rusage>::zeroed());
-    // SAFETY: both pointers are to memory of ours, and the pid is that of our own child.
-    let usage = unsafe {
-        let pid = libc::wait4(
-            child.id().cast_signed(),
-            &raw mut status,
-            0,
-            usage.as_mut_ptr(),
-        );
-        assert!(pid > 0);
-        usage.assume_init()
-    };
-    let cost = Cost {
-        wall: started.elapsed(),
-        cpu: cpu(&usage),
-        memory: usage.ru_maxrss,
-    };
-    (cost, libc::WEXITSTATUS(status))
+    let status = prepared.status().unwrap();
+    (started.elapsed(), status.code().unwrap())
 }
 
-/// Runs a command that has to exit with `code`.
-fn cost(command: &[String], store: &Path, code: i32) -> Cost {
-    let (cost, ended) = run(command, store);
+/// The time of a command that has to exit with `code`.
+fn time(command: &[String], store: &Path, code: i32) -> Duration {
+    let (time, ended) = run(command, store);
     assert_eq!(ended, code, "{command:?}");
-    cost
+    time
 }
 
 fn cpu(usage: &libc::rusage) -> Duration {

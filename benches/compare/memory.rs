@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Bench, Group, words};
+use super::{Bench, Group, Ratio, Row, words};
 
 /// Resident, proportional and private memory of a process, in KiB.
 fn memory(pid: u32) -> [f64; 3] {
@@ -15,7 +15,8 @@ fn memory(pid: u32) -> [f64; 3] {
     [field("Rss:"), field("Pss:"), private]
 }
 
-pub(crate) fn measure(bench: &Bench) {
+pub(crate) fn measure(bench: &Bench) -> Vec<Row> {
+    let mut rows = Vec::new();
     let root = tempfile::tempdir().unwrap();
     let flock = format!("flock {}", root.path().join("file").display());
     let run = format!("{} run -w forever x --", bench.onehold);
@@ -30,6 +31,12 @@ pub(crate) fn measure(bench: &Bench) {
     println!("|---|---|---|---|---|---|");
     for (both, state) in started.iter().zip(["with its command", "waiting"]) {
         let [other, own] = [&both[0], &both[1]].map(|group| memory(group.pid()));
+        let ratio = Ratio {
+            median: own[0] / other[0],
+            quartiles: None,
+        };
+        let what = format!("memory of a run, {state}");
+        rows.push(Row::new(&what, "flock FILE", vec![ratio]));
         for (name, [rss, pss, private], at_most) in
             [("flock FILE", other, ""), ("run x", own, "1.00")]
         {
@@ -39,4 +46,5 @@ pub(crate) fn measure(bench: &Bench) {
             );
         }
     }
+    rows
 }

@@ -1,177 +1,114 @@
-//! The cost of one run without contention: whole processes, in each round all commands in a random
-//! order.
+//! The cost of everyday commands without contention: whole processes, in each round all commands in a
+//! random order, on tmpfs and in `TMPDIR`.
 
-use std::fmt::Write as _;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 
-use nix::sys::ptrace::{self, Options};
-use nix::sys::signal::Signal;
-use nix::sys::wait::{WaitStatus, waitpid};
-use nix::unistd::Pid;
-
 use super::{
-    Bench, Cost, Group, cost,
+    Bench, Group, Ratio, Row,
     harness::{Rng, wait_until},
-    is_installed, median, micros, prepared, quantile, run, system_calls, words,
+    median, micros, quantile, run, time, words,
 };
 
 /// Commands that are measured together.
 struct Case {
     name: &'static str,
-    /// The case it is compared with, and the limit of the ratio; `None`: it is such a case itself.
-    compared_with: Option<(&'static str, f64)>,
+    /// The case it is compared with, and the ratio that it must not exceed; `None`: it is such a case
+    /// itself.
+    beside: Option<(&'static str, f64)>,
     commands: Vec<Vec<String>>,
     code: i32,
 }
 
-fn cases(onehold: &str, root: &Path) -> Vec<Case> {
-    let file = |name: &str| root.join(name).to_str().unwrap().to_owned();
-    let held = file("held-by-flock");
-    let mut cases = vec![
-        Case {
-            name: "flock FILE true",
-            compared_with: None,
-            commands: vec![words(&format!("flock {} true", file("a")))],
-            code: 0,
-        },
-        Case {
-            name: "run x -- true",
-            compared_with: Some(("flock FILE true", 1.0)),
-            commands: vec![words(&format!("{onehold} run x -- true"))],
-            code: 0,
-        },
-        Case {
-            name: "flock -F FILE true",
-            compared_with: None,
-            commands: vec![words(&format!("flock -F {} true", file("b")))],
-            code: 0,
-        },
-        Case {
-            name: "run --exec y -- true",
-            compared_with: Some(("flock -F FILE true", 1.0)),
-            commands: vec![words(&format!("{onehold} run --exec y -- true"))],
-            code: 0,
-        },
-        Case {
-            name: "flock -n FILE true, refused",
-            compared_with: None,
-            commands: vec![words(&format!("flock -n {held} true"))],
-            code: 1,
-        },
-        Case {
-            name: "run held -- true, refused",
-            compared_with: Some(("flock -n FILE true, refused", 0.8)),
-            commands: vec![words(&format!("{onehold} run held -- true"))],
-            code: 6,
-        },
-        Case {
-            name: "acquire z + release z",
-            compared_with: Some(("dotlockfile -l + -u", 0.8)),
-            commands: vec![
-                words(&format!("{onehold} acquire z --pid {}", std::process::id())),
-                words(&format!("{onehold} release z")),
+fn cases(bench: &Bench, root: &Path) -> Vec<Case> {
+    let Bench { onehold, plain, .. } = bench;
+    let own = std::process::id();
+    let file = |name: &str| root.join(name).display().to_string();
+    let case = |name, beside, commands: &[String], code| Case {
+        name,
+        beside,
+        commands: commands.iter().map(|command| words(command)).collect(),
+        code,
+    };
+    let (free, freed, held) = (file("a"), file("b"), file("held-by-flock"));
+    let dot = file("dot");
+    vec![
+        case("true", None, &["true".to_owned()], 0),
+        case("flock FILE true", None, &[format!("flock {free} true")], 0),
+        case(
+            "run x -- true",
+            Some(("flock FILE true", 0.70)),
+            &[format!("{onehold} run x -- true")],
+            0,
+        ),
+        case(
+            "run x -- true, built by cargo",
+            Some(("flock FILE true", 1.25)),
+            &[format!("{plain} run x -- true")],
+            0,
+        ),
+        case(
+            "flock -F FILE true",
+            None,
+            &[format!("flock -F {freed} true")],
+            0,
+        ),
+        case(
+            "run --exec y -- true",
+            Some(("flock -F FILE true", 0.75)),
+            &[format!("{onehold} run --exec y -- true")],
+            0,
+        ),
+        case(
+            "flock -n FILE true, refused",
+            None,
+            &[format!("flock -n {held} true")],
+            1,
+        ),
+        case(
+            "run -q held -- true, refused",
+            Some(("flock -n FILE true, refused", 0.62)),
+            &[format!("{onehold} run -q held -- true")],
+            6,
+        ),
+        case(
+            "check -q free",
+            Some(("flock -n FILE true, refused", 0.35)),
+            &[format!("{onehold} check -q free")],
+            0,
+        ),
+        case(
+            "check -q held",
+            Some(("flock -n FILE true, refused", 0.45)),
+            &[format!("{onehold} check -q held")],
+            6,
+        ),
+        case(
+            "dotlockfile -l, -u",
+            None,
+            &[
+                format!("dotlockfile -l -p {dot}"),
+                format!("dotlockfile -u {dot}"),
             ],
-            code: 0,
-        },
-        Case {
-            name: "check free",
-            compared_with: Some(("flock FILE true", 0.6)),
-            commands: vec![words(&format!("{onehold} check -q free"))],
-            code: 0,
-        },
-        Case {
-            name: "check held",
-            compared_with: Some(("flock FILE true", 0.6)),
-            commands: vec![words(&format!("{onehold} check -q held"))],
-            code: 6,
-        },
-        Case {
-            name: "true",
-            compared_with: None,
-            commands: vec![words("true")],
-            code: 0,
-        },
-    ];
-    if is_installed("dotlockfile") {
-        cases.push(Case {
-            name: "dotlockfile -l + -u",
-            compared_with: None,
-            commands: vec![
-                words(&format!("dotlockfile -l -p {}", file("dot"))),
-                words(&format!("dotlockfile -u {}", file("dot"))),
+            0,
+        ),
+        case(
+            "acquire z, release z",
+            Some(("dotlockfile -l, -u", 0.62)),
+            &[
+                format!("{onehold} acquire z --pid {own}"),
+                format!("{onehold} release z"),
             ],
-            code: 0,
-        });
-    }
-    cases
+            0,
+        ),
+    ]
 }
 
-/// Single-stepping is three times as fast if both processes run on the same CPU.
-fn stay_on_this_cpu() {
-    // SAFETY: the set is ours, and all zeros are a valid, empty one.
-    unsafe {
-        let mut here: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(usize::try_from(libc::sched_getcpu()).unwrap(), &mut here);
-        libc::sched_setaffinity(0, size_of_val(&here), &raw const here);
-    }
-}
-
-/// Number of instructions that a command executes in user mode, from its start to its end or until
-/// it executes another program. Its threads and children are not counted, and an instruction with a
-/// `rep` prefix counts once.
-#[cfg(target_arch = "x86_64")]
-fn instructions(command: &[String], store: &Path, code: i32) -> Option<u64> {
-    let mut command = prepared(command, store);
-    // SAFETY: ptrace(2) is async-signal-safe.
-    unsafe { command.pre_exec(|| ptrace::traceme().map_err(Into::into)) };
-    #[allow(clippy::zombie_processes, reason = "waitpid waits for it")]
-    let child = command.spawn().ok()?;
-    let pid = Pid::from_raw(child.id().cast_signed());
-    let mut stopped = waitpid(pid, None).unwrap();
-    assert_eq!(stopped, WaitStatus::Stopped(pid, Signal::SIGTRAP));
-    ptrace::setoptions(
-        pid,
-        Options::PTRACE_O_TRACEEXEC | Options::PTRACE_O_EXITKILL,
-    )
-    .unwrap();
-    let (mut count, mut last) = (0, 0);
-    loop {
-        let signal = match stopped {
-            WaitStatus::Stopped(_, Signal::SIGTRAP) => {
-                let address = ptrace::getregs(pid).unwrap().rip;
-                count += u64::from(address != last);
-                last = address;
-                None
-            }
-            WaitStatus::Stopped(_, signal) => Some(signal),
-            WaitStatus::PtraceEvent(..) => {
-                ptrace::detach(pid, None).unwrap();
-                stopped = waitpid(pid, None).unwrap();
-                continue;
-            }
-            ended => {
-                assert_eq!(ended, WaitStatus::Exited(pid, code));
-                // The first stop was before the first instruction.
-                return Some(count - 1);
-            }
-        };
-        ptrace::step(pid, signal).unwrap();
-        stopped = waitpid(pid, None).unwrap();
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn instructions(_: &[String], _: &Path, _: i32) -> Option<u64> {
-    None
-}
-
-pub(crate) fn measure(bench: &Bench) {
-    let root = tempfile::tempdir().unwrap();
-    let store = root.path().join("store");
+/// The times of all cases on one filesystem, in µs.
+fn times(bench: &Bench, root: &Path) -> (Vec<Case>, Vec<Vec<f64>>) {
+    let store = root.join("store");
     let onehold = &bench.onehold;
     let _held = Group::start(&words(&format!("{onehold} run held -- cat")), &store);
-    let flocked = root.path().join("held-by-flock");
+    let flocked = root.join("held-by-flock");
     let _flocked = Group::start(&words(&format!("flock {} cat", flocked.display())), &store);
     wait_until("both locks are held", || {
         let tried = run(
@@ -182,8 +119,8 @@ pub(crate) fn measure(bench: &Bench) {
         let checked = run(&words(&format!("{onehold} check -q held")), &store).1;
         (tried, checked) == (1, 6)
     });
-    let cases = cases(onehold, root.path());
-    let mut costs = vec![Vec::with_capacity(bench.rounds); cases.len()];
+    let cases = cases(bench, root);
+    let mut times = vec![Vec::with_capacity(bench.rounds); cases.len()];
     let mut order: Vec<usize> = (0..cases.len()).collect();
     let mut rng = Rng(0x9E37_79B9_7F4A_7C15);
     for round in 0..bench.rounds + 5 {
@@ -192,69 +129,49 @@ pub(crate) fn measure(bench: &Bench) {
         }
         for index in &order {
             let case = &cases[*index];
-            let mut sum = Cost::default();
-            for command in &case.commands {
-                let cost = cost(command, &store, case.code);
-                sum.wall += cost.wall;
-                sum.cpu += cost.cpu;
-                sum.memory = sum.memory.max(cost.memory);
-            }
+            let costs = case.commands.iter();
+            let sum: f64 = costs
+                .map(|command| micros(time(command, &store, case.code)))
+                .sum();
             // The first rounds warm up.
             if round >= 5 {
-                costs[*index].push(sum);
+                times[*index].push(sum);
             }
         }
     }
-    report(&cases, &costs, &store);
+    (cases, times)
 }
 
-fn report(cases: &[Case], costs: &[Vec<Cost>], store: &Path) {
-    println!(
-        "| case | median µs | p90 | × | at most | CPU µs | peak KiB | system calls | instructions |"
-    );
-    println!("|---|---|---|---|---|---|---|---|---|");
-    let each = |index: usize, part: fn(&Cost) -> f64| -> Vec<f64> {
-        costs[index].iter().map(part).collect()
-    };
-    let wall = |cost: &Cost| micros(cost.wall);
-    for (index, case) in cases.iter().enumerate() {
-        let own = each(index, wall);
-        // The minimum: a short command has sometimes ended before it is waited for, sometimes not.
-        let calls = (0..5).map(|_| -> Option<usize> {
-            let commands = case.commands.iter();
-            commands
-                .map(|command| system_calls(command, store, false))
-                .sum()
-        });
-        let calls = calls.min().flatten();
-        // In a thread of its own, because it is bound to one CPU.
-        let instructions: Option<u64> = std::thread::scope(|scope| {
-            let counting = scope.spawn(|| {
-                stay_on_this_cpu();
-                let commands = case.commands.iter();
-                commands
-                    .map(|command| instructions(command, store, case.code))
-                    .sum()
-            });
-            counting.join().unwrap()
-        });
-        let mut ratio = String::from("| |");
-        if let Some((name, at_most)) = case.compared_with
-            && let Some(other) = cases.iter().position(|other| other.name == name)
-        {
-            ratio.clear();
-            let times = median(&own) / median(&each(other, wall));
-            let _ = write!(ratio, "| {times:.2} | {at_most:.2}");
+pub(crate) fn measure(bench: &Bench) -> Vec<Row> {
+    let mut rows: Vec<Row> = Vec::new();
+    for directory in [Path::new("/dev/shm"), &std::env::temp_dir()] {
+        let root = tempfile::tempdir_in(directory).unwrap();
+        let (cases, times) = times(bench, root.path());
+        println!("In {}:\n", directory.display());
+        println!("| case | median µs | quartiles | × | quartiles | at most |");
+        println!("|---|---|---|---|---|---|");
+        for (case, own) in cases.iter().zip(&times) {
+            print!(
+                "| {} | {:.0} | {:.0}–{:.0} |",
+                case.name,
+                median(own),
+                quantile(own, 0.25),
+                quantile(own, 0.75),
+            );
+            let Some((name, at_most)) = case.beside else {
+                println!(" | | |");
+                continue;
+            };
+            let other = cases.iter().position(|other| other.name == name).unwrap();
+            let ratio = Ratio::of(own, &times[other]);
+            let [low, high] = ratio.quartiles.unwrap();
+            println!(" {:.2} | {low:.2}–{high:.2} | {at_most:.2} |", ratio.median);
+            match rows.iter_mut().find(|row| row.what == case.name) {
+                Some(row) => row.ratios.push(ratio),
+                None => rows.push(Row::new(case.name, name, vec![ratio])),
+            }
         }
-        println!(
-            "| {} | {:.0} | {:.0} {ratio} | {:.0} | {:.0} | {} | {} |",
-            case.name,
-            median(&own),
-            quantile(&own, 0.9),
-            median(&each(index, |cost| micros(cost.cpu))),
-            median(&each(index, |cost| cost.memory as f64)),
-            calls.map_or_else(String::new, |calls| calls.to_string()),
-            instructions.map_or_else(String::new, |count| count.to_string()),
-        );
+        println!();
     }
+    rows
 }
