@@ -132,14 +132,17 @@ impl Guard {
         let mut directory = Arc::clone(&self.root);
         for part in parts {
             path.push(part);
-            directory
-                .make_below(part, random_temporary_name)
-                .context("create directory", &path)?;
-            directory = Arc::new(
-                directory
-                    .open_below(part)
-                    .context("open directory", &path)?,
-            );
+            // Mostly it is there.
+            let opened = match directory.open_below(part) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    directory
+                        .make_below(part, random_temporary_name)
+                        .context("create directory", &path)?;
+                    directory.open_below(part)
+                }
+                opened => opened,
+            };
+            directory = Arc::new(opened.context("open directory", &path)?);
         }
         Ok(directory)
     }

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::guard::Guard;
 use super::layout::{self, Entry, META_DIR};
-use super::lock_file::{Handle, LockFile, OpenFile, random_temporary_name};
+use super::lock_file::{Handle, OpenFile, random_temporary_name, read_all};
 use super::number;
 use crate::backend::{Draft, QueuePlace};
 use crate::decision::{Request, Ticket};
@@ -31,7 +31,8 @@ use crate::name::LockName;
 use crate::record::MAX_RECORD_BYTES;
 use crate::status::Waiter;
 use crate::sys::directory::{
-    Directory, FileExt as _, Found, record_is_locked, try_lock_record, unlock_record,
+    Directory, FileExt as _, Found, move_to_high_fd, record_is_locked, try_lock_record,
+    unlock_record,
 };
 use crate::sys::process;
 
@@ -197,8 +198,16 @@ impl Queue {
             }
             return None;
         }
-        let (_, open) = LockFile::read(ticket, facts, false).ok()?.into_parts();
-        let written: Written = serde_json::from_slice(&open.bytes).ok()?;
+        if facts.size > MAX_RECORD_BYTES {
+            return None;
+        }
+        let bytes = read_all(&ticket).ok()?;
+        let written: Written = serde_json::from_slice(&bytes).ok()?;
+        let open = OpenFile {
+            file: ticket,
+            facts,
+            bytes,
+        };
         Some((written, open))
     }
 
@@ -230,12 +239,14 @@ impl Queue {
         let waiting = self.waiting.as_ref()?;
         // An empty text is not parsed: to say where the error is, serde_json asks the processor for
         // its features, which takes 50 µs in a virtual machine.
-        let file = match waiting.find(OsStr::new(RESERVATIONS)) {
-            Ok(Found::File(file, _)) => file,
+        let (file, facts) = match waiting.find(OsStr::new(RESERVATIONS)) {
+            Ok(Found::File(file, facts)) => (file, facts),
             Ok(Found::Other(_)) => return None,
             _ => return Some(BTreeMap::new()),
         };
-        let mut bytes = vec![0; MAX_RESERVATION_BYTES];
+        // No larger than the file: to fill the most that is read takes longer than all the rest.
+        let size = usize::try_from(facts.size).unwrap_or(usize::MAX);
+        let mut bytes = vec![0; size.min(MAX_RESERVATION_BYTES)];
         let read = file.read_at(&mut bytes, 0).ok().filter(|read| *read > 0);
         let text = read.and_then(|read| bytes.get(..read));
         Some(
@@ -310,7 +321,8 @@ impl QueuePlace for Place {
     /// Makes a file for the record.
     fn prepare(&mut self) {
         if self.prepared.is_none() {
-            self.prepared = self.root.create_unnamed().ok().flatten();
+            let file = self.root.create_unnamed().ok().flatten();
+            self.prepared = file.and_then(|file| move_to_high_fd(file).ok());
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::backend::BackOff;
 use crate::decision::liveness::{Evidence, Reason, State};
 use crate::decision::{Judged, Until};
 use crate::record::{Content, Kind};
-use crate::sys::directory::{grow_fd_table, lock_record, record_is_locked, try_lock_record};
+use crate::sys::directory::{lock_record, record_is_locked, try_lock_record};
 use crate::sys::process::boottime;
 use crate::sys::signal::Alarm;
 use crate::sys::wait::{Watch, pause, random_below, until_unlocked};
@@ -45,8 +45,6 @@ pub(crate) struct Sleeper {
 
 impl Sleeper {
     pub(super) fn new(back_offs: BackOff) -> Self {
-        // Before the caller starts threads: with them, growing the table takes milliseconds.
-        let _ = grow_fd_table();
         Self {
             // Without one the lock is polled.
             alarm: Alarm::new().ok().flatten(),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::backend::{BackOff, CANCEL_CHECK_INTERVAL, Patience};
 use crate::status::Status;
+use crate::sys::directory::grow_fd_table;
 use crate::sys::process::boottime;
 
 /// Where nothing wakes a waiter, it looks again after this, doubling up to the second.
@@ -153,6 +154,8 @@ impl<'a> Wait<'a> {
         if self.until_callback().is_some_and(|left| left.is_zero())
             && let Some((_, mut callback)) = self.on_wait.take()
         {
+            // Before the caller starts threads: with them, growing the table takes milliseconds.
+            let _ = grow_fd_table();
             callback(&status());
         }
         self.is_canceled() || self.left().is_some_and(|left| left.is_zero())

@@ -621,8 +621,11 @@ pub(crate) fn grow_fd_table() -> io::Result<()> {
     Ok(())
 }
 
-/// Moves an open file to a descriptor of at least 100: scripts use 3 to 9.
+/// Moves an open file to a descriptor of at least 100, unless it has such a one: scripts use 3 to 9.
 pub(crate) fn move_to_high_fd(file: File) -> io::Result<File> {
+    if file.as_raw_fd() >= 100 {
+        return Ok(file);
+    }
     match fcntl_dupfd_cloexec(&file, 100) {
         Ok(moved) => Ok(File::from(moved)),
         // The process may not have that many.
