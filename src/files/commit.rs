@@ -89,7 +89,7 @@ pub(super) fn take(
             file,
             slot_at: written.slot_at,
             visible_at: written.visible_at,
-            record,
+            record: Box::new(record),
         })),
         not_written => {
             // Directories that lead to nothing.
@@ -128,7 +128,7 @@ pub(super) fn take_kernel_lock(
         root: snapshot.root,
         slot_at: None,
         visible_at: None,
-        record,
+        record: Box::new(record),
     }))
 }
 

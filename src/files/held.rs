@@ -30,7 +30,8 @@ pub(crate) struct HeldFile {
     pub(super) file: File,
     pub(super) slot_at: Option<usize>,
     pub(super) visible_at: Option<usize>,
-    pub(super) record: Record,
+    /// Boxed, since a hold passes through many hands, and each page of stack costs a page fault.
+    pub(super) record: Box<Record>,
 }
 
 impl HeldFile {

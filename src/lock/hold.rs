@@ -177,7 +177,7 @@ macro_rules! hold_accessors {
 #[derive(Debug)]
 #[must_use = "dropping it releases the lock"]
 pub struct Hold {
-    taken: TakenHold,
+    taken: Box<TakenHold>,
     /// The children that this process had before it started the command.
     older: Vec<ProcessId>,
     pid: Pid,
@@ -185,7 +185,7 @@ pub struct Hold {
 }
 
 impl Hold {
-    pub(super) fn new(mut taken: TakenHold) -> Self {
+    pub(super) fn new(mut taken: Box<TakenHold>) -> Self {
         if taken.held.record().kind != Kind::Run {
             taken.place = None;
         }
@@ -428,14 +428,14 @@ impl Drop for Hold {
 #[derive(Debug)]
 #[must_use = "dropping it releases the lock"]
 pub struct PendingHold {
-    taken: TakenHold,
+    taken: Box<TakenHold>,
     holder: Holder,
     pid: Pid,
     is_released: bool,
 }
 
 impl PendingHold {
-    pub(super) fn new(mut taken: TakenHold, holder: Holder) -> Self {
+    pub(super) fn new(mut taken: Box<TakenHold>, holder: Holder) -> Self {
         taken.place = None;
         Self {
             taken,
@@ -468,7 +468,7 @@ impl PendingHold {
         verdict.pid_alive = process.map(|_| true);
         verdict.age = Some(Duration::ZERO);
         verdict.expires_at = record.live.expires_at;
-        let TakenHold { files, name, .. } = &self.taken;
+        let TakenHold { files, name, .. } = &*self.taken;
         Status {
             name: name.as_str().to_owned(),
             path: self.path().to_owned(),

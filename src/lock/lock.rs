@@ -315,7 +315,7 @@ impl Lock {
         wait: Wait<'_>,
     ) -> Result<Attempt<Hold>> {
         Ok(match self.take(options, holder, wait)? {
-            Taken::Held(taken) => Attempt::Held(Hold::new(*taken)),
+            Taken::Held(taken) => Attempt::Held(Hold::new(taken)),
             Taken::Blocked(blocked) => Attempt::Blocked(blocked),
             // Only detached holds are repeated.
             Taken::AlreadyHeld(status) => Attempt::Blocked(Blocked {
@@ -339,7 +339,7 @@ impl Lock {
         Ok(
             match self.take(options, NewHolder::Detached(holder), wait)? {
                 Taken::Held(taken) => {
-                    Attempt::Held(Acquired::New(Box::new(PendingHold::new(*taken, holder))))
+                    Attempt::Held(Acquired::New(Box::new(PendingHold::new(taken, holder))))
                 }
                 Taken::AlreadyHeld(status) => Attempt::Held(Acquired::AlreadyHeld(status)),
                 Taken::Blocked(blocked) => Attempt::Blocked(blocked),
