@@ -10,10 +10,11 @@
 //! | `spawn`, `start` | a command that is on record before it runs, and that inherits the lock; `program`: by std, for all but Linux |
 //! | `wait` | sleep until a kernel lock is released, a process exits or a file changes |
 //! | `work` | the processes of a hold: all that its command has started, to be signaled and waited for |
-//! | `memory`, `stdio` | for the command-line tool: memory it can release, and the stdio it was started with |
+//! | `memory`, `stdio`, `entry` | for the command-line tool: memory it can release, the stdio it was started with, and its beginning |
 //!
 //! Code for all Unixes is in `unix`. Each system has a module of its own for the rest, with the
-//! same names. All `unsafe` code of the project is below this module.
+//! same names. All `unsafe` code of the project is below this module, but for the C function `main` of the
+//! static program.
 
 use std::fs::File;
 use std::time::SystemTime;
