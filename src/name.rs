@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt::{self, Write as _};
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -38,8 +39,9 @@ const RESERVED: &AsciiSet = &CONTROLS
 /// ```
 #[derive(Clone, Debug, Eq)]
 pub struct LockName {
-    text: String,
-    place: Place,
+    // Shared: names are copied for every waiter, record and relative that a decision looks at.
+    text: Arc<str>,
+    place: Arc<Place>,
 }
 
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -75,8 +77,8 @@ impl LockName {
             .map(|segment| encode(segment).map_err(|reason| invalid(name, reason)))
             .collect::<Result<Vec<_>>>()?;
         Ok(Self {
-            text: text.to_owned(),
-            place: Place::Store(segments),
+            text: text.into(),
+            place: Arc::new(Place::Store(segments)),
         })
     }
 
@@ -99,11 +101,11 @@ impl LockName {
         }
         match (path.parent(), path.file_name()) {
             (Some(directory), Some(file)) => Ok(Self {
-                text: name.to_string_lossy().into_owned(),
-                place: Place::Path {
+                text: name.to_string_lossy().into(),
+                place: Arc::new(Place::Path {
                     directory: directory.to_owned(),
                     file: file.to_owned(),
-                },
+                }),
             }),
             _ => Err(invalid(name, "a directory cannot be a lock file")),
         }
@@ -118,21 +120,21 @@ impl LockName {
     /// Whether it is the path of a lock file rather than a name in a store.
     #[must_use]
     pub fn is_path(&self) -> bool {
-        matches!(self.place, Place::Path { .. })
+        matches!(*self.place, Place::Path { .. })
     }
 
     /// Whether a program that creates `NAME.lock` in the same directory, without encoding anything,
     /// means the same file.
     pub(crate) fn is_plain(&self) -> bool {
-        match &self.place {
+        match &*self.place {
             Place::Path { .. } => true,
-            Place::Store(segments) => matches!(segments.as_slice(), [one] if *one == self.text),
+            Place::Store(segments) => matches!(segments.as_slice(), [one] if **one == *self.text),
         }
     }
 
     /// The directory of a path.
     pub(crate) fn directory(&self) -> Option<&Path> {
-        match &self.place {
+        match &*self.place {
             Place::Store(_) => None,
             Place::Path { directory, .. } => Some(directory),
         }
@@ -140,7 +142,7 @@ impl LockName {
 
     /// The ancestors of this name, outermost first.
     pub(crate) fn ancestors(&self) -> Vec<Self> {
-        let Place::Store(segments) = &self.place else {
+        let Place::Store(segments) = &*self.place else {
             return Vec::new();
         };
         (1..segments.len())
@@ -150,15 +152,16 @@ impl LockName {
                     .split('/')
                     .take(depth)
                     .collect::<Vec<_>>()
-                    .join("/"),
-                place: Place::Store(segments.iter().take(depth).cloned().collect()),
+                    .join("/")
+                    .into(),
+                place: Arc::new(Place::Store(segments.iter().take(depth).cloned().collect())),
             })
             .collect()
     }
 
     /// Whether `other` is below this name. A path has no relatives.
     pub(crate) fn is_ancestor_of(&self, other: &Self) -> bool {
-        let (Place::Store(own), Place::Store(others)) = (&self.place, &other.place) else {
+        let (Place::Store(own), Place::Store(others)) = (&*self.place, &*other.place) else {
             return false;
         };
         own.len() < others.len() && begin_alike(own, others)
@@ -166,7 +169,7 @@ impl LockName {
 
     /// Its segments, encoded for file names; empty for a path.
     pub(crate) fn segments(&self) -> &[String] {
-        match &self.place {
+        match &*self.place {
             Place::Store(segments) => segments,
             Place::Path { .. } => &[],
         }
@@ -174,7 +177,7 @@ impl LockName {
 
     /// The file name of a path.
     pub(crate) fn path_file(&self) -> Option<&OsStr> {
-        match &self.place {
+        match &*self.place {
             Place::Store(_) => None,
             Place::Path { file, .. } => Some(file),
         }

@@ -26,36 +26,43 @@ pub struct Started {
     child: Child,
 }
 
+fn refuse_nul<'a>(mut texts: impl Iterator<Item = &'a OsStr>) -> io::Result<()> {
+    if texts.any(|text| text.as_encoded_bytes().contains(&0)) {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "nul byte found in provided data",
+        ));
+    }
+    Ok(())
+}
+
 impl Program {
-    /// A program, found by PATH like a shell finds it, its arguments, and what its environment has
-    /// beyond that of the calling process.
+    /// A program, found by PATH like a shell finds it, and its arguments. It has the environment of the
+    /// calling process.
     ///
     /// # Errors
     /// A NUL in one of them.
-    pub fn new(
-        program: &OsStr,
-        arguments: &[OsString],
-        environment: &[(&str, String)],
-    ) -> io::Result<Self> {
-        let mut texts = std::iter::once(program)
-            .chain(arguments.iter().map(OsString::as_os_str))
-            .chain(environment.iter().map(|(name, _)| OsStr::new(name)))
-            .chain(environment.iter().map(|(_, value)| OsStr::new(value)));
-        if texts.any(|text| text.as_encoded_bytes().contains(&0)) {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "nul byte found in provided data",
-            ));
-        }
+    pub fn new(program: &OsStr, arguments: &[OsString]) -> io::Result<Self> {
+        let arguments_and_program = arguments.iter().map(OsString::as_os_str).chain([program]);
+        refuse_nul(arguments_and_program)?;
         Ok(Self {
             program: program.to_owned(),
             arguments: arguments.to_vec(),
-            environment: environment
-                .iter()
-                .map(|(name, value)| ((*name).to_owned(), value.clone()))
-                .collect(),
+            environment: Vec::new(),
             name: program.to_string_lossy().into_owned(),
         })
+    }
+
+    /// With these variables, in place of those with the same names.
+    ///
+    /// # Errors
+    /// A NUL in one of them.
+    pub fn with(mut self, environment: &[(&str, String)]) -> io::Result<Self> {
+        for (name, value) in environment {
+            refuse_nul([OsStr::new(name), OsStr::new(value)].into_iter())?;
+            self.environment.push(((*name).to_owned(), value.clone()));
+        }
+        Ok(self)
     }
 
     /// As it was given.

@@ -23,6 +23,14 @@ const DEFAULT_PATH: &[u8] = b"/bin:/usr/bin";
 
 const SHELL: &CStr = c"/bin/sh";
 
+fn text(bytes: &[u8]) -> io::Result<CString> {
+    CString::new(bytes).map_err(io::Error::from)
+}
+
+fn variable(name: &OsStr, value: &OsStr) -> io::Result<CString> {
+    text(&[name.as_bytes(), b"=", value.as_bytes()].concat())
+}
+
 /// A command, laid out for execve(2).
 pub struct Program {
     /// Where it may be, in the order of PATH.
@@ -40,30 +48,19 @@ pub struct Started {
 }
 
 impl Program {
-    /// A program, found by PATH like a shell finds it, its arguments, and what its environment has
-    /// beyond that of the calling process.
+    /// A program, found by PATH like a shell finds it, and its arguments. It has the environment of the
+    /// calling process. Laid out before a wait, so that it is started at once after it.
     ///
     /// # Errors
     /// A NUL in one of them.
-    pub fn new(
-        program: &OsStr,
-        arguments: &[OsString],
-        environment: &[(&str, String)],
-    ) -> io::Result<Self> {
-        let text = |bytes: &[u8]| CString::new(bytes).map_err(io::Error::from);
+    pub fn new(program: &OsStr, arguments: &[OsString]) -> io::Result<Self> {
         let mut all = vec![text(program.as_bytes())?];
         for argument in arguments {
             all.push(text(argument.as_bytes())?);
         }
-        let mut variables = Vec::new();
-        for (name, value) in std::env::vars_os() {
-            if environment.iter().all(|(new, _)| name != *new) {
-                variables.push(text(&[name.as_bytes(), b"=", value.as_bytes()].concat())?);
-            }
-        }
-        for (name, value) in environment {
-            variables.push(text(&[name.as_bytes(), b"=", value.as_bytes()].concat())?);
-        }
+        let environment = std::env::vars_os()
+            .map(|(name, value)| variable(&name, &value))
+            .collect::<io::Result<_>>()?;
         // An empty name is not found, wherever it is looked for.
         let places = if program.is_empty() || program.as_bytes().contains(&b'/') {
             vec![text(program.as_bytes())?]
@@ -80,9 +77,27 @@ impl Program {
         Ok(Self {
             places,
             arguments: all,
-            environment: variables,
+            environment,
             name: program.to_string_lossy().into_owned(),
         })
+    }
+
+    /// With these variables, in place of those with the same names.
+    ///
+    /// # Errors
+    /// A NUL in one of them.
+    pub fn with(mut self, environment: &[(&str, String)]) -> io::Result<Self> {
+        self.environment.retain(|old| {
+            let name = old.to_bytes().split(|byte| *byte == b'=').next();
+            environment
+                .iter()
+                .all(|(new, _)| name != Some(new.as_bytes()))
+        });
+        for (name, value) in environment {
+            let new = variable(OsStr::new(name), OsStr::new(value))?;
+            self.environment.push(new);
+        }
+        Ok(self)
     }
 
     /// As it was given.

@@ -64,6 +64,12 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
     } else {
         Some(supervise::queue()?)
     };
+    // Before the wait, if there is one: after it only what the hold adds is missing.
+    let laid_out = if typed.exec {
+        None
+    } else {
+        Some(lay_out(program, arguments)?)
+    };
     let words: Vec<String> = typed.command.iter().map(lossy).collect();
     let attempt = acquire_with_prompts(session, &typed.hold, &lock, |options, wait| {
         lock.hold_for_command(&options.clone().command(words.clone()), run_options, wait)
@@ -109,19 +115,25 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
         drop(hold);
         return Err(error.into());
     }
-    let Some(queue) = queue else {
+    let (Some(queue), Some(laid_out)) = (queue, laid_out) else {
         bail!("no signal queue");
     };
+    let command = laid_out
+        .with(&environment)
+        .map_err(|source| spawn_error(program, source))?;
+    Ok(supervise::supervise(
+        session, hold, &command, &queue, policy,
+    ))
+}
+
+/// The command, as far as it does not depend on its hold.
+fn lay_out(program: &OsString, arguments: &[OsString]) -> onehold::Result<Program> {
     // Finds a script by the suffixes in PATHEXT, which Windows itself does not apply.
     let found = cfg!(windows).then(|| which::which(program).ok()).flatten();
     let found = found
         .as_deref()
         .map_or(program.as_os_str(), Path::as_os_str);
-    let command = Program::new(found, arguments, &environment)
-        .map_err(|source| spawn_error(program, source))?;
-    Ok(supervise::supervise(
-        session, hold, &command, &queue, policy,
-    ))
+    Program::new(found, arguments).map_err(|source| spawn_error(program, source))
 }
 
 /// Refuses options that cannot work for a file that is never written, and that only the kernel locks.
