@@ -1,6 +1,7 @@
 //! Compares onehold with the tools that one would use instead: the shipped binary, which `.ci/package`
 //! makes, and the plain one of `cargo build --release`. Each section is a file of this directory:
-//! `cargo bench --bench compare -- single_run contended memory many_locks store_size` measures the
+//! `cargo bench --bench compare -- single_run contended memory many_locks many_waiters
+//! store_size` measures the
 //! named ones, and all of them if none is named. With `--write` the tables of README.md and
 //! onehold-flock(7) are written anew.
 //!
@@ -21,6 +22,7 @@ mod contended;
 #[path = "../../tests/harness/mod.rs"]
 mod harness;
 mod many_locks;
+mod many_waiters;
 mod memory;
 mod single_run;
 mod store_size;
@@ -33,11 +35,12 @@ use std::time::{Duration, Instant};
 
 type Section = fn(&Bench) -> Vec<Row>;
 
-const SECTIONS: [(&str, Section); 5] = [
+const SECTIONS: [(&str, Section); 6] = [
     ("single_run", single_run::measure),
     ("contended", contended::measure),
     ("memory", memory::measure),
     ("many_locks", many_locks::measure),
+    ("many_waiters", many_waiters::measure),
     ("store_size", store_size::measure),
 ];
 

@@ -76,8 +76,8 @@ const NEW: Task = Task {
     error: None,
 };
 
-/// The first call of `main` sets the handler of this signal.
-const SIGALRM: u64 = 14;
+/// The last call of Rust's runtime before `main` sets the handler of this signal.
+const SIGBUS: u64 = 7;
 const RT_SIGACTION: u64 = 13;
 const CLOSE: u64 = 3;
 
@@ -259,10 +259,9 @@ fn at_call(pid: Pid, task: &mut Task, fault: Fault, ended: &mut Ended) -> bool {
         return false;
     }
     task.in_call = true;
-    if registers.orig_rax == RT_SIGACTION && registers.rdi == SIGALRM {
-        task.counts = true;
-    }
     if !task.counts {
+        let sets_handler = registers.orig_rax == RT_SIGACTION && registers.rsi != 0;
+        task.counts = sets_handler && registers.rdi == SIGBUS;
         return false;
     }
     let calls = ended.calls.entry(task.role).or_default();
