@@ -25,7 +25,7 @@ mod tracer;
 
 use harness::{dead_pid, for_all, foreign};
 use sandbox::{CRITICAL_SECTION, DISPLACED_COMMAND, Sandbox};
-use tracer::{Ended, Fault, Role, Then, trace, trace_and};
+use tracer::{Ended, Fault, NEVER_FAILING, Role, Then, trace, trace_and};
 
 /// One invocation of a verb, and the store in which it runs.
 struct Scenario {
@@ -407,21 +407,6 @@ fn orphaned_child_and_next_holder_never_both_get_the_lock() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     assert!(points.len() > 100, "{} orphans", points.len());
 }
-
-/// Calls that do not fail here: calls that allocate memory, as a failed allocation ends a Rust
-/// program, and calls that according to their man pages always succeed, or cannot fail as they are
-/// called.
-#[rustfmt::skip]
-const NEVER_FAILING: [u64; 20] = [
-    9, 10, 11, 12, 25, 28,        // mmap mprotect munmap brk mremap madvise
-    60, 231,                      // exit exit_group
-    202,                          // futex
-    39, 186, 110,                 // getpid gettid getppid
-    102, 104, 107, 108, 95,       // getuid getgid geteuid getegid umask
-    13,                           // rt_sigaction
-    228,                          // clock_gettime
-    318,                          // getrandom
-];
 
 /// Lets every `step`-th call of each scenario fail, with one error after the other in turn.
 fn error_sweep(step: usize) {

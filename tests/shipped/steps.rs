@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
+use super::harness::stay_on_one_processor;
 use nix::sys::ptrace::{self, Options};
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitStatus, waitpid};
@@ -95,18 +96,6 @@ fn step(
         });
     }
     ptrace::step(pid, signal).unwrap();
-}
-
-/// Keeps this thread, and what it starts, on the processor that it runs on.
-fn stay_on_one_processor() {
-    // SAFETY: all-zero is a valid set of processors, and the calls use it only while they last.
-    unsafe {
-        let mut processors: libc::cpu_set_t = std::mem::zeroed();
-        let processor = libc::sched_getcpu();
-        libc::CPU_SET(usize::try_from(processor).unwrap(), &mut processors);
-        let size = std::mem::size_of_val(&processors);
-        assert_eq!(libc::sched_setaffinity(0, size, &raw const processors), 0);
-    }
 }
 
 /// The addresses of the kernel's code in a process (vdso(7)).
