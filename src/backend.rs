@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::decision::{Judged, Key, Request, Snapshot, Ticket, Until};
 use crate::error::{Error, Result};
 use crate::name::LockName;
-use crate::record::{Live, Record};
+use crate::record::{Live, Mode, Record};
 use crate::status::Waiter;
 use crate::sys::Note;
 
@@ -78,6 +78,8 @@ pub(crate) struct Entry<'a> {
     /// Makes the store if there is none.
     pub(crate) create: bool,
     pub(crate) patience: Patience<'a>,
+    /// How a lock is taken that the kernel keeps.
+    pub(crate) mode: Mode,
 }
 
 /// How long a sleep may last that nothing ends when a wait is canceled.
@@ -134,7 +136,8 @@ pub(crate) trait Backend: Sized {
         plan: impl FnMut(&Self::Snapshot<'_>) -> Result<(Change<'d, Self::Handle>, T)>,
     ) -> Result<Option<Updated<Self, T>>>;
 
-    fn sleeper(&self, back_off: BackOff) -> Self::Sleeper;
+    /// `mode`: as in [`Entry`].
+    fn sleeper(&self, back_off: BackOff, mode: Mode) -> Self::Sleeper;
 
     /// Sleeps until a decision may be another one, at most so long. May return early.
     fn sleep(

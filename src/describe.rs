@@ -7,7 +7,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::decision::liveness::{Evidence, Reason, State, Uncertainty};
 use crate::name::LockName;
-use crate::record::{Record, VERSION as RECORD_VERSION};
+use crate::record::{Mode, Record, VERSION as RECORD_VERSION};
 use crate::status::{Locker, Status, Waiter};
 use crate::sys::process::boottime_milliseconds;
 use crate::terminal::escape;
@@ -44,6 +44,9 @@ pub fn describe_obstacle(status: &Status, wanted: &LockName, time: ShowTime) -> 
 fn describe(status: &Status, name: &str, time: ShowTime) -> String {
     let verdict = &status.verdict;
     match (verdict.state, verdict.reason) {
+        (State::Free, _) if status.record.is_none() && !status.others.is_empty() => {
+            return format!("{name} can be held by one more");
+        }
         (State::Free, _) => return format!("{name} is free"),
         (State::Zombie, Reason::Malformed(what)) => return format!("{name} is damaged: {what}"),
         (State::Zombie, _) => {
@@ -81,12 +84,18 @@ fn describe(status: &Status, name: &str, time: ShowTime) -> String {
             _ => format!("{name} is held, but its lock file is damaged"),
         };
     };
-    let certainty = match verdict.reason {
-        Reason::Unverified(_) => "may be held",
+    let certainty = match (verdict.reason, record.mode) {
+        (Reason::Unverified(_), Mode::Shared) => "may be shared",
+        (Reason::Unverified(_), _) => "may be held",
+        (_, Mode::Shared) => "is shared",
         _ => "is held",
     };
+    let slot = match (status.slot, record.mode) {
+        (Some(slot), Mode::Slots(_)) => format!(", slot {slot},"),
+        _ => String::new(),
+    };
     let mut text = format!(
-        "{name} {certainty} by {} {}",
+        "{name}{slot} {certainty} by {} {}",
         holder_on_host(status, record),
         since(record.acquired_at, time)
     );
@@ -288,6 +297,14 @@ pub fn evidence(status: &Status, time: ShowTime) -> Option<String> {
         Reason::Expired => format!("zombie: {}", expiry(status, time)),
         Reason::Corrupt => "zombie: empty or unreadable, unchanged for 10 s".to_owned(),
         Reason::Malformed(_) => "damaged: not a lock file, unchanged for 10 s".to_owned(),
+        Reason::Finished
+            if status
+                .record
+                .as_ref()
+                .is_some_and(|record| record.live.released) =>
+        {
+            "left by a release that was killed".to_owned()
+        }
         Reason::Finished => "left by a finished `run --exec`".to_owned(),
         Reason::NoFile | Reason::NotALock(_) => return None,
     };

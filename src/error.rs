@@ -32,6 +32,16 @@ pub enum Error {
         /// What is wrong with it.
         reason: &'static str,
     },
+    /// Two locks cannot be held together.
+    #[error("cannot hold `{one}` and `{other}` together: {why}")]
+    NotTogether {
+        /// As given.
+        one: String,
+        /// As given.
+        other: String,
+        /// What is in the way.
+        why: &'static str,
+    },
     /// A lock in this format does not support what was asked for.
     #[error("{format} format: {what}")]
     Unsupported {

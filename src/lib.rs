@@ -110,7 +110,9 @@ pub use lock::{
     command_line_of, user_of,
 };
 pub use name::LockName;
-pub use record::{Content, Format, KILL_AFTER, Kind, Live, Record, VERSION as RECORD_VERSION};
+pub use record::{
+    Content, Format, KILL_AFTER, Kind, Live, Mode, Record, VERSION as RECORD_VERSION,
+};
 pub use status::{Locker, Status, Waiter, trusted_filesystems};
 pub use sys::start::{Program, Started};
 

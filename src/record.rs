@@ -2,6 +2,7 @@
 //! [`format`](crate::format).
 
 use std::fmt;
+use std::num::NonZeroU32;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -123,6 +124,41 @@ pub enum Kind {
     Lease,
 }
 
+/// How a lock is held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// By one holder.
+    #[default]
+    Exclusive,
+    /// By several at once, and by no exclusive holder.
+    Shared,
+    /// By several at once, up to this number of them.
+    Slots(NonZeroU32),
+}
+
+impl Mode {
+    /// Whether several may hold the lock at once.
+    #[must_use]
+    pub const fn is_shared(self) -> bool {
+        !self.is_exclusive()
+    }
+
+    /// How many holders there may be; `None`: one, or any number.
+    #[must_use]
+    pub const fn slots(self) -> Option<NonZeroU32> {
+        match self {
+            Self::Slots(slots) => Some(slots),
+            Self::Exclusive | Self::Shared => None,
+        }
+    }
+
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde asks")]
+    const fn is_exclusive(&self) -> bool {
+        matches!(self, Self::Exclusive)
+    }
+}
+
 /// The file that a takeover of a foreign record sets aside. If the process that takes over is
 /// killed, the next one finishes or reverts the takeover by this.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -179,6 +215,10 @@ pub struct Live {
     /// Its work has got TERM.
     #[serde(default, skip_serializing_if = "is_false")]
     pub told: bool,
+    /// It has been given back; its files are being removed. Of a hold of several locks, so that a
+    /// process that is killed meanwhile leaves none of them held.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub released: bool,
     /// It could not be read: it was being written at each attempt.
     #[serde(skip)]
     pub(crate) is_torn: bool,
@@ -204,12 +244,18 @@ impl Live {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Record {
-    /// The name of the lock, as given.
+    /// The name of the lock, as given; of a hold of several locks the first one.
     pub name: String,
+    /// The names of all locks, if the hold has several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub names: Vec<String>,
     /// The number of the hold; 0 in the records of programs that do not number their holds.
     pub hold: u64,
     /// What keeps the hold alive.
     pub kind: Kind,
+    /// How the locks are held.
+    #[serde(default, skip_serializing_if = "Mode::is_exclusive")]
+    pub mode: Mode,
     /// The process that took the lock: for a `run` its wrapper. `None`: a foreign record has a number
     /// there that is not a process's, such as the `0` of lockfile(1).
     #[serde(default, deserialize_with = "pid_or_none")]
@@ -308,8 +354,10 @@ impl Record {
     pub(crate) fn new(format: Format, taken_by: Option<Pid>, acquired_at: DateTime<Utc>) -> Self {
         Self {
             name: String::new(),
+            names: Vec::new(),
             hold: 0,
             kind: Kind::Process,
+            mode: Mode::Exclusive,
             taken_by,
             hostname: None,
             acquired_at,
@@ -330,6 +378,12 @@ impl Record {
             live: Live::default(),
             format,
         }
+    }
+
+    /// The names of all its locks.
+    pub fn all_names(&self) -> impl Iterator<Item = &str> {
+        let only = self.names.is_empty().then_some(&self.name);
+        self.names.iter().chain(only).map(String::as_str)
     }
 
     /// The time to live in force.

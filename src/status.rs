@@ -29,6 +29,10 @@ pub struct Status {
     /// Of a file without a record, such as one that flock(1) locks: the processes that have locked it,
     /// as far as the system tells.
     pub lockers: Vec<Locker>,
+    /// The number of a shared hold: its slot.
+    pub slot: Option<u32>,
+    /// The other holds of the same lock, if several share it.
+    pub others: Vec<Self>,
     /// The waiters, the first one first.
     pub waiters: Vec<Waiter>,
     /// Whether a takeover has one winner here: not on NFS, FUSE and the like, where the guard
@@ -118,6 +122,26 @@ impl Status {
     pub fn hold(&self) -> Option<u64> {
         let record = self.record.as_ref()?;
         Some(record.hold).filter(|hold| *hold != 0)
+    }
+
+    /// All holds of the lock: this one, and the others if several share it.
+    pub fn all_holds(&self) -> impl Iterator<Item = &Self> {
+        std::iter::once(self).chain(&self.others)
+    }
+
+    /// The hold with this number, if it is among those of the lock; the others are then beside it.
+    #[must_use]
+    pub fn of_hold(mut self, hold: u64) -> Option<Self> {
+        if self.hold() == Some(hold) {
+            return Some(self);
+        }
+        let is_it = |other: &Self| other.hold() == Some(hold);
+        let at = self.others.iter().position(is_it)?;
+        let mut found = self.others.swap_remove(at);
+        found.waiters = std::mem::take(&mut self.waiters);
+        found.others = std::mem::take(&mut self.others);
+        found.others.push(self);
+        Some(found)
     }
 
     /// What permission to break this very hold is bound to. `None`: there is nothing to break.

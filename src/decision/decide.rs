@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use super::compatibility::excludes;
 use super::liveness::{Reason, State, Verdict, belongs_to_acquirer, has_ended, judge};
-use super::request::{Asker, Key, Mode, Request, Want};
+use super::request::{Asker, Key, Request, Want};
 use super::snapshot::{Found, Snapshot, Ticket};
 use crate::identity::ProcessId;
 use crate::name::LockName;
-use crate::record::{Kind, Record, is_same_owner};
+use crate::record::{Kind, Mode, Record, is_same_owner};
 
 /// For how long a free lock is reserved for the first waiter that could take it.
 const RESERVATION_MS: u64 = 5_000;
@@ -63,6 +63,8 @@ pub(crate) enum Obstacle<H> {
 pub(crate) enum Until<H> {
     /// The end of a hold.
     Released(Judged<H>),
+    /// The end of any of these holds.
+    AnyReleased(Vec<Judged<H>>),
     /// An earlier waiter leaves the queue, or this time has passed.
     LeftQueue(Ticket<H>, Duration),
 }
@@ -120,16 +122,18 @@ fn decide_about_hold<S: Snapshot>(
 
 /// Whether the same holder asks again for its detached hold.
 fn is_same_hold<H>(request: &Request, judged: &Judged<H>) -> bool {
-    let is_wanted = |want: &Want| {
-        judged.found.key.name == want.name
-            && judged.found.key.index.is_none() == (want.mode == Mode::Exclusive)
-    };
     let Some(record) = judged.record() else {
         return false;
     };
+    let held = &judged.found.key;
+    let has = |want: &Want| {
+        want.name == held.name || record.names.iter().any(|name| name == want.name.as_str())
+    };
+    let is_wanted = |want: &Want| held.index.is_some() == want.mode.is_shared() && has(want);
     let is_held = matches!(judged.verdict.state, State::Held | State::Overdue);
     is_held
         && record.is_confirmed()
+        && request.wants.len() == record.all_names().count()
         && request.wants.iter().all(is_wanted)
         && match request.asker {
             Asker::Caller | Asker::Derived => false,
@@ -181,32 +185,39 @@ fn reserved_for<S: Snapshot>(scan: &Scan<'_, S>) -> Result<Option<Ticket<S::Hand
     let Scan {
         request, snapshot, ..
     } = *scan;
-    let earlier = earlier_tickets(request, snapshot)?;
-    // Waiters for unrelated names only matter to those for related ones.
-    let Some(last) = earlier.iter().rposition(|(_, name)| {
-        request
-            .wants
-            .iter()
-            .any(|want| is_related(&want.name, name))
-    }) else {
+    let mut wants = request.wants.clone();
+    'tickets: loop {
+        let mut granted: Vec<Request> = Vec::new();
+        for number in earlier_tickets(request, &wants, snapshot)? {
+            let Some(ticket) = snapshot.ticket(number)? else {
+                continue;
+            };
+            // Whether it could take all of its locks depends on the waiters for each of them.
+            let more = unlisted(&ticket.request.wants, &wants);
+            if !more.is_empty() {
+                wants.extend(more);
+                continue 'tickets;
+            }
+            if has_missed_its_turn(&ticket, snapshot)
+                || !could_take(request, &ticket.request, snapshot, &granted)?
+            {
+                continue;
+            }
+            granted.push(ticket.request.clone());
+            if scan.is_excluded_by(&granted) {
+                return Ok(Some(ticket));
+            }
+        }
         return Ok(None);
-    };
-    let mut granted: Vec<Request> = Vec::new();
-    for (number, _) in earlier.into_iter().take(last + 1) {
-        let Some(ticket) = snapshot.ticket(number)? else {
-            continue;
-        };
-        if has_missed_its_turn(&ticket, snapshot)
-            || !could_take(request, &ticket.request, snapshot, &granted)?
-        {
-            continue;
-        }
-        granted.push(ticket.request.clone());
-        if scan.is_excluded_by(&granted) {
-            return Ok(Some(ticket));
-        }
     }
-    Ok(None)
+}
+
+/// Those wants whose tickets are not among those for `listed`.
+fn unlisted(wants: &[Want], listed: &[Want]) -> Vec<Want> {
+    let tree = |want: &Want| want.name.segments().first().cloned();
+    let is_listed = |want: &&Want| listed.iter().any(|known| tree(known) == tree(want));
+    let unlisted = wants.iter().filter(|want| !is_listed(want));
+    unlisted.cloned().collect()
 }
 
 /// Whether a waiter could take its locks now, as far as it concerns `request`.
@@ -253,10 +264,22 @@ pub(crate) fn until<S: Snapshot>(
     };
     let held = want_of(&judged.found.key);
     let holder = judged.record().and_then(|record| record.owner.clone());
+    // Any of the holders of a full lock may make room. The next slot goes to the first waiter that can
+    // have one whenever we can.
+    let is_own = |want: &&Want| want.name == held.name && held.mode.is_shared();
+    let slots = request.wants.iter().find(is_own);
+    let slots = slots.and_then(|want| want.mode.slots());
+    let takes_slot = |want: &Want| {
+        let has_as_many = |slots| want.mode.slots().is_some_and(|theirs| theirs >= slots);
+        want.name == held.name && slots.is_some_and(has_as_many)
+    };
     // The latest earlier waiter that waits for the same hold and would then be in our way. So one
     // waiter wakes when the hold ends.
     let mut predecessor: Option<Ticket<S::Handle>> = None;
-    for (number, _) in earlier_tickets(request, snapshot)?.into_iter().rev() {
+    for number in earlier_tickets(request, &request.wants, snapshot)?
+        .into_iter()
+        .rev()
+    {
         let Some(ticket) = snapshot.ticket(number)? else {
             continue;
         };
@@ -265,10 +288,10 @@ pub(crate) fn until<S: Snapshot>(
             .wants
             .iter()
             .any(|want| excludes(&held, holder.as_deref(), want, theirs.owner.as_deref()));
-        let is_relevant = waits_too
-            && !has_missed_its_turn(&ticket, snapshot)
-            && Scan::new(request, snapshot).is_excluded_by(std::slice::from_ref(theirs));
-        if !is_relevant {
+        let is_ahead = theirs.wants.iter().any(takes_slot)
+            || (waits_too
+                && Scan::new(request, snapshot).is_excluded_by(std::slice::from_ref(theirs)));
+        if !is_ahead || has_missed_its_turn(&ticket, snapshot) {
             continue;
         }
         match predecessor {
@@ -286,17 +309,36 @@ pub(crate) fn until<S: Snapshot>(
     }
     Ok(match predecessor {
         Some(ticket) => Until::LeftQueue(ticket, RECHECK_INTERVAL),
+        None if slots.is_some() => {
+            let mut holders = Vec::new();
+            for found in snapshot.shared(&held.name)? {
+                let judged = judge_found(request, snapshot, found);
+                if matches!(judged.verdict.state, State::Held | State::Overdue) {
+                    holders.push(judged);
+                }
+            }
+            Until::AnyReleased(holders)
+        }
         None => Until::Released(judged),
     })
 }
 
+/// The tickets that came before ours and may matter to `wants`, in order. Waiters for unrelated names
+/// only matter to those for related ones that come after them.
 fn earlier_tickets<S: Snapshot>(
     request: &Request,
+    wants: &[Want],
     snapshot: &S,
-) -> Result<Vec<(u64, LockName)>, S::Error> {
-    let mut tickets = snapshot.tickets(&request.wants)?;
+) -> Result<Vec<u64>, S::Error> {
+    let mut tickets = snapshot.tickets(wants)?;
     tickets.retain(|(number, _)| request.ticket.is_none_or(|own| *number < own));
-    Ok(tickets)
+    let concerns = |name: &LockName| wants.iter().any(|want| is_related(&want.name, name));
+    let last = tickets.iter().rposition(|(_, name)| concerns(name));
+    tickets.truncate(last.map_or(0, |last| last + 1));
+    let mut numbers: Vec<u64> = tickets.into_iter().map(|(number, _)| number).collect();
+    // One for several names is there once for each.
+    numbers.dedup();
+    Ok(numbers)
 }
 
 fn has_missed_its_turn<S: Snapshot>(ticket: &Ticket<S::Handle>, snapshot: &S) -> bool {
@@ -317,7 +359,7 @@ fn want_of(key: &Key) -> Want {
         name: key.name.clone(),
         mode: match key.index {
             None => Mode::Exclusive,
-            Some(_) => Mode::Shared { at_most: None },
+            Some(_) => Mode::Shared,
         },
     }
 }
@@ -399,7 +441,7 @@ impl<'a, S: Snapshot> Scan<'a, S> {
             found.extend(snapshot.shared(&want.name)?);
             for ancestor in want.name.ancestors() {
                 found.extend(snapshot.exclusive(&ancestor)?);
-                if want.mode == Mode::Exclusive {
+                if !want.mode.is_shared() {
                     found.extend(snapshot.shared(&ancestor)?);
                 }
             }
@@ -457,7 +499,7 @@ impl<'a, S: Snapshot> Scan<'a, S> {
         for want in &request.wants {
             let index = match want.mode {
                 Mode::Exclusive => None,
-                Mode::Shared { .. } => {
+                Mode::Shared | Mode::Slots(_) => {
                     let taken = self.snapshot.shared(&want.name)?;
                     let taken: Vec<_> = taken
                         .into_iter()
@@ -509,12 +551,9 @@ impl<'a, S: Snapshot> Scan<'a, S> {
     /// Whether as many hold a counted lock as may, with so many more.
     fn is_full(&self, want: usize, more: u32) -> bool {
         let readers = self.readers.get(want).copied().unwrap_or(0);
-        match self.request.wants.get(want).map(|want| want.mode) {
-            Some(Mode::Shared {
-                at_most: Some(limit),
-            }) => readers.saturating_add(more) >= limit.get(),
-            _ => false,
-        }
+        let slots = self.request.wants.get(want);
+        let slots = slots.and_then(|want| want.mode.slots());
+        slots.is_some_and(|slots| readers.saturating_add(more) >= slots.get())
     }
 
     fn look_at(&mut self, want: &Want, found: Found<S::Handle>, ignore: Ignore) -> Look<S::Handle> {
@@ -567,7 +606,7 @@ impl<'a, S: Snapshot> Scan<'a, S> {
 
 impl Request {
     fn replaces<H>(&self, judged: &Judged<H>) -> bool {
-        self.replace.as_ref() == Some(&judged.found.revision)
+        self.replace.contains(&judged.found.revision)
     }
 
     fn is_excluded_by<H>(&self, judged: &Judged<H>, want: &Want) -> bool {

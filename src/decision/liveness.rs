@@ -380,6 +380,13 @@ fn judge_record(
     now: &Moment,
 ) -> Verdict {
     let age = age(record, facts, by, now);
+    if record.live.released {
+        let verdict = Verdict::new(State::Free, Reason::Finished, Evidence::None);
+        return Verdict {
+            age: Some(age),
+            ..verdict
+        };
+    }
     let time_left = time_left(record, facts, by, now);
     let max_age = record.max_age_ms.map_or(max_age, Duration::from_millis);
     // A torn slot may have said that the time was extended.

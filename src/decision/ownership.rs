@@ -2,10 +2,11 @@
 
 use super::decide::{Decision, Judged, decide};
 use super::liveness::{Reason, State, Verdict, belongs_to_acquirer, has_ended};
-use super::request::{Asker, Mode, Request, Revision, Want};
+use super::request::{Asker, Key, Request, Revision, Want};
 use super::snapshot::Snapshot;
 use crate::identity::ProcessId;
-use crate::record::{Format, Kind, Record, is_same_owner};
+use crate::name::LockName;
+use crate::record::{Format, Kind, Mode, Record, is_same_owner};
 
 /// Identifies the caller of a release or renewal. The hold is the caller's if any field matches.
 #[derive(Clone, Debug, Default)]
@@ -145,23 +146,36 @@ pub(crate) fn may_renew<S: Snapshot>(
         return Ok(MayRenew::Renew);
     }
     let again = Request {
-        wants: vec![Want {
-            name: judged.found.key.name.clone(),
-            mode: match judged.found.key.index {
-                None => Mode::Exclusive,
-                Some(_) => Mode::Shared { at_most: None },
-            },
-        }],
+        wants: wants_of(judged),
         owner: judged.record().and_then(|record| record.owner.clone()),
         asker: Asker::Caller,
         take_zombies: true,
-        replace: Some(judged.found.revision.clone()),
+        replace: vec![judged.found.revision.clone()],
         ..request.clone()
     };
     Ok(match decide(&again, snapshot)? {
         Decision::Take { .. } => MayRenew::Renew,
         _ => MayRenew::Nothing,
     })
+}
+
+/// What a hold consists of.
+fn wants_of<H>(judged: &Judged<H>) -> Vec<Want> {
+    let Key { name, index } = &judged.found.key;
+    let record = judged.record();
+    let mode = match (index, record.map(|record| record.mode)) {
+        (None, _) => Mode::Exclusive,
+        (Some(_), Some(mode @ Mode::Slots(_))) => mode,
+        (Some(_), _) => Mode::Shared,
+    };
+    let names = record.map_or(&[][..], |record| &record.names);
+    let others = names.iter().filter_map(|other| LockName::new(other).ok());
+    let others = others.filter(|other| other != name);
+    [name.clone()]
+        .into_iter()
+        .chain(others)
+        .map(|name| Want { name, mode })
+        .collect()
 }
 
 /// Whether a hold is still the one that a person was shown and decided about.

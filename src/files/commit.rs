@@ -10,10 +10,10 @@ use super::directory::Files;
 use super::flock::Attempt;
 use super::foreign::{self, SwapFallback, SwapResult};
 use super::guard::Guard;
-use super::held::HeldFile;
+use super::held::{HeldFile, Place};
 use super::layout::{self, META_DIR};
 use super::lock_file::{
-    Handle, LockPath, NewLockFile, OwnedLockPath, WriteOptions, random_temporary_name,
+    Handle, LockPath, NewLockFile, OpenFile, OwnedLockPath, WriteOptions, random_temporary_name,
     renew_foreign_times,
 };
 use super::number;
@@ -23,80 +23,91 @@ use crate::decision::liveness::State;
 use crate::decision::{Judged, Key};
 use crate::error::{Context, Error, Result};
 use crate::format::{self, live};
+use crate::name::LockName;
 use crate::record::{Format, Kind, Live, Record};
 use crate::sys::directory::{FileExt as _, facts_of_file, move_to_high_fd};
 use crate::sys::process;
 
-/// What was asked for with a new record.
+/// What was asked for with a new hold.
 pub(super) struct Taking<'a> {
-    pub(super) key: &'a Key,
-    pub(super) replaced: Option<&'a Judged<Handle>>,
+    /// Its records, each with what is to be replaced by it.
+    pub(super) put: &'a [(Key, Option<Judged<Handle>>)],
     pub(super) draft: &'a Draft,
     /// An unnamed file made beforehand.
     pub(super) prepared: Option<File>,
 }
 
-/// Writes a new record; `None`: what was found there has changed since.
+/// Writes a new record; `None`: what was found there has changed since. A hold of several locks has one
+/// file with as many names, so that what is written into it counts for all of them at once.
 pub(super) fn take(
     guard: &Guard,
     snapshot: &FilesSnapshot<'_>,
     taking: Taking<'_>,
 ) -> Result<Option<HeldFile>> {
     let Taking {
-        key,
-        replaced,
+        put,
         draft,
         prepared,
     } = taking;
-    let files = snapshot.files;
-    let (name, path) = (&key.name, files.path_of(&key.name));
-    let parents = layout::parents(name);
-    let mut record = complete(guard, snapshot, key, replaced, draft)?;
-    let directory = guard
-        .descend_or_create(&parents)
-        .inspect_err(|_| guard.prune(&parents))?;
-    let file_name = layout::file_name(name);
-    let place = LockPath {
-        directory: &directory,
-        file: &file_name,
-        path: &path,
-        format: files.format,
+    let Some(((key, replaced), others)) = put.split_first() else {
+        return Ok(None);
     };
+    let mut record = complete(guard, snapshot, put, draft)?;
+    let mut replaced = replaced.as_ref();
+    let has_several = |judged: &Judged<Handle>| {
+        let record = judged.record();
+        record.is_some_and(|record| !record.names.is_empty())
+    };
+    if !others.is_empty() || replaced.is_some_and(has_several) {
+        for judged in put.iter().filter_map(|(_, replaced)| replaced.as_ref()) {
+            if !remove(guard, snapshot, judged)? {
+                return Ok(None);
+            }
+        }
+        replaced = None;
+    }
+    let place = Place::of(guard, snapshot.files, key)?;
     let options = WriteOptions {
         kernel_lock: record.kernel_lock,
     };
+    let path = place.at.borrow();
     let written = match replaced {
         None => {
-            if name.is_path() {
+            if key.name.is_path() {
                 // `cleanup` does not come here, so what a killed process left goes now.
-                place.claim_temporary_name()?;
+                path.claim_temporary_name()?;
             }
-            place.link(&record, options, prepared)
+            path.link(&record, options, prepared)
         }
-        Some(judged) => replace(snapshot, &place, judged, &mut record, options),
+        Some(judged) => replace(snapshot, &path, judged, &mut record, options),
     };
-    match written {
-        Ok(Some(NewLockFile { file, written })) => Ok(Some(HeldFile {
-            files: files.clone(),
-            name: name.clone(),
-            root: Arc::clone(guard.root()),
-            place: OwnedLockPath {
-                directory,
-                file: file_name,
-                path,
-                format: record.format,
-            },
-            file,
-            slot_at: written.slot_at,
-            visible_at: written.visible_at,
-            record: Box::new(record),
-        })),
+    let NewLockFile { file, written } = match written {
+        Ok(Some(new)) => new,
         not_written => {
             // Directories that lead to nothing.
-            guard.prune(&parents);
-            not_written.map(|_| None)
+            guard.prune(&place.parents);
+            return not_written.map(|_| None);
+        }
+    };
+    let mut held = HeldFile {
+        files: snapshot.files.clone(),
+        root: Arc::clone(guard.root()),
+        place,
+        others: Vec::new(),
+        file,
+        slot_at: written.slot_at,
+        visible_at: written.visible_at,
+        record: Box::new(record),
+    };
+    for (key, _) in others {
+        let added = Place::of(guard, snapshot.files, key).and_then(|place| held.add(guard, place));
+        if !matches!(added, Ok(true)) {
+            // All of the names, or none.
+            held.withdraw(guard);
+            return added.map(|_| None);
         }
     }
+    Ok(Some(held))
 }
 
 /// The new hold of a file that flock(1) locks, if its lock was taken.
@@ -117,14 +128,18 @@ pub(super) fn take_kernel_lock(
     record.origin = Some(files.host.origin(snapshot.facts.id));
     Ok(Some(HeldFile {
         files: files.clone(),
-        name: key.name.clone(),
         file: move_to_high_fd(file).context("open", &path)?,
-        place: OwnedLockPath {
-            directory: Arc::clone(&snapshot.root),
-            file: layout::file_name(&key.name),
-            format: record.format,
-            path,
+        place: Place {
+            parents: Vec::new(),
+            index: None,
+            at: OwnedLockPath {
+                directory: Arc::clone(&snapshot.root),
+                file: layout::file_name(&key.name),
+                format: record.format,
+                path,
+            },
         },
+        others: Vec::new(),
         root: snapshot.root,
         slot_at: None,
         visible_at: None,
@@ -175,22 +190,22 @@ fn swap_fallback(snapshot: &FilesSnapshot<'_>, judged: &Judged<Handle>) -> SwapF
     }
 }
 
-/// Removes a record if it is still what was judged; `false`: it is not.
+/// Removes a record if it is still what was judged; `false`: it is not. If its hold has several locks, all
+/// of them.
 pub(super) fn remove(
     guard: &Guard,
     snapshot: &FilesSnapshot<'_>,
     judged: &Judged<Handle>,
 ) -> Result<bool> {
     let files = snapshot.files;
-    let name = &judged.found.key.name;
     let Some(open) = &judged.found.handle else {
         return Ok(false);
     };
-    let parents = layout::parents(name);
+    let (parents, file) = layout::place_of(&judged.found.key);
     let Some(directory) = guard.descend(&parents)? else {
         return Ok(false);
     };
-    let (file, path) = (layout::file_name(name), files.path_of(name));
+    let path = files.path_of_record(&judged.found.key);
     let place = LockPath {
         directory: &directory,
         file: &file,
@@ -200,6 +215,9 @@ pub(super) fn remove(
     let is_dead = matches!(judged.verdict.state, State::Zombie | State::Free);
     let removed = if !foreign::is_foreign(&judged.found.content) {
         let is_same = place.is_as_judged(&file, open).context("inspect", &path)?;
+        if is_same {
+            remove_other_names(guard, snapshot, judged, open, &place, is_dead)?;
+        }
         is_same && place.unlink()?
     } else if is_dead {
         let mut placeholder = placeholder(snapshot, judged);
@@ -212,6 +230,61 @@ pub(super) fn remove(
         guard.prune(&parents);
     }
     Ok(removed)
+}
+
+/// Removes the other names of a hold of several locks, if the file still has them.
+fn remove_other_names(
+    guard: &Guard,
+    snapshot: &FilesSnapshot<'_>,
+    judged: &Judged<Handle>,
+    open: &OpenFile,
+    place: &LockPath<'_>,
+    is_dead: bool,
+) -> Result<()> {
+    let Some(record) = judged.record().filter(|record| !record.names.is_empty()) else {
+        return Ok(());
+    };
+    if !is_dead && record.is_detached() {
+        // If this process is killed between two of the names, none of them is held.
+        let live = Live {
+            released: true,
+            ..record.live.clone()
+        };
+        // Another user's file may not be written, but removed.
+        let _ = write_slot(place, open, record, &live);
+    }
+    let is_shared = judged.found.key.index.is_some();
+    let others = record
+        .names
+        .iter()
+        .filter_map(|name| LockName::new(name).ok());
+    for name in others.filter(|name| *name != judged.found.key.name) {
+        let parents = if is_shared {
+            layout::shared(&name)
+        } else {
+            layout::parents(&name)
+        };
+        let Some(directory) = guard.descend(&parents)? else {
+            continue;
+        };
+        let path = snapshot.files.below(&parents);
+        let files = if is_shared {
+            // Its number is another one there.
+            directory.names().context("read directory", &path)?
+        } else {
+            vec![layout::file_name(&name)]
+        };
+        for file in files {
+            let facts = directory.facts(&file).context("inspect", &path)?;
+            if facts.is_some_and(|facts| facts.id == open.facts.id) {
+                directory
+                    .unlink(&file)
+                    .context("remove", &path.join(&file))?;
+            }
+        }
+        guard.prune(&parents);
+    }
+    Ok(())
 }
 
 /// A record that is in place while a dead foreign one is removed.
@@ -235,16 +308,18 @@ fn placeholder(snapshot: &FilesSnapshot<'_>, judged: &Judged<Handle>) -> Record 
 fn complete(
     guard: &Guard,
     snapshot: &FilesSnapshot<'_>,
-    key: &Key,
-    replaced: Option<&Judged<Handle>>,
+    put: &[(Key, Option<Judged<Handle>>)],
     draft: &Draft,
 ) -> Result<Record> {
     let now = chrono::Utc::now().trunc_subsecs(6);
-    let replaced = replaced
-        .and_then(|judged| judged.record())
-        .map_or(0, |record| record.hold);
+    let replaced = put
+        .iter()
+        .filter_map(|(_, replaced)| replaced.as_ref()?.record())
+        .map(|record| record.hold)
+        .max()
+        .unwrap_or(0);
     let mut record = draft.record.clone();
-    record.hold = if key.name.is_path() {
+    record.hold = if put.iter().any(|(key, _)| key.name.is_path()) {
         number::by_clock(now, replaced)
     } else {
         number::in_store(guard.root(), now, replaced)
@@ -262,14 +337,28 @@ pub(super) fn renew(
     judged: &Judged<Handle>,
     live: &Live,
 ) -> Result<Option<File>> {
-    let name = &judged.found.key.name;
-    let path = files.path_of(name);
     let (Some(open), Some(record)) = (&judged.found.handle, judged.record()) else {
         return Ok(None);
     };
-    let Some(directory) = guard.descend(&layout::parents(name))? else {
+    let (parents, file) = layout::place_of(&judged.found.key);
+    let Some(directory) = guard.descend(&parents)? else {
         return Ok(None);
     };
+    let place = LockPath {
+        directory: &directory,
+        file: &file,
+        path: &files.path_of_record(&judged.found.key),
+        format: files.format,
+    };
+    write_slot(&place, open, record, live)
+}
+
+fn write_slot(
+    place: &LockPath<'_>,
+    open: &OpenFile,
+    record: &Record,
+    live: &Live,
+) -> Result<Option<File>> {
     // What is torn under the guard is damaged. To write it anew would lose the process in it.
     let is_damaged = record.live.is_torn && record.kind != Kind::Lease;
     let at = match format::slot_at(record.format, &open.bytes) {
@@ -280,11 +369,11 @@ pub(super) fn renew(
         Some(at) => Ok(at),
     };
     let at = at.map_err(|why| Error::NotRenewable {
-        path: path.clone(),
+        path: place.path.to_owned(),
         why,
     })?;
     let write = || -> io::Result<Option<File>> {
-        let file = match directory.open_for_update(&layout::file_name(name)) {
+        let file = match place.directory.open_for_update(place.file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             opened => opened?,
         };
@@ -297,5 +386,5 @@ pub(super) fn renew(
         file.write_all_at(&live::write(live)?, at as u64)?;
         Ok(Some(file))
     };
-    write().context("renew", &path)
+    write().context("renew", place.path)
 }

@@ -1,5 +1,6 @@
 //! The directory that locks are in: what it is for this process, and how it is opened.
 
+use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use super::guard::{Guard, StoreFacts};
 use super::layout;
 use super::observer::HostFacts;
 use crate::backend::Entry;
+use crate::decision::Key;
 use crate::error::{Context, Result};
 use crate::name::LockName;
 use crate::record::Format;
@@ -25,9 +27,20 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// The lock file of a name.
+    /// The exclusive lock file of a name.
     pub(crate) fn path_of(&self, name: &LockName) -> PathBuf {
-        layout::path_below(&self.store, name)
+        self.path_of_record(&Key::exclusive(name))
+    }
+
+    pub(crate) fn path_of_record(&self, key: &Key) -> PathBuf {
+        layout::path_below(&self.store, key)
+    }
+
+    /// The path of a directory below the store.
+    pub(super) fn below(&self, parts: &[OsString]) -> PathBuf {
+        let mut path = self.store.clone();
+        path.extend(parts);
+        path
     }
 
     pub(super) fn open(&self) -> Result<Option<Directory>> {

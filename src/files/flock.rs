@@ -11,9 +11,10 @@ use super::lock_file::{LockPath, OpenFile, is_named, read_all};
 use crate::error::{Context, Error, Result};
 use crate::format;
 use crate::identity::Pid;
-use crate::record::MAX_RECORD_BYTES;
+use crate::record::{MAX_RECORD_BYTES, Mode};
 use crate::sys::directory::{
     Found as FoundFile, SYMLINK, has_exclusive_lock, lockers, needs_write_access, try_lock_record,
+    try_lock_shared,
 };
 use crate::sys::{FileFacts, Lockers};
 
@@ -23,6 +24,8 @@ pub(super) struct Attempt {
     taken: RefCell<Option<File>>,
     /// Makes the file if there is none.
     create: bool,
+    /// As `flock -s`.
+    is_shared: bool,
 }
 
 /// What is known of a file that flock(1) locks.
@@ -40,17 +43,38 @@ pub(super) enum KernelLock {
 
 impl Attempt {
     /// `granted`: the file, if its lock was taken before, in a sleep.
-    pub(super) fn new(granted: Option<Rc<OpenFile>>, create: bool) -> io::Result<Self> {
+    pub(super) fn new(granted: Option<Rc<OpenFile>>, create: bool, mode: Mode) -> io::Result<Self> {
         let granted = granted.map(|open| open.file.try_clone()).transpose()?;
         Ok(Self {
             taken: RefCell::new(granted),
             create,
+            is_shared: mode.is_shared(),
         })
     }
 
     /// The file, if its lock was taken.
     pub(super) fn into_taken(self) -> Option<File> {
         self.taken.into_inner()
+    }
+
+    fn try_lock(&self, file: &File) -> io::Result<bool> {
+        if self.is_shared {
+            try_lock_shared(file)
+        } else {
+            try_lock_record(file)
+        }
+    }
+
+    fn take(&self, place: &LockPath<'_>, file: File) -> io::Result<(File, bool)> {
+        match self.try_lock(&file) {
+            Err(error) if needs_write_access(&error) => {
+                match place.directory.find_lockable(place.file, false, true)? {
+                    FoundFile::File(file, _) => self.try_lock(&file).map(|taken| (file, taken)),
+                    FoundFile::Missing | FoundFile::Other(_) => Err(error),
+                }
+            }
+            taken => taken.map(|taken| (file, taken)),
+        }
     }
 
     fn has_taken(&self, place: &LockPath<'_>) -> io::Result<bool> {
@@ -90,7 +114,7 @@ pub(super) fn ask(place: &LockPath<'_>, attempt: Option<&Attempt>) -> Result<Ker
         let Some(attempt) = attempt else {
             return look_at(file, facts).context("inspect", place.path);
         };
-        let (file, is_taken) = try_to_take(place, file).context("lock", place.path)?;
+        let (file, is_taken) = attempt.take(place, file).context("lock", place.path)?;
         if !is_taken {
             let lockers = lockers(&file).unwrap_or_default().pids;
             return Ok(KernelLock::Locked {
@@ -109,18 +133,6 @@ pub(super) fn ask(place: &LockPath<'_>, attempt: Option<&Attempt>) -> Result<Ker
         path: place.path.to_owned(),
         source: io::Error::other("another program keeps replacing it"),
     })
-}
-
-fn try_to_take(place: &LockPath<'_>, file: File) -> io::Result<(File, bool)> {
-    match try_lock_record(&file) {
-        Err(error) if needs_write_access(&error) => {
-            match place.directory.find_lockable(place.file, false, true)? {
-                FoundFile::File(file, _) => try_lock_record(&file).map(|taken| (file, taken)),
-                FoundFile::Missing | FoundFile::Other(_) => Err(error),
-            }
-        }
-        taken => taken.map(|taken| (file, taken)),
-    }
 }
 
 /// Whether a file is locked, and by which processes.

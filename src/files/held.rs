@@ -1,5 +1,6 @@
 //! A lock file of our own that is in force.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -8,11 +9,11 @@ use std::sync::Arc;
 use super::directory::Files;
 use super::guard::{Guard, descend};
 use super::layout;
-use super::lock_file::{LockFile, OwnedLockPath, read_all, renew_foreign_times};
+use super::lock_file::{LockFile, OwnedLockPath, is_named, read_all, renew_foreign_times};
 use crate::backend::{HeldRecord, ReleaseOutcome};
+use crate::decision::Key;
 use crate::error::{Context, Result};
 use crate::format::{self, VISIBLE_BYTES, live};
-use crate::name::LockName;
 use crate::record::{Format, Live, Record};
 use crate::sys::directory::{
     Directory, FileExt as _, facts_of_file, path_names_file, sync_file, unlock_record,
@@ -24,9 +25,10 @@ use crate::sys::{Note, process};
 #[derive(Debug)]
 pub(crate) struct HeldFile {
     pub(super) files: Files,
-    pub(super) name: LockName,
     pub(super) root: Arc<Directory>,
-    pub(super) place: OwnedLockPath,
+    pub(super) place: Place,
+    /// The other names of the file, of a hold of several locks.
+    pub(super) others: Vec<Place>,
     pub(super) file: File,
     pub(super) slot_at: Option<usize>,
     pub(super) visible_at: Option<usize>,
@@ -34,9 +36,64 @@ pub(crate) struct HeldFile {
     pub(super) record: Box<Record>,
 }
 
+/// A name of a lock file.
+#[derive(Debug)]
+pub(super) struct Place {
+    /// The directories below the store that lead to it.
+    pub(super) parents: Vec<OsString>,
+    pub(super) at: OwnedLockPath,
+    /// The number of a shared hold.
+    pub(super) index: Option<u32>,
+}
+
+impl Place {
+    /// Where a record is to be; its directories are made.
+    pub(super) fn of(guard: &Guard, files: &Files, key: &Key) -> Result<Self> {
+        let (parents, file) = layout::place_of(key);
+        let directory = guard
+            .descend_or_create(&parents)
+            .inspect_err(|_| guard.prune(&parents))?;
+        let at = OwnedLockPath {
+            directory,
+            file,
+            path: files.path_of_record(key),
+            format: files.format,
+        };
+        Ok(Self {
+            parents,
+            at,
+            index: key.index,
+        })
+    }
+
+    fn names(&self, file: &File) -> Result<bool> {
+        is_named(&self.at.directory, &self.at.file, file).context("inspect", &self.at.path)
+    }
+
+    fn unlink(&self, guard: &Guard) -> Result<()> {
+        self.at.borrow().unlink()?;
+        guard.prune(&self.parents);
+        Ok(())
+    }
+}
+
 impl HeldFile {
     pub(crate) fn path(&self) -> &Path {
-        &self.place.path
+        &self.place.at.path
+    }
+
+    /// The paths of all its names.
+    pub(crate) fn paths(&self) -> Vec<&Path> {
+        self.places().map(|place| place.at.path.as_path()).collect()
+    }
+
+    /// The number of a shared hold in each of its locks.
+    pub(crate) fn slots(&self) -> Vec<u32> {
+        self.places().filter_map(|place| place.index).collect()
+    }
+
+    fn places(&self) -> impl Iterator<Item = &Place> {
+        std::iter::once(&self.place).chain(&self.others)
     }
 
     /// The file, for a command that inherits it.
@@ -44,22 +101,45 @@ impl HeldFile {
         &self.file
     }
 
-    /// Makes a lease survive a crash of the machine: its file, its name, and the directories that
-    /// lead to it. Blocks on the disk.
-    pub(crate) fn make_durable(&self) -> Result<()> {
-        let path = &self.place.path;
-        sync_file(&self.file).context("write to", path)?;
-        self.place
+    /// Gives the file another name; `false`: it is taken.
+    pub(super) fn add(&mut self, guard: &Guard, place: Place) -> Result<bool> {
+        let (from, to) = (&self.place.at, &place.at);
+        let linked = from
             .directory
-            .sync()
-            .context("write to the directory of", path)?;
-        let parents = layout::parents(&self.name);
-        for depth in 0..parents.len() {
-            let (above, _) = parents.split_at(depth);
-            if let Some(directory) = descend(&self.root, &self.files.store, above)? {
-                directory
-                    .sync()
-                    .context("write to the directories of", path)?;
+            .link_into(&from.file, &to.directory, &to.file);
+        // The first name may have been replaced by a program that does not enter the guard.
+        let is_ours = linked.context("create lock file", &to.path)? && place.names(&self.file)?;
+        if is_ours {
+            self.others.push(place);
+        } else {
+            guard.prune(&place.parents);
+        }
+        Ok(is_ours)
+    }
+
+    /// Takes back the names that it has.
+    pub(super) fn withdraw(self, guard: &Guard) {
+        for place in self.places() {
+            if matches!(place.names(&self.file), Ok(true)) {
+                let _ = place.unlink(guard);
+            }
+        }
+    }
+
+    /// Makes a lease survive a crash of the machine: its file, its names, and the directories that
+    /// lead to them. Blocks on the disk.
+    pub(crate) fn make_durable(&self) -> Result<()> {
+        sync_file(&self.file).context("write to", self.path())?;
+        for place in self.places() {
+            let path = &place.at.path;
+            let synced = place.at.directory.sync();
+            synced.context("write to the directory of", path)?;
+            for depth in 0..place.parents.len() {
+                let (above, _) = place.parents.split_at(depth);
+                if let Some(directory) = descend(&self.root, &self.files.store, above)? {
+                    let synced = directory.sync();
+                    synced.context("write to the directories of", path)?;
+                }
             }
         }
         Ok(())
@@ -67,25 +147,21 @@ impl HeldFile {
 
     fn remove(&self) -> Result<ReleaseOutcome> {
         let guard = Guard::reenter(&self.root, &self.files.store)?;
-        let place = self.place.borrow();
-        let named = place
-            .directory
-            .facts(place.file)
-            .context("inspect", place.path)?;
-        let ours = facts_of_file(&self.file).context("inspect", place.path)?;
-        if named.is_none_or(|named| named.id != ours.id) || !self.is_as_written()? {
+        if !self.place.names(&self.file)? || !self.is_as_written()? {
+            self.remove_others(&guard)?;
             return Ok(ReleaseOutcome::Lost);
         }
         // The store may have been moved, and another one be in use in its place.
         let is_lost = self.is_lost();
+        self.remove_others(&guard)?;
+        let place = self.place.at.borrow();
         if self.record.format == Format::Native {
             place.unlink()?;
         } else if !place.remove_own(&self.file)? {
             return Ok(ReleaseOutcome::Lost);
         }
-        let parents = layout::parents(&self.name);
-        if !parents.is_empty() {
-            guard.prune(&parents);
+        if !self.place.parents.is_empty() {
+            guard.prune(&self.place.parents);
         }
         Ok(if is_lost? {
             ReleaseOutcome::Lost
@@ -94,16 +170,25 @@ impl HeldFile {
         })
     }
 
+    fn remove_others(&self, guard: &Guard) -> Result<()> {
+        for place in &self.others {
+            if place.names(&self.file)? {
+                place.unlink(guard)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Whether the file still has our record: programs of other formats rewrite theirs in place.
     fn is_as_written(&self) -> Result<bool> {
         if matches!(self.record.format, Format::Native | Format::Flock) {
             return Ok(true);
         }
-        let path = &self.place.path;
+        let path = self.path();
         let read = || -> io::Result<LockFile> {
             let file = self.file.try_clone()?;
             let facts = facts_of_file(&file)?;
-            LockFile::read(file, facts, self.place.borrow().is_pid_file())
+            LockFile::read(file, facts, self.place.at.borrow().is_pid_file())
         };
         let found = read().context("read", path)?;
         Ok(found.content.record().is_some_and(|found| {
@@ -143,9 +228,12 @@ impl HeldRecord for HeldFile {
     }
 
     fn is_lost(&self) -> Result<bool> {
-        let path = &self.place.path;
-        let is_named = path_names_file(path, &self.file).context("inspect", path)?;
-        Ok(!is_named || !self.is_as_written()?)
+        for path in self.paths() {
+            if !path_names_file(path, &self.file).context("inspect", path)? {
+                return Ok(true);
+            }
+        }
+        Ok(!self.is_as_written()?)
     }
 
     fn write_live(&mut self, live: Live) -> Result<()> {
@@ -154,7 +242,7 @@ impl HeldRecord for HeldFile {
         self.record.live = live;
         if !self.is_as_written()? {
             return Err(crate::error::Error::LostWhileAcquiring {
-                path: self.place.path.clone(),
+                path: self.path().to_owned(),
             });
         }
         let write = || -> io::Result<()> {
@@ -170,7 +258,7 @@ impl HeldRecord for HeldFile {
             }
             Ok(())
         };
-        write().context("write to", &self.place.path)
+        write().context("write to", self.path())
     }
 
     fn notes(&self) -> Result<Vec<Note>> {
@@ -187,7 +275,7 @@ impl HeldRecord for HeldFile {
                 };
                 Ok((live::draft(live)?, expected))
             };
-            let (bytes, expected) = slots().context("write to", &self.place.path)?;
+            let (bytes, expected) = slots().context("write to", self.path())?;
             notes.push(Note {
                 offset: at as u64,
                 bytes,
@@ -220,7 +308,7 @@ impl HeldRecord for HeldFile {
             // A signal may end it early.
             let _ = pause(left);
         }
-        let path = &self.place.path;
+        let path = self.path();
         let expected = format::write(&self.record)
             .map_err(io::Error::from)
             .context("write lock file", path)?;
@@ -242,7 +330,7 @@ impl HeldRecord for HeldFile {
         } else {
             self.remove()
         };
-        let unlocked = unlock_record(&self.file).context("unlock", &self.place.path);
+        let unlocked = unlock_record(&self.file).context("unlock", self.path());
         let ended = ended?;
         unlocked?;
         Ok(ended)

@@ -1,15 +1,19 @@
-//! Where the files of a store are: `NAME.lock`, `NAME.d/` for the names below it, and `.onehold/` for
-//! everything that is not a lock.
+//! Where the files of a store are: `NAME.lock`, `NAME.d/` for the names below it, in that
+//! `.shared/N.lock` for the shared holds of NAME, and `.onehold/` for everything that is not a lock.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use percent_encoding::percent_decode_str;
 
+use crate::decision::Key;
 use crate::name::{LockName, encode};
 
 /// The directory of a store that keeps what is not a lock.
 pub(crate) const META_DIR: &str = ".onehold";
+
+/// The directory of the shared holds of a name, beside the locks below it. No name leads there.
+pub(crate) const SHARED_DIR: &str = ".shared";
 
 const LOCK_SUFFIX: &str = ".lock";
 const CHILDREN_SUFFIX: &str = ".d";
@@ -46,11 +50,37 @@ pub(crate) fn children(name: &LockName) -> Vec<OsString> {
         .collect()
 }
 
-/// The lock file below a directory: the store, or for a path its own.
-pub(crate) fn path_below(directory: &Path, name: &LockName) -> PathBuf {
+/// The directories below the store that lead to the shared holds of a name.
+pub(crate) fn shared(name: &LockName) -> Vec<OsString> {
+    let mut parts = children(name);
+    parts.push(SHARED_DIR.into());
+    parts
+}
+
+/// Where a record is: the directories below the store that lead to it, and its file there.
+pub(crate) fn place_of(key: &Key) -> (Vec<OsString>, OsString) {
+    match key.index {
+        None => (parents(&key.name), file_name(&key.name)),
+        Some(index) => (shared(&key.name), shared_file(index)),
+    }
+}
+
+fn shared_file(index: u32) -> OsString {
+    format!("{index}{LOCK_SUFFIX}").into()
+}
+
+/// The number of a shared hold by its file.
+pub(crate) fn shared_index(file: &OsStr) -> Option<u32> {
+    let index = file.to_str()?.strip_suffix(LOCK_SUFFIX)?.parse().ok()?;
+    (file == shared_file(index)).then_some(index)
+}
+
+/// The file of a record below a directory: the store, or for a path its own.
+pub(crate) fn path_below(directory: &Path, key: &Key) -> PathBuf {
+    let (parents, file) = place_of(key);
     let mut path = directory.to_owned();
-    path.extend(parents(name));
-    path.push(file_name(name));
+    path.extend(parents);
+    path.push(file);
     path
 }
 
@@ -59,12 +89,17 @@ pub(crate) enum Entry {
     Lock(LockName),
     /// The directory of the locks below this name.
     Children(String),
+    /// The directory of the shared holds of the parent.
+    Shared(LockName),
 }
 
 /// Reads a file name of a store directory. `parent`: the name whose children the directory has, if it
 /// is not the store itself. `None`: no name leads there.
 pub(crate) fn entry(parent: Option<&str>, file: &OsStr) -> Option<Entry> {
     let file = file.to_str()?;
+    if file == SHARED_DIR {
+        return LockName::new(parent?).ok().map(Entry::Shared);
+    }
     let name_of = |encoded: &str| {
         let segment = percent_decode_str(encoded).decode_utf8().ok()?;
         let is_canonical = encode(&segment).ok()? == encoded;
@@ -107,7 +142,7 @@ pub(crate) fn lock_in_store(directory: &Path, file: &OsStr) -> Option<(PathBuf, 
     segments.reverse();
     let name = LockName::new(segments.join("/")).ok()?;
     // A file of another spelling is another file.
-    let is_canonical = path_below(&store, &name) == directory.join(file);
+    let is_canonical = path_below(&store, &Key::exclusive(&name)) == directory.join(file);
     is_canonical.then_some((store, name))
 }
 
@@ -131,7 +166,8 @@ mod tests {
     use super::*;
 
     fn file(name: &str) -> String {
-        let path = path_below(Path::new("S"), &LockName::new(name).expect(name));
+        let key = Key::exclusive(&LockName::new(name).expect(name));
+        let path = path_below(Path::new("S"), &key);
         path.to_str().expect("UTF-8").replace('\\', "/")
     }
 
@@ -140,6 +176,30 @@ mod tests {
         assert_eq!(file("backup"), "S/backup.lock");
         assert_eq!(file("backend/task-1"), "S/backend.d/task-1.lock");
         assert_eq!(file("a/b/c"), "S/a.d/b.d/c.lock");
+    }
+
+    #[test]
+    fn shared_holds_are_files_beside_the_locks_below_their_name() {
+        let name = LockName::new("a/b").unwrap();
+        let key = |index| Key {
+            name: name.clone(),
+            index: Some(index),
+        };
+        let path = path_below(Path::new("S"), &key(12));
+        assert_eq!(path, Path::new("S/a.d/b.d/.shared/12.lock"));
+        assert_eq!(shared_index(OsStr::new("12.lock")), Some(12));
+        for other in [
+            "012.lock",
+            "12",
+            "x.lock",
+            "-1.lock",
+            "4294967296.lock",
+            ".onehold.lock",
+        ] {
+            assert_eq!(shared_index(OsStr::new(other)), None, "{other}");
+        }
+        let entry = entry(Some("a/b"), OsStr::new(SHARED_DIR));
+        assert!(matches!(entry, Some(Entry::Shared(of)) if of == name));
     }
 
     #[test]

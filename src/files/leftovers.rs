@@ -66,7 +66,7 @@ fn sweep_directory(
                 continue;
             }
             sweep_temporary(snapshot, directory, &file, &below)
-        } else if let Some(Entry::Children(name)) = layout::entry(parent, &file) {
+        } else if let Some(name) = directory_of(parent, &file) {
             match directory.open_below(&file) {
                 Ok(opened) => {
                     let swept = sweep_directory(snapshot, &opened, &below, Some(&name), errors);
@@ -85,6 +85,15 @@ fn sweep_directory(
         }
     }
     Ok(())
+}
+
+/// The name whose children or shared holds a directory has.
+fn directory_of(parent: Option<&str>, file: &OsStr) -> Option<String> {
+    match layout::entry(parent, file)? {
+        Entry::Children(name) => Some(name),
+        Entry::Shared(name) => Some(name.as_str().to_owned()),
+        Entry::Lock(_) => None,
+    }
 }
 
 /// The temporary names that may have to go back: those of takeovers whose process was killed, and

@@ -40,10 +40,10 @@ use sleep::Sleeper;
 use snapshot::{FilesSnapshot, is_not_a_directory};
 
 use crate::backend::{AsWaiter, BackOff, Backend, Change, Entry, QueueChange, Updated};
-use crate::decision::{Found as FoundRecord, Judged, Ticket, Until};
+use crate::decision::{Found as FoundRecord, Judged, Key, Ticket, Until};
 use crate::error::{Context, Error, Result};
 use crate::name::LockName;
-use crate::record::{Format, Kind};
+use crate::record::{Format, Kind, Mode};
 use crate::status::Waiter;
 use crate::sys::directory::{Directory, Found, not_found, record_is_locked, sync_file};
 use crate::sys::process::boottime;
@@ -77,7 +77,8 @@ impl Files {
             None => return Ok(None),
         };
         let facts = StoreFacts::of(&root, &self.store)?;
-        let attempt = Attempt::new(granted, entry.create).context("open a file in", &self.store)?;
+        let attempt = Attempt::new(granted, entry.create, entry.mode)
+            .context("open a file in", &self.store)?;
         let snapshot = FilesSnapshot::trying(self, root, facts, attempt);
         let (change, answer) = plan(&snapshot)?;
         // Nothing else can be changed: there is no record, and no queue but the kernel's.
@@ -147,7 +148,7 @@ fn walk(
         let result = match layout::entry(parent, &file) {
             Some(DirEntry::Lock(name)) => snapshot
                 .listed(directory, (&file, kind), &below)
-                .and_then(|on_disk| snapshot.found(&name, on_disk))
+                .and_then(|on_disk| snapshot.found(Key::exclusive(&name), on_disk))
                 .map(|found| {
                     if let Some(found) = found {
                         each(snapshot, found);
@@ -159,6 +160,11 @@ fn walk(
                 Err(error) if is_not_a_directory(&error) => Ok(()),
                 Err(error) => Err(error).context("open directory", &below),
             },
+            Some(DirEntry::Shared(name)) => snapshot.shared_in(directory, &name).map(|holds| {
+                for found in holds {
+                    each(snapshot, found);
+                }
+            }),
             None => Ok(()),
         };
         if let Err(error) = result {
@@ -225,22 +231,19 @@ impl Backend for Files {
                         // that waits for the disk is done under the guard.
                         drop(snapshot);
                         drop(guard);
-                        let path = self.path_of(&judged.found.key.name);
+                        let path = self.path_of_record(&judged.found.key);
                         sync_file(file).context("renew", &path)?;
                         return Ok(Some(updated));
                     }
                     file.is_some()
                 }
                 Change::Take { put, remove, draft } => {
-                    for (key, replaced) in &put {
-                        let taking = commit::Taking {
-                            key,
-                            replaced: replaced.as_ref(),
-                            draft,
-                            prepared: prepared.take(),
-                        };
-                        updated.hold = commit::take(&guard, &snapshot, taking)?;
-                    }
+                    let taking = commit::Taking {
+                        put: &put,
+                        draft,
+                        prepared: prepared.take(),
+                    };
+                    updated.hold = commit::take(&guard, &snapshot, taking)?;
                     if updated.hold.is_some() {
                         updated.removed = remove_relatives(&guard, &snapshot, remove);
                     }
@@ -258,8 +261,8 @@ impl Backend for Files {
         })
     }
 
-    fn sleeper(&self, back_off: BackOff) -> Sleeper {
-        Sleeper::new(back_off)
+    fn sleeper(&self, back_off: BackOff, mode: Mode) -> Sleeper {
+        Sleeper::new(back_off, mode)
     }
 
     fn sleep(

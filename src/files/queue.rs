@@ -1,7 +1,7 @@
 //! The queue of waiters on disk.
 //!
-//! Each waiter has a ticket, a numbered file in `.onehold/waiting/` that it keeps locked. It holds the
-//! waiter's request, so that others decide for the waiter by the same rules as for themselves. A
+//! Each waiter has a ticket, a numbered file in `.onehold/waiting/` that it keeps locked; a waiter for
+//! several locks has one with a name in the queue of each. It holds the waiter's request, so that others decide for the waiter by the same rules as for themselves. A
 //! waiter sleeps in flock(2) on the ticket ahead of it, and so wakes when that waiter leaves, however it
 //! leaves. A ticket whose kernel lock is free belongs to a dead waiter, and is removed under the guard.
 //!
@@ -85,8 +85,15 @@ pub(super) struct Queue {
     /// `None`: there are no waiters, or what is there is not a queue.
     waiting: Option<Arc<Directory>>,
     /// The tickets that were listed, and where each is.
-    listed: RefCell<BTreeMap<u64, (Arc<Directory>, OsString)>>,
+    listed: RefCell<BTreeMap<u64, Listed>>,
     reservations: RefCell<Option<Reservations>>,
+}
+
+/// Where a ticket was listed: in one queue, or in several.
+#[derive(Clone)]
+struct Listed {
+    queues: Vec<Arc<Directory>>,
+    file: OsString,
 }
 
 /// Since when a free lock has been reserved for which ticket. `None`: something else is in the place
@@ -146,7 +153,7 @@ impl Queue {
                         self.list(&Arc::new(below), Some(&name), found);
                     }
                 }
-                None => {}
+                Some(Entry::Shared(_)) | None => {}
             }
         }
     }
@@ -166,8 +173,10 @@ impl Queue {
                 continue;
             };
             found.push((number, name.clone()));
-            let place = (Arc::clone(&tickets), file);
-            self.listed.borrow_mut().insert(number, place);
+            let mut listed = self.listed.borrow_mut();
+            let queues = Vec::new();
+            let listed = listed.entry(number).or_insert(Listed { queues, file });
+            listed.queues.push(Arc::clone(&tickets));
         }
     }
 
@@ -186,7 +195,8 @@ impl Queue {
     }
 
     fn read(&self, number: u64, remove: bool) -> Option<(Written, OpenFile)> {
-        let (directory, file) = self.listed.borrow().get(&number).cloned()?;
+        let Listed { queues, file } = self.listed.borrow().get(&number).cloned()?;
+        let directory = queues.last()?;
         // A ticket is known to be a regular file once it is open, and a FIFO is not waited for.
         let Ok(Found::File(ticket, facts)) = directory.find(&file) else {
             return None;
@@ -194,7 +204,9 @@ impl Queue {
         if !record_is_locked(&ticket).ok()? {
             if remove {
                 // It may be another user's, and then it stays and does no harm.
-                let _ = directory.unlink(&file);
+                for queue in &queues {
+                    let _ = queue.unlink(&file);
+                }
             }
             return None;
         }
@@ -302,15 +314,22 @@ fn first_segment<'a>(name: &'a LockName, encoded: &'a str) -> &'a str {
 pub(crate) struct Place {
     number: u64,
     root: Arc<Directory>,
-    directory: Arc<Directory>,
+    /// One for each lock.
+    queues: Vec<OwnQueue>,
     file: OsString,
     ticket: File,
-    /// The directories that lead to the tickets, from the store on.
-    path_parts: Vec<OsString>,
     pid: Pid,
     /// For the record of the waiter, made while it has time: that takes a fifth of the time between
     /// waking and starting a command.
     prepared: Option<File>,
+}
+
+/// The queue of one lock.
+#[derive(Debug)]
+struct OwnQueue {
+    directory: Arc<Directory>,
+    /// The directories that lead to it, from the store on.
+    path_parts: Vec<OsString>,
 }
 
 impl QueuePlace for Place {
@@ -330,11 +349,8 @@ impl QueuePlace for Place {
 impl Place {
     /// Takes the last place, under the guard.
     pub(super) fn join(guard: &Guard, request: &Request, draft: &Draft) -> Result<Option<Self>> {
-        let [want] = request.wants.as_slice() else {
-            return Ok(None);
-        };
-        if want.name.is_path() {
-            // Nothing is left beside a path lock.
+        // Nothing is left beside a path lock.
+        if request.wants.iter().any(|want| want.name.is_path()) {
             return Ok(None);
         }
         let number = number::in_store(guard.root(), Utc::now(), 0)
@@ -350,7 +366,7 @@ impl Place {
         };
         let mut retries = MAX_RETRIES;
         loop {
-            match Self::write(guard, &want.name, number, &written) {
+            match Self::write(guard, number, &written) {
                 // The last waiter to leave removes the directory, without the guard.
                 Err(Error::Io { source, .. })
                     if source.kind() == io::ErrorKind::NotFound && retries > 0 =>
@@ -362,49 +378,100 @@ impl Place {
         }
     }
 
-    fn write(guard: &Guard, name: &LockName, number: u64, written: &Written) -> Result<Self> {
-        let mut path_parts = vec![OsString::from(META_DIR), OsString::from(WAITING)];
-        path_parts.extend(layout::parents(name));
-        path_parts.push(layout::file_name(name));
-        let directory = guard.descend_or_create(&path_parts)?;
+    fn write(guard: &Guard, number: u64, written: &Written) -> Result<Self> {
         let file = OsString::from(format!("{number:020}"));
-        let path = path_parts
-            .iter()
-            .fold(guard.path().to_owned(), |path, part| path.join(part))
-            .join(&file);
-        let make = || -> io::Result<File> {
-            let bytes = serde_json::to_vec(written)?;
-            if bytes.len() as u64 > MAX_RECORD_BYTES {
-                return Err(io::ErrorKind::FileTooLarge.into());
-            }
-            // Under the guard, and its number is new: no process reads it before it is complete.
-            let ticket = directory.create_named(&file)?;
-            let complete = ticket
-                .write_all_at(&bytes, 0)
-                .and_then(|()| try_lock_record(&ticket));
-            if matches!(complete, Ok(true)) {
-                return Ok(ticket);
-            }
-            let _ = directory.unlink(&file);
-            complete?;
-            // A process that lists the waiters has probed it at this moment. The next round makes another.
-            Err(io::ErrorKind::WouldBlock.into())
+        let mut names = written.request.wants.iter().map(|want| &want.name);
+        let Some(first) = names.next() else {
+            return Err(io::Error::from(io::ErrorKind::InvalidInput))
+                .context("create queue ticket in", guard.path());
         };
-        let ticket = make().context("create queue ticket", &path)?;
-        Ok(Self {
+        let queue = OwnQueue::make(guard, first)?;
+        let ticket = make_ticket(&queue.directory, &file, written)
+            .context("create queue ticket", &queue.path(guard).join(&file))?;
+        let mut place = Self {
             number,
             root: Arc::clone(guard.root()),
-            directory,
+            queues: vec![queue],
             file,
             ticket,
-            path_parts,
             pid: Pid::of_self(),
             prepared: None,
-        })
+        };
+        for name in names {
+            let queue = OwnQueue::make(guard, name)?;
+            if let Some(first) = place.queues.first() {
+                first
+                    .directory
+                    .link_into(&place.file, &queue.directory, &place.file)
+                    .context("create queue ticket", &queue.path(guard).join(&place.file))?;
+            }
+            place.queues.push(queue);
+        }
+        Ok(place)
     }
 
     pub(super) fn take_prepared(&mut self) -> Option<File> {
         self.prepared.take()
+    }
+}
+
+fn make_ticket(directory: &Directory, file: &OsStr, written: &Written) -> io::Result<File> {
+    let bytes = serde_json::to_vec(written)?;
+    if bytes.len() as u64 > MAX_RECORD_BYTES {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    // Under the guard, and its number is new: no process reads it before it is complete.
+    let ticket = directory.create_named(file)?;
+    let complete = ticket
+        .write_all_at(&bytes, 0)
+        .and_then(|()| try_lock_record(&ticket));
+    if matches!(complete, Ok(true)) {
+        return Ok(ticket);
+    }
+    let _ = directory.unlink(file);
+    complete?;
+    // A process that lists the waiters has probed it at this moment. The next round makes another.
+    Err(io::ErrorKind::WouldBlock.into())
+}
+
+impl OwnQueue {
+    fn make(guard: &Guard, name: &LockName) -> Result<Self> {
+        let mut path_parts = vec![OsString::from(META_DIR), OsString::from(WAITING)];
+        path_parts.extend(layout::parents(name));
+        path_parts.push(layout::file_name(name));
+        let directory = guard.descend_or_create(&path_parts)?;
+        Ok(Self {
+            directory,
+            path_parts,
+        })
+    }
+
+    fn path(&self, guard: &Guard) -> PathBuf {
+        let mut path = guard.path().to_owned();
+        path.extend(&self.path_parts);
+        path
+    }
+
+    /// Removes its directories as far as they are empty. Who makes them anew has the guard, which we need
+    /// not have, and tries again if we were faster.
+    fn prune(&self, root: &Directory) {
+        for depth in (1..self.path_parts.len()).rev() {
+            let (parents, rest) = self.path_parts.split_at(depth);
+            let parents: PathBuf = parents.iter().collect();
+            let Some(name) = rest.first() else { break };
+            let removed = root.open_below(parents.as_os_str()).and_then(|parent| {
+                if depth == 1
+                    && let Ok(waiting) = parent.open_below(name)
+                    && waiting.names().is_ok_and(|names| names == [RESERVATIONS])
+                {
+                    let _ = waiting.unlink(OsStr::new(RESERVATIONS));
+                }
+                parent.remove_below_if_empty(name)
+            });
+            if !matches!(removed, Ok(true)) {
+                break;
+            }
+        }
     }
 }
 
@@ -414,29 +481,12 @@ impl Drop for Place {
             return;
         }
         // If it cannot be removed, it is a dead waiter's ticket, which the next one removes.
-        let _ = self.directory.unlink(&self.file);
+        for queue in &self.queues {
+            let _ = queue.directory.unlink(&self.file);
+        }
         let _ = unlock_record(&self.ticket);
-        // Directories go as far as they are empty. Who makes them anew has the guard, which we need
-        // not have, and tries again if we were faster.
-        for depth in (1..self.path_parts.len()).rev() {
-            let (parents, rest) = self.path_parts.split_at(depth);
-            let parents: PathBuf = parents.iter().collect();
-            let Some(name) = rest.first() else { break };
-            let removed = self
-                .root
-                .open_below(parents.as_os_str())
-                .and_then(|parent| {
-                    if depth == 1
-                        && let Ok(waiting) = parent.open_below(name)
-                        && waiting.names().is_ok_and(|names| names == [RESERVATIONS])
-                    {
-                        let _ = waiting.unlink(OsStr::new(RESERVATIONS));
-                    }
-                    parent.remove_below_if_empty(name)
-                });
-            if !matches!(removed, Ok(true)) {
-                break;
-            }
+        for queue in &self.queues {
+            queue.prune(&self.root);
         }
     }
 }

@@ -10,8 +10,10 @@ use super::lock_file::{Handle, OpenFile};
 use crate::backend::BackOff;
 use crate::decision::liveness::{Evidence, Reason, State};
 use crate::decision::{Judged, Until};
-use crate::record::{Content, Kind};
-use crate::sys::directory::{lock_record, record_is_locked, try_lock_record};
+use crate::record::{Content, Kind, Mode, Record};
+use crate::sys::directory::{
+    lock_record, lock_shared, record_is_locked, try_lock_record, try_lock_shared,
+};
 use crate::sys::process::boottime;
 use crate::sys::signal::Alarm;
 use crate::sys::wait::{Watch, pause, random_below, until_unlocked};
@@ -38,19 +40,22 @@ pub(crate) struct Sleeper {
     watch: Option<Watch>,
     back_off: Duration,
     back_offs: BackOff,
+    /// How the lock is taken of a file that flock(1) locks.
+    is_shared: bool,
     /// A file that flock(1) locks, whose lock was taken in the last sleep: to give it back and to take
     /// it again would let others in between.
     granted: Option<Rc<OpenFile>>,
 }
 
 impl Sleeper {
-    pub(super) fn new(back_offs: BackOff) -> Self {
+    pub(super) fn new(back_offs: BackOff, mode: Mode) -> Self {
         Self {
             // Without one the lock is polled.
             alarm: Alarm::new().ok().flatten(),
             watch: None,
             back_off: back_offs.first,
             back_offs,
+            is_shared: mode.is_shared(),
             granted: None,
         }
     }
@@ -77,6 +82,7 @@ impl Sleeper {
                 None => Err(io::ErrorKind::Unsupported.into()),
             },
             Until::Released(judged) => self.sleep_on_hold(judged, at_most, is_unchanged),
+            Until::AnyReleased(holders) => self.sleep_on_events(holders, at_most, is_unchanged),
         };
         match slept {
             Ok(()) => {
@@ -112,10 +118,7 @@ impl Sleeper {
             }
             return self.sleep_on_lock(&open.file, at_most.min(lock_recheck(judged)));
         }
-        if !is_woken_by_events(judged) {
-            return Err(io::ErrorKind::Unsupported.into());
-        }
-        self.sleep_on_events(judged, &open.file, at_most, is_unchanged)
+        self.sleep_on_events(std::slice::from_ref(judged), at_most, is_unchanged)
     }
 
     /// Blocks on a kernel lock.
@@ -132,47 +135,65 @@ impl Sleeper {
     /// Blocks until the lock of a file that flock(1) locks is taken.
     fn until_locked(&self, file: &File, at_most: Duration) -> io::Result<()> {
         let Some(alarm) = &self.alarm else {
-            return poll(at_most, || try_lock_record(file));
+            return poll(at_most, || {
+                if self.is_shared {
+                    try_lock_shared(file)
+                } else {
+                    try_lock_record(file)
+                }
+            });
         };
         alarm.set(at_most)?;
-        let locked = lock_record(file);
+        let locked = if self.is_shared {
+            lock_shared(file)
+        } else {
+            lock_record(file)
+        };
         alarm.clear()?;
         locked
     }
 
+    /// Sleeps until something happens to one of these holds.
     fn sleep_on_events(
         &mut self,
-        judged: &Judged<Handle>,
-        file: &File,
+        holders: &[Judged<Handle>],
         mut at_most: Duration,
         is_unchanged: impl FnOnce() -> bool,
     ) -> io::Result<()> {
-        let verdict = &judged.verdict;
-        let process = verdict.pid.filter(|_| verdict.reason == Reason::Alive);
+        if holders.is_empty() || !holders.iter().all(is_woken_by_events) {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
         let watch = match &mut self.watch {
             Some(watch) => watch,
             none => none.insert(Watch::new()?),
         };
-        watch.watch(file, process)?;
+        watch.begin();
+        for judged in holders {
+            let Some(open) = &judged.found.handle else {
+                return Err(io::ErrorKind::Unsupported.into());
+            };
+            let (verdict, record) = (&judged.verdict, judged.record());
+            // A wrapper outlives its command, and removes the record.
+            let process = match verdict.wrapper_alive {
+                Some(true) => record.and_then(|record| record.taken_by),
+                _ => verdict.pid.filter(|_| verdict.pid_alive == Some(true)),
+            };
+            let is_watched = watch.add(&open.file, process)?;
+            if !is_watched && !record.is_some_and(Record::is_lease) {
+                at_most = at_most.min(EVENT_RECHECK);
+            }
+            // A live `run` keeps its lock beyond its TTL, so only the expiry of a detached hold can end
+            // this wait.
+            let is_detached = record.is_some_and(Record::is_detached);
+            if let Some(expires) = verdict.expires_at.filter(|_| is_detached) {
+                let left = expires.signed_duration_since(chrono::Utc::now());
+                // A little late rather than a little early, which would only be another round.
+                let left = left.to_std().unwrap_or_default() + Duration::from_millis(2);
+                at_most = at_most.min(left);
+            }
+        }
         if !is_unchanged() {
             return Ok(());
-        }
-        if process.is_some() && !watch.sees_the_process() {
-            at_most = at_most.min(EVENT_RECHECK);
-        }
-        // A live `run` keeps its lock beyond its TTL, so only the expiry of a detached hold can end
-        // this wait.
-        let is_detached = judged
-            .record()
-            .is_some_and(crate::record::Record::is_detached);
-        if let Some(expires) = verdict.expires_at.filter(|_| is_detached) {
-            let left = expires.signed_duration_since(chrono::Utc::now());
-            // A little late rather than a little early, which would only be another round.
-            let left = left.to_std().unwrap_or_default() + Duration::from_millis(2);
-            at_most = at_most.min(left);
-        }
-        if verdict.reason == Reason::Incomplete {
-            at_most = at_most.min(EVENT_RECHECK);
         }
         watch.sleep(Some(at_most))
     }

@@ -2,7 +2,7 @@
 //! kernel lock is held, and what the system says about the recorded processes.
 
 use std::cell::{OnceCell, RefCell};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -12,8 +12,8 @@ use std::sync::Arc;
 use super::directory::Files;
 use super::flock::{self, KernelLock};
 use super::foreign;
-use super::guard::{Guard, StoreFacts, descend};
-use super::layout::{self, Entry};
+use super::guard::{Guard, StoreFacts};
+use super::layout::{self, Entry, SHARED_DIR};
 use super::lock_file::{Handle, LockFile, LockPath, OnDisk, OpenFile, wall_clock};
 use super::observer;
 use super::queue::Queue;
@@ -42,9 +42,14 @@ pub(crate) struct FilesSnapshot<'a> {
     /// The answers so far, each of which reads /proc.
     descends_from: RefCell<Vec<(ProcessId, bool)>>,
     queue: OnceCell<Queue>,
+    /// The directories below the store that were looked for; `None`: there is none.
+    directories: RefCell<Vec<KnownDirectory>>,
     /// Of a file that flock(1) locks: tries to take the lock. `None`: only looks.
     pub(super) attempt: Option<flock::Attempt>,
 }
+
+/// The parts of a path below the store, and what is there.
+type KnownDirectory = (Vec<OsString>, Option<Arc<Directory>>);
 
 impl<'a> FilesSnapshot<'a> {
     pub(super) fn new(
@@ -62,6 +67,7 @@ impl<'a> FilesSnapshot<'a> {
             processes: RefCell::default(),
             descends_from: RefCell::default(),
             queue: OnceCell::new(),
+            directories: RefCell::default(),
             attempt: None,
         }
     }
@@ -99,30 +105,23 @@ impl<'a> FilesSnapshot<'a> {
         {
             on_disk = foreign::recover(&|file| self.judge(file).state, &place, name, on_disk)?;
         }
-        self.found(name, on_disk)
+        self.found(Key::exclusive(name), on_disk)
     }
 
-    pub(super) fn found(&self, name: &LockName, on_disk: OnDisk) -> Result<Option<Found<Handle>>> {
-        let key = Key {
-            name: name.clone(),
-            index: None,
-        };
+    pub(super) fn found(&self, key: Key, on_disk: OnDisk) -> Result<Option<Found<Handle>>> {
         Ok(match on_disk {
             OnDisk::Nothing => None,
-            OnDisk::NotRegular(kind) => Some(self.not_a_lock(name, kind)),
+            OnDisk::NotRegular(kind) => Some(self.not_a_lock(key, kind)),
             OnDisk::File(file) => {
-                let path = self.files.path_of(name);
+                let path = self.files.path_of_record(&key);
                 Some(self.found_file(key, file).context("read", &path)?)
             }
         })
     }
 
-    pub(super) fn not_a_lock(&self, name: &LockName, what: &'static str) -> Found<Handle> {
+    fn not_a_lock(&self, key: Key, what: &'static str) -> Found<Handle> {
         Found {
-            key: Key {
-                name: name.clone(),
-                index: None,
-            },
+            key,
             content: Content::NotALock(what),
             facts: Facts {
                 modified: self.now().wall,
@@ -146,7 +145,9 @@ impl<'a> FilesSnapshot<'a> {
         let asked = flock::ask(place, self.attempt.as_ref())?;
         let (open, kernel_lock, lockers) = match asked {
             KernelLock::Free => return Ok(None),
-            KernelLock::NotALock(what) => return Ok(Some(self.not_a_lock(name, what))),
+            KernelLock::NotALock(what) => {
+                return Ok(Some(self.not_a_lock(Key::exclusive(name), what)));
+            }
             KernelLock::Locked {
                 open,
                 kernel_lock,
@@ -154,10 +155,7 @@ impl<'a> FilesSnapshot<'a> {
             } => (open, kernel_lock, lockers),
         };
         Ok(Some(Found {
-            key: Key {
-                name: name.clone(),
-                index: None,
-            },
+            key: Key::exclusive(name),
             content: Content::KernelLock,
             facts: Facts {
                 modified: wall_clock(open.facts.modified),
@@ -263,19 +261,69 @@ impl<'a> FilesSnapshot<'a> {
         fact
     }
 
-    fn in_directory<T>(
-        &self,
-        parts: &[std::ffi::OsString],
-        ask: impl FnOnce(&Directory) -> Result<Option<T>>,
-    ) -> Result<Option<T>> {
-        match descend(&self.root, &self.files.store, parts)? {
-            Some(directory) => ask(&directory),
-            None => Ok(None),
+    /// A directory below the store, opened once: the records of a name, what is below it and its shared
+    /// holds are asked for one after the other.
+    fn directory(&self, parts: &[OsString]) -> Result<Option<Arc<Directory>>> {
+        let Some((last, above)) = parts.split_last() else {
+            return Ok(Some(Arc::clone(&self.root)));
+        };
+        let is_known = |(known, _): &&(Vec<OsString>, _)| known == parts;
+        if let Some((_, directory)) = self.directories.borrow().iter().find(is_known) {
+            return Ok(directory.clone());
         }
+        let directory = match self.directory(above)? {
+            Some(parent) => match parent.open_below(last) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+                opened => Some(Arc::new(
+                    opened.context("open directory", &self.files.below(parts))?,
+                )),
+            },
+            None => None,
+        };
+        let known = (parts.to_vec(), directory.clone());
+        self.directories.borrow_mut().push(known);
+        Ok(directory)
     }
 
+    /// The shared records of a name, by number. `directory`: that of the locks below it.
+    pub(super) fn shared_in(
+        &self,
+        directory: &Directory,
+        name: &LockName,
+    ) -> Result<Vec<Found<Handle>>> {
+        let path = || self.files.below(&layout::shared(name));
+        let directory = match directory.open_below(OsStr::new(SHARED_DIR)) {
+            Err(error) if is_not_a_directory(&error) => return Ok(Vec::new()),
+            opened => opened.context("open directory", &path())?,
+        };
+        let entries = directory.entries().context("read directory", &path())?;
+        let mut entries: Vec<_> = entries
+            .into_iter()
+            .filter_map(|(file, kind)| Some((layout::shared_index(&file)?, file, kind)))
+            .collect();
+        entries.sort_unstable_by_key(|(index, ..)| *index);
+        let mut holds = Vec::new();
+        for (index, file, kind) in entries {
+            let key = Key {
+                name: name.clone(),
+                index: Some(index),
+            };
+            let place = LockPath {
+                directory: &directory,
+                file: &file,
+                path: &self.files.path_of_record(&key),
+                format: Format::Native,
+            };
+            let on_disk = place.read_listed(kind)?;
+            holds.extend(self.found(key, on_disk)?);
+        }
+        Ok(holds)
+    }
+
+    /// Every record below the name `of`, in the directory of the locks below `parent`.
     fn walk(
         &self,
+        of: &LockName,
         directory: &Directory,
         path: &Path,
         parent: &str,
@@ -286,17 +334,22 @@ impl<'a> FilesSnapshot<'a> {
             let flow = match layout::entry(Some(parent), &file) {
                 Some(Entry::Lock(name)) => {
                     let on_disk = self.listed(directory, (&file, kind), &below)?;
-                    match self.found(&name, on_disk)? {
+                    match self.found(Key::exclusive(&name), on_disk)? {
                         Some(found) => visit(found),
                         None => ControlFlow::Continue(()),
                     }
                 }
+                // Those of the name itself are asked for on their own.
+                Some(Entry::Shared(name)) if name != *of => self
+                    .shared_in(directory, &name)?
+                    .into_iter()
+                    .try_for_each(&mut *visit),
                 Some(Entry::Children(name)) => match directory.open_below(&file) {
-                    Ok(directory) => self.walk(&directory, &below, &name, visit)?,
+                    Ok(directory) => self.walk(of, &directory, &below, &name, visit)?,
                     Err(error) if is_not_a_directory(&error) => ControlFlow::Continue(()),
                     Err(error) => return Err(error).context("open directory", &below),
                 },
-                None => ControlFlow::Continue(()),
+                Some(Entry::Shared(_)) | None => ControlFlow::Continue(()),
             };
             if flow.is_break() {
                 return Ok(flow);
@@ -395,14 +448,21 @@ impl Snapshot for FilesSnapshot<'_> {
     }
 
     fn exclusive(&self, name: &LockName) -> Result<Option<Found<Handle>>> {
-        self.in_directory(&layout::parents(name), |directory| {
-            self.read(directory, name)
-        })
+        match self.directory(&layout::parents(name))? {
+            Some(directory) => self.read(&directory, name),
+            None => Ok(None),
+        }
     }
 
-    fn shared(&self, _name: &LockName) -> Result<Vec<Found<Handle>>> {
-        // Shared holds have no files yet.
-        Ok(Vec::new())
+    fn shared(&self, name: &LockName) -> Result<Vec<Found<Handle>>> {
+        let children = layout::children(name);
+        if children.is_empty() {
+            return Ok(Vec::new());
+        }
+        match self.directory(&children)? {
+            Some(directory) => self.shared_in(&directory, name),
+            None => Ok(Vec::new()),
+        }
     }
 
     fn below(
@@ -414,12 +474,10 @@ impl Snapshot for FilesSnapshot<'_> {
         if children.is_empty() {
             return Ok(());
         }
-        let path = children
-            .iter()
-            .fold(self.files.store.clone(), |path, part| path.join(part));
-        self.in_directory(&children, |directory| {
-            self.walk(directory, &path, name.as_str(), visit).map(Some)
-        })?;
+        let path = self.files.below(&children);
+        if let Some(directory) = self.directory(&children)? {
+            let _ = self.walk(name, &directory, &path, name.as_str(), visit)?;
+        }
         Ok(())
     }
 

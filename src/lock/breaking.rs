@@ -12,7 +12,7 @@ use super::unfinished::{
 use crate::backend::{AsWaiter, Backend as _, Change};
 use crate::decision::liveness::{Evidence, Reason, State};
 use crate::decision::ownership::may_break;
-use crate::decision::{Asker, Judged, Revision};
+use crate::decision::{Asker, Judged, Request, Revision, Snapshot};
 use crate::error::{Context, Error, Result};
 use crate::files::Handle;
 use crate::files::journal::{self, Action, Event};
@@ -119,15 +119,15 @@ impl Lock {
         Ok(self.broken(removal))
     }
 
-    /// The live processes of the work of the current hold that can be seen from here. Of a `run`: what
+    /// The live processes of the work of the hold that was shown, as far as they can be seen from here. Of a `run`: what
     /// [`break_hold`](Self::break_hold) would end. Of a detached hold: the process that it follows, and
     /// what that has started, which a break leaves running. Reads the list of all processes; what starts
     /// or ends meanwhile may be missed. Signals nothing.
     ///
     /// # Errors
     /// The store cannot be read.
-    pub fn work(&self) -> Result<Vec<ProcessId>> {
-        let Some(own) = self.look_own()? else {
+    pub fn work(&self, shown: &Revision) -> Result<Vec<ProcessId>> {
+        let Some(own) = self.look_shown(shown)? else {
             return Ok(Vec::new());
         };
         let Some(record) = own.record() else {
@@ -158,7 +158,10 @@ impl Lock {
     ) -> Result<Removal> {
         let request = self.request(&Options::new(), Asker::Caller);
         let updated = self.files.update(EXISTING, AsWaiter::NONE, |snapshot| {
-            Ok(match self.own(&request, snapshot)? {
+            let mut holds = self.holds(&request, snapshot)?;
+            let at = holds.iter().position(|own| may_break(shown, own));
+            let own = (!holds.is_empty()).then(|| holds.swap_remove(at.unwrap_or(0)));
+            Ok(match own {
                 None => (Change::Nothing, Removal::Nothing),
                 Some(own) if !may_break(shown, &own) => (Change::Nothing, Removal::Changed(own)),
                 Some(own) if is_spared(&own) => (Change::Nothing, Removal::Spared(own)),
@@ -217,7 +220,7 @@ impl Lock {
     ) -> Result<Work> {
         let told_at = boottime_milliseconds();
         loop {
-            let Some(own) = self.look_own()?.filter(|own| may_break(shown, own)) else {
+            let Some(own) = self.look_shown(shown)? else {
                 return Ok(Work::Ended);
             };
             let Some((record, _)) = live_wrapper(&own) else {
@@ -253,8 +256,7 @@ impl Lock {
         let request = self.request(&Options::new(), Asker::Caller);
         let note_begin = |note: bool| {
             self.files.update(EXISTING, AsWaiter::NONE, |snapshot| {
-                let own = self.own(&request, snapshot)?;
-                let own = own.filter(|own| may_break(shown, own));
+                let own = self.shown(&request, snapshot, shown)?;
                 let change = match own.as_ref().and_then(|own| Some((own, own.record()?))) {
                     Some((own, record)) if note && record.live.ending.is_none() => {
                         let mut live = record.live.clone();
@@ -326,10 +328,23 @@ impl Lock {
         });
     }
 
-    pub(super) fn look_own(&self) -> Result<Option<Judged<Handle>>> {
+    fn look_shown(&self, shown: &Revision) -> Result<Option<Judged<Handle>>> {
         let request = self.request(&Options::new(), Asker::Caller);
-        let own = self.files.look(|snapshot| self.own(&request, snapshot))?;
-        Ok(own.flatten())
+        let looked = self
+            .files
+            .look(|snapshot| self.shown(&request, snapshot, shown))?;
+        Ok(looked.flatten())
+    }
+
+    /// The hold that was shown, if it is still there.
+    fn shown<S: Snapshot<Handle = Handle, Error = Error>>(
+        &self,
+        request: &Request,
+        snapshot: &S,
+        shown: &Revision,
+    ) -> Result<Option<Judged<Handle>>> {
+        let holds = self.holds(request, snapshot)?;
+        Ok(holds.into_iter().find(|own| may_break(shown, own)))
     }
 }
 

@@ -219,7 +219,7 @@ fn note_refusal(
 /// How the work of a hold is recognized.
 pub(super) fn marks(record: &Record) -> Marks {
     Marks {
-        hold: entry_of_hold(record),
+        hold: entry_of_hold(record.hold, &record.name),
         since: record
             .origin
             .as_ref()
@@ -233,8 +233,7 @@ pub(super) fn marks(record: &Record) -> Marks {
 }
 
 /// A hold in `ONEHOLD_HOLDS`.
-pub(super) fn entry_of_hold(record: &Record) -> String {
-    let name =
-        percent_encoding::utf8_percent_encode(&record.name, percent_encoding::NON_ALPHANUMERIC);
-    format!("{}:{name}", record.hold)
+pub(super) fn entry_of_hold(hold: u64, name: &str) -> String {
+    let name = percent_encoding::utf8_percent_encode(name, percent_encoding::NON_ALPHANUMERIC);
+    format!("{hold}:{name}")
 }

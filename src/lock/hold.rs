@@ -35,7 +35,7 @@ pub(super) struct TakenHold {
     pub(super) files: Files,
     pub(super) name: LockName,
     pub(super) held: HeldFile,
-    pub(super) displaced: Option<Box<Status>>,
+    pub(super) displaced: Vec<Status>,
     pub(super) waited: Option<Duration>,
     pub(super) place: Option<Place>,
     /// Closed only when the hold ends, because closing it takes milliseconds.
@@ -125,7 +125,7 @@ macro_rules! hold_accessors {
             self.taken.held.record().hold
         }
 
-        /// Its lock file.
+        /// Its lock file; of a hold of several locks that of the first one.
         #[must_use]
         pub fn path(&self) -> &Path {
             self.taken.held.path()
@@ -137,10 +137,16 @@ macro_rules! hold_accessors {
             self.taken.held.record()
         }
 
-        /// The hold that was replaced, if there was one.
+        /// The numbers of a shared hold, one for each of its locks: 0 and up, each held by one at a time.
         #[must_use]
-        pub fn displaced(&self) -> Option<&Status> {
-            self.taken.displaced.as_deref()
+        pub fn slots(&self) -> Vec<u32> {
+            self.taken.held.slots()
+        }
+
+        /// The holds that were replaced.
+        #[must_use]
+        pub fn displaced(&self) -> &[Status] {
+            &self.taken.displaced
         }
 
         /// How long it was waited for, if at all.
@@ -280,10 +286,15 @@ impl Hold {
         taken.ensure_in_place()?;
         taken.clear_command()?;
         let notes = taken.held.notes()?;
-        let path = taken.held.path();
         let inherit = !taken.held.record().close;
-        let child = spawn(command, taken.held.file(), path, notes, inherit)
-            .map_err(|source| spawn_error(source, path, &program))?;
+        let child = spawn(
+            command,
+            taken.held.file(),
+            &taken.held.paths(),
+            notes,
+            inherit,
+        )
+        .map_err(|source| spawn_error(source, taken.held.path(), &program))?;
         taken.started(child.id());
         Ok(child)
     }
@@ -298,11 +309,10 @@ impl Hold {
         let taken = &mut self.taken;
         taken.clear_command()?;
         let notes = taken.held.notes()?;
-        let path = taken.held.path();
         let inherit = !taken.held.record().close;
         let started = program
-            .start(taken.held.file(), path, notes, inherit, mask)
-            .map_err(|source| spawn_error(source, path, program.name()))?;
+            .start(taken.held.file(), &taken.held.paths(), notes, inherit, mask)
+            .map_err(|source| spawn_error(source, taken.held.path(), program.name()))?;
         taken.started(started.id());
         Ok(started)
     }
@@ -378,21 +388,35 @@ impl Hold {
     }
 
     /// What a command under this hold finds in its environment: `ONEHOLD_NAME`, `ONEHOLD_HOLD`,
-    /// `ONEHOLD_FILE`, and `ONEHOLD_HOLDS` with this one added to those in `enclosing`.
+    /// `ONEHOLD_FILE`, `ONEHOLD_SLOT` if it is shared, and `ONEHOLD_HOLDS` with this one added to those
+    /// in `enclosing`. Of a hold of several locks, names and files stand in as many lines.
     #[must_use]
     pub fn environment(&self, enclosing: Option<&str>) -> Vec<(&'static str, String)> {
-        let record = self.taken.held.record();
-        let mut holds = enclosing.unwrap_or_default().trim().to_owned();
-        if !holds.is_empty() {
-            holds.push(' ');
-        }
-        holds.push_str(&entry_of_hold(record));
-        vec![
-            ("ONEHOLD_NAME", record.name.clone()),
+        let held = &self.taken.held;
+        let record = held.record();
+        let enclosing = enclosing.unwrap_or_default().trim().to_owned();
+        let enclosing = Some(enclosing).filter(|holds| !holds.is_empty());
+        let own = record
+            .all_names()
+            .map(|name| entry_of_hold(record.hold, name));
+        let holds: Vec<String> = enclosing.into_iter().chain(own).collect();
+        let names: Vec<&str> = record.all_names().collect();
+        let files: Vec<_> = held
+            .paths()
+            .iter()
+            .map(|path| path.to_string_lossy())
+            .collect();
+        let slots: Vec<String> = held.slots().iter().map(u32::to_string).collect();
+        let mut environment = vec![
+            ("ONEHOLD_NAME", names.join("\n")),
             ("ONEHOLD_HOLD", record.hold.to_string()),
-            ("ONEHOLD_FILE", self.path().to_string_lossy().into_owned()),
-            ("ONEHOLD_HOLDS", holds),
-        ]
+            ("ONEHOLD_FILE", files.join("\n")),
+            ("ONEHOLD_HOLDS", holds.join(" ")),
+        ];
+        if !slots.is_empty() {
+            environment.push(("ONEHOLD_SLOT", slots.join(" ")));
+        }
+        environment
     }
 }
 
@@ -477,6 +501,8 @@ impl PendingHold {
             record: Some(record),
             verdict,
             lockers: Vec::new(),
+            slot: self.taken.held.slots().first().copied(),
+            others: Vec::new(),
             waiters: files.waiters(name).unwrap_or_default(),
             can_take_over: true,
             revision: None,

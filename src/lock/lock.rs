@@ -1,5 +1,6 @@
 //! One lock: what can be asked about it, and what can be done to it.
 
+use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use crate::decision::ownership::{
     Caller, MayRelease, MayRenew, may_clean_up, may_release, may_renew,
 };
 use crate::decision::{
-    Asker, Decision, Judged, Mode, Observer, Obstacle, Request, Snapshot, Want, decide, judge,
+    Asker, Decision, Judged, Key, Observer, Obstacle, Request, Snapshot, Want, decide, judge,
     judge_found,
 };
 use crate::error::{Context, Error, Result};
@@ -29,7 +30,7 @@ use crate::files::{Files, Handle, layout};
 use crate::format::{MEMORY_TTL, MEMORY_TTL_LIMIT};
 use crate::identity::Pid;
 use crate::name::LockName;
-use crate::record::{Content, Format, Kind, Live, Record, cut_command};
+use crate::record::{Content, Format, Kind, Live, Mode, Record, cut_command};
 use crate::status::{Locker, Status};
 use crate::sys::directory::HAS_FLOCK;
 use crate::sys::process;
@@ -41,6 +42,8 @@ use crate::sys::spawn::COMMANDS_INHERIT_LOCKS;
 #[derive(Clone, Debug)]
 pub struct Lock {
     name: LockName,
+    /// To be held with it.
+    others: Vec<LockName>,
     pub(super) files: Files,
     journal: PathBuf,
 }
@@ -179,9 +182,73 @@ impl Lock {
         };
         Ok(Self {
             name,
+            others: Vec::new(),
             files,
             journal: journal.to_owned(),
         })
+    }
+
+    /// Together with another lock of the same store: all of them are taken at once or none is, as one
+    /// hold with one number, which is released as a whole. What else is asked of this lock concerns its
+    /// own name. A name that is there already changes nothing.
+    ///
+    /// ```no_run
+    /// # fn main() -> onehold::Result<()> {
+    /// use onehold::{LockName, Options, Wait};
+    ///
+    /// let both = onehold::lock("db")?.and(LockName::new("cache")?)?;
+    /// let attempt = both.hold(&Options::new(), Wait::forever())?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NotTogether`]: one name includes the other, or a path is among them, which has no store.
+    /// [`Error::Unsupported`]: other formats have no room for several names.
+    pub fn and(mut self, name: LockName) -> Result<Self> {
+        let host = Arc::clone(&self.files.host);
+        let other = Self::new(
+            name,
+            &self.files.store,
+            &self.journal,
+            self.files.format,
+            host,
+        )?;
+        let (Format::Native, Format::Native) = (self.files.format, other.files.format) else {
+            return Err(Error::Unsupported {
+                format: self.files.format,
+                what: "one lock at a time",
+            });
+        };
+        let is_same_store = self.files.store == other.files.store;
+        if is_same_store && self.names().any(|name| *name == other.name) {
+            return Ok(self);
+        }
+        for name in self.names() {
+            let why = if name.is_path() || other.name.is_path() {
+                "a path has no store"
+            } else if !is_same_store {
+                "they are in two stores"
+            } else if name.is_ancestor_of(&other.name) {
+                "the first includes the second"
+            } else if other.name.is_ancestor_of(name) {
+                "the second includes the first"
+            } else {
+                continue;
+            };
+            return Err(Error::NotTogether {
+                one: name.as_str().to_owned(),
+                other: other.name.as_str().to_owned(),
+                why,
+            });
+        }
+        self.others.push(other.name);
+        Ok(self)
+    }
+
+    /// All names that it holds together.
+    pub fn names(&self) -> impl Iterator<Item = &LockName> {
+        std::iter::once(&self.name).chain(&self.others)
     }
 
     /// Its name. A path into a store is the name in that store.
@@ -244,8 +311,14 @@ impl Lock {
                     }
                     Decision::Wait(obstacle) => (self.obstacle_status(&obstacle), None),
                 };
+                let others = self.others_than(&status, &request, snapshot)?;
                 let waiters = snapshot.waiters(&self.name);
-                Ok((Status { waiters, ..status }, judged))
+                let status = Status {
+                    others,
+                    waiters,
+                    ..status
+                };
+                Ok((status, judged))
             })?;
             let Some((status, judged)) = looked else {
                 return Ok(self.free());
@@ -255,6 +328,22 @@ impl Lock {
                 None => return Ok(status),
             }
         }
+    }
+
+    /// The other holds of the lock that a status is about.
+    fn others_than<S: Snapshot<Handle = Handle, Error = Error>>(
+        &self,
+        status: &Status,
+        request: &Request,
+        snapshot: &S,
+    ) -> Result<Vec<Status>> {
+        let name = LockName::new(&status.name)?;
+        let found = snapshot.shared(&name)?;
+        let others = found
+            .into_iter()
+            .filter(|found| status.record.is_none() || found.key.index != status.slot);
+        let judged = others.map(|found| judge_found(request, snapshot, found));
+        Ok(judged.map(|judged| self.status(&judged)).collect())
     }
 
     /// What the lock's own file says, whatever else may be in the way. Like
@@ -268,21 +357,23 @@ impl Lock {
         let mut request = self.request(&options, Asker::Caller);
         loop {
             let looked = self.files.look(|snapshot| {
-                let own = self.own(&request, snapshot)?;
-                Ok((own, snapshot.waiters(&self.name)))
+                let holds = self.holds(&request, snapshot)?;
+                Ok((holds, snapshot.waiters(&self.name)))
             })?;
-            let Some((own, waiters)) = looked else {
+            let Some((holds, waiters)) = looked else {
                 return Ok(self.free());
             };
-            match own {
-                Some(own) if is_over(&own) => {
-                    request.over.extend(hold_number(&own));
-                }
-                own => {
-                    let status = own.map_or_else(|| self.free(), |own| self.status(&own));
-                    return Ok(Status { waiters, ..status });
-                }
+            if let Some(over) = holds.iter().find(|own| is_over(own)) {
+                request.over.extend(hold_number(over));
+                continue;
             }
+            let mut holds = holds.iter().map(|own| self.status(own));
+            let first = holds.next().unwrap_or_else(|| self.free());
+            return Ok(Status {
+                others: holds.collect(),
+                waiters,
+                ..first
+            });
         }
     }
 
@@ -375,6 +466,13 @@ impl Lock {
             Outcome::NotALock(what) => Err(self.not_a_lock(what)),
             Outcome::Blocked(obstacle) => {
                 let mut status = self.obstacle_status(&obstacle);
+                if status.slot.is_some() {
+                    let request = self.request(&options, holder.asker());
+                    let looked = self
+                        .files
+                        .look(|snapshot| self.others_than(&status, &request, snapshot))?;
+                    status.others = looked.unwrap_or_default();
+                }
                 status.waiters = self.files.waiters(&self.name).unwrap_or_default();
                 Ok(Taken::Blocked(Blocked {
                     status: Box::new(status),
@@ -387,13 +485,19 @@ impl Lock {
     /// Writes the displaced and removed holds to the journal, and returns the new hold.
     fn held(&self, held: Held<Files>, wait: &Wait<'_>) -> TakenHold {
         let mut warnings = Vec::new();
-        for judged in &held.removed {
-            let written =
-                journal::write(&self.journal, Action::Cleanup, &self.status(judged), None);
+        let mut displaced = held.displaced;
+        for judged in held.removed {
+            // Of those that shared it, each was to be replaced.
+            if matches!(judged.verdict.state, State::Held | State::Overdue) {
+                displaced.push(judged);
+                continue;
+            }
+            let was = self.status(&judged);
+            let written = journal::write(&self.journal, Action::Cleanup, &was, None);
             journal::warn(&mut warnings, written);
         }
-        let displaced = held.displaced.as_ref().map(|judged| self.status(judged));
-        if let Some(was) = &displaced {
+        let displaced: Vec<Status> = displaced.iter().map(|judged| self.status(judged)).collect();
+        for was in &displaced {
             let action = match was.verdict.state {
                 State::Zombie => Some(Action::Takeover),
                 State::Held | State::Overdue => Some(Action::Break),
@@ -409,7 +513,7 @@ impl Lock {
             files: self.files.clone(),
             name: self.name.clone(),
             held: held.hold,
-            displaced: displaced.map(Box::new),
+            displaced,
             waited: wait.waited(),
             place: held.place,
             _watch: held.sleeper.and_then(crate::files::sleeper_watch),
@@ -450,11 +554,20 @@ impl Lock {
         request: &Request,
     ) -> Result<(MayRelease, Option<Judged<Handle>>)> {
         let updated = self.files.update(EXISTING, AsWaiter::NONE, |snapshot| {
-            let Some(own) = self.own(request, snapshot)? else {
+            let holds = self.holds(request, snapshot)?;
+            let holds = holds
+                .into_iter()
+                .map(|own| (may_release(caller, &own, snapshot), own));
+            let Some((may, own)) = first_by(holds, |may, own| match (may, own.verdict.state) {
+                (MayRelease::Remove, State::Held | State::Overdue) => 0,
+                (MayRelease::HeldByRun, _) => 1,
+                (MayRelease::NotYours, _) => 2,
+                (MayRelease::Remove, _) => 3,
+                (MayRelease::Free, _) => 4,
+            }) else {
                 return Ok((Change::Nothing, (MayRelease::Free, None)));
             };
             self.ensure_lock(&own)?;
-            let may = may_release(caller, &own, snapshot);
             let change = match may {
                 MayRelease::Remove => Change::Remove(own.clone()),
                 _ => Change::Nothing,
@@ -473,18 +586,27 @@ impl Lock {
         self.ensure_record()?;
         let request = self.request(&Options::new(), Asker::Caller);
         let updated = self.files.update(EXISTING, AsWaiter::NONE, |snapshot| {
-            let Some(own) = self.own(&request, snapshot)? else {
+            let mut holds = Vec::new();
+            for own in self.holds(&request, snapshot)? {
+                self.ensure_lock(&own)?;
+                // The process that acquires it is about to write the same bytes, without the guard.
+                let is_pending = own.record().is_some_and(|record| {
+                    record.is_ours() && record.is_detached() && !record.is_confirmed()
+                });
+                let may = if is_pending {
+                    MayRenew::Nothing
+                } else {
+                    may_renew(caller, &own, &request, snapshot)?
+                };
+                holds.push((may, own));
+            }
+            let Some((may, own)) = first_by(holds, |may, _| match may {
+                MayRenew::Renew => 0,
+                MayRenew::HeldByRun => 1,
+                MayRenew::NotYours => 2,
+                MayRenew::Nothing => 3,
+            }) else {
                 return Ok((Change::Nothing, (MayRenew::Nothing, None)));
-            };
-            self.ensure_lock(&own)?;
-            // The process that acquires it is about to write the same bytes, without the guard.
-            let is_pending = own.record().is_some_and(|record| {
-                record.is_ours() && record.is_detached() && !record.is_confirmed()
-            });
-            let may = if is_pending {
-                MayRenew::Nothing
-            } else {
-                may_renew(caller, &own, &request, snapshot)?
             };
             let change = match (may, own.record()) {
                 (MayRenew::Renew, Some(record)) => {
@@ -500,7 +622,11 @@ impl Lock {
         };
         let status = Box::new(self.status(&own));
         Ok(match may {
-            MayRenew::Renew => Renewal::Done(Box::new(self.inspect(None)?)),
+            MayRenew::Renew => {
+                let now = self.inspect(None)?;
+                let renewed = status.hold().and_then(|hold| now.clone().of_hold(hold));
+                Renewal::Done(Box::new(renewed.unwrap_or(now)))
+            }
             MayRenew::Nothing => Renewal::Nothing(status),
             MayRenew::NotYours => Renewal::NotYours(status),
             MayRenew::HeldByRun => Renewal::HeldByRun(status),
@@ -546,13 +672,18 @@ impl Lock {
     }
 
     /// Removes what is left of a finished or dead hold; `None`: there is nothing to remove.
-    pub(super) fn remove_zombie(&self, max_age: Option<Duration>) -> Result<Option<CleanedUp>> {
+    pub(super) fn remove_zombie(
+        &self,
+        slot: Option<u32>,
+        max_age: Option<Duration>,
+    ) -> Result<Option<CleanedUp>> {
         let mut options = Options::new();
         options.max_age = max_age;
         let mut request = self.request(&options, Asker::Caller);
         let own = loop {
             let updated = self.files.update(EXISTING, AsWaiter::NONE, |snapshot| {
-                let own = self.own(&request, snapshot)?;
+                let mut holds = self.holds(&request, snapshot)?.into_iter();
+                let own = holds.find(|own| own.found.key.index == slot);
                 let takeover_is_safe = snapshot.takeover_is_safe();
                 let may_remove =
                     |own: &Judged<Handle>| may_clean_up(&own.verdict, takeover_is_safe);
@@ -586,7 +717,7 @@ impl Lock {
         let mut cleanup = Cleanup::default();
         let status = self.inspect(max_age)?;
         if status.verdict.reason != Reason::NoFile {
-            cleanup.add(status, dry_run, || self.remove_zombie(max_age));
+            cleanup.add(status, dry_run, || self.remove_zombie(None, max_age));
         }
         Ok(cleanup)
     }
@@ -609,14 +740,17 @@ impl Lock {
         finished.is_over
     }
 
-    /// The lock's own record, judged.
-    pub(super) fn own<S: Snapshot<Handle = Handle, Error = Error>>(
+    /// The lock's own records, judged: the exclusive one first.
+    pub(super) fn holds<S: Snapshot<Handle = Handle, Error = Error>>(
         &self,
         request: &Request,
         snapshot: &S,
-    ) -> Result<Option<Judged<Handle>>> {
-        let found = snapshot.exclusive(&self.name)?;
-        Ok(found.map(|found| judge_found(request, snapshot, found)))
+    ) -> Result<Vec<Judged<Handle>>> {
+        let exclusive = snapshot.exclusive(&self.name)?;
+        let found = exclusive.into_iter().chain(snapshot.shared(&self.name)?);
+        Ok(found
+            .map(|found| judge_found(request, snapshot, found))
+            .collect())
     }
 
     /// A kernel lock without a record belongs to its process alone.
@@ -643,10 +777,13 @@ impl Lock {
 
     fn request_of(&self, options: &Options, asker: Asker, observer: Option<Observer>) -> Request {
         Request {
-            wants: vec![Want {
-                name: self.name.clone(),
-                mode: Mode::Exclusive,
-            }],
+            wants: self
+                .names()
+                .map(|name| Want {
+                    name: name.clone(),
+                    mode: options.mode,
+                })
+                .collect(),
             owner: options.owner.clone(),
             inside: options.inside.clone(),
             asker,
@@ -666,6 +803,10 @@ impl Lock {
         let mut record = Record::new(self.files.format, Some(own), now);
         let run = holder.run();
         self.name.as_str().clone_into(&mut record.name);
+        if !self.others.is_empty() {
+            record.names = self.names().map(|name| name.as_str().to_owned()).collect();
+        }
+        record.mode = options.mode;
         record.kind = match holder {
             NewHolder::Run(_) => Kind::Run,
             NewHolder::Detached(Holder::Lease) => Kind::Lease,
@@ -758,7 +899,18 @@ impl Lock {
 pub(super) const EXISTING: Entry<'static> = Entry {
     create: false,
     patience: Patience::SHORT,
+    mode: Mode::Exclusive,
 };
+
+/// The hold with the lowest rank; of several the latest.
+fn first_by<M>(
+    holds: impl IntoIterator<Item = (M, Judged<Handle>)>,
+    rank: impl Fn(&M, &Judged<Handle>) -> u8,
+) -> Option<(M, Judged<Handle>)> {
+    holds
+        .into_iter()
+        .min_by_key(|(may, own)| (rank(may, own), Reverse(hold_number(own))))
+}
 
 /// What became of an attempt.
 enum Taken {
@@ -768,17 +920,19 @@ enum Taken {
 }
 
 pub(super) fn status(files: &Files, judged: &Judged<Handle>) -> Status {
-    let name = &judged.found.key.name;
+    let Key { name, index } = &judged.found.key;
     // Neither can be replaced.
     let is_record =
         judged.verdict.state != State::NotALock && judged.found.content != Content::KernelLock;
     Status {
         name: name.as_str().to_owned(),
-        path: files.path_of(name),
+        path: files.path_of_record(&judged.found.key),
         store: files.store.clone(),
         format: files.format,
         record: judged.record().cloned(),
         verdict: judged.verdict.clone(),
+        slot: *index,
+        others: Vec::new(),
         lockers: judged
             .found
             .facts
@@ -824,6 +978,8 @@ pub(super) fn free(files: &Files, name: &LockName) -> Status {
         format: files.format,
         record: None,
         verdict: Verdict::new(State::Free, Reason::NoFile, Evidence::None),
+        slot: None,
+        others: Vec::new(),
         lockers: Vec::new(),
         waiters: Vec::new(),
         can_take_over: true,

@@ -7,7 +7,7 @@ use crate::decision::Revision;
 use crate::error::{Error, Result};
 use crate::format::{MEMORY_TTL, MEMORY_TTL_LIMIT};
 use crate::name::LockName;
-use crate::record::{Format, MAX_TEXT_BYTES};
+use crate::record::{Format, MAX_TEXT_BYTES, Mode};
 
 pub(super) fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
@@ -31,9 +31,10 @@ pub struct Options {
     pub(crate) ttl: Option<Duration>,
     pub(crate) max_age: Option<Duration>,
     pub(crate) refuse_zombies: bool,
-    pub(crate) replace: Option<Revision>,
+    pub(crate) replace: Vec<Revision>,
     pub(crate) skip_queue: bool,
     pub(crate) inside: Vec<u64>,
+    pub(crate) mode: Mode,
 }
 
 /// How a hold for a command is kept.
@@ -104,10 +105,10 @@ impl Options {
         self
     }
 
-    /// Takes the lock from this very hold, dead or alive.
+    /// Takes the lock from this very hold, dead or alive; called again, from another one, too.
     #[must_use]
     pub fn replace_hold(mut self, shown: Revision) -> Self {
-        self.replace = Some(shown);
+        self.replace.push(shown);
         self
     }
 
@@ -123,6 +124,19 @@ impl Options {
     #[must_use]
     pub fn inside(mut self, holds: Vec<u64>) -> Self {
         self.inside = holds;
+        self
+    }
+
+    /// Holds the lock together with others: by default it is exclusive.
+    ///
+    /// [`Mode::Shared`]: readers exclude writers only. A writer that waits is not overtaken by new readers,
+    /// except those that run [inside](Self::inside) a shared hold of the same lock. [`Mode::Slots`]: at
+    /// most so many at once, by the number that each of them asks for; [`Hold::slots`](crate::Hold::slots)
+    /// tells which slot it is. Needs native lock files in a store, or for [`Mode::Shared`]
+    /// [`Format::Flock`].
+    #[must_use]
+    pub fn mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
         self
     }
 
@@ -150,6 +164,17 @@ impl Options {
         let unsupported = |what| Err(Error::Unsupported { format, what });
         if format != Format::Native && holder == Some(Holder::Lease) {
             return unsupported("a lease names no process");
+        }
+        match (format, self.mode) {
+            (_, Mode::Exclusive) | (Format::Flock, Mode::Shared) => {}
+            (Format::Flock, Mode::Slots(_)) => {
+                return unsupported("flock(1) does not count holders: use a NAME");
+            }
+            (Format::Native, _) if name.is_path() => {
+                return unsupported("only a lock with a NAME can be shared, or one of flock(1)");
+            }
+            (Format::Native, _) => {}
+            _ => return unsupported("its programs know one holder only"),
         }
         match format {
             Format::Flock if holder.is_some() => {

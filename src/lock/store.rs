@@ -148,10 +148,11 @@ impl Store {
     fn add_waiters(&self, listing: &mut Listing) -> Result<()> {
         let mut reserved = Vec::new();
         for name in self.files.names_with_waiters()? {
-            let index = listing
+            let at = listing
                 .locks
-                .binary_search_by(|status| status.name.as_str().cmp(name.as_str()));
-            let known = index.ok().and_then(|index| listing.locks.get_mut(index));
+                .partition_point(|status| status.name.as_str() < name.as_str());
+            let known = listing.locks.get_mut(at);
+            let known = known.filter(|status| status.name == name.as_str());
             let added = match known {
                 Some(status) if !status.is_available() => self
                     .files
@@ -189,11 +190,11 @@ impl Store {
             ..Cleanup::default()
         };
         for status in listing.locks {
-            let name = status.name.clone();
+            let (name, slot) = (status.name.clone(), status.slot);
             cleanup.add(status, dry_run, || {
                 LockName::new(name)
                     .and_then(|name| self.lock(name))
-                    .and_then(|lock| lock.remove_zombie(max_age))
+                    .and_then(|lock| lock.remove_zombie(slot, max_age))
             });
         }
         if !dry_run {
@@ -217,5 +218,5 @@ fn add_once(errors: &mut Vec<Error>, error: Error) {
 
 fn sort(listing: &mut Listing) {
     let locks = &mut listing.locks;
-    locks.sort_by(|one, other| one.name.cmp(&other.name));
+    locks.sort_by(|one, other| (&one.name, one.slot).cmp(&(&other.name, other.slot)));
 }

@@ -9,7 +9,7 @@ use crate::backend::{
 use crate::decision::{Decision, Judged, Obstacle, Request, Until, decide, until};
 use crate::error::{Error, Result};
 use crate::lock::wait::Wait;
-use crate::record::{Live, Record};
+use crate::record::{Live, Mode, Record};
 use crate::status::Status;
 
 /// How often a new hold may be lost to a program that does not enter the guard.
@@ -31,8 +31,8 @@ pub(super) enum Outcome<B: Backend> {
 /// A hold that was taken.
 pub(super) struct Held<B: Backend> {
     pub(super) hold: B::Hold,
-    /// The hold that it replaced.
-    pub(super) displaced: Option<Judged<B::Handle>>,
+    /// The holds that it replaced.
+    pub(super) displaced: Vec<Judged<B::Handle>>,
     /// Dead relatives that were removed.
     pub(super) removed: Vec<Judged<B::Handle>>,
     /// Its place in the queue. Leaving it wakes the next waiter, which needs the processor that a
@@ -55,7 +55,7 @@ pub(super) struct Callbacks<'a, H> {
 
 /// What follows a decision.
 enum Next<H> {
-    Taken(Option<Judged<H>>),
+    Taken(Vec<Judged<H>>),
     AlreadyHeld(Judged<H>),
     Blocked(Obstacle<H>),
     NotALock(&'static str),
@@ -73,11 +73,16 @@ pub(super) fn take<B: Backend>(
     let mut sleeper: Option<B::Sleeper> = None;
     let mut losses = 0;
     let mut last_obstacle = None;
+    let mode = request
+        .wants
+        .first()
+        .map_or_else(Mode::default, |want| want.mode);
     loop {
         (callbacks.ensure_alive)()?;
         let entry = Entry {
             create: true,
             patience: wait.patience(),
+            mode,
         };
         let (waits, is_queued) = (wait.is_wanted(), place.is_some());
         let waiter = AsWaiter {
@@ -150,7 +155,7 @@ pub(super) fn take<B: Backend>(
         if let Some(place) = &mut place {
             place.prepare();
         }
-        let sleeper = sleeper.get_or_insert_with(|| backend.sleeper(wait.pace()));
+        let sleeper = sleeper.get_or_insert_with(|| backend.sleeper(wait.pace(), mode));
         let mut at_most = wait.next_sleep();
         if is_unfinished {
             at_most = at_most.min(FINISH_INTERVAL);
@@ -189,7 +194,10 @@ fn plan<'d, S: crate::decision::Snapshot<Error = Error>>(
 ) -> Result<Planned<'d, S::Handle>> {
     Ok(match decide(request, snapshot)? {
         Decision::Take { put, remove } => {
-            let displaced = put.first().and_then(|(_, replaced)| replaced.clone());
+            let displaced = put
+                .iter()
+                .filter_map(|(_, replaced)| replaced.clone())
+                .collect();
             let change = Change::Take { put, remove, draft };
             (change, Next::Taken(displaced))
         }

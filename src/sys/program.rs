@@ -72,12 +72,12 @@ impl Program {
     }
 
     /// Starts it. Its child has the signals of `mask` blocked, writes `notes` into `record`, checks that
-    /// `path` still names it, keeps the lock if `inherit`, and executes.
+    /// each of `paths` still names it, keeps the lock if `inherit`, and executes.
     #[allow(clippy::trivially_copy_pass_by_ref, reason = "128 bytes on Linux")]
     pub(crate) fn start(
         &self,
         record: &File,
-        path: &Path,
+        paths: &[&Path],
         notes: Vec<Note>,
         inherit: bool,
         mask: &SignalMask,
@@ -86,7 +86,7 @@ impl Program {
         command
             .args(&self.arguments)
             .envs(self.environment.iter().map(|(name, value)| (name, value)));
-        let child = start(&mut command, record, path, notes, inherit, *mask)?;
+        let child = start(&mut command, record, paths, notes, inherit, *mask)?;
         Ok(Started { child })
     }
 }

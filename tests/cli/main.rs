@@ -30,6 +30,8 @@ mod list;
 mod release;
 mod renew;
 mod run;
+// Locks that several hold, and holds of several locks.
+mod shared;
 // Recipes of the README.
 #[cfg(unix)]
 mod recipes;

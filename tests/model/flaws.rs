@@ -40,6 +40,8 @@ pub(super) enum Flaw {
     PathNotChecked,
     /// `cleanup` removes by name what it has judged outside the guard.
     CleanupByList,
+    /// A hold of several names is not marked as released before its names are removed one by one.
+    NotMarked,
     /// A waiter behind a full lock wakes for one of its holders only.
     OneHolderWatched,
 }

@@ -7,7 +7,8 @@ use super::world::{
     Child, File, Holder, Memory, Process, Reserved, Setting, Sleep, Step, World, is_dead, observer,
 };
 use crate::decision::liveness::State;
-use crate::decision::{Decision, Mode, Want, decide, excludes};
+use crate::decision::{Decision, Want, decide, excludes};
+use crate::record::Mode;
 
 pub(super) const EXCLUSION: &str = "no two at work exclude each other";
 pub(super) const LIMIT: &str = "no more are at work than the limit";
@@ -21,7 +22,10 @@ pub(super) const NOT_STUCK: &str = "nobody waits for what nobody has";
 pub(super) const NOT_ITSELF: &str = "nobody waits for what it runs inside of";
 pub(super) const AGREEMENT: &str = "check and acquire agree";
 
-pub(super) const ALWAYS: [&str; 11] = [
+pub(super) const WHOLE: &str = "a hold of several names is held as a whole or not at all";
+
+pub(super) const ALWAYS: [&str; 12] = [
+    WHOLE,
     NOTHING_BESIDE,
     EXCLUSION,
     LIMIT,
@@ -55,6 +59,7 @@ pub(super) fn properties(setting: &Setting) -> Vec<Property<Setting>> {
         }),
         Property::always(NOT_ITSELF, not_itself),
         Property::always(AGREEMENT, agreement),
+        Property::always(WHOLE, whole),
     ];
     for what in &setting.must_happen {
         properties.push(match *what {
@@ -132,12 +137,7 @@ fn limit(setting: &Setting, world: &World) -> bool {
 }
 
 fn limit_of(want: &Want) -> Option<usize> {
-    match want.mode {
-        Mode::Shared {
-            at_most: Some(most),
-        } => usize::try_from(most.get()).ok(),
-        _ => None,
-    }
+    usize::try_from(want.mode.slots()?.get()).ok()
 }
 
 fn own_files(world: &World, at: usize) -> impl Iterator<Item = Option<&File>> {
@@ -171,6 +171,21 @@ fn not_dead(setting: &Setting, world: &World) -> bool {
                 let by = observer(plan.pid_namespace);
                 !is_dead(&setting.judged(world, file, &by).verdict)
             })
+        })
+}
+
+/// Of a `run`, the wrapper gives back the rest.
+fn whole(setting: &Setting, world: &World) -> bool {
+    world
+        .files
+        .iter()
+        .filter(|file| file.confirmed)
+        .all(|file| {
+            let plan = &setting.plans[usize::from(file.by)];
+            let of_hold = |other: &&File| (other.by, other.number) == (file.by, file.number);
+            let is_whole = world.files.iter().filter(of_hold).count() == plan.wants.len();
+            let by = observer(plan.pid_namespace);
+            is_whole || is_dead(&setting.judged(world, file, &by).verdict)
         })
 }
 

@@ -115,6 +115,7 @@ impl Setting {
                 let Ok(until) = until(&request, obstacle, memory);
                 let sleep = match until {
                     Until::Released(judged) => Sleep::Released(judged.found.handle),
+                    Until::AnyReleased(holders) => Sleep::Released(holders[0].found.handle),
                     Until::LeftQueue(ticket, _) => {
                         Sleep::LeftQueue(u8::try_from(ticket.number).unwrap())
                     }
@@ -195,7 +196,7 @@ impl Setting {
         self.plans[by]
             .wants
             .iter()
-            .any(|(_, mode)| matches!(mode, crate::decision::Mode::Shared { at_most: Some(_) }))
+            .any(|(_, mode)| mode.slots().is_some())
     }
 
     fn enter(&self, world: &mut World, by: Visitor) -> Option<()> {
@@ -323,9 +324,15 @@ impl Setting {
                 world.processes[by].step = Step::Deciding;
                 return;
             }
+            // `commit::take` removes all names of what it replaces.
+            if let Some(replaced) = put.replaced.and_then(|id| world.file(id).cloned()) {
+                world.remove_hold(&replaced);
+            }
             self.put(world, by, put.slot);
         } else if let Some(id) = removes.get(at - 1 - puts.len()) {
-            world.files.retain(|file| file.id != *id);
+            if let Some(dead) = world.file(*id).cloned() {
+                world.remove_hold(&dead);
+            }
         } else {
             let is_detached = matches!(plan.holder, Holder::Lease | Holder::Process);
             let process = &mut world.processes[by];
@@ -366,6 +373,7 @@ impl Setting {
             expired: false,
             let_go: false,
             torn: false,
+            released: false,
         };
         let process = &mut world.processes[by];
         process.own.push(Own {
@@ -483,6 +491,16 @@ impl Setting {
         Self::leave_queue(process);
         process.in_force = false;
         process.step = Step::Releasing(0);
+        let own = process.own.clone();
+        let is_detached = matches!(self.plans[by].holder, Holder::Lease | Holder::Process);
+        if is_detached && own.len() > 1 && !self.is_flawed(Flaw::NotMarked) {
+            // One write into the file that has all the names.
+            for own in own {
+                if let Some(file) = world.file_mut(own.id) {
+                    file.released = true;
+                }
+            }
+        }
         Some(())
     }
 
@@ -566,10 +584,14 @@ impl Setting {
                 },
             },
             Step::WritingRenewal(at, id) => {
-                if let Some(file) = world.file_mut(id) {
-                    file.expired = false;
-                    let of = usize::from(file.by);
-                    world.processes[of].expired = false;
+                // One write, whatever the number of its names.
+                if let Some(renewed) = world.file(id).cloned() {
+                    for file in &mut world.files {
+                        if (file.by, file.number) == (renewed.by, renewed.number) {
+                            file.expired = false;
+                        }
+                    }
+                    world.processes[usize::from(renewed.by)].expired = false;
                 }
                 Step::Renewing(at + 1)
             }
@@ -592,7 +614,7 @@ impl Setting {
             asker: Asker::Caller,
             max_age_ms: max_age_ms(),
             take_zombies: true,
-            replace: None,
+            replace: Vec::new(),
             skip_queue: false,
             ticket: None,
             observer: Some(observer(self.plans[by].pid_namespace)),
@@ -750,7 +772,7 @@ impl Setting {
                 world.broke_another |= world.shown.is_none_or(|shown| shown.id != file.id);
                 Self::note_break(world, &file);
             }
-            world.files.retain(|file| file.slot != slot);
+            world.remove_hold(&file);
         }
         if is_break {
             world.shown = None;

@@ -8,10 +8,10 @@ use stateright::{Checker, HasDiscoveries, Model};
 use super::flaws::Flaw;
 use super::properties::{
     ABLE, ALWAYS, AS_SHOWN, EXCLUSION, LIMIT, NOT_DEAD, NOT_STUCK, ON_RECORD, SERVED, SIDE_BY_SIDE,
-    TAKEOVER, TURN_PASSED,
+    TAKEOVER, TURN_PASSED, WHOLE,
 };
 use super::world::{Holder, Plan, Setting};
-use crate::decision::Mode;
+use crate::record::Mode;
 
 const A: u8 = 0;
 const A_T: u8 = 1;
@@ -23,13 +23,12 @@ fn exclusive(name: u8) -> Vec<(u8, Mode)> {
 }
 
 fn shared(name: u8) -> Vec<(u8, Mode)> {
-    vec![(name, Mode::Shared { at_most: None })]
+    vec![(name, Mode::Shared)]
 }
 
 /// At most so many at once.
 fn counted(name: u8, most: u32) -> Vec<(u8, Mode)> {
-    let at_most = NonZeroU32::new(most);
-    vec![(name, Mode::Shared { at_most })]
+    vec![(name, Mode::Slots(NonZeroU32::new(most).unwrap()))]
 }
 
 fn run(wants: Vec<(u8, Mode)>) -> Plan {
@@ -409,12 +408,45 @@ fn model_of_slots_holds() {
     );
 }
 
+fn lease_of_two_names() -> Setting {
+    Setting::new(vec![
+        lease([exclusive(A), exclusive(B)].concat()),
+        run(exclusive(A)).waits(),
+        run(exclusive(B)),
+    ])
+}
+
 #[test]
 fn model_of_several_names_holds() {
     let both = |first, second| run([exclusive(first), exclusive(second)].concat());
     holds(
         "two names in either order",
         Setting::new(vec![both(A, B), both(B, A)]).must_happen(&[TAKEOVER]),
+    );
+    holds(
+        "a lease of two names, a waiter of each",
+        lease_of_two_names().must_happen(&[SERVED, TAKEOVER]),
+    );
+    holds(
+        "a lease of two names, broken and renewed",
+        Setting::new(vec![
+            Plan {
+                renewals: 1,
+                ..lease([exclusive(A), exclusive(B)].concat())
+            },
+            run(exclusive(A)),
+        ])
+        .with_breaks(1)
+        .with_cleanup()
+        .must_happen(&[TAKEOVER]),
+    );
+    holds(
+        "two slots of two pools, in either order",
+        Setting::new(vec![
+            run([counted(A, 1), counted(B, 1)].concat()).waits(),
+            run([counted(B, 1), counted(A, 1)].concat()).waits(),
+        ])
+        .must_happen(&[SERVED, TAKEOVER]),
     );
 }
 
@@ -765,6 +797,11 @@ fn model_notices_index_taken_twice() {
     let one = || lease(counted(A, 2));
     let setting = Setting::new(vec![one(), one(), one()]);
     notices(setting.flawed(Flaw::IndexTakenTwice), LIMIT);
+}
+
+#[test]
+fn model_notices_half_of_a_hold_left_by_a_killed_release() {
+    notices(lease_of_two_names().flawed(Flaw::NotMarked), WHOLE);
 }
 
 #[test]

@@ -9,12 +9,12 @@ use chrono::{DateTime, Utc};
 use super::flaws::Flaw;
 use crate::decision::liveness::{DEFAULT_MAX_AGE, State, Verdict};
 use crate::decision::{
-    Asker, Facts, Found, Judged, Key, Mode, Moment, Observer, ProcessFact, Request, Revision,
-    Snapshot, Ticket, Want, judge, needed,
+    Asker, Facts, Found, Judged, Key, Moment, Observer, ProcessFact, Request, Revision, Snapshot,
+    Ticket, Want, judge, needed,
 };
 use crate::identity::{BootId, Origin, Pid, ProcessId};
 use crate::name::LockName;
-use crate::record::{Content, Format, Kind, Live, Record};
+use crate::record::{Content, Format, Kind, Live, Mode, Record};
 use crate::sys::ProcessState;
 
 /// The locks of the model, by number.
@@ -92,6 +92,8 @@ pub(super) struct File {
     pub(super) let_go: bool,
     /// It is being written.
     pub(super) torn: bool,
+    /// It has been given back.
+    pub(super) released: bool,
 }
 
 /// A record of a process's own.
@@ -270,6 +272,12 @@ impl World {
         self.file_at(own.slot).is_some_and(|file| file.id == own.id)
     }
 
+    /// Removes all files of a hold: its several names are those of one file.
+    pub(super) fn remove_hold(&mut self, file: &File) {
+        self.files
+            .retain(|other| (other.by, other.number) != (file.by, file.number));
+    }
+
     pub(super) fn put(&mut self, file: File) {
         self.files.retain(|old| old.slot != file.slot);
         self.files.push(file);
@@ -399,7 +407,7 @@ impl Setting {
                 },
                 max_age_ms: u64::try_from(DEFAULT_MAX_AGE.as_millis()).unwrap(),
                 take_zombies: true,
-                replace: None,
+                replace: Vec::new(),
                 skip_queue: false,
                 ticket: None,
                 observer: Some(observer(plan.pid_namespace)),
@@ -482,7 +490,7 @@ impl Setting {
             name: self.names[usize::from(file.slot.name)].clone(),
             mode: match file.slot.index {
                 None => Mode::Exclusive,
-                Some(_) => Mode::Shared { at_most: None },
+                Some(_) => Mode::Shared,
             },
         };
         (want, self.plans[usize::from(file.by)].owner)
@@ -503,6 +511,16 @@ impl Setting {
         let taken_by = process_id(wrapper_pid(at));
         let mut record = Record::new(Format::Native, Some(taken_by.pid), self.now);
         NAMES[usize::from(file.slot.name)].clone_into(&mut record.name);
+        if plan.wants.len() > 1 {
+            let names = plan.wants.iter().map(|(name, _)| NAMES[usize::from(*name)]);
+            record.names = names.map(str::to_owned).collect();
+        }
+        record.mode = plan
+            .wants
+            .iter()
+            .find(|(name, _)| *name == file.slot.name)
+            .unwrap()
+            .1;
         record.hold = u64::from(file.number);
         record.kind = match plan.holder {
             Holder::Run | Holder::Exec => Kind::Run,
@@ -532,6 +550,7 @@ impl Setting {
             .live
             .set_process((file.pid != 0).then(|| process_id(file.pid)));
         record.live.let_go = file.let_go && !self.is_flawed(Flaw::NoteIgnored);
+        record.live.released = file.released;
         if file.confirmed && plan.holder == Holder::Lease {
             let passed = if file.expired { TTL_MS } else { 0 };
             record.live = Live {

@@ -26,6 +26,7 @@ mod steps;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 
 use harness::TestEnv;
 
@@ -34,9 +35,23 @@ fn shipped() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(shipped)
 }
 
+/// A copy of it, as an installation makes one. What a linker has written by a mapping is in the page cache in
+/// single pages, so that more of them are mapped one by one.
+fn installed() -> &'static Path {
+    static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
+    INSTALLED.get_or_init(|| {
+        let copy = Path::new(env!("CARGO_TARGET_TMPDIR")).join("onehold-installed");
+        // Not by this process: what another thread forks would keep the copy open for writing.
+        let _ = std::fs::remove_file(&copy);
+        let copied = Command::new("cp").arg(shipped()).arg(&copy).status();
+        assert!(copied.unwrap().success());
+        copy
+    })
+}
+
 /// The shipped binary with these words.
 fn onehold(env: &TestEnv, words: &str) -> Command {
-    let mut command = Command::new(shipped());
+    let mut command = Command::new(installed());
     command.args(words.split(' '));
     in_environment(env, command)
 }

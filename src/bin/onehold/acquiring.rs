@@ -25,12 +25,14 @@ use crate::words;
 use crate::work::effects;
 
 /// Limit of prompts for one call. The lock can change while a prompt waits for its answer; then the
-/// new state is shown and asked for again.
-const MAX_PROMPTS: usize = 5;
+/// new state is shown and asked for again. Each of those that share a lock is asked for.
+const MAX_PROMPTS: usize = 100;
 
 /// The library's options for the typed ones.
 fn options(session: &Session, typed: &args::HoldArgs) -> Options {
-    let mut options = Options::new().inside(session.caller.inside.clone());
+    let mut options = Options::new()
+        .inside(session.caller.inside.clone())
+        .mode(args::mode(typed.shared, typed.slots));
     if let Some(owner) = &typed.owner {
         options = options.owner(owner);
     }
@@ -178,7 +180,19 @@ fn confirm_replace(
 
 /// Whether it is this lock, and not a parent or a child.
 fn is_named(status: &Status, lock: &Lock) -> bool {
-    LockName::new(&status.name).is_ok_and(|name| name == *lock.name())
+    LockName::new(&status.name).is_ok_and(|found| lock.names().any(|name| *name == found))
+}
+
+/// The wanted lock that `status` is in the way of: itself, a parent or a child of it.
+fn wanted<'a>(status: &Status, lock: &'a Lock) -> &'a LockName {
+    let covers = |one: &str, other: &str| {
+        let rest = other.strip_prefix(one);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    let is_related = |name: &&LockName| {
+        covers(name.as_str(), &status.name) || covers(&status.name, name.as_str())
+    };
+    lock.names().find(is_related).unwrap_or(lock.name())
 }
 
 /// Returns whether a reserved lock may be taken ahead of its waiters.
@@ -207,7 +221,7 @@ pub(crate) fn refused(
     let holder = if is_silent {
         String::new()
     } else {
-        describe::describe_obstacle(&status, lock.name())
+        describe::describe_obstacle(&status, wanted(&status, lock))
     };
     let conflict = |exit: Exit| typed.conflict_exit_code.map_or(exit, Exit::Code);
     // As the programs that ask say it after the answer no.
@@ -281,7 +295,7 @@ pub(crate) fn refused(
     outcome.notes.extend(block(&status, session.global.verbose));
     outcome.notes.extend([
         output::store_line(&status),
-        next_step(session, &status, Some(lock.name()), timed_out),
+        next_step(session, &status, Some(wanted(&status, lock)), timed_out),
     ]);
     outcome.lock(status)
 }

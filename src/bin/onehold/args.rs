@@ -3,12 +3,13 @@
 //! Parsing reads no file and no environment variable.
 
 use std::ffi::OsString;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use onehold::{Format, LockName};
+use onehold::{Format, LockName, Mode};
 use serde::Deserialize;
 
 /// Run commands under named locks and see who holds them.
@@ -179,12 +180,14 @@ pub(crate) enum Verb {
 }
 
 #[derive(Args, Debug)]
-#[command(override_usage = "onehold run [NAME] [OPTIONS] -- CMD [ARG]...")]
+#[command(override_usage = "onehold run [NAME]... [OPTIONS] -- CMD [ARG]...")]
 pub(crate) struct Run {
     /// Lock name, or a path that starts with `/`, `./` or `../` [default: the path of the profile,
     /// else derived from CMD and its arguments]
-    #[arg(value_parser = lock_name)]
-    pub(crate) name: Option<LockName>,
+    ///
+    /// Several names are taken together: all of them or none, as one hold.
+    #[arg(value_name = "NAME", value_parser = lock_name)]
+    pub(crate) names: Vec<LockName>,
     #[command(flatten)]
     pub(crate) hold: HoldArgs,
     /// What to do if the lock file is removed or replaced while CMD runs (`break` ends CMD anyway)
@@ -221,6 +224,15 @@ pub(crate) struct HoldArgs {
     /// Do not wait (default; overrides a configured wait)
     #[arg(short, long, conflicts_with = "wait")]
     pub(crate) no_wait: bool,
+    /// Hold the lock together with others that use --shared; excludes holders without it
+    ///
+    /// For readers: they exclude writers, and not each other. A writer that waits is served before readers
+    /// that come later.
+    #[arg(short, long, conflicts_with = "slots")]
+    pub(crate) shared: bool,
+    /// Let at most N hold the lock at once; CMD finds its slot, 0 to N-1, in ONEHOLD_SLOT
+    #[arg(long, value_name = "N", value_parser = slots)]
+    pub(crate) slots: Option<NonZeroU32>,
     /// Time to live: how long the hold lasts without a renewal
     ///
     /// `acquire`: the hold expires D after it was acquired or last renewed, even if its process
@@ -278,10 +290,13 @@ pub(crate) enum OnLost {
 }
 
 #[derive(Args, Debug)]
+#[command(override_usage = "onehold acquire [NAME]... [OPTIONS]")]
 pub(crate) struct Acquire {
     /// Lock name, or a path that starts with `/`, `./` or `../` [default: the path of the profile]
-    #[arg(value_parser = lock_name)]
-    pub(crate) name: Option<LockName>,
+    ///
+    /// Several names are taken together: all of them or none, as one hold.
+    #[arg(value_name = "NAME", value_parser = lock_name)]
+    pub(crate) names: Vec<LockName>,
     #[command(flatten)]
     pub(crate) hold: HoldArgs,
     /// Process to hold the lock for [default: the calling script]
@@ -345,6 +360,12 @@ pub(crate) struct Check {
     /// Exit with 0 if the lock is free or can be taken over, with 6 if not
     #[arg(long)]
     pub(crate) available: bool,
+    /// Check for a caller that would share the lock
+    #[arg(short, long, conflicts_with = "slots")]
+    pub(crate) shared: bool,
+    /// Check for a caller that would take one of N slots
+    #[arg(long, value_name = "N", value_parser = slots)]
+    pub(crate) slots: Option<NonZeroU32>,
 }
 
 /// Order of `list`.
@@ -410,6 +431,9 @@ pub(crate) struct Break {
     /// Act only on the hold with this number
     #[arg(long, value_name = "N")]
     pub(crate) hold: Option<u64>,
+    /// Break all holds of a lock that several share
+    #[arg(long, conflicts_with = "hold")]
+    pub(crate) all: bool,
     /// Free the lock at once, without waiting for the work of a `run`, which may keep running
     #[arg(short, long)]
     pub(crate) force: bool,
@@ -447,6 +471,20 @@ fn lock_name(text: &str) -> Result<LockName, String> {
         onehold::Error::InvalidName { reason, .. } => reason.to_owned(),
         error => error.to_string(),
     })
+}
+
+pub(crate) fn slots(text: &str) -> Result<NonZeroU32, String> {
+    text.parse()
+        .map_err(|_| format!("not a number from 1 to {}", u32::MAX))
+}
+
+/// How a lock is to be held.
+pub(crate) fn mode(shared: bool, slots: Option<NonZeroU32>) -> Mode {
+    match slots {
+        Some(slots) => Mode::Slots(slots),
+        None if shared => Mode::Shared,
+        None => Mode::Exclusive,
+    }
 }
 
 pub(crate) fn wait_limit(text: &str) -> Result<WaitLimit, String> {

@@ -222,18 +222,23 @@ impl Settings {
                 *name = lock_of_path.cloned();
             }
         };
+        let default_names = |names: &mut Vec<LockName>| {
+            if names.is_empty() {
+                names.extend(lock_of_path.cloned());
+            }
+        };
         match verb {
             Verb::Run(typed) => {
-                default_name(&mut typed.name);
-                self.complete_hold(&mut typed.hold, typed.name.as_ref());
+                default_names(&mut typed.names);
+                self.complete_hold(&mut typed.hold, typed.names.first());
                 // `run --exec` leaves no process that could renew the heartbeat.
                 if typed.exec {
                     typed.hold.ttl = None;
                 }
             }
             Verb::Acquire(typed) => {
-                default_name(&mut typed.name);
-                self.complete_hold(&mut typed.hold, typed.name.as_ref());
+                default_names(&mut typed.names);
+                self.complete_hold(&mut typed.hold, typed.names.first());
             }
             Verb::Release(typed) => {
                 default_name(&mut typed.name);

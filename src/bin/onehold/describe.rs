@@ -7,7 +7,7 @@ use onehold::describe as sentences;
 pub(crate) use onehold::describe::{
     age, holder, holder_on_host, process, process_on_host, relation, reserved_for, zombie_reason,
 };
-use onehold::{Action, Event, Kind, LockName, Reason, State, Status, Waiter};
+use onehold::{Action, Event, Kind, LockName, Mode, Reason, State, Status, Waiter};
 
 use crate::args::ListState;
 use crate::words;
@@ -69,6 +69,16 @@ pub(crate) fn state(status: &Status) -> &'static str {
         ListState::Damaged => "damaged",
         ListState::Zombie => "zombie",
         ListState::NotALock => "not a lock",
+    }
+}
+
+/// The same of a hold: "shared", "held, slot 2".
+pub(crate) fn state_and_slot(status: &Status) -> String {
+    let mode = status.record.as_ref().map(|record| record.mode);
+    match (list_state(status), status.slot, mode) {
+        (ListState::Held, Some(_), Some(Mode::Shared)) => "shared".to_owned(),
+        (ListState::Held, Some(slot), Some(Mode::Slots(_))) => format!("held, slot {slot}"),
+        _ => state(status).to_owned(),
     }
 }
 

@@ -9,7 +9,7 @@ use onehold::LockName;
 
 use crate::args::{
     Acquire, CallerArgs, Check, Cli, GlobalArgs, HoldArgs, OnLost, Release, Run, Verb, duration,
-    time_to_live, wait_limit,
+    slots, time_to_live, wait_limit,
 };
 
 /// Parses `words`, the arguments without the program's name. `None`: clap must parse them.
@@ -37,7 +37,7 @@ pub(crate) fn parse(words: &[OsString]) -> Option<Cli> {
 
 fn run(words: &mut Words<'_>, global: &mut GlobalArgs) -> Option<Run> {
     let mut run = Run {
-        name: None,
+        names: Vec::new(),
         hold: HoldArgs::default(),
         on_lost: OnLost::default(),
         time_limit: None,
@@ -56,7 +56,7 @@ fn run(words: &mut Words<'_>, global: &mut GlobalArgs) -> Option<Run> {
             "--time-limit" => fill(&mut run.time_limit, duration(words.value()?).ok()?)?,
             "--kill-after" => fill(&mut run.kill_after, duration(words.value()?).ok()?)?,
             _ if words.global(word, global)? || words.hold(word, &mut run.hold)? => {}
-            name => fill(&mut run.name, positional(name)?)?,
+            name => run.names.push(positional(name)?),
         }
     }
     run.command = words.0.to_vec();
@@ -66,7 +66,7 @@ fn run(words: &mut Words<'_>, global: &mut GlobalArgs) -> Option<Run> {
 
 fn acquire(words: &mut Words<'_>, global: &mut GlobalArgs) -> Option<Acquire> {
     let mut acquire = Acquire {
-        name: None,
+        names: Vec::new(),
         hold: HoldArgs::default(),
         pid: None,
     };
@@ -76,7 +76,7 @@ fn acquire(words: &mut Words<'_>, global: &mut GlobalArgs) -> Option<Acquire> {
             let pid = words.value()?.parse().ok()?;
             fill(&mut acquire.pid, pid)?;
         } else if !words.global(word, global)? && !words.hold(word, &mut acquire.hold)? {
-            fill(&mut acquire.name, positional(word)?)?;
+            acquire.names.push(positional(word)?);
         }
     }
     let in_range = acquire
@@ -111,6 +111,8 @@ fn check(words: &mut Words<'_>, global: &mut GlobalArgs) -> Option<Check> {
         owner: None,
         max_age: None,
         available: false,
+        shared: false,
+        slots: None,
     };
     while !words.0.is_empty() {
         let word = words.next()?;
@@ -153,6 +155,8 @@ impl<'a> Words<'a> {
         match word {
             "-w" | "--wait" => fill(&mut hold.wait, wait_limit(self.value()?).ok()?)?,
             "-n" | "--no-wait" => set(&mut hold.no_wait)?,
+            "-s" | "--shared" => set(&mut hold.shared)?,
+            "--slots" => fill(&mut hold.slots, slots(self.value()?).ok()?)?,
             "-m" | "--message" => fill(&mut hold.message, self.value()?.to_owned())?,
             "--owner" => fill(&mut hold.owner, self.value()?.to_owned())?,
             "--ttl" => fill(&mut hold.ttl, time_to_live(self.value()?).ok()?)?,
@@ -183,7 +187,7 @@ fn positional(word: &str) -> Option<LockName> {
 }
 
 fn no_conflict(hold: &HoldArgs) -> bool {
-    !(hold.no_wait && hold.wait.is_some())
+    !(hold.no_wait && hold.wait.is_some() || hold.shared && hold.slots.is_some())
 }
 
 #[cfg(test)]
@@ -226,6 +230,10 @@ mod tests {
         "300",
         "-n",
         "--no-wait",
+        "-s",
+        "--shared",
+        "--slots",
+        "3",
         "-m",
         "--message",
         "why",
@@ -324,6 +332,10 @@ mod tests {
             "run -q -E 0 -- sync",
             "run -w 5m -m nightly backup -- ./backup.sh --full",
             "run --exec x -- true",
+            "run db cache -- true",
+            "run -s report -w 5m -- ./report.sh",
+            "run --slots 3 gpu -- ./train.sh",
+            "acquire db cache -w 10m",
             "acquire deploy -w 10m",
             "acquire deploy --ttl 30m --owner 77",
             "release deploy --owner 77",

@@ -88,7 +88,11 @@ pub(crate) fn block(status: &Status, verbose: bool) -> Vec<String> {
     let evidence = describe::evidence(status).map(|evidence| paint(status, &evidence));
     let waiters = status.waiters.len();
     let waiting = (waiters > 0 && !verbose).then(|| format!("{waiters} waiting"));
-    let facts: Vec<String> = evidence.into_iter().chain(waiting).collect();
+    let others = status.others.len();
+    let more = if status.record.is_some() { " more" } else { "" };
+    let plural = if others == 1 { "" } else { "s" };
+    let others = (others > 0).then(|| format!("{others}{more} holder{plural}"));
+    let facts: Vec<String> = evidence.into_iter().chain(others).chain(waiting).collect();
     if !facts.is_empty() {
         lines.push(format!("  {}", facts.join("; ")));
     }
@@ -115,6 +119,10 @@ pub(crate) fn block(status: &Status, verbose: bool) -> Vec<String> {
                 record.hold,
                 describe::kind(record.kind)
             ));
+            if !record.names.is_empty() {
+                let names: Vec<String> = record.all_names().map(words::quoted).collect();
+                lines.push(format!("  locks: {}", names.join(", ")));
+            }
             lines.extend(describe::wrapper(status).map(|wrapper| format!("  wrapper: {wrapper}")));
         }
         lines.push(format!("  file: {}", path_text(&status.path)));

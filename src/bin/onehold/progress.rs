@@ -57,7 +57,7 @@ impl Progress {
                 describe::describe_holder(status)
             ));
             Some(Shown::Line {
-                name: words::quoted(lock.name().as_str()),
+                name: words::names(lock),
                 since,
             })
         };

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use chrono::{DateTime, Utc};
 use onehold::terminal::is_unsafe;
-use onehold::{Caller, Format, Kind, Reason, State, Status};
+use onehold::{Caller, Format, Kind, Mode, Reason, State, Status};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -125,8 +125,12 @@ struct LockObject<'a> {
     ttl_seconds: Option<f64>,
     expires_at: Option<DateTime<Utc>>,
     hold: Option<u64>,
+    mode: Option<Mode>,
+    slot: Option<u32>,
+    names: Option<Vec<&'a str>>,
     mine: bool,
     zombie_reason: Option<String>,
+    others: Vec<Self>,
     lockers: Vec<LockerObject<'a>>,
     waiters: Vec<WaiterObject<'a>>,
     details: Option<Value>,
@@ -203,8 +207,16 @@ fn lock<'a>(status: &'a Status, caller: &Caller) -> LockObject<'a> {
             .map(|ttl| ttl.as_secs_f64()),
         expires_at: verdict.expires_at,
         hold: status.hold(),
+        mode: record.map(|record| record.mode),
+        slot: status.slot,
+        names: record.map(|record| record.all_names().collect()),
         mine: caller.owns(status),
         zombie_reason: describe::zombie_reason(status),
+        others: status
+            .others
+            .iter()
+            .map(|other| lock(other, caller))
+            .collect(),
         lockers: status
             .lockers
             .iter()

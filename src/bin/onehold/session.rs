@@ -180,13 +180,27 @@ impl Session {
 
     /// The lock that was named on the command line or by a profile.
     pub(crate) fn named_lock(&self, name: Option<LockName>) -> anyhow::Result<Lock> {
-        let name = name.ok_or_else(|| {
-            UsageError(match self.config.profile {
-                Some(_) => "missing NAME (this profile has no path)".to_owned(),
-                None => "missing NAME".to_owned(),
+        Ok(self.lock(name.ok_or_else(|| self.missing_name())?)?)
+    }
+
+    /// The locks that were named, to be held together.
+    pub(crate) fn named_locks(&self, names: Vec<LockName>) -> anyhow::Result<Lock> {
+        let mut names = names.into_iter();
+        let first = self.named_lock(names.next())?;
+        let and = |lock: Lock, name| {
+            lock.and(name).map_err(|error| match error {
+                onehold::Error::Io { .. } => anyhow::Error::from(error),
+                error => UsageError(error.to_string()).into(),
             })
-        })?;
-        Ok(self.lock(name)?)
+        };
+        names.try_fold(first, and)
+    }
+
+    fn missing_name(&self) -> UsageError {
+        UsageError(match self.config.profile {
+            Some(_) => "missing NAME (this profile has no path)".to_owned(),
+            None => "missing NAME".to_owned(),
+        })
     }
 }
 

@@ -20,6 +20,9 @@ pub(crate) fn command_line(session: &Session, verb: &str, status: &Status) -> St
         words.push("--".to_owned());
     }
     words.push(shell_quoted(&name));
+    if let Some(hold) = status.hold().filter(|_| !status.others.is_empty()) {
+        words.extend(["--hold".to_owned(), hold.to_string()]);
+    }
     words::escape(&words.join(" "))
 }
 

@@ -341,7 +341,8 @@ impl Supervisor<'_> {
     /// The lock as it is now.
     fn now(&self) -> Option<Status> {
         let name = LockName::new(&self.hold.record().name).ok()?;
-        self.session.lock(name).ok()?.inspect(None).ok()
+        let status = self.session.lock(name).ok()?.inspect(None).ok()?;
+        status.of_hold(self.hold.number())
     }
 
     /// `None`: the lock is lost, or the last renewal failed and is tried again after the next check.
@@ -375,7 +376,7 @@ impl Supervisor<'_> {
             .map(words::error_chain)
             .collect();
         let number = self.hold.number();
-        let displaced = self.hold.displaced().cloned().map(Box::new);
+        let displaced = self.hold.displaced().first().cloned().map(Box::new);
         let cause = self.forced.as_ref().map(|(cause, _)| *cause);
         let ended_text = cause.map(|cause| self.end_text(cause));
         let is_broken = cause == Some(Cause::Broken);

@@ -3,6 +3,8 @@
 use std::error::Error as _;
 use std::path::Path;
 
+use onehold::Lock;
+
 pub(crate) use onehold::describe::{quoted, short_span, span};
 pub(crate) use onehold::terminal::escape;
 
@@ -35,6 +37,21 @@ pub(crate) fn cause_text(cause: &(dyn std::error::Error + 'static)) -> String {
             }
         }
         None => text,
+    }
+}
+
+/// The names of locks that are held together: "`db` and `cache`".
+pub(crate) fn names(lock: &Lock) -> String {
+    let names: Vec<String> = lock.names().map(|name| quoted(name.as_str())).collect();
+    listed(&names)
+}
+
+/// "`a`, `b` and `c`"
+pub(crate) fn listed(names: &[String]) -> String {
+    match names.split_last() {
+        Some((last, [])) => last.clone(),
+        Some((last, others)) => format!("{} and {last}", others.join(", ")),
+        None => String::new(),
     }
 }
 

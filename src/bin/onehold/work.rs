@@ -26,10 +26,11 @@ pub(crate) struct Process {
     depth: usize,
 }
 
-/// The processes of the work of the current hold. Empty if they cannot be seen from here.
-pub(crate) fn processes(lock: &Lock) -> Vec<Process> {
-    let pids: Vec<Pid> = lock
-        .work()
+/// The processes of the work of a hold. Empty if they cannot be seen from here.
+pub(crate) fn processes(lock: &Lock, status: &Status) -> Vec<Process> {
+    let work = status.revision().map(|shown| lock.work(&shown));
+    let pids: Vec<Pid> = work
+        .and_then(Result::ok)
         .unwrap_or_default()
         .iter()
         .map(|process| Pid::from_u32(process.pid.get()))
@@ -168,7 +169,7 @@ pub(crate) fn effects(lock: &Lock, status: &Status, at_once: bool) -> Vec<String
     /// Lines of a question.
     const MAX_PROCESSES: usize = 8;
     let processes = match status.verdict.pid_alive {
-        Some(true) => processes(lock),
+        Some(true) => processes(lock, status),
         _ => Vec::new(),
     };
     if processes.is_empty() {
@@ -190,9 +191,19 @@ fn is_run(status: &Status) -> bool {
 /// Who gets the lock next.
 pub(crate) fn next_holder(status: &Status) -> String {
     let name = words::quoted(&status.name);
-    match status.waiters.first() {
-        Some(waiter) => format!("{name} then goes to {}", describe::process_on_host(waiter)),
-        None => format!("{name} will then be free"),
+    match (status.others.len(), status.waiters.first()) {
+        (0, Some(waiter)) => format!("{name} then goes to {}", describe::process_on_host(waiter)),
+        (0, None) => {
+            let names = status.record.iter().flat_map(Record::all_names);
+            let others = names.filter(|other| *other != status.name);
+            let all: Vec<String> = [name]
+                .into_iter()
+                .chain(others.map(words::quoted))
+                .collect();
+            format!("{} will then be free", words::listed(&all))
+        }
+        (1, _) => format!("{name} then has 1 more holder"),
+        (others, _) => format!("{name} then has {others} more holders"),
     }
 }
 

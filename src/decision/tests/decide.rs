@@ -315,12 +315,17 @@ fn waiter_sleeps_on_the_latest_earlier_waiter_for_the_same_hold() {
         let Ok(until) = until(request, obstacle, memory);
         match until {
             Until::Released(judged) => (Short::Wait(judged.found.handle), None),
+            Until::AnyReleased(holders) => {
+                let holders = holders.into_iter().map(|judged| judged.found.handle);
+                (Short::WaitForAny(holders.collect()), None)
+            }
             Until::LeftQueue(ticket, interval) => {
                 (Short::WaitBehind(ticket.number), Some(interval.as_secs()))
             }
         }
     };
     let held = || memory([run(1, "x")]);
+    let full = || memory([run(1, "x").shared(0), run(2, "x").shared(1)]);
     #[rustfmt::skip]
     let rows: Vec<(&str, Request, Memory, Short, Option<u64>)> = vec![
         ("no other waiter", request("x"), held(), Short::Wait(1), None),
@@ -332,6 +337,10 @@ fn waiter_sleeps_on_the_latest_earlier_waiter_for_the_same_hold() {
         ("another waits for an unrelated lock", request("x"), held().awaited_by([request("y")]), Short::Wait(1), None),
         ("another does not wait for that hold", request("x"), memory([run(1, "x/a").owned_by("a")]).awaited_by([request("x/b").owned_by("a")]), Short::Wait(1), None),
         ("a reader behind a reader: both wake", request_for(vec![want("x", SHARED)]), held().awaited_by([request_for(vec![want("x", SHARED)])]), Short::Wait(1), None),
+        ("all slots are taken", request_for(vec![want("x", slots(2))]), full(), Short::WaitForAny(vec![1, 2]), None),
+        ("another waits for one, too", request_for(vec![want("x", slots(2))]), full().awaited_by([request_for(vec![want("x", slots(3))])]), Short::WaitBehind(1), Some(5)),
+        ("another that fewer slots are enough for", request_for(vec![want("x", slots(2))]), full().awaited_by([request_for(vec![want("x", slots(1))])]), Short::WaitForAny(vec![1, 2]), None),
+        ("a writer waits for all of them", request_for(vec![want("x", slots(2))]), full().awaited_by([request("x")]), Short::WaitBehind(1), Some(5)),
         ("the lock is free and reserved", request("x"), memory([]).awaited_by([request("x"), request("x")]), Short::WaitBehind(1), Some(5)),
     ];
     for (row, request, memory, expected, seconds) in rows {

@@ -15,7 +15,7 @@ use super::liveness::DEFAULT_MAX_AGE;
 use super::*;
 use crate::identity::{BootId, Origin, Pid, ProcessId};
 use crate::name::LockName;
-use crate::record::{Content, Format, Kind, Record};
+use crate::record::{Content, Format, Kind, Mode, Record};
 use crate::sys::ProcessState;
 
 const BOOTTIME: u64 = 360_000_000;
@@ -36,12 +36,10 @@ fn process(number: u32) -> ProcessId {
 }
 
 const EXCLUSIVE: Mode = Mode::Exclusive;
-const SHARED: Mode = Mode::Shared { at_most: None };
+const SHARED: Mode = Mode::Shared;
 
 fn slots(limit: u32) -> Mode {
-    Mode::Shared {
-        at_most: NonZeroU32::new(limit),
-    }
+    Mode::Slots(NonZeroU32::new(limit).unwrap())
 }
 
 fn want(text: &str, mode: Mode) -> Want {
@@ -78,7 +76,7 @@ fn request_for(wants: Vec<Want>) -> Request {
         asker: Asker::Caller,
         max_age_ms: u64::try_from(DEFAULT_MAX_AGE.as_millis()).expect("a day"),
         take_zombies: true,
-        replace: None,
+        replace: Vec::new(),
         skip_queue: false,
         ticket: None,
         observer: Some(observer()),
@@ -113,7 +111,7 @@ impl Request {
     }
 
     fn replacing(mut self, hold: &Found<u64>) -> Self {
-        self.replace = Some(hold.revision.clone());
+        self.replace = vec![hold.revision.clone()];
         self
     }
 }
@@ -413,6 +411,7 @@ enum Short {
     Take(Vec<(String, Option<u32>, Option<u64>)>, Vec<u64>),
     AlreadyHeld(u64),
     Wait(u64),
+    WaitForAny(Vec<u64>),
     WaitBehind(u64),
     Blocked(u64),
     Refuse(u64),

@@ -106,19 +106,19 @@ impl Program {
         &self.name
     }
 
-    /// Starts it. Its child writes `notes` into `record`, checks that `path` still names it, keeps the
+    /// Starts it. Its child writes `notes` into `record`, checks that each of `paths` still names it, keeps the
     /// descriptor if `inherit`, has the signals of `mask` blocked, and executes.
     pub(crate) fn start(
         &self,
         record: &File,
-        path: &Path,
+        paths: &[&Path],
         notes: Vec<Note>,
         inherit: bool,
         mask: &SignalMask,
     ) -> io::Result<Started> {
         const STACK: usize = 64 * 1024;
         let mut plan = Plan {
-            before: BeforeExec::new(record, path, notes, inherit)?,
+            before: BeforeExec::new(record, paths, notes, inherit)?,
             record: record.as_raw_fd(),
             mask,
             places: self.places.iter().map(|place| place.as_ptr()).collect(),

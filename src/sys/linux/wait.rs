@@ -42,7 +42,7 @@ pub(crate) fn until_unlocked(file: &File) -> io::Result<()> {
 #[derive(Debug)]
 pub(crate) struct Watch {
     changes: OwnedFd,
-    process: Option<OwnedFd>,
+    processes: Vec<OwnedFd>,
 }
 
 impl Watch {
@@ -50,36 +50,37 @@ impl Watch {
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
             changes: init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?,
-            process: None,
+            processes: Vec::new(),
         })
     }
 
-    /// Starts to watch. No later change is missed, so the caller judges again after this call.
-    /// Fails when no inotify watch is left (ENOSPC).
-    pub(crate) fn watch(&mut self, file: &File, process: Option<Pid>) -> io::Result<()> {
+    /// Forgets the processes of an earlier sleep.
+    pub(crate) fn begin(&mut self) {
+        self.processes.clear();
+    }
+
+    /// Starts to watch a file and a process. No later change is missed, so the caller judges again after
+    /// this call. Returns whether the process is watched. Fails when no inotify watch is left (ENOSPC).
+    pub(crate) fn add(&mut self, file: &File, process: Option<Pid>) -> io::Result<bool> {
         // On the file, not on its directory, where other files change. ATTRIB: the link count.
         let flags = WatchFlags::ATTRIB
             | WatchFlags::MODIFY
             | WatchFlags::MOVE_SELF
             | WatchFlags::DELETE_SELF;
         add_watch(&self.changes, descriptor_path(file), flags)?;
-        self.process = process
+        let process = process
             .and_then(|pid| rustix::process::Pid::from_raw(pid.get().cast_signed()))
             .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        Ok(())
-    }
-
-    /// Whether it also wakes at the end of the process.
-    pub(crate) fn sees_the_process(&self) -> bool {
-        self.process.is_some()
+        let is_watched = process.is_some();
+        self.processes.extend(process);
+        Ok(is_watched)
     }
 
     /// Sleeps until something happens or `timeout` has passed. `Interrupted` when a signal came.
     pub(crate) fn sleep(&self, timeout: Option<Duration>) -> io::Result<()> {
         let mut fds = vec![PollFd::new(&self.changes, PollFlags::IN)];
-        if let Some(process) = &self.process {
-            fds.push(PollFd::new(process, PollFlags::IN));
-        }
+        let processes = self.processes.iter();
+        fds.extend(processes.map(|process| PollFd::new(process, PollFlags::IN)));
         poll(&mut fds, timespec(timeout).as_ref())?;
         self.forget_changes()
     }

@@ -18,7 +18,7 @@ pub use crate::sys::program::{Program, Started};
 pub(in crate::sys) fn start(
     command: &mut Command,
     record: &File,
-    path: &Path,
+    paths: &[&Path],
     notes: Vec<Note>,
     inherit: bool,
     mask: SignalMask,
@@ -28,7 +28,7 @@ pub(in crate::sys) fn start(
     // SAFETY: pthread_sigmask(2) is async-signal-safe (sigaction(2)), and nothing else is called.
     unsafe { command.pre_exec(move || mask.set()) };
     let before = SignalMask::block_all()?;
-    let child = spawn(command, record, path, notes, inherit);
+    let child = spawn(command, record, paths, notes, inherit);
     // The command is running, even if this fails: an error would release its lock.
     let _ = before.restore();
     child

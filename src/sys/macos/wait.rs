@@ -35,22 +35,26 @@ pub(crate) fn until_unlocked(file: &File) -> io::Result<()> {
 #[derive(Debug)]
 pub(crate) struct Watch {
     queue: OwnedFd,
-    /// The file that is watched: to close it would end the watch (kqueue(2)).
-    watched: Option<File>,
-    sees_the_process: bool,
+    /// The files that are watched: to close one would end its watch (kqueue(2)).
+    watched: Vec<File>,
 }
 
 impl Watch {
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
             queue: kqueue()?,
-            watched: None,
-            sees_the_process: false,
+            watched: Vec::new(),
         })
     }
 
-    /// Starts to watch. No later change is missed, so the caller judges again after this call.
-    pub(crate) fn watch(&mut self, file: &File, process: Option<Pid>) -> io::Result<()> {
+    /// Forgets the files of an earlier sleep.
+    pub(crate) fn begin(&mut self) {
+        self.watched.clear();
+    }
+
+    /// Starts to watch a file and a process. No later change is missed, so the caller judges again after
+    /// this call. Returns whether the process is watched.
+    pub(crate) fn add(&mut self, file: &File, process: Option<Pid>) -> io::Result<bool> {
         let file = file.try_clone()?;
         let changes = Event::new(
             EventFilter::Vnode {
@@ -64,25 +68,18 @@ impl Watch {
             EventFlags::ADD | EventFlags::CLEAR,
             std::ptr::null_mut(),
         );
-        self.add(changes)?;
-        // An earlier one is closed, and so no longer watched.
-        self.watched = Some(file);
+        self.add_event(changes)?;
+        self.watched.push(file);
         let pid = process.and_then(|pid| rustix::process::Pid::from_raw(pid.get().cast_signed()));
-        self.sees_the_process = pid.is_some_and(|pid| self.add(end_of(pid)).is_ok());
-        Ok(())
+        Ok(pid.is_some_and(|pid| self.add_event(end_of(pid)).is_ok()))
     }
 
-    fn add(&self, event: Event) -> io::Result<()> {
+    fn add_event(&self, event: Event) -> io::Result<()> {
         // Without room for events, an error of the request is that of the call (kevent(2)).
         let none: &mut [Event] = &mut [];
         // SAFETY: the descriptor that the event may name is open, and is kept as long as it is watched.
         unsafe { kevent(&self.queue, &[event], none, Some(Duration::ZERO)) }?;
         Ok(())
-    }
-
-    /// Whether it also wakes at the end of the process.
-    pub(crate) fn sees_the_process(&self) -> bool {
-        self.sees_the_process
     }
 
     /// Sleeps until something happens or `timeout` has passed. `Interrupted` when a signal came.

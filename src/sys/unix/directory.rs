@@ -367,6 +367,11 @@ impl Directory {
         created(linkat(&self.fd, from, &self.fd, to, AtFlags::empty()))
     }
 
+    /// Creates a second name for the file `from` in another directory; `false` if that name exists.
+    pub(crate) fn link_into(&self, from: &OsStr, other: &Self, to: &OsStr) -> io::Result<bool> {
+        created(linkat(&self.fd, from, &other.fd, to, AtFlags::empty()))
+    }
+
     /// Renames, unless the new name exists; `true` if it was renamed. Where that cannot be done at
     /// once (renameat2(2), `RENAME_NOREPLACE`), the file has both names for a moment.
     pub(crate) fn move_if_free(&self, from: &OsStr, to: &OsStr) -> io::Result<bool> {
@@ -522,6 +527,11 @@ pub(crate) fn try_lock_record(file: &File) -> io::Result<bool> {
     try_flock(file, FlockOperation::NonBlockingLockExclusive)
 }
 
+/// The same with a shared lock, as `flock -s` takes it.
+pub(crate) fn try_lock_shared(file: &File) -> io::Result<bool> {
+    try_flock(file, FlockOperation::NonBlockingLockShared)
+}
+
 pub(crate) fn unlock_record(file: &File) -> io::Result<()> {
     Ok(flock(file, FlockOperation::Unlock)?)
 }
@@ -535,6 +545,11 @@ pub(crate) fn needs_write_access(error: &io::Error) -> bool {
 /// Takes the exclusive kernel lock on a file. Blocks; `Interrupted` when a signal came.
 pub(crate) fn lock_record(file: &File) -> io::Result<()> {
     Ok(flock(file, FlockOperation::LockExclusive)?)
+}
+
+/// The same with a shared lock.
+pub(crate) fn lock_shared(file: &File) -> io::Result<()> {
+    Ok(flock(file, FlockOperation::LockShared)?)
 }
 
 /// Whether another open file description has the exclusive lock of flock(2). Probes with a shared one,

@@ -20,7 +20,7 @@ use crate::sys::signal::{restore_callers_dispositions, restore_callers_dispositi
 /// async-signal-safe calls are allowed there (signal-safety(7)).
 pub(in crate::sys) struct BeforeExec {
     record: RawFd,
-    path: std::ffi::CString,
+    paths: Vec<std::ffi::CString>,
     notes: Vec<Note>,
     /// Room for what is there before.
     found: Vec<u8>,
@@ -35,16 +35,16 @@ pub(crate) const COMMANDS_INHERIT_LOCKS: bool = true;
 pub(crate) const NOT_RECORDED: i32 = libc::ENOTRECOVERABLE;
 pub(crate) const HOLD_LOST: i32 = libc::ESTALE;
 
-/// Starts `command`, whose child writes `notes` into the record, checks that `path`, which is absolute,
-/// still names the record, and keeps the descriptor if `inherit`.
+/// Starts `command`, whose child writes `notes` into the record, checks that each of
+/// `paths`, which are absolute, still names the record, and keeps the descriptor if `inherit`.
 pub(crate) fn spawn(
     command: &mut Command,
     record: &File,
-    path: &Path,
+    paths: &[&Path],
     notes: Vec<Note>,
     inherit: bool,
 ) -> io::Result<Child> {
-    let mut before = BeforeExec::new(record, path, notes, inherit)?;
+    let mut before = BeforeExec::new(record, paths, notes, inherit)?;
     // SAFETY: the closure allocates nothing and makes only system calls.
     unsafe { command.pre_exec(move || before.run()) };
     command.spawn()
@@ -88,13 +88,16 @@ fn with_callers_dispositions(command: &mut Command) -> &mut Command {
 impl BeforeExec {
     pub(in crate::sys) fn new(
         record: &File,
-        path: &Path,
+        paths: &[&Path],
         notes: Vec<Note>,
         inherit: bool,
     ) -> io::Result<Self> {
         Ok(Self {
             record: record.as_raw_fd(),
-            path: std::ffi::CString::new(path.as_os_str().as_bytes())?,
+            paths: paths
+                .iter()
+                .map(|path| std::ffi::CString::new(path.as_os_str().as_bytes()))
+                .collect::<Result<_, _>>()?,
             found: vec![
                 0;
                 notes
@@ -133,16 +136,16 @@ impl BeforeExec {
         // The lock may have been broken before the PID was on record: `break` removes the name
         // first. Until here a dead wrapper is not taken for a dead hold, because this child
         // holds the kernel lock.
-        let lost = match (
-            fstat(record),
-            statat(CWD, &*self.path, AtFlags::SYMLINK_NOFOLLOW),
-        ) {
-            (Ok(ours), Ok(named)) => ours.st_ino != named.st_ino || ours.st_dev != named.st_dev,
-            (Ok(_), Err(Errno::NOENT | Errno::NOTDIR)) => true,
-            _ => return Err(io::Error::from_raw_os_error(NOT_RECORDED)),
-        };
-        if lost {
-            return Err(io::Error::from_raw_os_error(HOLD_LOST));
+        let ours = fstat(record).map_err(|_| io::Error::from_raw_os_error(NOT_RECORDED))?;
+        for path in &self.paths {
+            let lost = match statat(CWD, &**path, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(named) => ours.st_ino != named.st_ino || ours.st_dev != named.st_dev,
+                Err(Errno::NOENT | Errno::NOTDIR) => true,
+                Err(_) => return Err(io::Error::from_raw_os_error(NOT_RECORDED)),
+            };
+            if lost {
+                return Err(io::Error::from_raw_os_error(HOLD_LOST));
+            }
         }
         if self.inherit {
             fcntl_setfd(record, FdFlags::empty())?;

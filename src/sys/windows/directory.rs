@@ -309,6 +309,17 @@ impl Directory {
         }
     }
 
+    /// Creates a second name for the file `from` in another directory, where the filesystem knows
+    /// more than one (not FAT); `false` if that name exists.
+    pub(crate) fn link_into(&self, from: &OsStr, other: &Self, to: &OsStr) -> io::Result<bool> {
+        let (from, to) = (self.path.join(from), other.path.join(to));
+        match retry_while_in_use(|| std::fs::hard_link(&from, &to)) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The same: a file has one name.
     pub(crate) fn move_if_free(&self, from: &OsStr, to: &OsStr) -> io::Result<bool> {
         self.link(from, to)
@@ -493,6 +504,11 @@ pub(crate) fn try_lock_record(file: &File) -> io::Result<bool> {
     lock_byte(file, LOCKFILE_EXCLUSIVE_LOCK | LOCKFILE_FAIL_IMMEDIATELY)
 }
 
+/// The same with a shared lock.
+pub(crate) fn try_lock_shared(file: &File) -> io::Result<bool> {
+    lock_byte(file, LOCKFILE_FAIL_IMMEDIATELY)
+}
+
 pub(crate) fn unlock_record(file: &File) -> io::Result<()> {
     let mut overlapped = locked_byte();
     // SAFETY: the handle is open and the place is ours.
@@ -569,6 +585,11 @@ pub(crate) fn needs_write_access(_error: &io::Error) -> bool {
 /// Blocks until the lock is taken. Nothing interrupts it.
 pub(crate) fn lock_record(file: &File) -> io::Result<()> {
     lock_byte(file, LOCKFILE_EXCLUSIVE_LOCK).map(drop)
+}
+
+/// The same with a shared lock.
+pub(crate) fn lock_shared(file: &File) -> io::Result<()> {
+    lock_byte(file, 0).map(drop)
 }
 
 /// The question of flock(1), which does not exist here.

@@ -38,12 +38,12 @@ unsafe extern "system" {
 pub(crate) fn spawn(
     command: &mut Command,
     record: &File,
-    path: &Path,
+    paths: &[&Path],
     notes: Vec<Note>,
     _inherit: bool,
 ) -> io::Result<Child> {
     // What a command starts is its own.
-    let (child, job) = spawn_in_job(command, record, path, notes, false)?;
+    let (child, job) = spawn_in_job(command, record, paths, notes, false)?;
     if let Some(job) = job {
         job.let_go();
     }
@@ -56,7 +56,7 @@ pub(crate) fn spawn(
 pub(super) fn spawn_in_job(
     command: &mut Command,
     record: &File,
-    path: &Path,
+    paths: &[&Path],
     notes: Vec<Note>,
     with_descendants: bool,
 ) -> io::Result<(Child, Option<Job>)> {
@@ -64,7 +64,7 @@ pub(super) fn spawn_in_job(
     let mut child = command.spawn()?;
     let job = Job::that_ends_with_us(with_descendants);
     let job = job.filter(|job| job.take(&child).is_some());
-    if let Err(error) = put_on_record(&child, record, path, notes) {
+    if let Err(error) = put_on_record(&child, record, paths, notes) {
         let _ = child.kill();
         let _ = child.wait();
         return Err(error);
@@ -72,7 +72,12 @@ pub(super) fn spawn_in_job(
     Ok((child, job))
 }
 
-fn put_on_record(child: &Child, record: &File, path: &Path, notes: Vec<Note>) -> io::Result<()> {
+fn put_on_record(
+    child: &Child,
+    record: &File,
+    paths: &[&Path],
+    notes: Vec<Note>,
+) -> io::Result<()> {
     let not_recorded = || io::Error::from_raw_os_error(NOT_RECORDED);
     let start = Pid::new(child.id()).and_then(start_ticks);
     for mut note in notes {
@@ -89,10 +94,12 @@ fn put_on_record(child: &Child, record: &File, path: &Path, notes: Vec<Note>) ->
             .map_err(|_| not_recorded())?;
     }
     // The lock may have been broken before the PID was on record.
-    match path_names_file(path, record) {
-        Ok(true) => {}
-        Ok(false) => return Err(io::Error::from_raw_os_error(HOLD_LOST)),
-        Err(_) => return Err(not_recorded()),
+    for path in paths {
+        match path_names_file(path, record) {
+            Ok(true) => {}
+            Ok(false) => return Err(io::Error::from_raw_os_error(HOLD_LOST)),
+            Err(_) => return Err(not_recorded()),
+        }
     }
     // SAFETY: the handle of our own child is open.
     if unsafe { NtResumeProcess(child.as_raw_handle()) } < 0 {

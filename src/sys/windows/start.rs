@@ -20,12 +20,12 @@ pub use crate::sys::program::{Program, Started};
 pub(in crate::sys) fn start(
     command: &mut Command,
     record: &File,
-    path: &Path,
+    paths: &[&Path],
     notes: Vec<Note>,
     _inherit: bool,
     _mask: SignalMask,
 ) -> io::Result<Child> {
-    let (child, job) = spawn_in_job(command, record, path, notes, true)?;
+    let (child, job) = spawn_in_job(command, record, paths, notes, true)?;
     if let Some(job) = job {
         job.keep();
     }

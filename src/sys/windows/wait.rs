@@ -27,11 +27,11 @@ impl Watch {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    pub(crate) fn watch(&mut self, _file: &File, _process: Option<Pid>) -> io::Result<()> {
+    pub(crate) fn begin(&mut self) {
         match self.0 {}
     }
 
-    pub(crate) fn sees_the_process(&self) -> bool {
+    pub(crate) fn add(&mut self, _file: &File, _process: Option<Pid>) -> io::Result<bool> {
         match self.0 {}
     }
 

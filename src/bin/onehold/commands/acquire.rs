@@ -26,7 +26,7 @@ pub(crate) fn acquire(session: &Session, typed: args::Acquire) -> CommandResult 
             "acquire -E 0: the script would go on without the lock".to_owned()
         ));
     }
-    let lock = session.named_lock(typed.name)?;
+    let lock = session.named_locks(typed.names)?;
     let holder = match (typed.pid, typed.hold.ttl) {
         (Some(pid), _) => Holder::process(pid)?,
         (None, Some(_)) if lock.format() == Format::Native => Holder::Lease,
@@ -58,7 +58,7 @@ fn hand_over(
     is_no_lease: bool,
 ) -> Printed {
     let record = pending.record();
-    let name = words::quoted(lock.name().as_str());
+    let name = words::names(lock);
     let follows = match pending.holder() {
         Holder::Process(process) | Holder::Caller { process, .. } => {
             let process = describe::process(process.pid.get(), &record.command);
@@ -88,7 +88,7 @@ fn hand_over(
             .notes
             .push(format!("  file: {}", words::path_text(pending.path())));
     }
-    if let Some(was) = pending.displaced() {
+    for was in pending.displaced() {
         outcome.notes.extend(displaced_text(session, was));
         outcome
             .warnings
@@ -104,7 +104,7 @@ fn hand_over(
         return Printed::Yes(Exit::Signal(signal));
     }
     outcome.hold = Some(pending.number());
-    outcome.displaced = pending.displaced().cloned().map(Box::new);
+    outcome.displaced = pending.displaced().first().cloned().map(Box::new);
     if session.global.json {
         outcome.lock = Some(Box::new(pending.status()));
     }

@@ -13,8 +13,7 @@ use crate::cancel;
 use crate::describe;
 use crate::exit::Exit;
 use crate::malformed::moved_text;
-use crate::outcome::CommandResult;
-use crate::outcome::Outcome;
+use crate::outcome::{CommandResult, Outcome, Printed};
 use crate::output;
 use crate::prompt::confirm;
 use crate::refusal::another;
@@ -24,13 +23,62 @@ use crate::words;
 use crate::work::{effects, next_holder};
 
 #[inline(never)]
-pub(crate) fn break_hold(session: &Session, typed: args::Break) -> CommandResult {
-    let lock = session.named_lock(typed.name)?;
+pub(crate) fn break_hold(session: &Session, mut typed: args::Break) -> CommandResult {
+    let lock = session.named_lock(typed.name.take())?;
+    if typed.hold.is_none() {
+        let status = lock.inspect(None)?;
+        if !status.others.is_empty() {
+            return break_each(session, &lock, &status, &typed);
+        }
+    }
     break_lock(session, &lock, typed.hold, typed.yes, typed.force)
 }
 
-/// Breaks the current hold after confirmation. `hold`: only if it has this number. `at_once`: its work
-/// may keep running.
+/// Breaks several holds of one lock, each after confirmation.
+fn break_each(
+    session: &Session,
+    lock: &Lock,
+    status: &Status,
+    typed: &args::Break,
+) -> CommandResult {
+    let holds: Vec<u64> = status.all_holds().filter_map(Status::hold).collect();
+    let name = words::quoted(lock.name().as_str());
+    if typed.yes && !typed.all {
+        let text = format!("{name} has {} holders", holds.len());
+        return Ok(Outcome::new(Exit::Usage, "failure", text)
+            .failure("SEVERAL_HOLDERS", json!({ "holds": holds }))
+            .note(output::store_line(status))
+            .note("  to break one of them, add --hold N; to break all, add --all")
+            .lock(Box::new(status.clone()))
+            .into());
+    }
+    let (mut broken, mut worst, mut warnings) = (Vec::new(), None, Vec::new());
+    for hold in &holds {
+        match break_lock(session, lock, Some(*hold), typed.yes, typed.force)? {
+            Printed::No(outcome) if outcome.exit == Exit::Done => {
+                warnings.extend(outcome.warnings);
+                broken.extend(outcome.lock.map(|was| *was));
+            }
+            // It has ended by itself.
+            Printed::No(outcome) if outcome.exit == Exit::NotHeld => {}
+            Printed::No(outcome) => worst = worst.or(Some(outcome)),
+            Printed::Yes(exit) => return Ok(Printed::Yes(exit)),
+        }
+    }
+    let mut outcome = worst.map_or_else(
+        || {
+            let text = format!("broke {} of {} holds on {name}", broken.len(), holds.len());
+            Outcome::new(Exit::Done, "broken", text)
+        },
+        |worst| *worst,
+    );
+    outcome.locks = broken;
+    outcome.warnings.extend(warnings);
+    Ok(outcome.into())
+}
+
+/// Breaks a hold after confirmation. `hold`: the one with this number, among those of the lock. `at_once`:
+/// its work may keep running.
 pub(crate) fn break_lock(
     session: &Session,
     lock: &Lock,
@@ -38,7 +86,12 @@ pub(crate) fn break_lock(
     yes: bool,
     at_once: bool,
 ) -> CommandResult {
-    let status = lock.inspect(None)?;
+    let mut status = lock.inspect(None)?;
+    if let Some(hold) = hold
+        && let Some(found) = status.clone().of_hold(hold)
+    {
+        status = found;
+    }
     if let Reason::NotALock(what) = status.verdict.reason {
         // Elsewhere the name may be wrong. The path of a profile is meant for this lock alone.
         if session.is_fixed_path(lock)

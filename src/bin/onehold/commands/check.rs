@@ -18,7 +18,7 @@ use crate::work;
 pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
     let lock = session.named_lock(typed.name)?;
     // Whatever would keep `acquire` from taking the lock: its holder, a parent's, a child's, a waiter.
-    let mut options = Options::new();
+    let mut options = Options::new().mode(args::mode(typed.shared, typed.slots));
     if let Some(owner) = &session.caller.owner {
         options = options.owner(owner);
     }
@@ -62,6 +62,10 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
             _ => holder,
         });
         lines.extend(block(&status, session.global.verbose));
+        lines.extend(status.others.iter().map(|other| {
+            let text = describe::describe_holder(other);
+            format!("  {}", paint(other, &text))
+        }));
         if session.global.verbose {
             lines.push(format!("  store: {}", path_text(&status.store)));
             lines.extend(inspected(session, &status, &mut outcome)?);
@@ -83,7 +87,7 @@ fn inspected(
     let lock = session.lock(LockName::new(&status.name)?)?;
     let mut lines = Vec::new();
     let processes = match status.verdict.pid_alive {
-        Some(true) => work::processes(&lock),
+        Some(true) => work::processes(&lock, status),
         _ => Vec::new(),
     };
     if !processes.is_empty() {

@@ -119,7 +119,7 @@ fn cells(lock: &Status) -> [String; 6] {
     };
     [
         words::escape(&lock.name),
-        describe::state(lock).to_owned(),
+        describe::state_and_slot(lock),
         holder.unwrap_or_default(),
         describe::age(lock).map(words::span).unwrap_or_default(),
         match lock.waiters.len() {

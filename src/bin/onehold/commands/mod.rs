@@ -115,11 +115,11 @@ fn name(verb: &Verb) -> &'static str {
     }
 }
 
-/// The lock that a verb is for; `None`: all of the store.
+/// The lock that a verb is for, the first one of several; `None`: all of the store.
 fn lock_name(verb: &Verb) -> Option<&LockName> {
     match verb {
-        Verb::Run(typed) => typed.name.as_ref(),
-        Verb::Acquire(typed) => typed.name.as_ref(),
+        Verb::Run(typed) => typed.names.first(),
+        Verb::Acquire(typed) => typed.names.first(),
         Verb::Release(typed) => typed.name.as_ref(),
         Verb::Renew(typed) => typed.name.as_ref(),
         Verb::Check(typed) => typed.name.as_ref(),

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::bail;
 use onehold::command_line::{pass_on_wide_code, replace_process};
 use onehold::signal::{SignalQueue, exit_by_signal, ignore_file_size_signal};
-use onehold::{Attempt, Format, Hold, Lock, LockName, Program, RunOptions};
+use onehold::{Attempt, Format, Hold, Lock, LockName, Program, RunOptions, Status};
 use sha2::{Digest, Sha256};
 
 use crate::acquiring::{acquire_with_prompts, displaced_text, refused, wait_for_displaced};
@@ -24,9 +24,9 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
     let Some((program, arguments)) = typed.command.split_first() else {
         bail!("no command");
     };
-    let derived = typed.name.is_none();
-    let name = typed.name.take();
-    let lock = wanted_lock(session, name, program, arguments)?;
+    let derived = typed.names.is_empty();
+    let names = std::mem::take(&mut typed.names);
+    let lock = wanted_lock(session, names, program, arguments)?;
     if lock.format() == Format::Flock {
         ensure_possible_by_flock(&typed.hold)?;
     }
@@ -34,7 +34,7 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
     command.args(arguments);
     if typed.reentrant
         && (lock.format() == Format::Flock || !session.caller.inside.is_empty())
-        && session.is_inside(&lock.inspect(None)?)
+        && is_inside(session, &lock, &typed.hold)?
     {
         let status =
             replace_process(&mut command).map_err(|source| spawn_error(program, source))?;
@@ -65,10 +65,10 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
         Some(supervise::queue()?)
     };
     // Before the wait, if there is one: after it only what the hold adds is missing.
-    let laid_out = if typed.exec {
-        None
-    } else {
+    let laid_out = if typed.hold.wait.is_some() && !typed.exec {
         Some(lay_out(program, arguments)?)
+    } else {
+        None
     };
     let words: Vec<String> = typed.command.iter().map(lossy).collect();
     let attempt = acquire_with_prompts(session, &typed.hold, &lock, |options, wait| {
@@ -96,7 +96,7 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
     if session.global.verbose && !session.global.json {
         output::eprint(&format!(
             "onehold: acquired {}: hold {}, file {}",
-            words::quoted(lock.name().as_str()),
+            words::names(&lock),
             hold.number(),
             words::path_text(hold.path())
         ));
@@ -115,10 +115,11 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
         drop(hold);
         return Err(error.into());
     }
-    let (Some(queue), Some(laid_out)) = (queue, laid_out) else {
+    let Some(queue) = queue else {
         bail!("no signal queue");
     };
     let command = laid_out
+        .map_or_else(|| lay_out(program, arguments), Ok)?
         .with(&environment)
         .map_err(|source| spawn_error(program, source))?;
     Ok(supervise::supervise(
@@ -151,18 +152,34 @@ fn ensure_possible_by_flock(typed: &args::HoldArgs) -> Result<(), UsageError> {
 /// The lock that the command is to run under.
 fn wanted_lock(
     session: &Session,
-    typed: Option<LockName>,
+    typed: Vec<LockName>,
     program: &OsString,
     arguments: &[OsString],
 ) -> anyhow::Result<Lock> {
-    let name = match typed {
-        Some(name) => name,
-        None if session.format == Format::Flock => bail!(UsageError(
+    if !typed.is_empty() {
+        return session.named_locks(typed);
+    }
+    if session.format == Format::Flock {
+        bail!(UsageError(
             "missing NAME: flock format needs the path of a file".to_owned()
-        )),
-        None => derived_name(program, arguments)?,
-    };
-    Ok(session.lock(name)?)
+        ));
+    }
+    Ok(session.lock(derived_name(program, arguments)?)?)
+}
+
+/// Returns whether this command already runs under holds of all these locks that exclude at least what
+/// is asked for.
+fn is_inside(session: &Session, lock: &Lock, typed: &args::HoldArgs) -> anyhow::Result<bool> {
+    let wants_to_share = args::mode(typed.shared, typed.slots).is_shared();
+    for name in lock.names() {
+        let status = session.lock(name.clone())?.inspect(None)?;
+        let is_enough = |hold: &Status| wants_to_share || hold.slot.is_none();
+        let mut holds = status.all_holds();
+        if !holds.any(|hold| session.is_inside(hold) && is_enough(hold)) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 fn lossy(word: &OsString) -> String {
@@ -170,18 +187,17 @@ fn lossy(word: &OsString) -> String {
 }
 
 fn report_displaced(session: &Session, hold: &Hold, queue: Option<&SignalQueue>) {
-    let Some(was) = hold.displaced() else {
-        return;
-    };
     let quiet = session.global.quiet || session.global.json;
-    if let Some(line) = displaced_text(session, was).filter(|_| !quiet) {
-        output::eprint(&line);
-    }
     let is_ending = || {
         cancel::interrupted_after_commit().is_some() || queue.is_some_and(SignalQueue::is_ending)
     };
-    if let Some(warning) = wait_for_displaced(session, was, is_ending) {
-        output::eprint(&format!("onehold: warning: {warning}"));
+    for was in hold.displaced() {
+        if let Some(line) = displaced_text(session, was).filter(|_| !quiet) {
+            output::eprint(&line);
+        }
+        if let Some(warning) = wait_for_displaced(session, was, is_ending) {
+            output::eprint(&format!("onehold: warning: {warning}"));
+        }
     }
 }
 

@@ -1,0 +1,489 @@
+use predicates::prelude::*;
+use predicates::str::contains;
+
+use crate::env::Env;
+#[cfg(unix)]
+use crate::env::{Running, eventually};
+
+/// Acquires a lease; its number, or the exit code.
+fn lease(env: &Env, words: &str) -> Result<u64, Option<i32>> {
+    let words = words.split(' ').chain(["--ttl", "1h"]);
+    let output = env
+        .onehold(["acquire"].into_iter().chain(words))
+        .output()
+        .unwrap();
+    let number = String::from_utf8(output.stdout).unwrap();
+    number.trim().parse().map_err(|_| output.status.code())
+}
+
+fn code(env: &Env, words: &str) -> Option<i32> {
+    env.onehold(words.split(' '))
+        .output()
+        .unwrap()
+        .status
+        .code()
+}
+
+/// Holds a lock until it is released by ending its stdin.
+#[cfg(unix)]
+fn hold(env: &Env, words: &str) -> Running {
+    let words: Vec<&str> = words.split(' ').collect();
+    let mut command = env.command(crate::env::program());
+    command.arg("run").args(words).args(["--", "sleep", "1000"]);
+    let run = Running::start(command);
+    run.wait_until_recorded();
+    run
+}
+
+#[test]
+fn readers_share_a_lock_and_exclude_writers() {
+    let env = Env::new();
+    let one = lease(&env, "x -s --owner one").unwrap();
+    let two = lease(&env, "x --shared --owner two").unwrap();
+    assert!(two > one);
+    env.onehold(["run", "x", "--", "true"])
+        .assert()
+        .code(6)
+        .stderr(
+            contains("onehold: `x` is shared by a lease of one on ")
+                .and(contains("; 1 more holder\n"))
+                .and(contains(format!(" break x --hold {one}`\n"))),
+        );
+    assert_eq!(code(&env, "run -s x -- true"), Some(0));
+    assert_eq!(code(&env, "check x"), Some(6));
+    assert_eq!(code(&env, "check -s x"), Some(0));
+    assert_eq!(code(&env, "release x --owner one"), Some(0));
+    assert_eq!(code(&env, "run x -- true"), Some(6));
+    assert_eq!(code(&env, "release x --owner two"), Some(0));
+    assert_eq!(code(&env, "run x -- true"), Some(0));
+    let writer = lease(&env, "x --owner writer").unwrap();
+    assert!(writer > two);
+    assert_eq!(code(&env, "run -s x -- true"), Some(6));
+    assert_eq!(code(&env, "check -s x"), Some(6));
+    assert_eq!(code(&env, "release x --owner writer"), Some(0));
+    assert_eq!(env.left_in_store(), [""; 0]);
+}
+
+#[test]
+fn shared_parent_excludes_exclusive_children_only() {
+    let env = Env::new();
+    lease(&env, "backend -s").unwrap();
+    env.onehold(["acquire", "backend/task-1", "--ttl", "1h"])
+        .assert()
+        .code(6)
+        .stderr(contains(
+            "`backend`, the parent of `backend/task-1`, is shared by ",
+        ));
+    lease(&env, "backend/task-1 -s --owner child").unwrap();
+    assert_eq!(lease(&env, "backend/task-1/deep"), Err(Some(6)));
+    assert_eq!(code(&env, "break backend --yes"), Some(0));
+    // The other way round, and through a name in between.
+    env.onehold(["acquire", "backend", "--ttl", "1h"])
+        .assert()
+        .code(6)
+        .stderr(contains(
+            "`backend/task-1`, a child of `backend`, is shared by ",
+        ));
+    lease(&env, "backend -s").unwrap();
+}
+
+#[test]
+fn slots_let_at_most_n_hold_and_each_has_its_number() {
+    let env = Env::new();
+    for slot in 0..3_u64 {
+        let number = lease(&env, "gpu --slots 3").unwrap();
+        let lock = env.json(["check", "gpu"])["lock"].take();
+        let holds = std::iter::once(&lock).chain(lock["others"].as_array().unwrap());
+        let own = holds
+            .filter(|hold| hold["hold"] == number)
+            .collect::<Vec<_>>();
+        assert_eq!(own.len(), 1);
+        assert_eq!(own[0]["slot"], slot);
+        assert_eq!(own[0]["mode"]["slots"], 3);
+    }
+    assert_eq!(lease(&env, "gpu --slots 3"), Err(Some(6)));
+    // The number that the asker gives counts.
+    assert_eq!(lease(&env, "gpu --slots 2"), Err(Some(6)));
+    assert_eq!(code(&env, "check gpu --slots 4"), Some(0));
+    assert_eq!(code(&env, "check gpu --slots 3"), Some(6));
+    env.onehold(["check", "gpu"]).assert().code(6).stdout(
+        contains("`gpu`, slot 0, is held by a lease")
+            .and(contains("; 2 more holders\n"))
+            .and(contains("\n  `gpu`, slot 1, is held by a lease"))
+            .and(contains("\n  `gpu`, slot 2, is held by a lease")),
+    );
+    env.onehold(["list"]).assert().success().stdout(
+        contains("held, slot 0 ")
+            .and(contains("held, slot 1 "))
+            .and(contains("held, slot 2 ")),
+    );
+    let middle = env.json(["check", "gpu"])["lock"]["others"][0]["hold"].clone();
+    assert_eq!(code(&env, &format!("release gpu --hold {middle}")), Some(0));
+    env.onehold(["run", "gpu", "--slots", "3", "--", "true"])
+        .assert()
+        .success();
+    let lock = env.json(["check", "gpu"])["lock"].take();
+    assert_eq!(
+        (&lock["slot"], &lock["others"][0]["slot"]),
+        (&0.into(), &2.into())
+    );
+    env.onehold(["run", "gpu", "--slots", "0", "--", "true"])
+        .assert()
+        .code(2)
+        .stderr(contains("not a number from 1 to 4294967295"));
+    env.onehold(["run", "gpu", "-s", "--slots", "1", "--", "true"])
+        .assert()
+        .code(2);
+}
+
+#[cfg(unix)]
+#[test]
+fn command_finds_its_slot_which_is_given_again_when_its_holder_is_dead() {
+    let env = Env::new();
+    let slot = |words: &str| {
+        let words: Vec<&str> = words.split(' ').collect();
+        let output = env
+            .onehold(["run"].iter().chain(&words))
+            .args(["--", "sh", "-c", "echo $ONEHOLD_SLOT"])
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(slot("--slots 3 x"), "0\n");
+    let mut first = hold(&env, "--slots 3 x");
+    let second = hold(&env, "--slots 3 x");
+    assert_eq!(slot("--slots 3 x"), "2\n");
+    assert_eq!(slot("--slots 3 x y"), "2 0\n");
+    let child = env.lock("x")["pid"].as_u64().unwrap();
+    first.kill();
+    assert_eq!(slot("--slots 2 x"), "", "its command still runs");
+    crate::env::send(u32::try_from(child).unwrap(), "KILL");
+    eventually("the slot is free", || {
+        code(&env, "check x --slots 2 --available") == Some(0)
+    });
+    assert_eq!(slot("--slots 2 x"), "0\n");
+    second.signal("TERM");
+    assert_eq!(second.exit_code(), Some(143));
+    assert_eq!(env.left_in_store(), [""; 0]);
+}
+
+#[cfg(unix)]
+#[test]
+fn waiter_for_a_slot_gets_whichever_is_given_back_first() {
+    for given_back in 0..3 {
+        let env = Env::new();
+        let holders: Vec<_> = (0..3).map(|_| hold(&env, "--slots 3 x")).collect();
+        let waiter = env.start(["run", "--slots", "3", "-w", "20", "x", "--", "true"]);
+        env.wait_for_waiter("x");
+        holders[given_back].signal("TERM");
+        assert_eq!(waiter.exit_code(), Some(0));
+        for holder in holders {
+            holder.signal("TERM");
+            assert_eq!(holder.exit_code(), Some(143));
+        }
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn waiting_writer_is_served_before_readers_that_come_later() {
+    let env = Env::new();
+    let reader = hold(&env, "-s x");
+    let writer = env.start(["run", "-w", "20", "x", "--", "sleep", "1000"]);
+    env.wait_for_waiter("x");
+    assert_eq!(code(&env, "run -s x -- true"), Some(6), "a new reader");
+    env.onehold(["run", "-s", "x", "--", "true"])
+        .assert()
+        .code(6)
+        .stderr(contains("`x` is reserved for process "));
+    let late = env.start(["run", "-s", "-w", "20", "x", "--", "true"]);
+    eventually("both wait", || {
+        env.lock("x")["waiters"].as_array().unwrap().len() == 2
+    });
+    reader.signal("TERM");
+    assert_eq!(reader.exit_code(), Some(143));
+    eventually("the writer has it", || env.lock("x")["mode"] == "exclusive");
+    writer.signal("TERM");
+    assert_eq!(writer.exit_code(), Some(143));
+    assert_eq!(late.exit_code(), Some(0));
+}
+
+#[cfg(unix)]
+#[test]
+fn reader_inside_a_shared_hold_passes_a_writer_that_waits() {
+    let env = Env::new();
+    let script = "until test -e go; do sleep 0.01; done
+        onehold run -s x -- echo inner; onehold run --reentrant -s x -- echo again
+        onehold run --reentrant -w 20 x -- true; echo $?";
+    let reader = env.start(["run", "-s", "x", "--", "sh", "-c", script]);
+    eventually("the reader has it", || env.check("x") == 6);
+    let writer = env.start(["run", "-w", "20", "x", "--", "true"]);
+    env.wait_for_waiter("x");
+    env.write("go", "");
+    let (code, out, _) = reader.finish();
+    assert_eq!(code, Some(0));
+    // What the reader holds itself can never become exclusive for it.
+    assert_eq!(out, "inner\nagain\n6\n");
+    assert_eq!(writer.exit_code(), Some(0));
+}
+
+#[test]
+fn several_names_are_taken_together_or_not_at_all() {
+    let env = Env::new();
+    let cache = lease(&env, "cache --owner other").unwrap();
+    env.onehold(["run", "db", "cache", "--", "true"])
+        .assert()
+        .code(6)
+        .stderr(contains("onehold: `cache` is held by a lease of other"));
+    assert_eq!(env.check("db"), 0);
+    assert_eq!(code(&env, "release cache --owner other"), Some(0));
+    let both = lease(&env, "db cache --owner me").unwrap();
+    assert!(both > cache);
+    for name in ["db", "cache"] {
+        let lock = env.json(["check", name])["lock"].take();
+        assert_eq!(lock["hold"], both);
+        assert_eq!(lock["names"], serde_json::json!(["db", "cache"]));
+        assert_eq!(lock["name"], name);
+        assert_eq!(code(&env, &format!("run {name} -- true")), Some(6));
+    }
+    // The same holder asks again.
+    assert_eq!(lease(&env, "cache db --owner me"), Ok(both));
+    assert_eq!(lease(&env, "cache --owner me"), Err(Some(6)));
+    assert_eq!(code(&env, "renew cache --owner me --ttl 2h"), Some(0));
+    assert_eq!(env.json(["check", "db"])["lock"]["ttl_seconds"], 7200.0);
+    assert_eq!(code(&env, "release cache --owner me"), Some(0));
+    assert_eq!(env.left_in_store(), [""; 0]);
+    // What one of them is broken for, the others are not held for either.
+    lease(&env, "db cache a/b --owner me").unwrap();
+    assert_eq!(code(&env, "break a/b --yes"), Some(0));
+    assert_eq!(env.left_in_store(), [""; 0]);
+}
+
+#[test]
+fn names_that_include_each_other_are_a_usage_error_and_repeated_ones_are_one() {
+    let env = Env::new();
+    for (words, text) in [
+        (
+            "a a/b",
+            "cannot hold `a` and `a/b` together: the first includes the second\n",
+        ),
+        (
+            "c a/b/c a",
+            "cannot hold `a/b/c` and `a` together: the second includes the first\n",
+        ),
+        (
+            "a ./b",
+            "cannot hold `a` and `./b` together: a path has no store\n",
+        ),
+    ] {
+        env.onehold(["run"].into_iter().chain(words.split(' ')))
+            .args(["--", "true"])
+            .assert()
+            .code(2)
+            .stderr(contains(text));
+    }
+    lease(&env, "a b a").unwrap();
+    assert_eq!(
+        env.json(["check", "a"])["lock"]["names"],
+        serde_json::json!(["a", "b"])
+    );
+}
+
+#[cfg(unix)]
+#[test]
+fn command_under_several_names_ends_when_one_of_them_is_lost() {
+    let env = Env::new();
+    let run = hold(&env, "db cache");
+    std::fs::remove_file(env.store().join("cache.lock")).unwrap();
+    assert_eq!(run.exit_code(), Some(8));
+    assert_eq!(env.left_in_store(), [""; 0]);
+}
+
+#[cfg(unix)]
+#[test]
+fn names_and_files_of_a_hold_stand_in_as_many_lines() {
+    let env = Env::new();
+    let script = "echo \"$ONEHOLD_NAME\"; basename -a $ONEHOLD_FILE
+        echo $ONEHOLD_HOLDS; onehold run --reentrant cache -- echo inside; onehold run cache -- true";
+    let output = env
+        .onehold(["run", "db", "cache", "--", "sh", "-c", script])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(6));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[..4], ["db", "cache", "db.lock", "cache.lock"]);
+    assert!(
+        lines[4].contains(":db ") && lines[4].ends_with(":cache"),
+        "{text}"
+    );
+    assert_eq!(lines[5], "inside");
+}
+
+#[test]
+fn takeover_of_one_name_leaves_none_of_a_dead_hold_behind() {
+    let env = Env::new();
+    let output = env
+        .onehold(["acquire", "db", "cache", "--ttl", "1ms"])
+        .output()
+        .unwrap();
+    assert!(output.status.success());
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    assert_eq!(env.check("cache"), 5);
+    env.onehold(["run", "db", "--", "true"])
+        .assert()
+        .success()
+        .stderr(contains("took over zombie `db`: "));
+    assert_eq!(env.left_in_store(), [""; 0]);
+}
+
+#[test]
+fn several_holders_are_broken_by_number_or_all_at_once() {
+    let env = Env::new();
+    let numbers: Vec<u64> = ["a", "b", "c"]
+        .map(|owner| lease(&env, &format!("x -s --owner {owner}")).unwrap())
+        .to_vec();
+    env.onehold(["break", "x", "--yes"])
+        .assert()
+        .code(2)
+        .stderr(
+            contains("onehold: `x` has 3 holders\n")
+                .and(contains("add --hold N; to break all, add --all\n")),
+        );
+    env.onehold(["break", "x", "--yes", "--hold", &numbers[1].to_string()])
+        .assert()
+        .success()
+        .stderr(contains("broke the hold on `x` of a lease of b"));
+    assert_eq!(env.json(["check", "x"])["lock"]["others"][0]["owner"], "c");
+    let object = env.json(["break", "x", "--yes", "--all"]);
+    assert_eq!(object["message"], "broke 2 of 2 holds on `x`");
+    assert_eq!(object["locks"].as_array().unwrap().len(), 2);
+    assert_eq!(env.left_in_store(), [""; 0]);
+    assert_eq!(env.journal().len(), 3);
+}
+
+#[cfg(unix)]
+#[test]
+fn break_asks_for_each_of_several_holders() {
+    let env = Env::new();
+    for owner in ["a", "b", "c"] {
+        lease(&env, &format!("x -s --owner {owner}")).unwrap();
+    }
+    let (code, shown) = env.on_a_terminal("break x", &["y\n", "n\n", "y\n"]);
+    assert_eq!(code, Some(6), "{shown}");
+    assert!(
+        shown.contains("broke the hold on `x` of a lease of a"),
+        "{shown}"
+    );
+    assert_eq!(env.lock("x")["owner"], "b");
+    assert_eq!(env.lock("x")["others"].as_array().unwrap().len(), 0);
+}
+
+#[test]
+fn writer_takes_a_lock_by_force_from_all_readers() {
+    let env = Env::new();
+    for owner in ["a", "b", "c", "d", "e", "f"] {
+        lease(&env, &format!("x -s --owner {owner}")).unwrap();
+    }
+    env.onehold(["run", "x", "--force", "--yes", "--", "true"])
+        .assert()
+        .success()
+        .stderr(
+            contains("took `x` by force from a lease of a")
+                .and(contains("took `x` by force from a lease of f")),
+        );
+    assert_eq!(env.left_in_store(), [""; 0]);
+}
+
+#[cfg(unix)]
+#[test]
+fn script_releases_its_own_shared_holds_the_latest_one_first() {
+    let env = Env::new();
+    lease(&env, "x -s --owner other").unwrap();
+    let script = "one=$(onehold acquire -s x) two=$(onehold acquire -s x); onehold release x
+        onehold check x --json >after; onehold release x; onehold release x; echo $? $one $two";
+    let output = env.shell(script).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let words: Vec<&str> = text.split_whitespace().collect();
+    assert_eq!(words[0], "4", "{text}");
+    let after = std::fs::read_to_string(env.path("after")).unwrap();
+    assert!(
+        after.contains(words[1]) && !after.contains(words[2]),
+        "{after}"
+    );
+    assert_eq!(env.lock("x")["owner"], "other");
+}
+
+#[test]
+fn cleanup_removes_the_dead_among_those_that_share_a_lock() {
+    let env = Env::new();
+    lease(&env, "x --slots 3 --owner a").unwrap();
+    let middle = lease(&env, "x --slots 3 --owner dies").unwrap();
+    lease(&env, "x --slots 3 --owner b").unwrap();
+    let middle = ["renew", "x", "--ttl", "1ms", "--hold", &middle.to_string()];
+    env.onehold(middle).assert().success();
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    let object = env.json(["cleanup"]);
+    assert_eq!(object["locks"].as_array().unwrap().len(), 1);
+    assert_eq!(object["locks"][0]["slot"], 1);
+    assert_eq!(env.json(["list"])["locks"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn other_formats_have_one_holder_and_one_name() {
+    let env = Env::new();
+    env.onehold(["--format", "prodigy", "run", "-s", "x", "--", "true"])
+        .assert()
+        .code(2)
+        .stderr(contains(
+            "prodigy format: its programs know one holder only",
+        ));
+    env.onehold(["--format", "pid", "run", "x", "y", "--", "true"])
+        .assert()
+        .code(2)
+        .stderr(contains("pid format: one lock at a time"));
+    env.onehold(["run", "-s", "./x.lock", "--", "true"])
+        .assert()
+        .code(2)
+        .stderr(contains("only a lock with a NAME can be shared"));
+    env.onehold([
+        "--format", "flock", "run", "--slots", "2", "./x", "--", "true",
+    ])
+    .assert()
+    .failure();
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn shared_lock_of_flock_excludes_its_writers_and_not_its_readers() {
+    let env = Env::new();
+    let reader = hold(&env, "--format flock -s ./f");
+    let flock = |words: &str| {
+        let mut command = env.command("flock");
+        let status = command.args(words.split(' ')).status();
+        status.unwrap().code()
+    };
+    assert_eq!(flock("-n -s f true"), Some(0));
+    assert_eq!(flock("-n f true"), Some(1));
+    assert_eq!(code(&env, "--format flock run -s ./f -- true"), Some(0));
+    assert_eq!(code(&env, "--format flock run ./f -- true"), Some(6));
+    let writer = env.start([
+        "--format", "flock", "run", "-w", "20", "./f", "--", "sleep", "1000",
+    ]);
+    // It sleeps in flock(2).
+    eventually("the writer waits", || {
+        std::fs::read_to_string("/proc/locks")
+            .unwrap()
+            .lines()
+            .any(|line| line.contains("->") && line.contains(&format!(" {} ", writer.pid())))
+    });
+    reader.signal("TERM");
+    assert_eq!(reader.exit_code(), Some(143));
+    eventually("the writer has it", || flock("-n -s f true") == Some(1));
+    let late = env.start([
+        "--format", "flock", "run", "-s", "-w", "20", "./f", "--", "true",
+    ]);
+    writer.signal("TERM");
+    assert_eq!(writer.exit_code(), Some(143));
+    assert_eq!(late.exit_code(), Some(0));
+}
