@@ -184,6 +184,7 @@ fn name_and_path_of_one_lock_file_exclude_each_other() {
                             std::thread::sleep(Duration::from_micros(300));
                             intervals.lock().unwrap().push(Interval {
                                 name: "sec/x".to_owned(),
+                                shared: None,
                                 owner: None,
                                 hold: hold.number(),
                                 from,

@@ -252,6 +252,7 @@ fn hold_parents_and_children(duration: Duration) {
                 let to = now();
                 intervals.push(Interval {
                     name,
+                    shared: None,
                     owner: Some(owner),
                     hold: hold.number(),
                     from,

@@ -22,7 +22,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use harness::intervals::{Interval, now, violations};
+use harness::intervals::{Interval, Slot, now, violations};
 use harness::{Rng, Signal, TestEnv, append_line};
 use rustix::process::Pid;
 
@@ -50,8 +50,21 @@ fn critical_section() {
     );
     let pid = std::process::id();
     let own = identity(pid).unwrap();
-    append_line(log, &format!("in {own} {} {name} {hold}", now()));
-    std::thread::sleep(Duration::from_micros(u64::from(pid % 4000)));
+    let slots = std::env::var("ONEHOLD_SLOT").unwrap_or_default();
+    let mut slots = slots.split(' ');
+    let at_most = std::env::var("STRESS_AT_MOST").unwrap_or_default();
+    let from = now();
+    // Of one hold: what is written at once is in one piece.
+    let lines: Vec<String> = name
+        .lines()
+        .map(|name| {
+            let slot = slots.next().unwrap_or_default();
+            format!("in {own} {from} {name} {hold} {slot} {at_most}")
+        })
+        .collect();
+    append_line(log, &lines.join("\n"));
+    let times = std::env::var("STRESS_TIMES").map_or(1, |times| times.parse().unwrap());
+    std::thread::sleep(times * Duration::from_micros(u64::from(pid % 4000)));
     append_line(log, &format!("out {own} {}", now()));
 }
 
@@ -83,17 +96,30 @@ impl Workload {
 
     fn run(&self, name: &str, choice: usize) {
         let wait = ["0", "20ms", "1s"][choice % 3];
-        let mut command = self.env.onehold(["run", name, "-w", wait]);
-        match choice {
-            6 => command.arg("--close"),
-            7 => command.args(["--ttl", "1h"]),
-            _ => &mut command,
+        let options: &[&str] = match choice {
+            6 => &["--close"],
+            7 => &["--ttl", "1h"],
+            _ => &[],
         };
+        self.run_as(name, wait, options, 1);
+    }
+
+    /// `times`: how much longer its critical section takes.
+    fn run_as(&self, asked: &str, wait: &str, options: &[&str], times: u32) {
+        let words = asked.split(' ');
+        let mut command = self
+            .env
+            .onehold(["run", "-w", wait].into_iter().chain(words));
+        if asked.contains("--slots 3") {
+            command.env("STRESS_AT_MOST", "3");
+        }
         command
+            .args(options)
             .arg("--")
             .arg(std::env::current_exe().unwrap())
             .args(["critical_section", "--exact"])
             .env("STRESS_LOG", self.log())
+            .env("STRESS_TIMES", times.to_string())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         let mut child = command.spawn().unwrap();
@@ -184,31 +210,38 @@ fn first_child(pid: u32) -> Option<u32> {
 /// The critical sections of a log. One that was killed ends when the signal was sent; one that ended
 /// in an unknown way has no length.
 fn intervals(log: &str) -> Vec<Interval> {
-    let mut open: HashMap<&str, Interval> = HashMap::new();
+    let mut open: HashMap<&str, Vec<Interval>> = HashMap::new();
     let mut done = Vec::new();
     for line in log.lines() {
         let words: Vec<&str> = line.split(' ').collect();
         let at: u64 = words[2].parse().unwrap();
         match words[0] {
             "in" => {
+                let slot = words.get(5).and_then(|slot| slot.parse().ok());
+                let at_most = words.get(6).and_then(|at_most| at_most.parse().ok());
                 let interval = Interval {
                     name: words[3].to_owned(),
                     owner: None,
+                    shared: slot.map(|number| Slot { number, at_most }),
                     hold: words[4].parse().unwrap(),
                     from: at,
                     to: at,
                 };
-                done.extend(open.insert(words[1], interval));
+                let of_process = open.entry(words[1]).or_default();
+                if of_process.iter().any(|before| before.hold != interval.hold) {
+                    done.append(of_process);
+                }
+                of_process.push(interval);
             }
             _ => {
-                if let Some(mut interval) = open.remove(words[1]) {
+                for mut interval in open.remove(words[1]).unwrap_or_default() {
                     interval.to = at.max(interval.from);
                     done.push(interval);
                 }
             }
         }
     }
-    done.extend(open.into_values());
+    done.extend(open.into_values().flatten());
     done
 }
 
@@ -256,6 +289,81 @@ fn critical_sections_never_overlap_under_random_kills_and_stops() {
     assert!(intervals.len() > 100 && signals > 100);
 }
 
+/// How 16 workers ask for three locks and the child of one: exclusively, shared, by three slots, or two locks
+/// at once in either order.
+const SHARING: [&str; 10] = [
+    "a",
+    "-s a",
+    "-s a",
+    "-s a/1",
+    "a/1",
+    "--slots 3 b",
+    "--slots 3 b",
+    "b a",
+    "a b",
+    "--slots 3 b c",
+];
+
+/// `rounds` of each worker, while wrappers and commands are killed and stopped at random.
+fn share(rounds: usize) {
+    const WORKERS: usize = 16;
+    let workload = Workload {
+        env: TestEnv::new(),
+        is_over: AtomicBool::new(false),
+        wrappers: Mutex::default(),
+        invocations: AtomicUsize::new(0),
+    };
+    fs::write(workload.log(), "").unwrap();
+    let signals = std::thread::scope(|scope| {
+        let killer = scope.spawn(|| workload.kill_randomly());
+        let workers: Vec<_> = (0..WORKERS)
+            .map(|seed| {
+                let workload = &workload;
+                scope.spawn(move || {
+                    let mut rng = Rng(0x9E37_79B9_7F4A_7C15 ^ (seed as u64 + 1) << 32);
+                    for _ in 0..rounds {
+                        let asked = SHARING[rng.below(SHARING.len())];
+                        workload.run_as(asked, "20s", &[], 5);
+                    }
+                })
+            })
+            .collect();
+        for worker in workers {
+            worker.join().unwrap();
+        }
+        workload.is_over.store(true, Ordering::Relaxed);
+        killer.join().unwrap()
+    });
+    let env = &workload.env;
+    let code = env.code(["run", "a", "b", "c", "-w", "20s", "--", "true"]);
+    assert_eq!(code, 0, "a lock is stuck");
+    env.done(["cleanup"]);
+    assert_eq!(env.left_in_store(), [""; 0]);
+    let mut intervals = intervals(&fs::read_to_string(workload.log()).unwrap());
+    let violations = violations(&mut intervals);
+    let side_by_side = harness::intervals::overlapping(&intervals)
+        .filter(|(one, other)| one.name == other.name)
+        .count();
+    println!(
+        "{} critical sections, {side_by_side} side by side, {signals} signals, {} violations",
+        intervals.len(),
+        violations.len()
+    );
+    assert!(violations.is_empty(), "{}", violations.join("\n"));
+    assert!(intervals.len() > WORKERS * rounds / 2 && side_by_side > rounds);
+}
+
+#[test]
+fn shared_limited_and_joint_holds_never_overlap_wrongly_under_random_kills() {
+    share(20);
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn shared_limited_and_joint_holds_never_overlap_wrongly_in_500_rounds() {
+    share(500);
+}
+
 #[test]
 fn checker_finds_overlaps_and_numbers_that_do_not_grow() {
     for (log, expected) in [
@@ -265,6 +373,26 @@ fn checker_finds_overlaps_and_numbers_that_do_not_grow() {
         ("in 1 10 a/1 1\nin 2 15 a/2 2\nout 1 20\nout 2 30\n", 0),
         ("in 1 10 a 1\nkill 1 20\nin 2 15 a 2\nout 2 30\n", 1),
         ("in 1 10 a 2\nout 1 20\nin 2 20 a 1\nout 2 30\n", 1),
+        // Shared holds in two slots, in one, of parents and children, and beside an exclusive one.
+        ("in 1 10 a 1 0\nin 2 15 a 2 1\nout 1 20\nout 2 30\n", 0),
+        ("in 1 10 a 1 0\nin 2 15 a 2 0\nout 1 20\nout 2 30\n", 1),
+        ("in 1 10 a 1 0\nin 2 15 a/1 2 0\nout 1 20\nout 2 30\n", 0),
+        ("in 1 10 a 1 0\nin 2 15 a/1 2\nout 1 20\nout 2 30\n", 1),
+        ("in 1 10 a 1 0\nin 2 15 a 2\nout 1 20\nout 2 30\n", 1),
+        // The third of at most two; and one that allows three.
+        (
+            "in 1 10 a 1 0 2\nin 2 11 a 2 1 2\nin 3 12 a 3 2 2\nout 1 20\nout 2 20\nout 3 20\n",
+            1,
+        ),
+        (
+            "in 1 10 a 1 0 2\nin 2 11 a 2 1 2\nin 3 12 a 3 2 3\nout 1 20\nout 2 20\nout 3 20\n",
+            0,
+        ),
+        // Two names of one hold.
+        (
+            "in 1 10 a 1\nin 1 10 b 1\nin 2 15 b 2\nout 1 20\nout 2 30\n",
+            1,
+        ),
         // When the first ended is unknown.
         ("in 1 10 a 1\nin 2 15 a 2\nout 2 30\n", 0),
     ] {

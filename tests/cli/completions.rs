@@ -58,7 +58,7 @@ fn candidates_are_what_the_store_and_the_configuration_have() {
         // Held ones first, and never a file.
         ("onehold check ", &["beta9", "beta10", "alpha/x"]),
         ("onehold -v break b", &["beta9", "beta10"]),
-        ("onehold run x ", &["--"]),
+        ("onehold run x ", &["--", "beta9", "beta10", "alpha/x"]),
         ("onehold run x -- ", &[]),
         ("onehold run ./j", &["./job.sh"]),
         ("onehold run ./f", &["./folder/"]),
@@ -175,7 +175,7 @@ fn fish_completes() {
         ("onehold check ", &["beta9", "beta10", "alpha/x"][..]),
         ("onehold check al", &["alpha/x"]),
         ("onehold release beta9 --owner=", &["--owner=ci"]),
-        ("onehold run x ", &["--"]),
+        ("onehold run x ", &["--", "beta9", "beta10", "alpha/x"]),
         ("onehold run x -- onehold check al", &["alpha/x"]),
         ("onehold run x -- cat ./jo", &["./job.sh"]),
         ("onehold run ./jo", &["./job.sh"]),

@@ -11,7 +11,8 @@ fn usage_error_is_2_and_changes_nothing() {
         &["nonsense"],
         &["run", "x"],
         &["run", "x", "true"],
-        &["run", "a", "b", "--", "true"],
+        &["run", "a", "a/b", "--", "true"],
+        &["run", "-s", "--slots", "2", "x", "--", "true"],
         &["run", "-w", "soon", "x", "--", "true"],
         &["run", "-w", "-1", "x", "--", "true"],
         &["run", "-w", "1M", "x", "--", "true"],
@@ -387,14 +388,20 @@ fn slips_are_answered_by_the_line_that_was_meant() {
         ),
         ("-u 9", "to release a lock: `onehold release NAME`"),
         ("run --timeout=5 x -- true", "to limit the wait: --wait"),
-        ("run -xn x -- true", "a lock has one holder: leave -x out"),
+        (
+            "run -xn x -- true",
+            "a lock is exclusive unless --shared is given: leave -x out",
+        ),
         ("status", "did you mean `onehold list`?"),
         ("unlock x", "did you mean `onehold release x`?"),
         ("lock x", "did you mean `onehold acquire x`?"),
-        ("run -x x -- true", "a lock has one holder: leave -x out"),
+        (
+            "run -x x -- true",
+            "a lock is exclusive unless --shared is given: leave -x out",
+        ),
         (
             "acquire --exclusive x",
-            "a lock has one holder: leave --exclusive out",
+            "a lock is exclusive unless --shared is given: leave --exclusive out",
         ),
         (
             "run --nb x -- true",

@@ -34,6 +34,8 @@ struct Scenario {
     /// Options that lead to the lock.
     global: &'static [&'static str],
     lock: &'static str,
+    /// Locks that are held together with it.
+    also: &'static [&'static str],
     /// Whether a trial takes seconds, as a holder has to notice its loss: each call of such a scenario
     /// fails with one of the errors.
     slow: bool,
@@ -56,11 +58,12 @@ const SCENARIO: Scenario = Scenario {
     prepare: |_| Vec::new(),
     global: &[],
     lock: "x",
+    also: &[],
     slow: false,
     acquires: false,
 };
 
-const SCENARIOS: [Scenario; 19] = [
+const SCENARIOS: [Scenario; 25] = [
     Scenario {
         name: "acquire",
         prepare: |sandbox| words(&format!("acquire x --pid {}", sandbox.holder.pid())),
@@ -208,6 +211,50 @@ const SCENARIOS: [Scenario; 19] = [
         ..SCENARIO
     },
     Scenario {
+        name: "run of two names",
+        prepare: |_| run_critical_section("run x section/y"),
+        also: &["section/y"],
+        ..SCENARIO
+    },
+    Scenario {
+        name: "acquire two names as a lease",
+        prepare: |_| words("acquire x section/y --ttl 1h"),
+        also: &["section/y"],
+        acquires: true,
+        ..SCENARIO
+    },
+    Scenario {
+        name: "release of two names",
+        prepare: |sandbox| {
+            let number = sandbox.prepare(&["acquire", "x", "section/y", "--ttl", "1h"]);
+            words(&format!("release section/y --hold {number}"))
+        },
+        also: &["section/y"],
+        ..SCENARIO
+    },
+    Scenario {
+        name: "run with a zombie of two names",
+        prepare: |sandbox| {
+            sandbox.create_zombie("x section/y");
+            run_critical_section("run x")
+        },
+        ..SCENARIO
+    },
+    Scenario {
+        name: "run in a slot beside a zombie",
+        prepare: |sandbox| {
+            sandbox.create_zombie("x --slots 2");
+            run_critical_section("run --slots 1 x")
+        },
+        ..SCENARIO
+    },
+    Scenario {
+        name: "acquire a shared lock",
+        prepare: |sandbox| words(&format!("acquire -s x --pid {}", sandbox.holder.pid())),
+        acquires: true,
+        ..SCENARIO
+    },
+    Scenario {
         name: "check",
         prepare: |sandbox| {
             sandbox.create_zombie("x");
@@ -266,11 +313,12 @@ impl Scenario {
         [format!("{}/child", self.lock)]
             .into_iter()
             .chain(parent)
+            .chain(self.also.iter().map(|name| (*name).to_owned()))
             .collect()
     }
 
     fn check_invariants(&self, sandbox: &mut Sandbox) -> Result<(), String> {
-        sandbox.check_invariants(self.global, self.lock)
+        sandbox.check_invariants(self.global, self.lock, self.also)
     }
 
     /// The calls that it makes without a fault.

@@ -109,10 +109,13 @@ impl Sandbox {
         }
     }
 
-    /// Leaves `name` with a holder that was killed.
-    pub fn create_zombie(&mut self, name: &str) {
+    /// Leaves what `words` ask for, a name at least, with a holder that was killed.
+    pub fn create_zombie(&mut self, words: &str) {
         let mut holder = Running::sleeper();
-        self.prepare(&["acquire", name, "--pid", &holder.pid().to_string()]);
+        let pid = holder.pid().to_string();
+        let mut acquire = vec!["acquire", "--pid", &pid];
+        acquire.extend(words.split(' '));
+        self.prepare(&acquire);
         holder.kill();
     }
 
@@ -133,10 +136,16 @@ impl Sandbox {
     }
 
     /// Checks what must be true whatever has happened: no two critical sections overlapped, the lock
-    /// can be taken, foreign files are as they were, nothing is left, and numbers grow. `global`:
-    /// options that lead to the lock.
-    pub fn check_invariants(&mut self, global: &[&str], name: &str) -> Result<(), String> {
-        let run = [global, &["run", name, "--", "sh", "-c", SHORT_SECTION]].concat();
+    /// can be taken, together with those in `also`, foreign files are as they were, nothing is left, and
+    /// numbers grow. `global`: options that lead to the lock.
+    pub fn check_invariants(
+        &mut self,
+        global: &[&str],
+        name: &str,
+        also: &[&str],
+    ) -> Result<(), String> {
+        let command = ["--", "sh", "-c", SHORT_SECTION];
+        let run = [global, &["run", name], also, &command].concat();
         let started = Instant::now();
         let mut survivor_has_ended = false;
         loop {

@@ -16,18 +16,31 @@ pub struct Interval {
     pub name: String,
     /// The `--owner` label, if the holder had one.
     pub owner: Option<String>,
+    /// The slot of a shared hold, and how many it wanted to be at most.
+    pub shared: Option<Slot>,
     pub hold: u64,
     pub from: u64,
     /// If the holder was killed, the last moment at which it certainly still held.
     pub to: u64,
 }
 
+/// A slot of a shared hold.
+#[derive(Clone, Copy, Debug)]
+pub struct Slot {
+    pub number: u32,
+    /// `None`: any number of holders.
+    pub at_most: Option<usize>,
+}
+
 impl Interval {
-    /// Whether the two must not overlap: holds of one name never, and those of a parent and a child
-    /// only if both have the same owner.
+    /// Whether the two must not overlap: holds of one name never, unless they share it in two slots, and
+    /// those of a parent and a child only if both have the same owner or are shared.
     pub fn excludes(&self, other: &Self) -> bool {
         if self.hold == other.hold {
             return false;
+        }
+        if let (Some(one), Some(two)) = (self.shared, other.shared) {
+            return self.name == other.name && one.number == two.number;
         }
         let same_owner = self.owner.is_some() && self.owner == other.owner;
         self.name == other.name
@@ -59,11 +72,33 @@ pub fn violations(intervals: &mut [Interval]) -> Vec<String> {
         .map(|(one, other)| format!("at the same time: {one:?} and {other:?}"))
         .collect();
     let mut last: HashMap<&str, u64> = HashMap::new();
-    for interval in &*intervals {
+    for interval in intervals
+        .iter()
+        .filter(|interval| interval.shared.is_none())
+    {
         let before = last.insert(&interval.name, interval.hold).unwrap_or(0);
         if interval.hold <= before {
             found.push(format!("hold number {before} was followed by {interval:?}"));
         }
     }
+    found.extend(
+        intervals
+            .iter()
+            .filter_map(|interval| too_many(interval, intervals)),
+    );
     found
+}
+
+/// Whether more shared the lock, when this one began, than it allowed.
+fn too_many(interval: &Interval, all: &[Interval]) -> Option<String> {
+    let at_most = interval.shared?.at_most?;
+    let beside = all.iter().filter(|other| {
+        other.name == interval.name
+            && other.hold != interval.hold
+            && (other.from..other.to).contains(&interval.from)
+            // One that began later has counted this one.
+            && other.hold < interval.hold
+    });
+    let beside = beside.count();
+    (beside >= at_most).then(|| format!("{beside} others beside {interval:?}"))
 }

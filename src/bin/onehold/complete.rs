@@ -51,7 +51,8 @@ fn candidates(words: &[OsString], index: usize) -> Vec<CompletionCandidate> {
     let (Some(before), Some(word)) = (words.get(..index), words.get(index)) else {
         return Vec::new();
     };
-    let mut command = definition(before);
+    let typed = typed(before);
+    let mut command = definition(&typed);
     let current = std::env::current_dir().ok();
     let found = clap_complete::engine::complete(
         &mut command,
@@ -67,21 +68,40 @@ fn candidates(words: &[OsString], index: usize) -> Vec<CompletionCandidate> {
         // Options come after a hyphen.
         found.retain(|candidate| !is_option(candidate));
         let is_run = before.iter().any(|word| word == "run");
-        if found.is_empty() && is_run && !before.iter().any(|word| word == "--") {
-            found.push(CompletionCandidate::new("--").help(Some("the command follows".into())));
+        let ends = found.is_empty() || is_after_names(before, &typed);
+        if ends && is_run && !before.iter().any(|word| word == "--") {
+            let separator = CompletionCandidate::new("--").help(Some("the command follows".into()));
+            found.insert(0, separator);
         }
     }
     found
 }
 
-/// The definition of the command line, with what is known of locks and profiles.
-fn definition(before: &[OsString]) -> Command {
+fn typed(before: &[OsString]) -> ArgMatches {
     let mut plain = Cli::command().ignore_errors(true);
     let typed = plain.try_get_matches_from_mut(before).unwrap_or_default();
-    let typed = typed
+    typed
         .subcommand()
         .map_or(&typed, |(_, typed)| typed)
-        .clone();
+        .clone()
+}
+
+/// The names of locks that were typed for `run` or `acquire`.
+fn typed_names(typed: &ArgMatches) -> Vec<LockName> {
+    let names = typed.try_get_many::<LockName>("names").ok().flatten();
+    names.into_iter().flatten().cloned().collect()
+}
+
+/// Whether the word before is a name of `run`, and no option that has a value.
+fn is_after_names(before: &[OsString], typed: &ArgMatches) -> bool {
+    let last = before.last().and_then(|word| word.to_str());
+    typed_names(typed)
+        .iter()
+        .any(|name| Some(name.as_str()) == last)
+}
+
+/// The definition of the command line, with what is known of locks and profiles.
+fn definition(typed: &ArgMatches) -> Command {
     let command = Cli::command().disable_help_subcommand(true);
     let verbs: Vec<String> = command
         .get_subcommands()
@@ -96,7 +116,7 @@ fn definition(before: &[OsString]) -> Command {
             verb.mut_args(move |arg| {
                 let typed = typed.clone();
                 match arg.get_id().as_str() {
-                    "name" => arg.add(ArgValueCompleter::new(move |word: &OsStr| {
+                    "name" | "names" => arg.add(ArgValueCompleter::new(move |word: &OsStr| {
                         names(&typed, word)
                     })),
                     "owner" => arg.add(ArgValueCompleter::new(move |word: &OsStr| {
@@ -144,7 +164,10 @@ fn names(typed: &ArgMatches, word: &OsStr) -> Vec<CompletionCandidate> {
         };
         (status.name, help)
     };
-    beginning_as(word, locks(typed).into_iter().map(described))
+    let known = typed_names(typed);
+    let is_new = |status: &Status| known.iter().all(|name| name.as_str() != status.name);
+    let others = locks(typed).into_iter().filter(is_new);
+    beginning_as(word, others.map(described))
 }
 
 /// Owner labels of the named lock, or of all.
@@ -178,13 +201,15 @@ fn profiles(word: &OsStr) -> Vec<CompletionCandidate> {
 
 /// The lock that was typed; all locks if there was none.
 fn named_locks(typed: &ArgMatches) -> Vec<Status> {
-    let Some(name) = value::<LockName>(typed, "name") else {
+    let name = value(typed, "name").or_else(|| typed_names(typed).into_iter().next());
+    let Some(name) = name else {
         return locks(typed);
     };
     let status = session(typed)
         .and_then(|session| session.lock(name).ok())
         .and_then(|lock| lock.inspect(None).ok());
-    status.into_iter().collect()
+    let holds = status.iter().flat_map(Status::all_holds);
+    holds.cloned().collect()
 }
 
 /// The locks of the store, those of live holders first.

@@ -38,7 +38,7 @@ pub(crate) const FILES: [(&str, &str); 8] = [
 
 /// Environment variables, for ENVIRONMENT: first those that onehold reads, then those that it sets
 /// for the command of `run`.
-pub(crate) const ENVIRONMENT: [(&str, &str); 9] = [
+pub(crate) const ENVIRONMENT: [(&str, &str); 10] = [
     (
         "ONEHOLD_DIR",
         "Store directory, unless --dir is given or the profile has a directory, or a directory of the project.",
@@ -58,7 +58,14 @@ pub(crate) const ENVIRONMENT: [(&str, &str); 9] = [
         "Set for CMD: name of the lock that it runs under.",
     ),
     ("ONEHOLD_HOLD", "Set for CMD: hold number."),
-    ("ONEHOLD_FILE", "Set for CMD: path of the lock file."),
+    (
+        "ONEHOLD_FILE",
+        "Set for CMD: path of the lock file. If CMD runs under several locks, this and ONEHOLD_NAME have one line for each.",
+    ),
+    (
+        "ONEHOLD_SLOT",
+        "Set for CMD by run --slots and run --shared: the number of its slot, 0 and up, held by one at a time. If CMD runs under several locks, one number for each, separated by spaces.",
+    ),
     (
         "ONEHOLD_HOLDS",
         "Set for CMD: all holds that it runs under, as NUMBER:NAME separated by spaces, with NAME percent-encoded. run --reentrant and the key mine of the JSON object use it.",
@@ -69,6 +76,7 @@ pub(crate) const ENVIRONMENT: [(&str, &str); 9] = [
 pub(crate) type Example = (&'static str, &'static str);
 
 /// Examples of a command; of the tool itself for any other name.
+#[allow(clippy::too_many_lines, reason = "a table")]
 pub(crate) fn examples(verb: &str) -> &'static [Example] {
     match verb {
         "run" => &[
@@ -83,6 +91,18 @@ pub(crate) fn examples(verb: &str) -> &'static [Example] {
             (
                 "onehold run -q -E 0 -- /usr/local/bin/sync-mail",
                 "In a crontab: skip this run silently if the previous one is still running; the name is derived from the command",
+            ),
+            (
+                "xargs -P 8 -I{} onehold run --slots 3 -w forever fetch -- curl -sO {} <urls",
+                "Download eight URLs at a time, but only three of them at once, also beside other scripts that use the name",
+            ),
+            (
+                "onehold run -s -w 1h report -- ./report.sh",
+                "Read along with other readers; the nightly `onehold run -w 6h report -- ./rebuild.sh` waits for them and keeps new ones out",
+            ),
+            (
+                "onehold run -w 10m db cache -- ./deploy.sh",
+                "Deploy under two locks, which are taken together",
             ),
         ],
         "acquire" => &[
@@ -151,6 +171,10 @@ pub(crate) fn examples(verb: &str) -> &'static [Example] {
                 "onehold break backup --hold 1763600000000000 --yes",
                 "Break only the hold with this number, without a question",
             ),
+            (
+                "onehold break report --all",
+                "Break the hold of each reader, after a question for each",
+            ),
         ],
         _ => &[
             (
@@ -167,7 +191,7 @@ pub(crate) fn examples(verb: &str) -> &'static [Example] {
 }
 
 /// The keys of a lock in that object. All are always present.
-pub(crate) const LOCK_KEYS: [(&str, &str); 33] = [
+pub(crate) const LOCK_KEYS: [(&str, &str); 37] = [
     ("name", "NAME as given"),
     ("path", "path of the lock file"),
     ("store", "directory of the lock file"),
@@ -218,12 +242,25 @@ pub(crate) const LOCK_KEYS: [(&str, &str); 33] = [
     ("expires_at", "time at which the hold expires"),
     ("hold", "hold number"),
     (
+        "mode",
+        "how the lock is held: \"exclusive\", \"shared\" (--shared), or {\"slots\": N} (--slots)",
+    ),
+    (
+        "slot",
+        "number of the slot, 0 and up, if the lock is shared or has slots",
+    ),
+    ("names", "names of all locks of the hold, an array"),
+    (
         "mine",
         "whether the caller may release the hold: by --hold, --owner, $ONEHOLD_HOLDS, or as a descendant of its process",
     ),
     (
         "zombie_reason",
         "why it is a zombie, in words; null unless it is one",
+    ),
+    (
+        "others",
+        "the other holds of the same lock, if several share it: objects like this one",
     ),
     (
         "lockers",

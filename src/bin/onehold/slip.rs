@@ -24,7 +24,9 @@ pub(crate) fn hint(error: &clap::Error, words: &[OsString], verb: Option<&str>) 
                         && word.starts_with(&*argument))
             };
             let at = words.iter().position(begins)?;
-            of_argument(&words, at, &argument, verb).or_else(|| similar(error))
+            of_argument(&words, at, &argument, verb)
+                .or_else(|| without_separator(&words, verb))
+                .or_else(|| similar(error))
         }
         ErrorKind::InvalidSubcommand if suggestion(error).is_none() => {
             let name = wrong(ContextKind::InvalidSubcommand)?;
@@ -32,6 +34,9 @@ pub(crate) fn hint(error: &clap::Error, words: &[OsString], verb: Option<&str>) 
         }
         ErrorKind::InvalidSubcommand => similar(error),
         ErrorKind::MissingRequiredArgument if verb == Some("run") => {
+            if let Some(hint) = without_separator(&words, verb) {
+                return Some(hint);
+            }
             let words: Vec<&str> = words.into_iter().filter(|word| *word != "--").collect();
             let line = [&["onehold"], &words[..], &["--", "CMD"]].concat();
             Some(format!("the command comes after --: `{}`", quoted(&line)))
@@ -39,6 +44,47 @@ pub(crate) fn hint(error: &clap::Error, words: &[OsString], verb: Option<&str>) 
         _ => None,
     }
 }
+
+/// A command of `run` without `--` before it: it is taken for the name of a second lock.
+fn without_separator(words: &[&str], verb: Option<&str>) -> Option<String> {
+    if verb != Some("run") || words.contains(&"--") {
+        return None;
+    }
+    let (verb, _) = words.iter().enumerate().find(|(_, word)| **word == "run")?;
+    let mut is_value = false;
+    let mut positionals = words.iter().enumerate().skip(verb + 1).filter(|(_, word)| {
+        let is_positional = !is_value && !word.starts_with('-');
+        is_value = WITH_VALUE.contains(word);
+        is_positional
+    });
+    let (command, _) = positionals.nth(1)?;
+    let (before, command) = words.split_at(command);
+    let line = [&["onehold"], before, &["--"], command].concat();
+    Some(format!("the command comes after --: `{}`", quoted(&line)))
+}
+
+/// Options of `run` that have a value.
+const WITH_VALUE: [&str; 19] = [
+    "--dir",
+    "--profile",
+    "--format",
+    "--color",
+    "-w",
+    "--wait",
+    "--slots",
+    "--ttl",
+    "--owner",
+    "-m",
+    "--message",
+    "--max-age",
+    "--on-zombie",
+    "-E",
+    "--conflict-exit-code",
+    "--on-lost",
+    "--time-limit",
+    "--kill-after",
+    "--pid",
+];
 
 /// A command of other tools.
 fn of_other_verb(words: &[&str], name: &str) -> Option<String> {
@@ -76,7 +122,7 @@ fn of_flock_line(words: &[&str]) -> Option<String> {
             "-F" | "--no-fork" => line.push("--exec"),
             "-x" | "-e" | "--ex" | "--exclusive" | "--verbose" => {}
             "-u" | "--unlock" => return Some(RELEASE.to_owned()),
-            "-s" | "--shared" => return Some(NOT_SHARED.to_owned()),
+            "-s" | "--shared" => line.push("-s"),
             word if word.starts_with('-') => return None,
             word => break word,
         }
@@ -96,16 +142,11 @@ fn of_flock_line(words: &[&str]) -> Option<String> {
 
 const RELEASE: &str = "to release a lock: `onehold release NAME`";
 
-const NOT_SHARED: &str = "a lock has one holder: there are no shared locks";
-
 /// An argument that is not expected where it is.
 fn of_argument(words: &[&str], at: usize, argument: &str, verb: Option<&str>) -> Option<String> {
     let takes = matches!(verb, Some("run" | "acquire"));
     if !argument.starts_with('-') {
-        let (before, command) = words.split_at(at);
-        let line = [&["onehold"], before, &["--"], command].concat();
-        return (verb == Some("run"))
-            .then(|| format!("the command comes after --: `{}`", quoted(&line)));
+        return None;
     }
     let text = match argument {
         "-c" | "--command" if verb == Some("run") => {
@@ -114,13 +155,12 @@ fn of_argument(words: &[&str], at: usize, argument: &str, verb: Option<&str>) ->
             format!("for a line of shell: `{}`", quoted(&line))
         }
         "-x" | "-e" | "--exclusive" | "--ex" if takes => {
-            format!("a lock has one holder: leave {argument} out")
+            format!("a lock is exclusive unless --shared is given: leave {argument} out")
         }
         "--nb" | "--nonblock" | "--nonblocking" if takes => {
             format!("it does not wait unless --wait is given: leave {argument} out")
         }
         "--timeout" if takes => "to limit the wait: --wait".to_owned(),
-        "-s" | "--shared" if takes => NOT_SHARED.to_owned(),
         "-u" | "--unlock" => RELEASE.to_owned(),
         "-o" if verb == Some("run") => {
             "to keep the kernel lock from the command: --close".to_owned()

@@ -338,11 +338,11 @@ impl Supervisor<'_> {
         }
     }
 
-    /// The lock as it is now.
+    /// The lock as it is now; of several holds our own, if it is still there.
     fn now(&self) -> Option<Status> {
         let name = LockName::new(&self.hold.record().name).ok()?;
         let status = self.session.lock(name).ok()?.inspect(None).ok()?;
-        status.of_hold(self.hold.number())
+        Some(status.clone().of_hold(self.hold.number()).unwrap_or(status))
     }
 
     /// `None`: the lock is lost, or the last renewal failed and is tried again after the next check.
