@@ -358,6 +358,39 @@ fn shared_limited_and_joint_holds_never_overlap_wrongly_under_random_kills() {
     share(20);
 }
 
+/// Eight callers, half of them with the names in the other order, each so many times.
+fn join_in_opposite_orders(rounds: usize) {
+    const CALLERS: usize = 8;
+    let env = TestEnv::new();
+    let add = "n=$(cat count 2>/dev/null); echo $((n + 1)) >count";
+    std::thread::scope(|scope| {
+        for caller in 0..CALLERS {
+            let (env, names) = (&env, [["a", "b"], ["b", "a"]][caller % 2]);
+            scope.spawn(move || {
+                for _ in 0..rounds {
+                    let run = [
+                        "run", "-w", "60s", names[0], names[1], "--", "sh", "-c", add,
+                    ];
+                    assert_eq!(env.code(run), 0);
+                }
+            });
+        }
+    });
+    assert_eq!(env.count_in("count"), CALLERS * rounds);
+    assert_eq!(env.left_in_store(), [""; 0]);
+}
+
+#[test]
+fn callers_with_two_names_in_opposite_orders_never_wait_for_each_other() {
+    join_in_opposite_orders(25);
+}
+
+#[test]
+#[ignore = "takes a minute"]
+fn callers_with_two_names_in_opposite_orders_never_wait_for_each_other_in_500_rounds() {
+    join_in_opposite_orders(500);
+}
+
 #[test]
 #[ignore = "takes minutes"]
 fn shared_limited_and_joint_holds_never_overlap_wrongly_in_500_rounds() {

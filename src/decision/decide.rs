@@ -435,10 +435,21 @@ impl<'a, S: Snapshot> Scan<'a, S> {
     ) -> Result<Option<Judged<S::Handle>>, S::Error> {
         let (request, snapshot) = (self.request, self.snapshot);
         let mut first = None;
+        let is_enough = |first: &Option<_>| first.is_some() && request.inside.is_empty();
         for want in &request.wants {
-            let own = snapshot.exclusive(&want.name)?;
-            let mut found: Vec<_> = own.into_iter().collect();
-            found.extend(snapshot.shared(&want.name)?);
+            if let Some(own) = snapshot.exclusive(&want.name)?
+                && let Look::Obstacle(judged) = self.look_at(want, own, ignore)
+            {
+                if is_final(&judged) {
+                    return Ok(Some(judged));
+                }
+                first.get_or_insert(judged);
+                // Nothing else is read for that; a final hold may be among the ancestors.
+                if is_enough(&first) && want.name.ancestors().is_empty() {
+                    return Ok(first);
+                }
+            }
+            let mut found = snapshot.shared(&want.name)?;
             for ancestor in want.name.ancestors() {
                 found.extend(snapshot.exclusive(&ancestor)?);
                 if !want.mode.is_shared() {
@@ -467,7 +478,6 @@ impl<'a, S: Snapshot> Scan<'a, S> {
                     judged => first = first.or(judged),
                 }
             }
-            let is_enough = |first: &Option<_>| first.is_some() && request.inside.is_empty();
             if is_enough(&first) {
                 return Ok(first);
             }

@@ -132,6 +132,7 @@ pub(super) fn take_kernel_lock(
         place: Place {
             parents: Vec::new(),
             index: None,
+            stays: false,
             at: OwnedLockPath {
                 directory: Arc::clone(&snapshot.root),
                 file: layout::file_name(&key.name),

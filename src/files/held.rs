@@ -10,6 +10,7 @@ use super::directory::Files;
 use super::guard::{Guard, descend};
 use super::layout;
 use super::lock_file::{LockFile, OwnedLockPath, is_named, read_all, renew_foreign_times};
+use super::shared_names;
 use crate::backend::{HeldRecord, ReleaseOutcome};
 use crate::decision::Key;
 use crate::error::{Context, Result};
@@ -44,6 +45,8 @@ pub(super) struct Place {
     pub(super) at: OwnedLockPath,
     /// The number of a shared hold.
     pub(super) index: Option<u32>,
+    /// Its directories are left for the next one.
+    pub(super) stays: bool,
 }
 
 impl Place {
@@ -59,10 +62,14 @@ impl Place {
             path: files.path_of_record(key),
             format: files.format,
         };
+        // If it cannot be noted, the directories are removed.
+        let stays =
+            key.index.is_some() && matches!(shared_names::note(guard.root(), &key.name), Ok(true));
         Ok(Self {
             parents,
             at,
             index: key.index,
+            stays,
         })
     }
 
@@ -72,8 +79,14 @@ impl Place {
 
     fn unlink(&self, guard: &Guard) -> Result<()> {
         self.at.borrow().unlink()?;
-        guard.prune(&self.parents);
+        self.prune(guard);
         Ok(())
+    }
+
+    fn prune(&self, guard: &Guard) {
+        if !self.stays && !self.parents.is_empty() {
+            guard.prune(&self.parents);
+        }
     }
 }
 
@@ -160,9 +173,7 @@ impl HeldFile {
         } else if !place.remove_own(&self.file)? {
             return Ok(ReleaseOutcome::Lost);
         }
-        if !self.place.parents.is_empty() {
-            guard.prune(&self.place.parents);
-        }
+        self.place.prune(&guard);
         Ok(if is_lost? {
             ReleaseOutcome::Lost
         } else {

@@ -18,6 +18,7 @@ mod lock_file;
 mod number;
 pub(crate) mod observer;
 pub(crate) mod queue;
+mod shared_names;
 mod sleep;
 mod snapshot;
 

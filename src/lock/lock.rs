@@ -337,6 +337,10 @@ impl Lock {
         request: &Request,
         snapshot: &S,
     ) -> Result<Vec<Status>> {
+        let is_exclusive = status.record.is_some() && status.slot.is_none();
+        if is_exclusive && matches!(status.verdict.state, State::Held | State::Overdue) {
+            return Ok(Vec::new());
+        }
         let name = LockName::new(&status.name)?;
         let found = snapshot.shared(&name)?;
         let others = found
@@ -488,7 +492,7 @@ impl Lock {
         let mut displaced = held.displaced;
         for judged in held.removed {
             // Of those that shared it, each was to be replaced.
-            if matches!(judged.verdict.state, State::Held | State::Overdue) {
+            if is_live(&judged) {
                 displaced.push(judged);
                 continue;
             }
@@ -746,11 +750,17 @@ impl Lock {
         request: &Request,
         snapshot: &S,
     ) -> Result<Vec<Judged<Handle>>> {
-        let exclusive = snapshot.exclusive(&self.name)?;
-        let found = exclusive.into_iter().chain(snapshot.shared(&self.name)?);
-        Ok(found
-            .map(|found| judge_found(request, snapshot, found))
-            .collect())
+        let judge = |found| judge_found(request, snapshot, found);
+        let mut holds: Vec<_> = snapshot
+            .exclusive(&self.name)?
+            .into_iter()
+            .map(judge)
+            .collect();
+        // Beside a live one there is no other.
+        if !holds.iter().any(|own| is_live(own)) {
+            holds.extend(snapshot.shared(&self.name)?.into_iter().map(judge));
+        }
+        Ok(holds)
     }
 
     /// A kernel lock without a record belongs to its process alone.
@@ -901,6 +911,10 @@ pub(super) const EXISTING: Entry<'static> = Entry {
     patience: Patience::SHORT,
     mode: Mode::Exclusive,
 };
+
+fn is_live<H>(judged: &Judged<H>) -> bool {
+    matches!(judged.verdict.state, State::Held | State::Overdue)
+}
 
 /// The hold with the lowest rank; of several the latest.
 fn first_by<M>(

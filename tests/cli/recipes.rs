@@ -106,6 +106,97 @@ fn resumes_by_session_id_and_job_id_exclude_each_other() {
 }
 
 #[test]
+fn downloader_has_three_slots_with_a_port_each() {
+    let env = Env::new();
+    executable(
+        &env,
+        "fetch",
+        &example("# fetch URL...: at most three downloads"),
+    );
+    // Logs when a port is taken and given back.
+    executable(
+        &env,
+        "bin/curl",
+        "#!/bin/sh\nmkdir port-$3 || echo $3 >>twice; ls -d port-* | wc -l >>together
+        sleep 0.05; rmdir port-$3; echo $4 >>done\n",
+    );
+    let urls: Vec<String> = (0..12).map(|number| format!("u{number}")).collect();
+    let path = env.path("bin").display().to_string();
+    env.shell(&format!("PATH={path}:$PATH ./fetch {}", urls.join(" ")))
+        .assert()
+        .success();
+    assert!(!env.path("twice").exists(), "a port was used twice");
+    let read = |name: &str| fs::read_to_string(env.path(name)).unwrap();
+    let together = read("together");
+    let most = together
+        .lines()
+        .map(|line| line.trim().parse::<u32>().unwrap());
+    assert_eq!(most.max(), Some(3));
+    assert_eq!(read("done").lines().count(), 12);
+}
+
+#[test]
+fn reports_run_side_by_side_and_the_rebuild_alone() {
+    let env = Env::new();
+    let lines = example("warehouse");
+    let command = |kind: &str| {
+        let line = lines.lines().find(|line| line.contains(kind)).unwrap();
+        let (_, command) = line.split_once("onehold ").unwrap();
+        let script = format!(
+            "sh -c 'echo begin {kind} >>log; until test -e {kind}.end; do sleep 0.01; done; \
+             echo end {kind} >>log'"
+        );
+        format!(
+            "onehold {}",
+            command.replace(&format!("/usr/local/bin/{kind}"), &script)
+        )
+    };
+    let count = |text: &str| {
+        let log = fs::read_to_string(env.path("log")).unwrap_or_default();
+        log.lines().filter(|line| *line == text).count()
+    };
+    let first = env.start_shell(&command("report"));
+    let second = env.start_shell(&command("report"));
+    eventually("both reports run", || count("begin report") == 2);
+    let rebuild = env.start_shell(&command("rebuild"));
+    env.wait_for_waiter("warehouse");
+    let late = env.start_shell(&command("report"));
+    eventually("the late report waits", || {
+        env.lock("warehouse")["waiters"].as_array().unwrap().len() == 2
+    });
+    fs::write(env.path("report.end"), "").unwrap();
+    eventually("the rebuild runs", || count("begin rebuild") == 1);
+    assert_eq!((count("end report"), count("begin report")), (2, 2));
+    fs::write(env.path("rebuild.end"), "").unwrap();
+    for run in [first, second, rebuild, late] {
+        assert_eq!(run.exit_code(), Some(0));
+    }
+    assert_eq!(count("end report"), 3);
+}
+
+#[test]
+fn deployment_has_both_locks() {
+    let env = Env::new();
+    executable(
+        &env,
+        "deploy.sh",
+        "#!/bin/sh\nonehold check db; onehold check cache\n",
+    );
+    let output = env
+        .shell(&format!("CI_COMMIT=4711; {}", example("./deploy.sh")))
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    for name in ["db", "cache"] {
+        assert!(
+            text.contains(&format!("`{name}` is held by process ")),
+            "{text}"
+        );
+    }
+    assert!(text.contains("\"deploy 4711\""), "{text}");
+}
+
+#[test]
 fn concurrent_resumes_start_prodigy_once() {
     let env = wrapped_prodigy();
     let both: Vec<Running> = [SESSION, JOB]
@@ -370,7 +461,7 @@ fn each_script_does_what_its_equivalent_with_flock_does() {
         .map(|pair| (&pair[0], &pair[1]))
         .take_while(|(theirs, _)| theirs.contains("flock"))
         .collect();
-    assert_eq!(pairs.len(), 10);
+    assert_eq!(pairs.len(), 11);
     for (theirs, ours) in pairs {
         assert!(
             ours.contains("onehold") && !theirs.contains("onehold"),

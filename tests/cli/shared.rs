@@ -16,6 +16,25 @@ fn lease(env: &Env, words: &str) -> Result<u64, Option<i32>> {
     number.trim().parse().map_err(|_| output.status.code())
 }
 
+/// What is left after a cleanup, which removes the directories of names that are shared again and again.
+fn left(env: &Env) -> Vec<String> {
+    env.onehold(["cleanup"]).assert().success();
+    env.left_in_store()
+}
+
+#[cfg(unix)]
+#[test]
+fn directory_stays_of_a_name_that_is_shared_again_until_the_next_cleanup() {
+    let env = Env::new();
+    assert_eq!(code(&env, "run -s once -- true"), Some(0));
+    assert_eq!(env.left_in_store(), [""; 0]);
+    assert_eq!(code(&env, "run -s again -- true"), Some(0));
+    assert_eq!(code(&env, "run --slots 2 again -- true"), Some(0));
+    assert_eq!(env.left_in_store(), ["again.d"]);
+    assert_eq!(code(&env, "run again -- true"), Some(0));
+    assert_eq!(left(&env), [""; 0]);
+}
+
 fn code(env: &Env, words: &str) -> Option<i32> {
     env.onehold(words.split(' '))
         .output()
@@ -61,7 +80,7 @@ fn readers_share_a_lock_and_exclude_writers() {
     assert_eq!(code(&env, "run -s x -- true"), Some(6));
     assert_eq!(code(&env, "check -s x"), Some(6));
     assert_eq!(code(&env, "release x --owner writer"), Some(0));
-    assert_eq!(env.left_in_store(), [""; 0]);
+    assert_eq!(left(&env), [""; 0]);
 }
 
 #[test]
@@ -164,7 +183,7 @@ fn command_finds_its_slot_which_is_given_again_when_its_holder_is_dead() {
     assert_eq!(slot("--slots 2 x"), "0\n");
     second.signal("TERM");
     assert_eq!(second.exit_code(), Some(143));
-    assert_eq!(env.left_in_store(), [""; 0]);
+    assert_eq!(left(&env), [""; 0]);
 }
 
 #[cfg(unix)]
@@ -252,11 +271,11 @@ fn several_names_are_taken_together_or_not_at_all() {
     assert_eq!(code(&env, "renew cache --owner me --ttl 2h"), Some(0));
     assert_eq!(env.json(["check", "db"])["lock"]["ttl_seconds"], 7200.0);
     assert_eq!(code(&env, "release cache --owner me"), Some(0));
-    assert_eq!(env.left_in_store(), [""; 0]);
+    assert_eq!(left(&env), [""; 0]);
     // What one of them is broken for, the others are not held for either.
     lease(&env, "db cache a/b --owner me").unwrap();
     assert_eq!(code(&env, "break a/b --yes"), Some(0));
-    assert_eq!(env.left_in_store(), [""; 0]);
+    assert_eq!(left(&env), [""; 0]);
 }
 
 #[test]
@@ -296,7 +315,7 @@ fn command_under_several_names_ends_when_one_of_them_is_lost() {
     let run = hold(&env, "db cache");
     std::fs::remove_file(env.store().join("cache.lock")).unwrap();
     assert_eq!(run.exit_code(), Some(8));
-    assert_eq!(env.left_in_store(), [""; 0]);
+    assert_eq!(left(&env), [""; 0]);
 }
 
 #[cfg(unix)]
@@ -334,7 +353,7 @@ fn takeover_of_one_name_leaves_none_of_a_dead_hold_behind() {
         .assert()
         .success()
         .stderr(contains("took over zombie `db`: "));
-    assert_eq!(env.left_in_store(), [""; 0]);
+    assert_eq!(left(&env), [""; 0]);
 }
 
 #[test]
@@ -358,7 +377,7 @@ fn several_holders_are_broken_by_number_or_all_at_once() {
     let object = env.json(["break", "x", "--yes", "--all"]);
     assert_eq!(object["message"], "broke 2 of 2 holds on `x`");
     assert_eq!(object["locks"].as_array().unwrap().len(), 2);
-    assert_eq!(env.left_in_store(), [""; 0]);
+    assert_eq!(left(&env), [""; 0]);
     assert_eq!(env.journal().len(), 3);
 }
 
@@ -392,7 +411,7 @@ fn writer_takes_a_lock_by_force_from_all_readers() {
             contains("took `x` by force from a lease of a")
                 .and(contains("took `x` by force from a lease of f")),
         );
-    assert_eq!(env.left_in_store(), [""; 0]);
+    assert_eq!(left(&env), [""; 0]);
 }
 
 #[cfg(unix)]
