@@ -757,7 +757,7 @@ impl Lock {
             .map(judge)
             .collect();
         // Beside a live one there is no other.
-        if !holds.iter().any(|own| is_live(own)) {
+        if !holds.iter().any(is_live) {
             holds.extend(snapshot.shared(&self.name)?.into_iter().map(judge));
         }
         Ok(holds)
