@@ -6,6 +6,7 @@
 //! [`Lock::check`] shows who holds a lock. [`Lock::hold`] holds it for the calling process,
 //! [`Lock::hold_for_command`] for a command, and [`Lock::acquire`] for another process or for a
 //! limited time. If another holder has the lock, the result is an [`Attempt::Blocked`], not an error.
+//! [`Options::mode`] lets several share a lock, and [`Lock::and`] takes several locks as one hold.
 //!
 //! ```
 //! use onehold::{Attempt, LockName, Options, State, Store, Wait};

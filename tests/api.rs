@@ -13,13 +13,13 @@ mod harness;
 use std::os::unix::process::CommandExt;
 #[cfg(unix)]
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use harness::{Running, TestEnv, command};
 use onehold::{
-    Acquired, Attempt, Break, Caller, Error, Format, Hold, Holder, Kind, Lock, LockName, Options,
-    Reason, Release, ReleaseOutcome, Renewal, RunOptions, State, Store, Wait,
+    Acquired, Attempt, Break, Caller, Error, Format, Hold, Holder, Kind, Lock, LockName, Mode,
+    Options, Reason, Release, ReleaseOutcome, Renewal, RunOptions, State, Store, Wait,
 };
 
 struct Fixture {
@@ -530,4 +530,66 @@ fn refusal_of_a_native_lock_says_who_holds_it_since_when_and_why() {
             .to_string()
             .starts_with("`dead` is a zombie: process ")
     );
+}
+
+#[test]
+fn readers_share_a_lock_by_slots_and_dropping_them_gives_the_slots_back() {
+    const SLOTS: usize = 3;
+    let fixture = Fixture::new();
+    let lock = fixture.lock("pool");
+    let slots = Options::new().mode(Mode::Slots(3.try_into().unwrap()));
+    let mut holds: Vec<_> = (0..SLOTS)
+        .map(|_| held(lock.hold(&slots, Wait::no())))
+        .collect();
+    let numbers: Vec<_> = holds.iter().flat_map(onehold::Hold::slots).collect();
+    assert_eq!(numbers, [0, 1, 2]);
+    let is_blocked =
+        |options: &Options| matches!(lock.hold(options, Wait::no()).unwrap(), Attempt::Blocked(_));
+    assert!(is_blocked(&slots) && is_blocked(&Options::new()));
+    let status = lock.check(None).unwrap();
+    assert_eq!(status.others.len(), SLOTS - 1);
+    drop(holds.remove(1));
+    let again = held(lock.hold(&slots, Wait::no()));
+    assert_eq!(again.slots(), [1]);
+    drop((holds, again));
+    assert!(!is_blocked(&Options::new()));
+    // Threads wait for a slot, and never are more than three at once.
+    let (now, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..20 {
+                    let _hold = held(lock.hold(&slots, Wait::forever()));
+                    let beside = now.fetch_add(1, Ordering::SeqCst);
+                    most.fetch_max(beside + 1, Ordering::SeqCst);
+                    std::thread::yield_now();
+                    now.fetch_sub(1, Ordering::SeqCst);
+                }
+            });
+        }
+    });
+    assert!(most.into_inner() <= SLOTS);
+}
+
+#[test]
+fn several_locks_are_one_hold() {
+    let fixture = Fixture::new();
+    let name = |text: &str| LockName::new(text).unwrap();
+    let both = fixture.lock("db").and(name("cache")).unwrap();
+    let hold = held(both.hold(&Options::new(), Wait::no()));
+    for other in ["db", "cache"] {
+        let status = fixture.lock(other).check(None).unwrap();
+        assert_eq!(status.hold(), Some(hold.number()));
+        assert_eq!(status.record.unwrap().names, ["db", "cache"]);
+    }
+    drop(hold);
+    for other in ["db", "cache"] {
+        let status = fixture.lock(other).check(None).unwrap();
+        assert_eq!(status.verdict.state, State::Free);
+    }
+    assert_eq!(both.clone().and(name("db")).unwrap().names().count(), 2);
+    assert!(matches!(
+        both.and(name("db/table")),
+        Err(onehold::Error::NotTogether { .. })
+    ));
 }
