@@ -471,7 +471,13 @@ impl<'a, S: Snapshot> Scan<'a, S> {
                 .push(u32::try_from(readers.len()).unwrap_or(u32::MAX));
             if self.is_full(self.readers.len() - 1, 0) {
                 // Any of them may make room.
+                let is_ending = |judged: &Judged<_>| judged.verdict.reason == Reason::Ending;
                 let waitable = readers.iter().position(|judged| !is_final(judged));
+                // One whose work is being ended may have nobody who goes on with that.
+                let waitable = waitable.map(|first| {
+                    let ending = readers.iter().position(is_ending);
+                    ending.unwrap_or(first)
+                });
                 let judged = readers.into_iter().nth(waitable.unwrap_or(0));
                 match judged {
                     Some(judged) if waitable.is_none() => return Ok(Some(judged)),

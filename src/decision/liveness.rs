@@ -294,6 +294,13 @@ struct HoldLiveness {
     may_be_starting: bool,
 }
 
+impl Verdict {
+    /// Whether it keeps others out.
+    pub(crate) fn is_live(&self) -> bool {
+        matches!(self.state, State::Held | State::Overdue)
+    }
+}
+
 impl HoldLiveness {
     fn of_one(liveness: Liveness, process: Option<ProcessId>) -> Self {
         Self {

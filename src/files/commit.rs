@@ -59,10 +59,16 @@ pub(super) fn take(
         record.is_some_and(|record| !record.names.is_empty())
     };
     if !others.is_empty() || replaced.is_some_and(has_several) {
+        // One hold may have had several of the names.
+        let mut gone = Vec::new();
         for judged in put.iter().filter_map(|(_, replaced)| replaced.as_ref()) {
+            if gone.contains(&&judged.found.revision) {
+                continue;
+            }
             if !remove(guard, snapshot, judged)? {
                 return Ok(None);
             }
+            gone.push(&judged.found.revision);
         }
         replaced = None;
     }
@@ -233,6 +239,9 @@ pub(super) fn remove(
     Ok(removed)
 }
 
+/// How many names of one hold are looked for.
+const MAX_NAMES: usize = 1000;
+
 /// Removes the other names of a hold of several locks, if the file still has them.
 fn remove_other_names(
     guard: &Guard,
@@ -255,23 +264,22 @@ fn remove_other_names(
         let _ = write_slot(place, open, record, &live);
     }
     let is_shared = judged.found.key.index.is_some();
-    let others = record
-        .names
-        .iter()
-        .filter_map(|name| LockName::new(name).ok());
+    // They may be anything, if another program wrote them.
+    let others = record.names.iter().take(MAX_NAMES);
+    let others = others.filter_map(|name| LockName::new(name).ok());
     for name in others.filter(|name| *name != judged.found.key.name) {
         let parents = if is_shared {
             layout::shared(&name)
         } else {
             layout::parents(&name)
         };
-        let Some(directory) = guard.descend(&parents)? else {
+        let Ok(Some(directory)) = guard.descend(&parents) else {
             continue;
         };
         let path = snapshot.files.below(&parents);
         let files = if is_shared {
             // Its number is another one there.
-            directory.names().context("read directory", &path)?
+            directory.names().unwrap_or_default()
         } else {
             vec![layout::file_name(&name)]
         };

@@ -120,10 +120,13 @@ impl HeldFile {
         let linked = from
             .directory
             .link_into(&from.file, &to.directory, &to.file);
-        // The first name may have been replaced by a program that does not enter the guard.
-        let is_ours = linked.context("create lock file", &to.path)? && place.names(&self.file)?;
+        let linked = linked.context("create lock file", &to.path)?;
+        let is_ours = linked && place.names(&self.file)?;
         if is_ours {
             self.others.push(place);
+        } else if linked {
+            // The first name was replaced by a program that does not enter the guard.
+            place.unlink(guard)?;
         } else {
             guard.prune(&place.parents);
         }

@@ -57,6 +57,16 @@ pub(crate) fn shared(name: &LockName) -> Vec<OsString> {
     parts
 }
 
+/// Whether a directory is that of the shared holds of a name.
+pub(crate) fn is_shared_dir(directory: &Path) -> bool {
+    let parent = directory.parent().and_then(Path::file_name);
+    let is_below_name = parent.is_some_and(|name| {
+        name.as_encoded_bytes()
+            .ends_with(CHILDREN_SUFFIX.as_bytes())
+    });
+    is_below_name && directory.file_name() == Some(OsStr::new(SHARED_DIR))
+}
+
 /// Where a record is: the directories below the store that lead to it, and its file there.
 pub(crate) fn place_of(key: &Key) -> (Vec<OsString>, OsString) {
     match key.index {

@@ -205,6 +205,7 @@ impl Backend for Files {
             return Ok(None);
         };
         let mut prepared = waiter.place.and_then(Place::take_prepared);
+        let mut displaced = Vec::new();
         for _ in 0..foreign::MAX_RETRIES {
             let root = Arc::clone(guard.root());
             let snapshot = FilesSnapshot::new(self, root, facts, Some(&guard));
@@ -239,6 +240,13 @@ impl Backend for Files {
                     file.is_some()
                 }
                 Change::Take { put, remove, draft } => {
+                    let (live, dead): (Vec<_>, Vec<_>) = remove
+                        .into_iter()
+                        .partition(|judged| judged.verdict.is_live());
+                    // Not beside the new hold: those who shared it, and were to be replaced.
+                    if !remove_live(&guard, &snapshot, live, &mut displaced)? {
+                        continue;
+                    }
                     let taking = commit::Taking {
                         put: &put,
                         draft,
@@ -246,7 +254,8 @@ impl Backend for Files {
                     };
                     updated.hold = commit::take(&guard, &snapshot, taking)?;
                     if updated.hold.is_some() {
-                        updated.removed = remove_relatives(&guard, &snapshot, remove);
+                        updated.removed = remove_relatives(&guard, &snapshot, dead);
+                        updated.removed.append(&mut displaced);
                     }
                     updated.hold.is_some()
                 }
@@ -317,6 +326,22 @@ fn change_queue(
     // still the hold to wait for.
     let (request, draft) = change.join.filter(|_| snapshot.facts.shares_kernel_locks)?;
     Place::join(guard, &request, draft).ok().flatten()
+}
+
+/// Removes holds in favor of another one; `false`: one of them has changed since.
+fn remove_live(
+    guard: &Guard,
+    snapshot: &FilesSnapshot<'_>,
+    live: Vec<Judged<Handle>>,
+    displaced: &mut Vec<Judged<Handle>>,
+) -> Result<bool> {
+    for judged in live {
+        if !commit::remove(guard, snapshot, &judged)? {
+            return Ok(false);
+        }
+        displaced.push(judged);
+    }
+    Ok(true)
 }
 
 /// Removes dead relatives of a hold that was taken. What cannot be removed stays, such as another

@@ -86,6 +86,8 @@ pub(super) struct Queue {
     waiting: Option<Arc<Directory>>,
     /// The tickets that were listed, and where each is.
     listed: RefCell<BTreeMap<u64, Listed>>,
+    /// Those for names with this first segment: each queue is listed once.
+    trees: RefCell<BTreeMap<String, Vec<(u64, LockName)>>>,
     reservations: RefCell<Option<Reservations>>,
 }
 
@@ -106,6 +108,7 @@ impl Queue {
         Self {
             waiting: root.open_below(below.as_os_str()).ok().map(Arc::new),
             listed: RefCell::default(),
+            trees: RefCell::default(),
             reservations: RefCell::default(),
         }
     }
@@ -115,7 +118,10 @@ impl Queue {
         let (Some(waiting), Some(first)) = (&self.waiting, name.segments().first()) else {
             return Vec::new();
         };
-        let mut found = Vec::new();
+        if let Some(found) = self.trees.borrow().get(first) {
+            return found.clone();
+        }
+        let (tree, mut found) = (first.clone(), Vec::new());
         let Ok(first) = LockName::new(first_segment(name, first)) else {
             return found;
         };
@@ -126,6 +132,7 @@ impl Queue {
             self.list(&Arc::new(directory), Some(first.as_str()), &mut found);
         }
         found.sort_by_key(|(number, _)| *number);
+        self.trees.borrow_mut().insert(tree, found.clone());
         found
     }
 

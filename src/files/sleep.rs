@@ -116,7 +116,12 @@ impl Sleeper {
             if judged.record().is_none() && !open.is_locked()? {
                 return Err(io::ErrorKind::Unsupported.into());
             }
-            return self.sleep_on_lock(&open.file, at_most.min(lock_recheck(judged)));
+            let mut at_most = at_most.min(lock_recheck(judged));
+            if judged.found.key.index.is_some() {
+                // A writer notes its turn again before it is taken for missed, and readers pass.
+                at_most = at_most.min(EVENT_RECHECK);
+            }
+            return self.sleep_on_lock(&open.file, at_most);
         }
         self.sleep_on_events(std::slice::from_ref(judged), at_most, is_unchanged)
     }

@@ -160,7 +160,10 @@ impl Lock {
         let updated = self.files.update(EXISTING, AsWaiter::NONE, |snapshot| {
             let mut holds = self.holds(&request, snapshot)?;
             let at = holds.iter().position(|own| may_break(shown, own));
-            let own = (!holds.is_empty()).then(|| holds.swap_remove(at.unwrap_or(0)));
+            // One of several has ended; the others were not shown.
+            let is_exclusive = holds.iter().all(|own| own.found.key.index.is_none());
+            let at = at.or((is_exclusive && !holds.is_empty()).then_some(0));
+            let own = at.map(|at| holds.swap_remove(at));
             Ok(match own {
                 None => (Change::Nothing, Removal::Nothing),
                 Some(own) if !may_break(shown, &own) => (Change::Nothing, Removal::Changed(own)),

@@ -153,6 +153,12 @@ impl Lock {
                 what: "this system has no flock(1)",
             });
         }
+        if name.directory().is_some_and(layout::is_shared_dir) {
+            return Err(Error::InvalidName {
+                name: name.as_str().to_owned(),
+                reason: "a slot of a shared lock has no path of its own: use the name of the lock",
+            });
+        }
         // Absolute, so that it stays the same when the caller changes its directory.
         let (store, name) = match name.directory() {
             None => (default_store.to_owned(), name),
@@ -297,8 +303,10 @@ impl Lock {
         loop {
             let looked = self.files.look(|snapshot| {
                 let (status, judged) = match decide(&request, snapshot)? {
-                    Decision::Take { mut put, .. } => {
-                        match put.pop().and_then(|(_, replaced)| replaced) {
+                    Decision::Take { mut put, remove } => {
+                        let is_own = |judged: &Judged<_>| judged.found.key.name == self.name;
+                        let replaced = put.pop().and_then(|(_, replaced)| replaced);
+                        match replaced.or_else(|| remove.into_iter().find(is_own)) {
                             Some(replaced) => (self.status(&replaced), None),
                             None => (self.free(), None),
                         }
@@ -338,7 +346,7 @@ impl Lock {
         snapshot: &S,
     ) -> Result<Vec<Status>> {
         let is_exclusive = status.record.is_some() && status.slot.is_none();
-        if is_exclusive && matches!(status.verdict.state, State::Held | State::Overdue) {
+        if is_exclusive && status.verdict.is_live() {
             return Ok(Vec::new());
         }
         let name = LockName::new(&status.name)?;
@@ -492,7 +500,7 @@ impl Lock {
         let mut displaced = held.displaced;
         for judged in held.removed {
             // Of those that shared it, each was to be replaced.
-            if is_live(&judged) {
+            if judged.verdict.is_live() {
                 displaced.push(judged);
                 continue;
             }
@@ -720,8 +728,10 @@ impl Lock {
     pub fn cleanup(&self, dry_run: bool, max_age: Option<Duration>) -> Result<Cleanup> {
         let mut cleanup = Cleanup::default();
         let status = self.inspect(max_age)?;
-        if status.verdict.reason != Reason::NoFile {
-            cleanup.add(status, dry_run, || self.remove_zombie(None, max_age));
+        let holds = status.all_holds();
+        for hold in holds.filter(|hold| hold.verdict.reason != Reason::NoFile) {
+            let remove = || self.remove_zombie(hold.slot, max_age);
+            cleanup.add(hold.clone(), dry_run, remove);
         }
         Ok(cleanup)
     }
@@ -757,7 +767,7 @@ impl Lock {
             .map(judge)
             .collect();
         // Beside a live one there is no other.
-        if !holds.iter().any(is_live) {
+        if !holds.iter().any(|own| own.verdict.is_live()) {
             holds.extend(snapshot.shared(&self.name)?.into_iter().map(judge));
         }
         Ok(holds)
@@ -911,10 +921,6 @@ pub(super) const EXISTING: Entry<'static> = Entry {
     patience: Patience::SHORT,
     mode: Mode::Exclusive,
 };
-
-fn is_live<H>(judged: &Judged<H>) -> bool {
-    matches!(judged.verdict.state, State::Held | State::Overdue)
-}
 
 /// The hold with the lowest rank; of several the latest.
 fn first_by<M>(

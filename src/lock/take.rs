@@ -194,10 +194,17 @@ fn plan<'d, S: crate::decision::Snapshot<Error = Error>>(
 ) -> Result<Planned<'d, S::Handle>> {
     Ok(match decide(request, snapshot)? {
         Decision::Take { put, remove } => {
-            let displaced = put
-                .iter()
-                .filter_map(|(_, replaced)| replaced.clone())
-                .collect();
+            let mut displaced: Vec<Judged<_>> = Vec::new();
+            for judged in put.iter().filter_map(|(_, replaced)| replaced.as_ref()) {
+                // One hold may have had several of the names.
+                let revision = &judged.found.revision;
+                if !displaced
+                    .iter()
+                    .any(|known| known.found.revision == *revision)
+                {
+                    displaced.push(judged.clone());
+                }
+            }
             let change = Change::Take { put, remove, draft };
             (change, Next::Taken(displaced))
         }

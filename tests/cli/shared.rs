@@ -506,3 +506,42 @@ fn shared_lock_of_flock_excludes_its_writers_and_not_its_readers() {
     assert_eq!(writer.exit_code(), Some(143));
     assert_eq!(late.exit_code(), Some(0));
 }
+
+#[test]
+fn takeover_of_two_names_of_one_dead_hold_is_told_once() {
+    let env = Env::new();
+    let both = ["acquire", "db", "cache", "--ttl", "1ms"];
+    env.onehold(both).assert().success();
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    let output = env
+        .onehold(["run", "cache", "db", "--", "true"])
+        .output()
+        .unwrap();
+    assert!(output.status.success());
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(said.matches("took over zombie").count(), 1, "{said}");
+    assert_eq!(env.journal().len(), 1);
+}
+
+#[test]
+fn break_of_a_reader_that_has_ended_breaks_no_other() {
+    let env = Env::new();
+    let gone = lease(&env, "x -s --owner a").unwrap();
+    lease(&env, "x -s --owner b").unwrap();
+    assert_eq!(code(&env, "release x --owner a"), Some(0));
+    env.onehold(["break", "x", "--yes", "--hold", &gone.to_string()])
+        .assert()
+        .code(3)
+        .stderr(contains(format!("onehold: `x`: hold {gone} has ended\n")));
+    assert_eq!(code(&env, "check x"), Some(6));
+}
+
+#[test]
+fn slot_of_a_shared_lock_is_no_lock_of_its_own() {
+    let env = Env::new();
+    lease(&env, "x -s").unwrap();
+    env.onehold(["acquire", "./store/x.d/.shared/7.lock", "--ttl", "1h"])
+        .assert()
+        .failure()
+        .stderr(contains("use the name of the lock"));
+}

@@ -51,6 +51,10 @@ fn candidates(words: &[OsString], index: usize) -> Vec<CompletionCandidate> {
     let (Some(before), Some(word)) = (words.get(..index), words.get(index)) else {
         return Vec::new();
     };
+    // What belongs to the command is for the shell.
+    if before.iter().any(|word| word == "--") && before.iter().any(|word| word == "run") {
+        return Vec::new();
+    }
     let typed = typed(before);
     let mut command = definition(&typed);
     let current = std::env::current_dir().ok();

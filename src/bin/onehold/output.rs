@@ -88,7 +88,8 @@ pub(crate) fn block(status: &Status, verbose: bool) -> Vec<String> {
     let evidence = describe::evidence(status).map(|evidence| paint(status, &evidence));
     let waiters = status.waiters.len();
     let waiting = (waiters > 0 && !verbose).then(|| format!("{waiters} waiting"));
-    let others = status.others.len();
+    let is_live = |other: &&Status| matches!(other.verdict.state, State::Held | State::Overdue);
+    let others = status.others.iter().filter(is_live).count();
     let more = if status.record.is_some() { " more" } else { "" };
     let plural = if others == 1 { "" } else { "s" };
     let others = (others > 0).then(|| format!("{others}{more} holder{plural}"));

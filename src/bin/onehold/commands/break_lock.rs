@@ -112,6 +112,16 @@ pub(crate) fn break_lock(
     let Some(revision) = status.revision() else {
         return Ok(not_held(session, lock).into());
     };
+    if let Some(hold) = hold.filter(|hold| status.hold() != Some(*hold))
+        && status.slot.is_some()
+    {
+        let text = format!("{}: hold {hold} has ended", words::quoted(&status.name));
+        let outcome = Outcome::new(Exit::NotHeld, "failure", text);
+        return Ok(outcome
+            .failure("NOT_HELD", json!({}))
+            .lock(Box::new(status))
+            .into());
+    }
     if hold.is_some_and(|hold| status.hold() != Some(hold)) {
         return Ok(another(session, Box::new(status)).into());
     }
