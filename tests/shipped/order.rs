@@ -14,7 +14,7 @@ use super::steps::step_through;
 use super::{Held, harness, onehold, shipped, used_store};
 
 /// The hot paths, with their exit codes. The most important ones are the first.
-const PATHS: [(&str, i32); 11] = [
+const PATHS: [(&str, i32); 12] = [
     (SUPERVISION, 0),
     ("run x -- true", 0),
     (WAIT, 0),
@@ -25,6 +25,7 @@ const PATHS: [(&str, i32); 11] = [
     ("run -q busy -- true", 6),
     ("run --exec y -- true", 0),
     ("acquire y --ttl 1h", 0),
+    ("run -s shared -- true", 0),
     ("run busy -- true", 6),
 ];
 
