@@ -143,6 +143,7 @@ pub(crate) trait Backend: Sized {
     fn sleep(
         &self,
         sleeper: &mut Self::Sleeper,
+        place: Option<&mut Self::Place>,
         until: &Until<Self::Handle>,
         at_most: Duration,
         is_unchanged: impl FnOnce() -> bool,

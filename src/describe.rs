@@ -119,6 +119,7 @@ pub fn describe_zombie(status: &Status, time: ShowTime) -> String {
     };
     let end = match status.verdict.reason {
         Reason::Expired => "has expired",
+        Reason::Dead if status.verdict.evidence == Evidence::LeaseEnded => "whose lease has ended",
         Reason::Rebooted => "ended before the last reboot",
         Reason::TooOld(_) => "cannot be checked",
         _ => "has exited",
@@ -154,6 +155,9 @@ pub fn zombie_reason(status: &Status) -> Option<String> {
         Reason::TooOld(_) => format!("lock is {} old, and cannot be checked", age()),
         Reason::Corrupt => "its lock file is damaged".to_owned(),
         Reason::Malformed(what) => format!("its file is not a lock: {what}"),
+        Reason::Dead if status.verdict.evidence == Evidence::LeaseEnded => {
+            format!("the lease of {} has ended", process())
+        }
         _ => format!("{} has exited", process()),
     })
 }
@@ -257,6 +261,7 @@ pub fn evidence(status: &Status, time: ShowTime) -> Option<String> {
             let how = match verdict.evidence {
                 Evidence::KernelLock => "holds the kernel lock",
                 Evidence::SameProcess => "PID and start time match",
+                Evidence::LeaseKept => "its lease is kept",
                 _ => "a process with this PID is running",
             };
             let how = if verdict.state == State::Overdue {
@@ -264,10 +269,21 @@ pub fn evidence(status: &Status, time: ShowTime) -> Option<String> {
             } else {
                 format!("alive: {how}")
             };
-            format!("{how}{}", wrapper_note(status))
+            match verdict.evidence {
+                Evidence::LeaseKept => how,
+                _ => format!("{how}{}", wrapper_note(status)),
+            }
         }
         Reason::Starting => {
             "held: its wrapper has exited, and its command may be about to start".to_owned()
+        }
+        Reason::Ending if verdict.evidence == Evidence::LeaseKept => {
+            let by = status.record.as_ref();
+            let by = by.and_then(|record| record.live.broken_by.as_deref());
+            format!(
+                "held: its work is being ended by force, for {}",
+                escape(by.unwrap_or("an unknown process"))
+            )
         }
         Reason::Ending => format!(
             "held: its work is being ended by force{}",
@@ -288,6 +304,12 @@ pub fn evidence(status: &Status, time: ShowTime) -> Option<String> {
             "zombie: older than its maximum age, and its holder cannot be checked ({})",
             uncertainty_in_brief(uncertainty)
         ),
+        Reason::Dead if verdict.evidence == Evidence::LeaseEnded => {
+            format!("zombie: its lease has ended{}", takeable_in(status))
+        }
+        Reason::Expired if verdict.evidence == Evidence::LeaseEnded => {
+            format!("zombie: {}{}", expiry(status, time), takeable_in(status))
+        }
         Reason::Dead if verdict.evidence == Evidence::KernelLockGone => {
             "zombie: no process holds its kernel lock".to_owned()
         }
@@ -309,6 +331,18 @@ pub fn evidence(status: &Status, time: ShowTime) -> Option<String> {
         Reason::NoFile | Reason::NotALock(_) => return None,
     };
     Some(text)
+}
+
+/// "; can be taken over in 12s: its work may not have ended yet".
+fn takeable_in(status: &Status) -> String {
+    let left = status.verdict.takeable_in.map(|left| {
+        let seconds = Duration::from_secs(left.as_millis().div_ceil(1000).try_into().unwrap_or(0));
+        format!(
+            "; can be taken over in {}: its work may not have ended yet",
+            span(seconds)
+        )
+    });
+    left.unwrap_or_default()
 }
 
 /// "its maximum age of 1d", if the hold has one of its own.

@@ -108,6 +108,32 @@ pub enum Error {
         /// The lock file.
         path: PathBuf,
     },
+    /// A store of several machines could not be reached, or refused.
+    #[error("cannot {operation} `{store}`: {reason}")]
+    Remote {
+        /// What was attempted, as in "cannot … `store`".
+        operation: &'static str,
+        /// The URL of the store.
+        store: String,
+        /// What its members said.
+        reason: String,
+        /// What may help, for a person.
+        remedy: Option<String>,
+    },
+    /// The URL cannot be that of a store.
+    #[error("invalid store `{url}`: {reason}")]
+    InvalidStore {
+        /// As given, without a password.
+        url: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// Locks of several machines do not support what was asked for.
+    #[error("etcd store: {what}")]
+    NotOnEtcd {
+        /// What is missing or not supported.
+        what: &'static str,
+    },
     /// The command could not be started.
     #[error("cannot run `{program}`")]
     Spawn {

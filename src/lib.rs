@@ -88,13 +88,17 @@ mod decision;
 #[doc(hidden)]
 pub mod describe;
 mod error;
+#[cfg(feature = "etcd")]
+mod etcd;
 mod files;
 mod format;
 mod identity;
 mod lock;
 mod name;
+mod observer;
 mod record;
 mod status;
+mod stores;
 mod sys;
 pub mod terminal;
 
@@ -103,6 +107,8 @@ pub use decision::Revision;
 pub use decision::liveness::{DEFAULT_MAX_AGE, Evidence, Reason, State, Uncertainty, Verdict};
 pub use decision::ownership::Caller;
 pub use error::{Error, Result};
+#[cfg(feature = "etcd")]
+pub use etcd::{EtcdAccess, StoreFacts, is_etcd_url};
 pub use files::journal::{Action, Actor, Event, PreviousHold, journal_of};
 pub use identity::{BootId, Origin, Pid, ProcessId};
 pub use lock::{
@@ -149,6 +155,13 @@ pub mod architecture {}
 /// Processes, for a program that supervises a command.
 pub mod process {
     pub use crate::sys::work::adopt_orphans;
+}
+
+/// The two processes of a `run` whose lock a lease keeps.
+#[cfg(all(feature = "etcd", feature = "cli", target_os = "linux"))]
+#[doc(hidden)]
+pub mod keeper {
+    pub use crate::sys::keeper::{Forked, Keeper, fork, let_run_on};
 }
 
 /// Signals, for a program that supervises a command under a hold or waits with a limit. The

@@ -219,6 +219,10 @@ pub struct Live {
     /// process that is killed meanwhile leaves none of them held.
     #[serde(default, skip_serializing_if = "is_false")]
     pub released: bool,
+    /// Its holder was told to end its work and to give it back: by whom, in a few words. Where it is not
+    /// told by a signal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broken_by: Option<String>,
     /// It could not be read: it was being written at each attempt.
     #[serde(skip)]
     pub(crate) is_torn: bool,

@@ -38,6 +38,7 @@ pub struct Status {
     /// Whether a takeover has one winner here: not on NFS, FUSE and the like, where the guard
     /// reaches this host only.
     pub can_take_over: bool,
+    pub(crate) is_remote: bool,
     pub(crate) revision: Option<Revision>,
     /// When a regular file was changed last that is not a lock file.
     pub(crate) modified: Option<DateTime<Utc>>,
@@ -91,6 +92,12 @@ pub struct Waiter {
 }
 
 impl Status {
+    /// Whether its store is one of several machines, and not a directory.
+    #[must_use]
+    pub fn is_remote(&self) -> bool {
+        self.is_remote
+    }
+
     /// Whether acquire takes the lock unasked.
     #[must_use]
     pub fn is_available(&self) -> bool {

@@ -12,15 +12,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The layers of the library, low to high. A module imports from its own layer and from lower ones.
-const LIBRARY: [&[&str]; 10] = [
+const LIBRARY: [&[&str]; 11] = [
     &["identity", "sys", "terminal"],
     &["record"],
     &["error", "name"],
     &["format", "decision"],
     &["status"],
     &["describe"],
-    &["backend"],
-    &["files"],
+    &["backend", "observer"],
+    &["etcd", "files"],
+    &["stores"],
     &["lock"],
     &["lib", "guarantees", "architecture"],
 ];

@@ -67,6 +67,8 @@ pub(crate) enum Until<H> {
     AnyReleased(Vec<Judged<H>>),
     /// An earlier waiter leaves the queue, or this time has passed.
     LeftQueue(Ticket<H>, Duration),
+    /// A dead hold can be taken over, after this time.
+    Ripe(Judged<H>, Duration),
 }
 
 /// Decides about a request. The first row that applies:
@@ -112,6 +114,9 @@ fn decide_about_hold<S: Snapshot>(
     }
     if is_same_hold(request, &judged) {
         return Decision::AlreadyHeld(judged);
+    }
+    if judged.verdict.takeable_in.is_some() && request.take_zombies {
+        return Decision::Wait(Obstacle::Hold(judged));
     }
     let is_takeable = matches!(judged.verdict.state, State::Zombie | State::Free);
     if is_takeable || runs_inside(request, snapshot, &judged) {
@@ -319,7 +324,10 @@ pub(crate) fn until<S: Snapshot>(
             }
             Until::AnyReleased(holders)
         }
-        None => Until::Released(judged),
+        None => match judged.verdict.takeable_in {
+            Some(after) => Until::Ripe(judged, after),
+            None => Until::Released(judged),
+        },
     })
 }
 
@@ -595,7 +603,11 @@ impl<'a, S: Snapshot> Scan<'a, S> {
         let is_reader = is_own && judged.found.key.index.is_some();
         let may_take = match judged.verdict.state {
             State::Free => snapshot.takeover_is_safe(),
-            State::Zombie => snapshot.takeover_is_safe() && request.take_zombies,
+            State::Zombie => {
+                snapshot.takeover_is_safe()
+                    && request.take_zombies
+                    && judged.verdict.takeable_in.is_none()
+            }
             State::Held | State::Overdue | State::NotALock => false,
         };
         if may_take {

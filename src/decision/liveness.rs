@@ -8,7 +8,7 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::request::{Moment, Observer};
-use super::snapshot::Facts;
+use super::snapshot::{Facts, Life};
 use crate::identity::{Origin, Pid, ProcessId};
 use crate::record::{Content, Kind, Record, has_four_digits};
 use crate::sys::ProcessState;
@@ -129,6 +129,10 @@ pub enum Evidence {
     KernelLockGone,
     /// A clock.
     Clock,
+    /// The lease of the hold is kept: its key is there.
+    LeaseKept,
+    /// The key of the hold is gone: its lease has ended.
+    LeaseEnded,
 }
 
 impl Reason {
@@ -172,6 +176,8 @@ impl Evidence {
             Self::BootMismatch => Some("other-boot"),
             Self::KernelLockGone => Some("kernel-lock-gone"),
             Self::Clock => Some("clock"),
+            Self::LeaseKept => Some("lease-kept"),
+            Self::LeaseEnded => Some("lease-ended"),
         }
     }
 }
@@ -196,6 +202,9 @@ pub struct Verdict {
     pub age: Option<Duration>,
     /// When the time to live ends, by the wall clock.
     pub expires_at: Option<DateTime<Utc>>,
+    /// Of a dead hold on several machines: how long the caller must still know that it is dead before it
+    /// may take it over. `None`: it need not wait.
+    pub takeable_in: Option<Duration>,
 }
 
 impl Verdict {
@@ -215,6 +224,7 @@ impl Verdict {
             wrapper_alive: None,
             age: None,
             expires_at: None,
+            takeable_in: None,
         }
     }
 
@@ -370,6 +380,10 @@ pub(crate) fn is_unchanged(modified: DateTime<Utc>, now: DateTime<Utc>) -> bool 
 }
 
 fn judge_corrupt(facts: &Facts, now: &Moment) -> Verdict {
+    if facts.life == Some(Life::Kept) {
+        let reason = Reason::Unverified(Uncertainty::NoProcess);
+        return Verdict::new(State::Held, reason, Evidence::LeaseKept);
+    }
     if facts.shares_kernel_locks && facts.kernel_lock == Some(true) {
         return held_by_lockers(facts);
     }
@@ -387,6 +401,19 @@ fn judge_record(
     now: &Moment,
 ) -> Verdict {
     let age = age(record, facts, by, now);
+    let max_age = record.max_age_ms.map_or(max_age, Duration::from_millis);
+    if let Some(life) = facts.life {
+        return Verdict {
+            age: Some(age),
+            pid: record
+                .live
+                .pid
+                .or(record.taken_by)
+                .filter(|_| !record.is_lease()),
+            expires_at: record.live.expires_at.filter(|_| record.is_lease()),
+            ..judge_life(record, life, age > max_age, now)
+        };
+    }
     if record.live.released {
         let verdict = Verdict::new(State::Free, Reason::Finished, Evidence::None);
         return Verdict {
@@ -395,7 +422,6 @@ fn judge_record(
         };
     }
     let time_left = time_left(record, facts, by, now);
-    let max_age = record.max_age_ms.map_or(max_age, Duration::from_millis);
     // A torn slot may have said that the time was extended.
     let is_torn = record.live.is_torn;
     let expired = !is_torn && time_left.is_some_and(|left| left <= 0);
@@ -457,6 +483,45 @@ fn judge_record(
         Some(at).filter(|at| has_four_digits(*at))
     });
     verdict
+}
+
+/// How long a lease must be over by the wall clock of another machine, which may be wrong by a little.
+fn clock_margin_ms(ttl_ms: i64) -> i64 {
+    (ttl_ms / 10).max(5_000)
+}
+
+/// Judges a hold that is alive as long as a key of it is there. etcd has ended leases too early (issue
+/// 15247, before 3.4.31 and 3.5.13), so that its holder may not know yet that it is lost: it ends its work
+/// within the time to live. Processes and boots of other machines prove nothing.
+fn judge_life(record: &Record, life: Life, is_old: bool, now: &Moment) -> Verdict {
+    let known_for_ms = match life {
+        Life::Kept => {
+            let evidence = Evidence::LeaseKept;
+            return match record.kind {
+                Kind::Lease => Verdict::new(State::Held, Reason::Lease, evidence),
+                _ if record.live.broken_by.is_some() => {
+                    Verdict::new(State::Held, Reason::Ending, evidence)
+                }
+                _ if is_old => Verdict::new(State::Overdue, Reason::Alive, evidence),
+                _ => Verdict::new(State::Held, Reason::Alive, evidence),
+            };
+        }
+        Life::Gone { known_for_ms } => known_for_ms,
+    };
+    let ttl = record.ttl().unwrap_or_default();
+    let left = ttl.saturating_sub(Duration::from_millis(known_for_ms));
+    let ttl_ms = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
+    let is_over_by_the_clock = record.live.expires_at.is_some_and(|at| {
+        now.wall.signed_duration_since(at).num_milliseconds() >= clock_margin_ms(ttl_ms)
+    });
+    let (reason, needs_no_wait) = match record.kind {
+        Kind::Lease => (Reason::Expired, is_over_by_the_clock),
+        Kind::Run | Kind::Process => (Reason::Dead, false),
+    };
+    Verdict {
+        takeable_in: Some(left).filter(|left| !left.is_zero() && !needs_no_wait),
+        ..Verdict::new(State::Zombie, reason, Evidence::LeaseEnded)
+    }
 }
 
 /// The time in the record if that is still right, so that each call shows the same one. The wall clock
@@ -779,7 +844,7 @@ fn time_left(record: &Record, facts: &Facts, by: &Observer, now: &Moment) -> Opt
         .max(0);
     // The clock of another host may be wrong by a little.
     let margin = if is_elsewhere(record, by) {
-        (ttl_ms / 10).max(5_000)
+        clock_margin_ms(ttl_ms)
     } else {
         0
     };

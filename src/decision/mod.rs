@@ -16,6 +16,8 @@ mod snapshot;
 pub(crate) use decide::{Decision, Judged, Obstacle, Until, decide, judge_found, until};
 pub(crate) use liveness::{Needed, judge, needed};
 pub(crate) use request::{Asker, Key, Moment, Observer, Request, Want};
+#[cfg(feature = "etcd")]
+pub(crate) use snapshot::Life;
 pub(crate) use snapshot::{Facts, Found, ProcessFact, Snapshot, Ticket};
 
 pub use request::Revision;

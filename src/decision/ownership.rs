@@ -98,6 +98,7 @@ pub(crate) fn may_release<S: Snapshot>(
         // A holder that is known to be dead releases nothing any more.
         State::Zombie
             if is_proved(&judged.verdict)
+                && judged.verdict.takeable_in.is_none()
                 && snapshot.takeover_is_safe()
                 && !caller.means_another(judged) =>
         {
@@ -186,7 +187,7 @@ pub(crate) fn may_break<H>(shown: &Revision, judged: &Judged<H>) -> bool {
 /// Whether `cleanup` removes a record.
 pub(crate) fn may_clean_up(verdict: &Verdict, takeover_is_safe: bool) -> bool {
     let is_left = verdict.state == State::Zombie || verdict.reason == Reason::Finished;
-    is_left && takeover_is_safe
+    is_left && takeover_is_safe && verdict.takeable_in.is_none()
 }
 
 /// Whether the holder is known to have ended, rather than too old or damaged.

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use super::guard::{Guard, StoreFacts};
 use super::layout;
-use super::observer::HostFacts;
 use crate::backend::Entry;
 use crate::decision::Key;
 use crate::error::{Context, Result};
 use crate::name::LockName;
+use crate::observer::HostFacts;
 use crate::record::Format;
 use crate::sys::directory::{Directory, not_found};
 

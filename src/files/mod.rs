@@ -16,7 +16,6 @@ pub(crate) mod layout;
 pub(crate) mod leftovers;
 mod lock_file;
 mod number;
-pub(crate) mod observer;
 pub(crate) mod queue;
 mod shared_names;
 mod sleep;
@@ -37,8 +36,9 @@ use layout::Entry as DirEntry;
 pub(crate) use lock_file::Handle;
 use lock_file::OpenFile;
 use queue::Place;
-use sleep::Sleeper;
-use snapshot::{FilesSnapshot, is_not_a_directory};
+pub(crate) use sleep::Sleeper;
+pub(crate) use snapshot::FilesSnapshot;
+use snapshot::is_not_a_directory;
 
 use crate::backend::{AsWaiter, BackOff, Backend, Change, Entry, QueueChange, Updated};
 use crate::decision::{Found as FoundRecord, Judged, Key, Ticket, Until};
@@ -278,6 +278,7 @@ impl Backend for Files {
     fn sleep(
         &self,
         sleeper: &mut Sleeper,
+        _place: Option<&mut Place>,
         until: &Until<Handle>,
         at_most: Duration,
         is_unchanged: impl FnOnce() -> bool,

@@ -82,6 +82,8 @@ impl Sleeper {
                 None => Err(io::ErrorKind::Unsupported.into()),
             },
             Until::Released(judged) => self.sleep_on_hold(judged, at_most, is_unchanged),
+            // Files prove death at once.
+            Until::Ripe(..) => Err(io::ErrorKind::Unsupported.into()),
             Until::AnyReleased(holders) => self.sleep_on_events(holders, at_most, is_unchanged),
         };
         match slept {

@@ -15,7 +15,6 @@ use super::foreign;
 use super::guard::{Guard, StoreFacts};
 use super::layout::{self, Entry, SHARED_DIR};
 use super::lock_file::{Handle, LockFile, LockPath, OnDisk, OpenFile, wall_clock};
-use super::observer;
 use super::queue::Queue;
 use crate::decision::liveness::{DEFAULT_MAX_AGE, Reason, Verdict};
 use crate::decision::{
@@ -25,6 +24,7 @@ use crate::decision::{
 use crate::error::{Context, Error, Result};
 use crate::identity::{Pid, ProcessId};
 use crate::name::LockName;
+use crate::observer;
 use crate::record::{Content, Format, digest};
 use crate::status::Waiter;
 use crate::sys::directory::{Directory, Kind, lockers, record_is_locked};
@@ -130,6 +130,7 @@ impl<'a> FilesSnapshot<'a> {
                 processes: Vec::new(),
                 same_store: false,
                 shares_kernel_locks: self.facts.shares_kernel_locks,
+                life: None,
             },
             revision: Revision {
                 file: 0,
@@ -164,6 +165,7 @@ impl<'a> FilesSnapshot<'a> {
                 processes: Vec::new(),
                 same_store: false,
                 shares_kernel_locks: self.facts.shares_kernel_locks,
+                life: None,
             },
             revision: revision(&Content::KernelLock, &open),
             handle: Some(Rc::new(open)),
@@ -238,6 +240,7 @@ impl<'a> FilesSnapshot<'a> {
             processes: processes.into_iter().map(|pid| self.process(pid)).collect(),
             same_store,
             shares_kernel_locks: self.facts.shares_kernel_locks,
+            life: None,
         }
     }
 

@@ -199,6 +199,8 @@ mod tests {
             ending: Some(u64::MAX),
             told: true,
             released: true,
+            // Only where there is no slot.
+            broken_by: None,
             is_torn: false,
         }
     }

@@ -57,6 +57,18 @@ pub(crate) fn write(record: &Record) -> Result<Written, Error> {
     }
 }
 
+/// A native record as compact JSON, for a store that has no places in files.
+#[cfg(feature = "etcd")]
+pub(crate) fn write_compact(record: &Record) -> Result<Vec<u8>, Error> {
+    native::write_compact(record)
+}
+
+/// Reads a native record; `None` if it is something else.
+#[cfg(feature = "etcd")]
+pub(crate) fn read_native(bytes: &[u8]) -> Option<Content> {
+    native::read(bytes)
+}
+
 /// Whether a file is a native record, of whatever version.
 pub(crate) fn is_native(bytes: &[u8]) -> bool {
     native::read(bytes).is_some()

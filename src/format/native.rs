@@ -26,6 +26,18 @@ pub(super) fn write(record: &Record) -> Result<Vec<u8>, Error> {
     Ok(bytes)
 }
 
+/// The same without blanks and places.
+#[cfg(feature = "etcd")]
+pub(super) fn write_compact(record: &Record) -> Result<Vec<u8>, Error> {
+    let body = serde_json::to_vec(record)?;
+    let body = body.strip_prefix(b"{").unwrap_or(&body);
+    let mut bytes = format!("{{\"onehold\":{VERSION},\"live\":").into_bytes();
+    serde_json::to_writer(&mut bytes, &record.live)?;
+    bytes.push(b',');
+    bytes.extend_from_slice(body);
+    Ok(bytes)
+}
+
 /// Where the slot begins; `None` if the record was edited by hand and has none.
 pub(super) fn slot_at(bytes: &[u8]) -> Option<usize> {
     (bytes.starts_with(HEAD) && live::is_slot(bytes, SLOT_AT)).then_some(SLOT_AT)

@@ -14,11 +14,11 @@ use crate::decision::liveness::{Evidence, Reason, State};
 use crate::decision::ownership::may_break;
 use crate::decision::{Asker, Judged, Request, Revision, Snapshot};
 use crate::error::{Context, Error, Result};
-use crate::files::Handle;
 use crate::files::journal::{self, Action, Event};
 use crate::identity::ProcessId;
 use crate::record::{KILL_AFTER, Kind};
 use crate::status::Status;
+use crate::stores::Handle;
 use crate::sys::process::{boottime_milliseconds, start_ticks};
 use crate::sys::work::{tell_wrapper, wait_for_any};
 
@@ -82,7 +82,10 @@ impl Lock {
     /// The store cannot be used.
     pub fn break_hold(&self, shown: &Revision, on_break: &mut OnBreak<'_>) -> Result<Break> {
         self.ensure_record()?;
-        let is_spared = |own: &Judged<Handle>| is_run_at_work(own) || is_unknown_at_work(own);
+        // What runs on another machine is ended there, by the keeper, when the hold is removed.
+        let is_here = !self.store.is_remote();
+        let is_spared =
+            |own: &Judged<Handle>| is_here && (is_run_at_work(own) || is_unknown_at_work(own));
         let own = match self.remove_shown(shown, is_spared)? {
             Removal::Spared(own) => own,
             removal => return Ok(self.broken(removal)),
@@ -157,7 +160,7 @@ impl Lock {
         is_spared: impl Fn(&Judged<Handle>) -> bool,
     ) -> Result<Removal> {
         let request = self.request(&Options::new(), Asker::Caller);
-        let updated = self.files.update(EXISTING, AsWaiter::NONE, |snapshot| {
+        let updated = self.store.update(EXISTING, AsWaiter::NONE, |snapshot| {
             let mut holds = self.holds(&request, snapshot)?;
             let at = holds.iter().position(|own| may_break(shown, own));
             // One of several has ended; the others were not shown.
@@ -258,7 +261,7 @@ impl Lock {
     fn end_orphaned_work(&self, shown: &Revision, on_break: &mut OnBreak<'_>) -> Result<Work> {
         let request = self.request(&Options::new(), Asker::Caller);
         let note_begin = |note: bool| {
-            self.files.update(EXISTING, AsWaiter::NONE, |snapshot| {
+            self.store.update(EXISTING, AsWaiter::NONE, |snapshot| {
                 let own = self.shown(&request, snapshot, shown)?;
                 let change = match own.as_ref().and_then(|own| Some((own, own.record()?))) {
                     Some((own, record)) if note && record.live.ending.is_none() => {
@@ -326,7 +329,7 @@ impl Lock {
         let mut live = record.live.clone();
         live.told = true;
         live.ending = live.ending.or_else(|| Some(boottime_milliseconds()));
-        let _ = self.files.update(EXISTING, AsWaiter::NONE, |_| {
+        let _ = self.store.update(EXISTING, AsWaiter::NONE, |_| {
             Ok((Change::Renew(judged.clone(), Box::new(live.clone())), ()))
         });
     }
@@ -334,7 +337,7 @@ impl Lock {
     fn look_shown(&self, shown: &Revision) -> Result<Option<Judged<Handle>>> {
         let request = self.request(&Options::new(), Asker::Caller);
         let looked = self
-            .files
+            .store
             .look(|snapshot| self.shown(&request, snapshot, shown))?;
         Ok(looked.flatten())
     }

@@ -13,13 +13,11 @@ use super::options::milliseconds;
 use crate::backend::{Backend as _, HeldRecord as _, ReleaseOutcome};
 use crate::decision::liveness::{Evidence, Reason, State, Verdict};
 use crate::error::{Error, Result};
-use crate::files::Files;
-use crate::files::held::HeldFile;
-use crate::files::queue::Place;
 use crate::identity::{Pid, ProcessId};
 use crate::name::LockName;
 use crate::record::{Kind, Live, Record, has_four_digits};
 use crate::status::Status;
+use crate::stores::{AnyHold, AnyPlace, AnyStore};
 use crate::sys::signal::SignalMask;
 use crate::sys::spawn::{HOLD_LOST, NOT_RECORDED, command_holds, exec_keeping, spawn};
 use crate::sys::start::{Program, Started};
@@ -32,21 +30,21 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_hours(1);
 /// A hold that was taken, and how that came about.
 #[derive(Debug)]
 pub(super) struct TakenHold {
-    pub(super) files: Files,
+    pub(super) store: AnyStore,
     pub(super) name: LockName,
-    pub(super) held: HeldFile,
+    pub(super) held: AnyHold,
     pub(super) displaced: Vec<Status>,
     pub(super) waited: Option<Duration>,
-    pub(super) place: Option<Place>,
+    pub(super) place: Option<AnyPlace>,
     /// Closed only when the hold ends, because closing it takes milliseconds.
     pub(super) _watch: Option<Watch>,
     pub(super) warnings: Vec<Error>,
 }
 
 /// The changing part of a record after a heartbeat now.
-pub(super) fn renewed(files: &Files, record: &Record, ttl: Option<Duration>) -> Live {
+pub(super) fn renewed(store: &AnyStore, record: &Record, ttl: Option<Duration>) -> Live {
     let now = Utc::now().trunc_subsecs(6);
-    let boot = &files.host.observer().boot;
+    let boot = &store.host().observer().boot;
     let mut live = Live {
         renewed_at: Some(now),
         renewed_boottime_ms: Some(process::boottime_milliseconds()),
@@ -77,7 +75,7 @@ impl TakenHold {
         if self.held.record().format.heartbeat_interval().is_some() {
             self.ensure_in_place()?;
         }
-        let live = renewed(&self.files, self.held.record(), None);
+        let live = renewed(&self.store, self.held.record(), None);
         self.write_live(live)
     }
 
@@ -244,7 +242,10 @@ impl Hold {
         let Some(pid) = record.live.pid else {
             return Ok(());
         };
-        if command_holds(pid.get(), held.file()) {
+        if held
+            .file()
+            .is_none_or(|file| command_holds(pid.get(), file))
+        {
             return Ok(());
         }
         let mut live = record.live.clone();
@@ -287,14 +288,11 @@ impl Hold {
         taken.clear_command()?;
         let notes = taken.held.notes()?;
         let inherit = !taken.held.record().close;
-        let child = spawn(
-            command,
-            taken.held.file(),
-            &taken.held.paths(),
-            notes,
-            inherit,
-        )
-        .map_err(|source| spawn_error(source, taken.held.path(), &program))?;
+        let Some(file) = taken.held.file() else {
+            return Err(NEEDS_KEEPER);
+        };
+        let child = spawn(command, file, &taken.held.paths(), notes, inherit)
+            .map_err(|source| spawn_error(source, taken.held.path(), &program))?;
         taken.started(child.id());
         Ok(child)
     }
@@ -310,11 +308,63 @@ impl Hold {
         taken.clear_command()?;
         let notes = taken.held.notes()?;
         let inherit = !taken.held.record().close;
-        let started = program
-            .start(taken.held.file(), &taken.held.paths(), notes, inherit, mask)
-            .map_err(|source| spawn_error(source, taken.held.path(), program.name()))?;
+        let started = match taken.held.file() {
+            Some(file) => program.start(file, &taken.held.paths(), notes, inherit, mask),
+            None => return self.start_kept(program, mask),
+        };
+        let started =
+            started.map_err(|source| spawn_error(source, taken.held.path(), program.name()))?;
         taken.started(started.id());
         Ok(started)
+    }
+
+    /// Starts a command under a hold that a lease keeps. Only a keeper can, which ends with its command.
+    #[cfg_attr(
+        not(all(feature = "etcd", target_os = "linux")),
+        allow(
+            clippy::trivially_copy_pass_by_ref,
+            clippy::unused_self,
+            reason = "there is no keeper"
+        )
+    )]
+    fn start_kept(&mut self, program: &Program, mask: &SignalMask) -> Result<Started> {
+        #[cfg(all(feature = "etcd", target_os = "linux"))]
+        if crate::sys::keeper::is_keeper() {
+            let taken = &mut self.taken;
+            taken.ensure_in_place()?;
+            let started = program
+                .start_kept(mask)
+                .map_err(|source| spawn_error(source, taken.held.path(), program.name()))?;
+            taken.started(started.id());
+            return Ok(started);
+        }
+        let _ = (program, mask);
+        Err(NEEDS_KEEPER)
+    }
+
+    /// Until when this hold is known to be in force, as a clock that does not stop while the machine is
+    /// suspended counts from now; zero: not any more. `None`: no clock ends it. A hold on several machines
+    /// lasts as long as its lease is kept: a thread of this process does that, and what it finds moves this
+    /// time on. Past it another process may have the lock.
+    #[must_use]
+    pub fn valid_until(&self) -> Option<Duration> {
+        let (_, at) = self.taken.held.deadlines_ms()?;
+        let left = at.saturating_sub(process::boottime_milliseconds());
+        Some(Duration::from_millis(left))
+    }
+
+    /// Whether the hold was lost or broken, and it was not asked for before.
+    #[must_use]
+    pub fn is_broken(&self) -> bool {
+        self.taken.held.is_broken()
+    }
+
+    /// When [`is_lost`](Self::is_lost) will say so unless the lease is kept meanwhile. `None`: never.
+    #[must_use]
+    pub fn lost_in(&self) -> Option<Duration> {
+        let (at, _) = self.taken.held.deadlines_ms()?;
+        let left = at.saturating_sub(process::boottime_milliseconds());
+        Some(Duration::from_millis(left))
     }
 
     /// Begins to end the work of this hold by force: its command, and what that has started. From now
@@ -333,7 +383,14 @@ impl Hold {
         }
         let record = self.taken.held.record();
         let mut marks = marks(record);
-        marks.wrapper = record.writer();
+        marks.wrapper = if self.taken.held.file().is_some() {
+            record.writer()
+        } else {
+            // The keeper, and not its wrapper, which is on record.
+            let pid = Pid::of_self();
+            let start = process::start_ticks(pid);
+            Some(ProcessId { pid, start })
+        };
         // This process may have had children before.
         marks.since = record.live.start.unwrap_or(marks.since);
         marks.others.clone_from(&self.older);
@@ -383,7 +440,10 @@ impl Hold {
         if let Err(error) = self.taken.ensure_in_place() {
             return error;
         }
-        let source = exec_keeping(command, self.taken.held.file());
+        let Some(file) = self.taken.held.file() else {
+            return NEEDS_KEEPER;
+        };
+        let source = exec_keeping(command, file);
         Error::Spawn { program, source }
     }
 
@@ -410,15 +470,26 @@ impl Hold {
         let mut environment = vec![
             ("ONEHOLD_NAME", names.join("\n")),
             ("ONEHOLD_HOLD", record.hold.to_string()),
-            ("ONEHOLD_FILE", files.join("\n")),
             ("ONEHOLD_HOLDS", holds.join(" ")),
         ];
+        // One of an enclosing hold would be another lock's.
+        let files = if held.file().is_some() {
+            files.join("\n")
+        } else {
+            String::new()
+        };
+        environment.insert(2, ("ONEHOLD_FILE", files));
         if !slots.is_empty() {
             environment.push(("ONEHOLD_SLOT", slots.join(" ")));
         }
         environment
     }
 }
+
+/// A command could run on when its lease has ended.
+const NEEDS_KEEPER: Error = Error::NotOnEtcd {
+    what: "a command needs a process beside it that ends it in time: use `onehold run`",
+};
 
 /// Why a command was not started. Only an errno comes out of a child.
 fn spawn_error(source: io::Error, path: &Path, program: &str) -> Error {
@@ -492,18 +563,19 @@ impl PendingHold {
         verdict.pid_alive = process.map(|_| true);
         verdict.age = Some(Duration::ZERO);
         verdict.expires_at = record.live.expires_at;
-        let TakenHold { files, name, .. } = &*self.taken;
+        let TakenHold { store, name, .. } = &*self.taken;
         Status {
             name: name.as_str().to_owned(),
             path: self.path().to_owned(),
-            store: files.store.clone(),
-            format: files.format,
+            store: store.path(),
+            is_remote: store.is_remote(),
+            format: store.format(),
             record: Some(record),
             verdict,
             lockers: Vec::new(),
             slot: self.taken.held.slots().first().copied(),
             others: Vec::new(),
-            waiters: files.waiters(name).unwrap_or_default(),
+            waiters: store.waiters(name).unwrap_or_default(),
             can_take_over: true,
             revision: None,
             modified: None,
@@ -515,7 +587,7 @@ impl PendingHold {
     fn confirmed(&self) -> Live {
         let record = self.taken.held.record();
         let mut live = if self.holder == Holder::Lease || record.ttl_ms.is_some() {
-            renewed(&self.taken.files, record, None)
+            renewed(&self.taken.store, record, None)
         } else {
             record.live.clone()
         };

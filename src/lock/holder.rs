@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::decision::ownership::Caller;
 use crate::error::{Error, Result};
-use crate::files::observer::{descends_from, own_ancestry};
 use crate::identity::{Pid, ProcessId};
+use crate::observer::{descends_from, own_ancestry};
 use crate::status::Status;
 use crate::sys::{ProcessState, process};
 

@@ -25,13 +25,14 @@ use crate::decision::{
 };
 use crate::error::{Context, Error, Result};
 use crate::files::journal::{self, Action};
-use crate::files::observer::HostFacts;
-use crate::files::{Files, Handle, layout};
+use crate::files::{Files, layout};
 use crate::format::{MEMORY_TTL, MEMORY_TTL_LIMIT};
 use crate::identity::Pid;
 use crate::name::LockName;
+use crate::observer::{self, HostFacts};
 use crate::record::{Content, Format, Kind, Live, Mode, Record, cut_command};
 use crate::status::{Locker, Status};
+use crate::stores::{AnySleeper, AnyStore, Handle};
 use crate::sys::directory::HAS_FLOCK;
 use crate::sys::process;
 use crate::sys::spawn::COMMANDS_INHERIT_LOCKS;
@@ -44,7 +45,7 @@ pub struct Lock {
     name: LockName,
     /// To be held with it.
     others: Vec<LockName>,
-    pub(super) files: Files,
+    pub(super) store: AnyStore,
     journal: PathBuf,
 }
 
@@ -189,7 +190,25 @@ impl Lock {
         Ok(Self {
             name,
             others: Vec::new(),
-            files,
+            store: AnyStore::Files(files),
+            journal: journal.to_owned(),
+        })
+    }
+
+    /// A name on etcd.
+    #[cfg(feature = "etcd")]
+    pub(crate) fn on_etcd(name: LockName, store: AnyStore, journal: &Path) -> Result<Self> {
+        let not_there = |what| Err(Error::NotOnEtcd { what });
+        if name.is_path() {
+            return not_there("a path is a file of this machine: use a name");
+        }
+        if name.as_str().split('/').count() > crate::etcd::MAX_SEGMENTS {
+            return not_there("a name has at most 32 parts");
+        }
+        Ok(Self {
+            name,
+            others: Vec::new(),
+            store,
             journal: journal.to_owned(),
         })
     }
@@ -212,21 +231,14 @@ impl Lock {
     /// [`Error::NotTogether`]: one name includes the other, or a path is among them, which has no store.
     /// [`Error::Unsupported`]: other formats have no room for several names.
     pub fn and(mut self, name: LockName) -> Result<Self> {
-        let host = Arc::clone(&self.files.host);
-        let other = Self::new(
-            name,
-            &self.files.store,
-            &self.journal,
-            self.files.format,
-            host,
-        )?;
-        let (Format::Native, Format::Native) = (self.files.format, other.files.format) else {
+        let other = self.sibling(name)?;
+        let (Format::Native, Format::Native) = (self.format(), other.format()) else {
             return Err(Error::Unsupported {
-                format: self.files.format,
+                format: self.format(),
                 what: "one lock at a time",
             });
         };
-        let is_same_store = self.files.store == other.files.store;
+        let is_same_store = self.store.is_same_store(&other.store);
         if is_same_store && self.names().any(|name| *name == other.name) {
             return Ok(self);
         }
@@ -252,6 +264,18 @@ impl Lock {
         Ok(self)
     }
 
+    /// Another lock of its store.
+    fn sibling(&self, name: LockName) -> Result<Self> {
+        match &self.store {
+            AnyStore::Files(files) => {
+                let host = Arc::clone(&files.host);
+                Self::new(name, &files.store, &self.journal, files.format, host)
+            }
+            #[cfg(feature = "etcd")]
+            store @ AnyStore::Etcd(_) => Self::on_etcd(name, store.clone(), &self.journal),
+        }
+    }
+
     /// All names that it holds together.
     pub fn names(&self) -> impl Iterator<Item = &LockName> {
         std::iter::once(&self.name).chain(&self.others)
@@ -270,13 +294,49 @@ impl Lock {
     /// The format that a new hold of it has.
     #[must_use]
     pub fn format(&self) -> Format {
-        self.files.format
+        self.store.format()
+    }
+
+    /// Whether its store is one of several machines, and not a directory.
+    #[must_use]
+    pub fn is_remote(&self) -> bool {
+        self.store.is_remote()
+    }
+
+    /// What only etcd tells of the hold that a status is about; `None`: it is a file.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    #[cfg(feature = "etcd")]
+    pub fn store_facts(&self, status: &Status) -> Result<Option<crate::StoreFacts>> {
+        let AnyStore::Etcd(etcd) = &self.store else {
+            return Ok(None);
+        };
+        let key = Key {
+            name: LockName::new(&status.name)?,
+            index: status.slot,
+        };
+        etcd.facts(&key).map(Some)
+    }
+
+    /// Gives back the hold of a keeper that was killed, by the request that it has left. Whether it was still
+    /// there.
+    ///
+    /// # Errors
+    /// The store cannot be reached, or refuses.
+    #[cfg(feature = "etcd")]
+    #[doc(hidden)]
+    pub fn give_back(&self, request: &[u8]) -> Result<bool> {
+        match &self.store {
+            AnyStore::Files(_) => Ok(false),
+            AnyStore::Etcd(etcd) => etcd.give_back(request),
+        }
     }
 
     /// Its file.
     #[must_use]
     pub fn path(&self) -> PathBuf {
-        self.files.path_of(&self.name)
+        self.store.path_of(&self.name)
     }
 
     /// What would keep a caller without an owner from taking the lock now: its holder, a parent's, a
@@ -301,7 +361,7 @@ impl Lock {
         // Where nothing is, it does not matter from where it is seen: finding that out is most of a check.
         let mut request = self.request_of(options, Asker::Caller, None);
         loop {
-            let looked = self.files.look(|snapshot| {
+            let looked = self.store.look(|snapshot| {
                 let (status, judged) = match decide(&request, snapshot)? {
                     Decision::Take { mut put, remove } => {
                         let is_own = |judged: &Judged<_>| judged.found.key.name == self.name;
@@ -368,7 +428,7 @@ impl Lock {
         options.max_age = max_age;
         let mut request = self.request(&options, Asker::Caller);
         loop {
-            let looked = self.files.look(|snapshot| {
+            let looked = self.store.look(|snapshot| {
                 let holds = self.holds(&request, snapshot)?;
                 Ok((holds, snapshot.waiters(&self.name)))
             })?;
@@ -453,11 +513,17 @@ impl Lock {
     fn take(&self, options: &Options, holder: NewHolder, mut wait: Wait<'_>) -> Result<Taken> {
         options.check_lengths()?;
         let options = options.clone().check_format(
-            self.files.format,
+            self.format(),
             &self.name,
             holder.detached(),
             holder.run(),
         )?;
+        #[cfg(feature = "etcd")]
+        let options = if self.store.is_remote() {
+            options.check_remote(holder.detached(), holder.run())?
+        } else {
+            options
+        };
         // Gathered before the guard: reading another process's memory can block.
         let draft = self.draft(&options, holder);
         let request = self.request(&options, holder.asker());
@@ -468,11 +534,11 @@ impl Lock {
             ensure_alive: &|| holder.ensure_alive(),
             status: &|obstacle| self.obstacle_status(obstacle),
         };
-        match take(&self.files, request, &draft, &mut wait, &callbacks)? {
+        match take(&self.store, request, &draft, &mut wait, &callbacks)? {
             Outcome::Held(held) => Ok(Taken::Held(Box::new(self.held(*held, &wait)))),
             Outcome::AlreadyHeld(judged) => {
                 let mut status = self.rejudged(judged);
-                status.waiters = self.files.waiters(&self.name)?;
+                status.waiters = self.store.waiters(&self.name)?;
                 Ok(Taken::AlreadyHeld(Box::new(status)))
             }
             Outcome::NotALock(what) => Err(self.not_a_lock(what)),
@@ -481,11 +547,11 @@ impl Lock {
                 if status.slot.is_some() {
                     let request = self.request(&options, holder.asker());
                     let looked = self
-                        .files
+                        .store
                         .look(|snapshot| self.others_than(&status, &request, snapshot))?;
                     status.others = looked.unwrap_or_default();
                 }
-                status.waiters = self.files.waiters(&self.name).unwrap_or_default();
+                status.waiters = self.store.waiters(&self.name).unwrap_or_default();
                 Ok(Taken::Blocked(Blocked {
                     status: Box::new(status),
                     waited: wait.waited(),
@@ -495,7 +561,7 @@ impl Lock {
     }
 
     /// Writes the displaced and removed holds to the journal, and returns the new hold.
-    fn held(&self, held: Held<Files>, wait: &Wait<'_>) -> TakenHold {
+    fn held(&self, held: Held<AnyStore>, wait: &Wait<'_>) -> TakenHold {
         let mut warnings = Vec::new();
         let mut displaced = held.displaced;
         for judged in held.removed {
@@ -522,13 +588,13 @@ impl Lock {
             }
         }
         TakenHold {
-            files: self.files.clone(),
+            store: self.store.clone(),
             name: self.name.clone(),
             held: held.hold,
             displaced,
             waited: wait.waited(),
             place: held.place,
-            _watch: held.sleeper.and_then(crate::files::sleeper_watch),
+            _watch: held.sleeper.and_then(AnySleeper::into_watch),
             warnings,
         }
     }
@@ -565,7 +631,7 @@ impl Lock {
         caller: &Caller,
         request: &Request,
     ) -> Result<(MayRelease, Option<Judged<Handle>>)> {
-        let updated = self.files.update(EXISTING, AsWaiter::NONE, |snapshot| {
+        let updated = self.store.update(EXISTING, AsWaiter::NONE, |snapshot| {
             let holds = self.holds(request, snapshot)?;
             let holds = holds
                 .into_iter()
@@ -597,7 +663,7 @@ impl Lock {
     pub fn renew(&self, caller: &Caller, ttl: Option<Duration>) -> Result<Renewal> {
         self.ensure_record()?;
         let request = self.request(&Options::new(), Asker::Caller);
-        let updated = self.files.update(EXISTING, AsWaiter::NONE, |snapshot| {
+        let updated = self.store.update(EXISTING, AsWaiter::NONE, |snapshot| {
             let mut holds = Vec::new();
             for own in self.holds(&request, snapshot)? {
                 self.ensure_lock(&own)?;
@@ -623,7 +689,7 @@ impl Lock {
             let change = match (may, own.record()) {
                 (MayRenew::Renew, Some(record)) => {
                     check_memory_ttl(record, ttl)?;
-                    Change::Renew(own.clone(), Box::new(renewed(&self.files, record, ttl)))
+                    Change::Renew(own.clone(), Box::new(renewed(&self.store, record, ttl)))
                 }
                 _ => Change::Nothing,
             };
@@ -674,7 +740,7 @@ impl Lock {
     pub fn move_aside(&self) -> Result<Option<MovedAside>> {
         self.ensure_record()?;
         let was = self.inspect(None)?;
-        let Some(to) = self.files.move_aside(&self.name, EXISTING)? else {
+        let Some(to) = self.store.move_aside(&self.name, EXISTING)? else {
             return Ok(None);
         };
         let mut warnings = Vec::new();
@@ -693,7 +759,7 @@ impl Lock {
         options.max_age = max_age;
         let mut request = self.request(&options, Asker::Caller);
         let own = loop {
-            let updated = self.files.update(EXISTING, AsWaiter::NONE, |snapshot| {
+            let updated = self.store.update(EXISTING, AsWaiter::NONE, |snapshot| {
                 let mut holds = self.holds(&request, snapshot)?.into_iter();
                 let own = holds.find(|own| own.found.key.index == slot);
                 let takeover_is_safe = snapshot.takeover_is_safe();
@@ -775,7 +841,7 @@ impl Lock {
 
     /// A kernel lock without a record belongs to its process alone.
     pub(super) fn ensure_record(&self) -> Result<()> {
-        match self.files.format {
+        match self.format() {
             format @ Format::Flock => Err(Error::Unsupported {
                 format,
                 what: "a kernel lock ends with its process",
@@ -792,7 +858,7 @@ impl Lock {
     }
 
     pub(super) fn request(&self, options: &Options, asker: Asker) -> Request {
-        self.request_of(options, asker, Some(self.files.host.observer().clone()))
+        self.request_of(options, asker, Some(self.store.host().observer().clone()))
     }
 
     fn request_of(&self, options: &Options, asker: Asker, observer: Option<Observer>) -> Request {
@@ -819,8 +885,8 @@ impl Lock {
 
     fn draft(&self, options: &Options, holder: NewHolder) -> Draft {
         let now = Utc::now().trunc_subsecs(6);
-        let own = process::own_pid();
-        let mut record = Record::new(self.files.format, Some(own), now);
+        let own = own_pid_or_wrapper();
+        let mut record = Record::new(self.format(), Some(own), now);
         let run = holder.run();
         self.name.as_str().clone_into(&mut record.name);
         if !self.others.is_empty() {
@@ -834,7 +900,7 @@ impl Lock {
         };
         record
             .hostname
-            .clone_from(&self.files.host.observer().hostname);
+            .clone_from(&self.store.host().observer().hostname);
         record.owner.clone_from(&options.owner);
         record.message.clone_from(&options.message);
         record.command = cut_command(holder.command_line(&options.command));
@@ -844,18 +910,19 @@ impl Lock {
         record.exec = run.exec;
         record.supervised = run.supervised;
         record.kill_after_ms = run.kill_after.map(milliseconds);
-        record.kernel_lock = holder.detached().is_none();
+        record.kernel_lock =
+            holder.detached().is_none() && !(self.store.is_remote() && record.kind == Kind::Run);
         if let NewHolder::Detached(Holder::Caller { parent, .. }) = holder {
             record.caller = Some(parent);
         }
         let follows = holder.detached().and_then(Holder::process_id);
-        if self.files.format != Format::Native {
+        if self.format() != Format::Native {
             record.visible = Some(follows.map_or(own, |process| process.pid));
         }
         if run.exec || matches!(holder, NewHolder::ThisProcess) {
             // The process that keeps it is known from the beginning.
             record.live.pid = Some(own);
-            record.live.start = self.files.host.own_start();
+            record.live.start = self.store.host().own_start();
         }
         Draft { record }
     }
@@ -870,7 +937,7 @@ impl Lock {
             (Some(_), Some(expires)) => expires >= asked,
             (Some(_), None) => false,
         };
-        (!lasts_longer).then(|| renewed(&self.files, record, Some(ttl)))
+        (!lasts_longer).then(|| renewed(&self.store, record, Some(ttl)))
     }
 
     /// The status after a change of the record that was made by ourselves.
@@ -878,16 +945,16 @@ impl Lock {
         let verdict = judge(
             &judged.found.content,
             &judged.found.facts,
-            self.files.host.observer(),
+            self.store.host().observer(),
             DEFAULT_MAX_AGE,
-            &crate::files::observer::now(),
+            &observer::now(),
         );
         self.status(&Judged { verdict, ..judged })
     }
 
     /// The public description of a record.
     pub(super) fn status(&self, judged: &Judged<Handle>) -> Status {
-        status(&self.files, judged)
+        status(&self.store, judged)
     }
 
     fn obstacle_status(&self, obstacle: &Obstacle<Handle>) -> Status {
@@ -895,8 +962,8 @@ impl Lock {
             Obstacle::Hold(judged) => self.status(judged),
             Obstacle::Waiter(ticket) => {
                 let name = ticket.request.wants.first().map(|want| &want.name);
-                let free = free(&self.files, name.unwrap_or(&self.name));
-                match self.files.waiter(ticket) {
+                let free = free(&self.store, name.unwrap_or(&self.name));
+                match self.store.waiter(ticket) {
                     Some(waiter) => free.reserved_for(&waiter),
                     None => free,
                 }
@@ -905,7 +972,7 @@ impl Lock {
     }
 
     fn free(&self) -> Status {
-        free(&self.files, &self.name)
+        free(&self.store, &self.name)
     }
 
     fn not_a_lock(&self, what: &'static str) -> Error {
@@ -914,6 +981,15 @@ impl Lock {
             what,
         }
     }
+}
+
+/// The process that others see as the holder: of a keeper its wrapper.
+fn own_pid_or_wrapper() -> Pid {
+    #[cfg(feature = "etcd")]
+    if let Some(wrapper) = crate::sys::keeper::wrapper() {
+        return wrapper;
+    }
+    process::own_pid()
 }
 
 pub(super) const EXISTING: Entry<'static> = Entry {
@@ -939,16 +1015,17 @@ enum Taken {
     Blocked(Blocked),
 }
 
-pub(super) fn status(files: &Files, judged: &Judged<Handle>) -> Status {
+pub(super) fn status(store: &AnyStore, judged: &Judged<Handle>) -> Status {
     let Key { name, index } = &judged.found.key;
     // Neither can be replaced.
     let is_record =
         judged.verdict.state != State::NotALock && judged.found.content != Content::KernelLock;
     Status {
         name: name.as_str().to_owned(),
-        path: files.path_of_record(&judged.found.key),
-        store: files.store.clone(),
-        format: files.format,
+        path: store.path_of_record(&judged.found.key),
+        store: store.path(),
+        is_remote: store.is_remote(),
+        format: store.format(),
         record: judged.record().cloned(),
         verdict: judged.verdict.clone(),
         slot: *index,
@@ -990,12 +1067,13 @@ pub(super) fn hold_number<H>(judged: &Judged<H>) -> Option<u64> {
     judged.record().map(|record| record.hold)
 }
 
-pub(super) fn free(files: &Files, name: &LockName) -> Status {
+pub(super) fn free(store: &AnyStore, name: &LockName) -> Status {
     Status {
         name: name.as_str().to_owned(),
-        path: files.path_of(name),
-        store: files.store.clone(),
-        format: files.format,
+        path: store.path_of(name),
+        store: store.path(),
+        is_remote: store.is_remote(),
+        format: store.format(),
         record: None,
         verdict: Verdict::new(State::Free, Reason::NoFile, Evidence::None),
         slot: None,

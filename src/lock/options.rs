@@ -152,6 +152,34 @@ impl Options {
         check(&self.message, "message")
     }
 
+    /// The options as a lock on several machines can have them, or why it cannot.
+    #[cfg(feature = "etcd")]
+    pub(crate) fn check_remote(mut self, holder: Option<Holder>, run: RunOptions) -> Result<Self> {
+        use crate::etcd::{DEFAULT_TTL, LEAST_TTL, LEAST_TTL_OF_RUN};
+        let not_there = |what| Err(Error::NotOnEtcd { what });
+        if run.exec {
+            return not_there("--exec leaves no process that could keep the lease: leave it out");
+        }
+        match holder {
+            Some(Holder::Lease) => {}
+            Some(_) => {
+                return not_there(
+                    "nothing would keep a hold for a process alive: pass --ttl for a lease, or use `run`",
+                );
+            }
+            None => self.ttl = self.ttl.or(Some(DEFAULT_TTL)),
+        }
+        let ttl = self.ttl.unwrap_or_default();
+        if ttl.subsec_nanos() != 0 {
+            return not_there("--ttl is in whole seconds");
+        }
+        match holder {
+            None if ttl < LEAST_TTL_OF_RUN => not_there("the least --ttl of a run is 10s"),
+            Some(_) if ttl < LEAST_TTL => not_there("the least --ttl of a lease is 5s"),
+            _ => Ok(self),
+        }
+    }
+
     /// The options as a lock of this format can have them, or why it cannot.
     pub(crate) fn check_format(
         mut self,

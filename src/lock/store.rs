@@ -9,13 +9,14 @@ use super::lock::{Lock, hold_number, status};
 use super::unfinished::is_over;
 use crate::backend::Backend as _;
 use crate::decision::liveness::DEFAULT_MAX_AGE;
-use crate::decision::{Found, Judged, Snapshot as _, judge};
+use crate::decision::{Found, Judged, judge};
 use crate::error::{Error, Result};
-use crate::files::observer::HostFacts;
-use crate::files::{Files, leftovers};
+use crate::files::Files;
 use crate::name::LockName;
+use crate::observer::HostFacts;
 use crate::record::Format;
 use crate::status::Status;
+use crate::stores::AnyStore;
 
 /// A directory of locks.
 ///
@@ -32,7 +33,9 @@ use crate::status::Status;
 #[derive(Clone, Debug)]
 pub struct Store {
     journal: PathBuf,
-    files: Files,
+    store: AnyStore,
+    /// Its directory, or its URL.
+    path: PathBuf,
 }
 
 /// The locks of a store.
@@ -55,13 +58,35 @@ impl Store {
         let directory = std::path::absolute(&directory).unwrap_or(directory);
         Self {
             journal: directory.clone(),
-            files: Files {
+            path: directory.clone(),
+            store: AnyStore::Files(Files {
                 store: directory,
                 format: Format::Native,
                 host: Arc::new(HostFacts::default()),
                 is_foreign_directory: false,
-            },
+            }),
         }
+    }
+
+    /// A store on etcd: `etcd://HOST:PORT,HOST:PORT/PREFIX`, or `etcds://` for TLS. Nothing is sent. Without
+    /// a prefix it is `/onehold`; without hosts they are those of `access`.
+    ///
+    /// A hold of this process is kept by a thread of it. What it is worth is until
+    /// [`Hold::valid_until`](crate::Hold::valid_until): a process that has been stopped, or cut off from the
+    /// cluster, must stop its own work by then.
+    ///
+    /// # Errors
+    /// [`Error::InvalidStore`], and certificates that cannot be read.
+    #[cfg(feature = "etcd")]
+    pub fn on_etcd(url: &str, access: &crate::EtcdAccess) -> Result<Self> {
+        let etcd = crate::etcd::Etcd::new(url, access)?;
+        let path = PathBuf::from(etcd.url());
+        let journal = Self::of_user().map(|store| store.journal)?;
+        Ok(Self {
+            journal,
+            path,
+            store: AnyStore::Etcd(etcd),
+        })
     }
 
     /// The store that the command line uses by default: `~/.local/state/onehold`, on Windows
@@ -84,7 +109,12 @@ impl Store {
     /// numbers, which only [`Format::Pid`] expects.
     #[must_use]
     pub fn format(mut self, format: Format) -> Self {
-        self.files.format = format;
+        match &mut self.store {
+            AnyStore::Files(files) => files.format = format,
+            // There is no file for another program to read.
+            #[cfg(feature = "etcd")]
+            AnyStore::Etcd(_) => {}
+        }
         self
     }
 
@@ -98,7 +128,13 @@ impl Store {
     /// Its directory.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.files.store
+        &self.path
+    }
+
+    /// Whether it is a store of several machines, and not a directory.
+    #[must_use]
+    pub fn is_remote(&self) -> bool {
+        self.store.is_remote()
     }
 
     /// A lock of this store, or the one at a path. A path that leads into a store is the lock of that
@@ -107,13 +143,14 @@ impl Store {
     /// # Errors
     /// The current directory, where a relative path starts, cannot be found.
     pub fn lock(&self, name: LockName) -> Result<Lock> {
-        Lock::new(
-            name,
-            &self.files.store,
-            &self.journal,
-            self.files.format,
-            Arc::clone(&self.files.host),
-        )
+        match &self.store {
+            AnyStore::Files(files) => {
+                let host = Arc::clone(&files.host);
+                Lock::new(name, &files.store, &self.journal, files.format, host)
+            }
+            #[cfg(feature = "etcd")]
+            store @ AnyStore::Etcd(_) => Lock::on_etcd(name, store.clone(), &self.journal),
+        }
     }
 
     /// All locks of the store, judged like [`Lock::inspect`] does, and the free ones that have
@@ -125,9 +162,8 @@ impl Store {
     pub fn list(&self, max_age: Option<Duration>) -> Result<Listing> {
         let mut locks = Vec::new();
         let max_age = max_age.unwrap_or(DEFAULT_MAX_AGE);
-        let observer = self.files.host.observer();
-        let errors = self.files.list(&mut |snapshot, found| {
-            let now = snapshot.now();
+        let observer = self.store.host().observer();
+        let errors = self.store.list(&mut |now, found| {
             let verdict = judge(&found.content, &found.facts, observer, max_age, &now);
             let mut judged = Judged { found, verdict };
             if is_over(&judged) {
@@ -136,7 +172,7 @@ impl Store {
                 let Found { content, facts, .. } = &judged.found;
                 judged.verdict = judge(content, facts, &observer, max_age, &now);
             }
-            locks.push(status(&self.files, &judged));
+            locks.push(status(&self.store, &judged));
         })?;
         let mut listing = Listing { locks, errors };
         sort(&mut listing);
@@ -147,7 +183,7 @@ impl Store {
     /// Adds the waiters. A lock without a holder is listed if it has waiters.
     fn add_waiters(&self, listing: &mut Listing) -> Result<()> {
         let mut reserved = Vec::new();
-        for name in self.files.names_with_waiters()? {
+        for name in self.store.names_with_waiters()? {
             let at = listing
                 .locks
                 .partition_point(|status| status.name.as_str() < name.as_str());
@@ -155,7 +191,7 @@ impl Store {
             let known = known.filter(|status| status.name == name.as_str());
             let added = match known {
                 Some(status) if !status.is_available() => self
-                    .files
+                    .store
                     .waiters(&name)
                     .map(|waiters| status.waiters = waiters),
                 Some(status) => self.check(name).map(|checked| *status = checked),
@@ -199,7 +235,7 @@ impl Store {
         }
         if !dry_run {
             let mut errors = Vec::new();
-            leftovers::sweep(&self.files, &mut errors)?;
+            self.store.sweep(&mut errors)?;
             for error in errors {
                 add_once(&mut cleanup.errors, error);
             }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::unfinished::is_orphaned_ending;
 use crate::backend::{
-    AsWaiter, Backend, Change, Draft, Entry, HeldRecord as _, QueueChange, QueuePlace as _,
+    AsWaiter, Backend, Change, Draft, Entry, HeldRecord as _, QueueChange, QueuePlace,
 };
 use crate::decision::{Decision, Judged, Obstacle, Request, Until, decide, until};
 use crate::error::{Error, Result};
@@ -85,6 +85,8 @@ pub(super) fn take<B: Backend>(
             mode,
         };
         let (waits, is_queued) = (wait.is_wanted(), place.is_some());
+        // A place that was lost is drawn again, with another number.
+        request.ticket = place.as_ref().map(QueuePlace::number);
         let waiter = AsWaiter {
             place: place.as_mut(),
             sleeper: sleeper.as_mut(),
@@ -110,7 +112,6 @@ pub(super) fn take<B: Backend>(
             return Err(store_vanished());
         };
         if let Some(joined) = updated.place {
-            request.ticket = Some(joined.number());
             place = Some(joined);
         }
         let unfinished = unfinished(&updated.answer);
@@ -149,7 +150,8 @@ pub(super) fn take<B: Backend>(
             Next::NotALock(what) => return Ok(Outcome::NotALock(what)),
             Next::Sleep(sleep) => *sleep,
         };
-        if wait.should_stop(|| (callbacks.status)(&obstacle)) {
+        let is_ripening = matches!(until, Until::Ripe(..));
+        if wait.should_stop(is_ripening, || (callbacks.status)(&obstacle)) {
             return Ok(Outcome::Blocked(obstacle));
         }
         if let Some(place) = &mut place {
@@ -157,10 +159,13 @@ pub(super) fn take<B: Backend>(
         }
         let sleeper = sleeper.get_or_insert_with(|| backend.sleeper(wait.pace(), mode));
         let mut at_most = wait.next_sleep();
+        if let Until::Ripe(_, after) = &until {
+            at_most = wait.while_ripening(*after);
+        }
         if is_unfinished {
             at_most = at_most.min(FINISH_INTERVAL);
         }
-        backend.sleep(sleeper, &until, at_most, || {
+        backend.sleep(sleeper, place.as_mut(), &until, at_most, || {
             is_unchanged(backend, &request, &obstacle)
         });
         last_obstacle = Some(obstacle);
@@ -230,10 +235,12 @@ fn plan<'d, S: crate::decision::Snapshot<Error = Error>>(
                 }
                 Obstacle::Hold(_) => {}
             }
-            if !waits {
+            let is_ripening = matches!(&obstacle, Obstacle::Hold(judged)
+                if judged.verdict.takeable_in.is_some());
+            if !waits && !is_ripening {
                 return Ok((Change::Queue(change), Next::Blocked(obstacle)));
             }
-            if !is_queued {
+            if waits && !is_queued {
                 change.join = Some((Box::new(request.clone()), draft));
             }
             let until = until(request, obstacle.clone(), snapshot)?;

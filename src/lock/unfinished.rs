@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::ending::{Ending, Remaining, kill_at_ms, marks};
 use crate::decision::Judged;
 use crate::decision::liveness::Reason;
-use crate::files::Handle;
 use crate::identity::ProcessId;
 use crate::record::Record;
+use crate::stores::Handle;
 use crate::sys::process::{boottime_milliseconds, start_ticks};
 use crate::sys::work::Marks;
 

@@ -143,10 +143,27 @@ impl<'a> Wait<'a> {
         self.back_off
     }
 
+    /// How long to sleep until a dead hold can be taken over. That is no wait for a holder: it comes to an end.
+    pub(crate) fn while_ripening(&self, after: Duration) -> Duration {
+        let longest = match self.limit {
+            Limit::No => after,
+            Limit::AtMost(_) | Limit::Forever => after.min(self.next_sleep()),
+        };
+        match self.canceled {
+            Some(_) => longest.min(CANCEL_CHECK_INTERVAL),
+            None => longest,
+        }
+    }
+
     /// Whether the wait for a holder is over: by its limit, or because it was canceled. Calls the
-    /// callback when that is due.
-    pub(crate) fn should_stop(&mut self, status: impl FnOnce() -> Status) -> bool {
-        if self.limit == Limit::No {
+    /// callback when that is due. `is_ripening`: there is no holder any more, and the lock can be taken soon.
+    pub(crate) fn should_stop(
+        &mut self,
+        is_ripening: bool,
+        status: impl FnOnce() -> Status,
+    ) -> bool {
+        let is_without_limit = is_ripening && self.limit == Limit::No;
+        if self.limit == Limit::No && !is_ripening {
             return true;
         }
         self.started.get_or_insert_with(boottime);
@@ -158,7 +175,8 @@ impl<'a> Wait<'a> {
             let _ = grow_fd_table();
             callback(&status());
         }
-        self.is_canceled() || self.left().is_some_and(|left| left.is_zero())
+        let is_over = !is_without_limit && self.left().is_some_and(|left| left.is_zero());
+        self.is_canceled() || is_over
     }
 
     pub(crate) fn is_canceled(&self) -> bool {

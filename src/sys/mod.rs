@@ -23,6 +23,9 @@ use crate::identity::Pid;
 
 #[cfg(feature = "cli")]
 pub(crate) mod arena;
+#[cfg(all(feature = "etcd", not(target_os = "linux")))]
+#[path = "no_keeper.rs"]
+pub(crate) mod keeper;
 #[cfg(not(target_os = "linux"))]
 mod program;
 #[cfg(target_os = "linux")]
@@ -40,6 +43,8 @@ pub(crate) mod work;
 
 #[cfg(all(feature = "cli", target_os = "linux", target_env = "musl"))]
 pub(crate) use system::entry;
+#[cfg(all(feature = "etcd", target_os = "linux"))]
+pub(crate) use system::keeper;
 #[cfg(windows)]
 pub(crate) use system::{directory, signal, spawn};
 #[cfg(feature = "cli")]

@@ -114,7 +114,9 @@ impl Setting {
                 );
                 let Ok(until) = until(&request, obstacle, memory);
                 let sleep = match until {
-                    Until::Released(judged) => Sleep::Released(judged.found.handle),
+                    Until::Released(judged) | Until::Ripe(judged, _) => {
+                        Sleep::Released(judged.found.handle)
+                    }
                     Until::AnyReleased(holders) => Sleep::Released(holders[0].found.handle),
                     Until::LeftQueue(ticket, _) => {
                         Sleep::LeftQueue(u8::try_from(ticket.number).unwrap())

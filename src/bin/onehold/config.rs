@@ -54,6 +54,12 @@ pub(crate) struct Settings {
     unreadable: Option<Box<str>>,
     unwritable: Option<Box<str>>,
     undeletable: Option<Box<str>>,
+    pub(crate) etcd_endpoints: Option<Vec<String>>,
+    pub(crate) etcd_user: Option<String>,
+    pub(crate) etcd_password_file: Option<ConfigPath>,
+    pub(crate) etcd_cacert: Option<ConfigPath>,
+    pub(crate) etcd_cert: Option<ConfigPath>,
+    pub(crate) etcd_key: Option<ConfigPath>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -195,6 +201,12 @@ impl Settings {
             unreadable: self.unreadable.or(fallback.unreadable),
             unwritable: self.unwritable.or(fallback.unwritable),
             undeletable: self.undeletable.or(fallback.undeletable),
+            etcd_endpoints: self.etcd_endpoints.or(fallback.etcd_endpoints),
+            etcd_user: self.etcd_user.or(fallback.etcd_user),
+            etcd_password_file: self.etcd_password_file.or(fallback.etcd_password_file),
+            etcd_cacert: self.etcd_cacert.or(fallback.etcd_cacert),
+            etcd_cert: self.etcd_cert.or(fallback.etcd_cert),
+            etcd_key: self.etcd_key.or(fallback.etcd_key),
         }
     }
 

@@ -36,7 +36,7 @@ pub(crate) fn evidence(status: &Status) -> Option<String> {
 pub(crate) fn wrapper(status: &Status) -> Option<String> {
     let record = status.record.as_ref()?;
     let is_run = record.kind == Kind::Run && !record.exec;
-    let pid = record.taken_by.filter(|_| is_run)?;
+    let pid = record.taken_by.filter(|_| is_run && !status.is_remote())?;
     Some(match status.verdict.wrapper_alive {
         Some(true) => format!("process {pid}"),
         Some(false) => format!("process {pid}, which has exited"),

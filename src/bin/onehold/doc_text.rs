@@ -191,7 +191,7 @@ pub(crate) fn examples(verb: &str) -> &'static [Example] {
 }
 
 /// The keys of a lock in that object. All are always present.
-pub(crate) const LOCK_KEYS: [(&str, &str); 37] = [
+pub(crate) const LOCK_KEYS: [(&str, &str); 38] = [
     ("name", "NAME as given"),
     ("path", "path of the lock file"),
     ("store", "directory of the lock file"),
@@ -213,6 +213,10 @@ pub(crate) const LOCK_KEYS: [(&str, &str); 37] = [
     (
         "takeable",
         "whether acquire and run take the lock without --force",
+    ),
+    (
+        "takeable_in_ms",
+        "on etcd: how long a dead hold must still be known to be dead before it is taken; null: it can be taken at once",
     ),
     ("kind", "run; job (acquired for a process); lease"),
     (

@@ -22,8 +22,12 @@ mod complete;
 mod config;
 mod describe;
 mod doc_text;
+#[cfg(feature = "etcd")]
+mod etcd;
 mod exit;
 mod fast_parse;
+#[cfg(all(feature = "etcd", target_os = "linux"))]
+mod keeper;
 mod malformed;
 mod outcome;
 mod output;

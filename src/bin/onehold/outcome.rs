@@ -159,7 +159,7 @@ pub(crate) fn failed(session: &Session, error: &anyhow::Error) -> Outcome {
     let (exit, code) = match error {
         Error::InvalidName { .. } => (Exit::Usage, "INVALID_NAME"),
         Error::TooLong { .. } => (Exit::Usage, "TOO_LONG"),
-        Error::Unsupported { .. } => (Exit::Usage, "UNSUPPORTED"),
+        Error::Unsupported { .. } | Error::NotOnEtcd { .. } => (Exit::Usage, "UNSUPPORTED"),
         Error::NotALock { .. } => (Exit::Failed, "NOT_A_LOCK"),
         Error::NotRenewable { .. } => (Exit::Failed, "NOT_RENEWABLE"),
         Error::StoreBusy { .. } => (Exit::Failed, "STORE_BUSY"),
@@ -167,6 +167,8 @@ pub(crate) fn failed(session: &Session, error: &anyhow::Error) -> Outcome {
         Error::NoHolder => (Exit::Failed, "NO_HOLDER"),
         Error::NoAtomicExchange { .. } => (Exit::Failed, "NO_ATOMIC_EXCHANGE"),
         Error::LostWhileAcquiring { .. } => (Exit::Failed, "LOST"),
+        Error::InvalidStore { .. } => (Exit::Usage, "INVALID_STORE"),
+        Error::Remote { .. } => (Exit::Failed, "STORE"),
         Error::Spawn { source, .. } => match source.kind() {
             ErrorKind::NotFound => (Exit::NotFound, "COMMAND_NOT_FOUND"),
             // fork(2) failed, not execve(2).
@@ -229,6 +231,10 @@ fn hint(session: &Session, error: &Error) -> Option<String> {
                 "  to see it, run `ps -o pid,stat,args -p {pid}`; if it is stopped, run `kill -CONT {pid}`"
             )
         }
+        Error::Remote {
+            remedy: Some(remedy),
+            ..
+        } => format!("  {remedy}"),
         Error::NoAtomicExchange { .. } => {
             "  use `onehold break`, or a store on another filesystem".to_owned()
         }

@@ -126,7 +126,7 @@ pub(crate) fn block(status: &Status, verbose: bool) -> Vec<String> {
             }
             lines.extend(describe::wrapper(status).map(|wrapper| format!("  wrapper: {wrapper}")));
         }
-        lines.push(format!("  file: {}", path_text(&status.path)));
+        lines.push(location(status));
         if !status.can_take_over {
             let filesystem = status.filesystem();
             lines.push(format!(
@@ -136,6 +136,12 @@ pub(crate) fn block(status: &Status, verbose: bool) -> Vec<String> {
         }
     }
     lines
+}
+
+/// Where the record is.
+fn location(status: &Status) -> String {
+    let what = if status.is_remote() { "key" } else { "file" };
+    format!("  {what}: {}", path_text(&status.path))
 }
 
 /// What to do about a refusal. `wanted`: the lock that `acquire` or `run` asked for.

@@ -107,6 +107,7 @@ struct LockObject<'a> {
     evidence: Option<String>,
     is_zombie: bool,
     takeable: bool,
+    takeable_in_ms: Option<u64>,
     kind: Option<&'static str>,
     pid: Option<u32>,
     pid_alive: Option<bool>,
@@ -179,6 +180,9 @@ fn lock<'a>(status: &'a Status, caller: &Caller) -> LockObject<'a> {
         evidence: describe::evidence(status),
         is_zombie: verdict.is_zombie(),
         takeable: status.is_available(),
+        takeable_in_ms: verdict
+            .takeable_in
+            .map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
         kind: record.map(|record| describe::kind(record.kind)),
         pid: verdict.pid.map(onehold::Pid::get),
         pid_alive: verdict.pid_alive,

@@ -46,7 +46,14 @@ impl Session {
             .or_else(|| settings.format())
             .unwrap_or_default();
         let (directory, store_source) = store_directory(global.dir.clone(), &config)?;
-        let mut store = Store::at(directory).format(format);
+        let mut store = store_at(directory, &config)?.format(format);
+        #[cfg(feature = "etcd")]
+        if store.is_remote() && format != Format::Native {
+            return Err(UsageError(format!(
+                "{format} format: its programs read files: use --dir DIRECTORY"
+            ))
+            .into());
+        }
         // A profile's directory belongs to another program, so the journal is in onehold's own store.
         // Without a home directory there is none, and the journal is beside the locks.
         if config.profile.is_some() {
@@ -118,7 +125,8 @@ impl Session {
             self.store_source,
             StoreSource::CommandLine | StoreSource::Environment | StoreSource::Configuration
         );
-        let is_missing = self.only.is_none() && is_named && !self.store.path().exists();
+        let is_here = !self.store.is_remote();
+        let is_missing = is_here && self.only.is_none() && is_named && !self.store.path().exists();
         is_missing.then(|| {
             let path = words::path_text(self.store.path());
             format!("store `{path}` does not exist")
@@ -280,10 +288,34 @@ fn own_store_directory(config: &EffectiveConfig) -> anyhow::Result<(PathBuf, Sto
     Ok((store.path().to_owned(), StoreSource::Default))
 }
 
-/// Rejects `scheme://…`: such a store is not a directory. A directory of that name would not
+/// The store with this name: a directory, or a URL.
+#[cfg_attr(
+    not(feature = "etcd"),
+    allow(clippy::unnecessary_wraps, reason = "a directory always can be")
+)]
+fn store_at(name: PathBuf, config: &EffectiveConfig) -> anyhow::Result<Store> {
+    #[cfg(feature = "etcd")]
+    if let Some(url) = name.to_str().filter(|text| onehold::is_etcd_url(text)) {
+        return Ok(Store::on_etcd(url, &crate::etcd::access(config)?)?);
+    }
+    let _ = config;
+    Ok(Store::at(name))
+}
+
+/// Rejects `scheme://…` of a store that this build does not know: a directory of that name would not
 /// exclude other machines.
 fn local_directory(dir: PathBuf) -> Result<PathBuf, UsageError> {
     let text = dir.to_string_lossy();
+    #[cfg(feature = "etcd")]
+    if onehold::is_etcd_url(&text) {
+        return Ok(dir);
+    }
+    if text.starts_with("etcd://") || text.starts_with("etcds://") {
+        return Err(UsageError(format!(
+            "cannot use `{text}` as the store: this build has no etcd: install a released one, or build it \
+             with `--features etcd`"
+        )));
+    }
     let is_scheme = |scheme: &str| {
         // A single letter is a drive of Windows.
         scheme.len() > 1

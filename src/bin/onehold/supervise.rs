@@ -162,7 +162,10 @@ impl Supervisor<'_> {
                     self.end_work(Cause::TimeLimit);
                 }
             }
-            if now >= next_check {
+            // The keeper of a lease tells by a signal.
+            let is_over = !self.is_lost && self.hold.lost_in().is_some_and(|left| left.is_zero());
+            let is_told = is_over || (self.hold.is_broken() && self.forced.is_none());
+            if now >= next_check || is_told {
                 self.renewal_failed = false;
                 self.check();
                 next_check = now + CHECK_INTERVAL;
@@ -180,6 +183,9 @@ impl Supervisor<'_> {
         let mut pause = next_check.saturating_duration_since(now);
         if let Some(due) = self.renewal_due_in() {
             pause = pause.min(due);
+        }
+        if let Some(lost_in) = self.hold.lost_in().filter(|_| !self.is_lost) {
+            pause = pause.min(lost_in.max(Duration::from_millis(10)));
         }
         if let Some(deadline) = self.deadline {
             pause = pause.min(deadline.saturating_duration_since(now));
@@ -302,6 +308,8 @@ impl Supervisor<'_> {
         let _ = self.hold.note_closed_descriptor();
         if matches!(self.hold.is_lost(), Ok(true)) {
             self.lose();
+        } else if self.hold.is_broken() && !matches!(self.forced, Some((Cause::Broken, _))) {
+            self.end_work(Cause::Broken);
         }
     }
 

@@ -314,7 +314,9 @@ fn waiter_sleeps_on_the_latest_earlier_waiter_for_the_same_hold() {
         };
         let Ok(until) = until(request, obstacle, memory);
         match until {
-            Until::Released(judged) => (Short::Wait(judged.found.handle), None),
+            Until::Released(judged) | Until::Ripe(judged, _) => {
+                (Short::Wait(judged.found.handle), None)
+            }
             Until::AnyReleased(holders) => {
                 let holders = holders.into_iter().map(|judged| judged.found.handle);
                 (Short::WaitForAny(holders.collect()), None)

@@ -5,6 +5,8 @@ pub(crate) mod alarm;
 #[cfg(all(feature = "cli", target_env = "musl"))]
 pub(crate) mod entry;
 pub(crate) mod filesystem;
+#[cfg(feature = "etcd")]
+pub(crate) mod keeper;
 pub(crate) mod kernel_locks;
 #[cfg(feature = "cli")]
 pub(crate) mod memory;

@@ -10,6 +10,8 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
+#[cfg(feature = "etcd")]
+use super::keeper::admit;
 use super::times::timespec;
 use crate::sys::QueuedSignal;
 use crate::sys::signal::{
@@ -136,6 +138,16 @@ impl SignalQueue {
     }
 
     fn take(&self) -> io::Result<Option<QueuedSignal>> {
+        while let Some((received, sender)) = self.take_any()? {
+            if let Some(received) = admit(received, sender) {
+                return Ok(Some(received));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The next signal and the process that has sent it.
+    fn take_any(&self) -> io::Result<Option<(QueuedSignal, u32)>> {
         let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();
         let size = size_of::<libc::signalfd_siginfo>();
         // SAFETY: the buffer is `size` bytes of plain data, for which every bit pattern is valid.
@@ -143,7 +155,7 @@ impl SignalQueue {
         if usize::try_from(read) == Ok(size) {
             // SAFETY: zeroed above, then filled by the kernel.
             let info = unsafe { info.assume_init() };
-            return Ok(Some(QueuedSignal {
+            let received = QueuedSignal {
                 signal: info.ssi_signo.cast_signed(),
                 // Not a timer's, and not one of the kernel's. XFSZ and PIPE look like our own.
                 from_process: matches!(
@@ -151,13 +163,21 @@ impl SignalQueue {
                     libc::SI_USER | libc::SI_QUEUE | libc::SI_TKILL
                 ) && info.ssi_pid != std::process::id(),
                 value: (info.ssi_code == libc::SI_QUEUE).then_some(info.ssi_int),
-            }));
+            };
+            return Ok(Some((received, info.ssi_pid)));
         }
         match io::Error::last_os_error() {
             error if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => Ok(None),
             error => Err(error),
         }
     }
+}
+
+/// Every signal is for this process.
+#[cfg(not(feature = "etcd"))]
+#[allow(clippy::unnecessary_wraps, reason = "a keeper is not meant by each")]
+fn admit(received: QueuedSignal, _sender: u32) -> Option<QueuedSignal> {
+    Some(received)
 }
 
 impl std::fmt::Debug for SignalQueue {

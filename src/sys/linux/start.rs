@@ -116,10 +116,31 @@ impl Program {
         inherit: bool,
         mask: &SignalMask,
     ) -> io::Result<Started> {
+        let before = BeforeExec::new(record, paths, notes, inherit)?;
+        self.start_after(before, Some(record), mask)
+    }
+
+    /// Starts it as the child of a keeper, with which it ends, and in the process group of the keeper's
+    /// wrapper. It has the signals of `mask` blocked.
+    #[cfg(feature = "etcd")]
+    pub(crate) fn start_kept(&self, mask: &SignalMask) -> io::Result<Started> {
+        super::keeper::begin_to_keep()?;
+        self.start_after(BeforeExec::without_file(), None, mask)
+    }
+
+    fn start_after(
+        &self,
+        before: BeforeExec,
+        record: Option<&File>,
+        mask: &SignalMask,
+    ) -> io::Result<Started> {
         const STACK: usize = 64 * 1024;
         let mut plan = Plan {
-            before: BeforeExec::new(record, paths, notes, inherit)?,
-            record: record.as_raw_fd(),
+            before,
+            record: record.map(AsRawFd::as_raw_fd),
+            // SAFETY: it only returns a number.
+            #[cfg(feature = "etcd")]
+            parent: unsafe { libc::getpid() },
             mask,
             places: self.places.iter().map(|place| place.as_ptr()).collect(),
             arguments: pointers(&self.arguments),
@@ -152,7 +173,7 @@ impl Program {
         }
         let mut started = Started { pid, ended: None };
         let failed = match plan.failed {
-            NOT_SHARED => failure_of_copy(record, &started),
+            NOT_SHARED => record.map_or(0, |record| failure_of_copy(record, &started)),
             failed => failed,
         };
         if failed != 0 {
@@ -196,7 +217,10 @@ fn failure_of_copy(record: &File, child: &Started) -> c_int {
 /// What the child needs, laid out before, since it must not allocate.
 struct Plan<'a> {
     before: BeforeExec,
-    record: RawFd,
+    /// `None`: the hold has no file, and the child is kept by a keeper.
+    record: Option<RawFd>,
+    #[cfg(feature = "etcd")]
+    parent: libc::pid_t,
     mask: &'a SignalMask,
     places: Vec<*const c_char>,
     arguments: Vec<*const c_char>,
@@ -220,19 +244,25 @@ extern "C" fn in_child(plan: *mut c_void) -> c_int {
     let plan = unsafe { &mut *plan.cast::<Plan<'_>>() };
     plan.failed = 0;
     // Dispositions first: what is waiting comes with the mask, and is for the command.
-    plan.failed = match plan.before.run().and_then(|()| plan.mask.set()) {
+    #[cfg(feature = "etcd")]
+    let leashed = match plan.record {
+        None => super::keeper::leash(plan.parent),
+        Some(_) => Ok(()),
+    };
+    #[cfg(not(feature = "etcd"))]
+    let leashed = Ok(());
+    plan.failed = match leashed
+        .and_then(|()| plan.before.run())
+        .and_then(|()| plan.mask.set())
+    {
         Ok(()) => plan.execute(),
         Err(error) => error.raw_os_error().unwrap_or(libc::EIO),
     };
-    // SAFETY: no memory is involved. Records are read and written at given places, so the offset is
-    // free for use.
-    unsafe {
-        libc::lseek64(
-            plan.record,
-            FAILED_AT + i64::from(plan.failed),
-            libc::SEEK_SET,
-        )
-    };
+    if let Some(record) = plan.record {
+        // SAFETY: no memory is involved. Records are read and written at given places, so the offset is
+        // free for use.
+        unsafe { libc::lseek64(record, FAILED_AT + i64::from(plan.failed), libc::SEEK_SET) };
+    }
     // SAFETY: ends the child alone; nothing of ours is run at its exit.
     unsafe { libc::_exit(127) }
 }

@@ -169,6 +169,30 @@ fn visit_children(marks: &Marks, command: Option<Pid>, each: &mut dyn FnMut(&Tar
     is_quiet
 }
 
+/// Kills everything below a process, until nothing of it is left. What cannot be killed is left.
+#[cfg(feature = "etcd")]
+pub(in crate::sys) fn kill_descendants(of: Pid) {
+    /// Processes that are started meanwhile are found by the next look.
+    const LOOKS: usize = 1_000;
+    for _ in 0..LOOKS {
+        let mut is_left = false;
+        let mut parents = vec![of];
+        while let Some(parent) = parents.pop() {
+            for child in children_of(parent) {
+                parents.push(child);
+                let is_ended = listed(child).is_ok_and(|child| child.is_zombie);
+                if let Some((target, _)) = Target::open(child).filter(|_| !is_ended) {
+                    is_left |= target.kill().is_ok();
+                }
+            }
+        }
+        if !is_left {
+            return;
+        }
+        let _ = super::wait::pause(Duration::from_millis(1));
+    }
+}
+
 /// The children of this process, if it has any.
 pub(crate) fn own_children() -> Vec<ProcessId> {
     if !has_children() {

@@ -271,6 +271,19 @@ pub fn send(child: &Started, signal: i32) -> io::Result<()> {
     kill(pid, signal)
 }
 
+/// The process that a terminal has sent a signal to, and its group: a keeper is none that a terminal knows.
+fn terminals_view() -> (libc::pid_t, libc::pid_t) {
+    #[cfg(all(feature = "etcd", target_os = "linux"))]
+    if let (Some(wrapper), Some(group)) = (
+        crate::sys::keeper::wrapper(),
+        crate::sys::keeper::wrapper_group(),
+    ) {
+        return (wrapper.get().cast_signed(), group);
+    }
+    // SAFETY: these only return numbers.
+    unsafe { (libc::getpid(), libc::getpgrp()) }
+}
+
 /// Passes on a signal that a terminal sent to this process, if the terminal did not send it to the
 /// child too: the child has a process group of its own, or only the leader of the session was told
 /// that the terminal is gone (`session_only`). A child that leads its group gets it together with
@@ -280,14 +293,9 @@ pub fn send(child: &Started, signal: i32) -> io::Result<()> {
 /// Those of kill(2).
 pub fn send_from_terminal(child: &Started, signal: i32, session_only: bool) -> io::Result<()> {
     let pid = libc::pid_t::try_from(child.id()).map_err(io::Error::other)?;
+    let (own_pid, own) = terminals_view();
     // SAFETY: these only return numbers.
-    let (own, theirs, leads_session) = unsafe {
-        (
-            libc::getpgrp(),
-            libc::getpgid(pid),
-            libc::getsid(0) == libc::getpid(),
-        )
-    };
+    let (theirs, leads_session) = unsafe { (libc::getpgid(pid), libc::getsid(0) == own_pid) };
     if theirs == pid && theirs != own {
         // A positive number of a group that our own child leads.
         kill(-pid, signal)

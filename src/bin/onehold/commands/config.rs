@@ -67,6 +67,9 @@ fn put_store(session: &Session, settings: &mut Values) {
     let configured = by_key("dir", settings);
     let project = by_key("project-dir", settings);
     let text = |path: &std::path::Path| {
+        if session.store.is_remote() {
+            return Toml::String(path.to_string_lossy().into_owned());
+        }
         let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         Toml::String(absolute.to_string_lossy().into_owned())
     };

@@ -14,6 +14,8 @@ use crate::acquiring::{acquire_with_prompts, displaced_text, refused, wait_for_d
 use crate::args::{self, UsageError};
 use crate::cancel;
 use crate::exit::Exit;
+#[cfg(all(feature = "etcd", target_os = "linux"))]
+use crate::keeper;
 use crate::outcome::{CommandResult, Printed};
 use crate::output;
 use crate::session::{HOLDS, Session};
@@ -41,17 +43,14 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
         pass_on_wide_code(status);
         return Ok(Printed::Yes(supervise::exit_of(Some(status))));
     }
-    let policy = Policy {
-        on_lost: typed.on_lost,
-        time_limit: typed.time_limit.filter(|limit| !limit.is_zero()),
-        kill_after: typed.kill_after.unwrap_or(onehold::KILL_AFTER),
-    };
-    let run_options = RunOptions {
-        close: typed.close,
-        exec: typed.exec,
-        supervised: !typed.exec,
-        kill_after: typed.kill_after,
-    };
+    #[cfg(all(feature = "etcd", target_os = "linux"))]
+    if lock.is_remote()
+        && !typed.exec
+        && let Some(printed) = keeper::wrap(session, &lock, typed.on_lost)?
+    {
+        return Ok(printed);
+    }
+    let (policy, run_options) = options(&typed);
     // Signals are queued for the supervisor from here on. A call that may wait or ask queues them
     // later, because until then a signal must be able to end it.
     let may_block = typed.hold.wait.is_some()
@@ -125,6 +124,22 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
     Ok(supervise::supervise(
         session, hold, &command, &queue, policy,
     ))
+}
+
+/// How the work is ended, and how the hold is kept.
+fn options(typed: &args::Run) -> (Policy, RunOptions) {
+    let policy = Policy {
+        on_lost: typed.on_lost,
+        time_limit: typed.time_limit.filter(|limit| !limit.is_zero()),
+        kill_after: typed.kill_after.unwrap_or(onehold::KILL_AFTER),
+    };
+    let run_options = RunOptions {
+        close: typed.close,
+        exec: typed.exec,
+        supervised: !typed.exec,
+        kill_after: typed.kill_after,
+    };
+    (policy, run_options)
 }
 
 /// The command, as far as it does not depend on its hold.

@@ -53,7 +53,7 @@ impl HostFacts {
     }
 
     /// What a record written now by this process says of its origin.
-    pub(super) fn origin(&self, store: FileId) -> Origin {
+    pub(crate) fn origin(&self, store: FileId) -> Origin {
         let observer = self.observer();
         Origin {
             start: self.own_start(),

@@ -1,0 +1,66 @@
+//! How etcd is reached: by the variables of etcdctl(1), or by the configuration.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use onehold::EtcdAccess;
+
+use crate::args::UsageError;
+use crate::config::{ConfigPath, EffectiveConfig};
+
+/// What the variables say, and what the configuration says where they are not set.
+pub(crate) fn access(config: &EffectiveConfig) -> anyhow::Result<EtcdAccess> {
+    let settings = &config.settings;
+    let text = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let path =
+        |name: &str, key: &str, configured: &Option<ConfigPath>| match (text(name), configured) {
+            (Some(path), _) => Ok(Some(PathBuf::from(path))),
+            (None, Some(path)) => expanded(key, path).map(Some),
+            (None, None) => Ok(None),
+        };
+    let mut access = EtcdAccess::default();
+    access.endpoints = match text("ETCDCTL_ENDPOINTS") {
+        Some(list) => list.split(',').map(str::to_owned).collect(),
+        None => settings.etcd_endpoints.clone().unwrap_or_default(),
+    };
+    let user = text("ETCDCTL_USER").or_else(|| settings.etcd_user.clone());
+    // As etcdctl reads it: with the password behind a colon, or in a variable of its own.
+    let (user, password) = match user.as_deref().and_then(|user| user.split_once(':')) {
+        Some((user, password)) => (Some(user.to_owned()), Some(password.to_owned())),
+        None => (user, None),
+    };
+    access.user = user;
+    access.password = password.or_else(|| text("ETCDCTL_PASSWORD"));
+    if let (None, Some(file)) = (&access.password, &settings.etcd_password_file) {
+        let file = expanded("etcd-password-file", file)?;
+        let read = std::fs::read_to_string(&file);
+        let password = read.with_context(|| format!("cannot read `{}`", file.display()))?;
+        access.password = Some(password.trim_end_matches(['\n', '\r']).to_owned());
+    }
+    access.ca_certificate = path("ETCDCTL_CACERT", "etcd-cacert", &settings.etcd_cacert)?;
+    access.certificate = path("ETCDCTL_CERT", "etcd-cert", &settings.etcd_cert)?;
+    access.key = path("ETCDCTL_KEY", "etcd-key", &settings.etcd_key)?;
+    access.skips_verification = match text("ETCDCTL_INSECURE_SKIP_TLS_VERIFY").as_deref() {
+        None | Some("false" | "0") => false,
+        Some("true" | "1") => true,
+        Some(other) => {
+            return Err(UsageError(format!(
+                "ETCDCTL_INSECURE_SKIP_TLS_VERIFY: `{other}` is neither true nor false"
+            ))
+            .into());
+        }
+    };
+    if access.user.is_some() && access.password.is_none() {
+        return Err(UsageError(
+            "no password for the user of etcd: set ETCDCTL_PASSWORD, or `etcd-password-file`"
+                .to_owned(),
+        )
+        .into());
+    }
+    Ok(access)
+}
+
+fn expanded(key: &str, path: &ConfigPath) -> anyhow::Result<PathBuf> {
+    path.expanded()
+        .with_context(|| format!("`{key}`: no variable in `{}` is set", path.text()))
+}

@@ -1,0 +1,108 @@
+//! The wrapper of a `run` whose lock is kept by a lease: it passes signals on, takes over the exit code, and ends
+//! the work if the keeper does not.
+
+use std::time::Duration;
+
+use onehold::Lock;
+use onehold::keeper::{Forked, Keeper, fork, let_run_on};
+use onehold::signal::{self, SignalQueue};
+
+use anyhow::Context;
+
+use crate::args::OnLost;
+use crate::exit::Exit;
+use crate::outcome::{Outcome, Printed};
+use crate::output;
+use crate::session::Session;
+use crate::supervise;
+use crate::words;
+
+/// How long after its deadline the work is ended by the wrapper. The keeper does so at the deadline.
+const LATE: Duration = Duration::from_millis(100);
+
+/// How often to look at the keeper, whose deadlines move on.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Returns in the keeper, with `None`, and once it has ended, with what to return.
+pub(crate) fn wrap(
+    session: &Session,
+    lock: &Lock,
+    on_lost: OnLost,
+) -> anyhow::Result<Option<Printed>> {
+    match fork().context("cannot start a keeper")? {
+        Forked::Keeper => {
+            if on_lost == OnLost::Warn {
+                let_run_on();
+            }
+            Ok(None)
+        }
+        Forked::Wrapper(keeper) => {
+            let queue = supervise::queue()?;
+            Ok(Some(watch(session, lock, &keeper, &queue)?))
+        }
+    }
+}
+
+fn watch(
+    session: &Session,
+    lock: &Lock,
+    keeper: &Keeper,
+    queue: &SignalQueue,
+) -> anyhow::Result<Printed> {
+    let mut is_late = false;
+    while !keeper.has_ended() {
+        let late_in = keeper.time_left().map(|left| left + LATE);
+        if keeper.time_left().is_some_and(|left| left.is_zero()) {
+            // Once more, a little later: the keeper does the same at this moment.
+            let _ = queue.next(Some(LATE));
+            if !keeper.has_ended() && keeper.time_left().is_some_and(|left| left.is_zero()) {
+                is_late = true;
+                keeper.kill();
+                break;
+            }
+            continue;
+        }
+        let pause = late_in.map_or(LOOK_INTERVAL, |left| left.min(LOOK_INTERVAL));
+        let Ok(Some(received)) = queue.next(Some(pause)) else {
+            continue;
+        };
+        if received.is_of_a_child() || queue.is_ignored(received.signal) {
+            continue;
+        }
+        if received.is_stop() {
+            // The command gets it from the terminal. The keeper goes on.
+            let _ = signal::stop(None);
+            continue;
+        }
+        keeper.pass_on(received);
+    }
+    let status = keeper.wait().context("cannot wait for the keeper")?;
+    let Some(signal) = signal::terminating_signal(status) else {
+        return Ok(Printed::Yes(supervise::exit_of(Some(status))));
+    };
+    let is_canceled = !keeper.has_kept() || signal == crate::cancel::SIGINT;
+    if is_canceled && !is_late {
+        signal::exit_by_signal(signal);
+        return Ok(Printed::Yes(supervise::exit_of(Some(status))));
+    }
+    // It was killed, and its command with it.
+    keeper.end_rest();
+    let name = words::names(lock);
+    let text = if is_late {
+        format!("lost lock {name} while the command was running: its keeper did not answer")
+    } else {
+        format!("lost lock {name} while the command was running: its keeper was killed")
+    };
+    if !session.global.json {
+        output::eprint(&format!("onehold: {text}"));
+    }
+    let given_back = keeper.request().map(|request| lock.give_back(&request));
+    let mut outcome = Outcome::new(Exit::Lost, "lost", text);
+    if session.global.json {
+        outcome = outcome.failure("LOST", serde_json::json!({}));
+    }
+    if let Some(Err(error)) = given_back {
+        outcome.warnings.push(words::error_chain(&error));
+    }
+    Ok(outcome.into())
+}

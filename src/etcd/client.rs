@@ -1,0 +1,632 @@
+//! Requests to an etcd cluster, by the JSON gateway of its members.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustls::crypto::ring;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConfig, parse_pem};
+use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
+use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
+use ureq::{Agent, http};
+
+use super::address::{Address, EtcdAccess};
+use super::messages::{
+    Authenticate, AuthenticateAnswer, Grant, GrantAnswer, Header, KeepAliveAnswer, Nothing,
+    OfLease, Read, ReadAnswer, Refusal, StatusAnswer, Streamed, TimeToLiveAnswer, Txn, TxnAnswer,
+    Watch, WatchAnswer,
+};
+use crate::error::{Error, Result};
+use crate::sys::process::boottime;
+use crate::sys::wait::pause;
+
+/// How long a member may take for each part of an answer.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long to wait after all members were tried.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The largest answer: a page of records, each of them smaller than etcd's limit for a request.
+const MAX_ANSWER: u64 = 64 * 1024 * 1024;
+
+/// For how long one watch is read. Its thread then ends.
+const WATCH_LIMIT: Duration = Duration::from_secs(45);
+
+// Codes of gRPC (google.golang.org/grpc/codes).
+const UNKNOWN: i64 = 2;
+const DEADLINE_EXCEEDED: i64 = 4;
+const NOT_FOUND: i64 = 5;
+const PERMISSION_DENIED: i64 = 7;
+const RESOURCE_EXHAUSTED: i64 = 8;
+const ABORTED: i64 = 10;
+const OUT_OF_RANGE: i64 = 11;
+const INTERNAL: i64 = 13;
+const UNAVAILABLE: i64 = 14;
+const UNAUTHENTICATED: i64 = 16;
+const CANCELED: i64 = 1;
+
+/// Why there is no good answer.
+#[derive(Clone, Debug)]
+pub(super) enum Failure {
+    /// It may have been done, may yet be done, or not.
+    Unknown(String),
+    /// It was not done.
+    Refused(Refused),
+}
+
+/// An answer that says no.
+#[derive(Clone, Debug)]
+pub(super) struct Refused {
+    code: i64,
+    message: String,
+}
+
+impl Refused {
+    /// There is no such lease, any more.
+    pub(super) fn is_not_found(&self) -> bool {
+        self.code == NOT_FOUND
+    }
+
+    /// The revision to be read has been compacted.
+    pub(super) fn is_compacted(&self) -> bool {
+        self.code == OUT_OF_RANGE
+    }
+
+    fn is_about_token(&self) -> bool {
+        self.code == UNAUTHENTICATED || self.message.contains("auth store is old")
+    }
+}
+
+pub(super) type Answer<T> = std::result::Result<T, Failure>;
+
+/// The members of a cluster. One of them is asked, until it does not answer.
+pub(super) struct Client {
+    address: Address,
+    agent: Agent,
+    names: Arc<Names>,
+    user: Option<(String, String)>,
+    token: Mutex<Option<String>>,
+    current: AtomicUsize,
+    /// 0: no member has answered.
+    cluster: AtomicI64,
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client")
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The addresses of hosts. ureq asks for them at each request.
+#[derive(Debug, Default)]
+struct Names {
+    known: Mutex<HashMap<String, ResolvedSocketAddrs>>,
+}
+
+impl Names {
+    fn forget(&self) {
+        self.known
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
+    }
+}
+
+#[derive(Debug)]
+struct Remembering(Arc<Names>, DefaultResolver);
+
+impl Resolver for Remembering {
+    fn resolve(
+        &self,
+        uri: &http::Uri,
+        config: &ureq::config::Config,
+        timeout: NextTimeout,
+    ) -> std::result::Result<ResolvedSocketAddrs, ureq::Error> {
+        let authority = uri.authority().map(ToString::to_string).unwrap_or_default();
+        let known = || self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = known().get(&authority) {
+            return Ok(found.clone());
+        }
+        let found = match authority.parse() {
+            // No thread is needed for what is an address already.
+            Ok(address) => {
+                let mut found = self.empty();
+                found.push(address);
+                found
+            }
+            Err(_) => self.1.resolve(uri, config, timeout)?,
+        };
+        known().insert(authority, found.clone());
+        Ok(found)
+    }
+}
+
+impl Client {
+    pub(super) fn new(address: Address, access: &EtcdAccess) -> Result<Self> {
+        let names = Arc::new(Names::default());
+        let mut config = Agent::config_builder()
+            .http_status_as_error(false)
+            // A store is reached by its URL, whatever HTTP_PROXY says.
+            .proxy(None)
+            .max_redirects(0)
+            .user_agent("onehold")
+            .max_idle_age(Duration::from_mins(1));
+        if address.is_encrypted {
+            config = config.https_only(true).tls_config(tls(&address, access)?);
+        }
+        let agent = Agent::with_parts(
+            config.build(),
+            DefaultConnector::default(),
+            Remembering(Arc::clone(&names), DefaultResolver::default()),
+        );
+        let password = access.password.clone().unwrap_or_default();
+        Ok(Self {
+            address,
+            agent,
+            names,
+            user: access.user.clone().map(|user| (user, password)),
+            token: Mutex::new(None),
+            current: AtomicUsize::new(0),
+            cluster: AtomicI64::new(0),
+        })
+    }
+
+    pub(super) fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// The endpoint that is asked.
+    pub(super) fn endpoint(&self) -> &str {
+        let endpoints = &self.address.endpoints;
+        let at = self.current.load(Ordering::Relaxed) % endpoints.len().max(1);
+        endpoints.get(at).map_or("", String::as_str)
+    }
+
+    /// Asks the next member from now on.
+    pub(super) fn go_on(&self) {
+        self.names.forget();
+        self.current.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn token(&self) -> Option<String> {
+        let token = self.token.lock().unwrap_or_else(PoisonError::into_inner);
+        token.clone()
+    }
+
+    fn sign_in(&self) -> Answer<()> {
+        let Some((name, password)) = &self.user else {
+            return Ok(());
+        };
+        let answer: AuthenticateAnswer = self.post_once(
+            "/v3/auth/authenticate",
+            &Authenticate { name, password },
+            TIMEOUT,
+        )?;
+        *self.token.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer.token);
+        Ok(())
+    }
+
+    /// Sends a request to one member, once.
+    fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+        timeout: Duration,
+    ) -> Answer<T> {
+        if self.user.is_some() && self.token().is_none() {
+            self.sign_in()?;
+        }
+        match self.post_once(path, body, timeout) {
+            Err(Failure::Refused(refused)) if self.user.is_some() && refused.is_about_token() => {
+                self.sign_in()?;
+                self.post_once(path, body, timeout)
+            }
+            answer => answer,
+        }
+    }
+
+    fn post_once<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+        timeout: Duration,
+    ) -> Answer<T> {
+        let (status, text) = self.send(path, body, timeout)?;
+        if status == 200 {
+            return serde_json::from_slice(&text)
+                .map_err(|error| Failure::Unknown(format!("its answer cannot be read: {error}")));
+        }
+        Err(refusal(status, &text))
+    }
+
+    fn request(
+        &self,
+        path: &str,
+        timeout: Duration,
+    ) -> ureq::config::ConfigBuilder<ureq::typestate::RequestScope<ureq::typestate::WithBody>> {
+        let scheme = if self.address.is_encrypted {
+            "https"
+        } else {
+            "http"
+        };
+        let mut request = self
+            .agent
+            .post(format!("{scheme}://{}{path}", self.endpoint()))
+            // A member without a leader then says so at once, and ends its watches.
+            .header("Grpc-Metadata-hasleader", "true")
+            .content_type("application/json");
+        if let Some(token) = self.token() {
+            request = request.header("Authorization", token);
+        }
+        // Singly: one for all of it would start a thread for each request.
+        request
+            .config()
+            .timeout_resolve(Some(timeout))
+            .timeout_connect(Some(timeout))
+            .timeout_send_request(Some(timeout))
+            .timeout_send_body(Some(timeout))
+            .timeout_recv_response(Some(timeout))
+    }
+
+    fn send(&self, path: &str, body: &impl Serialize, timeout: Duration) -> Answer<(u16, Vec<u8>)> {
+        let body = serde_json::to_vec(body).map_err(|error| Failure::Unknown(error.to_string()))?;
+        let request = self
+            .request(path, timeout)
+            .timeout_recv_body(Some(timeout.max(TIMEOUT)))
+            .build();
+        let mut answer = request
+            .send(&body[..])
+            .map_err(|error| unanswered(&error))?;
+        let status = answer.status().as_u16();
+        let text = answer
+            .body_mut()
+            .with_config()
+            .limit(MAX_ANSWER)
+            .read_to_vec()
+            .map_err(|error| unanswered(&error))?;
+        Ok((status, text))
+    }
+
+    /// Notes which cluster has answered. Endpoints of two clusters would be two stores.
+    fn note(&self, header: Header) -> Answer<()> {
+        let known = self.cluster.load(Ordering::Relaxed);
+        if known == 0 {
+            self.cluster.store(header.cluster_id, Ordering::Relaxed);
+        } else if known != header.cluster_id {
+            return Err(Failure::Refused(Refused {
+                code: PERMISSION_DENIED,
+                message: format!("{} is a member of another cluster", self.endpoint()),
+            }));
+        }
+        Ok(())
+    }
+
+    pub(super) fn grant_once(&self, seconds: i64, timeout: Duration) -> Answer<GrantAnswer> {
+        let answer: GrantAnswer = self.post("/v3/lease/grant", &Grant { ttl: seconds }, timeout)?;
+        self.note(answer.header)?;
+        Ok(answer)
+    }
+
+    /// Ends a lease and deletes its keys. Once, since it would end anyway.
+    pub(super) fn revoke(&self, id: i64) {
+        let _: Answer<serde_json::Value> = self.post("/v3/lease/revoke", &OfLease { id }, TIMEOUT);
+    }
+
+    pub(super) fn keep_alive_once(&self, id: i64, timeout: Duration) -> Answer<KeepAliveAnswer> {
+        let answer: Streamed<KeepAliveAnswer> =
+            self.post("/v3/lease/keepalive", &OfLease { id }, timeout)?;
+        match (answer.result, answer.error) {
+            (Some(result), None) => {
+                self.note(result.header)?;
+                Ok(result)
+            }
+            (_, error) => Err(Failure::Unknown(error.unwrap_or_default().message)),
+        }
+    }
+
+    pub(super) fn time_to_live(&self, id: i64) -> Answer<TimeToLiveAnswer> {
+        self.post("/v3/lease/timetolive", &OfLease { id }, TIMEOUT)
+    }
+
+    pub(super) fn status(&self) -> Answer<StatusAnswer> {
+        self.post("/v3/maintenance/status", &Nothing {}, TIMEOUT)
+    }
+
+    pub(super) fn txn_once(&self, txn: &Txn, timeout: Duration) -> Answer<TxnAnswer> {
+        let answer: TxnAnswer = self.post("/v3/kv/txn", txn, timeout)?;
+        self.note(answer.header)?;
+        Ok(answer)
+    }
+
+    /// A transaction that was prepared as JSON.
+    pub(super) fn send_txn(&self, txn: &serde_json::Value) -> Answer<TxnAnswer> {
+        self.post("/v3/kv/txn", txn, TIMEOUT)
+    }
+
+    pub(super) fn read_once(&self, read: &Read) -> Answer<ReadAnswer> {
+        let answer: ReadAnswer = self.post("/v3/kv/range", read, TIMEOUT)?;
+        self.note(answer.header)?;
+        Ok(answer)
+    }
+
+    /// Sends a request, to one member after the other, until its fate is known. `go_on`: how long it
+    /// may take, asked before each repetition. The second value: an earlier try may have been applied.
+    pub(super) fn until_known<T>(
+        &self,
+        operation: &'static str,
+        mut go_on: impl FnMut() -> bool,
+        mut once: impl FnMut() -> Answer<T>,
+    ) -> std::result::Result<(Answered<T>, bool), Error> {
+        let mut said: Vec<(String, String)> = Vec::new();
+        loop {
+            let endpoint = self.endpoint().to_owned();
+            match once() {
+                Ok(answer) => return Ok((Answered::Done(answer), !said.is_empty())),
+                Err(Failure::Refused(refused)) => {
+                    return Ok((Answered::Refused(refused), !said.is_empty()));
+                }
+                Err(Failure::Unknown(message)) => {
+                    said.retain(|(other, _)| *other != endpoint);
+                    said.push((endpoint, message));
+                }
+            }
+            self.go_on();
+            let is_round_over = said.len() >= self.address.endpoints.len();
+            if is_round_over && !go_on() {
+                return Err(self.unreachable(operation, &said));
+            }
+            if is_round_over {
+                let _ = pause(RETRY_INTERVAL);
+            }
+        }
+    }
+
+    fn unreachable(&self, operation: &'static str, said: &[(String, String)]) -> Error {
+        let said: Vec<String> = said
+            .iter()
+            .map(|(endpoint, message)| format!("{endpoint}: {message}"))
+            .collect();
+        Error::Remote {
+            operation,
+            store: self.address.url.clone(),
+            reason: said.join("; "),
+            remedy: Some("check that most members run: `etcdctl endpoint status`".to_owned()),
+        }
+    }
+
+    /// What a refusal means for a user.
+    pub(super) fn refused(&self, operation: &'static str, refused: &Refused) -> Error {
+        let (reason, remedy) = self.explained(refused);
+        Error::Remote {
+            operation,
+            store: self.address.url.clone(),
+            reason,
+            remedy,
+        }
+    }
+
+    fn explained(&self, refused: &Refused) -> (String, Option<String>) {
+        let message = refused.message.trim_start_matches("etcdserver: ");
+        let is = |text: &str| message.contains(text);
+        let prefix = &self.address.prefix;
+        let remedy = if is("user name is empty") {
+            if self.user.is_some() {
+                Some(
+                    "use a client certificate without a common name: the gateway refuses others"
+                        .to_owned(),
+                )
+            } else {
+                Some("set ETCDCTL_USER and ETCDCTL_PASSWORD".to_owned())
+            }
+        } else if is("authentication failed") {
+            Some("check ETCDCTL_USER and ETCDCTL_PASSWORD".to_owned())
+        } else if refused.code == PERMISSION_DENIED && is("permission denied") {
+            Some(format!(
+                "grant the role of the user `etcdctl role grant-permission ROLE --prefix=true readwrite {prefix}//`"
+            ))
+        } else if refused.code == RESOURCE_EXHAUSTED && is("space") {
+            Some(
+                "free space: `etcdctl compact`, `etcdctl defrag`, `etcdctl alarm disarm`"
+                    .to_owned(),
+            )
+        } else if is("JSON gateway") {
+            Some(
+                "use etcd 3.4 or later, not behind `etcd grpc-proxy`, with --enable-grpc-gateway"
+                    .to_owned(),
+            )
+        } else {
+            None
+        };
+        (message.to_owned(), remedy)
+    }
+
+    /// Reads a watch in a thread of its own until `each` returns false, the watch ends, or some time has
+    /// passed; then `each` gets `None`.
+    pub(super) fn watch(
+        self: &Arc<Self>,
+        ranges: &[Watch],
+        mut each: impl FnMut(Option<WatchAnswer>) -> bool + Send + 'static,
+    ) {
+        let body: Vec<u8> = ranges
+            .iter()
+            .filter_map(|range| serde_json::to_vec(range).ok())
+            .flatten()
+            .collect();
+        let request = self
+            .request("/v3/watch", TIMEOUT)
+            .timeout_recv_body(Some(WATCH_LIMIT))
+            .build();
+        let read = move || {
+            if let Ok(answer) = request.send(&body[..]) {
+                let mut lines = BufReader::new(answer.into_body().into_reader());
+                let mut line = String::new();
+                while matches!(lines.read_line(&mut line), Ok(length) if length > 0) {
+                    let answer = serde_json::from_str::<Streamed<WatchAnswer>>(&line);
+                    let Some(answer) = answer.ok().and_then(|answer| answer.result) else {
+                        break;
+                    };
+                    if answer.canceled {
+                        break;
+                    }
+                    if !each(Some(answer)) {
+                        return;
+                    }
+                    line.clear();
+                }
+            }
+            let _ = each(None);
+        };
+        // Signals are for the main thread. Without a thread the waiter looks again in time.
+        let _ = crate::sys::signal::without_signals(|| {
+            let _ = std::thread::Builder::new()
+                .name("watch".to_owned())
+                .stack_size(256 * 1024)
+                .spawn(read);
+        });
+    }
+}
+
+/// What a request came to.
+pub(super) enum Answered<T> {
+    Done(T),
+    Refused(Refused),
+}
+
+/// How long a verb may take, as [`Client::until_known`] asks it.
+pub(super) fn for_at_most(limit: Duration) -> impl FnMut() -> bool {
+    let deadline = boottime().saturating_add(limit);
+    move || boottime() < deadline
+}
+
+/// The reason of a refusal of our own.
+pub(super) const TOO_LARGE: &str = "the answer is too large";
+
+fn unanswered(error: &ureq::Error) -> Failure {
+    if let ureq::Error::BodyExceedsLimit(_) = error {
+        return Failure::Refused(Refused {
+            code: RESOURCE_EXHAUSTED,
+            message: TOO_LARGE.to_owned(),
+        });
+    }
+    Failure::Unknown(match error {
+        ureq::Error::Io(error) => cause_of(error),
+        ureq::Error::Timeout(_) => "no answer in time".to_owned(),
+        ureq::Error::HostNotFound => "no such host".to_owned(),
+        other => other.to_string(),
+    })
+}
+
+fn cause_of(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    let text = text.split(" (os error").next().unwrap_or(&text);
+    let mut chars = text.chars();
+    let first = chars.next().map(|first| first.to_ascii_lowercase());
+    first.into_iter().chain(chars).collect()
+}
+
+fn refusal(status: u16, text: &[u8]) -> Failure {
+    let Ok(refusal) = serde_json::from_slice::<Refusal>(text) else {
+        let shown = String::from_utf8_lossy(text);
+        let shown = shown.trim().lines().next().unwrap_or_default().to_owned();
+        if status == 404 {
+            return Failure::Refused(Refused {
+                code: NOT_FOUND,
+                message: "it has no JSON gateway".to_owned(),
+            });
+        }
+        if status < 500 {
+            return Failure::Refused(Refused {
+                code: UNKNOWN,
+                message: format!("HTTP status {status}: {shown}"),
+            });
+        }
+        return Failure::Unknown(format!("HTTP status {status}: {shown}"));
+    };
+    let is_unknown = matches!(
+        refusal.code,
+        CANCELED | UNKNOWN | DEADLINE_EXCEEDED | ABORTED | INTERNAL | UNAVAILABLE
+    ) || status >= 500;
+    if is_unknown {
+        return Failure::Unknown(
+            refusal
+                .message
+                .trim_start_matches("etcdserver: ")
+                .to_owned(),
+        );
+    }
+    Failure::Refused(Refused {
+        code: refusal.code,
+        message: refusal.message,
+    })
+}
+
+fn tls(address: &Address, access: &EtcdAccess) -> Result<TlsConfig> {
+    let invalid = |what: &str, reason: String| Error::Remote {
+        operation: "use the store",
+        store: address.url.clone(),
+        reason: format!("{what}: {reason}"),
+        remedy: None,
+    };
+    let read = |path: &std::path::Path| {
+        std::fs::read(path).map_err(|source| Error::Io {
+            operation: "read",
+            path: path.to_owned(),
+            source,
+        })
+    };
+    let roots = match &access.ca_certificate {
+        Some(path) => {
+            let pem = read(path)?;
+            let found: Vec<Certificate<'static>> = parse_pem(&pem)
+                .filter_map(|item| match item {
+                    Ok(PemItem::Certificate(certificate)) => Some(certificate),
+                    _ => None,
+                })
+                .collect();
+            if found.is_empty() {
+                return Err(invalid(
+                    "CA certificate",
+                    format!("`{}` has none", path.display()),
+                ));
+            }
+            found
+        }
+        None => rustls_native_certs::load_native_certs()
+            .certs
+            .into_iter()
+            .map(|certificate| Certificate::from_der(&certificate).to_owned())
+            .collect(),
+    };
+    let client = match (&access.certificate, &access.key) {
+        (Some(certificate), Some(key)) => {
+            let chain: Vec<Certificate<'static>> = parse_pem(&read(certificate)?)
+                .filter_map(|item| match item {
+                    Ok(PemItem::Certificate(certificate)) => Some(certificate),
+                    _ => None,
+                })
+                .collect();
+            let key = PrivateKey::from_pem(&read(key)?)
+                .map_err(|error| invalid("client key", error.to_string()))?;
+            Some(ClientCert::new_with_certs(&chain, key))
+        }
+        (None, None) => None,
+        _ => {
+            return Err(invalid(
+                "client certificate",
+                "certificate and key are needed together".to_owned(),
+            ));
+        }
+    };
+    Ok(TlsConfig::builder()
+        .unversioned_rustls_crypto_provider(Arc::new(ring::default_provider()))
+        .root_certs(RootCerts::new_with_certs(&roots))
+        .client_cert(client)
+        .disable_verification(access.skips_verification)
+        .build())
+}

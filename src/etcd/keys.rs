@@ -1,0 +1,205 @@
+//! Which keys a store has. `//` is in no prefix and in no name, so that stores may lie below each other and
+//! no key can be read in two ways.
+//!
+//! | key | value | lease |
+//! |---|---|---|
+//! | `PREFIX//hold/NAME` | the record of the exclusive hold | none |
+//! | `PREFIX//hold/NAME//SLOT` | the record of a shared one | none |
+//! | `PREFIX//life/…` | `run NUMBER` or `lease NUMBER`: the hold is alive | its own |
+//! | `PREFIX//wait/NAME//LEASE` | a ticket | its own, of 5 s |
+//! | `PREFIX//last` | the last number, 16 digits | none |
+
+use std::ops::Range;
+
+use crate::decision::Key;
+use crate::name::LockName;
+
+/// The keys of one store.
+#[derive(Clone, Debug)]
+pub(super) struct Keys {
+    prefix: String,
+}
+
+/// What a hold has two of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    Hold,
+    Life,
+}
+
+impl Part {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Hold => "hold",
+            Self::Life => "life",
+        }
+    }
+}
+
+impl Keys {
+    pub(super) fn new(prefix: &str) -> Self {
+        Self {
+            prefix: prefix.to_owned(),
+        }
+    }
+
+    pub(super) fn of(&self, part: Part, key: &Key) -> String {
+        let (prefix, part, name) = (&self.prefix, part.name(), &key.name);
+        match key.index {
+            None => format!("{prefix}//{part}/{name}"),
+            Some(index) => format!("{prefix}//{part}/{name}//{index}"),
+        }
+    }
+
+    pub(super) fn exclusive(&self, part: Part, name: &LockName) -> String {
+        format!("{}//{}/{name}", self.prefix, part.name())
+    }
+
+    /// The shared holds of a name.
+    pub(super) fn shared(&self, part: Part, name: &LockName) -> Range<String> {
+        let of_name = self.exclusive(part, name);
+        format!("{of_name}//")..format!("{of_name}/0")
+    }
+
+    /// The holds of its descendants, and its own shared ones: `0` follows `/`.
+    pub(super) fn below(&self, part: Part, name: &LockName) -> Range<String> {
+        let of_name = self.exclusive(part, name);
+        format!("{of_name}/")..format!("{of_name}0")
+    }
+
+    /// The same without its own shared ones.
+    pub(super) fn descendants(&self, part: Part, name: &LockName) -> [Range<String>; 2] {
+        let of_name = self.exclusive(part, name);
+        [
+            format!("{of_name}/")..format!("{of_name}//"),
+            format!("{of_name}/0")..format!("{of_name}0"),
+        ]
+    }
+
+    pub(super) fn all(&self, part: Part) -> Range<String> {
+        let (prefix, part) = (&self.prefix, part.name());
+        format!("{prefix}//{part}/")..format!("{prefix}//{part}0")
+    }
+
+    pub(super) fn all_tickets(&self) -> Range<String> {
+        let prefix = &self.prefix;
+        format!("{prefix}//wait/")..format!("{prefix}//wait0")
+    }
+
+    /// The tickets of all names with the same first part.
+    pub(super) fn tree(&self, name: &LockName) -> Range<String> {
+        let first = name.as_str().split('/').next().unwrap_or_default();
+        let prefix = &self.prefix;
+        format!("{prefix}//wait/{first}/")..format!("{prefix}//wait/{first}0")
+    }
+
+    pub(super) fn ticket(&self, name: &LockName, lease: i64) -> String {
+        format!("{}//wait/{name}//{lease:016x}", self.prefix)
+    }
+
+    pub(super) fn last(&self) -> String {
+        format!("{}//last", self.prefix)
+    }
+
+    /// Which hold a key is of. `None`: it is none of a store's.
+    pub(super) fn hold_of(&self, part: Part, key: &str) -> Option<Key> {
+        let below = key.strip_prefix(&self.prefix)?.strip_prefix("//")?;
+        let below = below.strip_prefix(part.name())?.strip_prefix('/')?;
+        let (name, index) = match below.split_once("//") {
+            None => (below, None),
+            Some((name, index)) => (name, Some(number(index)?)),
+        };
+        let name = LockName::new(name).ok().filter(|name| !name.is_path())?;
+        Some(Key { name, index })
+    }
+
+    /// Which name a ticket is for.
+    pub(super) fn name_of_ticket(&self, key: &str) -> Option<LockName> {
+        let below = key.strip_prefix(&self.prefix)?.strip_prefix("//wait/")?;
+        let (name, _) = below.rsplit_once("//")?;
+        LockName::new(name).ok().filter(|name| !name.is_path())
+    }
+}
+
+/// A number as it is written: no sign, and no zero before it.
+fn number(text: &str) -> Option<u32> {
+    let number: u32 = text.parse().ok()?;
+    (number.to_string() == text).then_some(number)
+}
+
+/// The key alone, as a range.
+pub(super) fn only(key: &str) -> Range<String> {
+    key.to_owned()..format!("{key}\0")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> LockName {
+        LockName::new(text).expect("a name")
+    }
+
+    #[test]
+    fn ranges_contain_what_is_below_and_nothing_else() {
+        let keys = Keys::new("/p");
+        let below = keys.below(Part::Hold, &name("a/b"));
+        let [before, after] = keys.descendants(Part::Hold, &name("a/b"));
+        let shared = keys.shared(Part::Hold, &name("a/b"));
+        let exclusive = |text: &str| keys.exclusive(Part::Hold, &name(text));
+        for child in ["a/b/c", "a/b/!", "a/b/c/d", "a/b/é", "a/b/0"] {
+            let key = exclusive(child);
+            assert!(below.contains(&key), "{child}");
+            assert!(before.contains(&key) || after.contains(&key), "{child}");
+            assert!(!shared.contains(&key), "{child}");
+        }
+        for other in ["a/b", "a/b0", "a/b!", "a/c", "a", "b"] {
+            assert!(!below.contains(&exclusive(other)), "{other}");
+        }
+        let of = |text: &str, index| Key {
+            name: name(text),
+            index: Some(index),
+        };
+        let slot = keys.of(Part::Hold, &of("a/b", 7));
+        assert!(below.contains(&slot) && shared.contains(&slot));
+        assert!(!before.contains(&slot) && !after.contains(&slot));
+        let slot_of_child = keys.of(Part::Hold, &of("a/b/c", 7));
+        assert!(below.contains(&slot_of_child) && after.contains(&slot_of_child));
+    }
+
+    #[test]
+    fn key_tells_its_hold() {
+        let keys = Keys::new("/p");
+        for (text, index) in [
+            ("a", None),
+            ("a/b", None),
+            ("a/.shared/1", None),
+            ("a/b", Some(3)),
+        ] {
+            let key = Key {
+                name: name(text),
+                index,
+            };
+            let text = keys.of(Part::Life, &key);
+            assert_eq!(keys.hold_of(Part::Life, &text), Some(key));
+            assert_eq!(keys.hold_of(Part::Hold, &text), None);
+        }
+        for foreign in [
+            "/p//hold/",
+            "/p//hold/a/",
+            "/p//hold/a//",
+            "/p//hold/a//01",
+            "/p//hold/a//1//2",
+            "/p//hold/./x",
+            "/p/hold/a",
+            "/q//hold/a",
+        ] {
+            assert_eq!(keys.hold_of(Part::Hold, foreign), None, "{foreign}");
+        }
+        let ticket = keys.ticket(&name("a/b"), 0x7f);
+        assert_eq!(keys.name_of_ticket(&ticket), Some(name("a/b")));
+        assert!(keys.tree(&name("a")).contains(&ticket));
+        assert!(keys.tree(&name("a/x")).contains(&ticket));
+        assert!(!keys.tree(&name("b")).contains(&ticket));
+    }
+}

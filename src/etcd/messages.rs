@@ -1,0 +1,494 @@
+//! Requests and answers of etcd's JSON gateway.
+//!
+//! Keys and values are base64, numbers of 64 bits are text, and what is zero, false or empty is missing in
+//! answers. etcd ignores fields that it does not know, so that a misspelt comparison would be none: bodies
+//! are made of these types only.
+
+use std::ops::Range;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde asks")]
+fn as_text<S: Serializer>(number: &i64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(number)
+}
+
+fn as_base64<S: Serializer>(bytes: &impl AsRef<[u8]>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&STANDARD.encode(bytes.as_ref()))
+}
+
+fn from_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Either {
+        Text(String),
+        Number(i64),
+    }
+    match Either::deserialize(deserializer)? {
+        Either::Number(number) => Ok(number),
+        // The unsigned IDs of clusters and members may not fit; they are only compared.
+        Either::Text(text) => text
+            .parse::<i64>()
+            .or_else(|_| text.parse::<u64>().map(u64::cast_signed))
+            .map_err(serde::de::Error::custom),
+    }
+}
+
+fn from_base64<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    STANDARD.decode(text).map_err(serde::de::Error::custom)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "UPPERCASE")]
+enum Relation {
+    Equal,
+    Less,
+}
+
+/// One condition of a [`Txn`].
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Compare {
+    #[serde(serialize_with = "as_base64")]
+    key: String,
+    #[serde(
+        serialize_with = "some_as_base64",
+        skip_serializing_if = "Option::is_none"
+    )]
+    range_end: Option<String>,
+    result: Relation,
+    #[serde(flatten)]
+    target: Target,
+}
+
+#[allow(clippy::ref_option, reason = "as serde asks")]
+fn some_as_base64<S: Serializer>(
+    bytes: &Option<impl AsRef<[u8]>>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match bytes {
+        Some(bytes) => as_base64(bytes, serializer),
+        None => serializer.serialize_none(),
+    }
+}
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "target", rename_all = "UPPERCASE")]
+enum Target {
+    Create {
+        #[serde(serialize_with = "as_text")]
+        create_revision: i64,
+    },
+    Mod {
+        #[serde(serialize_with = "as_text")]
+        mod_revision: i64,
+    },
+    Value {
+        #[serde(serialize_with = "as_base64")]
+        value: String,
+    },
+    Lease {
+        #[serde(serialize_with = "as_text")]
+        lease: i64,
+    },
+}
+
+impl Compare {
+    fn one(key: &str, result: Relation, target: Target) -> Self {
+        Self {
+            key: key.to_owned(),
+            range_end: None,
+            result,
+            target,
+        }
+    }
+
+    /// There is no such key.
+    pub(super) fn is_missing(key: &str) -> Self {
+        Self::was_created_at(key, 0)
+    }
+
+    pub(super) fn was_created_at(key: &str, create_revision: i64) -> Self {
+        Self::one(key, Relation::Equal, Target::Create { create_revision })
+    }
+
+    /// It was last written at this revision; 0: there is none.
+    pub(super) fn was_modified_at(key: &str, mod_revision: i64) -> Self {
+        Self::one(key, Relation::Equal, Target::Mod { mod_revision })
+    }
+
+    /// Nothing in a range has been written after this revision.
+    pub(super) fn is_unwritten_since(range: Range<String>, revision: i64) -> Self {
+        Self {
+            range_end: Some(range.end),
+            ..Self::one(
+                &range.start,
+                Relation::Less,
+                Target::Mod {
+                    mod_revision: revision.saturating_add(1),
+                },
+            )
+        }
+    }
+
+    /// Nothing in a range has been created after this revision.
+    pub(super) fn has_nothing_newer(range: Range<String>, revision: i64) -> Self {
+        Self {
+            range_end: Some(range.end),
+            ..Self::one(
+                &range.start,
+                Relation::Less,
+                Target::Create {
+                    create_revision: revision.saturating_add(1),
+                },
+            )
+        }
+    }
+
+    /// It is there, and its value comes before this one.
+    pub(super) fn is_below(key: &str, value: String) -> Self {
+        Self::one(key, Relation::Less, Target::Value { value })
+    }
+
+    pub(super) fn has_lease(key: &str, lease: i64) -> Self {
+        Self::one(key, Relation::Equal, Target::Lease { lease })
+    }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde asks")]
+fn is_zero(number: &i64) -> bool {
+    *number == 0
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde asks")]
+fn is_false(value: &bool) -> bool {
+    !*value
+}
+
+/// What is to be read.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Read {
+    #[serde(serialize_with = "as_base64")]
+    pub(super) key: String,
+    #[serde(serialize_with = "as_base64")]
+    pub(super) range_end: String,
+    /// 0: no limit.
+    #[serde(serialize_with = "as_text", skip_serializing_if = "is_zero")]
+    pub(super) limit: i64,
+    /// 0: the latest one.
+    #[serde(serialize_with = "as_text", skip_serializing_if = "is_zero")]
+    pub(super) revision: i64,
+    #[serde(skip_serializing_if = "is_false")]
+    pub(super) keys_only: bool,
+}
+
+/// One operation of a [`Txn`].
+#[derive(Clone, Debug, Serialize)]
+pub(super) enum Operation {
+    #[serde(rename = "request_range")]
+    Read(Read),
+    #[serde(rename = "request_put")]
+    Put(Put),
+    #[serde(rename = "request_delete_range")]
+    Delete {
+        #[serde(serialize_with = "as_base64")]
+        key: String,
+    },
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Put {
+    #[serde(serialize_with = "as_base64")]
+    pub(super) key: String,
+    #[serde(serialize_with = "as_base64")]
+    pub(super) value: Vec<u8>,
+    /// 0: none.
+    #[serde(serialize_with = "as_text", skip_serializing_if = "is_zero")]
+    pub(super) lease: i64,
+}
+
+impl Operation {
+    pub(super) fn put(key: &str, value: Vec<u8>, lease: i64) -> Self {
+        let key = key.to_owned();
+        Self::Put(Put { key, value, lease })
+    }
+
+    pub(super) fn delete(key: &str) -> Self {
+        Self::Delete {
+            key: key.to_owned(),
+        }
+    }
+}
+
+/// Operations that are done at once, if all conditions hold; else others are.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Txn {
+    pub(super) compare: Vec<Compare>,
+    pub(super) success: Vec<Operation>,
+    pub(super) failure: Vec<Operation>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Grant {
+    /// In seconds.
+    #[serde(rename = "TTL", serialize_with = "as_text")]
+    pub(super) ttl: i64,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct OfLease {
+    #[serde(rename = "ID", serialize_with = "as_text")]
+    pub(super) id: i64,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Nothing {}
+
+#[derive(Serialize)]
+pub(super) struct Authenticate<'a> {
+    pub(super) name: &'a str,
+    pub(super) password: &'a str,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Watch {
+    pub(super) create_request: WatchRange,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct WatchRange {
+    #[serde(serialize_with = "as_base64")]
+    key: String,
+    #[serde(serialize_with = "as_base64")]
+    range_end: String,
+    #[serde(serialize_with = "as_text")]
+    start_revision: i64,
+    filters: &'static [&'static str],
+}
+
+impl Watch {
+    /// Watches for what is deleted in a range, from this revision on.
+    pub(super) fn deletions(range: Range<String>, start_revision: i64) -> Self {
+        Self::filtered(range, start_revision, &["NOPUT"])
+    }
+
+    /// Watches for every change in a range.
+    pub(super) fn changes(range: Range<String>, start_revision: i64) -> Self {
+        Self::filtered(range, start_revision, &[])
+    }
+
+    fn filtered(
+        range: Range<String>,
+        start_revision: i64,
+        filters: &'static [&'static str],
+    ) -> Self {
+        let create_request = WatchRange {
+            key: range.start,
+            range_end: range.end,
+            start_revision,
+            filters,
+        };
+        Self { create_request }
+    }
+}
+
+/// What each answer begins with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(super) struct Header {
+    #[serde(deserialize_with = "from_text")]
+    pub(super) cluster_id: i64,
+    #[serde(deserialize_with = "from_text")]
+    pub(super) revision: i64,
+    #[serde(deserialize_with = "from_text")]
+    pub(super) raft_term: i64,
+}
+
+/// A key and what it has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(super) struct KeyValue {
+    #[serde(deserialize_with = "from_base64")]
+    pub(super) key: Vec<u8>,
+    #[serde(deserialize_with = "from_base64")]
+    pub(super) value: Vec<u8>,
+    #[serde(deserialize_with = "from_text")]
+    pub(super) create_revision: i64,
+    #[serde(deserialize_with = "from_text")]
+    pub(super) mod_revision: i64,
+    #[serde(deserialize_with = "from_text")]
+    pub(super) lease: i64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct ReadAnswer {
+    pub(super) header: Header,
+    pub(super) kvs: Vec<KeyValue>,
+    pub(super) more: bool,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct OperationAnswer {
+    pub(super) response_range: Option<ReadAnswer>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct TxnAnswer {
+    pub(super) header: Header,
+    pub(super) succeeded: bool,
+    pub(super) responses: Vec<OperationAnswer>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct GrantAnswer {
+    #[serde(rename = "ID", deserialize_with = "from_text")]
+    pub(super) id: i64,
+    #[serde(rename = "TTL", deserialize_with = "from_text")]
+    pub(super) ttl: i64,
+    pub(super) header: Header,
+}
+
+/// Of a request that is answered more than once.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Streamed<T> {
+    pub(super) result: Option<T>,
+    pub(super) error: Option<Refusal>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct KeepAliveAnswer {
+    pub(super) header: Header,
+    /// In seconds; 0: it has ended.
+    #[serde(rename = "TTL", deserialize_with = "from_text")]
+    pub(super) ttl: i64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct TimeToLiveAnswer {
+    /// In seconds; −1: it has ended.
+    #[serde(rename = "TTL", deserialize_with = "from_text")]
+    pub(super) ttl: i64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct StatusAnswer {
+    pub(super) version: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct AuthenticateAnswer {
+    pub(super) token: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct WatchAnswer {
+    pub(super) header: Header,
+    pub(super) created: bool,
+    pub(super) canceled: bool,
+    pub(super) events: Vec<Event>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Event {
+    #[serde(rename = "type")]
+    pub(super) kind: String,
+    pub(super) kv: KeyValue,
+}
+
+impl Event {
+    pub(super) fn is_deletion(&self) -> bool {
+        self.kind == "DELETE"
+    }
+}
+
+/// Why a request was refused. `code` is one of gRPC's.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Refusal {
+    #[serde(alias = "grpc_code")]
+    pub(super) code: i64,
+    pub(super) message: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn bodies_are_what_etcd_reads() {
+        let txn = Txn {
+            compare: vec![
+                Compare::is_missing("a"),
+                Compare::was_modified_at("a", 7),
+                Compare::is_unwritten_since("a".to_owned().."b".to_owned(), 7),
+                Compare::is_below("a", "5".to_owned()),
+                Compare::has_lease("a", 9),
+            ],
+            success: vec![
+                Operation::put("a", b"x".to_vec(), 9),
+                Operation::put("a", b"x".to_vec(), 0),
+                Operation::delete("a"),
+            ],
+            failure: vec![Operation::Read(Read {
+                key: "a".to_owned(),
+                range_end: "b".to_owned(),
+                limit: 2,
+                revision: 0,
+                keys_only: true,
+            })],
+        };
+        let expected = json!({
+            "compare": [
+                {"key": "YQ==", "target": "CREATE", "result": "EQUAL", "create_revision": "0"},
+                {"key": "YQ==", "target": "MOD", "result": "EQUAL", "mod_revision": "7"},
+                {"key": "YQ==", "range_end": "Yg==", "target": "MOD", "result": "LESS", "mod_revision": "8"},
+                {"key": "YQ==", "target": "VALUE", "result": "LESS", "value": "NQ=="},
+                {"key": "YQ==", "target": "LEASE", "result": "EQUAL", "lease": "9"},
+            ],
+            "success": [
+                {"request_put": {"key": "YQ==", "value": "eA==", "lease": "9"}},
+                {"request_put": {"key": "YQ==", "value": "eA=="}},
+                {"request_delete_range": {"key": "YQ=="}},
+            ],
+            "failure": [{"request_range": {"key": "YQ==", "range_end": "Yg==", "limit": "2", "keys_only": true}}],
+        });
+        assert_eq!(serde_json::to_value(&txn).expect("JSON"), expected);
+    }
+
+    #[test]
+    fn answers_of_several_versions_are_read() {
+        let text = r#"{"header":{"cluster_id":"14841639068965178418","member_id":"1","revision":"12","raft_term":"2"},
+            "succeeded":true,"responses":[{"response_range":{"header":{"revision":"12"},
+            "kvs":[{"key":"YQ==","create_revision":"3","mod_revision":"4","version":"2","value":"eA==","lease":"7"}],"more":true,"count":"2"}},
+            {"response_put":{"header":{"revision":"12"}}}]}"#;
+        let answer: TxnAnswer = serde_json::from_str(text).expect("3.4 and 3.5");
+        assert!(answer.succeeded && answer.header.revision == 12);
+        let read = answer.responses[0].response_range.clone().expect("a range");
+        assert!(read.more && read.kvs[0].key == b"a" && read.kvs[0].lease == 7);
+        let nothing: TxnAnswer =
+            serde_json::from_str(r#"{"header":{}}"#).expect("zeroes are missing");
+        assert!(!nothing.succeeded && nothing.responses.is_empty());
+        for refusal in [
+            r#"{"error":"etcdserver: x","code":14,"message":"etcdserver: x"}"#,
+            r#"{"code":14,"message":"etcdserver: x","details":[]}"#,
+            r#"{"grpc_code":14,"http_code":503,"message":"etcdserver: x","http_status":"Service Unavailable"}"#,
+        ] {
+            let refusal: Refusal = serde_json::from_str(refusal).expect(refusal);
+            assert_eq!((refusal.code, &*refusal.message), (14, "etcdserver: x"));
+        }
+    }
+}

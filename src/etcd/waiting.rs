@@ -1,0 +1,393 @@
+//! The queue of waiters, and how a waiter sleeps.
+//!
+//! A ticket is a key on a lease of 5 s, which its waiter keeps alive. It says what the waiter asks for, so that
+//! others decide for it. A waiter watches the one thing that it waits for, from the revision on that it was
+//! decided at, so that nothing that happens in between is missed: a hold, if it is the first, else the ticket
+//! ahead of it. So one release wakes one waiter.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::client::TIMEOUT;
+use super::commit::Granted;
+use super::keys::{Part, only};
+use super::messages::{Compare, Operation, Txn, Watch, WatchAnswer};
+use super::view::{View, Written, reads};
+use super::{Etcd, Shared};
+use crate::backend::{Draft, Patience, QueuePlace};
+use crate::decision::{Judged, Request, Until};
+use crate::error::Result;
+use crate::name::LockName;
+use crate::sys::process::boottime_milliseconds;
+
+/// The time to live of a ticket, in seconds: so long a waiter that was stopped holds up the others.
+const TICKET_TTL: i64 = 5;
+
+/// How often the lease of a ticket is kept alive.
+const TICKET_BEAT_MS: u64 = 1_600;
+
+/// How often a waiter looks that nothing wakes: etcd has lost events near compactions (before 3.4.31 and
+/// 3.4.36). One with an owner may become the first without being woken.
+const LOOK_MS: u64 = 30_000;
+const LOOK_WITH_OWNER_MS: u64 = 5_000;
+
+/// The place of the calling process in the queue.
+#[derive(Debug)]
+pub(crate) struct Place {
+    shared: Arc<Shared>,
+    asked: Asked,
+    /// The keys of its tickets: one for each name.
+    pub(super) tickets: Vec<String>,
+    /// When they were created: its number.
+    pub(super) created: i64,
+    ticket_lease: i64,
+    ticket_due: u64,
+    /// The lease that the hold will have. Only the first waiter keeps one.
+    pub(super) lease: Option<Granted>,
+    lease_due: u64,
+    lease_seconds: i64,
+    /// What was seen last.
+    pub(super) view: Option<View>,
+    has_owner: bool,
+    look_at: u64,
+    /// Its lease has ended: it has to draw another ticket.
+    pub(super) is_lost: bool,
+    pub(super) is_used: bool,
+    watch: Option<Watching>,
+}
+
+/// A watch that a thread reads.
+#[derive(Debug)]
+struct Watching {
+    ranges: Vec<Range<String>>,
+    news: Mutex<Receiver<Option<WatchAnswer>>>,
+}
+
+const DRAW: &str = "join the queue in";
+
+/// What a waiter asks for, as it stands in its tickets.
+#[derive(Debug)]
+struct Asked {
+    names: Vec<LockName>,
+    written: Vec<u8>,
+}
+
+/// Tickets that were put into the queue.
+struct Drawn {
+    lease: i64,
+    due: u64,
+    tickets: Vec<String>,
+    created: i64,
+    view: View,
+}
+
+impl<H: Clone + Default> Etcd<H> {
+    /// Adds the caller at the end of the queue.
+    pub(super) fn draw(
+        &self,
+        request: &Request,
+        draft: &Draft,
+        lease: Option<Granted>,
+        patience: Patience<'_>,
+    ) -> Result<Place> {
+        let asked = Asked {
+            names: request.wants.iter().map(|want| want.name.clone()).collect(),
+            written: serde_json::to_vec(&Written::new(request, draft))
+                .map_err(|error| self.cannot_write(&error))?,
+        };
+        let drawn = self.put_tickets(&asked, patience)?;
+        let mut place = Place {
+            shared: Arc::clone(&self.shared),
+            asked,
+            tickets: drawn.tickets,
+            created: drawn.created,
+            ticket_lease: drawn.lease,
+            ticket_due: drawn.due,
+            lease: None,
+            lease_due: 0,
+            lease_seconds: seconds_of(draft),
+            view: Some(drawn.view),
+            has_owner: request.owner.is_some(),
+            look_at: 0,
+            is_lost: false,
+            is_used: false,
+            watch: None,
+        };
+        place.keep_lease(lease);
+        Ok(place)
+    }
+
+    /// Draws another ticket for a waiter whose own has ended.
+    pub(super) fn draw_again(&self, place: &mut Place, patience: Patience<'_>) -> Result<()> {
+        let drawn = self.put_tickets(&place.asked, patience)?;
+        place.tickets = drawn.tickets;
+        place.created = drawn.created;
+        place.ticket_lease = drawn.lease;
+        place.ticket_due = drawn.due;
+        place.view = Some(drawn.view);
+        place.watch = None;
+        place.is_lost = false;
+        Ok(())
+    }
+
+    fn put_tickets(&self, asked: &Asked, patience: Patience<'_>) -> Result<Drawn> {
+        let (keys, client) = (&self.shared.keys, &self.shared.client);
+        let due = boottime_milliseconds() + TICKET_BEAT_MS;
+        let granted = self.grant(TICKET_TTL, patience)?;
+        let ticket = |name: &LockName| keys.ticket(name, granted.id);
+        let tickets: Vec<String> = asked.names.iter().map(ticket).collect();
+        let mut txn = Txn {
+            failure: reads(keys, &asked.names),
+            ..Txn::default()
+        };
+        for ticket in &tickets {
+            txn.compare.push(Compare::is_missing(ticket));
+            let put = Operation::put(ticket, asked.written.clone(), granted.id);
+            txn.success.push(put);
+        }
+        txn.success.extend(reads(keys, &asked.names));
+        let (answer, _) = self.known(DRAW, patience, || client.txn_once(&txn, TIMEOUT))?;
+        let skipped = if answer.succeeded { tickets.len() } else { 0 };
+        let view = View::of_answer(keys, &asked.names, &answer, skipped);
+        let found = tickets.first().and_then(|ticket| view.get(ticket));
+        Ok(Drawn {
+            lease: granted.id,
+            due,
+            created: found.map_or(view.revision, |found| found.create_revision),
+            tickets,
+            view,
+        })
+    }
+}
+
+/// When a lease is to be kept alive again.
+fn third(lease: &Granted) -> u64 {
+    let ttl = u64::try_from(lease.ttl).unwrap_or(0);
+    lease.since_ms + ttl * 1000 / 3
+}
+
+/// The time to live that a hold is to have.
+pub(super) fn seconds_of(draft: &Draft) -> i64 {
+    let ttl = draft.record.ttl().unwrap_or(super::DEFAULT_TTL);
+    i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX)
+}
+
+impl QueuePlace for Place {
+    fn number(&self) -> u64 {
+        self.created.cast_unsigned()
+    }
+
+    fn prepare(&mut self) {}
+}
+
+impl Place {
+    /// Keeps a lease for the hold.
+    pub(super) fn keep_lease(&mut self, lease: Option<Granted>) {
+        self.lease_due = lease.as_ref().map_or(0, third);
+        self.lease = lease;
+    }
+
+    /// Sleeps until something has happened that is waited for, for at most so long.
+    pub(super) fn sleep<H>(&mut self, until: &Until<H>, at_most: Duration) {
+        let now = boottime_milliseconds();
+        let deadline = now.saturating_add(u64::try_from(at_most.as_millis()).unwrap_or(u64::MAX));
+        let Some(view) = &self.view else {
+            return;
+        };
+        let revision = view.revision;
+        let awaited = self.awaited(until, view);
+        let is_first = !matches!(until, Until::LeftQueue(..));
+        // It is gone already, as was seen when the ticket was drawn.
+        let is_there = |range: &Range<String>| view.range(range).next().is_some();
+        let is_ripening = matches!(until, Until::Ripe(..));
+        if !is_ripening && !awaited.iter().any(is_there) {
+            self.view = None;
+            return;
+        }
+        let ripe_at = match until {
+            Until::Ripe(_, after) => now + u64::try_from(after.as_millis()).unwrap_or(u64::MAX) + 1,
+            _ => u64::MAX,
+        };
+        if self
+            .watch
+            .as_ref()
+            .is_none_or(|watch| watch.ranges != awaited)
+        {
+            self.watch = Some(self.watch(awaited, revision));
+            self.look_at = now + self.look_interval();
+        }
+        loop {
+            let now = boottime_milliseconds();
+            self.keep(now, is_first);
+            if self.is_lost || now >= ripe_at.min(deadline) {
+                return;
+            }
+            if now >= self.look_at {
+                self.forget();
+                return;
+            }
+            let lease_due = if is_first { self.lease_due } else { u64::MAX };
+            let wake = deadline.min(ripe_at).min(self.look_at);
+            let wake = wake.min(self.ticket_due).min(lease_due);
+            let left = Duration::from_millis(wake.saturating_sub(now).max(1));
+            let news = self.watch.as_mut().map(|watch| {
+                let news = watch.news.get_mut();
+                let news = news.unwrap_or_else(PoisonError::into_inner);
+                news.recv_timeout(left)
+            });
+            match news {
+                Some(Ok(Some(answer))) if self.has_ended(&answer) => return,
+                Some(Ok(Some(_)) | Err(RecvTimeoutError::Timeout)) => {}
+                // It has ended, or was never begun.
+                Some(Ok(None) | Err(RecvTimeoutError::Disconnected)) | None => {
+                    self.forget();
+                    let pause = Duration::from_millis(100).min(left);
+                    let _ = crate::sys::wait::pause(pause);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// What is not known any more is read again.
+    fn forget(&mut self) {
+        self.view = None;
+        self.watch = None;
+    }
+
+    fn look_interval(&self) -> u64 {
+        let longest = if self.has_owner {
+            LOOK_WITH_OWNER_MS
+        } else {
+            LOOK_MS
+        };
+        // Not all at once.
+        longest - crate::sys::wait::random_u64() % (longest / 4)
+    }
+
+    /// The keys whose deletion is waited for.
+    fn awaited<H>(&self, until: &Until<H>, view: &View) -> Vec<Range<String>> {
+        let keys = &self.shared.keys;
+        let life = |judged: &Judged<H>| only(&keys.of(Part::Life, &judged.found.key));
+        match until {
+            Until::Released(judged) => vec![life(judged)],
+            Until::AnyReleased(holds) => holds.iter().map(life).collect(),
+            // Its holder may resume it.
+            Until::Ripe(judged, _) => vec![only(&keys.of(Part::Hold, &judged.found.key))],
+            Until::LeftQueue(ticket, _) => {
+                let number = ticket.number.cast_signed();
+                let all = keys.all_tickets();
+                let found = view
+                    .range(&all)
+                    .filter(|(_, found)| found.create_revision == number);
+                found.map(|(key, _)| only(key)).collect()
+            }
+        }
+    }
+
+    fn watch(&self, ranges: Vec<Range<String>>, revision: i64) -> Watching {
+        let (sender, news) = mpsc::channel();
+        let watches: Vec<Watch> = ranges
+            .iter()
+            .map(|range| Watch::deletions(range.clone(), revision + 1))
+            .collect();
+        self.shared
+            .client
+            .watch(&watches, move |answer| sender.send(answer).is_ok());
+        Watching {
+            ranges,
+            news: Mutex::new(news),
+        }
+    }
+
+    /// Takes in what a watch says; whether something has been deleted.
+    fn has_ended(&mut self, answer: &WatchAnswer) -> bool {
+        let mut has_ended = false;
+        for event in answer.events.iter().filter(|event| event.is_deletion()) {
+            has_ended = true;
+            let key = String::from_utf8_lossy(&event.kv.key).into_owned();
+            if let Some(view) = &mut self.view {
+                view.remove(&key);
+                // Given back: the record goes with its life key. If the lease has ended instead, the record is
+                // still there, and the take is refused.
+                if let Some(of_hold) = self.shared.keys.hold_of(Part::Life, &key) {
+                    view.remove(&self.shared.keys.of(Part::Hold, &of_hold));
+                }
+            }
+        }
+        if has_ended {
+            self.watch = None;
+        }
+        has_ended
+    }
+
+    /// Keeps the leases alive that are due.
+    fn keep(&mut self, now: u64, is_first: bool) {
+        let client = Arc::clone(&self.shared.client);
+        if now >= self.ticket_due {
+            match client.keep_alive_once(self.ticket_lease, TIMEOUT) {
+                Ok(kept) if kept.ttl > 0 => self.ticket_due = now + TICKET_BEAT_MS,
+                Ok(_) => self.is_lost = true,
+                Err(_) => {
+                    client.go_on();
+                    self.ticket_due = boottime_milliseconds() + 300;
+                }
+            }
+        }
+        if !is_first || now < self.lease_due {
+            return;
+        }
+        let sent = boottime_milliseconds();
+        if let Some(lease) = &mut self.lease {
+            match client.keep_alive_once(lease.id, TIMEOUT) {
+                Ok(kept) if kept.ttl > 0 => {
+                    lease.since_ms = sent;
+                    lease.term = kept.header.raft_term;
+                    self.lease_due = third(lease);
+                    return;
+                }
+                Ok(_) => self.lease = None,
+                Err(_) => {
+                    client.go_on();
+                    self.lease_due = boottime_milliseconds() + 300;
+                    return;
+                }
+            }
+        }
+        let Ok(granted) = client.grant_once(self.lease_seconds, TIMEOUT) else {
+            client.go_on();
+            self.lease_due = boottime_milliseconds() + 300;
+            return;
+        };
+        self.keep_lease(Some(Granted {
+            id: granted.id,
+            ttl: granted.ttl,
+            since_ms: sent,
+            term: granted.header.raft_term,
+        }));
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if !self.is_used {
+            self.shared.client.revoke(self.ticket_lease);
+        }
+        if let Some(lease) = self.lease.take() {
+            self.shared.client.revoke(lease.id);
+        }
+    }
+}
+
+/// A caller without a place only waits until a dead hold can be taken over.
+#[derive(Debug)]
+pub(crate) struct Sleeper<H>(PhantomData<fn() -> H>);
+
+impl<H> Default for Sleeper<H> {
+    fn default() -> Self {
+        Self(PhantomData)
+    }
+}

@@ -1,0 +1,357 @@
+//! The two processes of a `run` whose lock is kept by a lease: a keeper, which does everything with the store
+//! and has the command as its child, and a wrapper, which has the signals and the exit code, and watches the
+//! keeper. Either ends the work in time if the other one is stopped; if the keeper is killed, the kernel
+//! kills the command.
+//!
+//! Both share a page: until when the work may run, and what gives the hold back.
+
+use std::cell::UnsafeCell;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::process::boottime_milliseconds;
+use super::wait::pause;
+use super::work::kill_descendants;
+use crate::identity::Pid;
+use crate::sys::QueuedSignal;
+
+/// Room for a request that gives a hold back; twice, so that one is whole while the other is written.
+const REQUEST_BYTES: usize = 128 * 1024;
+
+/// The keeper takes the lock, or waits for it.
+const TAKING: u32 = 0;
+/// It has the lock.
+const KEEPING: u32 = 1;
+
+/// Sent with a signal that a terminal has sent to the wrapper.
+const FROM_TERMINAL: i32 = 0x7E41;
+
+/// What wrapper and keeper share.
+struct Page {
+    phase: AtomicU32,
+    wrapper: AtomicI32,
+    group: AtomicI32,
+    /// When nothing of the work may run any more, by the boot-time clock in milliseconds. 0: there is none.
+    kill_at_ms: AtomicU64,
+    /// Which of the requests is valid, from 1 on; 0: none.
+    which: AtomicU32,
+    lengths: [AtomicU32; 2],
+    requests: UnsafeCell<[[u8; REQUEST_BYTES]; 2]>,
+}
+
+// SAFETY: everything but the requests is atomic; those are written by one thread at a time, and read by
+// another process once that has ended.
+unsafe impl Sync for Page {}
+
+/// Set in both processes when there is a keeper.
+static PAGE: AtomicPtr<Page> = AtomicPtr::new(ptr::null_mut());
+
+/// The work may run on without the lock.
+static HAS_NO_END: AtomicBool = AtomicBool::new(false);
+
+/// Whether the calling process is the keeper.
+static IS_KEEPER: AtomicBool = AtomicBool::new(false);
+
+fn page() -> Option<&'static Page> {
+    // SAFETY: a page that is mapped for good, and changed only through atomics and as `requests` says.
+    unsafe { PAGE.load(Ordering::Acquire).as_ref() }
+}
+
+fn own_page() -> Option<&'static Page> {
+    page().filter(|_| is_keeper())
+}
+
+/// Whether the calling process is the keeper of a command.
+pub(crate) fn is_keeper() -> bool {
+    IS_KEEPER.load(Ordering::Relaxed)
+}
+
+/// The wrapper that the calling process keeps a hold for.
+pub(crate) fn wrapper() -> Option<Pid> {
+    let pid = own_page()?.wrapper.load(Ordering::Relaxed);
+    Pid::new(u32::try_from(pid).ok()?)
+}
+
+/// The process group to which a terminal sends its signals: that of the wrapper.
+pub(in crate::sys) fn wrapper_group() -> Option<libc::pid_t> {
+    Some(own_page()?.group.load(Ordering::Relaxed))
+}
+
+/// Tells the wrapper until when the work may run (0: there is no end), and what gives the hold back if this
+/// process is killed.
+pub(crate) fn tell_wrapper(kill_at_ms: u64, request: &[u8]) {
+    let Some(page) = own_page() else {
+        return;
+    };
+    if !HAS_NO_END.load(Ordering::Relaxed) {
+        page.kill_at_ms.store(kill_at_ms, Ordering::SeqCst);
+    }
+    let next = usize::from(page.which.load(Ordering::Acquire) == 1);
+    let Some(length) = page
+        .lengths
+        .get(next)
+        .filter(|_| request.len() <= REQUEST_BYTES)
+    else {
+        return;
+    };
+    // SAFETY: the wrapper reads the other one, and only once this process has ended; of this process one
+    // thread at a time calls this, while it holds the lock of its state.
+    unsafe {
+        let place = page.requests.get().cast::<u8>().add(next * REQUEST_BYTES);
+        ptr::copy_nonoverlapping(request.as_ptr(), place, request.len());
+    }
+    length.store(u32::try_from(request.len()).unwrap_or(0), Ordering::Release);
+    let which = u32::try_from(next).unwrap_or(0) + 1;
+    page.which.store(which, Ordering::Release);
+}
+
+/// Wakes the thread that supervises the command.
+pub(crate) fn wake_supervisor() {
+    // SAFETY: no memory is involved. The signal is ignored by default, and queued by a supervisor.
+    unsafe { libc::kill(libc::getpid(), libc::SIGCHLD) };
+}
+
+/// What a signal that the keeper has received means. `None`: it is not for it.
+pub(in crate::sys) fn admit(received: QueuedSignal, sender: u32) -> Option<QueuedSignal> {
+    let Some(page) = own_page() else {
+        return Some(received);
+    };
+    let is_of_wrapper = i32::try_from(sender) == Ok(page.wrapper.load(Ordering::Relaxed));
+    let is_taking = page.phase.load(Ordering::Relaxed) == TAKING;
+    if received.is_of_a_child() || (is_taking && !received.from_process) {
+        return Some(received);
+    }
+    is_of_wrapper.then(|| QueuedSignal {
+        from_process: received.value != Some(FROM_TERMINAL),
+        value: None,
+        ..received
+    })
+}
+
+/// Leaves the process group of the wrapper, since the hold is there: no key on a terminal, and not the end of
+/// the wrapper, ends or stops the calling process from now on. Starts to guard the command, unless it may run on
+/// without the lock.
+///
+/// # Errors
+/// Those of prctl(2).
+pub(in crate::sys) fn begin_to_keep() -> io::Result<()> {
+    let Some(page) = own_page() else {
+        return Ok(());
+    };
+    // SAFETY: no memory is involved.
+    unsafe {
+        if libc::prctl(libc::PR_SET_PDEATHSIG, 0, 0, 0, 0) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        libc::setpgid(0, 0);
+    }
+    page.phase.store(KEEPING, Ordering::SeqCst);
+    Ok(())
+}
+
+/// Ends everything below the keeper in time if its supervisor does not. Runs in a thread of its own, which
+/// does nothing with the network.
+pub(crate) fn guard() {
+    let Some(page) = own_page() else {
+        return;
+    };
+    let guard = move || {
+        loop {
+            let (now, kill_at) = (
+                boottime_milliseconds(),
+                page.kill_at_ms.load(Ordering::SeqCst),
+            );
+            if kill_at != 0 && now >= kill_at {
+                kill_descendants(Pid::of_self());
+            }
+            let left = kill_at.saturating_sub(now).clamp(20, 1_000);
+            let _ = pause(Duration::from_millis(left));
+        }
+    };
+    let _ = crate::sys::signal::without_signals(|| {
+        let _ = std::thread::Builder::new()
+            .name("guard".to_owned())
+            .stack_size(64 * 1024)
+            .spawn(guard);
+    });
+}
+
+/// What a child of the keeper does before it executes: it joins the group of the wrapper, where a terminal
+/// reaches it, and is killed if the keeper is. Async-signal-safe.
+pub(in crate::sys) fn leash(keeper: libc::pid_t) -> io::Result<()> {
+    let Some(page) = page() else {
+        return Ok(());
+    };
+    // SAFETY: no memory is involved.
+    unsafe {
+        // The group may be gone with the wrapper.
+        libc::setpgid(0, page.group.load(Ordering::Relaxed));
+        if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        if libc::getppid() != keeper {
+            libc::_exit(127);
+        }
+    }
+    Ok(())
+}
+
+/// Lets the work run on when its hold is lost: nothing of it is killed.
+pub fn let_run_on() {
+    HAS_NO_END.store(true, Ordering::Relaxed);
+}
+
+/// One of the two processes.
+#[derive(Debug)]
+pub enum Forked {
+    /// The calling process is the keeper.
+    Keeper,
+    /// It is the wrapper of this one.
+    Wrapper(Keeper),
+}
+
+/// The keeper, as its wrapper sees it.
+#[derive(Debug)]
+pub struct Keeper {
+    pid: libc::pid_t,
+}
+
+/// Forks a keeper. To be called before there is a connection or a thread.
+///
+/// # Errors
+/// Those of mmap(2), fork(2) and prctl(2).
+pub fn fork() -> io::Result<Forked> {
+    // SAFETY: a new mapping, which both processes share; zeroes are a valid page.
+    let page = unsafe {
+        let page = libc::mmap(
+            ptr::null_mut(),
+            size_of::<Page>(),
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        );
+        if page == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        page.cast::<Page>()
+    };
+    PAGE.store(page, Ordering::Release);
+    // SAFETY: it was mapped above.
+    let shared = unsafe { &*page };
+    // SAFETY: these return numbers.
+    let (own, group) = unsafe { (libc::getpid(), libc::getpgrp()) };
+    shared.wrapper.store(own, Ordering::Relaxed);
+    shared.group.store(group, Ordering::Relaxed);
+    // What the command leaves behind when the keeper is killed comes to the wrapper.
+    super::work::adopt_orphans()?;
+    // SAFETY: the caller has no other thread.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            IS_KEEPER.store(true, Ordering::Relaxed);
+            // SAFETY: a name that ends with NUL; the others are numbers.
+            unsafe {
+                libc::prctl(libc::PR_SET_NAME, c"onehold-keeper".as_ptr(), 0, 0, 0);
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM, 0, 0, 0);
+                if libc::getppid() != own {
+                    libc::_exit(1);
+                }
+            }
+            Ok(Forked::Keeper)
+        }
+        pid => Ok(Forked::Wrapper(Keeper { pid })),
+    }
+}
+
+impl Keeper {
+    /// Whether it has ended. It is not reaped.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        crate::sys::signal::child_has_ended(self.pid.unsigned_abs()).unwrap_or(true)
+    }
+
+    /// Whether it has had the lock.
+    #[must_use]
+    pub fn has_kept(&self) -> bool {
+        page().is_some_and(|page| page.phase.load(Ordering::SeqCst) == KEEPING)
+    }
+
+    /// When nothing of the work may run any more: how long until then. `None`: there is no work, or no end.
+    #[must_use]
+    pub fn time_left(&self) -> Option<Duration> {
+        let kill_at = page()?.kill_at_ms.load(Ordering::SeqCst);
+        let left = kill_at.saturating_sub(boottime_milliseconds());
+        (kill_at != 0).then(|| Duration::from_millis(left))
+    }
+
+    /// Passes a signal on.
+    pub fn pass_on(&self, received: QueuedSignal) {
+        let is_taking = !self.has_kept();
+        // The terminal has sent it to the keeper, too.
+        if is_taking && !received.from_process {
+            return;
+        }
+        let value = if received.from_process || is_taking {
+            0
+        } else {
+            FROM_TERMINAL
+        };
+        let value = libc::sigval {
+            sival_ptr: ptr::without_provenance_mut(usize::try_from(value).unwrap_or(0)),
+        };
+        // SAFETY: the number is passed on, and points to nothing.
+        unsafe { libc::sigqueue(self.pid, received.signal, value) };
+    }
+
+    /// Kills everything below the keeper, and the keeper itself.
+    pub fn kill(&self) {
+        if let Some(pid) = Pid::new(self.pid.unsigned_abs()) {
+            kill_descendants(pid);
+        }
+        // SAFETY: a child that has not been reaped: the PID is its own.
+        unsafe { libc::kill(self.pid, libc::SIGKILL) };
+    }
+
+    /// Kills what is left of its work, which has come to this process.
+    pub fn end_rest(&self) {
+        kill_descendants(Pid::of_self());
+    }
+
+    /// What gives the hold back. `None`: there is none.
+    #[must_use]
+    pub fn request(&self) -> Option<Vec<u8>> {
+        let page = page()?;
+        let at = usize::try_from(page.which.load(Ordering::Acquire).checked_sub(1)?).ok()?;
+        let length = usize::try_from(page.lengths.get(at)?.load(Ordering::Acquire)).ok()?;
+        let mut request = vec![0; length.min(REQUEST_BYTES)];
+        // SAFETY: the keeper has ended, so that nobody writes there.
+        unsafe {
+            let place = page.requests.get().cast::<u8>().add(at * REQUEST_BYTES);
+            ptr::copy_nonoverlapping(place, request.as_mut_ptr(), request.len());
+        }
+        Some(request)
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// Those of waitpid(2).
+    pub fn wait(&self) -> io::Result<ExitStatus> {
+        let mut status = 0;
+        loop {
+            // SAFETY: the place is ours, the pid that of our own child.
+            if unsafe { libc::waitpid(self.pid, &raw mut status, 0) } != -1 {
+                return Ok(ExitStatus::from_raw(status));
+            }
+            match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::Interrupted => {}
+                error => return Err(error),
+            }
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! Systems without a signal that comes with the death of a parent: there is no keeper, and no command under a
+//! hold that a lease keeps.
+
+use crate::identity::Pid;
+
+/// Whether the calling process is the keeper of a command.
+pub(crate) fn is_keeper() -> bool {
+    false
+}
+
+/// The wrapper that the calling process keeps a hold for.
+pub(crate) fn wrapper() -> Option<Pid> {
+    None
+}
+
+/// Nobody is to be told.
+pub(crate) fn tell_wrapper(_kill_at_ms: u64, _request: &[u8]) {}
+
+/// There is none.
+pub(crate) fn wake_supervisor() {}
+
+/// There is no command to guard.
+pub(crate) fn guard() {}
