@@ -150,24 +150,14 @@ impl<H: Clone + Default> Etcd<H> {
         let (keys, view, lease) = (&self.shared.keys, taking.view, taking.lease);
         let mut compare = Comparisons::default();
         let mut success = Vec::new();
-        for (key, replaced) in taking.put {
+        for (key, _) in taking.put {
             self.compare_for(&mut compare, view, key, record.mode);
-            let life = keys.of(Part::Life, key);
-            let is_live = |judged: &&Judged<H>| judged.verdict.is_live();
-            compare.add(match replaced.as_ref().filter(is_live) {
-                // A lease that is taken by force.
-                Some(_) => Compare::was_modified_at(&life, view.modified(&life)),
-                None => Compare::is_missing(&life),
-            });
+            // What is alive is removed before: a key that is put again keeps its create revision.
+            compare.add(Compare::is_missing(&keys.of(Part::Life, key)));
         }
         for judged in taking.remove.iter().take(MAX_REMOVALS) {
             let found = &judged.found.key;
             success.push(Operation::delete(&keys.of(Part::Hold, found)));
-            if judged.verdict.is_live() {
-                let life = keys.of(Part::Life, found);
-                compare.add(Compare::was_modified_at(&life, view.modified(&life)));
-                success.push(Operation::delete(&life));
-            }
         }
         let value = format::write_compact(record).map_err(|error| self.cannot_write(&error))?;
         for (key, _) in taking.put {

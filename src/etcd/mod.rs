@@ -35,7 +35,7 @@ use view::{View, is_compacted, is_too_large};
 pub(crate) use waiting::{Place, Sleeper};
 
 use crate::backend::{AsWaiter, BackOff, Backend, Change, Draft, Entry, Patience, Updated};
-use crate::decision::{Found, Judged, Key, Moment, Ticket, Until};
+use crate::decision::{Found, Judged, Key, Moment, Snapshot as _, Ticket, Until};
 use crate::error::{Error, Result};
 use crate::identity::Pid;
 use crate::name::LockName;
@@ -160,8 +160,8 @@ impl<H: Clone + Default> Etcd<H> {
     pub(crate) fn facts(&self, key: &Key) -> Result<StoreFacts> {
         let client = &self.shared.client;
         let snapshot = EtcdSnapshot::new(self, View::unread(), Patience::SHORT);
-        let _ = crate::decision::Snapshot::exclusive(&snapshot, &key.name)?;
-        let _ = crate::decision::Snapshot::shared(&snapshot, &key.name)?;
+        let _ = snapshot.exclusive(&key.name)?;
+        let _ = snapshot.shared(&key.name)?;
         let view = snapshot.into_view();
         let lease = view
             .get(&self.shared.keys.of(Part::Life, key))
@@ -265,6 +265,36 @@ impl<H: Clone + Default> Etcd<H> {
         names.sort_by(|one, other| one.as_str().cmp(other.as_str()));
         names.dedup();
         names
+    }
+
+    /// Removes a hold: at once, or by its keeper if its work has to be ended first. `false`: it has changed.
+    fn remove(&self, judged: &Judged<H>, view: &View, patience: Patience<'_>) -> Result<bool> {
+        if !is_live_run(judged) {
+            return self.commit_remove(judged, view, patience);
+        }
+        if !self.break_run(judged, view, patience)? {
+            return Err(self.keeper_does_not_answer());
+        }
+        Ok(true)
+    }
+
+    /// The view, with all locks of a hold that has several.
+    fn with_all_names(
+        &self,
+        judged: &Judged<H>,
+        view: View,
+        patience: Patience<'_>,
+    ) -> Result<View> {
+        let names = judged.record().map_or(&[][..], |record| &record.names);
+        if names.len() < 2 {
+            return Ok(view);
+        }
+        let snapshot = EtcdSnapshot::new(self, view, patience);
+        for name in names.iter().filter_map(|name| LockName::new(name).ok()) {
+            let _ = snapshot.exclusive(&name)?;
+            let _ = snapshot.shared(&name)?;
+        }
+        Ok(snapshot.into_view())
     }
 
     /// Tells the keeper of a live `run` to end its work, and waits until it has given the hold back. Whether
@@ -404,6 +434,7 @@ impl<H: Clone + Default> Backend for Etcd<H> {
             None if entry.create && place.is_none() => View::guess(),
             None => View::unread(),
         };
+        let mut displaced = Vec::new();
         // A lease that was granted for a take which was refused, for the next attempt.
         let mut spare = place.as_mut().and_then(|place| place.lease.take());
         loop {
@@ -445,28 +476,26 @@ impl<H: Clone + Default> Backend for Etcd<H> {
                     return Ok(Some(updated));
                 }
                 Change::Remove(judged) => {
-                    if is_live_run(&judged) {
-                        if !self.break_run(&judged, &view, patience)? {
-                            return Err(self.keeper_does_not_answer());
-                        }
-                        return Ok(Some(updated));
-                    }
-                    if self.commit_remove(&judged, &view, patience)? {
+                    view = self.with_all_names(&judged, view, patience)?;
+                    if self.remove(&judged, &view, patience)? {
                         return Ok(Some(updated));
                     }
                 }
                 Change::Renew(judged, live) => {
+                    view = self.with_all_names(&judged, view, patience)?;
                     if self.commit_renew(&judged, &live, &view, patience)? {
                         return Ok(Some(updated));
                     }
                 }
                 Change::Take { put, remove, draft } => {
+                    // By force: what is alive goes first, and then the lock is like any other.
                     let replaced = put.iter().filter_map(|(_, replaced)| replaced.as_ref());
-                    if let Some(run) = replaced.chain(&remove).find(|judged| is_live_run(judged)) {
-                        if !self.break_run(run, &view, patience)? {
-                            return Err(self.keeper_does_not_answer());
+                    let mut replaced = replaced.chain(&remove);
+                    if let Some(live) = replaced.find(|judged| judged.verdict.is_live()) {
+                        view = self.with_all_names(live, view, patience)?;
+                        if self.remove(live, &view, patience)? {
+                            displaced.push(live.clone());
                         }
-                        updated.removed.push(run.clone());
                         view = View::unread();
                         continue;
                     }
@@ -483,6 +512,7 @@ impl<H: Clone + Default> Backend for Etcd<H> {
                             }
                             updated.hold = Some(HeldKeys::new(self, taken, lease));
                             updated.removed = remove;
+                            updated.removed.append(&mut displaced);
                             return Ok(Some(updated));
                         }
                         Committed::Changed(now) => {

@@ -296,7 +296,11 @@ fn own_store_directory(config: &EffectiveConfig) -> anyhow::Result<(PathBuf, Sto
 fn store_at(name: PathBuf, config: &EffectiveConfig) -> anyhow::Result<Store> {
     #[cfg(feature = "etcd")]
     if let Some(url) = name.to_str().filter(|text| onehold::is_etcd_url(text)) {
-        return Ok(Store::on_etcd(url, &crate::etcd::access(config)?)?);
+        let store = Store::on_etcd(url, &crate::etcd::access(config)?);
+        return store.map_err(|error| match error {
+            onehold::Error::InvalidStore { .. } => UsageError(error.to_string()).into(),
+            error => error.into(),
+        });
     }
     let _ = config;
     Ok(Store::at(name))

@@ -1,0 +1,100 @@
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::cluster::On;
+use crate::harness::intervals::{Interval, Slot, now, violations};
+
+/// The command of a `run`: this test program, executed again. Writes all the time that it runs, so that one
+/// that is killed counts to its last breath. Does nothing as a test.
+#[test]
+fn section() {
+    let Ok(directory) = std::env::var("AT_WORK") else {
+        return;
+    };
+    let (name, hold) = (
+        std::env::var("ONEHOLD_NAME").unwrap(),
+        std::env::var("ONEHOLD_HOLD").unwrap(),
+    );
+    let slot = std::env::var("ONEHOLD_SLOT").unwrap_or_default();
+    let lasts: u64 = std::env::var("AT_WORK_MS").unwrap().parse().unwrap();
+    let from = now();
+    let file = format!("{}.{from}", std::process::id());
+    let file = fs::File::create(Path::new(&directory).join(file)).unwrap();
+    let write = |to: u64| {
+        let line = format!("{name} {hold} {from:020} {to:020} {slot}\n");
+        file.write_all_at(line.as_bytes(), 0).unwrap();
+    };
+    if std::env::var_os("AT_WORK_DEAF").is_some() {
+        // SAFETY: no handler.
+        unsafe { libc::signal(libc::SIGTERM, libc::SIG_IGN) };
+    }
+    loop {
+        let at = now();
+        write(at);
+        if at >= from + lasts * 1_000_000 {
+            break;
+        }
+        std::thread::sleep(Duration::from_micros(300));
+    }
+}
+
+/// `onehold run ARGS -- SECTION`, for so long.
+pub fn run(on: &On, args: &[&str], milliseconds: u64) -> Command {
+    let directory = on.env.path("work");
+    fs::create_dir_all(&directory).unwrap();
+    let own = std::env::current_exe().unwrap();
+    let words = [&["run"], args, &["--"]].concat();
+    let mut command = on.onehold(&words);
+    command
+        .arg(own)
+        .args(["at_work::section", "--exact", "--nocapture", "--test-threads=1"])
+        .env("AT_WORK", directory)
+        .env("AT_WORK_MS", milliseconds.to_string())
+        .stdout(std::process::Stdio::null());
+    command
+}
+
+/// All sections that have run so far.
+pub fn sections(on: &On) -> Vec<Interval> {
+    let Ok(files) = fs::read_dir(on.env.path("work")) else {
+        return Vec::new();
+    };
+    let mut found: Vec<Interval> = files
+        .filter_map(|file| {
+            let text = fs::read_to_string(file.unwrap().path()).unwrap();
+            let mut words = text.split_whitespace();
+            Some(Interval {
+                name: words.next()?.to_owned(),
+                owner: None,
+                hold: words.next()?.parse().unwrap(),
+                from: words.next()?.parse().unwrap(),
+                to: words.next()?.parse().unwrap(),
+                shared: words.next().map(|number| Slot {
+                    number: number.parse().unwrap(),
+                    at_most: None,
+                }),
+            })
+        })
+        .collect();
+    found.sort_by_key(|section| section.from);
+    found
+}
+
+/// Fails if two ran at once, or numbers did not grow.
+#[track_caller]
+pub fn assert_exclusive(on: &On) -> Vec<Interval> {
+    let mut all = sections(on);
+    let found = violations(&mut all);
+    assert!(found.is_empty(), "{found:#?}");
+    all
+}
+
+/// How long after a moment a section wrote last; negative: before it.
+pub fn seconds_after(section: &Interval, moment: u64) -> f64 {
+    #[allow(clippy::cast_precision_loss, reason = "of seconds")]
+    let seconds = |at: u64| at as f64 / 1e9;
+    seconds(section.to) - seconds(moment)
+}

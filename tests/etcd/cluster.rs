@@ -1,0 +1,352 @@
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock, mpsc};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::harness::{self, TestEnv, wait_until};
+
+/// Members of etcd on loopback.
+pub struct Cluster {
+    members: Mutex<Vec<Member>>,
+    scheme: &'static str,
+    options: Vec<String>,
+    data: TempDir,
+    token: String,
+}
+
+struct Member {
+    name: String,
+    child: Option<Child>,
+    client_port: u16,
+    peer_port: u16,
+}
+
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+/// A cluster of three that no test disturbs.
+pub fn shared() -> &'static Cluster {
+    static SHARED: OnceLock<Cluster> = OnceLock::new();
+    SHARED.get_or_init(|| {
+        let (sender, started) = mpsc::channel();
+        // Its members are killed when the thread ends that has started them: with the process.
+        std::thread::spawn(move || {
+            sender.send(Cluster::start(3)).unwrap();
+            loop {
+                std::thread::park();
+            }
+        });
+        started.recv().unwrap()
+    })
+}
+
+/// A test environment whose store is on etcd, below a prefix of its own.
+pub fn env_on(cluster: &Cluster) -> (TestEnv, String) {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let prefix = format!("/t{}", COUNT.fetch_add(1, Ordering::Relaxed));
+    (TestEnv::new(), cluster.url(&prefix))
+}
+
+/// Commands of a test whose store has this name.
+pub struct On {
+    pub env: TestEnv,
+    pub dir: String,
+}
+
+impl On {
+    pub fn new(cluster: &Cluster) -> Self {
+        let (env, dir) = env_on(cluster);
+        Self { env, dir }
+    }
+
+    pub fn at(dir: String) -> Self {
+        let env = TestEnv::new();
+        Self { env, dir }
+    }
+
+    pub fn prefix(&self) -> &str {
+        let at = self.dir.rfind('/').unwrap();
+        &self.dir[at..]
+    }
+
+    pub fn onehold(&self, args: &[&str]) -> Command {
+        let mut command = self.env.onehold(args);
+        command.env("ONEHOLD_DIR", &self.dir);
+        command
+    }
+
+    #[track_caller]
+    pub fn output(&self, args: &[&str]) -> (i32, String, String) {
+        let output = harness::output(&mut self.onehold(args));
+        (
+            harness::exit_code(output.status),
+            String::from_utf8(output.stdout).unwrap(),
+            String::from_utf8(output.stderr).unwrap(),
+        )
+    }
+
+    #[track_caller]
+    pub fn code(&self, args: &[&str]) -> i32 {
+        self.output(args).0
+    }
+
+    #[track_caller]
+    pub fn done(&self, args: &[&str]) -> String {
+        let (code, stdout, stderr) = self.output(args);
+        assert_eq!(code, 0, "{args:?}: {stdout}{stderr}");
+        stdout.trim().to_owned()
+    }
+
+    #[track_caller]
+    pub fn lock(&self, name: &str) -> Value {
+        let (_, stdout, stderr) = self.output(&["check", "--json", name]);
+        let object: Value = serde_json::from_str(&stdout).unwrap_or_else(|_| panic!("{stderr}"));
+        object["lock"].clone()
+    }
+
+    #[track_caller]
+    pub fn state(&self, name: &str) -> String {
+        self.lock(name)["state"].as_str().unwrap_or("none").to_owned()
+    }
+
+    #[track_caller]
+    pub fn wait_until_held(&self, name: &str) {
+        wait_until("the lock is held", || self.state(name) == "held");
+    }
+
+    pub fn waiters(&self, name: &str) -> usize {
+        self.lock(name)["waiters"].as_array().map_or(0, Vec::len)
+    }
+}
+
+impl Cluster {
+    pub fn start(count: usize) -> Self {
+        Self::start_with(count, "http", &[])
+    }
+
+    pub fn start_with(count: usize, scheme: &'static str, options: &[&str]) -> Self {
+        let members = (0..count).map(|at| Member {
+            name: format!("m{at}"),
+            child: None,
+            client_port: free_port(),
+            peer_port: free_port(),
+        });
+        let directory = if std::path::Path::new("/dev/shm").is_dir() {
+            "/dev/shm"
+        } else {
+            "/tmp"
+        };
+        let cluster = Self {
+            members: Mutex::new(members.collect()),
+            scheme,
+            options: options.iter().map(ToString::to_string).collect(),
+            data: tempfile::tempdir_in(directory).unwrap(),
+            token: format!("t{}", free_port()),
+        };
+        for at in 0..count {
+            cluster.start_member(at, "new");
+        }
+        cluster.wait_until_healthy();
+        cluster
+    }
+
+    fn start_member(&self, at: usize, state: &str) {
+        let mut members = self.members.lock().unwrap();
+        let initial: Vec<String> = members
+            .iter()
+            .map(|member| format!("{}=http://127.0.0.1:{}", member.name, member.peer_port))
+            .collect();
+        let member = &mut members[at];
+        let (client, peer) = (
+            format!("{}://127.0.0.1:{}", self.scheme, member.client_port),
+            format!("http://127.0.0.1:{}", member.peer_port),
+        );
+        let mut command = Command::new("etcd");
+        command
+            .args(["--name", &member.name, "--data-dir"])
+            .arg(self.data.path().join(&member.name))
+            .args(["--listen-client-urls", &client])
+            .args(["--advertise-client-urls", &client])
+            .args(["--listen-peer-urls", &peer])
+            .args(["--initial-advertise-peer-urls", &peer])
+            .args(["--initial-cluster", &initial.join(",")])
+            .args(["--initial-cluster-state", state])
+            .args(["--initial-cluster-token", &self.token])
+            .args(["--logger", "zap", "--log-level", "error"])
+            .args(&self.options)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        // SAFETY: prctl(2) is a plain system call.
+        unsafe {
+            command.pre_exec(|| {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+                Ok(())
+            });
+        }
+        member.child = Some(command.spawn().expect("etcd is installed (apt: etcd-server)"));
+    }
+
+    pub fn endpoints(&self) -> Vec<String> {
+        let members = self.members.lock().unwrap();
+        let ports = members.iter().map(|member| member.client_port);
+        ports.map(|port| format!("127.0.0.1:{port}")).collect()
+    }
+
+    pub fn url(&self, prefix: &str) -> String {
+        let scheme = if self.scheme == "https" {
+            "etcds"
+        } else {
+            "etcd"
+        };
+        format!("{scheme}://{}{prefix}", self.endpoints().join(","))
+    }
+
+    /// etcdctl on the members that run.
+    pub fn etcdctl(&self, args: &[&str]) -> (bool, String) {
+        let endpoints: Vec<String> = self
+            .endpoints()
+            .iter()
+            .map(|endpoint| format!("{}://{endpoint}", self.scheme))
+            .collect();
+        let output = Command::new("etcdctl")
+            .env("ETCDCTL_API", "3")
+            .env("ETCDCTL_ENDPOINTS", endpoints.join(","))
+            .args(args)
+            .output()
+            .expect("etcdctl is installed (apt: etcd-client)");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.success(), if text.is_empty() { said } else { text })
+    }
+
+    #[track_caller]
+    pub fn ctl(&self, args: &[&str]) -> String {
+        let (is_done, text) = self.etcdctl(args);
+        assert!(is_done, "etcdctl {args:?}: {text}");
+        text
+    }
+
+    /// The keys below a prefix, without the last number.
+    pub fn left_below(&self, prefix: &str) -> Vec<String> {
+        let text = self.ctl(&["get", "--prefix", &format!("{prefix}//"), "--keys-only"]);
+        text.lines()
+            .filter(|line| !line.is_empty() && !line.ends_with("//last"))
+            .map(str::to_owned)
+            .collect()
+    }
+
+    pub fn wait_until_healthy(&self) {
+        if self.scheme == "https" {
+            // Only with certificates.
+            return;
+        }
+        for endpoint in self.endpoints() {
+            wait_until("a member is healthy", || {
+                let output = Command::new("etcdctl")
+                    .env("ETCDCTL_API", "3")
+                    .args(["--endpoints", &endpoint, "endpoint", "health"])
+                    .output();
+                output.is_ok_and(|output| output.status.success())
+            });
+        }
+    }
+
+    /// Which member leads.
+    pub fn leader(&self) -> usize {
+        let endpoints = self.endpoints();
+        let mut leader = None;
+        wait_until("there is a leader", || {
+            leader = endpoints.iter().position(|endpoint| {
+                let output = Command::new("etcdctl")
+                    .env("ETCDCTL_API", "3")
+                    .args(["--endpoints", endpoint, "endpoint", "status", "-w", "json"])
+                    .output()
+                    .unwrap();
+                let status: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+                let status = &status[0]["Status"];
+                status["leader"].is_u64() && status["leader"] == status["header"]["member_id"]
+            });
+            leader.is_some()
+        });
+        leader.unwrap()
+    }
+
+    pub fn signal(&self, at: usize, signal: Signal) {
+        let members = self.members.lock().unwrap();
+        let child = members[at].child.as_ref().unwrap();
+        kill_process(Pid::from_child(child), signal).unwrap();
+    }
+
+    pub fn kill(&self, at: usize) {
+        let mut members = self.members.lock().unwrap();
+        if let Some(mut child) = members[at].child.take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    pub fn restart(&self, at: usize) {
+        self.kill(at);
+        self.start_member(at, "existing");
+    }
+
+    /// Ends all members, puts other data in place of theirs, and starts them again. `None`: no data.
+    pub fn restore(&self, snapshot: Option<&std::path::Path>) {
+        let count = self.members.lock().unwrap().len();
+        for at in 0..count {
+            self.kill(at);
+        }
+        for at in 0..count {
+            let (name, peers, own) = {
+                let members = self.members.lock().unwrap();
+                let peers: Vec<String> = members
+                    .iter()
+                    .map(|member| format!("{}=http://127.0.0.1:{}", member.name, member.peer_port))
+                    .collect();
+                let own = format!("http://127.0.0.1:{}", members[at].peer_port);
+                (members[at].name.clone(), peers.join(","), own)
+            };
+            let directory = self.data.path().join(&name);
+            std::fs::remove_dir_all(&directory).unwrap();
+            if let Some(snapshot) = snapshot {
+                self.ctl(&[
+                    "snapshot",
+                    "restore",
+                    snapshot.to_str().unwrap(),
+                    "--name",
+                    &name,
+                    "--initial-cluster",
+                    &peers,
+                    "--initial-cluster-token",
+                    &self.token,
+                    "--initial-advertise-peer-urls",
+                    &own,
+                    "--data-dir",
+                    directory.to_str().unwrap(),
+                ]);
+            }
+        }
+        for at in 0..count {
+            self.start_member(at, "new");
+        }
+        self.wait_until_healthy();
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        let mut members = self.members.lock().unwrap();
+        for child in members.iter_mut().filter_map(|member| member.child.as_mut()) {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! Locks of many machines, on real etcd: clusters that the tests start on loopback and end. Needs `etcd` and
+//! `etcdctl` (3.4 or later), and python3 for nothing.
+#![cfg(target_os = "linux")]
+#![allow(missing_docs, unreachable_pub)]
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used
+)]
+
+#[path = "../harness/mod.rs"]
+mod harness;
+
+mod cluster;
+// Sections that say to their last breath that they run.
+mod at_work;
+// Between onehold and a member: counts requests, loses answers, is cut.
+mod proxy;
+
+// The same steps on files and on etcd.
+mod verbs;
+// Wrapper, keeper and command, killed and stopped.
+mod keeper;
+// Members, networks and leases that fail.
+mod failures;
+// Requests.
+mod costs;
+// Waiters.
+mod queue;
+// Users, roles and certificates.
+mod access;
+// What others have put below the prefix.
+mod input;
