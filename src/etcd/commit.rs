@@ -8,11 +8,12 @@ use std::collections::BTreeSet;
 
 use chrono::{DateTime, SubsecRound, TimeDelta, Utc};
 
-use super::Etcd;
 use super::client::{Answer, Answered, TIMEOUT};
 use super::keys::Part;
 use super::messages::{Compare, KeyValue, Operation, Txn, TxnAnswer};
-use super::view::{View, go_on, reads};
+use super::snapshot::{go_on, is_ended};
+use super::store::Etcd;
+use super::view::{View, content, reads};
 use crate::backend::Patience;
 use crate::decision::{Judged, Key};
 use crate::error::{Error, Result};
@@ -114,7 +115,7 @@ impl<H: Clone + Default> Etcd<H> {
         let once = || -> Answer<TxnAnswer> { client.txn_once(&txn, TIMEOUT) };
         let (answer, tried_before) = match client.until_known(TAKE, go_on(patience), once) {
             Ok((Answered::Done(answer), again)) => (answer, again),
-            Ok((Answered::Refused(refused), _)) if super::view::is_ended(&refused) => {
+            Ok((Answered::Refused(refused), _)) if is_ended(&refused) => {
                 return Ok(Committed::NoLease);
             }
             Ok((Answered::Refused(refused), _)) => return Err(client.refused(TAKE, &refused)),
@@ -386,7 +387,7 @@ impl<H: Clone + Default> Etcd<H> {
             .filter_map(|name| LockName::new(name).ok());
         let others: Vec<LockName> = others.filter(|name| *name != own.name).collect();
         let is_of_hold = |found: &KeyValue| {
-            let content = super::view::content(&found.value, true);
+            let content = content(&found.value, true);
             content
                 .record()
                 .is_some_and(|other| other.hold == record.hold)

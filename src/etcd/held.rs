@@ -15,8 +15,9 @@ use super::client::{Answered, Client, TIMEOUT};
 use super::commit::{CHANGE, Committed, Granted, Taken, Taking};
 use super::keys::{Keys, Part, only};
 use super::messages::{Compare, Operation, Read, Txn, TxnAnswer, Watch};
-use super::view::{EtcdSnapshot, View, content};
-use super::{Etcd, Shared};
+use super::snapshot::EtcdSnapshot;
+use super::store::{Etcd, Shared};
+use super::view::{View, content};
 use crate::backend::{HeldRecord, Patience, ReleaseOutcome};
 use crate::decision::{Asker, Decision, Key, Request, Revision, Want, decide};
 use crate::error::Result;
@@ -34,7 +35,11 @@ pub(crate) struct HeldKeys {
     record: Box<Record>,
     places: Vec<(Key, PathBuf)>,
     has_thread: AtomicBool,
+    taken_ms: u64,
 }
+
+/// From when on a hold has a thread that keeps it.
+const LONG_MS: u64 = 500;
 
 impl std::fmt::Debug for HeldKeys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -109,6 +114,7 @@ impl HeldKeys {
             record: Box::new(record),
             places,
             has_thread: AtomicBool::new(false),
+            taken_ms: boottime_milliseconds(),
         };
         // The lease may have been granted long before, by another leader.
         let age = boottime_milliseconds().saturating_sub(lease.since_ms);
@@ -546,7 +552,10 @@ impl HeldRecord for HeldKeys {
     }
 
     fn is_lost(&self) -> Result<bool> {
-        self.keep();
+        // Most commands end before a beat is due.
+        if boottime_milliseconds().saturating_sub(self.taken_ms) >= LONG_MS {
+            self.keep();
+        }
         let (lost_at, _) = self.keeping.deadlines_ms();
         Ok(self.keeping.outcome_is(LOST) || boottime_milliseconds() >= lost_at)
     }

@@ -1,272 +1,53 @@
 //! Locks as keys in an etcd cluster, for many machines.
 //!
 //! A hold is a record without a lease, and a life key on a lease that its keeper keeps alive. Everything is
-//! decided on a [`View`] of the store as of one revision, and done by one transaction that is refused if
+//! decided on a view of the store as of one revision, and done by one transaction that is refused if
 //! what it was decided on has changed. A take begins with the guess that there is nothing, so that a free lock
 //! takes three requests: a lease, the take, and the release.
 //!
-//! [`view`] answers decisions, [`commit`] changes, [`held`] keeps a hold, [`waiting`] is the queue, [`client`]
-//! sends requests, of which [`messages`] says what they look like, and [`keys`] what the keys are.
+//! [`snapshot`] answers decisions from a [`view`], [`commit`] changes, [`held`] keeps a hold, [`waiting`] is the
+//! queue, [`listing`] reads all of a [`store`], [`client`] sends requests, of which [`messages`] says what they
+//! look like, and [`keys`] what the keys are.
 
 mod address;
 mod client;
 mod commit;
 mod held;
 mod keys;
+mod listing;
 mod messages;
+mod snapshot;
+mod store;
 mod view;
 mod waiting;
 
-use std::collections::{BTreeMap, HashMap};
-use std::marker::PhantomData;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use address::Address;
 pub use address::{EtcdAccess, is_etcd_url};
-use client::Client;
 use commit::{Committed, Granted, Taken, Taking, expiry};
 pub(crate) use held::HeldKeys;
-use keys::{Keys, Part};
+use keys::Part;
+pub use listing::StoreFacts;
 use messages::Read;
-pub(crate) use view::EtcdSnapshot;
-use view::{View, is_compacted, is_too_large};
+pub(crate) use snapshot::EtcdSnapshot;
+use snapshot::is_compacted;
+pub(crate) use store::{DEFAULT_TTL, Etcd, LEAST_TTL, LEAST_TTL_OF_RUN, MAX_SEGMENTS};
+use view::View;
 pub(crate) use waiting::{Place, Sleeper};
 
 use crate::backend::{AsWaiter, BackOff, Backend, Change, Draft, Entry, Patience, Updated};
-use crate::decision::{Found, Judged, Key, Moment, Snapshot as _, Ticket, Until};
+use crate::decision::{Judged, Key, Snapshot as _, Ticket, Until};
 use crate::error::{Error, Result};
 use crate::identity::Pid;
 use crate::name::LockName;
-use crate::observer::HostFacts;
 use crate::record::{KILL_AFTER, Kind, Mode, Record};
 use crate::status::Waiter;
 use crate::sys::wait::pause;
 
-/// The time to live of a `run`.
-pub(crate) const DEFAULT_TTL: Duration = Duration::from_secs(20);
-
-/// The least time to live of a `run`: with 5 s, 4 of 30 changes of the leader cost a hold, with 8 s and more
-/// none of 90.
-pub(crate) const LEAST_TTL_OF_RUN: Duration = Duration::from_secs(10);
-
-/// The least one of a lease.
-pub(crate) const LEAST_TTL: Duration = Duration::from_secs(5);
-
-/// The most parts of a name: each is compared when it is taken.
-pub(crate) const MAX_SEGMENTS: usize = 32;
-
 /// How long a keeper may take beyond the time between TERM and KILL.
 const KEEPER_ENDS: Duration = Duration::from_secs(2);
 
-/// A store on etcd. `H`: how other backends refer to what was found; here nothing is kept open.
-pub(crate) struct Etcd<H> {
-    shared: Arc<Shared>,
-    pub(crate) host: Arc<HostFacts>,
-    _handle: PhantomData<fn() -> H>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    client: Arc<Client>,
-    keys: Keys,
-    /// Since when this process has known a record, as it stands, to be dead, by the boot-time clock.
-    gone: Mutex<HashMap<(String, i64), u64>>,
-    /// What was seen last, for a description of what was decided on it.
-    seen: Mutex<Option<View>>,
-}
-
-impl<H> Clone for Etcd<H> {
-    fn clone(&self) -> Self {
-        Self {
-            shared: Arc::clone(&self.shared),
-            host: Arc::clone(&self.host),
-            _handle: PhantomData,
-        }
-    }
-}
-
-impl<H> std::fmt::Debug for Etcd<H> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Etcd")
-            .field("shared", &self.shared)
-            .finish_non_exhaustive()
-    }
-}
-
-impl<H> Etcd<H> {
-    /// A store by its URL. Nothing is sent.
-    pub(crate) fn new(url: &str, access: &EtcdAccess) -> Result<Self> {
-        let address = Address::parse(url, access)?;
-        let keys = Keys::new(&address.prefix);
-        Ok(Self {
-            shared: Arc::new(Shared {
-                client: Arc::new(Client::new(address, access)?),
-                keys,
-                gone: Mutex::default(),
-                seen: Mutex::default(),
-            }),
-            host: Arc::default(),
-            _handle: PhantomData,
-        })
-    }
-
-    fn without_handle(&self) -> Etcd<()> {
-        Etcd {
-            shared: Arc::clone(&self.shared),
-            host: Arc::clone(&self.host),
-            _handle: PhantomData,
-        }
-    }
-
-    pub(crate) fn url(&self) -> &str {
-        &self.shared.client.address().url
-    }
-
-    /// The key of a record, as it is shown.
-    pub(crate) fn path_of_record(&self, key: &Key) -> PathBuf {
-        let address = self.shared.client.address();
-        let store = address
-            .url
-            .strip_suffix(&address.prefix)
-            .unwrap_or(&address.url);
-        PathBuf::from(format!("{store}{}", self.shared.keys.of(Part::Hold, key)))
-    }
-
-    pub(crate) fn is_same_store(&self, other: &Self) -> bool {
-        self.url() == other.url()
-    }
-}
-
-/// What only etcd tells about a lock.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct StoreFacts {
-    /// The member that has answered.
-    pub member: String,
-    /// Its version of etcd.
-    pub version: Option<String>,
-    /// The revision of the store.
-    pub revision: i64,
-    /// When the record was last written.
-    pub modified: i64,
-    /// How long the lease lasts without another keepalive. `None`: there is none.
-    pub lease_left: Option<Duration>,
-}
-
 impl<H: Clone + Default> Etcd<H> {
-    /// Facts about a hold.
-    pub(crate) fn facts(&self, key: &Key) -> Result<StoreFacts> {
-        let client = &self.shared.client;
-        let snapshot = EtcdSnapshot::new(self, View::unread(), Patience::SHORT);
-        let _ = snapshot.exclusive(&key.name)?;
-        let _ = snapshot.shared(&key.name)?;
-        let view = snapshot.into_view();
-        let lease = view
-            .get(&self.shared.keys.of(Part::Life, key))
-            .map(|life| life.lease)
-            .filter(|lease| *lease != 0);
-        let left = lease.and_then(|lease| client.time_to_live(lease).ok());
-        Ok(StoreFacts {
-            member: client.endpoint().to_owned(),
-            version: client.status().ok().map(|status| status.version),
-            revision: view.revision,
-            modified: view.modified(&self.shared.keys.of(Part::Hold, key)),
-            lease_left: left
-                .and_then(|left| u64::try_from(left.ttl).ok())
-                .map(Duration::from_secs),
-        })
-    }
-
-    /// Every lock of the store, not judged yet, by pages of one revision. Returns what is not a lock.
-    pub(crate) fn list(&self, each: &mut dyn FnMut(Moment, Found<H>)) -> Result<Vec<Error>> {
-        let mut view = View::unread();
-        let mut limit = 500;
-        let keys = &self.shared.keys;
-        for (range, keys_only) in [
-            (keys.all(Part::Hold), false),
-            (keys.all(Part::Life), true),
-            (keys.all_tickets(), false),
-        ] {
-            let mut from = range.start.clone();
-            loop {
-                let read = Read {
-                    key: from.clone(),
-                    range_end: range.end.clone(),
-                    limit,
-                    revision: view.revision,
-                    keys_only,
-                };
-                let page = match self.read_range(&read, Patience::SHORT) {
-                    // Some values are large.
-                    Err(error) if is_too_large(&error) && limit > 1 => {
-                        limit = (limit / 20).max(1);
-                        continue;
-                    }
-                    page => page?,
-                };
-                if view.revision == 0 {
-                    view.revision = page.header.revision;
-                }
-                let more = page.more;
-                let last = view.add_page(&read, page.kvs, more);
-                match last {
-                    Some(last) if more => from = format!("{last}\0"),
-                    _ => break,
-                }
-            }
-        }
-        let now = crate::observer::now();
-        let mut errors = Vec::new();
-        let mut known = BTreeMap::new();
-        for part in [Part::Hold, Part::Life] {
-            for (text, _) in view.range(&keys.all(part)) {
-                match keys.hold_of(part, text) {
-                    Some(key) => {
-                        known.insert((key.name.as_str().to_owned(), key.index), key);
-                    }
-                    None => errors.push(Error::Remote {
-                        operation: "read a key of",
-                        store: self.url().to_owned(),
-                        reason: format!("`{text}` is not the name of a lock"),
-                        remedy: None,
-                    }),
-                }
-            }
-        }
-        for key in known.into_values() {
-            if let Some(found) = self.found(&view, key, now) {
-                each(now, found);
-            }
-        }
-        *self.seen() = Some(view);
-        Ok(errors)
-    }
-
-    fn seen(&self) -> std::sync::MutexGuard<'_, Option<View>> {
-        self.shared
-            .seen
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The names that have live waiters, as they were listed.
-    pub(crate) fn names_with_waiters(&self) -> Vec<LockName> {
-        let keys = &self.shared.keys;
-        let tickets = keys.all_tickets();
-        let seen = self.seen();
-        let mut names: Vec<LockName> = seen
-            .iter()
-            .flat_map(|view| view.range(&tickets))
-            .filter(|(_, found)| found.lease != 0)
-            .filter_map(|(key, _)| keys.name_of_ticket(key))
-            .collect();
-        names.sort_by(|one, other| one.as_str().cmp(other.as_str()));
-        names.dedup();
-        names
-    }
-
     /// Removes a hold: at once, or by its keeper if its work has to be ended first. `false`: it has changed.
     fn remove(&self, judged: &Judged<H>, view: &View, patience: Patience<'_>) -> Result<bool> {
         if !is_live_run(judged) {
@@ -345,6 +126,7 @@ impl<H: Clone + Default> Etcd<H> {
         wanted: &Wanted<'_, H>,
         place: Option<&Place>,
         spare: &mut Option<Granted>,
+        displaced: &mut Vec<Judged<H>>,
         patience: Patience<'_>,
     ) -> Result<Committed<(Taken, Granted)>> {
         let Wanted {
@@ -353,6 +135,16 @@ impl<H: Clone + Default> Etcd<H> {
             remove,
             draft,
         } = *wanted;
+        // By force: what is alive goes first, and then the lock is like any other.
+        let replaced = put.iter().filter_map(|(_, replaced)| replaced.as_ref());
+        let mut replaced = replaced.chain(remove);
+        if let Some(live) = replaced.find(|judged| judged.verdict.is_live()) {
+            let view = self.with_all_names(live, view.clone(), patience)?;
+            if self.remove(live, &view, patience)? {
+                displaced.push(live.clone());
+            }
+            return Ok(Committed::Changed(View::unread()));
+        }
         let seconds = waiting::seconds_of(draft);
         let mut record = draft.record.clone();
         if record.kind == Kind::Lease {
@@ -438,6 +230,10 @@ impl<H: Clone + Default> Backend for Etcd<H> {
         // A lease that was granted for a take which was refused, for the next attempt.
         let mut spare = place.as_mut().and_then(|place| place.lease.take());
         loop {
+            if let Some(place) = place.as_mut().filter(|place| place.is_missing_in(&view)) {
+                self.draw_again(place, patience)?;
+                view = place.view.take().unwrap_or_else(View::unread);
+            }
             let snapshot = EtcdSnapshot::new(self, view, patience);
             let planned = plan(&snapshot);
             view = snapshot.into_view();
@@ -488,24 +284,14 @@ impl<H: Clone + Default> Backend for Etcd<H> {
                     }
                 }
                 Change::Take { put, remove, draft } => {
-                    // By force: what is alive goes first, and then the lock is like any other.
-                    let replaced = put.iter().filter_map(|(_, replaced)| replaced.as_ref());
-                    let mut replaced = replaced.chain(&remove);
-                    if let Some(live) = replaced.find(|judged| judged.verdict.is_live()) {
-                        view = self.with_all_names(live, view, patience)?;
-                        if self.remove(live, &view, patience)? {
-                            displaced.push(live.clone());
-                        }
-                        view = View::unread();
-                        continue;
-                    }
                     let wanted = Wanted {
                         view: &view,
                         put: &put,
                         remove: &remove,
                         draft,
                     };
-                    match self.take(&wanted, place.as_deref(), &mut spare, patience)? {
+                    let own = place.as_deref();
+                    match self.take(&wanted, own, &mut spare, &mut displaced, patience)? {
                         Committed::Done((taken, lease)) => {
                             if let Some(place) = place {
                                 place.is_used = true;

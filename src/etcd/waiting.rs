@@ -15,8 +15,9 @@ use super::client::TIMEOUT;
 use super::commit::Granted;
 use super::keys::{Part, only};
 use super::messages::{Compare, Operation, Txn, Watch, WatchAnswer};
-use super::view::{View, Written, reads};
-use super::{Etcd, Shared};
+use super::snapshot::Written;
+use super::store::{DEFAULT_TTL, Etcd, Shared};
+use super::view::{View, reads};
 use crate::backend::{Draft, Patience, QueuePlace};
 use crate::decision::{Judged, Request, Until};
 use crate::error::Result;
@@ -171,7 +172,7 @@ fn third(lease: &Granted) -> u64 {
 
 /// The time to live that a hold is to have.
 pub(super) fn seconds_of(draft: &Draft) -> i64 {
-    let ttl = draft.record.ttl().unwrap_or(super::DEFAULT_TTL);
+    let ttl = draft.record.ttl().unwrap_or(DEFAULT_TTL);
     i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX)
 }
 
@@ -188,6 +189,26 @@ impl Place {
     pub(super) fn keep_lease(&mut self, lease: Option<Granted>) {
         self.lease_due = lease.as_ref().map_or(0, third);
         self.lease = lease;
+    }
+
+    /// Whether its ticket is gone, as a view shows it: its lease has ended.
+    pub(super) fn is_missing_in(&self, view: &View) -> bool {
+        let is_there = |ticket: &String| {
+            view.get(ticket)
+                .is_some_and(|found| found.create_revision == self.created)
+        };
+        if view.is_unread() || view.is_assumed() {
+            return false;
+        }
+        if self.tickets.iter().all(|ticket| view.knows(&only(ticket))) {
+            return !self.tickets.iter().all(is_there);
+        }
+        // Behind more than a page of others.
+        let kept = self
+            .shared
+            .client
+            .keep_alive_once(self.ticket_lease, TIMEOUT);
+        kept.is_ok_and(|kept| kept.ttl <= 0)
     }
 
     /// Sleeps until something has happened that is waited for, for at most so long.

@@ -17,6 +17,8 @@ use crate::observer::HostFacts;
 use crate::record::Format;
 use crate::status::Status;
 use crate::stores::AnyStore;
+use crate::sys::process::boottime;
+use crate::sys::wait::pause;
 
 /// A directory of locks.
 ///
@@ -225,6 +227,14 @@ impl Store {
             errors: listing.errors,
             ..Cleanup::default()
         };
+        // What this process has only now found dead elsewhere is removed once it may be taken over.
+        let ripe_in = listing
+            .locks
+            .iter()
+            .filter_map(|lock| lock.verdict.takeable_in);
+        if let Some(ripe_in) = ripe_in.max().filter(|_| !dry_run) {
+            pause_for(ripe_in);
+        }
         for status in listing.locks {
             let (name, slot) = (status.name.clone(), status.slot);
             cleanup.add(status, dry_run, || {
@@ -241,6 +251,18 @@ impl Store {
             }
         }
         Ok(cleanup)
+    }
+}
+
+fn pause_for(time: Duration) {
+    let until = boottime().saturating_add(time);
+    loop {
+        let left = until.saturating_sub(boottime());
+        if left.is_zero() {
+            return;
+        }
+        // A signal may end it early.
+        let _ = pause(left);
     }
 }
 

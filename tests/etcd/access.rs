@@ -1,1 +1,174 @@
+use std::process::Command;
 
+use crate::cluster::{Cluster, On};
+
+#[test]
+fn user_needs_a_role_on_the_prefix_alone() {
+    let cluster = Cluster::start(1);
+    let on = On::new(&cluster);
+    cluster.ctl(&["user", "add", "root:top"]);
+    cluster.ctl(&["role", "add", "locks"]);
+    let prefix = format!("{}//", on.prefix());
+    cluster.ctl(&[
+        "role",
+        "grant-permission",
+        "locks",
+        "--prefix=true",
+        "readwrite",
+        &prefix,
+    ]);
+    cluster.ctl(&["user", "add", "ci:secret"]);
+    cluster.ctl(&["user", "grant-role", "ci", "locks"]);
+    cluster.ctl(&["auth", "enable"]);
+    let call = |user: Option<&str>, password: Option<&str>, args: &[&str]| {
+        let mut command = on.onehold(args);
+        command
+            .env_remove("ETCDCTL_USER")
+            .env_remove("ETCDCTL_PASSWORD");
+        if let Some(user) = user {
+            command.env("ETCDCTL_USER", user);
+        }
+        if let Some(password) = password {
+            command.env("ETCDCTL_PASSWORD", password);
+        }
+        let output = crate::harness::output(&mut command);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!said.contains("secret"), "{said}");
+        (crate::harness::exit_code(output.status), said)
+    };
+    let run = ["run", "x", "--", "true"];
+    assert_eq!(call(Some("ci:secret"), None, &run), (0, String::new()));
+    assert_eq!(
+        call(Some("ci"), Some("secret"), &["acquire", "x", "--ttl", "30"]).0,
+        0
+    );
+    assert_eq!(
+        call(Some("ci"), Some("secret"), &["break", "x", "--yes"]).0,
+        0
+    );
+    for (user, password, code, says) in [
+        (None, None, 125, "set ETCDCTL_USER"),
+        (Some("ci"), Some("wrong"), 125, "authentication failed"),
+        (Some("ci"), None, 2, "no password"),
+    ] {
+        let (found, said) = call(user, password, &run);
+        assert_eq!(found, code, "{said}");
+        assert!(said.contains(says), "{said}");
+    }
+    let elsewhere = [
+        "--dir",
+        &cluster.url("/elsewhere"),
+        "run",
+        "x",
+        "--",
+        "true",
+    ];
+    let (code, said) = call(Some("ci:secret"), None, &elsewhere);
+    assert_eq!(code, 125);
+    assert!(said.contains("permission denied"), "{said}");
+    assert!(said.contains("role grant-permission"), "{said}");
+    // By the configuration.
+    let file = on.env.path("password");
+    std::fs::write(&file, "secret\n").unwrap();
+    let config = on.env.path("config.toml");
+    let text = format!(
+        "[defaults]\netcd-user = \"ci\"\netcd-password-file = \"{}\"\ndir = \"{}\"\n",
+        file.display(),
+        on.dir
+    );
+    std::fs::write(&config, text).unwrap();
+    let mut command = on.onehold(&run);
+    command
+        .env_remove("ONEHOLD_DIR")
+        .env("ONEHOLD_CONFIG", &config);
+    assert!(command.status().unwrap().success());
+    let mut command = on.onehold(&["config"]);
+    command
+        .env_remove("ONEHOLD_DIR")
+        .env("ONEHOLD_CONFIG", &config);
+    let output = command.output().unwrap();
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(shown.contains(&format!("dir = \"{}\"", on.dir)), "{shown}");
+}
+
+#[test]
+fn certificates_are_checked_both_ways() {
+    let room = tempfile::tempdir().unwrap();
+    let script = r#"
+        set -e
+        openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30 -keyout ca.key -out ca.crt \
+            -subj /CN=test-ca -addext basicConstraints=critical,CA:TRUE
+        make() {
+            openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout $1.key -out $1.csr -subj "$2"
+            printf 'subjectAltName=IP:127.0.0.1,DNS:localhost\nextendedKeyUsage=serverAuth,clientAuth\n' >$1.ext
+            openssl x509 -req -in $1.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days ${3:-30} -extfile $1.ext -out $1.crt
+        }
+        make server /O=server
+        make client /O=client
+        cp ca.crt other.crt
+        openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30 -keyout other.key -out other.crt \
+            -subj /CN=other-ca
+    "#;
+    let made = Command::new("sh")
+        .args(["-c", script])
+        .current_dir(room.path())
+        .output();
+    let made = made.expect("sh");
+    assert!(
+        made.status.success(),
+        "{}",
+        String::from_utf8_lossy(&made.stderr)
+    );
+    let file = |name: &str| room.path().join(name).display().to_string();
+    let (server, key, ca) = (file("server.crt"), file("server.key"), file("ca.crt"));
+    let options = [
+        "--cert-file",
+        &*server,
+        "--key-file",
+        &*key,
+        "--trusted-ca-file",
+        &*ca,
+        "--client-cert-auth",
+    ];
+    let cluster = Cluster::start_with(1, "https", &options);
+    let on = On::new(&cluster);
+    let call = |variables: &[(&str, String)]| {
+        let mut command = on.onehold(&["run", "x", "--", "true"]);
+        command.envs(variables.iter().map(|(name, value)| (*name, value)));
+        let output = crate::harness::output(&mut command);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (crate::harness::exit_code(output.status), said)
+    };
+    let (ca, cert, key) = (
+        ("ETCDCTL_CACERT", ca.clone()),
+        ("ETCDCTL_CERT", file("client.crt")),
+        ("ETCDCTL_KEY", file("client.key")),
+    );
+    let good = [ca.clone(), cert.clone(), key.clone()];
+    crate::harness::wait_until("the member is up", || call(&good).0 == 0);
+    assert_eq!(call(&good), (0, String::new()));
+    let (code, said) = call(&[
+        ("ETCDCTL_CACERT", file("other.crt")),
+        cert.clone(),
+        key.clone(),
+    ]);
+    assert_eq!(code, 125);
+    assert!(said.to_lowercase().contains("certificate"), "{said}");
+    let (code, said) = call(std::slice::from_ref(&ca));
+    assert_eq!(code, 125, "{said}");
+    let (code, said) = call(&[ca.clone(), cert.clone()]);
+    assert_eq!(code, 125);
+    assert!(said.contains("needed together"), "{said}");
+    let (code, said) = call(&[
+        ("ETCDCTL_CACERT", file("missing.crt")),
+        cert.clone(),
+        key.clone(),
+    ]);
+    assert_eq!(code, 125);
+    assert!(said.contains("missing.crt"), "{said}");
+    let skipping = ("ETCDCTL_INSECURE_SKIP_TLS_VERIFY", "true".to_owned());
+    assert_eq!(call(&[skipping, cert, key]).0, 0);
+    // Never in clear.
+    let plain = On::at(on.dir.replace("etcds://", "etcd://"));
+    assert_eq!(plain.code(&["check", "x"]), 1);
+}

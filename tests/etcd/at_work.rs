@@ -50,7 +50,12 @@ pub fn run(on: &On, args: &[&str], milliseconds: u64) -> Command {
     let mut command = on.onehold(&words);
     command
         .arg(own)
-        .args(["at_work::section", "--exact", "--nocapture", "--test-threads=1"])
+        .args([
+            "at_work::section",
+            "--exact",
+            "--nocapture",
+            "--test-threads=1",
+        ])
         .env("AT_WORK", directory)
         .env("AT_WORK_MS", milliseconds.to_string())
         .stdout(std::process::Stdio::null());

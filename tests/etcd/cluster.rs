@@ -113,7 +113,10 @@ impl On {
 
     #[track_caller]
     pub fn state(&self, name: &str) -> String {
-        self.lock(name)["state"].as_str().unwrap_or("none").to_owned()
+        self.lock(name)["state"]
+            .as_str()
+            .unwrap_or("none")
+            .to_owned()
     }
 
     #[track_caller]
@@ -191,7 +194,11 @@ impl Cluster {
                 Ok(())
             });
         }
-        member.child = Some(command.spawn().expect("etcd is installed (apt: etcd-server)"));
+        member.child = Some(
+            command
+                .spawn()
+                .expect("etcd is installed (apt: etcd-server)"),
+        );
     }
 
     pub fn endpoints(&self) -> Vec<String> {
@@ -224,7 +231,10 @@ impl Cluster {
             .expect("etcdctl is installed (apt: etcd-client)");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        (output.status.success(), if text.is_empty() { said } else { text })
+        (
+            output.status.success(),
+            if text.is_empty() { said } else { text },
+        )
     }
 
     #[track_caller]
@@ -344,7 +354,10 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         let mut members = self.members.lock().unwrap();
-        for child in members.iter_mut().filter_map(|member| member.child.as_mut()) {
+        for child in members
+            .iter_mut()
+            .filter_map(|member| member.child.as_mut())
+        {
             let _ = child.kill();
             let _ = child.wait();
         }

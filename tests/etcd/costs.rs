@@ -1,1 +1,130 @@
+use std::fmt::Write as _;
 
+use crate::cluster::{On, shared};
+use crate::harness::wait_until;
+use crate::proxy::Proxy;
+
+const GRANT: &str = "/v3/lease/grant";
+const TXN: &str = "/v3/kv/txn";
+const REVOKE: &str = "/v3/lease/revoke";
+const KEEPALIVE: &str = "/v3/lease/keepalive";
+
+fn behind_a_proxy() -> (On, Proxy) {
+    let on = On::new(shared());
+    let proxy = Proxy::to(&shared().endpoints()[0]);
+    let on = On::at(format!("etcd://{}{}", proxy.endpoint, on.prefix()));
+    // The first take of a store is refused: it has no last number yet.
+    on.done(&["run", "first", "--", "true"]);
+    (on, proxy)
+}
+
+#[test]
+fn verbs_send_no_more_requests_than_they_need() {
+    let (on, proxy) = behind_a_proxy();
+    let sent = |args: &[&str], code: i32| {
+        proxy.forget();
+        let (found, stdout, stderr) = on.output(args);
+        assert_eq!(found, code, "{args:?}: {stderr}");
+        (proxy.paths(), stdout.trim().to_owned())
+    };
+    let run = ["run", "x", "--", "true"];
+    assert_eq!(sent(&run, 0).0, [GRANT, TXN, TXN]);
+    assert_eq!(
+        sent(&["run", "a/b/c", "--", "true"], 0).0,
+        [GRANT, TXN, TXN]
+    );
+    assert_eq!(
+        sent(&["run", "-s", "x", "--", "true"], 0).0,
+        [GRANT, TXN, TXN]
+    );
+    assert_eq!(
+        sent(&["run", "x", "y", "--", "true"], 0).0,
+        [GRANT, TXN, TXN]
+    );
+    assert_eq!(sent(&["check", "x"], 0).0, [TXN]);
+    let (paths, number) = sent(&["acquire", "x", "--ttl", "30", "--owner", "me"], 0);
+    assert_eq!(paths, [GRANT, TXN]);
+    assert_eq!(sent(&["check", "x"], 6).0, [TXN]);
+    assert_eq!(sent(&run, 6).0, [GRANT, TXN]);
+    assert_eq!(
+        sent(&["renew", "x", "--owner", "me"], 0).0,
+        [TXN, KEEPALIVE, TXN, TXN]
+    );
+    assert_eq!(
+        sent(&["release", "x", "--owner", "me"], 0).0,
+        [TXN, TXN, REVOKE]
+    );
+    assert_ne!(number, "");
+    let (_, number) = sent(&["acquire", "x", "--ttl", "30"], 0);
+    assert_eq!(
+        sent(&["release", "x", "--hold", &number], 0).0,
+        [TXN, TXN, REVOKE]
+    );
+}
+
+#[test]
+fn waiter_sends_little_while_it_waits() {
+    let (on, proxy) = behind_a_proxy();
+    let direct = On::at(on.dir.clone());
+    let number = direct.done(&["acquire", "x", "--ttl", "60"]);
+    proxy.forget();
+    let waiter = std::thread::spawn({
+        let mut command = on.onehold(&["run", "-w", "60", "x", "--", "true"]);
+        move || command.output().unwrap()
+    });
+    wait_until("it waits", || direct.waiters("x") == 1);
+    std::thread::sleep(std::time::Duration::from_secs(5));
+    proxy.forget();
+    std::thread::sleep(std::time::Duration::from_secs(5));
+    let idle = proxy.paths();
+    // The ticket each 1.6 s, the lease of the hold each third of its time to live.
+    assert!(idle.len() <= 6, "{idle:?}");
+    assert!(idle.iter().all(|path| path == KEEPALIVE), "{idle:?}");
+    proxy.forget();
+    direct.done(&["release", "x", "--hold", &number]);
+    assert!(waiter.join().unwrap().status.success());
+    let paths = proxy.paths();
+    let own: Vec<&String> = paths.iter().filter(|path| *path == TXN).collect();
+    // Of the release three (its reads among them), and the take and the release of the waiter.
+    assert!(own.len() <= 5, "{paths:?}");
+}
+
+#[test]
+fn list_is_paged_and_complete() {
+    let on = On::new(shared());
+    let cluster = shared();
+    let record = |name: &str| {
+        format!(
+            r#"{{"onehold":1,"live":{{"pid":7}},"name":"{name}","hold":7,"kind":"run","taken_by":7,"acquired_at":"2026-11-23T04:29:33Z","ttl_ms":20000}}"#
+        )
+    };
+    // By transactions of 100.
+    for page in 0..12 {
+        let mut txn = String::from("\n");
+        for at in 0..100 {
+            let name = format!("l{:05}", page * 100 + at);
+            let value = record(&name).replace('"', "\\\"");
+            writeln!(txn, "put {}//hold/{name} \"{value}\"", on.prefix()).unwrap();
+        }
+        txn.push_str("\n\n");
+        let mut child = std::process::Command::new("etcdctl")
+            .env("ETCDCTL_API", "3")
+            .args(["--endpoints", &cluster.endpoints()[0], "txn"])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        std::io::Write::write_all(child.stdin.as_mut().unwrap(), txn.as_bytes()).unwrap();
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success());
+    }
+    let proxy = Proxy::to(&cluster.endpoints()[0]);
+    let behind = On::at(format!("etcd://{}{}", proxy.endpoint, on.prefix()));
+    let (_, stdout, _) = behind.output(&["list", "--json"]);
+    let object: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    let locks = object["locks"].as_array().unwrap();
+    assert_eq!(locks.len(), 1200);
+    assert!(locks.iter().all(|lock| lock["state"] == "zombie"));
+    // Three pages of records, life keys, tickets.
+    assert_eq!(proxy.paths().len(), 5, "{:?}", proxy.paths());
+}

@@ -1,1 +1,122 @@
+use crate::cluster::{Cluster, On};
 
+#[test]
+fn what_others_have_put_below_the_prefix_is_said_and_left_alone() {
+    let cluster = Cluster::start_with(1, "http", &["--max-request-bytes", "4000000"]);
+    let on = On::new(&cluster);
+    let key = |rest: &str| format!("{}//{rest}", on.prefix());
+    let large = "x".repeat(100_000);
+    let record = |more: &str| {
+        format!(
+            r#"{{"onehold":1,"live":{{}},"name":"n","hold":7,"kind":"run","taken_by":7,"acquired_at":"2026-11-23T04:29:33Z"{more}}}"#
+        )
+    };
+    let puts = [
+        ("hold/text", "hello".to_owned()),
+        ("hold/json", "{\"a\":1}".to_owned()),
+        ("hold/torn", "{\"onehold\":1,\"live\":{".to_owned()),
+        ("hold/later", "{\"onehold\":2,\"x\":1}".to_owned()),
+        ("hold/zero", record("").replace(":7", ":0")),
+        ("hold/large", large),
+        ("hold/dead", record(",\"ttl_ms\":1000")),
+        ("hold/no-ttl", record("")),
+        (
+            "hold/escape",
+            record(",\"message\":\"\\u001b[31mred\\u001b[0m\",\"ttl_ms\":0"),
+        ),
+        ("hold//", "x".to_owned()),
+        ("hold/a//01", "x".to_owned()),
+        ("elsewhere", "x".to_owned()),
+        ("wait/text//zz", "no ticket".to_owned()),
+        ("wait/free//0000000000000001", "{}".to_owned()),
+        ("life/alone", "run 7".to_owned()),
+    ];
+    for (rest, value) in &puts {
+        let mut child = std::process::Command::new("etcdctl")
+            .env("ETCDCTL_API", "3")
+            .args(["--endpoints", &cluster.endpoints()[0], "put", &key(rest)])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        std::io::Write::write_all(child.stdin.as_mut().unwrap(), value.as_bytes()).unwrap();
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success(), "{rest}");
+    }
+    for (name, code) in [
+        ("text", 1),
+        ("json", 1),
+        ("torn", 1),
+        ("zero", 1),
+        ("large", 1),
+        ("later", 6),
+        ("alone", 6),
+        ("dead", 5),
+        ("no-ttl", 5),
+        ("escape", 5),
+        ("free", 0),
+    ] {
+        let (found, stdout, stderr) = on.output(&["check", name]);
+        assert_eq!(found, code, "{name}: {stdout}{stderr}");
+        assert!(!stdout.contains('\u{1b}'), "{stdout}");
+    }
+    for name in ["text", "json", "torn", "zero", "large"] {
+        let (code, _, stderr) = on.output(&["run", "--force", "--yes", name, "--", "true"]);
+        assert_eq!(code, 125, "{name}: {stderr}");
+        assert!(stderr.contains("is not a lock"), "{name}: {stderr}");
+    }
+    assert_eq!(on.code(&["run", "later", "--", "true"]), 6);
+    assert_eq!(on.code(&["run", "free", "--", "true"]), 0);
+    assert_eq!(on.code(&["run", "-w", "1", "free", "--", "true"]), 0);
+    // A life key without a lease would last for ever: it is broken by a person.
+    assert_eq!(on.code(&["break", "alone", "--yes"]), 0);
+    assert_eq!(on.state("alone"), "free");
+    let (code, stdout, stderr) = on.output(&["list"]);
+    assert_eq!(code, 1, "{stdout}{stderr}");
+    assert!(
+        stdout.contains("dead") && stdout.contains("later"),
+        "{stdout}"
+    );
+    assert!(stderr.contains("is not the name of a lock"), "{stderr}");
+    let _ = on.output(&["cleanup"]);
+    let left = cluster.left_below(on.prefix());
+    for (rest, _) in &puts {
+        let is_dead = ["dead", "no-ttl", "escape", "alone"]
+            .iter()
+            .any(|name| rest.ends_with(name));
+        assert_eq!(left.contains(&key(rest)), !is_dead, "{rest}: {left:?}");
+    }
+}
+
+#[test]
+fn value_of_megabytes_hides_no_other_lock() {
+    let cluster = Cluster::start_with(1, "http", &["--max-request-bytes", "4000000"]);
+    let on = On::new(&cluster);
+    on.done(&["acquire", "b", "--ttl", "60"]);
+    for at in 0..3 {
+        let mut child = std::process::Command::new("curl")
+            .args(["-sf", "-o", "/dev/null", "--data-binary", "@-"])
+            .arg(format!("http://{}/v3/kv/put", cluster.endpoints()[0]))
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .expect("curl is installed");
+        let key = base64(format!("{}//hold/big{at}", on.prefix()).as_bytes());
+        let value = base64(&vec![b'x'; 2_000_000]);
+        let body = format!("{{\"key\":\"{key}\",\"value\":\"{value}\"}}");
+        std::io::Write::write_all(child.stdin.as_mut().unwrap(), body.as_bytes()).unwrap();
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success());
+    }
+    assert_eq!(on.state("b"), "held");
+    let (_, stdout, stderr) = on.output(&["list"]);
+    assert!(
+        stdout.contains("b ") && stdout.contains("held"),
+        "{stdout}{stderr}"
+    );
+    assert_eq!(on.code(&["check", "big1"]), 1);
+}
+
+fn base64(bytes: &[u8]) -> String {
+    use base64::Engine as _;
+    base64::engine::general_purpose::STANDARD.encode(bytes)
+}

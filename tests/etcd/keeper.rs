@@ -1,1 +1,265 @@
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::at_work::{assert_exclusive, run, seconds_after, sections};
+use crate::cluster::{On, shared};
+use crate::harness::intervals::now;
+use crate::harness::{Running, exit_code, wait_until};
+use crate::proxy::Proxy;
+
+/// The time to live of the holds here, in seconds: the least one.
+const TTL: f64 = 10.0;
+
+/// A run that is at work, and its processes.
+struct AtWork {
+    on: On,
+    proxies: Vec<Proxy>,
+    wrapper: Running,
+    keeper: u32,
+}
+
+fn children_of(pid: u32) -> Vec<u32> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    text.split_whitespace()
+        .map(|pid| pid.parse().unwrap())
+        .collect()
+}
+
+fn send(pid: u32, signal: Signal) {
+    kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal).unwrap();
+}
+
+/// Starts a run whose section lasts so long, behind proxies of its own.
+fn at_work(milliseconds: u64, args: &[&str], deaf: bool) -> AtWork {
+    let on = On::new(shared());
+    let proxies: Vec<Proxy> = shared()
+        .endpoints()
+        .iter()
+        .map(|to| Proxy::to(to))
+        .collect();
+    let endpoints: Vec<&str> = proxies.iter().map(|proxy| &*proxy.endpoint).collect();
+    let url = format!("etcd://{}{}", endpoints.join(","), on.prefix());
+    let args = [&["--ttl", "10", "x"], args].concat();
+    let mut command = run(&on, &args, milliseconds);
+    command.env("ONEHOLD_DIR", url);
+    if deaf {
+        command.env("AT_WORK_DEAF", "1");
+    }
+    command.stderr(std::process::Stdio::null());
+    let wrapper = Running::spawn(command);
+    wait_until("the section has begun", || !sections(&on).is_empty());
+    let keeper = children_of(wrapper.pid())[0];
+    AtWork {
+        on,
+        proxies,
+        wrapper,
+        keeper,
+    }
+}
+
+/// What came of an event: how long after it the first section ended, and how long after it the next one began.
+struct After {
+    ended: f64,
+    began: f64,
+    code: i32,
+}
+
+/// Lets a successor wait, does something to the holder, and looks when each was at work.
+fn after(mut holder: AtWork, event: impl FnOnce(&AtWork)) -> After {
+    let moment = now();
+    event(&holder);
+    let mut successor = run(&holder.on, &["--ttl", "10", "-w", "60", "x"], 100);
+    let status = successor
+        .stderr(std::process::Stdio::null())
+        .status()
+        .unwrap();
+    assert_eq!(exit_code(status), 0, "the successor");
+    // A stopped one is continued, so that it can end.
+    let _ = Command::new("kill")
+        .args(["-CONT", &holder.wrapper.pid().to_string()])
+        .output();
+    let code = holder.wrapper.finish();
+    let all = assert_exclusive(&holder.on);
+    assert_eq!(all.len(), 2, "{all:?}");
+    #[allow(clippy::cast_precision_loss, reason = "of seconds")]
+    let began = (all[1].from as f64 - moment as f64) / 1e9;
+    After {
+        ended: seconds_after(&all[0], moment),
+        began,
+        code,
+    }
+}
+
+#[test]
+fn command_goes_on_when_its_wrapper_is_killed_and_the_next_one_waits_for_it() {
+    let holder = at_work(4_000, &[], false);
+    let after = after(holder, |holder| send(holder.wrapper.pid(), Signal::KILL));
+    assert!(after.ended > 2.5, "ended {}", after.ended);
+    assert!(after.began - after.ended < 2.0, "began {}", after.began);
+    assert_eq!(after.code, -9);
+}
+
+#[test]
+fn command_goes_on_when_its_wrapper_is_stopped_and_the_next_one_waits_for_it() {
+    // Longer than the time to live.
+    let holder = at_work(12_000, &[], false);
+    let after = after(holder, |holder| send(holder.wrapper.pid(), Signal::STOP));
+    assert!(after.ended > 10.5, "ended {}", after.ended);
+    assert!(after.began - after.ended < 2.0, "began {}", after.began);
+    assert_eq!(after.code, 0);
+}
+
+#[test]
+fn command_is_killed_with_its_keeper_and_the_wrapper_gives_the_lock_back() {
+    let holder = at_work(60_000, &[], false);
+    let after = after(holder, |holder| send(holder.keeper, Signal::KILL));
+    assert!(after.ended < 0.2, "ended {}", after.ended);
+    assert!(after.began < 3.0, "began {}", after.began);
+    assert_eq!(after.code, 8);
+}
+
+#[test]
+fn lock_is_taken_over_after_wrapper_and_keeper_were_killed() {
+    let holder = at_work(60_000, &[], false);
+    let after = after(holder, |holder| {
+        send(holder.wrapper.pid(), Signal::KILL);
+        send(holder.keeper, Signal::KILL);
+    });
+    assert!(after.ended < 0.2, "ended {}", after.ended);
+    assert!(after.began > TTL, "began {}", after.began);
+    assert!(after.began < 2.0 * TTL + 3.0, "began {}", after.began);
+}
+
+#[test]
+fn command_is_killed_by_the_wrapper_when_its_keeper_is_stopped() {
+    let holder = at_work(60_000, &[], false);
+    let after = after(holder, |holder| send(holder.keeper, Signal::STOP));
+    assert!(after.ended < 0.9 * TTL + 0.5, "ended {}", after.ended);
+    assert!(after.began < TTL + 3.0, "began {}", after.began);
+    assert_eq!(after.code, 8);
+}
+
+#[test]
+fn command_is_ended_in_time_when_its_machine_is_cut_off() {
+    let holder = at_work(60_000, &[], false);
+    let after = after(holder, |holder| {
+        for proxy in &holder.proxies {
+            proxy.cut();
+        }
+    });
+    assert!(
+        (0.1..0.75 * TTL).contains(&after.ended),
+        "ended {}",
+        after.ended
+    );
+    assert!(after.began < 2.0 * TTL + 3.0, "began {}", after.began);
+    assert_eq!(after.code, 8);
+}
+
+#[test]
+fn command_that_ignores_term_is_killed_in_time_when_its_machine_is_cut_off() {
+    let holder = at_work(60_000, &[], true);
+    let after = after(holder, |holder| {
+        for proxy in &holder.proxies {
+            proxy.cut();
+        }
+    });
+    assert!(after.ended < 0.9 * TTL + 0.3, "ended {}", after.ended);
+    assert!(after.began > after.ended, "began {}", after.began);
+}
+
+#[test]
+fn holder_that_is_cut_off_for_a_moment_loses_nothing() {
+    let mut holder = at_work(14_000, &[], false);
+    for _ in 0..3 {
+        for proxy in &holder.proxies {
+            proxy.cut();
+        }
+        std::thread::sleep(Duration::from_millis(1_500));
+        for proxy in &holder.proxies {
+            proxy.mend();
+        }
+        std::thread::sleep(Duration::from_millis(2_500));
+    }
+    assert_eq!(holder.wrapper.finish(), 0);
+    assert_eq!(holder.on.state("x"), "free");
+}
+
+#[test]
+fn command_may_run_on_without_the_lock_if_it_was_asked_for() {
+    let mut holder = at_work(13_000, &["--on-lost", "warn"], false);
+    for proxy in &holder.proxies {
+        proxy.cut();
+    }
+    wait_until("the section is over", || {
+        sections(&holder.on)[0].to > sections(&holder.on)[0].from + 12_900_000_000
+    });
+    assert_eq!(holder.wrapper.finish(), 0);
+}
+
+#[test]
+fn break_ends_the_work_on_the_other_machine_before_the_lock_is_free() {
+    let mut holder = at_work(60_000, &[], false);
+    let began = now();
+    assert_eq!(holder.on.code(&["break", "x", "--yes"]), 0);
+    let ended = seconds_after(&sections(&holder.on)[0], now());
+    assert!(
+        ended <= 0.0,
+        "it ran {ended} s after the break had returned"
+    );
+    assert!(seconds_after(&sections(&holder.on)[0], began) < 2.0);
+    assert_eq!(holder.wrapper.finish(), 8);
+    assert_eq!(holder.on.state("x"), "free");
+}
+
+#[test]
+fn signals_reach_the_command_through_wrapper_and_keeper() {
+    for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129)] {
+        let mut holder = at_work(60_000, &[], false);
+        holder.wrapper.signal(signal);
+        assert_eq!(holder.wrapper.finish(), code, "{signal:?}");
+        assert_eq!(holder.on.state("x"), "free");
+    }
+}
+
+#[test]
+fn keeper_is_not_ended_by_a_signal_that_is_not_its_wrappers() {
+    let mut holder = at_work(2_000, &[], false);
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::USR1] {
+        send(holder.keeper, signal);
+    }
+    assert_eq!(holder.wrapper.finish(), 0);
+}
+
+#[test]
+fn canceled_waiter_leaves_the_queue_at_once() {
+    for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
+        let mut holder = at_work(60_000, &[], false);
+        let mut command = holder.on.onehold(&["run", "-w", "60", "x", "--", "true"]);
+        command.stderr(std::process::Stdio::null());
+        let mut waiter = Running::spawn(command);
+        wait_until("it waits", || holder.on.waiters("x") == 1);
+        std::thread::sleep(Duration::from_millis(700));
+        let moment = now();
+        waiter.signal(signal);
+        waiter.finish();
+        wait_until("it has left the queue", || holder.on.waiters("x") == 0);
+        let took = Duration::from_nanos(now() - moment);
+        assert!(took < Duration::from_millis(1_500), "{signal:?}: {took:?}");
+        holder.wrapper.signal(Signal::TERM);
+        holder.wrapper.finish();
+    }
+}
+
+#[test]
+fn work_that_a_command_leaves_behind_holds_nothing() {
+    let on = On::new(shared());
+    assert_eq!(
+        on.code(&["run", "x", "--", "sh", "-c", "setsid sleep 3 & exit 5"]),
+        5
+    );
+    assert_eq!(on.state("x"), "free");
+}

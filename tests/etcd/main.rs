@@ -1,11 +1,13 @@
 //! Locks of many machines, on real etcd: clusters that the tests start on loopback and end. Needs `etcd` and
-//! `etcdctl` (3.4 or later), and python3 for nothing.
+//! `etcdctl` (3.4 or later), openssl and
+//! curl. Most tests wait: `cargo test --features etcd --test etcd -- --test-threads 16`.
 #![cfg(target_os = "linux")]
 #![allow(missing_docs, unreachable_pub)]
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,
     clippy::panic,
+    clippy::print_stdout,
     clippy::unwrap_used
 )]
 

@@ -44,7 +44,7 @@ impl Proxy {
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let shared = Arc::clone(&for_all);
-                std::thread::spawn(move || serve(&shared, client));
+                std::thread::spawn(move || serve(&shared, &client));
             }
         });
         Self { endpoint, shared }
@@ -69,6 +69,13 @@ impl Proxy {
         self.forget();
     }
 
+    /// Lets something happen that is not counted.
+    pub fn unplan_for<T>(&self, act: impl FnOnce() -> T) -> T {
+        let value = act();
+        self.forget();
+        value
+    }
+
     pub fn unplan(&self) {
         self.shared.fates.lock().unwrap().clear();
     }
@@ -87,9 +94,13 @@ impl Proxy {
     }
 }
 
-fn serve(shared: &Arc<Shared>, client: TcpStream) -> Option<()> {
+fn serve(shared: &Arc<Shared>, client: &TcpStream) -> Option<()> {
     client.set_nodelay(true).ok()?;
-    shared.connections.lock().unwrap().push(client.try_clone().ok()?);
+    shared
+        .connections
+        .lock()
+        .unwrap()
+        .push(client.try_clone().ok()?);
     let upstream = TcpStream::connect(&shared.upstream).ok()?;
     upstream.set_nodelay(true).ok()?;
     let swallows = Arc::new(AtomicBool::new(false));
@@ -132,7 +143,11 @@ fn serve(shared: &Arc<Shared>, client: TcpStream) -> Option<()> {
         }
         let mut body = vec![0; length];
         requests.read_exact(&mut body).ok()?;
-        let path = head.split_whitespace().nth(1).unwrap_or_default().to_owned();
+        let path = head
+            .split_whitespace()
+            .nth(1)
+            .unwrap_or_default()
+            .to_owned();
         let number = shared.count.fetch_add(1, Ordering::SeqCst);
         shared.paths.lock().unwrap().push(path);
         while shared.is_cut.load(Ordering::SeqCst) {

@@ -16,6 +16,7 @@ const fn step(args: &'static str, code: i32, says: &'static str) -> Step {
 
 /// What each verb does, in scenes that begin with an empty store. `&`: held until the scene is over.
 #[rustfmt::skip]
+#[allow(clippy::too_many_lines, reason = "a table")]
 fn scenes() -> Vec<(&'static str, Vec<Step>)> {
     vec![
         ("a free lock", vec![
@@ -195,16 +196,37 @@ fn what_cannot_be_on_etcd_is_refused_before_anything_is_sent() {
     for (args, says) in [
         (&["acquire", "x"][..], "pass --ttl"),
         (&["acquire", "x", "--pid", "1"], "pass --ttl"),
-        (&["acquire", "x", "--ttl", "4"], "least --ttl of a lease is 5s"),
+        (
+            &["acquire", "x", "--ttl", "4"],
+            "least --ttl of a lease is 5s",
+        ),
         (&["acquire", "x", "--ttl", "5500ms"], "whole seconds"),
-        (&["run", "--ttl", "9", "x", "--", "true"], "least --ttl of a run is 10s"),
+        (
+            &["run", "--ttl", "9", "x", "--", "true"],
+            "least --ttl of a run is 10s",
+        ),
         (&["run", "--exec", "x", "--", "true"], "--exec"),
-        (&["run", "./x", "--", "true"], "a path is a file of this machine"),
+        (
+            &["run", "./x", "--", "true"],
+            "a path is a file of this machine",
+        ),
         (&["check", "/tmp/x"], "a path is a file of this machine"),
         (&["--format", "prodigy", "check", "x"], "prodigy format"),
         (&["--profile", "sprint", "check"], "format"),
-        (&["check", &"a/".repeat(32).trim_end_matches('/').to_owned()[..]], ""),
-        (&["check", "a/b/c/d/e/f/g/h/i/j/k/l/m/n/o/p/q/r/s/t/u/v/w/x/y/z/1/2/3/4/5/6/7"], "32 parts"),
+        (
+            &[
+                "check",
+                &"a/".repeat(32).trim_end_matches('/').to_owned()[..],
+            ],
+            "",
+        ),
+        (
+            &[
+                "check",
+                "a/b/c/d/e/f/g/h/i/j/k/l/m/n/o/p/q/r/s/t/u/v/w/x/y/z/1/2/3/4/5/6/7",
+            ],
+            "32 parts",
+        ),
     ] {
         if says.is_empty() {
             continue;
@@ -223,6 +245,9 @@ fn what_cannot_be_on_etcd_is_refused_before_anything_is_sent() {
     ] {
         let (code, _, stderr) = on.output(&["--dir", dir, "check", "x"]);
         assert_eq!(code, 2, "{dir}: {stderr}");
-        assert!(stderr.contains(says) && !stderr.contains("secret"), "{dir}: {stderr}");
+        assert!(
+            stderr.contains(says) && !stderr.contains("secret"),
+            "{dir}: {stderr}"
+        );
     }
 }

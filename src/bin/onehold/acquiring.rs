@@ -11,7 +11,7 @@ use onehold::{
 use serde_json::Value;
 
 use crate::args::{self, OnZombie, WaitLimit};
-use crate::cancel;
+use crate::cancel::{self, Then};
 use crate::describe;
 use crate::exit::Exit;
 use crate::malformed;
@@ -70,6 +70,9 @@ pub(crate) fn acquire_with_prompts<T>(
             let progress = Progress::default();
             let attempted = attempt(options, wait(session, left, lock, &progress));
             progress.end(matches!(attempted, Ok(Attempt::Held(_))));
+            if !matches!(attempted, Ok(Attempt::Held(_))) {
+                cancel::end_if_given_up();
+            }
             attempted
         })
     };
@@ -124,8 +127,15 @@ fn wait<'a>(
     } else {
         PROGRESS_DELAY
     };
+    let is_remote = lock.is_remote();
+    let wait = if is_remote {
+        wait.until_canceled(cancel::given_up())
+    } else {
+        wait
+    };
     wait.on_wait(after, move |status| {
-        report_cancel(session);
+        let then = if is_remote { Then::GivesUp } else { Then::Ends };
+        report_cancel(session, then);
         if !session.global.quiet && !session.global.json {
             let now = Instant::now();
             progress.begin(lock, status, limit, now.checked_sub(after).unwrap_or(now));

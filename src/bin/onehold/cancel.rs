@@ -25,9 +25,40 @@ pub(crate) fn interrupted_after_commit() -> Option<i32> {
 
 pub(crate) const SIGINT: i32 = 2;
 
+/// Set once a wait is to be given up that leaves something behind if the program just ends.
+static IS_GIVEN_UP: AtomicBool = AtomicBool::new(false);
+
+/// Is set when a signal has come that cancels; see [`Then::GivesUp`].
+pub(crate) fn given_up() -> &'static AtomicBool {
+    &IS_GIVEN_UP
+}
+
+/// Ends the program by the signal that has canceled a wait, once that was given up.
+pub(crate) fn end_if_given_up() {
+    if IS_GIVEN_UP.load(Ordering::SeqCst) {
+        end_by(signal::last_signal().unwrap_or(SIGINT));
+    }
+}
+
+/// What follows a signal that cancels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Then {
+    /// The program ends: the kernel clears up.
+    Ends,
+    /// The wait is given up, and leaves the queue; see [`given_up`].
+    GivesUp,
+}
+
+fn end_by(number: i32) {
+    signal::exit_by_signal(number);
+    // The first process of a PID namespace survives a signal at its default.
+    #[allow(clippy::exit, reason = "the program was to end by the signal")]
+    std::process::exit(128 + number);
+}
+
 /// Lets Ctrl-C, TERM and HUP call `report` with their number and then end the program by that signal, so
 /// that a calling shell script ends too. One that is ignored stays so.
-pub(crate) fn on_interrupt(report: impl Fn(i32) + Send + 'static) {
+pub(crate) fn on_interrupt(then: Then, report: impl Fn(i32) + Send + 'static) {
     let cancel = move || {
         let number = signal::last_signal().unwrap_or(SIGINT);
         let canceled =
@@ -38,10 +69,13 @@ pub(crate) fn on_interrupt(report: impl Fn(i32) + Send + 'static) {
                 crate::output::eprint("");
             }
             report(number);
-            signal::exit_by_signal(number);
-            // The first process of a PID namespace survives a signal at its default.
-            #[allow(clippy::exit, reason = "the program was to end by the signal")]
-            std::process::exit(128 + number);
+            match then {
+                Then::Ends => end_by(number),
+                Then::GivesUp => IS_GIVEN_UP.store(true, Ordering::SeqCst),
+            }
+        } else if IS_GIVEN_UP.load(Ordering::SeqCst) {
+            // A second one: at once.
+            end_by(number);
         } else {
             INTERRUPTED_AFTER_COMMIT.store(true, Ordering::SeqCst);
         }
@@ -62,6 +96,7 @@ pub(crate) fn commit<T>(value: T) -> T {
         PROGRESS.compare_exchange(CANCELABLE, COMMITTED, Ordering::SeqCst, Ordering::SeqCst);
     if committed == Err(CANCELED) {
         drop(value);
+        end_if_given_up();
         loop {
             std::thread::park();
         }

@@ -9,6 +9,7 @@ use anstream::AutoStream;
 use onehold::Status;
 use serde_json::json;
 
+use crate::cancel::Then;
 use crate::exit::Exit;
 use crate::outcome::Outcome;
 use crate::output::{self, block};
@@ -18,7 +19,7 @@ use crate::{cancel, describe};
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// From now on a signal that ends the program is reported.
-pub(crate) fn report_cancel(session: &Session) {
+pub(crate) fn report_cancel(session: &Session, then: Then) {
     let session = session.clone();
     let report = move |signal| {
         let message = "canceled; nothing changed";
@@ -26,7 +27,7 @@ pub(crate) fn report_cancel(session: &Session) {
         let outcome = Outcome::new(exit, "interrupted", message).failure("INTERRUPTED", json!({}));
         let _ = output::print_outcome(&session, &outcome);
     };
-    cancel::on_interrupt(report);
+    cancel::on_interrupt(then, report);
 }
 
 /// Shows a lock and asks a question. Without a terminal, the answer is no. `effects`: what the answer yes
@@ -38,7 +39,7 @@ pub(crate) fn confirm(
     question: &str,
     instead: &str,
 ) -> bool {
-    report_cancel(session);
+    report_cancel(session, Then::Ends);
     let mut lines = vec![format!("onehold: {}", describe::describe_holder(status))];
     lines.extend(block(status, session.global.verbose));
     lines.extend(effects.iter().map(|line| format!("  {line}")));

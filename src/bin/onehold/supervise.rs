@@ -325,7 +325,12 @@ impl Supervisor<'_> {
                 self.end_text(Cause::Lost)
             )),
         }
-        if let Some(now) = self.now().filter(|_| !self.session.global.json) {
+        // Of a store that may be out of reach nothing is asked: there is no time for it.
+        let is_here = !self.session.store.is_remote();
+        if !is_here || self.session.global.json {
+            return;
+        }
+        if let Some(now) = self.now() {
             output::eprint(&format!("  now: {}", describe::describe_holder(&now)));
         }
     }

@@ -1,0 +1,117 @@
+//! A store on etcd: how it is reached, and what this process knows of it.
+
+use std::collections::HashMap;
+use std::marker::PhantomData;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::address::{Address, EtcdAccess};
+use super::client::Client;
+use super::keys::{Keys, Part};
+use super::view::View;
+use crate::decision::Key;
+use crate::error::Result;
+use crate::observer::HostFacts;
+
+/// The time to live of a `run`.
+pub(crate) const DEFAULT_TTL: Duration = Duration::from_secs(20);
+
+/// The least time to live of a `run`: with 5 s, 4 of 30 changes of the leader cost a hold, with 8 s and more
+/// none of 90.
+pub(crate) const LEAST_TTL_OF_RUN: Duration = Duration::from_secs(10);
+
+/// The least one of a lease.
+pub(crate) const LEAST_TTL: Duration = Duration::from_secs(5);
+
+/// The most parts of a name: each is compared when it is taken.
+pub(crate) const MAX_SEGMENTS: usize = 32;
+
+/// A store on etcd. `H`: how other backends refer to what was found; here nothing is kept open.
+pub(crate) struct Etcd<H> {
+    pub(super) shared: Arc<Shared>,
+    pub(crate) host: Arc<HostFacts>,
+    _handle: PhantomData<fn() -> H>,
+}
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) client: Arc<Client>,
+    pub(super) keys: Keys,
+    /// Since when this process has known a record, as it stands, to be dead, by the boot-time clock.
+    pub(super) gone: Mutex<HashMap<(String, i64), u64>>,
+    /// What was seen last, for a description of what was decided on it.
+    seen: Mutex<Option<View>>,
+}
+
+impl<H> Clone for Etcd<H> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+            host: Arc::clone(&self.host),
+            _handle: PhantomData,
+        }
+    }
+}
+
+impl<H> std::fmt::Debug for Etcd<H> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Etcd")
+            .field("shared", &self.shared)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<H> Etcd<H> {
+    /// A store by its URL. Nothing is sent.
+    pub(crate) fn new(url: &str, access: &EtcdAccess) -> Result<Self> {
+        let address = Address::parse(url, access)?;
+        let keys = Keys::new(&address.prefix);
+        Ok(Self {
+            shared: Arc::new(Shared {
+                client: Arc::new(Client::new(address, access)?),
+                keys,
+                gone: Mutex::default(),
+                seen: Mutex::default(),
+            }),
+            host: Arc::default(),
+            _handle: PhantomData,
+        })
+    }
+
+    pub(super) fn without_handle(&self) -> Etcd<()> {
+        Etcd {
+            shared: Arc::clone(&self.shared),
+            host: Arc::clone(&self.host),
+            _handle: PhantomData,
+        }
+    }
+
+    pub(crate) fn url(&self) -> &str {
+        &self.shared.client.address().url
+    }
+
+    /// The key of a record, as it is shown.
+    pub(crate) fn path_of_record(&self, key: &Key) -> PathBuf {
+        let address = self.shared.client.address();
+        let store = address
+            .url
+            .strip_suffix(&address.prefix)
+            .unwrap_or(&address.url);
+        PathBuf::from(format!("{store}{}", self.shared.keys.of(Part::Hold, key)))
+    }
+
+    pub(crate) fn is_same_store(&self, other: &Self) -> bool {
+        self.url() == other.url()
+    }
+}
+
+impl<H> Etcd<H> {
+    /// What was seen last.
+    pub(super) fn seen(&self) -> MutexGuard<'_, Option<View>> {
+        self.shared
+            .seen
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
