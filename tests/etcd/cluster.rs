@@ -1,7 +1,7 @@
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, mpsc};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -26,9 +26,17 @@ struct Member {
     peer_port: u16,
 }
 
+/// A port that nothing else is given meanwhile: not one of those that the kernel hands out.
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    loop {
+        let offset = NEXT.fetch_add(1, Ordering::Relaxed);
+        let process = u16::try_from(std::process::id() % 50).unwrap() * 200;
+        let port = 20_000 + process + offset;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// A cluster of three that no test disturbs.
