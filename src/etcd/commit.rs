@@ -106,7 +106,7 @@ impl<H: Clone + Default> Etcd<H> {
                 .iter()
                 .filter_map(|(_, old)| old.as_ref()?.record());
             let replaced = replaced.map(|record| record.hold).max();
-            record.hold = number(view, &keys.last(), replaced.unwrap_or(0));
+            record.hold = number(view, &keys.last(), replaced.unwrap_or(0), now_us());
         }
         let ttl = u64::try_from(lease.ttl).ok();
         record.ttl_ms = ttl.map(|ttl| ttl.saturating_mul(1000));
@@ -147,7 +147,7 @@ impl<H: Clone + Default> Etcd<H> {
     }
 
     /// The transaction that takes locks. Its reads, if it fails, are the next view.
-    fn take_txn(&self, taking: &Taking<'_, H>, record: &Record) -> Result<Txn> {
+    pub(super) fn take_txn(&self, taking: &Taking<'_, H>, record: &Record) -> Result<Txn> {
         let (keys, view, lease) = (&self.shared.keys, taking.view, taking.lease);
         let mut compare = Comparisons::default();
         let mut success = Vec::new();
@@ -462,10 +462,10 @@ fn now_us() -> u64 {
     u64::try_from(Utc::now().timestamp_micros()).unwrap_or(0)
 }
 
-fn number(view: &View, last: &str, replaced: u64) -> u64 {
+pub(super) fn number(view: &View, last: &str, replaced: u64, now_us: u64) -> u64 {
     let last = last_number(view, last).unwrap_or(0);
     let next = last.max(replaced).saturating_add(1);
-    now_us().max(next).min(MAX_HOLD)
+    now_us.max(next).min(MAX_HOLD)
 }
 
 fn last_comparison(view: &View, last: &str, digits: &str) -> Compare {

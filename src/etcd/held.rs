@@ -31,7 +31,7 @@ const LOST: u8 = 2;
 
 /// A hold, and how it is kept.
 pub(crate) struct HeldKeys {
-    keeping: Arc<Keeping>,
+    pub(super) keeping: Arc<Keeping>,
     record: Box<Record>,
     places: Vec<(Key, PathBuf)>,
     has_thread: AtomicBool,
@@ -50,7 +50,7 @@ impl std::fmt::Debug for HeldKeys {
 }
 
 /// What the thread and its hold share.
-struct Keeping {
+pub(super) struct Keeping {
     etcd: Etcd<()>,
     keys: Vec<Key>,
     state: Mutex<State>,
@@ -63,7 +63,7 @@ struct Keeping {
 }
 
 #[derive(Debug)]
-struct State {
+pub(super) struct State {
     record: Record,
     lease: Granted,
     /// When the life keys were created.
@@ -190,7 +190,7 @@ impl Keeping {
         &self.shared().keys
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -326,7 +326,7 @@ impl Keeping {
         Beat::Confirmed(sent)
     }
 
-    fn check_txn(&self, state: &State) -> Txn {
+    pub(super) fn check_txn(&self, state: &State) -> Txn {
         let mut txn = Txn::default();
         for key in &self.keys {
             let keys = self.store_keys();
@@ -409,30 +409,7 @@ impl Keeping {
             let state = self.state();
             (state.record.clone(), state.lease.ttl)
         };
-        let request = Request {
-            wants: self
-                .keys
-                .iter()
-                .map(|key| Want {
-                    name: key.name.clone(),
-                    mode: record.mode,
-                })
-                .collect(),
-            owner: record.owner.clone(),
-            inside: Vec::new(),
-            asker: Asker::Caller,
-            max_age_ms: u64::MAX,
-            take_zombies: false,
-            replace: vec![Revision {
-                file: 0,
-                hold: record.hold,
-                digest: 0,
-            }],
-            skip_queue: true,
-            ticket: None,
-            observer: None,
-            over: Vec::new(),
-        };
+        let request = request_to_resume(&record, &self.keys);
         let snapshot = EtcdSnapshot::new(&self.etcd, View::unread(), patience);
         let Decision::Take { put, remove } = decide(&request, &snapshot)? else {
             return Ok(None);
@@ -464,7 +441,7 @@ impl Keeping {
         }
     }
 
-    fn release_txn(&self, state: &State) -> Txn {
+    pub(super) fn release_txn(&self, state: &State) -> Txn {
         let mut txn = Txn::default();
         let keys = self.store_keys();
         for key in &self.keys {
@@ -532,6 +509,31 @@ impl Keeping {
             return Ok(ReleaseOutcome::Released);
         }
         Ok(ReleaseOutcome::Lost)
+    }
+}
+
+/// Asks for a hold again that is as it was, but for its life keys.
+pub(super) fn request_to_resume(record: &Record, keys: &[Key]) -> Request {
+    let want = |key: &Key| Want {
+        name: key.name.clone(),
+        mode: record.mode,
+    };
+    Request {
+        wants: keys.iter().map(want).collect(),
+        owner: record.owner.clone(),
+        inside: Vec::new(),
+        asker: Asker::Caller,
+        max_age_ms: u64::MAX,
+        take_zombies: false,
+        replace: vec![Revision {
+            file: 0,
+            hold: record.hold,
+            digest: 0,
+        }],
+        skip_queue: true,
+        ticket: None,
+        observer: None,
+        over: Vec::new(),
     }
 }
 

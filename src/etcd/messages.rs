@@ -41,26 +41,26 @@ fn from_base64<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D:
     STANDARD.decode(text).map_err(serde::de::Error::custom)
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "UPPERCASE")]
-enum Relation {
+pub(super) enum Relation {
     Equal,
     Less,
 }
 
 /// One condition of a [`Txn`].
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub(super) struct Compare {
     #[serde(serialize_with = "as_base64")]
-    key: String,
+    pub(super) key: String,
     #[serde(
         serialize_with = "some_as_base64",
         skip_serializing_if = "Option::is_none"
     )]
-    range_end: Option<String>,
-    result: Relation,
+    pub(super) range_end: Option<String>,
+    pub(super) result: Relation,
     #[serde(flatten)]
-    target: Target,
+    pub(super) target: Target,
 }
 
 #[allow(clippy::ref_option, reason = "as serde asks")]
@@ -74,9 +74,9 @@ fn some_as_base64<S: Serializer>(
     }
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(tag = "target", rename_all = "UPPERCASE")]
-enum Target {
+pub(super) enum Target {
     Create {
         #[serde(serialize_with = "as_text")]
         create_revision: i64,
@@ -168,7 +168,7 @@ fn is_false(value: &bool) -> bool {
 }
 
 /// What is to be read.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub(super) struct Read {
     #[serde(serialize_with = "as_base64")]
     pub(super) key: String,
@@ -185,7 +185,7 @@ pub(super) struct Read {
 }
 
 /// One operation of a [`Txn`].
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub(super) enum Operation {
     #[serde(rename = "request_range")]
     Read(Read),
@@ -198,7 +198,7 @@ pub(super) enum Operation {
     },
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub(super) struct Put {
     #[serde(serialize_with = "as_base64")]
     pub(super) key: String,
@@ -223,7 +223,7 @@ impl Operation {
 }
 
 /// Operations that are done at once, if all conditions hold; else others are.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub(super) struct Txn {
     pub(super) compare: Vec<Compare>,
     pub(super) success: Vec<Operation>,
@@ -307,7 +307,7 @@ pub(super) struct Header {
 }
 
 /// A key and what it has.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default)]
 pub(super) struct KeyValue {
     #[serde(deserialize_with = "from_base64")]

@@ -21,6 +21,11 @@ mod store;
 mod view;
 mod waiting;
 
+/// The model checker: it needs what is private here.
+#[cfg(test)]
+#[path = "../../tests/model/etcd.rs"]
+mod model;
+
 use std::time::Duration;
 
 pub use address::{EtcdAccess, is_etcd_url};

@@ -83,6 +83,14 @@ impl<'a, H: Clone + Default> EtcdSnapshot<'a, H> {
         }
     }
 
+    /// At another time than now.
+    #[cfg(test)]
+    pub(super) fn at(etcd: &'a Etcd<H>, view: View, now: Moment) -> Self {
+        let snapshot = Self::new(etcd, view, Patience::SHORT);
+        let _ = snapshot.now.set(now);
+        snapshot
+    }
+
     pub(super) fn into_view(self) -> View {
         self.view.into_inner()
     }

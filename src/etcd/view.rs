@@ -14,7 +14,7 @@ const FIRST_PAGE: i64 = 100;
 pub(super) const PAGE: i64 = 500;
 
 /// Where the content of a view comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Source {
     /// Nothing was read yet.
     Unread,
@@ -28,7 +28,7 @@ enum Source {
 }
 
 /// Keys of a store as of one revision.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct View {
     source: Source,
     /// 0: none.
