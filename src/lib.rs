@@ -161,7 +161,7 @@ pub mod process {
 #[cfg(all(feature = "etcd", feature = "cli", target_os = "linux"))]
 #[doc(hidden)]
 pub mod keeper {
-    pub use crate::sys::keeper::{Forked, Keeper, fork, let_run_on};
+    pub use crate::sys::keeper::{Forked, Keeper, fork, let_run_on, wrapper};
 }
 
 /// Signals, for a program that supervises a command under a hold or waits with a limit. The

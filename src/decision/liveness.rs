@@ -485,6 +485,9 @@ fn judge_record(
     verdict
 }
 
+/// The time to live of a record that does not tell it.
+const UNKNOWN_TTL: Duration = Duration::from_secs(20);
+
 /// How long a lease must be over by the wall clock of another machine, which may be wrong by a little.
 fn clock_margin_ms(ttl_ms: i64) -> i64 {
     (ttl_ms / 10).max(5_000)
@@ -508,7 +511,8 @@ fn judge_life(record: &Record, life: Life, is_old: bool, now: &Moment) -> Verdic
         }
         Life::Gone { known_for_ms } => known_for_ms,
     };
-    let ttl = record.ttl().unwrap_or_default();
+    // A record by hand may have none.
+    let ttl = record.ttl().unwrap_or(UNKNOWN_TTL);
     let left = ttl.saturating_sub(Duration::from_millis(known_for_ms));
     let ttl_ms = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
     let is_over_by_the_clock = record.live.expires_at.is_some_and(|at| {

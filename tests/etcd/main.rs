@@ -34,3 +34,5 @@ mod queue;
 mod access;
 // What others have put below the prefix.
 mod input;
+// A program that embeds onehold.
+mod library;

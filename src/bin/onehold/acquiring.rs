@@ -110,7 +110,7 @@ fn wait<'a>(
 ) -> Wait<'a> {
     // --force replaces the holder instead of waiting for it.
     let Some(limit) = limit else {
-        return Wait::no();
+        return wait_for_the_dead(session, lock);
     };
     let wait = match limit {
         WaitLimit::Forever => Wait::forever(),
@@ -141,6 +141,26 @@ fn wait<'a>(
             progress.begin(lock, status, limit, now.checked_sub(after).unwrap_or(now));
         }
         drop_code_pages();
+    })
+}
+
+/// Does not wait for a holder. What is found dead on another machine is taken over once it has been known to
+/// be dead for long enough.
+fn wait_for_the_dead<'a>(session: &'a Session, lock: &Lock) -> Wait<'a> {
+    if !lock.is_remote() {
+        return Wait::no();
+    }
+    let wait = Wait::no().until_canceled(cancel::given_up());
+    wait.on_wait(PROGRESS_DELAY, move |status| {
+        report_cancel(session, Then::GivesUp);
+        if !session.global.quiet && !session.global.json {
+            let left = status.verdict.takeable_in.unwrap_or_default();
+            output::eprint(&format!(
+                "onehold: {}; taking it over in {}",
+                describe::describe_holder(status),
+                words::span(left)
+            ));
+        }
     })
 }
 

@@ -107,6 +107,15 @@ impl LiveLine {
     }
 }
 
+/// The process that others see waiting.
+fn shown_as() -> Pid {
+    #[cfg(all(feature = "etcd", target_os = "linux"))]
+    if let Some(wrapper) = onehold::keeper::wrapper() {
+        return wrapper;
+    }
+    Pid::of_self()
+}
+
 /// "onehold: waiting for runner-7, 12s of 5m, position 2 of 3: `x` is held by … (Ctrl-C cancels)". A
 /// narrow terminal cuts off the end, so the most important part comes first.
 fn text(lock: &Lock, elapsed: Duration, limit: WaitLimit, still_held: &str) -> String {
@@ -121,7 +130,7 @@ fn text(lock: &Lock, elapsed: Duration, limit: WaitLimit, still_held: &str) -> S
     let own = status
         .waiters
         .iter()
-        .find(|waiter| waiter.pid == Pid::of_self());
+        .find(|waiter| waiter.pid == shown_as());
     let position = own.map_or_else(String::new, |own| {
         format!(", position {} of {}", own.position, status.waiters.len())
     });

@@ -71,7 +71,8 @@ pub(crate) fn is_keeper() -> bool {
 }
 
 /// The wrapper that the calling process keeps a hold for.
-pub(crate) fn wrapper() -> Option<Pid> {
+#[must_use]
+pub fn wrapper() -> Option<Pid> {
     let pid = own_page()?.wrapper.load(Ordering::Relaxed);
     Pid::new(u32::try_from(pid).ok()?)
 }

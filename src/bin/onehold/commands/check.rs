@@ -68,11 +68,43 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
         }));
         if session.global.verbose {
             lines.push(format!("  store: {}", path_text(&status.store)));
+            #[cfg(feature = "etcd")]
+            lines.extend(store_facts(&lock, &status, &mut outcome));
             lines.extend(inspected(session, &status, &mut outcome)?);
         }
         outcome = outcome.data(lines.join("\n"));
     }
     Ok(outcome.lock(Box::new(status)).into())
+}
+
+/// What only the store of several machines tells.
+#[cfg(feature = "etcd")]
+fn store_facts(lock: &Lock, status: &Status, outcome: &mut Outcome) -> Vec<String> {
+    let facts = match lock.store_facts(status) {
+        Ok(Some(facts)) => facts,
+        Ok(None) => return Vec::new(),
+        Err(error) => {
+            outcome.warnings.push(error_chain(&error));
+            return Vec::new();
+        }
+    };
+    let version = facts.version.as_deref().unwrap_or("of unknown version");
+    let mut lines = vec![format!(
+        "  member: {}, etcd {}, revision {}",
+        crate::words::escape(&facts.member),
+        crate::words::escape(version),
+        facts.revision
+    )];
+    if facts.modified != 0 {
+        lines.push(format!("  written at revision: {}", facts.modified));
+    }
+    if let Some(left) = facts.lease_left {
+        let left = crate::words::span(left);
+        lines.push(format!(
+            "  its lease lasts {left} without another keepalive"
+        ));
+    }
+    lines
 }
 
 /// What an operator asks: the processes of the hold, and what has happened to the lock before.
