@@ -21,7 +21,7 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
 
     $completions = @(switch ($command) {
         'onehold' {
-            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
+            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
             [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]')
             [CompletionResult]::new('--format', '--format', [CompletionResultType]::ParameterName, 'Format of new lock files')
             [CompletionResult]::new('--color', '--color', [CompletionResultType]::ParameterName, 'When to use color')
@@ -61,7 +61,7 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             [CompletionResult]::new('--on-lost', '--on-lost', [CompletionResultType]::ParameterName, 'What to do if the lock file is removed or replaced while CMD runs (`break` ends CMD anyway)')
             [CompletionResult]::new('--time-limit', '--time-limit', [CompletionResultType]::ParameterName, 'End CMD and all that it has started after D, and exit with 124; `0`: no limit [default: no limit]')
             [CompletionResult]::new('--kill-after', '--kill-after', [CompletionResultType]::ParameterName, 'Time between TERM and KILL when the work is ended; `0`: no KILL [default: 10s]')
-            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
+            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
             [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]')
             [CompletionResult]::new('--format', '--format', [CompletionResultType]::ParameterName, 'Format of new lock files')
             [CompletionResult]::new('--color', '--color', [CompletionResultType]::ParameterName, 'When to use color')
@@ -100,7 +100,7 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             [CompletionResult]::new('-E', '-E ', [CompletionResultType]::ParameterName, 'Exit with N instead of 6 (held) or 7 (timed out)')
             [CompletionResult]::new('--conflict-exit-code', '--conflict-exit-code', [CompletionResultType]::ParameterName, 'Exit with N instead of 6 (held) or 7 (timed out)')
             [CompletionResult]::new('--pid', '--pid', [CompletionResultType]::ParameterName, 'Process to hold the lock for [default: the calling script]')
-            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
+            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
             [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]')
             [CompletionResult]::new('--format', '--format', [CompletionResultType]::ParameterName, 'Format of new lock files')
             [CompletionResult]::new('--color', '--color', [CompletionResultType]::ParameterName, 'When to use color')
@@ -126,7 +126,7 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
         'onehold;release' {
             [CompletionResult]::new('--hold', '--hold', [CompletionResultType]::ParameterName, 'Act only on the hold with this number')
             [CompletionResult]::new('--owner', '--owner', [CompletionResultType]::ParameterName, 'Owner label that the lock was acquired with')
-            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
+            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
             [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]')
             [CompletionResult]::new('--format', '--format', [CompletionResultType]::ParameterName, 'Format of new lock files')
             [CompletionResult]::new('--color', '--color', [CompletionResultType]::ParameterName, 'When to use color')
@@ -149,7 +149,7 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             [CompletionResult]::new('--hold', '--hold', [CompletionResultType]::ParameterName, 'Act only on the hold with this number')
             [CompletionResult]::new('--owner', '--owner', [CompletionResultType]::ParameterName, 'Owner label that the lock was acquired with')
             [CompletionResult]::new('--ttl', '--ttl', [CompletionResultType]::ParameterName, 'New time to live, starting now [default: unchanged]')
-            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
+            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
             [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]')
             [CompletionResult]::new('--format', '--format', [CompletionResultType]::ParameterName, 'Format of new lock files')
             [CompletionResult]::new('--color', '--color', [CompletionResultType]::ParameterName, 'When to use color')
@@ -169,7 +169,7 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             [CompletionResult]::new('--owner', '--owner', [CompletionResultType]::ParameterName, 'Caller''s owner label, for `mine` in the JSON object; parents and children held by it are ignored')
             [CompletionResult]::new('--max-age', '--max-age', [CompletionResultType]::ParameterName, 'Maximum age of holds that do not set their own [default: 24h]')
             [CompletionResult]::new('--slots', '--slots', [CompletionResultType]::ParameterName, 'Check for a caller that would take one of N slots')
-            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
+            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
             [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]')
             [CompletionResult]::new('--format', '--format', [CompletionResultType]::ParameterName, 'Format of new lock files')
             [CompletionResult]::new('--color', '--color', [CompletionResultType]::ParameterName, 'When to use color')
@@ -191,7 +191,7 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             [CompletionResult]::new('--sort', '--sort', [CompletionResultType]::ParameterName, 'Order of the locks')
             [CompletionResult]::new('--state', '--state', [CompletionResultType]::ParameterName, 'Show only locks in this state; may be given more than once')
             [CompletionResult]::new('--max-age', '--max-age', [CompletionResultType]::ParameterName, 'Maximum age of holds that do not set their own [default: 24h]')
-            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
+            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
             [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]')
             [CompletionResult]::new('--format', '--format', [CompletionResultType]::ParameterName, 'Format of new lock files')
             [CompletionResult]::new('--color', '--color', [CompletionResultType]::ParameterName, 'When to use color')
@@ -208,7 +208,7 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
         }
         'onehold;cleanup' {
             [CompletionResult]::new('--max-age', '--max-age', [CompletionResultType]::ParameterName, 'Maximum age of holds that do not set their own [default: 24h]')
-            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
+            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
             [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]')
             [CompletionResult]::new('--format', '--format', [CompletionResultType]::ParameterName, 'Format of new lock files')
             [CompletionResult]::new('--color', '--color', [CompletionResultType]::ParameterName, 'When to use color')
@@ -226,7 +226,7 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
         }
         'onehold;break' {
             [CompletionResult]::new('--hold', '--hold', [CompletionResultType]::ParameterName, 'Act only on the hold with this number')
-            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
+            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
             [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]')
             [CompletionResult]::new('--format', '--format', [CompletionResultType]::ParameterName, 'Format of new lock files')
             [CompletionResult]::new('--color', '--color', [CompletionResultType]::ParameterName, 'When to use color')
@@ -247,7 +247,7 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             break
         }
         'onehold;config' {
-            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
+            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
             [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]')
             [CompletionResult]::new('--format', '--format', [CompletionResultType]::ParameterName, 'Format of new lock files')
             [CompletionResult]::new('--color', '--color', [CompletionResultType]::ParameterName, 'When to use color')

@@ -18,7 +18,7 @@ set edit:completion:arg-completer[onehold] = {|@words|
     }
     var completions = [
         &'onehold'= {
-            cand --dir 'Store directory, created if missing [default: $ONEHOLD_DIR, else ~/.local/state/onehold]'
+            cand --dir 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]'
             cand --profile 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]'
             cand --format 'Format of new lock files'
             cand --color 'When to use color'
@@ -57,7 +57,7 @@ set edit:completion:arg-completer[onehold] = {|@words|
             cand --on-lost 'What to do if the lock file is removed or replaced while CMD runs (`break` ends CMD anyway)'
             cand --time-limit 'End CMD and all that it has started after D, and exit with 124; `0`: no limit [default: no limit]'
             cand --kill-after 'Time between TERM and KILL when the work is ended; `0`: no KILL [default: 10s]'
-            cand --dir 'Store directory, created if missing [default: $ONEHOLD_DIR, else ~/.local/state/onehold]'
+            cand --dir 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]'
             cand --profile 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]'
             cand --format 'Format of new lock files'
             cand --color 'When to use color'
@@ -95,7 +95,7 @@ set edit:completion:arg-completer[onehold] = {|@words|
             cand -E 'Exit with N instead of 6 (held) or 7 (timed out)'
             cand --conflict-exit-code 'Exit with N instead of 6 (held) or 7 (timed out)'
             cand --pid 'Process to hold the lock for [default: the calling script]'
-            cand --dir 'Store directory, created if missing [default: $ONEHOLD_DIR, else ~/.local/state/onehold]'
+            cand --dir 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]'
             cand --profile 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]'
             cand --format 'Format of new lock files'
             cand --color 'When to use color'
@@ -120,7 +120,7 @@ set edit:completion:arg-completer[onehold] = {|@words|
         &'onehold;release'= {
             cand --hold 'Act only on the hold with this number'
             cand --owner 'Owner label that the lock was acquired with'
-            cand --dir 'Store directory, created if missing [default: $ONEHOLD_DIR, else ~/.local/state/onehold]'
+            cand --dir 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]'
             cand --profile 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]'
             cand --format 'Format of new lock files'
             cand --color 'When to use color'
@@ -142,7 +142,7 @@ set edit:completion:arg-completer[onehold] = {|@words|
             cand --hold 'Act only on the hold with this number'
             cand --owner 'Owner label that the lock was acquired with'
             cand --ttl 'New time to live, starting now [default: unchanged]'
-            cand --dir 'Store directory, created if missing [default: $ONEHOLD_DIR, else ~/.local/state/onehold]'
+            cand --dir 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]'
             cand --profile 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]'
             cand --format 'Format of new lock files'
             cand --color 'When to use color'
@@ -161,7 +161,7 @@ set edit:completion:arg-completer[onehold] = {|@words|
             cand --owner 'Caller''s owner label, for `mine` in the JSON object; parents and children held by it are ignored'
             cand --max-age 'Maximum age of holds that do not set their own [default: 24h]'
             cand --slots 'Check for a caller that would take one of N slots'
-            cand --dir 'Store directory, created if missing [default: $ONEHOLD_DIR, else ~/.local/state/onehold]'
+            cand --dir 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]'
             cand --profile 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]'
             cand --format 'Format of new lock files'
             cand --color 'When to use color'
@@ -182,7 +182,7 @@ set edit:completion:arg-completer[onehold] = {|@words|
             cand --sort 'Order of the locks'
             cand --state 'Show only locks in this state; may be given more than once'
             cand --max-age 'Maximum age of holds that do not set their own [default: 24h]'
-            cand --dir 'Store directory, created if missing [default: $ONEHOLD_DIR, else ~/.local/state/onehold]'
+            cand --dir 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]'
             cand --profile 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]'
             cand --format 'Format of new lock files'
             cand --color 'When to use color'
@@ -198,7 +198,7 @@ set edit:completion:arg-completer[onehold] = {|@words|
         }
         &'onehold;cleanup'= {
             cand --max-age 'Maximum age of holds that do not set their own [default: 24h]'
-            cand --dir 'Store directory, created if missing [default: $ONEHOLD_DIR, else ~/.local/state/onehold]'
+            cand --dir 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]'
             cand --profile 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]'
             cand --format 'Format of new lock files'
             cand --color 'When to use color'
@@ -215,7 +215,7 @@ set edit:completion:arg-completer[onehold] = {|@words|
         }
         &'onehold;break'= {
             cand --hold 'Act only on the hold with this number'
-            cand --dir 'Store directory, created if missing [default: $ONEHOLD_DIR, else ~/.local/state/onehold]'
+            cand --dir 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]'
             cand --profile 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]'
             cand --format 'Format of new lock files'
             cand --color 'When to use color'
@@ -235,7 +235,7 @@ set edit:completion:arg-completer[onehold] = {|@words|
             cand --version 'Print version'
         }
         &'onehold;config'= {
-            cand --dir 'Store directory, created if missing [default: $ONEHOLD_DIR, else ~/.local/state/onehold]'
+            cand --dir 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]'
             cand --profile 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]'
             cand --format 'Format of new lock files'
             cand --color 'When to use color'

@@ -84,6 +84,7 @@ fn man_pages_match_definition() {
     let by_hand = [
         "onehold-formats.5",
         "onehold-config.5",
+        "onehold-etcd.7",
         "onehold-flock.7",
         "onehold-recipes.7",
         "onehold-states.7",
@@ -266,7 +267,8 @@ fn page(command: &clap::Command, called: &str, verb: &str) -> Vec<u8> {
     roff.text([roman(
         "onehold(1), onehold-run(1), onehold-acquire(1), onehold-release(1), onehold-renew(1), \
          onehold-check(1), onehold-list(1), onehold-cleanup(1), onehold-break(1), \
-         onehold-config(5), onehold-formats(5), onehold-flock(7), onehold-recipes(7), onehold-states(7)",
+         onehold-config(5), onehold-formats(5), onehold-etcd(7), onehold-flock(7), onehold-recipes(7), \
+         onehold-states(7)",
     )]);
     out.extend(roff.render().into_bytes());
     out

@@ -388,6 +388,16 @@ impl Client {
     }
 
     fn unreachable(&self, operation: &'static str, said: &[(String, String)]) -> Error {
+        let is_about_tls = |(_, message): &(String, String)| {
+            let message = message.to_lowercase();
+            let words = ["certificate", "issuer", "tls"];
+            words.iter().any(|word| message.contains(word))
+        };
+        let remedy = if said.iter().any(is_about_tls) {
+            "check ETCDCTL_CACERT, ETCDCTL_CERT and ETCDCTL_KEY"
+        } else {
+            "check that most members run: `etcdctl endpoint status`"
+        };
         let said: Vec<String> = said
             .iter()
             .map(|(endpoint, message)| format!("{endpoint}: {message}"))
@@ -396,7 +406,7 @@ impl Client {
             operation,
             store: self.address.url.clone(),
             reason: said.join("; "),
-            remedy: Some("check that most members run: `etcdctl endpoint status`".to_owned()),
+            remedy: Some(remedy.to_owned()),
         }
     }
 
@@ -433,6 +443,11 @@ impl Client {
         } else if refused.code == RESOURCE_EXHAUSTED && is("space") {
             Some(
                 "free space: `etcdctl compact`, `etcdctl defrag`, `etcdctl alarm disarm`"
+                    .to_owned(),
+            )
+        } else if is("CommonName") {
+            Some(
+                "use a client certificate without a common name: the gateway refuses others"
                     .to_owned(),
             )
         } else if is("JSON gateway") {

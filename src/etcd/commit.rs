@@ -22,9 +22,6 @@ use crate::name::LockName;
 use crate::record::{Kind, MAX_HOLD, Mode, Record};
 use crate::sys::process::boottime_milliseconds;
 
-/// A transaction has at most so many comparisons and so many operations (`--max-txn-ops`).
-const MAX_OPERATIONS: usize = 128;
-
 /// How many dead records one take removes; more are left to a cleanup.
 const MAX_REMOVALS: usize = 64;
 
@@ -185,16 +182,13 @@ impl<H: Clone + Default> Etcd<H> {
                 }
             }
         }
-        if compare.list.len() > MAX_OPERATIONS || success.len() > MAX_OPERATIONS {
-            return Err(Error::NotOnEtcd {
-                what: "too many names, or names of too many parts, for one transaction",
-            });
-        }
-        Ok(Txn {
+        let txn = Txn {
             compare: compare.list,
             success,
             failure: reads(keys, view.asked()),
-        })
+        };
+        txn.ensure_possible()?;
+        Ok(txn)
     }
 
     /// What a hold of `key` was decided on.
@@ -481,4 +475,18 @@ pub(super) fn expiry(ttl: i64) -> Option<DateTime<Utc>> {
     let now = Utc::now().trunc_subsecs(6);
     let at = now.checked_add_signed(TimeDelta::try_seconds(ttl)?)?;
     Some(at).filter(|at| crate::record::has_four_digits(*at))
+}
+
+impl Txn {
+    /// etcd refuses one with more comparisons, or more operations (`--max-txn-ops`).
+    pub(super) fn ensure_possible(&self) -> Result<()> {
+        const MOST: usize = 128;
+        let parts = [self.compare.len(), self.success.len(), self.failure.len()];
+        if parts.into_iter().any(|count| count > MOST) {
+            return Err(Error::NotOnEtcd {
+                what: "too many names, or names of too many parts, for one transaction",
+            });
+        }
+        Ok(())
+    }
 }

@@ -476,6 +476,8 @@ impl Keeping {
             (self.release_txn(&state), state.modified, state.record.hold)
         };
         self.wake.notify_all();
+        // There is no work any more that would have to be ended.
+        crate::sys::keeper::work_is_over();
         // Until then nobody else can have it.
         let until = self
             .confirmed_ms

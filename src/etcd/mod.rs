@@ -41,7 +41,7 @@ use view::View;
 pub(crate) use waiting::{Place, Sleeper};
 
 use crate::backend::{AsWaiter, BackOff, Backend, Change, Draft, Entry, Patience, Updated};
-use crate::decision::{Judged, Key, Snapshot as _, Ticket, Until};
+use crate::decision::{Found, Judged, Key, Snapshot as _, Ticket, Until};
 use crate::error::{Error, Result};
 use crate::identity::Pid;
 use crate::name::LockName;
@@ -108,13 +108,31 @@ impl<H: Clone + Default> Etcd<H> {
                 keys_only: true,
             };
             if self.read_range(&read, patience)?.kvs.is_empty() {
-                return Ok(true);
+                return self.remove_rest(judged, patience);
             }
             if !go_on() {
                 return Ok(false);
             }
             let _ = pause(Duration::from_millis(100));
         }
+    }
+
+    /// Removes the record of a hold that was broken, if its lease has ended before its keeper gave it back.
+    fn remove_rest(&self, judged: &Judged<H>, patience: Patience<'_>) -> Result<bool> {
+        let snapshot = EtcdSnapshot::new(self, View::unread(), patience);
+        let name = &judged.found.key.name;
+        let exclusive = snapshot.exclusive(name)?;
+        let all = exclusive.into_iter().chain(snapshot.shared(name)?);
+        let is_it = |found: &Found<H>| found.revision == judged.found.revision;
+        let Some(found) = all.into_iter().find(is_it) else {
+            return Ok(true);
+        };
+        let view = self.with_all_names(judged, snapshot.into_view(), patience)?;
+        let rest = Judged {
+            found,
+            verdict: judged.verdict.clone(),
+        };
+        self.commit_remove(&rest, &view, patience)
     }
 
     /// The calling process, for whoever finds that a hold was broken.

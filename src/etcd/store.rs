@@ -25,7 +25,7 @@ pub(crate) const LEAST_TTL_OF_RUN: Duration = Duration::from_secs(10);
 pub(crate) const LEAST_TTL: Duration = Duration::from_secs(5);
 
 /// The most parts of a name: each is compared when it is taken.
-pub(crate) const MAX_SEGMENTS: usize = 32;
+pub(crate) const MAX_SEGMENTS: usize = 31;
 
 /// A store on etcd. `H`: how other backends refer to what was found; here nothing is kept open.
 pub(crate) struct Etcd<H> {

@@ -150,6 +150,7 @@ impl<H: Clone + Default> Etcd<H> {
             txn.success.push(put);
         }
         txn.success.extend(reads(keys, &asked.names));
+        txn.ensure_possible()?;
         let (answer, _) = self.known(DRAW, patience, || client.txn_once(&txn, TIMEOUT))?;
         let skipped = if answer.succeeded { tickets.len() } else { 0 };
         let view = View::of_answer(keys, &asked.names, &answer, skipped);

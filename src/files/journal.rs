@@ -148,7 +148,7 @@ pub(crate) fn write(store: &Path, action: Action, from: &Status, hold: Option<u6
 pub(crate) fn last(store: &Path, path: &Path, limit: usize) -> Result<Vec<Event>> {
     let resolved = |path: &Path| {
         let directory = path.parent().and_then(|parent| parent.canonicalize().ok());
-        (directory, path.file_name().map(OsStr::to_owned))
+        Some((directory?, path.file_name().map(OsStr::to_owned)))
     };
     let wanted = resolved(path);
     let mut events = Vec::new();
@@ -164,7 +164,9 @@ pub(crate) fn last(store: &Path, path: &Path, limit: usize) -> Result<Vec<Event>
         let parsed = lines.filter_map(|line| serde_json::from_slice::<Event>(line).ok());
         let own = parsed.filter(|event| {
             event.path == path
-                || (event.path.file_name() == path.file_name() && resolved(&event.path) == wanted)
+                || (event.path.file_name() == path.file_name()
+                    && wanted.is_some()
+                    && resolved(&event.path) == wanted)
         });
         events.extend(own.take(limit - events.len()));
     }

@@ -488,7 +488,11 @@ impl Hold {
 
 /// A command could run on when its lease has ended.
 const NEEDS_KEEPER: Error = Error::NotOnEtcd {
-    what: "a command needs a process beside it that ends it in time: use `onehold run`",
+    what: if cfg!(target_os = "linux") {
+        "a command needs a process beside it that ends it in time: use `onehold run`"
+    } else {
+        "a command can only be run on Linux, where it ends in time with the process beside it"
+    },
 };
 
 /// Why a command was not started. Only an errno comes out of a child.

@@ -203,7 +203,7 @@ impl Lock {
             return not_there("a path is a file of this machine: use a name");
         }
         if name.as_str().split('/').count() > crate::etcd::MAX_SEGMENTS {
-            return not_there("a name has at most 32 parts");
+            return not_there("a name has at most 31 parts");
         }
         Ok(Self {
             name,

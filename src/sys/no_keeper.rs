@@ -21,3 +21,6 @@ pub(crate) fn wake_supervisor() {}
 
 /// There is no command to guard.
 pub(crate) fn guard() {}
+
+/// There is none.
+pub(crate) fn work_is_over() {}

@@ -4,6 +4,7 @@
 //! killed. Clocks run alike. One step of the clock is 3 s, and the time to live of every hold 10 s: work has
 //! to be over 9 s after the last confirmed keepalive was sent, which is 3 steps, and a dead hold is taken over
 //! after 10 s, which are 4.
+#![allow(clippy::print_stdout)]
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -370,7 +371,7 @@ impl Setting {
                 ..Txn::default()
             };
             let answer = world.store.apply(&txn).unwrap();
-            view = View::of_answer(&etcd.shared.keys, &view.asked().to_vec(), &answer, 0);
+            view = View::of_answer(&etcd.shared.keys, view.asked(), &answer, 0);
         }
         let replaced = put.iter().filter_map(|(_, old)| old.as_ref()?.record());
         let replaced = replaced.map(|record| record.hold).max();
@@ -570,7 +571,7 @@ impl Model for Setting {
                 let (sent, view) = self.take(&mut next, at, view, None);
                 next.clients[at].phase = sent.map_or(Phase::Looks(view), Phase::Takes);
             }
-            Step::Send(at, is_lost) => self.send(&mut next, at, is_lost),
+            Step::Send(at, is_lost) => send(&mut next, at, is_lost),
             Step::Beat(at) => self.beat(&mut next, at)?,
             Step::Release(at) => {
                 let Phase::Holds(held) = next.clients[at].phase.clone() else {
@@ -670,51 +671,6 @@ impl Model for Setting {
 }
 
 impl Setting {
-    fn send(&self, next: &mut World, at: usize, is_lost: bool) {
-        let keys = Keys::new("/p");
-        let phase = next.clients[at].phase.clone();
-        let (sent, held) = match &phase {
-            Phase::Takes(sent) => (sent.clone(), None),
-            Phase::Holds(held) => match &held.resuming {
-                Some(sent) => (sent.clone(), Some(held.clone())),
-                None => return,
-            },
-            _ => return,
-        };
-        if is_lost {
-            next.losses -= 1;
-            let _ = next.store.apply(&sent.txn);
-            next.clients[at].phase = Phase::Takes(Sent {
-                tried: true,
-                ..sent
-            });
-            return;
-        }
-        let fate = fate(&mut next.store, &keys, &sent);
-        next.clients[at].phase = match (fate, held) {
-            (Fate::Taken(created), held) => {
-                next.clients[at].has_resumed |= held.is_some();
-                // Too late to begin, or to go on.
-                if sent.age + 1 >= OVER {
-                    Phase::Gone
-                } else {
-                    Phase::Holds(Held {
-                        keys: sent.keys,
-                        hold: sent.hold,
-                        lease: sent.lease,
-                        created,
-                        age: sent.age,
-                        is_at_work: true,
-                        resuming: None,
-                    })
-                }
-            }
-            (Fate::Changed(_) | Fate::NoLease, Some(_)) => Phase::Gone,
-            (Fate::Changed(view), None) => Phase::Looks(view),
-            (Fate::NoLease, None) => Phase::Idle,
-        };
-    }
-
     fn beat(&self, next: &mut World, at: usize) -> Option<()> {
         let Phase::Holds(mut held) = next.clients[at].phase.clone() else {
             return None;
@@ -787,6 +743,51 @@ impl Setting {
         next.clients[at].phase = Phase::Holds(held);
         Some(())
     }
+}
+
+fn send(next: &mut World, at: usize, is_lost: bool) {
+    let keys = Keys::new("/p");
+    let phase = next.clients[at].phase.clone();
+    let (sent, held) = match &phase {
+        Phase::Takes(sent) => (sent.clone(), None),
+        Phase::Holds(held) => match &held.resuming {
+            Some(sent) => (sent.clone(), Some(held.clone())),
+            None => return,
+        },
+        _ => return,
+    };
+    if is_lost {
+        next.losses -= 1;
+        let _ = next.store.apply(&sent.txn);
+        next.clients[at].phase = Phase::Takes(Sent {
+            tried: true,
+            ..sent
+        });
+        return;
+    }
+    let fate = fate(&mut next.store, &keys, &sent);
+    next.clients[at].phase = match (fate, held) {
+        (Fate::Taken(created), held) => {
+            next.clients[at].has_resumed |= held.is_some();
+            // Too late to begin, or to go on.
+            if sent.age + 1 >= OVER {
+                Phase::Gone
+            } else {
+                Phase::Holds(Held {
+                    keys: sent.keys,
+                    hold: sent.hold,
+                    lease: sent.lease,
+                    created,
+                    age: sent.age,
+                    is_at_work: true,
+                    resuming: None,
+                })
+            }
+        }
+        (Fate::Changed(_) | Fate::NoLease, Some(_)) => Phase::Gone,
+        (Fate::Changed(view), None) => Phase::Looks(view),
+        (Fate::NoLease, None) => Phase::Idle,
+    };
 }
 
 fn plan(names: &[&'static str]) -> Plan {

@@ -262,8 +262,16 @@ pub(crate) fn refused(
         "zombie-detected"
     };
     let is_reserved = status.verdict.reason == Reason::Reserved;
-    let (exit, word, code, message) = match blocked.waited {
-        _ if status.is_available() => (Exit::Zombie, zombie, "ZOMBIE", holder),
+    // Dead, and the wait was over before it could be taken.
+    let is_ripening =
+        status.verdict.takeable_in.is_some() && typed.on_zombie != Some(OnZombie::Fail);
+    let waited = blocked
+        .waited
+        .filter(|_| !is_ripening || typed.wait.is_some());
+    let (exit, word, code, message) = match waited {
+        _ if status.is_available() && (waited.is_none() || !is_ripening) => {
+            (Exit::Zombie, zombie, "ZOMBIE", holder)
+        }
         _ if matches!(status.verdict.reason, Reason::Malformed(_)) => {
             (Exit::Zombie, zombie, "MALFORMED", holder)
         }

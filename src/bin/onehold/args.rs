@@ -35,7 +35,10 @@ pub(crate) struct Cli {
 /// Options of every command.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct GlobalArgs {
-    /// Store directory, created if missing [default: $ONEHOLD_DIR, else ~/.local/state/onehold]
+    /// Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else
+    /// ~/.local/state/onehold]
+    ///
+    /// A store on etcd is for locks of many machines, see onehold-etcd(7).
     #[arg(
         long,
         global = true,

@@ -203,7 +203,7 @@ pub(crate) const LOCK_KEYS: [(&str, &str); 38] = [
     ),
     (
         "proof",
-        "evidence: kernel-lock, kernel-lock-gone, same-process (PID and start time), same-pid, pid-gone, other-start, other-boot, clock, or null",
+        "evidence: kernel-lock, kernel-lock-gone, same-process (PID and start time), same-pid, pid-gone, other-start, other-boot, clock, lease-kept and lease-ended (on etcd), or null",
     ),
     ("evidence", "the evidence in words"),
     (

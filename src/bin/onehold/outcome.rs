@@ -167,7 +167,6 @@ pub(crate) fn failed(session: &Session, error: &anyhow::Error) -> Outcome {
         Error::NoHolder => (Exit::Failed, "NO_HOLDER"),
         Error::NoAtomicExchange { .. } => (Exit::Failed, "NO_ATOMIC_EXCHANGE"),
         Error::LostWhileAcquiring { .. } => (Exit::Failed, "LOST"),
-        Error::InvalidStore { .. } => (Exit::Usage, "INVALID_STORE"),
         Error::Remote { .. } => (Exit::Failed, "STORE"),
         Error::Spawn { source, .. } => match source.kind() {
             ErrorKind::NotFound => (Exit::NotFound, "COMMAND_NOT_FOUND"),

@@ -140,8 +140,13 @@ pub(crate) fn block(status: &Status, verbose: bool) -> Vec<String> {
 
 /// Where the record is.
 fn location(status: &Status) -> String {
-    let what = if status.is_remote() { "key" } else { "file" };
+    let what = place(status.is_remote());
     format!("  {what}: {}", path_text(&status.path))
+}
+
+/// What a record is.
+pub(crate) fn place(is_remote: bool) -> &'static str {
+    if is_remote { "key" } else { "file" }
 }
 
 /// What to do about a refusal. `wanted`: the lock that `acquire` or `run` asked for.
@@ -153,6 +158,9 @@ pub(crate) fn next_step(
 ) -> String {
     let break_it = command_line(session, "break", status);
     let acquires = matches!(session.verb, "acquire" | "run");
+    if status.verdict.takeable_in.is_some() && timed_out {
+        return format!("  to wait longer, raise --wait; to remove it, run `{break_it}`");
+    }
     if status.is_available() && acquires {
         return format!("  to take it over, use --on-zombie take; to remove it, run `{break_it}`");
     }

@@ -110,6 +110,14 @@ pub(crate) fn tell_wrapper(kill_at_ms: u64, request: &[u8]) {
     page.which.store(which, Ordering::Release);
 }
 
+/// Nothing is to be ended any more.
+pub(crate) fn work_is_over() {
+    HAS_NO_END.store(true, Ordering::Relaxed);
+    if let Some(page) = own_page() {
+        page.kill_at_ms.store(0, Ordering::SeqCst);
+    }
+}
+
 /// Wakes the thread that supervises the command.
 pub(crate) fn wake_supervisor() {
     // SAFETY: no memory is involved. The signal is ignored by default, and queued by a supervisor.

@@ -84,9 +84,11 @@ fn hand_over(
         ));
     }
     if session.global.verbose {
-        outcome
-            .notes
-            .push(format!("  file: {}", words::path_text(pending.path())));
+        outcome.notes.push(format!(
+            "  {}: {}",
+            output::place(lock.is_remote()),
+            words::path_text(pending.path())
+        ));
     }
     for was in pending.displaced() {
         outcome.notes.extend(displaced_text(session, was));

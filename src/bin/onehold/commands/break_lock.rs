@@ -204,6 +204,13 @@ fn running_warning(session: &Session, was: &Status, at_once: bool) -> Option<Str
         .record
         .as_ref()
         .is_some_and(|record| record.kind == Kind::Run);
+    if let Some(left) = was.verdict.takeable_in.filter(|_| is_run) {
+        let holder = describe::holder_on_host(was, was.record.as_ref()?);
+        let left = words::span(left);
+        return Some(format!(
+            "the work of {holder} may still be running, for {left} at most"
+        ));
+    }
     // Its record has no room for what ends the work. The wrapper notices the loss.
     let is_pid_file = was.verdict.evidence == Evidence::KernelLock
         && was

@@ -33,7 +33,12 @@ pub(crate) fn cleanup(session: &Session, typed: &args::Cleanup) -> CommandResult
     };
     let store = session.store_text();
     let plural = if count == 1 { "" } else { "s" };
-    let message = format!("{done} {count} lock file{plural} in {store}");
+    let what = if session.store.is_remote() {
+        "record"
+    } else {
+        "lock file"
+    };
+    let message = format!("{done} {count} {what}{plural} in {store}");
     let mut outcome = Outcome::new(Exit::Done, word, message);
     if !session.global.quiet && count > 0 {
         let lines: Vec<_> = cleanup

@@ -55,6 +55,8 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
     // later, because until then a signal must be able to end it.
     let may_block = typed.hold.wait.is_some()
         || typed.hold.force
+        // What is dead on another machine is waited for.
+        || lock.is_remote()
         || typed.hold.on_zombie == Some(args::OnZombie::Ask);
     let queue = if may_block || typed.exec {
         // A queue does this, too.
@@ -94,9 +96,10 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
     };
     if session.global.verbose && !session.global.json {
         output::eprint(&format!(
-            "onehold: acquired {}: hold {}, file {}",
+            "onehold: acquired {}: hold {}, {} {}",
             words::names(&lock),
             hold.number(),
+            output::place(lock.is_remote()),
             words::path_text(hold.path())
         ));
     }
