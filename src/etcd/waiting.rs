@@ -54,6 +54,8 @@ pub(crate) struct Place {
     pub(super) view: Option<View>,
     has_owner: bool,
     look_at: u64,
+    /// The revision that was looked at last.
+    looked: i64,
     /// Its lease has ended: it has to draw another ticket.
     pub(super) is_lost: bool,
     pub(super) is_used: bool,
@@ -113,6 +115,7 @@ impl<H: Clone + Default> Etcd<H> {
             view: Some(drawn.view),
             has_owner: request.owner.is_some(),
             look_at: 0,
+            looked: -1,
             is_lost: false,
             is_used: false,
             watch: None,
@@ -239,6 +242,9 @@ impl Place {
             .is_none_or(|watch| watch.ranges != awaited)
         {
             self.watch = Some(self.watch(awaited, revision));
+        }
+        if self.looked != revision {
+            self.looked = revision;
             self.look_at = now + self.look_interval();
         }
         loop {
@@ -327,9 +333,15 @@ impl Place {
 
     /// Takes in what a watch says; whether something has been deleted.
     fn has_ended(&mut self, answer: &WatchAnswer) -> bool {
-        let mut has_ended = false;
+        let seen = self.view.as_ref().map_or(0, |view| view.revision);
+        if answer.created && answer.header.revision > seen {
+            // What has happened since is told within 100 ms. To read it is quicker; the watch goes on.
+            self.view = None;
+            return true;
+        }
+        let mut has_ended = None;
         for event in answer.events.iter().filter(|event| event.is_deletion()) {
-            has_ended = true;
+            has_ended = Some(event.kv.mod_revision);
             let key = String::from_utf8_lossy(&event.kv.key).into_owned();
             if let Some(view) = &mut self.view {
                 view.remove(&key);
@@ -340,10 +352,22 @@ impl Place {
                 }
             }
         }
-        if has_ended {
-            self.watch = None;
-        }
-        has_ended
+        let Some(revision) = has_ended else {
+            return false;
+        };
+        // Mostly the waiter ahead has the lock now. To watch that takes as long as to read it: both at once.
+        let keys = &self.shared.keys;
+        let names = self.asked.names.iter();
+        let lives: Vec<Range<String>> = names
+            .map(|name| only(&keys.exclusive(Part::Life, name)))
+            .collect();
+        self.watch = match &self.watch {
+            Some(before) if before.ranges != lives && lives.len() == 1 => {
+                Some(self.watch(lives, revision))
+            }
+            _ => None,
+        };
+        true
     }
 
     /// Keeps the leases alive that are due.

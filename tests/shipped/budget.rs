@@ -29,8 +29,8 @@ const CEILINGS: [(&str, i32, [usize; 3]); 7] = [
     ("check -q held", 6, [61_000, 38, 39]),
 ];
 
-/// In bytes. Each 64 KiB that are executed are a page fault more.
-const LARGEST_BINARY: u64 = 3_700_000;
+/// In bytes, of which 2.2 MB are etcd and TLS. Each 64 KiB that are executed are a page fault more.
+const LARGEST_BINARY: u64 = 5_900_000;
 
 #[test]
 #[ignore = "needs the shipped binary, which takes minutes to build: ONEHOLD_SHIPPED"]
