@@ -135,14 +135,20 @@ impl HeldKeys {
         held
     }
 
+    #[cold]
+    #[inline(never)]
     pub(crate) fn path(&self) -> &Path {
         self.places.first().map_or(Path::new(""), |(_, path)| path)
     }
 
+    #[cold]
+    #[inline(never)]
     pub(crate) fn paths(&self) -> Vec<&Path> {
         self.places.iter().map(|(_, path)| &**path).collect()
     }
 
+    #[cold]
+    #[inline(never)]
     pub(crate) fn slots(&self) -> Vec<u32> {
         self.places
             .iter()
@@ -151,12 +157,16 @@ impl HeldKeys {
     }
 
     /// Whether its holder was told to end its work.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn is_broken(&self) -> bool {
         self.keeping.outcome.load(Ordering::SeqCst) == BROKEN
     }
 
     /// When the hold counts as lost unless it is confirmed meanwhile, and when nothing of it may run any
     /// more, by the boot-time clock in milliseconds.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn deadlines_ms(&self) -> (u64, u64) {
         self.keeping.deadlines_ms()
     }
@@ -551,10 +561,14 @@ fn read(key: &str) -> Operation {
 }
 
 impl HeldRecord for HeldKeys {
+    #[cold]
+    #[inline(never)]
     fn record(&self) -> &Record {
         &self.record
     }
 
+    #[cold]
+    #[inline(never)]
     fn is_lost(&self) -> Result<bool> {
         // Most commands end before a beat is due.
         if boottime_milliseconds().saturating_sub(self.taken_ms) >= LONG_MS {
@@ -565,20 +579,28 @@ impl HeldRecord for HeldKeys {
     }
 
     /// Nothing: of what changes nobody else is told.
+    #[cold]
+    #[inline(never)]
     fn write_live(&mut self, live: Live) -> Result<()> {
         self.record.live = live;
         Ok(())
     }
 
+    #[cold]
+    #[inline(never)]
     fn notes(&self) -> Result<Vec<Note>> {
         Ok(Vec::new())
     }
 
+    #[cold]
+    #[inline(never)]
     fn survives_settling_time(&self) -> Result<bool> {
         let (lost_at, _) = self.keeping.deadlines_ms();
         Ok(self.record.kind == Kind::Lease || boottime_milliseconds() < lost_at)
     }
 
+    #[cold]
+    #[inline(never)]
     fn release(&mut self) -> Result<ReleaseOutcome> {
         self.keeping.release()
     }

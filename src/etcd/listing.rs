@@ -31,6 +31,8 @@ pub struct StoreFacts {
 
 impl<H: Clone + Default> Etcd<H> {
     /// Facts about a hold.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn facts(&self, key: &Key) -> Result<StoreFacts> {
         let client = &self.shared.client;
         let snapshot = EtcdSnapshot::new(self, View::unread(), Patience::SHORT);
@@ -54,6 +56,8 @@ impl<H: Clone + Default> Etcd<H> {
     }
 
     /// Every lock of the store, not judged yet, by pages of one revision. Returns what is not a lock.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn list(&self, each: &mut dyn FnMut(Moment, Found<H>)) -> Result<Vec<Error>> {
         let mut view = View::unread();
         let mut limit = 500;
@@ -119,6 +123,8 @@ impl<H: Clone + Default> Etcd<H> {
     }
 
     /// The names that have live waiters, as they were listed.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn names_with_waiters(&self) -> Vec<LockName> {
         let keys = &self.shared.keys;
         let tickets = keys.all_tickets();

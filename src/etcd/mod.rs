@@ -8,6 +8,8 @@
 //! [`snapshot`] answers decisions from a [`view`], [`commit`] changes, [`held`] keeps a hold, [`waiting`] is the
 //! queue, [`listing`] reads all of a [`store`], [`client`] sends requests, of which [`messages`] says what they
 //! look like, and [`keys`] what the keys are.
+//!
+//! What is called from code for both backends is `cold` and not inlined: beside files it must cost nothing.
 
 mod address;
 mod client;
@@ -224,6 +226,8 @@ impl<H: Clone + Default> Backend for Etcd<H> {
     type Place = Place;
     type Sleeper = Sleeper<H>;
 
+    #[cold]
+    #[inline(never)]
     fn look<T>(&self, ask: impl FnOnce(&EtcdSnapshot<'_, H>) -> Result<T>) -> Result<Option<T>> {
         let snapshot = EtcdSnapshot::new(self, View::unread(), Patience::SHORT);
         let answer = ask(&snapshot)?;
@@ -231,6 +235,8 @@ impl<H: Clone + Default> Backend for Etcd<H> {
         Ok(Some(answer))
     }
 
+    #[cold]
+    #[inline(never)]
     fn update<'d, T>(
         &self,
         entry: Entry<'_>,
@@ -340,6 +346,8 @@ impl<H: Clone + Default> Backend for Etcd<H> {
         Sleeper::default()
     }
 
+    #[cold]
+    #[inline(never)]
     fn sleep(
         &self,
         _sleeper: &mut Sleeper<H>,
@@ -359,11 +367,15 @@ impl<H: Clone + Default> Backend for Etcd<H> {
         }
     }
 
+    #[cold]
+    #[inline(never)]
     fn waiters(&self, of: &LockName) -> Result<Vec<Waiter>> {
         let seen = self.seen().clone().unwrap_or_else(View::unread);
         Ok(EtcdSnapshot::new(self, seen, Patience::SHORT).waiters(of))
     }
 
+    #[cold]
+    #[inline(never)]
     fn waiter(&self, ticket: &Ticket<H>) -> Option<Waiter> {
         let seen = self.seen().clone()?;
         EtcdSnapshot::new(self, seen, Patience::SHORT).waiter(ticket.number)

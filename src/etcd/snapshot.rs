@@ -178,6 +178,8 @@ impl<'a, H: Clone + Default> EtcdSnapshot<'a, H> {
     }
 
     /// The live waiters of a lock, the first one first.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn waiters(&self, name: &LockName) -> Vec<Waiter> {
         let tree = self.keys().tree(name);
         if self.ensure(&tree, name).is_err() {
@@ -201,23 +203,33 @@ impl<H: Clone + Default> Snapshot for EtcdSnapshot<'_, H> {
     type Handle = H;
     type Error = Error;
 
+    #[cold]
+    #[inline(never)]
     fn now(&self) -> Moment {
         *self.now.get_or_init(observer::now)
     }
 
+    #[cold]
+    #[inline(never)]
     fn observer(&self) -> Observer {
         self.etcd.host.observer().clone()
     }
 
+    #[cold]
+    #[inline(never)]
     fn takeover_is_safe(&self) -> bool {
         true
     }
 
     /// Not asked: processes are never evidence here.
+    #[cold]
+    #[inline(never)]
     fn descends_from(&self, _process: ProcessId) -> bool {
         false
     }
 
+    #[cold]
+    #[inline(never)]
     fn exclusive(&self, name: &LockName) -> Result<Option<Found<H>>> {
         for part in [Part::Hold, Part::Life] {
             self.ensure(&only(&self.keys().exclusive(part, name)), name)?;
@@ -225,6 +237,8 @@ impl<H: Clone + Default> Snapshot for EtcdSnapshot<'_, H> {
         Ok(self.found(Key::exclusive(name)))
     }
 
+    #[cold]
+    #[inline(never)]
     fn shared(&self, name: &LockName) -> Result<Vec<Found<H>>> {
         let mut keys = Vec::new();
         for part in [Part::Hold, Part::Life] {
@@ -239,6 +253,8 @@ impl<H: Clone + Default> Snapshot for EtcdSnapshot<'_, H> {
         Ok(keys.into_iter().filter_map(|key| self.found(key)).collect())
     }
 
+    #[cold]
+    #[inline(never)]
     fn below(
         &self,
         name: &LockName,
@@ -278,6 +294,8 @@ impl<H: Clone + Default> Snapshot for EtcdSnapshot<'_, H> {
         }
     }
 
+    #[cold]
+    #[inline(never)]
     fn tickets(&self, wants: &[Want]) -> Result<Vec<(u64, LockName)>> {
         let mut trees: Vec<Range<String>> = Vec::new();
         for want in wants {
@@ -293,6 +311,8 @@ impl<H: Clone + Default> Snapshot for EtcdSnapshot<'_, H> {
         Ok(tickets)
     }
 
+    #[cold]
+    #[inline(never)]
     fn ticket(&self, number: u64) -> Result<Option<Ticket<H>>> {
         Ok(self.written(number).map(|written| Ticket {
             number,

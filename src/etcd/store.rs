@@ -64,6 +64,8 @@ impl<H> std::fmt::Debug for Etcd<H> {
 
 impl<H> Etcd<H> {
     /// A store by its URL. Nothing is sent.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn new(url: &str, access: &EtcdAccess) -> Result<Self> {
         let address = Address::parse(url, access)?;
         let keys = Keys::new(&address.prefix);
@@ -92,6 +94,8 @@ impl<H> Etcd<H> {
     }
 
     /// The key of a record, as it is shown.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn path_of_record(&self, key: &Key) -> PathBuf {
         let address = self.shared.client.address();
         let store = address

@@ -181,10 +181,14 @@ pub(super) fn seconds_of(draft: &Draft) -> i64 {
 }
 
 impl QueuePlace for Place {
+    #[cold]
+    #[inline(never)]
     fn number(&self) -> u64 {
         self.created.cast_unsigned()
     }
 
+    #[cold]
+    #[inline(never)]
     fn prepare(&mut self) {}
 }
 

@@ -327,6 +327,8 @@ impl Hold {
             reason = "there is no keeper"
         )
     )]
+    #[cold]
+    #[inline(never)]
     fn start_kept(&mut self, program: &Program, mask: &SignalMask) -> Result<Started> {
         #[cfg(all(feature = "etcd", target_os = "linux"))]
         if crate::sys::keeper::is_keeper() {

@@ -197,6 +197,8 @@ impl Lock {
 
     /// A name on etcd.
     #[cfg(feature = "etcd")]
+    #[cold]
+    #[inline(never)]
     pub(crate) fn on_etcd(name: LockName, store: AnyStore, journal: &Path) -> Result<Self> {
         let not_there = |what| Err(Error::NotOnEtcd { what });
         if name.is_path() {

@@ -154,6 +154,8 @@ impl Options {
 
     /// The options as a lock on several machines can have them, or why it cannot.
     #[cfg(feature = "etcd")]
+    #[cold]
+    #[inline(never)]
     pub(crate) fn check_remote(mut self, holder: Option<Holder>, run: RunOptions) -> Result<Self> {
         use crate::etcd::{DEFAULT_TTL, LEAST_TTL, LEAST_TTL_OF_RUN};
         let not_there = |what| Err(Error::NotOnEtcd { what });

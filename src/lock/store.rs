@@ -80,6 +80,8 @@ impl Store {
     /// # Errors
     /// [`Error::InvalidStore`], and certificates that cannot be read.
     #[cfg(feature = "etcd")]
+    #[cold]
+    #[inline(never)]
     pub fn on_etcd(url: &str, access: &crate::EtcdAccess) -> Result<Self> {
         let etcd = crate::etcd::Etcd::new(url, access)?;
         let path = PathBuf::from(etcd.url());

@@ -146,6 +146,8 @@ fn wait<'a>(
 
 /// Does not wait for a holder. What is found dead on another machine is taken over once it has been known to
 /// be dead for long enough.
+#[cold]
+#[inline(never)]
 fn wait_for_the_dead<'a>(session: &'a Session, lock: &Lock) -> Wait<'a> {
     if !lock.is_remote() {
         return Wait::no();

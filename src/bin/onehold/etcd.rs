@@ -9,6 +9,8 @@ use crate::args::UsageError;
 use crate::config::{ConfigPath, EffectiveConfig};
 
 /// What the variables say, and what the configuration says where they are not set.
+#[cold]
+#[inline(never)]
 pub(crate) fn access(config: &EffectiveConfig) -> anyhow::Result<EtcdAccess> {
     let settings = &config.settings;
     let text = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());

@@ -24,6 +24,8 @@ const LATE: Duration = Duration::from_millis(100);
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Returns in the keeper, with `None`, and once it has ended, with what to return.
+#[cold]
+#[inline(never)]
 pub(crate) fn wrap(
     session: &Session,
     lock: &Lock,

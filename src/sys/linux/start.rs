@@ -123,6 +123,8 @@ impl Program {
     /// Starts it as the child of a keeper, with which it ends, and in the process group of the keeper's
     /// wrapper. It has the signals of `mask` blocked.
     #[cfg(feature = "etcd")]
+    #[cold]
+    #[inline(never)]
     pub(crate) fn start_kept(&self, mask: &SignalMask) -> io::Result<Started> {
         super::keeper::begin_to_keep()?;
         self.start_after(BeforeExec::without_file(), None, mask)

@@ -79,6 +79,8 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
 
 /// What only the store of several machines tells.
 #[cfg(feature = "etcd")]
+#[cold]
+#[inline(never)]
 fn store_facts(lock: &Lock, status: &Status, outcome: &mut Outcome) -> Vec<String> {
     let facts = match lock.store_facts(status) {
         Ok(Some(facts)) => facts,
