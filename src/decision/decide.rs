@@ -316,13 +316,21 @@ pub(crate) fn until<S: Snapshot>(
         Some(ticket) => Until::LeftQueue(ticket, RECHECK_INTERVAL),
         None if slots.is_some() => {
             let mut holders = Vec::new();
+            let mut ripening: Option<(Judged<_>, Duration)> = None;
             for found in snapshot.shared(&held.name)? {
                 let judged = judge_found(request, snapshot, found);
                 if matches!(judged.verdict.state, State::Held | State::Overdue) {
                     holders.push(judged);
+                } else if let Some(after) = judged.verdict.takeable_in
+                    && ripening.as_ref().is_none_or(|(_, first)| after < *first)
+                {
+                    ripening = Some((judged, after));
                 }
             }
-            Until::AnyReleased(holders)
+            match ripening {
+                Some((judged, after)) if holders.is_empty() => Until::Ripe(judged, after),
+                _ => Until::AnyReleased(holders),
+            }
         }
         None => match judged.verdict.takeable_in {
             Some(after) => Until::Ripe(judged, after),

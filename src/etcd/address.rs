@@ -92,10 +92,13 @@ impl Address {
         if given.is_empty() {
             return Err(invalid("no host: name one, or set ETCDCTL_ENDPOINTS"));
         }
-        let endpoints = given
-            .into_iter()
-            .map(|host| endpoint(host).ok_or_else(|| invalid("not a list of HOST[:PORT]")))
-            .collect::<Result<Vec<_>>>()?;
+        let mut endpoints: Vec<String> = Vec::new();
+        for host in given {
+            let found = endpoint(host).ok_or_else(|| invalid("not a list of HOST[:PORT]"))?;
+            if !endpoints.contains(&found) {
+                endpoints.push(found);
+            }
+        }
         let prefix = if prefix.is_empty() {
             DEFAULT_PREFIX
         } else {

@@ -73,7 +73,7 @@ impl Refused {
 
     /// The revision to be read has been compacted.
     pub(super) fn is_compacted(&self) -> bool {
-        self.code == OUT_OF_RANGE
+        self.code == OUT_OF_RANGE && self.message.contains("compacted")
     }
 
     fn is_about_token(&self) -> bool {

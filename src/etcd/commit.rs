@@ -115,7 +115,10 @@ impl<H: Clone + Default> Etcd<H> {
             Ok((Answered::Refused(refused), _)) if is_ended(&refused) => {
                 return Ok(Committed::NoLease);
             }
-            Ok((Answered::Refused(refused), _)) => return Err(client.refused(TAKE, &refused)),
+            Ok((Answered::Refused(refused), _)) => {
+                client.revoke(lease.id);
+                return Err(client.refused(TAKE, &refused));
+            }
             Err(error) => {
                 // If it is applied later, it is refused as a whole: its lease is its nonce.
                 client.revoke(lease.id);
@@ -126,7 +129,7 @@ impl<H: Clone + Default> Etcd<H> {
         let created = if answer.succeeded {
             answer.header.revision
         } else {
-            let found = View::of_answer(keys, view.asked(), &answer, 0);
+            let found = View::of_answer(keys, &names_of(taking.put), &answer, 0);
             let own = of_hold.first();
             let own = own.and_then(|key| found.get(&keys.of(Part::Life, key)));
             // An earlier try was applied.
@@ -152,6 +155,9 @@ impl<H: Clone + Default> Etcd<H> {
             self.compare_for(&mut compare, view, key, record.mode);
             // What is alive is removed before: a key that is put again keeps its create revision.
             compare.add(Compare::is_missing(&keys.of(Part::Life, key)));
+        }
+        for gone in view.supposed_gone() {
+            compare.add(Compare::is_missing(gone));
         }
         for judged in taking.remove.iter().take(MAX_REMOVALS) {
             let found = &judged.found.key;
@@ -185,7 +191,8 @@ impl<H: Clone + Default> Etcd<H> {
         let txn = Txn {
             compare: compare.list,
             success,
-            failure: reads(keys, view.asked()),
+            // Not what waiters were asked about, of whom there may be many.
+            failure: reads(keys, &names_of(taking.put)),
         };
         txn.ensure_possible()?;
         Ok(txn)
@@ -412,6 +419,11 @@ impl<H: Clone + Default> Etcd<H> {
             remedy: None,
         }
     }
+}
+
+/// The names that are taken.
+pub(super) fn names_of<H>(put: &[(Key, Option<Judged<H>>)]) -> Vec<LockName> {
+    put.iter().map(|(key, _)| key.name.clone()).collect()
 }
 
 fn own_is_exclusive(of_hold: &[Key]) -> bool {

@@ -285,6 +285,10 @@ impl Keeping {
             .iter()
             .map(|key| self.store_keys().of(Part::Hold, key))
             .map(|hold| Watch::changes(only(&hold), since + 1))
+            .chain(self.keys.iter().map(|key| {
+                let life = self.store_keys().of(Part::Life, key);
+                Watch::deletions(only(&life), since + 1)
+            }))
             .collect();
         let keeping = Arc::downgrade(self);
         self.client().watch(&ranges, move |answer| {

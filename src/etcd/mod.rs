@@ -43,7 +43,7 @@ use view::View;
 pub(crate) use waiting::{Place, Sleeper};
 
 use crate::backend::{AsWaiter, BackOff, Backend, Change, Draft, Entry, Patience, Updated};
-use crate::decision::{Found, Judged, Key, Snapshot as _, Ticket, Until};
+use crate::decision::{Found, Judged, Key, Life, Snapshot as _, Ticket, Until};
 use crate::error::{Error, Result};
 use crate::identity::Pid;
 use crate::name::LockName;
@@ -88,29 +88,44 @@ impl<H: Clone + Default> Etcd<H> {
     /// Tells the keeper of a live `run` to end its work, and waits until it has given the hold back. Whether
     /// it has.
     fn break_run(&self, judged: &Judged<H>, view: &View, patience: Patience<'_>) -> Result<bool> {
-        if let Some(record) = judged.record()
+        let kill_after = judged.record().and_then(Record::kill_after);
+        let limit = kill_after.unwrap_or(KILL_AFTER).saturating_add(KEEPER_ENDS);
+        let mut go_on = client::for_at_most(limit);
+        let mut judged = judged.clone();
+        let mut view = view.clone();
+        // Until it says so: another one may write it meanwhile.
+        while let Some(record) = judged.record()
             && record.live.broken_by.is_none()
         {
             let mut live = record.live.clone();
             live.broken_by = Some(self.who());
-            if !self.commit_renew(judged, &live, view, patience)? {
+            if self.commit_renew(&judged, &live, &view, patience)? {
+                break;
+            }
+            let Some((found, now)) = self.look_again(&judged, patience)? else {
                 return Ok(true);
+            };
+            judged.found = found;
+            view = now;
+            if !go_on() {
+                return Ok(false);
             }
         }
-        let kill_after = judged.record().and_then(Record::kill_after);
-        let limit = kill_after.unwrap_or(KILL_AFTER).saturating_add(KEEPER_ENDS);
-        let mut go_on = client::for_at_most(limit);
+        let life = self.shared.keys.of(Part::Life, &judged.found.key);
+        let created = view.get(&life).map(|life| life.create_revision);
+        let life = keys::only(&life);
         loop {
-            let life = keys::only(&self.shared.keys.of(Part::Life, &judged.found.key));
             let read = Read {
-                key: life.start,
-                range_end: life.end,
+                key: life.start.clone(),
+                range_end: life.end.clone(),
                 limit: 1,
                 revision: 0,
                 keys_only: true,
             };
-            if self.read_range(&read, patience)?.kvs.is_empty() {
-                return self.remove_rest(judged, patience);
+            let found = self.read_range(&read, patience)?.kvs;
+            // A waiter may have it by now.
+            if found.first().map(|life| life.create_revision) != created {
+                return self.remove_rest(&judged, patience);
             }
             if !go_on() {
                 return Ok(false);
@@ -119,17 +134,34 @@ impl<H: Clone + Default> Etcd<H> {
         }
     }
 
-    /// Removes the record of a hold that was broken, if its lease has ended before its keeper gave it back.
-    fn remove_rest(&self, judged: &Judged<H>, patience: Patience<'_>) -> Result<bool> {
+    /// A hold as it is now, if it is still there.
+    fn look_again(
+        &self,
+        judged: &Judged<H>,
+        patience: Patience<'_>,
+    ) -> Result<Option<(Found<H>, View)>> {
         let snapshot = EtcdSnapshot::new(self, View::unread(), patience);
         let name = &judged.found.key.name;
         let exclusive = snapshot.exclusive(name)?;
         let all = exclusive.into_iter().chain(snapshot.shared(name)?);
-        let is_it = |found: &Found<H>| found.revision == judged.found.revision;
-        let Some(found) = all.into_iter().find(is_it) else {
+        let mut same = all.filter(|found| found.revision == judged.found.revision);
+        let Some(found) = same.next() else {
+            return Ok(None);
+        };
+        drop(same);
+        let view = self.with_all_names(judged, snapshot.into_view(), patience)?;
+        Ok(Some((found, view)))
+    }
+
+    /// Removes the record of a hold that was broken, if its lease has ended before its keeper gave it back.
+    fn remove_rest(&self, judged: &Judged<H>, patience: Patience<'_>) -> Result<bool> {
+        let Some((found, view)) = self.look_again(judged, patience)? else {
             return Ok(true);
         };
-        let view = self.with_all_names(judged, snapshot.into_view(), patience)?;
+        // It was resumed.
+        if found.facts.life == Some(Life::Kept) {
+            return Ok(false);
+        }
         let rest = Judged {
             found,
             verdict: judged.verdict.clone(),

@@ -1,6 +1,6 @@
 //! What is known of a store as of one revision.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::keys::{Keys, Part, only};
@@ -38,6 +38,9 @@ pub(super) struct View {
     covered: Vec<Range<String>>,
     /// The names whose surroundings were asked for.
     asked: Vec<LockName>,
+    /// Records that are supposed to have been deleted, since their life keys were: given back, and not dead.
+    /// A take says so of each, since one that is dead has not been judged.
+    supposed_gone: BTreeSet<String>,
 }
 
 impl View {
@@ -48,6 +51,7 @@ impl View {
             keys: BTreeMap::new(),
             covered: Vec::new(),
             asked: Vec::new(),
+            supposed_gone: BTreeSet::new(),
         }
     }
 
@@ -110,6 +114,16 @@ impl View {
         range: &Range<String>,
     ) -> impl Iterator<Item = (&String, &KeyValue)> {
         self.keys.range(range.clone())
+    }
+
+    /// Supposes that the record of a hold went with its life key.
+    pub(super) fn suppose_gone(&mut self, hold: String) {
+        self.remove(&hold);
+        self.supposed_gone.insert(hold);
+    }
+
+    pub(super) fn supposed_gone(&self) -> impl Iterator<Item = &String> {
+        self.supposed_gone.iter()
     }
 
     /// Notes that a key has been deleted since.

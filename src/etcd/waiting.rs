@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::client::TIMEOUT;
 use super::commit::Granted;
 use super::keys::{Part, only};
-use super::messages::{Compare, Operation, Txn, Watch, WatchAnswer};
+use super::messages::{Compare, Event, Operation, Txn, Watch, WatchAnswer};
 use super::snapshot::Written;
 use super::store::{DEFAULT_TTL, Etcd, Shared};
 use super::view::{View, reads};
@@ -32,6 +32,7 @@ const TICKET_BEAT_MS: u64 = 1_600;
 
 /// How often a waiter looks that nothing wakes: etcd has lost events near compactions (before 3.4.31 and
 /// 3.4.36). One with an owner may become the first without being woken.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 const LOOK_MS: u64 = 30_000;
 const LOOK_WITH_OWNER_MS: u64 = 5_000;
 
@@ -56,6 +57,8 @@ pub(crate) struct Place {
     look_at: u64,
     /// The revision that was looked at last.
     looked: i64,
+    /// Nothing that it waited for was there, the last time.
+    has_nothing_to_watch: bool,
     /// Its lease has ended: it has to draw another ticket.
     pub(super) is_lost: bool,
     pub(super) is_used: bool,
@@ -116,6 +119,7 @@ impl<H: Clone + Default> Etcd<H> {
             has_owner: request.owner.is_some(),
             look_at: 0,
             looked: -1,
+            has_nothing_to_watch: false,
             is_lost: false,
             is_used: false,
             watch: None,
@@ -234,10 +238,19 @@ impl Place {
         let is_ripening = matches!(until, Until::Ripe(..));
         if !is_ripening && !awaited.iter().any(is_there) {
             self.view = None;
+            // Once at once; then it is something that has no life key, and whose end is not told.
+            if std::mem::replace(&mut self.has_nothing_to_watch, true) {
+                self.keep(now, is_first);
+                let _ = crate::sys::wait::pause(at_most.min(LOOK_AGAIN));
+            }
             return;
         }
+        self.has_nothing_to_watch = false;
         let ripe_at = match until {
-            Until::Ripe(_, after) => now + u64::try_from(after.as_millis()).unwrap_or(u64::MAX) + 1,
+            Until::Ripe(_, after) => {
+                let after = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
+                now.saturating_add(after).saturating_add(1)
+            }
             _ => u64::MAX,
         };
         if self
@@ -344,15 +357,15 @@ impl Place {
             return true;
         }
         let mut has_ended = None;
-        for event in answer.events.iter().filter(|event| event.is_deletion()) {
+        // What the view shows already may have been put again since.
+        let is_new = |event: &&Event| event.is_deletion() && event.kv.mod_revision > seen;
+        for event in answer.events.iter().filter(is_new) {
             has_ended = Some(event.kv.mod_revision);
             let key = String::from_utf8_lossy(&event.kv.key).into_owned();
             if let Some(view) = &mut self.view {
                 view.remove(&key);
-                // Given back: the record goes with its life key. If the lease has ended instead, the record is
-                // still there, and the take is refused.
                 if let Some(of_hold) = self.shared.keys.hold_of(Part::Life, &key) {
-                    view.remove(&self.shared.keys.of(Part::Hold, &of_hold));
+                    view.suppose_gone(self.shared.keys.of(Part::Hold, &of_hold));
                 }
             }
         }
@@ -383,6 +396,8 @@ impl Place {
                 Ok(_) => self.is_lost = true,
                 Err(_) => {
                     client.go_on();
+                    // The watch is of the same member.
+                    self.forget();
                     self.ticket_due = boottime_milliseconds() + 300;
                 }
             }

@@ -4,6 +4,9 @@ use crate::decision::liveness::State;
 use crate::error::{Error, Result};
 use crate::status::Status;
 
+/// How long a cleanup waits for what may be removed soon. The rest is left.
+pub(super) const LONGEST_CLEANUP: std::time::Duration = std::time::Duration::from_mins(2);
+
 /// What a cleanup did.
 #[derive(Debug, Default)]
 #[non_exhaustive]
@@ -36,6 +39,14 @@ impl Cleanup {
             if status.verdict.state == State::Zombie {
                 self.left.push(status);
             }
+            return;
+        }
+        if status
+            .verdict
+            .takeable_in
+            .is_some_and(|left| left > LONGEST_CLEANUP)
+        {
+            self.left.push(status);
             return;
         }
         if dry_run {

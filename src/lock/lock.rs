@@ -664,6 +664,12 @@ impl Lock {
     /// The store cannot be used, or the file is not a lock file.
     pub fn renew(&self, caller: &Caller, ttl: Option<Duration>) -> Result<Renewal> {
         self.ensure_record()?;
+        #[cfg(feature = "etcd")]
+        if let Some(ttl) = ttl.filter(|_| self.store.is_remote()) {
+            let _ = Options::new()
+                .ttl(ttl)
+                .check_remote(Some(Holder::Lease), RunOptions::default())?;
+        }
         let request = self.request(&Options::new(), Asker::Caller);
         let updated = self.store.update(EXISTING, AsWaiter::NONE, |snapshot| {
             let mut holds = Vec::new();

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::cleanup::Cleanup;
+use super::cleanup::{Cleanup, LONGEST_CLEANUP};
 use super::lock::{Lock, hold_number, status};
 use super::unfinished::is_over;
 use crate::backend::Backend as _;
@@ -234,7 +234,8 @@ impl Store {
         let ripe_in = listing
             .locks
             .iter()
-            .filter_map(|lock| lock.verdict.takeable_in);
+            .filter_map(|lock| lock.verdict.takeable_in)
+            .filter(|ripe_in| *ripe_in <= LONGEST_CLEANUP);
         if let Some(ripe_in) = ripe_in.max().filter(|_| !dry_run) {
             pause_for(ripe_in);
         }

@@ -127,7 +127,7 @@ pub(super) fn take<B: Backend>(
                     return Err(store_vanished());
                 };
                 let survives = hold.survives_settling_time();
-                if survives.is_err() {
+                if !matches!(survives, Ok(true)) {
                     let _ = hold.release();
                 }
                 if !survives? {

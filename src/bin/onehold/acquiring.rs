@@ -178,7 +178,8 @@ fn confirm_replace(
     if !is_named(status, lock) {
         return None;
     }
-    let zombie = status.is_available();
+    // On another machine the work of a hold that has just died may not have ended.
+    let zombie = status.is_available() && status.verdict.takeable_in.is_none();
     // Programs that ask about zombies (sprint) also ask about overdue holders.
     let may_be_replaced = zombie || status.verdict.state == State::Overdue;
     let asked = typed.force || (typed.on_zombie == Some(OnZombie::Ask) && may_be_replaced);

@@ -159,6 +159,8 @@ pub(in crate::sys) fn begin_to_keep() -> io::Result<()> {
         libc::setpgid(0, 0);
     }
     page.phase.store(KEEPING, Ordering::SeqCst);
+    // In the background a message on a terminal would stop it (stty tostop). The command has a mask of its own.
+    crate::sys::signal::block(libc::SIGTTOU)?;
     Ok(())
 }
 

@@ -90,6 +90,12 @@ impl Drop for SignalBlock {
     }
 }
 
+/// Blocks one more signal in the calling thread, for good.
+#[cfg(all(feature = "etcd", target_os = "linux"))]
+pub(in crate::sys) fn block(signal: i32) -> io::Result<()> {
+    change_mask(libc::SIG_BLOCK, &set_of(&[signal])).map(drop)
+}
+
 /// A set of blocked signals.
 #[derive(Clone, Copy)]
 pub struct SignalMask(pub(in crate::sys) libc::sigset_t);
