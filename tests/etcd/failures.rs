@@ -100,6 +100,83 @@ fn hold_whose_lease_was_revoked_is_resumed_and_loses_nothing() {
     assert_eq!(assert_exclusive(&on).len(), 2);
 }
 
+/// Ends the leases that keep holds of these names.
+fn revoke_lives(cluster: &Cluster, key: &str) {
+    for lease in cluster.ctl(&["lease", "list"]).lines().skip(1) {
+        let text = cluster.ctl(&["lease", "timetolive", lease.trim(), "--keys"]);
+        if text.contains(key) {
+            cluster.ctl(&["lease", "revoke", lease.trim()]);
+        }
+    }
+}
+
+#[test]
+fn waiter_does_not_pass_a_child_or_a_reader_whose_lease_ended_early() {
+    let cluster = Cluster::start(1);
+    for (holder, waiter, key) in [
+        (
+            &["--ttl", "10", "c/1"][..],
+            &["-w", "60", "c"][..],
+            "//life/c/1",
+        ),
+        (
+            &["--ttl", "10", "-s", "x"],
+            &["-w", "60", "x"],
+            "//life/x//0",
+        ),
+    ] {
+        let on = On::new(&cluster);
+        let mut holder = start(&on, holder, 6_000);
+        wait_until_at_work(&on, 1);
+        let mut waiter = start(&on, waiter, 100);
+        let name = key.trim_start_matches("//life/").split('/').next().unwrap();
+        wait_until("it waits", || on.waiters(name) == 1);
+        std::thread::sleep(Duration::from_millis(300));
+        revoke_lives(&cluster, key);
+        assert_eq!(holder.finish(), 0);
+        assert_eq!(waiter.finish(), 0);
+        let all = sections(&on);
+        assert_eq!(all.len(), 2, "{all:?}");
+        assert!(all[0].to < all[1].from, "{all:#?}");
+    }
+}
+
+#[test]
+fn break_is_done_when_the_next_waiter_has_the_lock() {
+    let on = On::new(shared());
+    let mut holder = start(&on, &["x"], 60_000);
+    wait_until_at_work(&on, 1);
+    let mut waiter = start(&on, &["-w", "60", "x"], 3_000);
+    wait_until("it waits", || on.waiters("x") == 1);
+    let began = Instant::now();
+    let (code, _, stderr) = on.output(&["break", "x", "--yes"]);
+    assert_eq!(code, 0, "{stderr}");
+    assert!(
+        began.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        began.elapsed()
+    );
+    assert_eq!(holder.finish(), 8);
+    assert_eq!(waiter.finish(), 0);
+    assert_eq!(assert_exclusive(&on).len(), 2);
+}
+
+#[test]
+fn waiter_for_dead_slots_does_not_ask_all_the_time() {
+    let cluster = Cluster::start(1);
+    let on = On::new(&cluster);
+    on.done(&["run", "first", "--", "true"]);
+    on.done(&["acquire", "--slots", "1", "x", "--ttl", "8"]);
+    revoke_lives(&cluster, "//life/x//0");
+    let proxy = Proxy::to(&cluster.endpoints()[0]);
+    let behind = On::at(format!("etcd://{}{}", proxy.endpoint, on.prefix()));
+    assert_eq!(
+        behind.code(&["run", "-w", "30", "--slots", "1", "x", "--", "true"]),
+        0
+    );
+    assert!(proxy.paths().len() < 40, "{} requests", proxy.paths().len());
+}
+
 #[test]
 fn dead_lock_is_taken_without_wait_after_the_finder_has_seen_it_dead_for_a_time_to_live() {
     let cluster = Cluster::start(1);
