@@ -539,7 +539,13 @@ impl<'a, S: Snapshot> Scan<'a, S> {
                         .filter(|key| !own.iter().any(|judged| judged.found.key == *key))
                         .filter_map(|key| key.index)
                         .collect();
-                    (0..=u32::MAX).find(|index| !taken.contains(index))
+                    // What is replaced keeps its slot: its holder may be the one that asks.
+                    let is_replaced = |judged: &&Judged<_>| {
+                        judged.found.key.name == want.name && self.request.replaces(judged)
+                    };
+                    let replaced = own.iter().find(is_replaced);
+                    let replaced = replaced.and_then(|judged| judged.found.key.index);
+                    replaced.or_else(|| (0..=u32::MAX).find(|index| !taken.contains(index)))
                 }
             };
             let key = Key {

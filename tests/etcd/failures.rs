@@ -142,6 +142,19 @@ fn waiter_does_not_pass_a_child_or_a_reader_whose_lease_ended_early() {
 }
 
 #[test]
+fn reader_resumes_its_slot_although_a_lower_one_is_free() {
+    let cluster = Cluster::start(1);
+    let on = On::new(&cluster);
+    let mut first = start(&on, &["-s", "x"], 1_500);
+    wait_until_at_work(&on, 1);
+    let mut second = start(&on, &["--ttl", "10", "-s", "x"], 8_000);
+    wait_until_at_work(&on, 2);
+    assert_eq!(first.finish(), 0);
+    revoke_lives(&cluster, "//life/x//1");
+    assert_eq!(second.finish(), 0);
+}
+
+#[test]
 fn break_is_done_when_the_next_waiter_has_the_lock() {
     let on = On::new(shared());
     let mut holder = start(&on, &["x"], 60_000);

@@ -156,9 +156,10 @@ pub(in crate::sys) fn begin_to_keep() -> io::Result<()> {
         if libc::prctl(libc::PR_SET_PDEATHSIG, 0, 0, 0, 0) != 0 {
             return Err(io::Error::last_os_error());
         }
+        // First: from now on the wrapper passes on what the terminal sends.
+        page.phase.store(KEEPING, Ordering::SeqCst);
         libc::setpgid(0, 0);
     }
-    page.phase.store(KEEPING, Ordering::SeqCst);
     // In the background a message on a terminal would stop it (stty tostop). The command has a mask of its own.
     crate::sys::signal::block(libc::SIGTTOU)?;
     Ok(())
