@@ -566,7 +566,9 @@ fn refusal(status: u16, text: &[u8]) -> Failure {
     let is_unknown = matches!(
         refusal.code,
         CANCELED | UNKNOWN | DEADLINE_EXCEEDED | ABORTED | INTERNAL | UNAVAILABLE
-    ) || status >= 500;
+    ) || status >= 500
+        // Later it may not be too busy.
+        || refusal.message.contains("too many requests");
     if is_unknown {
         return Failure::Unknown(
             refusal

@@ -9,11 +9,12 @@ use std::collections::BTreeSet;
 use chrono::{DateTime, SubsecRound, TimeDelta, Utc};
 
 use super::client::{Answer, Answered, TIMEOUT};
+use super::held::read;
 use super::keys::Part;
 use super::messages::{Compare, KeyValue, Operation, Txn, TxnAnswer};
 use super::snapshot::{go_on, is_ended};
 use super::store::Etcd;
-use super::view::{View, content, reads};
+use super::view::{View, content, reads, shows_hold};
 use crate::backend::Patience;
 use crate::decision::{Judged, Key};
 use crate::error::{Error, Result};
@@ -249,12 +250,14 @@ impl<H: Clone + Default> Etcd<H> {
                 }
                 None => txn.compare.push(Compare::is_missing(&life)),
             }
+            txn.failure.push(read(&hold));
         }
         let client = &self.shared.client;
         let (answer, tried_before) =
             self.known(CHANGE, patience, || client.txn_once(&txn, TIMEOUT))?;
-        // After an answer that was lost it is as if another had removed it.
-        let is_done = answer.succeeded || tried_before;
+        // An answer was lost, and none of it is there any more: as if another had removed it.
+        let number = judged.record().map(|record| record.hold);
+        let is_done = answer.succeeded || (tried_before && !shows_hold(&answer, number));
         if is_done && lease != 0 {
             client.revoke(lease);
         }

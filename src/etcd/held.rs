@@ -17,7 +17,7 @@ use super::keys::{Keys, Part, only};
 use super::messages::{Compare, Operation, Read, Txn, TxnAnswer, Watch};
 use super::snapshot::EtcdSnapshot;
 use super::store::{Etcd, Shared};
-use super::view::{View, content};
+use super::view::{View, content, shows_hold};
 use crate::backend::{HeldRecord, Patience, ReleaseOutcome};
 use crate::decision::{Asker, Decision, Key, Request, Revision, Want, decide};
 use crate::error::Result;
@@ -410,15 +410,10 @@ impl Keeping {
             at_most: Some(Duration::ZERO),
             canceled: None,
         };
-        let resumed = self.try_to_resume(patience);
-        match resumed {
-            Ok(Some(at)) => Beat::Confirmed(at),
-            Ok(None) => Beat::Over,
-            Err(_) => Beat::Unknown,
-        }
+        self.try_to_resume(patience).unwrap_or(Beat::Unknown)
     }
 
-    fn try_to_resume(&self, patience: Patience<'_>) -> Result<Option<u64>> {
+    fn try_to_resume(&self, patience: Patience<'_>) -> Result<Beat> {
         let (record, ttl) = {
             let state = self.state();
             (state.record.clone(), state.lease.ttl)
@@ -426,11 +421,11 @@ impl Keeping {
         let request = request_to_resume(&record, &self.keys);
         let snapshot = EtcdSnapshot::new(&self.etcd, View::unread(), patience);
         let Decision::Take { put, remove } = decide(&request, &snapshot)? else {
-            return Ok(None);
+            return Ok(Beat::Over);
         };
         let is_ours = |key: &Key| self.keys.contains(key);
         if !remove.is_empty() || !put.iter().all(|(key, old)| is_ours(key) && old.is_some()) {
-            return Ok(None);
+            return Ok(Beat::Over);
         }
         let view = snapshot.into_view();
         let lease = self.etcd.grant(ttl, patience)?;
@@ -449,9 +444,13 @@ impl Keeping {
                 state.lease = lease;
                 state.created = taken.created;
                 state.modified = taken.created;
-                Ok(Some(lease.since_ms))
+                Ok(Beat::Confirmed(lease.since_ms))
             }
-            Committed::Changed(_) | Committed::NoLease => Ok(None),
+            Committed::Changed(_) | Committed::NoLease => {
+                self.client().revoke(lease.id);
+                // It may have been a relative, which is in nobody's way: the next beat looks again.
+                Ok(Beat::Unknown)
+            }
         }
     }
 
@@ -509,14 +508,7 @@ impl Keeping {
         if answer.succeeded {
             return Ok(ReleaseOutcome::Released);
         }
-        let is_ours = answer.responses.iter().any(|answer| {
-            let range = answer.response_range.as_ref();
-            let found = range.and_then(|range| range.kvs.first());
-            found.is_some_and(|found| {
-                let content = content(&found.value, true);
-                content.record().is_some_and(|record| record.hold == number)
-            })
-        });
+        let is_ours = shows_hold(&answer, Some(number));
         if is_ours {
             self.clean(modified);
         }
@@ -553,7 +545,7 @@ pub(super) fn request_to_resume(record: &Record, keys: &[Key]) -> Request {
     }
 }
 
-fn read(key: &str) -> Operation {
+pub(super) fn read(key: &str) -> Operation {
     let range = only(key);
     Operation::Read(Read {
         key: range.start,

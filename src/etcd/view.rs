@@ -270,3 +270,16 @@ pub(super) fn content(value: &[u8], is_alive: bool) -> Content {
         Some(content) => content,
     }
 }
+
+/// Whether what a transaction has read has a record of this hold. `None`: one that cannot be read.
+pub(super) fn shows_hold(answer: &TxnAnswer, number: Option<u64>) -> bool {
+    answer.responses.iter().any(|answer| {
+        let range = answer.response_range.as_ref();
+        range
+            .and_then(|range| range.kvs.first())
+            .is_some_and(|found| {
+                let content = content(&found.value, true);
+                content.record().map(|record| record.hold) == number
+            })
+    })
+}

@@ -6,6 +6,7 @@ use rustix::process::Signal;
 use crate::at_work::{assert_exclusive, run, sections};
 use crate::cluster::{Cluster, On, shared};
 use crate::harness::{Running, exit_code, wait_until};
+use crate::keeper::{children_of, send};
 use crate::proxy::{Fate, Proxy};
 
 fn start(on: &On, args: &[&str], milliseconds: u64) -> Running {
@@ -81,13 +82,12 @@ fn hold_whose_lease_was_revoked_is_resumed_and_loses_nothing() {
     let number = on.lock("x")["hold"].clone();
     let mut waiter = start(&on, &["-w", "60", "x"], 100);
     wait_until("it waits", || on.waiters("x") == 1);
-    for lease in cluster.ctl(&["lease", "list"]).lines().skip(1) {
-        let text = cluster.ctl(&["lease", "timetolive", lease.trim(), "--keys"]);
-        if text.contains("//life/") {
-            cluster.ctl(&["lease", "revoke", lease.trim()]);
-        }
-    }
+    // It would be resumed before it can be looked at.
+    let keeper = children_of(holder.pid())[0];
+    send(keeper, Signal::STOP);
+    revoke_lives(&cluster, "//life/");
     let lock = on.lock("x");
+    send(keeper, Signal::CONT);
     assert_eq!(
         (&lock["state"], &lock["proof"]),
         (&"zombie".into(), &"lease-ended".into())

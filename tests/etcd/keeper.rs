@@ -8,7 +8,7 @@ use crate::at_work::{assert_exclusive, run, seconds_after, sections};
 use crate::cluster::{On, shared};
 use crate::harness::intervals::now;
 use crate::harness::{Running, exit_code, wait_until};
-use crate::proxy::Proxy;
+use crate::proxy::{Fate, Proxy};
 
 /// The time to live of the holds here, in seconds: the least one.
 const TTL: f64 = 10.0;
@@ -21,14 +21,14 @@ struct AtWork {
     keeper: u32,
 }
 
-fn children_of(pid: u32) -> Vec<u32> {
+pub fn children_of(pid: u32) -> Vec<u32> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     text.split_whitespace()
         .map(|pid| pid.parse().unwrap())
         .collect()
 }
 
-fn send(pid: u32, signal: Signal) {
+pub fn send(pid: u32, signal: Signal) {
     kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal).unwrap();
 }
 
@@ -119,6 +119,52 @@ fn command_is_killed_with_its_keeper_and_the_wrapper_gives_the_lock_back() {
     assert!(after.ended < 0.2, "ended {}", after.ended);
     assert!(after.began < 3.0, "began {}", after.began);
     assert_eq!(after.code, 8);
+}
+
+#[test]
+#[ignore = "needs root: a set-uid program"]
+fn lock_is_not_given_back_while_a_process_runs_that_may_not_be_killed() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let on = On::new(shared());
+    let root = on.env.root.path();
+    fs::set_permissions(root, fs::Permissions::from_mode(0o777)).unwrap();
+    let set_uid = on.env.path("root-setpriv");
+    // Written by another process: a descriptor for writing would be inherited by other tests' children.
+    let mut copied = Command::new("cp");
+    copied.arg("/usr/bin/setpriv").arg(&set_uid);
+    assert!(copied.status().unwrap().success());
+    fs::set_permissions(&set_uid, fs::Permissions::from_mode(0o4755)).unwrap();
+    let nobody = "setpriv --reuid 65534 --regid 65534 --clear-groups";
+    let work =
+        "./root-setpriv --reuid 0 --regid 0 --clear-groups sh -c 'echo $$ > ready; exec sleep 60'";
+    let script = format!(
+        "exec {nobody} onehold run --ttl 10 x -- sh -c \"{}; :\"",
+        work.replace('$', "\\$")
+    );
+    let mut command = on.env.command("sh");
+    command
+        .args(["-c", &script])
+        .env("ONEHOLD_DIR", &on.dir)
+        .env("HOME", root);
+    command
+        .current_dir(root)
+        .stderr(fs::File::create(on.env.path("said")).unwrap());
+    let mut wrapper = Running::spawn(command);
+    wait_until("it is at work", || {
+        fs::read_to_string(on.env.path("ready")).is_ok_and(|pid| pid.ends_with('\n'))
+    });
+    send(children_of(wrapper.pid())[0], Signal::KILL);
+    assert_eq!(wrapper.finish(), 8);
+    let said = fs::read_to_string(on.env.path("said")).unwrap();
+    assert!(
+        said.contains("a process of the command cannot be ended"),
+        "{said}"
+    );
+    let pid = fs::read_to_string(on.env.path("ready")).unwrap();
+    let is_running = fs::read_to_string(format!("/proc/{}/comm", pid.trim()));
+    assert_eq!(is_running.unwrap(), "sleep\n");
+    assert_ne!(on.state("x"), "free");
+    send(pid.trim().parse().unwrap(), Signal::KILL);
 }
 
 #[test]
@@ -236,13 +282,19 @@ fn keeper_is_not_ended_by_a_signal_that_is_not_its_wrappers() {
 
 #[test]
 fn canceled_waiter_leaves_the_queue_at_once() {
-    for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
+    let signals = [Signal::INT, Signal::TERM, Signal::KILL];
+    let cases = signals
+        .iter()
+        .flat_map(|signal| [(*signal, false), (*signal, true)]);
+    for (signal, is_late) in cases {
         let mut holder = at_work(60_000, &[], false);
         let mut command = holder.on.onehold(&["run", "-w", "60", "x", "--", "true"]);
         command.stderr(std::process::Stdio::null());
         let mut waiter = Running::spawn(command);
         wait_until("it waits", || holder.on.waiters("x") == 1);
-        std::thread::sleep(Duration::from_millis(700));
+        if is_late {
+            std::thread::sleep(Duration::from_millis(700));
+        }
         let moment = now();
         waiter.signal(signal);
         waiter.finish();
@@ -251,6 +303,35 @@ fn canceled_waiter_leaves_the_queue_at_once() {
         assert!(took < Duration::from_millis(1_500), "{signal:?}: {took:?}");
         holder.wrapper.signal(Signal::TERM);
         holder.wrapper.finish();
+    }
+}
+
+#[test]
+fn what_is_canceled_while_it_is_taken_leaves_nothing() {
+    let on = On::new(shared());
+    let proxy = Proxy::to(&shared().endpoints()[0]);
+    let behind = On::at(format!("etcd://{}{}", proxy.endpoint, on.prefix()));
+    on.done(&["run", "x", "--", "true"]);
+    for args in [
+        &["run", "x", "--", "true"][..],
+        &["run", "-n", "x", "--", "true"],
+        &["run", "-w", "9", "x", "--", "true"],
+        &["acquire", "x", "--ttl", "60"],
+    ] {
+        for number in [0, 1] {
+            proxy.plan(number, Fate::Delay(400));
+            let mut command = behind.onehold(args);
+            command.stderr(std::process::Stdio::null());
+            command.stdout(std::process::Stdio::null());
+            let mut canceled = Running::spawn(command);
+            wait_until("it has sent it", || proxy.paths().len() > number);
+            canceled.signal(Signal::INT);
+            assert_eq!(canceled.finish(), -2, "{args:?}, request {number}");
+            proxy.unplan();
+            std::thread::sleep(Duration::from_millis(500));
+            let left = shared().left_below(on.prefix());
+            assert!(left.is_empty(), "{args:?}, request {number}: {left:?}");
+        }
     }
 }
 

@@ -129,13 +129,16 @@ fn wait<'a>(
     };
     let is_remote = lock.is_remote();
     let wait = if is_remote {
+        // What has been sent would be there until its lease ends.
+        report_cancel(session, Then::GivesUp);
         wait.until_canceled(cancel::given_up())
     } else {
         wait
     };
     wait.on_wait(after, move |status| {
-        let then = if is_remote { Then::GivesUp } else { Then::Ends };
-        report_cancel(session, then);
+        if !is_remote {
+            report_cancel(session, Then::Ends);
+        }
         if !session.global.quiet && !session.global.json {
             let now = Instant::now();
             progress.begin(lock, status, limit, now.checked_sub(after).unwrap_or(now));
@@ -152,9 +155,9 @@ fn wait_for_the_dead<'a>(session: &'a Session, lock: &Lock) -> Wait<'a> {
     if !lock.is_remote() {
         return Wait::no();
     }
+    report_cancel(session, Then::GivesUp);
     let wait = Wait::no().until_canceled(cancel::given_up());
     wait.on_wait(PROGRESS_DELAY, move |status| {
-        report_cancel(session, Then::GivesUp);
         if !session.global.quiet && !session.global.json {
             let left = status.verdict.takeable_in.unwrap_or_default();
             output::eprint(&format!(

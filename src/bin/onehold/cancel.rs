@@ -49,6 +49,9 @@ pub(crate) enum Then {
     GivesUp,
 }
 
+/// What follows; a question can come between two waits.
+static GIVES_UP: AtomicBool = AtomicBool::new(false);
+
 fn end_by(number: i32) {
     signal::exit_by_signal(number);
     // The first process of a PID namespace survives a signal at its default.
@@ -58,7 +61,10 @@ fn end_by(number: i32) {
 
 /// Lets Ctrl-C, TERM and HUP call `report` with their number and then end the program by that signal, so
 /// that a calling shell script ends too. One that is ignored stays so.
+///
+/// The next call only says what follows.
 pub(crate) fn on_interrupt(then: Then, report: impl Fn(i32) + Send + 'static) {
+    GIVES_UP.store(then == Then::GivesUp, Ordering::SeqCst);
     let cancel = move || {
         let number = signal::last_signal().unwrap_or(SIGINT);
         let canceled =
@@ -69,9 +75,10 @@ pub(crate) fn on_interrupt(then: Then, report: impl Fn(i32) + Send + 'static) {
                 crate::output::eprint("");
             }
             report(number);
-            match then {
-                Then::Ends => end_by(number),
-                Then::GivesUp => IS_GIVEN_UP.store(true, Ordering::SeqCst),
+            if GIVES_UP.load(Ordering::SeqCst) {
+                IS_GIVEN_UP.store(true, Ordering::SeqCst);
+            } else {
+                end_by(number);
             }
         } else if IS_GIVEN_UP.load(Ordering::SeqCst) {
             // A second one: at once.

@@ -88,7 +88,7 @@ fn watch(
         return Ok(Printed::Yes(supervise::exit_of(Some(status))));
     }
     // It was killed, and its command with it.
-    keeper.end_rest();
+    let is_over = keeper.end_rest();
     let name = words::names(lock);
     let text = if is_late {
         format!("lost lock {name} while the command was running: its keeper did not answer")
@@ -98,10 +98,17 @@ fn watch(
     if !session.global.json {
         output::eprint(&format!("onehold: {text}"));
     }
-    let given_back = keeper.request().map(|request| lock.give_back(&request));
+    // With a process that could not be killed the lock is left to its lease.
+    let request = keeper.request().filter(|_| is_over);
+    let given_back = request.map(|request| lock.give_back(&request));
     let mut outcome = Outcome::new(Exit::Lost, "lost", text);
     if session.global.json {
         outcome = outcome.failure("LOST", serde_json::json!({}));
+    }
+    if !is_over {
+        let left =
+            "a process of the command cannot be ended; the lock is free once its lease has ended";
+        outcome.warnings.push(left.to_owned());
     }
     if let Some(Err(error)) = given_back {
         outcome.warnings.push(words::error_chain(&error));

@@ -273,7 +273,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Begins to end the work. The next [`has_work_ended`](Self::has_work_ended) sends TERM.
+    /// Begins to end the work: sends TERM.
     fn end_work(&mut self, cause: Cause) {
         if let Some((before, ending)) = &mut self.forced {
             match cause {
@@ -286,9 +286,12 @@ impl Supervisor<'_> {
             }
             return;
         }
-        let ending = self.hold.end_work(&self.child);
+        let mut ending = self.hold.end_work(&self.child);
+        // First: a message can be kept waiting by who reads it.
+        let remaining = self.hold.step(&mut ending);
         self.forced = Some((cause, ending));
         if cause == Cause::Terminated {
+            self.report(&remaining);
             return;
         }
         let kill = match self.policy.kill_after {
@@ -297,6 +300,7 @@ impl Supervisor<'_> {
         };
         let text = self.end_text(cause);
         self.say(&format!("onehold: {text}; sent TERM{kill}"));
+        self.report(&remaining);
     }
 
     fn check(&mut self) {

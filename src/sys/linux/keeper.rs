@@ -178,7 +178,7 @@ pub(crate) fn guard() {
                 page.kill_at_ms.load(Ordering::SeqCst),
             );
             if kill_at != 0 && now >= kill_at {
-                kill_descendants(Pid::of_self());
+                let _ = kill_descendants(Pid::of_self());
             }
             let left = kill_at.saturating_sub(now).clamp(20, 1_000);
             let _ = pause(Duration::from_millis(left));
@@ -323,15 +323,16 @@ impl Keeper {
     /// Kills everything below the keeper, and the keeper itself.
     pub fn kill(&self) {
         if let Some(pid) = Pid::new(self.pid.unsigned_abs()) {
-            kill_descendants(pid);
+            let _ = kill_descendants(pid);
         }
         // SAFETY: a child that has not been reaped: the PID is its own.
         unsafe { libc::kill(self.pid, libc::SIGKILL) };
     }
 
-    /// Kills what is left of its work, which has come to this process.
-    pub fn end_rest(&self) {
-        kill_descendants(Pid::of_self());
+    /// Kills what is left of its work, which has come to this process. Returns whether nothing is left.
+    #[must_use]
+    pub fn end_rest(&self) -> bool {
+        kill_descendants(Pid::of_self())
     }
 
     /// What gives the hold back. `None`: there is none.

@@ -169,28 +169,33 @@ fn visit_children(marks: &Marks, command: Option<Pid>, each: &mut dyn FnMut(&Tar
     is_quiet
 }
 
-/// Kills everything below a process, until nothing of it is left. What cannot be killed is left.
+/// Kills everything below a process. Returns whether nothing of it is left: what may not be signaled stays,
+/// and so may what is in an uninterruptible call.
 #[cfg(feature = "etcd")]
-pub(in crate::sys) fn kill_descendants(of: Pid) {
+pub(in crate::sys) fn kill_descendants(of: Pid) -> bool {
     /// Processes that are started meanwhile are found by the next look.
     const LOOKS: usize = 1_000;
     for _ in 0..LOOKS {
-        let mut is_left = false;
+        let (mut is_left, mut is_refused) = (false, false);
         let mut parents = vec![of];
         while let Some(parent) = parents.pop() {
             for child in children_of(parent) {
                 parents.push(child);
                 let is_ended = listed(child).is_ok_and(|child| child.is_zombie);
                 if let Some((target, _)) = Target::open(child).filter(|_| !is_ended) {
-                    is_left |= target.kill().is_ok();
+                    match target.kill() {
+                        Ok(()) => is_left = true,
+                        Err(_) => is_refused |= target.is_alive(),
+                    }
                 }
             }
         }
         if !is_left {
-            return;
+            return !is_refused;
         }
         let _ = super::wait::pause(Duration::from_millis(1));
     }
+    false
 }
 
 /// The children of this process, if it has any.
