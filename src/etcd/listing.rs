@@ -88,15 +88,18 @@ impl<H: Clone + Default> Etcd<H> {
                     view.revision = page.header.revision;
                 }
                 let more = page.more;
-                let last = view.add_page(&read, page.kvs, more);
-                match last {
-                    Some(last) if more => from = format!("{last}\0"),
-                    _ => break,
+                match view.add(&read, page.kvs, more) {
+                    Some(end) => from = end,
+                    // Beyond what is no text.
+                    None => limit = limit.saturating_mul(2),
+                }
+                if !more {
+                    break;
                 }
             }
         }
         let now = crate::observer::now();
-        let mut errors = Vec::new();
+        let mut errors: Vec<Error> = view.no_text().map(|key| self.is_no_name(key)).collect();
         let mut known = BTreeMap::new();
         for part in [Part::Hold, Part::Life] {
             for (text, _) in view.range(&keys.all(part)) {
@@ -104,12 +107,7 @@ impl<H: Clone + Default> Etcd<H> {
                     Some(key) => {
                         known.insert((key.name.as_str().to_owned(), key.index), key);
                     }
-                    None => errors.push(Error::Remote {
-                        operation: "read a key of",
-                        store: self.url().to_owned(),
-                        reason: format!("`{text}` is not the name of a lock"),
-                        remedy: None,
-                    }),
+                    None => errors.push(self.is_no_name(text)),
                 }
             }
         }
@@ -120,6 +118,15 @@ impl<H: Clone + Default> Etcd<H> {
         }
         *self.seen() = Some(view);
         Ok(errors)
+    }
+
+    fn is_no_name(&self, key: &str) -> Error {
+        Error::Remote {
+            operation: "read a key of",
+            store: self.url().to_owned(),
+            reason: format!("`{key}` is not the name of a lock"),
+            remedy: None,
+        }
     }
 
     /// The names that have live waiters, as they were listed.

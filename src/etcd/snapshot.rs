@@ -134,16 +134,20 @@ impl<'a, H: Clone + Default> EtcdSnapshot<'a, H> {
             return Ok(());
         }
         let life = self.keys().all(Part::Life);
-        let read = Read {
+        let mut read = Read {
             keys_only: life.contains(&gap.start),
             key: gap.start,
             range_end: gap.end,
             limit: PAGE,
             revision: view.revision,
         };
-        let answer = self.etcd.read_range(&read, self.patience)?;
-        view.add(&read, answer.kvs, answer.more);
-        Ok(())
+        loop {
+            let answer = self.etcd.read_range(&read, self.patience)?;
+            if view.add(&read, answer.kvs, answer.more).is_some() {
+                return Ok(());
+            }
+            read.limit = read.limit.saturating_mul(2);
+        }
     }
 
     /// The record with this key, if it is there.

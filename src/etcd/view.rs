@@ -41,6 +41,7 @@ pub(super) struct View {
     /// Records that are supposed to have been deleted, since their life keys were: given back, and not dead.
     /// A take says so of each, since one that is dead has not been judged.
     supposed_gone: BTreeSet<String>,
+    no_text: BTreeSet<String>,
 }
 
 impl View {
@@ -52,6 +53,7 @@ impl View {
             covered: Vec::new(),
             asked: Vec::new(),
             supposed_gone: BTreeSet::new(),
+            no_text: BTreeSet::new(),
         }
     }
 
@@ -154,37 +156,35 @@ impl View {
         None
     }
 
-    /// Takes in a page; the last key of it.
-    pub(super) fn add_page(
-        &mut self,
-        read: &Read,
-        found: Vec<KeyValue>,
-        more: bool,
-    ) -> Option<String> {
-        self.source = Source::Read;
-        let last = found
-            .last()
-            .map(|last| String::from_utf8_lossy(&last.key).into_owned());
-        self.add(read, found, more);
-        last
+    /// Keys that are not text, as they are shown. No key of a store is one of them.
+    pub(super) fn no_text(&self) -> impl Iterator<Item = &String> {
+        self.no_text.iter()
     }
 
-    /// Takes in what was read of a range.
-    pub(super) fn add(&mut self, read: &Read, found: Vec<KeyValue>, more: bool) {
+    /// Takes in what was read of a range. Returns up to where the range is known now; `None`: nothing of it, since
+    /// all that was read is no text.
+    pub(super) fn add(&mut self, read: &Read, found: Vec<KeyValue>, more: bool) -> Option<String> {
+        self.source = Source::Read;
         let mut last = None;
         for found in found {
-            let key = String::from_utf8_lossy(&found.key).into_owned();
+            let Ok(key) = String::from_utf8(found.key.clone()) else {
+                let shown = String::from_utf8_lossy(&found.key);
+                self.no_text.insert(shown.into_owned());
+                continue;
+            };
             last = Some(key.clone());
             // What was read with its value stays so.
             if !(read.keys_only && self.keys.contains_key(&key)) {
                 self.keys.insert(key, found);
             }
         }
-        let end = match last {
-            Some(last) if more => format!("{last}\0"),
-            _ => read.range_end.clone(),
+        let end = if more {
+            format!("{}\0", last?)
+        } else {
+            read.range_end.clone()
         };
-        self.covered.push(read.key.clone()..end);
+        self.covered.push(read.key.clone()..end.clone());
+        Some(end)
     }
 
     /// Takes in the answer to the reads for a name.
@@ -196,7 +196,7 @@ impl View {
     ) {
         for (read, found) in area(keys, name, 0).into_iter().zip(answer) {
             let (found, more) = found.unwrap_or_default();
-            self.add(&read, found, more);
+            let _ = self.add(&read, found, more);
         }
         self.asked.push(name.clone());
     }

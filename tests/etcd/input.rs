@@ -116,6 +116,46 @@ fn value_of_megabytes_hides_no_other_lock() {
     assert_eq!(on.code(&["check", "big1"]), 1);
 }
 
+/// Puts keys that need not be text.
+fn put(cluster: &Cluster, keys: impl Iterator<Item = Vec<u8>>) {
+    for key in keys {
+        let body = format!("{{\"key\":\"{}\",\"value\":\"eA==\"}}", base64(&key));
+        let output = std::process::Command::new("curl")
+            .args(["-sf", "-o", "/dev/null", "-d", &body])
+            .arg(format!("http://{}/v3/kv/put", cluster.endpoints()[0]))
+            .status();
+        assert!(output.unwrap().success());
+    }
+}
+
+#[test]
+fn keys_that_are_no_text_hide_no_lock_however_many_they_are() {
+    let cluster = Cluster::start(1);
+    let on = On::new(&cluster);
+    let hold = on.done(&["acquire", "a/z", "--ttl", "60"]);
+    on.done(&["acquire", "b", "--ttl", "60"]);
+    // More than a page, before and behind what is a lock.
+    let below = format!("{}//hold/a/", on.prefix()).into_bytes();
+    let odd = |at: u16, first: u8| [&below[..], &[first], &at.to_be_bytes()].concat();
+    put(&cluster, (0..600).map(|at| odd(at, 0xC3)));
+    put(
+        &cluster,
+        (0..600_u16).map(|at| [&below[..], b"!", &[0xFF], &at.to_be_bytes()].concat()),
+    );
+    put(&cluster, (0..3).map(|at| odd(at, 0xFF)));
+    for (name, state) in [("a/z", "held"), ("b", "held"), ("a/y", "free")] {
+        assert_eq!(on.state(name), state, "{name}");
+    }
+    assert_eq!(on.code(&["run", "a", "--", "true"]), 6);
+    assert_eq!(on.code(&["run", "a/y", "--", "true"]), 0);
+    on.done(&["release", "a/z", "--hold", &hold]);
+    assert_eq!(on.code(&["run", "a", "--", "true"]), 0);
+    let (code, stdout, stderr) = on.output(&["list"]);
+    assert_eq!(code, 1, "{stdout}{stderr}");
+    assert!(stdout.contains("b ") && stdout.contains("held"), "{stdout}");
+    assert!(stderr.contains("is not the name of a lock"), "{stderr}");
+}
+
 fn base64(bytes: &[u8]) -> String {
     use base64::Engine as _;
     base64::engine::general_purpose::STANDARD.encode(bytes)
