@@ -54,6 +54,10 @@ use crate::sys::wait::pause;
 /// How long a keeper may take beyond the time between TERM and KILL.
 const KEEPER_ENDS: Duration = Duration::from_secs(2);
 
+/// How often to look whether a hold that was broken has been given back, at first and at last.
+const FIRST_INTERVAL: Duration = Duration::from_millis(20);
+const LONGEST_INTERVAL: Duration = Duration::from_millis(500);
+
 impl<H: Clone + Default> Etcd<H> {
     /// Removes a hold: at once, or by its keeper if its work has to be ended first. `false`: it has changed.
     fn remove(&self, judged: &Judged<H>, view: &View, patience: Patience<'_>) -> Result<bool> {
@@ -114,6 +118,7 @@ impl<H: Clone + Default> Etcd<H> {
         let life = self.shared.keys.of(Part::Life, &judged.found.key);
         let created = view.get(&life).map(|life| life.create_revision);
         let life = keys::only(&life);
+        let mut interval = FIRST_INTERVAL;
         loop {
             let read = Read {
                 key: life.start.clone(),
@@ -130,7 +135,8 @@ impl<H: Clone + Default> Etcd<H> {
             if !go_on() {
                 return Ok(false);
             }
-            let _ = pause(Duration::from_millis(100));
+            let _ = pause(interval);
+            interval = (interval * 2).min(LONGEST_INTERVAL);
         }
     }
 

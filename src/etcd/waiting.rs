@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::client::TIMEOUT;
 use super::commit::Granted;
 use super::keys::{Part, only};
-use super::messages::{Compare, Event, Operation, Txn, Watch, WatchAnswer};
+use super::messages::{Compare, Event, Operation, Read, Txn, Watch, WatchAnswer};
 use super::snapshot::Written;
 use super::store::{DEFAULT_TTL, Etcd, Shared};
 use super::view::{View, reads};
@@ -161,14 +161,35 @@ impl<H: Clone + Default> Etcd<H> {
         let (answer, _) = self.known(DRAW, patience, || client.txn_once(&txn, TIMEOUT))?;
         let skipped = if answer.succeeded { tickets.len() } else { 0 };
         let view = View::of_answer(keys, &asked.names, &answer, skipped);
-        let found = tickets.first().and_then(|ticket| view.get(ticket));
+        let created = if answer.succeeded {
+            view.revision
+        } else {
+            // An earlier try was applied. They may be behind more than a page of others.
+            self.created_at(tickets.first(), patience)?
+        };
         Ok(Drawn {
             lease: granted.id,
             due,
-            created: found.map_or(view.revision, |found| found.create_revision),
+            created,
             tickets,
             view,
         })
+    }
+
+    /// When a key was created; 0: there is none.
+    fn created_at(&self, key: Option<&String>, patience: Patience<'_>) -> Result<i64> {
+        let Some(range) = key.map(|key| only(key)) else {
+            return Ok(0);
+        };
+        let read = Read {
+            key: range.start,
+            range_end: range.end,
+            limit: 1,
+            revision: 0,
+            keys_only: true,
+        };
+        let answer = self.read_range(&read, patience)?;
+        Ok(answer.kvs.first().map_or(0, |found| found.create_revision))
     }
 }
 

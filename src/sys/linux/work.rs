@@ -175,6 +175,7 @@ fn visit_children(marks: &Marks, command: Option<Pid>, each: &mut dyn FnMut(&Tar
 pub(in crate::sys) fn kill_descendants(of: Pid) -> bool {
     /// Processes that are started meanwhile are found by the next look.
     const LOOKS: usize = 1_000;
+    let mut ended = HashSet::new();
     for _ in 0..LOOKS {
         let (mut is_left, mut is_refused) = (false, false);
         let mut parents = vec![of];
@@ -182,11 +183,13 @@ pub(in crate::sys) fn kill_descendants(of: Pid) -> bool {
             for child in children_of(parent) {
                 parents.push(child);
                 let is_ended = listed(child).is_ok_and(|child| child.is_zombie);
-                if let Some((target, _)) = Target::open(child).filter(|_| !is_ended) {
-                    match target.kill() {
-                        Ok(()) => is_left = true,
-                        Err(_) => is_refused |= target.is_alive(),
-                    }
+                match Target::open(child).filter(|_| !is_ended) {
+                    // What it has left behind may have come here since the children were read: look once more.
+                    None => is_left |= ended.insert(child),
+                    Some((target, _)) => match target.kill() {
+                        Err(_) if target.is_alive() => is_refused = true,
+                        _ => is_left = true,
+                    },
                 }
             }
         }
