@@ -9,12 +9,11 @@ use std::collections::BTreeSet;
 use chrono::{DateTime, SubsecRound, TimeDelta, Utc};
 
 use super::client::{Answer, Answered, TIMEOUT};
-use super::held::read;
 use super::keys::Part;
 use super::messages::{Compare, KeyValue, Operation, Txn, TxnAnswer};
 use super::snapshot::{go_on, is_ended};
 use super::store::Etcd;
-use super::view::{View, content, reads, shows_hold};
+use super::view::{View, content, read_one, reads, shows_hold};
 use crate::backend::Patience;
 use crate::decision::{Judged, Key};
 use crate::error::{Error, Result};
@@ -250,7 +249,7 @@ impl<H: Clone + Default> Etcd<H> {
                 }
                 None => txn.compare.push(Compare::is_missing(&life)),
             }
-            txn.failure.push(read(&hold));
+            txn.failure.push(read_one(&hold));
         }
         let client = &self.shared.client;
         let (answer, tried_before) =

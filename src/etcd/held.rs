@@ -14,10 +14,10 @@ use std::time::Duration;
 use super::client::{Answered, Client, TIMEOUT};
 use super::commit::{CHANGE, Committed, Granted, Taken, Taking};
 use super::keys::{Keys, Part, only};
-use super::messages::{Compare, Operation, Read, Txn, TxnAnswer, Watch};
+use super::messages::{Compare, Operation, Txn, TxnAnswer, Watch};
 use super::snapshot::EtcdSnapshot;
 use super::store::{Etcd, Shared};
-use super::view::{View, content, shows_hold};
+use super::view::{View, content, read_one, shows_hold};
 use crate::backend::{HeldRecord, Patience, ReleaseOutcome};
 use crate::decision::{Asker, Decision, Key, Request, Revision, Want, decide};
 use crate::error::Result;
@@ -351,7 +351,7 @@ impl Keeping {
             txn.compare
                 .push(Compare::was_modified_at(&hold, state.modified));
             for key in [hold, life] {
-                txn.failure.push(read(&key));
+                txn.failure.push(read_one(&key));
             }
         }
         txn
@@ -463,7 +463,7 @@ impl Keeping {
                 .push(Compare::was_created_at(&life, state.created));
             txn.success.push(Operation::delete(&life));
             txn.success.push(Operation::delete(&hold));
-            txn.failure.push(read(&hold));
+            txn.failure.push(read_one(&hold));
         }
         txn
     }
@@ -543,17 +543,6 @@ pub(super) fn request_to_resume(record: &Record, keys: &[Key]) -> Request {
         observer: None,
         over: Vec::new(),
     }
-}
-
-pub(super) fn read(key: &str) -> Operation {
-    let range = only(key);
-    Operation::Read(Read {
-        key: range.start,
-        range_end: range.end,
-        limit: 0,
-        revision: 0,
-        keys_only: false,
-    })
 }
 
 impl HeldRecord for HeldKeys {

@@ -258,6 +258,18 @@ pub(super) fn reads(keys: &Keys, names: &[LockName]) -> Vec<Operation> {
     reads.map(Operation::Read).collect()
 }
 
+/// The read of one key, as an operation.
+pub(super) fn read_one(key: &str) -> Operation {
+    let range = only(key);
+    Operation::Read(Read {
+        key: range.start,
+        range_end: range.end,
+        limit: 0,
+        revision: 0,
+        keys_only: false,
+    })
+}
+
 /// What a value is.
 pub(super) fn content(value: &[u8], is_alive: bool) -> Content {
     if value.len() as u64 > MAX_RECORD_BYTES {
