@@ -41,6 +41,15 @@ pub(crate) struct HeldKeys {
 /// From when on a hold has a thread that keeps it.
 const LONG_MS: u64 = 500;
 
+/// By how much the wall clock must have been set for a hold to be looked at.
+const CLOCK_JUMP_MS: u64 = 1000;
+
+/// By how much the wall clock is ahead of the boot-time clock, in milliseconds.
+fn wall_clock_ahead() -> i64 {
+    let now = i64::try_from(boottime_milliseconds()).unwrap_or(i64::MAX);
+    chrono::Utc::now().timestamp_millis().saturating_sub(now)
+}
+
 impl std::fmt::Debug for HeldKeys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("HeldKeys")
@@ -237,18 +246,26 @@ impl Keeping {
         let third = |at: u64| at.saturating_add(ttl / 3);
         let mut due = third(self.confirmed_ms.load(Ordering::SeqCst));
         let mut watch_until = 0;
+        let mut ahead = wall_clock_ahead();
         loop {
             let now = boottime_milliseconds();
             if now >= watch_until {
                 self.watch();
                 watch_until = now + 40_000;
             }
+            // The boot-time clock of a virtual machine stands still while it is paused. Its wall clock is set
+            // afterwards.
+            let before = std::mem::replace(&mut ahead, wall_clock_ahead());
+            if ahead.abs_diff(before) >= CLOCK_JUMP_MS {
+                due = now;
+            }
             let is_told = {
                 let state = self.state();
                 if state.is_released {
                     return;
                 }
-                let left = Duration::from_millis(due.min(watch_until).saturating_sub(now));
+                let left = due.min(watch_until).saturating_sub(now).min(ttl / 20);
+                let left = Duration::from_millis(left);
                 let waits = |state: &mut State| !state.is_released && !state.is_told;
                 let (mut state, _) = self
                     .wake

@@ -1,6 +1,6 @@
 //! Locks of many machines, on real etcd: clusters that the tests start on loopback and end. Needs `etcd` and
-//! `etcdctl` (3.4 or later), openssl and
-//! curl. Most tests wait: `cargo test --features etcd --test etcd -- --test-threads 16`.
+//! `etcdctl` (3.4 or later), openssl, curl and a C compiler. Most tests wait:
+//! `cargo test --features etcd --test etcd -- --test-threads 16`.
 #![cfg(target_os = "linux")]
 #![allow(missing_docs, unreachable_pub)]
 #![allow(
@@ -26,6 +26,8 @@ mod verbs;
 mod keeper;
 // Members, networks and leases that fail.
 mod failures;
+// Clocks that are set, and machines that are suspended.
+mod clocks;
 // Requests.
 mod costs;
 // Waiters.

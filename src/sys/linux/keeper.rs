@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, 
 use std::time::Duration;
 
 use super::process::boottime_milliseconds;
-use super::wait::pause;
+use super::wait::{pause, sleep_until};
 use super::work::kill_descendants;
 use crate::identity::Pid;
 use crate::sys::QueuedSignal;
@@ -173,15 +173,16 @@ pub(crate) fn guard() {
     };
     let guard = move || {
         loop {
-            let (now, kill_at) = (
-                boottime_milliseconds(),
-                page.kill_at_ms.load(Ordering::SeqCst),
-            );
-            if kill_at != 0 && now >= kill_at {
-                let _ = kill_descendants(Pid::of_self());
+            let kill_at = page.kill_at_ms.load(Ordering::SeqCst);
+            if kill_at == 0 {
+                return;
             }
-            let left = kill_at.saturating_sub(now).clamp(20, 1_000);
-            let _ = pause(Duration::from_millis(left));
+            if boottime_milliseconds() < kill_at {
+                sleep_until(kill_at);
+                continue;
+            }
+            let _ = kill_descendants(Pid::of_self());
+            let _ = pause(Duration::from_millis(20));
         }
     };
     let _ = crate::sys::signal::without_signals(|| {
