@@ -9,9 +9,11 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::harness::{self, TestEnv, wait_until};
+use crate::network::Network;
 
-/// Members of etcd on loopback.
+/// Members of etcd, on loopback or on hosts of their own.
 pub struct Cluster {
+    network: Option<Network>,
     members: Mutex<Vec<Member>>,
     scheme: &'static str,
     options: Vec<String>,
@@ -21,9 +23,20 @@ pub struct Cluster {
 
 struct Member {
     name: String,
+    address: String,
     child: Option<Child>,
     client_port: u16,
     peer_port: u16,
+}
+
+impl Member {
+    fn endpoint(&self) -> String {
+        format!("{}:{}", self.address, self.client_port)
+    }
+
+    fn peer_url(&self) -> String {
+        format!("http://{}:{}", self.address, self.peer_port)
+    }
 }
 
 /// A port that nothing else is given meanwhile: not one of those that the kernel hands out.
@@ -143,8 +156,25 @@ impl Cluster {
     }
 
     pub fn start_with(count: usize, scheme: &'static str, options: &[&str]) -> Self {
+        Self::start_at(None, count, scheme, options)
+    }
+
+    /// Three members, on the first hosts of a network.
+    pub fn start_in(network: Network) -> Self {
+        Self::start_at(Some(network), 3, "http", &[])
+    }
+
+    fn start_at(
+        network: Option<Network>,
+        count: usize,
+        scheme: &'static str,
+        options: &[&str],
+    ) -> Self {
+        let loopback = || "127.0.0.1".to_owned();
+        let address = |at| network.as_ref().map_or_else(loopback, |of| of.address(at));
         let members = (0..count).map(|at| Member {
             name: format!("m{at}"),
+            address: address(at),
             child: None,
             client_port: free_port(),
             peer_port: free_port(),
@@ -156,6 +186,7 @@ impl Cluster {
         };
         let cluster = Self {
             members: Mutex::new(members.collect()),
+            network,
             scheme,
             options: options.iter().map(ToString::to_string).collect(),
             data: tempfile::tempdir_in(directory).unwrap(),
@@ -172,12 +203,12 @@ impl Cluster {
         let mut members = self.members.lock().unwrap();
         let initial: Vec<String> = members
             .iter()
-            .map(|member| format!("{}=http://127.0.0.1:{}", member.name, member.peer_port))
+            .map(|member| format!("{}={}", member.name, member.peer_url()))
             .collect();
         let member = &mut members[at];
         let (client, peer) = (
-            format!("{}://127.0.0.1:{}", self.scheme, member.client_port),
-            format!("http://127.0.0.1:{}", member.peer_port),
+            format!("{}://{}", self.scheme, member.endpoint()),
+            member.peer_url(),
         );
         let mut command = Command::new("etcd");
         command
@@ -191,10 +222,10 @@ impl Cluster {
             .args(["--initial-cluster-state", state])
             .args(["--initial-cluster-token", &self.token])
             .args(["--logger", "zap", "--log-level", "error"])
-            .args(&self.options)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
+            .args(&self.options);
+        command = self.from(at, command);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        command.stderr(Stdio::null());
         // SAFETY: prctl(2) is a plain system call.
         unsafe {
             command.pre_exec(|| {
@@ -211,8 +242,19 @@ impl Cluster {
 
     pub fn endpoints(&self) -> Vec<String> {
         let members = self.members.lock().unwrap();
-        let ports = members.iter().map(|member| member.client_port);
-        ports.map(|port| format!("127.0.0.1:{port}")).collect()
+        members.iter().map(Member::endpoint).collect()
+    }
+
+    pub fn network(&self) -> &Network {
+        self.network.as_ref().expect("a cluster with hosts")
+    }
+
+    /// A command on the host of a member.
+    fn from(&self, at: usize, command: Command) -> Command {
+        match &self.network {
+            Some(network) => network.on(at, &command),
+            None => command,
+        }
     }
 
     pub fn url(&self, prefix: &str) -> String {
@@ -231,12 +273,12 @@ impl Cluster {
             .iter()
             .map(|endpoint| format!("{}://{endpoint}", self.scheme))
             .collect();
-        let output = Command::new("etcdctl")
-            .env("ETCDCTL_API", "3")
-            .env("ETCDCTL_ENDPOINTS", endpoints.join(","))
-            .args(args)
-            .output()
-            .expect("etcdctl is installed (apt: etcd-client)");
+        let mut command = Command::new("etcdctl");
+        command.env("ETCDCTL_API", "3");
+        command.env("ETCDCTL_ENDPOINTS", endpoints.join(","));
+        command.args(args);
+        let output = self.from(0, command).output();
+        let output = output.expect("etcdctl is installed (apt: etcd-client)");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         (
@@ -268,10 +310,10 @@ impl Cluster {
         }
         for endpoint in self.endpoints() {
             wait_until("a member is healthy", || {
-                let output = Command::new("etcdctl")
-                    .env("ETCDCTL_API", "3")
-                    .args(["--endpoints", &endpoint, "endpoint", "health"])
-                    .output();
+                let mut command = Command::new("etcdctl");
+                command.env("ETCDCTL_API", "3");
+                command.args(["--endpoints", &endpoint, "endpoint", "health"]);
+                let output = self.from(0, command).output();
                 output.is_ok_and(|output| output.status.success())
             });
         }
@@ -282,12 +324,12 @@ impl Cluster {
         let endpoints = self.endpoints();
         let mut leader = None;
         wait_until("there is a leader", || {
-            leader = endpoints.iter().position(|endpoint| {
-                let output = Command::new("etcdctl")
-                    .env("ETCDCTL_API", "3")
-                    .args(["--endpoints", endpoint, "endpoint", "status", "-w", "json"])
-                    .output()
-                    .unwrap();
+            leader = (0..endpoints.len()).find(|at| {
+                let mut command = Command::new("etcdctl");
+                let endpoint = &endpoints[*at];
+                command.env("ETCDCTL_API", "3");
+                command.args(["--endpoints", endpoint, "endpoint", "status", "-w", "json"]);
+                let output = self.from(*at, command).output().unwrap();
                 let status: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
                 let status = &status[0]["Status"];
                 status["leader"].is_u64() && status["leader"] == status["header"]["member_id"]
@@ -327,9 +369,9 @@ impl Cluster {
                 let members = self.members.lock().unwrap();
                 let peers: Vec<String> = members
                     .iter()
-                    .map(|member| format!("{}=http://127.0.0.1:{}", member.name, member.peer_port))
+                    .map(|member| format!("{}={}", member.name, member.peer_url()))
                     .collect();
-                let own = format!("http://127.0.0.1:{}", members[at].peer_port);
+                let own = members[at].peer_url();
                 (members[at].name.clone(), peers.join(","), own)
             };
             let directory = self.data.path().join(&name);

@@ -15,6 +15,8 @@
 mod harness;
 
 mod cluster;
+// Hosts of their own, for clusters that are not on loopback.
+mod network;
 // Sections that say to their last breath that they run.
 mod at_work;
 // Between onehold and a member: counts requests, loses answers, is cut.
@@ -26,6 +28,8 @@ mod verbs;
 mod keeper;
 // Members, networks and leases that fail.
 mod failures;
+// Networks that fall apart.
+mod partitions;
 // Clocks that are set, and machines that are suspended.
 mod clocks;
 // Requests.
