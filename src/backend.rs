@@ -123,8 +123,9 @@ pub(crate) trait Backend: Sized {
     /// What a waiter keeps between two sleeps.
     type Sleeper;
 
-    /// Reads. What it answers is true for the moment of asking. `None`: there is no store.
-    fn look<T>(&self, ask: impl FnOnce(&Self::Snapshot<'_>) -> Result<T>) -> Result<Option<T>>;
+    /// Reads. What it answers is true for the moment of asking. May call `ask` again, like `update`. `None`: there
+    /// is no store.
+    fn look<T>(&self, ask: impl Fn(&Self::Snapshot<'_>) -> Result<T>) -> Result<Option<T>>;
 
     /// Makes the change that `plan` returns, if nothing that `plan` was told has changed since. May
     /// call `plan` again, like `AtomicU64::fetch_update`, so it has no effects and does not block.

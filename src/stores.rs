@@ -177,7 +177,7 @@ impl Backend for AnyStore {
     type Place = AnyPlace;
     type Sleeper = AnySleeper;
 
-    fn look<T>(&self, ask: impl FnOnce(&AnySnapshot<'_>) -> Result<T>) -> Result<Option<T>> {
+    fn look<T>(&self, ask: impl Fn(&AnySnapshot<'_>) -> Result<T>) -> Result<Option<T>> {
         match self {
             Self::Files(files) => files.look(|snapshot| ask(&AnySnapshot::Files(snapshot))),
             #[cfg(feature = "etcd")]

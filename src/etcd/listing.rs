@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::keys::Part;
 use super::messages::Read;
-use super::snapshot::{EtcdSnapshot, is_too_large};
+use super::snapshot::{EtcdSnapshot, is_too_large, until_not_compacted};
 use super::store::Etcd;
 use super::view::View;
 use crate::backend::Patience;
@@ -55,10 +55,8 @@ impl<H: Clone + Default> Etcd<H> {
         })
     }
 
-    /// Every lock of the store, not judged yet, by pages of one revision. Returns what is not a lock.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn list(&self, each: &mut dyn FnMut(Moment, Found<H>)) -> Result<Vec<Error>> {
+    /// Everything of the store, by pages of one revision.
+    fn read_all(&self) -> Result<View> {
         let mut view = View::unread();
         let mut limit = 500;
         let keys = &self.shared.keys;
@@ -98,6 +96,15 @@ impl<H: Clone + Default> Etcd<H> {
                 }
             }
         }
+        Ok(view)
+    }
+
+    /// Every lock of the store, not judged yet. Returns what is not a lock.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn list(&self, each: &mut dyn FnMut(Moment, Found<H>)) -> Result<Vec<Error>> {
+        let view = until_not_compacted(|| self.read_all())?;
+        let keys = &self.shared.keys;
         let now = crate::observer::now();
         let mut errors: Vec<Error> = view.no_text().map(|key| self.is_no_name(key)).collect();
         let mut known = BTreeMap::new();

@@ -37,7 +37,7 @@ use keys::Part;
 pub use listing::StoreFacts;
 use messages::Read;
 pub(crate) use snapshot::EtcdSnapshot;
-use snapshot::is_compacted;
+use snapshot::{is_compacted, until_not_compacted};
 pub(crate) use store::{DEFAULT_TTL, Etcd, LEAST_TTL, LEAST_TTL_OF_RUN, MAX_SEGMENTS};
 use view::View;
 pub(crate) use waiting::{Place, Sleeper};
@@ -266,10 +266,13 @@ impl<H: Clone + Default> Backend for Etcd<H> {
 
     #[cold]
     #[inline(never)]
-    fn look<T>(&self, ask: impl FnOnce(&EtcdSnapshot<'_, H>) -> Result<T>) -> Result<Option<T>> {
-        let snapshot = EtcdSnapshot::new(self, View::unread(), Patience::SHORT);
-        let answer = ask(&snapshot)?;
-        *self.seen() = Some(snapshot.into_view());
+    fn look<T>(&self, ask: impl Fn(&EtcdSnapshot<'_, H>) -> Result<T>) -> Result<Option<T>> {
+        let (answer, view) = until_not_compacted(|| {
+            let snapshot = EtcdSnapshot::new(self, View::unread(), Patience::SHORT);
+            let answer = ask(&snapshot)?;
+            Ok((answer, snapshot.into_view()))
+        })?;
+        *self.seen() = Some(view);
         Ok(Some(answer))
     }
 

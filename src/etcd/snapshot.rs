@@ -475,6 +475,16 @@ pub(super) fn is_compacted(error: &Error) -> bool {
     matches!(error, Error::Remote { reason, .. } if reason == COMPACTED)
 }
 
+/// Reads until nothing of it was compacted meanwhile.
+pub(super) fn until_not_compacted<T>(mut read: impl FnMut() -> Result<T>) -> Result<T> {
+    loop {
+        match read() {
+            Err(error) if is_compacted(&error) => {}
+            found => return found,
+        }
+    }
+}
+
 /// Whether an answer was larger than any that is read.
 pub(super) fn is_too_large(error: &Error) -> bool {
     matches!(error, Error::Remote { reason, .. } if reason == super::client::TOO_LARGE)

@@ -182,7 +182,7 @@ impl Backend for Files {
     type Place = Place;
     type Sleeper = Sleeper;
 
-    fn look<T>(&self, ask: impl FnOnce(&FilesSnapshot<'_>) -> Result<T>) -> Result<Option<T>> {
+    fn look<T>(&self, ask: impl Fn(&FilesSnapshot<'_>) -> Result<T>) -> Result<Option<T>> {
         let Some(root) = self.open()? else {
             return Ok(None);
         };

@@ -105,6 +105,12 @@ fn certificates_are_checked_both_ways() {
         }
         make server /O=server
         make client /O=client
+        make named /CN=client
+        openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout expired.key -out expired.csr -subj /O=client
+        touch index.txt
+        printf '[ca]\ndefault_ca=own\n[own]\nnew_certs_dir=.\ndatabase=index.txt\ndefault_md=sha256\nrand_serial=yes\npolicy=any\n[any]\norganizationName=optional\n' >ca.conf
+        openssl ca -config ca.conf -batch -notext -cert ca.crt -keyfile ca.key -in expired.csr -out expired.crt \
+            -startdate 20200101000000Z -enddate 20200201000000Z -extfile client.ext
         cp ca.crt other.crt
         openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30 -keyout other.key -out other.crt \
             -subj /CN=other-ca
@@ -166,9 +172,39 @@ fn certificates_are_checked_both_ways() {
     ]);
     assert_eq!(code, 125);
     assert!(said.contains("missing.crt"), "{said}");
+    let (code, said) = call(&[
+        ca.clone(),
+        ("ETCDCTL_CERT", file("expired.crt")),
+        ("ETCDCTL_KEY", file("expired.key")),
+    ]);
+    assert_eq!(code, 125);
+    assert!(
+        said.contains("check ETCDCTL_CACERT, ETCDCTL_CERT"),
+        "{said}"
+    );
     let skipping = ("ETCDCTL_INSECURE_SKIP_TLS_VERIFY", "true".to_owned());
     assert_eq!(call(&[skipping, cert, key]).0, 0);
+    // A server whose certificate has expired.
+    let (expired, key) = (file("expired.crt"), file("expired.key"));
+    let options = ["--cert-file", &*expired, "--key-file", &*key];
+    let outdated = Cluster::start_with(1, "https", &options);
+    let outdated = On::new(&outdated);
+    let mut command = outdated.onehold(&["run", "x", "--", "true"]);
+    command.env("ETCDCTL_CACERT", file("ca.crt"));
+    let output = crate::harness::output(&mut command);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("expired"), "{said}");
     // Never in clear.
     let plain = On::at(on.dir.replace("etcds://", "etcd://"));
     assert_eq!(plain.code(&["check", "x"]), 1);
+}
+
+#[test]
+fn server_without_a_gateway_is_named_and_the_others_are_asked() {
+    let cluster = Cluster::start_with(1, "http", &["--enable-grpc-gateway=false"]);
+    let on = On::new(&cluster);
+    let (code, _, said) = on.output(&["run", "x", "--", "true"]);
+    assert_eq!(code, 125);
+    assert!(said.contains("--enable-grpc-gateway"), "{said}");
+    assert_eq!(on.code(&["check", "x"]), 1);
 }

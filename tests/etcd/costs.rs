@@ -1,8 +1,8 @@
 use std::fmt::Write as _;
 
 use crate::cluster::{On, shared};
-use crate::harness::wait_until;
-use crate::proxy::Proxy;
+use crate::harness::{CONTENDERS, Running, wait_until};
+use crate::proxy::{Fate, Proxy};
 
 const GRANT: &str = "/v3/lease/grant";
 const TXN: &str = "/v3/kv/txn";
@@ -89,17 +89,14 @@ fn waiter_sends_little_while_it_waits() {
     assert!(own.len() <= 5, "{paths:?}");
 }
 
-#[test]
-fn list_is_paged_and_complete() {
-    let on = On::new(shared());
-    let cluster = shared();
+/// Puts so many hundred records of dead holders.
+fn put_records(on: &On, hundreds: usize) {
     let record = |name: &str| {
         format!(
             r#"{{"onehold":1,"live":{{"pid":7}},"name":"{name}","hold":7,"kind":"run","taken_by":7,"acquired_at":"2026-11-23T04:29:33Z","ttl_ms":20000}}"#
         )
     };
-    // By transactions of 100.
-    for page in 0..12 {
+    for page in 0..hundreds {
         let mut txn = String::from("\n");
         for at in 0..100 {
             let name = format!("l{:05}", page * 100 + at);
@@ -109,7 +106,7 @@ fn list_is_paged_and_complete() {
         txn.push_str("\n\n");
         let mut child = std::process::Command::new("etcdctl")
             .env("ETCDCTL_API", "3")
-            .args(["--endpoints", &cluster.endpoints()[0], "txn"])
+            .args(["--endpoints", &shared().endpoints()[0], "txn"])
             .stdin(std::process::Stdio::piped())
             .stdout(std::process::Stdio::null())
             .spawn()
@@ -118,13 +115,77 @@ fn list_is_paged_and_complete() {
         drop(child.stdin.take());
         assert!(child.wait().unwrap().success());
     }
-    let proxy = Proxy::to(&cluster.endpoints()[0]);
+}
+
+#[test]
+fn list_is_paged_and_complete() {
+    let on = On::new(shared());
+    put_records(&on, 12);
+    let proxy = Proxy::to(&shared().endpoints()[0]);
     let behind = On::at(format!("etcd://{}{}", proxy.endpoint, on.prefix()));
-    let (_, stdout, _) = behind.output(&["list", "--json"]);
-    let object: serde_json::Value = serde_json::from_str(&stdout).unwrap();
-    let locks = object["locks"].as_array().unwrap();
-    assert_eq!(locks.len(), 1200);
-    assert!(locks.iter().all(|lock| lock["state"] == "zombie"));
+    let locks = || {
+        let (_, stdout, stderr) = behind.output(&["list", "--json"]);
+        let object: serde_json::Value = serde_json::from_str(&stdout).expect(&stderr);
+        let locks = object["locks"].as_array().unwrap().clone();
+        assert!(locks.iter().all(|lock| lock["state"] == "zombie"));
+        locks.len()
+    };
+    assert_eq!(locks(), 1200);
     // Three pages of records, life keys, tickets.
     assert_eq!(proxy.paths().len(), 5, "{:?}", proxy.paths());
+    // What it reads is compacted between two pages.
+    proxy.plan(2, Fate::Delay(1_500));
+    std::thread::scope(|scope| {
+        let listed = scope.spawn(locks);
+        wait_until("it has asked for the second page", || {
+            proxy.paths().len() == 3
+        });
+        shared().ctl(&["put", "/elsewhere", "x"]);
+        let newest = shared().ctl(&["get", "/elsewhere", "-w", "json"]);
+        let newest: serde_json::Value = serde_json::from_str(&newest).unwrap();
+        let newest = newest["header"]["revision"].to_string();
+        shared().ctl(&["compact", &newest]);
+        assert_eq!(listed.join().unwrap(), 1200);
+    });
+    assert_eq!(proxy.paths().len(), 8, "{:?}", proxy.paths());
+}
+
+/// Who waits further behind sleeps on: one release wakes one waiter, and the next one becomes the first.
+#[test]
+fn release_wakes_one_waiter_and_moves_up_one() {
+    let on = On::new(shared());
+    let number = on.done(&["acquire", "x", "--ttl", "60"]);
+    let waiters: Vec<_> = (0..CONTENDERS)
+        .map(|at| {
+            let proxy = Proxy::to(&shared().endpoints()[0]);
+            let behind = On::at(format!("etcd://{}{}", proxy.endpoint, on.prefix()));
+            let mut command = behind.onehold(&["run", "-w", "60", "x", "--", "sleep", "60"]);
+            command.stderr(std::process::Stdio::null());
+            let waiter = Running::spawn(command);
+            wait_until("it waits", || on.waiters("x") == at + 1);
+            (behind, proxy, waiter)
+        })
+        .collect();
+    // The last one has prepared its sleep.
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    for (_, proxy, _) in &waiters {
+        proxy.forget();
+    }
+    on.done(&["release", "x", "--hold", &number]);
+    wait_until("the first one has it", || on.waiters("x") == CONTENDERS - 1);
+    wait_until("the second one has moved up", || {
+        waiters[1].1.paths().iter().any(|path| path != KEEPALIVE)
+    });
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let asked: Vec<usize> = waiters
+        .iter()
+        .map(|(_, proxy, _)| {
+            let paths = proxy.paths();
+            paths.iter().filter(|path| *path != KEEPALIVE).count()
+        })
+        .collect();
+    // The take of the first one, and its watch while it holds; the reads of the second one, its grant and
+    // its watch.
+    assert!(asked[0] <= 3 && asked[1] <= 4, "{asked:?}");
+    assert!(asked[2..].iter().all(|count| *count == 0), "{asked:?}");
 }

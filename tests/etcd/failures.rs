@@ -315,6 +315,38 @@ fn waiter_is_woken_although_the_history_was_compacted() {
 }
 
 #[test]
+fn full_database_refuses_new_holds_and_keeps_and_releases_the_others() {
+    let cluster = Cluster::start_with(1, "http", &["--quota-backend-bytes", "4000000"]);
+    let on = On::new(&cluster);
+    let number = on.done(&["acquire", "lease", "--ttl", "60"]);
+    // Beats meanwhile.
+    let mut holder = start(&on, &["--ttl", "10", "x"], 14_000);
+    wait_until_at_work(&on, 1);
+    let value = "x".repeat(100_000);
+    let is_full = (0..60).any(|at| {
+        let key = format!("/elsewhere/{at}");
+        !cluster.etcdctl(&["put", &key, &value]).0
+    });
+    assert!(is_full);
+    let (code, _, stderr) = on.output(&["run", "y", "--", "true"]);
+    assert_eq!(code, 125, "{stderr}");
+    assert!(stderr.contains("database space exceeded"), "{stderr}");
+    assert!(stderr.contains("etcdctl alarm disarm"), "{stderr}");
+    assert_eq!(on.state("x"), "held");
+    on.done(&["release", "lease", "--hold", &number]);
+    assert_eq!(holder.finish(), 0);
+    assert_eq!(on.state("x"), "free");
+    assert_eq!(cluster.left_below(on.prefix()), Vec::<String>::new());
+    cluster.ctl(&["del", "--prefix", "/elsewhere/"]);
+    let newest = cluster.ctl(&["get", "/elsewhere/", "-w", "json"]);
+    let newest: serde_json::Value = serde_json::from_str(&newest).unwrap();
+    cluster.ctl(&["compact", &newest["header"]["revision"].to_string()]);
+    cluster.ctl(&["defrag"]);
+    cluster.ctl(&["alarm", "disarm"]);
+    assert_eq!(on.code(&["run", "y", "--", "true"]), 0);
+}
+
+#[test]
 fn lost_requests_and_answers_change_nothing() {
     let cluster = Cluster::start(1);
     let on = On::new(&cluster);

@@ -29,6 +29,7 @@ struct Shared {
     count: AtomicUsize,
     fates: Mutex<HashMap<usize, Fate>>,
     is_cut: AtomicBool,
+    is_over: AtomicBool,
     connections: Mutex<Vec<TcpStream>>,
 }
 
@@ -43,6 +44,9 @@ impl Proxy {
         let for_all = Arc::clone(&shared);
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
+                if for_all.is_over.load(Ordering::SeqCst) {
+                    return;
+                }
                 let shared = Arc::clone(&for_all);
                 std::thread::spawn(move || serve(&shared, &client));
             }
@@ -94,6 +98,23 @@ impl Proxy {
     }
 }
 
+impl Shared {
+    fn wait_until_mended(&self) {
+        while self.is_cut.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// Its threads end.
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.shared.is_over.store(true, Ordering::SeqCst);
+        self.mend();
+        let _ = TcpStream::connect(&self.endpoint);
+    }
+}
+
 fn serve(shared: &Arc<Shared>, client: &TcpStream) -> Option<()> {
     client.set_nodelay(true).ok()?;
     shared
@@ -112,9 +133,7 @@ fn serve(shared: &Arc<Shared>, client: &TcpStream) -> Option<()> {
             if for_answers.load(Ordering::SeqCst) {
                 break;
             }
-            while all.is_cut.load(Ordering::SeqCst) {
-                std::thread::sleep(Duration::from_millis(5));
-            }
+            all.wait_until_mended();
             if to.write_all(&bytes[..length]).is_err() {
                 break;
             }
@@ -150,9 +169,7 @@ fn serve(shared: &Arc<Shared>, client: &TcpStream) -> Option<()> {
             .to_owned();
         let number = shared.count.fetch_add(1, Ordering::SeqCst);
         shared.paths.lock().unwrap().push(path);
-        while shared.is_cut.load(Ordering::SeqCst) {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        shared.wait_until_mended();
         let fate = shared.fates.lock().unwrap().get(&number).copied();
         match fate {
             Some(Fate::Drop) => {
