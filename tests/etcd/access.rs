@@ -91,8 +91,8 @@ fn user_needs_a_role_on_the_prefix_alone() {
     assert!(shown.contains(&format!("dir = \"{}\"", on.dir)), "{shown}");
 }
 
-#[test]
-fn certificates_are_checked_both_ways() {
+/// Makes certificates: of an authority, a server, clients, one that has expired, and another authority.
+fn make_certificates() -> tempfile::TempDir {
     let room = tempfile::tempdir().unwrap();
     let script = r#"
         set -e
@@ -105,7 +105,6 @@ fn certificates_are_checked_both_ways() {
         }
         make server /O=server
         make client /O=client
-        make named /CN=client
         openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout expired.key -out expired.csr -subj /O=client
         touch index.txt
         printf '[ca]\ndefault_ca=own\n[own]\nnew_certs_dir=.\ndatabase=index.txt\ndefault_md=sha256\nrand_serial=yes\npolicy=any\n[any]\norganizationName=optional\n' >ca.conf
@@ -125,6 +124,12 @@ fn certificates_are_checked_both_ways() {
         "{}",
         String::from_utf8_lossy(&made.stderr)
     );
+    room
+}
+
+#[test]
+fn certificates_are_checked_both_ways() {
+    let room = make_certificates();
     let file = |name: &str| room.path().join(name).display().to_string();
     let (server, key, ca) = (file("server.crt"), file("server.key"), file("ca.crt"));
     let options = [
