@@ -388,10 +388,13 @@ impl Client {
     }
 
     fn unreachable(&self, operation: &'static str, said: &[(String, String)]) -> Error {
+        // A member that does not trust a client closes the connection, mostly before it has said why.
+        let closes = self.address.is_encrypted;
         let is_about_tls = |(_, message): &(String, String)| {
             let message = message.to_lowercase();
-            let words = ["certificate", "issuer", "tls"];
-            words.iter().any(|word| message.contains(word))
+            let is = |words: &[&str]| words.iter().any(|word| message.contains(word));
+            is(&["certificate", "issuer", "tls"])
+                || (closes && is(&["broken pipe", "connection reset"]))
         };
         let remedy = if said.iter().any(is_about_tls) {
             "check ETCDCTL_CACERT, ETCDCTL_CERT and ETCDCTL_KEY"

@@ -97,9 +97,11 @@ impl On {
         &self.dir[at..]
     }
 
+    /// In a process group of its own. Tests stop processes, and when the last process of a group ends whose parent
+    /// is in another one, as the command of a keeper is, the kernel sends HUP to a group with a stopped one.
     pub fn onehold(&self, args: &[&str]) -> Command {
         let mut command = self.env.onehold(args);
-        command.env("ONEHOLD_DIR", &self.dir);
+        command.env("ONEHOLD_DIR", &self.dir).process_group(0);
         command
     }
 
@@ -225,7 +227,7 @@ impl Cluster {
             .args(&self.options);
         command = self.from(at, command);
         command.stdin(Stdio::null()).stdout(Stdio::null());
-        command.stderr(Stdio::null());
+        command.stderr(Stdio::null()).process_group(0);
         // SAFETY: prctl(2) is a plain system call.
         unsafe {
             command.pre_exec(|| {
