@@ -378,7 +378,9 @@ impl Client {
             }
             self.go_on();
             let is_round_over = said.len() >= self.address.endpoints.len();
-            if is_round_over && !go_on() {
+            // That does not change by itself.
+            let is_hopeless = || said.iter().all(|(_, said)| is_about_certificates(said));
+            if is_round_over && (is_hopeless() || !go_on()) {
                 return Err(self.unreachable(operation, &said));
             }
             if is_round_over {
@@ -389,12 +391,12 @@ impl Client {
 
     fn unreachable(&self, operation: &'static str, said: &[(String, String)]) -> Error {
         // A member that does not trust a client closes the connection, mostly before it has said why.
-        let closes = self.address.is_encrypted;
+        let closes = |message: &str| {
+            let is = |words| self.address.is_encrypted && message.contains(words);
+            is("broken pipe") || is("connection reset")
+        };
         let is_about_tls = |(_, message): &(String, String)| {
-            let message = message.to_lowercase();
-            let is = |words: &[&str]| words.iter().any(|word| message.contains(word));
-            is(&["certificate", "issuer", "tls"])
-                || (closes && is(&["broken pipe", "connection reset"]))
+            is_about_certificates(message) || message.contains("tls") || closes(message)
         };
         let remedy = if said.iter().any(is_about_tls) {
             "check ETCDCTL_CACERT, ETCDCTL_CERT and ETCDCTL_KEY"
@@ -584,6 +586,13 @@ fn refusal(status: u16, text: &[u8]) -> Failure {
         code: refusal.code,
         message: refusal.message,
     })
+}
+
+/// Whether a member and the caller do not trust each other.
+fn is_about_certificates(message: &str) -> bool {
+    let message = message.to_lowercase();
+    let words = ["certificate", "issuer", "unknownca"];
+    words.iter().any(|word| message.contains(word))
 }
 
 fn tls(address: &Address, access: &EtcdAccess) -> Result<TlsConfig> {
