@@ -390,18 +390,22 @@ impl Client {
     }
 
     fn unreachable(&self, operation: &'static str, said: &[(String, String)]) -> Error {
-        // A member that does not trust a client closes the connection, mostly before it has said why.
-        let closes = |message: &str| {
-            let is = |words| self.address.is_encrypted && message.contains(words);
-            is("broken pipe") || is("connection reset")
-        };
-        let is_about_tls = |(_, message): &(String, String)| {
-            is_about_certificates(message) || message.contains("tls") || closes(message)
-        };
-        let remedy = if said.iter().any(is_about_tls) {
-            "check ETCDCTL_CACERT, ETCDCTL_CERT and ETCDCTL_KEY"
-        } else {
-            "check that most members run: `etcdctl endpoint status`"
+        let any = |is: fn(&str) -> bool| said.iter().any(|(_, message)| is(message));
+        // A member that does not trust a client closes the connection, mostly before it has said why. One that
+        // expects the other scheme closes it as well.
+        let is_closed =
+            |message: &str| message == "broken pipe" || message == "connection reset by peer";
+        let remedy = match self.address.is_encrypted {
+            true if any(is_about_certificates) || any(is_closed) => {
+                "check ETCDCTL_CACERT, ETCDCTL_CERT and ETCDCTL_KEY"
+            }
+            true if any(|message| message == "unexpected end of file") => {
+                "check that the members use TLS; if not, use etcd:// instead of etcds://"
+            }
+            false if any(is_closed) => {
+                "check whether the members use TLS; if so, use etcds:// instead of etcd://"
+            }
+            _ => "check that most members run: `etcdctl endpoint status`",
         };
         let said: Vec<String> = said
             .iter()

@@ -204,7 +204,14 @@ fn certificates_are_checked_both_ways() {
     assert!(said.contains("expired"), "{said}");
     // Never in clear.
     let plain = On::at(on.dir.replace("etcds://", "etcd://"));
-    assert_eq!(plain.code(&["check", "x"]), 1);
+    let (code, _, said) = plain.output(&["check", "x"]);
+    assert_eq!(code, 1);
+    assert!(said.contains("use etcds:// instead"), "{said}");
+    let of_others = crate::cluster::shared().url(on.prefix());
+    let encrypted = On::at(of_others.replace("etcd://", "etcds://"));
+    let (code, _, said) = encrypted.output(&["check", "x"]);
+    assert_eq!(code, 1);
+    assert!(said.contains("use etcd:// instead"), "{said}");
 }
 
 #[test]
