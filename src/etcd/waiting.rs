@@ -292,6 +292,8 @@ impl Place {
                 return;
             }
             if now >= self.look_at {
+                // Also if nothing has changed by then.
+                self.look_at = now + self.look_interval();
                 self.forget();
                 return;
             }

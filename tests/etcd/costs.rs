@@ -1,6 +1,6 @@
 use std::fmt::Write as _;
 
-use crate::cluster::{On, shared};
+use crate::cluster::{Cluster, On, shared};
 use crate::harness::{CONTENDERS, Running, wait_until};
 use crate::proxy::{Fate, Proxy};
 
@@ -87,6 +87,26 @@ fn waiter_sends_little_while_it_waits() {
     let own: Vec<&String> = paths.iter().filter(|path| *path == TXN).collect();
     // Of the release three (its reads among them), and the take and the release of the waiter.
     assert!(own.len() <= 5, "{paths:?}");
+}
+
+/// It may become the first without being woken. The store does not change meanwhile.
+#[test]
+fn waiter_with_an_owner_looks_again_each_5_seconds_and_not_more_often() {
+    let cluster = Cluster::start(1);
+    let proxy = Proxy::to(&cluster.endpoints()[0]);
+    let on = On::new(&cluster);
+    let behind = On::at(format!("etcd://{}{}", proxy.endpoint, on.prefix()));
+    on.done(&["acquire", "x", "--ttl", "60"]);
+    let mut command = behind.onehold(&["run", "-w", "60", "--owner", "me", "x", "--", "true"]);
+    command.stderr(std::process::Stdio::null());
+    let _waiter = Running::spawn(command);
+    wait_until("it waits", || on.waiters("x") == 1);
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    proxy.forget();
+    std::thread::sleep(std::time::Duration::from_secs(12));
+    let paths = proxy.paths();
+    let looks = paths.iter().filter(|path| *path == TXN).count();
+    assert!((2..=3).contains(&looks), "{paths:?}");
 }
 
 /// Puts so many hundred records of dead holders.
