@@ -117,6 +117,14 @@ fn scenes() -> Vec<(&'static str, Vec<Step>)> {
             step("check x", 0, ""),
             step("run x x/y -- true", 2, "the first includes the second"),
         ]),
+        ("an old hold", vec![
+            step("& run x -- @hold", 0, ""),
+            step("check --max-age 0.001 x", 5, "overdue: older than its maximum age, but alive"),
+            step("check --max-age 9 x", 6, ""),
+            step("run --max-age 0.001 x -- true", 6, "overdue"),
+            step("list --max-age 0.001", 0, "overdue"),
+            step("run --on-lost warn --time-limit 9 y z -- true", 0, ""),
+        ]),
         ("a number", vec![
             step("acquire x --ttl 30", 0, ""),
             step("release x --hold 1", 4, ""),
