@@ -307,6 +307,22 @@ fn canceled_waiter_leaves_the_queue_at_once() {
 }
 
 #[test]
+fn second_signal_ends_a_waiter_whose_keeper_is_stopped() {
+    let on = On::new(shared());
+    on.done(&["acquire", "x", "--ttl", "60"]);
+    let mut command = on.onehold(&["run", "-w", "60", "x", "--", "true"]);
+    command.stderr(std::process::Stdio::null());
+    let mut waiter = Running::spawn(command);
+    wait_until("it waits", || on.waiters("x") == 1);
+    send(children_of(waiter.pid())[0], Signal::STOP);
+    waiter.signal(Signal::TERM);
+    std::thread::sleep(Duration::from_millis(300));
+    waiter.signal(Signal::TERM);
+    assert_eq!(waiter.finish(), -15);
+    wait_until("its place ends with its lease", || on.waiters("x") == 0);
+}
+
+#[test]
 fn what_is_canceled_while_it_is_taken_leaves_nothing() {
     let on = On::new(shared());
     let proxy = Proxy::to(&shared().endpoints()[0]);

@@ -10,11 +10,12 @@ use onehold::signal::{self, SignalQueue};
 use anyhow::Context;
 
 use crate::args::OnLost;
+use crate::cancel::SIGINT;
 use crate::exit::Exit;
 use crate::outcome::{Outcome, Printed};
 use crate::output;
 use crate::session::Session;
-use crate::supervise;
+use crate::supervise::{self, SIGHUP, SIGTERM};
 use crate::words;
 
 /// How long after its deadline the work is ended by the wrapper. The keeper does so at the deadline.
@@ -52,6 +53,7 @@ fn watch(
     queue: &SignalQueue,
 ) -> anyhow::Result<Printed> {
     let mut is_late = false;
+    let mut canceled_by = None;
     while !keeper.has_ended() {
         let late_in = keeper.time_left().map(|left| left + LATE);
         if keeper.time_left().is_some_and(|left| left.is_zero()) {
@@ -76,15 +78,22 @@ fn watch(
             let _ = signal::stop(None);
             continue;
         }
+        // A second one: at once, also if the keeper is stopped. What it has sent is left to its lease.
+        let cancels = [SIGINT, SIGTERM, SIGHUP].contains(&received.signal);
+        let is_again = cancels && canceled_by.replace(received.signal).is_some();
+        if is_again && !keeper.has_kept() {
+            keeper.kill();
+            break;
+        }
         keeper.pass_on(received);
     }
     let status = keeper.wait().context("cannot wait for the keeper")?;
     let Some(signal) = signal::terminating_signal(status) else {
         return Ok(Printed::Yes(supervise::exit_of(Some(status))));
     };
-    let is_canceled = !keeper.has_kept() || signal == crate::cancel::SIGINT;
+    let is_canceled = !keeper.has_kept() || signal == SIGINT;
     if is_canceled && !is_late {
-        signal::exit_by_signal(signal);
+        signal::exit_by_signal(canceled_by.unwrap_or(signal));
         return Ok(Printed::Yes(supervise::exit_of(Some(status))));
     }
     // It was killed, and its command with it.

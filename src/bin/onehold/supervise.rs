@@ -32,9 +32,9 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const ENDING_INTERVAL: Duration = Duration::from_millis(250);
 
 // POSIX fixes these numbers, see kill(1).
-const SIGHUP: i32 = 1;
+pub(crate) const SIGHUP: i32 = 1;
 const SIGQUIT: i32 = 3;
-const SIGTERM: i32 = 15;
+pub(crate) const SIGTERM: i32 = 15;
 
 /// When the work is ended by force, and how.
 #[derive(Clone, Copy, Debug)]
