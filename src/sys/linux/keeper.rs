@@ -13,8 +13,9 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::process::boottime_milliseconds;
-use super::wait::{pause, sleep_until};
+use super::process::{boottime, boottime_milliseconds};
+use super::times::libc_timespec;
+use super::wait::pause;
 use super::work::kill_descendants;
 use crate::identity::Pid;
 use crate::sys::QueuedSignal;
@@ -191,6 +192,23 @@ pub(crate) fn guard() {
             .stack_size(64 * 1024)
             .spawn(guard);
     });
+}
+
+/// Sleeps until a moment of the boot-time clock, in milliseconds: time for which the machine is suspended
+/// counts, as it does not for other timeouts. May return earlier.
+fn sleep_until(milliseconds: u64) {
+    let left = milliseconds.saturating_sub(boottime_milliseconds());
+    // By the clock of this time namespace.
+    let until = libc_timespec(boottime().saturating_add(Duration::from_millis(left)));
+    // SAFETY: reads a place of ours; no time that is left is asked for.
+    unsafe {
+        libc::clock_nanosleep(
+            libc::CLOCK_BOOTTIME,
+            libc::TIMER_ABSTIME,
+            &raw const until,
+            ptr::null_mut(),
+        )
+    };
 }
 
 /// What a child of the keeper does before it executes: it joins the group of the wrapper, where a terminal

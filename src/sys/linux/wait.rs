@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -15,8 +14,8 @@ use rustix::io::Errno;
 use rustix::process::{PidfdFlags, pidfd_open};
 
 use super::filesystem::descriptor_path;
-use super::process::{boottime, boottime_milliseconds};
-use super::times::{libc_timespec, timespec};
+use super::process::boottime;
+use super::times::timespec;
 use crate::identity::Pid;
 use crate::sys::directory::fcntl_locked;
 
@@ -103,23 +102,6 @@ impl Watch {
 pub(crate) fn pause(timeout: Duration) -> io::Result<()> {
     poll(&mut [], timespec(Some(timeout)).as_ref())?;
     Ok(())
-}
-
-/// Sleeps until a moment of the boot-time clock, in milliseconds: time for which the machine is suspended
-/// counts, as it does not for other timeouts. May return earlier.
-pub(super) fn sleep_until(milliseconds: u64) {
-    let left = milliseconds.saturating_sub(boottime_milliseconds());
-    // By the clock of this time namespace.
-    let until = libc_timespec(boottime().saturating_add(Duration::from_millis(left)));
-    // SAFETY: reads a place of ours; no time that is left is asked for.
-    unsafe {
-        libc::clock_nanosleep(
-            libc::CLOCK_BOOTTIME,
-            libc::TIMER_ABSTIME,
-            &raw const until,
-            ptr::null_mut(),
-        )
-    };
 }
 
 /// Waits for a process to end, for at most `timeout`. `None`: it cannot be watched.
