@@ -264,7 +264,10 @@ pub(crate) fn until<S: Snapshot>(
     snapshot: &S,
 ) -> Result<Until<S::Handle>, S::Error> {
     let judged = match obstacle {
-        Obstacle::Waiter(ticket) => return Ok(Until::LeftQueue(ticket, RECHECK_INTERVAL)),
+        Obstacle::Waiter(ticket) => {
+            let last = last_alike(request, snapshot)?;
+            return Ok(Until::LeftQueue(last.unwrap_or(ticket), RECHECK_INTERVAL));
+        }
         Obstacle::Hold(judged) => judged,
     };
     let held = want_of(&judged.found.key);
@@ -337,6 +340,36 @@ pub(crate) fn until<S: Snapshot>(
             None => Until::Released(judged),
         },
     })
+}
+
+/// The latest earlier waiter that asks for the same as we do, and would be in our way: it is served before us
+/// whatever happens to those before it. So the turn of one waiter wakes one waiter, and not all that came
+/// while the lock was on its way to it.
+fn last_alike<S: Snapshot>(
+    request: &Request,
+    snapshot: &S,
+) -> Result<Option<Ticket<S::Handle>>, S::Error> {
+    let scan = Scan::new(request, snapshot);
+    for number in earlier_tickets(request, &request.wants, snapshot)?
+        .into_iter()
+        .rev()
+    {
+        let Some(ticket) = snapshot.ticket(number)? else {
+            continue;
+        };
+        let theirs = &ticket.request;
+        let is_alike = theirs.wants == request.wants
+            && theirs.owner == request.owner
+            && theirs.inside == request.inside
+            && theirs.take_zombies == request.take_zombies;
+        if is_alike
+            && !has_missed_its_turn(&ticket, snapshot)
+            && scan.is_excluded_by(std::slice::from_ref(theirs))
+        {
+            return Ok(Some(ticket));
+        }
+    }
+    Ok(None)
 }
 
 /// The tickets that came before ours and may matter to `wants`, in order. Waiters for unrelated names

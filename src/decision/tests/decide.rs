@@ -333,6 +333,11 @@ fn waiter_sleeps_on_the_latest_earlier_waiter_for_the_same_hold() {
         ("no other waiter", request("x"), held(), Short::Wait(1), None),
         ("one other waiter: it may have been stopped", request("x"), held().awaited_by([request("x")]), Short::WaitBehind(1), Some(5)),
         ("two of them: the second one looks after the first", request("x"), held().awaited_by([request("x"), request("x")]), Short::WaitBehind(2), Some(60)),
+        ("free, and two of them", request("x"), memory([]).awaited_by([request("x"), request("x")]), Short::WaitBehind(2), Some(5)),
+        ("free, and the last one asks for something else", request("x"), memory([]).awaited_by([request("x"), request("x/t")]), Short::WaitBehind(1), Some(5)),
+        ("free, and the last one has another owner", request("x"), memory([]).awaited_by([request("x"), request("x").owned_by("a")]), Short::WaitBehind(1), Some(5)),
+        ("free, and the last one has missed its turn", request("x"), memory([]).awaited_by([request("x"), request("x")]).reserved(2, 5_000), Short::WaitBehind(1), Some(5)),
+        ("free, and a writer is before other readers", request_for(vec![want("x", SHARED)]), memory([]).awaited_by([request("x"), request_for(vec![want("x", SHARED)])]), Short::WaitBehind(1), Some(5)),
         ("the last one asks for something else", request("x"), held().awaited_by([request("x"), request("x/t")]), Short::WaitBehind(2), Some(5)),
         ("the last one has missed its turn", request("x"), held().awaited_by([request("x"), request("x")]).reserved(2, 5_000), Short::WaitBehind(1), Some(5)),
         ("another waits for a sibling", request("x/t"), held().awaited_by([request("x/u")]), Short::Wait(1), None),
@@ -343,7 +348,6 @@ fn waiter_sleeps_on_the_latest_earlier_waiter_for_the_same_hold() {
         ("another waits for one, too", request_for(vec![want("x", slots(2))]), full().awaited_by([request_for(vec![want("x", slots(3))])]), Short::WaitBehind(1), Some(5)),
         ("another that fewer slots are enough for", request_for(vec![want("x", slots(2))]), full().awaited_by([request_for(vec![want("x", slots(1))])]), Short::WaitForAny(vec![1, 2]), None),
         ("a writer waits for all of them", request_for(vec![want("x", slots(2))]), full().awaited_by([request("x")]), Short::WaitBehind(1), Some(5)),
-        ("the lock is free and reserved", request("x"), memory([]).awaited_by([request("x"), request("x")]), Short::WaitBehind(1), Some(5)),
     ];
     for (row, request, memory, expected, seconds) in rows {
         assert_eq!(slept_on(&request, &memory), (expected, seconds), "{row}");
