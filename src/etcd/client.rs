@@ -393,14 +393,21 @@ impl Client {
         let any = |is: fn(&str) -> bool| said.iter().any(|(_, message)| is(message));
         // A member that does not trust a client closes the connection, mostly before it has said why. One that
         // expects the other scheme closes it as well.
-        let is_closed =
-            |message: &str| message == "broken pipe" || message == "connection reset by peer";
+        let is_closed = |message: &str| {
+            let ways = [
+                "broken pipe",
+                "connection reset by peer",
+                "peer disconnected",
+                "unexpected end of file",
+            ];
+            ways.contains(&message)
+        };
         let remedy = match self.address.is_encrypted {
-            true if any(is_about_certificates) || any(is_closed) => {
+            true if any(is_about_certificates) => {
                 "check ETCDCTL_CACERT, ETCDCTL_CERT and ETCDCTL_KEY"
             }
-            true if any(|message| message == "unexpected end of file") => {
-                "check that the members use TLS; if not, use etcd:// instead of etcds://"
+            true if any(is_closed) => {
+                "check ETCDCTL_CERT and ETCDCTL_KEY; if the members do not use TLS, use etcd:// instead of etcds://"
             }
             false if any(is_closed) => {
                 "check whether the members use TLS; if so, use etcds:// instead of etcd://"

@@ -129,13 +129,18 @@ impl<H: Clone + Default> Etcd<H> {
         let created = if answer.succeeded {
             answer.header.revision
         } else {
-            let found = View::of_answer(keys, &names_of(taking.put), &answer, 0);
-            let own = of_hold.first();
-            let own = own.and_then(|key| found.get(&keys.of(Part::Life, key)));
+            let is_waiter = taking.ticket.is_some();
+            let found =
+                (!is_waiter).then(|| View::of_answer(keys, &names_of(taking.put), &answer, 0));
+            let own = of_hold.first().map(|key| keys.of(Part::Life, key));
+            let own = match &found {
+                Some(view) => own.and_then(|life| view.get(&life)),
+                None => answer.first_found(),
+            };
             // An earlier try was applied.
             match own.filter(|own| tried_before && own.lease == lease.id) {
                 Some(own) => own.create_revision,
-                None => return Ok(Committed::Changed(found)),
+                None => return Ok(Committed::Changed(found.unwrap_or_else(View::unread))),
             }
         };
         Ok(Committed::Done(Taken {
@@ -146,7 +151,8 @@ impl<H: Clone + Default> Etcd<H> {
         }))
     }
 
-    /// The transaction that takes locks. Its reads, if it fails, are the next view.
+    /// The transaction that takes locks. Its reads, if it fails, are the next view; those of a waiter only say
+    /// whether an earlier try was applied.
     pub(super) fn take_txn(&self, taking: &Taking<'_, H>, record: &Record) -> Result<Txn> {
         let (keys, view, lease) = (&self.shared.keys, taking.view, taking.lease);
         let mut compare = Comparisons::default();
@@ -188,11 +194,17 @@ impl<H: Clone + Default> Etcd<H> {
                 }
             }
         }
+        // A waiter knows what was there a moment ago, and mostly succeeds: all the reads would cost etcd as much as
+        // the rest. Not what waiters were asked about, of whom there may be many.
+        let own = taking.put.first().filter(|_| taking.ticket.is_some());
+        let failure = match own {
+            Some((key, _)) => vec![read_one(&keys.of(Part::Life, key))],
+            None => reads(keys, &names_of(taking.put)),
+        };
         let txn = Txn {
             compare: compare.list,
             success,
-            // Not what waiters were asked about, of whom there may be many.
-            failure: reads(keys, &names_of(taking.put)),
+            failure,
         };
         txn.ensure_possible()?;
         Ok(txn)

@@ -344,6 +344,14 @@ pub(super) struct TxnAnswer {
     pub(super) responses: Vec<OperationAnswer>,
 }
 
+impl TxnAnswer {
+    /// The key that the first read has found.
+    pub(super) fn first_found(&self) -> Option<&KeyValue> {
+        let range = self.responses.first()?.response_range.as_ref()?;
+        range.kvs.first()
+    }
+}
+
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct GrantAnswer {

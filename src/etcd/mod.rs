@@ -300,13 +300,14 @@ impl<H: Clone + Default> Backend for Etcd<H> {
         // A lease that was granted for a take which was refused, for the next attempt.
         let mut spare = place.as_mut().and_then(|place| place.lease.take());
         loop {
-            if let Some(place) = place.as_mut().filter(|place| place.is_missing_in(&view)) {
-                self.draw_again(place, patience)?;
-                view = place.view.take().unwrap_or_else(View::unread);
-            }
             let snapshot = EtcdSnapshot::new(self, view, patience);
             let planned = plan(&snapshot);
             view = snapshot.into_view();
+            if let Some(place) = place.as_mut().filter(|place| place.is_missing_in(&view)) {
+                self.draw_again(place, patience)?;
+                view = place.view.take().unwrap_or_else(View::unread);
+                continue;
+            }
             let (change, answer) = match planned {
                 Err(error) if is_compacted(&error) => {
                     view = View::unread();

@@ -147,10 +147,7 @@ impl<H: Clone + Default> Etcd<H> {
         let granted = self.grant(TICKET_TTL, patience)?;
         let ticket = |name: &LockName| keys.ticket(name, granted.id);
         let tickets: Vec<String> = asked.names.iter().map(ticket).collect();
-        let mut txn = Txn {
-            failure: reads(keys, &asked.names),
-            ..Txn::default()
-        };
+        let mut txn = Txn::default();
         for ticket in &tickets {
             txn.compare.push(Compare::is_missing(ticket));
             let put = Operation::put(ticket, asked.written.clone(), granted.id);
@@ -159,13 +156,13 @@ impl<H: Clone + Default> Etcd<H> {
         txn.success.extend(reads(keys, &asked.names));
         txn.ensure_possible()?;
         let (answer, _) = self.known(DRAW, patience, || client.txn_once(&txn, TIMEOUT))?;
-        let skipped = if answer.succeeded { tickets.len() } else { 0 };
-        let view = View::of_answer(keys, &asked.names, &answer, skipped);
-        let created = if answer.succeeded {
-            view.revision
+        let (view, created) = if answer.succeeded {
+            let view = View::of_answer(keys, &asked.names, &answer, tickets.len());
+            (view, answer.header.revision)
         } else {
-            // An earlier try was applied. They may be behind more than a page of others.
-            self.created_at(tickets.first(), patience)?
+            // An earlier try was applied.
+            let created = self.created_at(tickets.first(), patience)?;
+            (View::unread(), created)
         };
         Ok(Drawn {
             lease: granted.id,

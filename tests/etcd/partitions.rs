@@ -12,7 +12,7 @@ use crate::network::Network;
 const HOLDER: usize = 3;
 const OTHER: usize = 4;
 
-/// The time to live of the holds here, in seconds: the least one.
+/// The time to live of holds that are to be lost, in seconds: the least one.
 const TTL: f64 = 10.0;
 
 fn start() -> (Cluster, On) {
@@ -22,8 +22,7 @@ fn start() -> (Cluster, On) {
 }
 
 fn section(cluster: &Cluster, host: usize, on: &On, args: &[&str], milliseconds: u64) -> Running {
-    let args = [&["--ttl", "10"], args].concat();
-    let mut command = cluster.network().on(host, &run(on, &args, milliseconds));
+    let mut command = cluster.network().on(host, &run(on, args, milliseconds));
     command.stdout(Stdio::null()).stderr(Stdio::null());
     Running::spawn(command)
 }
@@ -46,7 +45,7 @@ fn waiters(cluster: &Cluster, on: &On) -> usize {
 #[ignore = "needs root: network namespaces"]
 fn holder_that_is_set_apart_has_ended_its_work_before_the_next_one_begins() {
     let (cluster, on) = start();
-    let mut holder = section(&cluster, HOLDER, &on, &["x"], 60_000);
+    let mut holder = section(&cluster, HOLDER, &on, &["--ttl", "10", "x"], 60_000);
     wait_until_at_work(&on, 1);
     let mut successor = section(&cluster, OTHER, &on, &["-w", "60", "x"], 100);
     wait_until("it waits", || waiters(&cluster, &on) == 1);
@@ -67,7 +66,7 @@ fn holder_that_is_set_apart_has_ended_its_work_before_the_next_one_begins() {
 fn holder_that_is_set_apart_together_with_the_leader_ends_its_work_in_time() {
     let (cluster, on) = start();
     let leader = cluster.leader();
-    let mut holder = section(&cluster, HOLDER, &on, &["x"], 60_000);
+    let mut holder = section(&cluster, HOLDER, &on, &["--ttl", "10", "x"], 60_000);
     wait_until_at_work(&on, 1);
     let mut successor = section(&cluster, OTHER, &on, &["-w", "60", "x"], 100);
     wait_until("it waits", || waiters(&cluster, &on) == 1);
@@ -89,6 +88,7 @@ fn holder_that_is_set_apart_together_with_the_leader_ends_its_work_in_time() {
 #[ignore = "needs root: network namespaces"]
 fn leader_that_is_set_apart_costs_no_hold() {
     let (cluster, on) = start();
+    // The default time to live.
     let mut holder = section(&cluster, HOLDER, &on, &["x"], 25_000);
     wait_until_at_work(&on, 1);
     let mut waiter = section(&cluster, OTHER, &on, &["-w", "60", "x"], 100);
