@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::client::{Answered, Client, TIMEOUT};
 use super::commit::{CHANGE, Committed, Granted, Taken, Taking};
 use super::keys::{Keys, Part, only};
-use super::messages::{Compare, Operation, Txn, TxnAnswer, Watch};
+use super::messages::{Compare, Operation, Txn, TxnAnswer, Watch, WatchAnswer};
 use super::snapshot::EtcdSnapshot;
 use super::store::{Etcd, Shared};
 use super::view::{View, content, read_one, shows_hold};
@@ -301,10 +301,10 @@ impl Keeping {
             .keys
             .iter()
             .map(|key| self.store_keys().of(Part::Hold, key))
-            .map(|hold| Watch::changes(only(&hold), since + 1))
+            .map(|hold| Watch::changes(only(&hold)))
             .chain(self.keys.iter().map(|key| {
                 let life = self.store_keys().of(Part::Life, key);
-                Watch::deletions(only(&life), since + 1)
+                Watch::deletions(only(&life))
             }))
             .collect();
         let keeping = Arc::downgrade(self);
@@ -313,7 +313,12 @@ impl Keeping {
                 return false;
             };
             let mut state = keeping.state();
-            if answer.is_some_and(|answer| !answer.events.is_empty()) {
+            // What has happened before the watch began is not told.
+            let tells = |answer: &WatchAnswer| {
+                let is_later = answer.created && answer.header.revision > since;
+                is_later || !answer.events.is_empty()
+            };
+            if answer.as_ref().is_some_and(tells) {
                 state.is_told = true;
                 keeping.wake.notify_all();
             }

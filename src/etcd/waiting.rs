@@ -1,9 +1,9 @@
 //! The queue of waiters, and how a waiter sleeps.
 //!
 //! A ticket is a key on a lease of 5 s, which its waiter keeps alive. It says what the waiter asks for, so that
-//! others decide for it. A waiter watches the one thing that it waits for, from the revision on that it was
-//! decided at, so that nothing that happens in between is missed: a hold, if it is the first, else the ticket
-//! ahead of it. So one release wakes one waiter.
+//! others decide for it. A waiter watches the one thing that it waits for: a hold, if it is the first, else the
+//! ticket ahead of it. So one release wakes one waiter. What happens between a decision and the start of the
+//! watch is read once that has started, so that nothing is missed.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -276,7 +276,7 @@ impl Place {
             .as_ref()
             .is_none_or(|watch| watch.ranges != awaited)
         {
-            self.watch = Some(self.watch(awaited, revision));
+            self.watch = Some(self.watch(awaited));
         }
         if self.looked != revision {
             self.looked = revision;
@@ -353,11 +353,11 @@ impl Place {
         }
     }
 
-    fn watch(&self, ranges: Vec<Range<String>>, revision: i64) -> Watching {
+    fn watch(&self, ranges: Vec<Range<String>>) -> Watching {
         let (sender, news) = mpsc::channel();
         let watches: Vec<Watch> = ranges
             .iter()
-            .map(|range| Watch::deletions(range.clone(), revision + 1))
+            .map(|range| Watch::deletions(range.clone()))
             .collect();
         self.shared
             .client
@@ -372,15 +372,15 @@ impl Place {
     fn has_ended(&mut self, answer: &WatchAnswer) -> bool {
         let seen = self.view.as_ref().map_or(0, |view| view.revision);
         if answer.created && answer.header.revision > seen {
-            // What has happened since is told within 100 ms. To read it is quicker; the watch goes on.
+            // What has happened since it was read is not told. The watch goes on.
             self.view = None;
             return true;
         }
-        let mut has_ended = None;
+        let mut has_ended = false;
         // What the view shows already may have been put again since.
         let is_new = |event: &&Event| event.is_deletion() && event.kv.mod_revision > seen;
         for event in answer.events.iter().filter(is_new) {
-            has_ended = Some(event.kv.mod_revision);
+            has_ended = true;
             let key = String::from_utf8_lossy(&event.kv.key).into_owned();
             if let Some(view) = &mut self.view {
                 view.remove(&key);
@@ -389,9 +389,9 @@ impl Place {
                 }
             }
         }
-        let Some(revision) = has_ended else {
+        if !has_ended {
             return false;
-        };
+        }
         // Mostly the waiter ahead has the lock now. To watch that takes as long as to read it: both at once.
         let keys = &self.shared.keys;
         let names = self.asked.names.iter();
@@ -399,9 +399,7 @@ impl Place {
             .map(|name| only(&keys.exclusive(Part::Life, name)))
             .collect();
         self.watch = match &self.watch {
-            Some(before) if before.ranges != lives && lives.len() == 1 => {
-                Some(self.watch(lives, revision))
-            }
+            Some(before) if before.ranges != lives && lives.len() == 1 => Some(self.watch(lives)),
             _ => None,
         };
         true
