@@ -204,8 +204,8 @@ fn release_wakes_one_waiter_and_moves_up_one() {
             paths.iter().filter(|path| *path != KEEPALIVE).count()
         })
         .collect();
-    // The take of the first one, and its watch while it holds; the reads of the second one, its grant and
-    // its watch.
-    assert!(asked[0] <= 3 && asked[1] <= 4, "{asked:?}");
+    // The take of the first one, and its watch and a look while it holds; the read and the watch of the second
+    // one. Each may read once more what has happened before its watch began.
+    assert!(asked[0] <= 5 && asked[1] <= 5, "{asked:?}");
     assert!(asked[2..].iter().all(|count| *count == 0), "{asked:?}");
 }
