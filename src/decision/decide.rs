@@ -265,7 +265,7 @@ pub(crate) fn until<S: Snapshot>(
 ) -> Result<Until<S::Handle>, S::Error> {
     let judged = match obstacle {
         Obstacle::Waiter(ticket) => {
-            let last = last_alike(request, snapshot)?;
+            let last = latest_with_same_request(request, snapshot)?;
             return Ok(Until::LeftQueue(last.unwrap_or(ticket), RECHECK_INTERVAL));
         }
         Obstacle::Hold(judged) => judged,
@@ -342,10 +342,10 @@ pub(crate) fn until<S: Snapshot>(
     })
 }
 
-/// The latest earlier waiter that asks for the same as we do, and would be in our way: it is served before us
-/// whatever happens to those before it. So the turn of one waiter wakes one waiter, and not all that came
-/// while the lock was on its way to it.
-fn last_alike<S: Snapshot>(
+/// The latest earlier waiter that asks for the same as we do and would exclude us. Whenever we could take our
+/// locks, so could it, so it is served first. Sleeping on it wakes one waiter at a time; sleeping on the
+/// waiter that the lock is reserved for would wake all that arrived meanwhile.
+fn latest_with_same_request<S: Snapshot>(
     request: &Request,
     snapshot: &S,
 ) -> Result<Option<Ticket<S::Handle>>, S::Error> {
@@ -361,7 +361,8 @@ fn last_alike<S: Snapshot>(
         let is_alike = theirs.wants == request.wants
             && theirs.owner == request.owner
             && theirs.inside == request.inside
-            && theirs.take_zombies == request.take_zombies;
+            && theirs.take_zombies == request.take_zombies
+            && theirs.max_age_ms == request.max_age_ms;
         if is_alike
             && !has_missed_its_turn(&ticket, snapshot)
             && scan.is_excluded_by(std::slice::from_ref(theirs))

@@ -194,8 +194,9 @@ impl<H: Clone + Default> Etcd<H> {
                 }
             }
         }
-        // A waiter knows what was there a moment ago, and mostly succeeds: all the reads would cost etcd as much as
-        // the rest. Not what waiters were asked about, of whom there may be many.
+        // The take of a waiter mostly succeeds, and decoding these reads costs etcd as much as the rest of the
+        // request, so a waiter reads again after a failure. Only the names that are taken are read: a decision
+        // may have asked about those of many waiters.
         let own = taking.put.first().filter(|_| taking.ticket.is_some());
         let failure = match own {
             Some((key, _)) => vec![read_one(&keys.of(Part::Life, key))],

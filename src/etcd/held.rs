@@ -313,7 +313,7 @@ impl Keeping {
                 return false;
             };
             let mut state = keeping.state();
-            // What has happened before the watch began is not told.
+            // The watch does not report what happened before it began.
             let tells = |answer: &WatchAnswer| {
                 let is_later = answer.created && answer.header.revision > since;
                 is_later || !answer.events.is_empty()
@@ -470,7 +470,7 @@ impl Keeping {
             }
             Committed::Changed(_) | Committed::NoLease => {
                 self.client().revoke(lease.id);
-                // It may have been a relative, which is in nobody's way: the next beat looks again.
+                // A relative may have changed that does not exclude this hold. The next beat looks again.
                 Ok(Beat::Unknown)
             }
         }

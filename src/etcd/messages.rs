@@ -266,9 +266,9 @@ pub(super) struct WatchRange {
     filters: &'static [&'static str],
 }
 
-/// Each from the revision on that the answer to its creation has. To ask for an earlier one would be slower: etcd
-/// tells what follows an older revision each 100 ms, even if nothing of it concerns the range. So what has
-/// happened before is to be read.
+/// A watch starts at the current revision, which the answer to its creation names. The caller reads what happened
+/// before. A watch that starts at an older revision is slower: etcd catches up on such watches only every 100 ms,
+/// even if nothing has changed in their ranges (`syncWatchersLoop` in its mvcc package).
 impl Watch {
     /// Watches for what is deleted in a range.
     pub(super) fn deletions(range: Range<String>) -> Self {

@@ -289,7 +289,7 @@ impl Place {
                 return;
             }
             if now >= self.look_at {
-                // Also if nothing has changed by then.
+                // Set here as well: the revision may be the same after the look.
                 self.look_at = now + self.look_interval();
                 self.forget();
                 return;
@@ -372,7 +372,7 @@ impl Place {
     fn has_ended(&mut self, answer: &WatchAnswer) -> bool {
         let seen = self.view.as_ref().map_or(0, |view| view.revision);
         if answer.created && answer.header.revision > seen {
-            // What has happened since it was read is not told. The watch goes on.
+            // The watch does not report what happened between the read and its start, so read again. It stays open.
             self.view = None;
             return true;
         }

@@ -170,7 +170,7 @@ fn list_is_paged_and_complete() {
     assert_eq!(proxy.paths().len(), 8, "{:?}", proxy.paths());
 }
 
-/// Who waits further behind sleeps on: one release wakes one waiter, and the next one becomes the first.
+/// One release wakes one waiter, and the next one becomes the first. The others sleep on.
 #[test]
 fn release_wakes_one_waiter_and_moves_up_one() {
     let on = On::new(shared());

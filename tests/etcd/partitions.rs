@@ -60,7 +60,7 @@ fn holder_that_is_set_apart_has_ended_its_work_before_the_next_one_begins() {
     assert!((TTL..2.0 * TTL + 3.0).contains(&began), "began {began}");
 }
 
-/// The leader goes on to answer its own side until it notices that nobody follows it.
+/// A leader without followers keeps answering until its election timeout has passed.
 #[test]
 #[ignore = "needs root: network namespaces"]
 fn holder_that_is_set_apart_together_with_the_leader_ends_its_work_in_time() {

@@ -78,7 +78,7 @@ fn watch(
             let _ = signal::stop(None);
             continue;
         }
-        // A second one: at once, also if the keeper is stopped. What it has sent is left to its lease.
+        // The second signal ends the keeper at once, even a stopped one. What it requested expires with its lease.
         let cancels = [SIGINT, SIGTERM, SIGHUP].contains(&received.signal);
         let is_again = cancels && canceled_by.replace(received.signal).is_some();
         if is_again && !keeper.has_kept() {
