@@ -587,7 +587,9 @@ fn faults_at_random_never_let_two_in() {
         let (code, _, stderr) = on.output(&["run", "-w", "60", name, "--", "true"]);
         assert_eq!(code, 0, "{name}: {stderr}");
     }
-    assert!(all.len() > 10, "{} sections", all.len());
+    // A dead holder keeps its lock for 10 to 20 s. An hour has had 1446 sections.
+    let least = usize::try_from(seconds / 10).unwrap();
+    assert!(all.len() >= least, "{} sections", all.len());
     println!(
         "{} sections, {done} done, {lost} lost or killed, {faults} faults",
         all.len()
