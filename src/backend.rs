@@ -103,6 +103,30 @@ impl Patience<'_> {
     };
 }
 
+/// How long a waiter may sleep.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Nap<'a> {
+    pub(crate) at_most: Duration,
+    /// Ends the sleep within [`CANCEL_CHECK_INTERVAL`] once it is set.
+    pub(crate) canceled: Option<&'a AtomicBool>,
+}
+
+impl Nap<'_> {
+    #[cfg(feature = "etcd")]
+    pub(crate) fn is_canceled(&self) -> bool {
+        self.canceled
+            .is_some_and(|flag| flag.load(std::sync::atomic::Ordering::Relaxed))
+    }
+
+    /// How long to sleep until the next look whether it is canceled.
+    pub(crate) fn slice(&self) -> Duration {
+        match self.canceled {
+            Some(_) => self.at_most.min(CANCEL_CHECK_INTERVAL),
+            None => self.at_most,
+        }
+    }
+}
+
 /// How often a waiter looks that nothing wakes: at first, and in the end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BackOff {
@@ -140,13 +164,13 @@ pub(crate) trait Backend: Sized {
     /// `mode`: as in [`Entry`].
     fn sleeper(&self, back_off: BackOff, mode: Mode) -> Self::Sleeper;
 
-    /// Sleeps until a decision may be another one, at most so long. May return early.
+    /// Sleeps until a decision may be another one, for at most so long. May return early.
     fn sleep(
         &self,
         sleeper: &mut Self::Sleeper,
         place: Option<&mut Self::Place>,
         until: &Until<Self::Handle>,
-        at_most: Duration,
+        nap: Nap<'_>,
         is_unchanged: impl FnOnce() -> bool,
     );
 
@@ -184,6 +208,12 @@ pub(crate) trait QueuePlace {
 
     /// Prepares what can be prepared before sleeping.
     fn prepare(&mut self);
+
+    /// Whether others may have joined the queue between the decision to join it and this place in it.
+    fn is_behind_others(&self) -> bool;
+
+    /// What was seen while waiting is shown to somebody: the next decision is to be on what is there then.
+    fn look_again(&mut self);
 }
 
 /// What became of a hold when it was released.

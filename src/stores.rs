@@ -10,10 +10,9 @@
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::backend::{
-    AsWaiter, BackOff, Backend, Change, Entry, HeldRecord, QueuePlace, ReleaseOutcome, Updated,
+    AsWaiter, BackOff, Backend, Change, Entry, HeldRecord, Nap, QueuePlace, ReleaseOutcome, Updated,
 };
 use crate::decision::{Found, Key, Moment, Observer, Snapshot, Ticket, Until, Want};
 use crate::error::{Error, Result};
@@ -238,18 +237,18 @@ impl Backend for AnyStore {
         sleeper: &mut AnySleeper,
         place: Option<&mut AnyPlace>,
         until: &Until<Handle>,
-        at_most: Duration,
+        nap: Nap<'_>,
         is_unchanged: impl FnOnce() -> bool,
     ) {
         match (self, sleeper) {
             (Self::Files(files), AnySleeper::Files(sleeper)) => {
                 let place = place.and_then(AnyPlace::of_files);
-                files.sleep(sleeper, place, until, at_most, is_unchanged);
+                files.sleep(sleeper, place, until, nap, is_unchanged);
             }
             #[cfg(feature = "etcd")]
             (Self::Etcd(etcd), AnySleeper::Etcd(sleeper)) => {
                 let place = place.and_then(AnyPlace::of_etcd);
-                etcd.sleep(sleeper, place, until, at_most, is_unchanged);
+                etcd.sleep(sleeper, place, until, nap, is_unchanged);
             }
             // A sleeper is the store's own.
             #[cfg(feature = "etcd")]
@@ -422,6 +421,14 @@ impl QueuePlace for AnyPlace {
 
     fn prepare(&mut self) {
         each!(self, it => it.prepare());
+    }
+
+    fn is_behind_others(&self) -> bool {
+        each!(self, it => it.is_behind_others())
+    }
+
+    fn look_again(&mut self) {
+        each!(self, it => it.look_again());
     }
 }
 

@@ -11,7 +11,7 @@ use chrono::{DateTime, SubsecRound, TimeDelta, Utc};
 use super::client::{Answer, Answered, TIMEOUT};
 use super::keys::Part;
 use super::messages::{Compare, KeyValue, Operation, Txn, TxnAnswer};
-use super::snapshot::{go_on, is_ended};
+use super::snapshot::{go_on, is_ended, is_number};
 use super::store::Etcd;
 use super::view::{View, content, read_one, reads, shows_hold};
 use crate::backend::Patience;
@@ -67,6 +67,8 @@ pub(super) struct Taken {
     pub(super) created: i64,
     /// The term of the leader then.
     pub(super) term: i64,
+    /// The tickets that end with it.
+    pub(super) tickets: Vec<String>,
 }
 
 const TAKE: &str = "take a lock in";
@@ -143,11 +145,16 @@ impl<H: Clone + Default> Etcd<H> {
                 None => return Ok(Committed::Changed(found.unwrap_or_else(View::unread))),
             }
         };
+        let tickets = match taking.ticket {
+            Some((tickets, _)) if keeps_ticket(&record) => tickets.to_vec(),
+            _ => Vec::new(),
+        };
         Ok(Committed::Done(Taken {
             record,
             keys: of_hold,
             created,
             term: answer.header.raft_term,
+            tickets,
         }))
     }
 
@@ -178,12 +185,26 @@ impl<H: Clone + Default> Etcd<H> {
         if !taking.resumes {
             let digits = format!("{:016}", record.hold);
             compare.add(last_comparison(view, &keys.last(), &digits));
-            success.push(Operation::put(&keys.last(), digits.into_bytes(), 0));
+            success.push(Operation::put(&keys.last(), digits.clone().into_bytes(), 0));
             match taking.ticket {
                 Some((tickets, created)) => {
                     for ticket in tickets {
                         compare.add(Compare::was_created_at(ticket, created));
-                        success.push(Operation::delete(ticket));
+                        success.push(if keeps_ticket(record) {
+                            Operation::put(ticket, digits.clone().into_bytes(), lease.id)
+                        } else {
+                            Operation::delete(ticket)
+                        });
+                    }
+                    // It was not read who came before.
+                    if view.is_guess() {
+                        for (key, _) in taking.put {
+                            let near = keys.tickets_below(&key.name);
+                            compare.add(Compare::has_nothing_older(near, created));
+                            for ancestor in key.name.ancestors() {
+                                compare.add(Compare::is_empty(keys.tickets_of(&ancestor)));
+                            }
+                        }
                     }
                 }
                 None => {
@@ -441,6 +462,13 @@ pub(super) fn names_of<H>(put: &[(Key, Option<Judged<H>>)]) -> Vec<LockName> {
     put.iter().map(|(key, _)| key.name.clone()).collect()
 }
 
+/// Whether the ticket of a waiter stays until its hold ends, as a mark of no other meaning. Who asks for the same
+/// sleeps on it, and is woken once: when the lock is free. What does not exclude all others may be shared at once
+/// by the next waiter, and a lease is not ended by who took it.
+fn keeps_ticket(record: &Record) -> bool {
+    !record.mode.is_shared() && record.owner.is_none() && record.kind != Kind::Lease
+}
+
 fn own_is_exclusive(of_hold: &[Key]) -> bool {
     of_hold.first().is_some_and(|key| key.index.is_none())
 }
@@ -471,9 +499,9 @@ impl Comparisons {
 
 /// The last number of a store. `None`: there is none, or it is none that could be.
 fn last_number(view: &View, key: &str) -> Option<u64> {
-    let text = std::str::from_utf8(&view.get(key)?.value).ok()?;
-    let is_number = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_digit());
-    let number: u64 = text.parse().ok().filter(|_| is_number)?;
+    let value = view.get(key).map(|found| &found.value)?;
+    let text = std::str::from_utf8(value).ok()?;
+    let number: u64 = text.parse().ok().filter(|_| is_number(value))?;
     // A number of a later century would leave none to give.
     let century = u64::try_from(TimeDelta::days(36_525).num_microseconds().unwrap_or(0)).ok()?;
     (number < now_us().saturating_add(century)).then_some(number)

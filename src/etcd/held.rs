@@ -62,6 +62,8 @@ impl std::fmt::Debug for HeldKeys {
 pub(super) struct Keeping {
     etcd: Etcd<()>,
     keys: Vec<Key>,
+    /// Tickets that end with the hold.
+    tickets: Vec<String>,
     state: Mutex<State>,
     /// t0, by the boot-time clock.
     confirmed_ms: AtomicU64,
@@ -99,12 +101,14 @@ impl HeldKeys {
             keys,
             created,
             term,
+            tickets,
         } = taken;
         let path = |key: &Key| etcd.path_of_record(key);
         let places = keys.iter().map(|key| (key.clone(), path(key))).collect();
         let keeping = Keeping {
             etcd: etcd.without_handle(),
             keys,
+            tickets,
             confirmed_ms: AtomicU64::new(lease.since_ms),
             outcome: AtomicU8::new(KEPT),
             wake: Condvar::new(),
@@ -487,6 +491,8 @@ impl Keeping {
             txn.success.push(Operation::delete(&hold));
             txn.failure.push(read_one(&hold));
         }
+        let tickets = self.tickets.iter().map(|ticket| Operation::delete(ticket));
+        txn.success.extend(tickets);
         txn
     }
 

@@ -6,7 +6,7 @@
 //! | `PREFIX//hold/NAME` | the record of the exclusive hold | none |
 //! | `PREFIX//hold/NAME//SLOT` | the record of a shared one | none |
 //! | `PREFIX//life/…` | `run NUMBER` or `lease NUMBER`: the hold is alive | its own |
-//! | `PREFIX//wait/NAME//LEASE` | a ticket | its own, of 5 s |
+//! | `PREFIX//wait/NAME//LEASE` | a ticket; once its waiter has the lock, the number of the hold | its own, of 5 s; then that of the hold |
 //! | `PREFIX//last` | the last number, 16 digits | none |
 
 use std::ops::Range;
@@ -91,6 +91,18 @@ impl Keys {
         let first = name.as_str().split('/').next().unwrap_or_default();
         let prefix = &self.prefix;
         format!("{prefix}//wait/{first}/")..format!("{prefix}//wait/{first}0")
+    }
+
+    /// The tickets of a name and of its descendants.
+    pub(super) fn tickets_below(&self, name: &LockName) -> Range<String> {
+        let prefix = &self.prefix;
+        format!("{prefix}//wait/{name}/")..format!("{prefix}//wait/{name}0")
+    }
+
+    /// The tickets of a name alone.
+    pub(super) fn tickets_of(&self, name: &LockName) -> Range<String> {
+        let prefix = &self.prefix;
+        format!("{prefix}//wait/{name}//")..format!("{prefix}//wait/{name}/0")
     }
 
     pub(super) fn ticket(&self, name: &LockName, lease: i64) -> String {

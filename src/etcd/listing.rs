@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::keys::Part;
 use super::messages::Read;
-use super::snapshot::{EtcdSnapshot, is_too_large, until_not_compacted};
+use super::snapshot::{EtcdSnapshot, is_of_waiter, is_too_large, until_not_compacted};
 use super::store::Etcd;
 use super::view::View;
 use crate::backend::Patience;
@@ -146,7 +146,7 @@ impl<H: Clone + Default> Etcd<H> {
         let mut names: Vec<LockName> = seen
             .iter()
             .flat_map(|view| view.range(&tickets))
-            .filter(|(_, found)| found.lease != 0)
+            .filter(|(_, found)| is_of_waiter(found))
             .filter_map(|(key, _)| keys.name_of_ticket(key))
             .collect();
         names.sort_by(|one, other| one.as_str().cmp(other.as_str()));

@@ -45,6 +45,7 @@ fn from_base64<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D:
 #[serde(rename_all = "UPPERCASE")]
 pub(super) enum Relation {
     Equal,
+    Greater,
     Less,
 }
 
@@ -144,6 +145,27 @@ impl Compare {
                     create_revision: revision.saturating_add(1),
                 },
             )
+        }
+    }
+
+    /// There is something in a range, and nothing that was created before this revision.
+    pub(super) fn has_nothing_older(range: Range<String>, revision: i64) -> Self {
+        let create_revision = revision.saturating_sub(1);
+        Self {
+            range_end: Some(range.end),
+            ..Self::one(
+                &range.start,
+                Relation::Greater,
+                Target::Create { create_revision },
+            )
+        }
+    }
+
+    /// There is nothing in a range.
+    pub(super) fn is_empty(range: Range<String>) -> Self {
+        Self {
+            range_end: Some(range.end),
+            ..Self::is_missing(&range.start)
         }
     }
 
@@ -264,6 +286,9 @@ pub(super) struct WatchRange {
     #[serde(serialize_with = "as_base64")]
     range_end: String,
     filters: &'static [&'static str],
+    /// Events tell what was there before.
+    #[serde(skip_serializing_if = "is_false")]
+    prev_kv: bool,
 }
 
 /// A watch starts at the current revision, which the answer to its creation names. The caller reads what happened
@@ -273,6 +298,12 @@ impl Watch {
     /// Watches for what is deleted in a range.
     pub(super) fn deletions(range: Range<String>) -> Self {
         Self::filtered(range, &["NOPUT"])
+    }
+
+    /// Events tell what was there before, too.
+    pub(super) fn with_previous(mut self) -> Self {
+        self.create_request.prev_kv = true;
+        self
     }
 
     /// Watches for every change in a range.
@@ -285,6 +316,7 @@ impl Watch {
             key: range.start,
             range_end: range.end,
             filters,
+            prev_kv: false,
         };
         Self { create_request }
     }
@@ -409,6 +441,8 @@ pub(super) struct Event {
     #[serde(rename = "type")]
     pub(super) kind: String,
     pub(super) kv: KeyValue,
+    /// What was there before, if the watch asks for it. `None`: it has been compacted.
+    pub(super) prev_kv: Option<KeyValue>,
 }
 
 impl Event {

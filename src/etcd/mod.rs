@@ -42,13 +42,14 @@ pub(crate) use store::{DEFAULT_TTL, Etcd, LEAST_TTL, LEAST_TTL_OF_RUN, MAX_SEGME
 use view::View;
 pub(crate) use waiting::{Place, Sleeper};
 
-use crate::backend::{AsWaiter, BackOff, Backend, Change, Draft, Entry, Patience, Updated};
+use crate::backend::{AsWaiter, BackOff, Backend, Change, Draft, Entry, Nap, Patience, Updated};
 use crate::decision::{Found, Judged, Key, Life, Snapshot as _, Ticket, Until};
 use crate::error::{Error, Result};
 use crate::identity::Pid;
 use crate::name::LockName;
 use crate::record::{KILL_AFTER, Kind, Mode, Record};
 use crate::status::Waiter;
+use crate::sys::process::boottime;
 use crate::sys::wait::pause;
 
 /// How long a keeper may take beyond the time between TERM and KILL.
@@ -395,18 +396,21 @@ impl<H: Clone + Default> Backend for Etcd<H> {
         _sleeper: &mut Sleeper<H>,
         place: Option<&mut Place>,
         until: &Until<H>,
-        at_most: Duration,
+        nap: Nap<'_>,
         _is_unchanged: impl FnOnce() -> bool,
     ) {
-        match (place, until) {
-            (Some(place), _) => place.sleep(until, at_most),
-            (None, Until::Ripe(_, after)) => {
-                let _ = pause((*after).min(at_most) + Duration::from_millis(1));
+        let Some(place) = place else {
+            // Only for a dead hold: nothing but time is waited for.
+            let until = boottime() + nap.at_most + Duration::from_millis(1);
+            while !nap.is_canceled()
+                && let left = until.saturating_sub(boottime())
+                && !left.is_zero()
+            {
+                let _ = pause(nap.slice().min(left));
             }
-            (None, _) => {
-                let _ = pause(at_most.min(Duration::from_millis(100)));
-            }
-        }
+            return;
+        };
+        place.sleep(until, nap);
     }
 
     #[cold]

@@ -161,8 +161,7 @@ impl<'a, H: Clone + Default> EtcdSnapshot<'a, H> {
         let view = self.view.borrow();
         let mut tickets: Vec<(u64, LockName)> = view
             .range(tree)
-            // Without a lease it would stand in the way for ever.
-            .filter(|(_, found)| found.lease != 0)
+            .filter(|(_, found)| is_of_waiter(found))
             .filter_map(|(key, found)| {
                 let name = self.keys().name_of_ticket(key)?;
                 Some((found.create_revision.cast_unsigned(), name))
@@ -454,6 +453,17 @@ impl<H: Clone + Default> Etcd<H> {
             (Answered::Refused(refused), _) => Err(client.refused(operation, &refused)),
         }
     }
+}
+
+/// Whether a ticket is of one that waits. Without a lease it would stand in the way for ever, and the waiter of one
+/// that is only a number has its lock.
+pub(super) fn is_of_waiter(ticket: &KeyValue) -> bool {
+    ticket.lease != 0 && !is_number(&ticket.value)
+}
+
+/// Whether this is the number of a hold, as it is written alone.
+pub(super) fn is_number(value: &[u8]) -> bool {
+    value.len() == 16 && value.iter().all(u8::is_ascii_digit)
 }
 
 pub(super) const READ: &str = "read locks in";

@@ -65,6 +65,17 @@ impl View {
         }
     }
 
+    /// That there is nothing, after a hold with this number.
+    pub(super) fn guess_after(keys: &Keys, number: Vec<u8>) -> Self {
+        let mut view = Self::guess();
+        let last = KeyValue {
+            value: number,
+            ..KeyValue::default()
+        };
+        view.keys.insert(keys.last(), last);
+        view
+    }
+
     /// Whether it may be relied on only for what fails otherwise.
     pub(super) fn is_assumed(&self) -> bool {
         matches!(self.source, Source::Guess | Source::News)

@@ -2,8 +2,8 @@
 //!
 //! A ticket is a key on a lease of 5 s, which its waiter keeps alive. It says what the waiter asks for, so that
 //! others decide for it. A waiter watches the one thing that it waits for: a hold, if it is the first, else the
-//! ticket ahead of it. So one release wakes one waiter. What happens between a decision and the start of the
-//! watch is read once that has started, so that nothing is missed.
+//! ticket ahead of it, which stays until the hold of that one ends. So one release wakes one waiter. What happens
+//! between a decision and the start of the watch is read once that has started, so that nothing is missed.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -15,10 +15,10 @@ use super::client::TIMEOUT;
 use super::commit::Granted;
 use super::keys::{Part, only};
 use super::messages::{Compare, Event, Operation, Read, Txn, Watch, WatchAnswer};
-use super::snapshot::Written;
+use super::snapshot::{Written, is_number};
 use super::store::{DEFAULT_TTL, Etcd, Shared};
 use super::view::{View, reads};
-use crate::backend::{Draft, Patience, QueuePlace};
+use crate::backend::{Draft, Nap, Patience, QueuePlace};
 use crate::decision::{Judged, Request, Until};
 use crate::error::Result;
 use crate::name::LockName;
@@ -47,7 +47,7 @@ pub(crate) struct Place {
     pub(super) created: i64,
     ticket_lease: i64,
     ticket_due: u64,
-    /// The lease that the hold will have. Only the first waiter keeps one.
+    /// The lease that the hold will have.
     pub(super) lease: Option<Granted>,
     lease_due: u64,
     lease_seconds: i64,
@@ -212,6 +212,18 @@ impl QueuePlace for Place {
     #[cold]
     #[inline(never)]
     fn prepare(&mut self) {}
+
+    #[cold]
+    #[inline(never)]
+    fn is_behind_others(&self) -> bool {
+        true
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn look_again(&mut self) {
+        self.view = None;
+    }
 }
 
 impl Place {
@@ -242,15 +254,15 @@ impl Place {
     }
 
     /// Sleeps until something has happened that is waited for, for at most so long.
-    pub(super) fn sleep<H>(&mut self, until: &Until<H>, at_most: Duration) {
+    pub(super) fn sleep<H>(&mut self, until: &Until<H>, nap: Nap<'_>) {
         let now = boottime_milliseconds();
-        let deadline = now.saturating_add(u64::try_from(at_most.as_millis()).unwrap_or(u64::MAX));
+        let at_most = u64::try_from(nap.at_most.as_millis()).unwrap_or(u64::MAX);
+        let deadline = now.saturating_add(at_most);
         let Some(view) = &self.view else {
             return;
         };
         let revision = view.revision;
         let awaited = self.awaited(until, view);
-        let is_first = !matches!(until, Until::LeftQueue(..));
         // It is gone already, as was seen when the ticket was drawn.
         let is_there = |range: &Range<String>| view.range(range).next().is_some();
         let is_ripening = matches!(until, Until::Ripe(..));
@@ -258,8 +270,8 @@ impl Place {
             self.view = None;
             // Once at once; then it is something that has no life key, and whose end is not told.
             if std::mem::replace(&mut self.has_nothing_to_watch, true) {
-                self.keep(now, is_first);
-                let _ = crate::sys::wait::pause(at_most.min(LOOK_AGAIN));
+                self.keep(now);
+                let _ = crate::sys::wait::pause(nap.slice().min(LOOK_AGAIN));
             }
             return;
         }
@@ -284,8 +296,8 @@ impl Place {
         }
         loop {
             let now = boottime_milliseconds();
-            self.keep(now, is_first);
-            if self.is_lost || now >= ripe_at.min(deadline) {
+            self.keep(now);
+            if self.is_lost || nap.is_canceled() || now >= ripe_at.min(deadline) {
                 return;
             }
             if now >= self.look_at {
@@ -294,10 +306,9 @@ impl Place {
                 self.forget();
                 return;
             }
-            let lease_due = if is_first { self.lease_due } else { u64::MAX };
             let wake = deadline.min(ripe_at).min(self.look_at);
-            let wake = wake.min(self.ticket_due).min(lease_due);
-            let left = Duration::from_millis(wake.saturating_sub(now).max(1));
+            let wake = wake.min(self.ticket_due).min(self.lease_due);
+            let left = Duration::from_millis(wake.saturating_sub(now).max(1)).min(nap.slice());
             let news = self.watch.as_mut().map(|watch| {
                 let news = watch.news.get_mut();
                 let news = news.unwrap_or_else(PoisonError::into_inner);
@@ -357,7 +368,7 @@ impl Place {
         let (sender, news) = mpsc::channel();
         let watches: Vec<Watch> = ranges
             .iter()
-            .map(|range| Watch::deletions(range.clone()))
+            .map(|range| Watch::deletions(range.clone()).with_previous())
             .collect();
         self.shared
             .client
@@ -376,6 +387,15 @@ impl Place {
             self.view = None;
             return true;
         }
+        let given_back = answer.events.iter().find_map(|event| {
+            let before = event.prev_kv.as_ref()?;
+            Some(&before.value).filter(|value| event.is_deletion() && is_number(value))
+        });
+        if let Some(number) = given_back {
+            // Who was ahead had the lock, and has given it back. So it is most likely our turn.
+            self.view = Some(View::guess_after(&self.shared.keys, number.clone()));
+            return true;
+        }
         let mut has_ended = false;
         // What the view shows already may have been put again since.
         let is_new = |event: &&Event| event.is_deletion() && event.kv.mod_revision > seen;
@@ -389,24 +409,14 @@ impl Place {
                 }
             }
         }
-        if !has_ended {
-            return false;
+        if has_ended {
+            self.watch = None;
         }
-        // Mostly the waiter ahead has the lock now. To watch that takes as long as to read it: both at once.
-        let keys = &self.shared.keys;
-        let names = self.asked.names.iter();
-        let lives: Vec<Range<String>> = names
-            .map(|name| only(&keys.exclusive(Part::Life, name)))
-            .collect();
-        self.watch = match &self.watch {
-            Some(before) if before.ranges != lives && lives.len() == 1 => Some(self.watch(lives)),
-            _ => None,
-        };
-        true
+        has_ended
     }
 
     /// Keeps the leases alive that are due.
-    fn keep(&mut self, now: u64, is_first: bool) {
+    fn keep(&mut self, now: u64) {
         let client = Arc::clone(&self.shared.client);
         if now >= self.ticket_due {
             match client.keep_alive_once(self.ticket_lease, TIMEOUT) {
@@ -420,7 +430,7 @@ impl Place {
                 }
             }
         }
-        if !is_first || now < self.lease_due {
+        if now < self.lease_due {
             return;
         }
         let sent = boottime_milliseconds();

@@ -351,6 +351,14 @@ impl QueuePlace for Place {
             self.prepared = file.and_then(|file| move_to_high_fd(file).ok());
         }
     }
+
+    /// It joins under the guard.
+    fn is_behind_others(&self) -> bool {
+        false
+    }
+
+    /// Each decision reads the files.
+    fn look_again(&mut self) {}
 }
 
 impl Place {

@@ -73,10 +73,7 @@ pub(super) fn take<B: Backend>(
     let mut sleeper: Option<B::Sleeper> = None;
     let mut losses = 0;
     let mut last_obstacle = None;
-    let mode = request
-        .wants
-        .first()
-        .map_or_else(Mode::default, |want| want.mode);
+    let mode = mode_of(&request);
     loop {
         (callbacks.ensure_alive)()?;
         let entry = Entry {
@@ -112,7 +109,11 @@ pub(super) fn take<B: Backend>(
             return Err(store_vanished());
         };
         if let Some(joined) = updated.place {
+            let is_decided = !joined.is_behind_others();
             place = Some(joined);
+            if !is_decided {
+                continue;
+            }
         }
         let unfinished = unfinished(&updated.answer);
         if let Some(judged) = unfinished.filter(|judged| (callbacks.finish)(judged)) {
@@ -154,21 +155,33 @@ pub(super) fn take<B: Backend>(
         if wait.should_stop(is_ripening, || (callbacks.status)(&obstacle)) {
             return Ok(Outcome::Blocked(obstacle));
         }
+        let mut at_most = longest_sleep(wait, &until);
+        if is_unfinished {
+            at_most = at_most.min(FINISH_INTERVAL);
+        }
         if let Some(place) = &mut place {
             place.prepare();
         }
         let sleeper = sleeper.get_or_insert_with(|| backend.sleeper(wait.pace(), mode));
-        let mut at_most = wait.next_sleep();
-        if let Until::Ripe(_, after) = &until {
-            at_most = wait.while_ripening(*after);
-        }
-        if is_unfinished {
-            at_most = at_most.min(FINISH_INTERVAL);
-        }
-        backend.sleep(sleeper, place.as_mut(), &until, at_most, || {
+        backend.sleep(sleeper, place.as_mut(), &until, wait.nap(at_most), || {
             is_unchanged(backend, &request, &obstacle)
         });
+        if let Some(place) = place.as_mut().filter(|_| wait.is_due()) {
+            place.look_again();
+        }
         last_obstacle = Some(obstacle);
+    }
+}
+
+fn mode_of(request: &Request) -> Mode {
+    let first = request.wants.first();
+    first.map_or_else(Mode::default, |want| want.mode)
+}
+
+fn longest_sleep<H>(wait: &Wait<'_>, until: &Until<H>) -> Duration {
+    match until {
+        Until::Ripe(_, after) => wait.while_ripening(*after),
+        _ => wait.next_sleep(),
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::backend::{BackOff, CANCEL_CHECK_INTERVAL, Patience};
+use crate::backend::{BackOff, Nap, Patience};
 use crate::status::Status;
 use crate::sys::directory::grow_fd_table;
 use crate::sys::process::boottime;
@@ -21,6 +21,9 @@ const IDLE: Duration = Duration::from_mins(1);
 /// Others keep the store busy for a fraction of a millisecond. A wait that is nearly over does not
 /// fail because of that.
 const MIN_PATIENCE: Duration = Duration::from_secs(5);
+
+/// By how much a sleep may end early, since it is measured in milliseconds.
+const EARLY: Duration = Duration::from_millis(10);
 
 type OnWait<'a> = Box<dyn FnMut(&Status) + 'a>;
 
@@ -145,13 +148,9 @@ impl<'a> Wait<'a> {
 
     /// How long to sleep until a dead hold can be taken over. That is no wait for a holder: it comes to an end.
     pub(crate) fn while_ripening(&self, after: Duration) -> Duration {
-        let longest = match self.limit {
+        match self.limit {
             Limit::No => after,
             Limit::AtMost(_) | Limit::Forever => after.min(self.next_sleep()),
-        };
-        match self.canceled {
-            Some(_) => longest.min(CANCEL_CHECK_INTERVAL),
-            None => longest,
         }
     }
 
@@ -199,16 +198,26 @@ impl<'a> Wait<'a> {
         }
     }
 
+    /// Whether the callback is due, or the wait is over: what is in the way is about to be shown.
+    pub(crate) fn is_due(&self) -> bool {
+        [self.left(), self.until_callback()]
+            .into_iter()
+            .flatten()
+            .any(|left| left <= EARLY)
+    }
+
     /// How long the next sleep may last.
     pub(crate) fn next_sleep(&self) -> Duration {
         let longest = self.left().unwrap_or(IDLE);
-        let longest = self
-            .until_callback()
-            .map_or(longest, |left| longest.min(left));
-        if self.canceled.is_some() {
-            return longest.min(CANCEL_CHECK_INTERVAL);
+        self.until_callback()
+            .map_or(longest, |left| longest.min(left))
+    }
+
+    pub(crate) fn nap(&self, at_most: Duration) -> Nap<'a> {
+        Nap {
+            at_most,
+            canceled: self.canceled,
         }
-        longest
     }
 }
 

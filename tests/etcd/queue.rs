@@ -1,68 +1,80 @@
 use std::fs;
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 use crate::at_work::{assert_exclusive, run};
 use crate::cluster::{On, shared};
 use crate::harness::{CONTENDERS, Running, exit_code, run_together, wait_until};
+use crate::keeper::{children_of, send};
 
 #[test]
 fn waiters_are_served_in_order_of_arrival() {
     let on = On::new(shared());
     let number = on.done(&["acquire", "x", "--ttl", "60"]);
-    let mut waiters = Vec::new();
-    for at in 0..CONTENDERS {
-        let script = format!("echo {at} >> order");
-        let mut command = on.onehold(&["run", "-w", "60", "x", "--", "sh", "-c", &script]);
-        command.stderr(std::process::Stdio::null());
-        waiters.push(Running::spawn(command));
-        wait_until("it waits", || on.waiters("x") == at + 1);
-    }
+    let waiters: Vec<_> = (0..CONTENDERS)
+        .map(|at| named_waiter(&on, "x", &at.to_string(), ""))
+        .collect();
     on.done(&["release", "x", "--hold", &number]);
-    for mut waiter in waiters {
+    for (mut waiter, _) in waiters {
         assert_eq!(waiter.finish(), 0);
     }
-    let order = fs::read_to_string(on.env.path("order")).unwrap();
     let expected: Vec<String> = (0..CONTENDERS).map(|at| at.to_string()).collect();
-    assert_eq!(order.lines().collect::<Vec<_>>(), expected);
+    assert_eq!(order(&on), expected);
+}
+
+/// A waiter that writes what it is called once it has the lock, and the process of it that waits.
+fn named_waiter(on: &On, name: &str, called: &str, more: &str) -> (Running, u32) {
+    let script = format!("echo {called} >> order; {more}");
+    let mut command = on.onehold(&["run", "-w", "60", name, "--", "sh", "-c", &script]);
+    command.stderr(std::process::Stdio::null());
+    let before = on.waiters(name);
+    let waiter = Running::spawn(command);
+    wait_until("it waits", || on.waiters(name) > before);
+    let keeper = children_of(waiter.pid())[0];
+    (waiter, keeper)
+}
+
+fn order(on: &On) -> Vec<String> {
+    let order = fs::read_to_string(on.env.path("order")).unwrap();
+    order.lines().map(str::to_owned).collect()
 }
 
 #[test]
 fn nobody_gets_ahead_of_a_waiter_that_could_take_the_lock() {
     let on = On::new(shared());
     let number = on.done(&["acquire", "x", "--ttl", "60"]);
-    let mut command = on.onehold(&[
-        "run",
-        "-w",
-        "60",
-        "x",
-        "--",
-        "sh",
-        "-c",
-        "echo first >> order; sleep 1",
-    ]);
-    command.stderr(std::process::Stdio::null());
-    let mut first = Running::spawn(command);
-    wait_until("it waits", || on.waiters("x") == 1);
-    // It sleeps while the lock is given back, and has its turn all the same.
-    first.signal(crate::harness::Signal::STOP);
+    let (mut first, keeper) = named_waiter(&on, "x", "first", "");
+    // It is stopped while the lock is given back, and has its turn all the same.
+    send(keeper, Signal::STOP);
     on.done(&["release", "x", "--hold", &number]);
-    first.signal(crate::harness::Signal::CONT);
-    let second = on.output(&[
-        "run",
-        "-w",
-        "60",
-        "x",
-        "--",
-        "sh",
-        "-c",
-        "echo second >> order",
-    ]);
-    assert_eq!(second.0, 0, "{}", second.2);
+    let (mut second, _) = named_waiter(&on, "x", "second", "");
+    send(keeper, Signal::CONT);
+    assert_eq!((first.finish(), second.finish()), (0, 0));
+    assert_eq!(order(&on), ["first", "second"]);
+}
+
+/// It could not have the lock when the one before us took it, and can have it now.
+#[test]
+fn waiter_that_was_passed_over_has_its_turn_before_those_that_came_later() {
+    let on = On::new(shared());
+    let in_the_way = on.done(&["acquire", "a/c", "--ttl", "60"]);
+    let number = on.done(&["acquire", "a/b", "--ttl", "60"]);
+    let (mut parent, keeper) = named_waiter(&on, "a", "parent", "");
+    let ends = "until [ -e end ]; do sleep 0.01; done";
+    let (mut first, _) = named_waiter(&on, "a/b", "first", ends);
+    let (mut second, _) = named_waiter(&on, "a/b", "second", "");
+    on.done(&["release", "a/b", "--hold", &number]);
+    wait_until("the first one has it", || on.waiters("a/b") == 1);
+    on.done(&["release", "a/c", "--hold", &in_the_way]);
+    send(keeper, Signal::STOP);
+    fs::write(on.env.path("end"), "").unwrap();
     assert_eq!(first.finish(), 0);
-    assert_eq!(
-        fs::read_to_string(on.env.path("order")).unwrap(),
-        "first\nsecond\n"
-    );
+    wait_until("the second one has looked", || on.state("a/b") == "free");
+    std::thread::sleep(Duration::from_millis(300));
+    send(keeper, Signal::CONT);
+    assert_eq!((parent.finish(), second.finish()), (0, 0));
+    assert_eq!(order(&on), ["first", "parent", "second"]);
 }
 
 #[test]
@@ -77,6 +89,31 @@ fn waiter_that_could_not_take_the_lock_is_in_nobodys_way() {
     let started = std::time::Instant::now();
     on.done(&["run", "-w", "20", "--owner", "me", "a", "--", "true"]);
     assert!(started.elapsed() < Duration::from_secs(3));
+}
+
+#[test]
+fn refused_waiter_tells_who_holds_the_lock_now() {
+    let on = On::new(shared());
+    let number = on.done(&["acquire", "x", "--ttl", "60", "-m", "before"]);
+    let mut next = on.onehold(&["run", "-w", "60", "-m", "now", "x", "--", "sleep", "60"]);
+    next.stderr(std::process::Stdio::null());
+    let _next = Running::spawn(next);
+    wait_until("it waits", || on.waiters("x") == 1);
+    let mut last = on.onehold(&["run", "-w", "5", "x", "--", "true"]);
+    let last = std::thread::spawn(move || last.output().unwrap());
+    wait_until("both wait", || on.waiters("x") == 2);
+    on.done(&["release", "x", "--hold", &number]);
+    let output = last.join().unwrap();
+    let refusal = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(exit_code(output.status), 7, "{refusal}");
+    let refused = refusal
+        .lines()
+        .rfind(|line| line.contains("timed out"))
+        .unwrap();
+    assert!(
+        refused.contains("now") && !refused.contains("before"),
+        "{refusal}"
+    );
 }
 
 #[test]

@@ -196,6 +196,7 @@ impl Store {
             };
             match compare.result {
                 Relation::Equal => order.is_eq(),
+                Relation::Greater => order.is_gt(),
                 Relation::Less => order.is_lt(),
             }
         };
@@ -204,10 +205,14 @@ impl Store {
                 Some(found) => is_true(found, true),
                 None => is_true(&nothing, false),
             },
-            Some(end) => self
-                .keys
-                .range(compare.key.clone()..end.clone())
-                .all(|(_, found)| is_true(found, true)),
+            Some(end) => {
+                let range = || self.keys.range(compare.key.clone()..end.clone());
+                // An empty range compares like one key that is not there.
+                match range().next() {
+                    Some(_) => range().all(|(_, found)| is_true(found, true)),
+                    None => is_true(&nothing, false),
+                }
+            }
         }
     }
 
@@ -435,6 +440,7 @@ impl Setting {
             keys: held.keys.clone(),
             created: held.created,
             term: 1,
+            tickets: Vec::new(),
         };
         let since_ms = crate::sys::process::boottime_milliseconds();
         let lease = Granted {
