@@ -196,6 +196,9 @@ impl<H: Clone + Default> Etcd<H> {
                             Operation::delete(ticket)
                         });
                     }
+                    for (key, _) in taking.put {
+                        compare.add(Compare::is_empty(keys.forced_tickets(&key.name)));
+                    }
                     // It was not read who came before.
                     if view.is_guess() {
                         for (key, _) in taking.put {

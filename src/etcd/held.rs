@@ -550,6 +550,19 @@ impl Keeping {
 
 /// Asks for a hold again that is as it was, but for its life keys.
 pub(super) fn request_to_resume(record: &Record, keys: &[Key]) -> Request {
+    let own = Revision {
+        file: 0,
+        hold: record.hold,
+        digest: 0,
+    };
+    Request {
+        replace: vec![own],
+        ..request_by_force(record, keys)
+    }
+}
+
+/// Asks for locks without regard to waiters.
+pub(super) fn request_by_force(record: &Record, keys: &[Key]) -> Request {
     let want = |key: &Key| Want {
         name: key.name.clone(),
         mode: record.mode,
@@ -561,11 +574,7 @@ pub(super) fn request_to_resume(record: &Record, keys: &[Key]) -> Request {
         asker: Asker::Caller,
         max_age_ms: u64::MAX,
         take_zombies: false,
-        replace: vec![Revision {
-            file: 0,
-            hold: record.hold,
-            digest: 0,
-        }],
+        replace: Vec::new(),
         skip_queue: true,
         ticket: None,
         observer: None,

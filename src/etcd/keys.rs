@@ -7,6 +7,7 @@
 //! | `PREFIX//hold/NAME//SLOT` | the record of a shared one | none |
 //! | `PREFIX//life/…` | `run NUMBER` or `lease NUMBER`: the hold is alive | its own |
 //! | `PREFIX//wait/NAME//LEASE` | a ticket; once its waiter has the lock, the number of the hold | its own, of 5 s; then that of the hold |
+//! | `PREFIX//wait/NAME//!LEASE` | the ticket of a caller that takes by force, ahead of all waiters | its own |
 //! | `PREFIX//last` | the last number, 16 digits | none |
 
 use std::ops::Range;
@@ -107,6 +108,31 @@ impl Keys {
 
     pub(super) fn ticket(&self, name: &LockName, lease: i64) -> String {
         format!("{}//wait/{name}//{lease:016x}", self.prefix)
+    }
+
+    /// The ticket of a caller that takes a name by force.
+    pub(super) fn forced_ticket(&self, name: &LockName, lease: i64) -> String {
+        format!("{}//wait/{name}//!{lease:016x}", self.prefix)
+    }
+
+    /// The tickets of all callers that take a name by force.
+    pub(super) fn forced_tickets(&self, name: &LockName) -> Range<String> {
+        let tickets = format!("{}//wait/{name}//", self.prefix);
+        format!("{tickets}!")..format!("{tickets}\"")
+    }
+
+    /// The number of a ticket: the place in the queue. Who takes by force is ahead of all others.
+    pub(super) fn number_of_ticket(key: &str, created: i64) -> u64 {
+        const AFTER_FORCED: u64 = 1 << 62;
+        let is_forced = key
+            .rsplit_once("//")
+            .is_some_and(|(_, last)| last.starts_with('!'));
+        let created = created.cast_unsigned();
+        if is_forced {
+            created
+        } else {
+            created | AFTER_FORCED
+        }
     }
 
     pub(super) fn last(&self) -> String {

@@ -33,6 +33,7 @@ use std::time::Duration;
 pub use address::{EtcdAccess, is_etcd_url};
 use commit::{Committed, Granted, Taken, Taking, expiry};
 pub(crate) use held::HeldKeys;
+use held::request_by_force;
 use keys::Part;
 pub use listing::StoreFacts;
 use messages::Read;
@@ -40,6 +41,7 @@ pub(crate) use snapshot::EtcdSnapshot;
 use snapshot::{is_compacted, until_not_compacted};
 pub(crate) use store::{DEFAULT_TTL, Etcd, LEAST_TTL, LEAST_TTL_OF_RUN, MAX_SEGMENTS};
 use view::View;
+use waiting::Ahead;
 pub(crate) use waiting::{Place, Sleeper};
 
 use crate::backend::{AsWaiter, BackOff, Backend, Change, Draft, Entry, Nap, Patience, Updated};
@@ -93,9 +95,7 @@ impl<H: Clone + Default> Etcd<H> {
     /// Tells the keeper of a live `run` to end its work, and waits until it has given the hold back. Whether
     /// it has.
     fn break_run(&self, judged: &Judged<H>, view: &View, patience: Patience<'_>) -> Result<bool> {
-        let kill_after = judged.record().and_then(Record::kill_after);
-        let limit = kill_after.unwrap_or(KILL_AFTER).saturating_add(KEEPER_ENDS);
-        let mut go_on = client::for_at_most(limit);
+        let mut go_on = client::for_at_most(time_to_end(judged));
         let mut judged = judged.clone();
         let mut view = view.clone();
         // Until it says so: another one may write it meanwhile.
@@ -189,8 +189,7 @@ impl<H: Clone + Default> Etcd<H> {
         &self,
         wanted: &Wanted<'_, H>,
         place: Option<&Place>,
-        spare: &mut Option<Granted>,
-        displaced: &mut Vec<Judged<H>>,
+        attempt: &mut Attempt<H>,
         patience: Patience<'_>,
     ) -> Result<Committed<(Taken, Granted)>> {
         let Wanted {
@@ -199,13 +198,19 @@ impl<H: Clone + Default> Etcd<H> {
             remove,
             draft,
         } = *wanted;
-        // By force: what is alive goes first, and then the lock is like any other.
+        // By force: what is alive goes first, and the lock is reserved for the caller meanwhile.
         let replaced = put.iter().filter_map(|(_, replaced)| replaced.as_ref());
         let mut replaced = replaced.chain(remove);
         if let Some(live) = replaced.find(|judged| judged.verdict.is_live()) {
+            if attempt.ahead.is_none() {
+                let keys: Vec<Key> = put.iter().map(|(key, _)| key.clone()).collect();
+                let request = request_by_force(&draft.record, &keys);
+                let limit = time_to_end(live);
+                attempt.ahead = Some(self.get_ahead(&request, draft, limit, patience)?);
+            }
             let view = self.with_all_names(live, view.clone(), patience)?;
             if self.remove(live, &view, patience)? {
-                displaced.push(live.clone());
+                attempt.displaced.push(live.clone());
             }
             return Ok(Committed::Changed(View::unread()));
         }
@@ -217,7 +222,7 @@ impl<H: Clone + Default> Etcd<H> {
         } else {
             record.live.pid = record.taken_by;
         }
-        let lease = match spare.take() {
+        let lease = match attempt.spare.take() {
             Some(lease) => lease,
             None => self.grant(seconds, patience)?,
         };
@@ -239,12 +244,21 @@ impl<H: Clone + Default> Etcd<H> {
             Committed::Done(taken) => Committed::Done((taken, lease)),
             Committed::Changed(view) => {
                 // For the next attempt.
-                *spare = Some(lease);
+                attempt.spare = Some(lease);
                 Committed::Changed(view)
             }
             Committed::NoLease => Committed::NoLease,
         })
     }
+}
+
+/// What one attempt to take has brought so far.
+struct Attempt<H> {
+    /// A lease that was granted for a take which was refused.
+    spare: Option<Granted>,
+    /// What was removed by force.
+    displaced: Vec<Judged<H>>,
+    ahead: Option<Ahead>,
 }
 
 /// What is to be taken, and what that was decided on.
@@ -297,11 +311,14 @@ impl<H: Clone + Default> Backend for Etcd<H> {
             None if entry.create && place.is_none() => View::guess(),
             None => View::unread(),
         };
-        let mut displaced = Vec::new();
-        // A lease that was granted for a take which was refused, for the next attempt.
-        let mut spare = place.as_mut().and_then(|place| place.lease.take());
+        let mut attempt = Attempt {
+            spare: place.as_mut().and_then(|place| place.lease.take()),
+            displaced: Vec::new(),
+            ahead: None,
+        };
         loop {
-            let snapshot = EtcdSnapshot::new(self, view, patience);
+            let ahead = attempt.ahead.as_ref().map(|ahead| ahead.number);
+            let snapshot = EtcdSnapshot::new(self, view, patience).with_place(ahead);
             let planned = plan(&snapshot);
             view = snapshot.into_view();
             if let Some(place) = place.as_mut().filter(|place| place.is_missing_in(&view)) {
@@ -329,16 +346,16 @@ impl<H: Clone + Default> Backend for Etcd<H> {
             };
             match change {
                 Change::Nothing => {
-                    keep(place, &view, spare);
+                    keep(place, &view, attempt.spare);
                     *self.seen() = Some(view);
                     return Ok(Some(updated));
                 }
                 Change::Queue(change) => {
                     if let Some((request, draft)) = change.join {
-                        let lease = spare.take();
+                        let lease = attempt.spare.take();
                         updated.place = Some(self.draw(&request, draft, lease, patience)?);
                     } else {
-                        keep(place, &view, spare);
+                        keep(place, &view, attempt.spare);
                     }
                     *self.seen() = Some(view);
                     return Ok(Some(updated));
@@ -363,14 +380,14 @@ impl<H: Clone + Default> Backend for Etcd<H> {
                         draft,
                     };
                     let own = place.as_deref();
-                    match self.take(&wanted, own, &mut spare, &mut displaced, patience)? {
+                    match self.take(&wanted, own, &mut attempt, patience)? {
                         Committed::Done((taken, lease)) => {
                             if let Some(place) = place {
                                 place.is_used = true;
                             }
                             updated.hold = Some(HeldKeys::new(self, taken, lease));
                             updated.removed = remove;
-                            updated.removed.append(&mut displaced);
+                            updated.removed.append(&mut attempt.displaced);
                             return Ok(Some(updated));
                         }
                         Committed::Changed(now) => {
@@ -447,6 +464,12 @@ fn keep(place: Option<&mut Place>, view: &View, lease: Option<Granted>) {
         place.view = Some(view.clone());
         place.keep_lease(lease);
     }
+}
+
+/// How long the keeper of a hold may take to end its work.
+fn time_to_end<H>(judged: &Judged<H>) -> Duration {
+    let kill_after = judged.record().and_then(Record::kill_after);
+    kill_after.unwrap_or(KILL_AFTER).saturating_add(KEEPER_ENDS)
 }
 
 /// A hold that only its keeper gives back, since its work has to be ended first.

@@ -71,6 +71,8 @@ pub(crate) struct EtcdSnapshot<'a, H> {
     patience: Patience<'a>,
     view: RefCell<View>,
     now: OnceCell<Moment>,
+    /// Only tickets before this one count.
+    place: Option<u64>,
 }
 
 impl<'a, H: Clone + Default> EtcdSnapshot<'a, H> {
@@ -80,7 +82,13 @@ impl<'a, H: Clone + Default> EtcdSnapshot<'a, H> {
             patience,
             view: RefCell::new(view),
             now: OnceCell::new(),
+            place: None,
         }
+    }
+
+    /// For a caller that has got ahead of the waiters, and does not know its ticket.
+    pub(super) fn with_place(self, place: Option<u64>) -> Self {
+        Self { place, ..self }
     }
 
     /// At another time than now.
@@ -164,7 +172,7 @@ impl<'a, H: Clone + Default> EtcdSnapshot<'a, H> {
             .filter(|(_, found)| is_of_waiter(found))
             .filter_map(|(key, found)| {
                 let name = self.keys().name_of_ticket(key)?;
-                Some((found.create_revision.cast_unsigned(), name))
+                Some((Keys::number_of_ticket(key, found.create_revision), name))
             })
             .collect();
         tickets.sort_by_key(|(number, _)| *number);
@@ -176,7 +184,7 @@ impl<'a, H: Clone + Default> EtcdSnapshot<'a, H> {
         let view = self.view.borrow();
         let (_, found) = view
             .range(&tickets)
-            .find(|(_, found)| found.create_revision.cast_unsigned() == number)?;
+            .find(|(key, found)| Keys::number_of_ticket(key, found.create_revision) == number)?;
         serde_json::from_slice(&found.value).ok()
     }
 
@@ -309,7 +317,8 @@ impl<H: Clone + Default> Snapshot for EtcdSnapshot<'_, H> {
             }
         }
         let tickets = trees.iter().flat_map(|tree| self.tickets_in(tree));
-        let mut tickets: Vec<_> = tickets.collect();
+        let counts = |number: u64| self.place.is_none_or(|place| number < place);
+        let mut tickets: Vec<_> = tickets.filter(|(number, _)| counts(*number)).collect();
         tickets.sort_by_key(|(number, _)| *number);
         Ok(tickets)
     }

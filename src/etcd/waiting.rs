@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::client::TIMEOUT;
 use super::commit::Granted;
-use super::keys::{Part, only};
+use super::keys::{Keys, Part, only};
 use super::messages::{Compare, Event, Operation, Read, Txn, Watch, WatchAnswer};
 use super::snapshot::{Written, is_number};
 use super::store::{DEFAULT_TTL, Etcd, Shared};
@@ -101,8 +101,7 @@ impl<H: Clone + Default> Etcd<H> {
     ) -> Result<Place> {
         let asked = Asked {
             names: request.wants.iter().map(|want| want.name.clone()).collect(),
-            written: serde_json::to_vec(&Written::new(request, draft))
-                .map_err(|error| self.cannot_write(&error))?,
+            written: self.written(request, draft)?,
         };
         let drawn = self.put_tickets(&asked, patience)?;
         let mut place = Place {
@@ -190,6 +189,59 @@ impl<H: Clone + Default> Etcd<H> {
     }
 }
 
+/// The place of a caller that takes by force: ahead of all waiters, or the first of them would have the lock before
+/// it. Given up when it is dropped.
+pub(super) struct Ahead {
+    shared: Arc<Shared>,
+    lease: i64,
+    pub(super) number: u64,
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        self.shared.client.revoke(self.lease);
+    }
+}
+
+impl<H: Clone + Default> Etcd<H> {
+    /// Gets ahead of all waiters, for at most so long.
+    pub(super) fn get_ahead(
+        &self,
+        request: &Request,
+        draft: &Draft,
+        at_most: Duration,
+        patience: Patience<'_>,
+    ) -> Result<Ahead> {
+        let seconds = i64::try_from(at_most.as_secs()).unwrap_or(i64::MAX);
+        let mut ahead = Ahead {
+            lease: self.grant(seconds.saturating_add(TICKET_TTL), patience)?.id,
+            shared: Arc::clone(&self.shared),
+            number: 0,
+        };
+        let written = self.written(request, draft)?;
+        let ticket = |name| self.shared.keys.forced_ticket(name, ahead.lease);
+        let names = request.wants.iter().map(|want| &want.name);
+        let tickets: Vec<String> = names.map(ticket).collect();
+        let put = |ticket: &String| Operation::put(ticket, written.clone(), ahead.lease);
+        let txn = Txn {
+            success: tickets.iter().map(put).collect(),
+            ..Txn::default()
+        };
+        txn.ensure_possible()?;
+        let client = &self.shared.client;
+        self.known(DRAW, patience, || client.txn_once(&txn, TIMEOUT))?;
+        let created = self.created_at(tickets.first(), patience)?;
+        let first = tickets.first().map_or("", String::as_str);
+        ahead.number = Keys::number_of_ticket(first, created);
+        Ok(ahead)
+    }
+
+    fn written(&self, request: &Request, draft: &Draft) -> Result<Vec<u8>> {
+        let written = Written::new(request, draft);
+        serde_json::to_vec(&written).map_err(|error| self.cannot_write(&error))
+    }
+}
+
 /// When a lease is to be kept alive again.
 fn third(lease: &Granted) -> u64 {
     let ttl = u64::try_from(lease.ttl).unwrap_or(0);
@@ -206,7 +258,8 @@ impl QueuePlace for Place {
     #[cold]
     #[inline(never)]
     fn number(&self) -> u64 {
-        self.created.cast_unsigned()
+        let ticket = self.tickets.first().map_or("", String::as_str);
+        Keys::number_of_ticket(ticket, self.created)
     }
 
     #[cold]
@@ -354,11 +407,10 @@ impl Place {
             // Its holder may resume it.
             Until::Ripe(judged, _) => vec![only(&keys.of(Part::Hold, &judged.found.key))],
             Until::LeftQueue(ticket, _) => {
-                let number = ticket.number.cast_signed();
                 let all = keys.all_tickets();
-                let found = view
-                    .range(&all)
-                    .filter(|(_, found)| found.create_revision == number);
+                let found = view.range(&all).filter(|(key, found)| {
+                    Keys::number_of_ticket(key, found.create_revision) == ticket.number
+                });
                 found.map(|(key, _)| only(key)).collect()
             }
         }

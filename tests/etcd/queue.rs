@@ -78,6 +78,29 @@ fn waiter_that_was_passed_over_has_its_turn_before_those_that_came_later() {
 }
 
 #[test]
+fn who_takes_by_force_is_served_before_all_waiters_and_ends_none_of_them() {
+    let on = On::new(shared());
+    let mut command = on.onehold(&["run", "x", "--", "sleep", "60"]);
+    command.stderr(std::process::Stdio::null());
+    let mut hung = Running::spawn(command);
+    on.wait_until_held("x");
+    let waiters: Vec<_> = (0..CONTENDERS)
+        .map(|at| named_waiter(&on, "x", &at.to_string(), "sleep 0.1"))
+        .collect();
+    let forced = ["run", "--force", "--yes", "x", "--", "sh", "-c"];
+    let script = "echo forced >> order; sleep 0.5";
+    on.done(&[&forced[..], &[script]].concat());
+    assert_eq!(hung.finish(), 8);
+    for (mut waiter, _) in waiters {
+        assert_eq!(waiter.finish(), 0);
+    }
+    let waited = (0..CONTENDERS).map(|at| at.to_string());
+    let expected: Vec<String> = std::iter::once("forced".to_owned()).chain(waited).collect();
+    assert_eq!(order(&on), expected);
+    assert_eq!(shared().left_below(on.prefix()), Vec::<String>::new());
+}
+
+#[test]
 fn waiter_that_could_not_take_the_lock_is_in_nobodys_way() {
     let on = On::new(shared());
     on.done(&["acquire", "a/1", "--ttl", "60", "--owner", "me"]);
