@@ -14,8 +14,8 @@ use serde::Deserialize;
 
 /// Run commands under named locks and see who holds them.
 ///
-/// A lock is a NAME in a store, which is a directory of lock files, or the path of one lock file
-/// (`/…`, `./…`, `../…`). A lock has at most one holder, unless all of them share it (--shared, --slots).
+/// A lock is a NAME in a store, or the path of one lock file (`/…`, `./…`, `../…`). A store is a directory
+/// of lock files or, for locks of many machines, a prefix of an etcd cluster. A lock has at most one holder, unless all of them share it (--shared, --slots).
 /// If the holder dies, the next one takes the lock over. A parent and its children exclude each other (`backend` and `backend/task-1`), unless
 /// both have the same --owner. Locks are advisory: they only affect programs that ask for them.
 #[derive(Debug, Parser)]
