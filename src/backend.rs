@@ -105,13 +105,13 @@ impl Patience<'_> {
 
 /// How long a waiter may sleep.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Nap<'a> {
+pub(crate) struct SleepLimit<'a> {
     pub(crate) at_most: Duration,
     /// Ends the sleep within [`CANCEL_CHECK_INTERVAL`] once it is set.
     pub(crate) canceled: Option<&'a AtomicBool>,
 }
 
-impl Nap<'_> {
+impl SleepLimit<'_> {
     #[cfg(feature = "etcd")]
     pub(crate) fn is_canceled(&self) -> bool {
         self.canceled
@@ -170,7 +170,7 @@ pub(crate) trait Backend: Sized {
         sleeper: &mut Self::Sleeper,
         place: Option<&mut Self::Place>,
         until: &Until<Self::Handle>,
-        nap: Nap<'_>,
+        limit: SleepLimit<'_>,
         is_unchanged: impl FnOnce() -> bool,
     );
 
@@ -210,7 +210,7 @@ pub(crate) trait QueuePlace {
     fn prepare(&mut self);
 
     /// Whether others may have joined the queue between the decision to join it and this place in it.
-    fn is_behind_others(&self) -> bool;
+    fn may_be_behind_others(&self) -> bool;
 
     /// What was seen while waiting is shown to somebody: the next decision is to be on what is there then.
     fn look_again(&mut self);

@@ -164,7 +164,7 @@ fn guard_holder_text(pid: Option<u32>, waited: Duration) -> String {
     let seconds = waited.as_secs();
     match pid {
         Some(pid) => format!("process {pid} has locked it for more than {seconds} s"),
-        None => format!("another process has locked it for more than {seconds} s"),
+        None => format!("others have kept it busy for more than {seconds} s"),
     }
 }
 

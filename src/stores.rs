@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::backend::{
-    AsWaiter, BackOff, Backend, Change, Entry, HeldRecord, Nap, QueuePlace, ReleaseOutcome, Updated,
+    AsWaiter, BackOff, Backend, Change, Entry, HeldRecord, QueuePlace, ReleaseOutcome, SleepLimit,
+    Updated,
 };
 use crate::decision::{Found, Key, Moment, Observer, Snapshot, Ticket, Until, Want};
 use crate::error::{Error, Result};
@@ -237,18 +238,18 @@ impl Backend for AnyStore {
         sleeper: &mut AnySleeper,
         place: Option<&mut AnyPlace>,
         until: &Until<Handle>,
-        nap: Nap<'_>,
+        limit: SleepLimit<'_>,
         is_unchanged: impl FnOnce() -> bool,
     ) {
         match (self, sleeper) {
             (Self::Files(files), AnySleeper::Files(sleeper)) => {
                 let place = place.and_then(AnyPlace::of_files);
-                files.sleep(sleeper, place, until, nap, is_unchanged);
+                files.sleep(sleeper, place, until, limit, is_unchanged);
             }
             #[cfg(feature = "etcd")]
             (Self::Etcd(etcd), AnySleeper::Etcd(sleeper)) => {
                 let place = place.and_then(AnyPlace::of_etcd);
-                etcd.sleep(sleeper, place, until, nap, is_unchanged);
+                etcd.sleep(sleeper, place, until, limit, is_unchanged);
             }
             // A sleeper is the store's own.
             #[cfg(feature = "etcd")]
@@ -423,8 +424,8 @@ impl QueuePlace for AnyPlace {
         each!(self, it => it.prepare());
     }
 
-    fn is_behind_others(&self) -> bool {
-        each!(self, it => it.is_behind_others())
+    fn may_be_behind_others(&self) -> bool {
+        each!(self, it => it.may_be_behind_others())
     }
 
     fn look_again(&mut self) {

@@ -186,36 +186,18 @@ impl<H: Clone + Default> Etcd<H> {
             let digits = format!("{:016}", record.hold);
             compare.add(last_comparison(view, &keys.last(), &digits));
             success.push(Operation::put(&keys.last(), digits.clone().into_bytes(), 0));
-            match taking.ticket {
-                Some((tickets, created)) => {
-                    for ticket in tickets {
-                        compare.add(Compare::was_created_at(ticket, created));
-                        success.push(if keeps_ticket(record) {
-                            Operation::put(ticket, digits.clone().into_bytes(), lease.id)
-                        } else {
-                            Operation::delete(ticket)
-                        });
-                    }
-                    for (key, _) in taking.put {
-                        compare.add(Compare::is_empty(keys.forced_tickets(&key.name)));
-                    }
-                    // It was not read who came before.
-                    if view.is_guess() {
-                        for (key, _) in taking.put {
-                            let near = keys.tickets_below(&key.name);
-                            compare.add(Compare::has_nothing_older(near, created));
-                            for ancestor in key.name.ancestors() {
-                                compare.add(Compare::is_empty(keys.tickets_of(&ancestor)));
-                            }
-                        }
-                    }
+            if let Some((tickets, created)) = taking.ticket {
+                for ticket in tickets {
+                    compare.add(Compare::was_created_at(ticket, created));
+                    success.push(if keeps_ticket(record) {
+                        Operation::put(ticket, digits.clone().into_bytes(), lease.id)
+                    } else {
+                        Operation::delete(ticket)
+                    });
                 }
-                None => {
-                    for (key, _) in taking.put {
-                        let tree = keys.tree(&key.name);
-                        compare.add(Compare::has_nothing_newer(tree, view.revision));
-                    }
-                }
+            }
+            for (key, _) in taking.put {
+                self.compare_queue(&mut compare, taking, &key.name);
             }
         }
         // The take of a waiter mostly succeeds, and decoding these reads costs etcd as much as the rest of the
@@ -259,6 +241,32 @@ impl<H: Clone + Default> Etcd<H> {
             for ancestor in key.name.ancestors() {
                 compare.add(unwritten(keys.shared(Part::Hold, &ancestor)));
             }
+        }
+    }
+
+    /// That nobody is in the queue who comes first, as far as that was not decided on.
+    fn compare_queue(&self, compare: &mut Comparisons, taking: &Taking<'_, H>, name: &LockName) {
+        let (keys, view) = (&self.shared.keys, taking.view);
+        let mut has_nothing_newer = |tickets| {
+            compare.add(Compare::has_nothing_newer(tickets, view.revision));
+        };
+        match taking.ticket {
+            None if view.is_guess() => has_nothing_newer(keys.tickets_below(name)),
+            None => has_nothing_newer(keys.tree(name)),
+            Some(_) => has_nothing_newer(keys.forced_tickets(name)),
+        }
+        for ancestor in name.ancestors() {
+            if view.is_guess() {
+                has_nothing_newer(keys.tickets_of(&ancestor));
+            } else if taking.ticket.is_some() {
+                has_nothing_newer(keys.forced_tickets(&ancestor));
+            }
+        }
+        if let Some((_, created)) = taking.ticket.filter(|_| view.is_guess()) {
+            compare.add(Compare::has_nothing_older(
+                keys.tickets_below(name),
+                created,
+            ));
         }
     }
 
@@ -465,9 +473,9 @@ pub(super) fn names_of<H>(put: &[(Key, Option<Judged<H>>)]) -> Vec<LockName> {
     put.iter().map(|(key, _)| key.name.clone()).collect()
 }
 
-/// Whether the ticket of a waiter stays until its hold ends, as a mark of no other meaning. Who asks for the same
-/// sleeps on it, and is woken once: when the lock is free. What does not exclude all others may be shared at once
-/// by the next waiter, and a lease is not ended by who took it.
+/// Whether the ticket of a waiter stays until its hold ends. The next waiter that asks for the same watches it, and
+/// so is woken once: when the lock is free. A waiter that may share the lock, or has the same owner, has to be woken
+/// by the take; and a lease is not ended by the process that acquired it.
 fn keeps_ticket(record: &Record) -> bool {
     !record.mode.is_shared() && record.owner.is_none() && record.kind != Kind::Lease
 }

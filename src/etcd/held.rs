@@ -557,12 +557,12 @@ pub(super) fn request_to_resume(record: &Record, keys: &[Key]) -> Request {
     };
     Request {
         replace: vec![own],
-        ..request_by_force(record, keys)
+        ..request_of(record, keys)
     }
 }
 
-/// Asks for locks without regard to waiters.
-pub(super) fn request_by_force(record: &Record, keys: &[Key]) -> Request {
+/// Asks for what a record is of, without regard to waiters.
+pub(super) fn request_of(record: &Record, keys: &[Key]) -> Request {
     let want = |key: &Key| Want {
         name: key.name.clone(),
         mode: record.mode,

@@ -134,7 +134,7 @@ impl Compare {
         }
     }
 
-    /// Nothing in a range has been created after this revision.
+    /// Nothing in a range has been created after this revision; 0: it is empty.
     pub(super) fn has_nothing_newer(range: Range<String>, revision: i64) -> Self {
         Self {
             range_end: Some(range.end),
@@ -158,14 +158,6 @@ impl Compare {
                 Relation::Greater,
                 Target::Create { create_revision },
             )
-        }
-    }
-
-    /// There is nothing in a range.
-    pub(super) fn is_empty(range: Range<String>) -> Self {
-        Self {
-            range_end: Some(range.end),
-            ..Self::is_missing(&range.start)
         }
     }
 

@@ -33,19 +33,21 @@ use std::time::Duration;
 pub use address::{EtcdAccess, is_etcd_url};
 use commit::{Committed, Granted, Taken, Taking, expiry};
 pub(crate) use held::HeldKeys;
-use held::request_by_force;
+use held::request_of;
 use keys::Part;
 pub use listing::StoreFacts;
 use messages::Read;
 pub(crate) use snapshot::EtcdSnapshot;
-use snapshot::{is_compacted, until_not_compacted};
+use snapshot::{go_on, is_compacted, until_not_compacted};
 pub(crate) use store::{DEFAULT_TTL, Etcd, LEAST_TTL, LEAST_TTL_OF_RUN, MAX_SEGMENTS};
 use view::View;
 use waiting::Ahead;
 pub(crate) use waiting::{Place, Sleeper};
 
-use crate::backend::{AsWaiter, BackOff, Backend, Change, Draft, Entry, Nap, Patience, Updated};
-use crate::decision::{Found, Judged, Key, Life, Snapshot as _, Ticket, Until};
+use crate::backend::{
+    AsWaiter, BackOff, Backend, Change, Draft, Entry, Patience, SleepLimit, Updated,
+};
+use crate::decision::{Found, Judged, Key, Life, Request, Snapshot as _, Ticket, Until};
 use crate::error::{Error, Result};
 use crate::identity::Pid;
 use crate::name::LockName;
@@ -63,11 +65,17 @@ const LONGEST_INTERVAL: Duration = Duration::from_millis(500);
 
 impl<H: Clone + Default> Etcd<H> {
     /// Removes a hold: at once, or by its keeper if its work has to be ended first. `false`: it has changed.
-    fn remove(&self, judged: &Judged<H>, view: &View, patience: Patience<'_>) -> Result<bool> {
+    fn remove(
+        &self,
+        judged: &Judged<H>,
+        view: &View,
+        ahead: Option<&mut Ahead>,
+        patience: Patience<'_>,
+    ) -> Result<bool> {
         if !is_live_run(judged) {
             return self.commit_remove(judged, view, patience);
         }
-        if !self.break_run(judged, view, patience)? {
+        if !self.break_run(judged, view, ahead, patience)? {
             return Err(self.keeper_does_not_answer());
         }
         Ok(true)
@@ -94,8 +102,16 @@ impl<H: Clone + Default> Etcd<H> {
 
     /// Tells the keeper of a live `run` to end its work, and waits until it has given the hold back. Whether
     /// it has.
-    fn break_run(&self, judged: &Judged<H>, view: &View, patience: Patience<'_>) -> Result<bool> {
-        let mut go_on = client::for_at_most(time_to_end(judged));
+    fn break_run(
+        &self,
+        judged: &Judged<H>,
+        view: &View,
+        mut ahead: Option<&mut Ahead>,
+        patience: Patience<'_>,
+    ) -> Result<bool> {
+        let kill_after = judged.record().and_then(Record::kill_after);
+        let limit = kill_after.unwrap_or(KILL_AFTER).saturating_add(KEEPER_ENDS);
+        let mut go_on = client::for_at_most(limit);
         let mut judged = judged.clone();
         let mut view = view.clone();
         // Until it says so: another one may write it meanwhile.
@@ -135,6 +151,9 @@ impl<H: Clone + Default> Etcd<H> {
             }
             if !go_on() {
                 return Ok(false);
+            }
+            if let Some(ahead) = &mut ahead {
+                ahead.keep();
             }
             let _ = pause(interval);
             interval = (interval * 2).min(LONGEST_INTERVAL);
@@ -203,13 +222,12 @@ impl<H: Clone + Default> Etcd<H> {
         let mut replaced = replaced.chain(remove);
         if let Some(live) = replaced.find(|judged| judged.verdict.is_live()) {
             if attempt.ahead.is_none() {
-                let keys: Vec<Key> = put.iter().map(|(key, _)| key.clone()).collect();
-                let request = request_by_force(&draft.record, &keys);
-                let limit = time_to_end(live);
-                attempt.ahead = Some(self.get_ahead(&request, draft, limit, patience)?);
+                let request = request_by_force(&draft.record, put, remove);
+                attempt.ahead = Some(self.get_ahead(&request, draft, patience)?);
             }
+            let ahead = attempt.ahead.as_mut();
             let view = self.with_all_names(live, view.clone(), patience)?;
-            if self.remove(live, &view, patience)? {
+            if self.remove(live, &view, ahead, patience)? {
                 attempt.displaced.push(live.clone());
             }
             return Ok(Committed::Changed(View::unread()));
@@ -252,6 +270,45 @@ impl<H: Clone + Default> Etcd<H> {
     }
 }
 
+/// The rounds of one change: others may change first what it was decided on.
+struct Rounds<'a> {
+    count: u32,
+    began: Duration,
+    go_on: Box<dyn FnMut() -> bool + 'a>,
+}
+
+impl<'a> Rounds<'a> {
+    /// So many follow each other at once.
+    const AT_ONCE: u32 = 8;
+
+    fn new(patience: Patience<'a>) -> Self {
+        Self {
+            count: 0,
+            began: boottime(),
+            go_on: Box::new(go_on(patience)),
+        }
+    }
+
+    /// Pauses if there have been many. Fails if there is no time for another one.
+    fn begin(&mut self, store: &str) -> Result<()> {
+        self.count += 1;
+        if self.count <= Self::AT_ONCE {
+            return Ok(());
+        }
+        let most = u64::from(self.count).min(100);
+        let milliseconds = 1 + crate::sys::wait::random_u64() % most;
+        let _ = pause(Duration::from_millis(milliseconds));
+        if (self.go_on)() {
+            return Ok(());
+        }
+        Err(Error::StoreBusy {
+            path: store.into(),
+            pid: None,
+            waited: boottime().saturating_sub(self.began),
+        })
+    }
+}
+
 /// What one attempt to take has brought so far.
 struct Attempt<H> {
     /// A lease that was granted for a take which was refused.
@@ -259,6 +316,16 @@ struct Attempt<H> {
     /// What was removed by force.
     displaced: Vec<Judged<H>>,
     ahead: Option<Ahead>,
+}
+
+impl<H> Attempt<H> {
+    fn with(spare: Option<Granted>) -> Self {
+        Self {
+            spare,
+            displaced: Vec::new(),
+            ahead: None,
+        }
+    }
 }
 
 /// What is to be taken, and what that was decided on.
@@ -311,14 +378,13 @@ impl<H: Clone + Default> Backend for Etcd<H> {
             None if entry.create && place.is_none() => View::guess(),
             None => View::unread(),
         };
-        let mut attempt = Attempt {
-            spare: place.as_mut().and_then(|place| place.lease.take()),
-            displaced: Vec::new(),
-            ahead: None,
-        };
+        let mut attempt = Attempt::with(place.as_mut().and_then(|place| place.lease.take()));
+        let mut rounds = Rounds::new(patience);
         loop {
+            rounds.begin(self.url())?;
             let ahead = attempt.ahead.as_ref().map(|ahead| ahead.number);
-            let snapshot = EtcdSnapshot::new(self, view, patience).with_place(ahead);
+            let own = ahead.or_else(|| Some(place.as_ref()?.number_of_ticket()));
+            let snapshot = EtcdSnapshot::new(self, view, patience).with_place(own);
             let planned = plan(&snapshot);
             view = snapshot.into_view();
             if let Some(place) = place.as_mut().filter(|place| place.is_missing_in(&view)) {
@@ -362,7 +428,7 @@ impl<H: Clone + Default> Backend for Etcd<H> {
                 }
                 Change::Remove(judged) => {
                     view = self.with_all_names(&judged, view, patience)?;
-                    if self.remove(&judged, &view, patience)? {
+                    if self.remove(&judged, &view, None, patience)? {
                         return Ok(Some(updated));
                     }
                 }
@@ -413,21 +479,21 @@ impl<H: Clone + Default> Backend for Etcd<H> {
         _sleeper: &mut Sleeper<H>,
         place: Option<&mut Place>,
         until: &Until<H>,
-        nap: Nap<'_>,
+        limit: SleepLimit<'_>,
         _is_unchanged: impl FnOnce() -> bool,
     ) {
         let Some(place) = place else {
             // Only for a dead hold: nothing but time is waited for.
-            let until = boottime() + nap.at_most + Duration::from_millis(1);
-            while !nap.is_canceled()
+            let until = boottime() + limit.at_most + Duration::from_millis(1);
+            while !limit.is_canceled()
                 && let left = until.saturating_sub(boottime())
                 && !left.is_zero()
             {
-                let _ = pause(nap.slice().min(left));
+                let _ = pause(limit.slice().min(left));
             }
             return;
         };
-        place.sleep(until, nap);
+        place.sleep(until, limit);
     }
 
     #[cold]
@@ -466,10 +532,22 @@ fn keep(place: Option<&mut Place>, view: &View, lease: Option<Granted>) {
     }
 }
 
-/// How long the keeper of a hold may take to end its work.
-fn time_to_end<H>(judged: &Judged<H>) -> Duration {
-    let kill_after = judged.record().and_then(Record::kill_after);
-    kill_after.unwrap_or(KILL_AFTER).saturating_add(KEEPER_ENDS)
+/// Asks for locks in place of what is alive, without regard to waiters. To these, what is to be replaced is in
+/// nobody's way any more, so that one of several locks is not taken while the next one is being broken.
+fn request_by_force<H>(
+    record: &Record,
+    put: &[(Key, Option<Judged<H>>)],
+    remove: &[Judged<H>],
+) -> Request {
+    let keys: Vec<Key> = put.iter().map(|(key, _)| key.clone()).collect();
+    let replaced = put.iter().filter_map(|(_, replaced)| replaced.as_ref());
+    Request {
+        replace: replaced
+            .chain(remove)
+            .map(|judged| judged.found.revision.clone())
+            .collect(),
+        ..request_of(record, &keys)
+    }
 }
 
 /// A hold that only its keeper gives back, since its work has to be ended first.

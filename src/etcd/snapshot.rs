@@ -86,7 +86,7 @@ impl<'a, H: Clone + Default> EtcdSnapshot<'a, H> {
         }
     }
 
-    /// For a caller that has got ahead of the waiters, and does not know its ticket.
+    /// For a caller with this ticket.
     pub(super) fn with_place(self, place: Option<u64>) -> Self {
         Self { place, ..self }
     }

@@ -18,8 +18,8 @@ use super::messages::{Compare, Event, Operation, Read, Txn, Watch, WatchAnswer};
 use super::snapshot::{Written, is_number};
 use super::store::{DEFAULT_TTL, Etcd, Shared};
 use super::view::{View, reads};
-use crate::backend::{Draft, Nap, Patience, QueuePlace};
-use crate::decision::{Judged, Request, Until};
+use crate::backend::{Draft, Patience, QueuePlace, SleepLimit};
+use crate::decision::{Judged, Request, Until, Want};
 use crate::error::Result;
 use crate::name::LockName;
 use crate::sys::process::boottime_milliseconds;
@@ -31,10 +31,11 @@ const TICKET_TTL: i64 = 5;
 const TICKET_BEAT_MS: u64 = 1_600;
 
 /// How often a waiter looks that nothing wakes: etcd has lost events near compactions (before 3.4.31 and
-/// 3.4.36). One with an owner may become the first without being woken.
+/// 3.4.36). One with an owner, or behind one that asks for something else, may become the first without being
+/// woken.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 const LOOK_MS: u64 = 30_000;
-const LOOK_WITH_OWNER_MS: u64 = 5_000;
+const LOOK_OFTEN_MS: u64 = 5_000;
 
 /// The place of the calling process in the queue.
 #[derive(Debug)]
@@ -54,6 +55,8 @@ pub(crate) struct Place {
     /// What was seen last.
     pub(super) view: Option<View>,
     has_owner: bool,
+    /// It may become the first without being woken.
+    looks_often: bool,
     look_at: u64,
     /// The revision that was looked at last.
     looked: i64,
@@ -77,6 +80,7 @@ const DRAW: &str = "join the queue in";
 /// What a waiter asks for, as it stands in its tickets.
 #[derive(Debug)]
 struct Asked {
+    wants: Vec<Want>,
     names: Vec<LockName>,
     written: Vec<u8>,
 }
@@ -100,6 +104,7 @@ impl<H: Clone + Default> Etcd<H> {
         patience: Patience<'_>,
     ) -> Result<Place> {
         let asked = Asked {
+            wants: request.wants.clone(),
             names: request.wants.iter().map(|want| want.name.clone()).collect(),
             written: self.written(request, draft)?,
         };
@@ -116,6 +121,7 @@ impl<H: Clone + Default> Etcd<H> {
             lease_seconds: seconds_of(draft),
             view: Some(drawn.view),
             has_owner: request.owner.is_some(),
+            looks_often: false,
             look_at: 0,
             looked: -1,
             has_nothing_to_watch: false,
@@ -194,7 +200,19 @@ impl<H: Clone + Default> Etcd<H> {
 pub(super) struct Ahead {
     shared: Arc<Shared>,
     lease: i64,
+    due: u64,
     pub(super) number: u64,
+}
+
+impl Ahead {
+    /// Keeps its ticket, if that is due.
+    pub(super) fn keep(&mut self) {
+        let now = boottime_milliseconds();
+        if now >= self.due {
+            let _ = self.shared.client.keep_alive_once(self.lease, TIMEOUT);
+            self.due = now + TICKET_BEAT_MS;
+        }
+    }
 }
 
 impl Drop for Ahead {
@@ -204,17 +222,16 @@ impl Drop for Ahead {
 }
 
 impl<H: Clone + Default> Etcd<H> {
-    /// Gets ahead of all waiters, for at most so long.
+    /// Gets ahead of all waiters.
     pub(super) fn get_ahead(
         &self,
         request: &Request,
         draft: &Draft,
-        at_most: Duration,
         patience: Patience<'_>,
     ) -> Result<Ahead> {
-        let seconds = i64::try_from(at_most.as_secs()).unwrap_or(i64::MAX);
         let mut ahead = Ahead {
-            lease: self.grant(seconds.saturating_add(TICKET_TTL), patience)?.id,
+            due: boottime_milliseconds() + TICKET_BEAT_MS,
+            lease: self.grant(TICKET_TTL, patience)?.id,
             shared: Arc::clone(&self.shared),
             number: 0,
         };
@@ -258,8 +275,9 @@ impl QueuePlace for Place {
     #[cold]
     #[inline(never)]
     fn number(&self) -> u64 {
-        let ticket = self.tickets.first().map_or("", String::as_str);
-        Keys::number_of_ticket(ticket, self.created)
+        // A ticket that has ended is drawn again while a decision is being made. The snapshot knows it, and leaves
+        // out what comes later.
+        u64::MAX
     }
 
     #[cold]
@@ -268,7 +286,7 @@ impl QueuePlace for Place {
 
     #[cold]
     #[inline(never)]
-    fn is_behind_others(&self) -> bool {
+    fn may_be_behind_others(&self) -> bool {
         true
     }
 
@@ -280,6 +298,11 @@ impl QueuePlace for Place {
 }
 
 impl Place {
+    pub(super) fn number_of_ticket(&self) -> u64 {
+        let ticket = self.tickets.first().map_or("", String::as_str);
+        Keys::number_of_ticket(ticket, self.created)
+    }
+
     /// Keeps a lease for the hold.
     pub(super) fn keep_lease(&mut self, lease: Option<Granted>) {
         self.lease_due = lease.as_ref().map_or(0, third);
@@ -307,9 +330,9 @@ impl Place {
     }
 
     /// Sleeps until something has happened that is waited for, for at most so long.
-    pub(super) fn sleep<H>(&mut self, until: &Until<H>, nap: Nap<'_>) {
+    pub(super) fn sleep<H>(&mut self, until: &Until<H>, limit: SleepLimit<'_>) {
         let now = boottime_milliseconds();
-        let at_most = u64::try_from(nap.at_most.as_millis()).unwrap_or(u64::MAX);
+        let at_most = u64::try_from(limit.at_most.as_millis()).unwrap_or(u64::MAX);
         let deadline = now.saturating_add(at_most);
         let Some(view) = &self.view else {
             return;
@@ -324,7 +347,7 @@ impl Place {
             // Once at once; then it is something that has no life key, and whose end is not told.
             if std::mem::replace(&mut self.has_nothing_to_watch, true) {
                 self.keep(now);
-                let _ = crate::sys::wait::pause(nap.slice().min(LOOK_AGAIN));
+                let _ = crate::sys::wait::pause(limit.slice().min(LOOK_AGAIN));
             }
             return;
         }
@@ -343,6 +366,9 @@ impl Place {
         {
             self.watch = Some(self.watch(awaited));
         }
+        let is_behind_another = matches!(until, Until::LeftQueue(ticket, _)
+            if ticket.request.wants != self.asked.wants);
+        self.looks_often = self.has_owner || is_behind_another;
         if self.looked != revision {
             self.looked = revision;
             self.look_at = now + self.look_interval();
@@ -350,7 +376,7 @@ impl Place {
         loop {
             let now = boottime_milliseconds();
             self.keep(now);
-            if self.is_lost || nap.is_canceled() || now >= ripe_at.min(deadline) {
+            if self.is_lost || limit.is_canceled() || now >= ripe_at.min(deadline) {
                 return;
             }
             if now >= self.look_at {
@@ -361,7 +387,7 @@ impl Place {
             }
             let wake = deadline.min(ripe_at).min(self.look_at);
             let wake = wake.min(self.ticket_due).min(self.lease_due);
-            let left = Duration::from_millis(wake.saturating_sub(now).max(1)).min(nap.slice());
+            let left = Duration::from_millis(wake.saturating_sub(now).max(1)).min(limit.slice());
             let news = self.watch.as_mut().map(|watch| {
                 let news = watch.news.get_mut();
                 let news = news.unwrap_or_else(PoisonError::into_inner);
@@ -388,8 +414,8 @@ impl Place {
     }
 
     fn look_interval(&self) -> u64 {
-        let longest = if self.has_owner {
-            LOOK_WITH_OWNER_MS
+        let longest = if self.looks_often {
+            LOOK_OFTEN_MS
         } else {
             LOOK_MS
         };

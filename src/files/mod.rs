@@ -40,7 +40,7 @@ pub(crate) use sleep::Sleeper;
 pub(crate) use snapshot::FilesSnapshot;
 use snapshot::is_not_a_directory;
 
-use crate::backend::{AsWaiter, BackOff, Backend, Change, Entry, Nap, QueueChange, Updated};
+use crate::backend::{AsWaiter, BackOff, Backend, Change, Entry, QueueChange, SleepLimit, Updated};
 use crate::decision::{Found as FoundRecord, Judged, Key, Ticket, Until};
 use crate::error::{Context, Error, Result};
 use crate::name::LockName;
@@ -280,11 +280,11 @@ impl Backend for Files {
         sleeper: &mut Sleeper,
         _place: Option<&mut Place>,
         until: &Until<Handle>,
-        nap: Nap<'_>,
+        limit: SleepLimit<'_>,
         is_unchanged: impl FnOnce() -> bool,
     ) {
         // Nothing else ends a sleep in the kernel.
-        let at_most = nap.slice();
+        let at_most = limit.slice();
         let started = boottime();
         let woken = sleeper.sleep(until, at_most, is_unchanged);
         let Until::LeftQueue(ticket, _) = until else {

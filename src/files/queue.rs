@@ -353,7 +353,7 @@ impl QueuePlace for Place {
     }
 
     /// It joins under the guard.
-    fn is_behind_others(&self) -> bool {
+    fn may_be_behind_others(&self) -> bool {
         false
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::unfinished::is_orphaned_ending;
 use crate::backend::{
-    AsWaiter, Backend, Change, Draft, Entry, HeldRecord as _, QueueChange, QueuePlace,
+    AsWaiter, Backend, Change, Draft, Entry, HeldRecord as _, QueueChange, QueuePlace, SleepLimit,
 };
 use crate::decision::{Decision, Judged, Obstacle, Request, Until, decide, until};
 use crate::error::{Error, Result};
@@ -109,7 +109,7 @@ pub(super) fn take<B: Backend>(
             return Err(store_vanished());
         };
         if let Some(joined) = updated.place {
-            let is_decided = !joined.is_behind_others();
+            let is_decided = !joined.may_be_behind_others();
             place = Some(joined);
             if !is_decided {
                 continue;
@@ -155,15 +155,12 @@ pub(super) fn take<B: Backend>(
         if wait.should_stop(is_ripening, || (callbacks.status)(&obstacle)) {
             return Ok(Outcome::Blocked(obstacle));
         }
-        let mut at_most = longest_sleep(wait, &until);
-        if is_unfinished {
-            at_most = at_most.min(FINISH_INTERVAL);
-        }
+        let limit = sleep_limit(wait, &until, is_unfinished);
         if let Some(place) = &mut place {
             place.prepare();
         }
         let sleeper = sleeper.get_or_insert_with(|| backend.sleeper(wait.pace(), mode));
-        backend.sleep(sleeper, place.as_mut(), &until, wait.nap(at_most), || {
+        backend.sleep(sleeper, place.as_mut(), &until, limit, || {
             is_unchanged(backend, &request, &obstacle)
         });
         if let Some(place) = place.as_mut().filter(|_| wait.is_due()) {
@@ -178,11 +175,15 @@ fn mode_of(request: &Request) -> Mode {
     first.map_or_else(Mode::default, |want| want.mode)
 }
 
-fn longest_sleep<H>(wait: &Wait<'_>, until: &Until<H>) -> Duration {
-    match until {
+fn sleep_limit<'a, H>(wait: &Wait<'a>, until: &Until<H>, is_unfinished: bool) -> SleepLimit<'a> {
+    let mut at_most = match until {
         Until::Ripe(_, after) => wait.while_ripening(*after),
         _ => wait.next_sleep(),
+    };
+    if is_unfinished {
+        at_most = at_most.min(FINISH_INTERVAL);
     }
+    wait.sleep_limit(at_most)
 }
 
 /// The hold in the way, if its work is being ended by a process that is gone.

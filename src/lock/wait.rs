@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::backend::{BackOff, Nap, Patience};
+use crate::backend::{BackOff, Patience, SleepLimit};
 use crate::status::Status;
 use crate::sys::directory::grow_fd_table;
 use crate::sys::process::boottime;
@@ -213,8 +213,8 @@ impl<'a> Wait<'a> {
             .map_or(longest, |left| longest.min(left))
     }
 
-    pub(crate) fn nap(&self, at_most: Duration) -> Nap<'a> {
-        Nap {
+    pub(crate) fn sleep_limit(&self, at_most: Duration) -> SleepLimit<'a> {
+        SleepLimit {
             at_most,
             canceled: self.canceled,
         }

@@ -230,3 +230,20 @@ fn hand_over_costs_two_requests() {
     }
     assert_eq!(shared().left_below(on.prefix()), Vec::<String>::new());
 }
+
+/// A ticket stays until its hold ends. It costs those nothing that it does not concern.
+#[test]
+fn hold_of_a_former_waiter_costs_its_siblings_nothing() {
+    let on = On::new(shared());
+    let number = on.done(&["acquire", "a/1", "--ttl", "60"]);
+    let mut command = on.onehold(&["run", "-w", "60", "a/1", "--", "sleep", "60"]);
+    command.stderr(std::process::Stdio::null());
+    let _holder = Running::spawn(command);
+    wait_until("it waits", || on.waiters("a/1") == 1);
+    on.done(&["release", "a/1", "--hold", &number]);
+    wait_until("it has the lock", || on.waiters("a/1") == 0);
+    let proxy = Proxy::to(&shared().endpoints()[0]);
+    let behind = On::at(format!("etcd://{}{}", proxy.endpoint, on.prefix()));
+    behind.done(&["run", "a/2", "--", "true"]);
+    assert_eq!(proxy.paths().len(), 3, "{:?}", proxy.paths());
+}

@@ -1,4 +1,6 @@
-use crate::cluster::{Cluster, On};
+use crate::cluster::{Cluster, On, shared};
+use crate::harness::{CONTENDERS, Running, wait_until};
+use crate::proxy::Proxy;
 
 #[test]
 fn what_others_have_put_below_the_prefix_is_said_and_left_alone() {
@@ -159,4 +161,38 @@ fn keys_that_are_no_text_hide_no_lock_however_many_they_are() {
 fn base64(bytes: &[u8]) -> String {
     use base64::Engine as _;
     base64::engine::general_purpose::STANDARD.encode(bytes)
+}
+
+#[test]
+fn tickets_of_others_are_in_nobodys_way() {
+    let on = On::new(shared());
+    for (ticket, value) in [
+        ("!x", "no ticket"),
+        ("zz", "no ticket"),
+        ("0000000000000001", "1234567890123456"),
+    ] {
+        let key = format!("{}//wait/x//{ticket}", on.prefix());
+        shared().ctl(&["put", &key, value]);
+    }
+    on.done(&["run", "x", "--", "true"]);
+    let number = on.done(&["acquire", "x", "--ttl", "60"]);
+    let waiters: Vec<_> = (0..CONTENDERS)
+        .map(|_| {
+            let proxy = Proxy::to(&shared().endpoints()[0]);
+            let behind = On::at(format!("etcd://{}{}", proxy.endpoint, on.prefix()));
+            let mut command = behind.onehold(&["run", "-w", "60", "x", "--", "true"]);
+            command.stderr(std::process::Stdio::null());
+            (Running::spawn(command), proxy, behind)
+        })
+        .collect();
+    wait_until("all wait", || on.waiters("x") == CONTENDERS);
+    for (_, proxy, _) in &waiters {
+        proxy.forget();
+    }
+    on.done(&["release", "x", "--hold", &number]);
+    for (mut waiter, proxy, _behind) in waiters {
+        assert_eq!(waiter.finish(), 0);
+        let asked = proxy.paths();
+        assert!(asked.len() < 15, "{asked:?}");
+    }
 }

@@ -36,7 +36,7 @@ fn named_waiter(on: &On, name: &str, called: &str, more: &str) -> (Running, u32)
 }
 
 fn order(on: &On) -> Vec<String> {
-    let order = fs::read_to_string(on.env.path("order")).unwrap();
+    let order = fs::read_to_string(on.env.path("order")).unwrap_or_default();
     order.lines().map(str::to_owned).collect()
 }
 
@@ -52,6 +52,25 @@ fn nobody_gets_ahead_of_a_waiter_that_could_take_the_lock() {
     send(keeper, Signal::CONT);
     assert_eq!((first.finish(), second.finish()), (0, 0));
     assert_eq!(order(&on), ["first", "second"]);
+}
+
+#[test]
+fn waiter_that_has_lost_its_place_is_served_after_those_that_came_meanwhile() {
+    let on = On::new(shared());
+    let number = on.done(&["acquire", "x", "--ttl", "60"]);
+    let (mut late, keeper_of_late) = named_waiter(&on, "x", "late", "");
+    send(keeper_of_late, Signal::STOP);
+    let (mut next, keeper_of_next) = named_waiter(&on, "x", "next", "");
+    wait_until("its ticket has ended", || on.waiters("x") == 1);
+    send(keeper_of_next, Signal::STOP);
+    on.done(&["release", "x", "--hold", &number]);
+    send(keeper_of_late, Signal::CONT);
+    wait_until("it waits again", || {
+        on.waiters("x") == 2 || !order(&on).is_empty()
+    });
+    send(keeper_of_next, Signal::CONT);
+    assert_eq!((late.finish(), next.finish()), (0, 0));
+    assert_eq!(order(&on), ["next", "late"]);
 }
 
 /// It could not have the lock when the one before us took it, and can have it now.
@@ -98,6 +117,33 @@ fn who_takes_by_force_is_served_before_all_waiters_and_ends_none_of_them() {
     let expected: Vec<String> = std::iter::once("forced".to_owned()).chain(waited).collect();
     assert_eq!(order(&on), expected);
     assert_eq!(shared().left_below(on.prefix()), Vec::<String>::new());
+}
+
+#[test]
+fn one_of_several_locks_is_not_taken_while_the_next_one_is_taken_by_force() {
+    let on = On::new(shared());
+    let held: Vec<_> = [("a", "sleep 60"), ("b", "trap '' TERM; sleep 3; sleep 60")]
+        .into_iter()
+        .map(|(name, script)| {
+            let mut command = on.onehold(&["run", name, "--", "sh", "-c", script]);
+            command.stderr(std::process::Stdio::null());
+            let holder = Running::spawn(command);
+            on.wait_until_held(name);
+            holder
+        })
+        .collect();
+    let waiters: Vec<_> = (0..CONTENDERS)
+        .map(|at| named_waiter(&on, "a", &at.to_string(), ""))
+        .collect();
+    let forced = ["run", "--force", "--yes", "a", "b", "--", "sh", "-c"];
+    on.done(&[&forced[..], &["echo forced >> order"]].concat());
+    for (mut waiter, _) in waiters {
+        assert_eq!(waiter.finish(), 0);
+    }
+    let waited = (0..CONTENDERS).map(|at| at.to_string());
+    let expected: Vec<String> = std::iter::once("forced".to_owned()).chain(waited).collect();
+    assert_eq!(order(&on), expected);
+    drop(held);
 }
 
 #[test]
