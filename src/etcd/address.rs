@@ -71,7 +71,7 @@ impl Address {
         };
         if hosts.contains('@') {
             return Err(invalid(
-                "a password in it is seen by every user: set ETCDCTL_USER and ETCDCTL_PASSWORD",
+                "user and password in it are seen by every user: set ETCDCTL_USER and ETCDCTL_PASSWORD",
             ));
         }
         let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
@@ -84,17 +84,23 @@ impl Address {
                 "control character, `%`, `?` or `#` in its prefix, which is used as it stands",
             ));
         }
-        let given: Vec<&str> = if hosts.is_empty() {
-            access.endpoints.iter().map(String::as_str).collect()
-        } else {
+        let is_given = !hosts.is_empty();
+        let given: Vec<&str> = if is_given {
             hosts.split(',').collect()
+        } else {
+            access.endpoints.iter().map(String::as_str).collect()
         };
         if given.is_empty() {
             return Err(invalid("no host: name one, or set ETCDCTL_ENDPOINTS"));
         }
         let mut endpoints: Vec<String> = Vec::new();
         for host in given {
-            let found = endpoint(host).ok_or_else(|| invalid("not a list of HOST[:PORT]"))?;
+            let reason = if is_given {
+                "not a list of HOST[:PORT]"
+            } else {
+                "ETCDCTL_ENDPOINTS is no list of HOST[:PORT]"
+            };
+            let found = endpoint(host).ok_or_else(|| invalid(reason))?;
             if !endpoints.contains(&found) {
                 endpoints.push(found);
             }
@@ -127,6 +133,7 @@ fn endpoint(text: &str) -> Option<String> {
         .strip_prefix("http://")
         .or_else(|| text.strip_prefix("https://"))
         .unwrap_or(text);
+    let text = text.strip_suffix('/').unwrap_or(text);
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
             let (host, port) = rest.split_once(']')?;

@@ -7,6 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConfig, parse_pem};
@@ -454,7 +457,7 @@ impl Client {
             Some("check ETCDCTL_USER and ETCDCTL_PASSWORD".to_owned())
         } else if refused.code == PERMISSION_DENIED && is("permission denied") {
             Some(format!(
-                "grant the role of the user `etcdctl role grant-permission ROLE --prefix=true readwrite {prefix}//`"
+                "to grant it to a role of the user, run `etcdctl role grant-permission ROLE --prefix=true readwrite {prefix}//`"
             ))
         } else if refused.code == RESOURCE_EXHAUSTED && is("space") {
             Some(
@@ -568,7 +571,7 @@ fn refusal(status: u16, text: &[u8]) -> Failure {
         if status == 404 {
             return Failure::Refused(Refused {
                 code: NOT_FOUND,
-                message: "it has no JSON gateway".to_owned(),
+                message: "no JSON gateway at this address".to_owned(),
             });
         }
         if status < 500 {
@@ -604,6 +607,22 @@ fn is_about_certificates(message: &str) -> bool {
     let message = message.to_lowercase();
     let words = ["certificate", "issuer", "unknownca"];
     words.iter().any(|word| message.contains(word))
+}
+
+/// A certificate is there, and the key is its own. ureq panics otherwise.
+fn ensure_matching(certificate: &[u8], key: &[u8]) -> std::result::Result<(), String> {
+    let chain: std::result::Result<Vec<_>, _> =
+        CertificateDer::pem_slice_iter(certificate).collect();
+    let chain = chain.map_err(|error| error.to_string())?;
+    if chain.is_empty() {
+        return Err("its file has none".to_owned());
+    }
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| error.to_string())?;
+    match CertifiedKey::from_der(chain, key, &ring::default_provider()) {
+        Ok(_) => Ok(()),
+        Err(rustls::Error::InconsistentKeys(_)) => Err("the key is not its own".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 fn tls(address: &Address, access: &EtcdAccess) -> Result<TlsConfig> {
@@ -645,6 +664,8 @@ fn tls(address: &Address, access: &EtcdAccess) -> Result<TlsConfig> {
     };
     let client = match (&access.certificate, &access.key) {
         (Some(certificate), Some(key)) => {
+            ensure_matching(&read(certificate)?, &read(key)?)
+                .map_err(|reason| invalid("client certificate", reason))?;
             let chain: Vec<Certificate<'static>> = parse_pem(&read(certificate)?)
                 .filter_map(|item| match item {
                     Ok(PemItem::Certificate(certificate)) => Some(certificate),

@@ -214,6 +214,11 @@ impl<H: Clone + Default> Etcd<H> {
             failure,
         };
         txn.ensure_possible()?;
+        if own.is_none() {
+            // To join the queue, as many tickets are put beside these reads: what can be taken can be waited for.
+            let tickets = taking.put.len();
+            ensure_possible(txn.failure.len() + tickets)?;
+        }
         Ok(txn)
     }
 
@@ -546,13 +551,17 @@ pub(super) fn expiry(ttl: i64) -> Option<DateTime<Utc>> {
 impl Txn {
     /// etcd refuses one with more comparisons, or more operations (`--max-txn-ops`).
     pub(super) fn ensure_possible(&self) -> Result<()> {
-        const MOST: usize = 128;
         let parts = [self.compare.len(), self.success.len(), self.failure.len()];
-        if parts.into_iter().any(|count| count > MOST) {
-            return Err(Error::NotOnEtcd {
-                what: "too many names, or names of too many parts, for one transaction",
-            });
-        }
-        Ok(())
+        parts.into_iter().try_for_each(ensure_possible)
     }
+}
+
+fn ensure_possible(count: usize) -> Result<()> {
+    const MOST: usize = 128;
+    if count > MOST {
+        return Err(Error::NotOnEtcd {
+            what: "more than 18 names of one part, or a name of more than 31 parts",
+        });
+    }
+    Ok(())
 }

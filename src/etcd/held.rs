@@ -510,6 +510,8 @@ impl Keeping {
     }
 
     fn release(&self) -> Result<ReleaseOutcome> {
+        // There is no work any more that would have to be ended. Before a request that still waits for its answer.
+        crate::sys::keeper::work_is_over();
         let _sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
         let (txn, modified, number) = {
             let mut state = self.state();
@@ -517,8 +519,6 @@ impl Keeping {
             (self.release_txn(&state), state.modified, state.record.hold)
         };
         self.wake.notify_all();
-        // There is no work any more that would have to be ended.
-        crate::sys::keeper::work_is_over();
         // Until then nobody else can have it.
         let until = self
             .confirmed_ms
@@ -526,7 +526,7 @@ impl Keeping {
             .saturating_add(self.ttl_ms());
         let go_on = || boottime_milliseconds() < until;
         let once = || self.client().txn_once(&txn, TIMEOUT);
-        let operation = "give a lock back in";
+        let operation = "release a lock in";
         let (answer, tried_before) = match self.client().until_known(operation, go_on, once)? {
             (Answered::Done(answer), again) => (answer, again),
             (Answered::Refused(refused), _) => {

@@ -113,9 +113,12 @@ impl<H> Etcd<H> {
 impl<H> Etcd<H> {
     /// What was seen last.
     pub(super) fn seen(&self) -> MutexGuard<'_, Option<View>> {
-        self.shared
-            .seen
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.shared.seen()
+    }
+}
+
+impl Shared {
+    pub(super) fn seen(&self) -> MutexGuard<'_, Option<View>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -546,6 +546,10 @@ impl Drop for Place {
     fn drop(&mut self) {
         if !self.is_used {
             self.shared.client.revoke(self.ticket_lease);
+            // It is not among the waiters that a refusal tells of.
+            if let Some(seen) = self.shared.seen().as_mut() {
+                self.tickets.iter().for_each(|ticket| seen.remove(ticket));
+            }
         }
         if let Some(lease) = self.lease.take() {
             self.shared.client.revoke(lease.id);

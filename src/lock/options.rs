@@ -176,8 +176,8 @@ impl Options {
             return not_there("--ttl is in whole seconds");
         }
         match holder {
-            None if ttl < LEAST_TTL_OF_RUN => not_there("the least --ttl of a run is 10s"),
-            Some(_) if ttl < LEAST_TTL => not_there("the least --ttl of a lease is 5s"),
+            None if ttl < LEAST_TTL_OF_RUN => not_there("the minimum --ttl of a run is 10s"),
+            Some(_) if ttl < LEAST_TTL => not_there("the minimum --ttl of a lease is 5s"),
             _ => Ok(self),
         }
     }

@@ -90,7 +90,7 @@ fn unknown_files_are_not_locks() {
                 .code(code)
                 .stdout(is_empty())
                 .stderr(is_match(format!(
-                    "^onehold: `.*[/\\\\]folder[/\\\\](\\.[/\\\\])?{}` is not a lock: (unrecognized file content|a bare number \\(for a PID file use --format pid\\))\n  file left unchanged; (use another lock name|onehold only removes lock files)\n$",
+                    "^onehold: `.*[/\\\\]folder[/\\\\](\\.[/\\\\])?{}` is not a lock: (unrecognized file content|a bare number \\(for a PID file use --format pid\\))\n  left unchanged; (use another lock name|onehold only removes locks)\n$",
                     name.replace('.', "\\.").replace('/', "[/\\\\]")
                 )).unwrap());
             assert_eq!(

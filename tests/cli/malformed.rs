@@ -59,9 +59,7 @@ fn break_moves_aside_only_unchanged_file_at_path_of_profile() {
     env.onehold(["break", "--yes", "./.sprint-running"])
         .assert()
         .code(1)
-        .stderr(contains(
-            "file left unchanged; onehold only removes lock files",
-        ));
+        .stderr(contains("left unchanged; onehold only removes locks"));
     let mut unanswered = env.command("setsid");
     unanswered.arg(crate::env::program());
     let mut unanswered = assert_cmd::Command::from_std(unanswered);

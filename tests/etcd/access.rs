@@ -187,6 +187,19 @@ fn certificates_are_checked_both_ways() {
     ]);
     assert_eq!(code, 125);
     assert!(said.contains("ETCDCTL_CERT and ETCDCTL_KEY"), "{said}");
+    for (certificate, key, what) in [
+        ("client.crt", "expired.key", "the key is not its own"),
+        ("client.key", "client.key", "its file has none"),
+        ("client.crt", "client.crt", "client certificate"),
+    ] {
+        let (code, said) = call(&[
+            ca.clone(),
+            ("ETCDCTL_CERT", file(certificate)),
+            ("ETCDCTL_KEY", file(key)),
+        ]);
+        assert_eq!(code, 125, "{said}");
+        assert!(said.contains(what), "{said}");
+    }
     let skipping = ("ETCDCTL_INSECURE_SKIP_TLS_VERIFY", "true".to_owned());
     assert_eq!(call(&[skipping, cert, key]).0, 0);
     // A server whose certificate has expired.

@@ -179,6 +179,7 @@ fn refused_waiter_tells_who_holds_the_lock_now() {
         .lines()
         .rfind(|line| line.contains("timed out"))
         .unwrap();
+    assert!(!refusal.contains("1 waiting"), "{refusal}");
     assert!(
         refused.contains("now") && !refused.contains("before"),
         "{refusal}"

@@ -206,12 +206,12 @@ fn what_cannot_be_on_etcd_is_refused_before_anything_is_sent() {
         (&["acquire", "x", "--pid", "1"], "pass --ttl"),
         (
             &["acquire", "x", "--ttl", "4"],
-            "least --ttl of a lease is 5s",
+            "minimum --ttl of a lease is 5s",
         ),
         (&["acquire", "x", "--ttl", "5500ms"], "whole seconds"),
         (
             &["run", "--ttl", "9", "x", "--", "true"],
-            "least --ttl of a run is 10s",
+            "minimum --ttl of a run is 10s",
         ),
         (&["run", "--exec", "x", "--", "true"], "--exec"),
         (
@@ -239,7 +239,10 @@ fn what_cannot_be_on_etcd_is_refused_before_anything_is_sent() {
         ("etcd://me:secret@h/x", "seen by every user"),
         ("etcd:///x", "no host"),
         ("etcd://h//x", "empty part"),
-        ("ftp://h/x", "does not support `ftp://`"),
+        ("ftp://h/x", "neither a directory nor etcd://"),
+        ("etcd:/h:2379/x", "a store on etcd is etcd://HOSTS/PREFIX"),
+        ("etcd:h", "a store on etcd is etcd://HOSTS/PREFIX"),
+        ("ETCDS://h/x", "a store on etcd is etcd://HOSTS/PREFIX"),
     ] {
         let (code, _, stderr) = on.output(&["--dir", dir, "check", "x"]);
         assert_eq!(code, 2, "{dir}: {stderr}");

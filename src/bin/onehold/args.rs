@@ -146,7 +146,8 @@ pub(crate) enum Verb {
     /// You may release a hold if --hold or --owner matches, or if the process that it follows is
     /// an ancestor of the caller; but not while another subshell runs that acquired it. The hold of a later holder is never removed. The hold of a live
     /// `run` ends with its command and cannot be released before that (exit status 4). Anyone may
-    /// remove a zombie whose holder is known to have ended. The holder is then reported.
+    /// remove a zombie whose holder is known to have ended. The holder is then reported. Locks that were
+    /// acquired together are released together, by any of their names.
     Release(Release),
     /// Extend a lease, or restart the age of a detached hold
     Renew(Renew),

@@ -222,9 +222,9 @@ fn hint(session: &Session, error: &Error) -> Option<String> {
         }
         Error::NoHolder => "  use --pid PID, or --ttl D for a lease".to_owned(),
         Error::NotALock { .. } if session.verb == "break" => {
-            "  file left unchanged; onehold only removes lock files".to_owned()
+            "  left unchanged; onehold only removes locks".to_owned()
         }
-        Error::NotALock { .. } => "  file left unchanged; use another lock name".to_owned(),
+        Error::NotALock { .. } => "  left unchanged; use another lock name".to_owned(),
         Error::StoreBusy { pid: Some(pid), .. } => {
             format!(
                 "  to see it, run `ps -o pid,stat,args -p {pid}`; if it is stopped, run `kill -CONT {pid}`"

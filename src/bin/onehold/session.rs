@@ -320,6 +320,15 @@ fn local_directory(dir: PathBuf) -> Result<PathBuf, UsageError> {
              with `--features etcd`"
         )));
     }
+    let begins = |scheme: &str| {
+        let begin = text.get(..scheme.len());
+        begin.is_some_and(|begin| begin.eq_ignore_ascii_case(scheme))
+    };
+    if begins("etcd:") || begins("etcds:") {
+        return Err(UsageError(format!(
+            "cannot use `{text}` as the store: a store on etcd is etcd://HOSTS/PREFIX, or etcds:// for TLS"
+        )));
+    }
     let is_scheme = |scheme: &str| {
         // A single letter is a drive of Windows.
         scheme.len() > 1
@@ -330,7 +339,7 @@ fn local_directory(dir: PathBuf) -> Result<PathBuf, UsageError> {
     };
     match text.split_once("://") {
         Some((scheme, _)) if is_scheme(scheme) => Err(UsageError(format!(
-            "cannot use `{text}` as the store: this build does not support `{scheme}://` stores"
+            "cannot use `{text}` as the store: it is neither a directory nor etcd://HOSTS/PREFIX"
         ))),
         _ => Ok(dir),
     }

@@ -294,7 +294,14 @@ impl Supervisor<'_> {
             self.report(&remaining);
             return;
         }
-        let kill = match self.policy.kill_after {
+        // What nothing keeps any more has to end sooner.
+        let left = self.hold.valid_until().filter(|_| cause == Cause::Lost);
+        let kill_after = match left.map(|left| Duration::from_secs(left.as_secs())) {
+            Some(left) if self.policy.kill_after.is_zero() => left,
+            Some(left) => left.min(self.policy.kill_after),
+            None => self.policy.kill_after,
+        };
+        let kill = match kill_after {
             Duration::ZERO => String::new(),
             after => format!(", KILL in {}", words::short_span(after)),
         };
