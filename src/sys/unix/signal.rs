@@ -312,6 +312,12 @@ pub fn send_from_terminal(child: &Started, signal: i32, session_only: bool) -> i
     }
 }
 
+/// Whether the parent belongs to another session, so that the kernel does not stop the calling process.
+fn is_parent_of_another_session() -> bool {
+    // SAFETY: these only return numbers.
+    unsafe { libc::getsid(libc::getppid()) != libc::getsid(0) }
+}
+
 /// Stops the calling process as Ctrl-Z does, and returns once it continues. The kernel does not stop
 /// a process whose group is orphaned (setpgid(2)).
 ///
@@ -321,6 +327,9 @@ pub fn send_from_terminal(child: &Started, signal: i32, session_only: bool) -> i
 /// # Errors
 /// Those of kill(2), if the child cannot be signaled. This process was stopped all the same.
 pub fn stop(with: Option<&Started>) -> io::Result<()> {
+    // A process that the child is just forking would stay stopped if CONT followed at once: Linux hands the stop on to
+    // the new process, and drops a CONT that the child ignores because it has not stopped yet.
+    let with = with.filter(|_| !is_parent_of_another_session());
     let passed_on = with.map(|child| send_from_terminal(child, libc::SIGTSTP, false));
     let signals = set_of(&[libc::SIGTSTP]);
     // SAFETY: SIG_DFL is no handler, zeroes are a valid sigaction, and the kernel fills it; raise(3)
