@@ -161,6 +161,21 @@ fn waiter_that_could_not_take_the_lock_is_in_nobodys_way() {
 }
 
 #[test]
+fn as_many_names_can_be_waited_for_as_can_be_taken() {
+    let on = On::new(shared());
+    let names: Vec<String> = (0..19).map(|at| format!("n{at}")).collect();
+    let run = |count: usize| {
+        let names = names.iter().take(count).map(String::as_str);
+        let args = ["run", "-w", "1"].into_iter().chain(names);
+        let args: Vec<&str> = args.chain(["--", "true"]).collect();
+        on.output(&args).0
+    };
+    assert_eq!((run(18), run(19)), (0, 2));
+    on.done(&["acquire", "n3", "--ttl", "60"]);
+    assert_eq!((run(18), run(19)), (7, 2));
+}
+
+#[test]
 fn refused_waiter_tells_who_holds_the_lock_now() {
     let on = On::new(shared());
     let number = on.done(&["acquire", "x", "--ttl", "60", "-m", "before"]);
