@@ -212,7 +212,7 @@ pub(crate) trait QueuePlace {
     /// Whether others may have joined the queue between the decision to join it and this place in it.
     fn may_be_behind_others(&self) -> bool;
 
-    /// What was seen while waiting is shown to somebody: the next decision is to be on what is there then.
+    /// Makes the next decision look at the store again: the caller is about to show what is in the way.
     fn look_again(&mut self);
 }
 

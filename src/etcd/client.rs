@@ -609,7 +609,7 @@ fn is_about_certificates(message: &str) -> bool {
     words.iter().any(|word| message.contains(word))
 }
 
-/// A certificate is there, and the key is its own. ureq panics otherwise.
+/// Checks that there is a certificate, and that the key belongs to it. ureq would panic.
 fn ensure_matching(certificate: &[u8], key: &[u8]) -> std::result::Result<(), String> {
     let chain: std::result::Result<Vec<_>, _> =
         CertificateDer::pem_slice_iter(certificate).collect();

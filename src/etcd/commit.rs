@@ -215,7 +215,7 @@ impl<H: Clone + Default> Etcd<H> {
         };
         txn.ensure_possible()?;
         if own.is_none() {
-            // To join the queue, as many tickets are put beside these reads: what can be taken can be waited for.
+            // Joining the queue puts one ticket per name beside these reads. So what can be taken can be waited for.
             let tickets = taking.put.len();
             ensure_possible(txn.failure.len() + tickets)?;
         }
@@ -249,7 +249,7 @@ impl<H: Clone + Default> Etcd<H> {
         }
     }
 
-    /// That nobody is in the queue who comes first, as far as that was not decided on.
+    /// Compares the part of the queue that the decision has not seen: nobody there may come before the caller.
     fn compare_queue(&self, compare: &mut Comparisons, taking: &Taking<'_, H>, name: &LockName) {
         let (keys, view) = (&self.shared.keys, taking.view);
         let mut has_nothing_newer = |tickets| {

@@ -270,7 +270,7 @@ impl<H: Clone + Default> Etcd<H> {
     }
 }
 
-/// The rounds of one change: others may change first what it was decided on.
+/// Counts the attempts at one change: others may keep changing what it was decided on.
 struct Rounds<'a> {
     count: u32,
     began: Duration,
@@ -278,7 +278,7 @@ struct Rounds<'a> {
 }
 
 impl<'a> Rounds<'a> {
-    /// So many follow each other at once.
+    /// How many attempts follow each other without a pause.
     const AT_ONCE: u32 = 8;
 
     fn new(patience: Patience<'a>) -> Self {
@@ -289,7 +289,7 @@ impl<'a> Rounds<'a> {
         }
     }
 
-    /// Pauses if there have been many. Fails if there is no time for another one.
+    /// Pauses if there have been many attempts. Fails if there is no time for another one.
     fn begin(&mut self, store: &str) -> Result<()> {
         self.count += 1;
         if self.count <= Self::AT_ONCE {
@@ -532,8 +532,8 @@ fn keep(place: Option<&mut Place>, view: &View, lease: Option<Granted>) {
     }
 }
 
-/// Asks for locks in place of what is alive, without regard to waiters. To these, what is to be replaced is in
-/// nobody's way any more, so that one of several locks is not taken while the next one is being broken.
+/// Asks for locks in place of live holds, ahead of all waiters. Waiters treat the holds that are to be replaced as
+/// gone, so none of them takes one of several locks while the next hold is being broken.
 fn request_by_force<H>(
     record: &Record,
     put: &[(Key, Option<Judged<H>>)],

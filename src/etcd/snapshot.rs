@@ -464,8 +464,8 @@ impl<H: Clone + Default> Etcd<H> {
     }
 }
 
-/// Whether a ticket is of one that waits. Without a lease it would stand in the way for ever, and the waiter of one
-/// that is only a number has its lock.
+/// Whether a ticket belongs to a waiter. A ticket without a lease would block the queue for ever. A ticket that is
+/// only a number belongs to a holder.
 pub(super) fn is_of_waiter(ticket: &KeyValue) -> bool {
     ticket.lease != 0 && !is_number(&ticket.value)
 }

@@ -195,8 +195,8 @@ impl<H: Clone + Default> Etcd<H> {
     }
 }
 
-/// The place of a caller that takes by force: ahead of all waiters, or the first of them would have the lock before
-/// it. Given up when it is dropped.
+/// The place of a caller that takes by force, ahead of all waiters. Without it the first waiter would take the lock
+/// first. Dropping it gives the place up.
 pub(super) struct Ahead {
     shared: Arc<Shared>,
     lease: i64,
@@ -470,7 +470,7 @@ impl Place {
             Some(&before.value).filter(|value| event.is_deletion() && is_number(value))
         });
         if let Some(number) = given_back {
-            // Who was ahead had the lock, and has given it back. So it is most likely our turn.
+            // The waiter ahead had the lock and has released it. So it is most likely our turn.
             self.view = Some(View::guess_after(&self.shared.keys, number.clone()));
             return true;
         }
@@ -546,7 +546,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         if !self.is_used {
             self.shared.client.revoke(self.ticket_lease);
-            // It is not among the waiters that a refusal tells of.
+            // A refusal lists the other waiters only.
             if let Some(seen) = self.shared.seen().as_mut() {
                 self.tickets.iter().for_each(|ticket| seen.remove(ticket));
             }

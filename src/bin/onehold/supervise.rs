@@ -294,7 +294,7 @@ impl Supervisor<'_> {
             self.report(&remaining);
             return;
         }
-        // What nothing keeps any more has to end sooner.
+        // Without a lease the work has to end before another holder may begin.
         let left = self.hold.valid_until().filter(|_| cause == Cause::Lost);
         let kill_after = match left.map(|left| Duration::from_secs(left.as_secs())) {
             Some(left) if self.policy.kill_after.is_zero() => left,
