@@ -615,12 +615,12 @@ fn ensure_matching(certificate: &[u8], key: &[u8]) -> std::result::Result<(), St
         CertificateDer::pem_slice_iter(certificate).collect();
     let chain = chain.map_err(|error| error.to_string())?;
     if chain.is_empty() {
-        return Err("its file has none".to_owned());
+        return Err("no certificate in its file".to_owned());
     }
     let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| error.to_string())?;
     match CertifiedKey::from_der(chain, key, &ring::default_provider()) {
         Ok(_) => Ok(()),
-        Err(rustls::Error::InconsistentKeys(_)) => Err("the key is not its own".to_owned()),
+        Err(rustls::Error::InconsistentKeys(_)) => Err("the key does not belong to it".to_owned()),
         Err(error) => Err(error.to_string()),
     }
 }

@@ -188,8 +188,8 @@ fn certificates_are_checked_both_ways() {
     assert_eq!(code, 125);
     assert!(said.contains("ETCDCTL_CERT and ETCDCTL_KEY"), "{said}");
     for (certificate, key, what) in [
-        ("client.crt", "expired.key", "the key is not its own"),
-        ("client.key", "client.key", "its file has none"),
+        ("client.crt", "expired.key", "the key does not belong to it"),
+        ("client.key", "client.key", "no certificate in its file"),
         ("client.crt", "client.crt", "client certificate"),
     ] {
         let (code, said) = call(&[
