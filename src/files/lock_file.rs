@@ -16,10 +16,11 @@ use crate::format::{self, Written};
 use crate::record::{Content, Format, MAX_RECORD_BYTES, Record, digest, has_four_digits};
 use crate::sys::FileId;
 use crate::sys::directory::{
-    Directory, FileExt as _, FileFacts, Found, Kind as FileKind, facts_of_file, move_to_high_fd,
-    record_is_locked, try_lock_record,
+    Directory, FileExt as _, FileFacts, Found, Kind as FileKind, author_of, facts_of_file,
+    move_to_high_fd, record_is_locked, try_lock_record,
 };
 use crate::sys::wait::random_u64;
+use crate::sys::work::Author;
 
 /// How often a record is read again that is being written.
 const MAX_READS: usize = 8;
@@ -58,6 +59,10 @@ pub(crate) struct OpenFile {
 impl OpenFile {
     pub(crate) fn id(&self) -> FileId {
         self.facts.id
+    }
+
+    pub(crate) fn author(&self) -> Author {
+        author_of(&self.file).unwrap_or_default()
     }
 
     /// Whether a kernel lock on it is taken.
@@ -235,6 +240,12 @@ impl LockPath<'_> {
     fn fill(&self, mut file: File, written: Written, options: WriteOptions) -> Result<NewLockFile> {
         file.write_all(&written.bytes)
             .context("write lock file", self.path)?;
+        if !options.kernel_lock {
+            // A lease is renewed by whoever has its owner label. No process is signaled for it.
+            self.directory
+                .let_others_write(&file)
+                .context("share lock file", self.path)?;
+        }
         if options.kernel_lock {
             file = move_to_high_fd(file).context("open", self.path)?;
             if !try_lock_record(&file).context("lock", self.path)? {

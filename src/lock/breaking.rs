@@ -6,7 +6,7 @@ use super::ending::{kill_at_ms, marks};
 use super::lock::{EXISTING, Lock};
 use super::options::{Options, milliseconds};
 use super::unfinished::{
-    LOOK_INTERVAL, ending_of, is_locked, live_wrapper, marks_of, pause, running,
+    LOOK_INTERVAL, author, ending_of, is_locked, live_wrapper, marks_of, pause, running,
     unsupervising_wrapper,
 };
 use crate::backend::{AsWaiter, Backend as _, Change};
@@ -20,7 +20,7 @@ use crate::record::{KILL_AFTER, Kind};
 use crate::status::Status;
 use crate::stores::Handle;
 use crate::sys::process::{boottime_milliseconds, start_ticks};
-use crate::sys::work::{tell_wrapper, wait_for_any};
+use crate::sys::work::{may_be_signaled, tell_wrapper, wait_for_any};
 
 /// How long a process may take to exit after KILL. One in an uninterruptible sleep takes longer.
 const AFTER_KILL: Duration = Duration::from_secs(2);
@@ -141,7 +141,29 @@ impl Lock {
             // It was running when it acquired the lock.
             marks.since = 0;
         }
-        Ok(running(marks))
+        let author = marks.author;
+        let mut processes = running(marks);
+        if record.kind == Kind::Run && live_wrapper(&own).is_none() {
+            processes.retain(|process| may_be_signaled(*process, author));
+        }
+        Ok(processes)
+    }
+
+    /// The live processes of the work of the hold that was shown that nothing of this library signals, because
+    /// users who may not signal them can have written its record. Usually none. Signals nothing.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn spared_work(&self, shown: &Revision) -> Result<Vec<ProcessId>> {
+        let Some(own) = self.look_shown(shown)? else {
+            return Ok(Vec::new());
+        };
+        let marks = marks_of(&own);
+        let (author, wrapper) = (marks.author, marks.wrapper);
+        let mut processes = running(marks);
+        processes.extend(wrapper);
+        processes.retain(|process| !may_be_signaled(*process, author));
+        Ok(processes)
     }
 
     /// The last events of this lock in the journal of its store, at most `limit`, the latest one last:
@@ -202,7 +224,7 @@ impl Lock {
         on_break: &mut OnBreak<'_>,
     ) -> Result<Work> {
         if let Some((record, wrapper)) = live_wrapper(own) {
-            match tell_wrapper(wrapper, record.hold) {
+            match tell_wrapper(wrapper, record.hold, author(own)) {
                 Ok(()) => match self.wait_for_wrapper(shown, wrapper, on_break)? {
                     Work::Orphaned => {}
                     work => return Ok(work),

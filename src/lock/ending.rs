@@ -8,7 +8,7 @@ use super::options::milliseconds;
 use crate::identity::{Pid, ProcessId};
 use crate::record::Record;
 use crate::sys::process::boottime_milliseconds;
-use crate::sys::work::{self, Marks, Target};
+use crate::sys::work::{self, Author, Marks, Target};
 
 /// When KILL is due for a hold whose work is being ended since `began_ms`; `None`: never.
 pub(super) fn kill_at_ms(record: &Record, began_ms: u64) -> Option<u64> {
@@ -103,13 +103,17 @@ impl Ending {
     /// Sends KILL to every process that is found and has not got it. Returns whether there was one.
     fn kill(&mut self, remaining: &mut Remaining) -> bool {
         let (killed, refused) = (&mut self.killed, &mut self.refused);
+        let author = self.marks.author;
         let mut sent = false;
         remaining.processes.clear();
         let is_quiet = work::visit(&mut self.marks, self.command, &mut |target: &Target| {
             remaining.processes.push(target.process);
             if killed.insert(target.process) {
                 sent = true;
-                if note_refusal(target, &target.kill(), refused, &mut remaining.refused) {
+                let result = target
+                    .ensure_may_be_signaled(author)
+                    .and_then(|()| target.kill());
+                if note_refusal(target, &result, refused, &mut remaining.refused) {
                     remaining.killed.push(target.process);
                 }
             }
@@ -147,11 +151,14 @@ impl Ending {
         }
         self.has_begun = true;
         let (told, refused) = (&mut self.told, &mut self.refused);
+        let author = self.marks.author;
         remaining.is_told = true;
         let _ = work::visit(&mut self.marks, self.command, &mut |target: &Target| {
             if due.contains(&target.process) {
                 told.insert(target.process);
-                let result = target.ask_to_end();
+                let result = target
+                    .ensure_may_be_signaled(author)
+                    .and_then(|()| target.ask_to_end());
                 let _ = note_refusal(target, &result, refused, &mut remaining.refused);
             }
         });
@@ -216,7 +223,7 @@ fn note_refusal(
     false
 }
 
-/// How the work of a hold is recognized.
+/// How the work of a hold is recognized. Without an author: nothing of it may be signaled.
 pub(super) fn marks(record: &Record) -> Marks {
     Marks {
         hold: entry_of_hold(record.hold, &record.name),
@@ -229,6 +236,7 @@ pub(super) fn marks(record: &Record) -> Marks {
         file: None,
         others: Vec::new(),
         known: BTreeSet::new(),
+        author: Author::Unknown,
     }
 }
 

@@ -22,6 +22,7 @@ use crate::sys::signal::SignalMask;
 use crate::sys::spawn::{HOLD_LOST, NOT_RECORDED, command_holds, exec_keeping, spawn};
 use crate::sys::start::{Program, Started};
 use crate::sys::wait::Watch;
+use crate::sys::work::Author;
 use crate::sys::{QueuedSignal, process};
 
 /// How often a wrapper renews its heartbeat, so that a hold of days does not become overdue.
@@ -385,6 +386,8 @@ impl Hold {
         }
         let record = self.taken.held.record();
         let mut marks = marks(record);
+        // What this process has started is its own, whatever has become of the file.
+        marks.author = Author::Trusted;
         marks.wrapper = if self.taken.held.file().is_some() {
             record.writer()
         } else {

@@ -10,7 +10,7 @@ use crate::identity::ProcessId;
 use crate::record::Record;
 use crate::stores::Handle;
 use crate::sys::process::{boottime_milliseconds, start_ticks};
-use crate::sys::work::Marks;
+use crate::sys::work::{Author, Marks};
 
 /// How often to look again where nothing wakes.
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(50);
@@ -129,6 +129,7 @@ pub(super) fn marks_of(judged: &Judged<Handle>) -> Marks {
         return Marks::default();
     };
     let mut marks = marks(record);
+    marks.author = author(judged);
     let is_locked = judged.found.facts.kernel_lock == Some(true);
     let open = judged.found.handle.as_ref().filter(|_| is_locked);
     marks.file = open.map(|open| open.id());
@@ -145,6 +146,12 @@ pub(super) fn marks_of(judged: &Judged<Handle>) -> Marks {
         is_same.then_some(ProcessId { start, ..command })
     }));
     marks
+}
+
+/// Who can have written a record.
+pub(super) fn author(judged: &Judged<Handle>) -> Author {
+    let open = judged.found.handle.as_ref();
+    open.map_or(Author::Unknown, |open| open.author())
 }
 
 /// Whether the kernel lock of a record is taken; one that cannot be asked for counts as free where it

@@ -5,12 +5,14 @@
 //! to the work. A process that has none of that any more is out of reach.
 
 use std::collections::BTreeSet;
+use std::io;
 
 use crate::identity::{Pid, ProcessId};
 use crate::sys::FileId;
 pub use crate::sys::system::work::adopt_orphans;
 pub(crate) use crate::sys::system::work::{
-    Target, let_work_go, own_children, tell_wrapper, visit, wait_for_any, work_is_contained,
+    Target, let_work_go, may_be_signaled, own_children, tell_wrapper, visit, wait_for_any,
+    work_is_contained,
 };
 
 /// The number that is sent to the wrapper of a hold that is broken: what fits of the hold number, so
@@ -21,6 +23,41 @@ pub(crate) use crate::sys::system::work::{
 )]
 pub(crate) fn number_to_tell(hold: u64) -> i32 {
     i32::try_from(hold & 0x7FFF_FFFF).unwrap_or(0)
+}
+
+/// Who can have written the record that names a process. A signal goes to a process on the word of a record
+/// only if everybody who can have written that record may send it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Author {
+    /// Only this process, its user, or root.
+    Trusted,
+    /// Another user as well.
+    #[cfg_attr(windows, allow(dead_code, reason = "users have no numbers there"))]
+    User(u32),
+    /// Several users, or it is not known.
+    #[default]
+    Unknown,
+}
+
+impl Author {
+    /// `users`: the real and the saved user of the process, one of which its sender must be (kill(2)).
+    ///
+    /// # Errors
+    /// `PermissionDenied`: the process may not be signaled on that word.
+    pub(crate) fn ensure_may_signal(
+        self,
+        users: impl FnOnce() -> Option<[u32; 2]>,
+    ) -> io::Result<()> {
+        let may = match self {
+            Self::Trusted => true,
+            Self::User(author) => users().is_some_and(|users| users.contains(&author)),
+            Self::Unknown => false,
+        };
+        if may {
+            return Ok(());
+        }
+        Err(io::ErrorKind::PermissionDenied.into())
+    }
 }
 
 /// How the work of a hold is recognized.
@@ -41,6 +78,8 @@ pub(crate) struct Marks {
     /// Processes that are known to belong to the work: the command on record, and all that were found
     /// before.
     pub(crate) known: BTreeSet<ProcessId>,
+    /// Who says all this.
+    pub(crate) author: Author,
 }
 
 impl Marks {
@@ -172,6 +211,7 @@ mod tests {
             file: None,
             others: Vec::new(),
             known: known.iter().copied().collect(),
+            author: Author::Trusted,
         }
     }
 

@@ -23,6 +23,7 @@ use crate::report::lock_value;
 use crate::session::Session;
 use crate::words;
 use crate::work::effects;
+use crate::work::spared;
 
 /// Limit of prompts for one call. The lock can change while a prompt waits for its answer; then the
 /// new state is shown and asked for again. Each of those that share a lock is asked for.
@@ -337,6 +338,9 @@ pub(crate) fn refused(
     let mut outcome = Outcome::new(exit, word, message).conflict(code, details);
     outcome.notes = more.iter().map(|line| format!("  {line}")).collect();
     outcome.notes.extend(block(&status, session.global.verbose));
+    if status.verdict.reason == Reason::Ending {
+        outcome.notes.extend(spared(lock, &status));
+    }
     outcome.notes.extend([
         output::store_line(&status),
         next_step(session, &status, Some(wanted(&status, lock)), timed_out),

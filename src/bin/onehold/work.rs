@@ -188,6 +188,25 @@ fn is_run(status: &Status) -> bool {
     record.is_some_and(|record| record.kind == Kind::Run)
 }
 
+/// A line for each process that gets no signal on the word of a lock file that users without that right can
+/// write.
+pub(crate) fn spared(lock: &Lock, status: &Status) -> Vec<String> {
+    /// Lines of a message.
+    const MAX_PROCESSES: usize = 8;
+    let processes = status.revision().map(|shown| lock.spared_work(&shown));
+    let processes = processes.and_then(Result::ok).unwrap_or_default();
+    let shown = processes.iter().take(MAX_PROCESSES).map(|process| {
+        let command = onehold::command_line_of(process.pid);
+        let user = user_of(process.pid).unwrap_or_else(|| "?".to_owned());
+        format!(
+            "  {} gets no signal: it belongs to user {}, and another user can write the lock file",
+            describe::process(process.pid.get(), &command),
+            words::escape(&user)
+        )
+    });
+    shown.collect()
+}
+
 /// Who gets the lock next.
 pub(crate) fn next_holder(status: &Status) -> String {
     let name = words::quoted(&status.name);

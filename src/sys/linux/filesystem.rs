@@ -35,14 +35,42 @@ const LOCAL_FILESYSTEMS: [(u64, &str); 16] = [
 
 /// Whether every process that can open its files sees the kernel locks on them.
 pub(in crate::sys) fn shares_kernel_locks(directory: impl AsFd) -> io::Result<bool> {
+    let magic = magic(directory)?;
+    Ok(LOCAL_FILESYSTEMS.iter().any(|(local, _)| *local == magic))
+}
+
+fn magic(file: impl AsFd) -> io::Result<u64> {
     // The type is signed on some architectures; the magic numbers are 32 bits wide.
     #[allow(
         clippy::cast_sign_loss,
         clippy::unnecessary_cast,
         reason = "signed on some architectures"
     )]
-    let magic = fstatfs(directory)?.f_type as u64 & 0xFFFF_FFFF;
-    Ok(LOCAL_FILESYSTEMS.iter().any(|(local, _)| *local == magic))
+    let magic = fstatfs(file)?.f_type as u64 & 0xFFFF_FFFF;
+    Ok(magic)
+}
+
+/// Whether a file belongs to the user that its metadata names.
+pub(in crate::sys) fn owner_is_certain(file: &File, owner: u32) -> bool {
+    /// The user that stands for all that this user namespace does not know (user_namespaces(7)).
+    const OVERFLOW: u32 = 65534;
+    const FUSE: u64 = 0x6573_5546;
+    let knows_all_users = || {
+        std::fs::read_to_string("/proc/self/uid_map")
+            .is_ok_and(|map| map.split_ascii_whitespace().eq(["0", "0", "4294967295"]))
+    };
+    if owner == OVERFLOW && !knows_all_users() {
+        return false;
+    }
+    match magic(file) {
+        // The program that answers for the files belongs to who has mounted it.
+        Ok(FUSE) => Mount::of(file).is_some_and(|mount| {
+            let user = mount.mounted_by();
+            user.is_none_or(|user| user == 0 || user == owner)
+        }),
+        Ok(_) => true,
+        Err(_) => false,
+    }
 }
 
 /// The names of the filesystems whose kernel locks are trusted.

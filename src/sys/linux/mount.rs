@@ -28,6 +28,13 @@ impl Mount {
         let (_, rest) = self.0.split_once(" - ")?;
         rest.split(' ').next()
     }
+
+    /// The user that mounted it, where another one than root may (mount.fuse3(8)).
+    pub(super) fn mounted_by(&self) -> Option<u32> {
+        let (_, rest) = self.0.split_once(" - ")?;
+        let mut options = rest.split(' ').nth(2)?.split(',');
+        options.find_map(|option| option.strip_prefix("user_id=")?.parse().ok())
+    }
 }
 
 /// A value in the text of `/proc/PID/fdinfo/FD` (proc_pid_fdinfo(5)).

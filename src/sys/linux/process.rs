@@ -137,6 +137,21 @@ pub(in crate::sys) fn listed(pid: Pid) -> io::Result<Listed> {
     })
 }
 
+/// The real and the saved user of a process (proc_pid_status(5)); `None`: /proc does not show them.
+pub(in crate::sys) fn users_of(pid: Pid) -> Option<[u32; 2]> {
+    if !proc_is_ours() {
+        return None;
+    }
+    let path = CString::new(format!("/proc/{pid}/status")).ok()?;
+    let text = read_whole(&open_to_read(&path).ok()?).ok()?;
+    let line = text
+        .split(|byte| *byte == b'\n')
+        .find_map(|line| line.strip_prefix(b"Uid:"))?;
+    let mut numbers = std::str::from_utf8(line).ok()?.split_ascii_whitespace();
+    let (real, _effective, saved) = (numbers.next()?, numbers.next()?, numbers.next()?);
+    Some([real.parse().ok()?, saved.parse().ok()?])
+}
+
 /// The command line of a process, empty if /proc does not show it. Can block: the kernel reads it
 /// from the memory of that process.
 pub(crate) fn command_line(pid: Pid) -> Vec<String> {

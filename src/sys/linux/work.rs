@@ -11,12 +11,12 @@ use rustix::fs::{AtFlags, CWD, statat};
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::process::{listed, own_pid, proc_is_ours};
+use super::process::{listed, own_pid, proc_is_ours, users_of};
 use super::times::timespec;
 use crate::identity::{Pid, ProcessId};
 use crate::sys::FileId;
 use crate::sys::signal::{has_children, reap};
-use crate::sys::work::{Listed, Marks, environment_names_hold, number_to_tell, select};
+use crate::sys::work::{Author, Listed, Marks, environment_names_hold, number_to_tell, select};
 
 /// Lets this process adopt the orphans among its descendants (`PR_SET_CHILD_SUBREAPER`, prctl(2)), so that
 /// all of them stay its descendants. It has to reap them; a child does not inherit this.
@@ -70,6 +70,15 @@ impl Target {
                 crate::sys::ProcessState::Alive { start } if start == self.process.start
             ),
         }
+    }
+
+    /// Fails if it may not be signaled on the word of that author. Descendants are judged one by one, too.
+    pub(crate) fn ensure_may_be_signaled(&self, author: Author) -> io::Result<()> {
+        author.ensure_may_signal(|| {
+            let users = users_of(self.process.pid);
+            // Read about this process, and not about the next one with its PID.
+            users.filter(|_| self.is_alive())
+        })
     }
 
     /// Sends TERM. A stopped process acts upon it once it is continued.
@@ -300,14 +309,22 @@ fn has_lock(pid: Pid, file: FileId) -> bool {
     })
 }
 
+/// Whether that author may have this process signaled.
+pub(crate) fn may_be_signaled(process: ProcessId, author: Author) -> bool {
+    Target::open(process.pid).is_some_and(|(target, _)| {
+        process.is_same(target.process) && target.ensure_may_be_signaled(author).is_ok()
+    })
+}
+
 /// Tells the wrapper of a hold that the hold is broken: TERM, with a number of the hold
 /// ([`number_to_tell`]). A stopped wrapper is continued, or it would not hear of it.
-pub(crate) fn tell_wrapper(wrapper: ProcessId, hold: u64) -> io::Result<()> {
+pub(crate) fn tell_wrapper(wrapper: ProcessId, hold: u64, author: Author) -> io::Result<()> {
     let Some((target, _)) =
         Target::open(wrapper.pid).filter(|(target, _)| wrapper.is_same(target.process))
     else {
         return Ok(());
     };
+    target.ensure_may_be_signaled(author)?;
     let value = libc::sigval {
         sival_ptr: std::ptr::without_provenance_mut(
             usize::try_from(number_to_tell(hold)).unwrap_or(0),

@@ -31,6 +31,12 @@ pub(in crate::sys) fn shares_kernel_locks(directory: impl AsFd) -> io::Result<bo
     Ok(is_local && is_known)
 }
 
+/// Whether a file belongs to the user that its metadata names: not on a volume that ignores owners.
+pub(in crate::sys) fn owner_is_certain(file: &File, _owner: u32) -> bool {
+    let ignores = libc::MNT_IGNORE_OWNERSHIP.cast_unsigned();
+    fstatfs(file).is_ok_and(|found| found.f_flags & ignores == 0)
+}
+
 /// Would create a file without a name: not supported.
 #[allow(clippy::unnecessary_wraps, reason = "other systems can fail")]
 pub(in crate::sys) fn create_unnamed(

@@ -101,6 +101,12 @@ pub(in crate::sys) fn listed(pid: Pid) -> Option<Listed> {
     })
 }
 
+/// The real and the saved user of a process; `None`: it has ended, or the kernel does not say.
+pub(in crate::sys) fn users_of(pid: Pid) -> Option<[u32; 2]> {
+    let info = info(pid).ok()?;
+    Some([info.pbi_ruid, info.pbi_svuid])
+}
+
 /// The environment that a process was executed with, if the kernel shows it, with a NUL behind each
 /// entry.
 pub(in crate::sys) fn environment_of(pid: Pid) -> Option<Vec<u8>> {

@@ -6,11 +6,11 @@
 use std::io;
 use std::time::Duration;
 
-use super::process::{environment_of, listed, presence};
+use super::process::{environment_of, listed, presence, users_of};
 use super::wait::{pause, until_gone};
 use crate::identity::{Pid, ProcessId};
 use crate::sys::ProcessState;
-use crate::sys::work::{Listed, Marks, environment_names_hold, select};
+use crate::sys::work::{Author, Listed, Marks, environment_names_hold, select};
 
 /// Nothing to do: there is no such option here.
 ///
@@ -28,6 +28,11 @@ pub(crate) struct Target {
 }
 
 impl Target {
+    /// Fails if it may not be signaled on the word of that author. Descendants are judged one by one, too.
+    pub(crate) fn ensure_may_be_signaled(&self, author: Author) -> io::Result<()> {
+        author.ensure_may_signal(|| users_of(self.process.pid).filter(|_| is_alive(self.process)))
+    }
+
     /// Sends TERM. A stopped process acts upon it once it is continued.
     pub(crate) fn ask_to_end(&self) -> io::Result<()> {
         self.send(libc::SIGTERM)?;
@@ -93,10 +98,17 @@ fn list() -> Vec<Listed> {
         .collect()
 }
 
+/// Whether that author may have this process signaled.
+pub(crate) fn may_be_signaled(process: ProcessId, author: Author) -> bool {
+    Target { process }.ensure_may_be_signaled(author).is_ok()
+}
+
 /// Asks the wrapper of a hold that is broken to end its work. A stopped wrapper is continued, or it
 /// would not hear of it. A signal carries no number here.
-pub(crate) fn tell_wrapper(wrapper: ProcessId, _hold: u64) -> io::Result<()> {
-    Target { process: wrapper }.ask_to_end()
+pub(crate) fn tell_wrapper(wrapper: ProcessId, _hold: u64, author: Author) -> io::Result<()> {
+    let target = Target { process: wrapper };
+    target.ensure_may_be_signaled(author)?;
+    target.ask_to_end()
 }
 
 /// Not needed: the start time shows which processes are older than the command.

@@ -22,6 +22,7 @@ pub(crate) use crate::sys::system::filesystem::lockers;
 pub(crate) use crate::sys::system::filesystem::{local_filesystems, sync_file, type_of};
 #[cfg(target_os = "linux")]
 pub(crate) use crate::sys::system::kernel_locks::lockers;
+use crate::sys::work::Author;
 pub(crate) use crate::sys::{FileFacts, FileId, Filesystem, Found, Kind};
 pub(crate) use std::os::unix::fs::FileExt;
 
@@ -43,7 +44,8 @@ struct Sharing {
 /// What a file in a store is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
-    /// The record or the ticket of one user.
+    /// The record or the ticket of one user. Others may replace it if the directory lets them: what
+    /// they cannot write cannot make a third user send a signal.
     Record,
     /// Written by each user in turn.
     Common,
@@ -67,11 +69,11 @@ impl Sharing {
     }
 
     fn mode_of_file(self, of: Use) -> Mode {
-        let mode = self.mode & 0o666;
-        // In a sticky directory a file belongs to its user.
-        let is_own = of == Use::Record && self.mode & STICKY != 0;
-        let withheld = if is_own { WRITABLE_BY_OTHERS } else { 0 };
-        Mode::from_raw_mode(mode & !withheld)
+        let withheld = match of {
+            Use::Record => WRITABLE_BY_OTHERS,
+            Use::Common => 0,
+        };
+        Mode::from_raw_mode(self.mode & 0o666 & !withheld)
     }
 
     /// Gives a new file or directory the group and the mode.
@@ -356,6 +358,16 @@ impl Directory {
         applied.map(|()| file)
     }
 
+    /// Lets those write to a record who may replace it: in a sticky directory nobody but its user.
+    pub(crate) fn let_others_write(&self, record: &File) -> io::Result<()> {
+        match self.sharing {
+            Some(sharing) if sharing.mode & STICKY == 0 => {
+                Ok(fchmod(record, sharing.mode_of_file(Use::Common))?)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Names a file of [`create_unnamed`](Self::create_unnamed). `false` if the name exists,
     /// `NotFound` if that is not supported here.
     pub(crate) fn link_unnamed(&self, file: &File, name: &OsStr) -> io::Result<bool> {
@@ -520,6 +532,22 @@ pub(crate) fn id_of_path(path: &Path) -> io::Result<FileId> {
 
 pub(crate) fn facts_of_file(file: &File) -> io::Result<FileFacts> {
     Ok(facts_of(&fstat(file)?))
+}
+
+/// Who can have written a file that is a record.
+pub(crate) fn author_of(file: &File) -> io::Result<Author> {
+    let facts = fstat(file)?;
+    #[allow(clippy::useless_conversion, reason = "not the same type everywhere")]
+    let mode = RawMode::from(facts.st_mode);
+    let owner = facts.st_uid;
+    // An access list shows in the bits of the group (acl(5)).
+    let is_of_one_user =
+        mode & WRITABLE_BY_OTHERS == 0 && filesystem::owner_is_certain(file, owner);
+    Ok(match owner {
+        _ if !is_of_one_user => Author::Unknown,
+        owner if owner == 0 || owner == rustix::process::geteuid().as_raw() => Author::Trusted,
+        owner => Author::User(owner),
+    })
 }
 
 /// Tries to take the exclusive kernel lock on a record; `false` if another process holds it.

@@ -28,6 +28,7 @@ use windows_sys::Win32::System::WindowsProgramming::{DRIVE_FIXED, DRIVE_RAMDISK,
 use super::random::random_u64;
 use crate::identity::Pid;
 use crate::sys::Lockers;
+use crate::sys::work::Author;
 pub(crate) use crate::sys::{FileFacts, FileId, Filesystem, Found, Kind};
 
 /// The guard of a directory: a file that, while it is open, cannot be removed or renamed. So there
@@ -281,6 +282,16 @@ impl Directory {
         Ok(None)
     }
 
+    /// Nothing to do: files inherit the access list of their directory.
+    #[allow(
+        clippy::unnecessary_wraps,
+        clippy::unused_self,
+        reason = "other systems need it"
+    )]
+    pub(crate) fn let_others_write(&self, _record: &File) -> io::Result<()> {
+        Ok(())
+    }
+
     #[allow(clippy::unused_self, reason = "other systems need it")]
     pub(crate) fn link_unnamed(&self, _file: &File, _name: &OsStr) -> io::Result<bool> {
         Err(not_found())
@@ -448,6 +459,17 @@ pub(crate) fn path_names_file(path: &Path, file: &File) -> io::Result<bool> {
 /// The identity of the directory at `path`, following links.
 pub(crate) fn id_of_path(path: &Path) -> io::Result<FileId> {
     Ok(facts_of_file(&look_at(path, 0)?)?.id)
+}
+
+/// Who can have written a file that is a record: its owner. What its access list lets others do is not
+/// looked at.
+pub(crate) fn author_of(file: &File) -> io::Result<Author> {
+    let is_ours = super::owner::is_own_or_of_an_administrator(file)?;
+    Ok(if is_ours {
+        Author::Trusted
+    } else {
+        Author::Unknown
+    })
 }
 
 pub(crate) fn facts_of_file(file: &File) -> io::Result<FileFacts> {

@@ -12,6 +12,7 @@
 pub(crate) mod directory;
 #[cfg(feature = "cli")]
 pub(crate) mod memory;
+mod owner;
 pub(crate) mod process;
 mod random;
 pub(crate) mod signal;

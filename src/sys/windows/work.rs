@@ -24,7 +24,7 @@ use windows_sys::Win32::System::Threading::{
 use super::process::{all, created, has_ended, raw};
 use super::wait::{pause, until_gone};
 use crate::identity::{Pid, ProcessId};
-use crate::sys::work::{Marks, select};
+use crate::sys::work::{Author, Marks, select};
 
 /// The job of the command that this process supervises.
 static OWN_JOB: Mutex<Option<Job>> = Mutex::new(None);
@@ -176,6 +176,12 @@ impl Target {
         (!has_ended(&handle)).then_some(Self { process, handle })
     }
 
+    /// Fails if it may not be ended on the word of that author.
+    #[allow(clippy::unused_self, reason = "other systems look at its users")]
+    pub(crate) fn ensure_may_be_signaled(&self, author: Author) -> io::Result<()> {
+        author.ensure_may_signal(|| None)
+    }
+
     /// Ends it as if by TERM: there is no way to ask it to.
     pub(crate) fn ask_to_end(&self) -> io::Result<()> {
         self.end(128 + 15)
@@ -222,14 +228,22 @@ pub(crate) fn visit(
     is_quiet
 }
 
+/// Whether that author may have this process ended.
+pub(crate) fn may_be_signaled(process: ProcessId, author: Author) -> bool {
+    Target::open(process.pid).is_some_and(|target| {
+        process.is_same(target.process) && target.ensure_may_be_signaled(author).is_ok()
+    })
+}
+
 /// Ends the wrapper of a hold that is broken. The system then closes its job.
-pub(crate) fn tell_wrapper(wrapper: ProcessId, _hold: u64) -> io::Result<()> {
+pub(crate) fn tell_wrapper(wrapper: ProcessId, _hold: u64, author: Author) -> io::Result<()> {
     // As the wrapper exits that has lost its lock.
     const LOST: u32 = 8;
     let Some(target) = Target::open(wrapper.pid).filter(|target| wrapper.is_same(target.process))
     else {
         return Ok(());
     };
+    target.ensure_may_be_signaled(author)?;
     // SAFETY: the handle is open.
     if unsafe { TerminateProcess(raw(&target.handle), LOST) } == 0 {
         return Err(io::Error::last_os_error());

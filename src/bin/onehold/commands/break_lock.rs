@@ -20,7 +20,7 @@ use crate::refusal::another;
 use crate::session::Session;
 use crate::suggested::command_line;
 use crate::words;
-use crate::work::{effects, next_holder};
+use crate::work::{effects, next_holder, spared};
 
 #[inline(never)]
 pub(crate) fn break_hold(session: &Session, mut typed: args::Break) -> CommandResult {
@@ -176,7 +176,8 @@ pub(crate) fn break_lock(
             Ok(outcome.lock(was).into())
         }
         Break::StillRunning { was, processes } => {
-            Ok(still_running(session, was, &processes).into())
+            let spared = spared(lock, &was);
+            Ok(still_running(session, was, &processes, spared).into())
         }
         Break::Nothing => Ok(not_held(session, lock).into()),
         Break::Changed(status) => Ok(another(session, status).into()),
@@ -244,7 +245,12 @@ fn held_by_kernel_lock(session: &Session, status: Status) -> Outcome {
 }
 
 /// The outcome of a break that could not end all of the work.
-fn still_running(session: &Session, was: Box<Status>, processes: &[ProcessId]) -> Outcome {
+fn still_running(
+    session: &Session,
+    was: Box<Status>,
+    processes: &[ProcessId],
+    spared: Vec<String>,
+) -> Outcome {
     let name = words::quoted(&was.name);
     let found: Vec<(u32, Vec<String>)> = processes
         .iter()
@@ -270,11 +276,13 @@ fn still_running(session: &Session, was: Box<Status>, processes: &[ProcessId]) -
             "  still running: a process that keeps the lock file open and cannot be seen from here";
         outcome.notes.push(text.to_owned());
     }
+    let is_spared = !spared.is_empty();
+    outcome.notes.extend(spared);
     let is_never_killed = was
         .record
         .as_ref()
         .is_some_and(|record| record.kill_after().is_none());
-    if is_never_killed && !found.is_empty() {
+    if is_never_killed && !found.is_empty() && !is_spared {
         let pids: Vec<String> = found.iter().map(|(pid, _)| pid.to_string()).collect();
         outcome.notes.push(format!(
             "  it got no KILL, because of --kill-after 0; to end it, run `kill -KILL {}`",
