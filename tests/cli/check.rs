@@ -224,6 +224,12 @@ fn check_agrees_with_attempt_to_take_the_lock() {
         .assert()
         .success();
     env.write("store/young.lock", "");
+    // It stays young however long this takes.
+    let ahead = std::time::SystemTime::now() + std::time::Duration::from_mins(2);
+    let young = std::fs::File::options()
+        .write(true)
+        .open(env.path("store/young.lock"));
+    young.unwrap().set_modified(ahead).unwrap();
     env.write("store/other.lock", "something else");
     env.write("store/later.lock", "{\"onehold\": 2}");
     for name in ["free", "lease", "own", "old", "young", "other", "later"] {

@@ -70,8 +70,10 @@ fn command_without_descriptors_keeps_lock_of_killed_wrapper() {
         &env,
         &[],
         // As sudo does. dash cannot close descriptors above 9, so bash is used.
-        "exec bash -c 'exec 100>&-; while :; do sleep 1; done'",
+        "exec bash -c 'exec 100>&-; echo > closed; while :; do sleep 1; done'",
     );
+    let closed = env.path("closed");
+    eventually("the command has closed the descriptor", || closed.exists());
     wrapper.kill();
     wrapper_is_gone(&env);
     assert_eq!(env.check("x"), 6);

@@ -3,6 +3,7 @@
 //! runs, and no longer.
 
 use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::harness::{Running, for_all, wait_until};
@@ -69,9 +70,14 @@ impl Victim {
         run.extend(["x", "--", "bash", "-c", WORK]);
         let is_listed = || lines(&sandbox) >= LISTED;
         if self.is_wrapper() {
+            let is_over = AtomicBool::new(false);
             let ended = std::thread::scope(|scope| {
                 scope.spawn(|| {
-                    if !until(is_listed) {
+                    // A kill can prevent it.
+                    wait_until("the work is listed, or the wrapper has ended", || {
+                        is_listed() || is_over.load(Ordering::Relaxed)
+                    });
+                    if !is_listed() {
                         return;
                     }
                     if self == Self::BrokenWrapper {
@@ -84,7 +90,9 @@ impl Victim {
                             .output();
                     }
                 });
-                trace(sandbox.command(&run), fault)
+                let ended = trace(sandbox.command(&run), fault);
+                is_over.store(true, Ordering::Relaxed);
+                ended
             });
             return (sandbox, ended);
         }
@@ -139,18 +147,6 @@ const LOOKS: [u64; 27] = [
 
 fn lines(sandbox: &Sandbox) -> usize {
     fs::read_to_string(sandbox.path("work")).map_or(0, |text| text.lines().count())
-}
-
-/// Waits for a condition that a kill can prevent.
-fn until(is_true: impl Fn() -> bool) -> bool {
-    let started = Instant::now();
-    while !is_true() {
-        if started.elapsed() > Duration::from_secs(2) {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    true
 }
 
 /// What runs of the work: the sleepers and their shells.

@@ -306,7 +306,7 @@ pub fn reset_signals() {
 pub fn output(command: &mut Command) -> Output {
     for _ in 0..10 {
         match command.output() {
-            Err(error) if cfg!(windows) && error.raw_os_error() == Some(1359) => {}
+            Err(error) if is_internal_error_of_wine(&error) => {}
             Ok(output)
                 if cfg!(windows)
                     && output.status.code() == Some(126)
@@ -315,6 +315,10 @@ pub fn output(command: &mut Command) -> Output {
         }
     }
     panic!("no process begins: {command:?}");
+}
+
+fn is_internal_error_of_wine(error: &std::io::Error) -> bool {
+    cfg!(windows) && error.raw_os_error() == Some(1359)
 }
 
 /// The exit code; of a process that was ended by a signal the negative number of the signal.
@@ -361,9 +365,17 @@ impl Running {
 
     /// Starts a command with the output that is set in it.
     pub fn spawn(mut command: Command) -> Self {
-        Self {
-            child: command.spawn().unwrap(),
+        for _ in 0..10 {
+            match command.spawn() {
+                Err(error) if is_internal_error_of_wine(&error) => {}
+                child => {
+                    return Self {
+                        child: child.unwrap(),
+                    };
+                }
+            }
         }
+        panic!("no process begins: {command:?}");
     }
 
     /// A process that does nothing.
