@@ -363,9 +363,9 @@ impl Victim {
         wait_until("it sleeps", || {
             fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "sleep\n")
         });
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-        let fields = stat.rsplit_once(')').unwrap().1.split_ascii_whitespace();
-        let start = fields.clone().nth(19).unwrap().parse().unwrap();
+        let line = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let mut fields = line.rsplit_once(')').unwrap().1.split_ascii_whitespace();
+        let start = fields.nth(19).unwrap().parse().unwrap();
         Self { process, start }
     }
 
