@@ -14,7 +14,7 @@ use tempfile::TempDir;
 pub const SLEEP: &str = if cfg!(windows) { "sleep.exe" } else { "sleep" };
 
 /// Time limit for other processes on a loaded machine.
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 #[cfg(windows)]
 #[path = "../harness/windows.rs"]
@@ -283,9 +283,12 @@ impl Env {
     }
 }
 
-/// The binary under test, as an absolute path.
+/// The program under test, as an absolute path: the one that was built with the tests, or the shipped one,
+/// which begins and starts commands in another way.
 pub fn program() -> PathBuf {
-    std::path::absolute(assert_cmd::cargo::cargo_bin!("onehold")).unwrap()
+    let built = || PathBuf::from(assert_cmd::cargo::cargo_bin!("onehold"));
+    let tested = std::env::var_os("ONEHOLD_TESTED").map_or_else(built, PathBuf::from);
+    std::path::absolute(tested).unwrap()
 }
 
 fn program_directory() -> PathBuf {
@@ -463,8 +466,9 @@ impl Drop for Running {
 
 #[cfg(unix)]
 pub fn send(pid: u32, signal: &str) {
-    let status = command("kill")
-        .args([&format!("-{signal}"), &pid.to_string()])
+    // By the shell, since the program is in a package of its own.
+    let status = command("sh")
+        .args(["-c", &format!("kill -{signal} {pid}")])
         .status()
         .unwrap();
     assert!(status.success(), "kill -{signal} {pid}");

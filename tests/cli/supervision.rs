@@ -439,6 +439,60 @@ fn ignored_sigchld_does_not_hide_exit_code() {
         .code(7);
 }
 
+/// What the process that runs this ignores, as /proc shows it.
+const SHOW_IGNORED: &str = "grep SigIgn /proc/self/status";
+
+#[test]
+fn signals_that_the_caller_ignores_stay_ignored_in_the_command_whatever_way_it_is_started() {
+    const ALL: &str = "INT HUP TERM PIPE QUIT";
+    const OPTIONS: [&str; 6] = [
+        "",
+        "--exec",
+        "--close",
+        "--json",
+        "--ttl 1h",
+        "--time-limit 1h",
+    ];
+    let (few, each) = (&OPTIONS[..2], &OPTIONS[..]);
+    for (signals, options) in [
+        (ALL, each),
+        ("INT", few),
+        ("HUP", few),
+        ("TERM", few),
+        ("PIPE", few),
+    ] {
+        let env = Env::new();
+        let ignoring = |line: &str| {
+            let mut command = env.command("sh");
+            command.args(["-c", &format!("trap '' {signals}; exec {line}")]);
+            command.stdout(std::process::Stdio::piped());
+            command.stderr(std::process::Stdio::piped());
+            command
+        };
+        let direct = ignoring(SHOW_IGNORED).output().unwrap().stdout;
+        assert!(direct.starts_with(b"SigIgn:"));
+        for options in options {
+            let line = format!("onehold run {options} x -- {SHOW_IGNORED}");
+            let at_once = ignoring(&line).output().unwrap();
+            assert_eq!(at_once.stdout, direct, "{signals}: {line}: {at_once:?}");
+
+            let (holder, _) = running(&env, &[], "until test -e go; do sleep 0.01; done");
+            let line = format!("onehold run -w 1h {options} x -- {SHOW_IGNORED}");
+            let waiter = ignoring(&line).spawn().unwrap();
+            let threads = format!("/proc/{}/task", waiter.id());
+            // The one that watches for signals, which comes after a while.
+            eventually("the waiter can be interrupted", || {
+                fs::read_dir(&threads).is_ok_and(|threads| threads.count() > 1)
+            });
+            env.write("go", "");
+            let ended = waiter.wait_with_output().unwrap();
+            assert_eq!(ended.stdout, direct, "{signals}: {line}: {ended:?}");
+            assert_eq!(holder.exit_code(), Some(0));
+            fs::remove_file(env.path("go")).unwrap();
+        }
+    }
+}
+
 #[test]
 fn run_under_nohup_survives_hup() {
     let env = Env::new();

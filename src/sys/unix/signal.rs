@@ -234,10 +234,12 @@ pub(in crate::sys) fn replace_disposition(
     if before == libc::SIG_ERR {
         return Err(io::Error::last_os_error());
     }
-    if before != disposition {
-        CALLERS.changed(signal, before == libc::SIG_IGN);
+    let was_ignored = before == libc::SIG_IGN;
+    // One that stays ignored is noted, too: std gives SIGPIPE its default before it executes a command.
+    if before != disposition || was_ignored {
+        CALLERS.changed(signal, was_ignored);
     }
-    Ok(before == libc::SIG_IGN)
+    Ok(was_ignored)
 }
 
 /// Sets all dispositions back to what the caller had, in a child before it executes. Async-signal-safe,
@@ -359,10 +361,14 @@ fn kill(pid: libc::pid_t, signal: i32) -> io::Result<()> {
 
 /// Runs `install`, which sets handlers, and ignores again which of INT, TERM and HUP was ignored before.
 pub fn keep_ignored_signals(install: impl FnOnce()) {
-    let ignored = TOLD_APART.map(|signal| (signal, is_ignored(signal)));
+    let before = TOLD_APART.map(|signal| (signal, is_ignored(signal)));
+    for (signal, is_ignored) in before {
+        // A handler would be taken for what the caller had.
+        CALLERS.changed(signal, is_ignored);
+    }
     install();
-    for (signal, was_ignored) in ignored {
-        if was_ignored {
+    for (signal, is_ignored) in before {
+        if is_ignored {
             // SAFETY: SIG_IGN is no handler; the call has no memory effects of its own.
             unsafe { libc::signal(signal, libc::SIG_IGN) };
         }
