@@ -206,7 +206,9 @@ impl Client {
         let Some((name, password)) = &self.user else {
             return Ok(());
         };
-        let answer: AuthenticateAnswer = self.post_once(
+        // Without the old token: etcd refuses any request with a token that has ended.
+        let answer: AuthenticateAnswer = self.post_with(
+            None,
             "/v3/auth/authenticate",
             &Authenticate { name, password },
             TIMEOUT,
@@ -225,22 +227,23 @@ impl Client {
         if self.user.is_some() && self.token().is_none() {
             self.sign_in()?;
         }
-        match self.post_once(path, body, timeout) {
+        match self.post_with(self.token(), path, body, timeout) {
             Err(Failure::Refused(refused)) if self.user.is_some() && refused.is_about_token() => {
                 self.sign_in()?;
-                self.post_once(path, body, timeout)
+                self.post_with(self.token(), path, body, timeout)
             }
             answer => answer,
         }
     }
 
-    fn post_once<T: DeserializeOwned>(
+    fn post_with<T: DeserializeOwned>(
         &self,
+        token: Option<String>,
         path: &str,
         body: &impl Serialize,
         timeout: Duration,
     ) -> Answer<T> {
-        let (status, text) = self.send(path, body, timeout)?;
+        let (status, text) = self.send(token, path, body, timeout)?;
         if status == 200 {
             return serde_json::from_slice(&text)
                 .map_err(|error| Failure::Unknown(format!("its answer cannot be read: {error}")));
@@ -250,6 +253,7 @@ impl Client {
 
     fn request(
         &self,
+        token: Option<String>,
         path: &str,
         timeout: Duration,
     ) -> ureq::config::ConfigBuilder<ureq::typestate::RequestScope<ureq::typestate::WithBody>> {
@@ -264,7 +268,7 @@ impl Client {
             // A member without a leader then says so at once, and ends its watches.
             .header("Grpc-Metadata-hasleader", "true")
             .content_type("application/json");
-        if let Some(token) = self.token() {
+        if let Some(token) = token {
             request = request.header("Authorization", token);
         }
         // Singly: one for all of it would start a thread for each request.
@@ -277,10 +281,16 @@ impl Client {
             .timeout_recv_response(Some(timeout))
     }
 
-    fn send(&self, path: &str, body: &impl Serialize, timeout: Duration) -> Answer<(u16, Vec<u8>)> {
+    fn send(
+        &self,
+        token: Option<String>,
+        path: &str,
+        body: &impl Serialize,
+        timeout: Duration,
+    ) -> Answer<(u16, Vec<u8>)> {
         let body = serde_json::to_vec(body).map_err(|error| Failure::Unknown(error.to_string()))?;
         let request = self
-            .request(path, timeout)
+            .request(token, path, timeout)
             .timeout_recv_body(Some(timeout.max(TIMEOUT)))
             .build();
         let mut answer = request
@@ -493,7 +503,7 @@ impl Client {
             .flatten()
             .collect();
         let request = self
-            .request("/v3/watch", TIMEOUT)
+            .request(self.token(), "/v3/watch", TIMEOUT)
             .timeout_recv_body(Some(WATCH_LIMIT))
             .build();
         let read = move || {
