@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use rustls::crypto::ring;
@@ -13,7 +14,7 @@ use rustls::sign::CertifiedKey;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConfig, parse_pem};
-use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
+use ureq::unversioned::resolver::{ResolvedSocketAddrs, Resolver};
 use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
 use ureq::{Agent, http};
 
@@ -122,13 +123,13 @@ impl Names {
 }
 
 #[derive(Debug)]
-struct Remembering(Arc<Names>, DefaultResolver);
+struct Remembering(Arc<Names>);
 
 impl Resolver for Remembering {
     fn resolve(
         &self,
         uri: &http::Uri,
-        config: &ureq::config::Config,
+        _config: &ureq::config::Config,
         timeout: NextTimeout,
     ) -> std::result::Result<ResolvedSocketAddrs, ureq::Error> {
         let authority = uri.authority().map(ToString::to_string).unwrap_or_default();
@@ -136,17 +137,39 @@ impl Resolver for Remembering {
         if let Some(found) = known().get(&authority) {
             return Ok(found.clone());
         }
-        let found = match authority.parse() {
+        let mut found = self.empty();
+        match authority.parse() {
             // No thread is needed for what is an address already.
-            Ok(address) => {
-                let mut found = self.empty();
-                found.push(address);
-                found
+            Ok(address) => found.push(address),
+            Err(_) => {
+                let mut all = look_up(authority.clone(), timeout)?;
+                // As many as there is room for.
+                let _ = all.try_for_each(|address| found.try_push(address));
             }
-            Err(_) => self.1.resolve(uri, config, timeout)?,
-        };
+        }
+        if found.is_empty() {
+            return Err(ureq::Error::HostNotFound);
+        }
         known().insert(authority, found.clone());
         Ok(found)
+    }
+}
+
+/// Asks for the addresses of a host in a thread, since that has no timeout. ureq's own resolver panics if no
+/// thread can be started.
+fn look_up(
+    authority: String,
+    timeout: NextTimeout,
+) -> std::result::Result<std::vec::IntoIter<SocketAddr>, ureq::Error> {
+    let (sender, found) = mpsc::sync_channel(1);
+    let ask = move || {
+        let _ = sender.send(authority.to_socket_addrs());
+    };
+    let start = || std::thread::Builder::new().spawn(ask);
+    crate::sys::signal::without_signals(start)??;
+    match found.recv_timeout(*timeout.after) {
+        Ok(found) => Ok(found?),
+        Err(_) => Err(ureq::Error::Timeout(timeout.reason)),
     }
 }
 
@@ -166,7 +189,7 @@ impl Client {
         let agent = Agent::with_parts(
             config.build(),
             DefaultConnector::default(),
-            Remembering(Arc::clone(&names), DefaultResolver::default()),
+            Remembering(Arc::clone(&names)),
         );
         let password = access.password.clone().unwrap_or_default();
         Ok(Self {

@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::at_work::{assert_exclusive, run, seconds_after, sections};
 use crate::cluster::{On, shared};
 use crate::harness::intervals::now;
-use crate::harness::{Running, exit_code, wait_until};
+use crate::harness::{Running, exit_code, run_together, wait_until};
 use crate::proxy::{Fate, Proxy};
 
 /// The time to live of the holds here, in seconds: the least one.
@@ -359,4 +359,27 @@ fn work_that_a_command_leaves_behind_holds_nothing() {
         5
     );
     assert_eq!(on.state("x"), "free");
+}
+
+/// Each of its threads in turn: that of a name server, of the guard, of the renewal, of a watch.
+#[test]
+fn thread_that_cannot_be_started_is_started_later() {
+    let on = On::new(shared());
+    let url = on.dir.replace("127.0.0.1", "localhost");
+    let commands = (2..=5).map(|number| {
+        let mut command = on.env.command("strace");
+        command
+            .args(["-f", "-qq", "-o", "/dev/null", "-e"])
+            // The number of those of each process. The first one forks the keeper.
+            .arg(format!("inject=clone,clone3:error=EAGAIN:when={number}"))
+            .arg(crate::harness::program())
+            .args(["run", "--ttl", "10", &format!("x{number}")])
+            .args(["--", "sleep", "8"])
+            .env("ONEHOLD_DIR", &url);
+        command
+    });
+    for output in run_together(commands.collect()) {
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!((exit_code(output.status), &*said), (0, ""));
+    }
 }
