@@ -60,6 +60,16 @@ pub(super) enum Failure {
     Unknown(String),
     /// It was not done.
     Refused(Refused),
+    /// It was not done: at this address is no gateway of etcd that would do it. At another one may be.
+    NoGateway(String),
+}
+
+/// What an endpoint has said instead of an answer.
+struct Said {
+    endpoint: String,
+    message: String,
+    /// That does not change by itself.
+    is_final: bool,
 }
 
 /// An answer that says no.
@@ -399,23 +409,31 @@ impl Client {
         mut go_on: impl FnMut() -> bool,
         mut once: impl FnMut() -> Answer<T>,
     ) -> std::result::Result<(Answered<T>, bool), Error> {
-        let mut said: Vec<(String, String)> = Vec::new();
+        let mut said: Vec<Said> = Vec::new();
+        let mut may_be_done = false;
         loop {
             let endpoint = self.endpoint().to_owned();
-            match once() {
-                Ok(answer) => return Ok((Answered::Done(answer), !said.is_empty())),
+            let (message, is_final) = match once() {
+                Ok(answer) => return Ok((Answered::Done(answer), may_be_done)),
                 Err(Failure::Refused(refused)) => {
-                    return Ok((Answered::Refused(refused), !said.is_empty()));
+                    return Ok((Answered::Refused(refused), may_be_done));
                 }
                 Err(Failure::Unknown(message)) => {
-                    said.retain(|(other, _)| *other != endpoint);
-                    said.push((endpoint, message));
+                    may_be_done = true;
+                    let is_final = is_about_certificates(&message);
+                    (message, is_final)
                 }
-            }
+                Err(Failure::NoGateway(message)) => (message, true),
+            };
+            said.retain(|other| other.endpoint != endpoint);
+            said.push(Said {
+                endpoint,
+                message,
+                is_final,
+            });
             self.go_on();
             let is_round_over = said.len() >= self.address.endpoints.len();
-            // That does not change by itself.
-            let is_hopeless = || said.iter().all(|(_, said)| is_about_certificates(said));
+            let is_hopeless = || said.iter().all(|said| said.is_final);
             if is_round_over && (is_hopeless() || !go_on()) {
                 return Err(self.unreachable(operation, &said));
             }
@@ -425,8 +443,8 @@ impl Client {
         }
     }
 
-    fn unreachable(&self, operation: &'static str, said: &[(String, String)]) -> Error {
-        let any = |is: fn(&str) -> bool| said.iter().any(|(_, message)| is(message));
+    fn unreachable(&self, operation: &'static str, said: &[Said]) -> Error {
+        let any = |is: fn(&str) -> bool| said.iter().any(|said| is(&said.message));
         // A member that does not trust a client closes the connection, mostly before it has said why. One that
         // expects the other scheme closes it as well.
         let is_closed = |message: &str| {
@@ -439,6 +457,10 @@ impl Client {
             ways.contains(&message)
         };
         let remedy = match self.address.is_encrypted {
+            _ if any(|message| message.contains("CommonName")) => NO_COMMON_NAME,
+            _ if any(|message| message == NO_GATEWAY) => {
+                "use etcd 3.4 or later, not behind `etcd grpc-proxy`, with --enable-grpc-gateway"
+            }
             true if any(is_about_certificates) => {
                 "check ETCDCTL_CACERT, ETCDCTL_CERT and ETCDCTL_KEY"
             }
@@ -452,7 +474,7 @@ impl Client {
         };
         let said: Vec<String> = said
             .iter()
-            .map(|(endpoint, message)| format!("{endpoint}: {message}"))
+            .map(|said| format!("{}: {}", said.endpoint, said.message))
             .collect();
         Error::Remote {
             operation,
@@ -479,10 +501,7 @@ impl Client {
         let prefix = &self.address.prefix;
         let remedy = if is("user name is empty") {
             if self.user.is_some() {
-                Some(
-                    "use a client certificate without a common name: the gateway refuses others"
-                        .to_owned(),
-                )
+                Some(NO_COMMON_NAME.to_owned())
             } else {
                 Some("set ETCDCTL_USER and ETCDCTL_PASSWORD".to_owned())
             }
@@ -495,16 +514,6 @@ impl Client {
         } else if refused.code == RESOURCE_EXHAUSTED && is("space") {
             Some(
                 "free space: `etcdctl compact`, `etcdctl defrag`, `etcdctl alarm disarm`"
-                    .to_owned(),
-            )
-        } else if is("CommonName") {
-            Some(
-                "use a client certificate without a common name: the gateway refuses others"
-                    .to_owned(),
-            )
-        } else if is("JSON gateway") {
-            Some(
-                "use etcd 3.4 or later, not behind `etcd grpc-proxy`, with --enable-grpc-gateway"
                     .to_owned(),
             )
         } else {
@@ -571,6 +580,11 @@ pub(super) fn for_at_most(limit: Duration) -> impl FnMut() -> bool {
     move || boottime() < deadline
 }
 
+const NO_GATEWAY: &str = "no JSON gateway at this address";
+
+const NO_COMMON_NAME: &str =
+    "use a client certificate without a common name: the gateway refuses others";
+
 /// The reason of a refusal of our own.
 pub(super) const TOO_LARGE: &str = "the answer is too large";
 
@@ -598,23 +612,20 @@ fn cause_of(error: &std::io::Error) -> String {
 }
 
 fn refusal(status: u16, text: &[u8]) -> Failure {
-    let Ok(refusal) = serde_json::from_slice::<Refusal>(text) else {
+    let refusal = serde_json::from_slice::<Refusal>(text).ok();
+    let Some(refusal) = refusal.filter(|refusal| refusal.code != 0) else {
         let shown = String::from_utf8_lossy(text);
         let shown = shown.trim().lines().next().unwrap_or_default().to_owned();
-        if status == 404 {
-            return Failure::Refused(Refused {
-                code: NOT_FOUND,
-                message: "no JSON gateway at this address".to_owned(),
-            });
-        }
-        if status < 500 {
-            return Failure::Refused(Refused {
-                code: UNKNOWN,
-                message: format!("HTTP status {status}: {shown}"),
-            });
-        }
-        return Failure::Unknown(format!("HTTP status {status}: {shown}"));
+        return match status {
+            404 => Failure::NoGateway(NO_GATEWAY.to_owned()),
+            ..500 => Failure::NoGateway(format!("HTTP status {status}: {shown}")),
+            _ => Failure::Unknown(format!("HTTP status {status}: {shown}")),
+        };
     };
+    // Of the path, and not of a lease.
+    if status == 404 && refusal.message == "Not Found" {
+        return Failure::NoGateway(NO_GATEWAY.to_owned());
+    }
     let is_unknown = matches!(
         refusal.code,
         CANCELED | UNKNOWN | DEADLINE_EXCEEDED | ABORTED | INTERNAL | UNAVAILABLE

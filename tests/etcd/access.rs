@@ -1,8 +1,8 @@
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::cluster::{Cluster, On};
+use crate::cluster::{Cluster, On, free_port};
 use crate::harness::{Running, wait_until};
 
 /// Enables users. One of them, `ci`, may use the store; its password is `secret`.
@@ -316,8 +316,36 @@ fn certificates_are_checked_both_ways() {
 fn server_without_a_gateway_is_named_and_the_others_are_asked() {
     let cluster = Cluster::start_with(1, "http", &["--enable-grpc-gateway=false"]);
     let on = On::new(&cluster);
+    let endpoint = &cluster.endpoints()[0];
+    let began = Instant::now();
     let (code, _, said) = on.output(&["run", "x", "--", "true"]);
     assert_eq!(code, 125);
+    assert!(
+        said.contains(&format!("{endpoint}: no JSON gateway")),
+        "{said}"
+    );
     assert!(said.contains("--enable-grpc-gateway"), "{said}");
     assert_eq!(on.code(&["check", "x"]), 1);
+    assert!(
+        began.elapsed() < Duration::from_secs(8),
+        "it does not change by itself"
+    );
+    // Beside one that has a gateway.
+    let of_others = On::new(crate::cluster::shared());
+    let url = of_others
+        .dir
+        .replace("etcd://", &format!("etcd://{endpoint},"));
+    let both = On::at(url);
+    let hold = both.done(&["acquire", "x", "--ttl", "60"]);
+    let waiter = both.onehold(&["run", "-w", "60", "x", "--", "true"]);
+    let mut waiter = Running::spawn(waiter);
+    wait_until("it waits", || both.waiters("x") == 1);
+    both.done(&["release", "x", "--hold", &hold]);
+    assert_eq!(waiter.finish(), 0);
+    // One is away, and the other one has none.
+    let url = format!("etcd://{endpoint},127.0.0.1:{}/x", free_port());
+    let (code, _, said) = On::at(url).output(&["check", "x"]);
+    assert_eq!(code, 1);
+    let named = said.contains("no JSON gateway") && said.contains("connection refused");
+    assert!(named, "{said}");
 }
