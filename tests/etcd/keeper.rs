@@ -323,6 +323,35 @@ fn second_signal_ends_a_waiter_whose_keeper_is_stopped() {
 }
 
 #[test]
+fn wrapper_says_that_its_keeper_was_killed_while_it_waited() {
+    let on = On::new(shared());
+    on.done(&["acquire", "x", "--ttl", "60"]);
+    for json in [false, true] {
+        let mut command = on.onehold(&["run", "-w", "60", "x"]);
+        if json {
+            command.arg("--json");
+        }
+        command.args(["--", "true"]);
+        let path = on.env.path("said");
+        let said = || fs::File::create(&path).unwrap();
+        command.stdout(said()).stderr(said());
+        let mut waiter = Running::spawn(command);
+        wait_until("it waits", || on.waiters("x") == 1);
+        send(children_of(waiter.pid())[0], Signal::KILL);
+        assert_eq!(waiter.finish(), -9);
+        let said = fs::read_to_string(&path).unwrap();
+        let expected = "the keeper was killed by signal 9, by another process or the kernel; \
+                        the command was not started";
+        assert!(said.contains(expected), "{said}");
+        if json {
+            let object: serde_json::Value = serde_json::from_str(&said).unwrap();
+            assert_eq!(object["message"], expected, "{said}");
+        }
+        wait_until("its place ends with its lease", || on.waiters("x") == 0);
+    }
+}
+
+#[test]
 fn what_is_canceled_while_it_is_taken_leaves_nothing() {
     let on = On::new(shared());
     let proxy = Proxy::to(&shared().endpoints()[0]);

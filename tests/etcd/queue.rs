@@ -119,7 +119,9 @@ fn waiter_that_was_passed_over_has_its_turn_before_those_that_came_later() {
     send(keeper, Signal::STOP);
     fs::write(on.env.path("end"), "").unwrap();
     assert_eq!(first.finish(), 0);
-    wait_until("the second one has looked", || on.state("a/b") == "free");
+    wait_until("the second one may look", || {
+        on.lock("a/b")["reason"] == "reserved"
+    });
     std::thread::sleep(Duration::from_millis(300));
     send(keeper, Signal::CONT);
     assert_eq!((parent.finish(), second.finish()), (0, 0));
@@ -229,6 +231,27 @@ fn refused_waiter_tells_who_holds_the_lock_now() {
         refused.contains("now") && !refused.contains("before"),
         "{refusal}"
     );
+}
+
+#[test]
+fn killed_waiter_is_not_called_alive() {
+    let on = On::new(shared());
+    let number = on.done(&["acquire", "x", "--ttl", "60"]);
+    let (mut waiter, keeper) = named_waiter(&on, "x", "killed", "");
+    for pid in [keeper, waiter.pid()] {
+        send(pid, Signal::KILL);
+    }
+    assert_eq!(waiter.finish(), -9);
+    on.done(&["release", "x", "--hold", &number]);
+    let (code, said, _) = on.output(&["check", "x"]);
+    assert_eq!(code, 6, "{said}");
+    assert!(said.contains("until its ticket expires"), "{said}");
+    assert!(!said.contains("alive"), "{said}");
+    let lock = on.lock("x");
+    assert_eq!(lock["reason"], "reserved", "{lock}");
+    assert_eq!(lock["proof"], "lease-kept", "{lock}");
+    assert!(lock["pid_alive"].is_null(), "{lock}");
+    assert_eq!(on.code(&["run", "-w", "20", "x", "--", "true"]), 0);
 }
 
 #[test]
