@@ -545,7 +545,7 @@ impl Lock {
                 status.waiters = self.store.waiters(&self.name)?;
                 Ok(Taken::AlreadyHeld(Box::new(status)))
             }
-            Outcome::NotALock(what) => Err(self.not_a_lock(what)),
+            Outcome::NotALock(key, what) => Err(self.not_a_lock(&key, what)),
             Outcome::Blocked(obstacle) => {
                 let mut status = self.obstacle_status(&obstacle);
                 if status.slot.is_some() {
@@ -862,7 +862,7 @@ impl Lock {
 
     fn ensure_lock(&self, own: &Judged<Handle>) -> Result<()> {
         match own.verdict.reason {
-            Reason::NotALock(what) => Err(self.not_a_lock(what)),
+            Reason::NotALock(what) => Err(self.not_a_lock(&own.found.key, what)),
             _ => Ok(()),
         }
     }
@@ -988,9 +988,9 @@ impl Lock {
         free(&self.store, &self.name)
     }
 
-    fn not_a_lock(&self, what: &'static str) -> Error {
+    fn not_a_lock(&self, key: &Key, what: &'static str) -> Error {
         Error::NotALock {
-            path: self.path(),
+            path: self.store.path_of_record(key),
             what,
         }
     }
