@@ -289,6 +289,9 @@ pub fn evidence(status: &Status, time: ShowTime) -> Option<String> {
             "held: its work is being ended by force{}",
             ending(status, time).unwrap_or_default()
         ),
+        Reason::Reserved if verdict.evidence == Evidence::LeaseKept => {
+            "reserved until its ticket expires: within 5 s if that process has ended".to_owned()
+        }
         Reason::Reserved => "reserved: that process is alive".to_owned(),
         Reason::Lease => format!("lease: {}", expiry(status, time)),
         Reason::UnknownVersion(_) => {

@@ -112,10 +112,16 @@ impl Status {
 
     /// The same lock, reserved for a waiter.
     pub(crate) fn reserved_for(mut self, waiter: &Waiter) -> Self {
+        // A waiter of another machine is known by the lease of its ticket.
+        let (pid_alive, evidence) = if self.is_remote {
+            (None, Evidence::LeaseKept)
+        } else {
+            (Some(true), Evidence::KernelLock)
+        };
         self.verdict = Verdict {
             pid: Some(waiter.pid),
-            pid_alive: Some(true),
-            ..Verdict::new(State::Held, Reason::Reserved, Evidence::KernelLock)
+            pid_alive,
+            ..Verdict::new(State::Held, Reason::Reserved, evidence)
         };
         // An earlier holder has nothing to do with it any more, and permission to replace that one
         // does not cover the waiter's hold.

@@ -271,6 +271,11 @@ impl AnySnapshot<'_> {
     pub(crate) fn waiters(&self, name: &LockName) -> Vec<Waiter> {
         each!(self, it => it.waiters(name))
     }
+
+    /// Who has a ticket.
+    pub(crate) fn waiter(&self, ticket: &Ticket<Handle>) -> Option<Waiter> {
+        each!(self, it => it.waiter(ticket))
+    }
 }
 
 impl Snapshot for AnySnapshot<'_> {

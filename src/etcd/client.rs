@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use rustls::crypto::ring;
@@ -13,7 +14,7 @@ use rustls::sign::CertifiedKey;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConfig, parse_pem};
-use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
+use ureq::unversioned::resolver::{ResolvedSocketAddrs, Resolver};
 use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
 use ureq::{Agent, http};
 
@@ -59,6 +60,16 @@ pub(super) enum Failure {
     Unknown(String),
     /// It was not done.
     Refused(Refused),
+    /// It was not done: at this address is no gateway of etcd that would do it. At another one may be.
+    NoGateway(String),
+}
+
+/// What an endpoint has said instead of an answer.
+struct Said {
+    endpoint: String,
+    message: String,
+    /// That does not change by itself.
+    is_final: bool,
 }
 
 /// An answer that says no.
@@ -122,13 +133,13 @@ impl Names {
 }
 
 #[derive(Debug)]
-struct Remembering(Arc<Names>, DefaultResolver);
+struct Remembering(Arc<Names>);
 
 impl Resolver for Remembering {
     fn resolve(
         &self,
         uri: &http::Uri,
-        config: &ureq::config::Config,
+        _config: &ureq::config::Config,
         timeout: NextTimeout,
     ) -> std::result::Result<ResolvedSocketAddrs, ureq::Error> {
         let authority = uri.authority().map(ToString::to_string).unwrap_or_default();
@@ -136,17 +147,39 @@ impl Resolver for Remembering {
         if let Some(found) = known().get(&authority) {
             return Ok(found.clone());
         }
-        let found = match authority.parse() {
+        let mut found = self.empty();
+        match authority.parse() {
             // No thread is needed for what is an address already.
-            Ok(address) => {
-                let mut found = self.empty();
-                found.push(address);
-                found
+            Ok(address) => found.push(address),
+            Err(_) => {
+                let mut all = look_up(authority.clone(), timeout)?;
+                // As many as there is room for.
+                let _ = all.try_for_each(|address| found.try_push(address));
             }
-            Err(_) => self.1.resolve(uri, config, timeout)?,
-        };
+        }
+        if found.is_empty() {
+            return Err(ureq::Error::HostNotFound);
+        }
         known().insert(authority, found.clone());
         Ok(found)
+    }
+}
+
+/// Asks for the addresses of a host in a thread, since that has no timeout. ureq's own resolver panics if no
+/// thread can be started.
+fn look_up(
+    authority: String,
+    timeout: NextTimeout,
+) -> std::result::Result<std::vec::IntoIter<SocketAddr>, ureq::Error> {
+    let (sender, found) = mpsc::sync_channel(1);
+    let ask = move || {
+        let _ = sender.send(authority.to_socket_addrs());
+    };
+    let start = || std::thread::Builder::new().spawn(ask);
+    crate::sys::signal::without_signals(start)??;
+    match found.recv_timeout(*timeout.after) {
+        Ok(found) => Ok(found?),
+        Err(_) => Err(ureq::Error::Timeout(timeout.reason)),
     }
 }
 
@@ -166,7 +199,7 @@ impl Client {
         let agent = Agent::with_parts(
             config.build(),
             DefaultConnector::default(),
-            Remembering(Arc::clone(&names), DefaultResolver::default()),
+            Remembering(Arc::clone(&names)),
         );
         let password = access.password.clone().unwrap_or_default();
         Ok(Self {
@@ -206,7 +239,9 @@ impl Client {
         let Some((name, password)) = &self.user else {
             return Ok(());
         };
-        let answer: AuthenticateAnswer = self.post_once(
+        // Without the old token: etcd refuses any request with a token that has ended.
+        let answer: AuthenticateAnswer = self.post_with(
+            None,
             "/v3/auth/authenticate",
             &Authenticate { name, password },
             TIMEOUT,
@@ -225,22 +260,23 @@ impl Client {
         if self.user.is_some() && self.token().is_none() {
             self.sign_in()?;
         }
-        match self.post_once(path, body, timeout) {
+        match self.post_with(self.token(), path, body, timeout) {
             Err(Failure::Refused(refused)) if self.user.is_some() && refused.is_about_token() => {
                 self.sign_in()?;
-                self.post_once(path, body, timeout)
+                self.post_with(self.token(), path, body, timeout)
             }
             answer => answer,
         }
     }
 
-    fn post_once<T: DeserializeOwned>(
+    fn post_with<T: DeserializeOwned>(
         &self,
+        token: Option<String>,
         path: &str,
         body: &impl Serialize,
         timeout: Duration,
     ) -> Answer<T> {
-        let (status, text) = self.send(path, body, timeout)?;
+        let (status, text) = self.send(token, path, body, timeout)?;
         if status == 200 {
             return serde_json::from_slice(&text)
                 .map_err(|error| Failure::Unknown(format!("its answer cannot be read: {error}")));
@@ -250,6 +286,7 @@ impl Client {
 
     fn request(
         &self,
+        token: Option<String>,
         path: &str,
         timeout: Duration,
     ) -> ureq::config::ConfigBuilder<ureq::typestate::RequestScope<ureq::typestate::WithBody>> {
@@ -264,7 +301,7 @@ impl Client {
             // A member without a leader then says so at once, and ends its watches.
             .header("Grpc-Metadata-hasleader", "true")
             .content_type("application/json");
-        if let Some(token) = self.token() {
+        if let Some(token) = token {
             request = request.header("Authorization", token);
         }
         // Singly: one for all of it would start a thread for each request.
@@ -277,10 +314,16 @@ impl Client {
             .timeout_recv_response(Some(timeout))
     }
 
-    fn send(&self, path: &str, body: &impl Serialize, timeout: Duration) -> Answer<(u16, Vec<u8>)> {
+    fn send(
+        &self,
+        token: Option<String>,
+        path: &str,
+        body: &impl Serialize,
+        timeout: Duration,
+    ) -> Answer<(u16, Vec<u8>)> {
         let body = serde_json::to_vec(body).map_err(|error| Failure::Unknown(error.to_string()))?;
         let request = self
-            .request(path, timeout)
+            .request(token, path, timeout)
             .timeout_recv_body(Some(timeout.max(TIMEOUT)))
             .build();
         let mut answer = request
@@ -366,23 +409,31 @@ impl Client {
         mut go_on: impl FnMut() -> bool,
         mut once: impl FnMut() -> Answer<T>,
     ) -> std::result::Result<(Answered<T>, bool), Error> {
-        let mut said: Vec<(String, String)> = Vec::new();
+        let mut said: Vec<Said> = Vec::new();
+        let mut may_be_done = false;
         loop {
             let endpoint = self.endpoint().to_owned();
-            match once() {
-                Ok(answer) => return Ok((Answered::Done(answer), !said.is_empty())),
+            let (message, is_final) = match once() {
+                Ok(answer) => return Ok((Answered::Done(answer), may_be_done)),
                 Err(Failure::Refused(refused)) => {
-                    return Ok((Answered::Refused(refused), !said.is_empty()));
+                    return Ok((Answered::Refused(refused), may_be_done));
                 }
                 Err(Failure::Unknown(message)) => {
-                    said.retain(|(other, _)| *other != endpoint);
-                    said.push((endpoint, message));
+                    may_be_done = true;
+                    let is_final = is_about_certificates(&message);
+                    (message, is_final)
                 }
-            }
+                Err(Failure::NoGateway(message)) => (message, true),
+            };
+            said.retain(|other| other.endpoint != endpoint);
+            said.push(Said {
+                endpoint,
+                message,
+                is_final,
+            });
             self.go_on();
             let is_round_over = said.len() >= self.address.endpoints.len();
-            // That does not change by itself.
-            let is_hopeless = || said.iter().all(|(_, said)| is_about_certificates(said));
+            let is_hopeless = || said.iter().all(|said| said.is_final);
             if is_round_over && (is_hopeless() || !go_on()) {
                 return Err(self.unreachable(operation, &said));
             }
@@ -392,8 +443,8 @@ impl Client {
         }
     }
 
-    fn unreachable(&self, operation: &'static str, said: &[(String, String)]) -> Error {
-        let any = |is: fn(&str) -> bool| said.iter().any(|(_, message)| is(message));
+    fn unreachable(&self, operation: &'static str, said: &[Said]) -> Error {
+        let any = |is: fn(&str) -> bool| said.iter().any(|said| is(&said.message));
         // A member that does not trust a client closes the connection, mostly before it has said why. One that
         // expects the other scheme closes it as well.
         let is_closed = |message: &str| {
@@ -406,6 +457,10 @@ impl Client {
             ways.contains(&message)
         };
         let remedy = match self.address.is_encrypted {
+            _ if any(|message| message.contains("CommonName")) => NO_COMMON_NAME,
+            _ if any(|message| message == NO_GATEWAY) => {
+                "use etcd 3.4 or later, not behind `etcd grpc-proxy`, with --enable-grpc-gateway"
+            }
             true if any(is_about_certificates) => {
                 "check ETCDCTL_CACERT, ETCDCTL_CERT and ETCDCTL_KEY"
             }
@@ -419,7 +474,7 @@ impl Client {
         };
         let said: Vec<String> = said
             .iter()
-            .map(|(endpoint, message)| format!("{endpoint}: {message}"))
+            .map(|said| format!("{}: {}", said.endpoint, said.message))
             .collect();
         Error::Remote {
             operation,
@@ -446,10 +501,7 @@ impl Client {
         let prefix = &self.address.prefix;
         let remedy = if is("user name is empty") {
             if self.user.is_some() {
-                Some(
-                    "use a client certificate without a common name: the gateway refuses others"
-                        .to_owned(),
-                )
+                Some(NO_COMMON_NAME.to_owned())
             } else {
                 Some("set ETCDCTL_USER and ETCDCTL_PASSWORD".to_owned())
             }
@@ -462,16 +514,6 @@ impl Client {
         } else if refused.code == RESOURCE_EXHAUSTED && is("space") {
             Some(
                 "free space: `etcdctl compact`, `etcdctl defrag`, `etcdctl alarm disarm`"
-                    .to_owned(),
-            )
-        } else if is("CommonName") {
-            Some(
-                "use a client certificate without a common name: the gateway refuses others"
-                    .to_owned(),
-            )
-        } else if is("JSON gateway") {
-            Some(
-                "use etcd 3.4 or later, not behind `etcd grpc-proxy`, with --enable-grpc-gateway"
                     .to_owned(),
             )
         } else {
@@ -493,7 +535,7 @@ impl Client {
             .flatten()
             .collect();
         let request = self
-            .request("/v3/watch", TIMEOUT)
+            .request(self.token(), "/v3/watch", TIMEOUT)
             .timeout_recv_body(Some(WATCH_LIMIT))
             .build();
         let read = move || {
@@ -538,6 +580,11 @@ pub(super) fn for_at_most(limit: Duration) -> impl FnMut() -> bool {
     move || boottime() < deadline
 }
 
+const NO_GATEWAY: &str = "no JSON gateway at this address";
+
+const NO_COMMON_NAME: &str =
+    "use a client certificate without a common name: the gateway refuses others";
+
 /// The reason of a refusal of our own.
 pub(super) const TOO_LARGE: &str = "the answer is too large";
 
@@ -565,23 +612,20 @@ fn cause_of(error: &std::io::Error) -> String {
 }
 
 fn refusal(status: u16, text: &[u8]) -> Failure {
-    let Ok(refusal) = serde_json::from_slice::<Refusal>(text) else {
+    let refusal = serde_json::from_slice::<Refusal>(text).ok();
+    let Some(refusal) = refusal.filter(|refusal| refusal.code != 0) else {
         let shown = String::from_utf8_lossy(text);
         let shown = shown.trim().lines().next().unwrap_or_default().to_owned();
-        if status == 404 {
-            return Failure::Refused(Refused {
-                code: NOT_FOUND,
-                message: "no JSON gateway at this address".to_owned(),
-            });
-        }
-        if status < 500 {
-            return Failure::Refused(Refused {
-                code: UNKNOWN,
-                message: format!("HTTP status {status}: {shown}"),
-            });
-        }
-        return Failure::Unknown(format!("HTTP status {status}: {shown}"));
+        return match status {
+            404 => Failure::NoGateway(NO_GATEWAY.to_owned()),
+            ..500 => Failure::NoGateway(format!("HTTP status {status}: {shown}")),
+            _ => Failure::Unknown(format!("HTTP status {status}: {shown}")),
+        };
     };
+    // Of the path, and not of a lease.
+    if status == 404 && refusal.message == "Not Found" {
+        return Failure::NoGateway(NO_GATEWAY.to_owned());
+    }
     let is_unknown = matches!(
         refusal.code,
         CANCELED | UNKNOWN | DEADLINE_EXCEEDED | ABORTED | INTERNAL | UNAVAILABLE

@@ -258,13 +258,13 @@ impl<H: Clone + Default> Etcd<H> {
         match taking.ticket {
             None if view.is_guess() => has_nothing_newer(keys.tickets_below(name)),
             None => has_nothing_newer(keys.tree(name)),
-            Some(_) => has_nothing_newer(keys.forced_tickets(name)),
+            Some(_) => has_nothing_newer(keys.tickets_out_of_turn(name)),
         }
         for ancestor in name.ancestors() {
             if view.is_guess() {
                 has_nothing_newer(keys.tickets_of(&ancestor));
             } else if taking.ticket.is_some() {
-                has_nothing_newer(keys.forced_tickets(&ancestor));
+                has_nothing_newer(keys.tickets_out_of_turn(&ancestor));
             }
         }
         if let Some((_, created)) = taking.ticket.filter(|_| view.is_guess()) {

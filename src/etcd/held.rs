@@ -6,6 +6,7 @@
 //! life key. No process of the hold may run after t0 + 0.9 T. Another one takes the lock over only once it has
 //! itself known for T that the life key is gone.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -34,6 +35,7 @@ pub(crate) struct HeldKeys {
     pub(super) keeping: Arc<Keeping>,
     record: Box<Record>,
     places: Vec<(Key, PathBuf)>,
+    has_guard: AtomicBool,
     has_thread: AtomicBool,
     taken_ms: u64,
 }
@@ -126,6 +128,7 @@ impl HeldKeys {
             keeping: Arc::new(keeping),
             record: Box::new(record),
             places,
+            has_guard: AtomicBool::new(false),
             has_thread: AtomicBool::new(false),
             taken_ms: boottime_milliseconds(),
         };
@@ -184,19 +187,28 @@ impl HeldKeys {
         self.keeping.deadlines_ms()
     }
 
-    /// Keeps the lease from now on, by a thread.
+    /// Keeps the lease from now on, by a thread. One that cannot be started is started with the next call.
     pub(crate) fn keep(&self) {
-        if self.record.kind == Kind::Lease || self.has_thread.swap(true, Ordering::Relaxed) {
+        if self.record.kind == Kind::Lease {
             return;
         }
-        crate::sys::keeper::guard();
-        let keeping = Arc::clone(&self.keeping);
-        let _ = crate::sys::signal::without_signals(|| {
-            let _ = std::thread::Builder::new()
-                .name("keeper".to_owned())
-                .stack_size(256 * 1024)
-                .spawn(move || keeping.go_on());
+        start_once(&self.has_guard, crate::sys::keeper::guard);
+        start_once(&self.has_thread, || {
+            let keeping = Arc::clone(&self.keeping);
+            let start = || {
+                std::thread::Builder::new()
+                    .name("keeper".to_owned())
+                    .stack_size(256 * 1024)
+                    .spawn(move || keeping.go_on())
+            };
+            crate::sys::signal::without_signals(start)?.map(drop)
         });
+    }
+}
+
+fn start_once(has_started: &AtomicBool, start: impl FnOnce() -> io::Result<()>) {
+    if !has_started.swap(true, Ordering::Relaxed) && start().is_err() {
+        has_started.store(false, Ordering::Relaxed);
     }
 }
 

@@ -7,6 +7,7 @@
 //! | `PREFIX//hold/NAME//SLOT` | the record of a shared one | none |
 //! | `PREFIX//life/…` | `run NUMBER` or `lease NUMBER`: the hold is alive | its own |
 //! | `PREFIX//wait/NAME//LEASE` | a ticket; once its waiter has the lock, the number of the hold | its own, of 5 s; then that of the hold |
+//! | `PREFIX//wait/NAME//+NUMBER-LEASE` | the ticket of a waiter whose first one, with this number, has ended | the same |
 //! | `PREFIX//wait/NAME//!LEASE` | the ticket of a caller that takes by force, ahead of all waiters | its own |
 //! | `PREFIX//last` | the last number, 16 digits | none |
 
@@ -106,8 +107,13 @@ impl Keys {
         format!("{prefix}//wait/{name}//")..format!("{prefix}//wait/{name}/0")
     }
 
-    pub(super) fn ticket(&self, name: &LockName, lease: i64) -> String {
-        format!("{}//wait/{name}//{lease:016x}", self.prefix)
+    /// The ticket of a waiter. `place`: the number of its first one, if that has ended.
+    pub(super) fn ticket(&self, name: &LockName, lease: i64, place: Option<i64>) -> String {
+        let tickets = format!("{}//wait/{name}//", self.prefix);
+        match place {
+            None => format!("{tickets}{lease:016x}"),
+            Some(place) => format!("{tickets}+{place:016x}-{lease:016x}"),
+        }
     }
 
     /// The ticket of a caller that takes a name by force.
@@ -115,24 +121,24 @@ impl Keys {
         format!("{}//wait/{name}//!{lease:016x}", self.prefix)
     }
 
-    /// The tickets of all callers that take a name by force.
-    pub(super) fn forced_tickets(&self, name: &LockName) -> Range<String> {
+    /// The tickets of a name that count before some which were created earlier: `!` and `+` come before all digits.
+    pub(super) fn tickets_out_of_turn(&self, name: &LockName) -> Range<String> {
         let tickets = format!("{}//wait/{name}//", self.prefix);
-        format!("{tickets}!")..format!("{tickets}\"")
+        format!("{tickets}!")..format!("{tickets}0")
     }
 
     /// The number of a ticket: the place in the queue. Who takes by force is ahead of all others.
     pub(super) fn number_of_ticket(key: &str, created: i64) -> u64 {
         const AFTER_FORCED: u64 = 1 << 62;
-        let is_forced = key
-            .rsplit_once("//")
-            .is_some_and(|(_, last)| last.starts_with('!'));
-        let created = created.cast_unsigned();
-        if is_forced {
-            created
-        } else {
-            created | AFTER_FORCED
+        let last = key.rsplit_once("//").map_or("", |(_, last)| last);
+        if last.starts_with('!') {
+            return created.cast_unsigned();
         }
+        let place = last.strip_prefix('+').and_then(|last| last.get(..16));
+        let place = place.and_then(|place| i64::from_str_radix(place, 16).ok());
+        // The store may have been restored from a backup meanwhile.
+        let first = place.map_or(created, |place| place.clamp(0, created));
+        first.cast_unsigned() | AFTER_FORCED
     }
 
     pub(super) fn last(&self) -> String {
@@ -234,10 +240,41 @@ mod tests {
         ] {
             assert_eq!(keys.hold_of(Part::Hold, foreign), None, "{foreign}");
         }
-        let ticket = keys.ticket(&name("a/b"), 0x7f);
-        assert_eq!(keys.name_of_ticket(&ticket), Some(name("a/b")));
-        assert!(keys.tree(&name("a")).contains(&ticket));
-        assert!(keys.tree(&name("a/x")).contains(&ticket));
-        assert!(!keys.tree(&name("b")).contains(&ticket));
+        for place in [None, Some(0x2a)] {
+            let ticket = keys.ticket(&name("a/b"), 0x7f, place);
+            assert_eq!(keys.name_of_ticket(&ticket), Some(name("a/b")));
+            assert!(keys.tree(&name("a")).contains(&ticket));
+            assert!(keys.tree(&name("a/x")).contains(&ticket));
+            assert!(!keys.tree(&name("b")).contains(&ticket));
+        }
+    }
+
+    #[test]
+    fn ticket_that_is_drawn_again_keeps_its_number() {
+        let keys = Keys::new("/p");
+        let number = |key: &str, created| Keys::number_of_ticket(key, created);
+        let first = keys.ticket(&name("a"), 0x7f, None);
+        let again = keys.ticket(&name("a"), i64::MAX, Some(42));
+        let forced = keys.forced_ticket(&name("a"), 0x7f);
+        assert_eq!(number(&again, 99), number(&first, 42));
+        assert_eq!(number(&again, 7), number(&first, 7));
+        assert!(number(&forced, 99) < number(&first, 1));
+        for (ticket, is_out_of_turn) in [(&first, false), (&again, true), (&forced, true)] {
+            let range = keys.tickets_out_of_turn(&name("a"));
+            assert_eq!(range.contains(ticket), is_out_of_turn, "{ticket}");
+            assert!(keys.tickets_of(&name("a")).contains(ticket));
+        }
+        for junk in [
+            "+",
+            "+x",
+            "+-1",
+            "+ffffffffffffffff-1",
+            "+é2345678901234567",
+        ] {
+            assert_eq!(
+                number(&format!("/p//wait/a//{junk}"), 42),
+                number(&first, 42)
+            );
+        }
     }
 }

@@ -507,7 +507,7 @@ impl<H: Clone + Default> Backend for Etcd<H> {
     #[inline(never)]
     fn waiter(&self, ticket: &Ticket<H>) -> Option<Waiter> {
         let seen = self.seen().clone()?;
-        EtcdSnapshot::new(self, seen, Patience::SHORT).waiter(ticket.number)
+        EtcdSnapshot::new(self, seen, Patience::SHORT).waiter(ticket)
     }
 }
 

@@ -205,8 +205,9 @@ impl<'a, H: Clone + Default> EtcdSnapshot<'a, H> {
             .collect()
     }
 
-    pub(super) fn waiter(&self, number: u64) -> Option<Waiter> {
-        Some(self.written(number)?.into_waiter(1))
+    /// Who has a ticket.
+    pub(crate) fn waiter(&self, ticket: &Ticket<H>) -> Option<Waiter> {
+        Some(self.written(ticket.number)?.into_waiter(1))
     }
 }
 

@@ -44,8 +44,10 @@ pub(crate) struct Place {
     asked: Asked,
     /// The keys of its tickets: one for each name.
     pub(super) tickets: Vec<String>,
-    /// When they were created: its number.
+    /// When they were created.
     pub(super) created: i64,
+    /// When its first ones were created: its number.
+    first_created: i64,
     ticket_lease: i64,
     ticket_due: u64,
     /// The lease that the hold will have.
@@ -108,12 +110,13 @@ impl<H: Clone + Default> Etcd<H> {
             names: request.wants.iter().map(|want| want.name.clone()).collect(),
             written: self.written(request, draft)?,
         };
-        let drawn = self.put_tickets(&asked, patience)?;
+        let drawn = self.put_tickets(&asked, None, patience)?;
         let mut place = Place {
             shared: Arc::clone(&self.shared),
             asked,
             tickets: drawn.tickets,
             created: drawn.created,
+            first_created: drawn.created,
             ticket_lease: drawn.lease,
             ticket_due: drawn.due,
             lease: None,
@@ -133,9 +136,14 @@ impl<H: Clone + Default> Etcd<H> {
         Ok(place)
     }
 
-    /// Draws another ticket for a waiter whose own has ended.
+    /// Draws another ticket with the same number, for a waiter whose own has ended.
     pub(super) fn draw_again(&self, place: &mut Place, patience: Patience<'_>) -> Result<()> {
-        let drawn = self.put_tickets(&place.asked, patience)?;
+        // 0: the first one had ended before it was seen.
+        let number = Some(place.first_created).filter(|first| *first != 0);
+        let drawn = self.put_tickets(&place.asked, number, patience)?;
+        if number.is_none() {
+            place.first_created = drawn.created;
+        }
         place.tickets = drawn.tickets;
         place.created = drawn.created;
         place.ticket_lease = drawn.lease;
@@ -146,11 +154,16 @@ impl<H: Clone + Default> Etcd<H> {
         Ok(())
     }
 
-    fn put_tickets(&self, asked: &Asked, patience: Patience<'_>) -> Result<Drawn> {
+    fn put_tickets(
+        &self,
+        asked: &Asked,
+        number: Option<i64>,
+        patience: Patience<'_>,
+    ) -> Result<Drawn> {
         let (keys, client) = (&self.shared.keys, &self.shared.client);
         let due = boottime_milliseconds() + TICKET_BEAT_MS;
         let granted = self.grant(TICKET_TTL, patience)?;
-        let ticket = |name: &LockName| keys.ticket(name, granted.id);
+        let ticket = |name: &LockName| keys.ticket(name, granted.id, number);
         let tickets: Vec<String> = asked.names.iter().map(ticket).collect();
         let mut txn = Txn::default();
         for ticket in &tickets {

@@ -15,7 +15,7 @@ use super::foreign;
 use super::guard::{Guard, StoreFacts};
 use super::layout::{self, Entry, SHARED_DIR};
 use super::lock_file::{Handle, LockFile, LockPath, OnDisk, OpenFile, wall_clock};
-use super::queue::Queue;
+use super::queue::{self, Queue};
 use crate::decision::liveness::{DEFAULT_MAX_AGE, Reason, Verdict};
 use crate::decision::{
     Facts, Found, Key, Moment, Needed, Observer, ProcessFact, Revision, Snapshot, Ticket, Want,
@@ -382,6 +382,15 @@ impl<'a> FilesSnapshot<'a> {
             return Vec::new();
         }
         self.queue().waiters(name)
+    }
+
+    /// Who has a ticket.
+    #[allow(
+        clippy::unused_self,
+        reason = "other backends keep it in their snapshot"
+    )]
+    pub(crate) fn waiter(&self, ticket: &Ticket<Handle>) -> Option<Waiter> {
+        queue::waiter(ticket)
     }
 
     pub(super) fn queue(&self) -> &Queue {

@@ -20,8 +20,8 @@ use crate::decision::ownership::{
     Caller, MayRelease, MayRenew, may_clean_up, may_release, may_renew,
 };
 use crate::decision::{
-    Asker, Decision, Judged, Key, Observer, Obstacle, Request, Snapshot, Want, decide, judge,
-    judge_found,
+    Asker, Decision, Judged, Key, Observer, Obstacle, Request, Snapshot, Ticket, Want, decide,
+    judge, judge_found,
 };
 use crate::error::{Context, Error, Result};
 use crate::files::journal::{self, Action};
@@ -31,7 +31,7 @@ use crate::identity::Pid;
 use crate::name::LockName;
 use crate::observer::{self, HostFacts};
 use crate::record::{Content, Format, Kind, Live, Mode, Record, cut_command};
-use crate::status::{Locker, Status};
+use crate::status::{Locker, Status, Waiter};
 use crate::stores::{AnySleeper, AnyStore, Handle};
 use crate::sys::directory::HAS_FLOCK;
 use crate::sys::process;
@@ -379,7 +379,9 @@ impl Lock {
                     | Decision::Wait(Obstacle::Hold(judged)) => {
                         (self.status(&judged), Some(judged))
                     }
-                    Decision::Wait(obstacle) => (self.obstacle_status(&obstacle), None),
+                    Decision::Wait(Obstacle::Waiter(ticket)) => {
+                        (self.reserved(&ticket, snapshot.waiter(&ticket)), None)
+                    }
                 };
                 let others = self.others_than(&status, &request, snapshot)?;
                 let waiters = snapshot.waiters(&self.name);
@@ -543,7 +545,7 @@ impl Lock {
                 status.waiters = self.store.waiters(&self.name)?;
                 Ok(Taken::AlreadyHeld(Box::new(status)))
             }
-            Outcome::NotALock(what) => Err(self.not_a_lock(what)),
+            Outcome::NotALock(key, what) => Err(self.not_a_lock(&key, what)),
             Outcome::Blocked(obstacle) => {
                 let mut status = self.obstacle_status(&obstacle);
                 if status.slot.is_some() {
@@ -860,7 +862,7 @@ impl Lock {
 
     fn ensure_lock(&self, own: &Judged<Handle>) -> Result<()> {
         match own.verdict.reason {
-            Reason::NotALock(what) => Err(self.not_a_lock(what)),
+            Reason::NotALock(what) => Err(self.not_a_lock(&own.found.key, what)),
             _ => Ok(()),
         }
     }
@@ -968,14 +970,17 @@ impl Lock {
     fn obstacle_status(&self, obstacle: &Obstacle<Handle>) -> Status {
         match obstacle {
             Obstacle::Hold(judged) => self.status(judged),
-            Obstacle::Waiter(ticket) => {
-                let name = ticket.request.wants.first().map(|want| &want.name);
-                let free = free(&self.store, name.unwrap_or(&self.name));
-                match self.store.waiter(ticket) {
-                    Some(waiter) => free.reserved_for(&waiter),
-                    None => free,
-                }
-            }
+            Obstacle::Waiter(ticket) => self.reserved(ticket, self.store.waiter(ticket)),
+        }
+    }
+
+    /// A lock that is reserved for the waiter with this ticket.
+    fn reserved(&self, ticket: &Ticket<Handle>, waiter: Option<Waiter>) -> Status {
+        let name = ticket.request.wants.first().map(|want| &want.name);
+        let free = free(&self.store, name.unwrap_or(&self.name));
+        match waiter {
+            Some(waiter) => free.reserved_for(&waiter),
+            None => free,
         }
     }
 
@@ -983,9 +988,9 @@ impl Lock {
         free(&self.store, &self.name)
     }
 
-    fn not_a_lock(&self, what: &'static str) -> Error {
+    fn not_a_lock(&self, key: &Key, what: &'static str) -> Error {
         Error::NotALock {
-            path: self.path(),
+            path: self.store.path_of_record(key),
             what,
         }
     }

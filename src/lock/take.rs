@@ -6,7 +6,7 @@ use super::unfinished::is_orphaned_ending;
 use crate::backend::{
     AsWaiter, Backend, Change, Draft, Entry, HeldRecord as _, QueueChange, QueuePlace, SleepLimit,
 };
-use crate::decision::{Decision, Judged, Obstacle, Request, Until, decide, until};
+use crate::decision::{Decision, Judged, Key, Obstacle, Request, Until, decide, until};
 use crate::error::{Error, Result};
 use crate::lock::wait::Wait;
 use crate::record::{Live, Mode, Record};
@@ -24,8 +24,8 @@ pub(super) enum Outcome<B: Backend> {
     /// The same holder has it already; as it is now.
     AlreadyHeld(Judged<B::Handle>),
     Blocked(Obstacle<B::Handle>),
-    /// Its file is not a lock file.
-    NotALock(&'static str),
+    /// The file of this one is not a lock file.
+    NotALock(Key, &'static str),
 }
 
 /// A hold that was taken.
@@ -58,7 +58,7 @@ enum Next<H> {
     Taken(Vec<Judged<H>>),
     AlreadyHeld(Judged<H>),
     Blocked(Obstacle<H>),
-    NotALock(&'static str),
+    NotALock(Key, &'static str),
     Sleep(Box<(Obstacle<H>, Until<H>)>),
 }
 
@@ -148,7 +148,7 @@ pub(super) fn take<B: Backend>(
             }
             Next::AlreadyHeld(judged) => return Ok(Outcome::AlreadyHeld(judged)),
             Next::Blocked(obstacle) => return Ok(Outcome::Blocked(obstacle)),
-            Next::NotALock(what) => return Ok(Outcome::NotALock(what)),
+            Next::NotALock(key, what) => return Ok(Outcome::NotALock(key, what)),
             Next::Sleep(sleep) => *sleep,
         };
         let is_ripening = matches!(until, Until::Ripe(..));
@@ -191,7 +191,7 @@ fn unfinished<H>(next: &Next<H>) -> Option<&Judged<H>> {
     let obstacle = match next {
         Next::Blocked(obstacle) => obstacle,
         Next::Sleep(sleep) => &sleep.0,
-        Next::Taken(_) | Next::AlreadyHeld(_) | Next::NotALock(_) => return None,
+        Next::Taken(_) | Next::AlreadyHeld(_) | Next::NotALock(..) => return None,
     };
     match obstacle {
         Obstacle::Hold(judged) if is_orphaned_ending(judged) => Some(judged),
@@ -238,7 +238,7 @@ fn plan<'d, S: crate::decision::Snapshot<Error = Error>>(
             (change, Next::AlreadyHeld(judged))
         }
         Decision::Blocked(judged) => (Change::Nothing, Next::Blocked(Obstacle::Hold(judged))),
-        Decision::Refuse(_, what) => (Change::Nothing, Next::NotALock(what)),
+        Decision::Refuse(judged, what) => (Change::Nothing, Next::NotALock(judged.found.key, what)),
         Decision::Wait(obstacle) => {
             let mut change = QueueChange::default();
             match &obstacle {

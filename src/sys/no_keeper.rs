@@ -1,6 +1,8 @@
 //! Systems without a signal that comes with the death of a parent: there is no keeper, and no command under a
 //! hold that a lease keeps.
 
+use std::io;
+
 use crate::identity::Pid;
 
 /// Whether the calling process is the keeper of a command.
@@ -20,7 +22,10 @@ pub(crate) fn tell_wrapper(_kill_at_ms: u64, _request: &[u8]) {}
 pub(crate) fn wake_supervisor() {}
 
 /// There is no command to guard.
-pub(crate) fn guard() {}
+#[allow(clippy::unnecessary_wraps, reason = "a thread may not start elsewhere")]
+pub(crate) fn guard() -> io::Result<()> {
+    Ok(())
+}
 
 /// There is none.
 pub(crate) fn work_is_over() {}

@@ -253,6 +253,26 @@ fn waiting_for_lock_of_own_script_suggests_release() {
         .stderr(contains("  your own script holds it: run `onehold "));
 }
 
+/// Each of its threads in turn: that of signals, and that which reads the answer.
+#[cfg(target_os = "linux")]
+#[test]
+fn prompt_without_a_thread_is_refused() {
+    let env = Env::new();
+    env.create_zombie("x");
+    let question = |number: u32| {
+        let inject = format!("inject=clone,clone3:error=EAGAIN:when={number}");
+        let trace = format!("strace -f -qq -o /dev/null -e {inject}");
+        let words = "run --on-zombie ask x -- true";
+        env.on_a_terminal_with(&trace, words, if number == 2 { &[] } else { &["n\n"] })
+    };
+    assert_eq!(question(1).0, Some(5));
+    let (code, seen) = question(2);
+    assert_eq!(code, Some(5), "{seen}");
+    assert!(seen.contains("cannot ask for confirmation"), "{seen}");
+    assert!(seen.contains("--yes"), "{seen}");
+    assert_eq!(question(3).0, Some(5));
+}
+
 #[cfg(unix)]
 #[test]
 fn prompt_is_colored_unless_color_is_disabled() {

@@ -1,11 +1,12 @@
+use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
-use crate::cluster::{Cluster, On};
+use crate::cluster::{Cluster, On, free_port};
+use crate::harness::{Running, wait_until};
 
-#[test]
-fn user_needs_a_role_on_the_prefix_alone() {
-    let cluster = Cluster::start(1);
-    let on = On::new(&cluster);
+/// Enables users. One of them, `ci`, may use the store; its password is `secret`.
+fn enable_users(cluster: &Cluster, on: &On) {
     cluster.ctl(&["user", "add", "root:top"]);
     cluster.ctl(&["role", "add", "locks"]);
     let prefix = format!("{}//", on.prefix());
@@ -20,6 +21,93 @@ fn user_needs_a_role_on_the_prefix_alone() {
     cluster.ctl(&["user", "add", "ci:secret"]);
     cluster.ctl(&["user", "grant-role", "ci", "locks"]);
     cluster.ctl(&["auth", "enable"]);
+}
+
+/// A command of this user.
+fn of_user(on: &On, args: &[&str]) -> Command {
+    let mut command = on.onehold(args);
+    command.env("ETCDCTL_USER", "ci:secret");
+    command
+}
+
+/// A holder until the file `end` is there, and a waiter behind it.
+fn start_holder_and_waiter(on: &On) -> [Running; 2] {
+    let holds = "touch began; until [ -e end ]; do sleep 0.1; done";
+    let holder = of_user(on, &["run", "--ttl", "10", "x", "--", "sh", "-c", holds]);
+    let holder = Running::spawn(holder);
+    wait_until("it has begun", || on.env.path("began").exists());
+    let args = ["run", "-w", "2m", "--ttl", "10", "x", "--", "true"];
+    let waiter = Running::spawn(of_user(on, &args));
+    wait_until("it waits", || {
+        let output = of_user(on, &["check", "--json", "x"]).output().unwrap();
+        let object: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        object["lock"]["waiters"][0].is_object()
+    });
+    [holder, waiter]
+}
+
+fn let_end(on: &On, [mut holder, mut waiter]: [Running; 2]) {
+    std::fs::write(on.env.path("end"), "").unwrap();
+    assert_eq!(holder.finish(), 0);
+    assert_eq!(waiter.finish(), 0);
+}
+
+#[test]
+fn hold_and_waiter_outlive_their_tokens() {
+    let keys = tempfile::tempdir().unwrap();
+    let key = |name: &str| keys.path().join(name).to_str().unwrap().to_owned();
+    let (private, public) = (key("private.pem"), key("public.pem"));
+    make_token_keys(keys.path());
+    let jwt = format!("jwt,pub-key={public},priv-key={private},sign-method=RS256,ttl=2s");
+    for options in [["--auth-token-ttl", "2"], ["--auth-token", &jwt]] {
+        let cluster = Cluster::start_with(1, "http", &options);
+        let on = On::new(&cluster);
+        enable_users(&cluster, &on);
+        let both = start_holder_and_waiter(&on);
+        // Renewals each 3.3 s: each comes later than the token of the one before has ended.
+        std::thread::sleep(Duration::from_secs(10));
+        let_end(&on, both);
+    }
+}
+
+/// Makes the keys with which etcd signs tokens.
+fn make_token_keys(directory: &Path) {
+    for args in [
+        "genrsa -out private.pem 2048",
+        "rsa -in private.pem -pubout -out public.pem",
+    ] {
+        let mut openssl = Command::new("openssl");
+        openssl.args(args.split(' ')).current_dir(directory);
+        assert!(openssl.output().expect("openssl").status.success());
+    }
+}
+
+#[test]
+fn hold_and_waiter_outlive_a_restart_of_all_members_in_turn() {
+    let cluster = Cluster::start(3);
+    let on = On::new(&cluster);
+    enable_users(&cluster, &on);
+    let both = start_holder_and_waiter(&on);
+    for (at, endpoint) in cluster.endpoints().iter().enumerate() {
+        cluster.restart(at);
+        wait_until("the member is healthy", || {
+            let args = ["--user", "root:top", "--endpoints", endpoint];
+            let mut etcdctl = Command::new("etcdctl");
+            etcdctl.env("ETCDCTL_API", "3").args(args);
+            let output = etcdctl.args(["endpoint", "health"]).output();
+            output.is_ok_and(|output| output.status.success())
+        });
+        // A renewal each 3.3 s.
+        std::thread::sleep(Duration::from_secs(4));
+    }
+    let_end(&on, both);
+}
+
+#[test]
+fn user_needs_a_role_on_the_prefix_alone() {
+    let cluster = Cluster::start(1);
+    let on = On::new(&cluster);
+    enable_users(&cluster, &on);
     let call = |user: Option<&str>, password: Option<&str>, args: &[&str]| {
         let mut command = on.onehold(args);
         command
@@ -228,8 +316,36 @@ fn certificates_are_checked_both_ways() {
 fn server_without_a_gateway_is_named_and_the_others_are_asked() {
     let cluster = Cluster::start_with(1, "http", &["--enable-grpc-gateway=false"]);
     let on = On::new(&cluster);
+    let endpoint = &cluster.endpoints()[0];
+    let began = Instant::now();
     let (code, _, said) = on.output(&["run", "x", "--", "true"]);
     assert_eq!(code, 125);
+    assert!(
+        said.contains(&format!("{endpoint}: no JSON gateway")),
+        "{said}"
+    );
     assert!(said.contains("--enable-grpc-gateway"), "{said}");
     assert_eq!(on.code(&["check", "x"]), 1);
+    assert!(
+        began.elapsed() < Duration::from_secs(8),
+        "it does not change by itself"
+    );
+    // Beside one that has a gateway.
+    let of_others = On::new(crate::cluster::shared());
+    let url = of_others
+        .dir
+        .replace("etcd://", &format!("etcd://{endpoint},"));
+    let both = On::at(url);
+    let hold = both.done(&["acquire", "x", "--ttl", "60"]);
+    let waiter = both.onehold(&["run", "-w", "60", "x", "--", "true"]);
+    let mut waiter = Running::spawn(waiter);
+    wait_until("it waits", || both.waiters("x") == 1);
+    both.done(&["release", "x", "--hold", &hold]);
+    assert_eq!(waiter.finish(), 0);
+    // One is away, and the other one has none.
+    let url = format!("etcd://{endpoint},127.0.0.1:{}/x", free_port());
+    let (code, _, said) = On::at(url).output(&["check", "x"]);
+    assert_eq!(code, 1);
+    let named = said.contains("no JSON gateway") && said.contains("connection refused");
+    assert!(named, "{said}");
 }

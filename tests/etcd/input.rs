@@ -91,6 +91,32 @@ fn what_others_have_put_below_the_prefix_is_said_and_left_alone() {
 }
 
 #[test]
+fn what_is_no_record_is_removed_as_the_message_says() {
+    let on = On::new(shared());
+    for (args, key, value) in [
+        (&["run", "x", "--", "true"][..], "x", "{\"onehold\":1}"),
+        (&["run", "it's", "--", "true"], "it's", "hello"),
+        (&["run", "first", "x", "--", "true"], "x", "hello"),
+        (&["run", "-s", "x", "--", "true"], "x//0", "hello"),
+        (&["acquire", "x", "--ttl", "9"], "x", "hello"),
+        (&["check", "x"], "x", "hello"),
+        (&["break", "x", "--yes"], "x", "hello"),
+    ] {
+        let key = format!("{}//hold/{key}", on.prefix());
+        shared().ctl(&["put", &key, value]);
+        let (code, _, said) = on.output(args);
+        let expected = if args[0] == "run" { 125 } else { 1 };
+        assert_eq!(code, expected, "{args:?}: {said}");
+        let advice = said.split('`').rev().nth(1).unwrap();
+        assert!(advice.starts_with("etcdctl "), "{args:?}: {said}");
+        let mut shell = on.env.shell(advice);
+        let done = shell.env("ETCDCTL_API", "3").output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&done.stdout), "1\n", "{advice}");
+        assert_eq!(on.code(&["run", "x", "it's", "--", "true"]), 0, "{args:?}");
+    }
+}
+
+#[test]
 fn value_of_megabytes_hides_no_other_lock() {
     let cluster = Cluster::start_with(1, "http", &["--max-request-bytes", "4000000"]);
     let on = On::new(&cluster);

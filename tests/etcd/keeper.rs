@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::at_work::{assert_exclusive, run, seconds_after, sections};
 use crate::cluster::{On, shared};
 use crate::harness::intervals::now;
-use crate::harness::{Running, exit_code, wait_until};
+use crate::harness::{Running, exit_code, run_together, wait_until};
 use crate::proxy::{Fate, Proxy};
 
 /// The time to live of the holds here, in seconds: the least one.
@@ -323,6 +323,35 @@ fn second_signal_ends_a_waiter_whose_keeper_is_stopped() {
 }
 
 #[test]
+fn wrapper_says_that_its_keeper_was_killed_while_it_waited() {
+    let on = On::new(shared());
+    on.done(&["acquire", "x", "--ttl", "60"]);
+    for json in [false, true] {
+        let mut command = on.onehold(&["run", "-w", "60", "x"]);
+        if json {
+            command.arg("--json");
+        }
+        command.args(["--", "true"]);
+        let path = on.env.path("said");
+        let said = || fs::File::create(&path).unwrap();
+        command.stdout(said()).stderr(said());
+        let mut waiter = Running::spawn(command);
+        wait_until("it waits", || on.waiters("x") == 1);
+        send(children_of(waiter.pid())[0], Signal::KILL);
+        assert_eq!(waiter.finish(), -9);
+        let said = fs::read_to_string(&path).unwrap();
+        let expected = "the keeper was killed by signal 9, by another process or the kernel; \
+                        the command was not started";
+        assert!(said.contains(expected), "{said}");
+        if json {
+            let object: serde_json::Value = serde_json::from_str(&said).unwrap();
+            assert_eq!(object["message"], expected, "{said}");
+        }
+        wait_until("its place ends with its lease", || on.waiters("x") == 0);
+    }
+}
+
+#[test]
 fn what_is_canceled_while_it_is_taken_leaves_nothing() {
     let on = On::new(shared());
     let proxy = Proxy::to(&shared().endpoints()[0]);
@@ -359,4 +388,27 @@ fn work_that_a_command_leaves_behind_holds_nothing() {
         5
     );
     assert_eq!(on.state("x"), "free");
+}
+
+/// Each of its threads in turn: that of a name server, of the guard, of the renewal, of a watch.
+#[test]
+fn thread_that_cannot_be_started_is_started_later() {
+    let on = On::new(shared());
+    let url = on.dir.replace("127.0.0.1", "localhost");
+    let commands = (2..=5).map(|number| {
+        let mut command = on.env.command("strace");
+        command
+            .args(["-f", "-qq", "-o", "/dev/null", "-e"])
+            // The number of those of each process. The first one forks the keeper.
+            .arg(format!("inject=clone,clone3:error=EAGAIN:when={number}"))
+            .arg(crate::harness::program())
+            .args(["run", "--ttl", "10", &format!("x{number}")])
+            .args(["--", "sleep", "8"])
+            .env("ONEHOLD_DIR", &url);
+        command
+    });
+    for output in run_together(commands.collect()) {
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!((exit_code(output.status), &*said), (0, ""));
+    }
 }

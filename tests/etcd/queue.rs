@@ -7,6 +7,7 @@ use crate::at_work::{assert_exclusive, run};
 use crate::cluster::{On, shared};
 use crate::harness::{CONTENDERS, Running, exit_code, run_together, wait_until};
 use crate::keeper::{children_of, send};
+use crate::proxy::Proxy;
 
 #[test]
 fn waiters_are_served_in_order_of_arrival() {
@@ -25,9 +26,16 @@ fn waiters_are_served_in_order_of_arrival() {
 
 /// A waiter that writes what it is called once it has the lock, and the process of it that waits.
 fn named_waiter(on: &On, name: &str, called: &str, more: &str) -> (Running, u32) {
+    named_waiter_at(&on.dir, on, name, called, more)
+}
+
+/// The same, by another URL of the store.
+fn named_waiter_at(url: &str, on: &On, name: &str, called: &str, more: &str) -> (Running, u32) {
     let script = format!("echo {called} >> order; {more}");
     let mut command = on.onehold(&["run", "-w", "60", name, "--", "sh", "-c", &script]);
-    command.stderr(std::process::Stdio::null());
+    command
+        .env("ONEHOLD_DIR", url)
+        .stderr(std::process::Stdio::null());
     let before = on.waiters(name);
     let waiter = Running::spawn(command);
     wait_until("it waits", || on.waiters(name) > before);
@@ -55,22 +63,44 @@ fn nobody_gets_ahead_of_a_waiter_that_could_take_the_lock() {
 }
 
 #[test]
-fn waiter_that_has_lost_its_place_is_served_after_those_that_came_meanwhile() {
+fn waiter_that_was_stopped_has_its_place_again_when_it_continues() {
     let on = On::new(shared());
     let number = on.done(&["acquire", "x", "--ttl", "60"]);
-    let (mut late, keeper_of_late) = named_waiter(&on, "x", "late", "");
-    send(keeper_of_late, Signal::STOP);
-    let (mut next, keeper_of_next) = named_waiter(&on, "x", "next", "");
+    let (mut first, keeper) = named_waiter(&on, "x", "first", "");
+    send(keeper, Signal::STOP);
+    let (mut second, _) = named_waiter(&on, "x", "second", "");
     wait_until("its ticket has ended", || on.waiters("x") == 1);
-    send(keeper_of_next, Signal::STOP);
+    send(keeper, Signal::CONT);
+    wait_until("it waits again", || on.waiters("x") == 2);
     on.done(&["release", "x", "--hold", &number]);
-    send(keeper_of_late, Signal::CONT);
-    wait_until("it waits again", || {
-        on.waiters("x") == 2 || !order(&on).is_empty()
-    });
-    send(keeper_of_next, Signal::CONT);
-    assert_eq!((late.finish(), next.finish()), (0, 0));
-    assert_eq!(order(&on), ["next", "late"]);
+    assert_eq!((first.finish(), second.finish()), (0, 0));
+    assert_eq!(order(&on), ["first", "second"]);
+    assert_eq!(shared().left_below(on.prefix()), Vec::<String>::new());
+}
+
+#[test]
+fn waiters_that_were_cut_off_keep_their_order() {
+    let on = On::new(shared());
+    let number = on.done(&["acquire", "x", "--ttl", "60"]);
+    let proxy = Proxy::to(&shared().endpoints()[0]);
+    let url = format!("etcd://{}{}", proxy.endpoint, on.prefix());
+    let mut waiters: Vec<Running> = (0..CONTENDERS)
+        .map(|at| named_waiter_at(&url, &on, "x", &at.to_string(), "").0)
+        .collect();
+    proxy.cut();
+    wait_until("their tickets have ended", || on.waiters("x") == 0);
+    waiters.push(named_waiter(&on, "x", "later", "").0);
+    proxy.mend();
+    let all = waiters.len();
+    wait_until("they wait again", || on.waiters("x") == all);
+    on.done(&["release", "x", "--hold", &number]);
+    for mut waiter in waiters {
+        assert_eq!(waiter.finish(), 0);
+    }
+    let first = (0..CONTENDERS).map(|at| at.to_string());
+    let expected: Vec<String> = first.chain(["later".to_owned()]).collect();
+    assert_eq!(order(&on), expected);
+    assert_eq!(shared().left_below(on.prefix()), Vec::<String>::new());
 }
 
 /// It could not have the lock when the one before us took it, and can have it now.
@@ -89,7 +119,9 @@ fn waiter_that_was_passed_over_has_its_turn_before_those_that_came_later() {
     send(keeper, Signal::STOP);
     fs::write(on.env.path("end"), "").unwrap();
     assert_eq!(first.finish(), 0);
-    wait_until("the second one has looked", || on.state("a/b") == "free");
+    wait_until("the second one may look", || {
+        on.lock("a/b")["reason"] == "reserved"
+    });
     std::thread::sleep(Duration::from_millis(300));
     send(keeper, Signal::CONT);
     assert_eq!((parent.finish(), second.finish()), (0, 0));
@@ -199,6 +231,27 @@ fn refused_waiter_tells_who_holds_the_lock_now() {
         refused.contains("now") && !refused.contains("before"),
         "{refusal}"
     );
+}
+
+#[test]
+fn killed_waiter_is_not_called_alive() {
+    let on = On::new(shared());
+    let number = on.done(&["acquire", "x", "--ttl", "60"]);
+    let (mut waiter, keeper) = named_waiter(&on, "x", "killed", "");
+    for pid in [keeper, waiter.pid()] {
+        send(pid, Signal::KILL);
+    }
+    assert_eq!(waiter.finish(), -9);
+    on.done(&["release", "x", "--hold", &number]);
+    let (code, said, _) = on.output(&["check", "x"]);
+    assert_eq!(code, 6, "{said}");
+    assert!(said.contains("until its ticket expires"), "{said}");
+    assert!(!said.contains("alive"), "{said}");
+    let lock = on.lock("x");
+    assert_eq!(lock["reason"], "reserved", "{lock}");
+    assert_eq!(lock["proof"], "lease-kept", "{lock}");
+    assert!(lock["pid_alive"].is_null(), "{lock}");
+    assert_eq!(on.code(&["run", "-w", "20", "x", "--", "true"]), 0);
 }
 
 #[test]

@@ -1,12 +1,14 @@
 //! How etcd is reached: by the variables of etcdctl(1), or by the configuration.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use onehold::EtcdAccess;
 
 use crate::args::UsageError;
 use crate::config::{ConfigPath, EffectiveConfig};
+use crate::suggested::shell_quoted;
+use crate::words;
 
 /// What the variables say, and what the configuration says where they are not set.
 #[cold]
@@ -60,6 +62,18 @@ pub(crate) fn access(config: &EffectiveConfig) -> anyhow::Result<EtcdAccess> {
         .into());
     }
     Ok(access)
+}
+
+/// How to remove a value that is not a record, by its URL.
+pub(crate) fn removal(record: &Path) -> Option<String> {
+    let (scheme, rest) = record.to_str()?.split_once("://")?;
+    let (hosts, key) = rest.split_at(rest.find('/')?);
+    let scheme = if scheme == "etcds" { "https://" } else { "" };
+    let endpoints: Vec<String> = hosts.split(',').map(|at| format!("{scheme}{at}")).collect();
+    let (endpoints, key) = (shell_quoted(&endpoints.join(",")), shell_quoted(key));
+    Some(words::escape(&format!(
+        "  left unchanged; to remove it, run `etcdctl --endpoints {endpoints} del {key}`"
+    )))
 }
 
 fn expanded(key: &str, path: &ConfigPath) -> anyhow::Result<PathBuf> {

@@ -93,6 +93,16 @@ fn watch(
     };
     let is_canceled = !keeper.has_kept() || signal == SIGINT;
     if is_canceled && !is_late {
+        // What has a handler says so itself.
+        if canceled_by.is_none() && ![SIGINT, SIGTERM, SIGHUP].contains(&signal) {
+            let text = format!(
+                "the keeper was killed by signal {signal}, by another process or the kernel; \
+                 the command was not started"
+            );
+            let outcome = Outcome::new(supervise::exit_of(Some(status)), "failure", text);
+            let outcome = outcome.failure("FAILED", serde_json::json!({}));
+            let _ = output::print_outcome(session, &outcome);
+        }
         signal::exit_by_signal(canceled_by.unwrap_or(signal));
         return Ok(Printed::Yes(supervise::exit_of(Some(status))));
     }

@@ -14,7 +14,7 @@ use crate::exit::Exit;
 use crate::outcome::Outcome;
 use crate::output::{self, block};
 use crate::session::Session;
-use crate::{cancel, describe};
+use crate::{cancel, describe, words};
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -47,9 +47,9 @@ pub(crate) fn confirm(
     match ask(&lines.join("\n")) {
         Answer::Yes => true,
         Answer::No => false,
-        Answer::NoTerminal => {
+        Answer::CannotAsk(reason) => {
             output::eprint(&format!(
-                "onehold: cannot ask for confirmation: no terminal (use {instead})"
+                "onehold: cannot ask for confirmation: {reason} (use {instead})"
             ));
             false
         }
@@ -57,34 +57,39 @@ pub(crate) fn confirm(
 }
 
 /// The answer to a question.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum Answer {
     Yes,
     No,
-    NoTerminal,
+    /// Why not.
+    CannotAsk(String),
 }
 
 /// Asks on the controlling terminal, whatever stdin is. No answer within 30 s counts as no. The
 /// caller must not hold a lock or the guard, because the answer can take that long.
 fn ask(question: &str) -> Answer {
+    let no_terminal = || Answer::CannotAsk("no terminal".to_owned());
     let terminal = OpenOptions::new().read(true).write(true).open("/dev/tty");
     let Ok(terminal) = terminal else {
-        return Answer::NoTerminal;
+        return no_terminal();
     };
     let Ok(output) = terminal.try_clone() else {
-        return Answer::NoTerminal;
+        return no_terminal();
     };
-    // Follows --color, NO_COLOR and TERM, as all other output does.
-    if write!(AutoStream::auto(output), "{question} [y/N] ").is_err() {
-        return Answer::NoTerminal;
-    }
     let (sender, answer) = mpsc::channel();
     // Reading a terminal has no timeout, so a thread reads. It ends with the program.
-    std::thread::spawn(move || {
+    let reader = std::thread::Builder::new().spawn(move || {
         let mut line = String::new();
         let read = BufReader::new(&terminal).read_line(&mut line);
         let _ = sender.send(read.map(|_| line).unwrap_or_default());
     });
+    if let Err(error) = reader {
+        return Answer::CannotAsk(words::cause_text(&error));
+    }
+    // Follows --color, NO_COLOR and TERM, as all other output does.
+    if write!(AutoStream::auto(output), "{question} [y/N] ").is_err() {
+        return no_terminal();
+    }
     match answer.recv_timeout(ANSWER_TIMEOUT) {
         Ok(line) if matches!(line.trim().to_lowercase().as_str(), "y" | "yes") => Answer::Yes,
         Ok(_) => Answer::No,

@@ -168,9 +168,9 @@ pub(in crate::sys) fn begin_to_keep() -> io::Result<()> {
 
 /// Ends everything below the keeper in time if its supervisor does not. Runs in a thread of its own, which
 /// does nothing with the network.
-pub(crate) fn guard() {
+pub(crate) fn guard() -> io::Result<()> {
     let Some(page) = own_page() else {
-        return;
+        return Ok(());
     };
     let guard = move || {
         loop {
@@ -186,12 +186,13 @@ pub(crate) fn guard() {
             let _ = pause(Duration::from_millis(20));
         }
     };
-    let _ = crate::sys::signal::without_signals(|| {
-        let _ = std::thread::Builder::new()
+    let start = || {
+        std::thread::Builder::new()
             .name("guard".to_owned())
             .stack_size(64 * 1024)
-            .spawn(guard);
-    });
+            .spawn(guard)
+    };
+    crate::sys::signal::without_signals(start)?.map(drop)
 }
 
 /// Sleeps until a moment of the boot-time clock, in milliseconds: time for which the machine is suspended

@@ -49,6 +49,10 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
     let mut outcome = Outcome::new(exit, word, holder.clone());
     if status.verdict.state == State::NotALock {
         outcome = outcome.failure("NOT_A_LOCK", serde_json::json!({}));
+        #[cfg(feature = "etcd")]
+        if status.is_remote() {
+            outcome.notes.extend(crate::etcd::removal(&status.path));
+        }
     } else if !session.global.quiet {
         // The message of the profile's program comes first: its callers look for it.
         let settings = &session.config.settings;
