@@ -69,6 +69,15 @@ impl Format {
         }
     }
 
+    /// Whether its records say for which owner a lock is held.
+    #[must_use]
+    pub const fn has_owners(self) -> bool {
+        match self {
+            Self::Native | Self::Sprint | Self::Memory => true,
+            Self::Prodigy | Self::Pid | Self::Flock => false,
+        }
+    }
+
     /// How long a new hold must stay in place before it counts. Programs of a foreign format remove
     /// or replace a dead holder's file by its name, whatever has come there since they read it.
     /// Measured beside prodigy: 45 % double holds without the delay, none from 5 ms on.

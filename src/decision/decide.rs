@@ -148,12 +148,19 @@ fn is_same_hold<H>(request: &Request, judged: &Judged<H>) -> bool {
                 record.kind == Kind::Process
                     && record.live.process() == Some(process)
                     && judged.verdict.pid_alive == Some(true)
+                    && !is_for_another_owner(request, record)
             }
             Asker::Lease => {
                 record.kind == Kind::Lease
                     && is_same_owner(request.owner.as_deref(), record.owner.as_deref())
             }
         }
+}
+
+/// Whether the request names an owner that is not the one on record. Two sessions may name one process.
+fn is_for_another_owner(request: &Request, record: &Record) -> bool {
+    let asked = request.owner.as_deref().filter(|owner| !owner.is_empty());
+    asked.is_some() && record.format.has_owners() && !is_same_owner(asked, record.owner.as_deref())
 }
 
 /// Whether a hold ends only after the caller has: the caller runs under it, or belongs to the

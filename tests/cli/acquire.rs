@@ -75,7 +75,7 @@ fn repeated_acquire_for_same_process_prints_same_number() {
     };
     let first = acquire(holder.pid(), &["--owner", "me"]);
     assert_eq!(first.status.code(), Some(0));
-    for options in [&[][..], &["--owner", "me"], &["--owner", "you"]] {
+    for options in [&[][..], &["--owner", "me"]] {
         let again = acquire(holder.pid(), options);
         assert_eq!(again.status.code(), Some(0), "{options:?}");
         assert_eq!(again.stdout, first.stdout, "{options:?}");
@@ -87,6 +87,42 @@ fn repeated_acquire_for_same_process_prints_same_number() {
     assert_eq!(blocked.status.code(), Some(6));
     assert_eq!(env.lock("x")["owner"], "me");
     assert_eq!(env.lock("x")["pid"], holder.pid());
+}
+
+#[test]
+fn process_that_holds_the_lock_for_one_owner_does_not_hold_it_for_another() {
+    let env = Env::new();
+    let holder = Running::start(sleeper());
+    let pid = holder.pid().to_string();
+    let acquire = |owner: &[&str]| {
+        let mut command = env.onehold(["acquire", "x", "--pid", &pid]);
+        command.args(owner);
+        command
+    };
+    let release = |owner: &[&str]| {
+        let mut command = env.onehold(["release", "x"]);
+        command.args(owner).assert().success();
+    };
+    acquire(&["--owner", "R1"]).assert().success();
+    acquire(&["--owner", "R3"])
+        .assert()
+        .code(6)
+        .stdout(is_empty())
+        .stderr(contains(
+            "  that process holds it for R1; for the same hold, give its --owner\n",
+        ));
+    acquire(&["--owner", "R1"]).assert().success();
+    release(&["--owner", "R1"]);
+    let number = acquire(&[]).output().unwrap().stdout;
+    acquire(&["--owner", "R3"])
+        .assert()
+        .code(6)
+        .stdout(is_empty())
+        .stderr(contains(
+            "  that process holds it without an owner; for the same hold, give no --owner\n",
+        ));
+    release(&["--hold", String::from_utf8(number).unwrap().trim()]);
+    acquire(&["--owner", "R3"]).assert().success();
 }
 
 /// Runs a script that acquires `x` by the given line, and checks that the hold follows the script.

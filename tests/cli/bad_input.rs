@@ -237,6 +237,33 @@ fn record_of_earlier_boot_is_taken_over_at_once() {
 
 #[cfg(unix)]
 #[test]
+fn record_of_run_on_another_machine_is_held_for_24_hours() {
+    let env = Env::new();
+    env.onehold(["run", "x", "--", "sh", "-c", "cp \"$ONEHOLD_FILE\" copy"])
+        .assert()
+        .success();
+    let copy = fs::read_to_string(env.path("copy")).unwrap();
+    let theirs = edited(&copy, |record| {
+        record["origin"]["boot"]["id"] = "00000000-0000-4000-8000-000000000000".into();
+        record["origin"]["machine"] = "0123456789abcdef".into();
+        record["hostname"] = "another-machine".into();
+    });
+    env.write("store/x.lock", theirs);
+    let lock = env.lock("x");
+    assert_eq!(lock["reason"], "unverified", "{lock}");
+    env.onehold(["run", "x", "--", "true"])
+        .assert()
+        .code(6)
+        .stderr(contains("`x` may be held by process").and(contains("another-machine")));
+    env.onehold(["cleanup"]).assert().success();
+    assert_eq!(env.check("x"), 6);
+    env.onehold(["run", "--max-age", "0", "x", "--", "true"])
+        .assert()
+        .success();
+}
+
+#[cfg(unix)]
+#[test]
 fn record_of_other_pid_namespace_is_held_for_24_hours() {
     let env = Env::new();
     let namespace = fs::metadata("/proc/self/ns/pid")

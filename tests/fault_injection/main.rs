@@ -20,6 +20,7 @@ mod ending;
 mod foreign_interleaving;
 #[path = "../harness/mod.rs"]
 mod harness;
+mod meanwhile;
 mod sandbox;
 mod tracer;
 

@@ -37,6 +37,8 @@ pub enum Fault {
     Watch,
     /// The callback is called before each of these calls of the program.
     Interleave([usize; 3]),
+    /// The callback is called before this call.
+    Before(Role, usize),
     /// The call is not made, and returns an error.
     Fail(Role, usize, Errno),
 }
@@ -288,6 +290,7 @@ fn at_call(pid: Pid, task: &mut Task, fault: Fault, ended: &mut Ended) -> bool {
         Fault::Interleave(moments) => {
             return task.role == Role::Program && moments.contains(&number);
         }
+        Fault::Before(role, at) => return role == task.role && at == number,
         Fault::Kill(role, at) if role == task.role && at == number => {
             kill(pid, Signal::SIGKILL).unwrap();
         }

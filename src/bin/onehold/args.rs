@@ -138,8 +138,9 @@ pub(crate) enum Verb {
     /// lease and ends when it expires. If the hold number cannot be printed, nothing is held.
     ///
     /// A second `acquire` succeeds and prints the number of the existing hold if --pid names the
-    /// process that holds it already, or if both are leases of the same --owner. A longer --ttl then
-    /// extends the hold. Otherwise, the lock is held: two calls of one script are two holders.
+    /// process that holds it already and no other --owner is given, or if both are leases of the
+    /// same --owner. A longer --ttl then extends the hold. Otherwise, the lock is held: two calls of
+    /// one script are two holders.
     Acquire(Acquire),
     /// Release a lock (succeeds if it is already free)
     ///

@@ -19,7 +19,7 @@ pub(crate) enum Exit {
     Locked,
     /// Timed out waiting.
     TimedOut,
-    /// `run`: the lock was lost while the command was running.
+    /// `run`: the lock was lost before the command ended.
     Lost,
     /// `run`: the command was ended at its time limit.
     TimeLimit,
@@ -76,10 +76,7 @@ pub(crate) const TABLE: [(&str, &str); 13] = [
         "held by another holder; break, release --force: not confirmed",
     ),
     ("7", "timed out waiting"),
-    (
-        "8",
-        "run: the lock was lost or broken while CMD was running",
-    ),
+    ("8", "run: the lock was lost or broken before CMD ended"),
     ("124", "run: CMD was ended at its --time-limit"),
     ("125", "run: error of onehold itself (instead of 1)"),
     ("126, 127", "run: CMD cannot be executed; CMD was not found"),

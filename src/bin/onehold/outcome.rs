@@ -166,6 +166,7 @@ pub(crate) fn failed(session: &Session, error: &anyhow::Error) -> Outcome {
         Error::NoSuchProcess { .. } => (Exit::Failed, "NO_SUCH_PROCESS"),
         Error::NoHolder => (Exit::Failed, "NO_HOLDER"),
         Error::NoAtomicExchange { .. } => (Exit::Failed, "NO_ATOMIC_EXCHANGE"),
+        Error::LostWhileAcquiring { .. } if session.verb == "run" => (Exit::Lost, "LOST"),
         Error::LostWhileAcquiring { .. } => (Exit::Failed, "LOST"),
         Error::Remote { .. } => (Exit::Failed, "STORE"),
         Error::Spawn { source, .. } => match source.kind() {
@@ -182,6 +183,9 @@ pub(crate) fn failed(session: &Session, error: &anyhow::Error) -> Outcome {
         .foreign_message(error)
         .unwrap_or_else(|| words::error_chain(error));
     let mut outcome = failure(session, exit, code, message);
+    if exit == Exit::Lost {
+        outcome.status = "lost";
+    }
     outcome.notes.extend(hint(session, error));
     outcome
 }
@@ -206,6 +210,9 @@ fn is_at_fixed_path(session: &Session, path: &Path) -> bool {
 /// What to do about an error.
 fn hint(session: &Session, error: &Error) -> Option<String> {
     let text = match error {
+        Error::LostWhileAcquiring { .. } if session.verb == "run" => {
+            "  the command was not started".to_owned()
+        }
         // Another name would be another lock.
         Error::NotALock { path, .. } if is_at_fixed_path(session, path) => {
             if session.verb == "break" {

@@ -239,12 +239,11 @@ fn inside_hint(session: &Session, status: &Status, wanted: Option<&LockName>) ->
 
 /// Whether both the hold and the one that was asked for can have an owner.
 fn has_owner(session: &Session, status: &Status) -> bool {
-    let can_have = |format| matches!(format, Format::Native | Format::Sprint | Format::Memory);
-    can_have(session.format)
+    session.format.has_owners()
         && status
             .record
             .as_ref()
-            .is_some_and(|record| can_have(record.format))
+            .is_some_and(|record| record.format.has_owners())
 }
 
 fn is_detached(status: &Status) -> bool {

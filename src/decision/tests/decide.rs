@@ -109,7 +109,11 @@ fn detached_hold_is_already_held_only_by_the_same_holder() {
     #[rustfmt::skip]
     expect_rows(vec![
         ("the same process", named(7), memory([holder()]), Short::AlreadyHeld(1)),
-        ("the same process, another owner", named(7).owned_by("b"), memory([holder().owned_by("a")]), Short::AlreadyHeld(1)),
+        ("the same process and owner", named(7).owned_by("a"), memory([holder().owned_by("a")]), Short::AlreadyHeld(1)),
+        ("the same process, no owner given", named(7), memory([holder().owned_by("a")]), Short::AlreadyHeld(1)),
+        ("the same process, another owner", named(7).owned_by("b"), memory([holder().owned_by("a")]), Short::Wait(1)),
+        ("the same process, no owner on record", named(7).owned_by("b"), memory([holder()]), Short::Wait(1)),
+        ("the same process, in a format without owners", named(7).owned_by("b"), memory([holder().with(|record| record.format = Format::Prodigy)]), Short::AlreadyHeld(1)),
         ("the same PID with another start", reused(), memory([holder()]), Short::Wait(1)),
         ("another process", named(8), memory([holder()]), Short::Wait(1)),
         ("another process of the same owner", named(8).owned_by("a"), memory([holder().owned_by("a")]), Short::Wait(1)),

@@ -6,7 +6,7 @@ use anyhow::bail;
 use chrono::{TimeDelta, Utc};
 use onehold::command_line::stdout_was_closed;
 use onehold::signal;
-use onehold::{Acquired, Attempt, Format, Holder, PendingHold, Status};
+use onehold::{Acquired, Attempt, Format, Holder, Kind, PendingHold, State, Status};
 
 use crate::acquiring::{acquire_with_prompts, displaced_text, refused, wait_for_displaced};
 use crate::args::{self, UsageError};
@@ -45,8 +45,47 @@ pub(crate) fn acquire(session: &Session, typed: args::Acquire) -> CommandResult 
             Ok(hand_over(session, &lock, *pending, is_no_lease))
         }
         Attempt::Held(Acquired::AlreadyHeld(status)) => Ok(already_held(status).into()),
-        Attempt::Blocked(blocked) => Ok(refused(session, &typed.hold, &lock, blocked).into()),
+        Attempt::Blocked(blocked) => {
+            let note = other_owner(&typed.hold, &lock, holder, &blocked.status);
+            let mut outcome = refused(session, &typed.hold, &lock, blocked);
+            if let Some(note) = note {
+                outcome.notes.insert(0, note);
+            }
+            Ok(outcome.into())
+        }
     }
+}
+
+/// Why the process that was named does not have the lock already, although it is the holder.
+fn other_owner(
+    typed: &args::HoldArgs,
+    lock: &onehold::Lock,
+    holder: Holder,
+    status: &Status,
+) -> Option<String> {
+    let record = status.record.as_ref()?;
+    let is_named = lock.names().any(|name| name.as_str() == status.name);
+    let Holder::Process(process) = holder else {
+        return None;
+    };
+    let is_held = matches!(status.verdict.state, State::Held | State::Overdue);
+    if !is_named
+        || !is_held
+        || record.kind != Kind::Process
+        || record.live.process() != Some(process)
+        || typed.owner.is_none()
+        || typed.owner == record.owner
+    {
+        return None;
+    }
+    Some(match &record.owner {
+        Some(owner) => format!(
+            "  that process holds it for {}; for the same hold, give its --owner",
+            words::escape(owner)
+        ),
+        None => "  that process holds it without an owner; for the same hold, give no --owner"
+            .to_owned(),
+    })
 }
 
 /// Prints the hold number and confirms the hold. If the number cannot be printed, nothing is held:
