@@ -2,6 +2,7 @@
 //! kernel lock is held, and what the system says about the recorded processes.
 
 use std::cell::{OnceCell, RefCell};
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::ops::ControlFlow;
@@ -38,12 +39,14 @@ pub(crate) struct FilesSnapshot<'a> {
     /// `None`: nothing is changed, not even what a killed process left.
     pub(super) guard: Option<&'a Guard>,
     now: OnceCell<Moment>,
-    processes: RefCell<Vec<ProcessFact>>,
+    processes: RefCell<BTreeMap<Pid, ProcessFact>>,
     /// The answers so far, each of which reads /proc.
     descends_from: RefCell<Vec<(ProcessId, bool)>>,
     queue: OnceCell<Queue>,
     /// The directories below the store that were looked for; `None`: there is none.
     directories: RefCell<Vec<KnownDirectory>>,
+    /// The shared records of each name that was asked about: a decision asks several times.
+    shared: RefCell<Vec<(LockName, Vec<Found<Handle>>)>>,
     /// Of a file that flock(1) locks: tries to take the lock. `None`: only looks.
     pub(super) attempt: Option<flock::Attempt>,
 }
@@ -68,6 +71,7 @@ impl<'a> FilesSnapshot<'a> {
             descends_from: RefCell::default(),
             queue: OnceCell::new(),
             directories: RefCell::default(),
+            shared: RefCell::default(),
             attempt: None,
         }
     }
@@ -247,7 +251,7 @@ impl<'a> FilesSnapshot<'a> {
     /// A listing asks for the same process many times.
     fn process(&self, pid: Pid) -> ProcessFact {
         let mut known = self.processes.borrow_mut();
-        if let Some(fact) = known.iter().find(|fact| fact.pid == pid) {
+        if let Some(fact) = known.get(&pid) {
             return *fact;
         }
         let state = process::presence(pid);
@@ -260,7 +264,7 @@ impl<'a> FilesSnapshot<'a> {
             state,
             began_ms,
         };
-        known.push(fact);
+        known.insert(pid, fact);
         fact
     }
 
@@ -297,7 +301,7 @@ impl<'a> FilesSnapshot<'a> {
         let path = || self.files.below(&layout::shared(name));
         let directory = match directory.open_below(OsStr::new(SHARED_DIR)) {
             Err(error) if is_not_a_directory(&error) => return Ok(Vec::new()),
-            opened => opened.context("open directory", &path())?,
+            opened => Arc::new(opened.context("open directory", &path())?),
         };
         let entries = directory.entries().context("read directory", &path())?;
         let mut entries: Vec<_> = entries
@@ -318,7 +322,13 @@ impl<'a> FilesSnapshot<'a> {
                 format: Format::Native,
             };
             let on_disk = place.read_listed(kind)?;
-            holds.extend(self.found(key, on_disk)?);
+            let Some(mut found) = self.found(key, on_disk)? else {
+                continue;
+            };
+            // There may be more of them than a process may have files open.
+            let handle = found.handle.and_then(Rc::into_inner);
+            found.handle = handle.map(|open| Rc::new(open.close(&directory, &file)));
+            holds.push(found);
         }
         Ok(holds)
     }
@@ -462,10 +472,17 @@ impl Snapshot for FilesSnapshot<'_> {
         if children.is_empty() {
             return Ok(Vec::new());
         }
-        match self.directory(&children)? {
-            Some(directory) => self.shared_in(&directory, name),
-            None => Ok(Vec::new()),
+        let Some(directory) = self.directory(&children)? else {
+            return Ok(Vec::new());
+        };
+        let is_asked = |(asked, _): &&(LockName, _)| asked == name;
+        if let Some((_, found)) = self.shared.borrow().iter().find(is_asked) {
+            return Ok(found.clone());
         }
+        let found = self.shared_in(&directory, name)?;
+        let asked = (name.clone(), found.clone());
+        self.shared.borrow_mut().push(asked);
+        Ok(found)
     }
 
     fn below(
