@@ -107,8 +107,10 @@ impl OpenFile {
         let Found::File(file, facts) = directory.find(name)? else {
             return Ok(None);
         };
-        // ext4 gives the number of a removed file to the next one.
+        // ext4 gives the number of a removed file to the next one. What a record makes others do depends
+        // on its owner.
         let is_same = facts.id == self.facts.id
+            && facts.owner == self.facts.owner
             && format::is_same_native_record(&self.bytes, &read_all(&file)?);
         Ok(is_same.then_some(Opened::Again(file)))
     }
@@ -118,7 +120,9 @@ impl OpenFile {
     }
 
     pub(crate) fn author(&self) -> Author {
-        author_of(&self.file).unwrap_or_default()
+        let author = |file: &File| author_of(file).ok();
+        let opened = self.open().ok().flatten();
+        opened.and_then(|file| author(&file)).unwrap_or_default()
     }
 
     /// Whether a kernel lock on it is taken.

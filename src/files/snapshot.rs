@@ -134,6 +134,7 @@ impl<'a> FilesSnapshot<'a> {
                 processes: Vec::new(),
                 same_store: false,
                 shares_kernel_locks: self.facts.shares_kernel_locks,
+                stays: false,
                 life: None,
             },
             revision: Revision {
@@ -169,6 +170,7 @@ impl<'a> FilesSnapshot<'a> {
                 processes: Vec::new(),
                 same_store: false,
                 shares_kernel_locks: self.facts.shares_kernel_locks,
+                stays: false,
                 life: None,
             },
             revision: revision(&Content::KernelLock, &open),
@@ -244,6 +246,7 @@ impl<'a> FilesSnapshot<'a> {
             processes: processes.into_iter().map(|pid| self.process(pid)).collect(),
             same_store,
             shares_kernel_locks: self.facts.shares_kernel_locks,
+            stays: false,
             life: None,
         }
     }
@@ -309,6 +312,12 @@ impl<'a> FilesSnapshot<'a> {
             .filter_map(|(file, kind)| Some((layout::shared_index(&file)?, file, kind)))
             .collect();
         entries.sort_unstable_by_key(|(index, ..)| *index);
+        let only_removable = if entries.is_empty() {
+            None
+        } else {
+            let asked = directory.only_removable();
+            asked.context("inspect", &path())?
+        };
         let mut holds = Vec::new();
         for (index, file, kind) in entries {
             let key = Key {
@@ -327,7 +336,10 @@ impl<'a> FilesSnapshot<'a> {
             };
             // There may be more of them than a process may have files open.
             let handle = found.handle.and_then(Rc::into_inner);
-            found.handle = handle.map(|open| Rc::new(open.close(&directory, &file)));
+            let handle = handle.map(|open| Rc::new(open.close(&directory, &file)));
+            let owner = handle.as_ref().map(|open| open.facts.owner);
+            found.facts.stays = only_removable.is_some() && owner != only_removable;
+            found.handle = handle;
             holds.push(found);
         }
         Ok(holds)
