@@ -364,7 +364,7 @@ impl Lock {
         let mut request = self.request_of(options, Asker::Caller, None);
         loop {
             let looked = self.store.look(|snapshot| {
-                let (status, judged) = match decide(&request, snapshot)? {
+                let (mut status, judged) = match decide(&request, snapshot)? {
                     Decision::Take { mut put, remove } => {
                         let is_own = |judged: &Judged<_>| judged.found.key.name == self.name;
                         let replaced = put.pop().and_then(|(_, replaced)| replaced);
@@ -381,7 +381,13 @@ impl Lock {
                     }
                     Decision::Wait(obstacle) => (self.obstacle_status(&obstacle), None),
                 };
-                let others = self.others_than(&status, &request, snapshot)?;
+                let mut others = self.others_than(&status, &request, snapshot)?;
+                // Where a dead hold cannot be taken over it is in the way for good, and a live one beside
+                // it still holds the lock.
+                let live = others.iter_mut().find(|other| other.verdict.is_live());
+                if let Some(live) = live.filter(|_| judged.is_some() && !status.verdict.is_live()) {
+                    std::mem::swap(&mut status, live);
+                }
                 let waiters = snapshot.waiters(&self.name);
                 let status = Status {
                     others,
