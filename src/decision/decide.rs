@@ -157,8 +157,8 @@ fn is_same_hold<H>(request: &Request, judged: &Judged<H>) -> bool {
         }
 }
 
-/// Whether a hold ends only after the caller has: the caller runs under it, or belongs to the
-/// process that it follows.
+/// Whether a hold ends only after the request has: the caller runs under it, or the process that it
+/// follows is the one that asks, or an ancestor of the caller.
 fn runs_inside<S: Snapshot>(request: &Request, snapshot: &S, judged: &Judged<S::Handle>) -> bool {
     let Some(record) = judged.record() else {
         let lockers = judged.found.facts.lockers.iter();
@@ -178,12 +178,13 @@ fn runs_inside<S: Snapshot>(request: &Request, snapshot: &S, judged: &Judged<S::
     else {
         return false;
     };
+    let belongs_to = |process: ProcessId| {
+        request.asker == Asker::Process(process) || snapshot.descends_from(process)
+    };
     // Another part of the same script, which is still running, can release it.
-    belongs_to_acquirer(
-        record,
-        |process| snapshot.descends_from(process),
-        |process| has_ended(process, &judged.found.facts),
-    ) && snapshot.descends_from(process)
+    belongs_to_acquirer(record, belongs_to, |process| {
+        has_ended(process, &judged.found.facts)
+    }) && belongs_to(process)
 }
 
 /// The earlier waiter for which a lock that no hold excludes is reserved.

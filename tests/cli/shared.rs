@@ -497,6 +497,31 @@ fn writer_behind_two_readers_takes_the_lock_when_both_have_ended() {
     assert_eq!(writer.exit_code(), Some(0));
 }
 
+#[cfg(unix)]
+#[test]
+fn exclusive_hold_for_a_process_that_shares_the_lock_itself_is_refused_at_once() {
+    let env = Env::new();
+    let holder = Running::start(crate::env::sleeper());
+    let pid = holder.pid().to_string();
+    let shared = ["acquire", "-s", "x", "--owner", "r", "--pid", &pid];
+    env.onehold(shared).assert().success();
+    for words in [&["x"][..], &["x/y"], &["--owner", "w", "x"]] {
+        env.onehold(["acquire", "-w", "20", "--pid", &pid])
+            .args(words)
+            .assert()
+            .code(6)
+            .stderr(contains(
+                "\n  that process holds it itself: release that hold first, with its --owner or --hold\n",
+            ));
+    }
+    // Another process may outlive that one.
+    let other = Running::start(crate::env::sleeper());
+    let other = other.pid().to_string();
+    env.onehold(["acquire", "-w", "0.1", "--pid", &other, "x"])
+        .assert()
+        .code(7);
+}
+
 #[test]
 fn cleanup_removes_the_dead_among_those_that_share_a_lock() {
     let env = Env::new();
