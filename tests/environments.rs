@@ -578,6 +578,25 @@ fn on_fuse_locks_are_held_and_released_and_none_is_taken_over_without_a_person()
 }
 
 #[test]
+#[ignore = "needs root: a FUSE filesystem (bindfs)"]
+fn on_fuse_a_lock_with_a_dead_and_a_live_reader_is_held() {
+    let place = Place::new();
+    let script = "mkdir -p behind store; bindfs behind store
+        onehold acquire -q -s x --ttl 1ms --owner dead >/dev/null
+        sleep 0.02; onehold check -q x || echo $?
+        onehold acquire -q -s x --ttl 1h --owner live >/dev/null
+        onehold check x || echo $?
+        onehold check -q -s x || echo $?
+        umount store";
+    let said = place.says("unshare --mount --propagation private", script);
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines.first(), Some(&"5"), "{said}");
+    assert!(lines[1].contains("is shared by a lease of live"), "{said}");
+    assert!(said.contains("of dead"), "{said}");
+    assert_eq!(lines.last(), Some(&"6"), "{said}");
+}
+
+#[test]
 #[ignore = "needs root: overlayfs"]
 fn the_same_store_by_its_overlay_and_by_its_lower_directory_frees_nothing() {
     let place = Place::new();

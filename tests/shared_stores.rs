@@ -696,4 +696,64 @@ fn root_ends_the_work_of_a_user_whose_wrapper_was_killed_in_every_store() {
             work.process.try_wait().unwrap().is_some()
         });
     }
+
+/// Slots of a lock that a user cannot remove the dead holders of, which are another user's.
+#[test]
+#[ignore = "needs root: two ordinary users"]
+fn dead_reader_of_another_user_does_not_block_readers() {
+    let place = Place::new(0o1777, "022");
+    let dies = |user: User, owner: &str| {
+        let words = format!("onehold acquire -q --slots 2 y --ttl 1ms --owner {owner}");
+        place.number(user, &words);
+        wait_until("it is over", || place.lock(user, "y")["state"] == "zombie");
+    };
+    dies(Daemon, "one");
+    let slot = "-- printenv ONEHOLD_SLOT";
+    for words in ["-s", "--slots 1", "--slots 2"] {
+        let said = place.succeeds(Nobody, &format!("onehold run {words} y {slot}"));
+        assert_eq!(said, "0", "{words}");
+    }
+    // Its own dead holds are replaced, so that there are no more of them each time.
+    let files = || place.succeeds(Root, "ls store/y.d/.shared | wc -l");
+    for _ in 0..3 {
+        dies(Nobody, "two");
+        assert_eq!(files(), "2");
+    }
+    // At most as many as there are slots, each with a number of its own.
+    let lease = |owner: &str| {
+        let words = format!("onehold acquire -q --slots 2 y --ttl 1h --owner {owner}");
+        place.does(Nobody, &words).status.code()
+    };
+    assert_eq!(lease("a"), Some(0));
+    assert_eq!(lease("b"), Some(0));
+    assert_eq!(lease("c"), Some(6));
+    let lock = place.lock(Nobody, "y");
+    let others = lock["others"].as_array().unwrap();
+    let mut slots: Vec<&Value> = others
+        .iter()
+        .chain([&lock])
+        .filter(|hold| hold["state"] == "held")
+        .map(|hold| &hold["slot"])
+        .collect();
+    slots.sort_by_key(|slot| slot.as_u64());
+    assert_eq!(slots, [0, 1], "{lock}");
+    // Each is the one that its number and its owner name.
+    assert_eq!(
+        place
+            .does(Nobody, "onehold release y --owner a")
+            .status
+            .code(),
+        Some(0)
+    );
+    assert_eq!(
+        place
+            .does(Nobody, "onehold release y --owner b")
+            .status
+            .code(),
+        Some(0)
+    );
+    place.succeeds(Nobody, "onehold run y -- true");
+    // Who may remove it does.
+    place.succeeds(Daemon, "onehold cleanup");
+    assert_eq!(place.succeeds(Root, "find store -name '*.lock'"), "");
 }

@@ -1,12 +1,13 @@
 //! The decision: may a request take its locks now, and if not, what is in its way.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
 use super::compatibility::excludes;
 use super::liveness::{Reason, State, Verdict, belongs_to_acquirer, has_ended, judge};
-use super::request::{Asker, Key, Request, Want};
+use super::request::{Asker, Key, Request, Want, first_free, slot_of};
 use super::snapshot::{Found, Snapshot, Ticket};
 use crate::identity::ProcessId;
 use crate::name::LockName;
@@ -163,8 +164,8 @@ fn is_for_another_owner(request: &Request, record: &Record) -> bool {
     asked.is_some() && record.format.has_owners() && !is_same_owner(asked, record.owner.as_deref())
 }
 
-/// Whether a hold ends only after the caller has: the caller runs under it, or belongs to the
-/// process that it follows.
+/// Whether a hold ends only after the request has: the caller runs under it, or the process that it
+/// follows is the one that asks, or an ancestor of the caller.
 fn runs_inside<S: Snapshot>(request: &Request, snapshot: &S, judged: &Judged<S::Handle>) -> bool {
     let Some(record) = judged.record() else {
         let lockers = judged.found.facts.lockers.iter();
@@ -184,12 +185,13 @@ fn runs_inside<S: Snapshot>(request: &Request, snapshot: &S, judged: &Judged<S::
     else {
         return false;
     };
+    let belongs_to = |process: ProcessId| {
+        request.asker == Asker::Process(process) || snapshot.descends_from(process)
+    };
     // Another part of the same script, which is still running, can release it.
-    belongs_to_acquirer(
-        record,
-        |process| snapshot.descends_from(process),
-        |process| has_ended(process, &judged.found.facts),
-    ) && snapshot.descends_from(process)
+    belongs_to_acquirer(record, belongs_to, |process| {
+        has_ended(process, &judged.found.facts)
+    }) && belongs_to(process)
 }
 
 /// The earlier waiter for which a lock that no hold excludes is reserved.
@@ -444,6 +446,32 @@ pub(crate) fn judge_found<S: Snapshot>(
     Judged { found, verdict }
 }
 
+/// The number of a new shared record: of the lowest slot that is free. Those `given_back` are dead, but the
+/// file of one may have to stay.
+fn free_index<H>(found: &[Found<H>], given_back: &[&Judged<H>]) -> u32 {
+    let given_back: BTreeSet<_> = given_back
+        .iter()
+        .filter_map(|judged| judged.found.key.index)
+        .collect();
+    let (mut slots, mut records) = (BTreeSet::new(), BTreeSet::new());
+    for found in found {
+        let Some(index) = found.key.index else {
+            continue;
+        };
+        let is_given_back = given_back.contains(&index);
+        if !is_given_back {
+            slots.insert(slot_of(index));
+        }
+        if !is_given_back || found.facts.stays {
+            records.insert(index);
+        }
+    }
+    first_free(
+        |slot| slots.contains(&slot),
+        |index| !records.contains(&index),
+    )
+}
+
 /// What does not count as an obstacle.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ignore {
@@ -573,20 +601,17 @@ impl<'a, S: Snapshot> Scan<'a, S> {
             let index = match want.mode {
                 Mode::Exclusive => None,
                 Mode::Shared | Mode::Slots(_) => {
-                    let taken = self.snapshot.shared(&want.name)?;
-                    let taken: Vec<_> = taken
-                        .into_iter()
-                        .map(|found| found.key)
-                        .filter(|key| !own.iter().any(|judged| judged.found.key == *key))
-                        .filter_map(|key| key.index)
+                    let given_back: Vec<_> = own
+                        .iter()
+                        .filter(|judged| judged.found.key.name == want.name)
                         .collect();
                     // What is replaced keeps its slot: its holder may be the one that asks.
-                    let is_replaced = |judged: &&Judged<_>| {
-                        judged.found.key.name == want.name && self.request.replaces(judged)
-                    };
-                    let replaced = own.iter().find(is_replaced);
-                    let replaced = replaced.and_then(|judged| judged.found.key.index);
-                    replaced.or_else(|| (0..=u32::MAX).find(|index| !taken.contains(index)))
+                    let is_replaced = |judged: &&&Judged<_>| request.replaces(judged);
+                    let replaced = given_back.iter().find(is_replaced);
+                    match replaced.and_then(|judged| judged.found.key.index) {
+                        Some(index) => Some(index),
+                        None => Some(free_index(&self.snapshot.shared(&want.name)?, &given_back)),
+                    }
                 }
             };
             let key = Key {

@@ -15,7 +15,7 @@ mod snapshot;
 
 pub(crate) use decide::{Decision, Judged, Obstacle, Until, decide, judge_found, until};
 pub(crate) use liveness::{Needed, judge, needed};
-pub(crate) use request::{Asker, Key, Moment, Observer, Request, Want};
+pub(crate) use request::{Asker, Key, Moment, Observer, Request, Want, slot_of};
 #[cfg(feature = "etcd")]
 pub(crate) use snapshot::Life;
 pub(crate) use snapshot::{Facts, Found, ProcessFact, Snapshot, Ticket};

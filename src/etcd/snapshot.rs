@@ -407,6 +407,7 @@ impl<H: Clone + Default> Etcd<H> {
                 processes: Vec::new(),
                 same_store: true,
                 shares_kernel_locks: true,
+                stays: false,
                 life: Some(known_as),
             },
             key,

@@ -44,7 +44,10 @@ pub(super) enum KernelLock {
 impl Attempt {
     /// `granted`: the file, if its lock was taken before, in a sleep.
     pub(super) fn new(granted: Option<Rc<OpenFile>>, create: bool, mode: Mode) -> io::Result<Self> {
-        let granted = granted.map(|open| open.file.try_clone()).transpose()?;
+        let granted = match granted {
+            Some(open) => open.open()?.map(|file| file.try_clone()).transpose()?,
+            None => None,
+        };
         Ok(Self {
             taken: RefCell::new(granted),
             create,
@@ -166,11 +169,7 @@ fn look_at(file: File, facts: FileFacts) -> io::Result<KernelLock> {
 }
 
 fn opened(file: File, facts: FileFacts) -> OpenFile {
-    OpenFile {
-        file,
-        facts,
-        bytes: Vec::new(),
-    }
+    OpenFile::new(file, facts, Vec::new())
 }
 
 const LINK: &str = "a symbolic link: give the path that it leads to";

@@ -12,7 +12,7 @@ use super::layout;
 use super::lock_file::{LockFile, OwnedLockPath, is_named, read_all, renew_foreign_times};
 use super::shared_names;
 use crate::backend::{HeldRecord, ReleaseOutcome};
-use crate::decision::Key;
+use crate::decision::{Key, slot_of};
 use crate::error::{Context, Result};
 use crate::format::{self, VISIBLE_BYTES, live};
 use crate::record::{Format, Live, Record};
@@ -43,7 +43,7 @@ pub(super) struct Place {
     /// The directories below the store that lead to it.
     pub(super) parents: Vec<OsString>,
     pub(super) at: OwnedLockPath,
-    /// The number of a shared hold.
+    /// The number of a shared record.
     pub(super) index: Option<u32>,
     /// Its directories are left for the next one.
     pub(super) stays: bool,
@@ -100,9 +100,10 @@ impl HeldFile {
         self.places().map(|place| place.at.path.as_path()).collect()
     }
 
-    /// The number of a shared hold in each of its locks.
+    /// The slot of a shared hold in each of its locks.
     pub(crate) fn slots(&self) -> Vec<u32> {
-        self.places().filter_map(|place| place.index).collect()
+        let records = self.places().filter_map(|place| place.index);
+        records.map(slot_of).collect()
     }
 
     fn places(&self) -> impl Iterator<Item = &Place> {

@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Write};
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -33,8 +34,8 @@ pub(super) enum OnDisk {
     File(LockFile),
 }
 
-/// A lock file as it was read. It is kept open, because an inode number means nothing once the file
-/// is closed.
+/// A lock file as it was read. It is open, because an inode number means nothing once the file is
+/// closed.
 #[derive(Debug)]
 pub(super) struct LockFile {
     pub(super) file: File,
@@ -48,26 +49,88 @@ pub(super) struct LockFile {
 /// What a found record or ticket is referred to by. `None`: it is not a regular file.
 pub(crate) type Handle = Option<Rc<OpenFile>>;
 
-/// A file that was found, kept open.
+/// A file that was found, kept open or opened again when it is needed.
 #[derive(Debug)]
 pub(crate) struct OpenFile {
-    pub(super) file: File,
+    file: Kept,
     pub(super) facts: FileFacts,
     pub(super) bytes: Vec<u8>,
 }
 
+#[derive(Debug)]
+enum Kept {
+    Open(File),
+    /// One of many, of which a process could not keep all open.
+    Closed(Arc<Directory>, OsString),
+}
+
+/// The file of an [`OpenFile`].
+pub(super) enum Opened<'a> {
+    Kept(&'a File),
+    Again(File),
+}
+
+impl Deref for Opened<'_> {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        match self {
+            Self::Kept(file) => file,
+            Self::Again(file) => file,
+        }
+    }
+}
+
 impl OpenFile {
+    pub(super) fn new(file: File, facts: FileFacts, bytes: Vec<u8>) -> Self {
+        Self {
+            file: Kept::Open(file),
+            facts,
+            bytes,
+        }
+    }
+
+    /// Closes a native record, which has this name in a directory.
+    pub(super) fn close(self, directory: &Arc<Directory>, name: &OsStr) -> Self {
+        Self {
+            file: Kept::Closed(Arc::clone(directory), name.to_owned()),
+            ..self
+        }
+    }
+
+    /// The file; `None`: it was closed, and its name is gone or names another one.
+    pub(super) fn open(&self) -> io::Result<Option<Opened<'_>>> {
+        let (directory, name) = match &self.file {
+            Kept::Open(file) => return Ok(Some(Opened::Kept(file))),
+            Kept::Closed(directory, name) => (directory, name),
+        };
+        let Found::File(file, facts) = directory.find(name)? else {
+            return Ok(None);
+        };
+        // ext4 gives the number of a removed file to the next one. What a record makes others do depends
+        // on its owner.
+        let is_same = facts.id == self.facts.id
+            && facts.owner == self.facts.owner
+            && format::is_same_native_record(&self.bytes, &read_all(&file)?);
+        Ok(is_same.then_some(Opened::Again(file)))
+    }
+
     pub(crate) fn id(&self) -> FileId {
         self.facts.id
     }
 
     pub(crate) fn author(&self) -> Author {
-        author_of(&self.file).unwrap_or_default()
+        let author = |file: &File| author_of(file).ok();
+        let opened = self.open().ok().flatten();
+        opened.and_then(|file| author(&file)).unwrap_or_default()
     }
 
     /// Whether a kernel lock on it is taken.
     pub(crate) fn is_locked(&self) -> io::Result<bool> {
-        record_is_locked(&self.file)
+        match self.open()? {
+            Some(file) => record_is_locked(&file),
+            None => Ok(false),
+        }
     }
 }
 
@@ -283,8 +346,13 @@ impl LockPath<'_> {
 
     pub(super) fn is_as_judged(&self, name: &OsStr, judged: &OpenFile) -> io::Result<bool> {
         let found = self.directory.facts(name)?;
-        Ok(found.is_some_and(|facts| facts.id == judged.facts.id)
-            && read_all(&judged.file)? == judged.bytes)
+        Ok(match judged.open()? {
+            Some(file) => {
+                found.is_some_and(|facts| facts.id == judged.facts.id)
+                    && read_all(&file)? == judged.bytes
+            }
+            None => false,
+        })
     }
 }
 
@@ -331,11 +399,7 @@ impl LockFile {
     }
 
     pub(super) fn into_parts(self) -> (Content, OpenFile) {
-        let open = OpenFile {
-            file: self.file,
-            facts: self.facts,
-            bytes: self.bytes,
-        };
+        let open = OpenFile::new(self.file, self.facts, self.bytes);
         (self.content, open)
     }
 }

@@ -222,12 +222,7 @@ impl Queue {
         }
         let bytes = read_all(&ticket).ok()?;
         let written: Written = serde_json::from_slice(&bytes).ok()?;
-        let open = OpenFile {
-            file: ticket,
-            facts,
-            bytes,
-        };
-        Some((written, open))
+        Some((written, OpenFile::new(ticket, facts, bytes)))
     }
 
     /// The live waiters for a lock, the first one first.

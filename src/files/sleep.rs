@@ -31,6 +31,9 @@ const EVENT_RECHECK: Duration = Duration::from_secs(2);
 /// The same for a waiter behind the wrapper of a `run`, which unlocks its record unless it is killed.
 const WRAPPER_RECHECK: Duration = Duration::from_secs(10);
 
+/// How many holds are watched at once. Each needs a descriptor, of which a process has 1024 as a rule.
+const MAX_WATCHED: usize = 256;
+
 /// What a waiter keeps between two sleeps.
 #[derive(Debug)]
 pub(crate) struct Sleeper {
@@ -78,7 +81,7 @@ impl Sleeper {
     ) -> bool {
         let slept = match until {
             Until::LeftQueue(ticket, interval) => match &ticket.handle {
-                Some(open) => self.sleep_on_lock(&open.file, at_most.min(*interval)),
+                Some(open) => self.sleep_on_found(open, at_most.min(*interval)),
                 None => Err(io::ErrorKind::Unsupported.into()),
             },
             Until::Released(judged) => self.sleep_on_hold(judged, at_most, is_unchanged),
@@ -109,7 +112,10 @@ impl Sleeper {
             return Err(io::ErrorKind::Unsupported.into());
         };
         if judged.found.content == Content::KernelLock {
-            self.until_locked(&open.file, at_most)?;
+            let Some(file) = open.open()? else {
+                return Ok(());
+            };
+            self.until_locked(&file, at_most)?;
             self.granted = Some(Rc::clone(open));
             return Ok(());
         }
@@ -123,9 +129,17 @@ impl Sleeper {
                 // A writer notes its turn again before it is taken for missed, and readers pass.
                 at_most = at_most.min(EVENT_RECHECK);
             }
-            return self.sleep_on_lock(&open.file, at_most);
+            return self.sleep_on_found(open, at_most);
         }
         self.sleep_on_events(std::slice::from_ref(judged), at_most, is_unchanged)
+    }
+
+    /// Blocks on the kernel lock of a file that was found. If that is gone, something has happened.
+    fn sleep_on_found(&self, open: &OpenFile, at_most: Duration) -> io::Result<()> {
+        match open.open()? {
+            Some(file) => self.sleep_on_lock(&file, at_most),
+            None => Ok(()),
+        }
     }
 
     /// Blocks on a kernel lock.
@@ -175,7 +189,10 @@ impl Sleeper {
             none => none.insert(Watch::new()?),
         };
         watch.begin();
-        for judged in holders {
+        if holders.len() > MAX_WATCHED {
+            at_most = at_most.min(EVENT_RECHECK);
+        }
+        for judged in holders.iter().take(MAX_WATCHED) {
             let Some(open) = &judged.found.handle else {
                 return Err(io::ErrorKind::Unsupported.into());
             };
@@ -185,7 +202,12 @@ impl Sleeper {
                 Some(true) => record.and_then(|record| record.taken_by),
                 _ => verdict.pid.filter(|_| verdict.pid_alive == Some(true)),
             };
-            let is_watched = watch.add(&open.file, process)?;
+            let Some(file) = open.open()? else {
+                return Ok(());
+            };
+            // What was watched so far is given back if no descriptor is left.
+            let added = watch.add(&file, process);
+            let is_watched = added.inspect_err(|_| watch.begin())?;
             if !is_watched && !record.is_some_and(Record::is_lease) {
                 at_most = at_most.min(EVENT_RECHECK);
             }

@@ -2,6 +2,7 @@
 //! kernel lock is held, and what the system says about the recorded processes.
 
 use std::cell::{OnceCell, RefCell};
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::ops::ControlFlow;
@@ -38,12 +39,14 @@ pub(crate) struct FilesSnapshot<'a> {
     /// `None`: nothing is changed, not even what a killed process left.
     pub(super) guard: Option<&'a Guard>,
     now: OnceCell<Moment>,
-    processes: RefCell<Vec<ProcessFact>>,
+    processes: RefCell<BTreeMap<Pid, ProcessFact>>,
     /// The answers so far, each of which reads /proc.
     descends_from: RefCell<Vec<(ProcessId, bool)>>,
     queue: OnceCell<Queue>,
     /// The directories below the store that were looked for; `None`: there is none.
     directories: RefCell<Vec<KnownDirectory>>,
+    /// The shared records of each name that was asked about: a decision asks several times.
+    shared: RefCell<Vec<(LockName, Vec<Found<Handle>>)>>,
     /// Of a file that flock(1) locks: tries to take the lock. `None`: only looks.
     pub(super) attempt: Option<flock::Attempt>,
 }
@@ -68,6 +71,7 @@ impl<'a> FilesSnapshot<'a> {
             descends_from: RefCell::default(),
             queue: OnceCell::new(),
             directories: RefCell::default(),
+            shared: RefCell::default(),
             attempt: None,
         }
     }
@@ -130,6 +134,7 @@ impl<'a> FilesSnapshot<'a> {
                 processes: Vec::new(),
                 same_store: false,
                 shares_kernel_locks: self.facts.shares_kernel_locks,
+                stays: false,
                 life: None,
             },
             revision: Revision {
@@ -165,6 +170,7 @@ impl<'a> FilesSnapshot<'a> {
                 processes: Vec::new(),
                 same_store: false,
                 shares_kernel_locks: self.facts.shares_kernel_locks,
+                stays: false,
                 life: None,
             },
             revision: revision(&Content::KernelLock, &open),
@@ -240,6 +246,7 @@ impl<'a> FilesSnapshot<'a> {
             processes: processes.into_iter().map(|pid| self.process(pid)).collect(),
             same_store,
             shares_kernel_locks: self.facts.shares_kernel_locks,
+            stays: false,
             life: None,
         }
     }
@@ -247,7 +254,7 @@ impl<'a> FilesSnapshot<'a> {
     /// A listing asks for the same process many times.
     fn process(&self, pid: Pid) -> ProcessFact {
         let mut known = self.processes.borrow_mut();
-        if let Some(fact) = known.iter().find(|fact| fact.pid == pid) {
+        if let Some(fact) = known.get(&pid) {
             return *fact;
         }
         let state = process::presence(pid);
@@ -260,7 +267,7 @@ impl<'a> FilesSnapshot<'a> {
             state,
             began_ms,
         };
-        known.push(fact);
+        known.insert(pid, fact);
         fact
     }
 
@@ -297,7 +304,7 @@ impl<'a> FilesSnapshot<'a> {
         let path = || self.files.below(&layout::shared(name));
         let directory = match directory.open_below(OsStr::new(SHARED_DIR)) {
             Err(error) if is_not_a_directory(&error) => return Ok(Vec::new()),
-            opened => opened.context("open directory", &path())?,
+            opened => Arc::new(opened.context("open directory", &path())?),
         };
         let entries = directory.entries().context("read directory", &path())?;
         let mut entries: Vec<_> = entries
@@ -305,6 +312,12 @@ impl<'a> FilesSnapshot<'a> {
             .filter_map(|(file, kind)| Some((layout::shared_index(&file)?, file, kind)))
             .collect();
         entries.sort_unstable_by_key(|(index, ..)| *index);
+        let only_removable = if entries.is_empty() {
+            None
+        } else {
+            let asked = directory.only_removable();
+            asked.context("inspect", &path())?
+        };
         let mut holds = Vec::new();
         for (index, file, kind) in entries {
             let key = Key {
@@ -318,7 +331,16 @@ impl<'a> FilesSnapshot<'a> {
                 format: Format::Native,
             };
             let on_disk = place.read_listed(kind)?;
-            holds.extend(self.found(key, on_disk)?);
+            let Some(mut found) = self.found(key, on_disk)? else {
+                continue;
+            };
+            // There may be more of them than a process may have files open.
+            let handle = found.handle.and_then(Rc::into_inner);
+            let handle = handle.map(|open| Rc::new(open.close(&directory, &file)));
+            let owner = handle.as_ref().map(|open| open.facts.owner);
+            found.facts.stays = only_removable.is_some() && owner != only_removable;
+            found.handle = handle;
+            holds.push(found);
         }
         Ok(holds)
     }
@@ -471,10 +493,17 @@ impl Snapshot for FilesSnapshot<'_> {
         if children.is_empty() {
             return Ok(Vec::new());
         }
-        match self.directory(&children)? {
-            Some(directory) => self.shared_in(&directory, name),
-            None => Ok(Vec::new()),
+        let Some(directory) = self.directory(&children)? else {
+            return Ok(Vec::new());
+        };
+        let is_asked = |(asked, _): &&(LockName, _)| asked == name;
+        if let Some((_, found)) = self.shared.borrow().iter().find(is_asked) {
+            return Ok(found.clone());
         }
+        let found = self.shared_in(&directory, name)?;
+        let asked = (name.clone(), found.clone());
+        self.shared.borrow_mut().push(asked);
+        Ok(found)
     }
 
     fn below(

@@ -74,6 +74,12 @@ pub(crate) fn is_native(bytes: &[u8]) -> bool {
     native::read(bytes).is_some()
 }
 
+/// Whether the bytes of one file are those of one native record, whose slot may have been written in
+/// between.
+pub(crate) fn is_same_native_record(before: &[u8], after: &[u8]) -> bool {
+    native::around_slot(before) == native::around_slot(after)
+}
+
 /// Where the slot of [`Live`] begins in a file of ours; `None` if it was edited, or has no room.
 pub(crate) fn slot_at(format: Format, bytes: &[u8]) -> Option<usize> {
     match format {

@@ -43,6 +43,13 @@ pub(super) fn slot_at(bytes: &[u8]) -> Option<usize> {
     (bytes.starts_with(HEAD) && live::is_slot(bytes, SLOT_AT)).then_some(SLOT_AT)
 }
 
+/// What stands before and behind the slot.
+pub(super) fn around_slot(bytes: &[u8]) -> (&[u8], &[u8]) {
+    let at = slot_at(bytes).unwrap_or(bytes.len());
+    let (before, after) = bytes.split_at_checked(at).unwrap_or((bytes, &[]));
+    (before, after.get(SLOT_BYTES..).unwrap_or_default())
+}
+
 /// Reads a native lock file; `None` if it is something else. What cannot be read is reported in
 /// the content, never as an error.
 pub(super) fn read(bytes: &[u8]) -> Option<Content> {
@@ -62,10 +69,7 @@ pub(super) fn document(document: &[u8], slot_at: Option<usize>) -> Content {
     else {
         return Content::Corrupt;
     };
-    let around = match (&live, slot_at) {
-        (Slot::Torn, Some(at)) => live::without_slot(document, at),
-        _ => None,
-    };
+    let around = slot_at.and_then(|at| live::without_slot(document, at));
     let Ok(mut record) = serde_json::from_slice::<Record>(around.as_deref().unwrap_or(document))
     else {
         return Content::Corrupt;

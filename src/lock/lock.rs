@@ -364,7 +364,7 @@ impl Lock {
         let mut request = self.request_of(options, Asker::Caller, None);
         loop {
             let looked = self.store.look(|snapshot| {
-                let (status, judged) = match decide(&request, snapshot)? {
+                let (mut status, judged) = match decide(&request, snapshot)? {
                     Decision::Take { mut put, remove } => {
                         let is_own = |judged: &Judged<_>| judged.found.key.name == self.name;
                         let replaced = put.pop().and_then(|(_, replaced)| replaced);
@@ -383,7 +383,13 @@ impl Lock {
                         (self.reserved(&ticket, snapshot.waiter(&ticket)), None)
                     }
                 };
-                let others = self.others_than(&status, &request, snapshot)?;
+                let mut others = self.others_than(&status, &request, snapshot)?;
+                // Where a dead hold cannot be taken over it is in the way for good, and a live one beside
+                // it still holds the lock.
+                let live = others.iter_mut().find(|other| other.verdict.is_live());
+                if let Some(live) = live.filter(|_| judged.is_some() && !status.verdict.is_live()) {
+                    std::mem::swap(&mut status, live);
+                }
                 let waiters = snapshot.waiters(&self.name);
                 let status = Status {
                     others,
@@ -417,7 +423,7 @@ impl Lock {
         let found = snapshot.shared(&name)?;
         let others = found
             .into_iter()
-            .filter(|found| status.record.is_none() || found.key.index != status.slot);
+            .filter(|found| self.store.path_of_record(&found.key) != status.path);
         let judged = others.map(|found| judge_found(request, snapshot, found));
         Ok(judged.map(|judged| self.status(&judged)).collect())
     }
@@ -762,7 +768,7 @@ impl Lock {
     /// Removes what is left of a finished or dead hold; `None`: there is nothing to remove.
     pub(super) fn remove_zombie(
         &self,
-        slot: Option<u32>,
+        path: &Path,
         max_age: Option<Duration>,
     ) -> Result<Option<CleanedUp>> {
         let mut options = Options::new();
@@ -771,7 +777,7 @@ impl Lock {
         let own = loop {
             let updated = self.store.update(EXISTING, AsWaiter::NONE, |snapshot| {
                 let mut holds = self.holds(&request, snapshot)?.into_iter();
-                let own = holds.find(|own| own.found.key.index == slot);
+                let own = holds.find(|own| self.store.path_of_record(&own.found.key) == path);
                 let takeover_is_safe = snapshot.takeover_is_safe();
                 let may_remove =
                     |own: &Judged<Handle>| may_clean_up(&own.verdict, takeover_is_safe);
@@ -806,7 +812,7 @@ impl Lock {
         let status = self.inspect(max_age)?;
         let holds = status.all_holds();
         for hold in holds.filter(|hold| hold.verdict.reason != Reason::NoFile) {
-            let remove = || self.remove_zombie(hold.slot, max_age);
+            let remove = || self.remove_zombie(&hold.path, max_age);
             cleanup.add(hold.clone(), dry_run, remove);
         }
         Ok(cleanup)
@@ -1029,19 +1035,19 @@ enum Taken {
 }
 
 pub(super) fn status(store: &AnyStore, judged: &Judged<Handle>) -> Status {
-    let Key { name, index } = &judged.found.key;
+    let key: &Key = &judged.found.key;
     // Neither can be replaced.
     let is_record =
         judged.verdict.state != State::NotALock && judged.found.content != Content::KernelLock;
     Status {
-        name: name.as_str().to_owned(),
-        path: store.path_of_record(&judged.found.key),
+        name: key.name.as_str().to_owned(),
+        path: store.path_of_record(key),
         store: store.path(),
         is_remote: store.is_remote(),
         format: store.format(),
         record: judged.record().cloned(),
         verdict: judged.verdict.clone(),
-        slot: *index,
+        slot: key.slot(),
         others: Vec::new(),
         lockers: judged
             .found

@@ -81,6 +81,8 @@ pub(crate) struct FileFacts {
     pub(crate) is_regular: bool,
     pub(crate) size: u64,
     pub(crate) modified: SystemTime,
+    /// The number of its user, where users have numbers.
+    pub(crate) owner: u32,
 }
 
 /// The file with a name, opened.

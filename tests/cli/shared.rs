@@ -433,6 +433,95 @@ fn script_releases_its_own_shared_holds_the_latest_one_first() {
     assert_eq!(env.lock("x")["owner"], "other");
 }
 
+/// Shares `x` by more leases than a process may have files open.
+#[cfg(unix)]
+const MORE_READERS_THAN_DESCRIPTORS: &str = "ulimit -n 64
+    for i in $(seq 80); do onehold acquire -q -s x --ttl 1h --owner o$i >numbers || exit 99; done
+    try() { \"$@\" >>said 2>&1; echo $?; }
+    ";
+
+#[cfg(unix)]
+#[test]
+fn more_readers_than_descriptors_are_read_waited_for_and_broken() {
+    let env = Env::new();
+    let script = "
+        try onehold check x; try onehold check -s x; try onehold list
+        try onehold run -s x -- true; try onehold run x -- true; try onehold run x/y -- true
+        try onehold run --slots 80 x -- true; try onehold run --slots 81 x -- true
+        try onehold run -w 0.2 x -- true; try onehold run -w 0.2 --slots 5 x -- true
+        try onehold renew x --owner o70 --ttl 2h; try onehold release x --owner o80
+        try onehold break --yes --all x; try onehold run x -- true";
+    let script = format!("{MORE_READERS_THAN_DESCRIPTORS}{script}");
+    let output = env.shell(&script).output().unwrap();
+    let codes = String::from_utf8(output.stdout).unwrap();
+    let said = std::fs::read_to_string(env.path("said")).unwrap_or_default();
+    let codes: Vec<&str> = codes.lines().collect();
+    let expected = [
+        "6", "0", "0", "0", "6", "6", "6", "0", "7", "7", "0", "0", "0", "0",
+    ];
+    assert_eq!(codes, expected, "{:?} {said}", output.status);
+    assert_eq!(left(&env), [""; 0]);
+}
+
+#[cfg(unix)]
+#[test]
+fn more_dead_readers_than_descriptors_are_replaced_and_removed() {
+    let env = Env::new();
+    let script = "
+        for i in $(seq 80); do onehold renew -q x --owner o$i --ttl 1ms || exit 98; done
+        sleep 0.02
+        try onehold check x; try onehold run -s x -- true; try onehold run --slots 1 x -- true
+        try onehold cleanup --dry-run; try onehold run x -- true; try onehold check x";
+    let script = format!("{MORE_READERS_THAN_DESCRIPTORS}{script}");
+    let output = env.shell(&script).output().unwrap();
+    let codes = String::from_utf8(output.stdout).unwrap();
+    let said = std::fs::read_to_string(env.path("said")).unwrap_or_default();
+    let codes: Vec<&str> = codes.lines().collect();
+    let expected = ["5", "0", "0", "0", "0", "0"];
+    assert_eq!(codes, expected, "{:?} {said}", output.status);
+    assert_eq!(left(&env), [""; 0]);
+}
+
+/// A writer sleeps on the kernel lock of a reader, whose file it opens again for that.
+#[cfg(unix)]
+#[test]
+fn writer_behind_two_readers_takes_the_lock_when_both_have_ended() {
+    let env = Env::new();
+    let readers = [hold(&env, "-s x"), hold(&env, "-s x")];
+    let writer = env.start(["run", "-w", "1m", "x", "--", "true"]);
+    env.wait_for_waiter("x");
+    for reader in readers {
+        reader.signal("TERM");
+        assert_eq!(reader.exit_code(), Some(143));
+    }
+    assert_eq!(writer.exit_code(), Some(0));
+}
+
+#[cfg(unix)]
+#[test]
+fn exclusive_hold_for_a_process_that_shares_the_lock_itself_is_refused_at_once() {
+    let env = Env::new();
+    let holder = Running::start(crate::env::sleeper());
+    let pid = holder.pid().to_string();
+    let shared = ["acquire", "-s", "x", "--owner", "r", "--pid", &pid];
+    env.onehold(shared).assert().success();
+    for words in [&["x"][..], &["x/y"], &["--owner", "w", "x"]] {
+        env.onehold(["acquire", "-w", "20", "--pid", &pid])
+            .args(words)
+            .assert()
+            .code(6)
+            .stderr(contains(
+                "\n  that process holds it itself: release that hold first, with its --owner or --hold\n",
+            ));
+    }
+    // Another process may outlive that one.
+    let other = Running::start(crate::env::sleeper());
+    let other = other.pid().to_string();
+    env.onehold(["acquire", "-w", "0.1", "--pid", &other, "x"])
+        .assert()
+        .code(7);
+}
+
 #[test]
 fn cleanup_removes_the_dead_among_those_that_share_a_lock() {
     let env = Env::new();

@@ -590,6 +590,7 @@ impl Setting {
             processes,
             same_store: true,
             shares_kernel_locks: true,
+            stays: false,
             life: None,
         }
     }

@@ -179,6 +179,20 @@ impl Directory {
         }
     }
 
+    /// The user whose files alone this process can remove or replace in the directory: in a sticky one,
+    /// that of the process itself. `None`: those of all users.
+    pub(crate) fn only_removable(&self) -> io::Result<Option<u32>> {
+        let facts = fstat(&self.fd)?;
+        #[allow(clippy::useless_conversion, reason = "not the same type everywhere")]
+        let is_sticky = RawMode::from(facts.st_mode) & STICKY != 0;
+        if !is_sticky {
+            return Ok(None);
+        }
+        let user = rustix::process::geteuid();
+        let may_all = user.is_root() || user.as_raw() == facts.st_uid;
+        Ok((!may_all).then_some(user.as_raw()))
+    }
+
     /// Makes created and removed names survive power loss.
     pub(crate) fn sync(&self) -> io::Result<()> {
         filesystem::sync(&self.fd)
@@ -777,6 +791,7 @@ fn facts_of(stat: &Stat) -> FileFacts {
         id: id_of(stat),
         is_regular: not_a_regular_file(stat).is_none(),
         size: u64::try_from(stat.st_size).unwrap_or(0),
+        owner: stat.st_uid,
         // A time before 1970 is as old as can be.
         modified: modified.unwrap_or(SystemTime::UNIX_EPOCH),
     }

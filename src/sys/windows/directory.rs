@@ -111,6 +111,16 @@ impl Directory {
         self.id()
     }
 
+    /// Who may remove a file does not follow from its directory.
+    #[allow(
+        clippy::unnecessary_wraps,
+        clippy::unused_self,
+        reason = "other systems need it"
+    )]
+    pub(crate) fn only_removable(&self) -> io::Result<Option<u32>> {
+        Ok(None)
+    }
+
     pub(crate) fn id(&self) -> io::Result<FileId> {
         Ok(facts_of_file(&self.handle)?.id)
     }
@@ -496,6 +506,7 @@ pub(crate) fn facts_of_file(file: &File) -> io::Result<FileFacts> {
         modified: seen
             .and_then(|seen| seen.modified())
             .unwrap_or(SystemTime::UNIX_EPOCH),
+        owner: 0,
     })
 }
 

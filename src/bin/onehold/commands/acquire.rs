@@ -47,14 +47,20 @@ pub(crate) fn acquire(session: &Session, typed: args::Acquire) -> CommandResult 
         Attempt::Held(Acquired::AlreadyHeld(status)) => Ok(already_held(status).into()),
         Attempt::Blocked(blocked) => {
             let note = other_owner(&typed.hold, &lock, holder, &blocked.status);
+            let is_its_own = typed.pid.is_some() && is_held_by(&blocked.status, holder);
             let mut outcome = refused(session, &typed.hold, &lock, blocked);
-            if let Some(note) = note {
-                outcome.notes.insert(0, note);
+            if is_its_own && !outcome.notes.is_empty() {
+                // No wait ends it.
+                outcome.notes.pop();
+                outcome.notes.push(note.unwrap_or_else(|| OWN_HOLD.to_owned()));
             }
             Ok(outcome.into())
         }
     }
 }
+
+const OWN_HOLD: &str =
+    "  that process holds it itself: release that hold first, with its --owner or --hold";
 
 /// Why the process that was named does not have the lock already, although it is the holder.
 fn other_owner(
@@ -86,6 +92,13 @@ fn other_owner(
         None => "  that process holds it without an owner; for the same hold, give no --owner"
             .to_owned(),
     })
+}
+
+/// Whether a hold is kept by the process that another one is to be for.
+fn is_held_by(status: &Status, holder: Holder) -> bool {
+    let record = status.record.as_ref();
+    let process = record.and_then(|record| record.live.process());
+    status.verdict.pid_alive == Some(true) && process.is_some() && process == holder.process_id()
 }
 
 /// Prints the hold number and confirms the hold. If the number cannot be printed, nothing is held:
