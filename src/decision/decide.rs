@@ -159,7 +159,8 @@ fn is_same_hold<H>(request: &Request, judged: &Judged<H>) -> bool {
 /// Whether a hold ends only after the caller has: the caller runs under it, or belongs to the
 /// process that it follows.
 fn runs_inside<S: Snapshot>(request: &Request, snapshot: &S, judged: &Judged<S::Handle>) -> bool {
-    let Some(record) = judged.record() else {
+    let is_locked_by_others = judged.verdict.reason == Reason::Locked;
+    let Some(record) = judged.record().filter(|_| !is_locked_by_others) else {
         let lockers = judged.found.facts.lockers.iter();
         return lockers.copied().any(|pid| {
             let start = None;
