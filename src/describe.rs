@@ -64,18 +64,12 @@ fn describe(status: &Status, name: &str, time: ShowTime) -> String {
                 None => format!("{name} is reserved for the first waiter"),
             };
         }
+        (_, Reason::Locked) => return format!("{name} is held by {}", lockers(status, time)),
         _ => {}
     }
     let Some(record) = &status.record else {
         return match verdict.reason {
-            Reason::Alive if !status.lockers.is_empty() => {
-                let lockers: Vec<String> =
-                    status.lockers.iter().map(|one| locker(one, time)).collect();
-                format!("{name} is held by {}", lockers.join(" and "))
-            }
-            Reason::Alive => {
-                format!("{name} is held by a process that cannot be seen from here")
-            }
+            Reason::Alive => format!("{name} is held by {}", lockers(status, time)),
             Reason::Unverified(_) => format!("{name} may be held"),
             Reason::UnknownVersion(version) => {
                 format!("{name} was locked by {}", other_version(version))
@@ -167,6 +161,7 @@ pub fn zombie_reason(status: &Status) -> Option<String> {
 #[must_use]
 pub fn describe_past_holder(status: &Status, time: ShowTime) -> String {
     match &status.record {
+        Some(_) if status.verdict.reason == Reason::Locked => lockers(status, time),
         Some(record) => format!(
             "{}{}",
             holder_with_time(status, record, time),
@@ -259,7 +254,7 @@ pub fn evidence(status: &Status, time: ShowTime) -> Option<String> {
     let text = match verdict.reason {
         Reason::Alive => {
             let how = match verdict.evidence {
-                Evidence::KernelLock => "holds the kernel lock",
+                Evidence::KernelLock => &kernel_lock(status),
                 Evidence::SameProcess => "PID and start time match",
                 Evidence::LeaseKept => "its lease is kept",
                 _ => "a process with this PID is running",
@@ -273,6 +268,17 @@ pub fn evidence(status: &Status, time: ShowTime) -> Option<String> {
                 Evidence::LeaseKept => how,
                 _ => format!("{how}{}", wrapper_note(status)),
             }
+        }
+        Reason::Locked => {
+            let process = match verdict.pid {
+                Some(pid) => format!("process {pid}"),
+                None => "the process".to_owned(),
+            };
+            let end = match verdict.pid_alive {
+                Some(false) => "has exited",
+                _ => "began later",
+            };
+            format!("alive: holds the kernel lock; {process}, which its record names, {end}")
         }
         Reason::Starting => {
             "held: its wrapper has exited, and its command may be about to start".to_owned()
@@ -411,6 +417,38 @@ pub fn holder(status: &Status, record: &Record) -> String {
         let _ = write!(text, " of {}", escape(owner));
     }
     text
+}
+
+/// Who has locked a file whose record does not say it.
+fn lockers(status: &Status, time: ShowTime) -> String {
+    if status.lockers.is_empty() {
+        return "a process that cannot be seen from here".to_owned();
+    }
+    let lockers = status.lockers.iter().map(|one| locker(one, time));
+    lockers.collect::<Vec<_>>().join(" and ")
+}
+
+/// The same in brief, if no record says who holds the lock: "process 4242 (backup.sh)".
+#[must_use]
+pub fn lockers_in_brief(status: &Status) -> Option<String> {
+    let is_unnamed = status.record.is_none() || status.verdict.reason == Reason::Locked;
+    if status.lockers.is_empty() || !is_unnamed {
+        return None;
+    }
+    let lockers = status.lockers.iter();
+    let lockers = lockers.map(|one| process(one.pid.get(), &one.command));
+    Some(lockers.collect::<Vec<_>>().join(" and "))
+}
+
+/// Whose kernel lock it is: a PID file of ours is locked by the wrapper, and names the command.
+fn kernel_lock(status: &Status) -> String {
+    let is_holder = |locker: &Locker| Some(locker.pid) == status.verdict.pid;
+    match status.lockers.first() {
+        Some(locker) if status.record.is_some() && !status.lockers.iter().any(is_holder) => {
+            format!("process {} holds the kernel lock", locker.pid)
+        }
+        _ => "holds the kernel lock".to_owned(),
+    }
 }
 
 /// "process 4242 (backup.sh) of user root, running since 02:00:07 (3h 12m ago)"

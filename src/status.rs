@@ -26,8 +26,8 @@ pub struct Status {
     pub record: Option<Record>,
     /// What can be said of it.
     pub verdict: Verdict,
-    /// Of a file without a record, such as one that flock(1) locks: the processes that have locked it,
-    /// as far as the system tells.
+    /// The processes that have locked the file, as far as the system tells: of one without a record, such as
+    /// one that flock(1) locks, and of one with a record by hand or by another program.
     pub lockers: Vec<Locker>,
     /// The number of a shared hold: its slot.
     pub slot: Option<u32>,

@@ -375,6 +375,119 @@ fn native_lock_at_a_path_that_flock_has_locked_says_who_holds_it_and_names_the_f
     }
 }
 
+/// A record as prodigy writes it, at `./p.lock`, of a process that has exited.
+fn dead_record(env: &TestEnv) -> u32 {
+    let pid = harness::dead_pid();
+    let record = serde_json::json!({
+        "job_id": "p", "process_id": pid, "hostname": null, "acquired_at": "2026-01-01T00:00:00Z",
+    });
+    fs::write(env.path("p.lock"), record.to_string()).unwrap();
+    pid
+}
+
+/// flock(1) on that file; returns once it has the lock.
+fn locker(env: &TestEnv) -> Running {
+    let script = "exec flock p.lock sh -c 'echo $$ > began; exec sleep 1000'";
+    let locker = Running::start(env.shell(script));
+    env.pid_in("began");
+    locker
+}
+
+#[test]
+fn file_of_an_exited_process_that_flock_has_locked_is_held_by_flock() {
+    let env = TestEnv::new();
+    let pid = dead_record(&env);
+    let locker = locker(&env);
+    let exited = format!("process {pid}, which its record names, has exited");
+    let named = format!("is held by process {} (flock) of user ", locker.pid());
+    let seen = env.output(["check", "-v", "./p.lock"]);
+    let said = text_of(&seen.stdout);
+    assert_eq!(seen.status.code(), Some(6), "{said}");
+    assert!(said.contains(&named) && said.contains(&exited), "{said}");
+    for verb in [&["run", "./p.lock", "--", "true"][..], &["acquire", "./p.lock"]] {
+        let refused = env.output(verb);
+        let said = text_of(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(6), "{said}");
+        assert!(said.contains(&named) && said.contains(&exited), "{said}");
+        assert!(
+            said.contains("the lock ends with the last process") && !said.contains("break"),
+            "{said}"
+        );
+    }
+    let lock = env.lock("./p.lock");
+    assert_eq!(lock["reason"], "locked", "{lock}");
+    assert_eq!(lock["proof"], "kernel-lock", "{lock}");
+    assert_eq!((&lock["pid"], &lock["pid_alive"]), (&pid.into(), &false.into()));
+    assert_eq!(lock["lockers"][0]["pid"], locker.pid(), "{lock}");
+    fs::create_dir(env.store()).unwrap();
+    fs::hard_link(env.path("p.lock"), env.store().join("p.lock")).unwrap();
+    let listed = env.done(["list"]);
+    let named = format!("process {} (flock)", locker.pid());
+    assert!(listed.contains(&named) && !listed.contains(&pid.to_string()), "{listed}");
+}
+
+#[test]
+fn file_of_an_exited_process_that_flock_has_locked_is_broken_by_force_alone() {
+    let env = TestEnv::new();
+    dead_record(&env);
+    let locker = locker(&env);
+    let named = format!("process {} (flock)", locker.pid());
+    for words in [&["break", "--yes"][..], &["release", "--force", "--yes"]] {
+        let broken = env.output([words, &["./p.lock"]].concat());
+        let said = text_of(&broken.stderr);
+        assert_eq!(broken.status.code(), Some(1), "{said}");
+        assert!(said.contains("not broken") && said.contains(&named), "{said}");
+        assert!(said.contains("break ") && said.contains("--force"), "{said}");
+    }
+    assert!(env.path("p.lock").exists());
+    let broken = env.json(["break", "--yes", "./p.lock"]);
+    assert_eq!(broken["error"]["code"], "STILL_RUNNING", "{broken}");
+    let processes = &broken["error"]["details"]["processes"];
+    assert_eq!(processes[0]["pid"], locker.pid(), "{broken}");
+    let broken = env.output(["break", "--yes", "--force", "./p.lock"]);
+    let said = text_of(&broken.stderr);
+    assert_eq!(broken.status.code(), Some(0), "{said}");
+    let warning = format!("{named} was not signaled and keeps running");
+    assert!(said.contains(&warning), "{said}");
+    assert!(!env.path("p.lock").exists());
+}
+
+#[test]
+fn file_of_an_exited_process_that_flock_has_locked_is_taken_by_force_with_a_warning() {
+    let env = TestEnv::new();
+    dead_record(&env);
+    let locker = locker(&env);
+    let taken = env.output(["run", "--force", "--yes", "./p.lock", "--", "true"]);
+    let said = text_of(&taken.stderr);
+    assert_eq!(taken.status.code(), Some(0), "{said}");
+    let named = format!("process {} (flock)", locker.pid());
+    assert!(said.contains(&format!("by force from {named}")), "{said}");
+    assert!(
+        said.contains(&format!("{named} was not signaled and keeps running")),
+        "{said}"
+    );
+}
+
+#[test]
+fn file_of_a_reused_pid_that_flock_has_locked_is_held_by_flock() {
+    let env = TestEnv::new();
+    // It began after the time of the record.
+    let other = Running::sleeper();
+    let record = serde_json::json!({
+        "job_id": "p", "process_id": other.pid(), "hostname": null,
+        "acquired_at": "2026-01-01T00:00:00Z",
+    });
+    fs::write(env.path("p.lock"), record.to_string()).unwrap();
+    let locker = locker(&env);
+    let said = env.output(["check", "./p.lock"]);
+    let said = text_of(&said.stdout);
+    let named = format!("is held by process {} (flock) of user ", locker.pid());
+    assert!(said.contains(&named), "{said}");
+    let reused = format!("process {}, which its record names, began later", other.pid());
+    assert!(said.contains(&reused), "{said}");
+    assert_eq!(env.code(["break", "--yes", "./p.lock"]), 1);
+}
+
 #[test]
 fn record_of_onehold_is_not_locked_as_a_file_of_flock() {
     let env = TestEnv::new();

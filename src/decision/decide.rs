@@ -167,7 +167,8 @@ fn is_for_another_owner(request: &Request, record: &Record) -> bool {
 /// Whether a hold ends only after the request has: the caller runs under it, or the process that it
 /// follows is the one that asks, or an ancestor of the caller.
 fn runs_inside<S: Snapshot>(request: &Request, snapshot: &S, judged: &Judged<S::Handle>) -> bool {
-    let Some(record) = judged.record() else {
+    let is_locked_by_others = judged.verdict.reason == Reason::Locked;
+    let Some(record) = judged.record().filter(|_| !is_locked_by_others) else {
         let lockers = judged.found.facts.lockers.iter();
         return lockers.copied().any(|pid| {
             let start = None;

@@ -250,6 +250,7 @@ fn append(store: &Path, event: &Event) -> Result<(), Failure> {
 fn reason(status: &Status) -> &'static str {
     match status.verdict.reason {
         Reason::Alive
+        | Reason::Locked
         | Reason::Starting
         | Reason::Ending
         | Reason::Reserved

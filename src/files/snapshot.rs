@@ -236,8 +236,11 @@ impl<'a> FilesSnapshot<'a> {
         } else {
             None
         };
-        // A probe does not find the readers of flock(1), and the list does.
-        let lockers = needs_lockers.then(|| lockers(&file.file)).flatten();
+        // A probe does not find the readers of flock(1), and the list does. Beside a record readers do not
+        // count.
+        let is_listed = file.content.record().is_none() || kernel_lock == Some(true);
+        let lockers = (needs_lockers && is_listed).then(|| lockers(&file.file));
+        let lockers = lockers.flatten();
         let lockers = lockers.unwrap_or_default();
         Facts {
             modified: wall_clock(file.facts.modified),
@@ -429,6 +432,7 @@ fn may_be_dead(verdict: &Verdict) -> bool {
     !matches!(
         verdict.reason,
         Reason::Alive
+            | Reason::Locked
             | Reason::Lease
             | Reason::Starting
             | Reason::Ending

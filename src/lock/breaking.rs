@@ -39,7 +39,8 @@ pub enum Break {
         /// What else did not work.
         warnings: Vec<Error>,
     },
-    /// Some of its work could not be ended. The hold is still there.
+    /// Some of its work could not be ended, or other processes than the one on record have locked the file.
+    /// The hold is still there.
     StillRunning {
         /// The hold.
         was: Box<Status>,
@@ -85,13 +86,13 @@ impl Lock {
         // What runs on another machine is ended there, by the keeper, when the hold is removed.
         let is_here = !self.store.is_remote();
         let is_spared =
-            |own: &Judged<Handle>| is_here && (is_run_at_work(own) || is_unknown_at_work(own));
+            |own: &Judged<Handle>| is_here && (is_run_at_work(own) || is_locked_by_unknown(own));
         let own = match self.remove_shown(shown, is_spared)? {
             Removal::Spared(own) => own,
             removal => return Ok(self.broken(removal)),
         };
         let was = Box::new(self.status(&own));
-        if is_unknown_at_work(&own) {
+        if is_locked_by_unknown(&own) {
             let lockers = own.found.facts.lockers.iter();
             let processes = lockers.map(|pid| ProcessId {
                 pid: *pid,
@@ -376,11 +377,13 @@ impl Lock {
     }
 }
 
-/// A hold of another version of onehold, whose process has its kernel lock: what its work is cannot be
-/// read.
-fn is_unknown_at_work(own: &Judged<Handle>) -> bool {
-    matches!(own.verdict.reason, Reason::UnknownVersion(_))
-        && own.verdict.evidence == Evidence::KernelLock
+/// A hold whose kernel lock is taken, and whose record does not say by which work: another version of
+/// onehold wrote it, or its process has ended and others have locked the file.
+fn is_locked_by_unknown(own: &Judged<Handle>) -> bool {
+    matches!(
+        own.verdict.reason,
+        Reason::UnknownVersion(_) | Reason::Locked
+    ) && own.verdict.evidence == Evidence::KernelLock
 }
 
 /// A live `run` of this library, whose work can be ended.

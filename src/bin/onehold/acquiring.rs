@@ -388,6 +388,11 @@ pub(crate) fn wait_for_displaced(
 ) -> Option<String> {
     const CHECK_INTERVAL: Duration = Duration::from_millis(200);
     let record = status.record.as_ref()?;
+    if status.verdict.reason == Reason::Locked {
+        let lockers = describe::lockers_in_brief(status);
+        let lockers = lockers.as_deref().unwrap_or("who holds its kernel lock");
+        return Some(format!("{lockers} was not signaled and keeps running"));
+    }
     let pid = status.verdict.pid?;
     // A PID file does not say whether its process runs a command. A kernel lock means a `run`, whose
     // wrapper notices the loss itself.

@@ -199,7 +199,7 @@ pub(crate) const LOCK_KEYS: [(&str, &str); 38] = [
     ("state", "free, held, overdue, zombie, not-a-lock"),
     (
         "reason",
-        "reason of the state: no-file, finished (free); alive, starting (the wrapper is dead, and the command may be about to start), ending (its work is being ended by force), reserved (for a waiter), lease, unknown-version, incomplete, unverified (held); dead, reused, rebooted, expired, too-old, corrupt, malformed (not a lock file, where a profile has its lock) (zombie); not-a-lock",
+        "reason of the state: no-file, finished (free); alive, locked (the process on record has exited, and others have locked its file), starting (the wrapper is dead, and the command may be about to start), ending (its work is being ended by force), reserved (for a waiter), lease, unknown-version, incomplete, unverified (held); dead, reused, rebooted, expired, too-old, corrupt, malformed (not a lock file, where a profile has its lock) (zombie); not-a-lock",
     ),
     (
         "proof",
@@ -268,7 +268,7 @@ pub(crate) const LOCK_KEYS: [(&str, &str); 38] = [
     ),
     (
         "lockers",
-        "of a file without a record: the processes that have locked it: pid, command, user, started_at",
+        "the processes that have locked a file without a record, or with that of another program: pid, command, user, started_at",
     ),
     (
         "waiters",

@@ -184,7 +184,8 @@ pub(crate) fn next_step(
             "  no takeover on a shared filesystem; if the holder is dead, run `{break_it}`"
         );
     }
-    if status.record.is_none() && status.verdict.reason == Reason::Alive {
+    let is_unnamed = status.record.is_none() && status.verdict.reason == Reason::Alive;
+    if is_unnamed || status.verdict.reason == Reason::Locked {
         return next_step_for_kernel_lock(status, acquires);
     }
     if session.is_inside(status) {
@@ -263,7 +264,7 @@ fn is_held_for_ancestor(status: &Status) -> bool {
 
 fn next_step_for_kernel_lock(status: &Status, acquires: bool) -> String {
     let end = end_of_lockers(status);
-    if status.format != Format::Flock {
+    if status.format != Format::Flock && status.record.is_none() {
         return format!(
             "  the file has no record; to exclude flock(1) and be excluded by it, add --format flock; {end}"
         );

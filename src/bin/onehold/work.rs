@@ -172,6 +172,9 @@ pub(crate) fn effects(lock: &Lock, status: &Status, at_once: bool) -> Vec<String
         Some(true) => processes(lock, status),
         _ => Vec::new(),
     };
+    if let Some(lockers) = describe::lockers_in_brief(status) {
+        return vec![format!("{lockers} keeps its kernel lock")];
+    }
     if processes.is_empty() {
         return vec!["it cannot be seen from here whether its work is still going on".to_owned()];
     }

@@ -137,7 +137,9 @@ pub(crate) fn break_lock(
             "--yes",
         )
     };
-    if !yes && !harmless && !agrees() {
+    // Without force nothing is done about those who have its kernel lock.
+    let is_refused = status.verdict.reason == Reason::Locked && !at_once;
+    if !yes && !harmless && !is_refused && !agrees() {
         let text = format!("not confirmed: {}", describe::describe_holder(&status));
         let outcome = Outcome::new(Exit::Locked, "blocked", text)
             .failure("NOT_CONFIRMED", json!({ "hold": status.hold() }))
@@ -219,7 +221,7 @@ fn running_warning(session: &Session, was: &Status, at_once: bool) -> Option<Str
             .as_ref()
             .is_some_and(|record| record.format == Format::Pid);
     let may_run = matches!(was.verdict.state, State::Held | State::Overdue);
-    if (at_once && is_run) || is_pid_file {
+    if ((at_once && is_run) || is_pid_file) && was.verdict.reason != Reason::Locked {
         let holder = describe::holder_on_host(was, was.record.as_ref()?);
         return may_run.then(|| format!("the work of {holder} may still be running"));
     }
@@ -263,18 +265,24 @@ fn still_running(
             .map(|(pid, command)| json!({ "pid": pid, "command": command }))
             .collect::<Vec<_>>(),
     });
-    let text = format!("not broken: the work of {name} could not be ended");
+    let is_locked = was.verdict.reason == Reason::Locked;
+    let text = if is_locked {
+        format!("not broken: {}", describe::describe_holder(&was))
+    } else {
+        format!("not broken: the work of {name} could not be ended")
+    };
     let mut outcome = Outcome::new(Exit::Failed, "failure", text).failure("STILL_RUNNING", details);
-    for (pid, command) in &found {
-        outcome.notes.push(format!(
-            "  still running: {}",
-            describe::process(*pid, command)
-        ));
-    }
-    if found.is_empty() {
+    if is_locked {
+        outcome.notes = output::block(&was, session.global.verbose);
+    } else if found.is_empty() {
         let text =
             "  still running: a process that keeps the lock file open and cannot be seen from here";
         outcome.notes.push(text.to_owned());
+    } else {
+        outcome.notes.extend(found.iter().map(|(pid, command)| {
+            let process = describe::process(*pid, command);
+            format!("  still running: {process}")
+        }));
     }
     let is_spared = !spared.is_empty();
     outcome.notes.extend(spared);

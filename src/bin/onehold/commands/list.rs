@@ -112,11 +112,11 @@ fn runs_now(lock: &Status, running: &HashMap<u32, String>) -> Option<String> {
 fn cells(lock: &Status) -> [String; 6] {
     let record = lock.record.as_ref();
     // A reserved lock is free, but only the first waiter may take it.
-    let holder = match (describe::reserved_for(lock), record) {
-        (Some(waiter), _) => Some(format!("for {}", describe::process_on_host(waiter))),
-        (None, Some(record)) => Some(describe::holder_on_host(lock, record)),
-        (None, None) => None,
-    };
+    let reserved = describe::reserved_for(lock)
+        .map(|waiter| format!("for {}", describe::process_on_host(waiter)));
+    let holder = reserved
+        .or_else(|| describe::lockers_in_brief(lock))
+        .or_else(|| record.map(|record| describe::holder_on_host(lock, record)));
     [
         words::escape(&lock.name),
         describe::state_and_slot(lock),
