@@ -404,7 +404,10 @@ fn file_of_an_exited_process_that_flock_has_locked_is_held_by_flock() {
     let said = text_of(&seen.stdout);
     assert_eq!(seen.status.code(), Some(6), "{said}");
     assert!(said.contains(&named) && said.contains(&exited), "{said}");
-    for verb in [&["run", "./p.lock", "--", "true"][..], &["acquire", "./p.lock"]] {
+    for verb in [
+        &["run", "./p.lock", "--", "true"][..],
+        &["acquire", "./p.lock"],
+    ] {
         let refused = env.output(verb);
         let said = text_of(&refused.stderr);
         assert_eq!(refused.status.code(), Some(6), "{said}");
@@ -417,13 +420,19 @@ fn file_of_an_exited_process_that_flock_has_locked_is_held_by_flock() {
     let lock = env.lock("./p.lock");
     assert_eq!(lock["reason"], "locked", "{lock}");
     assert_eq!(lock["proof"], "kernel-lock", "{lock}");
-    assert_eq!((&lock["pid"], &lock["pid_alive"]), (&pid.into(), &false.into()));
+    assert_eq!(
+        (&lock["pid"], &lock["pid_alive"]),
+        (&pid.into(), &false.into())
+    );
     assert_eq!(lock["lockers"][0]["pid"], locker.pid(), "{lock}");
     fs::create_dir(env.store()).unwrap();
     fs::hard_link(env.path("p.lock"), env.store().join("p.lock")).unwrap();
     let listed = env.done(["list"]);
     let named = format!("process {} (flock)", locker.pid());
-    assert!(listed.contains(&named) && !listed.contains(&pid.to_string()), "{listed}");
+    assert!(
+        listed.contains(&named) && !listed.contains(&pid.to_string()),
+        "{listed}"
+    );
 }
 
 #[test]
@@ -436,8 +445,14 @@ fn file_of_an_exited_process_that_flock_has_locked_is_broken_by_force_alone() {
         let broken = env.output([words, &["./p.lock"]].concat());
         let said = text_of(&broken.stderr);
         assert_eq!(broken.status.code(), Some(1), "{said}");
-        assert!(said.contains("not broken") && said.contains(&named), "{said}");
-        assert!(said.contains("break ") && said.contains("--force"), "{said}");
+        assert!(
+            said.contains("not broken") && said.contains(&named),
+            "{said}"
+        );
+        assert!(
+            said.contains("break ") && said.contains("--force"),
+            "{said}"
+        );
     }
     assert!(env.path("p.lock").exists());
     let broken = env.json(["break", "--yes", "./p.lock"]);
@@ -483,7 +498,10 @@ fn file_of_a_reused_pid_that_flock_has_locked_is_held_by_flock() {
     let said = text_of(&said.stdout);
     let named = format!("is held by process {} (flock) of user ", locker.pid());
     assert!(said.contains(&named), "{said}");
-    let reused = format!("process {}, which its record names, began later", other.pid());
+    let reused = format!(
+        "process {}, which its record names, began later",
+        other.pid()
+    );
     assert!(said.contains(&reused), "{said}");
     assert_eq!(env.code(["break", "--yes", "./p.lock"]), 1);
 }

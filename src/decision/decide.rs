@@ -186,9 +186,12 @@ fn runs_inside<S: Snapshot>(request: &Request, snapshot: &S, judged: &Judged<S::
     else {
         return false;
     };
-    let belongs_to = |process: ProcessId| {
-        request.asker == Asker::Process(process) || snapshot.descends_from(process)
+    // Under another owner label another session may release it meanwhile.
+    let asks_for_itself = |process| {
+        request.asker == Asker::Process(process) && !is_for_another_owner(request, record)
     };
+    let belongs_to =
+        |process: ProcessId| asks_for_itself(process) || snapshot.descends_from(process);
     // Another part of the same script, which is still running, can release it.
     belongs_to_acquirer(record, belongs_to, |process| {
         has_ended(process, &judged.found.facts)

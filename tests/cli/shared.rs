@@ -505,7 +505,7 @@ fn exclusive_hold_for_a_process_that_shares_the_lock_itself_is_refused_at_once()
     let pid = holder.pid().to_string();
     let shared = ["acquire", "-s", "x", "--owner", "r", "--pid", &pid];
     env.onehold(shared).assert().success();
-    for words in [&["x"][..], &["x/y"], &["--owner", "w", "x"]] {
+    for words in [&["x"][..], &["x/y"], &["--owner", "r", "x"]] {
         env.onehold(["acquire", "-w", "20", "--pid", &pid])
             .args(words)
             .assert()

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use chrono::{DateTime, Local, Utc};
 use onehold::describe as sentences;
 pub(crate) use onehold::describe::{
-    age, holder, holder_on_host, lockers_in_brief, process, process_on_host, relation, reserved_for,
-    zombie_reason,
+    age, holder, holder_on_host, lockers_in_brief, process, process_on_host, relation,
+    reserved_for, zombie_reason,
 };
 use onehold::{Action, Event, Kind, LockName, Mode, Reason, State, Status, Waiter};
 

@@ -124,7 +124,7 @@ fn detached_hold_is_already_held_only_by_the_same_holder() {
         ("dead", named(7), memory([holder().dead()]), Short::Take(vec![put("x", None, Some(1))], vec![])),
         ("held by a run with that command", request("x").by(Asker::Process(process(11))), memory([run(1, "x")]), Short::Wait(1)),
         ("held by a library in that process", named(7), memory([library_hold()]), Short::Wait(1)),
-        ("a relative is held by the same process", request("x/t").by(Asker::Process(process(7))), memory([holder()]), Short::Wait(1)),
+        ("a relative is held by the same process", request("x/t").by(Asker::Process(process(7))), memory([holder()]), Short::Blocked(1)),
         ("leases of one owner", by_lease().owned_by("a"), memory([lease(1, "x").owned_by("a")]), Short::AlreadyHeld(1)),
         ("leases of two owners", by_lease().owned_by("b"), memory([lease(1, "x").owned_by("a")]), Short::Wait(1)),
         ("leases without owner", by_lease(), memory([lease(1, "x")]), Short::Wait(1)),

@@ -52,7 +52,9 @@ pub(crate) fn acquire(session: &Session, typed: args::Acquire) -> CommandResult 
             if is_its_own && !outcome.notes.is_empty() {
                 // No wait ends it.
                 outcome.notes.pop();
-                outcome.notes.push(note.unwrap_or_else(|| OWN_HOLD.to_owned()));
+                outcome
+                    .notes
+                    .push(note.unwrap_or_else(|| OWN_HOLD.to_owned()));
             }
             Ok(outcome.into())
         }
