@@ -696,8 +696,8 @@ fn root_ends_the_work_of_a_user_whose_wrapper_was_killed_in_every_store() {
             work.process.try_wait().unwrap().is_some()
         });
     }
+}
 
-/// Slots of a lock that a user cannot remove the dead holders of, which are another user's.
 #[test]
 #[ignore = "needs root: two ordinary users"]
 fn dead_reader_of_another_user_does_not_block_readers() {
