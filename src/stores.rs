@@ -15,7 +15,7 @@ use crate::backend::{
     AsWaiter, BackOff, Backend, Change, Entry, HeldRecord, QueuePlace, ReleaseOutcome, SleepLimit,
     Updated,
 };
-use crate::decision::{Found, Key, Moment, Observer, Snapshot, Ticket, Until, Want};
+use crate::decision::{Found, Key, Moment, Observer, Revision, Snapshot, Ticket, Until, Want};
 use crate::error::{Error, Result};
 #[cfg(feature = "etcd")]
 use crate::etcd::{self, Etcd};
@@ -304,6 +304,10 @@ impl Snapshot for AnySnapshot<'_> {
 
     fn shared(&self, name: &LockName) -> Result<Vec<Found<Handle>>> {
         each!(self, it => it.shared(name))
+    }
+
+    fn shared_shown(&self, name: &LockName, shown: &Revision) -> Result<Option<Found<Handle>>> {
+        each!(self, it => it.shared_shown(name, shown))
     }
 
     fn below(

@@ -54,6 +54,14 @@ pub(crate) struct FilesSnapshot<'a> {
 /// The parts of a path below the store, and what is there.
 type KnownDirectory = (Vec<OsString>, Option<Arc<Directory>>);
 
+/// The directory of the shared records of a name.
+struct SharedDirectory {
+    directory: Arc<Directory>,
+    /// Number and file of each record.
+    entries: Vec<(u32, OsString, Kind)>,
+    only_removable: Option<u32>,
+}
+
 impl<'a> FilesSnapshot<'a> {
     pub(super) fn new(
         files: &'a Files,
@@ -304,9 +312,25 @@ impl<'a> FilesSnapshot<'a> {
         directory: &Directory,
         name: &LockName,
     ) -> Result<Vec<Found<Handle>>> {
+        let Some(shared) = self.shared_directory(directory, name)? else {
+            return Ok(Vec::new());
+        };
+        let mut holds = Vec::new();
+        for entry in &shared.entries {
+            holds.extend(self.shared_record(&shared, name, entry)?);
+        }
+        Ok(holds)
+    }
+
+    /// `None`: there is none. `directory`: that of the locks below the name.
+    fn shared_directory(
+        &self,
+        directory: &Directory,
+        name: &LockName,
+    ) -> Result<Option<SharedDirectory>> {
         let path = || self.files.below(&layout::shared(name));
         let directory = match directory.open_below(OsStr::new(SHARED_DIR)) {
-            Err(error) if is_not_a_directory(&error) => return Ok(Vec::new()),
+            Err(error) if is_not_a_directory(&error) => return Ok(None),
             opened => Arc::new(opened.context("open directory", &path())?),
         };
         let entries = directory.entries().context("read directory", &path())?;
@@ -321,31 +345,40 @@ impl<'a> FilesSnapshot<'a> {
             let asked = directory.only_removable();
             asked.context("inspect", &path())?
         };
-        let mut holds = Vec::new();
-        for (index, file, kind) in entries {
-            let key = Key {
-                name: name.clone(),
-                index: Some(index),
-            };
-            let place = LockPath {
-                directory: &directory,
-                file: &file,
-                path: &self.files.path_of_record(&key),
-                format: Format::Native,
-            };
-            let on_disk = place.read_listed(kind)?;
-            let Some(mut found) = self.found(key, on_disk)? else {
-                continue;
-            };
-            // There may be more of them than a process may have files open.
-            let handle = found.handle.and_then(Rc::into_inner);
-            let handle = handle.map(|open| Rc::new(open.close(&directory, &file)));
-            let owner = handle.as_ref().map(|open| open.facts.owner);
-            found.facts.stays = only_removable.is_some() && owner != only_removable;
-            found.handle = handle;
-            holds.push(found);
-        }
-        Ok(holds)
+        Ok(Some(SharedDirectory {
+            directory,
+            entries,
+            only_removable,
+        }))
+    }
+
+    fn shared_record(
+        &self,
+        shared: &SharedDirectory,
+        name: &LockName,
+        (index, file, kind): &(u32, OsString, Kind),
+    ) -> Result<Option<Found<Handle>>> {
+        let key = Key {
+            name: name.clone(),
+            index: Some(*index),
+        };
+        let place = LockPath {
+            directory: &shared.directory,
+            file,
+            path: &self.files.path_of_record(&key),
+            format: Format::Native,
+        };
+        let on_disk = place.read_listed(*kind)?;
+        let Some(mut found) = self.found(key, on_disk)? else {
+            return Ok(None);
+        };
+        // There may be more of them than a process may have files open.
+        let handle = found.handle.and_then(Rc::into_inner);
+        let handle = handle.map(|open| Rc::new(open.close(&shared.directory, file)));
+        let owner = handle.as_ref().map(|open| open.facts.owner);
+        found.facts.stays = shared.only_removable.is_some() && owner != shared.only_removable;
+        found.handle = handle;
+        Ok(Some(found))
     }
 
     /// Every record below the name `of`, in the directory of the locks below `parent`.
@@ -508,6 +541,26 @@ impl Snapshot for FilesSnapshot<'_> {
         let asked = (name.clone(), found.clone());
         self.shared.borrow_mut().push(asked);
         Ok(found)
+    }
+
+    fn shared_shown(&self, name: &LockName, shown: &Revision) -> Result<Option<Found<Handle>>> {
+        let Some(directory) = self.directory(&layout::children(name))? else {
+            return Ok(None);
+        };
+        let Some(shared) = self.shared_directory(&directory, name)? else {
+            return Ok(None);
+        };
+        for entry in &shared.entries {
+            let facts = shared.directory.facts(&entry.1);
+            let facts = facts.context("inspect", &self.files.below(&layout::shared(name)))?;
+            if facts.is_some_and(|facts| facts.id.inode == shown.file)
+                && let Some(found) = self.shared_record(&shared, name, entry)?
+                && found.revision == *shown
+            {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
     }
 
     fn below(

@@ -12,7 +12,7 @@ use super::unfinished::{
 use crate::backend::{AsWaiter, Backend as _, Change};
 use crate::decision::liveness::{Evidence, Reason, State};
 use crate::decision::ownership::may_break;
-use crate::decision::{Asker, Judged, Request, Revision, Snapshot};
+use crate::decision::{Asker, Judged, Request, Revision, Snapshot, judge_found};
 use crate::error::{Context, Error, Result};
 use crate::files::journal::{self, Action, Event};
 use crate::identity::ProcessId;
@@ -184,12 +184,13 @@ impl Lock {
     ) -> Result<Removal> {
         let request = self.request(&Options::new(), Asker::Caller);
         let updated = self.store.update(EXISTING, AsWaiter::NONE, |snapshot| {
-            let mut holds = self.holds(&request, snapshot)?;
-            let at = holds.iter().position(|own| may_break(shown, own));
-            // One of several has ended; the others were not shown.
-            let is_exclusive = holds.iter().all(|own| own.found.key.index.is_none());
-            let at = at.or((is_exclusive && !holds.is_empty()).then_some(0));
-            let own = at.map(|at| holds.swap_remove(at));
+            let mut own = self.shown(&request, snapshot, shown)?;
+            if own.is_none() {
+                let holds = self.holds(&request, snapshot)?;
+                // One of several has ended; the others were not shown.
+                let is_exclusive = holds.iter().all(|own| own.found.key.index.is_none());
+                own = holds.into_iter().next().filter(|_| is_exclusive);
+            }
             Ok(match own {
                 None => (Change::Nothing, Removal::Nothing),
                 Some(own) if !may_break(shown, &own) => (Change::Nothing, Removal::Changed(own)),
@@ -366,14 +367,19 @@ impl Lock {
     }
 
     /// The hold that was shown, if it is still there.
-    fn shown<S: Snapshot<Handle = Handle, Error = Error>>(
+    pub(super) fn shown<S: Snapshot<Handle = Handle, Error = Error>>(
         &self,
         request: &Request,
         snapshot: &S,
         shown: &Revision,
     ) -> Result<Option<Judged<Handle>>> {
-        let holds = self.holds(request, snapshot)?;
-        Ok(holds.into_iter().find(|own| may_break(shown, own)))
+        let judge = |found| judge_found(request, snapshot, found);
+        let exclusive = snapshot.exclusive(self.name())?.map(judge);
+        if exclusive.as_ref().is_some_and(|own| may_break(shown, own)) {
+            return Ok(exclusive);
+        }
+        let shared = snapshot.shared_shown(self.name(), shown)?.map(judge);
+        Ok(shared.filter(|own| may_break(shown, own)))
     }
 }
 

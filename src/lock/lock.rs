@@ -20,8 +20,8 @@ use crate::decision::ownership::{
     Caller, MayRelease, MayRenew, may_clean_up, may_release, may_renew,
 };
 use crate::decision::{
-    Asker, Decision, Judged, Key, Observer, Obstacle, Request, Snapshot, Ticket, Want, decide,
-    judge, judge_found,
+    Asker, Decision, Judged, Key, Observer, Obstacle, Request, Revision, Snapshot, Ticket, Want,
+    decide, judge, judge_found,
 };
 use crate::error::{Context, Error, Result};
 use crate::files::journal::{self, Action};
@@ -768,16 +768,18 @@ impl Lock {
     /// Removes what is left of a finished or dead hold; `None`: there is nothing to remove.
     pub(super) fn remove_zombie(
         &self,
-        path: &Path,
+        shown: Option<&Revision>,
         max_age: Option<Duration>,
     ) -> Result<Option<CleanedUp>> {
+        let Some(shown) = shown else {
+            return Ok(None);
+        };
         let mut options = Options::new();
         options.max_age = max_age;
         let mut request = self.request(&options, Asker::Caller);
         let own = loop {
             let updated = self.store.update(EXISTING, AsWaiter::NONE, |snapshot| {
-                let mut holds = self.holds(&request, snapshot)?.into_iter();
-                let own = holds.find(|own| self.store.path_of_record(&own.found.key) == path);
+                let own = self.shown(&request, snapshot, shown)?;
                 let takeover_is_safe = snapshot.takeover_is_safe();
                 let may_remove =
                     |own: &Judged<Handle>| may_clean_up(&own.verdict, takeover_is_safe);
@@ -812,7 +814,7 @@ impl Lock {
         let status = self.inspect(max_age)?;
         let holds = status.all_holds();
         for hold in holds.filter(|hold| hold.verdict.reason != Reason::NoFile) {
-            let remove = || self.remove_zombie(&hold.path, max_age);
+            let remove = || self.remove_zombie(hold.revision.as_ref(), max_age);
             cleanup.add(hold.clone(), dry_run, remove);
         }
         Ok(cleanup)

@@ -240,11 +240,11 @@ impl Store {
             pause_for(ripe_in);
         }
         for status in listing.locks {
-            let (name, path) = (status.name.clone(), status.path.clone());
+            let (name, shown) = (status.name.clone(), status.revision.clone());
             cleanup.add(status, dry_run, || {
                 LockName::new(name)
                     .and_then(|name| self.lock(name))
-                    .and_then(|lock| lock.remove_zombie(&path, max_age))
+                    .and_then(|lock| lock.remove_zombie(shown.as_ref(), max_age))
             });
         }
         if !dry_run {

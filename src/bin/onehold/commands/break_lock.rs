@@ -41,12 +41,16 @@ fn break_each(
     status: &Status,
     typed: &args::Break,
 ) -> CommandResult {
-    let holds: Vec<u64> = status.all_holds().filter_map(Status::hold).collect();
+    let holds: Vec<&Status> = status
+        .all_holds()
+        .filter(|hold| hold.hold().is_some())
+        .collect();
     let name = words::quoted(lock.name().as_str());
     if typed.yes && !typed.all {
         let text = format!("{name} has {} holders", holds.len());
+        let numbers: Vec<_> = holds.iter().map(|hold| hold.hold()).collect();
         return Ok(Outcome::new(Exit::Usage, "failure", text)
-            .failure("SEVERAL_HOLDERS", json!({ "holds": holds }))
+            .failure("SEVERAL_HOLDERS", json!({ "holds": numbers }))
             .note(output::store_line(status))
             .note("  to break one of them, add --hold N; to break all, add --all")
             .lock(Box::new(status.clone()))
@@ -54,7 +58,20 @@ fn break_each(
     }
     let (mut broken, mut worst, mut warnings) = (Vec::new(), None, Vec::new());
     for hold in &holds {
-        match break_lock(session, lock, Some(*hold), typed.yes, typed.force)? {
+        let ended = if typed.yes {
+            break_shown(
+                session,
+                lock,
+                (*hold).clone(),
+                hold.hold(),
+                true,
+                typed.force,
+            )
+        } else {
+            // As it is now: the answer to the question before may have come late.
+            break_lock(session, lock, hold.hold(), false, typed.force)
+        };
+        match ended? {
             Printed::No(outcome) if outcome.exit == Exit::Done => {
                 warnings.extend(outcome.warnings);
                 broken.extend(outcome.lock.map(|was| *was));
@@ -92,6 +109,17 @@ pub(crate) fn break_lock(
     {
         status = found;
     }
+    break_shown(session, lock, status, hold, yes, at_once)
+}
+
+fn break_shown(
+    session: &Session,
+    lock: &Lock,
+    status: Status,
+    hold: Option<u64>,
+    yes: bool,
+    at_once: bool,
+) -> CommandResult {
     if let Reason::NotALock(what) = status.verdict.reason {
         // Elsewhere the name may be wrong. The path of a profile is meant for this lock alone.
         if session.is_fixed_path(lock)
