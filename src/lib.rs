@@ -180,6 +180,8 @@ pub mod signal {
 #[doc(hidden)]
 pub mod command_line {
     pub use crate::sys::arena::Arena;
+    #[cfg(feature = "etcd")]
+    pub use crate::sys::directory::is_exposed;
     #[cfg(all(target_os = "linux", target_env = "musl"))]
     pub use crate::sys::entry::begin;
     pub use crate::sys::memory::drop_code_pages;

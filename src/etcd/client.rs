@@ -148,14 +148,13 @@ impl Resolver for Remembering {
             return Ok(found.clone());
         }
         let mut found = self.empty();
-        match authority.parse() {
-            // No thread is needed for what is an address already.
-            Ok(address) => found.push(address),
-            Err(_) => {
-                let mut all = look_up(authority.clone(), timeout)?;
-                // As many as there is room for.
-                let _ = all.try_for_each(|address| found.try_push(address));
-            }
+        // No thread is needed for what is an address already.
+        if let Ok(address) = authority.parse() {
+            found.push(address);
+        } else {
+            let mut all = look_up(authority.clone(), timeout)?;
+            // As many as there is room for.
+            let _ = all.try_for_each(|address| found.try_push(address));
         }
         if found.is_empty() {
             return Err(ureq::Error::HostNotFound);

@@ -1,3 +1,4 @@
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -155,7 +156,13 @@ fn user_needs_a_role_on_the_prefix_alone() {
     assert_eq!(code, 125);
     assert!(said.contains("permission denied"), "{said}");
     assert!(said.contains("role grant-permission"), "{said}");
-    // By the configuration.
+}
+
+#[test]
+fn password_file_that_others_can_read_draws_a_warning() {
+    let cluster = Cluster::start(1);
+    let on = On::new(&cluster);
+    enable_users(&cluster, &on);
     let file = on.env.path("password");
     std::fs::write(&file, "secret\n").unwrap();
     let config = on.env.path("config.toml");
@@ -165,17 +172,44 @@ fn user_needs_a_role_on_the_prefix_alone() {
         on.dir
     );
     std::fs::write(&config, text).unwrap();
-    let mut command = on.onehold(&run);
-    command
-        .env_remove("ONEHOLD_DIR")
-        .env("ONEHOLD_CONFIG", &config);
-    assert!(command.status().unwrap().success());
-    let mut command = on.onehold(&["config"]);
-    command
-        .env_remove("ONEHOLD_DIR")
-        .env("ONEHOLD_CONFIG", &config);
-    let output = command.output().unwrap();
-    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    let call = |args: &[&str]| {
+        let mut command = on.onehold(args);
+        command
+            .env_remove("ONEHOLD_DIR")
+            .env("ONEHOLD_CONFIG", &config);
+        crate::harness::output(&mut command)
+    };
+    let is_of_root = std::fs::metadata(&file).unwrap().uid() == 0;
+    for (mode, is_exposed) in [
+        (0o600, false),
+        (0o400, false),
+        (0o640, !is_of_root),
+        (0o660, true),
+        (0o644, true),
+    ] {
+        let permissions = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(&file, permissions).unwrap();
+        let output = call(&["run", "x", "--", "true"]);
+        assert!(output.status.success(), "{output:?}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        let expected = format!(
+            "onehold: warning: other users can read the password file `{0}`: run `chmod 600 {0}`\n",
+            file.display()
+        );
+        assert_eq!(said, if is_exposed { &*expected } else { "" }, "{mode:o}");
+        let output = call(&["check", "--json", "x"]);
+        assert!(output.status.success(), "{output:?}");
+        let object: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let errors = object["errors"].as_array().unwrap();
+        assert_eq!(errors.len(), usize::from(is_exposed), "{mode:o}: {object}");
+    }
+    let said = call(&["acquire", "y", "--ttl", "9"]).stderr;
+    assert!(String::from_utf8_lossy(&said).contains("password file"));
+    // It is not used.
+    let mut command = of_user(&on, &["run", "x", "--", "true"]);
+    command.env("ONEHOLD_CONFIG", &config);
+    assert_eq!(crate::harness::output(&mut command).stderr, b"");
+    let shown = String::from_utf8_lossy(&call(&["config"]).stdout).into_owned();
     assert!(shown.contains(&format!("dir = \"{}\"", on.dir)), "{shown}");
 }
 

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use onehold::EtcdAccess;
+use onehold::command_line::is_exposed;
 
 use crate::args::UsageError;
 use crate::config::{ConfigPath, EffectiveConfig};
@@ -15,7 +16,6 @@ use crate::words;
 #[inline(never)]
 pub(crate) fn access(config: &EffectiveConfig) -> anyhow::Result<EtcdAccess> {
     let settings = &config.settings;
-    let text = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let path =
         |name: &str, key: &str, configured: &Option<ConfigPath>| match (text(name), configured) {
             (Some(path), _) => Ok(Some(PathBuf::from(path))),
@@ -27,16 +27,8 @@ pub(crate) fn access(config: &EffectiveConfig) -> anyhow::Result<EtcdAccess> {
         Some(list) => list.split(',').map(str::to_owned).collect(),
         None => settings.etcd_endpoints.clone().unwrap_or_default(),
     };
-    let user = text("ETCDCTL_USER").or_else(|| settings.etcd_user.clone());
-    // As etcdctl reads it: with the password behind a colon, or in a variable of its own.
-    let (user, password) = match user.as_deref().and_then(|user| user.split_once(':')) {
-        Some((user, password)) => (Some(user.to_owned()), Some(password.to_owned())),
-        None => (user, None),
-    };
-    access.user = user;
-    access.password = password.or_else(|| text("ETCDCTL_PASSWORD"));
-    if let (None, Some(file)) = (&access.password, &settings.etcd_password_file) {
-        let file = expanded("etcd-password-file", file)?;
+    (access.user, access.password) = credentials(config);
+    if let Some(file) = password_file(config)? {
         let read = std::fs::read_to_string(&file);
         let password = read.with_context(|| format!("cannot read `{}`", file.display()))?;
         access.password = Some(password.trim_end_matches(['\n', '\r']).to_owned());
@@ -62,6 +54,44 @@ pub(crate) fn access(config: &EffectiveConfig) -> anyhow::Result<EtcdAccess> {
         .into());
     }
     Ok(access)
+}
+
+fn text(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// User and password, but for the password in a file.
+fn credentials(config: &EffectiveConfig) -> (Option<String>, Option<String>) {
+    let user = text("ETCDCTL_USER").or_else(|| config.settings.etcd_user.clone());
+    // As etcdctl reads it: with the password behind a colon, or in a variable of its own.
+    let (user, password) = match user.as_deref().and_then(|user| user.split_once(':')) {
+        Some((user, password)) => (Some(user.to_owned()), Some(password.to_owned())),
+        None => (user, None),
+    };
+    (user, password.or_else(|| text("ETCDCTL_PASSWORD")))
+}
+
+/// The file that the password is read from.
+fn password_file(config: &EffectiveConfig) -> anyhow::Result<Option<PathBuf>> {
+    match (credentials(config), &config.settings.etcd_password_file) {
+        ((_, None), Some(file)) => expanded("etcd-password-file", file).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// Warns of a password file that is not private.
+#[cold]
+#[inline(never)]
+pub(crate) fn warning(config: &EffectiveConfig) -> Option<String> {
+    let file = password_file(config).ok().flatten()?;
+    is_exposed(&file).then(|| {
+        let shown = words::path_text(&file);
+        let command = words::escape(&format!(
+            "chmod 600 {}",
+            shell_quoted(&file.to_string_lossy())
+        ));
+        format!("other users can read the password file `{shown}`: run `{command}`")
+    })
 }
 
 /// How to remove a value that is not a record, by its URL.

@@ -29,10 +29,13 @@ pub(crate) fn set_color(color: Color) {
 /// Prints an outcome. Fails if the data could not be written to stdout.
 pub(crate) fn print_outcome(session: &Session, outcome: &Outcome) -> io::Result<()> {
     let global = &session.global;
+    let warnings = outcome.warnings.iter().chain(&session.warning);
     if global.json {
+        let warnings: Vec<&str> = warnings.map(String::as_str).collect();
         let line = object(
             session.verb,
             outcome,
+            &warnings,
             &session.caller,
             &session.config.settings,
         );
@@ -63,7 +66,7 @@ pub(crate) fn print_outcome(session: &Session, outcome: &Outcome) -> io::Result<
             eprint(&outcome.notes.join("\n"));
         }
     }
-    for warning in &outcome.warnings {
+    for warning in warnings {
         eprint(&format!("onehold: warning: {warning}"));
     }
     Ok(())
@@ -312,7 +315,13 @@ pub(crate) fn paint(status: &Status, text: &str) -> String {
 pub(crate) fn bare_failure(verb: &str, code: &'static str, message: &str) {
     let outcome =
         Outcome::new(Exit::Failed, "failure", message).failure(code, serde_json::json!({}));
-    let line = object(verb, &outcome, &Caller::default(), &Settings::default());
+    let line = object(
+        verb,
+        &outcome,
+        &[],
+        &Caller::default(),
+        &Settings::default(),
+    );
     if verb == "run" {
         eprint(&line);
     } else {

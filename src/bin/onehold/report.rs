@@ -43,6 +43,7 @@ struct ErrorObject<'a> {
 pub(crate) fn object(
     command: &str,
     outcome: &Outcome,
+    warnings: &[&str],
     caller: &Caller,
     settings: &Settings,
 ) -> String {
@@ -67,7 +68,7 @@ pub(crate) fn object(
         errors: failed
             .map(|_| outcome.message.as_str())
             .into_iter()
-            .chain(outcome.warnings.iter().map(String::as_str))
+            .chain(warnings.iter().copied())
             .collect(),
         error: failed.map(|failure| ErrorObject {
             code: &failure.code,

@@ -27,6 +27,8 @@ pub(crate) struct Session {
     pub(crate) format: Format,
     /// The lock of a profile with a path.
     pub(crate) only: Option<LockName>,
+    /// What is wrong with how the store is reached. Printed with the outcome.
+    pub(crate) warning: Option<String>,
 }
 
 /// Environment variable with the holds that an invocation runs under.
@@ -64,6 +66,13 @@ impl Session {
             }
         }
         caller.inside = enclosing_holds();
+        #[cfg(feature = "etcd")]
+        let warning = store
+            .is_remote()
+            .then(|| crate::etcd::warning(&config))
+            .flatten();
+        #[cfg(not(feature = "etcd"))]
+        let warning = None;
         Ok(Self {
             verb,
             global,
@@ -73,6 +82,7 @@ impl Session {
             config,
             format,
             only,
+            warning,
         })
     }
 

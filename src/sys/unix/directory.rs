@@ -719,6 +719,17 @@ pub(crate) fn other_owner(path: &Path) -> Option<String> {
     (owner != rustix::process::geteuid().as_raw()).then(|| user_name(owner))
 }
 
+/// Whether users other than its owner and root can use a file that is to be secret. The group may read one of root.
+#[cfg(all(feature = "cli", feature = "etcd"))]
+#[must_use]
+pub fn is_exposed(file: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(file).is_ok_and(|found| {
+        let private = if found.uid() == 0 { 0o740 } else { 0o700 };
+        found.mode() & 0o777 & !private != 0
+    })
+}
+
 /// The system's error for a missing name.
 pub(crate) fn not_found() -> io::Error {
     Errno::NOENT.into()

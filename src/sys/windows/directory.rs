@@ -600,6 +600,13 @@ pub(crate) fn make_private(path: &Path) -> io::Result<()> {
     std::fs::create_dir(path)
 }
 
+/// Not known: a file has a list of rights.
+#[cfg(all(feature = "cli", feature = "etcd"))]
+#[must_use]
+pub fn is_exposed(_file: &Path) -> bool {
+    false
+}
+
 /// The system's error for a missing name.
 pub(crate) fn not_found() -> io::Error {
     io::Error::from_raw_os_error(ERROR_FILE_NOT_FOUND.cast_signed())
