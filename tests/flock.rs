@@ -91,6 +91,33 @@ fn each_program_is_kept_out_by_the_other() {
 }
 
 #[test]
+fn check_of_a_reader_agrees_with_the_run_of_a_reader() {
+    for (name, script) in HOLDERS {
+        let env = TestEnv::new();
+        let _holder = holder(&env, script);
+        let joins = output(&mut run(&env, &["-s"], &["true"])).status.code();
+        assert_eq!(joins, Some(if name == "reader" { 0 } else { 6 }), "{name}");
+        let check = ["check", "--format", "flock", "-s", "x.lock"];
+        assert_eq!(Some(env.code(check)), joins, "{name}");
+        let available = [&check[..], &["--available"]].concat();
+        assert_eq!(Some(env.code(available)), joins, "{name}");
+        // A writer is kept out by each of them.
+        let available = ["check", "--format", "flock", "--available", "x.lock"];
+        assert_eq!(env.code(available), 6, "{name}");
+        assert_eq!(crate::check(&env)["lock"]["slot"], Value::Null, "{name}");
+    }
+    let env = TestEnv::new();
+    let reader = holder(&env, HOLDERS[1].1);
+    let seen = env.json(["check", "--format", "flock", "-s", "x.lock"]);
+    assert_eq!(seen["lock"]["takeable"], true, "{seen}");
+    assert_eq!(
+        seen["lock"]["others"][0]["lockers"][0]["pid"],
+        reader.pid(),
+        "{seen}"
+    );
+}
+
+#[test]
 fn free_file_stays_as_it_is() {
     let env = TestEnv::new();
     let free = check(&env)["lock"].take();
@@ -404,7 +431,10 @@ fn file_of_an_exited_process_that_flock_has_locked_is_held_by_flock() {
     let said = text_of(&seen.stdout);
     assert_eq!(seen.status.code(), Some(6), "{said}");
     assert!(said.contains(&named) && said.contains(&exited), "{said}");
-    for verb in [&["run", "./p.lock", "--", "true"][..], &["acquire", "./p.lock"]] {
+    for verb in [
+        &["run", "./p.lock", "--", "true"][..],
+        &["acquire", "./p.lock"],
+    ] {
         let refused = env.output(verb);
         let said = text_of(&refused.stderr);
         assert_eq!(refused.status.code(), Some(6), "{said}");
@@ -417,13 +447,19 @@ fn file_of_an_exited_process_that_flock_has_locked_is_held_by_flock() {
     let lock = env.lock("./p.lock");
     assert_eq!(lock["reason"], "locked", "{lock}");
     assert_eq!(lock["proof"], "kernel-lock", "{lock}");
-    assert_eq!((&lock["pid"], &lock["pid_alive"]), (&pid.into(), &false.into()));
+    assert_eq!(
+        (&lock["pid"], &lock["pid_alive"]),
+        (&pid.into(), &false.into())
+    );
     assert_eq!(lock["lockers"][0]["pid"], locker.pid(), "{lock}");
     fs::create_dir(env.store()).unwrap();
     fs::hard_link(env.path("p.lock"), env.store().join("p.lock")).unwrap();
     let listed = env.done(["list"]);
     let named = format!("process {} (flock)", locker.pid());
-    assert!(listed.contains(&named) && !listed.contains(&pid.to_string()), "{listed}");
+    assert!(
+        listed.contains(&named) && !listed.contains(&pid.to_string()),
+        "{listed}"
+    );
 }
 
 #[test]
@@ -436,8 +472,14 @@ fn file_of_an_exited_process_that_flock_has_locked_is_broken_by_force_alone() {
         let broken = env.output([words, &["./p.lock"]].concat());
         let said = text_of(&broken.stderr);
         assert_eq!(broken.status.code(), Some(1), "{said}");
-        assert!(said.contains("not broken") && said.contains(&named), "{said}");
-        assert!(said.contains("break ") && said.contains("--force"), "{said}");
+        assert!(
+            said.contains("not broken") && said.contains(&named),
+            "{said}"
+        );
+        assert!(
+            said.contains("break ") && said.contains("--force"),
+            "{said}"
+        );
     }
     assert!(env.path("p.lock").exists());
     let broken = env.json(["break", "--yes", "./p.lock"]);
@@ -483,7 +525,10 @@ fn file_of_a_reused_pid_that_flock_has_locked_is_held_by_flock() {
     let said = text_of(&said.stdout);
     let named = format!("is held by process {} (flock) of user ", locker.pid());
     assert!(said.contains(&named), "{said}");
-    let reused = format!("process {}, which its record names, began later", other.pid());
+    let reused = format!(
+        "process {}, which its record names, began later",
+        other.pid()
+    );
     assert!(said.contains(&reused), "{said}");
     assert_eq!(env.code(["break", "--yes", "./p.lock"]), 1);
 }
@@ -634,6 +679,8 @@ fn without_a_list_of_locks_a_file_without_a_writer_is_unverified() {
         said.contains("may be held") && said.contains("unverified"),
         "{said}"
     );
+    let (code, said) = without_proc("onehold check --available -s --format flock x.lock");
+    assert_eq!(code, Some(0), "{said}");
     let (code, said) = without_proc("onehold run --format flock x.lock -- true");
     assert_eq!(code, Some(0), "{said}");
     let holder = holder(&env, HOLDERS[0].1);

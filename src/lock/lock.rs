@@ -407,15 +407,16 @@ impl Lock {
         request: &Request,
         snapshot: &S,
     ) -> Result<Vec<Status>> {
-        let is_exclusive = status.record.is_some() && status.slot.is_none();
-        if is_exclusive && status.verdict.is_live() {
+        // Beside a live hold that is not shared there is no other.
+        let is_reserved = status.verdict.reason == Reason::Reserved;
+        if status.slot.is_none() && status.verdict.is_live() && !is_reserved {
             return Ok(Vec::new());
         }
         let name = LockName::new(&status.name)?;
         let found = snapshot.shared(&name)?;
         let others = found
             .into_iter()
-            .filter(|found| status.record.is_none() || found.key.index != status.slot);
+            .filter(|found| found.key.index != status.slot);
         let judged = others.map(|found| judge_found(request, snapshot, found));
         Ok(judged.map(|judged| self.status(&judged)).collect())
     }
@@ -1024,19 +1025,25 @@ enum Taken {
 }
 
 pub(super) fn status(store: &AnyStore, judged: &Judged<Handle>) -> Status {
-    let Key { name, index } = &judged.found.key;
+    let is_kernel_lock = judged.found.content == Content::KernelLock;
     // Neither can be replaced.
-    let is_record =
-        judged.verdict.state != State::NotALock && judged.found.content != Content::KernelLock;
+    let is_record = judged.verdict.state != State::NotALock && !is_kernel_lock;
+    let Key { name, index } = &judged.found.key;
+    // The readers of flock(1) share one file and have no slots.
+    let slot = index.filter(|_| !is_kernel_lock);
+    let key = Key {
+        name: name.clone(),
+        index: slot,
+    };
     Status {
         name: name.as_str().to_owned(),
-        path: store.path_of_record(&judged.found.key),
+        path: store.path_of_record(&key),
         store: store.path(),
         is_remote: store.is_remote(),
         format: store.format(),
         record: judged.record().cloned(),
         verdict: judged.verdict.clone(),
-        slot: *index,
+        slot,
         others: Vec::new(),
         lockers: judged
             .found

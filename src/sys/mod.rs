@@ -96,6 +96,8 @@ pub(crate) enum Found {
 pub(crate) struct Lockers {
     /// There is such a lock.
     pub(crate) is_locked: bool,
+    /// It is one of a writer (`LOCK_EX`). Readers share theirs.
+    pub(crate) is_exclusive: bool,
     /// Without the calling process, and without those that cannot be seen from here.
     pub(crate) pids: Vec<Pid>,
     /// The system lists the locks of all processes, and the list was read at one moment.
