@@ -131,6 +131,19 @@ impl Status {
         Some(record.hold).filter(|hold| *hold != 0)
     }
 
+    /// The names of all locks of the hold.
+    #[must_use]
+    pub fn names(&self) -> Vec<&str> {
+        let names = self.record.iter().flat_map(|record| &record.names);
+        let names: Vec<&str> = names.map(String::as_str).collect();
+        // Other programs have other names for their locks.
+        if names.is_empty() {
+            vec![&self.name]
+        } else {
+            names
+        }
+    }
+
     /// All holds of the lock: this one, and the others if several share it.
     pub fn all_holds(&self) -> impl Iterator<Item = &Self> {
         std::iter::once(self).chain(&self.others)

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use chrono::{DateTime, Local, Utc};
 use onehold::describe as sentences;
 pub(crate) use onehold::describe::{
-    age, holder, holder_on_host, lockers_in_brief, process, process_on_host, relation, reserved_for,
-    zombie_reason,
+    age, holder, holder_on_host, lockers_in_brief, process, process_on_host, relation,
+    reserved_for, zombie_reason,
 };
 use onehold::{Action, Event, Kind, LockName, Mode, Reason, State, Status, Waiter};
 
@@ -128,6 +128,17 @@ pub(crate) fn local(at: DateTime<Utc>) -> String {
         "%Y-%m-%d %H:%M:%S"
     };
     at.format(format).to_string()
+}
+
+/// "hold 7 of `db` and `cache`"
+pub(crate) fn hold_and_locks(status: &Status) -> String {
+    let names: Vec<String> = status
+        .names()
+        .iter()
+        .map(|name| words::quoted(name))
+        .collect();
+    let number = status.hold().unwrap_or_default();
+    format!("hold {number} of {}", words::listed(&names))
 }
 
 /// The kind of a hold, as in JSON.

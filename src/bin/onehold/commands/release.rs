@@ -32,6 +32,16 @@ pub(crate) fn release(session: &Session, typed: args::Release) -> CommandResult 
             let text = format!("released {}", words::quoted(&status.name));
             Outcome::new(Exit::Done, "released", text).lock(status)
         }
+        Release::Lost(status) => {
+            let text = format!("released {}", words::quoted(&status.name));
+            let warning = format!(
+                "{} was lost before: the record of one of its locks was removed or replaced",
+                describe::hold_and_locks(&status)
+            );
+            let mut outcome = Outcome::new(Exit::Done, "released", text).lock(status);
+            outcome.warnings.push(warning);
+            outcome
+        }
         Release::Free => {
             let text = format!("{} is free", words::quoted(lock.name().as_str()));
             let outcome = Outcome::new(Exit::Done, "released", text);
