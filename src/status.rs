@@ -124,6 +124,21 @@ impl Status {
         self
     }
 
+    /// The same lock without its hold.
+    #[must_use]
+    pub fn removed(&self) -> Self {
+        Self {
+            record: None,
+            verdict: Verdict::new(State::Free, Reason::NoFile, Evidence::None),
+            lockers: Vec::new(),
+            slot: None,
+            others: Vec::new(),
+            revision: None,
+            modified: None,
+            ..self.clone()
+        }
+    }
+
     /// The number of the hold; `None` for those of programs that do not number theirs.
     #[must_use]
     pub fn hold(&self) -> Option<u64> {

@@ -305,6 +305,45 @@ fn foreign_record_is_recognized_without_format_option() {
 
 #[cfg(unix)]
 #[test]
+fn foreign_record_is_named_by_its_lock_and_has_no_number() {
+    let env = Env::new();
+    let now = Utc::now().to_rfc3339();
+    let pid = std::process::id();
+    for (file, text) in [
+        (
+            "sprint",
+            format!("pid: {pid}\nsession_id: s\nstarted_at: {now}\nlock_version: 1\n"),
+        ),
+        (
+            "memory",
+            format!(r#"{{"pid":{pid},"session_id":"s","acquired_at":"{now}","operation":"o"}}"#),
+        ),
+        (
+            "prodigy",
+            format!(r#"{{"job_id":"j","process_id":{pid},"hostname":null,"acquired_at":"{now}"}}"#),
+        ),
+    ] {
+        let name = format!("./{file}.lock");
+        env.write(&format!("{file}.lock"), text);
+        let lock = env.lock(&name);
+        assert_eq!(lock["names"], json!([name]), "{lock}");
+        assert_eq!(lock["hold"], Value::Null, "{lock}");
+        env.onehold(["check", "-v", &name])
+            .assert()
+            .stdout(contains("hold:").not());
+        // It says what will be free.
+        #[cfg(unix)]
+        {
+            let (_, shown) = env.on_a_terminal(&format!("break {name}"), &["n\n"]);
+            assert!(
+                shown.contains(&format!("`{name}` will then be free")),
+                "{shown}"
+            );
+        }
+    }
+}
+
+#[test]
 fn written_foreign_record_matches_its_program() {
     let env = Env::new();
     let host = this_host();

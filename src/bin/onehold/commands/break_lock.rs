@@ -72,6 +72,7 @@ fn break_each(
         },
         |worst| *worst,
     );
+    outcome.is_removed = outcome.exit == Exit::Done;
     outcome.locks = broken;
     outcome.warnings.extend(warnings);
     Ok(outcome.into())
@@ -175,7 +176,7 @@ pub(crate) fn break_lock(
             outcome
                 .warnings
                 .extend(running_warning(session, &was, at_once));
-            Ok(outcome.lock(was).into())
+            Ok(outcome.removed(was).into())
         }
         Break::StillRunning { was, processes } => {
             Ok(still_running(session, was, &processes).into())
