@@ -193,6 +193,7 @@ pub(crate) fn hostname() -> Option<String> {
     hostname::get()
         .ok()
         .map(|name| name.to_string_lossy().into_owned())
+        .filter(|name| !name.is_empty())
 }
 
 /// The parent of a process, and how the process was started.
