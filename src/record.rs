@@ -274,7 +274,11 @@ pub struct Record {
     #[serde(default, deserialize_with = "pid_or_none")]
     pub taken_by: Option<Pid>,
     /// Its host. Names are shared and change, so that a host name never proves anything.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "text_or_none",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub hostname: Option<String>,
     /// When, by the wall clock.
     pub acquired_at: DateTime<Utc>,
@@ -528,6 +532,12 @@ pub(crate) fn digest(bytes: &[u8]) -> u64 {
 fn pid_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Pid>, D::Error> {
     let number = Option::<i64>::deserialize(deserializer)?;
     Ok(number.and_then(|number| u32::try_from(number).ok().and_then(Pid::new)))
+}
+
+/// An empty name names nothing.
+fn text_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    let text = Option::<String>::deserialize(deserializer)?;
+    Ok(text.filter(|text| !text.is_empty()))
 }
 
 #[allow(

@@ -130,11 +130,39 @@ impl Status {
         self
     }
 
+    /// The same lock without its hold.
+    #[must_use]
+    pub fn removed(&self) -> Self {
+        Self {
+            record: None,
+            verdict: Verdict::new(State::Free, Reason::NoFile, Evidence::None),
+            lockers: Vec::new(),
+            slot: None,
+            others: Vec::new(),
+            revision: None,
+            modified: None,
+            ..self.clone()
+        }
+    }
+
     /// The number of the hold; `None` for those of programs that do not number theirs.
     #[must_use]
     pub fn hold(&self) -> Option<u64> {
         let record = self.record.as_ref()?;
         Some(record.hold).filter(|hold| *hold != 0)
+    }
+
+    /// The names of all locks of the hold.
+    #[must_use]
+    pub fn names(&self) -> Vec<&str> {
+        let names = self.record.iter().flat_map(|record| &record.names);
+        let names: Vec<&str> = names.map(String::as_str).collect();
+        // Other programs have other names for their locks.
+        if names.is_empty() {
+            vec![&self.name]
+        } else {
+            names
+        }
     }
 
     /// All holds of the lock: this one, and the others if several share it.

@@ -91,6 +91,33 @@ fn each_program_is_kept_out_by_the_other() {
 }
 
 #[test]
+fn check_of_a_reader_agrees_with_the_run_of_a_reader() {
+    for (name, script) in HOLDERS {
+        let env = TestEnv::new();
+        let _holder = holder(&env, script);
+        let joins = output(&mut run(&env, &["-s"], &["true"])).status.code();
+        assert_eq!(joins, Some(if name == "reader" { 0 } else { 6 }), "{name}");
+        let check = ["check", "--format", "flock", "-s", "x.lock"];
+        assert_eq!(Some(env.code(check)), joins, "{name}");
+        let available = [&check[..], &["--available"]].concat();
+        assert_eq!(Some(env.code(available)), joins, "{name}");
+        // A writer is kept out by each of them.
+        let available = ["check", "--format", "flock", "--available", "x.lock"];
+        assert_eq!(env.code(available), 6, "{name}");
+        assert_eq!(crate::check(&env)["lock"]["slot"], Value::Null, "{name}");
+    }
+    let env = TestEnv::new();
+    let reader = holder(&env, HOLDERS[1].1);
+    let seen = env.json(["check", "--format", "flock", "-s", "x.lock"]);
+    assert_eq!(seen["lock"]["takeable"], true, "{seen}");
+    assert_eq!(
+        seen["lock"]["others"][0]["lockers"][0]["pid"],
+        reader.pid(),
+        "{seen}"
+    );
+}
+
+#[test]
 fn free_file_stays_as_it_is() {
     let env = TestEnv::new();
     let free = check(&env)["lock"].take();
@@ -652,6 +679,8 @@ fn without_a_list_of_locks_a_file_without_a_writer_is_unverified() {
         said.contains("may be held") && said.contains("unverified"),
         "{said}"
     );
+    let (code, said) = without_proc("onehold check --available -s --format flock x.lock");
+    assert_eq!(code, Some(0), "{said}");
     let (code, said) = without_proc("onehold run --format flock x.lock -- true");
     assert_eq!(code, Some(0), "{said}");
     let holder = holder(&env, HOLDERS[0].1);

@@ -77,7 +77,7 @@ pub(crate) enum Until<H> {
 /// | question | decision |
 /// |---|---|
 /// | Is the file of a wanted name not a lock file? | refuse |
-/// | Does the same holder have it, by an earlier detached hold? | already held |
+/// | Does the same holder have it, by an earlier detached hold? | already held, or blocked if that hold is lost |
 /// | Is a hold in the way that the caller runs inside of, or a zombie that it may not take? | blocked |
 /// | Is any other hold in the way? | wait |
 /// | Is an earlier waiter in the way that could take its own locks now? | wait, reserved for it |
@@ -95,7 +95,12 @@ pub(crate) fn decide<S: Snapshot>(
         !matches!(decision, Decision::Wait(_))
     };
     if let Some(judged) = scan.run(Ignore::Nothing, &is_final)? {
-        return Ok(decide_about_hold(request, snapshot, judged));
+        return Ok(match decide_about_hold(request, snapshot, judged) {
+            Decision::AlreadyHeld(judged) if !is_whole(&judged, snapshot)? => {
+                Decision::Blocked(judged)
+            }
+            decision => decision,
+        });
     }
     if !request.skip_queue
         && let Some(ticket) = reserved_for(&scan)?
@@ -156,6 +161,28 @@ fn is_same_hold<H>(request: &Request, judged: &Judged<H>) -> bool {
                     && is_same_owner(request.owner.as_deref(), record.owner.as_deref())
             }
         }
+}
+
+/// Whether a hold of several locks still has all of them: one whose record was removed or replaced is
+/// lost.
+pub(super) fn is_whole<S: Snapshot>(
+    judged: &Judged<S::Handle>,
+    snapshot: &S,
+) -> Result<bool, S::Error> {
+    let names = judged.record().map_or(&[][..], |record| &record.names);
+    // They may be anything, if another program wrote them.
+    let names = names.iter().filter_map(|name| LockName::new(name).ok());
+    for name in names.filter(|name| !name.is_path()) {
+        let found = match judged.found.key.index {
+            None => snapshot.exclusive(&name)?.into_iter().collect(),
+            Some(_) => snapshot.shared(&name)?,
+        };
+        let own = &judged.found.revision;
+        if !found.iter().any(|found| found.revision == *own) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Whether the request names an owner that is not the one on record. Two sessions may name one process.

@@ -1,6 +1,6 @@
 //! What a caller may do to a hold that exists: release, renew, break and clean up.
 
-use super::decide::{Decision, Judged, decide};
+use super::decide::{Decision, Judged, decide, is_whole};
 use super::liveness::{Reason, State, Verdict, belongs_to_acquirer, has_ended};
 use super::request::{Asker, Key, Request, Revision, Want};
 use super::snapshot::Snapshot;
@@ -35,6 +35,8 @@ pub(crate) enum MayRenew {
     Renew,
     /// It has ended, or another could take it now.
     Nothing,
+    /// It has lost one of its locks.
+    Lost,
     NotYours,
     /// The wrapper renews it.
     HeldByRun,
@@ -83,6 +85,14 @@ impl Caller {
         let hold = judged.record().map(|record| record.hold);
         self.hold.is_some() && self.hold != hold
     }
+}
+
+/// Whether what is to be removed is what is left of a live hold that has lost one of its locks.
+pub(crate) fn is_lost<S: Snapshot>(
+    judged: &Judged<S::Handle>,
+    snapshot: &S,
+) -> Result<bool, S::Error> {
+    Ok(judged.verdict.is_live() && !is_whole(judged, snapshot)?)
 }
 
 pub(crate) fn may_release<S: Snapshot>(
@@ -142,6 +152,9 @@ pub(crate) fn may_renew<S: Snapshot>(
     let writes_itself = judged.verdict.evidence == super::liveness::Evidence::KernelLock;
     if writes_itself || is_held_by_run(judged) {
         return Ok(MayRenew::HeldByRun);
+    }
+    if !is_whole(judged, snapshot)? {
+        return Ok(MayRenew::Lost);
     }
     if !expired {
         return Ok(MayRenew::Renew);

@@ -38,6 +38,8 @@ pub(super) enum KernelLock {
         open: OpenFile,
         kernel_lock: Option<bool>,
         lockers: Vec<Pid>,
+        /// By readers alone, as far as that was asked: another one can join them.
+        is_shared: bool,
     },
 }
 
@@ -124,6 +126,7 @@ pub(super) fn ask(place: &LockPath<'_>, attempt: Option<&Attempt>) -> Result<Ker
                 open: opened(file, facts),
                 kernel_lock: Some(true),
                 lockers,
+                is_shared: false,
             });
         }
         if is_named(place.directory, place.file, &file).context("inspect", place.path)? {
@@ -147,15 +150,16 @@ fn look_at(file: File, facts: FileFacts) -> io::Result<KernelLock> {
     let is_listed = listed.is_some();
     let Lockers {
         is_locked,
+        is_exclusive,
         pids,
         is_complete,
     } = listed.unwrap_or_default();
-    let kernel_lock = if is_locked || is_complete {
-        Some(is_locked)
+    let (kernel_lock, is_exclusive) = if is_locked || is_complete {
+        (Some(is_locked), is_exclusive)
     } else if has_exclusive_lock(&file)? {
-        Some(true)
+        (Some(true), true)
     } else {
-        is_listed.then_some(false)
+        (is_listed.then_some(false), false)
     };
     Ok(if kernel_lock == Some(false) {
         KernelLock::Free
@@ -164,6 +168,7 @@ fn look_at(file: File, facts: FileFacts) -> io::Result<KernelLock> {
             open: opened(file, facts),
             kernel_lock,
             lockers: pids,
+            is_shared: !is_exclusive,
         }
     })
 }

@@ -154,10 +154,10 @@ impl<'a> FilesSnapshot<'a> {
         }
     }
 
-    /// The lock of flock(1) on a file; `None`: it is free.
+    /// The lock of flock(1) on a file; `None`: it is free. One of readers has an index.
     fn kernel_lock(&self, place: &LockPath<'_>, name: &LockName) -> Result<Option<Found<Handle>>> {
         let asked = flock::ask(place, self.attempt.as_ref())?;
-        let (open, kernel_lock, lockers) = match asked {
+        let (open, kernel_lock, lockers, is_shared) = match asked {
             KernelLock::Free => return Ok(None),
             KernelLock::NotALock(what) => {
                 return Ok(Some(self.not_a_lock(Key::exclusive(name), what)));
@@ -166,10 +166,14 @@ impl<'a> FilesSnapshot<'a> {
                 open,
                 kernel_lock,
                 lockers,
-            } => (open, kernel_lock, lockers),
+                is_shared,
+            } => (open, kernel_lock, lockers, is_shared),
         };
         Ok(Some(Found {
-            key: Key::exclusive(name),
+            key: Key {
+                name: name.clone(),
+                index: is_shared.then_some(0),
+            },
             content: Content::KernelLock,
             facts: Facts {
                 modified: wall_clock(open.facts.modified),
@@ -519,13 +523,20 @@ impl Snapshot for FilesSnapshot<'_> {
     }
 
     fn exclusive(&self, name: &LockName) -> Result<Option<Found<Handle>>> {
-        match self.directory(&layout::parents(name))? {
-            Some(directory) => self.read(&directory, name),
-            None => Ok(None),
-        }
+        let Some(directory) = self.directory(&layout::parents(name))? else {
+            return Ok(None);
+        };
+        let found = self.read(&directory, name)?;
+        Ok(found.filter(|found| found.key.index.is_none()))
     }
 
     fn shared(&self, name: &LockName) -> Result<Vec<Found<Handle>>> {
+        // Who tries to take the lock of flock(1) has been told by the kernel whether it shares it.
+        if self.files.format == Format::Flock && self.attempt.is_none() {
+            let found = self.read(&self.root, name)?;
+            let readers = found.filter(|found| found.key.index.is_some());
+            return Ok(readers.into_iter().collect());
+        }
         let children = layout::children(name);
         if children.is_empty() {
             return Ok(Vec::new());

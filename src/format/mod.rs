@@ -258,9 +258,10 @@ impl Fields {
         self.scalars.contains_key(key)
     }
 
-    /// A host or a session. "unknown" is what the programs write where they know none.
+    /// A host or a session. "unknown", or nothing, is what the programs write where they know none.
     fn known(&self, key: &str) -> Option<String> {
-        self.text(key).filter(|text| text != UNKNOWN_VALUE)
+        let is_known = |text: &String| !text.is_empty() && text != UNKNOWN_VALUE;
+        self.text(key).filter(is_known)
     }
 
     fn text(&self, key: &str) -> Option<String> {

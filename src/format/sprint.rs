@@ -31,7 +31,9 @@ pub(super) fn read(fields: &Fields, text: &str) -> ForeignFields {
         hostname: None,
         acquired_at: fields.time("started_at"),
         renewed_at: None,
-        owner: fields.text("session_id"),
+        owner: fields
+            .text("session_id")
+            .filter(|session| !session.is_empty()),
         message: fields.text("epic_spec"),
         metadata: text
             .lines()

@@ -17,7 +17,7 @@ use super::wait::Wait;
 use crate::backend::{AsWaiter, Backend as _, Change, Draft, Entry, HeldRecord as _, Patience};
 use crate::decision::liveness::{DEFAULT_MAX_AGE, Evidence, Reason, State, Verdict, is_unchanged};
 use crate::decision::ownership::{
-    Caller, MayRelease, MayRenew, may_clean_up, may_release, may_renew,
+    Caller, MayRelease, MayRenew, is_lost, may_clean_up, may_release, may_renew,
 };
 use crate::decision::{
     Asker, Decision, Judged, Key, Observer, Obstacle, Request, Revision, Snapshot, Ticket, Want,
@@ -93,6 +93,8 @@ pub enum Acquired {
 pub enum Release {
     /// Released; what it was.
     Done(Box<Status>),
+    /// It had lost one of its locks before, whose record was removed or replaced. The others are released.
+    Lost(Box<Status>),
     /// It was free.
     Free,
     /// Another holds it.
@@ -109,6 +111,8 @@ pub enum Renewal {
     Done(Box<Status>),
     /// There is nothing to renew.
     Nothing(Box<Status>),
+    /// It has lost one of its locks, whose record was removed or replaced. The others are left.
+    Lost(Box<Status>),
     /// Another holds it.
     NotYours(Box<Status>),
     /// A live `run` renews it.
@@ -415,8 +419,9 @@ impl Lock {
         request: &Request,
         snapshot: &S,
     ) -> Result<Vec<Status>> {
-        let is_exclusive = status.record.is_some() && status.slot.is_none();
-        if is_exclusive && status.verdict.is_live() {
+        // Beside a live hold that is not shared there is no other.
+        let is_reserved = status.verdict.reason == Reason::Reserved;
+        if status.slot.is_none() && status.verdict.is_live() && !is_reserved {
             return Ok(Vec::new());
         }
         let name = LockName::new(&status.name)?;
@@ -617,7 +622,7 @@ impl Lock {
         self.ensure_record()?;
         let mut request = self.request(&Options::new(), Asker::Caller);
         loop {
-            let (may, own) = self.try_release(caller, &request)?;
+            let Tried { may, own, was_lost } = self.try_release(caller, &request)?;
             let Some(own) = own else {
                 return Ok(Release::Free);
             };
@@ -627,6 +632,7 @@ impl Lock {
             let status = Box::new(self.status(&own));
             return Ok(match may {
                 MayRelease::Remove if status.verdict.state == State::Free => Release::Free,
+                MayRelease::Remove if was_lost => Release::Lost(status),
                 MayRelease::Remove => Release::Done(status),
                 MayRelease::Free => Release::Free,
                 MayRelease::NotYours => Release::NotYours(status),
@@ -635,12 +641,7 @@ impl Lock {
         }
     }
 
-    /// What was decided about a release and done, and the record it was about.
-    fn try_release(
-        &self,
-        caller: &Caller,
-        request: &Request,
-    ) -> Result<(MayRelease, Option<Judged<Handle>>)> {
+    fn try_release(&self, caller: &Caller, request: &Request) -> Result<Tried> {
         let updated = self.store.update(EXISTING, AsWaiter::NONE, |snapshot| {
             let holds = self.holds(request, snapshot)?;
             let holds = holds
@@ -653,16 +654,17 @@ impl Lock {
                 (MayRelease::Remove, _) => 3,
                 (MayRelease::Free, _) => 4,
             }) else {
-                return Ok((Change::Nothing, (MayRelease::Free, None)));
+                return Ok((Change::Nothing, Tried::FREE));
             };
             self.ensure_lock(&own)?;
-            let change = match may {
-                MayRelease::Remove => Change::Remove(own.clone()),
-                _ => Change::Nothing,
+            let (change, was_lost) = match may {
+                MayRelease::Remove => (Change::Remove(own.clone()), is_lost(&own, snapshot)?),
+                _ => (Change::Nothing, false),
             };
-            Ok((change, (may, Some(own))))
+            let own = Some(own);
+            Ok((change, Tried { may, own, was_lost }))
         })?;
-        Ok(updated.map_or((MayRelease::Free, None), |updated| updated.answer))
+        Ok(updated.map_or(Tried::FREE, |updated| updated.answer))
     }
 
     /// Extends a lease, or restarts the age of another detached hold; `ttl` changes its time to live.
@@ -696,7 +698,7 @@ impl Lock {
             }
             let Some((may, own)) = first_by(holds, |may, _| match may {
                 MayRenew::Renew => 0,
-                MayRenew::HeldByRun => 1,
+                MayRenew::HeldByRun | MayRenew::Lost => 1,
                 MayRenew::NotYours => 2,
                 MayRenew::Nothing => 3,
             }) else {
@@ -722,6 +724,7 @@ impl Lock {
                 Renewal::Done(Box::new(renewed.unwrap_or(now)))
             }
             MayRenew::Nothing => Renewal::Nothing(status),
+            MayRenew::Lost => Renewal::Lost(status),
             MayRenew::NotYours => Renewal::NotYours(status),
             MayRenew::HeldByRun => Renewal::HeldByRun(status),
         })
@@ -1029,6 +1032,23 @@ fn first_by<M>(
         .min_by_key(|(may, own)| (rank(may, own), Reverse(hold_number(own))))
 }
 
+/// What was decided about a release and done.
+struct Tried {
+    may: MayRelease,
+    /// The record that it was about.
+    own: Option<Judged<Handle>>,
+    /// Its hold had lost one of its locks.
+    was_lost: bool,
+}
+
+impl Tried {
+    const FREE: Self = Self {
+        may: MayRelease::Free,
+        own: None,
+        was_lost: false,
+    };
+}
+
 /// What became of an attempt.
 enum Taken {
     Held(Box<TakenHold>),
@@ -1037,13 +1057,19 @@ enum Taken {
 }
 
 pub(super) fn status(store: &AnyStore, judged: &Judged<Handle>) -> Status {
-    let key: &Key = &judged.found.key;
+    let is_kernel_lock = judged.found.content == Content::KernelLock;
     // Neither can be replaced.
-    let is_record =
-        judged.verdict.state != State::NotALock && judged.found.content != Content::KernelLock;
+    let is_record = judged.verdict.state != State::NotALock && !is_kernel_lock;
+    let Key { name, index } = &judged.found.key;
+    // The readers of flock(1) share one file and have no slots.
+    let slot = index.filter(|_| !is_kernel_lock);
+    let key = Key {
+        name: name.clone(),
+        index: slot,
+    };
     Status {
-        name: key.name.as_str().to_owned(),
-        path: store.path_of_record(key),
+        name: name.as_str().to_owned(),
+        path: store.path_of_record(&key),
         store: store.path(),
         is_remote: store.is_remote(),
         format: store.format(),

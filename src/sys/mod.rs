@@ -98,6 +98,8 @@ pub(crate) enum Found {
 pub(crate) struct Lockers {
     /// There is such a lock.
     pub(crate) is_locked: bool,
+    /// It is one of a writer (`LOCK_EX`). Readers share theirs.
+    pub(crate) is_exclusive: bool,
     /// Without the calling process, and without those that cannot be seen from here.
     pub(crate) pids: Vec<Pid>,
     /// The system lists the locks of all processes, and the list was read at one moment.
@@ -193,6 +195,7 @@ pub(crate) fn hostname() -> Option<String> {
     hostname::get()
         .ok()
         .map(|name| name.to_string_lossy().into_owned())
+        .filter(|name| !name.is_empty())
 }
 
 /// The parent of a process, and how the process was started.

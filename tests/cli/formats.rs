@@ -9,7 +9,7 @@ use predicates::prelude::*;
 use predicates::str::contains;
 use serde_json::{Value, json};
 
-use crate::env::{Env, Running, eventually, sleeper};
+use crate::env::{Env, Running, edited, eventually, sleeper};
 
 /// Another program: its file, and the options that make onehold use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -304,6 +304,99 @@ fn foreign_record_is_recognized_without_format_option() {
 }
 
 #[cfg(unix)]
+#[test]
+fn foreign_record_is_named_by_its_lock_and_has_no_number() {
+    let env = Env::new();
+    let now = Utc::now().to_rfc3339();
+    let pid = std::process::id();
+    for (file, text) in [
+        (
+            "sprint",
+            format!("pid: {pid}\nsession_id: s\nstarted_at: {now}\nlock_version: 1\n"),
+        ),
+        (
+            "memory",
+            format!(r#"{{"pid":{pid},"session_id":"s","acquired_at":"{now}","operation":"o"}}"#),
+        ),
+        (
+            "prodigy",
+            format!(r#"{{"job_id":"j","process_id":{pid},"hostname":null,"acquired_at":"{now}"}}"#),
+        ),
+    ] {
+        let name = format!("./{file}.lock");
+        env.write(&format!("{file}.lock"), text);
+        let lock = env.lock(&name);
+        assert_eq!(lock["names"], json!([name]), "{lock}");
+        assert_eq!(lock["hold"], Value::Null, "{lock}");
+        env.onehold(["check", "-v", &name])
+            .assert()
+            .stdout(contains("hold:").not());
+        // It says what will be free.
+        #[cfg(unix)]
+        {
+            let (_, shown) = env.on_a_terminal(&format!("break {name}"), &["n\n"]);
+            assert!(
+                shown.contains(&format!("`{name}` will then be free")),
+                "{shown}"
+            );
+        }
+    }
+}
+
+#[test]
+fn empty_host_and_session_count_as_absent() {
+    let env = Env::new();
+    let now = Utc::now().to_rfc3339();
+    let hosts = ["prodigy", "memory"];
+    for (file, text) in [
+        (
+            hosts[0],
+            format!(r#"{{"job_id":"j","process_id":PID,"hostname":"","acquired_at":"{now}"}}"#),
+        ),
+        (
+            hosts[1],
+            format!(
+                r#"{{"pid":PID,"session_id":"","hostname":"","acquired_at":"{now}","operation":"o"}}"#
+            ),
+        ),
+        (
+            "sprint",
+            format!("pid: PID\nsession_id: \"\"\nstarted_at: {now}\nlock_version: 1\n"),
+        ),
+    ] {
+        let name = format!("./{file}.lock");
+        env.write(
+            &format!("{file}.lock"),
+            text.replace("PID", &gone().to_string()),
+        );
+        let lock = env.lock(&name);
+        assert_eq!(lock["reason"], "dead", "{lock}");
+        assert_eq!(
+            (&lock["hostname"], &lock["owner"]),
+            (&Value::Null, &Value::Null)
+        );
+    }
+    // A native record, of the boot before this one or by hand.
+    for has_origin in [true, false] {
+        let _holder = env.write_record_of_live_holder("native", |text| {
+            edited(&text, |record| {
+                record["hostname"] = "".into();
+                if has_origin {
+                    record["origin"]["boot"]["id"] = "another".into();
+                } else {
+                    record["origin"] = Value::Null;
+                }
+            })
+        });
+        let lock = env.lock("native");
+        assert_eq!(lock["hostname"], Value::Null, "{lock}");
+        assert_ne!(
+            lock["evidence"], "unverified: its process is on another host",
+            "{lock}"
+        );
+    }
+}
+
 #[test]
 fn written_foreign_record_matches_its_program() {
     let env = Env::new();

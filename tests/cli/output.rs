@@ -1,5 +1,6 @@
 use predicates::prelude::*;
 use predicates::str::{contains, is_empty, starts_with};
+use serde_json::Value;
 
 use crate::env::{Env, eventually, only_object};
 
@@ -208,6 +209,32 @@ fn object_has_displaced_hold_and_new_hold_is_mine() {
     let object = only_object(said.lines().last().unwrap().as_bytes());
     assert_eq!(object["displaced"]["hold"], taken["hold"]);
     assert_eq!(object["displaced"]["reason"], "lease");
+}
+
+#[test]
+fn object_names_every_displaced_hold() {
+    let env = Env::new();
+    let acquire = |words: &[&str]| env.json([&["acquire", "--ttl", "1h"], words].concat());
+    let hold = |object: &Value| object["hold"].as_u64().unwrap();
+    let displaced = |object: &Value| -> Vec<u64> {
+        let first = &object["displaced"];
+        let others = first["others"].as_array().unwrap();
+        std::iter::once(first).chain(others).map(hold).collect()
+    };
+    let readers: Vec<u64> = (0..3).map(|_| hold(&acquire(&["-s", "x"]))).collect();
+    let taken = acquire(&["--force", "--yes", "x"]);
+    let mut named = displaced(&taken);
+    named.sort_unstable();
+    assert_eq!(named, readers);
+    // Of several locks.
+    let other = hold(&acquire(&["y"]));
+    let out = env
+        .onehold(["run", "--json", "--force", "--yes", "x", "y", "--", "true"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8(out.stderr).unwrap();
+    let object = only_object(said.lines().last().unwrap().as_bytes());
+    assert_eq!(displaced(&object), [hold(&taken), other]);
 }
 
 #[test]

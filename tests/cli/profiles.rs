@@ -533,7 +533,17 @@ fn every_answer_has_the_details_of_the_profile() {
         (&"e".into(), &true.into())
     );
     assert_eq!(info(&["check"])["session_id"], "s");
-    assert_eq!(info(&["break", "--yes"])["session_id"], "s");
+    // The state after.
+    for remove in [&["break", "--yes"][..], &["release", "--owner", "s"]] {
+        let after = info(remove);
+        assert_eq!(after["exists"], false, "{after}");
+        assert_eq!(after, info(&["check"]), "{remove:?}");
+        info(&["acquire", "--pid", &pid, "--owner", "s", "-m", "e"]);
+    }
+    drop(holder);
+    let cleaned = env.json(["--profile", "sprint", "cleanup"])["locks"].take();
+    assert_eq!(cleaned[0]["reason"], "dead", "{cleaned}");
+    assert_eq!(cleaned[0]["details"]["lock_info"], info(&["check"]));
     assert_eq!(info(&["release"])["exists"], false);
 }
 
@@ -572,7 +582,15 @@ fn reserved_lock_names_whom_it_is_reserved_for() {
     let object = only_object(&refused.stdout);
     assert_eq!(refused.status.code(), Some(6));
     assert_eq!(object["error"]["code"], "RESERVED");
-    assert_eq!(object["error"]["details"]["lockedBy"], "b");
+    // A reservation has no holder.
+    assert_eq!(object["error"]["details"]["lockedBy"], Value::Null);
+    assert_eq!(object["lock"]["owner"], Value::Null);
+    let first = &object["lock"]["reserved_for"];
+    assert_eq!(*first, object["lock"]["waiters"][0]);
+    assert_eq!(
+        (&first["owner"], &first["pid"]),
+        (&"b".into(), &waiter.pid().into())
+    );
     assert!(
         object["message"]
             .as_str()

@@ -67,6 +67,90 @@ fn renew_of_free_or_dead_lock_is_3() {
         .stderr(contains("nothing to renew: `x` is a zombie"));
 }
 
+/// A lease of `x y`, whose record of `x` was removed by hand.
+fn lost_lease(env: &Env) {
+    env.onehold(["acquire", "x", "y", "--ttl", "1h", "--owner", "me"])
+        .assert()
+        .success();
+    std::fs::remove_file(env.store().join("x.lock")).unwrap();
+}
+
+#[test]
+fn lease_of_two_locks_that_has_lost_one_is_not_renewed() {
+    let env = Env::new();
+    lost_lease(&env);
+    let acquire = ["acquire", "x", "y", "--ttl", "1h", "--owner", "me"];
+    let lost = " of `x` and `y` is lost";
+    for is_taken in [false, true] {
+        if is_taken {
+            env.onehold(["acquire", "x", "--ttl", "1h", "--owner", "you"])
+                .assert()
+                .success();
+        }
+        let before = env.lock("y")["renewed_at"].clone();
+        env.onehold(["renew", "y", "--owner", "me"])
+            .assert()
+            .code(3)
+            .stderr(contains("not renewed: ").and(contains(lost)))
+            .stderr(contains(" release y --hold "));
+        let object = env.json(["renew", "y", "--owner", "me"]);
+        assert_eq!(object["error"]["code"], "NOT_HELD", "{object}");
+        assert_eq!(env.lock("y")["renewed_at"], before);
+        // A repeated request does not have both either.
+        env.onehold(acquire).assert().code(6);
+    }
+    env.onehold(["renew", "x", "--owner", "me"])
+        .assert()
+        .code(4);
+}
+
+#[test]
+fn expired_lease_of_two_locks_that_has_lost_one_is_not_renewed() {
+    let env = Env::new();
+    env.onehold(["acquire", "x", "y", "--ttl", "100ms", "--owner", "me"])
+        .assert()
+        .success();
+    eventually("the lease expires", || env.check("y") == 5);
+    std::fs::remove_file(env.store().join("x.lock")).unwrap();
+    env.onehold(["renew", "y", "--owner", "me"])
+        .assert()
+        .code(3);
+}
+
+#[test]
+fn release_of_a_lease_that_has_lost_a_lock_removes_what_is_left_and_says_so() {
+    let env = Env::new();
+    lost_lease(&env);
+    env.onehold(["acquire", "x", "--ttl", "1h", "--owner", "you"])
+        .assert()
+        .success();
+    env.onehold(["release", "y", "--owner", "me"])
+        .assert()
+        .success()
+        .stderr(contains("onehold: warning: ").and(contains(" of `x` and `y` was lost")));
+    assert_eq!(env.check("y"), 0);
+    assert_eq!(env.lock("x")["owner"], "you");
+}
+
+#[test]
+fn shared_lease_of_two_locks_is_renewed_until_it_has_lost_one() {
+    let env = Env::new();
+    // Another slot of each.
+    env.onehold(["acquire", "-s", "x", "--ttl", "1h"])
+        .assert()
+        .success();
+    env.onehold(["acquire", "-s", "x", "y", "--ttl", "1h", "--owner", "me"])
+        .assert()
+        .success();
+    env.onehold(["renew", "y", "--owner", "me"])
+        .assert()
+        .success();
+    std::fs::remove_file(env.store().join("x.d/.shared/1.lock")).unwrap();
+    env.onehold(["renew", "y", "--owner", "me"])
+        .assert()
+        .code(3);
+}
+
 #[cfg(unix)]
 #[test]
 fn renew_restarts_age_of_detached_hold_only() {

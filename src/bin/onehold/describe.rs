@@ -130,6 +130,17 @@ pub(crate) fn local(at: DateTime<Utc>) -> String {
     at.format(format).to_string()
 }
 
+/// "hold 7 of `db` and `cache`"
+pub(crate) fn hold_and_locks(status: &Status) -> String {
+    let names: Vec<String> = status
+        .names()
+        .iter()
+        .map(|name| words::quoted(name))
+        .collect();
+    let number = status.hold().unwrap_or_default();
+    format!("hold {number} of {}", words::listed(&names))
+}
+
 /// The kind of a hold, as in JSON.
 pub(crate) fn kind(kind: Kind) -> &'static str {
     match kind {

@@ -191,7 +191,7 @@ pub(crate) fn examples(verb: &str) -> &'static [Example] {
 }
 
 /// The keys of a lock in that object. All are always present.
-pub(crate) const LOCK_KEYS: [(&str, &str); 38] = [
+pub(crate) const LOCK_KEYS: [(&str, &str); 39] = [
     ("name", "NAME as given"),
     ("path", "path of the lock file"),
     ("store", "directory of the lock file"),
@@ -221,7 +221,7 @@ pub(crate) const LOCK_KEYS: [(&str, &str); 38] = [
     ("kind", "run; job (acquired for a process); lease"),
     (
         "pid",
-        "PID of the process that keeps the hold alive: the command of a run, or the process of an acquire",
+        "PID of the process that keeps the hold alive: the command of a run, or the process of an acquire; of a reserved lock that of the waiter",
     ),
     (
         "pid_alive",
@@ -231,10 +231,7 @@ pub(crate) const LOCK_KEYS: [(&str, &str); 38] = [
     ("wrapper_alive", "whether that process is alive"),
     ("format", "native, prodigy, sprint, memory, pid, flock"),
     ("hostname", "host of the holder"),
-    (
-        "owner",
-        "owner label (--owner), or that of the waiter the lock is reserved for",
-    ),
+    ("owner", "owner label (--owner)"),
     ("session_id", "same as owner"),
     ("message", "reason (--message)"),
     ("command", "command line of the holder, an array"),
@@ -253,7 +250,10 @@ pub(crate) const LOCK_KEYS: [(&str, &str); 38] = [
         "slot",
         "number of the slot, 0 and up, if the lock is shared or has slots",
     ),
-    ("names", "names of all locks of the hold, an array"),
+    (
+        "names",
+        "names of all locks of the hold, an array; null if there is no record",
+    ),
     (
         "mine",
         "whether the caller may release the hold: by --hold, --owner, $ONEHOLD_HOLDS, or as a descendant of its process",
@@ -275,8 +275,12 @@ pub(crate) const LOCK_KEYS: [(&str, &str); 38] = [
         "the queue: position, pid, hostname, owner, command, since",
     ),
     (
+        "reserved_for",
+        "of a reserved lock, which has no holder: the waiter that it is reserved for, as in waiters; else null",
+    ),
+    (
         "details",
-        "these values under the keys of the profile's program; null if the profile has none",
+        "these values under the keys of the profile's program, of a lock that was removed as it is now; null if the profile has none",
     ),
 ];
 

@@ -22,6 +22,8 @@ pub(crate) struct Outcome {
     pub(crate) status: &'static str,
     pub(crate) lock: Option<Box<Status>>,
     pub(crate) locks: Vec<Status>,
+    /// They are as they were before they were removed.
+    pub(crate) is_removed: bool,
     /// `message` of the JSON object. Printed to stderr on failure.
     pub(crate) message: String,
     /// Text for stdout.
@@ -34,7 +36,7 @@ pub(crate) struct Outcome {
     pub(crate) failure: Option<Failure>,
     /// Number of the new hold.
     pub(crate) hold: Option<u64>,
-    /// The hold that was taken over or taken by force.
+    /// The hold that was taken over or taken by force. Its others are the rest, if there were several.
     pub(crate) displaced: Option<Box<Status>>,
     /// Exit code of the command of `run`.
     pub(crate) command_exit_code: Option<i32>,
@@ -58,6 +60,7 @@ impl Outcome {
             status,
             lock: None,
             locks: Vec::new(),
+            is_removed: false,
             message: message.into(),
             data: None,
             notes: Vec::new(),
@@ -73,6 +76,12 @@ impl Outcome {
     pub(crate) fn lock(mut self, status: Box<Status>) -> Self {
         self.lock = Some(status);
         self
+    }
+
+    /// The lock as it was before it was removed.
+    pub(crate) fn removed(mut self, was: Box<Status>) -> Self {
+        self.is_removed = true;
+        self.lock(was)
     }
 
     pub(crate) fn data(mut self, data: impl Into<String>) -> Self {

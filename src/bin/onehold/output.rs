@@ -118,13 +118,14 @@ pub(crate) fn block(status: &Status, verbose: bool) -> Vec<String> {
                     .join(" ");
                 lines.push(format!("  command: {command}"));
             }
-            lines.push(format!(
-                "  hold: {} ({})",
-                record.hold,
-                describe::kind(record.kind)
-            ));
+            // Other programs do not number their holds.
+            lines.extend(
+                status
+                    .hold()
+                    .map(|hold| format!("  hold: {hold} ({})", describe::kind(record.kind))),
+            );
             if !record.names.is_empty() {
-                let names: Vec<String> = record.all_names().map(words::quoted).collect();
+                let names: Vec<String> = status.names().into_iter().map(words::quoted).collect();
                 lines.push(format!("  locks: {}", names.join(", ")));
             }
             lines.extend(describe::wrapper(status).map(|wrapper| format!("  wrapper: {wrapper}")));

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use chrono::{DateTime, Utc};
 use onehold::terminal::is_unsafe;
-use onehold::{Caller, Format, Kind, Mode, Reason, State, Status};
+use onehold::{Caller, Format, Kind, Mode, Reason, State, Status, Waiter};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -53,7 +53,7 @@ pub(crate) fn object(
         hold: caller.hold.or(outcome.hold),
         ..caller.clone()
     };
-    let lock = |status| with_details(lock(status, caller), settings);
+    let lock = |status| with_details(status, caller, outcome.is_removed, settings);
     let object = Object {
         success: failed.is_none(),
         command,
@@ -135,6 +135,7 @@ struct LockObject<'a> {
     others: Vec<Self>,
     lockers: Vec<LockerObject<'a>>,
     waiters: Vec<WaiterObject<'a>>,
+    reserved_for: Option<WaiterObject<'a>>,
     details: Option<Value>,
 }
 
@@ -165,11 +166,7 @@ fn lock<'a>(status: &'a Status, caller: &Caller) -> LockObject<'a> {
     let record = status.record.as_ref();
     let verdict = &status.verdict;
     let age = verdict.age.map(|age| age.as_secs_f64());
-    let reserved_for = describe::reserved_for(status);
-    let owner = match reserved_for {
-        Some(waiter) => waiter.owner.as_deref(),
-        None => record.and_then(|record| record.owner.as_deref()),
-    };
+    let owner = record.and_then(|record| record.owner.as_deref());
     LockObject {
         name: &status.name,
         path: status.path.to_string_lossy().into_owned(),
@@ -214,7 +211,7 @@ fn lock<'a>(status: &'a Status, caller: &Caller) -> LockObject<'a> {
         hold: status.hold(),
         mode: record.map(|record| record.mode),
         slot: status.slot,
-        names: record.map(|record| record.all_names().collect()),
+        names: record.map(|_| status.names()),
         mine: caller.owns(status),
         zombie_reason: describe::zombie_reason(status),
         others: status
@@ -232,25 +229,38 @@ fn lock<'a>(status: &'a Status, caller: &Caller) -> LockObject<'a> {
                 started_at: locker.started,
             })
             .collect(),
-        waiters: status
-            .waiters
-            .iter()
-            .map(|waiter| WaiterObject {
-                position: waiter.position,
-                pid: waiter.pid.get(),
-                hostname: waiter.hostname.as_deref(),
-                owner: waiter.owner.as_deref(),
-                command: &waiter.command,
-                since: waiter.since,
-            })
-            .collect(),
+        waiters: status.waiters.iter().map(waiter).collect(),
+        reserved_for: describe::reserved_for(status).map(waiter),
         details: None,
     }
 }
 
-fn with_details<'a>(mut object: LockObject<'a>, settings: &Settings) -> LockObject<'a> {
+fn waiter(waiter: &Waiter) -> WaiterObject<'_> {
+    WaiterObject {
+        position: waiter.position,
+        pid: waiter.pid.get(),
+        hostname: waiter.hostname.as_deref(),
+        owner: waiter.owner.as_deref(),
+        command: &waiter.command,
+        since: waiter.since,
+    }
+}
+
+/// One lock, with its values in the words of the profile's program. They tell of a lock that was removed how
+/// it is now.
+fn with_details<'a>(
+    status: &'a Status,
+    caller: &Caller,
+    is_removed: bool,
+    settings: &Settings,
+) -> LockObject<'a> {
+    let mut object = lock(status, caller);
     if settings.has_details() {
-        let values = serde_json::to_value(&object).unwrap_or_default();
+        let values = if is_removed {
+            lock_value(&status.removed(), caller)
+        } else {
+            serde_json::to_value(&object).unwrap_or_default()
+        };
         object.details = settings.details(&values);
     }
     object

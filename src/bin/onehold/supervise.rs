@@ -15,6 +15,7 @@ use onehold::{
 };
 use serde_json::json;
 
+use crate::acquiring::displaced;
 use crate::args::OnLost;
 use crate::cancel::{self, SIGINT};
 use crate::describe;
@@ -400,7 +401,7 @@ impl Supervisor<'_> {
             .map(words::error_chain)
             .collect();
         let number = self.hold.number();
-        let displaced = self.hold.displaced().first().cloned().map(Box::new);
+        let displaced = displaced(self.hold.displaced());
         let cause = self.forced.as_ref().map(|(cause, _)| *cause);
         let ended_text = cause.map(|cause| self.end_text(cause));
         let is_broken = cause == Some(Cause::Broken);

@@ -216,7 +216,7 @@ pub(crate) fn next_holder(status: &Status) -> String {
     match (status.others.len(), status.waiters.first()) {
         (0, Some(waiter)) => format!("{name} then goes to {}", describe::process_on_host(waiter)),
         (0, None) => {
-            let names = status.record.iter().flat_map(Record::all_names);
+            let names = status.names().into_iter();
             let others = names.filter(|other| *other != status.name);
             let all: Vec<String> = [name]
                 .into_iter()

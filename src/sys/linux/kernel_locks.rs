@@ -27,8 +27,10 @@ pub(crate) fn lockers(file: &impl AsFd) -> Option<Lockers> {
     // Without a /proc of this namespace the PIDs in the list mean other processes.
     let own_namespace = pid_namespace()?;
     let key = ListedFile::of(file)?;
-    let (taken_by, is_exact) = key.takers().ok()?;
+    let (listed, is_exact) = key.listed().ok()?;
     let is_complete = is_exact && !is_container(own_namespace);
+    let mut is_exclusive = listed.iter().any(|lock| lock.is_exclusive);
+    let taken_by: Vec<i64> = listed.iter().map(|lock| lock.taken_by).collect();
     let is_gone = |pid: &i64| match pid_of(*pid) {
         Some(pid) => matches!(presence(pid), ProcessState::Gone),
         None => true,
@@ -36,11 +38,13 @@ pub(crate) fn lockers(file: &impl AsFd) -> Option<Lockers> {
     // In a container the list leaves out what processes of outer namespaces have locked, and what was
     // locked by a process that has exited.
     let is_unlisted = taken_by.is_empty() && !is_complete;
-    let mut pids: Vec<Pid> = if is_unlisted || taken_by.iter().any(is_gone) {
-        key.inheritors()
-    } else {
-        Vec::new()
-    };
+    let mut pids: Vec<Pid> = Vec::new();
+    if is_unlisted || taken_by.iter().any(is_gone) {
+        for (pid, lock) in key.inheritors() {
+            pids.push(pid);
+            is_exclusive |= lock.is_exclusive;
+        }
+    }
     for pid in taken_by.iter().filter(|pid| !is_gone(pid)) {
         pids.extend(pid_of(*pid));
     }
@@ -50,6 +54,7 @@ pub(crate) fn lockers(file: &impl AsFd) -> Option<Lockers> {
     pids.retain(|pid| *pid != own_pid());
     Some(Lockers {
         is_locked,
+        is_exclusive,
         pids,
         is_complete,
     })
@@ -81,6 +86,12 @@ fn pid_of(listed: i64) -> Option<Pid> {
     Pid::new(u32::try_from(listed).ok()?)
 }
 
+/// A line of a list of locks.
+struct ListedLock {
+    taken_by: i64,
+    is_exclusive: bool,
+}
+
 /// How the kernel refers to a file in a list of locks: `MAJOR:MINOR:INODE`.
 struct ListedFile(String);
 
@@ -103,49 +114,50 @@ impl ListedFile {
         Some(Self(format!("{major:02x}:{minor:02x}:{inode}")))
     }
 
-    /// The processes that have taken a lock on this file, and whether that is exact.
-    fn takers(&self) -> io::Result<(Vec<i64>, bool)> {
+    /// The locks on this file, and whether that is exact.
+    fn listed(&self) -> io::Result<(Vec<ListedLock>, bool)> {
         for _ in 0..MAX_LOOKS {
             let (listed, is_one_piece) = listed_locks()?;
             let lines = listed.lines();
-            let takers: Vec<i64> = lines.filter_map(|line| self.locker(line)).collect();
-            if is_one_piece || !takers.is_empty() {
-                return Ok((takers, is_one_piece));
+            let locks: Vec<ListedLock> = lines.filter_map(|line| self.lock(line)).collect();
+            if is_one_piece || !locks.is_empty() {
+                return Ok((locks, is_one_piece));
             }
         }
         Ok((Vec::new(), false))
     }
 
-    /// The process on a line of the list, if that is a lock on this file.
-    fn locker(&self, line: &str) -> Option<i64> {
+    /// A line of the list, if that is a lock on this file.
+    fn lock(&self, line: &str) -> Option<ListedLock> {
         let fields: Vec<&str> = line.split_whitespace().collect();
         // A line with `->` is a waiter.
         match fields.as_slice() {
-            [_, "FLOCK", _, _, pid, file, ..] if *file == self.0 => pid.parse().ok(),
+            [_, "FLOCK", _, mode, pid, file, ..] if *file == self.0 => Some(ListedLock {
+                taken_by: pid.parse().ok()?,
+                is_exclusive: *mode != "READ",
+            }),
             _ => None,
         }
     }
 
     /// The processes that have such a lock by a descriptor of theirs (proc_pid_fdinfo(5)).
-    fn inheritors(&self) -> Vec<Pid> {
+    fn inheritors(&self) -> Vec<(Pid, ListedLock)> {
         let Ok(entries) = std::fs::read_dir("/proc") else {
             return Vec::new();
         };
         let pids = entries
             .flatten()
             .filter_map(|entry| Pid::new(entry.file_name().to_str()?.parse().ok()?));
-        pids.filter(|pid| self.is_locked_by(*pid)).collect()
+        pids.filter_map(|pid| Some((pid, self.lock_of(pid)?)))
+            .collect()
     }
 
-    fn is_locked_by(&self, pid: Pid) -> bool {
-        let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fdinfo")) else {
-            return false;
-        };
-        entries.flatten().any(|entry| {
-            std::fs::read_to_string(entry.path()).is_ok_and(|info| {
-                let mut locks = info.lines().filter_map(|line| line.strip_prefix("lock:"));
-                locks.any(|line| self.locker(line).is_some())
-            })
+    fn lock_of(&self, pid: Pid) -> Option<ListedLock> {
+        let entries = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).ok()?;
+        entries.flatten().find_map(|entry| {
+            let info = std::fs::read_to_string(entry.path()).ok()?;
+            let mut locks = info.lines().filter_map(|line| line.strip_prefix("lock:"));
+            locks.find_map(|line| self.lock(line))
         })
     }
 }

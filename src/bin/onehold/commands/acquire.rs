@@ -8,7 +8,9 @@ use onehold::command_line::stdout_was_closed;
 use onehold::signal;
 use onehold::{Acquired, Attempt, Format, Holder, Kind, PendingHold, State, Status};
 
-use crate::acquiring::{acquire_with_prompts, displaced_text, refused, wait_for_displaced};
+use crate::acquiring::{
+    acquire_with_prompts, displaced, displaced_text, refused, wait_for_displaced,
+};
 use crate::args::{self, UsageError};
 use crate::cancel;
 use crate::describe;
@@ -160,7 +162,7 @@ fn hand_over(
         return Printed::Yes(Exit::Signal(signal));
     }
     outcome.hold = Some(pending.number());
-    outcome.displaced = pending.displaced().first().cloned().map(Box::new);
+    outcome.displaced = displaced(pending.displaced());
     if session.global.json {
         outcome.lock = Some(Box::new(pending.status()));
     }

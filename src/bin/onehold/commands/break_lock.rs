@@ -89,6 +89,7 @@ fn break_each(
         },
         |worst| *worst,
     );
+    outcome.is_removed = outcome.exit == Exit::Done;
     outcome.locks = broken;
     outcome.warnings.extend(warnings);
     Ok(outcome.into())
@@ -203,7 +204,7 @@ fn break_shown(
             outcome
                 .warnings
                 .extend(running_warning(session, &was, at_once));
-            Ok(outcome.lock(was).into())
+            Ok(outcome.removed(was).into())
         }
         Break::StillRunning { was, processes } => {
             let spared = spared(lock, &was);

@@ -69,6 +69,7 @@ pub(crate) fn cleanup(session: &Session, typed: &args::Cleanup) -> CommandResult
     if !cleanup.errors.is_empty() {
         outcome = outcome.incomplete(cleanup.errors.len(), "removed");
     }
+    outcome.is_removed = !typed.dry_run;
     outcome.locks = cleanup.removed;
     Ok(outcome.into())
 }

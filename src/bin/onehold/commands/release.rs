@@ -26,11 +26,21 @@ pub(crate) fn release(session: &Session, typed: args::Release) -> CommandResult 
             );
             let note = format!("onehold: {text}");
             let outcome = Outcome::new(Exit::Done, "released", text);
-            return Ok(outcome.note(note).lock(status).into());
+            return Ok(outcome.note(note).removed(status).into());
         }
         Release::Done(status) => {
             let text = format!("released {}", words::quoted(&status.name));
-            Outcome::new(Exit::Done, "released", text).lock(status)
+            Outcome::new(Exit::Done, "released", text).removed(status)
+        }
+        Release::Lost(status) => {
+            let text = format!("released {}", words::quoted(&status.name));
+            let warning = format!(
+                "{} was lost before: the record of one of its locks was removed or replaced",
+                describe::hold_and_locks(&status)
+            );
+            let mut outcome = Outcome::new(Exit::Done, "released", text).removed(status);
+            outcome.warnings.push(warning);
+            outcome
         }
         Release::Free => {
             let text = format!("{} is free", words::quoted(lock.name().as_str()));

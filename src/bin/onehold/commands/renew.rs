@@ -12,6 +12,7 @@ use crate::outcome::with_message_if_verbose;
 use crate::output::{block, store_line};
 use crate::refusal::not_yours;
 use crate::session::Session;
+use crate::suggested::command_line;
 use crate::words;
 
 #[inline(never)]
@@ -32,6 +33,19 @@ pub(crate) fn renew(session: &Session, typed: args::Renew) -> CommandResult {
                 .failure("NOT_HELD", json!({ "hold": status.hold() }))
                 .notes(block(&status, session.global.verbose))
                 .note(store_line(&status))
+                .lock(status)
+        }
+        Renewal::Lost(status) => {
+            let text = format!("not renewed: {} is lost", describe::hold_and_locks(&status));
+            Outcome::new(Exit::NotHeld, "failure", text)
+                .failure("NOT_HELD", json!({ "hold": status.hold() }))
+                .note("  the record of one of its locks was removed or replaced")
+                .note(store_line(&status))
+                .note(format!(
+                    "  to release what is left of it, run `{} --hold {}`",
+                    command_line(session, "release", &status),
+                    status.hold().unwrap_or_default()
+                ))
                 .lock(status)
         }
         Renewal::NotYours(status) => not_yours(session, "not renewed", status),
