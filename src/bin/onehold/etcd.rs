@@ -8,7 +8,6 @@ use onehold::command_line::is_exposed;
 
 use crate::args::UsageError;
 use crate::config::{ConfigPath, EffectiveConfig};
-use crate::suggested::shell_quoted;
 use crate::words;
 
 /// What the variables say, and what the configuration says where they are not set.
@@ -88,7 +87,7 @@ pub(crate) fn warning(config: &EffectiveConfig) -> Option<String> {
         let shown = words::path_text(&file);
         let command = words::escape(&format!(
             "chmod 600 {}",
-            shell_quoted(&file.to_string_lossy())
+            words::shell_quoted(&file.to_string_lossy())
         ));
         format!("other users can read the password file `{shown}`: run `{command}`")
     })
@@ -100,7 +99,10 @@ pub(crate) fn removal(record: &Path) -> Option<String> {
     let (hosts, key) = rest.split_at(rest.find('/')?);
     let scheme = if scheme == "etcds" { "https://" } else { "" };
     let endpoints: Vec<String> = hosts.split(',').map(|at| format!("{scheme}{at}")).collect();
-    let (endpoints, key) = (shell_quoted(&endpoints.join(",")), shell_quoted(key));
+    let (endpoints, key) = (
+        words::shell_quoted(&endpoints.join(",")),
+        words::shell_quoted(key),
+    );
     Some(words::escape(&format!(
         "  left unchanged; to remove it, run `etcdctl --endpoints {endpoints} del {key}`"
     )))

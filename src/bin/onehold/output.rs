@@ -13,7 +13,7 @@ use crate::exit::Exit;
 use crate::outcome::Outcome;
 use crate::report::object;
 use crate::session::Session;
-use crate::suggested::{command_line, shell_quoted, store_command};
+use crate::suggested::{command_line, store_command};
 use crate::words::{self, path_text};
 
 /// Sets for the whole program whether output is colored.
@@ -113,7 +113,7 @@ pub(crate) fn block(status: &Status, verbose: bool) -> Vec<String> {
                 let command = record
                     .command
                     .iter()
-                    .map(|argument| shell_quoted(&words::escape(argument)))
+                    .map(|argument| words::shell_quoted(&words::escape(argument)))
                     .collect::<Vec<_>>()
                     .join(" ");
                 lines.push(format!("  command: {command}"));

@@ -19,7 +19,7 @@ pub(crate) fn command_line(session: &Session, verb: &str, status: &Status) -> St
     if name.starts_with('-') {
         words.push("--".to_owned());
     }
-    words.push(shell_quoted(&name));
+    words.push(words::shell_quoted(&name));
     if let Some(hold) = status.hold().filter(|_| !status.others.is_empty()) {
         words.extend(["--hold".to_owned(), hold.to_string()]);
     }
@@ -34,7 +34,7 @@ pub(crate) fn store_command(session: &Session, verb: &str) -> String {
 fn verb_words(session: &Session, verb: &str, in_store: bool) -> Vec<String> {
     let mut words = vec!["onehold".to_owned()];
     if let Some(profile) = &session.config.profile {
-        words.extend(["--profile".to_owned(), shell_quoted(profile)]);
+        words.extend(["--profile".to_owned(), words::shell_quoted(profile)]);
     }
     if let Some(format) = session.global.format {
         words.extend(["--format".to_owned(), format.to_string()]);
@@ -42,13 +42,9 @@ fn verb_words(session: &Session, verb: &str, in_store: bool) -> Vec<String> {
     if in_store && let Some(directory) = session.directory_to_name() {
         words.extend([
             "--dir".to_owned(),
-            shell_quoted(&directory.to_string_lossy()),
+            words::shell_quoted(&directory.to_string_lossy()),
         ]);
     }
     words.push(verb.to_owned());
     words
-}
-
-pub(crate) fn shell_quoted(text: &str) -> String {
-    shlex::try_quote(text).map_or_else(|_| text.to_owned(), std::borrow::Cow::into_owned)
 }

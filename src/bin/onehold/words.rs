@@ -60,6 +60,11 @@ pub(crate) fn path_text(path: &Path) -> String {
     escape(&path.to_string_lossy())
 }
 
+/// An argument, as a shell reads it.
+pub(crate) fn shell_quoted(text: &str) -> String {
+    shlex::try_quote(text).map_or_else(|_| text.to_owned(), std::borrow::Cow::into_owned)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
