@@ -93,6 +93,21 @@ pub(crate) fn warning(config: &EffectiveConfig) -> Option<String> {
     })
 }
 
+/// How to remove a value that is not a record, by its URL.
+pub(crate) fn removal(record: &Path) -> Option<String> {
+    let (scheme, rest) = record.to_str()?.split_once("://")?;
+    let (hosts, key) = rest.split_at(rest.find('/')?);
+    let scheme = if scheme == "etcds" { "https://" } else { "" };
+    let endpoints: Vec<String> = hosts.split(',').map(|at| format!("{scheme}{at}")).collect();
+    let (endpoints, key) = (
+        words::shell_quoted(&endpoints.join(",")),
+        words::shell_quoted(key),
+    );
+    Some(words::escape(&format!(
+        "  left unchanged; to remove it, run `etcdctl --endpoints {endpoints} del {key}`"
+    )))
+}
+
 fn expanded(key: &str, path: &ConfigPath) -> anyhow::Result<PathBuf> {
     path.expanded()
         .with_context(|| format!("`{key}`: no variable in `{}` is set", path.text()))

@@ -48,19 +48,3 @@ fn verb_words(session: &Session, verb: &str, in_store: bool) -> Vec<String> {
     words.push(verb.to_owned());
     words
 }
-
-/// How to remove a value that is not a record, by its URL.
-#[cfg(feature = "etcd")]
-pub(crate) fn removal_from_etcd(record: &std::path::Path) -> Option<String> {
-    let (scheme, rest) = record.to_str()?.split_once("://")?;
-    let (hosts, key) = rest.split_at(rest.find('/')?);
-    let scheme = if scheme == "etcds" { "https://" } else { "" };
-    let endpoints: Vec<String> = hosts.split(',').map(|at| format!("{scheme}{at}")).collect();
-    let (endpoints, key) = (
-        words::shell_quoted(&endpoints.join(",")),
-        words::shell_quoted(key),
-    );
-    Some(words::escape(&format!(
-        "  left unchanged; to remove it, run `etcdctl --endpoints {endpoints} del {key}`"
-    )))
-}

@@ -60,7 +60,7 @@ pub(crate) fn path_text(path: &Path) -> String {
     escape(&path.to_string_lossy())
 }
 
-/// A word as a shell reads it back.
+/// An argument, as a shell reads it.
 pub(crate) fn shell_quoted(text: &str) -> String {
     shlex::try_quote(text).map_or_else(|_| text.to_owned(), std::borrow::Cow::into_owned)
 }
