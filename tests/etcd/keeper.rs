@@ -352,6 +352,32 @@ fn what_is_canceled_while_it_is_taken_leaves_nothing() {
 }
 
 #[test]
+fn run_in_a_script_with_a_stopped_job_sends_the_script_no_hup() {
+    let on = On::new(shared());
+    let script = "sleep 60 & job=$!
+        trap 'kill -KILL $job' EXIT
+        kill -STOP $job
+        until grep -q '^State:.T' /proc/$job/status; do sleep .01; done
+        onehold run x -- true && onehold run x -- sh -c 'exit 5'
+        echo $? > code
+        onehold run x -- sh -c 'kill -KILL $PPID; sleep 60' 2> lost
+        echo $? > code-of-lost
+        grep '^State' /proc/$job/status > job";
+    // A session of its own, with one process group that has no parent in the session (setpgid(2)).
+    let mut command = on.env.command("setsid");
+    command
+        .args(["--wait", "sh", "-c", script])
+        .env("ONEHOLD_DIR", &on.dir);
+    command.current_dir(on.env.root.path());
+    let status = command.status().unwrap();
+    let read = |name: &str| fs::read_to_string(on.env.path(name)).unwrap_or_default();
+    assert_eq!(exit_code(status), 0, "{}", read("lost"));
+    assert_eq!(read("code"), "5\n");
+    assert_eq!(read("code-of-lost"), "8\n", "{}", read("lost"));
+    assert!(read("job").contains("stopped"), "{}", read("job"));
+}
+
+#[test]
 fn work_that_a_command_leaves_behind_holds_nothing() {
     let on = On::new(shared());
     assert_eq!(

@@ -142,9 +142,8 @@ pub(in crate::sys) fn admit(received: QueuedSignal, sender: u32) -> Option<Queue
     })
 }
 
-/// Leaves the process group of the wrapper, since the hold is there: no key on a terminal, and not the end of
-/// the wrapper, ends or stops the calling process from now on. Starts to guard the command, unless it may run on
-/// without the lock.
+/// Since the hold is there, no key on a terminal, and not the end of the wrapper, ends the calling process from
+/// now on.
 ///
 /// # Errors
 /// Those of prctl(2).
@@ -157,13 +156,22 @@ pub(in crate::sys) fn begin_to_keep() -> io::Result<()> {
         if libc::prctl(libc::PR_SET_PDEATHSIG, 0, 0, 0, 0) != 0 {
             return Err(io::Error::last_os_error());
         }
-        // First: from now on the wrapper passes on what the terminal sends.
-        page.phase.store(KEEPING, Ordering::SeqCst);
-        libc::setpgid(0, 0);
     }
-    // In the background a message on a terminal would stop it (stty tostop). The command has a mask of its own.
-    crate::sys::signal::block(libc::SIGTTOU)?;
+    // From now on the wrapper passes on what the terminal sends.
+    page.phase.store(KEEPING, Ordering::SeqCst);
     Ok(())
+}
+
+/// Leaves the session of the wrapper, once the command has been started there: nothing that a terminal or a
+/// process group gets reaches the calling process from now on, and a message on a terminal does not stop it (stty
+/// tostop).
+///
+/// A process group of its own is not enough. As the parent of the command it would be in another group of the same
+/// session, so that the end of the command could orphan a group with a stopped process, which then gets HUP
+/// (exit(3)).
+pub(in crate::sys) fn leave_session() {
+    // SAFETY: no memory is involved. It cannot fail: a keeper leads no process group.
+    unsafe { libc::setsid() };
 }
 
 /// Ends everything below the keeper in time if its supervisor does not. Runs in a thread of its own, which
@@ -211,16 +219,10 @@ fn sleep_until(milliseconds: u64) {
     };
 }
 
-/// What a child of the keeper does before it executes: it joins the group of the wrapper, where a terminal
-/// reaches it, and is killed if the keeper is. Async-signal-safe.
+/// What a child of the keeper does before it executes: it is killed if the keeper is. Async-signal-safe.
 pub(in crate::sys) fn leash(keeper: libc::pid_t) -> io::Result<()> {
-    let Some(page) = page() else {
-        return Ok(());
-    };
     // SAFETY: no memory is involved.
     unsafe {
-        // The group may be gone with the wrapper.
-        libc::setpgid(0, page.group.load(Ordering::Relaxed));
         if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) != 0 {
             return Err(io::Error::last_os_error());
         }
