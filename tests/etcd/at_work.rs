@@ -43,12 +43,27 @@ fn section() {
 
 /// `onehold run ARGS -- SECTION`, for so long.
 pub fn run(on: &On, args: &[&str], milliseconds: u64) -> Command {
+    run_by(on, args, &[], milliseconds)
+}
+
+/// `onehold run ARGS -- sh -c SECTION`: the section is a child of the command.
+pub fn run_below(on: &On, args: &[&str], milliseconds: u64) -> Command {
+    run_by(
+        on,
+        args,
+        &["sh", "-c", "\"$@\"; exit $?", "sh"],
+        milliseconds,
+    )
+}
+
+fn run_by(on: &On, args: &[&str], shell: &[&str], milliseconds: u64) -> Command {
     let directory = on.env.path("work");
     fs::create_dir_all(&directory).unwrap();
     let own = std::env::current_exe().unwrap();
     let words = [&["run"], args, &["--"]].concat();
     let mut command = on.onehold(&words);
     command
+        .args(shell)
         .arg(own)
         .args([
             "at_work::section",

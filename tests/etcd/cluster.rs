@@ -97,11 +97,9 @@ impl On {
         &self.dir[at..]
     }
 
-    /// In a process group of its own. The parent of a keeper's command is in another group. When such a command
-    /// exits while its group has a stopped process, the kernel sends HUP to the whole group (exit(3)).
     pub fn onehold(&self, args: &[&str]) -> Command {
         let mut command = self.env.onehold(args);
-        command.env("ONEHOLD_DIR", &self.dir).process_group(0);
+        command.env("ONEHOLD_DIR", &self.dir);
         command
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::at_work::{assert_exclusive, run, seconds_after, sections};
+use crate::at_work::{assert_exclusive, run, run_below, seconds_after, sections};
 use crate::cluster::{On, shared};
 use crate::harness::intervals::now;
 use crate::harness::{Running, exit_code, run_together, wait_until};
@@ -32,8 +32,24 @@ pub fn send(pid: u32, signal: Signal) {
     kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal).unwrap();
 }
 
+/// The letter that /proc shows for a process.
+fn state_of(pid: u32) -> char {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let after_name = text.rsplit(") ").next().unwrap_or_default();
+    after_name.chars().next().unwrap_or(' ')
+}
+
 /// Starts a run whose section lasts so long, behind proxies of its own.
 fn at_work(milliseconds: u64, args: &[&str], deaf: bool) -> AtWork {
+    start(args, deaf, |on, args| run(on, args, milliseconds))
+}
+
+/// The same with a section that is a child of the command.
+fn at_work_below(milliseconds: u64) -> AtWork {
+    start(&[], false, |on, args| run_below(on, args, milliseconds))
+}
+
+fn start(args: &[&str], deaf: bool, run: impl FnOnce(&On, &[&str]) -> Command) -> AtWork {
     let on = On::new(shared());
     let proxies: Vec<Proxy> = shared()
         .endpoints()
@@ -43,7 +59,7 @@ fn at_work(milliseconds: u64, args: &[&str], deaf: bool) -> AtWork {
     let endpoints: Vec<&str> = proxies.iter().map(|proxy| &*proxy.endpoint).collect();
     let url = format!("etcd://{}{}", endpoints.join(","), on.prefix());
     let args = [&["--ttl", "10", "x"], args].concat();
-    let mut command = run(&on, &args, milliseconds);
+    let mut command = run(&on, &args);
     command.env("ONEHOLD_DIR", url);
     if deaf {
         command.env("AT_WORK_DEAF", "1");
@@ -185,6 +201,53 @@ fn command_is_killed_by_the_wrapper_when_its_keeper_is_stopped() {
     let after = after(holder, |holder| send(holder.keeper, Signal::STOP));
     assert!(after.ended < 0.9 * TTL + 0.5, "ended {}", after.ended);
     assert!(after.began < TTL + 3.0, "began {}", after.began);
+    assert_eq!(after.code, 8);
+}
+
+#[test]
+fn command_is_killed_by_its_keeper_when_wrapper_and_keeper_are_stopped() {
+    let holder = at_work_below(60_000);
+    let after = after(holder, |holder| {
+        send(holder.wrapper.pid(), Signal::STOP);
+        send(holder.keeper, Signal::STOP);
+    });
+    assert!(after.ended < TTL, "ended {}", after.ended);
+    assert_eq!(after.code, 8);
+}
+
+#[test]
+fn command_is_killed_by_its_keeper_when_the_wrapper_is_killed_and_the_keeper_stopped() {
+    for keeper_is_first in [false, true] {
+        let holder = at_work_below(60_000);
+        let after = after(holder, |holder| {
+            let mut events = [
+                (holder.wrapper.pid(), Signal::KILL),
+                (holder.keeper, Signal::STOP),
+            ];
+            if keeper_is_first {
+                events.reverse();
+            }
+            for (pid, signal) in events {
+                send(pid, signal);
+            }
+        });
+        assert!(after.ended < TTL, "ended {}", after.ended);
+        assert_eq!(after.code, -9);
+    }
+}
+
+#[test]
+fn what_a_killed_keeper_has_left_is_killed_by_a_wrapper_that_was_stopped() {
+    let holder = at_work_below(60_000);
+    let after = after(holder, |holder| {
+        send(holder.wrapper.pid(), Signal::STOP);
+        wait_until("the wrapper is stopped", || {
+            state_of(holder.wrapper.pid()) == 'T'
+        });
+        send(holder.keeper, Signal::KILL);
+    });
+    assert!(after.ended < 2.0, "ended {}", after.ended);
+    assert!(after.began < TTL, "began {}", after.began);
     assert_eq!(after.code, 8);
 }
 
@@ -377,6 +440,59 @@ fn what_is_canceled_while_it_is_taken_leaves_nothing() {
             let left = shared().left_below(on.prefix());
             assert!(left.is_empty(), "{args:?}, request {number}: {left:?}");
         }
+    }
+}
+
+#[test]
+fn run_in_a_script_with_a_stopped_job_sends_the_script_no_hup() {
+    let on = On::new(shared());
+    let script = "sleep 60 & job=$!
+        trap 'kill -KILL $job' EXIT
+        kill -STOP $job
+        until grep -q '^State:.T' /proc/$job/status; do sleep .01; done
+        onehold run x -- true && onehold run x -- sh -c 'exit 5'
+        echo $? > code
+        onehold run x -- sh -c 'kill -KILL $PPID; sleep 60' 2> lost
+        echo $? > code-of-lost
+        grep '^State' /proc/$job/status > job";
+    // A session of its own, with one process group that has no parent in the session (setpgid(2)).
+    let mut command = on.env.command("setsid");
+    command
+        .args(["--wait", "sh", "-c", script])
+        .env("ONEHOLD_DIR", &on.dir);
+    command.current_dir(on.env.root.path());
+    let status = command.status().unwrap();
+    let read = |name: &str| fs::read_to_string(on.env.path(name)).unwrap_or_default();
+    assert_eq!(exit_code(status), 0, "{}", read("lost"));
+    assert_eq!(read("code"), "5\n");
+    assert_eq!(read("code-of-lost"), "8\n", "{}", read("lost"));
+    assert!(read("job").contains("stopped"), "{}", read("job"));
+}
+
+#[test]
+fn closed_terminal_is_passed_on_once_by_a_wrapper_that_leads_the_session() {
+    for before in ["", "setsid "] {
+        let on = On::new(shared());
+        let counts = "trap 'echo >> HUP' HUP; echo > ready; until test -e end; do sleep .02; done";
+        fs::write(on.env.path("counts.sh"), counts).unwrap();
+        let mut terminal = on.env.command("script");
+        let run = format!("exec onehold run x -- {before}sh counts.sh");
+        terminal.args(["-qec", &run, "/dev/null"]);
+        terminal
+            .env("ONEHOLD_DIR", &on.dir)
+            .env("SHELL", "/bin/sh")
+            .current_dir(on.env.root.path())
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::null());
+        let mut terminal = terminal.spawn().unwrap();
+        wait_until("the command is ready", || on.env.path("ready").exists());
+        terminal.kill().unwrap();
+        terminal.wait().unwrap();
+        wait_until("the hangup is noted", || on.env.path("HUP").exists());
+        fs::write(on.env.path("end"), "").unwrap();
+        wait_until("the lock is free", || on.state("x") == "free");
+        let noted = fs::read_to_string(on.env.path("HUP")).unwrap();
+        assert_eq!(noted, "\n", "{before:?}");
     }
 }
 

@@ -1,4 +1,3 @@
-use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -58,7 +57,6 @@ impl Network {
     /// The same command on a host.
     pub fn on(&self, host: usize, command: &Command) -> Command {
         let mut there = Command::new("nsenter");
-        there.process_group(0);
         there.arg(format!("--net=/run/netns/{}", self.hosts[host]));
         there.arg("--").arg(command.get_program());
         there.args(command.get_args());

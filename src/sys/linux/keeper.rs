@@ -3,16 +3,23 @@
 //! keeper. Either ends the work in time if the other one is stopped; if the keeper is killed, the kernel
 //! kills the command.
 //!
+//! The kernel continues who is stopped while there is something to do for it: the keeper once the work has to be
+//! over, by a timer; the wrapper once the keeper has ended, by a pipe.
+//!
 //! Both share a page: until when the work may run, and what gives the hold back.
 
 use std::cell::UnsafeCell;
 use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::ptr;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::alarm::Timer;
 use super::process::{boottime, boottime_milliseconds};
 use super::times::libc_timespec;
 use super::wait::pause;
@@ -22,6 +29,13 @@ use crate::sys::QueuedSignal;
 
 /// Room for a request that gives a hold back; twice, so that one is whole while the other is written.
 const REQUEST_BYTES: usize = 128 * 1024;
+
+/// How long after its deadline a keeper is continued that was stopped. Its wrapper has acted by then, unless it is
+/// stopped or dead itself.
+const LATE: Duration = Duration::from_millis(200);
+
+/// How often after that, since it may be stopped again.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// The keeper takes the lock, or waits for it.
 const TAKING: u32 = 0;
@@ -57,6 +71,10 @@ static HAS_NO_END: AtomicBool = AtomicBool::new(false);
 /// Whether the calling process is the keeper.
 static IS_KEEPER: AtomicBool = AtomicBool::new(false);
 
+/// Set in the keeper once it has the lock. The first continues it. The second wakes its supervisor, whose pause
+/// would only go on.
+static CONTINUE: OnceLock<[Timer; 2]> = OnceLock::new();
+
 fn page() -> Option<&'static Page> {
     // SAFETY: a page that is mapped for good, and changed only through atomics and as `requests` says.
     unsafe { PAGE.load(Ordering::Acquire).as_ref() }
@@ -91,6 +109,9 @@ pub(crate) fn tell_wrapper(kill_at_ms: u64, request: &[u8]) {
     };
     if !HAS_NO_END.load(Ordering::Relaxed) {
         page.kill_at_ms.store(kill_at_ms, Ordering::SeqCst);
+        let _ = CONTINUE
+            .get()
+            .map(|timers| continue_after(timers, kill_at_ms));
     }
     let next = usize::from(page.which.load(Ordering::Acquire) == 1);
     let Some(length) = page
@@ -109,6 +130,16 @@ pub(crate) fn tell_wrapper(kill_at_ms: u64, request: &[u8]) {
     length.store(u32::try_from(request.len()).unwrap_or(0), Ordering::Release);
     let which = u32::try_from(next).unwrap_or(0) + 1;
     page.which.store(which, Ordering::Release);
+}
+
+/// Has the kernel continue this process once nothing of the work may run any more. 0: there is no end.
+fn continue_after(timers: &[Timer; 2], kill_at_ms: u64) -> io::Result<()> {
+    if kill_at_ms == 0 {
+        return Ok(());
+    }
+    let left = kill_at_ms.saturating_sub(boottime_milliseconds());
+    let mut timers = timers.iter();
+    timers.try_for_each(|timer| timer.set(Duration::from_millis(left) + LATE, AGAIN))
 }
 
 /// Nothing is to be ended any more.
@@ -142,12 +173,11 @@ pub(in crate::sys) fn admit(received: QueuedSignal, sender: u32) -> Option<Queue
     })
 }
 
-/// Leaves the process group of the wrapper, since the hold is there: no key on a terminal, and not the end of
-/// the wrapper, ends or stops the calling process from now on. Starts to guard the command, unless it may run on
-/// without the lock.
+/// Since the hold is there, no key on a terminal, and not the end of the wrapper, ends the calling process from
+/// now on. Who stops it does so until the work has to be over.
 ///
 /// # Errors
-/// Those of prctl(2).
+/// Those of prctl(2) and timer_create(2).
 pub(in crate::sys) fn begin_to_keep() -> io::Result<()> {
     let Some(page) = own_page() else {
         return Ok(());
@@ -157,13 +187,28 @@ pub(in crate::sys) fn begin_to_keep() -> io::Result<()> {
         if libc::prctl(libc::PR_SET_PDEATHSIG, 0, 0, 0, 0) != 0 {
             return Err(io::Error::last_os_error());
         }
-        // First: from now on the wrapper passes on what the terminal sends.
-        page.phase.store(KEEPING, Ordering::SeqCst);
-        libc::setpgid(0, 0);
     }
-    // In the background a message on a terminal would stop it (stty tostop). The command has a mask of its own.
-    crate::sys::signal::block(libc::SIGTTOU)?;
+    let timers = [
+        Timer::of_process(libc::SIGCONT)?,
+        Timer::of_process(libc::SIGCHLD)?,
+    ];
+    continue_after(&timers, page.kill_at_ms.load(Ordering::SeqCst))?;
+    let _ = CONTINUE.set(timers);
+    // From now on the wrapper passes on what the terminal sends.
+    page.phase.store(KEEPING, Ordering::SeqCst);
     Ok(())
+}
+
+/// Leaves the session of the wrapper, once the command has been started there: nothing that a terminal or a
+/// process group gets reaches the calling process from now on, and a message on a terminal does not stop it (stty
+/// tostop).
+///
+/// A process group of its own is not enough. As the parent of the command it would be in another group of the same
+/// session, so that the end of the command could orphan a group with a stopped process, which then gets HUP
+/// (exit(3)).
+pub(in crate::sys) fn leave_session() {
+    // SAFETY: no memory is involved. It cannot fail: a keeper leads no process group.
+    unsafe { libc::setsid() };
 }
 
 /// Ends everything below the keeper in time if its supervisor does not. Runs in a thread of its own, which
@@ -212,16 +257,10 @@ fn sleep_until(milliseconds: u64) {
     };
 }
 
-/// What a child of the keeper does before it executes: it joins the group of the wrapper, where a terminal
-/// reaches it, and is killed if the keeper is. Async-signal-safe.
+/// What a child of the keeper does before it executes: it is killed if the keeper is. Async-signal-safe.
 pub(in crate::sys) fn leash(keeper: libc::pid_t) -> io::Result<()> {
-    let Some(page) = page() else {
-        return Ok(());
-    };
     // SAFETY: no memory is involved.
     unsafe {
-        // The group may be gone with the wrapper.
-        libc::setpgid(0, page.group.load(Ordering::Relaxed));
         if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -250,12 +289,14 @@ pub enum Forked {
 #[derive(Debug)]
 pub struct Keeper {
     pid: libc::pid_t,
+    /// Closed at its other end when the keeper ends.
+    _end: io::PipeReader,
 }
 
 /// Forks a keeper. To be called before there is a connection or a thread.
 ///
 /// # Errors
-/// Those of mmap(2), fork(2) and prctl(2).
+/// Those of mmap(2), pipe(2), fcntl(2), fork(2) and prctl(2).
 pub fn fork() -> io::Result<Forked> {
     // SAFETY: a new mapping, which both processes share; zeroes are a valid page.
     let page = unsafe {
@@ -281,11 +322,14 @@ pub fn fork() -> io::Result<Forked> {
     shared.group.store(group, Ordering::Relaxed);
     // What the command leaves behind when the keeper is killed comes to the wrapper.
     super::work::adopt_orphans()?;
+    let (end, open) = io::pipe()?;
+    signal_at_end(&end, libc::SIGCONT)?;
     // SAFETY: the caller has no other thread.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => {
             IS_KEEPER.store(true, Ordering::Relaxed);
+            let _ = ManuallyDrop::new(open);
             // SAFETY: a name that ends with NUL; the others are numbers.
             unsafe {
                 libc::prctl(libc::PR_SET_NAME, c"onehold-keeper".as_ptr(), 0, 0, 0);
@@ -296,8 +340,26 @@ pub fn fork() -> io::Result<Forked> {
             }
             Ok(Forked::Keeper)
         }
-        pid => Ok(Forked::Wrapper(Keeper { pid })),
+        pid => Ok(Forked::Wrapper(Keeper { pid, _end: end })),
     }
+}
+
+/// Has the kernel send a signal to this process when the other end of the pipe is closed, which it does to a stopped
+/// process as well.
+fn signal_at_end(pipe: &io::PipeReader, signal: i32) -> io::Result<()> {
+    // fcntl(2). libc does not have it for every system.
+    const F_SETSIG: libc::c_int = 10;
+    let set = |command, value: libc::c_int| {
+        // SAFETY: a descriptor of ours, and numbers.
+        if unsafe { libc::fcntl(pipe.as_raw_fd(), command, value) } == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    };
+    // SAFETY: it returns a number.
+    set(libc::F_SETOWN, unsafe { libc::getpid() })?;
+    set(F_SETSIG, signal)?;
+    set(libc::F_SETFL, libc::O_ASYNC)
 }
 
 impl Keeper {

@@ -120,14 +120,16 @@ impl Program {
         self.start_after(before, Some(record), mask)
     }
 
-    /// Starts it as the child of a keeper, with which it ends, and in the process group of the keeper's
-    /// wrapper. It has the signals of `mask` blocked.
+    /// Starts it as the child of a keeper, with which it ends. It stays in the process group of the keeper's
+    /// wrapper, which the keeper leaves. It has the signals of `mask` blocked.
     #[cfg(feature = "etcd")]
     #[cold]
     #[inline(never)]
     pub(crate) fn start_kept(&self, mask: &SignalMask) -> io::Result<Started> {
         super::keeper::begin_to_keep()?;
-        self.start_after(BeforeExec::without_file(), None, mask)
+        let started = self.start_after(BeforeExec::without_file(), None, mask);
+        super::keeper::leave_session();
+        started
     }
 
     fn start_after(

@@ -90,12 +90,6 @@ impl Drop for SignalBlock {
     }
 }
 
-/// Blocks one more signal in the calling thread, for good.
-#[cfg(all(feature = "etcd", target_os = "linux"))]
-pub(in crate::sys) fn block(signal: i32) -> io::Result<()> {
-    change_mask(libc::SIG_BLOCK, &set_of(&[signal])).map(drop)
-}
-
 /// A set of blocked signals.
 #[derive(Clone, Copy)]
 pub struct SignalMask(pub(in crate::sys) libc::sigset_t);
@@ -303,7 +297,7 @@ pub fn send_from_terminal(child: &Started, signal: i32, session_only: bool) -> i
     let pid = libc::pid_t::try_from(child.id()).map_err(io::Error::other)?;
     let (own_pid, own) = terminals_view();
     // SAFETY: these only return numbers.
-    let (theirs, leads_session) = unsafe { (libc::getpgid(pid), libc::getsid(0) == own_pid) };
+    let (theirs, leads_session) = unsafe { (libc::getpgid(pid), libc::getsid(own_pid) == own_pid) };
     if theirs == pid && theirs != own {
         // A positive number of a group that our own child leads.
         kill(-pid, signal)
