@@ -16,8 +16,8 @@ use std::time::Duration;
 use super::process::{boottime, boottime_milliseconds};
 use super::times::libc_timespec;
 use super::wait::pause;
-use super::work::kill_descendants;
-use crate::identity::Pid;
+use super::work::{kill_descendants, own_children};
+use crate::identity::{Pid, ProcessId};
 use crate::sys::QueuedSignal;
 
 /// Room for a request that gives a hold back; twice, so that one is whole while the other is written.
@@ -182,7 +182,7 @@ pub(crate) fn guard() {
                 sleep_until(kill_at);
                 continue;
             }
-            let _ = kill_descendants(Pid::of_self());
+            let _ = kill_descendants(Pid::of_self(), &[]);
             let _ = pause(Duration::from_millis(20));
         }
     };
@@ -249,6 +249,8 @@ pub enum Forked {
 #[derive(Debug)]
 pub struct Keeper {
     pid: libc::pid_t,
+    /// The children that its wrapper had before.
+    others: Vec<ProcessId>,
 }
 
 /// Forks a keeper. To be called before there is a connection or a thread.
@@ -278,6 +280,7 @@ pub fn fork() -> io::Result<Forked> {
     let (own, group) = unsafe { (libc::getpid(), libc::getpgrp()) };
     shared.wrapper.store(own, Ordering::Relaxed);
     shared.group.store(group, Ordering::Relaxed);
+    let others = own_children();
     // What the command leaves behind when the keeper is killed comes to the wrapper.
     super::work::adopt_orphans()?;
     // SAFETY: the caller has no other thread.
@@ -295,7 +298,7 @@ pub fn fork() -> io::Result<Forked> {
             }
             Ok(Forked::Keeper)
         }
-        pid => Ok(Forked::Wrapper(Keeper { pid })),
+        pid => Ok(Forked::Wrapper(Keeper { pid, others })),
     }
 }
 
@@ -342,7 +345,7 @@ impl Keeper {
     /// Kills everything below the keeper, and the keeper itself.
     pub fn kill(&self) {
         if let Some(pid) = Pid::new(self.pid.unsigned_abs()) {
-            let _ = kill_descendants(pid);
+            let _ = kill_descendants(pid, &[]);
         }
         // SAFETY: a child that has not been reaped: the PID is its own.
         unsafe { libc::kill(self.pid, libc::SIGKILL) };
@@ -351,7 +354,7 @@ impl Keeper {
     /// Kills what is left of its work, which has come to this process. Returns whether nothing is left.
     #[must_use]
     pub fn end_rest(&self) -> bool {
-        kill_descendants(Pid::of_self())
+        kill_descendants(Pid::of_self(), &self.others)
     }
 
     /// What gives the hold back. `None`: there is none.

@@ -175,9 +175,11 @@ pub(crate) fn break_lock(
                 .extend(running_warning(session, &was, at_once));
             Ok(outcome.lock(was).into())
         }
-        Break::StillRunning { was, processes } => {
-            Ok(still_running(session, was, &processes).into())
-        }
+        Break::StillRunning {
+            was,
+            processes,
+            look_failed,
+        } => Ok(still_running(session, was, &processes, look_failed.as_ref()).into()),
         Break::Nothing => Ok(not_held(session, lock).into()),
         Break::Changed(status) => Ok(another(session, status).into()),
     }
@@ -244,7 +246,12 @@ fn held_by_kernel_lock(session: &Session, status: Status) -> Outcome {
 }
 
 /// The outcome of a break that could not end all of the work.
-fn still_running(session: &Session, was: Box<Status>, processes: &[ProcessId]) -> Outcome {
+fn still_running(
+    session: &Session,
+    was: Box<Status>,
+    processes: &[ProcessId],
+    look_failed: Option<&std::io::Error>,
+) -> Outcome {
     let name = words::quoted(&was.name);
     let found: Vec<(u32, Vec<String>)> = processes
         .iter()
@@ -265,10 +272,15 @@ fn still_running(session: &Session, was: Box<Status>, processes: &[ProcessId]) -
             describe::process(*pid, command)
         ));
     }
-    if found.is_empty() {
-        let text =
-            "  still running: a process that keeps the lock file open and cannot be seen from here";
-        outcome.notes.push(text.to_owned());
+    match look_failed.map(|error| words::cause_text(error)) {
+        Some(cause) => outcome
+            .notes
+            .push(format!("  its processes cannot be listed: {cause}")),
+        None if found.is_empty() => outcome.notes.push(
+            "  still running: a process that keeps the lock file open and cannot be seen from here"
+                .to_owned(),
+        ),
+        None => {}
     }
     let is_never_killed = was
         .record
