@@ -178,8 +178,8 @@ fn type_with_tabs(env: &Env, shell: &str, options: &str, load: &str) {
         "READY> |onehold list --sta\\thel\\t\\n",
         "beta10  held|",
         // Behind `--` it is the completion of that command, with files.
-        "READY> |onehold run own \\t ech\\t one ./jo\\t\\n",
-        "one ./job.sh|",
+        "READY> |onehold run own -- ech\\t one ./jo\\t >out; tr a-z A-Z <out\\n",
+        "ONE ./JOB.SH|",
         // What is completed is printed from now on.
         "READY> |onehold() if [ $1 = complete ]; then command onehold \"$@\"; else (IFS=,; echo \"{$*}\"); fi\\n",
     ];

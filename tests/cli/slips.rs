@@ -263,6 +263,7 @@ const SLIPS: &[(&str, &str)] = &[
     ("onehold run --time 5 b9 -- echo hi", ""),
     ("onehold run --bogus b9 -- echo hi", ""),
     ("onehold run --sort b9 -- echo hi", ""),
+    ("onehold run --json=false b9 -- echo hi", ""),
     ("onehold run -w soon b9 -- echo hi", ""),
     ("onehold run -w b9 -- echo hi", ""),
     ("onehold run -qv b9 -- echo hi", ""),

@@ -140,6 +140,8 @@ pub(crate) enum Verb {
     /// A second `acquire` succeeds and prints the number of the existing hold if --pid names the
     /// process that holds it already, or if both are leases of the same --owner. A longer --ttl then
     /// extends the hold. Otherwise, the lock is held: two calls of one script are two holders.
+    ///
+    /// `acquire` runs no command. What follows `--` are names that begin with a hyphen.
     Acquire(Acquire),
     /// Release a lock (succeeds if it is already free)
     ///

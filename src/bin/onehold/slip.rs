@@ -153,7 +153,7 @@ impl<'a> Line<'a> {
         };
         let mut at = 0;
         while let [word, after @ ..] = words.get(at..)? {
-            if !word.starts_with('-') {
+            if !word.starts_with('-') || *word == "-" {
                 if line.names.len() == 1 && line.can_run() && is_program(word) {
                     line.command = words.get(at..).map(<[&str]>::to_vec);
                     break;
@@ -252,9 +252,10 @@ impl<'a> Line<'a> {
                 None => format!("-{name}"),
             });
         }
-        let value = given.or(next.copied()).filter(|_| needs_value);
         if needs_value {
-            read.push(value?.to_owned());
+            read.push(given.or(next.copied())?.to_owned());
+        } else if given.is_some() {
+            return None;
         }
         self.options.extend(read);
         Some(usize::from(needs_value && given.is_none()))
@@ -287,8 +288,7 @@ impl<'a> Line<'a> {
         let verb = match (self.verb, &self.command) {
             // One word is the name of a lock; of two, the first may be a command.
             (None, Some(_)) if self.names.len() < 2 => "run",
-            (Some("acquire"), Some(_)) => "run",
-            (Some("run"), Some(_)) => "run",
+            (Some("run" | "acquire"), Some(_)) => "run",
             (Some("check"), None) if self.is_replaced && self.names.is_empty() => "list",
             (Some(verb), None) => verb,
             _ => return None,
