@@ -84,6 +84,29 @@ fn candidates_are_what_the_store_and_the_configuration_have() {
         // The only lock of a profile needs no name.
         ("onehold --profile sprint check ", &[]),
         ("onehold check beta9 ", &[]),
+        // Values.
+        (
+            "onehold run x -w ",
+            &["10s", "1m", "10m", "1h", "1d", "forever"],
+        ),
+        (
+            "onehold run x -nw ",
+            &["10s", "1m", "10m", "1h", "1d", "forever"],
+        ),
+        ("onehold acquire --ttl ", &["10s", "1m", "10m", "1h", "1d"]),
+        ("onehold run x --max-age 10", &["10s", "10m"]),
+        (
+            "onehold run --time-limit ",
+            &["10s", "1m", "10m", "1h", "1d"],
+        ),
+        (
+            "onehold run --kill-after=10",
+            &["--kill-after=10s", "--kill-after=10m"],
+        ),
+        ("onehold run x -m ", &[]),
+        ("onehold run -E ", &[]),
+        ("onehold run x --slots ", &[]),
+        ("onehold acquire x --pid ", &[]),
     ] {
         let mut expected: Vec<&str> = expected.to_vec();
         let mut found = candidates(&env, line);
@@ -123,10 +146,26 @@ fn nothing_is_said_where_nothing_can_be_read() {
     }
 }
 
+/// Nothing is offered, and nothing is inserted, where a word has no candidates or the value of an option
+/// is open.
+const NOTHING_TO_ADD: [(&str, &str); 8] = [
+    ("check beta9 \\t\\t", "check,beta9,end"),
+    ("acquire --pid \\t\\t", "acquire,--pid,end"),
+    (
+        "release beta9 --owner c\\t\\t",
+        "release,beta9,--owner,ci,end",
+    ),
+    ("run x -m \\t\\t", "run,x,-m,end"),
+    ("run x -E \\t\\t", "run,x,-E,end"),
+    ("run x --slots \\t\\t", "run,x,--slots,end"),
+    ("run x -w 10m\\t\\t", "run,x,-w,10m,end"),
+    ("run x --kill-after f\\t\\t", "run,x,--kill-after,f,end"),
+];
+
 /// Types lines with tabs into a shell that has the script, and expects what they become.
 fn type_with_tabs(env: &Env, shell: &str, options: &str, load: &str) {
     let load = format!("READY> |{load}; echo lo''aded\\n");
-    let steps = [
+    let mut steps = vec![
         load.as_str(),
         "loaded|",
         // A name is unique, and the line works.
@@ -139,10 +178,22 @@ fn type_with_tabs(env: &Env, shell: &str, options: &str, load: &str) {
         "READY> |onehold list --sta\\thel\\t\\n",
         "beta10  held|",
         // Behind `--` it is the completion of that command, with files.
-        "READY> |onehold run own \\t ech\\t one ./jo\\t\\n",
-        "one ./job.sh|",
-        "READY> |exit\\n",
+        "READY> |onehold run own -- ech\\t one ./jo\\t >out; tr a-z A-Z <out\\n",
+        "ONE ./JOB.SH|",
+        // What is completed is printed from now on.
+        "READY> |onehold() if [ $1 = complete ]; then command onehold \"$@\"; else (IFS=,; echo \"{$*}\"); fi\\n",
     ];
+    let lines: Vec<String> = NOTHING_TO_ADD
+        .iter()
+        .flat_map(|(typed, words)| {
+            [
+                format!("READY> |onehold {typed} end\\n"),
+                format!("{{{words}}}|"),
+            ]
+        })
+        .collect();
+    steps.extend(lines.iter().map(String::as_str));
+    steps.push("READY> |exit\\n");
     dialog(env, shell, options, &steps);
 }
 
@@ -179,6 +230,14 @@ fn fish_completes() {
         ("onehold run x -- onehold check al", &["alpha/x"]),
         ("onehold run x -- cat ./jo", &["./job.sh"]),
         ("onehold run ./jo", &["./job.sh"]),
+        ("onehold check beta9 ", &[]),
+        ("onehold acquire --pid ", &[]),
+        ("onehold release beta9 --owner ci ", &[]),
+        ("onehold run x -m ", &[]),
+        ("onehold run x -E ", &[]),
+        ("onehold run x --slots ", &[]),
+        ("onehold run x --ttl 10", &["10s", "10m"]),
+        ("onehold run x -w f", &["forever"]),
     ] {
         let script = format!("{source}; complete -C '{line}'");
         let output = env.command("fish").args(["-c", &script]).output().unwrap();

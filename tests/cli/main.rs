@@ -52,3 +52,6 @@ mod terminal;
 mod bad_input;
 // JSON, usage errors, color, closed pipes.
 mod output;
+// Hints for lines that do not parse.
+#[cfg(unix)]
+mod slips;

@@ -141,6 +141,8 @@ pub(crate) enum Verb {
     /// process that holds it already and no other --owner is given, or if both are leases of the
     /// same --owner. A longer --ttl then extends the hold. Otherwise, the lock is held: two calls of
     /// one script are two holders.
+    ///
+    /// `acquire` runs no command. What follows `--` are names that begin with a hyphen.
     Acquire(Acquire),
     /// Release a lock (succeeds if it is already free)
     ///

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 
-use clap::{ArgMatches, Command, CommandFactory, ValueHint};
+use clap::{Arg, ArgMatches, Command, CommandFactory, ValueHint};
 use clap_complete::CompletionCandidate;
 use clap_complete::engine::{ArgValueCompleter, PathCompleter, ValueCompleter};
 use onehold::terminal::is_unsafe;
@@ -17,6 +17,7 @@ use crate::describe;
 use crate::exit::Exit;
 use crate::output;
 use crate::session::{Session, lock_of_path};
+use crate::slip::{self, Options};
 use crate::table::natural_order;
 use crate::words;
 
@@ -43,7 +44,10 @@ pub(crate) fn complete(arguments: &[OsString]) -> Exit {
         let help = help.as_deref().and_then(|help| help.lines().next());
         let _ = writeln!(text, "{value}\t{}", words::escape(help.unwrap_or_default()));
     }
-    let _ = output::data(text.trim_end_matches('\n'));
+    // An empty line would be a candidate.
+    if !text.is_empty() {
+        let _ = output::data(text.trim_end_matches('\n'));
+    }
     Exit::Done
 }
 
@@ -72,7 +76,7 @@ fn candidates(words: &[OsString], index: usize) -> Vec<CompletionCandidate> {
         // Options come after a hyphen.
         found.retain(|candidate| !is_option(candidate));
         let is_run = before.iter().any(|word| word == "run");
-        let ends = found.is_empty() || is_after_names(before, &typed);
+        let ends = (found.is_empty() && !is_value(before)) || is_after_names(before, &typed);
         if ends && is_run && !before.iter().any(|word| word == "--") {
             let separator = CompletionCandidate::new("--").help(Some("the command follows".into()));
             found.insert(0, separator);
@@ -94,6 +98,12 @@ fn typed(before: &[OsString]) -> ArgMatches {
 fn typed_names(typed: &ArgMatches) -> Vec<LockName> {
     let names = typed.try_get_many::<LockName>("names").ok().flatten();
     names.into_iter().flatten().cloned().collect()
+}
+
+/// Whether the word before is an option that needs a value.
+fn is_value(before: &[OsString]) -> bool {
+    let last = before.last().and_then(|word| word.to_str());
+    last.is_some_and(|last| Options::of_all(&slip::definition()).need_value(last))
 }
 
 /// Whether the word before is a name of `run`, and no option that has a value.
@@ -126,6 +136,12 @@ fn definition(typed: &ArgMatches) -> Command {
                     "owner" => arg.add(ArgValueCompleter::new(move |word: &OsStr| {
                         owners(&typed, word)
                     })),
+                    "wait" => arg.add(ArgValueCompleter::new(|word: &OsStr| {
+                        durations(&["forever"], word)
+                    })),
+                    _ if is_duration(&arg) => {
+                        arg.add(ArgValueCompleter::new(|word: &OsStr| durations(&[], word)))
+                    }
                     "hold" => arg.add(ArgValueCompleter::new(move |word: &OsStr| {
                         holds(&typed, word)
                     })),
@@ -196,6 +212,17 @@ fn holds(typed: &ArgMatches, word: &OsStr) -> Vec<CompletionCandidate> {
     };
     let holds = named_locks(typed).iter().filter_map(of).collect::<Vec<_>>();
     beginning_as(word, holds)
+}
+
+/// Options whose value is a duration call it D.
+fn is_duration(arg: &Arg) -> bool {
+    let names = arg.get_value_names();
+    names.is_some_and(|names| names.iter().any(|name| name == "D"))
+}
+
+fn durations(others: &[&str], word: &OsStr) -> Vec<CompletionCandidate> {
+    let all = ["10s", "1m", "10m", "1h", "1d"].iter().chain(others);
+    beginning_as(word, all.map(|text| ((*text).to_owned(), String::new())))
 }
 
 fn profiles(word: &OsStr) -> Vec<CompletionCandidate> {

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser};
 
-use crate::args::Cli;
+use crate::args::{Cli, Verb};
 use crate::doc_text::{ENVIRONMENT, FILES, examples};
 use crate::exit::{Exit, TABLE};
 use crate::{complete, fast_parse, output, slip, words};
@@ -25,12 +25,8 @@ pub(crate) fn parse(words: &[OsString]) -> Result<Cli, Exit> {
     {
         return Err(complete::complete(rest));
     }
-    let error = match Cli::try_parse_from(line(words)) {
-        // clap does not notice this conflict if the command stands between both options.
-        Ok(cli) if cli.global.quiet && cli.global.verbose => Cli::command().error(
-            ErrorKind::ArgumentConflict,
-            "the argument '--quiet' cannot be used with '--verbose'",
-        ),
+    let parsed = Cli::try_parse_from(line(words)).and_then(|cli| without_slips(cli, words));
+    let error = match parsed {
         Ok(cli) => return Ok(cli),
         Err(error) => error,
     };
@@ -43,6 +39,28 @@ pub(crate) fn parse(words: &[OsString]) -> Result<Cli, Exit> {
         }
         _ => Err(usage_error(&error, words)),
     }
+}
+
+/// Refuses what clap does not notice.
+fn without_slips(cli: Cli, words: &[OsString]) -> Result<Cli, clap::Error> {
+    // Where the command stands between both options.
+    if cli.global.quiet && cli.global.verbose {
+        return Err(Cli::command().error(
+            ErrorKind::ArgumentConflict,
+            "the argument '--quiet' cannot be used with '--verbose'",
+        ));
+    }
+    // The words of a command would be names. Only a name that begins with a hyphen needs `--`.
+    let mut last = words.iter().skip_while(|word| *word != "--").skip(1);
+    let command = last.find(|word| !word.as_encoded_bytes().starts_with(b"-"));
+    if let (Verb::Acquire(_), Some(command)) = (&cli.verb, command) {
+        let command = command.to_string_lossy();
+        return Err(Cli::command().error(
+            ErrorKind::UnknownArgument,
+            format!("acquire runs no command: unexpected argument '{command}'"),
+        ));
+    }
+    Ok(cli)
 }
 
 /// The whole line, as clap wants it.
@@ -101,7 +119,7 @@ fn help(words: &[OsString]) -> Exit {
 fn usage_error(error: &clap::Error, words: &[OsString]) -> Exit {
     let before_command = words.split(|word| word == "--").next();
     let typed = before_command.unwrap_or_default();
-    let verb = verb_of(typed);
+    let verb = slip::verb_of(words);
     let whole = error.render().to_string();
     // The message ends at the blank line before tips and usage.
     let message = whole
@@ -119,7 +137,9 @@ fn usage_error(error: &clap::Error, words: &[OsString]) -> Exit {
             let names = missing
                 .iter()
                 .map(|name| name.trim_matches(['<', '>', '.']));
-            format!("missing {}", names.collect::<Vec<_>>().join(" "))
+            let names = names.collect::<Vec<_>>().join(" ");
+            let place = if names == "CMD" { " after --" } else { "" };
+            format!("missing {names}{place}")
         }
         _ => message,
     };
@@ -131,28 +151,10 @@ fn usage_error(error: &clap::Error, words: &[OsString]) -> Exit {
         Some(verb) => format!("onehold {verb} --help"),
         None => "onehold --help".to_owned(),
     };
-    let hint = slip::hint(error, words, verb.as_deref())
-        .map_or_else(String::new, |hint| format!("  {}\n", words::escape(&hint)));
+    let hint = slip::hint(words).map_or_else(String::new, |hint| format!("  {hint}\n"));
     let message = words::escape(&message).replace('\'', "`");
     output::eprint(&format!(
         "onehold: {message}\n{hint}  for help, run `{help}`"
     ));
     Exit::Usage
-}
-
-/// The command of a line that does not parse: the first word that is neither an option nor the value
-/// of a global option.
-fn verb_of(typed: &[OsString]) -> Option<String> {
-    let mut words = typed.iter();
-    while let Some(word) = words.next() {
-        let word = word.to_str()?;
-        if ["--dir", "--color", "--profile", "--format"].contains(&word) {
-            words.next();
-        } else if !word.starts_with('-') {
-            return Cli::command()
-                .find_subcommand(word)
-                .map(|_| word.to_owned());
-        }
-    }
-    None
 }

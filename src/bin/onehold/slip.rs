@@ -1,197 +1,349 @@
-//! Hints for command lines that do not parse: a forgotten `--`, and the habits of flock(1).
+//! What was meant by a command line that does not parse: a line to paste, which parses. There is none
+//! where that is not sure.
 
 use std::ffi::OsString;
 
-use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, Command, CommandFactory, Parser};
+use onehold::terminal::is_unsafe;
 
-/// What to type instead. `words`: the arguments without the program's name; `verb`: the command among
-/// them.
-pub(crate) fn hint(error: &clap::Error, words: &[OsString], verb: Option<&str>) -> Option<String> {
-    let words: Vec<&str> = words.iter().filter_map(|word| word.to_str()).collect();
-    let wrong = |kind| match error.get(kind) {
-        Some(ContextValue::String(text)) => Some(text.clone()),
-        _ => None,
-    };
-    match error.kind() {
-        ErrorKind::UnknownArgument if verb.is_none() => of_flock_line(&words),
-        ErrorKind::UnknownArgument => {
-            let argument = wrong(ContextKind::InvalidArg)?;
-            // `--timeout=5`, and `-x` in `-xn`.
-            let begins = |word: &&str| {
-                word.split('=').next() == Some(&*argument)
-                    || (argument.len() == 2
-                        && !word.starts_with("--")
-                        && word.starts_with(&*argument))
-            };
-            let at = words.iter().position(begins)?;
-            of_argument(&words, at, &argument, verb)
-                .or_else(|| without_separator(&words, verb))
-                .or_else(|| similar(error))
-        }
-        ErrorKind::InvalidSubcommand if suggestion(error).is_none() => {
-            let name = wrong(ContextKind::InvalidSubcommand)?;
-            of_other_verb(&words, &name).or_else(|| of_flock_line(&words))
-        }
-        ErrorKind::InvalidSubcommand => similar(error),
-        ErrorKind::MissingRequiredArgument if verb == Some("run") => {
-            if let Some(hint) = without_separator(&words, verb) {
-                return Some(hint);
-            }
-            let words: Vec<&str> = words.into_iter().filter(|word| *word != "--").collect();
-            let line = [&["onehold"], &words[..], &["--", "CMD"]].concat();
-            Some(format!("the command comes after --: `{}`", quoted(&line)))
-        }
-        _ => None,
-    }
-}
+use crate::args::Cli;
+use crate::suggested::shell_quoted;
 
-/// A command of `run` without `--` before it: it is taken for the name of a second lock.
-fn without_separator(words: &[&str], verb: Option<&str>) -> Option<String> {
-    if verb != Some("run") || words.contains(&"--") {
-        return None;
-    }
-    let (verb, _) = words.iter().enumerate().find(|(_, word)| **word == "run")?;
-    let mut is_value = false;
-    let mut positionals = words.iter().enumerate().skip(verb + 1).filter(|(_, word)| {
-        let is_positional = !is_value && !word.starts_with('-');
-        is_value = WITH_VALUE.contains(word);
-        is_positional
-    });
-    let (command, _) = positionals.nth(1)?;
-    let (before, command) = words.split_at(command);
-    let line = [&["onehold"], before, &["--"], command].concat();
-    Some(format!("the command comes after --: `{}`", quoted(&line)))
-}
-
-/// Options of `run` that have a value.
-const WITH_VALUE: [&str; 19] = [
-    "--dir",
-    "--profile",
-    "--format",
-    "--color",
-    "-w",
-    "--wait",
-    "--slots",
-    "--ttl",
-    "--owner",
-    "-m",
-    "--message",
-    "--max-age",
-    "--on-zombie",
-    "-E",
-    "--conflict-exit-code",
-    "--on-lost",
-    "--time-limit",
-    "--kill-after",
-    "--pid",
-];
-
-/// A command of other tools.
-fn of_other_verb(words: &[&str], name: &str) -> Option<String> {
-    let verb = match name {
-        "status" | "ls" | "show" | "info" => "list",
-        "lock" | "get" | "take" => "acquire",
-        "unlock" | "free" => "release",
-        "kill" | "rm" | "remove" | "delete" => "break",
-        "exec" => "run",
-        _ => return None,
-    };
-    let words = words
+/// `words`: the arguments without the program's name.
+pub(crate) fn hint(words: &[OsString]) -> Option<String> {
+    let words: Vec<&str> = words
         .iter()
-        .map(|word| if *word == name { verb } else { word });
-    let line: Vec<&str> = std::iter::once("onehold").chain(words).collect();
-    Some(format!("did you mean `{}`?", quoted(&line)))
-}
-
-/// A whole line of flock(1): options, a file and a command.
-fn of_flock_line(words: &[&str]) -> Option<String> {
-    let mut line = vec!["onehold", "run"];
-    let mut rest = words.iter().copied();
-    let file = loop {
-        match rest.next()? {
-            word @ ("-n" | "--dir" | "--profile" | "--format" | "--json" | "-q" | "-v") => {
-                line.push(word);
-                if matches!(word, "--dir" | "--profile" | "--format") {
-                    line.push(rest.next()?);
-                }
-            }
-            "--nb" | "--nonblock" => line.push("-n"),
-            "-w" | "--wait" | "--timeout" => line.extend(["-w", rest.next()?]),
-            word @ ("-E" | "--conflict-exit-code") => line.extend([word, rest.next()?]),
-            "-o" | "--close" => line.push("--close"),
-            "-F" | "--no-fork" => line.push("--exec"),
-            "-x" | "-e" | "--ex" | "--exclusive" | "--verbose" => {}
-            "-u" | "--unlock" => return Some(RELEASE.to_owned()),
-            "-s" | "--shared" => line.push("-s"),
-            word if word.starts_with('-') => return None,
-            word => break word,
-        }
-    };
-    if file.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Some("a lock has a name, not a descriptor: `onehold acquire NAME`".to_owned());
-    }
-    line.extend([file, "--"]);
-    match rest.next() {
-        None => line.push("CMD"),
-        Some("-c" | "--command") => line.extend(["sh", "-c", rest.next().unwrap_or("…")]),
-        Some(command) => line.push(command),
-    }
-    line.extend(rest);
-    Some(format!("to run a command: `{}`", quoted(&line)))
-}
-
-const RELEASE: &str = "to release a lock: `onehold release NAME`";
-
-/// An argument that is not expected where it is.
-fn of_argument(words: &[&str], at: usize, argument: &str, verb: Option<&str>) -> Option<String> {
-    let takes = matches!(verb, Some("run" | "acquire"));
-    if !argument.starts_with('-') {
+        .map(|word| word.to_str())
+        .collect::<Option<_>>()?;
+    // The shell would get it as it is escaped.
+    if words.iter().any(|word| word.chars().any(is_unsafe)) {
         return None;
     }
-    let text = match argument {
-        "-c" | "--command" if verb == Some("run") => {
-            let shell = words.get(at + 1).copied().unwrap_or("…");
-            let line = [&["onehold"], words.get(..at)?, &["--", "sh", "-c", shell]].concat();
-            format!("for a line of shell: `{}`", quoted(&line))
-        }
-        "-x" | "-e" | "--exclusive" | "--ex" if takes => {
-            format!("a lock is exclusive unless --shared is given: leave {argument} out")
-        }
-        "--nb" | "--nonblock" | "--nonblocking" if takes => {
-            format!("it does not wait unless --wait is given: leave {argument} out")
-        }
-        "--timeout" if takes => "to limit the wait: --wait".to_owned(),
-        "-u" | "--unlock" => RELEASE.to_owned(),
-        "-o" if verb == Some("run") => {
-            "to keep the kernel lock from the command: --close".to_owned()
-        }
-        "-F" | "--no-fork" if verb == Some("run") => {
-            "to run the command without a wrapper: --exec".to_owned()
-        }
-        _ => return None,
-    };
-    Some(text)
+    let lines = Line::read(&definition(), &words)?.meant()?;
+    if lines.iter().any(|line| Cli::try_parse_from(line).is_err()) {
+        return None;
+    }
+    let lines: Vec<String> = lines.iter().map(|line| quoted(line)).collect();
+    Some(format!("did you mean `{}`?", lines.join(" && ")))
 }
 
-/// What clap takes for meant.
-fn similar(error: &clap::Error) -> Option<String> {
-    suggestion(error).map(|word| format!("did you mean `{word}`?"))
+/// The command of a line that does not parse.
+pub(crate) fn verb_of(words: &[OsString]) -> Option<String> {
+    let definition = definition();
+    let options = Options::of_all(&definition);
+    let mut words = words.iter().map_while(|word| word.to_str());
+    while let Some(word) = words.next() {
+        if word == "--" {
+            return None;
+        } else if !word.starts_with('-') {
+            return definition.find_subcommand(word).map(|_| word.to_owned());
+        } else if options.need_value(word) {
+            words.next();
+        }
+    }
+    None
 }
 
-fn suggestion(error: &clap::Error) -> Option<String> {
-    let kinds = [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand];
-    let found = kinds.into_iter().find_map(|kind| error.get(kind))?;
-    match found {
-        ContextValue::String(word) => Some(word.clone()),
-        // The last one is the nearest.
-        ContextValue::Strings(words) => words.last().cloned(),
+/// The definition with `--help`, and with the global options in each command.
+pub(crate) fn definition() -> Command {
+    let mut command = Cli::command().disable_help_subcommand(true);
+    command.build();
+    command
+}
+
+/// Options of some commands.
+pub(crate) struct Options<'a>(Vec<&'a Arg>);
+
+impl<'a> Options<'a> {
+    pub(crate) fn of_all(definition: &'a Command) -> Self {
+        let verbs = definition.get_subcommands();
+        Self(verbs.flat_map(Command::get_arguments).collect())
+    }
+
+    /// By its name without hyphens.
+    fn named(&self, name: &str) -> Option<&'a Arg> {
+        let mut letters = name.chars();
+        let short = letters.next().filter(|_| letters.next().is_none());
+        let is_it = |option: &&&Arg| match short {
+            Some(short) => option.get_short() == Some(short),
+            None => option.get_long() == Some(name),
+        };
+        self.0.iter().find(is_it).copied()
+    }
+
+    /// The names of the options of a word, and the value in it.
+    fn split<'w>(&self, word: &'w str) -> (Vec<String>, Option<&'w str>) {
+        if let Some(long) = word.strip_prefix("--") {
+            let (name, value) = match long.split_once('=') {
+                Some((name, value)) => (name, Some(value)),
+                None => (long, None),
+            };
+            return (vec![name.to_owned()], value);
+        }
+        let mut names = Vec::new();
+        for (at, letter) in word.char_indices().skip(1) {
+            names.push(letter.to_string());
+            let rest = word.get(at + letter.len_utf8()..).unwrap_or_default();
+            let option = self.named(&letter.to_string());
+            if !rest.is_empty() && option.is_some_and(takes_value) {
+                return (names, Some(rest.strip_prefix('=').unwrap_or(rest)));
+            }
+        }
+        (names, None)
+    }
+
+    /// Whether the next word is the value of an option.
+    pub(crate) fn need_value(&self, word: &str) -> bool {
+        let (names, value) = self.split(word);
+        let last = names
+            .last()
+            .filter(|_| word.starts_with('-') && value.is_none());
+        last.and_then(|name| self.named(name))
+            .is_some_and(takes_value)
+    }
+}
+
+fn takes_value(option: &Arg) -> bool {
+    option.get_action().takes_values()
+}
+
+/// The only one that differs in one letter, or by two neighbors swapped.
+fn mistyped<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let mut near: Vec<&str> = known
+        .filter(|known| strsim::damerau_levenshtein(word, known) == 1)
+        .collect();
+    near.sort_unstable();
+    near.dedup();
+    match near[..] {
+        [only] => Some(only),
         _ => None,
     }
 }
 
-fn quoted(words: &[&str]) -> String {
-    let quoted = words.iter().map(|word| {
-        shlex::try_quote(word).map_or_else(|_| (*word).to_owned(), std::borrow::Cow::into_owned)
-    });
-    quoted.collect::<Vec<_>>().join(" ")
+/// A command line, as far as it was read.
+struct Line<'a> {
+    definition: &'a Command,
+    /// The command that was meant. `None`: no word is one.
+    verb: Option<&'a str>,
+    /// Another word stands for it.
+    is_replaced: bool,
+    options: Vec<String>,
+    names: Vec<&'a str>,
+    /// Where the second name is, and how many options are before it.
+    second: Option<(usize, usize)>,
+    /// An option is one of flock(1).
+    is_of_flock: bool,
+    /// What `run` is to run.
+    command: Option<Vec<&'a str>>,
+}
+
+impl<'a> Line<'a> {
+    fn read(definition: &'a Command, words: &[&'a str]) -> Option<Self> {
+        let mut parts = words.splitn(2, |word| *word == "--");
+        let words = parts.next()?;
+        let mut line = Self {
+            definition,
+            verb: None,
+            is_replaced: false,
+            options: Vec::new(),
+            names: Vec::new(),
+            second: None,
+            is_of_flock: false,
+            command: parts.next().map(<[&str]>::to_vec),
+        };
+        let mut at = 0;
+        while let [word, after @ ..] = words.get(at..)? {
+            if !word.starts_with('-') || *word == "-" {
+                if line.names.len() == 1 && line.can_run() && is_program(word) {
+                    line.command = words.get(at..).map(<[&str]>::to_vec);
+                    break;
+                }
+                line.positional(word, at);
+            } else if let Some(read) = line.option(word, after.first()) {
+                at += read;
+            } else {
+                line.command = Some(line.command_with_option(word, words, after)?);
+                break;
+            }
+            at += 1;
+        }
+        Some(line)
+    }
+
+    /// Whether the line has a command, but no `--` before it.
+    fn can_run(&self) -> bool {
+        let runs = match self.verb {
+            None | Some("run") => true,
+            Some(verb) => verb == "acquire" && self.is_replaced,
+        };
+        // A name that is also a program may be the command itself.
+        runs && self.command.is_none() && self.names.first().is_none_or(|name| !is_program(name))
+    }
+
+    fn positional(&mut self, word: &'a str, at: usize) {
+        let is_first = self.verb.is_none() && self.names.is_empty();
+        if let Some(verb) = is_first.then(|| self.verb(word)).flatten() {
+            self.verb = Some(verb);
+            self.is_replaced = verb != word;
+            return;
+        }
+        if self.names.len() == 1 {
+            self.second = Some((at, self.options.len()));
+        }
+        self.names.push(word);
+    }
+
+    /// The command that a word stands for.
+    fn verb(&self, word: &str) -> Option<&'a str> {
+        let verbs = || self.definition.get_subcommands().map(Command::get_name);
+        let known = |word: &str| verbs().find(|verb| *verb == word);
+        let begun = || {
+            let mut begun = verbs().filter(|verb| word.len() > 2 && verb.starts_with(word));
+            begun.next().filter(|_| begun.next().is_none())
+        };
+        let of_others = match word {
+            "status" | "show" | "info" => "check",
+            "ls" => "list",
+            "lock" | "get" | "take" => "acquire",
+            "unlock" | "free" => "release",
+            "kill" | "rm" | "remove" | "delete" => "break",
+            "exec" => "run",
+            _ => word,
+        };
+        let meant = || {
+            known(of_others)
+                .or_else(|| mistyped(word, verbs()))
+                .or_else(begun)
+        };
+        // Before `--` it is rather a name, and `run` is missing.
+        let fits = |verb: &&str| self.command.is_none() || matches!(*verb, "run" | "acquire");
+        known(word).or_else(|| meant().filter(fits))
+    }
+
+    /// Reads an option of this program, maybe mistyped, or one of flock(1). Returns how many words its
+    /// value takes. `None`: it is one of another program.
+    fn option(&mut self, word: &str, next: Option<&&str>) -> Option<usize> {
+        // The second name may be a command that is not installed.
+        let may_be_of_command = self.second.is_some() && self.command.is_none();
+        let known = if may_be_of_command && self.can_run() {
+            let run = self.definition.find_subcommand("run")?;
+            Options(run.get_arguments().collect())
+        } else {
+            Options::of_all(self.definition)
+        };
+        let (names, given) = known.split(word);
+        let mut read = Vec::new();
+        let mut needs_value = false;
+        for name in &names {
+            let mut name = &**name;
+            if let Some(own) = of_flock(name).filter(|_| !may_be_of_command) {
+                self.is_of_flock = true;
+                name = own;
+            }
+            if name.is_empty() {
+                continue;
+            }
+            let longs = known.0.iter().filter_map(|option| option.get_long());
+            let meant = mistyped(name, longs).filter(|_| name.len() > 2 && !may_be_of_command);
+            let option = known.named(name).or_else(|| known.named(meant?))?;
+            needs_value = takes_value(option);
+            read.push(match option.get_long().filter(|_| name.len() > 1) {
+                Some(long) => format!("--{long}"),
+                None => format!("-{name}"),
+            });
+        }
+        if needs_value {
+            read.push(given.or(next.copied())?.to_owned());
+        } else if given.is_some() {
+            return None;
+        }
+        self.options.extend(read);
+        Some(usize::from(needs_value && given.is_none()))
+    }
+
+    /// The command that an option of another program is for: a line of shell, as flock(1) has it, or a
+    /// program that is not installed.
+    fn command_with_option(
+        &mut self,
+        option: &str,
+        words: &[&'a str],
+        after: &[&'a str],
+    ) -> Option<Vec<&'a str>> {
+        if !self.can_run() {
+            return None;
+        }
+        if let Some((second, options)) = self.second {
+            self.names.truncate(1);
+            self.options.truncate(options);
+            return words.get(second..).map(<[&str]>::to_vec);
+        }
+        match after {
+            [line] if matches!(option, "-c" | "--command") => Some(vec!["sh", "-c", line]),
+            _ => None,
+        }
+    }
+
+    /// The lines to paste, with the program's name.
+    fn meant(self) -> Option<Vec<Vec<String>>> {
+        let verb = match (self.verb, &self.command) {
+            // One word is the name of a lock; of two, the first may be a command.
+            (None, Some(_)) if self.names.len() < 2 => "run",
+            (Some("run" | "acquire"), Some(_)) => "run",
+            (Some("check"), None) if self.is_replaced && self.names.is_empty() => "list",
+            (Some(verb), None) => verb,
+            _ => return None,
+        };
+        // A word that stands for `run` may be the name as well.
+        if self.is_replaced && self.command.is_some() && self.names.is_empty() {
+            return None;
+        }
+        if self.is_of_flock && !matches!(verb, "run" | "acquire") {
+            return None;
+        }
+        // More names may be a command.
+        let is_like_run = self.is_replaced || self.is_of_flock;
+        if verb == "acquire" && is_like_run && self.names.len() > 1 {
+            return None;
+        }
+        let line = |names: &[&str]| {
+            let mut line = vec!["onehold".to_owned(), verb.to_owned()];
+            line.extend(self.options.iter().cloned());
+            line.extend(names.iter().map(|name| (*name).to_owned()));
+            if let Some(command) = &self.command {
+                line.push("--".to_owned());
+                line.extend(command.iter().map(|word| (*word).to_owned()));
+            }
+            line
+        };
+        // These take one name. The number of a hold is that of one lock.
+        let takes_one = matches!(verb, "release" | "renew" | "break");
+        if takes_one
+            && self.names.len() > 1
+            && !self.options.iter().any(|option| option == "--hold")
+        {
+            return Some(self.names.chunks(1).map(line).collect());
+        }
+        Some(vec![line(&self.names)])
+    }
+}
+
+/// The option that does what one of flock(1) does, which is none where that is the default.
+fn of_flock(name: &str) -> Option<&'static str> {
+    match name {
+        "x" | "e" | "ex" | "exclusive" => Some(""),
+        "nb" | "nonblock" | "nonblocking" => Some("no-wait"),
+        "timeout" => Some("wait"),
+        "o" => Some("close"),
+        "F" | "no-fork" => Some("exec"),
+        _ => None,
+    }
+}
+
+fn is_program(word: &str) -> bool {
+    which::which(word).is_ok()
+}
+
+fn quoted(line: &[String]) -> String {
+    let words: Vec<String> = line.iter().map(|word| shell_quoted(word)).collect();
+    words.join(" ")
 }
