@@ -28,6 +28,13 @@ pub(crate) fn set_color(color: Color) {
 
 /// Prints an outcome. Fails if the data could not be written to stdout.
 pub(crate) fn print_outcome(session: &Session, outcome: &Outcome) -> io::Result<()> {
+    print_data(session, outcome)?;
+    print_notes(session, outcome);
+    Ok(())
+}
+
+/// Prints what goes to stdout. With `--json` it is all of it.
+pub(crate) fn print_data(session: &Session, outcome: &Outcome) -> io::Result<()> {
     let global = &session.global;
     if global.json {
         let line = object(
@@ -48,8 +55,14 @@ pub(crate) fn print_outcome(session: &Session, outcome: &Outcome) -> io::Result<
         }
         return data(&line);
     }
-    if let Some(text) = &outcome.data {
-        data(text)?;
+    outcome.data.as_ref().map_or(Ok(()), |text| data(text))
+}
+
+/// Prints what goes to stderr, but with `--json`.
+pub(crate) fn print_notes(session: &Session, outcome: &Outcome) {
+    let global = &session.global;
+    if global.json {
+        return;
     }
     let is_in_exit_status = outcome
         .failure
@@ -66,7 +79,6 @@ pub(crate) fn print_outcome(session: &Session, outcome: &Outcome) -> io::Result<
     for warning in &outcome.warnings {
         eprint(&format!("onehold: warning: {warning}"));
     }
-    Ok(())
 }
 
 /// Prints lines to stderr in one write. Ignores errors.
