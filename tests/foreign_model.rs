@@ -89,7 +89,8 @@ enum Step {
     Taken,
     /// The number of a lease has been printed.
     Confirming,
-    Confirmed,
+    /// It was found in its place, and is about to be confirmed.
+    InPlace,
     Holding,
     Renewing,
     Releasing,
@@ -411,12 +412,12 @@ impl Protocol {
             Step::Taken if process.kind == Kind::Lease => state.leave(by, Step::Confirming),
             Step::Taken => state.leave(by, Step::Holding),
             // `PendingHold::confirm`.
-            Step::Confirming => {
+            Step::Confirming if state.name == process.file => go(state, Step::InPlace),
+            Step::InPlace => {
                 state.files[process.file?].command = true;
-                go(state, Step::Confirmed);
+                go(state, Step::Holding);
             }
-            Step::Confirmed if state.name == process.file => go(state, Step::Holding),
-            Step::Confirmed => {
+            Step::Confirming => {
                 state.processes[by].file = None;
                 state.leave(by, Step::Idle);
             }

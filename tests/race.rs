@@ -12,7 +12,7 @@ mod harness;
 
 use std::fs;
 #[cfg(target_os = "linux")]
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 #[cfg(target_os = "linux")]
 use std::process::Stdio;
 use std::sync::Barrier;
@@ -23,6 +23,9 @@ use harness::intervals::{Interval, now, overlapping, violations};
 use harness::wait_until;
 use harness::{CONTENDERS, INCREMENT, Rng, Running, TestEnv, run_together, sorted_codes};
 use onehold::{Acquired, Attempt, Holder, LockName, Options, ReleaseOutcome, Store, Wait};
+
+/// How often contenders begin at once.
+const ROUNDS: usize = 15;
 
 /// Each of 8 workers increments a number under the lock so many times.
 fn count_under_lock(increments: usize, options: &[&str]) {
@@ -107,6 +110,36 @@ fn one_of_16_contenders_takes_over_expired_lease() {
 #[test]
 fn one_of_16_contenders_takes_free_lock() {
     assert_one_winner(10, |_| {});
+}
+
+#[test]
+fn repeated_acquires_at_once_all_get_the_same_number() {
+    let env = TestEnv::new();
+    let holder = Running::sleeper();
+    let pid = holder.pid().to_string();
+    for options in [
+        ["--ttl", "1h", "--owner", "me"],
+        ["--pid", &pid, "--owner", "me"],
+        ["--shared", "--ttl", "1h", "--owner=me"],
+    ] {
+        for round in 0..ROUNDS {
+            let acquire = [&["acquire", "x"][..], &options].concat();
+            let contenders = (0..CONTENDERS).map(|_| env.onehold(&acquire));
+            let outputs = run_together(contenders.collect());
+            assert_eq!(
+                sorted_codes(&outputs),
+                [0; CONTENDERS],
+                "{options:?}, round {round}: {outputs:?}"
+            );
+            let number = &outputs[0].stdout;
+            assert!(
+                !number.is_empty() && outputs.iter().all(|output| output.stdout == *number),
+                "{options:?}, round {round}: {outputs:?}"
+            );
+            env.done(["release", "x", "--owner", "me"]);
+            assert_eq!(env.left_in_store(), [""; 0], "round {round}");
+        }
+    }
 }
 
 #[test]
@@ -313,22 +346,132 @@ fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
     (reader, writer)
 }
 
+/// An `acquire` that has taken the lock and cannot print its number before its pipe is emptied.
+#[cfg(target_os = "linux")]
+struct Stuck {
+    acquire: Running,
+    stdout: std::io::PipeReader,
+}
+
+#[cfg(target_os = "linux")]
+impl Stuck {
+    fn new(env: &TestEnv, options: &[&str]) -> Self {
+        let (stdout, writer) = full_pipe();
+        let mut acquire = env.onehold(["acquire", "x"]);
+        acquire.args(options).stdout(writer).stderr(Stdio::piped());
+        let acquire = Running::spawn(acquire);
+        wait_until("the record is there", || env.path("store/x.lock").exists());
+        Self { acquire, stdout }
+    }
+
+    /// Lets it print its number: that, its exit code and what it says.
+    fn finish(mut self) -> (String, i32, String) {
+        let mut printed = String::new();
+        self.stdout.read_to_string(&mut printed).unwrap();
+        let (code, said) = self.acquire.finish_with_stderr();
+        (printed.trim_matches(['.', '\n']).to_owned(), code, said)
+    }
+}
+
+/// Starts a verb, and returns when it waits for another process, or has ended.
+#[cfg(target_os = "linux")]
+fn start_and_let_it_wait(env: &TestEnv, words: &[&str]) -> Running {
+    let mut command = env.onehold(words);
+    let printed = fs::File::create(env.path("printed")).unwrap();
+    command.stdout(printed).stderr(Stdio::null());
+    let mut verb = Running::spawn(command);
+    wait_until("it waits, or has ended", || {
+        verb.has_ended() || harness::watches_a_file(verb.pid())
+    });
+    verb
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn acquire_of_the_same_holder_waits_until_the_number_is_printed() {
+    let holder = Running::sleeper();
+    let pid = holder.pid().to_string();
+    for options in [["--ttl", "1h"], ["--pid", &pid]] {
+        let env = TestEnv::new();
+        let options = [&["--owner", "me"], &options[..]].concat();
+        let stuck = Stuck::new(&env, &options);
+        let again = [&["acquire", "x"], &options[..]].concat();
+        let mut again = start_and_let_it_wait(&env, &again);
+        let (number, code, said) = stuck.finish();
+        assert_eq!((again.finish(), code), (0, 0), "{options:?}: {said}");
+        let printed = fs::read_to_string(env.path("printed")).unwrap();
+        assert_eq!(printed.trim(), number, "{options:?}");
+        assert_eq!(env.lock("x")["hold"].to_string(), number, "{options:?}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn acquire_gets_the_lock_if_the_first_of_the_same_holder_fails() {
+    let env = TestEnv::new();
+    let options = ["--ttl", "1h", "--owner", "me"];
+    let mut stuck = Stuck::new(&env, &options);
+    let again = [&["acquire", "x"], &options[..]].concat();
+    let mut again = start_and_let_it_wait(&env, &again);
+    stuck.acquire.kill();
+    assert_eq!(again.finish(), 0);
+    let printed = fs::read_to_string(env.path("printed")).unwrap();
+    assert_eq!(env.lock("x")["hold"].to_string(), printed.trim());
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn hold_is_given_back_renewed_and_taken_only_after_its_number_is_printed() {
+    for (verb, is_held) in [
+        (&["release", "x", "--owner", "me"][..], false),
+        (&["renew", "x", "--owner", "me"], true),
+        (&["break", "x", "--yes"], false),
+        (&["break", "x", "--yes", "--force"], false),
+        (&["run", "x", "--force", "--yes", "--", "true"], false),
+    ] {
+        let env = TestEnv::new();
+        let stuck = Stuck::new(&env, &["--ttl", "1h", "--owner", "me"]);
+        let mut verb_running = start_and_let_it_wait(&env, verb);
+        let (number, code, said) = stuck.finish();
+        assert_eq!((verb_running.finish(), code), (0, 0), "{verb:?}: {said}");
+        assert!(said.contains("acquired `x`"), "{verb:?}: {said}");
+        assert!(number.parse::<u64>().is_ok(), "{verb:?}: {number}");
+        assert_eq!(env.lock("x")["state"] == "held", is_held, "{verb:?}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn acquire_that_cannot_print_its_number_is_not_waited_for_without_end() {
+    for verb in [
+        &["release", "x", "--owner", "me"][..],
+        &["break", "x", "--yes"],
+        &["run", "x", "--force", "--yes", "--", "true"],
+    ] {
+        let env = TestEnv::new();
+        let options = ["--ttl", "1h", "--owner", "me"];
+        let stuck = Stuck::new(&env, &options);
+        let again = [&["acquire", "x"], &options[..]].concat();
+        assert_eq!(env.code(&again), 6, "{verb:?}");
+        assert_eq!(env.code(verb), 0, "{verb:?}");
+        assert_eq!(env.lock("x")["state"], "free", "{verb:?}");
+        let (_, code, said) = stuck.finish();
+        assert_eq!(code, 1, "{verb:?}: {said}");
+        let has_lost = said.contains("lost the lock while acquiring it");
+        assert!(has_lost && !said.contains("acquired"), "{verb:?}: {said}");
+    }
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn hold_is_not_renewed_before_its_number_is_printed() {
     let env = TestEnv::new();
-    let (mut reader, writer) = full_pipe();
     let holder = Running::sleeper();
     let pid = holder.pid().to_string();
-    let mut acquire = env.onehold(["acquire", "x", "--pid", &pid, "--owner", "me"]);
-    let mut acquiring = {
-        acquire.stdout(writer).stderr(Stdio::null());
-        Running::spawn(acquire)
-    };
-    wait_until("the record is there", || env.path("store/x.lock").exists());
+    let stuck = Stuck::new(&env, &["--pid", &pid, "--owner", "me"]);
     assert_eq!(env.code(["renew", "x", "--owner", "me"]), 3);
-    std::io::copy(&mut reader, &mut std::io::sink()).unwrap();
-    assert_eq!(acquiring.finish(), 0);
+    let (_, code, said) = stuck.finish();
+    assert_eq!(code, 0, "{said}");
     assert_eq!(env.lock("x")["pid"], holder.pid());
     assert_eq!(env.code(["renew", "x", "--owner", "me"]), 0);
     assert_eq!(env.lock("x")["pid"], holder.pid());

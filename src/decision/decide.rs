@@ -20,6 +20,10 @@ const RESERVATION_MS: u64 = 5_000;
 /// and the store is locked meanwhile.
 const MAX_REMOVALS: usize = 256;
 
+/// For how long others wait for the process that has acquired a lock for another one, or as a lease, to
+/// confirm that. It may be stopped, or nobody may read what it prints.
+const CONFIRMATION_LIMIT: Duration = Duration::from_secs(5);
+
 /// How often a waiter looks again that sleeps on another one: the other one may have been stopped.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -77,6 +81,7 @@ pub(crate) enum Until<H> {
 /// | question | decision |
 /// |---|---|
 /// | Is the file of a wanted name not a lock file? | refuse |
+/// | Is it about to be the same holder's, or to be replaced, and not confirmed yet? | wait |
 /// | Does the same holder have it, by an earlier detached hold? | already held, or blocked if that hold is lost |
 /// | Is a hold in the way that the caller runs inside of, or a zombie that it may not take? | blocked |
 /// | Is any other hold in the way? | wait |
@@ -131,21 +136,24 @@ fn decide_about_hold<S: Snapshot>(
     Decision::Wait(Obstacle::Hold(judged))
 }
 
+/// Whether a request asks for the locks of a hold, all of them and no others.
+fn asks_for_same_locks(request: &Request, held: &Key, record: &Record) -> bool {
+    let has = |want: &Want| {
+        want.name == held.name || record.names.iter().any(|name| name == want.name.as_str())
+    };
+    let is_wanted = |want: &Want| held.index.is_some() == want.mode.is_shared() && has(want);
+    request.wants.len() == record.all_names().count() && request.wants.iter().all(is_wanted)
+}
+
 /// Whether the same holder asks again for its detached hold.
 fn is_same_hold<H>(request: &Request, judged: &Judged<H>) -> bool {
     let Some(record) = judged.record() else {
         return false;
     };
-    let held = &judged.found.key;
-    let has = |want: &Want| {
-        want.name == held.name || record.names.iter().any(|name| name == want.name.as_str())
-    };
-    let is_wanted = |want: &Want| held.index.is_some() == want.mode.is_shared() && has(want);
     let is_held = matches!(judged.verdict.state, State::Held | State::Overdue);
     is_held
         && record.is_confirmed()
-        && request.wants.len() == record.all_names().count()
-        && request.wants.iter().all(is_wanted)
+        && asks_for_same_locks(request, &judged.found.key, record)
         && match request.asker {
             Asker::Caller | Asker::Derived => false,
             // With the start, or a reused PID would pass for the holder; and seen from here, or one of
@@ -183,6 +191,29 @@ pub(super) fn is_whole<S: Snapshot>(
         }
     }
     Ok(true)
+}
+
+/// Whether it has to be known first what becomes of a hold that is not confirmed yet: it may be the same
+/// holder's, or is to be replaced.
+pub(crate) fn awaits_confirmation<H>(request: &Request, judged: &Judged<H>) -> bool {
+    let Some(record) = judged.record() else {
+        return false;
+    };
+    let may_be_same = || {
+        asks_for_same_locks(request, &judged.found.key, record)
+            && match request.asker {
+                Asker::Caller | Asker::Derived => false,
+                // Which process it will follow is not on record yet.
+                Asker::Process(_) => {
+                    record.kind == Kind::Process && !is_for_another_owner(request, record)
+                }
+                Asker::Lease => {
+                    record.kind == Kind::Lease
+                        && is_same_owner(request.owner.as_deref(), record.owner.as_deref())
+                }
+            }
+    };
+    judged.confirmed_within().is_some() && (request.replaces(judged) || may_be_same())
 }
 
 /// Whether the request names an owner that is not the one on record. Two sessions may name one process.
@@ -703,6 +734,9 @@ impl<'a, S: Snapshot> Scan<'a, S> {
                 Look::Nothing
             };
         }
+        if is_own && awaits_confirmation(request, &judged) {
+            return Look::Obstacle(judged);
+        }
         if is_own && request.replaces(&judged) {
             self.own.push(judged);
             return Look::Nothing;
@@ -758,5 +792,15 @@ impl Request {
 impl<H> Judged<H> {
     pub(crate) fn record(&self) -> Option<&Record> {
         self.found.content.record()
+    }
+
+    /// Of a detached hold that the process which acquires it has not confirmed yet: how much longer to
+    /// wait for that. Until then it is not known whether the lock was acquired.
+    pub(crate) fn confirmed_within(&self) -> Option<Duration> {
+        let record = self.record()?;
+        let is_pending = record.origin.is_some() && record.is_detached() && !record.is_confirmed();
+        let left = CONFIRMATION_LIMIT.saturating_sub(self.verdict.age?);
+        let may_be_confirmed = is_pending && self.verdict.pid_alive == Some(true);
+        (may_be_confirmed && !left.is_zero()).then_some(left)
     }
 }

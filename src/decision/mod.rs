@@ -13,7 +13,9 @@ pub(crate) mod ownership;
 mod request;
 mod snapshot;
 
-pub(crate) use decide::{Decision, Judged, Obstacle, Until, decide, judge_found, until};
+pub(crate) use decide::{
+    Decision, Judged, Obstacle, Until, awaits_confirmation, decide, judge_found, until,
+};
 pub(crate) use liveness::{Needed, judge, needed};
 pub(crate) use request::{Asker, Key, Moment, Observer, Request, Want, slot_of};
 #[cfg(feature = "etcd")]

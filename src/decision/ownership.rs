@@ -27,6 +27,8 @@ pub(crate) enum MayRelease {
     NotYours,
     /// The wrapper releases it when its command exits.
     HeldByRun,
+    /// Not decided before the process that acquires it has confirmed it.
+    Unconfirmed,
 }
 
 /// Whether a hold may be renewed.
@@ -40,6 +42,8 @@ pub(crate) enum MayRenew {
     NotYours,
     /// The wrapper renews it.
     HeldByRun,
+    /// Not decided before the process that acquires it has confirmed it.
+    Unconfirmed,
 }
 
 impl Caller {
@@ -114,6 +118,7 @@ pub(crate) fn may_release<S: Snapshot>(
         {
             MayRelease::Remove
         }
+        _ if judged.confirmed_within().is_some() => MayRelease::Unconfirmed,
         _ if !caller.owns_judged(judged, snapshot) => MayRelease::NotYours,
         _ if is_held_by_run(judged) => MayRelease::HeldByRun,
         _ => MayRelease::Remove,
@@ -128,10 +133,14 @@ pub(crate) fn may_renew<S: Snapshot>(
     request: &Request,
     snapshot: &S,
 ) -> Result<MayRenew, S::Error> {
-    // Until it is confirmed a detached hold is its writer's, which may not live to hand it over.
-    let is_pending = judged.record().is_some_and(|record| {
-        record.origin.is_some() && record.is_detached() && !record.is_confirmed()
-    });
+    if judged.confirmed_within().is_some() {
+        return Ok(MayRenew::Unconfirmed);
+    }
+    // Until it is confirmed a detached hold is its writer's, which may not live to hand it over, or is
+    // about to write the same bytes, without the guard.
+    let is_pending = judged
+        .record()
+        .is_some_and(|record| record.is_ours() && record.is_detached() && !record.is_confirmed());
     if is_pending {
         return Ok(MayRenew::Nothing);
     }

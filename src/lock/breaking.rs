@@ -66,6 +66,8 @@ enum Removal {
     Changed(Judged<Handle>),
     /// It is still there, because it was not to be removed as it is.
     Spared(Judged<Handle>),
+    /// It is still there, because the process that acquires it has not confirmed it yet.
+    Unconfirmed(Judged<Handle>),
 }
 
 /// What became of the work of a hold.
@@ -190,6 +192,19 @@ impl Lock {
         shown: &Revision,
         is_spared: impl Fn(&Judged<Handle>) -> bool,
     ) -> Result<Removal> {
+        loop {
+            match self.try_to_remove_shown(shown, &is_spared)? {
+                Removal::Unconfirmed(own) => self.wait_until_confirmed(&own),
+                removal => return Ok(removal),
+            }
+        }
+    }
+
+    fn try_to_remove_shown(
+        &self,
+        shown: &Revision,
+        is_spared: impl Fn(&Judged<Handle>) -> bool,
+    ) -> Result<Removal> {
         let request = self.request(&Options::new(), Asker::Caller);
         let updated = self.store.update(EXISTING, AsWaiter::NONE, |snapshot| {
             let mut own = self.shown(&request, snapshot, shown)?;
@@ -202,6 +217,9 @@ impl Lock {
             Ok(match own {
                 None => (Change::Nothing, Removal::Nothing),
                 Some(own) if !may_break(shown, &own) => (Change::Nothing, Removal::Changed(own)),
+                Some(own) if own.confirmed_within().is_some() => {
+                    (Change::Nothing, Removal::Unconfirmed(own))
+                }
                 Some(own) if is_spared(&own) => (Change::Nothing, Removal::Spared(own)),
                 Some(own) => (Change::Remove(own.clone()), Removal::Done(own)),
             })
@@ -212,7 +230,7 @@ impl Lock {
     fn broken(&self, removal: Removal) -> Break {
         match removal {
             Removal::Nothing => Break::Nothing,
-            Removal::Changed(own) | Removal::Spared(own) => {
+            Removal::Changed(own) | Removal::Spared(own) | Removal::Unconfirmed(own) => {
                 Break::Changed(Box::new(self.status(&own)))
             }
             Removal::Done(own) => self.done(Box::new(self.status(&own))),
@@ -367,7 +385,7 @@ impl Lock {
         });
     }
 
-    fn look_shown(&self, shown: &Revision) -> Result<Option<Judged<Handle>>> {
+    pub(super) fn look_shown(&self, shown: &Revision) -> Result<Option<Judged<Handle>>> {
         let request = self.request(&Options::new(), Asker::Caller);
         let looked = self
             .store

@@ -528,7 +528,8 @@ impl Drop for Hold {
 }
 
 /// A lock acquired for another process or as a lease, not in force yet: until
-/// [`confirm`](Self::confirm) it is this process's, and dropping it releases it.
+/// [`confirm`](Self::confirm) it is this process's, and dropping it releases it. Whoever would release,
+/// renew, break, replace or repeat it waits until then, at most 5 s from when it was taken.
 #[derive(Debug)]
 #[must_use = "dropping it releases the lock"]
 pub struct PendingHold {
@@ -612,11 +613,12 @@ impl PendingHold {
     pub fn confirm(mut self) -> Result<u64> {
         let live = self.confirmed();
         let taken = &mut self.taken;
+        // Not after the write: whoever has read its number may release it at once.
+        taken.ensure_in_place()?;
         taken.write_live(live)?;
         if taken.held.record().kind == Kind::Lease {
             taken.held.make_durable()?;
         }
-        taken.ensure_in_place()?;
         self.is_released = true;
         Ok(self.taken.held.record().hold)
     }

@@ -14,14 +14,16 @@ use super::options::{Options, RunOptions, milliseconds};
 use super::take::{Callbacks, Held, Outcome, take};
 use super::unfinished::{Unfinished, finish, is_over};
 use super::wait::Wait;
-use crate::backend::{AsWaiter, Backend as _, Change, Draft, Entry, HeldRecord as _, Patience};
+use crate::backend::{
+    AsWaiter, BackOff, Backend as _, Change, Draft, Entry, HeldRecord as _, Patience, SleepLimit,
+};
 use crate::decision::liveness::{DEFAULT_MAX_AGE, Evidence, Reason, State, Verdict, is_unchanged};
 use crate::decision::ownership::{
     Caller, MayRelease, MayRenew, is_lost, may_clean_up, may_release, may_renew,
 };
 use crate::decision::{
-    Asker, Decision, Judged, Key, Observer, Obstacle, Request, Revision, Snapshot, Ticket, Want,
-    decide, judge, judge_found,
+    Asker, Decision, Judged, Key, Observer, Obstacle, Request, Revision, Snapshot, Ticket, Until,
+    Want, decide, judge, judge_found,
 };
 use crate::error::{Context, Error, Result};
 use crate::files::journal::{self, Action};
@@ -128,6 +130,12 @@ pub struct MovedAside {
     /// What else did not work.
     pub warnings: Vec<Error>,
 }
+
+/// Where nothing wakes, a confirmation is looked for after this, doubling up to the second.
+const CONFIRMATION_PACE: BackOff = BackOff {
+    first: Duration::from_millis(1),
+    most: Duration::from_millis(50),
+};
 
 /// What a new hold is kept alive by.
 #[derive(Clone, Copy)]
@@ -637,6 +645,10 @@ impl Lock {
                 MayRelease::Free => Release::Free,
                 MayRelease::NotYours => Release::NotYours(status),
                 MayRelease::HeldByRun => Release::HeldByRun(status),
+                MayRelease::Unconfirmed => {
+                    self.wait_until_confirmed(&own);
+                    continue;
+                }
             });
         }
     }
@@ -649,10 +661,11 @@ impl Lock {
                 .map(|own| (may_release(caller, &own, snapshot), own));
             let Some((may, own)) = first_by(holds, |may, own| match (may, own.verdict.state) {
                 (MayRelease::Remove, State::Held | State::Overdue) => 0,
-                (MayRelease::HeldByRun, _) => 1,
-                (MayRelease::NotYours, _) => 2,
-                (MayRelease::Remove, _) => 3,
-                (MayRelease::Free, _) => 4,
+                (MayRelease::Unconfirmed, _) => 1,
+                (MayRelease::HeldByRun, _) => 2,
+                (MayRelease::NotYours, _) => 3,
+                (MayRelease::Remove, _) => 4,
+                (MayRelease::Free, _) => 5,
             }) else {
                 return Ok((Change::Nothing, Tried::FREE));
             };
@@ -680,27 +693,49 @@ impl Lock {
                 .ttl(ttl)
                 .check_remote(Some(Holder::Lease), RunOptions::default())?;
         }
+        loop {
+            let (may, Some(own)) = self.try_renew(caller, ttl)? else {
+                return Ok(Renewal::Nothing(Box::new(self.free())));
+            };
+            let status = Box::new(self.status(&own));
+            return Ok(match may {
+                MayRenew::Renew => {
+                    let now = self.inspect(None)?;
+                    let renewed = status.hold().and_then(|hold| now.clone().of_hold(hold));
+                    Renewal::Done(Box::new(renewed.unwrap_or(now)))
+                }
+                MayRenew::Nothing => Renewal::Nothing(status),
+                MayRenew::Lost => Renewal::Lost(status),
+                MayRenew::NotYours => Renewal::NotYours(status),
+                MayRenew::HeldByRun => Renewal::HeldByRun(status),
+                MayRenew::Unconfirmed => {
+                    self.wait_until_confirmed(&own);
+                    continue;
+                }
+            });
+        }
+    }
+
+    /// What was decided about a renewal and done, and the record it was about.
+    fn try_renew(
+        &self,
+        caller: &Caller,
+        ttl: Option<Duration>,
+    ) -> Result<(MayRenew, Option<Judged<Handle>>)> {
         let request = self.request(&Options::new(), Asker::Caller);
         let updated = self.store.update(EXISTING, AsWaiter::NONE, |snapshot| {
             let mut holds = Vec::new();
             for own in self.holds(&request, snapshot)? {
                 self.ensure_lock(&own)?;
-                // The process that acquires it is about to write the same bytes, without the guard.
-                let is_pending = own.record().is_some_and(|record| {
-                    record.is_ours() && record.is_detached() && !record.is_confirmed()
-                });
-                let may = if is_pending {
-                    MayRenew::Nothing
-                } else {
-                    may_renew(caller, &own, &request, snapshot)?
-                };
+                let may = may_renew(caller, &own, &request, snapshot)?;
                 holds.push((may, own));
             }
             let Some((may, own)) = first_by(holds, |may, _| match may {
                 MayRenew::Renew => 0,
-                MayRenew::HeldByRun | MayRenew::Lost => 1,
-                MayRenew::NotYours => 2,
-                MayRenew::Nothing => 3,
+                MayRenew::Unconfirmed => 1,
+                MayRenew::HeldByRun | MayRenew::Lost => 2,
+                MayRenew::NotYours => 3,
+                MayRenew::Nothing => 4,
             }) else {
                 return Ok((Change::Nothing, (MayRenew::Nothing, None)));
             };
@@ -713,21 +748,27 @@ impl Lock {
             };
             Ok((change, (may, Some(own))))
         })?;
-        let Some((may, Some(own))) = updated.map(|updated| updated.answer) else {
-            return Ok(Renewal::Nothing(Box::new(self.free())));
+        Ok(updated.map_or((MayRenew::Nothing, None), |updated| updated.answer))
+    }
+
+    /// Waits until the process that acquires a hold confirms it, or ends, or has had its time for that.
+    pub(super) fn wait_until_confirmed(&self, judged: &Judged<Handle>) {
+        let Some(left) = judged.confirmed_within() else {
+            return;
         };
-        let status = Box::new(self.status(&own));
-        Ok(match may {
-            MayRenew::Renew => {
-                let now = self.inspect(None)?;
-                let renewed = status.hold().and_then(|hold| now.clone().of_hold(hold));
-                Renewal::Done(Box::new(renewed.unwrap_or(now)))
-            }
-            MayRenew::Nothing => Renewal::Nothing(status),
-            MayRenew::Lost => Renewal::Lost(status),
-            MayRenew::NotYours => Renewal::NotYours(status),
-            MayRenew::HeldByRun => Renewal::HeldByRun(status),
-        })
+        let limit = SleepLimit {
+            at_most: left,
+            canceled: None,
+        };
+        let shown = &judged.found.revision;
+        let is_unchanged = || {
+            let now = self.look_shown(shown);
+            matches!(now, Ok(Some(now)) if now.confirmed_within().is_some())
+        };
+        let mut sleeper = self.store.sleeper(CONFIRMATION_PACE, Mode::Exclusive);
+        let until = Until::Released(judged.clone());
+        self.store
+            .sleep(&mut sleeper, None, &until, limit, is_unchanged);
     }
 
     /// The same status, for a path that is meant for this lock alone: a file that is not a lock file

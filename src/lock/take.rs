@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use super::unfinished::is_orphaned_ending;
 use crate::backend::{
-    AsWaiter, Backend, Change, Draft, Entry, HeldRecord as _, QueueChange, QueuePlace, SleepLimit,
+    AsWaiter, Backend, Change, Draft, Entry, HeldRecord, QueueChange, QueuePlace, SleepLimit,
 };
-use crate::decision::{Decision, Judged, Key, Obstacle, Request, Until, decide, until};
+use crate::decision::{
+    Decision, Judged, Key, Obstacle, Request, Until, awaits_confirmation, decide, until,
+};
 use crate::error::{Error, Result};
 use crate::lock::wait::Wait;
 use crate::record::{Live, Mode, Record};
@@ -59,6 +61,8 @@ enum Next<H> {
     AlreadyHeld(Judged<H>),
     Blocked(Obstacle<H>),
     NotALock(Key, &'static str),
+    /// It is not confirmed yet.
+    Unconfirmed(Judged<H>),
     Sleep(Box<(Obstacle<H>, Until<H>)>),
 }
 
@@ -76,11 +80,7 @@ pub(super) fn take<B: Backend>(
     let mode = mode_of(&request);
     loop {
         (callbacks.ensure_alive)()?;
-        let entry = Entry {
-            create: true,
-            patience: wait.patience(),
-            mode,
-        };
+        let entry = entry(wait, mode);
         let (waits, is_queued) = (wait.is_wanted(), place.is_some());
         // A place that was lost is drawn again, with another number.
         request.ticket = place.as_ref().map(QueuePlace::number);
@@ -127,11 +127,7 @@ pub(super) fn take<B: Backend>(
                 let Some(mut hold) = updated.hold else {
                     return Err(store_vanished());
                 };
-                let survives = hold.survives_settling_time();
-                if !matches!(survives, Ok(true)) {
-                    let _ = hold.release();
-                }
-                if !survives? {
+                if !survives(&mut hold)? {
                     losses += 1;
                     if losses > MAX_LOSSES {
                         return Err(store_vanished());
@@ -149,6 +145,16 @@ pub(super) fn take<B: Backend>(
             Next::AlreadyHeld(judged) => return Ok(Outcome::AlreadyHeld(judged)),
             Next::Blocked(obstacle) => return Ok(Outcome::Blocked(obstacle)),
             Next::NotALock(key, what) => return Ok(Outcome::NotALock(key, what)),
+            Next::Unconfirmed(judged) => {
+                let obstacle = Obstacle::Hold(judged.clone());
+                if waits && wait.should_stop(false, || (callbacks.status)(&obstacle)) {
+                    return Ok(Outcome::Blocked(obstacle));
+                }
+                let sleeper = sleeper.get_or_insert_with(|| backend.sleeper(wait.pace(), mode));
+                sleep_until_confirmed(backend, &request, judged, wait, sleeper);
+                last_obstacle = Some(obstacle);
+                continue;
+            }
             Next::Sleep(sleep) => *sleep,
         };
         let is_ripening = matches!(until, Until::Ripe(..));
@@ -170,6 +176,40 @@ pub(super) fn take<B: Backend>(
     }
 }
 
+/// Whether a new hold is still there once it counts. If not, it is given up.
+fn survives<H: HeldRecord>(hold: &mut H) -> Result<bool> {
+    let survives = hold.survives_settling_time();
+    if !matches!(survives, Ok(true)) {
+        let _ = hold.release();
+    }
+    survives
+}
+
+/// Sleeps until the process that acquires a hold has confirmed it, or has ended, or has had its time.
+fn sleep_until_confirmed<B: Backend>(
+    backend: &B,
+    request: &Request,
+    judged: Judged<B::Handle>,
+    wait: &Wait<'_>,
+    sleeper: &mut B::Sleeper,
+) {
+    let left = judged.confirmed_within().unwrap_or_default();
+    let limit = wait.sleep_limit(wait.until_certain(left));
+    let obstacle = Obstacle::Hold(judged.clone());
+    let until = Until::Released(judged);
+    backend.sleep(sleeper, None, &until, limit, || {
+        is_unchanged(backend, request, &obstacle)
+    });
+}
+
+fn entry<'a>(wait: &mut Wait<'a>, mode: Mode) -> Entry<'a> {
+    Entry {
+        create: true,
+        patience: wait.patience(),
+        mode,
+    }
+}
+
 fn mode_of(request: &Request) -> Mode {
     let first = request.wants.first();
     first.map_or_else(Mode::default, |want| want.mode)
@@ -177,7 +217,7 @@ fn mode_of(request: &Request) -> Mode {
 
 fn sleep_limit<'a, H>(wait: &Wait<'a>, until: &Until<H>, is_unfinished: bool) -> SleepLimit<'a> {
     let mut at_most = match until {
-        Until::Ripe(_, after) => wait.while_ripening(*after),
+        Until::Ripe(_, after) => wait.until_certain(*after),
         _ => wait.next_sleep(),
     };
     if is_unfinished {
@@ -191,7 +231,9 @@ fn unfinished<H>(next: &Next<H>) -> Option<&Judged<H>> {
     let obstacle = match next {
         Next::Blocked(obstacle) => obstacle,
         Next::Sleep(sleep) => &sleep.0,
-        Next::Taken(_) | Next::AlreadyHeld(_) | Next::NotALock(..) => return None,
+        Next::Taken(_) | Next::AlreadyHeld(_) | Next::NotALock(..) | Next::Unconfirmed(_) => {
+            return None;
+        }
     };
     match obstacle {
         Obstacle::Hold(judged) if is_orphaned_ending(judged) => Some(judged),
@@ -239,6 +281,9 @@ fn plan<'d, S: crate::decision::Snapshot<Error = Error>>(
         }
         Decision::Blocked(judged) => (Change::Nothing, Next::Blocked(Obstacle::Hold(judged))),
         Decision::Refuse(judged, what) => (Change::Nothing, Next::NotALock(judged.found.key, what)),
+        Decision::Wait(Obstacle::Hold(judged)) if awaits_confirmation(request, &judged) => {
+            (Change::Nothing, Next::Unconfirmed(judged))
+        }
         Decision::Wait(obstacle) => {
             let mut change = QueueChange::default();
             match &obstacle {
@@ -281,6 +326,7 @@ fn is_unchanged<B: Backend>(
             Decision::Wait(Obstacle::Hold(now)) => {
                 now.found.revision == before.found.revision
                     && now.verdict.state == before.verdict.state
+                    && now.confirmed_within().is_some() == before.confirmed_within().is_some()
             }
             _ => false,
         })

@@ -146,8 +146,9 @@ impl<'a> Wait<'a> {
         self.back_off
     }
 
-    /// How long to sleep until a dead hold can be taken over. That is no wait for a holder: it comes to an end.
-    pub(crate) fn while_ripening(&self, after: Duration) -> Duration {
+    /// How long to sleep until it is known what a lock is: until a dead hold can be taken over, or a new one
+    /// is confirmed. That is no wait for a holder: it comes to an end.
+    pub(crate) fn until_certain(&self, after: Duration) -> Duration {
         match self.limit {
             Limit::No => after,
             Limit::AtMost(_) | Limit::Forever => after.min(self.next_sleep()),

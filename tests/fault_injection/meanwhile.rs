@@ -1,8 +1,13 @@
 //! What another process does while a verb is stopped before one of its calls.
 
+use std::process::Stdio;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::thread::spawn;
 
-use crate::harness::{TestEnv, exit_code, for_all};
+use crate::harness::{
+    Running, TestEnv, exit_code, for_all, is_blocked_in_flock, wait_until, watches_a_file,
+};
 use crate::tracer::{Ended, Fault, Role, Then, trace, trace_and};
 
 // System calls on x86-64.
@@ -87,4 +92,71 @@ fn run_exec_that_loses_its_lock_before_it_executes_exits_with_8() {
         }
     }
     assert!(not_started > 0);
+}
+
+/// What another process does while a lease is acquired, and the codes that it may exit with.
+const MEANWHILE: [(&[&str], &[i32]); 5] = [
+    (&["acquire", "x", "--ttl", "1h", "--owner", "me"], &[0]),
+    (&["release", "x", "--owner", "me"], &[0]),
+    (&["renew", "x", "--owner", "me"], &[0, 3]),
+    (&["break", "x", "--yes"], &[0, 3]),
+    (&["break", "x", "--yes", "--force"], &[0, 3]),
+];
+
+/// Starts another verb before a call of an `acquire`, which goes on once the other one has ended or waits.
+fn acquire_and_let(other: &[&str], codes: &[i32], at: usize) -> Result<(), String> {
+    let env = TestEnv::new();
+    env.done(["run", "x", "--", "true"]);
+    let mut started = None;
+    let ended = trace_and(
+        env.onehold(MEANWHILE[0].0),
+        Fault::Before(Role::Program, at),
+        || {
+            let mut command = env.onehold(other);
+            let printed = std::fs::File::create(env.path("printed")).unwrap();
+            command.stdout(printed).stderr(Stdio::null());
+            let (waits, is_waiting) = channel();
+            // The tracer waits for the children of its own thread.
+            started = Some(spawn(move || {
+                let mut running = Running::spawn(command);
+                wait_until("it waits, or has ended", || {
+                    let pid = running.pid();
+                    running.has_ended() || is_blocked_in_flock(pid) || watches_a_file(pid)
+                });
+                waits.send(()).unwrap();
+                running.finish()
+            }));
+            is_waiting.recv().unwrap();
+            Then::Continue
+        },
+    );
+    let what = format!("{other:?} before call {at}");
+    let Some(code) = started.map(|other| other.join().unwrap()) else {
+        // How many calls it makes varies by one or two.
+        return Ok(());
+    };
+    let says_so = ended.stderr.contains("acquired") && !ended.stderr.contains("lost");
+    if ended.code != Some(0) || !says_so || !codes.contains(&code) {
+        return Err(format!("{what}: {code}; {:?} {}", ended.code, ended.stderr));
+    }
+    let printed = std::fs::read_to_string(env.path("printed")).unwrap();
+    if other[0] == "acquire" && printed != ended.stdout {
+        return Err(format!("{what}: {printed} and {}", ended.stdout));
+    }
+    Ok(())
+}
+
+#[test]
+fn acquire_succeeds_whatever_is_done_to_its_hold_before_any_of_its_calls() {
+    let env = TestEnv::new();
+    env.done(["run", "x", "--", "true"]);
+    let calls = trace(env.onehold(MEANWHILE[0].0), Fault::Nothing).count(Role::Program);
+    let points: Vec<_> = (0..calls)
+        .flat_map(|at| MEANWHILE.map(|other| (other, at)))
+        .collect();
+    let failures = for_all(&points, |((other, codes), at)| {
+        acquire_and_let(other, codes, *at)
+    });
+    println!("{} points, {} failed", points.len(), failures.len());
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }

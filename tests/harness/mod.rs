@@ -535,6 +535,15 @@ pub fn is_blocked_in_flock(pid: u32) -> bool {
     })
 }
 
+/// Whether a process watches a lock file until something happens to it.
+#[cfg(target_os = "linux")]
+pub fn watches_a_file(pid: u32) -> bool {
+    let files = fs::read_dir(format!("/proc/{pid}/fd"));
+    files.into_iter().flatten().flatten().any(|file| {
+        fs::read_link(file.path()).is_ok_and(|to| to.as_os_str() == "anon_inode:inotify")
+    })
+}
+
 /// The pid of a process that has existed and has ended.
 pub fn dead_pid() -> u32 {
     let mut ended = Running::sleeper();

@@ -249,16 +249,15 @@ impl Setting {
                 }
                 world.processes[by].step = *next;
             }
-            Step::Confirming => self.confirm(world, by),
             // `TakenHold::ensure_in_place`.
-            Step::Confirmed => {
+            Step::Confirming => {
                 if process.own.iter().all(|own| world.is_in_place(*own)) {
-                    world.processes[by].in_force = true;
-                    world.processes[by].step = Step::Holding;
+                    world.processes[by].step = Step::InPlace;
                 } else {
                     Self::end(world, by);
                 }
             }
+            Step::InPlace => self.confirm(world, by),
             Step::Holding => self.work(world, by)?,
             Step::Releasing(_) | Step::Unlinking(_) | Step::Unlocking => self.release(world, by),
             Step::Renewing(_) | Step::WritingRenewal(..) => self.renew(world, by),
@@ -402,7 +401,8 @@ impl Setting {
                 }
             }
         }
-        world.processes[by].step = Step::Confirmed;
+        world.processes[by].in_force = true;
+        world.processes[by].step = Step::Holding;
     }
 
     /// A wrapper that holds its lock: it starts commands, and writes what it knows of them.
@@ -717,7 +717,10 @@ impl Setting {
     fn note_break(world: &mut World, file: &File) {
         let process = &mut world.processes[usize::from(file.by)];
         let is_own = process.own.iter().any(|own| own.id == file.id);
-        let works = process.in_force || matches!(process.child, Child::Checked | Child::Running);
+        // `acquire` has looked at the path for the last time.
+        let works = process.in_force
+            || process.step == Step::InPlace
+            || matches!(process.child, Child::Checked | Child::Running);
         process.broken |= is_own && works;
     }
 

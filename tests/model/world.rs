@@ -136,8 +136,8 @@ pub(super) enum Step {
     Queued(Sleep),
     /// A detached hold is about to be handed over.
     Confirming,
-    /// It was, and may have been lost before.
-    Confirmed,
+    /// It was found in its place, and is about to be confirmed.
+    InPlace,
     Holding,
     /// In the guard, about to look at one of its own records.
     Releasing(u8),

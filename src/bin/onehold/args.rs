@@ -136,6 +136,8 @@ pub(crate) enum Verb {
     /// such as sudo and timeout, are skipped. A script called by another script holds the lock for
     /// itself, and the hold ends when that script exits. With --ttl and no --pid, the hold is a
     /// lease and ends when it expires. If the hold number cannot be printed, nothing is held.
+    /// Until it is printed, a release, renew, break or second acquire of that hold waits for it, at
+    /// most 5 s.
     ///
     /// A second `acquire` succeeds and prints the number of the existing hold if --pid names the
     /// process that holds it already and no other --owner is given, or if both are leases of the

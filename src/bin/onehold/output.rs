@@ -28,10 +28,16 @@ pub(crate) fn set_color(color: Color) {
 
 /// Prints an outcome. Fails if the data could not be written to stdout.
 pub(crate) fn print_outcome(session: &Session, outcome: &Outcome) -> io::Result<()> {
+    print_data(session, outcome)?;
+    print_notes(session, outcome);
+    Ok(())
+}
+
+/// Prints what goes to stdout. With `--json` it is all of it.
+pub(crate) fn print_data(session: &Session, outcome: &Outcome) -> io::Result<()> {
     let global = &session.global;
-    let warnings = outcome.warnings.iter().chain(&session.warning);
     if global.json {
-        let warnings: Vec<&str> = warnings.map(String::as_str).collect();
+        let warnings: Vec<&str> = warnings(session, outcome).collect();
         let line = object(
             session.verb,
             outcome,
@@ -51,8 +57,14 @@ pub(crate) fn print_outcome(session: &Session, outcome: &Outcome) -> io::Result<
         }
         return data(&line);
     }
-    if let Some(text) = &outcome.data {
-        data(text)?;
+    outcome.data.as_ref().map_or(Ok(()), |text| data(text))
+}
+
+/// Prints what goes to stderr, but with `--json`.
+pub(crate) fn print_notes(session: &Session, outcome: &Outcome) {
+    let global = &session.global;
+    if global.json {
+        return;
     }
     let is_in_exit_status = outcome
         .failure
@@ -66,10 +78,14 @@ pub(crate) fn print_outcome(session: &Session, outcome: &Outcome) -> io::Result<
             eprint(&outcome.notes.join("\n"));
         }
     }
-    for warning in warnings {
+    for warning in warnings(session, outcome) {
         eprint(&format!("onehold: warning: {warning}"));
     }
-    Ok(())
+}
+
+fn warnings<'a>(session: &'a Session, outcome: &'a Outcome) -> impl Iterator<Item = &'a str> {
+    let warnings = outcome.warnings.iter().chain(&session.warning);
+    warnings.map(String::as_str)
 }
 
 /// Prints lines to stderr in one write. Ignores errors.

@@ -7,7 +7,7 @@ use clap::{Arg, Command, CommandFactory, Parser};
 use onehold::terminal::is_unsafe;
 
 use crate::args::Cli;
-use crate::suggested::shell_quoted;
+use crate::words::shell_quoted;
 
 /// `words`: the arguments without the program's name.
 pub(crate) fn hint(words: &[OsString]) -> Option<String> {

@@ -85,6 +85,59 @@ fn earlier_row_decides_if_two_apply() {
 }
 
 #[test]
+fn confirmation_is_awaited_where_the_hold_may_be_the_same_or_is_to_be_replaced() {
+    let holder = || {
+        detached(1, "x", process(7))
+            .owned_by("a")
+            .unconfirmed(4_999)
+    };
+    let own_lease = || lease(1, "x").owned_by("a").unconfirmed(4_999);
+    let reader = || own_lease().shared(0);
+    let named = |owner: &str| {
+        let by = Asker::Process(process(7));
+        request("x").by(by).owned_by(owner)
+    };
+    let by_lease = |owner: &str| request("x").by(Asker::Lease).owned_by(owner);
+    let to_share = || {
+        let wants = request_for(vec![want("x", SHARED)]);
+        wants.by(Asker::Lease).owned_by("a")
+    };
+    let other_name = || request("x/t").by(Asker::Lease).owned_by("b");
+    #[rustfmt::skip]
+    let rows: Vec<(&str, Request, Found<u64>, bool)> = vec![
+        ("leases of one owner", by_lease("a"), own_lease(), true),
+        ("leases of two owners", by_lease("b"), own_lease(), false),
+        ("a lease and a process", named("a"), own_lease(), false),
+        ("a process that is not on record yet", named("a"), holder(), true),
+        ("a process, another owner", named("b"), holder(), false),
+        ("a run of the same owner", request("x").owned_by("a"), own_lease(), false),
+        ("a script of the same owner", request("x").by(Asker::Derived).owned_by("a"), holder(), false),
+        ("shared leases of one owner", to_share(), reader(), true),
+        ("another name", other_name(), own_lease(), false),
+        ("a forced take", request("x").replacing(&own_lease()), own_lease(), true),
+        ("not confirmed within 5 s", by_lease("a"), own_lease().unconfirmed(5_000), false),
+        ("confirmed", by_lease("a"), lease(1, "x").owned_by("a"), false),
+        ("its acquirer is dead", by_lease("a"), own_lease().dead(), false),
+    ];
+    for (row, request, found, is_awaited) in rows {
+        assert_eq!(
+            awaits_confirmation(&request, &judged(&found)),
+            is_awaited,
+            "{row}"
+        );
+        if is_awaited {
+            assert_eq!(decided(&request, &memory([found])), Short::Wait(1), "{row}");
+        }
+    }
+    let stuck = own_lease().unconfirmed(5_000);
+    let taken = Short::Take(vec![("x".to_owned(), None, Some(1))], vec![]);
+    assert_eq!(
+        decided(&request("x").replacing(&stuck), &memory([stuck])),
+        taken
+    );
+}
+
+#[test]
 fn detached_hold_is_already_held_only_by_the_same_holder() {
     let named = |number| request("x").by(Asker::Process(process(number)));
     let reused = || {
@@ -94,11 +147,6 @@ fn detached_hold_is_already_held_only_by_the_same_holder() {
         }))
     };
     let holder = || detached(1, "x", process(7));
-    let unconfirmed = || {
-        let mut found = holder().with(|record| record.live.set_process(None));
-        found.facts.processes = vec![alive(process(10))];
-        found
-    };
     let by_lease = || request("x").by(Asker::Lease);
     let library_hold = || {
         run(1, "x").with(|record| {
@@ -120,7 +168,7 @@ fn detached_hold_is_already_held_only_by_the_same_holder() {
         ("the same numbers in another PID namespace", named(7), memory([holder().unverified()]), Short::Wait(1)),
         ("the process was derived", request("x").by(Asker::Derived), memory([holder()]), Short::Wait(1)),
         ("the caller itself", request("x").by(Asker::Caller), memory([holder()]), Short::Wait(1)),
-        ("not confirmed yet", named(7), memory([unconfirmed()]), Short::Wait(1)),
+        ("not confirmed yet", named(7), memory([holder().unconfirmed(0)]), Short::Wait(1)),
         ("dead", named(7), memory([holder().dead()]), Short::Take(vec![put("x", None, Some(1))], vec![])),
         ("held by a run with that command", request("x").by(Asker::Process(process(11))), memory([run(1, "x")]), Short::Wait(1)),
         ("held by a library in that process", named(7), memory([library_hold()]), Short::Wait(1)),

@@ -132,7 +132,6 @@ fn hand_over(
     )
     .data(pending.number().to_string())
     .warnings(pending.warnings());
-    outcome.notes.push(format!("onehold: {}", outcome.message));
     if is_no_lease {
         outcome.warnings.push(format!(
             "the {} format has no leases: the hold also ends with its process",
@@ -170,7 +169,7 @@ fn hand_over(
     let printed = if stdout_was_closed() {
         Err(std::io::Error::other("stdout is closed"))
     } else {
-        output::print_outcome(session, &outcome)
+        output::print_data(session, &outcome)
     };
     if let Err(error) = printed {
         // Dropping `pending` releases the lock.
@@ -181,11 +180,19 @@ fn hand_over(
         ));
         return Printed::Yes(Exit::Failed);
     }
-    if let Err(error) = pending.confirm() {
-        output::eprint(&format!("onehold: {}", words::error_chain(&error)));
-        return Printed::Yes(Exit::Failed);
-    }
-    Printed::Yes(Exit::Done)
+    let exit = match pending.confirm() {
+        Ok(_) => {
+            let acquired = format!("onehold: {}", outcome.message);
+            outcome.notes.insert(0, acquired);
+            Exit::Done
+        }
+        Err(error) => {
+            output::eprint(&format!("onehold: {}", words::error_chain(&error)));
+            Exit::Failed
+        }
+    };
+    output::print_notes(session, &outcome);
+    Printed::Yes(exit)
 }
 
 /// "30m, until 12:30:00"
