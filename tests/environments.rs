@@ -1054,6 +1054,7 @@ fn first_process_of_a_container_is_not_that_of_another_one() {
 
 #[test]
 #[cfg(target_os = "linux")]
+#[ignore = "needs qemu-user: apt install qemu-user"]
 fn emulated_holders_exclude_others_and_dead_ones_are_taken_over() {
     let place = Place::new();
     // A process that reads its own /proc/PID/stat gets from qemu-user the start of the emulator,
@@ -1089,6 +1090,7 @@ fn emulated_holders_exclude_others_and_dead_ones_are_taken_over() {
 
 #[test]
 #[cfg(target_os = "linux")]
+#[ignore = "needs valgrind: apt install valgrind"]
 fn valgrind_finds_nothing_wrong_with_run() {
     let place = Place::new();
     // valgrind 3.19 warns of system calls that it does not know, and refuses them.
@@ -1120,6 +1122,7 @@ const FCNTL_LOCKS: [(&str, &str); 4] = [
 
 #[test]
 #[cfg(target_os = "linux")]
+#[ignore = "needs python3: apt install python3"]
 fn file_under_an_fcntl_lock_is_held_whatever_it_says() {
     for (kind, lock) in FCNTL_LOCKS {
         let place = Place::new();
@@ -1345,6 +1348,7 @@ fn cleanup_removes_empty_directories() {
 
 #[test]
 #[cfg(target_os = "linux")]
+#[ignore = "needs strace: apt install strace"]
 fn dead_child_that_cannot_be_removed_does_not_fail_the_hold_of_its_parent() {
     let place = Place::new();
     let script = "onehold run sec/t -- sh -c 'kill -KILL $PPID; sleep 0.1' || true

@@ -486,6 +486,7 @@ fn journal_over_the_file_size_limit_does_not_fail_a_takeover() {
 }
 
 #[test]
+#[ignore = "needs strace: apt install strace"]
 fn rotation_of_the_journal_keeps_the_lines_of_8_takeovers() {
     for round in 0..3 {
         let env = TestEnv::new();
@@ -650,6 +651,7 @@ fn record_is_a_json_document_at_every_moment() {
 }
 
 #[test]
+#[ignore = "needs jq and python3: apt install jq python3"]
 fn record_is_readable_by_jq_and_python() {
     let env = TestEnv::new();
     let read = |when: &str| {

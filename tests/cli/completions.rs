@@ -198,6 +198,7 @@ fn type_with_tabs(env: &Env, shell: &str, options: &str, load: &str) {
 }
 
 #[test]
+#[ignore = "needs bash-completion: apt install bash-completion"]
 fn bash_completes_with_and_without_its_library() {
     for library in ["true", ". /usr/share/bash-completion/bash_completion"] {
         let env = env_with_locks();
@@ -207,6 +208,7 @@ fn bash_completes_with_and_without_its_library() {
 }
 
 #[test]
+#[ignore = "needs zsh: apt install zsh"]
 fn zsh_completes() {
     let env = env_with_locks();
     let directory = script("");
@@ -219,6 +221,7 @@ fn zsh_completes() {
 }
 
 #[test]
+#[ignore = "needs fish: apt install fish"]
 fn fish_completes() {
     let env = env_with_locks();
     let source = format!("source {}", script("onehold.fish").display());

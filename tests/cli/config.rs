@@ -248,6 +248,7 @@ fn own_profile_sets_directory_format_and_details() {
 
 #[cfg(unix)]
 #[test]
+#[ignore = "needs strace: apt install strace"]
 fn poll_interval_follows_configuration() {
     let env = Env::new();
     env.configure("[profiles.often]\npoll = \"30ms\"\n\n[profiles.seldom]\nbackoff = \"10s\"\n");

