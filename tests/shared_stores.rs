@@ -420,7 +420,6 @@ impl Forgery {
             let _ = Command::new("kill").args([signal, pid]).status().unwrap();
         };
         let command = read().unwrap()["live"]["pid"].to_string();
-        kill("-STOP", &command);
         kill("-TERM", &wrapper.id().to_string());
         wait_until("its work is being ended", || {
             read().is_ok_and(|record| record["live"]["ending"].is_u64())
