@@ -144,7 +144,26 @@ os.close(terminal)
 os.waitpid(pid, 0)
 "#;
 
+#[track_caller]
 pub(crate) fn dialog(env: &Env, shell: &str, options: &str, steps: &[&str]) {
+    try_dialog(env, shell, options, steps).unwrap();
+}
+
+/// A shell alone loses a stop once in hundreds of dialogs, which says nothing about onehold.
+#[track_caller]
+fn play(is_without_onehold: bool, dialog: impl Fn() -> Result<(), String>) {
+    const ATTEMPTS: usize = 3;
+    let mut played = dialog();
+    for _ in 1..ATTEMPTS {
+        if played.is_ok() || !is_without_onehold {
+            break;
+        }
+        played = dialog();
+    }
+    played.unwrap();
+}
+
+fn try_dialog(env: &Env, shell: &str, options: &str, steps: &[&str]) -> Result<(), String> {
     let mut command = env.command("python3");
     command
         .args(["-c", DIALOG, shell, options])
@@ -153,8 +172,11 @@ pub(crate) fn dialog(env: &Env, shell: &str, options: &str, steps: &[&str]) {
         .env("ENV", "")
         .stdin(Stdio::null());
     let output = command.output().unwrap();
+    if output.status.success() {
+        return Ok(());
+    }
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{shell}: {steps:?}: {said}");
+    Err(format!("{shell}: {steps:?}: {said}"))
 }
 
 #[test]
@@ -188,26 +210,29 @@ fn ctrl_z_stops_a_command_with_a_process_group_of_its_own_and_fg_continues_it() 
     for (shell, options) in [("bash", "--norc --noprofile"), ("dash", "-i")] {
         for before in ["timeout 60", OWN_GROUP] {
             for run in ["", "onehold run x -- "] {
-                let env = Env::new();
-                env.write(
-                    "inner.sh",
-                    "echo $$ > pid; echo rea''dy; until test -e end; do sleep 0.02; done",
-                );
-                let typed = format!("READY> |{run}{before} sh inner.sh\\n");
-                let state = "READY> |until grep -q State:.T /proc/$(cat pid)/status; \
+                play(run.is_empty(), || {
+                    let env = Env::new();
+                    env.write(
+                        "inner.sh",
+                        "echo $$ > pid; echo rea''dy; until test -e end; do sleep 0.02; done",
+                    );
+                    let typed = format!("READY> |{run}{before} sh inner.sh\\n");
+                    let state = "READY> |until grep -q State:.T /proc/$(cat pid)/status; \
                              do sleep 0.02; done; echo state''=T\\n";
-                let steps = [
-                    typed.as_str(),
-                    "ready|\\x1a",
-                    "topped|",
-                    state,
-                    // It ends only if it goes on.
-                    "state=T|touch end; fg\\n",
-                    "READY> |echo code''=$?\\n",
-                    "code=0|exit\\n",
-                ];
-                dialog(&env, shell, options, &steps);
-                assert_eq!(env.left_in_store(), [""; 0]);
+                    let steps = [
+                        typed.as_str(),
+                        "ready|\\x1a",
+                        "topped|",
+                        state,
+                        // It ends only if it goes on.
+                        "state=T|touch end; fg\\n",
+                        "READY> |echo code''=$?\\n",
+                        "code=0|exit\\n",
+                    ];
+                    try_dialog(&env, shell, options, &steps)?;
+                    assert_eq!(env.left_in_store(), [""; 0]);
+                    Ok(())
+                });
             }
         }
     }
