@@ -238,7 +238,9 @@ fn hint(session: &Session, error: &Error) -> Option<String> {
         }
         Error::NoHolder => "  use --pid PID, or --ttl D for a lease".to_owned(),
         #[cfg(feature = "etcd")]
-        Error::NotALock { path, .. } if session.store.is_remote() => crate::etcd::removal(path)?,
+        Error::NotALock { path, .. } if session.store.is_remote() => {
+            crate::suggested::removal_from_etcd(path)?
+        }
         Error::NotALock { .. } if session.verb == "break" => {
             "  left unchanged; onehold only removes locks".to_owned()
         }

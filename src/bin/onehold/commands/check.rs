@@ -51,7 +51,9 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
         outcome = outcome.failure("NOT_A_LOCK", serde_json::json!({}));
         #[cfg(feature = "etcd")]
         if status.is_remote() {
-            outcome.notes.extend(crate::etcd::removal(&status.path));
+            outcome
+                .notes
+                .extend(crate::suggested::removal_from_etcd(&status.path));
         }
     } else if !session.global.quiet {
         // The message of the profile's program comes first: its callers look for it.
