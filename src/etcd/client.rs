@@ -24,7 +24,7 @@ use super::messages::{
     OfLease, Read, ReadAnswer, Refusal, StatusAnswer, Streamed, TimeToLiveAnswer, Txn, TxnAnswer,
     Watch, WatchAnswer,
 };
-use crate::error::{Error, Result};
+use crate::error::{Error, Operation, Result};
 use crate::sys::process::boottime;
 use crate::sys::wait::pause;
 
@@ -677,7 +677,7 @@ fn tls(address: &Address, access: &EtcdAccess) -> Result<TlsConfig> {
     };
     let read = |path: &std::path::Path| {
         std::fs::read(path).map_err(|source| Error::Io {
-            operation: "read",
+            operation: Operation::Read,
             path: path.to_owned(),
             source,
         })

@@ -21,7 +21,7 @@ use super::snapshot::FilesSnapshot;
 use crate::backend::Draft;
 use crate::decision::liveness::State;
 use crate::decision::{Judged, Key};
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Error, Operation, Result};
 use crate::format::{self, live};
 use crate::name::LockName;
 use crate::record::{Format, Kind, Live, Record};
@@ -134,7 +134,7 @@ pub(super) fn take_kernel_lock(
     record.origin = Some(files.host.origin(snapshot.facts.id));
     Ok(Some(HeldFile {
         files: files.clone(),
-        file: move_to_high_fd(file).context("open", &path)?,
+        file: move_to_high_fd(file).context(Operation::Open, &path)?,
         place: Place {
             parents: Vec::new(),
             index: None,
@@ -221,7 +221,9 @@ pub(super) fn remove(
     };
     let is_dead = matches!(judged.verdict.state, State::Zombie | State::Free);
     let removed = if !foreign::is_foreign(&judged.found.content) {
-        let is_same = place.is_as_judged(&file, open).context("inspect", &path)?;
+        let is_same = place
+            .is_as_judged(&file, open)
+            .context(Operation::Inspect, &path)?;
         if is_same {
             remove_other_names(guard, snapshot, judged, open, &place, is_dead)?;
         }
@@ -284,11 +286,11 @@ fn remove_other_names(
             vec![layout::file_name(&name)]
         };
         for file in files {
-            let facts = directory.facts(&file).context("inspect", &path)?;
+            let facts = directory.facts(&file).context(Operation::Inspect, &path)?;
             if facts.is_some_and(|facts| facts.id == open.facts.id) {
                 directory
                     .unlink(&file)
-                    .context("remove", &path.join(&file))?;
+                    .context(Operation::Remove, &path.join(&file))?;
             }
         }
         guard.prune(&parents);
@@ -332,7 +334,7 @@ fn complete(
         number::by_clock(now, replaced)
     } else {
         number::in_store(guard.root(), now, replaced)
-            .context("write hold number in", &guard.path().join(META_DIR))?
+            .context(Operation::WriteHoldNumber, &guard.path().join(META_DIR))?
     };
     record.acquired_at = now;
     record.origin = Some(snapshot.files.host.origin(snapshot.facts.id));
@@ -395,5 +397,5 @@ fn write_slot(
         file.write_all_at(&live::write(live)?, at as u64)?;
         Ok(Some(file))
     };
-    write().context("renew", place.path)
+    write().context(Operation::Renew, place.path)
 }

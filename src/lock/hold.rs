@@ -12,7 +12,7 @@ use super::holder::Holder;
 use super::options::milliseconds;
 use crate::backend::{Backend as _, HeldRecord as _, ReleaseOutcome};
 use crate::decision::liveness::{Evidence, Reason, State, Verdict};
-use crate::error::{Error, Result};
+use crate::error::{Error, Operation, Result};
 use crate::identity::{Pid, ProcessId};
 use crate::name::LockName;
 use crate::record::{Kind, Live, Record, has_four_digits};
@@ -507,7 +507,7 @@ fn spawn_error(source: io::Error, path: &Path, program: &str) -> Error {
             path: path.to_owned(),
         },
         Some(NOT_RECORDED) => Error::Io {
-            operation: "write the command's pid to",
+            operation: Operation::WriteCommandPid,
             path: path.to_owned(),
             source: io::Error::other("it was not executed"),
         },

@@ -25,7 +25,7 @@ use crate::decision::{
     Asker, Decision, Judged, Key, Observer, Obstacle, Request, Revision, Snapshot, Ticket, Until,
     Want, decide, judge, judge_found,
 };
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Error, Operation, Result};
 use crate::files::journal::{self, Action};
 use crate::files::{Files, layout};
 use crate::format::{MEMORY_TTL, MEMORY_TTL_LIMIT};
@@ -177,7 +177,7 @@ impl Lock {
             None => (default_store.to_owned(), name),
             Some(directory) => {
                 let directory =
-                    std::path::absolute(directory).context("find the directory", directory)?;
+                    std::path::absolute(directory).context(Operation::FindDirectory, directory)?;
                 let file = layout::file_name(&name);
                 // A symlink may lead into a store, too.
                 let resolved = || {

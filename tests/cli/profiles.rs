@@ -442,6 +442,18 @@ fn full_disk_is_told_in_the_words_of_the_profile() {
     assert!(!env.path(".sprint-running").exists());
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+#[ignore = "needs strace: apt install strace"]
+fn root_that_cannot_be_locked_is_told_in_the_words_of_the_profile() {
+    let env = Env::new();
+    let script = "strace -qq -o /dev/null -e trace=flock -e inject=flock:error=EIO \
+        onehold --profile sprint acquire --owner o -m m --pid $$";
+    env.shell(script).assert().code(1).stderr(contains(
+        "onehold: Project root not accessible: input/output error (cannot lock store `",
+    ));
+}
+
 #[test]
 fn owner_can_be_required() {
     let env = Env::new();

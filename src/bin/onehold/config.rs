@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::bail;
-use onehold::{Format, LockName, Reason, State, Status};
+use onehold::{Format, LockName, Operation, Reason, State, Status};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -327,15 +327,15 @@ impl Settings {
             source.kind(),
             ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge
         );
-        let text = match *operation {
+        let text = match operation {
             _ if is_full => &self.unwritable,
-            "remove" => &self.undeletable,
-            "read" | "open" => &self.unreadable,
-            "open store"
-            | "open directory"
-            | "lock directory"
-            | "take over"
-            | "create lock file in the directory of" => &self.no_directory,
+            Operation::Remove => &self.undeletable,
+            Operation::Read | Operation::Open => &self.unreadable,
+            Operation::OpenStore
+            | Operation::OpenDirectory
+            | Operation::LockStore
+            | Operation::TakeOver
+            | Operation::CreateLockFileInDirectory => &self.no_directory,
             _ => return None,
         };
         let cause = words::cause_text(source);

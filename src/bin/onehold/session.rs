@@ -93,7 +93,7 @@ impl Session {
             return Ok(());
         };
         let fail = |path: &Path, source| onehold::Error::Io {
-            operation: "open directory",
+            operation: onehold::Operation::OpenDirectory,
             path: path.to_owned(),
             source,
         };
