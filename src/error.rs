@@ -290,6 +290,31 @@ fn guard_holder_text(pid: Option<u32>, waited: Duration) -> String {
     }
 }
 
+/// The text of a cause without Rust's "(os error 13)" and the full stop of Windows, with a small first
+/// letter, except in "I/O error" and the like.
+#[must_use]
+pub fn cause_text(cause: &(dyn std::error::Error + 'static)) -> String {
+    let text = cause.to_string();
+    match text.rfind(" (os error ") {
+        Some(end) => begun_small(text.get(..end).unwrap_or(&text).trim_end_matches('.')),
+        None => text,
+    }
+}
+
+/// The text with a small first letter, unless its first word is an abbreviation.
+pub(crate) fn begun_small(text: &str) -> String {
+    let mut chars = text.chars();
+    let first = chars.next();
+    let rest = chars.as_str();
+    let word = rest.split(' ').next().unwrap_or_default();
+    match first {
+        Some(first) if !word.contains(char::is_uppercase) => {
+            first.to_lowercase().chain(rest.chars()).collect()
+        }
+        _ => text.to_owned(),
+    }
+}
+
 /// Adds operation and path to an operating system's error.
 pub(crate) trait Context<T> {
     fn context(self, operation: Operation, path: &Path) -> Result<T>;
@@ -302,5 +327,28 @@ impl<T> Context<T> for io::Result<T> {
             path: path.to_owned(),
             source,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cause_begins_with_a_small_letter_unless_it_is_an_abbreviation() {
+        for (cause, expected) in [
+            (
+                "No such file or directory (os error 2)",
+                "no such file or directory",
+            ),
+            // EIO, as musl has it.
+            ("I/O error (os error 5)", "I/O error"),
+            ("RPC struct is bad (os error 72)", "RPC struct is bad"),
+            ("A device is missing. (os error 9)", "a device is missing"),
+            ("Is a directory", "Is a directory"),
+            (" (os error 1)", ""),
+        ] {
+            assert_eq!(cause_text(&std::io::Error::other(cause)), expected);
+        }
     }
 }
