@@ -454,9 +454,10 @@ impl Hold {
 
     /// What a command under this hold finds in its environment: `ONEHOLD_NAME`, `ONEHOLD_HOLD`,
     /// `ONEHOLD_FILE`, `ONEHOLD_SLOT` if it is shared, and `ONEHOLD_HOLDS` with this one added to those
-    /// in `enclosing`. Of a hold of several locks, names and files stand in as many lines.
+    /// in `enclosing`. Of a hold of several locks, names and files stand in as many lines. `None`: the
+    /// command must not find the variable, which would be that of an enclosing hold.
     #[must_use]
-    pub fn environment(&self, enclosing: Option<&str>) -> Vec<(&'static str, String)> {
+    pub fn environment(&self, enclosing: Option<&str>) -> Vec<(&'static str, Option<String>)> {
         let held = &self.taken.held;
         let record = held.record();
         let enclosing = enclosing.unwrap_or_default().trim().to_owned();
@@ -472,22 +473,20 @@ impl Hold {
             .map(|path| path.to_string_lossy())
             .collect();
         let slots: Vec<String> = held.slots().iter().map(u32::to_string).collect();
-        let mut environment = vec![
-            ("ONEHOLD_NAME", names.join("\n")),
-            ("ONEHOLD_HOLD", record.hold.to_string()),
-            ("ONEHOLD_HOLDS", holds.join(" ")),
-        ];
         // One of an enclosing hold would be another lock's.
         let files = if held.file().is_some() {
             files.join("\n")
         } else {
             String::new()
         };
-        environment.insert(2, ("ONEHOLD_FILE", files));
-        if !slots.is_empty() {
-            environment.push(("ONEHOLD_SLOT", slots.join(" ")));
-        }
-        environment
+        let slots = (!slots.is_empty()).then(|| slots.join(" "));
+        vec![
+            ("ONEHOLD_NAME", Some(names.join("\n"))),
+            ("ONEHOLD_HOLD", Some(record.hold.to_string())),
+            ("ONEHOLD_FILE", Some(files)),
+            ("ONEHOLD_HOLDS", Some(holds.join(" "))),
+            ("ONEHOLD_SLOT", slots),
+        ]
     }
 }
 

@@ -229,6 +229,19 @@ fn waiting_writer_is_served_before_readers_that_come_later() {
 
 #[cfg(unix)]
 #[test]
+fn command_of_a_hold_without_a_slot_finds_no_slot() {
+    let env = Env::new();
+    for inner in ["run x", "run --exec x", "run -w 9 x"] {
+        let script = format!("onehold {inner} -- sh -c 'echo \"<${{ONEHOLD_SLOT-unset}}>\"'");
+        env.onehold(["run", "--slots", "2", "workers", "--", "sh", "-c", &script])
+            .assert()
+            .success()
+            .stdout("<unset>\n");
+    }
+}
+
+#[cfg(unix)]
+#[test]
 fn reader_inside_a_shared_hold_passes_a_writer_that_waits() {
     let env = Env::new();
     let script = "until test -e go; do sleep 0.01; done

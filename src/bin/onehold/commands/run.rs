@@ -113,7 +113,7 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
             let signal = u8::try_from(signal).unwrap_or(u8::MAX);
             return Ok(Printed::Yes(Exit::Signal(signal)));
         }
-        let error = hold.exec(command.envs(environment));
+        let error = hold.exec(in_environment(&mut command, environment));
         drop(hold);
         return Err(error.into());
     }
@@ -198,6 +198,19 @@ fn is_inside(session: &Session, lock: &Lock, typed: &args::HoldArgs) -> anyhow::
         }
     }
     Ok(true)
+}
+
+fn in_environment<'a>(
+    command: &'a mut Command,
+    environment: Vec<(&'static str, Option<String>)>,
+) -> &'a mut Command {
+    for (name, value) in environment {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    command
 }
 
 fn lossy(word: &OsString) -> String {
