@@ -13,8 +13,8 @@ use super::guard::Guard;
 use super::held::{HeldFile, Place};
 use super::layout::{self, META_DIR};
 use super::lock_file::{
-    Handle, LockPath, NewLockFile, OpenFile, OwnedLockPath, WriteOptions, random_temporary_name,
-    renew_foreign_times,
+    Handle, LockPath, NewLockFile, OpenFile, OwnedLockPath, WriteOptions, encode,
+    random_temporary_name, renew_foreign_times,
 };
 use super::number;
 use super::snapshot::FilesSnapshot;
@@ -339,6 +339,22 @@ fn complete(
     record.acquired_at = now;
     record.origin = Some(snapshot.files.host.origin(snapshot.facts.id));
     Ok(record)
+}
+
+/// Fails before a wait if the record would be too long to be written after it. Only several names can
+/// make it that long.
+pub(super) fn ensure_fits(
+    files: &Files,
+    snapshot: &FilesSnapshot<'_>,
+    draft: &Draft,
+) -> Result<()> {
+    if draft.record.names.is_empty() {
+        return Ok(());
+    }
+    let mut record = draft.record.clone();
+    record.hold = number::by_clock(record.acquired_at, 0);
+    record.origin = Some(files.host.origin(snapshot.facts.id));
+    encode(&record, &files.store).map(|_| ())
 }
 
 /// Writes what changes of a record, and returns its file; `None`: it is no longer what was judged.

@@ -230,7 +230,7 @@ impl LockPath<'_> {
                 .context(Operation::CreateLockFileInDirectory, self.path)?,
         };
         if let Some(file) = unnamed {
-            let new = self.fill(file, self.encode(record)?, options)?;
+            let new = self.fill(file, encode(record, self.path)?, options)?;
             match self.directory.link_unnamed(&new.file, self.file) {
                 Ok(linked) => return Ok(linked.then_some(new)),
                 // A directory of the store may be on another filesystem.
@@ -287,19 +287,6 @@ impl LockPath<'_> {
             .context(Operation::Remove, self.path)
     }
 
-    pub(super) fn encode(&self, record: &Record) -> Result<Written> {
-        let written = format::write(record)
-            .map_err(io::Error::from)
-            .context(Operation::WriteLockFile, self.path)?;
-        if written.bytes.len() as u64 <= MAX_RECORD_BYTES {
-            return Ok(written);
-        }
-        Err(Error::TooLong {
-            what: "the record",
-            limit: usize::try_from(MAX_RECORD_BYTES).unwrap_or(usize::MAX),
-        })
-    }
-
     fn fill(&self, mut file: File, written: Written, options: WriteOptions) -> Result<NewLockFile> {
         file.write_all(&written.bytes)
             .context(Operation::WriteLockFile, self.path)?;
@@ -325,7 +312,7 @@ impl LockPath<'_> {
         record: &Record,
         options: WriteOptions,
     ) -> Result<NewLockFile> {
-        let written = self.encode(record)?;
+        let written = encode(record, self.path)?;
         let file = self
             .directory
             .create_named(name)
@@ -354,6 +341,20 @@ impl LockPath<'_> {
             None => false,
         })
     }
+}
+
+/// The bytes of a record for the file at `path`.
+pub(super) fn encode(record: &Record, path: &Path) -> Result<Written> {
+    let written = format::write(record)
+        .map_err(io::Error::from)
+        .context(Operation::WriteLockFile, path)?;
+    if written.bytes.len() as u64 <= MAX_RECORD_BYTES {
+        return Ok(written);
+    }
+    Err(Error::TooLong {
+        what: "the record",
+        limit: usize::try_from(MAX_RECORD_BYTES).unwrap_or(usize::MAX),
+    })
 }
 
 impl LockFile {

@@ -223,6 +223,9 @@ impl Backend for Files {
             let done = match change {
                 Change::Nothing => true,
                 Change::Queue(change) => {
+                    if let Some((_, draft)) = &change.join {
+                        commit::ensure_fits(self, &snapshot, draft)?;
+                    }
                     updated.place = change_queue(&guard, &snapshot, change);
                     true
                 }

@@ -240,6 +240,26 @@ fn command_of_a_hold_without_a_slot_finds_no_slot() {
     }
 }
 
+#[test]
+fn names_that_make_no_record_are_refused_before_a_wait() {
+    let env = Env::new();
+    lease(&env, "a").unwrap();
+    let long: Vec<String> = (0..200)
+        .map(|at| format!("{at:0>200}/{at:0>200}"))
+        .collect();
+    let words = ["run", "-w", "9", "a"];
+    let output = env
+        .onehold(words)
+        .args(&long)
+        .args(["--", "true"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let text = String::from_utf8(output.stderr).unwrap();
+    let begin = "onehold: the record is longer than 65536 bytes\n";
+    assert!(text.starts_with(begin), "{text}");
+}
+
 #[cfg(unix)]
 #[test]
 fn reader_inside_a_shared_hold_passes_a_writer_that_waits() {
