@@ -16,7 +16,7 @@ use crate::describe;
 use crate::exit::Exit;
 use crate::malformed;
 use crate::outcome::Outcome;
-use crate::output::{self, block, next_step};
+use crate::output::{self, Reentry, Refused, block, next_step};
 use crate::progress::Progress;
 use crate::prompt::{confirm, report_cancel};
 use crate::report::lock_value;
@@ -245,6 +245,42 @@ fn confirm_skip_queue(
         && (typed.yes || confirm(session, status, &[], "Skip the queue?", "--yes"))
 }
 
+/// Returns whether this command already runs under holds of all these locks that exclude at least what
+/// is asked for.
+pub(crate) fn is_inside_all(
+    session: &Session,
+    lock: &Lock,
+    typed: &args::HoldArgs,
+) -> onehold::Result<bool> {
+    for name in lock.names() {
+        if !is_inside(session, name, typed)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn is_inside(session: &Session, name: &LockName, typed: &args::HoldArgs) -> onehold::Result<bool> {
+    let wants_to_share = args::mode(typed.shared, typed.slots).is_shared();
+    let status = session.lock(name.clone())?.inspect(None)?;
+    let is_enough = |hold: &Status| wants_to_share || hold.slot.is_none();
+    let mut holds = status.all_holds();
+    Ok(holds.any(|hold| session.is_inside(hold) && is_enough(hold)))
+}
+
+fn reentry(session: &Session, typed: &args::HoldArgs, lock: &Lock, status: &Status) -> Reentry {
+    if session.verb != "run" || !session.is_inside(status) {
+        return Reentry::Impossible;
+    }
+    if is_inside_all(session, lock, typed).unwrap_or(false) {
+        return Reentry::InMode(args::mode(typed.shared, typed.slots));
+    }
+    match is_inside(session, wanted(status, lock), typed) {
+        Ok(true) => Reentry::WithoutName,
+        _ => Reentry::Impossible,
+    }
+}
+
 /// The outcome of a refused `acquire` or `run`.
 pub(crate) fn refused(
     session: &Session,
@@ -341,9 +377,14 @@ pub(crate) fn refused(
     if status.verdict.reason == Reason::Ending {
         outcome.notes.extend(spared(lock, &status));
     }
+    let refused = Refused {
+        wanted: wanted(&status, lock),
+        timed_out,
+        reentry: reentry(session, typed, lock, &status),
+    };
     outcome.notes.extend([
         output::store_line(&status),
-        next_step(session, &status, Some(wanted(&status, lock)), timed_out),
+        next_step(session, &status, Some(&refused)),
     ]);
     outcome.lock(status)
 }
