@@ -588,6 +588,7 @@ impl PendingHold {
             can_take_over: true,
             revision: None,
             modified: None,
+            is_moved_aside: false,
         }
     }
 

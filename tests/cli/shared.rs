@@ -227,39 +227,6 @@ fn waiting_writer_is_served_before_readers_that_come_later() {
     assert_eq!(late.exit_code(), Some(0));
 }
 
-#[cfg(unix)]
-#[test]
-fn command_of_a_hold_without_a_slot_finds_no_slot() {
-    let env = Env::new();
-    for inner in ["run x", "run --exec x", "run -w 9 x"] {
-        let script = format!("onehold {inner} -- sh -c 'echo \"<${{ONEHOLD_SLOT-unset}}>\"'");
-        env.onehold(["run", "--slots", "2", "workers", "--", "sh", "-c", &script])
-            .assert()
-            .success()
-            .stdout("<unset>\n");
-    }
-}
-
-#[test]
-fn names_that_make_no_record_are_refused_before_a_wait() {
-    let env = Env::new();
-    lease(&env, "a").unwrap();
-    let long: Vec<String> = (0..200)
-        .map(|at| format!("{at:0>200}/{at:0>200}"))
-        .collect();
-    let words = ["run", "-w", "9", "a"];
-    let output = env
-        .onehold(words)
-        .args(&long)
-        .args(["--", "true"])
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(2));
-    let text = String::from_utf8(output.stderr).unwrap();
-    let begin = "onehold: the record is longer than 65536 bytes\n";
-    assert!(text.starts_with(begin), "{text}");
-}
-
 /// `run` inside other holds: of each the words before its command, from outside in.
 #[cfg(unix)]
 fn nested(env: &Env, holds: &[&str]) -> std::process::Output {
@@ -337,6 +304,39 @@ fn junk_beside_shared_holds_is_named_by_its_own_path() {
         .assert()
         .code(1)
         .stderr(contains(format!("`{}` is not a lock: ", junk.display())));
+}
+
+#[test]
+fn names_that_make_no_record_are_refused_before_a_wait() {
+    let env = Env::new();
+    lease(&env, "a").unwrap();
+    let long: Vec<String> = (0..200)
+        .map(|at| format!("{at:0>200}/{at:0>200}"))
+        .collect();
+    let words = ["run", "-w", "9", "a"];
+    let output = env
+        .onehold(words)
+        .args(&long)
+        .args(["--", "true"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let text = String::from_utf8(output.stderr).unwrap();
+    let begin = "onehold: the record is longer than 65536 bytes\n";
+    assert!(text.starts_with(begin), "{text}");
+}
+
+#[cfg(unix)]
+#[test]
+fn command_of_a_hold_without_a_slot_finds_no_slot() {
+    let env = Env::new();
+    for inner in ["run x", "run --exec x", "run -w 9 x"] {
+        let script = format!("onehold {inner} -- sh -c 'echo \"<${{ONEHOLD_SLOT-unset}}>\"'");
+        env.onehold(["run", "--slots", "2", "workers", "--", "sh", "-c", &script])
+            .assert()
+            .success()
+            .stdout("<unset>\n");
+    }
 }
 
 #[cfg(unix)]

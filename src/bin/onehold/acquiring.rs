@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::args::{self, OnZombie, WaitLimit};
 use crate::cancel::{self, Then};
+use crate::config::WANTED;
 use crate::describe;
 use crate::exit::Exit;
 use crate::malformed;
@@ -297,8 +298,13 @@ pub(crate) fn refused(
         describe::describe_obstacle(&status, wanted(&status, lock))
     };
     let conflict = |exit: Exit| typed.conflict_exit_code.map_or(exit, Exit::Code);
+    let is_malformed = matches!(status.verdict.reason, Reason::Malformed(_));
     // As the programs that ask say it after the answer no.
-    let was_asked = typed.on_zombie == Some(OnZombie::Ask);
+    let was_asked = if is_malformed {
+        malformed::rule(session, typed) == OnZombie::Ask
+    } else {
+        typed.on_zombie == Some(OnZombie::Ask)
+    };
     let zombie = if was_asked {
         "blocked"
     } else {
@@ -312,11 +318,9 @@ pub(crate) fn refused(
         .waited
         .filter(|_| !is_ripening || typed.wait.is_some());
     let (exit, word, code, message) = match waited {
+        _ if is_malformed => (Exit::Zombie, zombie, "MALFORMED", holder),
         _ if status.is_available() && (waited.is_none() || !is_ripening) => {
             (Exit::Zombie, zombie, "ZOMBIE", holder)
-        }
-        _ if matches!(status.verdict.reason, Reason::Malformed(_)) => {
-            (Exit::Zombie, zombie, "MALFORMED", holder)
         }
         Some(waited) => (
             conflict(Exit::TimedOut),
@@ -339,11 +343,15 @@ pub(crate) fn refused(
     }
     let settings = &session.config.settings;
     // `mine` in the object needs all ancestors of the caller, so it is made only if needed.
-    let object = if session.global.json || settings.has_refusal() {
+    let mut object = if session.global.json || settings.has_refusal() {
         lock_value(&status, &session.caller)
     } else {
         Value::Null
     };
+    let asked_for = wanted(&status, lock);
+    if let Some(values) = object.as_object_mut() {
+        values.insert(WANTED.to_owned(), asked_for.as_str().into());
+    }
     let details = settings.details(&object).unwrap_or_else(|| {
         let keys = [
             "pid",
@@ -378,7 +386,7 @@ pub(crate) fn refused(
         outcome.notes.extend(spared(lock, &status));
     }
     let refused = Refused {
-        wanted: wanted(&status, lock),
+        wanted: asked_for,
         timed_out,
         reentry: reentry(session, typed, lock, &status),
     };

@@ -148,6 +148,11 @@ impl Session {
         self.only.as_ref() == Some(lock.name())
     }
 
+    /// What was found at the fixed path of the profile.
+    pub(crate) fn at_fixed_path(&self, status: Status) -> Status {
+        Lock::at_own_place(status, self.config.settings.takes_zombies())
+    }
+
     pub(crate) fn lock(&self, name: LockName) -> onehold::Result<Lock> {
         let format = match self.global.format {
             Some(typed) => typed,
