@@ -84,12 +84,13 @@ fn describe(status: &Status, name: &str, time: ShowTime) -> String {
         (_, Mode::Shared) => "is shared",
         _ => "is held",
     };
-    let slot = match (status.slot, record.mode) {
-        (Some(slot), Mode::Slots(_)) => format!(", slot {slot},"),
-        _ => String::new(),
+    let name = match (status.slot, record.mode) {
+        // A relation to another lock ends with a comma, too.
+        (Some(slot), Mode::Slots(_)) => format!("{}, slot {slot},", name.trim_end_matches(',')),
+        _ => name.to_owned(),
     };
     let mut text = format!(
-        "{name}{slot} {certainty} by {} {}",
+        "{name} {certainty} by {} {}",
         holder_on_host(status, record),
         since(record.acquired_at, time)
     );

@@ -1,5 +1,6 @@
 //! What can go wrong, by what a caller can do about it. That a lock is held is not an error.
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,7 +19,7 @@ pub enum Error {
     #[error("cannot {operation} `{}`", path.display())]
     Io {
         /// What was attempted, as in "cannot … `path`".
-        operation: &'static str,
+        operation: Operation,
         /// On what.
         path: PathBuf,
         /// Its reason.
@@ -144,6 +145,127 @@ pub enum Error {
     },
 }
 
+/// What was attempted on a file, a directory or a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Operation {
+    /// "cannot block signals for …"
+    BlockSignals,
+    /// "cannot change locks in …"
+    ChangeLocks,
+    /// "cannot create directory …"
+    CreateDirectory,
+    /// "cannot create lock file …"
+    CreateLockFile,
+    /// "cannot create lock file in the directory of …"
+    CreateLockFileInDirectory,
+    /// "cannot create store …"
+    CreateStore,
+    /// "cannot create queue ticket …"
+    CreateTicket,
+    /// "cannot create queue ticket in …"
+    CreateTicketIn,
+    /// "cannot find the directory …"
+    FindDirectory,
+    /// "cannot inspect …"
+    Inspect,
+    /// "cannot inspect the filesystem of …"
+    InspectFilesystem,
+    /// "cannot inspect store …"
+    InspectStore,
+    /// "cannot lock …"
+    Lock,
+    /// "cannot lock store …"
+    LockStore,
+    /// "cannot move aside …"
+    MoveAside,
+    /// "cannot open …"
+    Open,
+    /// "cannot open directory …"
+    OpenDirectory,
+    /// "cannot open a file in …"
+    OpenFileIn,
+    /// "cannot open store …"
+    OpenStore,
+    /// "cannot put back …"
+    PutBack,
+    /// "cannot read …"
+    Read,
+    /// "cannot read directory …"
+    ReadDirectory,
+    /// "cannot remove …"
+    Remove,
+    /// "cannot renew …"
+    Renew,
+    /// "cannot share lock file …"
+    ShareLockFile,
+    /// "cannot signal the wrapper of …"
+    SignalWrapper,
+    /// "cannot take the lock in …"
+    TakeLock,
+    /// "cannot take over …"
+    TakeOver,
+    /// "cannot unlock …"
+    Unlock,
+    /// "cannot write the command's pid to …"
+    WriteCommandPid,
+    /// "cannot write hold number in …"
+    WriteHoldNumber,
+    /// "cannot write journal …"
+    WriteJournal,
+    /// "cannot write lock file …"
+    WriteLockFile,
+    /// "cannot write to …"
+    WriteTo,
+    /// "cannot write to the directories of …"
+    WriteToDirectories,
+    /// "cannot write to the directory of …"
+    WriteToDirectory,
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::BlockSignals => "block signals for",
+            Self::ChangeLocks => "change locks in",
+            Self::CreateDirectory => "create directory",
+            Self::CreateLockFile => "create lock file",
+            Self::CreateLockFileInDirectory => "create lock file in the directory of",
+            Self::CreateStore => "create store",
+            Self::CreateTicket => "create queue ticket",
+            Self::CreateTicketIn => "create queue ticket in",
+            Self::FindDirectory => "find the directory",
+            Self::Inspect => "inspect",
+            Self::InspectFilesystem => "inspect the filesystem of",
+            Self::InspectStore => "inspect store",
+            Self::Lock => "lock",
+            Self::LockStore => "lock store",
+            Self::MoveAside => "move aside",
+            Self::Open => "open",
+            Self::OpenDirectory => "open directory",
+            Self::OpenFileIn => "open a file in",
+            Self::OpenStore => "open store",
+            Self::PutBack => "put back",
+            Self::Read => "read",
+            Self::ReadDirectory => "read directory",
+            Self::Remove => "remove",
+            Self::Renew => "renew",
+            Self::ShareLockFile => "share lock file",
+            Self::SignalWrapper => "signal the wrapper of",
+            Self::TakeLock => "take the lock in",
+            Self::TakeOver => "take over",
+            Self::Unlock => "unlock",
+            Self::WriteCommandPid => "write the command's pid to",
+            Self::WriteHoldNumber => "write hold number in",
+            Self::WriteJournal => "write journal",
+            Self::WriteLockFile => "write lock file",
+            Self::WriteTo => "write to",
+            Self::WriteToDirectories => "write to the directories of",
+            Self::WriteToDirectory => "write to the directory of",
+        })
+    }
+}
+
 impl Error {
     /// The user that a file belongs to, if permission to change it was missing and it is another user's.
     #[must_use]
@@ -168,17 +290,65 @@ fn guard_holder_text(pid: Option<u32>, waited: Duration) -> String {
     }
 }
 
+/// The text of a cause without Rust's "(os error 13)" and the full stop of Windows, with a small first
+/// letter, except in "I/O error" and the like.
+#[must_use]
+pub fn cause_text(cause: &(dyn std::error::Error + 'static)) -> String {
+    let text = cause.to_string();
+    match text.rfind(" (os error ") {
+        Some(end) => begun_small(text.get(..end).unwrap_or(&text).trim_end_matches('.')),
+        None => text,
+    }
+}
+
+/// The text with a small first letter, unless its first word is an abbreviation.
+pub(crate) fn begun_small(text: &str) -> String {
+    let mut chars = text.chars();
+    let first = chars.next();
+    let rest = chars.as_str();
+    let word = rest.split(' ').next().unwrap_or_default();
+    match first {
+        Some(first) if !word.contains(char::is_uppercase) => {
+            first.to_lowercase().chain(rest.chars()).collect()
+        }
+        _ => text.to_owned(),
+    }
+}
+
 /// Adds operation and path to an operating system's error.
 pub(crate) trait Context<T> {
-    fn context(self, operation: &'static str, path: &Path) -> Result<T>;
+    fn context(self, operation: Operation, path: &Path) -> Result<T>;
 }
 
 impl<T> Context<T> for io::Result<T> {
-    fn context(self, operation: &'static str, path: &Path) -> Result<T> {
+    fn context(self, operation: Operation, path: &Path) -> Result<T> {
         self.map_err(|source| Error::Io {
             operation,
             path: path.to_owned(),
             source,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cause_begins_with_a_small_letter_unless_it_is_an_abbreviation() {
+        for (cause, expected) in [
+            (
+                "No such file or directory (os error 2)",
+                "no such file or directory",
+            ),
+            // EIO, as musl has it.
+            ("I/O error (os error 5)", "I/O error"),
+            ("RPC struct is bad (os error 72)", "RPC struct is bad"),
+            ("A device is missing. (os error 9)", "a device is missing"),
+            ("Is a directory", "Is a directory"),
+            (" (os error 1)", ""),
+        ] {
+            assert_eq!(cause_text(&std::io::Error::other(cause)), expected);
+        }
     }
 }

@@ -106,7 +106,7 @@ pub use backend::ReleaseOutcome;
 pub use decision::Revision;
 pub use decision::liveness::{DEFAULT_MAX_AGE, Evidence, Reason, State, Uncertainty, Verdict};
 pub use decision::ownership::Caller;
-pub use error::{Error, Result};
+pub use error::{Error, Operation, Result, cause_text};
 #[cfg(feature = "etcd")]
 pub use etcd::{EtcdAccess, StoreFacts, is_etcd_url};
 pub use files::journal::{Action, Actor, Event, PreviousHold, journal_of};

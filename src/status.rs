@@ -42,6 +42,8 @@ pub struct Status {
     pub(crate) revision: Option<Revision>,
     /// When a regular file was changed last that is not a lock file.
     pub(crate) modified: Option<DateTime<Utc>>,
+    /// Whether acquire moves such a file aside unasked.
+    pub(crate) is_moved_aside: bool,
 }
 
 impl Status {
@@ -103,7 +105,9 @@ impl Status {
     pub fn is_available(&self) -> bool {
         match self.verdict.state {
             // The file may be data that is needed.
-            State::Zombie if matches!(self.verdict.reason, Reason::Malformed(_)) => false,
+            State::Zombie if matches!(self.verdict.reason, Reason::Malformed(_)) => {
+                self.is_moved_aside
+            }
             State::Free if self.verdict.reason == Reason::NoFile => true,
             State::Free | State::Zombie => self.can_take_over,
             State::Held | State::Overdue | State::NotALock => false,

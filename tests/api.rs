@@ -295,9 +295,10 @@ fn break_ends_the_command_of_a_program_and_neither_the_program_nor_its_other_chi
     let mut hold = held(lock.hold_for_command(&Options::new(), RunOptions::default(), Wait::no()));
     let environment = hold.environment(None);
     let mut command = Command::new("sh");
-    command
-        .args(["-c", "sleep 1000 & sleep 1000; :"])
-        .envs(environment);
+    let set = environment
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value?)));
+    command.args(["-c", "sleep 1000 & sleep 1000; :"]).envs(set);
     let mut child = hold.spawn(&mut command).unwrap();
     // This test ends if it is signaled.
     assert_eq!(fixture.env.code(["break", "x", "--yes"]), 0);

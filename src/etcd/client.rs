@@ -24,7 +24,7 @@ use super::messages::{
     OfLease, Read, ReadAnswer, Refusal, StatusAnswer, Streamed, TimeToLiveAnswer, Txn, TxnAnswer,
     Watch, WatchAnswer,
 };
-use crate::error::{Error, Result};
+use crate::error::{Error, Operation, Result, begun_small};
 use crate::sys::process::boottime;
 use crate::sys::wait::pause;
 
@@ -604,10 +604,7 @@ fn unanswered(error: &ureq::Error) -> Failure {
 
 fn cause_of(error: &std::io::Error) -> String {
     let text = error.to_string();
-    let text = text.split(" (os error").next().unwrap_or(&text);
-    let mut chars = text.chars();
-    let first = chars.next().map(|first| first.to_ascii_lowercase());
-    first.into_iter().chain(chars).collect()
+    begun_small(text.split(" (os error").next().unwrap_or(&text))
 }
 
 fn refusal(status: u16, text: &[u8]) -> Failure {
@@ -677,7 +674,7 @@ fn tls(address: &Address, access: &EtcdAccess) -> Result<TlsConfig> {
     };
     let read = |path: &std::path::Path| {
         std::fs::read(path).map_err(|source| Error::Io {
-            operation: "read",
+            operation: Operation::Read,
             path: path.to_owned(),
             source,
         })

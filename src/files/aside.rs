@@ -11,7 +11,7 @@ use super::snapshot::FilesSnapshot;
 use crate::backend::Entry;
 use crate::decision::Snapshot as _;
 use crate::decision::liveness::is_unchanged;
-use crate::error::{Context, Result};
+use crate::error::{Context, Operation, Result};
 use crate::name::LockName;
 use crate::record::Content;
 use crate::sys::wait::random_u64;
@@ -46,14 +46,14 @@ impl Files {
         aside.push(format!(".aside-{:016x}", random_u64()));
         match directory.rename(&file, &aside) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            renamed => renamed.context("move aside", &path)?,
+            renamed => renamed.context(Operation::MoveAside, &path)?,
         }
-        let moved = directory.facts(&aside).context("inspect", &path)?;
+        let moved = directory.facts(&aside).context(Operation::Inspect, &path)?;
         if moved.is_some_and(|moved| moved != judged) {
             // Meanwhile another program has put its file there, or written to this one.
             directory
                 .move_if_free(&aside, &file)
-                .context("put back", &path)?;
+                .context(Operation::PutBack, &path)?;
             return Ok(None);
         }
         Ok(Some(path.with_file_name(aside)))

@@ -13,15 +13,15 @@ use super::guard::Guard;
 use super::held::{HeldFile, Place};
 use super::layout::{self, META_DIR};
 use super::lock_file::{
-    Handle, LockPath, NewLockFile, OpenFile, OwnedLockPath, WriteOptions, random_temporary_name,
-    renew_foreign_times,
+    Handle, LockPath, NewLockFile, OpenFile, OwnedLockPath, WriteOptions, encode,
+    random_temporary_name, renew_foreign_times,
 };
 use super::number;
 use super::snapshot::FilesSnapshot;
 use crate::backend::Draft;
 use crate::decision::liveness::State;
 use crate::decision::{Judged, Key};
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Error, Operation, Result};
 use crate::format::{self, live};
 use crate::name::LockName;
 use crate::record::{Format, Kind, Live, Record};
@@ -134,7 +134,7 @@ pub(super) fn take_kernel_lock(
     record.origin = Some(files.host.origin(snapshot.facts.id));
     Ok(Some(HeldFile {
         files: files.clone(),
-        file: move_to_high_fd(file).context("open", &path)?,
+        file: move_to_high_fd(file).context(Operation::Open, &path)?,
         place: Place {
             parents: Vec::new(),
             index: None,
@@ -221,7 +221,9 @@ pub(super) fn remove(
     };
     let is_dead = matches!(judged.verdict.state, State::Zombie | State::Free);
     let removed = if !foreign::is_foreign(&judged.found.content) {
-        let is_same = place.is_as_judged(&file, open).context("inspect", &path)?;
+        let is_same = place
+            .is_as_judged(&file, open)
+            .context(Operation::Inspect, &path)?;
         if is_same {
             remove_other_names(guard, snapshot, judged, open, &place, is_dead)?;
         }
@@ -284,11 +286,11 @@ fn remove_other_names(
             vec![layout::file_name(&name)]
         };
         for file in files {
-            let facts = directory.facts(&file).context("inspect", &path)?;
+            let facts = directory.facts(&file).context(Operation::Inspect, &path)?;
             if facts.is_some_and(|facts| facts.id == open.facts.id) {
                 directory
                     .unlink(&file)
-                    .context("remove", &path.join(&file))?;
+                    .context(Operation::Remove, &path.join(&file))?;
             }
         }
         guard.prune(&parents);
@@ -332,11 +334,27 @@ fn complete(
         number::by_clock(now, replaced)
     } else {
         number::in_store(guard.root(), now, replaced)
-            .context("write hold number in", &guard.path().join(META_DIR))?
+            .context(Operation::WriteHoldNumber, &guard.path().join(META_DIR))?
     };
     record.acquired_at = now;
     record.origin = Some(snapshot.files.host.origin(snapshot.facts.id));
     Ok(record)
+}
+
+/// Fails before a wait if the record would be too long to be written after it. Only several names can
+/// make it that long.
+pub(super) fn ensure_fits(
+    files: &Files,
+    snapshot: &FilesSnapshot<'_>,
+    draft: &Draft,
+) -> Result<()> {
+    if draft.record.names.is_empty() {
+        return Ok(());
+    }
+    let mut record = draft.record.clone();
+    record.hold = number::by_clock(record.acquired_at, 0);
+    record.origin = Some(files.host.origin(snapshot.facts.id));
+    encode(&record, &files.store).map(|_| ())
 }
 
 /// Writes what changes of a record, and returns its file; `None`: it is no longer what was judged.
@@ -395,5 +413,5 @@ fn write_slot(
         file.write_all_at(&live::write(live)?, at as u64)?;
         Ok(Some(file))
     };
-    write().context("renew", place.path)
+    write().context(Operation::Renew, place.path)
 }

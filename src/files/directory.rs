@@ -9,7 +9,7 @@ use super::guard::{Guard, StoreFacts};
 use super::layout;
 use crate::backend::Entry;
 use crate::decision::Key;
-use crate::error::{Context, Result};
+use crate::error::{Context, Operation, Result};
 use crate::name::LockName;
 use crate::observer::HostFacts;
 use crate::record::Format;
@@ -46,7 +46,7 @@ impl Files {
     pub(super) fn open(&self) -> Result<Option<Directory>> {
         match Directory::open(&self.store) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            opened => opened.context("open store", &self.store).map(Some),
+            opened => opened.context(Operation::OpenStore, &self.store).map(Some),
         }
     }
 
@@ -57,7 +57,7 @@ impl Files {
             return Guard::enter_or_create(&self.store, entry.patience, is_private).map(Some);
         }
         match Guard::enter(&self.store, entry.patience, !self.is_foreign_directory)? {
-            None if entry.create => Err(not_found()).context("open directory", &self.store),
+            None if entry.create => Err(not_found()).context(Operation::OpenDirectory, &self.store),
             entered => Ok(entered),
         }
     }

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use super::foreign::MAX_RETRIES;
 use super::lock_file::{LockPath, OpenFile, is_named, read_all};
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Error, Operation, Result};
 use crate::format;
 use crate::identity::Pid;
 use crate::record::{MAX_RECORD_BYTES, Mode};
@@ -99,14 +99,16 @@ impl Attempt {
 /// Asks whether a file is locked. `None`: only looks.
 pub(super) fn ask(place: &LockPath<'_>, attempt: Option<&Attempt>) -> Result<KernelLock> {
     if let Some(attempt) = attempt
-        && attempt.has_taken(place).context("inspect", place.path)?
+        && attempt
+            .has_taken(place)
+            .context(Operation::Inspect, place.path)?
     {
         return Ok(KernelLock::Free);
     }
     let create = attempt.is_some_and(|attempt| attempt.create);
     for _ in 0..MAX_RETRIES {
         let found = place.directory.find_lockable(place.file, create, false);
-        let (file, facts) = match found.context("open", place.path)? {
+        let (file, facts) = match found.context(Operation::Open, place.path)? {
             FoundFile::Missing if create => continue,
             FoundFile::Missing => return Ok(KernelLock::Free),
             FoundFile::Other(SYMLINK) => return Ok(KernelLock::NotALock(LINK)),
@@ -117,9 +119,11 @@ pub(super) fn ask(place: &LockPath<'_>, attempt: Option<&Attempt>) -> Result<Ker
             return Ok(KernelLock::NotALock(NATIVE));
         }
         let Some(attempt) = attempt else {
-            return look_at(file, facts).context("inspect", place.path);
+            return look_at(file, facts).context(Operation::Inspect, place.path);
         };
-        let (file, is_taken) = attempt.take(place, file).context("lock", place.path)?;
+        let (file, is_taken) = attempt
+            .take(place, file)
+            .context(Operation::Lock, place.path)?;
         if !is_taken {
             let lockers = lockers(&file).unwrap_or_default().pids;
             return Ok(KernelLock::Locked {
@@ -129,13 +133,13 @@ pub(super) fn ask(place: &LockPath<'_>, attempt: Option<&Attempt>) -> Result<Ker
                 is_shared: false,
             });
         }
-        if is_named(place.directory, place.file, &file).context("inspect", place.path)? {
+        if is_named(place.directory, place.file, &file).context(Operation::Inspect, place.path)? {
             *attempt.taken.borrow_mut() = Some(file);
             return Ok(KernelLock::Free);
         }
     }
     Err(Error::Io {
-        operation: "lock",
+        operation: Operation::Lock,
         path: place.path.to_owned(),
         source: io::Error::other("another program keeps replacing it"),
     })

@@ -15,7 +15,7 @@ use super::lock_file::{
     random_temporary_name,
 };
 use crate::decision::liveness::State;
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Error, Operation, Result};
 use crate::name::LockName;
 use crate::record::{Content, Format, Record, TakeoverInfo, digest};
 use crate::sys::FileId;
@@ -85,7 +85,7 @@ pub(super) fn recover(
 
 pub(super) fn keeps_changing(place: &LockPath<'_>) -> Error {
     Error::Io {
-        operation: "read",
+        operation: Operation::Read,
         path: place.path.to_owned(),
         source: io::Error::other("it keeps changing"),
     }
@@ -150,7 +150,7 @@ impl LockPath<'_> {
         let new = self.create_temporary(&temporary, record, options)?;
         let ours = facts_of_file(&new.file)
             .inspect_err(|_| self.discard(&temporary, &new))
-            .context("inspect", self.path)?;
+            .context(Operation::Inspect, self.path)?;
         if let Err(error) = self.directory.exchange(&temporary, self.file) {
             let result = match error.kind() {
                 io::ErrorKind::NotFound => Ok(false),
@@ -160,7 +160,7 @@ impl LockPath<'_> {
                         path: self.path.to_owned(),
                     }),
                 },
-                _ => Err(error).context("take over", self.path),
+                _ => Err(error).context(Operation::TakeOver, self.path),
             };
             if !matches!(result, Ok(true)) {
                 self.discard(&temporary, &new);
@@ -179,12 +179,12 @@ impl LockPath<'_> {
             }
             came_out => {
                 let reverted = self.revert_swap(&temporary, ours.id);
-                came_out.context("inspect", self.path)?;
-                if !reverted.context("put back", self.path)? {
+                came_out.context(Operation::Inspect, self.path)?;
+                if !reverted.context(Operation::PutBack, self.path)? {
                     // The program that removed the name would have removed that file without us.
                     self.directory
                         .unlink(&temporary)
-                        .context("remove", self.path)?;
+                        .context(Operation::Remove, self.path)?;
                 }
                 Ok(SwapResult::Changed)
             }
@@ -220,13 +220,13 @@ impl LockPath<'_> {
     fn rename_if_judged(&self, judged: &OpenFile, temporary: &OsStr) -> Result<bool> {
         if !self
             .is_as_judged(self.file, judged)
-            .context("inspect", self.path)?
+            .context(Operation::Inspect, self.path)?
         {
             return Ok(false);
         }
         self.directory
             .rename(temporary, self.file)
-            .context("take over", self.path)?;
+            .context(Operation::TakeOver, self.path)?;
         Ok(true)
     }
 
@@ -258,7 +258,7 @@ impl LockPath<'_> {
             // Without room for a placeholder it is removed at once.
             Err(Error::Io { source, .. }) if is_full(&source) => self.remove_if_judged(judged),
             Err(Error::Io { path, source, .. }) => Err(Error::Io {
-                operation: "remove",
+                operation: Operation::Remove,
                 path,
                 source,
             }),
@@ -274,19 +274,19 @@ impl LockPath<'_> {
     ) -> Result<bool> {
         match self.directory.rename(self.file, temporary) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-            renamed => renamed.context("remove", self.path)?,
+            renamed => renamed.context(Operation::Remove, self.path)?,
         }
         let is_meant = is_meant();
         if !matches!(is_meant, Ok(true)) {
             // If another file has come meanwhile, this one cannot go back, and is not ours to remove.
             self.directory
                 .move_if_free(temporary, self.file)
-                .context("put back", self.path)?;
-            return is_meant.context("inspect", self.path);
+                .context(Operation::PutBack, self.path)?;
+            return is_meant.context(Operation::Inspect, self.path);
         }
         self.directory
             .unlink(temporary)
-            .context("remove", self.path)?;
+            .context(Operation::Remove, self.path)?;
         Ok(true)
     }
 
@@ -309,7 +309,9 @@ impl LockPath<'_> {
             {
                 Ok(false)
             }
-            put_back => put_back.map(|_| true).context("put back", self.path),
+            put_back => put_back
+                .map(|_| true)
+                .context(Operation::PutBack, self.path),
         }
     }
 
@@ -327,7 +329,7 @@ impl LockPath<'_> {
         let aside = self
             .directory
             .facts(temporary)
-            .context("inspect", self.path)?
+            .context(Operation::Inspect, self.path)?
             .filter(|facts| facts.is_regular);
         let Some(aside) = aside else {
             return Ok(false);
@@ -345,7 +347,7 @@ impl LockPath<'_> {
         if is_finished {
             self.directory
                 .unlink(temporary)
-                .context("remove", self.path)?;
+                .context(Operation::Remove, self.path)?;
             return Ok(true);
         }
         // What was taken out is not what was judged: it goes back, the dead record comes out.
@@ -360,7 +362,7 @@ impl LockPath<'_> {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 return Ok(random_temporary_name());
             }
-            found => found.context("inspect", self.path)?,
+            found => found.context(Operation::Inspect, self.path)?,
         };
         match found {
             Found::Missing => Ok(name),
@@ -379,7 +381,7 @@ impl LockPath<'_> {
                     && match self.directory.unlink(&name) {
                         // In a sticky directory others may give it that name.
                         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => false,
-                        removed => removed.context("remove", self.path)?,
+                        removed => removed.context(Operation::Remove, self.path)?,
                     };
                 Ok(if is_removed {
                     name

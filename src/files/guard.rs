@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::lock_file::random_temporary_name;
 use crate::backend::{CANCEL_CHECK_INTERVAL, Patience};
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Error, Operation, Result};
 use crate::sys::FileId;
 use crate::sys::directory::{Directory, id_of_path, make_private, not_found};
 use crate::sys::process::boottime;
@@ -41,7 +41,7 @@ pub(super) struct StoreFacts {
 impl StoreFacts {
     pub(super) fn of(root: &Directory, path: &Path) -> Result<Self> {
         Ok(Self {
-            id: root.id().context("inspect store", path)?,
+            id: root.id().context(Operation::InspectStore, path)?,
             shares_kernel_locks: shares_kernel_locks(root, path)?,
         })
     }
@@ -59,12 +59,12 @@ impl Guard {
         loop {
             let mut root = match Directory::open(path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-                opened => opened.context("open store", path)?,
+                opened => opened.context(Operation::OpenStore, path)?,
             };
             let shares_kernel_locks = shares_kernel_locks(&root, path)?;
             let signals = lock(&root, path, &limit)?;
             let id = if is_store { root.share() } else { root.id() };
-            let id = id.context("inspect store", path)?;
+            let id = id.context(Operation::InspectStore, path)?;
             let guard = Self {
                 root: Arc::new(root),
                 path: path.to_owned(),
@@ -80,7 +80,7 @@ impl Guard {
                 Ok(named) if named == id => return Ok(Some((guard, facts))),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-                Err(error) => return Err(error).context("inspect store", path),
+                Err(error) => return Err(error).context(Operation::InspectStore, path),
             }
         }
     }
@@ -99,7 +99,7 @@ impl Guard {
             create_store(path, is_private)?;
         }
         // A symlink to nowhere, or another process keeps removing it.
-        Err(not_found()).context("open store", path)
+        Err(not_found()).context(Operation::OpenStore, path)
     }
 
     /// Enters the guard of a directory that is open already, wherever it was moved: who reaches it
@@ -137,12 +137,12 @@ impl Guard {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     directory
                         .make_below(part, random_temporary_name)
-                        .context("create directory", &path)?;
+                        .context(Operation::CreateDirectory, &path)?;
                     directory.open_below(part)
                 }
                 opened => opened,
             };
-            directory = Arc::new(opened.context("open directory", &path)?);
+            directory = Arc::new(opened.context(Operation::OpenDirectory, &path)?);
         }
         Ok(directory)
     }
@@ -180,7 +180,7 @@ pub(super) fn descend(
         path.push(part);
         directory = match directory.open_below(part) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            opened => Arc::new(opened.context("open directory", &path)?),
+            opened => Arc::new(opened.context(Operation::OpenDirectory, &path)?),
         };
     }
     Ok(Some(directory))
@@ -188,7 +188,7 @@ pub(super) fn descend(
 
 fn create_store(path: &Path, is_private: bool) -> Result<()> {
     if let Some(parent) = path.parent() {
-        std::fs::create_dir_all(parent).context("create directory", parent)?;
+        std::fs::create_dir_all(parent).context(Operation::CreateDirectory, parent)?;
     }
     let made = if is_private {
         make_private(path)
@@ -198,12 +198,12 @@ fn create_store(path: &Path, is_private: bool) -> Result<()> {
     match made {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
         created => {
-            created.context("create store", path)?;
+            created.context(Operation::CreateStore, path)?;
             // Once in the life of a store: a lease must not be lost with its directory.
             match path.parent() {
                 Some(parent) => Directory::open(parent)
                     .and_then(|parent| parent.sync())
-                    .context("write to", parent),
+                    .context(Operation::WriteTo, parent),
                 None => Ok(()),
             }
         }
@@ -214,7 +214,7 @@ fn create_store(path: &Path, is_private: bool) -> Result<()> {
 fn shares_kernel_locks(root: &Directory, path: &Path) -> Result<bool> {
     let filesystem = root
         .filesystem()
-        .context("inspect the filesystem of", path)?;
+        .context(Operation::InspectFilesystem, path)?;
     Ok(filesystem.shares_kernel_locks)
 }
 
@@ -257,10 +257,10 @@ impl<'a> Limit<'a> {
 /// process has it: a wait can be canceled.
 fn lock(root: &Directory, path: &Path, limit: &Limit<'_>) -> Result<SignalBlock> {
     let started = boottime();
-    let block = || SignalBlock::new().context("block signals for", path);
+    let block = || SignalBlock::new().context(Operation::BlockSignals, path);
     {
         let signals = block()?;
-        if root.try_lock().context("lock store", path)? {
+        if root.try_lock().context(Operation::LockStore, path)? {
             return Ok(signals);
         }
     }
@@ -269,7 +269,7 @@ fn lock(root: &Directory, path: &Path, limit: &Limit<'_>) -> Result<SignalBlock>
         Some(alarm) => lock_until(root, &alarm, limit),
         None => poll_until(root, limit),
     };
-    if locked.context("lock store", path)? {
+    if locked.context(Operation::LockStore, path)? {
         return block();
     }
     Err(Error::StoreBusy {

@@ -13,7 +13,7 @@ use super::lock_file::{LockFile, OwnedLockPath, is_named, read_all, renew_foreig
 use super::shared_names;
 use crate::backend::{HeldRecord, ReleaseOutcome};
 use crate::decision::{Key, slot_of};
-use crate::error::{Context, Result};
+use crate::error::{Context, Operation, Result};
 use crate::format::{self, VISIBLE_BYTES, live};
 use crate::record::{Format, Live, Record};
 use crate::sys::directory::{
@@ -74,7 +74,7 @@ impl Place {
     }
 
     fn names(&self, file: &File) -> Result<bool> {
-        is_named(&self.at.directory, &self.at.file, file).context("inspect", &self.at.path)
+        is_named(&self.at.directory, &self.at.file, file).context(Operation::Inspect, &self.at.path)
     }
 
     fn unlink(&self, guard: &Guard) -> Result<()> {
@@ -121,7 +121,7 @@ impl HeldFile {
         let linked = from
             .directory
             .link_into(&from.file, &to.directory, &to.file);
-        let linked = linked.context("create lock file", &to.path)?;
+        let linked = linked.context(Operation::CreateLockFile, &to.path)?;
         let is_ours = linked && place.names(&self.file)?;
         if is_ours {
             self.others.push(place);
@@ -146,16 +146,16 @@ impl HeldFile {
     /// Makes a lease survive a crash of the machine: its file, its names, and the directories that
     /// lead to them. Blocks on the disk.
     pub(crate) fn make_durable(&self) -> Result<()> {
-        sync_file(&self.file).context("write to", self.path())?;
+        sync_file(&self.file).context(Operation::WriteTo, self.path())?;
         for place in self.places() {
             let path = &place.at.path;
             let synced = place.at.directory.sync();
-            synced.context("write to the directory of", path)?;
+            synced.context(Operation::WriteToDirectory, path)?;
             for depth in 0..place.parents.len() {
                 let (above, _) = place.parents.split_at(depth);
                 if let Some(directory) = descend(&self.root, &self.files.store, above)? {
                     let synced = directory.sync();
-                    synced.context("write to the directories of", path)?;
+                    synced.context(Operation::WriteToDirectories, path)?;
                 }
             }
         }
@@ -205,7 +205,7 @@ impl HeldFile {
             let facts = facts_of_file(&file)?;
             LockFile::read(file, facts, self.place.at.borrow().is_pid_file())
         };
-        let found = read().context("read", path)?;
+        let found = read().context(Operation::Read, path)?;
         Ok(found.content.record().is_some_and(|found| {
             if self.record.format == Format::Pid {
                 let shown = found.taken_by;
@@ -244,7 +244,7 @@ impl HeldRecord for HeldFile {
 
     fn is_lost(&self) -> Result<bool> {
         for path in self.paths() {
-            if !path_names_file(path, &self.file).context("inspect", path)? {
+            if !path_names_file(path, &self.file).context(Operation::Inspect, path)? {
                 return Ok(true);
             }
         }
@@ -273,7 +273,7 @@ impl HeldRecord for HeldFile {
             }
             Ok(())
         };
-        write().context("write to", self.path())
+        write().context(Operation::WriteTo, self.path())
     }
 
     fn notes(&self) -> Result<Vec<Note>> {
@@ -290,7 +290,7 @@ impl HeldRecord for HeldFile {
                 };
                 Ok((live::draft(live)?, expected))
             };
-            let (bytes, expected) = slots().context("write to", self.path())?;
+            let (bytes, expected) = slots().context(Operation::WriteTo, self.path())?;
             notes.push(Note {
                 offset: at as u64,
                 bytes,
@@ -326,8 +326,8 @@ impl HeldRecord for HeldFile {
         let path = self.path();
         let expected = format::write(&self.record)
             .map_err(io::Error::from)
-            .context("write lock file", path)?;
-        let found = read_all(&self.file).context("read", path)?;
+            .context(Operation::WriteLockFile, path)?;
+        let found = read_all(&self.file).context(Operation::Read, path)?;
         Ok(!self.is_lost()? && found == expected.bytes)
     }
 
@@ -345,7 +345,7 @@ impl HeldRecord for HeldFile {
         } else {
             self.remove()
         };
-        let unlocked = unlock_record(&self.file).context("unlock", self.path());
+        let unlocked = unlock_record(&self.file).context(Operation::Unlock, self.path());
         let ended = ended?;
         unlocked?;
         Ok(ended)

@@ -13,7 +13,7 @@ use super::layout::META_DIR;
 use super::lock_file::{is_named, random_temporary_name};
 use crate::backend::Patience;
 use crate::decision::liveness::Reason;
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Error, Operation, Result};
 use crate::identity::Pid;
 use crate::record::cut_command;
 use crate::status::Status;
@@ -135,7 +135,7 @@ pub(crate) fn write(store: &Path, action: Action, from: &Status, hold: Option<u6
     };
     append(store, &event).map_err(|error| match error {
         Failure::Io(source) => Error::Io {
-            operation: "write journal",
+            operation: Operation::WriteJournal,
             path: journal_of(store),
             source,
         },
@@ -156,7 +156,8 @@ pub(crate) fn last(store: &Path, path: &Path, limit: usize) -> Result<Vec<Event>
         if events.len() >= limit {
             break;
         }
-        let Some(text) = text_of(store, file).context("read", &store.join(META_DIR).join(file))?
+        let Some(text) =
+            text_of(store, file).context(Operation::Read, &store.join(META_DIR).join(file))?
         else {
             continue;
         };

@@ -12,7 +12,7 @@ use super::queue::{self, WAITING};
 use super::snapshot::{FilesSnapshot, is_not_a_directory};
 use crate::backend::Patience;
 use crate::decision::liveness::{Evidence, Reason, State};
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Error, Operation, Result};
 use crate::record::{Content, Format};
 use crate::sys::directory::Directory;
 
@@ -53,7 +53,7 @@ fn sweep_directory(
     parent: Option<&str>,
     errors: &mut Vec<Error>,
 ) -> Result<()> {
-    let names = directory.names().context("read directory", path)?;
+    let names = directory.names().context(Operation::ReadDirectory, path)?;
     let awaited = if names.iter().any(|name| is_temporary(name)) {
         awaited(snapshot, directory, path, &names)
     } else {
@@ -75,7 +75,7 @@ fn sweep_directory(
                     swept
                 }
                 Err(error) if is_not_a_directory(&error) => Ok(()),
-                Err(error) => Err(error).context("open directory", &below),
+                Err(error) => Err(error).context(Operation::OpenDirectory, &below),
             }
         } else {
             Ok(())

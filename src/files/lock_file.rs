@@ -12,7 +12,7 @@ use std::time::SystemTime;
 use chrono::{DateTime, Utc};
 
 use super::layout::temporary_name;
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Error, Operation, Result};
 use crate::format::{self, Written};
 use crate::record::{Content, Format, MAX_RECORD_BYTES, Record, digest, has_four_digits};
 use crate::sys::FileId;
@@ -193,7 +193,7 @@ impl LockPath<'_> {
     }
 
     fn read_found(&self, found: io::Result<Found>) -> Result<OnDisk> {
-        match found.context("open", self.path)? {
+        match found.context(Operation::Open, self.path)? {
             Found::Missing => Ok(OnDisk::Nothing),
             Found::Other(kind) => Ok(OnDisk::NotRegular(kind)),
             Found::File(file, facts) => self.read_file(file, facts).map(OnDisk::File),
@@ -201,7 +201,7 @@ impl LockPath<'_> {
     }
 
     pub(super) fn read_file(&self, file: File, facts: FileFacts) -> Result<LockFile> {
-        LockFile::read(file, facts, self.is_pid_file()).context("read", self.path)
+        LockFile::read(file, facts, self.is_pid_file()).context(Operation::Read, self.path)
     }
 
     /// Whether a bare number may be a lock there.
@@ -227,10 +227,10 @@ impl LockPath<'_> {
             None => self
                 .directory
                 .create_unnamed()
-                .context("create lock file in the directory of", self.path)?,
+                .context(Operation::CreateLockFileInDirectory, self.path)?,
         };
         if let Some(file) = unnamed {
-            let new = self.fill(file, self.encode(record)?, options)?;
+            let new = self.fill(file, encode(record, self.path)?, options)?;
             match self.directory.link_unnamed(&new.file, self.file) {
                 Ok(linked) => return Ok(linked.then_some(new)),
                 // A directory of the store may be on another filesystem.
@@ -239,7 +239,7 @@ impl LockPath<'_> {
                 }
                 // Without /proc an unnamed file cannot get a name; see below.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error).context("create lock file", self.path),
+                Err(error) => return Err(error).context(Operation::CreateLockFile, self.path),
             }
         }
         let temporary = random_temporary_name();
@@ -251,7 +251,7 @@ impl LockPath<'_> {
         };
         self.discard(&temporary, &new);
         Ok(linked
-            .context("create lock file", self.path)?
+            .context(Operation::CreateLockFile, self.path)?
             .then_some(new))
     }
 
@@ -275,7 +275,7 @@ impl LockPath<'_> {
             Ok(()) => Ok(new),
             Err(error) => {
                 self.discard(temporary, &new);
-                Err(error).context("take over", self.path)
+                Err(error).context(Operation::TakeOver, self.path)
             }
         }
     }
@@ -284,35 +284,22 @@ impl LockPath<'_> {
     pub(super) fn unlink(&self) -> Result<bool> {
         self.directory
             .unlink(self.file)
-            .context("remove", self.path)
-    }
-
-    pub(super) fn encode(&self, record: &Record) -> Result<Written> {
-        let written = format::write(record)
-            .map_err(io::Error::from)
-            .context("write lock file", self.path)?;
-        if written.bytes.len() as u64 <= MAX_RECORD_BYTES {
-            return Ok(written);
-        }
-        Err(Error::TooLong {
-            what: "the record",
-            limit: usize::try_from(MAX_RECORD_BYTES).unwrap_or(usize::MAX),
-        })
+            .context(Operation::Remove, self.path)
     }
 
     fn fill(&self, mut file: File, written: Written, options: WriteOptions) -> Result<NewLockFile> {
         file.write_all(&written.bytes)
-            .context("write lock file", self.path)?;
+            .context(Operation::WriteLockFile, self.path)?;
         if !options.kernel_lock {
             // A lease is renewed by whoever has its owner label. No process is signaled for it.
             self.directory
                 .let_others_write(&file)
-                .context("share lock file", self.path)?;
+                .context(Operation::ShareLockFile, self.path)?;
         }
         if options.kernel_lock {
-            file = move_to_high_fd(file).context("open", self.path)?;
-            if !try_lock_record(&file).context("lock", self.path)? {
-                return Err(io::ErrorKind::WouldBlock.into()).context("lock", self.path);
+            file = move_to_high_fd(file).context(Operation::Open, self.path)?;
+            if !try_lock_record(&file).context(Operation::Lock, self.path)? {
+                return Err(io::ErrorKind::WouldBlock.into()).context(Operation::Lock, self.path);
             }
         }
         Ok(NewLockFile { file, written })
@@ -325,11 +312,11 @@ impl LockPath<'_> {
         record: &Record,
         options: WriteOptions,
     ) -> Result<NewLockFile> {
-        let written = self.encode(record)?;
+        let written = encode(record, self.path)?;
         let file = self
             .directory
             .create_named(name)
-            .context("create lock file in the directory of", self.path)?;
+            .context(Operation::CreateLockFileInDirectory, self.path)?;
         let filled = self.fill(file, written, options);
         if filled.is_err() {
             let _ = self.directory.unlink(name);
@@ -354,6 +341,20 @@ impl LockPath<'_> {
             None => false,
         })
     }
+}
+
+/// The bytes of a record for the file at `path`.
+pub(super) fn encode(record: &Record, path: &Path) -> Result<Written> {
+    let written = format::write(record)
+        .map_err(io::Error::from)
+        .context(Operation::WriteLockFile, path)?;
+    if written.bytes.len() as u64 <= MAX_RECORD_BYTES {
+        return Ok(written);
+    }
+    Err(Error::TooLong {
+        what: "the record",
+        limit: usize::try_from(MAX_RECORD_BYTES).unwrap_or(usize::MAX),
+    })
 }
 
 impl LockFile {

@@ -42,7 +42,7 @@ use snapshot::is_not_a_directory;
 
 use crate::backend::{AsWaiter, BackOff, Backend, Change, Entry, QueueChange, SleepLimit, Updated};
 use crate::decision::{Found as FoundRecord, Judged, Key, Ticket, Until};
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Error, Operation, Result};
 use crate::name::LockName;
 use crate::record::{Format, Kind, Mode};
 use crate::status::Waiter;
@@ -74,12 +74,14 @@ impl Files {
     ) -> Result<Option<Updated<Self, T>>> {
         let root = match self.open()? {
             Some(root) => Arc::new(root),
-            None if entry.create => return Err(not_found()).context("open directory", &self.store),
+            None if entry.create => {
+                return Err(not_found()).context(Operation::OpenDirectory, &self.store);
+            }
             None => return Ok(None),
         };
         let facts = StoreFacts::of(&root, &self.store)?;
         let attempt = Attempt::new(granted, entry.create, entry.mode)
-            .context("open a file in", &self.store)?;
+            .context(Operation::OpenFileIn, &self.store)?;
         let snapshot = FilesSnapshot::trying(self, root, facts, attempt);
         let (change, answer) = plan(&snapshot)?;
         // Nothing else can be changed: there is no record, and no queue but the kernel's.
@@ -141,7 +143,9 @@ fn walk(
     each: &mut dyn FnMut(&FilesSnapshot<'_>, FoundRecord<Handle>),
     errors: &mut Vec<Error>,
 ) -> Result<()> {
-    let mut entries = directory.entries().context("read directory", path)?;
+    let mut entries = directory
+        .entries()
+        .context(Operation::ReadDirectory, path)?;
     // Names are small, and sorted faster than what is said of the locks.
     entries.sort_unstable();
     for (file, kind) in entries {
@@ -159,7 +163,7 @@ fn walk(
                 Ok(directory) => walk(snapshot, &directory, &below, Some(&name), each, errors),
                 // It only has the name of such a directory.
                 Err(error) if is_not_a_directory(&error) => Ok(()),
-                Err(error) => Err(error).context("open directory", &below),
+                Err(error) => Err(error).context(Operation::OpenDirectory, &below),
             },
             Some(DirEntry::Shared(name)) => snapshot.shared_in(directory, &name).map(|holds| {
                 for found in holds {
@@ -219,6 +223,9 @@ impl Backend for Files {
             let done = match change {
                 Change::Nothing => true,
                 Change::Queue(change) => {
+                    if let Some((_, draft)) = &change.join {
+                        commit::ensure_fits(self, &snapshot, draft)?;
+                    }
                     updated.place = change_queue(&guard, &snapshot, change);
                     true
                 }
@@ -234,7 +241,7 @@ impl Backend for Files {
                         drop(snapshot);
                         drop(guard);
                         let path = self.path_of_record(&judged.found.key);
-                        sync_file(file).context("renew", &path)?;
+                        sync_file(file).context(Operation::Renew, &path)?;
                         return Ok(Some(updated));
                     }
                     file.is_some()
@@ -265,7 +272,7 @@ impl Backend for Files {
             }
         }
         Err(Error::Io {
-            operation: "change locks in",
+            operation: Operation::ChangeLocks,
             path: self.store.clone(),
             source: io::Error::other("another program keeps changing them"),
         })

@@ -25,7 +25,7 @@ use super::lock_file::{Handle, OpenFile, random_temporary_name, read_all};
 use super::number;
 use crate::backend::{Draft, QueuePlace};
 use crate::decision::{Request, Ticket};
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Error, Operation, Result};
 use crate::identity::Pid;
 use crate::name::LockName;
 use crate::record::MAX_RECORD_BYTES;
@@ -364,7 +364,7 @@ impl Place {
             return Ok(None);
         }
         let number = number::in_store(guard.root(), Utc::now(), 0)
-            .context("write hold number in", &guard.path().join(META_DIR))?;
+            .context(Operation::WriteHoldNumber, &guard.path().join(META_DIR))?;
         let record = &draft.record;
         let written = Written {
             onehold: 1,
@@ -393,11 +393,11 @@ impl Place {
         let mut names = written.request.wants.iter().map(|want| &want.name);
         let Some(first) = names.next() else {
             return Err(io::Error::from(io::ErrorKind::InvalidInput))
-                .context("create queue ticket in", guard.path());
+                .context(Operation::CreateTicketIn, guard.path());
         };
         let queue = OwnQueue::make(guard, first)?;
         let ticket = make_ticket(&queue.directory, &file, written)
-            .context("create queue ticket", &queue.path(guard).join(&file))?;
+            .context(Operation::CreateTicket, &queue.path(guard).join(&file))?;
         let mut place = Self {
             number,
             root: Arc::clone(guard.root()),
@@ -413,7 +413,10 @@ impl Place {
                 first
                     .directory
                     .link_into(&place.file, &queue.directory, &place.file)
-                    .context("create queue ticket", &queue.path(guard).join(&place.file))?;
+                    .context(
+                        Operation::CreateTicket,
+                        &queue.path(guard).join(&place.file),
+                    )?;
             }
             place.queues.push(queue);
         }

@@ -22,7 +22,7 @@ use crate::decision::{
     Facts, Found, Key, Moment, Needed, Observer, ProcessFact, Revision, Snapshot, Ticket, Want,
     judge, needed,
 };
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Error, Operation, Result};
 use crate::identity::{Pid, ProcessId};
 use crate::name::LockName;
 use crate::observer;
@@ -126,7 +126,7 @@ impl<'a> FilesSnapshot<'a> {
             OnDisk::NotRegular(kind) => Some(self.not_a_lock(key, kind)),
             OnDisk::File(file) => {
                 let path = self.files.path_of_record(&key);
-                Some(self.found_file(key, file).context("read", &path)?)
+                Some(self.found_file(key, file).context(Operation::Read, &path)?)
             }
         })
     }
@@ -300,7 +300,7 @@ impl<'a> FilesSnapshot<'a> {
             Some(parent) => match parent.open_below(last) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => None,
                 opened => Some(Arc::new(
-                    opened.context("open directory", &self.files.below(parts))?,
+                    opened.context(Operation::OpenDirectory, &self.files.below(parts))?,
                 )),
             },
             None => None,
@@ -335,9 +335,11 @@ impl<'a> FilesSnapshot<'a> {
         let path = || self.files.below(&layout::shared(name));
         let directory = match directory.open_below(OsStr::new(SHARED_DIR)) {
             Err(error) if is_not_a_directory(&error) => return Ok(None),
-            opened => Arc::new(opened.context("open directory", &path())?),
+            opened => Arc::new(opened.context(Operation::OpenDirectory, &path())?),
         };
-        let entries = directory.entries().context("read directory", &path())?;
+        let entries = directory
+            .entries()
+            .context(Operation::ReadDirectory, &path())?;
         let mut entries: Vec<_> = entries
             .into_iter()
             .filter_map(|(file, kind)| Some((layout::shared_index(&file)?, file, kind)))
@@ -347,7 +349,7 @@ impl<'a> FilesSnapshot<'a> {
             None
         } else {
             let asked = directory.only_removable();
-            asked.context("inspect", &path())?
+            asked.context(Operation::Inspect, &path())?
         };
         Ok(Some(SharedDirectory {
             directory,
@@ -394,7 +396,10 @@ impl<'a> FilesSnapshot<'a> {
         parent: &str,
         visit: &mut dyn FnMut(Found<Handle>) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>> {
-        for (file, kind) in directory.entries().context("read directory", path)? {
+        for (file, kind) in directory
+            .entries()
+            .context(Operation::ReadDirectory, path)?
+        {
             let below = path.join(&file);
             let flow = match layout::entry(Some(parent), &file) {
                 Some(Entry::Lock(name)) => {
@@ -412,7 +417,7 @@ impl<'a> FilesSnapshot<'a> {
                 Some(Entry::Children(name)) => match directory.open_below(&file) {
                     Ok(directory) => self.walk(of, &directory, &below, &name, visit)?,
                     Err(error) if is_not_a_directory(&error) => ControlFlow::Continue(()),
-                    Err(error) => return Err(error).context("open directory", &below),
+                    Err(error) => return Err(error).context(Operation::OpenDirectory, &below),
                 },
                 Some(Entry::Shared(_)) | None => ControlFlow::Continue(()),
             };
@@ -563,7 +568,8 @@ impl Snapshot for FilesSnapshot<'_> {
         };
         for entry in &shared.entries {
             let facts = shared.directory.facts(&entry.1);
-            let facts = facts.context("inspect", &self.files.below(&layout::shared(name)))?;
+            let facts =
+                facts.context(Operation::Inspect, &self.files.below(&layout::shared(name)))?;
             if facts.is_some_and(|facts| facts.id.inode == shown.file)
                 && let Some(found) = self.shared_record(&shared, name, entry)?
                 && found.revision == *shown

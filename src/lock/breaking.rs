@@ -13,7 +13,7 @@ use crate::backend::{AsWaiter, Backend as _, Change};
 use crate::decision::liveness::{Evidence, Reason, State};
 use crate::decision::ownership::may_break;
 use crate::decision::{Asker, Judged, Request, Revision, Snapshot, judge_found};
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Error, Operation, Result};
 use crate::files::journal::{self, Action, Event};
 use crate::identity::ProcessId;
 use crate::record::{KILL_AFTER, Kind};
@@ -253,7 +253,7 @@ impl Lock {
                     let command = record.live.process();
                     return Ok(Work::Left(command.into_iter().chain([wrapper]).collect()));
                 }
-                Err(error) => return Err(error).context("signal the wrapper of", &self.path()),
+                Err(error) => return Err(error).context(Operation::SignalWrapper, &self.path()),
             }
         }
         self.end_orphaned_work(shown, on_break)

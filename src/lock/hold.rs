@@ -12,7 +12,7 @@ use super::holder::Holder;
 use super::options::milliseconds;
 use crate::backend::{Backend as _, HeldRecord as _, ReleaseOutcome};
 use crate::decision::liveness::{Evidence, Reason, State, Verdict};
-use crate::error::{Error, Result};
+use crate::error::{Error, Operation, Result};
 use crate::identity::{Pid, ProcessId};
 use crate::name::LockName;
 use crate::record::{Kind, Live, Record, has_four_digits};
@@ -454,9 +454,10 @@ impl Hold {
 
     /// What a command under this hold finds in its environment: `ONEHOLD_NAME`, `ONEHOLD_HOLD`,
     /// `ONEHOLD_FILE`, `ONEHOLD_SLOT` if it is shared, and `ONEHOLD_HOLDS` with this one added to those
-    /// in `enclosing`. Of a hold of several locks, names and files stand in as many lines.
+    /// in `enclosing`. Of a hold of several locks, names and files stand in as many lines. `None`: the
+    /// command must not find the variable, which would be that of an enclosing hold.
     #[must_use]
-    pub fn environment(&self, enclosing: Option<&str>) -> Vec<(&'static str, String)> {
+    pub fn environment(&self, enclosing: Option<&str>) -> Vec<(&'static str, Option<String>)> {
         let held = &self.taken.held;
         let record = held.record();
         let enclosing = enclosing.unwrap_or_default().trim().to_owned();
@@ -472,22 +473,20 @@ impl Hold {
             .map(|path| path.to_string_lossy())
             .collect();
         let slots: Vec<String> = held.slots().iter().map(u32::to_string).collect();
-        let mut environment = vec![
-            ("ONEHOLD_NAME", names.join("\n")),
-            ("ONEHOLD_HOLD", record.hold.to_string()),
-            ("ONEHOLD_HOLDS", holds.join(" ")),
-        ];
         // One of an enclosing hold would be another lock's.
         let files = if held.file().is_some() {
             files.join("\n")
         } else {
             String::new()
         };
-        environment.insert(2, ("ONEHOLD_FILE", files));
-        if !slots.is_empty() {
-            environment.push(("ONEHOLD_SLOT", slots.join(" ")));
-        }
-        environment
+        let slots = (!slots.is_empty()).then(|| slots.join(" "));
+        vec![
+            ("ONEHOLD_NAME", Some(names.join("\n"))),
+            ("ONEHOLD_HOLD", Some(record.hold.to_string())),
+            ("ONEHOLD_FILE", Some(files)),
+            ("ONEHOLD_HOLDS", Some(holds.join(" "))),
+            ("ONEHOLD_SLOT", slots),
+        ]
     }
 }
 
@@ -507,7 +506,7 @@ fn spawn_error(source: io::Error, path: &Path, program: &str) -> Error {
             path: path.to_owned(),
         },
         Some(NOT_RECORDED) => Error::Io {
-            operation: "write the command's pid to",
+            operation: Operation::WriteCommandPid,
             path: path.to_owned(),
             source: io::Error::other("it was not executed"),
         },
@@ -589,6 +588,7 @@ impl PendingHold {
             can_take_over: true,
             revision: None,
             modified: None,
+            is_moved_aside: false,
         }
     }
 

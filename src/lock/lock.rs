@@ -25,7 +25,7 @@ use crate::decision::{
     Asker, Decision, Judged, Key, Observer, Obstacle, Request, Revision, Snapshot, Ticket, Until,
     Want, decide, judge, judge_found,
 };
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Error, Operation, Result};
 use crate::files::journal::{self, Action};
 use crate::files::{Files, layout};
 use crate::format::{MEMORY_TTL, MEMORY_TTL_LIMIT};
@@ -177,7 +177,7 @@ impl Lock {
             None => (default_store.to_owned(), name),
             Some(directory) => {
                 let directory =
-                    std::path::absolute(directory).context("find the directory", directory)?;
+                    std::path::absolute(directory).context(Operation::FindDirectory, directory)?;
                 let file = layout::file_name(&name);
                 // A symlink may lead into a store, too.
                 let resolved = || {
@@ -773,8 +773,9 @@ impl Lock {
 
     /// The same status, for a path that is meant for this lock alone: a file that is not a lock file
     /// counts as a damaged one, and as incomplete while its program may still be writing it.
+    /// `moves_aside`: whether the caller moves a damaged one aside unasked when it acquires the lock.
     #[must_use]
-    pub fn at_own_place(mut status: Status) -> Status {
+    pub fn at_own_place(mut status: Status, moves_aside: bool) -> Status {
         let Reason::NotALock(what) = status.verdict.reason else {
             return status;
         };
@@ -788,6 +789,7 @@ impl Lock {
             (State::Held, Reason::Incomplete)
         };
         status.verdict = Verdict::new(state, reason, Evidence::Clock);
+        status.is_moved_aside = moves_aside;
         status
     }
 
@@ -1131,6 +1133,7 @@ pub(super) fn status(store: &AnyStore, judged: &Judged<Handle>) -> Status {
         revision: is_record.then(|| judged.found.revision.clone()),
         modified: (judged.verdict.state == State::NotALock && judged.found.handle.is_some())
             .then_some(judged.found.facts.modified),
+        is_moved_aside: false,
     }
 }
 
@@ -1171,6 +1174,7 @@ pub(super) fn free(store: &AnyStore, name: &LockName) -> Status {
         can_take_over: true,
         revision: None,
         modified: None,
+        is_moved_aside: false,
     }
 }
 

@@ -9,7 +9,7 @@ use crate::backend::{
 use crate::decision::{
     Decision, Judged, Key, Obstacle, Request, Until, awaits_confirmation, decide, until,
 };
-use crate::error::{Error, Result};
+use crate::error::{Error, Operation, Result};
 use crate::lock::wait::Wait;
 use crate::record::{Live, Mode, Record};
 use crate::status::Status;
@@ -336,7 +336,7 @@ fn is_unchanged<B: Backend>(
 
 fn store_vanished() -> Error {
     Error::Io {
-        operation: "take the lock in",
+        operation: Operation::TakeLock,
         path: std::path::PathBuf::new(),
         source: std::io::Error::other("its files keep changing"),
     }

@@ -16,7 +16,7 @@ pub struct Program {
     program: OsString,
     arguments: Vec<OsString>,
     /// Beyond that of the calling process.
-    environment: Vec<(String, String)>,
+    environment: Vec<(String, Option<String>)>,
     name: String,
 }
 
@@ -53,13 +53,14 @@ impl Program {
         })
     }
 
-    /// With these variables, in place of those with the same names.
+    /// With these variables, in place of those with the same names; `None`: without it.
     ///
     /// # Errors
     /// A NUL in one of them.
-    pub fn with(mut self, environment: &[(&str, String)]) -> io::Result<Self> {
+    pub fn with(mut self, environment: &[(&str, Option<String>)]) -> io::Result<Self> {
         for (name, value) in environment {
-            refuse_nul([OsStr::new(name), OsStr::new(value)].into_iter())?;
+            let value_or_empty = value.as_deref().unwrap_or_default();
+            refuse_nul([OsStr::new(name), OsStr::new(value_or_empty)].into_iter())?;
             self.environment.push(((*name).to_owned(), value.clone()));
         }
         Ok(self)
@@ -83,9 +84,13 @@ impl Program {
         mask: &SignalMask,
     ) -> io::Result<Started> {
         let mut command = Command::new(&self.program);
-        command
-            .args(&self.arguments)
-            .envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command.args(&self.arguments);
+        for (name, value) in &self.environment {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
         let child = start(&mut command, record, paths, notes, inherit, *mask)?;
         Ok(Started { child })
     }

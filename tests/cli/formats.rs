@@ -239,7 +239,9 @@ fn check_row(system: System, row: &Row) {
     let (check, take, removed) = match row.state {
         "held" => (6, 6, false),
         "overdue" => (5, 6, false),
-        "zombie" if row.reason == "malformed" => (5, 5, false),
+        // Sprint asks. Memory takes zombies, and moves the file aside.
+        "zombie" if row.reason == "malformed" && system == System::Sprint => (5, 5, false),
+        "zombie" if row.reason == "malformed" => (5, 0, false),
         "zombie" => (5, 0, true),
         _ => (1, 125, false),
     };

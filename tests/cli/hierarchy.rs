@@ -185,3 +185,29 @@ fn waiter_for_child_acquires_after_parent_is_released() {
     assert_eq!(section.exit_code(), Some(0));
     assert_eq!(task.finish().1, "mine\n");
 }
+
+#[cfg(unix)]
+#[test]
+fn readers_of_a_child_wait_behind_a_writer_only_if_the_parent_is_shared() {
+    let env = Env::new();
+    let run = |words: &str| {
+        let words = ["run", "-n"].into_iter().chain(words.split(' '));
+        let words = words.chain(["--", "true"]);
+        env.onehold(words).output().unwrap().status.code()
+    };
+    let holds = |words: &str| {
+        let words = words.split(' ').chain(["--", "sleep", "1000"]);
+        let hold = env.start(["run"].into_iter().chain(words));
+        hold.wait_until_recorded();
+        hold
+    };
+    for (held, expected) in [("-s a", Some(6)), ("-s a/b", Some(0)), ("a/b", Some(0))] {
+        let holder = holds(held);
+        let writer = env.start(["run", "-w", "60", "a", "--", "true"]);
+        env.wait_for_waiter("a");
+        assert_eq!(run("-s a/c"), expected, "{held}");
+        holder.signal("TERM");
+        assert_eq!(holder.exit_code(), Some(143));
+        assert_eq!(writer.exit_code(), Some(0));
+    }
+}

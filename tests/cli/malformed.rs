@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use predicates::str::contains;
+use predicates::prelude::*;
+use predicates::str::{contains, is_empty};
 
 use crate::env::{Env, Running, only_object};
 
@@ -218,4 +219,167 @@ fn wait_lasts_until_a_young_file_is_damaged_or_its_limit() {
         fs::read_to_string(env.path("memory/.lock")).unwrap(),
         "garbage\n"
     );
+}
+
+/// Whether the garbage of [`leave_malformed`] is in a file beside the lock of the memory profile.
+fn garbage_is_aside(env: &Env) -> bool {
+    let files = fs::read_dir(env.path("memory")).unwrap();
+    files
+        .map(|file| file.unwrap().path())
+        .filter(|path| path.to_string_lossy().contains(".aside-"))
+        .any(|path| fs::read_to_string(path).unwrap() == "garbage\n")
+}
+
+#[test]
+fn profile_that_takes_zombies_moves_a_damaged_file_aside_unasked() {
+    for verb in ["run", "acquire"] {
+        let env = Env::new();
+        let own = std::process::id().to_string();
+        let command: &[&str] = match verb {
+            "run" => &["--", "true"],
+            _ => &["--pid", &own],
+        };
+        let path = leave_malformed(&env, "memory/.lock", 11);
+        env.onehold(["--profile", "memory", "check", "--available"])
+            .assert()
+            .success();
+        let lock = env.json(["--profile", "memory", "check"])["lock"].take();
+        assert_eq!(
+            (&lock["state"], &lock["takeable"]),
+            (&"zombie".into(), &true.into())
+        );
+        let before = fs::read_to_string(&path).unwrap();
+        assert_eq!(before, "garbage\n", "check changes nothing");
+        let words = [&["--profile", "memory", verb], command].concat();
+        env.onehold(words).assert().success().stderr(
+            contains("moved the file of `./memory/.lock`, which was not a lock, to ")
+                .or(is_empty()),
+        );
+        assert!(garbage_is_aside(&env), "{verb}");
+    }
+    // Its program may still be writing it.
+    let env = Env::new();
+    let path = leave_malformed(&env, "memory/.lock", 0);
+    env.onehold(["--profile", "memory", "run", "-n", "--", "true"])
+        .assert()
+        .code(6);
+    assert_eq!(fs::read_to_string(&path).unwrap(), "garbage\n");
+}
+
+#[cfg(unix)]
+#[test]
+fn damaged_file_stays_if_the_profile_or_an_option_asks() {
+    let env = Env::new();
+    for (profile, file, option, status) in [
+        ("memory", "memory/.lock", "--on-zombie=ask", "blocked"),
+        (
+            "memory",
+            "memory/.lock",
+            "--on-zombie=fail",
+            "zombie-detected",
+        ),
+        ("sprint", ".sprint-running", "-v", "blocked"),
+        ("sprint", ".sprint-running", "--on-zombie=take", "blocked"),
+        (
+            "sprint",
+            ".sprint-running",
+            "--on-zombie=fail",
+            "zombie-detected",
+        ),
+    ] {
+        let path = leave_malformed(&env, file, 11);
+        // Without a terminal to ask on.
+        let script =
+            format!("onehold --profile {profile} acquire --json {option} --owner o -m m --pid 1");
+        let output = env.shell(&script).output().unwrap();
+        assert_eq!(output.status.code(), Some(5), "{profile} {option}");
+        let object = only_object(&output.stdout);
+        assert_eq!(
+            (&object["status"], &object["error"]["code"]),
+            (&status.into(), &"MALFORMED".into()),
+            "{profile} {option}"
+        );
+        assert_eq!(fs::read_to_string(&path).unwrap(), "garbage\n");
+    }
+}
+
+#[test]
+fn empty_or_cut_off_sprint_file_has_an_invalid_format() {
+    let env = Env::new();
+    let says = |words: &[&str], code: i32| {
+        let mut command = env.onehold(["--profile", "sprint"]);
+        let output = command.args(words).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{words:?}");
+        let text = [output.stdout, output.stderr].concat();
+        let text = String::from_utf8(text).unwrap();
+        assert!(
+            text.contains("Lock file exists but has invalid format\n"),
+            "{text}"
+        );
+    };
+    let run = ["run", "--owner", "s", "-m", "e", "--", "true"];
+    for content in ["", "pid: 77\nsession_", "garbage\n"] {
+        let path = env.write(".sprint-running", content);
+        says(&run, 6);
+        says(&["check"], 6);
+        let long_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(11);
+        let file = fs::File::options().write(true).open(&path).unwrap();
+        file.set_modified(long_ago).unwrap();
+        drop(file);
+        says(&run, 5);
+        says(&["check"], 5);
+    }
+}
+
+#[test]
+fn advice_after_a_wait_for_a_damaged_file_is_to_wait_longer() {
+    let env = Env::new();
+    leave_malformed(&env, "memory/.lock", 0);
+    let run = |option: &[&str]| {
+        let words = [&["--profile", "memory", "run"], option, &["--", "true"]].concat();
+        let output = env.onehold(words).output().unwrap();
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let damaged = "  it is damaged if it stays unchanged for 10 s; ";
+    let text = run(&["-n"]);
+    assert!(
+        text.contains(&format!("{damaged}to wait for that, add --wait\n")),
+        "{text}"
+    );
+    leave_malformed(&env, "memory/.lock", 0);
+    let text = run(&["-w", "0.2"]);
+    assert!(
+        text.contains(&format!("{damaged}to wait longer, raise --wait\n")),
+        "{text}"
+    );
+}
+
+#[test]
+fn file_in_the_place_of_a_session_is_refused_with_what_removes_it() {
+    let env = Env::new();
+    let path = env.write(".prodigy/resume_locks/s.lock", "not json\n");
+    let resumed = |verb: &str, more: &[&str], code: i32| {
+        let words = [&["--profile", "prodigy", verb, "s"], more].concat();
+        let output = env.onehold(words).output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{text}");
+        assert!(
+            text.contains("  left unchanged; onehold only removes locks: if no program needs it, ")
+        );
+        text
+    };
+    resumed("run", &["--", "true"], 125);
+    resumed("break", &["--yes"], 1);
+    let text = resumed("acquire", &["--pid", &std::process::id().to_string()], 1);
+    assert!(!text.contains("another lock name"), "{text}");
+    assert!(path.exists());
+    #[cfg(unix)]
+    {
+        let (_, command) = text.rsplit_once("run `").unwrap();
+        let (command, _) = command.split_once('`').unwrap();
+        env.shell(command).assert().success();
+        env.onehold(["--profile", "prodigy", "run", "s", "--", "true"])
+            .assert()
+            .success();
+    }
 }

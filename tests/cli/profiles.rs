@@ -262,6 +262,30 @@ fn tasks_profile_uses_leases_and_own_messages() {
 }
 
 #[test]
+fn refusal_by_a_section_names_the_section_and_the_task_that_was_asked_for() {
+    let env = Env::new();
+    let tasks = |words: &[&str]| env.onehold([&["--profile", "tasks"], words].concat());
+    tasks(&["acquire", "backend", "--owner", "r1"])
+        .assert()
+        .success();
+    let begin = "onehold: Section \"backend\" is locked by runner r1\n  Lock expires at: 20";
+    for asked in ["backend/task-2", "backend"] {
+        let acquire = ["acquire", "-n", asked, "--owner", "r2"];
+        tasks(&acquire).assert().code(6).stderr(contains(begin));
+        let refused = tasks(&acquire).arg("--json").output().unwrap();
+        let details = &only_object(&refused.stdout)["error"]["details"];
+        assert_eq!(details["taskId"], asked);
+        assert_eq!(details["lockedBy"], "r1");
+    }
+    tasks(&["check", "backend"])
+        .assert()
+        .code(6)
+        .stdout(contains("Section \"backend\" is locked by runner r1\n"));
+    let lock = env.json(["--profile", "tasks", "check", "backend"])["lock"].take();
+    assert_eq!(lock["details"]["taskId"], "backend");
+}
+
+#[test]
 fn memory_profile_reads_owner_from_environment() {
     let env = Env::new();
     fs::create_dir(env.path("memory")).unwrap();
@@ -440,6 +464,18 @@ fn full_disk_is_told_in_the_words_of_the_profile() {
         .code(1)
         .stderr(contains("onehold: Failed to write lock file: "));
     assert!(!env.path(".sprint-running").exists());
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+#[ignore = "needs strace: apt install strace"]
+fn root_that_cannot_be_locked_is_told_in_the_words_of_the_profile() {
+    let env = Env::new();
+    let script = "strace -qq -o /dev/null -e trace=flock -e inject=flock:error=EIO \
+        onehold --profile sprint acquire --owner o -m m --pid $$";
+    env.shell(script).assert().code(1).stderr(contains(
+        "onehold: Project root not accessible: input/output error (cannot lock store `",
+    ));
 }
 
 #[test]

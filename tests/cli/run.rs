@@ -402,6 +402,44 @@ fn zombie_during_wait_is_5_and_not_timeout() {
     assert_eq!(waiting.finish().0, Some(5));
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn advice_after_a_wait_is_to_wait_longer() {
+    let env = Env::new();
+    let advised = |words: &[&str], option: &str, advice: &str| {
+        let words = [words, &["run"], &option.split(' ').collect::<Vec<_>>()].concat();
+        env.onehold(words)
+            .args(["--", "true"])
+            .assert()
+            .stderr(contains(format!("  {advice}")));
+    };
+    let flock = ["--format", "flock"];
+    let _holder = env.start(["--format", "flock", "run", "./f", "--", "sleep", "1000"]);
+    crate::env::eventually("the file is locked", || {
+        let check = [&flock[..], &["check", "-q", "./f"]].concat();
+        env.onehold(check).output().unwrap().status.code() == Some(6)
+    });
+    advised(&flock, "-n ./f", "to wait, add --wait; ");
+    advised(&flock, "-w 0.2 ./f", "to wait longer, raise --wait; ");
+    // Its work does not end by TERM.
+    let script = "trap '' TERM; echo >ready; until test -e go; do sleep 0.1; done";
+    let ending = env.start(["run", "--kill-after", "1m", "x", "--", "sh", "-c", script]);
+    crate::env::eventually("TERM is ignored", || env.path("ready").exists());
+    ending.signal("TERM");
+    crate::env::eventually("its work is being ended", || {
+        env.lock("x")["reason"] == "ending"
+    });
+    let free = "the lock is free once that work has ended; ";
+    advised(&[], "-n x", &format!("{free}to wait for it, add --wait\n"));
+    advised(
+        &[],
+        "-w 0.2 x",
+        &format!("{free}to wait longer, raise --wait\n"),
+    );
+    env.write("go", "");
+    ending.finish();
+}
+
 #[cfg(unix)]
 #[test]
 fn waiting_for_own_enclosing_hold_is_refused_at_once() {

@@ -227,6 +227,118 @@ fn waiting_writer_is_served_before_readers_that_come_later() {
     assert_eq!(late.exit_code(), Some(0));
 }
 
+/// `run` inside other holds: of each the words before its command, from outside in.
+#[cfg(unix)]
+fn nested(env: &Env, holds: &[&str]) -> std::process::Output {
+    let runs: Vec<String> = holds.iter().map(|hold| format!("run {hold} --")).collect();
+    let line = format!("{} echo inside", runs.join(" onehold "));
+    env.onehold(line.split(' ')).output().unwrap()
+}
+
+/// What `run` says that is refused inside other holds.
+#[cfg(unix)]
+fn refusal_inside(env: &Env, outer: &[&str], run: &str) -> String {
+    let refused = nested(env, &[outer, &[run]].concat());
+    let text = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(6), "{text}");
+    text
+}
+
+#[cfg(unix)]
+#[test]
+fn advice_inside_own_holds_is_something_that_works() {
+    let env = Env::new();
+    let stays = "  this command already runs under `x`, which stays held until it exits\n";
+    for run in ["x", "--reentrant x", "-w 9 x"] {
+        // What is shared never becomes exclusive for those who share it.
+        let text = refusal_inside(&env, &["-s x"], run);
+        assert!(text.ends_with(stays), "{text}");
+        let text = refusal_inside(&env, &["--slots 2 x", "--slots 2 x"], run);
+        assert!(text.ends_with(stays), "{text}");
+    }
+    for run in ["x y", "--reentrant x y"] {
+        let text = refusal_inside(&env, &["x"], run);
+        let end = "  this command already runs under `x`: leave that name out\n";
+        assert!(text.ends_with(end), "{text}");
+    }
+    for (outer, run, advised) in [
+        (&["x"][..], "x", "--reentrant x"),
+        (&["x y"], "x y", "--reentrant x"),
+        (&["x"], "-s x", "--reentrant --shared x"),
+        (
+            &["--slots 2 x", "--slots 2 x"],
+            "--slots 2 x",
+            "--reentrant --slots 2 x",
+        ),
+    ] {
+        let text = refusal_inside(&env, outer, run);
+        assert!(text.ends_with(&format!(" run {advised} -- …`\n")), "{text}");
+        let followed = nested(&env, &[outer, &[advised]].concat());
+        assert_eq!(followed.stdout, b"inside\n", "{advised}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn refusal_of_a_child_by_a_slot_of_its_parent_is_one_sentence() {
+    let env = Env::new();
+    let text = refusal_inside(&env, &["--slots 2 a"], "a/b");
+    assert!(
+        text.starts_with("onehold: `a`, the parent of `a/b`, slot 0, is held by process "),
+        "{text}"
+    );
+}
+
+#[test]
+fn junk_beside_shared_holds_is_named_by_its_own_path() {
+    let env = Env::new();
+    let junk = env.write("store/x.d/.shared/0.lock", "junk\n");
+    for options in [&["-s"][..], &[], &["-w", "9"]] {
+        let words = [&["run"], options, &["x", "--", "true"]].concat();
+        env.onehold(words)
+            .assert()
+            .code(125)
+            .stderr(contains(format!("`{}` is not a lock: ", junk.display())));
+    }
+    env.onehold(["release", "x"])
+        .assert()
+        .code(1)
+        .stderr(contains(format!("`{}` is not a lock: ", junk.display())));
+}
+
+#[test]
+fn names_that_make_no_record_are_refused_before_a_wait() {
+    let env = Env::new();
+    lease(&env, "a").unwrap();
+    let long: Vec<String> = (0..200)
+        .map(|at| format!("{at:0>200}/{at:0>200}"))
+        .collect();
+    let words = ["run", "-w", "9", "a"];
+    let output = env
+        .onehold(words)
+        .args(&long)
+        .args(["--", "true"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let text = String::from_utf8(output.stderr).unwrap();
+    let begin = "onehold: the record is longer than 65536 bytes\n";
+    assert!(text.starts_with(begin), "{text}");
+}
+
+#[cfg(unix)]
+#[test]
+fn command_of_a_hold_without_a_slot_finds_no_slot() {
+    let env = Env::new();
+    for inner in ["run x", "run --exec x", "run -w 9 x"] {
+        let script = format!("onehold {inner} -- sh -c 'echo \"<${{ONEHOLD_SLOT-unset}}>\"'");
+        env.onehold(["run", "--slots", "2", "workers", "--", "sh", "-c", &script])
+            .assert()
+            .success()
+            .stdout("<unset>\n");
+    }
+}
+
 #[cfg(unix)]
 #[test]
 fn reader_inside_a_shared_hold_passes_a_writer_that_waits() {

@@ -12,11 +12,12 @@ use serde_json::Value;
 
 use crate::args::{self, OnZombie, WaitLimit};
 use crate::cancel::{self, Then};
+use crate::config::WANTED;
 use crate::describe;
 use crate::exit::Exit;
 use crate::malformed;
 use crate::outcome::Outcome;
-use crate::output::{self, block, next_step};
+use crate::output::{self, Reentry, Refused, block, next_step};
 use crate::progress::Progress;
 use crate::prompt::{confirm, report_cancel};
 use crate::report::lock_value;
@@ -245,6 +246,42 @@ fn confirm_skip_queue(
         && (typed.yes || confirm(session, status, &[], "Skip the queue?", "--yes"))
 }
 
+/// Returns whether this command already runs under holds of all these locks that exclude at least what
+/// is asked for.
+pub(crate) fn is_inside_all(
+    session: &Session,
+    lock: &Lock,
+    typed: &args::HoldArgs,
+) -> onehold::Result<bool> {
+    for name in lock.names() {
+        if !is_inside(session, name, typed)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn is_inside(session: &Session, name: &LockName, typed: &args::HoldArgs) -> onehold::Result<bool> {
+    let wants_to_share = args::mode(typed.shared, typed.slots).is_shared();
+    let status = session.lock(name.clone())?.inspect(None)?;
+    let is_enough = |hold: &Status| wants_to_share || hold.slot.is_none();
+    let mut holds = status.all_holds();
+    Ok(holds.any(|hold| session.is_inside(hold) && is_enough(hold)))
+}
+
+fn reentry(session: &Session, typed: &args::HoldArgs, lock: &Lock, status: &Status) -> Reentry {
+    if session.verb != "run" || !session.is_inside(status) {
+        return Reentry::Impossible;
+    }
+    if is_inside_all(session, lock, typed).unwrap_or(false) {
+        return Reentry::InMode(args::mode(typed.shared, typed.slots));
+    }
+    match is_inside(session, wanted(status, lock), typed) {
+        Ok(true) => Reentry::WithoutName,
+        _ => Reentry::Impossible,
+    }
+}
+
 /// The outcome of a refused `acquire` or `run`.
 pub(crate) fn refused(
     session: &Session,
@@ -261,8 +298,13 @@ pub(crate) fn refused(
         describe::describe_obstacle(&status, wanted(&status, lock))
     };
     let conflict = |exit: Exit| typed.conflict_exit_code.map_or(exit, Exit::Code);
+    let is_malformed = matches!(status.verdict.reason, Reason::Malformed(_));
     // As the programs that ask say it after the answer no.
-    let was_asked = typed.on_zombie == Some(OnZombie::Ask);
+    let was_asked = if is_malformed {
+        malformed::rule(session, typed) == OnZombie::Ask
+    } else {
+        typed.on_zombie == Some(OnZombie::Ask)
+    };
     let zombie = if was_asked {
         "blocked"
     } else {
@@ -276,11 +318,9 @@ pub(crate) fn refused(
         .waited
         .filter(|_| !is_ripening || typed.wait.is_some());
     let (exit, word, code, message) = match waited {
+        _ if is_malformed => (Exit::Zombie, zombie, "MALFORMED", holder),
         _ if status.is_available() && (waited.is_none() || !is_ripening) => {
             (Exit::Zombie, zombie, "ZOMBIE", holder)
-        }
-        _ if matches!(status.verdict.reason, Reason::Malformed(_)) => {
-            (Exit::Zombie, zombie, "MALFORMED", holder)
         }
         Some(waited) => (
             conflict(Exit::TimedOut),
@@ -303,11 +343,15 @@ pub(crate) fn refused(
     }
     let settings = &session.config.settings;
     // `mine` in the object needs all ancestors of the caller, so it is made only if needed.
-    let object = if session.global.json || settings.has_refusal() {
+    let mut object = if session.global.json || settings.has_refusal() {
         lock_value(&status, &session.caller)
     } else {
         Value::Null
     };
+    let asked_for = wanted(&status, lock);
+    if let Some(values) = object.as_object_mut() {
+        values.insert(WANTED.to_owned(), asked_for.as_str().into());
+    }
     let details = settings.details(&object).unwrap_or_else(|| {
         let keys = [
             "pid",
@@ -341,9 +385,14 @@ pub(crate) fn refused(
     if status.verdict.reason == Reason::Ending {
         outcome.notes.extend(spared(lock, &status));
     }
+    let refused = Refused {
+        wanted: asked_for,
+        timed_out,
+        reentry: reentry(session, typed, lock, &status),
+    };
     outcome.notes.extend([
         output::store_line(&status),
-        next_step(session, &status, Some(wanted(&status, lock)), timed_out),
+        next_step(session, &status, Some(&refused)),
     ]);
     outcome.lock(status)
 }

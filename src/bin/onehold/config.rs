@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::bail;
-use onehold::{Format, LockName, Reason, State, Status};
+use onehold::{Format, LockName, Operation, Reason, State, Status};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -19,7 +19,7 @@ mod template;
 mod values;
 
 use template::{Details, LIMIT, Template};
-pub(crate) use values::ConfigPath;
+pub(crate) use values::{ConfigPath, WANTED};
 use values::{Directories, FilePath, Named, ProjectPath, Required, Span, Variable, home, resolved};
 
 /// The built-in profiles, written as a configuration file.
@@ -47,6 +47,7 @@ pub(crate) struct Settings {
     conflict_exit_code: Option<u8>,
     locked_code: Option<Box<str>>,
     refusal: Option<Template>,
+    section_refusal: Option<Template>,
     takeover: Option<Template>,
     details: Option<Details>,
     malformed: Option<Box<str>>,
@@ -194,6 +195,7 @@ impl Settings {
             conflict_exit_code: self.conflict_exit_code.or(fallback.conflict_exit_code),
             locked_code: self.locked_code.or(fallback.locked_code),
             refusal: self.refusal.or(fallback.refusal),
+            section_refusal: self.section_refusal.or(fallback.section_refusal),
             takeover: self.takeover.or(fallback.takeover),
             details: self.details.or(fallback.details),
             malformed: self.malformed.or(fallback.malformed),
@@ -275,7 +277,7 @@ impl Settings {
 
 impl Settings {
     fn complete_hold(&self, hold: &mut crate::args::HoldArgs, name: Option<&LockName>) {
-        let is_section = name.is_some_and(|name| !name.is_path() && !name.as_str().contains('/'));
+        let is_section = name.is_some_and(is_section);
         let ttl = match self.section_ttl {
             Some(section) if is_section => Some(section),
             _ => self.ttl,
@@ -327,15 +329,15 @@ impl Settings {
             source.kind(),
             ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge
         );
-        let text = match *operation {
+        let text = match operation {
             _ if is_full => &self.unwritable,
-            "remove" => &self.undeletable,
-            "read" | "open" => &self.unreadable,
-            "open store"
-            | "open directory"
-            | "lock directory"
-            | "take over"
-            | "create lock file in the directory of" => &self.no_directory,
+            Operation::Remove => &self.undeletable,
+            Operation::Read | Operation::Open => &self.unreadable,
+            Operation::OpenStore
+            | Operation::OpenDirectory
+            | Operation::LockStore
+            | Operation::TakeOver
+            | Operation::CreateLockFileInDirectory => &self.no_directory,
             _ => return None,
         };
         let cause = words::cause_text(source);
@@ -344,13 +346,15 @@ impl Settings {
     }
 
     pub(crate) fn has_refusal(&self) -> bool {
-        self.refusal.is_some()
+        self.refusal.is_some() || self.section_refusal.is_some()
     }
 
     /// The message of the profile's program for a refusal, or for a look at the lock. `limit`: of the
     /// wait; `None`: there was none, and no message about one.
     fn refusal(&self, lock: &Value, limit: Option<WaitLimit>) -> Option<String> {
-        let template = self.refusal.as_ref()?;
+        let name = LockName::new(lock.get("name")?.as_str()?).ok()?;
+        let of_section = self.section_refusal.as_ref().filter(|_| is_section(&name));
+        let template = of_section.or(self.refusal.as_ref())?;
         let mut values = lock.clone();
         let limit = match limit {
             Some(WaitLimit::AtMost(limit)) => Some(words::short_span(limit)),
@@ -372,8 +376,11 @@ impl Settings {
         lock: &Value,
         limit: Option<WaitLimit>,
     ) -> Option<String> {
+        let malformed = || self.malformed.as_deref().map(str::to_owned);
         match (status.verdict.state, status.verdict.reason) {
-            (_, Reason::Malformed(_)) => self.malformed.as_deref().map(str::to_owned),
+            (_, Reason::Malformed(_) | Reason::Corrupt) => malformed(),
+            // Its program does not wait for the rest.
+            (_, Reason::Incomplete) => malformed().or_else(|| self.refusal(lock, limit)),
             (_, Reason::Reserved) => None,
             (State::Held | State::Overdue, _) => self.refusal(lock, limit),
             _ => None,
@@ -401,6 +408,11 @@ impl Settings {
         self.owner_required.as_ref()?.name()
     }
 
+    /// Whether its own rule for zombies is to take them.
+    pub(crate) fn takes_zombies(&self) -> bool {
+        matches!(self.on_zombie, None | Some(OnZombie::Take))
+    }
+
     pub(crate) fn locked_code(&self) -> Option<&str> {
         self.locked_code.as_deref()
     }
@@ -408,6 +420,11 @@ impl Settings {
     pub(crate) fn confirms_twice(&self) -> bool {
         self.confirm_twice.unwrap_or(false)
     }
+}
+
+/// Whether a lock of tasks is that of a whole section.
+fn is_section(name: &LockName) -> bool {
+    !name.is_path() && !name.as_str().contains('/')
 }
 
 /// Reads the configuration file. Returns its path, if it exists, and its content.

@@ -64,7 +64,7 @@ pub(crate) const ENVIRONMENT: [(&str, &str); 10] = [
     ),
     (
         "ONEHOLD_SLOT",
-        "Set for CMD by run --slots and run --shared: the number of its slot, 0 and up, held by one at a time. If CMD runs under several locks, one number for each, separated by spaces.",
+        "Set for CMD by run --slots and run --shared: the number of its slot, 0 and up, held by one at a time. If CMD runs under several locks, one number for each, separated by spaces. Other holds unset it.",
     ),
     (
         "ONEHOLD_HOLDS",

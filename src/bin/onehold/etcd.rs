@@ -1,6 +1,6 @@
 //! How etcd is reached: by the variables of etcdctl(1), or by the configuration.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use onehold::EtcdAccess;

@@ -30,7 +30,9 @@ pub(crate) fn attempt_past<T>(
     let mut left = limit;
     for _ in 0..MAX_ATTEMPTS {
         match attempt(left) {
-            Err(Error::NotALock { .. }) if session.is_fixed_path(lock) => {}
+            // Those of a shared hold are in onehold's own directory beside it.
+            Err(Error::NotALock { path, .. })
+                if session.is_fixed_path(lock) && path == lock.path() => {}
             attempted => return attempted,
         }
         if let Some(WaitLimit::AtMost(limit)) = limit {
@@ -64,13 +66,23 @@ enum Malformed {
     Stays(Status),
 }
 
-/// Moves the file aside if the user agrees.
+/// What is done about a damaged file. It may be data that is needed, so `--on-zombie take` alone does not
+/// move it: only a profile that takes zombies moves it unasked.
+pub(crate) fn rule(session: &Session, typed: &args::HoldArgs) -> OnZombie {
+    match typed.on_zombie {
+        Some(OnZombie::Fail) => OnZombie::Fail,
+        None | Some(OnZombie::Take) if session.config.settings.takes_zombies() => OnZombie::Take,
+        _ => OnZombie::Ask,
+    }
+}
+
+/// Moves the file aside if the profile takes zombies, or the user agrees.
 fn move_aside(
     session: &Session,
     typed: &args::HoldArgs,
     lock: &Lock,
 ) -> onehold::Result<Malformed> {
-    let status = Lock::at_own_place(lock.inspect(None)?);
+    let status = session.at_fixed_path(lock.inspect(None)?);
     match status.verdict.reason {
         Reason::Malformed(_) => {}
         Reason::Incomplete => return Ok(Malformed::Young(status)),
@@ -80,10 +92,14 @@ fn move_aside(
         }
         _ => return Ok(Malformed::TryAgain),
     }
-    // The file may be data that is needed, so every profile asks.
-    let refuses = typed.on_zombie == Some(OnZombie::Fail);
-    let agrees = || typed.yes || confirm(session, &status, &[], "Move the file aside?", "--yes");
-    if refuses || !agrees() {
+    let agrees = match rule(session, typed) {
+        OnZombie::Take => true,
+        OnZombie::Ask => {
+            typed.yes || confirm(session, &status, &[], "Move the file aside?", "--yes")
+        }
+        OnZombie::Fail => false,
+    };
+    if !agrees {
         return Ok(Malformed::Stays(status));
     }
     if let Some(moved) = lock.move_aside()? {

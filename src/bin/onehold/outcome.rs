@@ -216,6 +216,20 @@ fn is_at_fixed_path(session: &Session, path: &Path) -> bool {
     session.config.profile.is_some() && lock.is_some_and(|lock| lock.path() == path)
 }
 
+/// What removes a file that onehold does not remove.
+fn removal(path: &Path) -> String {
+    if cfg!(windows) {
+        return format!(
+            "if no program needs it, remove `{}`",
+            words::path_text(path)
+        );
+    }
+    let is_directory = path.symlink_metadata().is_ok_and(|found| found.is_dir());
+    let rm = if is_directory { "rm -r" } else { "rm" };
+    let path = words::escape(&words::shell_quoted(&path.to_string_lossy()));
+    format!("if no program needs it, run `{rm} {path}`")
+}
+
 /// What to do about an error.
 fn hint(session: &Session, error: &Error) -> Option<String> {
     let text = match error {
@@ -238,9 +252,12 @@ fn hint(session: &Session, error: &Error) -> Option<String> {
         }
         Error::NoHolder => "  use --pid PID, or --ttl D for a lease".to_owned(),
         #[cfg(feature = "etcd")]
-        Error::NotALock { path, .. } if session.store.is_remote() => {
-            crate::suggested::removal_from_etcd(path)?
-        }
+        Error::NotALock { path, .. } if session.store.is_remote() => crate::etcd::removal(path)?,
+        // Its programs choose the names.
+        Error::NotALock { path, .. } if session.config.profile.is_some() => format!(
+            "  left unchanged; onehold only removes locks: {}",
+            removal(path)
+        ),
         Error::NotALock { .. } if session.verb == "break" => {
             "  left unchanged; onehold only removes locks".to_owned()
         }

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
-use onehold::{Caller, Format, Kind, LockName, Locker, Reason, Record, State, Status};
+use onehold::{Caller, Format, Kind, LockName, Locker, Mode, Reason, Record, State, Status};
 
 use crate::args::Color;
 use crate::config::Settings;
@@ -169,17 +169,38 @@ pub(crate) fn place(is_remote: bool) -> &'static str {
     if is_remote { "key" } else { "file" }
 }
 
-/// What to do about a refusal. `wanted`: the lock that `acquire` or `run` asked for.
-pub(crate) fn next_step(
-    session: &Session,
-    status: &Status,
-    wanted: Option<&LockName>,
-    timed_out: bool,
-) -> String {
+/// What `acquire` or `run` was refused.
+pub(crate) struct Refused<'a> {
+    /// The lock that it asked for.
+    pub(crate) wanted: &'a LockName,
+    pub(crate) timed_out: bool,
+    pub(crate) reentry: Reentry,
+}
+
+/// What a `run` can do under a hold that is in its way.
+pub(crate) enum Reentry {
+    /// `run --reentrant`, with the options for this mode.
+    InMode(Mode),
+    /// It can leave out this name: the others are not held.
+    WithoutName,
+    Impossible,
+}
+
+/// What to do about a refusal. `refused`: of `acquire` or `run`.
+pub(crate) fn next_step(session: &Session, status: &Status, refused: Option<&Refused>) -> String {
     let break_it = command_line(session, "break", status);
     let acquires = matches!(session.verb, "acquire" | "run");
+    let timed_out = refused.is_some_and(|refused| refused.timed_out);
+    let wait = |otherwise: &'static str| {
+        if timed_out {
+            "to wait longer, raise --wait"
+        } else {
+            otherwise
+        }
+    };
+    let to_wait = wait("to wait, add --wait");
     if status.verdict.takeable_in.is_some() && timed_out {
-        return format!("  to wait longer, raise --wait; to remove it, run `{break_it}`");
+        return format!("  {to_wait}; to remove it, run `{break_it}`");
     }
     if status.is_available() && acquires {
         return format!("  to take it over, use --on-zombie take; to remove it, run `{break_it}`");
@@ -196,8 +217,8 @@ pub(crate) fn next_step(
             .as_ref()
             .is_some_and(|only| only.as_str() == status.name)
     {
-        return "  it is damaged if it stays unchanged for 10 s; to wait for that, add --wait"
-            .to_owned();
+        let to_wait = wait("to wait for that, add --wait");
+        return format!("  it is damaged if it stays unchanged for 10 s; {to_wait}");
     }
     if status.verdict.is_zombie() && !status.can_take_over {
         return format!(
@@ -206,13 +227,14 @@ pub(crate) fn next_step(
     }
     let is_unnamed = status.record.is_none() && status.verdict.reason == Reason::Alive;
     if is_unnamed || status.verdict.reason == Reason::Locked {
-        return next_step_for_kernel_lock(status, acquires);
+        return next_step_for_kernel_lock(status, acquires.then_some(to_wait));
     }
     if session.is_inside(status) {
-        return inside_hint(session, status, wanted);
+        return inside_hint(session, status, refused);
     }
     if status.verdict.reason == Reason::Reserved && acquires {
-        return "  to queue, add --wait; to skip the queue, add --force".to_owned();
+        let to_wait = wait("to queue, add --wait");
+        return format!("  {to_wait}; to skip the queue, add --force");
     }
     if acquires && is_held_for_ancestor(status) {
         return format!(
@@ -221,16 +243,11 @@ pub(crate) fn next_step(
         );
     }
     if status.verdict.reason == Reason::Ending && acquires {
-        return "  the lock is free once that work has ended; to wait for it, add --wait"
-            .to_owned();
+        let to_wait = wait("to wait for it, add --wait");
+        return format!("  the lock is free once that work has ended; {to_wait}");
     }
     match session.verb {
-        "acquire" | "run" if timed_out => {
-            format!("  to wait longer, raise --wait; to remove the hold, run `{break_it}`")
-        }
-        "acquire" | "run" => {
-            format!("  to wait, add --wait; to remove the hold, run `{break_it}`")
-        }
+        "acquire" | "run" => format!("  {to_wait}; to remove the hold, run `{break_it}`"),
         _ if status.verdict.state == State::Zombie => format!(
             "  to remove it, run `{}` or `{break_it}`",
             store_command(session, "cleanup")
@@ -244,17 +261,27 @@ pub(crate) fn next_step(
 }
 
 /// A hint for a command that was called under the hold that refuses it.
-fn inside_hint(session: &Session, status: &Status, wanted: Option<&LockName>) -> String {
-    let name = words::quoted(&status.name);
-    match wanted {
-        Some(wanted) if wanted.as_str() != status.name && has_owner(session, status) => {
-            format!("  this command already runs under {name}: give both the same --owner")
+fn inside_hint(session: &Session, status: &Status, refused: Option<&Refused>) -> String {
+    let begin = format!(
+        "  this command already runs under {}",
+        words::quoted(&status.name)
+    );
+    let is_relative = refused.is_some_and(|refused| refused.wanted.as_str() != status.name);
+    if is_relative && has_owner(session, status) {
+        return format!("{begin}: give both the same --owner");
+    }
+    match refused.map(|refused| &refused.reentry) {
+        Some(Reentry::InMode(mode)) => {
+            let run = match mode {
+                Mode::Exclusive => "run --reentrant".to_owned(),
+                Mode::Shared => "run --reentrant --shared".to_owned(),
+                Mode::Slots(slots) => format!("run --reentrant --slots {slots}"),
+            };
+            let run = command_line(session, &run, status);
+            format!("{begin}: use `{run} -- …`")
         }
-        Some(wanted) if session.verb == "run" && wanted.as_str() == status.name => format!(
-            "  this command already runs under {name}: use `{} -- …`",
-            command_line(session, "run --reentrant", status)
-        ),
-        _ => format!("  this command already runs under {name}, which stays held until it exits"),
+        Some(Reentry::WithoutName) => format!("{begin}: leave that name out"),
+        Some(Reentry::Impossible) | None => format!("{begin}, which stays held until it exits"),
     }
 }
 
@@ -282,19 +309,20 @@ fn is_held_for_ancestor(status: &Status) -> bool {
     follows_process && is_held && Caller::default().owns(status)
 }
 
-fn next_step_for_kernel_lock(status: &Status, acquires: bool) -> String {
+/// `to_wait`: what `acquire` and `run` can do.
+fn next_step_for_kernel_lock(status: &Status, to_wait: Option<&str>) -> String {
     let end = end_of_lockers(status);
     if status.format != Format::Flock && status.record.is_none() {
         return format!(
             "  the file has no record; to exclude flock(1) and be excluded by it, add --format flock; {end}"
         );
     }
-    match acquires {
-        true if status.is_locked_by_ancestor() => {
+    match to_wait {
+        Some(_) if status.is_locked_by_ancestor() => {
             "  this command runs under that process: a wait would never end".to_owned()
         }
-        true => format!("  to wait, add --wait; {end}"),
-        false => format!("  {end}"),
+        Some(to_wait) => format!("  {to_wait}; {end}"),
+        None => format!("  {end}"),
     }
 }
 

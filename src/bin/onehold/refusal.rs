@@ -15,10 +15,9 @@ pub(crate) fn not_yours(session: &Session, what: &str, status: Box<Status>) -> O
     let mut outcome = Outcome::new(Exit::NotYours, "failure", text)
         .failure("NOT_OWNER", json!({ "hold": status.hold() }));
     outcome.notes = block(&status, session.global.verbose);
-    outcome.notes.extend([
-        store_line(&status),
-        next_step(session, &status, None, false),
-    ]);
+    outcome
+        .notes
+        .extend([store_line(&status), next_step(session, &status, None)]);
     outcome.lock(status)
 }
 

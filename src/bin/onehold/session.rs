@@ -93,7 +93,7 @@ impl Session {
             return Ok(());
         };
         let fail = |path: &Path, source| onehold::Error::Io {
-            operation: "open directory",
+            operation: onehold::Operation::OpenDirectory,
             path: path.to_owned(),
             source,
         };
@@ -146,6 +146,11 @@ impl Session {
     /// Returns whether a lock is the one at the fixed path of the profile.
     pub(crate) fn is_fixed_path(&self, lock: &Lock) -> bool {
         self.only.as_ref() == Some(lock.name())
+    }
+
+    /// What was found at the fixed path of the profile.
+    pub(crate) fn at_fixed_path(&self, status: Status) -> Status {
+        Lock::at_own_place(status, self.config.settings.takes_zombies())
     }
 
     pub(crate) fn lock(&self, name: LockName) -> onehold::Result<Lock> {

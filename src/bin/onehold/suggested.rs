@@ -20,7 +20,8 @@ pub(crate) fn command_line(session: &Session, verb: &str, status: &Status) -> St
         words.push("--".to_owned());
     }
     words.push(words::shell_quoted(&name));
-    if let Some(hold) = status.hold().filter(|_| !status.others.is_empty()) {
+    let is_one_of_several = !status.others.is_empty() && verb != "run" && !verb.starts_with("run ");
+    if let Some(hold) = status.hold().filter(|_| is_one_of_several) {
         words.extend(["--hold".to_owned(), hold.to_string()]);
     }
     words::escape(&words.join(" "))

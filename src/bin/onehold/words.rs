@@ -5,6 +5,7 @@ use std::path::Path;
 
 use onehold::Lock;
 
+pub(crate) use onehold::cause_text;
 pub(crate) use onehold::describe::{quoted, short_span, span};
 pub(crate) use onehold::terminal::escape;
 
@@ -22,22 +23,6 @@ pub(crate) fn error_chain(error: &onehold::Error) -> String {
         text.push_str(&escape(&owner));
     }
     text
-}
-
-/// The text of a cause without Rust's "(os error 13)" and the full stop of Windows, in lower case.
-pub(crate) fn cause_text(cause: &(dyn std::error::Error + 'static)) -> String {
-    let text = cause.to_string();
-    match text.rfind(" (os error ") {
-        Some(end) => {
-            let text = text.get(..end).unwrap_or(&text).trim_end_matches('.');
-            let mut chars = text.chars();
-            match chars.next() {
-                Some(first) => first.to_lowercase().chain(chars).collect(),
-                None => String::new(),
-            }
-        }
-        None => text,
-    }
 }
 
 /// The names of locks that are held together: "`db` and `cache`".

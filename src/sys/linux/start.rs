@@ -82,11 +82,11 @@ impl Program {
         })
     }
 
-    /// With these variables, in place of those with the same names.
+    /// With these variables, in place of those with the same names; `None`: without it.
     ///
     /// # Errors
     /// A NUL in one of them.
-    pub fn with(mut self, environment: &[(&str, String)]) -> io::Result<Self> {
+    pub fn with(mut self, environment: &[(&str, Option<String>)]) -> io::Result<Self> {
         self.environment.retain(|old| {
             let name = old.to_bytes().split(|byte| *byte == b'=').next();
             environment
@@ -94,6 +94,7 @@ impl Program {
                 .all(|(new, _)| name != Some(new.as_bytes()))
         });
         for (name, value) in environment {
+            let Some(value) = value else { continue };
             let new = variable(OsStr::new(name), OsStr::new(value))?;
             self.environment.push(new);
         }

@@ -1,6 +1,6 @@
 //! `check`: show the holder of a lock and verify it.
 
-use onehold::{Lock, LockName, Options, State, Status};
+use onehold::{LockName, Options, State, Status};
 
 use crate::args;
 
@@ -27,7 +27,7 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
     }
     let mut status = lock.check_for(&options)?;
     if session.is_fixed_path(&lock) {
-        status = Lock::at_own_place(status);
+        status = session.at_fixed_path(status);
     }
     let (exit, word) = match status.verdict.state {
         State::Free => (Exit::Done, "clean"),
@@ -51,9 +51,7 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
         outcome = outcome.failure("NOT_A_LOCK", serde_json::json!({}));
         #[cfg(feature = "etcd")]
         if status.is_remote() {
-            outcome
-                .notes
-                .extend(crate::suggested::removal_from_etcd(&status.path));
+            outcome.notes.extend(crate::etcd::removal(&status.path));
         }
     } else if !session.global.quiet {
         // The message of the profile's program comes first: its callers look for it.
@@ -87,7 +85,7 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
 #[cfg(feature = "etcd")]
 #[cold]
 #[inline(never)]
-fn store_facts(lock: &Lock, status: &Status, outcome: &mut Outcome) -> Vec<String> {
+fn store_facts(lock: &onehold::Lock, status: &Status, outcome: &mut Outcome) -> Vec<String> {
     let facts = match lock.store_facts(status) {
         Ok(Some(facts)) => facts,
         Ok(None) => return Vec::new(),

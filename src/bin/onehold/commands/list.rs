@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::path::Path;
 
-use onehold::{Listing, Lock, Reason, Record, State, Status};
+use onehold::{Listing, Reason, Record, State, Status};
 use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System, UpdateKind};
 
 use crate::args::{self, ListOrder};
@@ -23,7 +23,7 @@ pub(crate) fn list(session: &Session, typed: &args::List) -> CommandResult {
     let listing = match &session.only {
         Some(name) => {
             let status = session.lock(name.clone())?.check(typed.max_age)?;
-            let status = Lock::at_own_place(status);
+            let status = session.at_fixed_path(status);
             let mut listing = Listing::default();
             if status.verdict.reason != Reason::NoFile {
                 listing.locks.push(status);

@@ -7,10 +7,12 @@ use std::process::Command;
 use anyhow::bail;
 use onehold::command_line::{pass_on_wide_code, replace_process};
 use onehold::signal::{SignalQueue, exit_by_signal, ignore_file_size_signal};
-use onehold::{Attempt, Format, Hold, Lock, LockName, Program, RunOptions, Status};
+use onehold::{Attempt, Format, Hold, Lock, LockName, Program, RunOptions};
 use sha2::{Digest, Sha256};
 
-use crate::acquiring::{acquire_with_prompts, displaced_text, refused, wait_for_displaced};
+use crate::acquiring::{
+    acquire_with_prompts, displaced_text, is_inside_all, refused, wait_for_displaced,
+};
 use crate::args::{self, UsageError};
 use crate::cancel;
 use crate::exit::Exit;
@@ -36,7 +38,7 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
     command.args(arguments);
     if typed.reentrant
         && (lock.format() == Format::Flock || !session.caller.inside.is_empty())
-        && is_inside(session, &lock, &typed.hold)?
+        && is_inside_all(session, &lock, &typed.hold)?
     {
         let status =
             replace_process(&mut command).map_err(|source| spawn_error(program, source))?;
@@ -113,7 +115,7 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
             let signal = u8::try_from(signal).unwrap_or(u8::MAX);
             return Ok(Printed::Yes(Exit::Signal(signal)));
         }
-        let error = hold.exec(command.envs(environment));
+        let error = hold.exec(in_environment(&mut command, environment));
         drop(hold);
         return Err(error.into());
     }
@@ -185,19 +187,17 @@ fn wanted_lock(
     Ok(session.lock(derived_name(program, arguments)?)?)
 }
 
-/// Returns whether this command already runs under holds of all these locks that exclude at least what
-/// is asked for.
-fn is_inside(session: &Session, lock: &Lock, typed: &args::HoldArgs) -> anyhow::Result<bool> {
-    let wants_to_share = args::mode(typed.shared, typed.slots).is_shared();
-    for name in lock.names() {
-        let status = session.lock(name.clone())?.inspect(None)?;
-        let is_enough = |hold: &Status| wants_to_share || hold.slot.is_none();
-        let mut holds = status.all_holds();
-        if !holds.any(|hold| session.is_inside(hold) && is_enough(hold)) {
-            return Ok(false);
-        }
+fn in_environment<'a>(
+    command: &'a mut Command,
+    environment: Vec<(&'static str, Option<String>)>,
+) -> &'a mut Command {
+    for (name, value) in environment {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
     }
-    Ok(true)
+    command
 }
 
 fn lossy(word: &OsString) -> String {

@@ -8,11 +8,16 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
-use super::values::Key;
+use super::values::{Key, WANTED};
 use crate::words;
 
 /// The limit of the wait: known of a refusal, and not of a lock.
 pub(crate) const LIMIT: &str = "limit";
+
+fn value_of<'a>(values: &'a Value, key: &str) -> Option<&'a Value> {
+    let own_name = || values.get("name").filter(|_| key == WANTED);
+    values.get(key).or_else(own_name)
+}
 
 /// A text with keys of the JSON object in braces: `{key}`, `{key:format}`, `{key|text}`. A line whose
 /// keys are all null is left out; the line below it that begins with `|` is shown then, and only then.
@@ -137,7 +142,7 @@ impl Line {
                     fallback,
                 } => {
                     has_key = true;
-                    let known = values.get(key).and_then(|value| shown(key, value, *format));
+                    let known = value_of(values, key).and_then(|value| shown(key, value, *format));
                     has_value |= known.is_some() || fallback.is_some();
                     let unknown = || fallback.clone().unwrap_or_else(|| "unknown".to_owned());
                     text.push_str(&known.unwrap_or_else(unknown));
@@ -182,7 +187,7 @@ impl Details {
     pub(crate) fn fill(&self, lock: &Value) -> Value {
         let values = self.0.iter().map(|(name, detail)| {
             let value = match detail {
-                Detail::Value(key) => lock.get(&key.0).cloned().unwrap_or(Value::Null),
+                Detail::Value(key) => value_of(lock, &key.0).cloned().unwrap_or(Value::Null),
                 Detail::Table(table) => table.fill_or_null(lock),
             };
             (name.clone(), value)

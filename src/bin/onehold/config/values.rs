@@ -132,7 +132,10 @@ impl ProjectPath {
     }
 }
 
-/// A key of the JSON object of a lock.
+/// The name that was asked for: in a refusal, where the lock may be a parent. Else the name of the lock.
+pub(crate) const WANTED: &str = "wanted";
+
+/// A key of the JSON object of a lock, or [`WANTED`].
 #[derive(Clone, Debug, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) struct Key(pub(super) String);
@@ -141,7 +144,7 @@ impl TryFrom<String> for Key {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        if doc_text::is_lock_key(&text) {
+        if text == WANTED || doc_text::is_lock_key(&text) {
             Ok(Self(text))
         } else {
             Err(format!("unknown key `{text}`"))
