@@ -372,13 +372,19 @@ fn contenders_and_a_breaker(rounds: usize) {
     );
     let is_over = AtomicBool::new(false);
     let (ended, broken) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let stuck = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut rng = Rng(0x9E37_79B9_7F4A_7C15);
             while !is_over.load(Ordering::Relaxed) {
                 let output = env.output(["break", "x", "--yes"]);
                 let code = exit_code(output.status);
-                assert!(matches!(code, 0 | 3 | 4), "{output:?}");
+                // A process that has got KILL may stay in the kernel's cache of /proc for longer than a break
+                // waits (`shrink_dcache_parent`). Then the hold stays, and the break says so.
+                let said = String::from_utf8_lossy(&output.stderr);
+                let is_stuck = code == 1 && said.contains("still running: process");
+                assert!(matches!(code, 0 | 3 | 4) || is_stuck, "{output:?}");
+                stuck.fetch_add(usize::from(is_stuck), Ordering::Relaxed);
                 broken.fetch_add(usize::from(code == 0), Ordering::Relaxed);
                 let pause = u64::try_from(rng.below(120)).unwrap();
                 std::thread::sleep(Duration::from_millis(pause));
@@ -417,6 +423,8 @@ fn contenders_and_a_breaker(rounds: usize) {
         turns.lines().count()
     );
     assert!(broken > rounds, "{broken} broken");
+    let stuck = stuck.into_inner();
+    assert!(stuck <= 1 + rounds / 10, "{stuck} not ended in time");
     assert!(env.left_in_store().is_empty());
 }
 
