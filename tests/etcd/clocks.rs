@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::at_work::{assert_exclusive, run, seconds_after, sections};
 use crate::cluster::{On, shared};
@@ -181,11 +181,14 @@ fn work_of_a_suspended_machine_is_ended_when_it_resumes() {
     let mut successor = Running::spawn(command);
     wait_until("the successor is at work", || sections(&on).len() == 2);
     let resumed = now();
-    // The work before who ends it.
+    // The work before who ends it. Where only the processes were stopped, the kernel has continued them
+    // before, in time to end it.
     for pid in [work, keeper, holder.pid()] {
-        send(pid, Signal::CONT);
+        let pid = Pid::from_raw(pid.cast_signed()).unwrap();
+        let _ = kill_process(pid, Signal::CONT);
     }
-    assert_eq!(holder.finish(), 8);
+    let code = holder.finish();
+    assert!(matches!(code, 8 | 137), "{code}");
     assert_eq!(successor.finish(), 0);
     let all = sections(&on);
     let (first, second) = (&all[0], &all[1]);
