@@ -379,8 +379,8 @@ fn empty_host_and_session_count_as_absent() {
         );
     }
     // A native record, of the boot before this one or by hand.
-    for has_origin in [true, false] {
-        let _holder = env.write_record_of_live_holder("native", |text| {
+    for (name, has_origin) in [("rebooted", true), ("by-hand", false)] {
+        let _holder = env.write_record_of_live_holder(name, |text| {
             edited(&text, |record| {
                 record["hostname"] = "".into();
                 if has_origin {
@@ -390,7 +390,7 @@ fn empty_host_and_session_count_as_absent() {
                 }
             })
         });
-        let lock = env.lock("native");
+        let lock = env.lock(name);
         assert_eq!(lock["hostname"], Value::Null, "{lock}");
         assert_ne!(
             lock["evidence"], "unverified: its process is on another host",
@@ -399,6 +399,7 @@ fn empty_host_and_session_count_as_absent() {
     }
 }
 
+#[cfg(unix)]
 #[test]
 fn written_foreign_record_matches_its_program() {
     let env = Env::new();

@@ -1,6 +1,7 @@
 //! Files that are not lock files, at the path where a profile has its only lock.
 
 use std::fs;
+use std::path::Path;
 
 use predicates::prelude::*;
 use predicates::str::{contains, is_empty};
@@ -251,10 +252,15 @@ fn profile_that_takes_zombies_moves_a_damaged_file_aside_unasked() {
         let before = fs::read_to_string(&path).unwrap();
         assert_eq!(before, "garbage\n", "check changes nothing");
         let words = [&["--profile", "memory", verb], command].concat();
-        env.onehold(words).assert().success().stderr(
-            contains("moved the file of `./memory/.lock`, which was not a lock, to ")
-                .or(is_empty()),
+        let shown = Path::new(".").join("memory/.lock");
+        let moved = format!(
+            "moved the file of `{}`, which was not a lock, to ",
+            shown.display()
         );
+        env.onehold(words)
+            .assert()
+            .success()
+            .stderr(contains(moved).or(is_empty()));
         assert!(garbage_is_aside(&env), "{verb}");
     }
     // Its program may still be writing it.

@@ -577,10 +577,13 @@ fn every_answer_has_the_details_of_the_profile() {
         info(&["acquire", "--pid", &pid, "--owner", "s", "-m", "e"]);
     }
     drop(holder);
-    let cleaned = env.json(["--profile", "sprint", "cleanup"])["locks"].take();
-    assert_eq!(cleaned[0]["reason"], "dead", "{cleaned}");
-    assert_eq!(cleaned[0]["details"]["lock_info"], info(&["check"]));
-    assert_eq!(info(&["release"])["exists"], false);
+    // Windows cannot swap two files, which a takeover from another program needs.
+    if cfg!(unix) {
+        let cleaned = env.json(["--profile", "sprint", "cleanup"])["locks"].take();
+        assert_eq!(cleaned[0]["reason"], "dead", "{cleaned}");
+        assert_eq!(cleaned[0]["details"]["lock_info"], info(&["check"]));
+        assert_eq!(info(&["release"])["exists"], false);
+    }
 }
 
 #[test]
