@@ -428,6 +428,50 @@ fn contenders_and_a_breaker(rounds: usize) {
     assert!(env.left_in_store().is_empty());
 }
 
+/// The command of a hold: this test program, executed again. Forks without a pause; each process of the
+/// chain ends as soon as it has started the next one. All of them have a lock on the same file. Does nothing
+/// as a test.
+#[test]
+fn forks_without_a_pause() {
+    let Ok(witness) = std::env::var("FORK_CHAIN") else {
+        return;
+    };
+    let file = fs::File::create(&witness).unwrap();
+    file.lock().unwrap();
+    fs::write(format!("{witness}.ready"), "").unwrap();
+    let began = Instant::now();
+    // SAFETY: the child makes only system calls that are async-signal-safe.
+    unsafe {
+        libc::signal(libc::SIGTERM, libc::SIG_IGN);
+        while began.elapsed() < Duration::from_secs(20) {
+            if libc::fork() > 0 {
+                libc::_exit(0);
+            }
+        }
+        libc::_exit(0);
+    }
+}
+
+#[test]
+fn chain_of_processes_that_fork_without_a_pause_does_not_outrun_the_end_of_its_hold() {
+    let env = TestEnv::new();
+    let witness = env.path("witness");
+    let exe = std::env::current_exe().unwrap();
+    let script = format!(
+        "'{}' --exact forks_without_a_pause & sleep 1000",
+        exe.display()
+    );
+    let mut command = env.onehold(["run", "--kill-after", "1s", "x", "--", "sh", "-c", &script]);
+    command.env("FORK_CHAIN", &witness);
+    let mut run = Running::start(command);
+    let ready = env.path("witness.ready");
+    wait_until("the chain has begun", || ready.exists());
+    run.signal(Signal::TERM);
+    assert_eq!(run.finish(), 143);
+    let file = fs::File::open(&witness).unwrap();
+    assert!(file.try_lock().is_ok(), "it runs on");
+}
+
 #[test]
 fn no_two_intervals_of_work_overlap_while_holds_are_broken() {
     contenders_and_a_breaker(8);

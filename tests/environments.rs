@@ -1002,6 +1002,34 @@ fn without_proc_locks_are_held_released_and_broken() {
 }
 
 #[test]
+#[ignore = "needs root: namespaces"]
+#[cfg(target_os = "linux")]
+fn without_a_proc_of_its_own_a_wrapper_ends_all_of_its_work_before_the_lock_is_free() {
+    // The outer /proc shows other processes under the same numbers.
+    let kinds = [
+        ("unshare --mount --propagation private", "umount -l /proc"),
+        ("unshare --pid --fork", ":"),
+    ];
+    let orphan = "exec 9>witness; flock 9; echo > locked; exec sleep 1000";
+    for (before, prepare) in kinds {
+        let place = Place::new();
+        fs::write(place.path("orphan.sh"), orphan).unwrap();
+        let script = format!(
+            "{prepare}
+            onehold run --kill-after 0.5 x -- sh -c 'trap \"\" TERM; (setsid sh orphan.sh >/dev/null 2>&1 &); echo > ready; sleep 1000; :' & wrapper=$!
+            until test -e ready && test -e locked; do sleep 0.01; done
+            kill $wrapper
+            onehold run -q -w 1m x -- sh -c 'flock -n witness echo alone || echo beside others'
+            wait $wrapper || echo exit $?"
+        );
+        let said = place.says(before, &script);
+        assert!(said.contains("alone\nexit 137\n"), "{before}: {said}");
+        let warning = "cannot list what the command has started: /proc is missing or shows another PID namespace";
+        assert!(said.contains(warning), "{before}: {said}");
+    }
+}
+
+#[test]
 #[ignore = "needs root: a PID namespace and a bind mount"]
 fn first_process_of_a_container_is_not_that_of_another_one() {
     let place = Place::new();

@@ -6,7 +6,7 @@ use super::ending::{kill_at_ms, marks};
 use super::lock::{EXISTING, Lock};
 use super::options::{Options, milliseconds};
 use super::unfinished::{
-    LOOK_INTERVAL, author, ending_of, is_locked, live_wrapper, marks_of, pause, running,
+    LOOK_INTERVAL, author, ending_of, is_locked, live_wrapper, look, marks_of, pause,
     unsupervising_wrapper,
 };
 use crate::backend::{AsWaiter, Backend as _, Change};
@@ -46,6 +46,8 @@ pub enum Break {
         was: Box<Status>,
         /// What still runs. Empty: a process that cannot be seen from here keeps the lock file open.
         processes: Vec<ProcessId>,
+        /// Why not all of its processes could be looked at.
+        look_failed: Option<std::io::Error>,
     },
     /// There is nothing to break.
     Nothing,
@@ -73,7 +75,8 @@ enum Work {
     Ended,
     /// Its wrapper is gone, or does not answer.
     Orphaned,
-    Left(Vec<ProcessId>),
+    /// And why not all of it could be looked at.
+    Left(Vec<ProcessId>, Option<std::io::Error>),
 }
 
 impl Lock {
@@ -103,10 +106,15 @@ impl Lock {
             return Ok(Break::StillRunning {
                 was,
                 processes: processes.collect(),
+                look_failed: None,
             });
         }
-        if let Work::Left(processes) = self.end_work(shown, &own, on_break)? {
-            return Ok(Break::StillRunning { was, processes });
+        if let Work::Left(processes, look_failed) = self.end_work(shown, &own, on_break)? {
+            return Ok(Break::StillRunning {
+                was,
+                processes,
+                look_failed,
+            });
         }
         // Its wrapper may have removed it.
         let _ = self.remove_shown(shown, |_| false)?;
@@ -145,7 +153,7 @@ impl Lock {
             marks.since = 0;
         }
         let author = marks.author;
-        let mut processes = running(marks);
+        let mut processes = look(marks).processes;
         if record.kind == Kind::Run && live_wrapper(&own).is_none() {
             processes.retain(|process| may_be_signaled(*process, author));
         }
@@ -163,7 +171,7 @@ impl Lock {
         };
         let marks = marks_of(&own);
         let (author, wrapper) = (marks.author, marks.wrapper);
-        let mut processes = running(marks);
+        let mut processes = look(marks).processes;
         processes.extend(wrapper);
         processes.retain(|process| !may_be_signaled(*process, author));
         Ok(processes)
@@ -251,7 +259,8 @@ impl Lock {
                 },
                 Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
                     let command = record.live.process();
-                    return Ok(Work::Left(command.into_iter().chain([wrapper]).collect()));
+                    let processes = command.into_iter().chain([wrapper]).collect();
+                    return Ok(Work::Left(processes, None));
                 }
                 Err(error) => return Err(error).context(Operation::SignalWrapper, &self.path()),
             }
@@ -287,11 +296,11 @@ impl Lock {
             if left.is_zero() || !on_break(left) {
                 let mut marks = marks(record);
                 marks.wrapper = Some(wrapper);
-                let mut processes = running(marks);
+                let mut processes = look(marks).processes;
                 if processes.is_empty() {
                     processes.push(wrapper);
                 }
-                return Ok(Work::Left(processes));
+                return Ok(Work::Left(processes, None));
             }
             wait_for_any(&[wrapper], left.min(LOOK_INTERVAL));
             // One that cannot be waited for returns at once.
@@ -347,7 +356,7 @@ impl Lock {
                 match wrapper {
                     // It does not answer, and keeps its own lock. Its children were looked at.
                     Some(wrapper) if start_ticks(wrapper.pid).is_some() => return Ok(Work::Ended),
-                    Some(wrapper) => return Ok(Work::Left(vec![wrapper])),
+                    Some(wrapper) => return Ok(Work::Left(vec![wrapper], None)),
                     None if !is_locked(&own) => return Ok(Work::Ended),
                     None => *empty_since.get_or_insert(now) + milliseconds(AFTER_KILL),
                 }
@@ -357,7 +366,7 @@ impl Lock {
             };
             let left = Duration::from_millis(until.saturating_sub(now));
             if left.is_zero() || !on_break(left) {
-                return Ok(Work::Left(remaining.processes));
+                return Ok(Work::Left(remaining.processes, remaining.look_failed));
             }
             pause(&ending, &remaining, left);
         }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::options::milliseconds;
 use crate::identity::{Pid, ProcessId};
 use crate::record::Record;
-use crate::sys::process::boottime_milliseconds;
-use crate::sys::work::{self, Author, Marks, Target};
+use crate::sys::process::{boottime_milliseconds, least_start_after};
+use crate::sys::work::{self, Author, Look, Marks, Target};
 
 /// When KILL is due for a hold whose work is being ended since `began_ms`; `None`: never.
 pub(super) fn kill_at_ms(record: &Record, began_ms: u64) -> Option<u64> {
@@ -20,8 +20,7 @@ pub(super) fn kill_at_ms(record: &Record, began_ms: u64) -> Option<u64> {
 /// KILL.
 const STEP: u64 = 1_000;
 
-/// Looks in a row that find nothing, after which nothing is left. One is enough if nothing has vanished
-/// during it that may have started another process.
+/// Looks in a row that find nothing and are not sure of it, after which nothing is left.
 const EMPTY_LOOKS: u32 = 5;
 
 /// The work of a hold while it is being ended.
@@ -47,7 +46,7 @@ pub struct Ending {
 }
 
 /// What a step has found.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Remaining {
     /// The processes that still run.
@@ -60,6 +59,8 @@ pub struct Remaining {
     pub is_told: bool,
     /// Nothing of the work runs any more.
     pub is_over: bool,
+    /// Why not all of the work could be looked at.
+    pub look_failed: Option<io::Error>,
 }
 
 impl Ending {
@@ -91,8 +92,12 @@ impl Ending {
             } else {
                 self.tell(&mut remaining)
             };
-            remaining.is_over = remaining.processes.is_empty() && self.empty_looks >= EMPTY_LOOKS;
-            let is_looking = remaining.processes.is_empty() && !remaining.is_over;
+            remaining.is_over = self.empty_looks >= EMPTY_LOOKS;
+            if remaining.is_over {
+                remaining.processes.clear();
+                return remaining;
+            }
+            let is_looking = remaining.processes.is_empty() && remaining.look_failed.is_none();
             let is_late = boottime_milliseconds().saturating_sub(began) > STEP;
             if is_late || !(sent || is_looking) {
                 return remaining;
@@ -106,7 +111,7 @@ impl Ending {
         let author = self.marks.author;
         let mut sent = false;
         remaining.processes.clear();
-        let is_quiet = work::visit(&mut self.marks, self.command, &mut |target: &Target| {
+        let look = work::visit(&mut self.marks, self.command, &mut |target: &Target| {
             remaining.processes.push(target.process);
             if killed.insert(target.process) {
                 sent = true;
@@ -118,24 +123,29 @@ impl Ending {
                 }
             }
         });
-        let is_empty = remaining.processes.is_empty();
-        self.note_look(is_empty, is_quiet);
+        remaining.look_failed = self.note_look(look);
         sent
     }
 
-    fn note_look(&mut self, is_empty: bool, is_quiet: bool) {
-        self.empty_looks = match (is_empty, is_quiet) {
-            (false, _) => 0,
-            (true, false) => self.empty_looks + 1,
-            (true, true) => EMPTY_LOOKS,
+    /// Returns why it failed, if it did.
+    fn note_look(&mut self, look: Look) -> Option<io::Error> {
+        self.empty_looks = match look {
+            Look::Left => 0,
+            Look::Unsure => self.empty_looks + 1,
+            Look::Nothing => EMPTY_LOOKS,
+            Look::Failed(error) => {
+                self.empty_looks = 0;
+                return Some(error);
+            }
         };
+        None
     }
 
     /// Sends TERM to the processes that are due. Returns whether there was one.
     ///
     /// They are listed before the first signal: what a handler for TERM starts is not among them.
     fn tell(&mut self, remaining: &mut Remaining) -> bool {
-        remaining.processes = self.list();
+        self.list(remaining);
         let mut due: BTreeSet<ProcessId> = remaining.processes.iter().copied().collect();
         if self.only_kills {
             return false;
@@ -147,15 +157,15 @@ impl Ending {
             due.retain(|process| !self.told.contains(process));
         } else {
             // One list may miss a process that has just lost its parent.
-            due.extend(self.list());
+            self.list(remaining);
+            due.extend(&remaining.processes);
         }
         self.has_begun = true;
         let (told, refused) = (&mut self.told, &mut self.refused);
         let author = self.marks.author;
         remaining.is_told = true;
         let _ = work::visit(&mut self.marks, self.command, &mut |target: &Target| {
-            if due.contains(&target.process) {
-                told.insert(target.process);
+            if due.contains(&target.process) && told.insert(target.process) {
                 let result = target
                     .ensure_may_be_signaled(author)
                     .and_then(|()| target.ask_to_end());
@@ -165,13 +175,12 @@ impl Ending {
         !due.is_empty()
     }
 
-    fn list(&mut self) -> Vec<ProcessId> {
-        let mut processes = Vec::new();
-        let is_quiet = work::visit(&mut self.marks, self.command, &mut |target: &Target| {
-            processes.push(target.process);
+    fn list(&mut self, remaining: &mut Remaining) {
+        remaining.processes.clear();
+        let look = work::visit(&mut self.marks, self.command, &mut |target: &Target| {
+            remaining.processes.push(target.process);
         });
-        self.note_look(processes.is_empty(), is_quiet);
-        processes
+        remaining.look_failed = self.note_look(look);
     }
 
     /// Sends TERM to all of it once more, at the next step.
@@ -225,13 +234,14 @@ fn note_refusal(
 
 /// How the work of a hold is recognized. Without an author: nothing of it may be signaled.
 pub(super) fn marks(record: &Record) -> Marks {
+    // A process that takes a lock may be much older than the hold: it may have been a shell before.
+    let since = record.origin.as_ref().and_then(|origin| {
+        let acquired = least_start_after(origin.acquired_boottime_ms);
+        Some(origin.start?.max(acquired.unwrap_or(0)))
+    });
     Marks {
         hold: entry_of_hold(record.hold, &record.name),
-        since: record
-            .origin
-            .as_ref()
-            .and_then(|origin| origin.start)
-            .unwrap_or(0),
+        since: since.unwrap_or(0),
         wrapper: None,
         file: None,
         others: Vec::new(),

@@ -76,14 +76,14 @@ pub(super) fn finish(judged: &Judged<Handle>, unfinished: &Unfinished) -> Finish
 
 /// Whether nothing runs any more of a hold whose work is being ended. Signals nothing.
 pub(super) fn is_over(judged: &Judged<Handle>) -> bool {
-    is_orphaned_ending(judged) && running(marks_of(judged)).is_empty() && !is_locked(judged)
+    is_orphaned_ending(judged) && look(marks_of(judged)).is_over && !is_locked(judged)
 }
 
-/// The live processes of the work. Signals nothing.
-pub(super) fn running(marks: Marks) -> Vec<ProcessId> {
+/// What runs of the work. Signals nothing.
+pub(super) fn look(marks: Marks) -> Remaining {
     let mut ending = Ending::new(marks, None, None);
     ending.only_kill(true);
-    ending.step().processes
+    ending.step()
 }
 
 fn begun(judged: &Judged<Handle>) -> Option<(&Record, u64)> {

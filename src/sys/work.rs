@@ -60,13 +60,30 @@ impl Author {
     }
 }
 
+/// What a look at the work of a hold has found out.
+#[derive(Debug)]
+pub(crate) enum Look {
+    /// Something of it runs, or may run.
+    Left,
+    /// Nothing was found, but a process vanished meanwhile that may have started another one.
+    #[cfg_attr(
+        not(target_os = "linux"),
+        allow(dead_code, reason = "all processes are listed at one moment there")
+    )]
+    Unsure,
+    /// Nothing of it is left.
+    Nothing,
+    /// Not all of it could be looked at.
+    Failed(io::Error),
+}
+
 /// How the work of a hold is recognized.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Marks {
     /// As in `ONEHOLD_HOLDS`: number, colon, and name. No other hold has the same.
     pub(crate) hold: String,
-    /// An older process has been started by something else; its start, in the unit of
-    /// [`ProcessState::Alive`](crate::sys::ProcessState).
+    /// An older process has been started by something else, unless it is [known](Self::known); the
+    /// start, in the unit of [`ProcessState::Alive`](crate::sys::ProcessState).
     pub(crate) since: u64,
     /// The wrapper, if it may be running: its descendants count, and it does not.
     pub(crate) wrapper: Option<ProcessId>,
@@ -91,6 +108,37 @@ impl Marks {
     pub(crate) fn are_of_own_command(&self) -> bool {
         self.wrapper
             .is_some_and(|wrapper| wrapper.pid == Pid::of_self())
+    }
+
+    /// A process that was seen, with its start if that is known from before.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn recognize(&self, seen: ProcessId) -> ProcessId {
+        let with_that_pid = ProcessId {
+            start: None,
+            ..seen
+        }..;
+        let mut known = self.known.range(with_that_pid);
+        let known = known.find(|known| known.is_same(seen) || known.pid != seen.pid);
+        let known = known.filter(|known| known.pid == seen.pid);
+        known.copied().unwrap_or(seen)
+    }
+
+    /// Whether a process does not count. The start of a process that was there before may not be known the
+    /// next time.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn belongs_to_another(&mut self, process: ProcessId) -> bool {
+        if self.others.iter().any(|other| other.is_same(process)) {
+            return true;
+        }
+        let is_older = self.is_too_old(process);
+        if is_older {
+            self.others.push(process);
+        }
+        is_older
+    }
+
+    fn is_too_old(&self, process: ProcessId) -> bool {
+        process.start.is_some_and(|start| start < self.since) && !self.known.contains(&process)
     }
 }
 
@@ -127,15 +175,18 @@ pub(crate) fn select(
         process.pid != own
             && !is_wrapper(process)
             && !marks.others.iter().any(|other| other.is_same(process))
-            && process.start.is_none_or(|start| start >= marks.since)
+            && !marks.is_too_old(process)
     };
     let candidates: Vec<&Listed> = list.iter().filter(is_candidate).collect();
-    // A PID is not reused as long as a group has its number.
+    // A PID is not reused as long as a group has its number. An older group has other members, too, such
+    // as the background jobs of a shell that became the command.
     let leads = |group: u32| {
         let leader = marks.known.iter().find(|known| known.pid.get() == group);
         leader.is_some_and(|leader| {
-            list.iter()
-                .all(|listed| listed.process.pid != leader.pid || leader.is_same(listed.process))
+            leader.start.is_none_or(|start| start >= marks.since)
+                && list.iter().all(|listed| {
+                    listed.process.pid != leader.pid || leader.is_same(listed.process)
+                })
         })
     };
     let mut found: BTreeSet<ProcessId> = candidates
@@ -257,6 +308,23 @@ mod tests {
         let mut old = marks(&[]);
         old.since = 101;
         assert!(select(&[listed(FAR + 1, 1)], &old, |_| true).is_empty());
+    }
+
+    #[test]
+    fn older_process_that_became_the_command_counts_and_its_older_jobs_do_not() {
+        let command = process(FAR + 1, 100);
+        let mut marks = marks(&[command]);
+        marks.since = 150;
+        let mut job = listed(FAR + 2, FAR + 1);
+        let mut child_of_job = listed(FAR + 3, FAR + 2);
+        let mut child = listed(FAR + 4, FAR + 1);
+        job.group = FAR + 1;
+        for younger in [&mut child_of_job, &mut child] {
+            younger.group = FAR + 1;
+            younger.process.start = Some(150);
+        }
+        let list = [listed(FAR + 1, 1), job, child_of_job, child];
+        assert_eq!(pids(&select(&list, &marks, |_| false)), [FAR + 1, FAR + 4]);
     }
 
     #[test]

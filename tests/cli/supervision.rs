@@ -311,6 +311,122 @@ fn what_the_process_of_the_wrapper_had_started_before_is_not_its_work() {
     send(older, "KILL");
 }
 
+/// A job of a shell that then becomes onehold, which starts processes all the time and ends if one of them
+/// is killed. It is older than the hold by more than a clock tick.
+#[cfg(target_os = "linux")]
+const OLDER_JOB: &str = "while sleep 0.05 && test -d $PWD; do :; done >/dev/null 2>&1 & echo $! > older; sleep 0.2; \
+    exec onehold run --kill-after 1s";
+
+#[test]
+#[cfg(target_os = "linux")]
+fn what_a_shell_had_started_before_it_became_onehold_is_no_work_of_the_hold() {
+    for (options, is_killed) in [("--exec", false), ("", false), ("", true)] {
+        let env = Env::new();
+        let command = "x -- sh -c 'sleep 1000 & echo $$ > command; wait'";
+        let mut shell = env.command("setsid");
+        let script = format!("{OLDER_JOB} {options} {command}");
+        shell.args(["sh", "-c", &script]);
+        let mut running = Running::start(shell);
+        let (older, command) = (
+            number_in(&env.path("older")),
+            number_in(&env.path("command")),
+        );
+        running.wait_until_recorded();
+        if is_killed {
+            running.kill();
+            wrapper_is_gone(&env);
+        }
+        let shown = env.json(["check", "-v", "x"]);
+        let shown: Vec<u64> = shown["processes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|process| process["pid"].as_u64().unwrap())
+            .collect();
+        assert!(shown.contains(&command.into()), "{options}: {shown:?}");
+        assert!(!shown.contains(&older.into()), "{options}: {shown:?}");
+        assert_eq!(shown.len(), 2, "{options}: {shown:?}");
+        env.onehold(["break", "x", "--yes"]).assert().success();
+        assert!(!is_running(command), "{options}");
+        assert!(is_running(older), "{options}");
+        send(older, "KILL");
+    }
+}
+
+/// Whether a process runs: a zombie does not.
+#[cfg(target_os = "linux")]
+fn is_running(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ")
+        .is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+/// A command that leaves behind a process of its own session, which ignores TERM and has a lock on a file as
+/// long as it runs.
+#[cfg(target_os = "linux")]
+const LEAVES: &str = "(trap '' TERM; setsid sh -c 'exec 9>witness; flock 9; echo > locked; exec sleep 1000' \
+    >/dev/null 2>&1 &); until test -e locked; do sleep 0.01; done; echo > left; sleep 1000; :";
+
+#[test]
+#[cfg(target_os = "linux")]
+fn work_is_ended_by_a_wrapper_without_a_descriptor_to_look_at_it() {
+    let env = Env::new();
+    let (mut wrapper, _) = running(&env, &["--kill-after", "1s"], LEAVES);
+    eventually("its work is complete", || env.path("left").exists());
+    let status = env
+        .command("prlimit")
+        .args(["--nofile=3:3", "--pid", &wrapper.pid().to_string()])
+        .status();
+    assert!(status.unwrap().success());
+    wrapper.signal("TERM");
+    let expected = "onehold: warning: cannot list what the command has started: too many open files; \
+        each process gets its signal once its parent has exited\n";
+    assert_eq!(wrapper.next_line(), expected);
+    let look = "flock -n witness echo alone || echo beside others";
+    env.onehold(["run", "-q", "-w", "1h", "x", "--", "sh", "-c", look])
+        .assert()
+        .success()
+        .stdout("alone\n");
+    assert_eq!(wrapper.exit_code(), Some(143));
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn look_that_fails_does_not_pass_for_one_that_finds_nothing() {
+    // With the lock it would be found without a look.
+    let closed = "trap '' TERM; exec bash -c 'for fd in /proc/self/fd/*; do n=${fd##*/}; \
+        test $n -lt 3 || eval \"exec $n>&-\"; done; echo > closed; while :; do sleep 0.1; done'";
+    for (kill_after, verb, code) in [("0", "run", 6), ("200ms", "break", 1)] {
+        let env = Env::new();
+        let (mut wrapper, command) = running(&env, &["--kill-after", kill_after], closed);
+        eventually("the descriptors are closed", || env.path("closed").exists());
+        eventually("that is on record", || {
+            env.record("x").contains("\"let_go\":true")
+        });
+        wrapper.signal("TERM");
+        eventually("TERM was sent", || {
+            env.record("x").contains("\"told\":true")
+        });
+        wrapper.kill();
+        let mut strace = env.command("strace");
+        strace.args(["-f", "-qq", "-o", "/dev/null", "-P", "/proc", "-e"]);
+        strace.args(["inject=open,openat:error=EMFILE", "onehold"]);
+        strace.args(match verb {
+            "run" => ["run", "x", "--", "true"].as_slice(),
+            _ => &["break", "x", "--yes"],
+        });
+        let assert = assert_cmd::Command::from_std(strace).assert().code(code);
+        if verb == "break" {
+            assert.stderr(contains(
+                "  its processes cannot be listed: too many open files\n",
+            ));
+            assert!(!is_running(command), "what is on record is ended");
+        } else {
+            send(command, "KILL");
+        }
+    }
+}
+
 #[test]
 fn break_while_term_is_handled_is_said() {
     let env = Env::new();

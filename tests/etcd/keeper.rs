@@ -196,6 +196,54 @@ fn lock_is_taken_over_after_wrapper_and_keeper_were_killed() {
 }
 
 #[test]
+fn wrapper_without_a_descriptor_kills_what_the_command_has_started_when_its_keeper_is_killed() {
+    // The command is killed by the kernel, the section is not.
+    let child = ["--", "sh", "-c", "shift; \"$@\" & wait", "sh"];
+    let holder = at_work(60_000, &child, false);
+    let after = after(holder, |holder| {
+        let wrapper = holder.wrapper.pid().to_string();
+        let limited = Command::new("prlimit")
+            .args(["--nofile=3:3", "--pid", &wrapper])
+            .status();
+        assert!(limited.unwrap().success());
+        send(holder.keeper, Signal::KILL);
+    });
+    assert!(after.ended < after.began, "ended {}", after.ended);
+    assert_eq!(after.code, 8);
+}
+
+#[test]
+fn job_of_a_shell_that_became_the_wrapper_is_not_killed_when_its_keeper_is() {
+    let on = On::new(shared());
+    let inner = run(&on, &["--ttl", "10", "x"], 60_000);
+    let mut shell = Command::new("sh");
+    let script = "sleep 1000 >/dev/null 2>&1 & echo $! > job; exec \"$0\" \"$@\"";
+    shell
+        .args(["-c", script])
+        .arg(inner.get_program())
+        .args(inner.get_args())
+        .stderr(std::process::Stdio::null())
+        .current_dir(on.env.path(""));
+    for (name, value) in inner.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    let mut wrapper = Running::start(shell);
+    wait_until("the section has begun", || !sections(&on).is_empty());
+    let job = on.env.pid_in("job");
+    let keeper = children_of(wrapper.pid())
+        .into_iter()
+        .find(|pid| *pid != job);
+    send(keeper.unwrap(), Signal::KILL);
+    assert_eq!(wrapper.finish(), 8);
+    let stat = fs::read_to_string(format!("/proc/{job}/stat")).unwrap_or_default();
+    assert!(stat.contains(") S "), "{stat}");
+    send(job, Signal::KILL);
+}
+
+#[test]
 fn command_is_killed_by_the_wrapper_when_its_keeper_is_stopped() {
     let holder = at_work(60_000, &[], false);
     let after = after(holder, |holder| send(holder.keeper, Signal::STOP));

@@ -101,6 +101,7 @@ pub(crate) fn supervise(
         interrupted: false,
         has_said_kill: false,
         has_said_refused: false,
+        has_said_unlisted: false,
     };
     if !supervisor.hold.work_is_contained() {
         supervisor.say(
@@ -130,6 +131,8 @@ struct Supervisor<'a> {
     has_said_kill: bool,
     /// That a process could not be signaled. Those that it starts later cannot either.
     has_said_refused: bool,
+    /// That the work cannot be listed.
+    has_said_unlisted: bool,
 }
 
 impl Supervisor<'_> {
@@ -204,6 +207,16 @@ impl Supervisor<'_> {
         };
         let remaining = self.hold.step(ending);
         self.report(&remaining);
+        // Not at the first step: most work ends at once.
+        if let Some(error) = &remaining.look_failed
+            && !std::mem::replace(&mut self.has_said_unlisted, true)
+        {
+            let cause = words::cause_text(error);
+            self.say(&format!(
+                "onehold: warning: cannot list what the command has started: {cause}; each process \
+                 gets its signal once its parent has exited"
+            ));
+        }
         command_has_ended && remaining.is_over
     }
 

@@ -23,8 +23,8 @@ use super::alarm::Timer;
 use super::process::{boottime, boottime_milliseconds};
 use super::times::libc_timespec;
 use super::wait::pause;
-use super::work::kill_descendants;
-use crate::identity::Pid;
+use super::work::{kill_descendants, own_children};
+use crate::identity::{Pid, ProcessId};
 use crate::sys::QueuedSignal;
 
 /// Room for a request that gives a hold back; twice, so that one is whole while the other is written.
@@ -227,7 +227,7 @@ pub(crate) fn guard() -> io::Result<()> {
                 sleep_until(kill_at);
                 continue;
             }
-            let _ = kill_descendants(Pid::of_self());
+            let _ = kill_descendants(Pid::of_self(), &[]);
             let _ = pause(Duration::from_millis(20));
         }
     };
@@ -291,6 +291,8 @@ pub struct Keeper {
     pid: libc::pid_t,
     /// Closed at its other end when the keeper ends.
     _end: io::PipeReader,
+    /// The children that its wrapper had before.
+    others: Vec<ProcessId>,
 }
 
 /// Forks a keeper. To be called before there is a connection or a thread.
@@ -320,6 +322,7 @@ pub fn fork() -> io::Result<Forked> {
     let (own, group) = unsafe { (libc::getpid(), libc::getpgrp()) };
     shared.wrapper.store(own, Ordering::Relaxed);
     shared.group.store(group, Ordering::Relaxed);
+    let others = own_children();
     // What the command leaves behind when the keeper is killed comes to the wrapper.
     super::work::adopt_orphans()?;
     let (end, open) = io::pipe()?;
@@ -340,7 +343,11 @@ pub fn fork() -> io::Result<Forked> {
             }
             Ok(Forked::Keeper)
         }
-        pid => Ok(Forked::Wrapper(Keeper { pid, _end: end })),
+        pid => Ok(Forked::Wrapper(Keeper {
+            pid,
+            others,
+            _end: end,
+        })),
     }
 }
 
@@ -405,7 +412,7 @@ impl Keeper {
     /// Kills everything below the keeper, and the keeper itself.
     pub fn kill(&self) {
         if let Some(pid) = Pid::new(self.pid.unsigned_abs()) {
-            let _ = kill_descendants(pid);
+            let _ = kill_descendants(pid, &[]);
         }
         // SAFETY: a child that has not been reaped: the PID is its own.
         unsafe { libc::kill(self.pid, libc::SIGKILL) };
@@ -414,7 +421,7 @@ impl Keeper {
     /// Kills what is left of its work, which has come to this process. Returns whether nothing is left.
     #[must_use]
     pub fn end_rest(&self) -> bool {
-        kill_descendants(Pid::of_self())
+        kill_descendants(Pid::of_self(), &self.others)
     }
 
     /// What gives the hold back. `None`: there is none.

@@ -103,6 +103,13 @@ pub(crate) fn milliseconds_of_start(start: u64) -> Option<i64> {
     i64::try_from(start.saturating_mul(MILLISECONDS_PER_TICK)).ok()
 }
 
+/// The least start of a process that was started at that time of [`boottime_milliseconds`] or later.
+#[allow(clippy::unnecessary_wraps, reason = "other systems cannot tell")]
+pub(crate) fn least_start_after(milliseconds: u64) -> Option<u64> {
+    // A time namespace shifts starts by fractions of a tick.
+    Some((milliseconds / MILLISECONDS_PER_TICK).saturating_sub(1))
+}
+
 /// The parent of a process, and how the process was started. `None` if /proc does not show it.
 pub(crate) fn kinship(pid: Pid) -> Option<ProcessParent> {
     let own = own_stat()?;
@@ -125,6 +132,7 @@ pub(crate) fn kinship(pid: Pid) -> Option<ProcessParent> {
 /// # Errors
 /// There is none, or /proc does not show it.
 pub(in crate::sys) fn listed(pid: Pid) -> io::Result<Listed> {
+    ensure_proc_is_ours()?;
     let stat = read_stat(pid)?;
     Ok(Listed {
         process: ProcessId {
@@ -270,6 +278,16 @@ const PROC_SUPER_MAGIC: rustix::fs::FsWord = 0x9fa0;
 /// shows the outer one, where our numbers belong to other processes.
 pub(in crate::sys) fn proc_is_ours() -> bool {
     own_stat().is_some()
+}
+
+/// # Errors
+/// It does not.
+pub(in crate::sys) fn ensure_proc_is_ours() -> io::Result<()> {
+    if !proc_is_ours() {
+        let text = "/proc is missing or shows another PID namespace";
+        return Err(io::Error::other(text));
+    }
+    Ok(())
 }
 
 /// The `stat` of the calling process as it was when it was first asked for: the start and the flags

@@ -1,9 +1,10 @@
 //! The processes of the work of a hold, by /proc and pidfds.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -11,12 +12,14 @@ use rustix::fs::{AtFlags, CWD, statat};
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::process::{listed, own_pid, proc_is_ours, users_of};
+use super::process::{ensure_proc_is_ours, listed, own_pid, users_of};
 use super::times::timespec;
 use crate::identity::{Pid, ProcessId};
-use crate::sys::FileId;
-use crate::sys::signal::{has_children, reap};
-use crate::sys::work::{Author, Listed, Marks, environment_names_hold, number_to_tell, select};
+use crate::sys::signal::{has_children, has_live_children, is_live_child, reap};
+use crate::sys::work::{
+    Author, Listed, Look, Marks, environment_names_hold, number_to_tell, select,
+};
+use crate::sys::{FileId, ProcessState};
 
 /// Lets this process adopt the orphans among its descendants (`PR_SET_CHILD_SUBREAPER`, prctl(2)), so that
 /// all of them stay its descendants. It has to reap them; a child does not inherit this.
@@ -35,7 +38,7 @@ pub fn adopt_orphans() -> io::Result<()> {
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) process: ProcessId,
-    /// `None`: the kernel has none (before 5.3), or a filter forbids them.
+    /// `None`: the kernel has none (before 5.3), a filter forbids them, or no descriptor is left.
     pidfd: Option<OwnedFd>,
 }
 
@@ -45,8 +48,9 @@ impl Target {
         let raw = rustix::process::Pid::from_raw(pid.get().cast_signed())?;
         let pidfd = match pidfd_open(raw, PidfdFlags::empty()) {
             Ok(pidfd) => Some(pidfd),
-            Err(Errno::NOSYS | Errno::PERM | Errno::MFILE | Errno::NFILE) => None,
-            Err(_) => return None,
+            // The last two: the ID of a thread, and not of a process.
+            Err(Errno::SRCH | Errno::NOENT | Errno::INVAL) => return None,
+            Err(_) => None,
         };
         // Read after the pidfd was opened: if that process is still there, this is about it.
         let found = listed(pid).ok();
@@ -65,10 +69,11 @@ impl Target {
                     Ok(1)
                 )
             }
-            None => matches!(
-                super::process::presence(self.process.pid),
-                crate::sys::ProcessState::Alive { start } if start == self.process.start
-            ),
+            None => match super::process::presence(self.process.pid) {
+                ProcessState::Gone => false,
+                ProcessState::Alive { start } => !self.process.started_at_another_time(start),
+                ProcessState::Unknown => true,
+            },
         }
     }
 
@@ -111,29 +116,35 @@ impl Target {
 }
 
 /// Calls `each` for every live process of the work, as soon as it is found. One call may miss a
-/// process that is started, or loses its parent, meanwhile. Returns whether nothing of the work was even
-/// listed, and nothing vanished that may have started another process: then nothing is left. For the
-/// wrapper that is certain: a live descendant has a live ancestor among the children of the wrapper, since
-/// orphans become its children.
+/// process that is started, or loses its parent, meanwhile.
+///
+/// For the wrapper it is certain when nothing is left: a live descendant has a live ancestor among the
+/// children of the wrapper, since orphans become its children, and the kernel says whether there is one. If
+/// /proc cannot be read, the wrapper finds its children by their numbers, and so what each of them has
+/// started once that has lost its parent.
 ///
 /// The wrapper reaps the orphans that have ended. `command` is left to its supervisor.
 pub(crate) fn visit(
     marks: &mut Marks,
     command: Option<Pid>,
     each: &mut dyn FnMut(&Target),
-) -> bool {
-    if !proc_is_ours() {
-        let known = marks.known.iter().map(|known| known.pid).chain(command);
-        let mut is_quiet = true;
-        for (target, _) in known.filter_map(Target::open) {
-            is_quiet = false;
-            each(&target);
-        }
-        is_quiet
-    } else if marks.are_of_own_command() && has_children_files() {
+) -> Look {
+    if !marks.are_of_own_command() {
+        return visit_list(marks, command, each);
+    }
+    let look = if has_children_files() {
         visit_children(marks, command, each)
     } else {
         visit_list(marks, command, each)
+    };
+    match (has_live_children(), look) {
+        (Ok(false), _) => Look::Nothing,
+        (_, Look::Failed(error)) => {
+            walk_numbers(marks, command, each);
+            Look::Failed(error)
+        }
+        (Ok(true), Look::Nothing | Look::Unsure) if marks.others.is_empty() => Look::Left,
+        (_, look) => look,
     }
 }
 
@@ -144,66 +155,144 @@ fn reap_if_child(pid: Pid, parent: u32, command: Option<Pid>) {
     }
 }
 
-fn visit_children(marks: &Marks, command: Option<Pid>, each: &mut dyn FnMut(&Target)) -> bool {
-    let own = own_pid();
-    let mut is_quiet = true;
+fn visit_children(marks: &mut Marks, command: Option<Pid>, each: &mut dyn FnMut(&Target)) -> Look {
+    let mut look = Look::Nothing;
+    let walked = walk(own_pid(), marks, &mut |parent, child| match child {
+        Ok(target) => {
+            look = Look::Left;
+            each(target);
+        }
+        Err(ended) => {
+            reap_if_child(ended, parent.get(), command);
+            if Some(ended) != command {
+                look = Look::Left;
+            }
+        }
+    });
+    walked.map_or_else(Look::Failed, |()| look)
+}
+
+/// Calls `each` for every descendant of a process that does not belong to something else, with its parent:
+/// live ones, and the number of one that has ended.
+///
+/// # Errors
+/// Some could not be listed.
+fn walk(
+    root: Pid,
+    marks: &mut Marks,
+    each: &mut dyn FnMut(Pid, Result<&Target, Pid>),
+) -> io::Result<()> {
+    let mut walked = Ok(());
     let mut seen = HashSet::new();
-    let mut parents = vec![(own, None)];
+    let mut parents = vec![(root, None)];
     while let Some((parent, start)) = parents.pop() {
-        for child in children_of(parent) {
+        let children = match children_of(parent) {
+            Ok(children) => children,
+            Err(error) => {
+                // It has ended, or is hidden. Of the first one the list is there.
+                if parent == root || is_shortage(&error) {
+                    walked = Err(error);
+                }
+                continue;
+            }
+        };
+        for child in children {
             if seen.contains(&child) {
                 continue;
             }
-            let Some((target, found)) = Target::open(child) else {
-                reap_if_child(child, parent.get(), command);
-                is_quiet &= Some(child) == command;
+            let Some((mut target, found)) = Target::open(child) else {
+                each(parent, Err(child));
                 continue;
             };
-            if marks.others.contains(&target.process) {
+            target.process = marks.recognize(target.process);
+            if marks.belongs_to_another(target.process) {
                 continue;
             }
-            is_quiet = false;
             // The list may be older than the process with that PID, and the parent another process by
             // now. If it only has a new parent, it is found there, or by the next call.
             let is_child = found.is_none_or(|found| found.parent == parent.get())
-                && (parent == own
+                && (parent == root
                     || listed(parent).is_ok_and(|parent| parent.process.start == start));
             if is_child {
                 seen.insert(child);
-                each(&target);
+                marks.known.insert(target.process);
+                each(parent, Ok(&target));
                 parents.push((child, target.process.start));
             }
         }
     }
-    is_quiet
+    walked
 }
 
-/// Kills everything below a process. Returns whether nothing of it is left: what may not be signaled stays,
-/// and so may what is in an uninterruptible call.
+/// The same for the live children of the calling process alone, without /proc and without descriptors: what
+/// is known of them, and if nothing of that is left, what is found by numbers.
+fn walk_numbers(marks: &mut Marks, command: Option<Pid>, each: &mut dyn FnMut(&Target)) {
+    let known = marks.known.iter().map(|known| known.pid).chain(command);
+    let mut children: BTreeSet<Pid> = known.filter(|pid| is_live_child(*pid)).collect();
+    if children.is_empty() {
+        children = next_numbers().filter(|pid| is_live_child(*pid)).collect();
+    }
+    for child in children {
+        let Some((mut target, _)) = Target::open(child) else {
+            continue;
+        };
+        target.process = marks.recognize(target.process);
+        if !marks.belongs_to_another(target.process) {
+            marks.known.insert(target.process);
+            each(&target);
+        }
+    }
+}
+
+/// One more than the largest PID (`PID_MAX_LIMIT` in include/linux/threads.h).
+const PID_LIMIT: u32 = 1 << 22;
+
+/// Some of all PIDs, the others at the next calls. First those that come after the caller's own, and the
+/// smallest ones, which follow upon the largest.
+fn next_numbers() -> impl Iterator<Item = Pid> {
+    const PART: u32 = 1 << 15;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let from = NEXT.fetch_add(PART, Ordering::Relaxed) % PID_LIMIT;
+    let own = own_pid().get();
+    (from..from + PART)
+        .flat_map(move |number| [(own + number) % PID_LIMIT, number])
+        .filter_map(Pid::new)
+}
+
+/// Kills everything below a process but `others`. Returns whether nothing of it is left: what may not be
+/// signaled stays, and so may what is in an uninterruptible call.
 #[cfg(feature = "etcd")]
-pub(in crate::sys) fn kill_descendants(of: Pid) -> bool {
+pub(in crate::sys) fn kill_descendants(of: Pid, others: &[ProcessId]) -> bool {
     /// Processes that are started meanwhile are found by the next look.
     const LOOKS: usize = 1_000;
+    let mut marks = Marks {
+        others: others.to_vec(),
+        ..Marks::default()
+    };
+    let is_own = of == own_pid();
     let mut ended = HashSet::new();
     for _ in 0..LOOKS {
         let (mut is_left, mut is_refused) = (false, false);
-        let mut parents = vec![of];
-        while let Some(parent) = parents.pop() {
-            for child in children_of(parent) {
-                parents.push(child);
-                let is_ended = listed(child).is_ok_and(|child| child.is_zombie);
-                match Target::open(child).filter(|_| !is_ended) {
-                    // What it has left behind may have come here since the children were read: look once more.
-                    None => is_left |= ended.insert(child),
-                    Some((target, _)) => match target.kill() {
-                        Err(_) if target.is_alive() => is_refused = true,
-                        _ => is_left = true,
-                    },
-                }
-            }
+        let mut kill = |target: &Target| match target.kill() {
+            Err(_) if target.is_alive() => is_refused = true,
+            _ => is_left = true,
+        };
+        let mut has_ended = false;
+        let walked = walk(of, &mut marks, &mut |_, child| match child {
+            Ok(target) => kill(target),
+            // What it has left behind may have come here since the children were read: look once more.
+            Err(pid) => has_ended |= ended.insert(pid),
+        });
+        if walked.is_err() && is_own {
+            walk_numbers(&mut marks, None, &mut kill);
         }
-        if !is_left {
-            return !is_refused;
+        let is_looking = is_left || has_ended || walked.is_err();
+        let is_over = match has_live_children() {
+            Ok(is_live) if is_own && others.is_empty() => !is_live,
+            _ => !is_looking && !is_refused,
+        };
+        if is_over || (is_refused && !is_looking) {
+            return is_over;
         }
         let _ = super::wait::pause(Duration::from_millis(1));
     }
@@ -215,25 +304,52 @@ pub(crate) fn own_children() -> Vec<ProcessId> {
     if !has_children() {
         return Vec::new();
     }
-    let children = children_of(own_pid()).into_iter();
-    children
-        .filter_map(|child| Some(listed(child).ok()?.process))
-        .collect()
+    let own = own_pid();
+    let children = if has_children_files() {
+        children_of(own)
+    } else {
+        list().map(|(list, _)| {
+            let children = list.iter().filter(|listed| listed.parent == own.get());
+            children.map(|listed| listed.process.pid).collect()
+        })
+    };
+    let children: Vec<Pid> = children.unwrap_or_else(|_| {
+        let numbers = (1..PID_LIMIT).filter_map(Pid::new);
+        numbers.filter(|pid| is_live_child(*pid)).collect()
+    });
+    let identified = children.into_iter().map(|pid| ProcessId {
+        pid,
+        start: listed(pid).ok().and_then(|listed| listed.process.start),
+    });
+    identified.collect()
 }
 
 /// The children of all threads of a process (proc_tid_children(5)).
-fn children_of(parent: Pid) -> Vec<Pid> {
-    let Ok(threads) = std::fs::read_dir(format!("/proc/{parent}/task")) else {
-        return Vec::new();
-    };
+///
+/// # Errors
+/// There is no such process, or it cannot be looked at.
+fn children_of(parent: Pid) -> io::Result<Vec<Pid>> {
+    ensure_proc_is_ours()?;
     let mut children = Vec::new();
-    for thread in threads.flatten() {
-        if let Ok(text) = std::fs::read_to_string(thread.path().join("children")) {
-            let numbers = text.split_ascii_whitespace();
-            children.extend(numbers.filter_map(|number| Pid::new(number.parse().ok()?)));
+    for thread in std::fs::read_dir(format!("/proc/{parent}/task"))? {
+        match std::fs::read_to_string(thread?.path().join("children")) {
+            Ok(text) => {
+                let numbers = text.split_ascii_whitespace();
+                children.extend(numbers.filter_map(|number| Pid::new(number.parse().ok()?)));
+            }
+            Err(error) if is_shortage(&error) => return Err(error),
+            // The thread has ended.
+            Err(_) => {}
         }
     }
-    children
+    Ok(children)
+}
+
+/// Whether a call failed for want of what it needs, so that it says nothing about what it was asked for.
+fn is_shortage(error: &io::Error) -> bool {
+    let shortages = [libc::EMFILE, libc::ENFILE, libc::ENOMEM];
+    let code = error.raw_os_error();
+    code.is_some_and(|code| shortages.contains(&code))
 }
 
 /// Not every kernel has them (`CONFIG_PROC_CHILDREN`).
@@ -245,68 +361,125 @@ fn has_children_files() -> bool {
     })
 }
 
-fn visit_list(marks: &mut Marks, command: Option<Pid>, each: &mut dyn FnMut(&Target)) -> bool {
-    let list = list();
-    let mut has_vanished = false;
-    let found = select(&list, marks, |pid| {
-        match std::fs::read(format!("/proc/{pid}/environ")) {
-            Ok(environment) if environment_names_hold(&environment, &marks.hold) => return true,
-            // A zombie has none, and has started all that it will.
-            Ok(_) => {}
-            Err(error) => has_vanished |= error.kind() != io::ErrorKind::PermissionDenied,
+fn visit_list(marks: &mut Marks, command: Option<Pid>, each: &mut dyn FnMut(&Target)) -> Look {
+    let (list, mut has_vanished) = match list() {
+        Ok(listed) => listed,
+        Err(error) => {
+            let known = marks.known.iter().filter_map(|known| {
+                let (target, _) = Target::open(known.pid)?;
+                known.is_same(target.process).then_some(target)
+            });
+            // A wrapper finds more than that.
+            known
+                .filter(|_| !marks.are_of_own_command())
+                .for_each(|target| each(&target));
+            return Look::Failed(error);
         }
-        marks.file.is_some_and(|file| has_lock(pid, file))
+    };
+    let mut failed = None;
+    let found = select(&list, marks, |pid| {
+        let environ = std::fs::read(format!("/proc/{pid}/environ"));
+        let has_lock = || marks.file.map_or(Ok(false), |file| has_lock(pid, file));
+        let marked = match environ {
+            Ok(environment) if environment_names_hold(&environment, &marks.hold) => Ok(true),
+            // A zombie has none, and has started all that it will.
+            Ok(_) => has_lock(),
+            Err(error) if is_shortage(&error) => Err(error),
+            Err(error) => {
+                has_vanished |= error.kind() != io::ErrorKind::PermissionDenied;
+                has_lock()
+            }
+        };
+        marked.unwrap_or_else(|error| {
+            failed = Some(error);
+            false
+        })
     });
-    let mut is_quiet = !has_vanished;
+    let mut look = if has_vanished {
+        Look::Unsure
+    } else {
+        Look::Nothing
+    };
     for process in found {
         let was = list.iter().find(|listed| listed.process == process);
         match Target::open(process.pid) {
-            Some((target, _)) if target.process == process => {
-                is_quiet = false;
+            Some((mut target, _)) if target.process.is_same(process) => {
+                look = Look::Left;
+                target.process = process;
                 marks.known.insert(process);
                 each(&target);
             }
-            Some(_) => is_quiet = false,
+            Some(_) => look = Look::Left,
             None => {
-                is_quiet &= was.is_some_and(|was| was.is_zombie);
+                if matches!(look, Look::Nothing) && !was.is_some_and(|was| was.is_zombie) {
+                    look = Look::Unsure;
+                }
                 reap_if_child(process.pid, was.map_or(0, |was| was.parent), command);
             }
         }
     }
-    is_quiet
+    failed.map_or(look, Look::Failed)
 }
 
-fn list() -> Vec<Listed> {
-    let Ok(entries) = std::fs::read_dir("/proc") else {
-        return Vec::new();
-    };
-    entries
-        .flatten()
-        .filter_map(|entry| Pid::new(entry.file_name().to_str()?.parse().ok()?))
-        .filter_map(|pid| listed(pid).ok())
-        .collect()
+/// All processes, and whether one has vanished meanwhile.
+///
+/// # Errors
+/// Some could not be listed.
+fn list() -> io::Result<(Vec<Listed>, bool)> {
+    ensure_proc_is_ours()?;
+    let mut has_vanished = false;
+    let mut list = Vec::new();
+    for entry in std::fs::read_dir("/proc")? {
+        let name = entry?.file_name();
+        let number = name.to_str().and_then(|name| name.parse().ok());
+        let Some(pid) = number.and_then(Pid::new) else {
+            continue;
+        };
+        match listed(pid) {
+            Ok(listed) => list.push(listed),
+            Err(error) if is_shortage(&error) => return Err(error),
+            Err(error) => has_vanished |= error.kind() != io::ErrorKind::PermissionDenied,
+        }
+    }
+    if !list.iter().any(|listed| listed.process.pid == own_pid()) {
+        return Err(io::Error::other("/proc does not show all"));
+    }
+    Ok((list, has_vanished))
 }
 
 /// Whether a process has inherited the lock on a file. Others may have opened it: a waiter does.
-fn has_lock(pid: Pid, file: FileId) -> bool {
-    let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else {
-        return false;
+///
+/// # Errors
+/// A [shortage](is_shortage).
+fn has_lock(pid: Pid, file: FileId) -> io::Result<bool> {
+    let entries = match std::fs::read_dir(format!("/proc/{pid}/fd")) {
+        Err(error) if is_shortage(&error) => return Err(error),
+        entries => entries.into_iter().flatten(),
     };
-    entries.flatten().any(|entry| {
+    for entry in entries.flatten() {
         let is_file = statat(CWD, entry.path(), AtFlags::empty()).is_ok_and(|facts| {
             #[allow(clippy::unnecessary_cast, reason = "not the same type everywhere")]
             let (device, inode) = (facts.st_dev as u64, facts.st_ino as u64);
             FileId { device, inode } == file
         });
+        if !is_file {
+            continue;
+        }
         let number = entry.file_name();
         let number = number.to_string_lossy();
         // proc_pid_fdinfo(5): the locks of this open file description.
-        is_file
-            && std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")).is_ok_and(|text| {
+        match std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")) {
+            Ok(text) => {
                 let mut lines = text.lines().filter(|line| line.starts_with("lock:"));
-                lines.any(|line| line.contains("FLOCK") && line.contains("WRITE"))
-            })
-    })
+                if lines.any(|line| line.contains("FLOCK") && line.contains("WRITE")) {
+                    return Ok(true);
+                }
+            }
+            Err(error) if is_shortage(&error) => return Err(error),
+            Err(_) => {}
+        }
+    }
+    Ok(false)
 }
 
 /// Whether that author may have this process signaled.

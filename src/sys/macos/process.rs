@@ -69,6 +69,12 @@ pub(crate) fn milliseconds_of_start(start: u64) -> Option<i64> {
     i64::try_from(start / 1000).ok()?.checked_sub(booted)
 }
 
+/// The least start of a process that was started at some time. Not known: the wall clock, which starts are
+/// counted by, may have been stepped since.
+pub(crate) fn least_start_after(_milliseconds: u64) -> Option<u64> {
+    None
+}
+
 /// <sys/proc_info.h>: the process has executed a program since it was forked (XNU, `P_EXEC`, which
 /// `forkproc` clears in a child).
 const PROC_FLAG_EXEC: u32 = 0x4000;

@@ -10,7 +10,7 @@ use super::process::{environment_of, listed, presence, users_of};
 use super::wait::{pause, until_gone};
 use crate::identity::{Pid, ProcessId};
 use crate::sys::ProcessState;
-use crate::sys::work::{Author, Listed, Marks, environment_names_hold, select};
+use crate::sys::work::{Author, Listed, Look, Marks, environment_names_hold, select};
 
 /// Nothing to do: there is no such option here.
 ///
@@ -63,28 +63,32 @@ fn is_alive(process: ProcessId) -> bool {
 }
 
 /// Calls `each` for every live process of the work that can be seen. A process that has left its
-/// parent, its process group and its environment is out of reach. Returns whether there was none.
+/// parent, its process group and its environment is out of reach.
 pub(crate) fn visit(
     marks: &mut Marks,
     _command: Option<Pid>,
     each: &mut dyn FnMut(&Target),
-) -> bool {
-    let found = select(&list(), marks, |pid| {
+) -> Look {
+    let list = match list() {
+        Ok(list) => list,
+        Err(error) => return Look::Failed(error),
+    };
+    let found = select(&list, marks, |pid| {
         environment_of(pid)
             .is_some_and(|environment| environment_names_hold(&environment, &marks.hold))
     });
-    let mut is_quiet = true;
+    let mut look = Look::Nothing;
     for process in found {
         marks.known.insert(process);
         if is_alive(process) {
-            is_quiet = false;
+            look = Look::Left;
             each(&Target { process });
         }
     }
-    is_quiet
+    look
 }
 
-fn list() -> Vec<Listed> {
+fn list() -> io::Result<Vec<Listed>> {
     // SAFETY: without a buffer it returns a number.
     let count = unsafe { libc::proc_listallpids(std::ptr::null_mut(), 0) };
     // Room for those that are started meanwhile.
@@ -92,10 +96,14 @@ fn list() -> Vec<Listed> {
     let bytes = i32::try_from(size_of_val(pids.as_slice())).unwrap_or(i32::MAX);
     // SAFETY: the buffer lives, and has that size.
     let count = unsafe { libc::proc_listallpids(pids.as_mut_ptr().cast(), bytes) };
+    if count <= 0 {
+        return Err(io::Error::last_os_error());
+    }
     pids.truncate(usize::try_from(count).unwrap_or(0));
-    pids.into_iter()
-        .filter_map(|pid| listed(Pid::new(pid.try_into().ok()?)?))
-        .collect()
+    let listed = pids
+        .into_iter()
+        .filter_map(|pid| listed(Pid::new(pid.try_into().ok()?)?));
+    Ok(listed.collect())
 }
 
 /// Whether that author may have this process signaled.

@@ -51,6 +51,36 @@ pub(in crate::sys) fn has_children() -> bool {
     !failed || io::Error::last_os_error().raw_os_error() != Some(libc::ECHILD)
 }
 
+/// Whether this process has a child that has not ended. One that has ended and was not waited for does not
+/// count, because it cannot stop any more (linux/kernel/exit.c, `wait_consider_task`).
+///
+/// # Errors
+/// The kernel does not say it.
+#[cfg(target_os = "linux")]
+pub(in crate::sys) fn has_live_children() -> io::Result<bool> {
+    is_live(libc::P_ALL, 0)
+}
+
+/// Whether a process is known to be a child of this one that has not ended.
+#[cfg(target_os = "linux")]
+pub(in crate::sys) fn is_live_child(pid: crate::identity::Pid) -> bool {
+    is_live(libc::P_PID, pid.get()).unwrap_or(false)
+}
+
+#[cfg(target_os = "linux")]
+fn is_live(which: libc::idtype_t, id: libc::id_t) -> io::Result<bool> {
+    let options = libc::WSTOPPED | libc::WNOHANG | libc::WNOWAIT;
+    let mut information = MaybeUninit::<libc::siginfo_t>::zeroed();
+    // SAFETY: the place is ours.
+    if unsafe { libc::waitid(which, id, information.as_mut_ptr(), options) } == 0 {
+        return Ok(true);
+    }
+    match io::Error::last_os_error() {
+        error if error.raw_os_error() == Some(libc::ECHILD) => Ok(false),
+        error => Err(error),
+    }
+}
+
 /// Reaps a child that has ended.
 pub(in crate::sys) fn reap(pid: libc::pid_t) {
     // SAFETY: the kernel may leave out the status; no memory is involved.

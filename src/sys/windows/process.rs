@@ -76,6 +76,12 @@ pub(crate) fn milliseconds_of_start(start: u64) -> Option<i64> {
     i64::try_from(start / 10_000).ok()
 }
 
+/// The least start of a process that was started at some time. Not known: the wall clock, which starts are
+/// counted by, may have been stepped since.
+pub(crate) fn least_start_after(_milliseconds: u64) -> Option<u64> {
+    None
+}
+
 /// The parent of a process.
 pub(crate) fn kinship(pid: Pid) -> Option<ProcessParent> {
     let found = listed(pid).ok()??;

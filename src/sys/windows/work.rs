@@ -24,7 +24,7 @@ use windows_sys::Win32::System::Threading::{
 use super::process::{all, created, has_ended, raw};
 use super::wait::{pause, until_gone};
 use crate::identity::{Pid, ProcessId};
-use crate::sys::work::{Author, Marks, select};
+use crate::sys::work::{Author, Look, Marks, select};
 
 /// The job of the command that this process supervises.
 static OWN_JOB: Mutex<Option<Job>> = Mutex::new(None);
@@ -201,31 +201,34 @@ impl Target {
     }
 }
 
-/// Calls `each` for every live process of the work. Returns whether there was none.
+/// Calls `each` for every live process of the work.
 pub(crate) fn visit(
     marks: &mut Marks,
     _command: Option<Pid>,
     each: &mut dyn FnMut(&Target),
-) -> bool {
-    let mut is_quiet = true;
+) -> Look {
+    let mut look = Look::Nothing;
     let job = OWN_JOB.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(job) = job.as_ref().filter(|_| marks.are_of_own_command()) {
         for target in job.processes().into_iter().filter_map(Target::open) {
-            is_quiet = false;
+            look = Look::Left;
             each(&target);
         }
-        return is_quiet;
+        return look;
     }
     drop(job);
-    let Ok(list) = all() else { return true };
+    let list = match all() {
+        Ok(list) => list,
+        Err(error) => return Look::Failed(error),
+    };
     for process in select(&list, marks, |_| false) {
         marks.known.insert(process);
         if let Some(target) = Target::open(process.pid).filter(|target| target.process == process) {
-            is_quiet = false;
+            look = Look::Left;
             each(&target);
         }
     }
-    is_quiet
+    look
 }
 
 /// Whether that author may have this process ended.

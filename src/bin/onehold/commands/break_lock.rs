@@ -206,9 +206,14 @@ fn break_shown(
                 .extend(running_warning(session, &was, at_once));
             Ok(outcome.removed(was).into())
         }
-        Break::StillRunning { was, processes } => {
+        Break::StillRunning {
+            was,
+            processes,
+            look_failed,
+        } => {
             let spared = spared(lock, &was);
-            Ok(still_running(session, was, &processes, spared).into())
+            let outcome = still_running(session, was, &processes, look_failed.as_ref(), spared);
+            Ok(outcome.into())
         }
         Break::Nothing => Ok(not_held(session, lock).into()),
         Break::Changed(status) => Ok(another(session, status).into()),
@@ -280,6 +285,7 @@ fn still_running(
     session: &Session,
     was: Box<Status>,
     processes: &[ProcessId],
+    look_failed: Option<&std::io::Error>,
     spared: Vec<String>,
 ) -> Outcome {
     let name = words::quoted(&was.name);
@@ -303,15 +309,21 @@ fn still_running(
     let mut outcome = Outcome::new(Exit::Failed, "failure", text).failure("STILL_RUNNING", details);
     if is_locked {
         outcome.notes = output::block(&was, session.global.verbose);
-    } else if found.is_empty() {
-        let text =
-            "  still running: a process that keeps the lock file open and cannot be seen from here";
-        outcome.notes.push(text.to_owned());
     } else {
         outcome.notes.extend(found.iter().map(|(pid, command)| {
             let process = describe::process(*pid, command);
             format!("  still running: {process}")
         }));
+        match look_failed.map(|error| words::cause_text(error)) {
+            Some(cause) => outcome
+                .notes
+                .push(format!("  its processes cannot be listed: {cause}")),
+            None if found.is_empty() => outcome.notes.push(
+                "  still running: a process that keeps the lock file open and cannot be seen from here"
+                    .to_owned(),
+            ),
+            None => {}
+        }
     }
     let is_spared = !spared.is_empty();
     outcome.notes.extend(spared);
