@@ -2,22 +2,37 @@
 //! decision.
 //!
 //! [`decide`] is the one function that says whether a request may take its locks now, for the caller
-//! and for every waiter alike. It asks a [`Snapshot`] for what it needs, judges each record it meets
-//! ([`judge`]), and applies one matrix ([`excludes`]). What may be released, renewed, broken and
-//! cleaned up is in [`ownership`].
+//! and for every waiter alike. To be read in this order:
+//!
+//! 1. `request`: what a caller asks for. `snapshot`: what can be asked about the locks.
+//! 2. `answer`: what a decision can be, and what a waiter can sleep on.
+//! 3. `decide`: the table of rows, in the order of the table.
+//! 4. `scan`: what is in the way among the holds. It judges each record it meets (`liveness`), applies
+//!    one matrix (`compatibility`), and recognizes the holder that asks once more (`same_holder`).
+//! 5. `turn`: what is in the way among earlier waiters.
+//! 6. `sleep_on`: what a waiter sleeps on ([`until`]).
+//!
+//! What may be released, renewed, broken and cleaned up is in [`ownership`].
 
+mod answer;
 mod compatibility;
 mod decide;
 pub(crate) mod liveness;
 pub(crate) mod ownership;
 mod request;
+mod same_holder;
+mod scan;
+mod sleep_on;
 mod snapshot;
+mod turn;
 
-pub(crate) use decide::{
-    Decision, Judged, Obstacle, Until, awaits_confirmation, decide, judge_found, until,
-};
+pub(crate) use answer::{Decision, Judged, Obstacle, Until};
+pub(crate) use decide::decide;
 pub(crate) use liveness::{Needed, judge, needed};
 pub(crate) use request::{Asker, Key, Moment, Observer, Request, Want, slot_of};
+pub(crate) use same_holder::awaits_confirmation;
+pub(crate) use scan::judge_found;
+pub(crate) use sleep_on::until;
 #[cfg(feature = "etcd")]
 pub(crate) use snapshot::Life;
 pub(crate) use snapshot::{Facts, Found, ProcessFact, Snapshot, Ticket};

@@ -1,8 +1,10 @@
 //! What a caller may do to a hold that exists: release, renew, break and clean up.
 
-use super::decide::{Decision, Judged, decide, is_whole};
+use super::answer::{Decision, Judged};
+use super::decide::decide;
 use super::liveness::{Reason, State, Verdict, belongs_to_acquirer, has_ended};
 use super::request::{Asker, Key, Request, Revision, Want};
+use super::same_holder::is_whole;
 use super::snapshot::Snapshot;
 use crate::identity::ProcessId;
 use crate::name::LockName;

@@ -80,6 +80,14 @@ pub(super) fn waiter(ticket: &Ticket<Handle>) -> Option<Waiter> {
     Some(written.into_waiter(1))
 }
 
+/// Whether the waiter of a ticket is known to be stopped. One in another PID namespace cannot be looked at.
+pub(super) fn is_stopped(ticket: &Ticket<Handle>) -> bool {
+    let own = process::pid_namespace();
+    let observer = ticket.request.observer.as_ref();
+    let is_seen = observer.is_none_or(|observer| observer.pid_namespace == own);
+    is_seen && waiter(ticket).is_some_and(|waiter| process::is_stopped(waiter.pid))
+}
+
 /// The tickets of a store, as far as they were asked for.
 pub(super) struct Queue {
     /// `None`: there are no waiters, or what is there is not a queue.

@@ -7,9 +7,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::lock_file::{Handle, OpenFile};
+use super::queue::is_stopped;
 use crate::backend::BackOff;
 use crate::decision::liveness::{Evidence, Reason, State};
-use crate::decision::{Judged, Until};
+use crate::decision::{Judged, Ticket, Until};
 use crate::record::{Content, Kind, Mode, Record};
 use crate::sys::directory::{
     lock_record, lock_shared, record_is_locked, try_lock_record, try_lock_shared,
@@ -30,6 +31,9 @@ const EVENT_RECHECK: Duration = Duration::from_secs(2);
 
 /// The same for a waiter behind the wrapper of a `run`, which unlocks its record unless it is killed.
 const WRAPPER_RECHECK: Duration = Duration::from_secs(10);
+
+/// How often a waiter looks whether the one that it sleeps on was stopped.
+const STOP_CHECK: Duration = Duration::from_secs(5);
 
 /// How many holds are watched at once. Each needs a descriptor, of which a process has 1024 as a rule.
 const MAX_WATCHED: usize = 256;
@@ -80,11 +84,19 @@ impl Sleeper {
         is_unchanged: impl FnOnce() -> bool,
     ) -> bool {
         let slept = match until {
-            Until::LeftQueue(ticket, interval) => match &ticket.handle {
-                Some(open) => self.sleep_on_found(open, at_most.min(*interval)),
-                None => Err(io::ErrorKind::Unsupported.into()),
-            },
-            Until::Released(judged) => self.sleep_on_hold(judged, at_most, is_unchanged),
+            Until::LeftQueue(ticket, interval) => {
+                self.sleep_on_waiter(ticket, at_most.min(*interval))
+            }
+            Until::Released(judged) => {
+                // A writer notes its turn again before it is taken for missed, and readers pass.
+                let is_reader = judged.found.key.index.is_some();
+                let at_most = if is_reader {
+                    at_most.min(EVENT_RECHECK)
+                } else {
+                    at_most
+                };
+                self.sleep_on_hold(judged, at_most, is_unchanged)
+            }
             // Files prove death at once.
             Until::Ripe(..) => Err(io::ErrorKind::Unsupported.into()),
             Until::AnyReleased(holders) => self.sleep_on_events(holders, at_most, is_unchanged),
@@ -98,6 +110,26 @@ impl Sleeper {
             Err(_) => {
                 self.sleep_backoff(at_most);
                 false
+            }
+        }
+    }
+
+    /// Sleeps until another waiter leaves the queue, or is stopped.
+    fn sleep_on_waiter(&self, ticket: &Ticket<Handle>, at_most: Duration) -> io::Result<()> {
+        let Some(open) = &ticket.handle else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        let deadline = boottime().saturating_add(at_most);
+        loop {
+            let left = deadline.saturating_sub(boottime());
+            let next_look = boottime().saturating_add(left.min(STOP_CHECK));
+            match self.sleep_on_found(open, left.min(STOP_CHECK)) {
+                Err(error)
+                    if error.kind() == io::ErrorKind::Interrupted
+                        && boottime() >= next_look
+                        && boottime() < deadline
+                        && !is_stopped(ticket) => {}
+                slept => return slept,
             }
         }
     }
@@ -124,12 +156,7 @@ impl Sleeper {
             if judged.record().is_none() && !open.is_locked()? {
                 return Err(io::ErrorKind::Unsupported.into());
             }
-            let mut at_most = at_most.min(lock_recheck(judged));
-            if judged.found.key.index.is_some() {
-                // A writer notes its turn again before it is taken for missed, and readers pass.
-                at_most = at_most.min(EVENT_RECHECK);
-            }
-            return self.sleep_on_found(open, at_most);
+            return self.sleep_on_found(open, at_most.min(lock_recheck(judged)));
         }
         self.sleep_on_events(std::slice::from_ref(judged), at_most, is_unchanged)
     }

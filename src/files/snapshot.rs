@@ -614,4 +614,8 @@ impl Snapshot for FilesSnapshot<'_> {
     fn ticket(&self, number: u64) -> Result<Option<Ticket<Handle>>> {
         Ok(self.queue().ticket(number, self.guard.is_some()))
     }
+
+    fn is_stopped(&self, ticket: &Ticket<Handle>) -> bool {
+        queue::is_stopped(ticket)
+    }
 }

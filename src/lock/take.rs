@@ -289,7 +289,7 @@ fn plan<'d, S: crate::decision::Snapshot<Error = Error>>(
             match &obstacle {
                 Obstacle::Waiter(ticket) => change.reserve = Some(ticket.number),
                 // It has not missed its turn while the lock is not free.
-                Obstacle::Hold(judged) if judged.verdict.is_certainly_held() => {
+                Obstacle::Hold(judged) if judged.verdict.is_live() => {
                     change.restore_turn = request.ticket;
                 }
                 Obstacle::Hold(_) => {}

@@ -44,4 +44,16 @@ pub(super) enum Flaw {
     NotMarked,
     /// A waiter behind a full lock wakes for one of its holders only.
     OneHolderWatched,
+    /// A waiter sleeps on the latest earlier one that waits for the same hold and would be in its way,
+    /// whatever else that one waits for; the third looks once a minute. As it was until this was checked.
+    ChainedToWhoeverWaits,
+    /// A waiter sleeps on one like itself, and all but the second of a kind look once a minute.
+    RareLooks,
+    /// A waiter sleeps on one that is stopped, and looks 5 s later for each one of its kind ahead: there may
+    /// have been many.
+    StopUnnoticed,
+    /// The end of what a waiter sleeps on does not wake it; it looks again after some seconds.
+    NoEvents,
+    /// A writer sleeps until a reader is gone, and notes its turn no more often.
+    WriterSleepsThrough,
 }

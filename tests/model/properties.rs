@@ -2,7 +2,7 @@
 
 use stateright::Property;
 
-use super::protocol::{Outcome, pass};
+use super::protocol::Outcome;
 use super::world::{
     Child, File, Holder, Memory, Process, Reserved, Setting, Sleep, Step, World, is_dead, observer,
 };
@@ -22,10 +22,16 @@ pub(super) const NOT_STUCK: &str = "nobody waits for what nobody has";
 pub(super) const NOT_ITSELF: &str = "nobody waits for what it runs inside of";
 pub(super) const AGREEMENT: &str = "check and acquire agree";
 
+pub(super) const PROMPT: &str =
+    "a free lock is taken at once, or 10 s later for each stopped waiter";
+pub(super) const NOT_OVERTAKEN: &str = "no reader passes a writer that waits for readers";
+
 pub(super) const WHOLE: &str = "a hold of several names is held as a whole or not at all";
 
-pub(super) const ALWAYS: [&str; 12] = [
+pub(super) const ALWAYS: [&str; 14] = [
     WHOLE,
+    PROMPT,
+    NOT_OVERTAKEN,
     NOTHING_BESIDE,
     EXCLUSION,
     LIMIT,
@@ -60,6 +66,8 @@ pub(super) fn properties(setting: &Setting) -> Vec<Property<Setting>> {
         Property::always(NOT_ITSELF, not_itself),
         Property::always(AGREEMENT, agreement),
         Property::always(WHOLE, whole),
+        Property::always(PROMPT, prompt),
+        Property::always(NOT_OVERTAKEN, not_overtaken),
     ];
     for what in &setting.must_happen {
         properties.push(match *what {
@@ -309,9 +317,93 @@ fn is_stuck(setting: &Setting, world: &World) -> bool {
             Setting::note_turns(&mut later, *at, &outcome);
             later.processes[*at].step = Step::Queued(sleep);
         }
-        pass(&mut later);
+        setting.pass(&mut later);
     }
     true
+}
+
+/// Whether a waiter takes what nothing keeps from it: woken by what it sleeps on, without a clock; or, if
+/// others are stopped, by its looks, of which the latest have just been made, within 10 s for each.
+fn prompt(setting: &Setting, world: &World) -> bool {
+    let queued = |world: &World, at: usize| match world.processes[at].step {
+        Step::Queued(sleep) if !world.processes[at].stopped => Some(sleep),
+        _ => None,
+    };
+    let all = 0..world.processes.len();
+    let waiters: Vec<usize> = all.filter(|at| queued(world, *at).is_some()).collect();
+    if !is_quiet(setting, world) || !waiters.iter().any(|at| is_owed(setting, world, *at)) {
+        return true;
+    }
+    let is_stopped = |process: &&Process| process.stopped && process.ticket.is_some();
+    let stopped = world.processes.iter().filter(is_stopped).count();
+    let mut later = world.clone();
+    let mut slept = vec![0; world.processes.len()];
+    for _ in 0..=2 * stopped {
+        let mut is_settled = false;
+        let mut rounds = 2 * waiters.len();
+        while !is_settled && rounds > 0 {
+            is_settled = true;
+            rounds -= 1;
+            for at in &waiters {
+                let Some(sleep) = queued(&later, *at) else {
+                    continue;
+                };
+                let is_due = matches!(sleep, Sleep::LeftQueue(ticket, looks)
+                    if slept[*at] >= looks
+                        || (slept[*at] >= 1 && setting.notices_stop(&later, ticket)));
+                if !is_due && !setting.is_woken(&later, *at, sleep) {
+                    continue;
+                }
+                let outcome = setting.outcome(&setting.memory(&later, *at), *at);
+                let Outcome::Wait { sleep: next, .. } = outcome else {
+                    return true;
+                };
+                Setting::note_turns(&mut later, *at, &outcome);
+                later.processes[*at].step = Step::Queued(next);
+                slept[*at] = 0;
+                is_settled &= next == sleep;
+            }
+        }
+        setting.pass(&mut later);
+        for slept in &mut slept {
+            *slept += 1;
+        }
+    }
+    false
+}
+
+/// A writer that is not stopped keeps its turn as long as only readers are in its way.
+fn not_overtaken(setting: &Setting, world: &World) -> bool {
+    (0..world.processes.len()).all(|reader| {
+        let process = &world.processes[reader];
+        let Step::Committing { done: 0, .. } = &process.step else {
+            return true;
+        };
+        let is_earlier = |ticket: u8| process.ticket.is_none_or(|own| ticket < own);
+        (0..world.processes.len()).all(|writer| {
+            let Step::Queued(sleep @ Sleep::Released(_)) = world.processes[writer].step else {
+                return true;
+            };
+            let waits = !world.processes[writer].stopped
+                && world.processes[writer].ticket.is_some_and(is_earlier)
+                && !setting.is_woken(world, writer, sleep);
+            let in_the_way: Vec<&File> = world
+                .files
+                .iter()
+                .filter(|file| stands_against(setting, file, writer))
+                .collect();
+            let is_passed = setting.wants(reader).iter().any(|want| {
+                let writes = |own: &Want| own.name == want.name && own.mode == Mode::Exclusive;
+                want.mode.is_shared() && setting.wants(writer).iter().any(writes)
+            });
+            !waits
+                || !is_passed
+                || in_the_way.is_empty()
+                || in_the_way.iter().any(|file| {
+                    !is_reader_before(setting, file, writer) || is_inside(setting, file, reader)
+                })
+        })
+    })
 }
 
 /// Whether nothing that may still work keeps a waiter out.
@@ -332,7 +424,26 @@ fn is_owed(setting: &Setting, world: &World, at: usize) -> bool {
         .files
         .iter()
         .any(|file| keeps(file) && stands_against(setting, file, at));
-    !is_kept_out && !is_full(setting, world, at, keeps)
+    !is_kept_out && !is_full(setting, world, at, keeps) && !is_behind_writer(setting, world, at)
+}
+
+/// Whether a reader waits for a writer that waits for readers at work: it keeps its turn.
+fn is_behind_writer(setting: &Setting, world: &World, at: usize) -> bool {
+    (0..world.processes.len()).any(|writer| {
+        let process = &world.processes[writer];
+        let is_earlier = process.ticket.is_some() && process.ticket < world.processes[at].ticket;
+        let waits = is_earlier && !process.stopped && matches!(process.step, Step::Queued(_));
+        waits
+            && world.files.iter().any(|file| {
+                let (held, _) = setting.held(file);
+                let mut wants = setting.wants(at).iter();
+                let plan = &setting.plans[usize::from(file.by)];
+                world.is_kept(file, plan)
+                    && is_reader_before(setting, file, writer)
+                    && !is_inside(setting, file, at)
+                    && wants.any(|want| want.name == held.name && want.mode.is_shared())
+            })
+    })
 }
 
 fn not_itself(setting: &Setting, world: &World) -> bool {

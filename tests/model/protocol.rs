@@ -12,7 +12,11 @@ use crate::Caller;
 use crate::decision::ownership::{
     MayRelease, MayRenew, may_break, may_clean_up, may_release, may_renew,
 };
-use crate::decision::{Asker, Decision, Judged, Obstacle, Request, Until, decide, excludes, until};
+use crate::decision::{
+    Asker, Decision, Judged, Obstacle, Request, Snapshot as _, Ticket, Until, decide, excludes,
+    until,
+};
+use crate::record::Mode;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
@@ -110,18 +114,25 @@ impl Setting {
                 };
                 let restores_turn = matches!(
                     &obstacle,
-                    Obstacle::Hold(judged) if judged.verdict.is_certainly_held()
+                    Obstacle::Hold(judged) if judged.verdict.is_live()
                 );
+                let chained = self.chained_to_whoever_waits(memory, &request, &obstacle);
                 let Ok(until) = until(&request, obstacle, memory);
                 let sleep = match until {
                     Until::Released(judged) | Until::Ripe(judged, _) => {
                         Sleep::Released(judged.found.handle)
                     }
                     Until::AnyReleased(holders) => Sleep::Released(holders[0].found.handle),
-                    Until::LeftQueue(ticket, _) => {
-                        Sleep::LeftQueue(u8::try_from(ticket.number).unwrap())
+                    Until::LeftQueue(ticket, interval) => {
+                        let looks = match u8::try_from(interval.as_secs() / 5).unwrap() {
+                            1 => 1,
+                            _ if self.is_flawed(Flaw::RareLooks) => 12,
+                            looks => looks,
+                        };
+                        Sleep::LeftQueue(u8::try_from(ticket.number).unwrap(), looks)
                     }
                 };
+                let sleep = chained.unwrap_or(sleep);
                 Outcome::Wait {
                     behind,
                     restores_turn,
@@ -131,28 +142,69 @@ impl Setting {
         }
     }
 
+    /// See [`Flaw::ChainedToWhoeverWaits`].
+    fn chained_to_whoever_waits(
+        &self,
+        memory: &Memory<'_>,
+        request: &Request,
+        obstacle: &Obstacle<u8>,
+    ) -> Option<Sleep> {
+        let Obstacle::Hold(judged) = obstacle else {
+            return None;
+        };
+        if !self.is_flawed(Flaw::ChainedToWhoeverWaits) {
+            return None;
+        }
+        let held = crate::decision::Want {
+            name: judged.found.key.name.clone(),
+            mode: match judged.found.key.index {
+                None => Mode::Exclusive,
+                Some(_) => Mode::Shared,
+            },
+        };
+        let holder = judged.record().and_then(|record| record.owner.as_deref());
+        let Ok(mut tickets) = memory.tickets(&request.wants);
+        tickets.retain(|(number, _)| request.ticket.is_none_or(|own| *number < own));
+        tickets.dedup_by_key(|(number, _)| *number);
+        let mut ahead = tickets.into_iter().rev().filter_map(|(number, _)| {
+            let Ok(ticket) = memory.ticket(number);
+            ticket.filter(|ticket| {
+                let theirs = &ticket.request;
+                let waits_too = theirs
+                    .wants
+                    .iter()
+                    .any(|want| excludes(&held, holder, want, theirs.owner.as_deref()));
+                let is_missed = ticket
+                    .reserved_since_ms
+                    .is_some_and(|since| since < 995_000);
+                waits_too && Self::is_before(ticket, request) && !is_missed
+            })
+        });
+        let last = ahead.next()?;
+        let is_third = ahead.next().is_some() && last.request.wants == request.wants;
+        let looks = if is_third { 12 } else { 1 };
+        Some(Sleep::LeftQueue(u8::try_from(last.number).unwrap(), looks))
+    }
+
+    /// Whether a waiter wants something that excludes a request.
+    fn is_before(ticket: &Ticket<u8>, request: &Request) -> bool {
+        let theirs = &ticket.request;
+        let (holder, asker) = (theirs.owner.as_deref(), request.owner.as_deref());
+        theirs.wants.iter().any(|held| {
+            let mut wants = request.wants.iter();
+            wants.any(|want| excludes(held, holder, want, asker))
+        })
+    }
+
     /// The first living waiter that wants something that excludes a request.
-    fn first_come(memory: &Memory<'_>, request: &Request) -> Option<crate::decision::Ticket<u8>> {
-        use crate::decision::Snapshot as _;
+    fn first_come(memory: &Memory<'_>, request: &Request) -> Option<Ticket<u8>> {
         let Ok(tickets) = memory.tickets(&request.wants);
         tickets
             .into_iter()
             .filter(|(number, _)| request.ticket.is_none_or(|own| *number < own))
             .find_map(|(number, _)| {
                 let Ok(ticket) = memory.ticket(number);
-                ticket.filter(|ticket| {
-                    let theirs = &ticket.request;
-                    theirs.wants.iter().any(|held| {
-                        request.wants.iter().any(|want| {
-                            excludes(
-                                held,
-                                theirs.owner.as_deref(),
-                                want,
-                                request.owner.as_deref(),
-                            )
-                        })
-                    })
-                })
+                ticket.filter(|ticket| Self::is_before(ticket, request))
             })
     }
 
@@ -179,18 +231,65 @@ impl Setting {
     /// Whether a waiter wakes up, if only to look again after some seconds.
     pub(super) fn wakes(&self, world: &World, by: usize, sleep: Sleep) -> bool {
         match sleep {
-            Sleep::LeftQueue(_) => true,
-            Sleep::Released(id) => {
-                // One of them is named; the backend has to watch all.
-                if !self.is_flawed(Flaw::OneHolderWatched) && self.is_behind_full_lock(by) {
-                    return true;
-                }
-                world.file(id).is_none_or(|file| {
-                    let by = observer(self.plans[by].pid_namespace);
-                    is_dead(&self.judged(world, file, &by).verdict)
-                })
+            Sleep::LeftQueue(..) => true,
+            // One of them is named; the backend has to watch all.
+            Sleep::Released(_)
+                if !self.is_flawed(Flaw::OneHolderWatched) && self.is_behind_full_lock(by) =>
+            {
+                true
             }
+            Sleep::Released(_) => self.is_woken(world, by, sleep),
         }
+    }
+
+    /// Whether others see that the waiter with this ticket is stopped.
+    pub(super) fn notices_stop(&self, world: &World, ticket: u8) -> bool {
+        let unnoticed = [
+            Flaw::StopUnnoticed,
+            Flaw::RareLooks,
+            Flaw::ChainedToWhoeverWaits,
+        ];
+        let is_unnoticed = unnoticed.into_iter().any(|flaw| self.is_flawed(flaw));
+        let mut processes = world.processes.iter();
+        let waiter = processes.find(|process| process.ticket == Some(ticket));
+        !is_unnoticed && waiter.is_some_and(|process| process.stopped)
+    }
+
+    /// Whether what a waiter sleeps on has ended, which wakes it at once.
+    pub(super) fn is_woken(&self, world: &World, by: usize, sleep: Sleep) -> bool {
+        if self.is_flawed(Flaw::NoEvents) {
+            return false;
+        }
+        match sleep {
+            Sleep::LeftQueue(ticket, _) => {
+                let mut processes = world.processes.iter();
+                processes.all(|process| process.ticket != Some(ticket))
+            }
+            Sleep::Released(_)
+                if !self.is_flawed(Flaw::OneHolderWatched) && self.is_behind_full_lock(by) =>
+            {
+                // It watches all that filled the lock.
+                self.has_room(world, by)
+            }
+            Sleep::Released(id) => world.file(id).is_none_or(|file| {
+                let by = observer(self.plans[by].pid_namespace);
+                is_dead(&self.judged(world, file, &by).verdict)
+            }),
+        }
+    }
+
+    fn has_room(&self, world: &World, by: usize) -> bool {
+        let from = observer(self.plans[by].pid_namespace);
+        self.wants(by).iter().all(|want| {
+            let mut alive = world.files.iter().filter(|file| {
+                self.held(file).0.name == want.name
+                    && !is_dead(&self.judged(world, file, &from).verdict)
+            });
+            match want.mode.slots() {
+                Some(most) => alive.count() < usize::try_from(most.get()).unwrap(),
+                None => alive.next().is_none(),
+            }
+        })
     }
 
     /// Any of several holders may make room.
@@ -891,7 +990,7 @@ impl Model for Setting {
             }
             Action::Stop(by) => world.processes[by].stopped = true,
             Action::Pass => {
-                if !pass(&mut world) {
+                if !self.pass(&mut world) {
                     return None;
                 }
             }
@@ -916,14 +1015,41 @@ impl Model for Setting {
     }
 }
 
-/// 5 s pass; whether that changes anything.
-pub(super) fn pass(world: &mut World) -> bool {
-    let mut changed = false;
-    for process in &mut world.processes {
-        if process.reserved == Reserved::Yes {
-            process.reserved = Reserved::Missed;
-            changed = true;
+impl Setting {
+    /// 5 s pass; whether that changes anything.
+    pub(super) fn pass(&self, world: &mut World) -> bool {
+        let before = world.clone();
+        for (at, process) in world.processes.iter_mut().enumerate() {
+            if process.reserved == Reserved::Yes {
+                process.reserved = if self.has_looked(&before, at) {
+                    Reserved::No
+                } else {
+                    Reserved::Missed
+                };
+            }
         }
+        *world != before
     }
-    changed
+
+    /// Whether a waiter has noted its turn again within 5 s: it sleeps, or is about to, until a reader
+    /// is gone that is still there.
+    fn has_looked(&self, world: &World, at: usize) -> bool {
+        let process = &world.processes[at];
+        let sleep = match &process.step {
+            Step::Queued(sleep) => *sleep,
+            Step::Leaving(next) => match **next {
+                Step::Queued(sleep) => sleep,
+                _ => return false,
+            },
+            _ => return false,
+        };
+        let Sleep::Released(id) = sleep else {
+            return false;
+        };
+        let is_reader = |file: &File| file.slot.index.is_some();
+        !process.stopped
+            && !self.is_flawed(Flaw::WriterSleepsThrough)
+            && world.file(id).is_some_and(is_reader)
+            && !self.is_woken(world, at, sleep)
+    }
 }

@@ -7,8 +7,8 @@ use stateright::{Checker, HasDiscoveries, Model};
 
 use super::flaws::Flaw;
 use super::properties::{
-    ABLE, ALWAYS, AS_SHOWN, EXCLUSION, LIMIT, NOT_DEAD, NOT_STUCK, ON_RECORD, SERVED, SIDE_BY_SIDE,
-    TAKEOVER, TURN_PASSED, WHOLE,
+    ABLE, ALWAYS, AS_SHOWN, EXCLUSION, LIMIT, NOT_DEAD, NOT_OVERTAKEN, NOT_STUCK, ON_RECORD,
+    PROMPT, SERVED, SIDE_BY_SIDE, TAKEOVER, TURN_PASSED, WHOLE,
 };
 use super::world::{Holder, Plan, Setting};
 use crate::record::Mode;
@@ -276,6 +276,54 @@ fn stopped_waiter() -> Setting {
         lease(exclusive(A)),
         stopping(run(exclusive(A)).waits()),
         run(exclusive(A)).waits(),
+    ])
+}
+
+/// Two waiters that may be stopped are ahead of a third.
+fn two_stopped_waiters() -> Setting {
+    Setting::new(vec![
+        lease(exclusive(A)),
+        stopping(run(exclusive(A)).waits()),
+        stopping(run(exclusive(A)).waits()),
+        run(exclusive(A)).waits(),
+    ])
+}
+
+/// A waiter that may be stopped is between two others.
+fn stopped_waiter_between_waiters() -> Setting {
+    Setting::new(vec![
+        lease(exclusive(A)),
+        run(exclusive(A)).waits(),
+        stopping(run(exclusive(A)).waits()),
+        run(exclusive(A)).waits(),
+    ])
+}
+
+/// An owner of a child waits for the parent behind a waiter that has to wait for the child.
+fn owner_of_child_behind_waiters() -> Setting {
+    Setting::new(vec![
+        lease(exclusive(A_T)).owner("one"),
+        lease(exclusive(A)).owner("one"),
+        lease(exclusive(A)).waits(),
+        lease(exclusive(A)).owner("one").waits(),
+    ])
+}
+
+/// A waiter waits for one name behind a waiter for two, one of which stays held.
+fn behind_waiter_for_two() -> Setting {
+    Setting::new(vec![
+        lease(exclusive(A)),
+        lease(exclusive(B)),
+        lease([exclusive(A), exclusive(B)].concat()).waits(),
+        lease(exclusive(A)).waits(),
+    ])
+}
+
+fn writer_behind_reader() -> Setting {
+    Setting::new(vec![
+        lease(shared(A)),
+        run(exclusive(A)).waits(),
+        lease(shared(A)).waits(),
     ])
 }
 
@@ -647,7 +695,11 @@ fn model_of_writer_between_readers_holds() {
             run(exclusive(A)).waits(),
             run(shared(A)).waits(),
         ])
-        .must_happen(&[SERVED, TURN_PASSED, SIDE_BY_SIDE]),
+        .must_happen(&[SERVED, SIDE_BY_SIDE]),
+    );
+    holds(
+        "writer behind a reader that lasts, a reader",
+        writer_behind_reader(),
     );
 }
 
@@ -784,6 +836,41 @@ fn model_notices_ignored_notes() {
 fn model_notices_endless_reservation() {
     let setting = stopped_waiter().flawed(Flaw::EndlessReservation);
     notices(setting, NOT_STUCK);
+}
+
+#[test]
+fn model_notices_waiters_chained_to_whoever_waits() {
+    let flaw = Flaw::ChainedToWhoeverWaits;
+    notices(behind_waiter_for_two().flawed(flaw), PROMPT);
+    notices(owner_of_child_behind_waiters().flawed(flaw), PROMPT);
+}
+
+#[test]
+fn model_notices_third_waiter_that_looks_once_a_minute() {
+    notices(two_stopped_waiters().flawed(Flaw::RareLooks), PROMPT);
+    notices(
+        two_stopped_waiters().flawed(Flaw::ChainedToWhoeverWaits),
+        PROMPT,
+    );
+}
+
+#[test]
+fn model_notices_waiter_that_does_not_notice_a_stop() {
+    let setting = stopped_waiter_between_waiters();
+    notices(setting.flawed(Flaw::StopUnnoticed), PROMPT);
+}
+
+#[test]
+fn model_notices_end_that_wakes_nobody() {
+    notices(behind_waiter_for_two().flawed(Flaw::NoEvents), PROMPT);
+}
+
+#[test]
+fn model_notices_writer_that_does_not_note_its_turn() {
+    notices(
+        writer_behind_reader().flawed(Flaw::WriterSleepsThrough),
+        NOT_OVERTAKEN,
+    );
 }
 
 #[test]

@@ -116,8 +116,8 @@ pub(super) struct Put {
 pub(super) enum Sleep {
     /// The end of the hold in this file.
     Released(u8),
-    /// The end of the wait with this ticket. It looks again after some seconds anyway.
-    LeftQueue(u8),
+    /// The end of the wait with this ticket. It looks again after so many times 5 s anyway.
+    LeftQueue(u8, u8),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -817,6 +817,11 @@ impl Snapshot for Memory<'_> {
             },
             handle: u8::try_from(at).unwrap(),
         }))
+    }
+
+    fn is_stopped(&self, ticket: &Ticket<u8>) -> bool {
+        let ticket = u8::try_from(ticket.number).unwrap();
+        self.setting.notices_stop(self.world, ticket)
     }
 }
 

@@ -362,7 +362,7 @@ fn new_readers_do_not_pass_a_waiting_writer() {
 }
 
 #[test]
-fn waiter_sleeps_on_the_latest_earlier_waiter_for_the_same_hold() {
+fn waiter_sleeps_on_the_latest_earlier_waiter_like_itself_or_on_the_hold() {
     let slept_on = |request: &Request, memory: &Memory| {
         let Decision::Wait(obstacle) = decide_in(request, memory) else {
             panic!("it need not wait");
@@ -387,13 +387,23 @@ fn waiter_sleeps_on_the_latest_earlier_waiter_for_the_same_hold() {
     let rows: Vec<(&str, Request, Memory, Short, Option<u64>)> = vec![
         ("no other waiter", request("x"), held(), Short::Wait(1), None),
         ("one other waiter: it may have been stopped", request("x"), held().awaited_by([request("x")]), Short::WaitBehind(1), Some(5)),
-        ("two of them: the second one looks after the first", request("x"), held().awaited_by([request("x"), request("x")]), Short::WaitBehind(2), Some(60)),
+        ("two of them: it looks half as often", request("x"), held().awaited_by([request("x"), request("x")]), Short::WaitBehind(2), Some(10)),
+        ("three of them, one of which has missed its turn", request("x"), held().awaited_by([request("x"), request("x"), request("x")]).reserved(1, 5_000), Short::WaitBehind(3), Some(10)),
+        ("many of them", request("x"), held().awaited_by(std::iter::repeat_n(request("x"), 20)), Short::WaitBehind(20), Some(60)),
+        ("another waits for that hold, and for one more", request("x"), held().awaited_by([request_for(vec![want("x", EXCLUSIVE), want("y", EXCLUSIVE)])]), Short::Wait(1), None),
+        ("another waits for the parent", request("x/t"), memory([run(1, "x/t")]).awaited_by([request("x")]), Short::Wait(1), None),
+        ("another owner waits for a hold of a third", request("x").owned_by("a"), held().awaited_by([request("x").owned_by("b")]), Short::WaitBehind(1), Some(5)),
+        ("another owner waits for a hold of ours, which may hold a child", request("x").owned_by("a"), memory([run(1, "x").owned_by("a")]).awaited_by([request("x").owned_by("b")]), Short::Wait(1), None),
+        ("another owner waits for a child", request("x").owned_by("a"), memory([run(1, "x/t")]).awaited_by([request("x").owned_by("b")]), Short::Wait(1), None),
+        ("another leaves zombies", request("x"), held().awaited_by([request("x").leaving_zombies()]), Short::Wait(1), None),
+        ("another takes zombies", request("x").leaving_zombies(), held().awaited_by([request("x")]), Short::WaitBehind(1), Some(5)),
+        ("another runs inside of a hold", request("x"), held().awaited_by([request("x").inside(8)]), Short::WaitBehind(1), Some(5)),
         ("free, and two of them", request("x"), memory([]).awaited_by([request("x"), request("x")]), Short::WaitBehind(2), Some(5)),
         ("free, and the last one asks for something else", request("x"), memory([]).awaited_by([request("x"), request("x/t")]), Short::WaitBehind(1), Some(5)),
-        ("free, and the last one has another owner", request("x"), memory([]).awaited_by([request("x"), request("x").owned_by("a")]), Short::WaitBehind(1), Some(5)),
+        ("free, and the last one has another owner", request("x"), memory([]).awaited_by([request("x"), request("x").owned_by("a")]), Short::WaitBehind(2), Some(5)),
         ("free, and the last one has missed its turn", request("x"), memory([]).awaited_by([request("x"), request("x")]).reserved(2, 5_000), Short::WaitBehind(1), Some(5)),
         ("free, and a writer is before other readers", request_for(vec![want("x", SHARED)]), memory([]).awaited_by([request("x"), request_for(vec![want("x", SHARED)])]), Short::WaitBehind(1), Some(5)),
-        ("the last one asks for something else", request("x"), held().awaited_by([request("x"), request("x/t")]), Short::WaitBehind(2), Some(5)),
+        ("the last one asks for something else", request("x"), held().awaited_by([request("x"), request("x/t")]), Short::WaitBehind(1), Some(5)),
         ("the last one has missed its turn", request("x"), held().awaited_by([request("x"), request("x")]).reserved(2, 5_000), Short::WaitBehind(1), Some(5)),
         ("another waits for a sibling", request("x/t"), held().awaited_by([request("x/u")]), Short::Wait(1), None),
         ("another waits for an unrelated lock", request("x"), held().awaited_by([request("y")]), Short::Wait(1), None),
@@ -402,7 +412,7 @@ fn waiter_sleeps_on_the_latest_earlier_waiter_for_the_same_hold() {
         ("all slots are taken", request_for(vec![want("x", slots(2))]), full(), Short::WaitForAny(vec![1, 2]), None),
         ("another waits for one, too", request_for(vec![want("x", slots(2))]), full().awaited_by([request_for(vec![want("x", slots(3))])]), Short::WaitBehind(1), Some(5)),
         ("another that fewer slots are enough for", request_for(vec![want("x", slots(2))]), full().awaited_by([request_for(vec![want("x", slots(1))])]), Short::WaitForAny(vec![1, 2]), None),
-        ("a writer waits for all of them", request_for(vec![want("x", slots(2))]), full().awaited_by([request("x")]), Short::WaitBehind(1), Some(5)),
+        ("a writer waits for all of them", request_for(vec![want("x", slots(2))]), full().awaited_by([request("x")]), Short::WaitForAny(vec![1, 2]), None),
     ];
     for (row, request, memory, expected, seconds) in rows {
         assert_eq!(slept_on(&request, &memory), (expected, seconds), "{row}");

@@ -73,6 +73,12 @@ pub(crate) fn presence(pid: Pid) -> ProcessState {
     }
 }
 
+/// Whether a process is known to be stopped, by a signal or a tracer, so that it does nothing before it is
+/// continued.
+pub(crate) fn is_stopped(pid: Pid) -> bool {
+    proc_is_ours() && read_stat(pid).is_ok_and(|stat| stat.is_stopped)
+}
+
 /// Whether a process has ended and has not been waited for yet, according to /proc. A process whose main
 /// thread has ended is shown as such a one, too, but has other threads.
 fn is_defunct(pid: Pid) -> bool {
@@ -380,6 +386,7 @@ fn read_stat_at(path: &CStr) -> io::Result<Stat> {
 struct Stat {
     pid: u32,
     is_zombie: bool,
+    is_stopped: bool,
     parent: u32,
     group: u32,
     flags: u32,
@@ -400,9 +407,11 @@ fn parse_stat(text: &[u8]) -> Option<Stat> {
     let name_ends = start.iter().rposition(|byte| *byte == b')')?;
     let pid = start.split(|byte| *byte == b' ').next()?;
     let mut fields = text.get(name_ends + 2..)?.split(|byte| *byte == b' ');
+    let state = fields.next()?;
     Some(Stat {
         pid: number(pid)?,
-        is_zombie: matches!(fields.next()?, b"Z" | b"X"),
+        is_zombie: matches!(state, b"Z" | b"X"),
+        is_stopped: matches!(state, b"T" | b"t"),
         parent: number(fields.next()?)?,
         group: number(fields.next()?)?,
         flags: number(fields.nth(3)?)?,

@@ -51,6 +51,12 @@ pub(crate) fn presence(pid: Pid) -> ProcessState {
     }
 }
 
+/// Whether a process is known to be stopped, by a signal or a tracer, so that it does nothing before it is
+/// continued.
+pub(crate) fn is_stopped(pid: Pid) -> bool {
+    info(pid).is_ok_and(|info| info.pbi_status == libc::SSTOP)
+}
+
 /// The start of a process in microseconds since 1970, by the clock of that moment. `None` where the
 /// kernel does not show it, which proves nothing (other users' processes).
 pub(crate) fn start_ticks(pid: Pid) -> Option<u64> {

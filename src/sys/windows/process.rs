@@ -63,6 +63,11 @@ pub(crate) fn presence(pid: Pid) -> ProcessState {
     }
 }
 
+/// Whether a process is known to be stopped. Windows has no such state, only threads that are suspended.
+pub(crate) fn is_stopped(_pid: Pid) -> bool {
+    false
+}
+
 /// The creation time of a process. `None` if it cannot be read, which proves nothing.
 pub(crate) fn start_ticks(pid: Pid) -> Option<u64> {
     match open(pid) {

@@ -1,0 +1,93 @@
+//! Whether a request comes from the holder of a hold that exists: a caller that acquires once more what it
+//! has.
+
+use super::answer::Judged;
+use super::request::{Asker, Key, Request, Want};
+use super::snapshot::Snapshot;
+use crate::name::LockName;
+use crate::record::{Kind, Record, is_same_owner};
+
+/// Whether a request asks for the locks of a hold, all of them and no others.
+fn asks_for_same_locks(request: &Request, held: &Key, record: &Record) -> bool {
+    let has = |want: &Want| {
+        want.name == held.name || record.names.iter().any(|name| name == want.name.as_str())
+    };
+    let is_wanted = |want: &Want| held.index.is_some() == want.mode.is_shared() && has(want);
+    request.wants.len() == record.all_names().count() && request.wants.iter().all(is_wanted)
+}
+
+/// Whether the same holder asks again for its detached hold.
+pub(super) fn is_same_hold<H>(request: &Request, judged: &Judged<H>) -> bool {
+    let Some(record) = judged.record() else {
+        return false;
+    };
+    judged.verdict.is_live()
+        && record.is_confirmed()
+        && asks_for_same_locks(request, &judged.found.key, record)
+        && match request.asker {
+            Asker::Caller | Asker::Derived => false,
+            // With the start, or a reused PID would pass for the holder; and seen from here, or one of
+            // another PID namespace would.
+            Asker::Process(process) => {
+                record.kind == Kind::Process
+                    && record.live.process() == Some(process)
+                    && judged.verdict.pid_alive == Some(true)
+                    && !is_for_another_owner(request, record)
+            }
+            Asker::Lease => {
+                record.kind == Kind::Lease
+                    && is_same_owner(request.owner.as_deref(), record.owner.as_deref())
+            }
+        }
+}
+
+/// Whether a hold of several locks still has all of them: one whose record was removed or replaced is
+/// lost.
+pub(super) fn is_whole<S: Snapshot>(
+    judged: &Judged<S::Handle>,
+    snapshot: &S,
+) -> Result<bool, S::Error> {
+    let names = judged.record().map_or(&[][..], |record| &record.names);
+    // They may be anything, if another program wrote them.
+    let names = names.iter().filter_map(|name| LockName::new(name).ok());
+    for name in names.filter(|name| !name.is_path()) {
+        let found = match judged.found.key.index {
+            None => snapshot.exclusive(&name)?.into_iter().collect(),
+            Some(_) => snapshot.shared(&name)?,
+        };
+        let own = &judged.found.revision;
+        if !found.iter().any(|found| found.revision == *own) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Whether it has to be known first what becomes of a hold that is not confirmed yet: it may be the same
+/// holder's, or is to be replaced.
+pub(crate) fn awaits_confirmation<H>(request: &Request, judged: &Judged<H>) -> bool {
+    let Some(record) = judged.record() else {
+        return false;
+    };
+    let may_be_same = || {
+        asks_for_same_locks(request, &judged.found.key, record)
+            && match request.asker {
+                Asker::Caller | Asker::Derived => false,
+                // Which process it will follow is not on record yet.
+                Asker::Process(_) => {
+                    record.kind == Kind::Process && !is_for_another_owner(request, record)
+                }
+                Asker::Lease => {
+                    record.kind == Kind::Lease
+                        && is_same_owner(request.owner.as_deref(), record.owner.as_deref())
+                }
+            }
+    };
+    judged.confirmed_within().is_some() && (request.replaces(judged) || may_be_same())
+}
+
+/// Whether the request names an owner that is not the one on record. Two sessions may name one process.
+pub(super) fn is_for_another_owner(request: &Request, record: &Record) -> bool {
+    let asked = request.owner.as_deref().filter(|owner| !owner.is_empty());
+    asked.is_some() && record.format.has_owners() && !is_same_owner(asked, record.owner.as_deref())
+}

@@ -1,0 +1,186 @@
+//! What is in the way of a request, among the holds. Waiters are none of it.
+
+use std::borrow::Cow;
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use super::answer::Judged;
+use super::compatibility::excludes;
+use super::liveness::{State, judge};
+use super::request::{Key, Request, Want};
+use super::same_holder::{awaits_confirmation, is_same_hold};
+use super::snapshot::{Found, Snapshot};
+use crate::record::Mode;
+
+/// What a record is to a request. A record that does not matter to it is not told.
+pub(super) enum Finding<H> {
+    /// It keeps the request from being granted.
+    Excludes(Judged<H>),
+    /// The shared holds of this wanted name that the request may stand beside, if there is room.
+    Beside(usize, Vec<Judged<H>>),
+    /// A record of a wanted name that may be replaced: dead, or named by the request.
+    Replaceable(Judged<H>),
+    /// A dead relative that may be removed.
+    Removable(Judged<H>),
+}
+
+/// How far a visitor wants to read on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Next {
+    All,
+    /// No further than the ancestors of this name, which cost little.
+    Near,
+    Nothing,
+}
+
+/// Tells `visit` what concerns a request, in the order of reading: for each wanted name its exclusive
+/// hold, its shared holds, the holds of its ancestors, then what is below it.
+pub(super) fn scan<S: Snapshot>(
+    request: &Request,
+    snapshot: &S,
+    visit: &mut dyn FnMut(Finding<S::Handle>) -> Next,
+) -> Result<(), S::Error> {
+    for (at, want) in request.wants.iter().enumerate() {
+        let ancestors = want.name.ancestors();
+        let mut next = Next::All;
+        if let Some(own) = snapshot.exclusive(&want.name)?
+            && let Role::Told(finding) = role(request, snapshot, want, own)
+        {
+            next = visit(finding);
+            if next == Next::Nothing || (next == Next::Near && ancestors.is_empty()) {
+                return Ok(());
+            }
+        }
+        let mut near = snapshot.shared(&want.name)?;
+        for ancestor in ancestors {
+            near.extend(snapshot.exclusive(&ancestor)?);
+            if !want.mode.is_shared() {
+                near.extend(snapshot.shared(&ancestor)?);
+            }
+        }
+        let mut beside = Vec::new();
+        for found in near {
+            match role(request, snapshot, want, found) {
+                Role::None => {}
+                Role::Beside(judged) => beside.push(judged),
+                Role::Told(finding) => next = visit(finding),
+            }
+            if next == Next::Nothing {
+                return Ok(());
+            }
+        }
+        if !beside.is_empty() {
+            next = visit(Finding::Beside(at, beside));
+        }
+        if next != Next::All {
+            return Ok(());
+        }
+        snapshot.below(&want.name, &mut |found| {
+            if let Role::Told(finding) = role(request, snapshot, want, found) {
+                next = visit(finding);
+            }
+            match next {
+                Next::All => ControlFlow::Continue(()),
+                Next::Near | Next::Nothing => ControlFlow::Break(()),
+            }
+        })?;
+        if next != Next::All {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+enum Role<H> {
+    None,
+    Beside(Judged<H>),
+    Told(Finding<H>),
+}
+
+/// What one record is to one of the wants.
+fn role<S: Snapshot>(
+    request: &Request,
+    snapshot: &S,
+    want: &Want,
+    found: Found<S::Handle>,
+) -> Role<S::Handle> {
+    let judged = judge_found(request, snapshot, found);
+    let is_own = judged.found.key.name == want.name;
+    if judged.verdict.state == State::NotALock {
+        // It has no holder, so relatives ignore it; but it must not be overwritten either.
+        return if is_own {
+            Role::Told(Finding::Excludes(judged))
+        } else {
+            Role::None
+        };
+    }
+    if is_own && awaits_confirmation(request, &judged) {
+        return Role::Told(Finding::Excludes(judged));
+    }
+    if is_own && request.replaces(&judged) {
+        return Role::Told(Finding::Replaceable(judged));
+    }
+    if is_own && is_same_hold(request, &judged) {
+        return Role::Told(Finding::Excludes(judged));
+    }
+    let is_excluded = request.is_excluded_by(&judged, want);
+    match (may_take(request, snapshot, &judged), is_own, is_excluded) {
+        (true, true, _) => Role::Told(Finding::Replaceable(judged)),
+        (true, false, true) => Role::Told(Finding::Removable(judged)),
+        (false, _, true) => Role::Told(Finding::Excludes(judged)),
+        (false, true, false) if judged.found.key.index.is_some() => Role::Beside(judged),
+        (_, _, false) => Role::None,
+    }
+}
+
+/// Whether a record counts for nothing: its hold is over.
+fn may_take<S: Snapshot>(request: &Request, snapshot: &S, judged: &Judged<S::Handle>) -> bool {
+    let is_over = match judged.verdict.state {
+        State::Free => true,
+        State::Zombie => request.take_zombies && judged.verdict.takeable_in.is_none(),
+        State::Held | State::Overdue | State::NotALock => false,
+    };
+    is_over && snapshot.takeover_is_safe()
+}
+
+/// Judges a record by the request's observer and maximum age.
+pub(crate) fn judge_found<S: Snapshot>(
+    request: &Request,
+    snapshot: &S,
+    found: Found<S::Handle>,
+) -> Judged<S::Handle> {
+    let mut observer = match &request.observer {
+        Some(observer) => Cow::Borrowed(observer),
+        None => Cow::Owned(snapshot.observer()),
+    };
+    if !request.over.is_empty() {
+        observer.to_mut().over.extend(&request.over);
+    }
+    let verdict = judge(
+        &found.content,
+        &found.facts,
+        &observer,
+        Duration::from_millis(request.max_age_ms),
+        &snapshot.now(),
+    );
+    Judged { found, verdict }
+}
+
+impl Request {
+    pub(super) fn replaces<H>(&self, judged: &Judged<H>) -> bool {
+        self.replace.contains(&judged.found.revision)
+    }
+
+    pub(super) fn is_excluded_by<H>(&self, judged: &Judged<H>, want: &Want) -> bool {
+        let Key { name, index } = &judged.found.key;
+        let held = Want {
+            name: name.clone(),
+            mode: match index {
+                None => Mode::Exclusive,
+                Some(_) => Mode::Shared,
+            },
+        };
+        let holder = judged.record().and_then(|record| record.owner.as_deref());
+        excludes(&held, holder, want, self.owner.as_deref())
+    }
+}

@@ -1,0 +1,162 @@
+//! What a waiter sleeps on.
+
+use std::time::Duration;
+
+use super::answer::{Judged, Obstacle, Until};
+use super::request::{Key, Request, Want};
+use super::scan::judge_found;
+use super::snapshot::{Snapshot, Ticket};
+use super::turn::{earlier_tickets, has_missed_its_turn};
+use crate::record::Mode;
+
+/// How often a waiter decides again that sleeps on another one, which may be held up where nobody sees it,
+/// such as by a terminal that takes no output. The one behind it does so half as often, and so on: so many
+/// waiters make few looks. That the other one was stopped it notices in any case.
+const RECHECK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The twelfth looks once a minute, and so do all behind it.
+const MAX_RANK: u32 = 12;
+
+/// How many tickets are read to find one to sleep on.
+const MAX_READ: usize = 64;
+
+/// What to sleep on until a decision may be another one.
+///
+/// | is there | sleep on |
+/// |---|---|
+/// | an earlier waiter that could take its locks whenever we could, and is not stopped | the latest such waiter |
+/// | an earlier waiter for which the free lock is reserved | that waiter |
+/// | a hold in the way | the hold; of a lock with slots: all of its holds |
+///
+/// So the end of a hold wakes one waiter for each kind of request, and nobody sleeps on a waiter that
+/// has to wait for longer than itself.
+pub(crate) fn until<S: Snapshot>(
+    request: &Request,
+    obstacle: Obstacle<S::Handle>,
+    snapshot: &S,
+) -> Result<Until<S::Handle>, S::Error> {
+    Ok(
+        match (waiter_ahead(request, &obstacle, snapshot)?, obstacle) {
+            (Some(Ahead { ticket, rank }), Obstacle::Hold(_)) => {
+                Until::LeftQueue(ticket, RECHECK_INTERVAL * rank)
+            }
+            // Whoever finds the lock free watches how the reservation runs out.
+            (Some(Ahead { ticket, .. }), Obstacle::Waiter(_))
+            | (None, Obstacle::Waiter(ticket)) => Until::LeftQueue(ticket, RECHECK_INTERVAL),
+            (None, Obstacle::Hold(judged)) => until_released(request, judged, snapshot)?,
+        },
+    )
+}
+
+/// The latest earlier waiter that could take its locks whenever we could, and would then be in our way.
+struct Ahead<H> {
+    ticket: Ticket<H>,
+    /// How many such waiters there are.
+    rank: u32,
+}
+
+fn waiter_ahead<S: Snapshot>(
+    request: &Request,
+    obstacle: &Obstacle<S::Handle>,
+    snapshot: &S,
+) -> Result<Option<Ahead<S::Handle>>, S::Error> {
+    // Readers are not in each other's way; and what is replaced is in the way of all others.
+    let is_for_all = request.wants.iter().all(|want| want.mode == Mode::Shared);
+    if is_for_all || request.skip_queue || !request.replace.is_empty() {
+        return Ok(None);
+    }
+    let owner_matters = owner_matters(request, obstacle);
+    let mut ahead = None;
+    let earlier = earlier_tickets(request, &request.wants, snapshot)?;
+    for number in earlier.into_iter().rev().take(MAX_READ) {
+        let Some(ticket) = snapshot.ticket(number)? else {
+            continue;
+        };
+        if !can_as_much(&ticket.request, request, owner_matters)
+            || has_missed_its_turn(&ticket, snapshot)
+        {
+            continue;
+        }
+        // It would not go on, and so not wake us.
+        if ahead.is_none() && snapshot.is_stopped(&ticket) {
+            continue;
+        }
+        let ahead = ahead.get_or_insert(Ahead { ticket, rank: 0 });
+        ahead.rank += 1;
+        if ahead.rank == MAX_RANK || matches!(obstacle, Obstacle::Waiter(_)) {
+            break;
+        }
+    }
+    Ok(ahead)
+}
+
+/// Whether another waiter for the same locks could take them whenever we could.
+fn can_as_much(theirs: &Request, ours: &Request, owner_matters: bool) -> bool {
+    let is_exclusive = |want: &Want| want.mode == Mode::Exclusive;
+    let pairs = || theirs.wants.iter().zip(&ours.wants);
+    theirs.wants.len() == ours.wants.len()
+        && pairs().all(|(theirs, ours)| is_granted_with(theirs, ours))
+        && (theirs.owner == ours.owner || !owner_matters)
+        // Who runs inside of a shared hold may share it.
+        && (theirs.inside == ours.inside || ours.wants.iter().all(is_exclusive))
+        && (theirs.take_zombies || !ours.take_zombies)
+        && theirs.max_age_ms <= ours.max_age_ms
+        // From where it looks, it sees as well as we do who is dead. On etcd that is the same everywhere.
+        && (theirs.observer.is_none() || theirs.observer == ours.observer)
+}
+
+fn is_granted_with(theirs: &Want, ours: &Want) -> bool {
+    let more_slots = match (theirs.mode, ours.mode) {
+        (Mode::Slots(theirs), Mode::Slots(ours)) => theirs >= ours,
+        (theirs, ours) => theirs == ours,
+    };
+    theirs.name == ours.name && more_slots
+}
+
+/// Whether a waiter of another owner may have to wait for holds that are not in our way: those of our
+/// owner, of related names. There are none beside an exclusive hold of another owner, nor where the other
+/// waiter could take the lock.
+fn owner_matters<H>(request: &Request, obstacle: &Obstacle<H>) -> bool {
+    let (Some(owner), [want]) = (&request.owner, request.wants.as_slice()) else {
+        return request.owner.is_some();
+    };
+    match obstacle {
+        Obstacle::Waiter(_) => false,
+        Obstacle::Hold(judged) => {
+            let holder = judged.record().and_then(|record| record.owner.as_ref());
+            judged.found.key != Key::exclusive(&want.name) || holder == Some(owner)
+        }
+    }
+}
+
+/// The end of a hold in the way, or of any that could make room.
+fn until_released<S: Snapshot>(
+    request: &Request,
+    judged: Judged<S::Handle>,
+    snapshot: &S,
+) -> Result<Until<S::Handle>, S::Error> {
+    let held = &judged.found.key;
+    let is_slot = |want: &Want| want.name == held.name && want.mode.slots().is_some();
+    if held.index.is_none() || !request.wants.iter().any(is_slot) {
+        return Ok(match judged.verdict.takeable_in {
+            Some(after) => Until::Ripe(judged, after),
+            None => Until::Released(judged),
+        });
+    }
+    let mut holders = Vec::new();
+    let mut ripening: Option<(Judged<_>, Duration)> = None;
+    for found in snapshot.shared(&held.name)? {
+        let judged = judge_found(request, snapshot, found);
+        if judged.verdict.is_live() {
+            holders.push(judged);
+        } else if let Some(after) = judged.verdict.takeable_in
+            && ripening.as_ref().is_none_or(|(_, first)| after < *first)
+        {
+            ripening = Some((judged, after));
+        }
+    }
+    Ok(match ripening {
+        Some((judged, after)) if holders.is_empty() => Until::Ripe(judged, after),
+        _ => Until::AnyReleased(holders),
+    })
+}
