@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use crate::decision::liveness::{Evidence, Reason, State, Uncertainty};
+use crate::decision::verdict::{Evidence, Reason, State, Uncertainty};
 use crate::name::LockName;
 use crate::record::{Mode, Record, VERSION as RECORD_VERSION};
 use crate::status::{Locker, Status, Waiter};

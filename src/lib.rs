@@ -104,8 +104,9 @@ pub mod terminal;
 
 pub use backend::ReleaseOutcome;
 pub use decision::Revision;
-pub use decision::liveness::{DEFAULT_MAX_AGE, Evidence, Reason, State, Uncertainty, Verdict};
+pub use decision::liveness::DEFAULT_MAX_AGE;
 pub use decision::ownership::Caller;
+pub use decision::verdict::{Evidence, Reason, State, Uncertainty, Verdict};
 pub use error::{Error, Operation, Result, cause_text};
 #[cfg(feature = "etcd")]
 pub use etcd::{EtcdAccess, StoreFacts, is_etcd_url};

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use chrono::{DateTime, Utc};
 
 use crate::decision::Revision;
-use crate::decision::liveness::{Evidence, Reason, State, Verdict};
+use crate::decision::verdict::{Evidence, Reason, State, Verdict};
 use crate::identity::Pid;
 use crate::record::{Format, Record};
 use crate::sys::directory::{local_filesystems, type_of};

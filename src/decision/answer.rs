@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::liveness::Verdict;
 use super::request::Key;
 use super::snapshot::{Found, Ticket};
+use super::verdict::Verdict;
 use crate::record::Record;
 
 /// For how long others wait for the process that has acquired a lock for another one, or as a lease, to

@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 
 use super::answer::{Decision, Judged, Obstacle};
-use super::liveness::{Reason, State, belongs_to_acquirer, has_ended};
+use super::liveness::{belongs_to_acquirer, has_ended};
 use super::request::{Asker, Key, Request, first_free, slot_of};
 use super::same_holder::{is_for_another_owner, is_same_hold, is_whole};
 use super::scan::{Finding, Next, scan};
 use super::snapshot::{Found, Snapshot};
 use super::turn::{Beside, reserved_for};
+use super::verdict::{Reason, State};
 use crate::identity::ProcessId;
 use crate::record::Mode;
 

@@ -5,7 +5,8 @@
 //! and for every waiter alike. To be read in this order:
 //!
 //! 1. `request`: what a caller asks for. `snapshot`: what can be asked about the locks.
-//! 2. `answer`: what a decision can be, and what a waiter can sleep on.
+//! 2. `answer`: what a decision can be, and what a waiter can sleep on. `verdict`: what can be said about
+//!    one lock.
 //! 3. `decide`: the table of rows, in the order of the table.
 //! 4. `scan`: what is in the way among the holds. It judges each record it meets (`liveness`), applies
 //!    one matrix (`compatibility`), and recognizes the holder that asks once more (`same_holder`).
@@ -25,6 +26,7 @@ mod scan;
 mod sleep_on;
 mod snapshot;
 mod turn;
+pub(crate) mod verdict;
 
 pub(crate) use answer::{Decision, Judged, Obstacle, Until};
 pub(crate) use decide::decide;

@@ -2,10 +2,11 @@
 
 use super::answer::{Decision, Judged};
 use super::decide::decide;
-use super::liveness::{Reason, State, Verdict, belongs_to_acquirer, has_ended};
+use super::liveness::{belongs_to_acquirer, has_ended};
 use super::request::{Asker, Key, Request, Revision, Want};
 use super::same_holder::is_whole;
 use super::snapshot::Snapshot;
+use super::verdict::{Reason, State, Verdict};
 use crate::identity::ProcessId;
 use crate::name::LockName;
 use crate::record::{Format, Kind, Mode, Record, is_same_owner};
@@ -160,7 +161,7 @@ pub(crate) fn may_renew<S: Snapshot>(
     }
     // A holder of a kernel lock writes its record itself, without the guard: what was read here may
     // be an earlier command of it.
-    let writes_itself = judged.verdict.evidence == super::liveness::Evidence::KernelLock;
+    let writes_itself = judged.verdict.evidence == super::verdict::Evidence::KernelLock;
     if writes_itself || is_held_by_run(judged) {
         return Ok(MayRenew::HeldByRun);
     }
@@ -226,7 +227,7 @@ fn is_proved(verdict: &Verdict) -> bool {
 fn is_held_by_run<H>(judged: &Judged<H>) -> bool {
     let is_run = judged.record().is_some_and(|record| {
         // A PID file does not say so, but nothing else locks one of ours.
-        let is_locked = judged.verdict.evidence == super::liveness::Evidence::KernelLock;
+        let is_locked = judged.verdict.evidence == super::verdict::Evidence::KernelLock;
         record.kind == Kind::Run || (record.format == Format::Pid && is_locked)
     });
     is_run && matches!(judged.verdict.state, State::Held | State::Overdue)

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use super::answer::Judged;
 use super::compatibility::excludes;
-use super::liveness::{State, judge};
+use super::liveness::judge;
 use super::request::{Key, Request, Want};
 use super::same_holder::{awaits_confirmation, is_same_hold};
 use super::snapshot::{Found, Snapshot};
+use super::verdict::State;
 use crate::record::Mode;
 
 /// What a record is to a request. A record that does not matter to it is not told.

@@ -19,7 +19,7 @@ use super::lock_file::{
 use super::number;
 use super::snapshot::FilesSnapshot;
 use crate::backend::Draft;
-use crate::decision::liveness::State;
+use crate::decision::verdict::State;
 use crate::decision::{Judged, Key};
 use crate::error::{Context, Error, Operation, Result};
 use crate::format::{self, live};

@@ -14,7 +14,7 @@ use super::lock_file::{
     LockFile, LockPath, NewLockFile, OnDisk, OpenFile, WriteOptions, is_named, own_temporary_name,
     random_temporary_name,
 };
-use crate::decision::liveness::State;
+use crate::decision::verdict::State;
 use crate::error::{Context, Error, Operation, Result};
 use crate::name::LockName;
 use crate::record::{Content, Format, Record, TakeoverInfo, digest};

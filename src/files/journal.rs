@@ -12,7 +12,7 @@ use super::guard::Guard;
 use super::layout::META_DIR;
 use super::lock_file::{is_named, random_temporary_name};
 use crate::backend::Patience;
-use crate::decision::liveness::Reason;
+use crate::decision::verdict::Reason;
 use crate::error::{Context, Error, Operation, Result};
 use crate::identity::Pid;
 use crate::record::cut_command;

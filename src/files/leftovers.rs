@@ -11,7 +11,7 @@ use super::lock_file::{LockPath, OnDisk, own_temporary_name};
 use super::queue::{self, WAITING};
 use super::snapshot::{FilesSnapshot, is_not_a_directory};
 use crate::backend::Patience;
-use crate::decision::liveness::{Evidence, Reason, State};
+use crate::decision::verdict::{Evidence, Reason, State};
 use crate::error::{Context, Error, Operation, Result};
 use crate::record::{Content, Format};
 use crate::sys::directory::Directory;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::lock_file::{Handle, OpenFile};
 use super::queue::is_stopped;
 use crate::backend::BackOff;
-use crate::decision::liveness::{Evidence, Reason, State};
+use crate::decision::verdict::{Evidence, Reason, State};
 use crate::decision::{Judged, Ticket, Until};
 use crate::record::{Content, Kind, Mode, Record};
 use crate::sys::directory::{

@@ -17,7 +17,8 @@ use super::guard::{Guard, StoreFacts};
 use super::layout::{self, Entry, SHARED_DIR};
 use super::lock_file::{Handle, LockFile, LockPath, OnDisk, OpenFile, wall_clock};
 use super::queue::{self, Queue};
-use crate::decision::liveness::{DEFAULT_MAX_AGE, Reason, Verdict};
+use crate::decision::liveness::DEFAULT_MAX_AGE;
+use crate::decision::verdict::{Reason, Verdict};
 use crate::decision::{
     Facts, Found, Key, Moment, Needed, Observer, ProcessFact, Revision, Snapshot, Ticket, Want,
     judge, needed,

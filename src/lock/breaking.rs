@@ -10,8 +10,8 @@ use super::unfinished::{
     unsupervising_wrapper,
 };
 use crate::backend::{AsWaiter, Backend as _, Change};
-use crate::decision::liveness::{Evidence, Reason, State};
 use crate::decision::ownership::may_break;
+use crate::decision::verdict::{Evidence, Reason, State};
 use crate::decision::{Asker, Judged, Request, Revision, Snapshot, judge_found};
 use crate::error::{Context, Error, Operation, Result};
 use crate::files::journal::{self, Action, Event};

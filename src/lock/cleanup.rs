@@ -1,6 +1,6 @@
 //! What a cleanup removed, and what it left.
 
-use crate::decision::liveness::State;
+use crate::decision::verdict::State;
 use crate::error::{Error, Result};
 use crate::status::Status;
 

@@ -11,7 +11,7 @@ use super::ending::{Ending, Remaining, entry_of_hold, kill_at_ms, marks};
 use super::holder::Holder;
 use super::options::milliseconds;
 use crate::backend::{Backend as _, HeldRecord as _, ReleaseOutcome};
-use crate::decision::liveness::{Evidence, Reason, State, Verdict};
+use crate::decision::verdict::{Evidence, Reason, State, Verdict};
 use crate::error::{Error, Operation, Result};
 use crate::identity::{Pid, ProcessId};
 use crate::name::LockName;

@@ -17,10 +17,11 @@ use super::wait::Wait;
 use crate::backend::{
     AsWaiter, BackOff, Backend as _, Change, Draft, Entry, HeldRecord as _, Patience, SleepLimit,
 };
-use crate::decision::liveness::{DEFAULT_MAX_AGE, Evidence, Reason, State, Verdict, is_unchanged};
+use crate::decision::liveness::{DEFAULT_MAX_AGE, is_unchanged};
 use crate::decision::ownership::{
     Caller, MayRelease, MayRenew, is_lost, may_clean_up, may_release, may_renew,
 };
+use crate::decision::verdict::{Evidence, Reason, State, Verdict};
 use crate::decision::{
     Asker, Decision, Judged, Key, Observer, Obstacle, Request, Revision, Snapshot, Ticket, Until,
     Want, decide, judge, judge_found,

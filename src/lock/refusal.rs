@@ -6,7 +6,7 @@ use std::time::Duration;
 use chrono::{DateTime, SecondsFormat, Utc};
 
 use super::lock::Blocked;
-use crate::decision::liveness::Reason;
+use crate::decision::verdict::Reason;
 use crate::describe::describe_holder;
 use crate::record::Format;
 use crate::status::Status;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::ending::{Ending, Remaining, kill_at_ms, marks};
 use crate::decision::Judged;
-use crate::decision::liveness::Reason;
+use crate::decision::verdict::Reason;
 use crate::identity::ProcessId;
 use crate::record::Record;
 use crate::stores::Handle;

@@ -6,7 +6,7 @@ use super::protocol::Outcome;
 use super::world::{
     Child, File, Holder, Memory, Process, Reserved, Setting, Sleep, Step, World, is_dead, observer,
 };
-use crate::decision::liveness::State;
+use crate::decision::verdict::State;
 use crate::decision::{Decision, Want, decide, excludes};
 use crate::record::Mode;
 

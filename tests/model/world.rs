@@ -7,7 +7,8 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 
 use super::flaws::Flaw;
-use crate::decision::liveness::{DEFAULT_MAX_AGE, State, Verdict};
+use crate::decision::liveness::DEFAULT_MAX_AGE;
+use crate::decision::verdict::{State, Verdict};
 use crate::decision::{
     Asker, Facts, Found, Judged, Key, Moment, Observer, ProcessFact, Request, Revision, Snapshot,
     Ticket, Want, judge, needed,
