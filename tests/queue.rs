@@ -351,7 +351,7 @@ fn reserved_lock_is_listed() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn idle_waiters_sleep_and_only_the_first_two_check_every_5s() {
+fn idle_waiters_sleep_and_look_every_5s_whether_the_one_ahead_was_stopped() {
     let env = TestEnv::new();
     let _holder = env.hold(&["x"]);
     let waiters = start_waiters(&env, CONTENDERS);
@@ -364,9 +364,8 @@ fn idle_waiters_sleep_and_only_the_first_two_check_every_5s() {
     std::thread::sleep(Duration::from_secs(6));
     for (index, waiter) in waiters.iter().enumerate() {
         let woken = context_switches(waiter.pid()) - before[index];
-        // One alarm, and the CPU once or twice for the check.
-        let limit = if index < 2 { 12 } else { 0 };
-        assert!(woken <= limit, "waiter {index}: {woken}");
+        // One or two alarms, and the CPU once or twice for each.
+        assert!(woken <= 12, "waiter {index}: {woken}");
     }
 }
 
@@ -468,29 +467,10 @@ fn path_lock_has_waiters_and_leaves_no_other_files() {
     assert_eq!(entries(), 0);
 }
 
-#[test]
-#[ignore = "takes a minute: a waiter further back checks once a minute"]
-fn second_waiter_that_was_stopped_early_does_not_block_the_third_forever() {
-    let env = TestEnv::new();
-    let mut holder = env.hold(&["x"]);
-    let mut waiters = start_waiters(&env, 3);
-    waiters[1].signal(Signal::STOP);
-    env.end();
-    holder.finish();
-    assert_eq!(waiters[0].finish(), 0);
-    let released = Instant::now();
-    wait_until("half a minute has passed or the third is served", || {
-        waiters[2].has_ended() || released.elapsed() > Duration::from_secs(30)
-    });
-    assert_eq!(waiters[2].finish(), 0);
-    assert!(released.elapsed() < Duration::from_secs(90));
-    assert_eq!(served(&env), [0, 2]);
-}
-
 #[cfg(target_os = "linux")]
 #[test]
 #[ignore = "takes a minute: starts a thousand waiters"]
-fn thousand_waiters_use_no_cpu_and_a_release_wakes_at_most_two() {
+fn thousand_waiters_use_little_cpu_and_a_release_wakes_at_most_two() {
     let env = TestEnv::new();
     let mut holder = env.hold(&["x"]);
     let waiters: Vec<Running> = (0..1000)
@@ -518,8 +498,9 @@ fn thousand_waiters_use_no_cpu_and_a_release_wakes_at_most_two() {
     let before = ticks();
     // Nothing happens in this time, which is what is tested.
     std::thread::sleep(Duration::from_secs(10));
-    // A tick is 10 ms: all of them together used at most 0.1 s.
-    assert!(ticks() - before <= 10, "{} ticks", ticks() - before);
+    let used = ticks() - before;
+    println!("1000 waiters used {used} ticks of 10 ms in 10 s");
+    assert!(used <= 30, "{used} ticks");
     let switches = || -> Vec<u64> {
         waiters
             .iter()

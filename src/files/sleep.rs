@@ -119,17 +119,21 @@ impl Sleeper {
         let Some(open) = &ticket.handle else {
             return Err(io::ErrorKind::Unsupported.into());
         };
+        let Some(file) = open.open()? else {
+            return Ok(());
+        };
         let deadline = boottime().saturating_add(at_most);
         loop {
-            let left = deadline.saturating_sub(boottime());
-            let next_look = boottime().saturating_add(left.min(STOP_CHECK));
-            match self.sleep_on_found(open, left.min(STOP_CHECK)) {
-                Err(error)
-                    if error.kind() == io::ErrorKind::Interrupted
-                        && boottime() >= next_look
-                        && boottime() < deadline
-                        && !is_stopped(ticket) => {}
-                slept => return slept,
+            let now = boottime();
+            let check_at = now.saturating_add(STOP_CHECK).min(deadline);
+            let slept = self.sleep_on_lock(&file, check_at.saturating_sub(now));
+            let is_interrupted = matches!(&slept, Err(error)
+                if error.kind() == io::ErrorKind::Interrupted);
+            let now = boottime();
+            // Otherwise a signal has come.
+            let is_due = now >= check_at && now < deadline;
+            if !is_interrupted || !is_due || is_stopped(ticket) {
+                return slept;
             }
         }
     }
