@@ -1,9 +1,10 @@
 //! The queue of waiters, and how a waiter sleeps.
 //!
 //! A ticket is a key on a lease of 5 s, which its waiter keeps alive. It says what the waiter asks for, so that
-//! others decide for it. A waiter watches the one thing that it waits for: a hold, if it is the first, else the
-//! ticket ahead of it, which stays until the hold of that one ends. So one release wakes one waiter. What happens
-//! between a decision and the start of the watch is read once that has started, so that nothing is missed.
+//! others decide for it. A waiter watches the one thing that it waits for: the ticket of an earlier waiter that
+//! could take the locks whenever it could itself, which stays until the hold of that one ends; else the hold in its
+//! way. So one release wakes one waiter for each kind of request. What happens between a decision and the start of
+//! the watch is read once that has started, so that nothing is missed.
 
 use std::marker::PhantomData;
 use std::ops::Range;

@@ -1,5 +1,5 @@
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
@@ -190,6 +190,60 @@ fn waiter_that_could_not_take_the_lock_is_in_nobodys_way() {
     let started = std::time::Instant::now();
     on.done(&["run", "-w", "20", "--owner", "me", "a", "--", "true"]);
     assert!(started.elapsed() < Duration::from_secs(3));
+}
+
+#[test]
+fn waiters_that_cannot_go_on_delay_no_hand_over() {
+    let on = On::new(shared());
+    let number = on.done(&["acquire", "x", "--ttl", "60"]);
+    let other = on.done(&["acquire", "y", "--ttl", "60"]);
+    let mut for_two: Vec<Running> = (0..2)
+        .map(|at| {
+            let waiter = on.onehold(&["run", "-q", "-w", "60", "y", "x", "--", "true"]);
+            let waiter = Running::spawn(waiter);
+            wait_until("it waits", || on.waiters("y") == at + 1);
+            waiter
+        })
+        .collect();
+    let mut waiters: Vec<_> = (0..CONTENDERS)
+        .map(|at| named_waiter(&on, "x", &at.to_string(), ""))
+        .collect();
+    let released = Instant::now();
+    on.done(&["release", "x", "--hold", &number]);
+    for (waiter, _) in &mut waiters {
+        assert_eq!(waiter.finish(), 0);
+    }
+    // A waiter that nothing wakes looks again after about 5 s.
+    let took = released.elapsed();
+    on.done(&["release", "y", "--hold", &other]);
+    for waiter in &mut for_two {
+        assert_eq!(waiter.finish(), 0);
+    }
+    assert!(took < Duration::from_secs(3), "{took:?}");
+}
+
+#[test]
+fn each_stopped_waiter_ahead_costs_at_most_10s() {
+    let on = On::new(shared());
+    let number = on.done(&["acquire", "x", "--ttl", "60"]);
+    let mut waiters: Vec<_> = (0..4)
+        .map(|at| named_waiter(&on, "x", &at.to_string(), ""))
+        .collect();
+    let stopped = [1, 2];
+    for at in stopped {
+        send(waiters[at].1, Signal::STOP);
+    }
+    let released = Instant::now();
+    on.done(&["release", "x", "--hold", &number]);
+    assert_eq!(waiters[3].0.finish(), 0);
+    let took = released.elapsed();
+    for at in stopped {
+        send(waiters[at].1, Signal::CONT);
+    }
+    for (waiter, _) in &mut waiters {
+        assert_eq!(waiter.finish(), 0);
+    }
+    assert!(took < Duration::from_secs(20), "{took:?}");
 }
 
 #[test]
