@@ -80,12 +80,13 @@ pub(super) fn waiter(ticket: &Ticket<Handle>) -> Option<Waiter> {
     Some(written.into_waiter(1))
 }
 
-/// Whether the waiter of a ticket is known to be stopped. One in another PID namespace cannot be looked at.
-pub(super) fn is_stopped(ticket: &Ticket<Handle>) -> bool {
+/// The process of the waiter of a ticket, unless it is in another PID namespace, where its PID means another
+/// one.
+pub(super) fn visible_pid(ticket: &Ticket<Handle>) -> Option<Pid> {
     let own = process::pid_namespace();
     let observer = ticket.request.observer.as_ref();
-    let is_seen = observer.is_none_or(|observer| observer.pid_namespace == own);
-    is_seen && waiter(ticket).is_some_and(|waiter| process::is_stopped(waiter.pid))
+    let is_visible = observer.is_none_or(|observer| observer.pid_namespace == own);
+    Some(waiter(ticket).filter(|_| is_visible)?.pid)
 }
 
 /// The tickets of a store, as far as they were asked for.

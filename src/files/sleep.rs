@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::lock_file::{Handle, OpenFile};
-use super::queue::is_stopped;
+use super::queue::visible_pid;
 use crate::backend::BackOff;
 use crate::decision::verdict::{Evidence, Reason, State};
 use crate::decision::{Judged, Ticket, Until};
@@ -15,7 +15,7 @@ use crate::record::{Content, Kind, Mode, Record};
 use crate::sys::directory::{
     lock_record, lock_shared, record_is_locked, try_lock_record, try_lock_shared,
 };
-use crate::sys::process::boottime;
+use crate::sys::process::{boottime, is_stopped};
 use crate::sys::signal::Alarm;
 use crate::sys::wait::{Watch, pause, random_below, until_unlocked};
 
@@ -122,6 +122,7 @@ impl Sleeper {
         let Some(file) = open.open()? else {
             return Ok(());
         };
+        let waiter = visible_pid(ticket);
         let deadline = boottime().saturating_add(at_most);
         loop {
             let now = boottime();
@@ -132,7 +133,7 @@ impl Sleeper {
             let now = boottime();
             // Otherwise a signal has come.
             let is_due = now >= check_at && now < deadline;
-            if !is_interrupted || !is_due || is_stopped(ticket) {
+            if !is_interrupted || !is_due || waiter.is_some_and(is_stopped) {
                 return slept;
             }
         }

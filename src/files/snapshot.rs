@@ -617,6 +617,6 @@ impl Snapshot for FilesSnapshot<'_> {
     }
 
     fn is_stopped(&self, ticket: &Ticket<Handle>) -> bool {
-        queue::is_stopped(ticket)
+        queue::visible_pid(ticket).is_some_and(crate::sys::process::is_stopped)
     }
 }
