@@ -391,6 +391,7 @@ fn work_is_ended_by_a_wrapper_without_a_descriptor_to_look_at_it() {
 }
 
 #[test]
+#[ignore = "needs strace: apt install strace"]
 #[cfg(target_os = "linux")]
 fn look_that_fails_does_not_pass_for_one_that_finds_nothing() {
     // With the lock it would be found without a look.
