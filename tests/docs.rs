@@ -340,6 +340,19 @@ fn readme() -> String {
 }
 
 #[test]
+fn readme_needs_no_file_that_is_not_beside_it() {
+    // Packages have it without the source.
+    let readme = readme();
+    let links: Vec<&str> = readme
+        .split("](")
+        .skip(1)
+        .map(|rest| rest.split(')').next().unwrap())
+        .filter(|link| !link.starts_with("https://") && !link.starts_with('#'))
+        .collect();
+    assert!(links.is_empty(), "{links:?}");
+}
+
+#[test]
 fn readme_has_every_exit_code() {
     let readme = readme();
     let listed: Vec<&str> = readme
