@@ -61,36 +61,68 @@ fn definition() -> clap::Command {
     command
 }
 
+/// The man pages that are written by hand.
+const BY_HAND: [&str; 6] = [
+    "onehold-config.5",
+    "onehold-formats.5",
+    "onehold-etcd.7",
+    "onehold-flock.7",
+    "onehold-recipes.7",
+    "onehold-states.7",
+];
+
 #[test]
 fn man_pages_match_definition() {
     let command = definition();
     let verbs: Vec<clap::Command> = command.get_subcommands().cloned().collect();
     let mut pages = vec!["onehold.1".to_owned()];
-    assert_in_sync("man/onehold.1", &page(&command, "onehold", ""));
+    pages.extend(
+        verbs
+            .iter()
+            .map(|verb| format!("onehold-{}.1", verb.get_name())),
+    );
+    pages.extend(BY_HAND.map(str::to_owned));
+    assert_in_sync("man/onehold.1", &page(&command, "onehold", "", &pages));
     for verb in verbs {
         let name = verb.get_name().to_owned();
-        let file = format!("onehold-{name}.1");
         assert_in_sync(
-            &format!("man/{file}"),
+            &format!("man/onehold-{name}.1"),
             &page(
                 &verb.display_name(format!("onehold-{name}")),
                 &format!("onehold {name}"),
                 &name,
+                &pages,
             ),
         );
-        pages.push(file);
     }
-    // These pages are written by hand.
-    let by_hand = [
-        "onehold-formats.5",
-        "onehold-config.5",
-        "onehold-etcd.7",
-        "onehold-flock.7",
-        "onehold-recipes.7",
-        "onehold-states.7",
-    ];
-    pages.extend(by_hand.map(str::to_owned));
     assert_only_files("man", pages);
+}
+
+#[test]
+fn man_pages_refer_to_pages_that_exist_and_not_to_themselves() {
+    let mut failures = Vec::new();
+    for page in fs::read_dir(root().join("man")).unwrap() {
+        let page = page.unwrap();
+        let file = page.file_name().into_string().unwrap();
+        let text = fs::read_to_string(page.path()).unwrap();
+        let text = text.replace("\\-", "-");
+        let (_, others) = text.rsplit_once("SEE ALSO").unwrap();
+        for other in others.split([' ', ',', '"', '\n']) {
+            let Some((name, section)) = other
+                .strip_suffix(')')
+                .and_then(|other| other.split_once('('))
+            else {
+                continue;
+            };
+            let other_file = format!("{name}.{section}");
+            let is_missing =
+                name.starts_with("onehold") && !root().join("man").join(&other_file).exists();
+            if is_missing || other_file == file {
+                failures.push(format!("{file}: {other}"));
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{failures:?}");
 }
 
 fn config_page() -> String {
@@ -206,7 +238,8 @@ const JSON: &[&str] = &[
     "status is acquired, released, renewed, blocked, zombie-detected (also overdue), clean (free), listed, cleaned, broken, lost, timeout, interrupted (INT, TERM or HUP) or failure. error.code is the reason of a failure: LOCKED, TIMEOUT, RESERVED, ZOMBIE and MALFORMED (refused), NOT_OWNER, NOT_HELD, NOT_CONFIRMED, NOT_A_LOCK, STILL_RUNNING, LOST, TIME_LIMIT, INTERRUPTED, INCOMPLETE, INVALID_NAME, TOO_LONG, UNSUPPORTED, NO_SUCH_PROCESS, NO_HOLDER, STORE_BUSY, NO_ATOMIC_EXCHANGE, COMMAND_NOT_FOUND, COMMAND_NOT_EXECUTABLE, USAGE, IO or FAILED. A profile may replace LOCKED and TIMEOUT with its own code.",
 ];
 
-fn page(command: &clap::Command, called: &str, verb: &str) -> Vec<u8> {
+/// A page of section 1. `pages` are the files of all pages.
+fn page(command: &clap::Command, called: &str, verb: &str, pages: &[String]) -> Vec<u8> {
     // They are described once, in onehold(1).
     let command = &command.clone().mut_args(|arg| {
         let hides = !verb.is_empty() && arg.is_global_set();
@@ -264,12 +297,13 @@ fn page(command: &clap::Command, called: &str, verb: &str) -> Vec<u8> {
         roff.control("RE", []);
     }
     roff.control("SH", ["SEE ALSO"]);
-    roff.text([roman(
-        "onehold(1), onehold-run(1), onehold-acquire(1), onehold-release(1), onehold-renew(1), \
-         onehold-check(1), onehold-list(1), onehold-cleanup(1), onehold-break(1), \
-         onehold-config(5), onehold-formats(5), onehold-etcd(7), onehold-flock(7), onehold-recipes(7), \
-         onehold-states(7)",
-    )]);
+    let own = format!("{}.1", called.replace(' ', "-"));
+    let others: Vec<String> = pages
+        .iter()
+        .filter(|page| **page != own)
+        .map(|page| format!("{})", page.replace('.', "(")))
+        .collect();
+    roff.text([roman(others.join(", "))]);
     out.extend(roff.render().into_bytes());
     out
 }
@@ -303,6 +337,19 @@ fn completions_match_definition() {
 
 fn readme() -> String {
     fs::read_to_string(root().join("README.md")).unwrap()
+}
+
+#[test]
+fn readme_needs_no_file_that_is_not_beside_it() {
+    // Packages have it without the source.
+    let readme = readme();
+    let links: Vec<&str> = readme
+        .split("](")
+        .skip(1)
+        .map(|rest| rest.split(')').next().unwrap())
+        .filter(|link| !link.starts_with("https://") && !link.starts_with('#'))
+        .collect();
+    assert!(links.is_empty(), "{links:?}");
 }
 
 #[test]

@@ -417,7 +417,8 @@ impl Forgery {
             read().is_ok_and(|record| record["live"]["start"].is_u64())
         });
         let kill = |signal: &str, pid: &str| {
-            let _ = Command::new("kill").args([signal, pid]).status().unwrap();
+            let words = ["-c", &format!("kill {signal} {pid}")];
+            assert!(Command::new("sh").args(words).status().unwrap().success());
         };
         let command = read().unwrap()["live"]["pid"].to_string();
         kill("-TERM", &wrapper.id().to_string());

@@ -446,11 +446,8 @@ impl Drop for Running {
         // command ends with the wrapper.
         #[cfg(unix)]
         if matches!(self.child.try_wait(), Ok(None)) {
-            for signal in ["-TERM", "-CONT"] {
-                let _ = command("kill")
-                    .args([signal, &self.child.id().to_string()])
-                    .stderr(Stdio::null())
-                    .status();
+            for signal in ["TERM", "CONT"] {
+                let _ = kill(self.child.id(), signal);
             }
             for _ in 0..100 {
                 if !matches!(self.child.try_wait(), Ok(None)) {
@@ -464,14 +461,20 @@ impl Drop for Running {
     }
 }
 
+/// By the shell, since the program is in a package of its own.
+#[cfg(unix)]
+fn kill(pid: u32, signal: &str) -> bool {
+    command("sh")
+        .args(["-c", &format!("kill -{signal} {pid}")])
+        .stderr(Stdio::null())
+        .status()
+        .unwrap()
+        .success()
+}
+
 #[cfg(unix)]
 pub fn send(pid: u32, signal: &str) {
-    // By the shell, since the program is in a package of its own.
-    let status = command("sh")
-        .args(["-c", &format!("kill -{signal} {pid}")])
-        .status()
-        .unwrap();
-    assert!(status.success(), "kill -{signal} {pid}");
+    assert!(kill(pid, signal), "kill -{signal} {pid}");
 }
 
 /// Waits until another process has done something.

@@ -6,6 +6,9 @@ use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
 use crate::harness::{Running, for_all, wait_until};
 use crate::sandbox::Sandbox;
 use crate::tracer::{Ended, Fault, Role, Then, trace, trace_and};
@@ -83,11 +86,9 @@ impl Victim {
                     if self == Self::BrokenWrapper {
                         let _ = sandbox.invoke(&["break", "x", "--yes"]);
                     } else if let Some(wrapper) =
-                        sandbox.lock(&["check", "x"])["wrapper_pid"].as_u64()
+                        sandbox.lock(&["check", "x"])["wrapper_pid"].as_i64()
                     {
-                        let _ = std::process::Command::new("kill")
-                            .arg(wrapper.to_string())
-                            .output();
+                        let _ = kill(pid(&wrapper.to_string()), Signal::SIGTERM);
                     }
                 });
                 let ended = trace(sandbox.command(&run), fault);
@@ -147,6 +148,10 @@ const LOOKS: [u64; 27] = [
 
 fn lines(sandbox: &Sandbox) -> usize {
     fs::read_to_string(sandbox.path("work")).map_or(0, |text| text.lines().count())
+}
+
+fn pid(text: &str) -> Pid {
+    Pid::from_raw(text.parse().unwrap())
 }
 
 /// What runs of the work: the sleepers and their shells.
@@ -220,17 +225,15 @@ fn sweep(step: usize, share: usize) {
     let failures = for_all(&points, |(victim, at, next)| {
         let (sandbox, ended) = victim.play(Fault::Kill(Role::Program, *at));
         let result = next_ones_get_it_right(&sandbox, next);
-        for pid in fs::read_to_string(sandbox.path("work"))
+        for line in fs::read_to_string(sandbox.path("work"))
             .unwrap_or_default()
             .lines()
         {
             let is_ours = running(&sandbox)
                 .iter()
-                .any(|found| found.starts_with(&format!("{pid} ")));
+                .any(|found| found.starts_with(&format!("{line} ")));
             if is_ours {
-                let _ = std::process::Command::new("kill")
-                    .args(["-9", pid])
-                    .output();
+                let _ = kill(pid(line), Signal::SIGKILL);
             }
         }
         result.map_err(|why| {
