@@ -6,8 +6,13 @@
 //! onehold-flock(7) are written anew.
 //!
 //! `ONEHOLD_SHIPPED` is the path of the shipped binary, `ONEHOLD_ROUNDS` (500) the number of rounds;
-//! everyday commands are measured on tmpfs and in `TMPDIR`, everything else in `TMPDIR`. Absolute times
-//! depend on the machine: compare within one run.
+//! everyday commands are measured on tmpfs and in `TMPDIR`, with `LC_ALL=C` and with `LANG=C.UTF-8`,
+//! everything else in `TMPDIR` with `LC_ALL=C`. Absolute times depend on the machine: compare within one
+//! run.
+//!
+//! All programs start in the same way: by posix_spawn(3), which std uses for a path with a slash only, and
+//! from single pages of the page cache, as after a boot. A copy of flock(1) that is treated like onehold has
+//! to take as long as flock(1) itself.
 #![allow(missing_docs)]
 #![allow(
     clippy::cast_precision_loss,
@@ -50,7 +55,43 @@ struct Bench {
     onehold: String,
     /// That of `cargo build --release`, dynamically linked.
     plain: String,
+    /// A copy of flock(1), treated like onehold.
+    flock: String,
+    /// The least that a wrapper can do: open, flock, vfork, exec, wait. Static.
+    floor: String,
     rounds: usize,
+}
+
+impl Bench {
+    /// Copies the programs into a directory.
+    fn install(rounds: usize, directory: &Path) -> Self {
+        let install = |built: &Path, name: &str| install(built, &directory.join(name));
+        let floor = directory.join("floor");
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/compare/floor.c");
+        let mut compiler = Command::new("cc");
+        compiler
+            .args(["-O2", "-static", "-o"])
+            .arg(&floor)
+            .arg(source);
+        assert!(compiler.status().unwrap().success(), "{compiler:?}");
+        Self {
+            onehold: install(&shipped(), "onehold"),
+            plain: install(&harness::program(), "plain"),
+            flock: install(Path::new(&absolute("flock")), "flock"),
+            floor: floor.to_str().unwrap().to_owned(),
+            rounds,
+        }
+    }
+
+    /// Drops the programs from the page cache: what has just been written lies there in large folios, and
+    /// starts a tenth faster than what was read from a disk.
+    fn evict(&self) {
+        for program in [&self.onehold, &self.plain, &self.flock, &self.floor] {
+            let file = std::fs::File::open(program).unwrap();
+            file.sync_all().unwrap();
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        }
+    }
 }
 
 /// A line of the table: what onehold needs, as a part of what another tool needs.
@@ -142,16 +183,13 @@ fn main() {
     }
     let rounds = std::env::var("ONEHOLD_ROUNDS").map_or(500, |rounds| rounds.parse().unwrap());
     let installed = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let bench = Bench {
-        onehold: install(&shipped(), &installed.path().join("onehold")),
-        plain: install(&harness::program(), &installed.path().join("plain")),
-        rounds,
-    };
+    let bench = Bench::install(rounds, installed.path());
     println!("{}, {rounds} rounds", bench.onehold);
     let mut rows = Vec::new();
     for (name, measure) in SECTIONS {
         if wanted.is_empty() || wanted.iter().any(|word| *word == name) {
             println!("\n## {name}\n");
+            bench.evict();
             rows.extend(measure(&bench));
         }
     }
@@ -161,8 +199,7 @@ fn main() {
     }
 }
 
-/// Copies a program, as an installation does. What a linker has written by a mapping is in the page cache in
-/// single pages, and starts a tenth slower than a file that was written or read in one piece.
+/// Copies a program, as an installation does.
 fn install(built: &Path, to: &Path) -> String {
     use std::os::unix::fs::PermissionsExt as _;
     std::fs::write(to, std::fs::read(built).unwrap()).unwrap();
@@ -187,8 +224,34 @@ fn shipped() -> PathBuf {
     shipped
 }
 
+/// The words of a command line, with paths of the programs in it.
 fn words(text: &str) -> Vec<String> {
-    text.split(' ').map(str::to_owned).collect()
+    const PROGRAMS: [&str; 7] = [
+        "cat",
+        "dotlockfile",
+        "flock",
+        "lslocks",
+        "sh",
+        "sleep",
+        "true",
+    ];
+    let path = |word: &str| {
+        let is_program = PROGRAMS.contains(&word);
+        if is_program {
+            absolute(word)
+        } else {
+            word.to_owned()
+        }
+    };
+    text.split(' ').map(path).collect()
+}
+
+/// The path of a program.
+fn absolute(program: &str) -> String {
+    let mut directories = ["/usr/bin", "/bin"].iter();
+    let found = directories.find(|directory| Path::new(directory).join(program).exists());
+    let directory = found.unwrap_or_else(|| panic!("{program} is missing"));
+    format!("{directory}/{program}")
 }
 
 fn prepared(command: &[String], store: &Path) -> Command {

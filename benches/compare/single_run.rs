@@ -1,12 +1,13 @@
 //! The cost of everyday commands without contention: whole processes, in each round all commands in a
-//! random order, on tmpfs and in `TMPDIR`.
+//! random order, on tmpfs and in `TMPDIR`, in two locales.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use super::{
     Bench, Group, Ratio, Row,
     harness::{Rng, wait_until},
-    median, micros, quantile, run, time, words,
+    median, micros, prepared, quantile, run, words,
 };
 
 /// Commands that are measured together.
@@ -17,10 +18,26 @@ struct Case {
     beside: Option<(&'static str, f64)>,
     commands: Vec<Vec<String>>,
     code: i32,
+    /// A file that is not there at the start.
+    fresh: Option<PathBuf>,
 }
 
+/// The locales: flock(1) loads that of its caller.
+pub(crate) const LOCALES: [(&str, &str); 2] = [("LC_ALL", "C"), ("LANG", "C.UTF-8")];
+
+const FLOCK: &str = "flock FILE true";
+const COPY: &str = "flock FILE true, a copy";
+const REFUSED: &str = "flock -n FILE true, refused";
+
+#[allow(clippy::too_many_lines, reason = "a table")]
 fn cases(bench: &Bench, root: &Path) -> Vec<Case> {
-    let Bench { onehold, plain, .. } = bench;
+    let Bench {
+        onehold,
+        plain,
+        flock,
+        floor,
+        ..
+    } = bench;
     let own = std::process::id();
     let file = |name: &str| root.join(name).display().to_string();
     let case = |name, beside, commands: &[String], code| Case {
@@ -28,21 +45,42 @@ fn cases(bench: &Bench, root: &Path) -> Vec<Case> {
         beside,
         commands: commands.iter().map(|command| words(command)).collect(),
         code,
+        fresh: None,
     };
     let (free, freed, held) = (file("a"), file("b"), file("held-by-flock"));
-    let dot = file("dot");
+    let (copied, least, dot) = (file("c"), file("d"), file("dot"));
+    let run = |line: &str| [format!("{onehold} {line}")];
+    let mut fresh = case(
+        "run --exec w -- true, the first one",
+        Some(("flock -F FILE true", 0.86)),
+        &run("run --exec w -- true"),
+        0,
+    );
+    fresh.fresh = Some(root.join("store/w.lock"));
     vec![
         case("true", None, &["true".to_owned()], 0),
-        case("flock FILE true", None, &[format!("flock {free} true")], 0),
+        case(FLOCK, None, &[format!("flock {free} true")], 0),
+        case(
+            COPY,
+            Some((FLOCK, 1.03)),
+            &[format!("{flock} {copied} true")],
+            0,
+        ),
+        case(
+            "the least, run",
+            Some((FLOCK, 1.0)),
+            &[format!("{floor} {least} {}", super::absolute("true"))],
+            0,
+        ),
         case(
             "run x -- true",
-            Some(("flock FILE true", 0.70)),
-            &[format!("{onehold} run x -- true")],
+            Some((FLOCK, 0.80)),
+            &run("run x -- true"),
             0,
         ),
         case(
             "run x -- true, built by cargo",
-            Some(("flock FILE true", 1.25)),
+            Some((FLOCK, 1.4)),
             &[format!("{plain} run x -- true")],
             0,
         ),
@@ -54,32 +92,40 @@ fn cases(bench: &Bench, root: &Path) -> Vec<Case> {
         ),
         case(
             "run --exec y -- true",
-            Some(("flock -F FILE true", 0.75)),
-            &[format!("{onehold} run --exec y -- true")],
+            Some(("flock -F FILE true", 0.86)),
+            &run("run --exec y -- true"),
             0,
         ),
+        fresh,
+        case(REFUSED, None, &[format!("flock -n {held} true")], 1),
         case(
-            "flock -n FILE true, refused",
-            None,
-            &[format!("flock -n {held} true")],
-            1,
+            "the least, refused",
+            Some((REFUSED, 1.0)),
+            &[format!("{floor} {held} {}", super::absolute("true"))],
+            6,
         ),
         case(
             "run -q held -- true, refused",
-            Some(("flock -n FILE true, refused", 0.62)),
-            &[format!("{onehold} run -q held -- true")],
+            Some((REFUSED, 0.62)),
+            &run("run -q held -- true"),
+            6,
+        ),
+        case(
+            "run held -- true, refused with its message",
+            Some((REFUSED, 0.74)),
+            &run("run held -- true"),
             6,
         ),
         case(
             "check -q free",
-            Some(("flock -n FILE true, refused", 0.35)),
-            &[format!("{onehold} check -q free")],
+            Some((REFUSED, 0.38)),
+            &run("check -q free"),
             0,
         ),
         case(
             "check -q held",
-            Some(("flock -n FILE true, refused", 0.45)),
-            &[format!("{onehold} check -q held")],
+            Some((REFUSED, 0.56)),
+            &run("check -q held"),
             6,
         ),
         case(
@@ -103,8 +149,19 @@ fn cases(bench: &Bench, root: &Path) -> Vec<Case> {
     ]
 }
 
+/// The time of a command that has to exit with `code`, in a locale.
+fn time(command: &[String], store: &Path, locale: (&str, &str), code: i32) -> Duration {
+    let mut prepared = prepared(command, store);
+    prepared.env_remove("LC_ALL").env(locale.0, locale.1);
+    let started = Instant::now();
+    let status = prepared.status().unwrap();
+    let took = started.elapsed();
+    assert_eq!(status.code(), Some(code), "{command:?}");
+    took
+}
+
 /// The times of all cases on one filesystem, in µs.
-fn times(bench: &Bench, root: &Path) -> (Vec<Case>, Vec<Vec<f64>>) {
+fn times(bench: &Bench, root: &Path, locale: (&str, &str)) -> (Vec<Case>, Vec<Vec<f64>>) {
     let store = root.join("store");
     let onehold = &bench.onehold;
     let _held = Group::start(&words(&format!("{onehold} run held -- cat")), &store);
@@ -129,9 +186,12 @@ fn times(bench: &Bench, root: &Path) -> (Vec<Case>, Vec<Vec<f64>>) {
         }
         for index in &order {
             let case = &cases[*index];
+            if let Some(file) = &case.fresh {
+                let _ = std::fs::remove_file(file);
+            }
             let costs = case.commands.iter();
             let sum: f64 = costs
-                .map(|command| micros(time(command, &store, case.code)))
+                .map(|command| micros(time(command, &store, locale, case.code)))
                 .sum();
             // The first rounds warm up.
             if round >= 5 {
@@ -144,10 +204,13 @@ fn times(bench: &Bench, root: &Path) -> (Vec<Case>, Vec<Vec<f64>>) {
 
 pub(crate) fn measure(bench: &Bench) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
-    for directory in [Path::new("/dev/shm"), &std::env::temp_dir()] {
+    let directories = [Path::new("/dev/shm"), &std::env::temp_dir()];
+    let places = directories.map(|directory| LOCALES.map(|locale| (directory, locale)));
+    for (directory, locale) in places.into_iter().flatten() {
+        bench.evict();
         let root = tempfile::tempdir_in(directory).unwrap();
-        let (cases, times) = times(bench, root.path());
-        println!("In {}:\n", directory.display());
+        let (cases, times) = times(bench, root.path(), locale);
+        println!("In {}, {}={}:\n", directory.display(), locale.0, locale.1);
         println!("| case | median µs | quartiles | × | quartiles | at most |");
         println!("|---|---|---|---|---|---|");
         for (case, own) in cases.iter().zip(&times) {
@@ -166,6 +229,12 @@ pub(crate) fn measure(bench: &Bench) -> Vec<Row> {
             let ratio = Ratio::of(own, &times[other]);
             let [low, high] = ratio.quartiles.unwrap();
             println!(" {:.2} | {low:.2}–{high:.2} | {at_most:.2} |", ratio.median);
+            let is_fair = (0.97..=1.03).contains(&ratio.median);
+            assert!(
+                case.name != COPY || bench.rounds < 500 || is_fair,
+                "flock takes {:.3} times as long as a copy of it: nothing here is true",
+                ratio.median
+            );
             match rows.iter_mut().find(|row| row.what == case.name) {
                 Some(row) => row.ratios.push(ratio),
                 None => rows.push(Row::new(case.name, name, vec![ratio])),

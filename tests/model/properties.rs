@@ -436,12 +436,12 @@ fn is_behind_writer(setting: &Setting, world: &World, at: usize) -> bool {
         waits
             && world.files.iter().any(|file| {
                 let (held, _) = setting.held(file);
-                let mut wants = setting.wants(at).iter();
+                let mut asked = setting.wants(at).iter();
                 let plan = &setting.plans[usize::from(file.by)];
                 world.is_kept(file, plan)
                     && is_reader_before(setting, file, writer)
                     && !is_inside(setting, file, at)
-                    && wants.any(|want| want.name == held.name && want.mode.is_shared())
+                    && asked.any(|want| want.name == held.name && want.mode.is_shared())
             })
     })
 }
