@@ -248,10 +248,16 @@ fn page(command: &clap::Command, called: &str, verb: &str) -> Vec<u8> {
         table(&mut roff, "FILES", &doc_text::FILES);
         table(&mut roff, "ENVIRONMENT", &doc_text::ENVIRONMENT);
     } else {
+        let codes = exit::table_of(verb);
+        let codes: Vec<(&str, &str)> = codes
+            .iter()
+            .map(|(code, of)| (*code, of.as_str()))
+            .collect();
+        table(&mut roff, "EXIT STATUS", &codes);
         roff.control("PP", []);
         roff.text([roman(
-            "The options of every command (--dir, --profile, --format, --json, -q, -v, --color), the exit \
-             status, files and environment are described in onehold(1).",
+            "The options of every command (--dir, --profile, --format, --json, -q, -v, --color), all exit \
+             codes, files and environment are described in onehold(1).",
         )]);
     }
     roff.control("SH", ["EXAMPLES"]);

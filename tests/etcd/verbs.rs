@@ -58,10 +58,10 @@ fn scenes() -> Vec<(&'static str, Vec<Step>)> {
             step("check x", 0, ""),
         ]),
         ("a lease", vec![
-            step("acquire x --ttl 30 --owner me -m why", 0, "acquired `x`"),
+            step("acquire -v x --ttl 30 --owner me -m why", 0, "acquired `x`"),
             step("check x", 6, "lease: expires"),
             step("acquire x --ttl 30", 6, "a lease of me"),
-            step("acquire x --ttl 60 --owner me", 0, "already acquired"),
+            step("acquire -v x --ttl 60 --owner me", 0, "already acquired"),
             step("renew x", 4, "not renewed"),
             step("renew x --owner me --ttl 40", 0, ""),
             step("release x", 4, "not released"),

@@ -180,7 +180,7 @@ fn names(typed: &ArgMatches, word: &OsStr) -> Vec<CompletionCandidate> {
         let state = describe::state(&status);
         let help = match &status.record {
             Some(record) => format!("{state}: {}", describe::holder(&status, record)),
-            None => state.to_owned(),
+            None => state,
         };
         (status.name, help)
     };
