@@ -309,6 +309,7 @@ fn list_fits_the_terminal_and_never_cuts_names_and_holders() {
     }
 }
 
+#[cfg(unix)]
 #[test]
 fn waiters_are_counted_behind_the_state() {
     let env = Env::new();

@@ -494,7 +494,7 @@ fn what_goes_well_is_said_on_a_terminal_and_not_to_cron() {
         .arg("-v")
         .assert()
         .success()
-        .stderr(contains("onehold: acquired `y`, slot 1 for 1h, until "));
+        .stderr(contains("onehold: acquired `y`, slot 1, for 1h, until "));
     let (_, seen) = env.on_a_terminal("acquire z --ttl 1h", &[]);
     assert!(
         seen.contains("onehold: acquired `z` for 1h, until "),

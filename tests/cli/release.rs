@@ -1,6 +1,6 @@
 use predicates::str::{contains, is_empty, is_match};
 
-use crate::env::{Env, Running, SLEEP, number_in, sleeper};
+use crate::env::{Env, Running, number_in, sleeper};
 
 #[test]
 fn release_of_free_lock_succeeds_and_creates_nothing() {
@@ -175,10 +175,11 @@ fn release_leaves_hold_of_successor() {
     assert_eq!(env.lock("x")["hold"].to_string(), second);
 }
 
+#[cfg(unix)]
 #[test]
 fn refusal_says_that_a_break_ends_the_command_and_which_option_helps() {
     let env = Env::new();
-    let run = env.start(["run", "run", "--", SLEEP.trim_end_matches(".exe"), "1000"]);
+    let run = env.start(["run", "run", "--", "sleep", "1000"]);
     run.wait_until_recorded();
     for verb in ["release", "renew"] {
         env.onehold([verb, "run"])

@@ -130,9 +130,11 @@ fn definition(typed: &ArgMatches) -> Command {
             verb.mut_args(move |arg| {
                 let typed = typed.clone();
                 match arg.get_id().as_str() {
-                    "name" | "names" => arg.add(ArgValueCompleter::new(move |word: &OsStr| {
-                        names(&typed, word)
-                    })),
+                    "name" | "names" | "prefix" => {
+                        arg.add(ArgValueCompleter::new(move |word: &OsStr| {
+                            names(&typed, word)
+                        }))
+                    }
                     "owner" => arg.add(ArgValueCompleter::new(move |word: &OsStr| {
                         owners(&typed, word)
                     })),

@@ -272,15 +272,20 @@ pub(crate) fn next_step(session: &Session, status: &Status, refused: Option<&Ref
         _ if status.verdict.state == State::Zombie => next_step_for_zombie(session, status),
         // The hold number does not release the hold of a `run`.
         "release" | "renew" if is_detached(status) => {
-            let has_owner = |record: &Record| record.owner.is_some();
-            let pass = if status.record.as_ref().is_some_and(has_owner) {
-                "--owner or --hold"
-            } else {
-                "number by --hold"
-            };
+            let pass = proof(status);
             format!("  if it is yours, pass its {pass}; {remove_hold}")
         }
         _ => format!("  {remove_hold}"),
+    }
+}
+
+/// What shows that a hold is the caller's.
+pub(crate) fn proof(status: &Status) -> &'static str {
+    let has_owner = |record: &Record| record.owner.is_some();
+    if status.record.as_ref().is_some_and(has_owner) {
+        "--owner or --hold"
+    } else {
+        "number by --hold"
     }
 }
 

@@ -46,8 +46,18 @@ pub(crate) fn table(rows: &[Row<'_>], width: Option<usize>) -> String {
         }
     }
     if let Some(width) = width {
-        let names = rows.iter().map(|row| width_of(&row.cells[NAME]));
-        widths = fit(widths, width, names);
+        if rows.iter().all(|row| row.cells[MESSAGE].is_empty()) {
+            widths[MESSAGE] = 0;
+        }
+        let widest = |column: usize, most: usize| {
+            let cells = rows.iter().filter_map(|row| row.cells.get(column));
+            // What is wrapped is wrapped between its words.
+            let parts =
+                cells.flat_map(|cell| std::iter::once(cell.as_str()).chain(cell.split(' ')));
+            let fitting = parts.map(width_of).filter(|part| *part <= most);
+            fitting.max().unwrap_or_default()
+        };
+        widths = fit(widths, width, widest);
     }
     let mut text = String::new();
     line(&mut text, widths, TITLES, None);
@@ -94,17 +104,19 @@ fn line(text: &mut String, widths: [usize; 6], cells: [&str; 6], status: Option<
     text.push('\n');
 }
 
-/// The widths of the columns on a terminal; 0: the column is left out. `names`: the widths of the names.
-fn fit(natural: [usize; 6], width: usize, names: impl Iterator<Item = usize>) -> [usize; 6] {
+/// The widths of the columns on a terminal; 0: the column is left out. `widest`: the width of the widest cell of
+/// a column, or word of one, that is no wider than a limit.
+fn fit(natural: [usize; 6], width: usize, widest: impl Fn(usize, usize) -> usize) -> [usize; 6] {
     /// What NAME and HOLDER have at least, before other columns are left out.
     const LEAST: usize = 24;
-    const LEAST_MESSAGE: usize = 16;
+    /// Less of a message says nothing.
+    const LEAST_MESSAGE: usize = 10;
+    /// Names and holders that are longer take another line rather than the room of messages.
+    const LONG: usize = 32;
     let [name, state, holder, mut user, mut age, message] = natural;
+    let with_gap = |column: usize| if column == 0 { 0 } else { column + GAP };
     // What is left for NAME and HOLDER.
-    let rest = |user, age| {
-        let with_gap = |column: usize| if column == 0 { 0 } else { column + GAP };
-        width.saturating_sub(state + 2 * GAP + with_gap(user) + with_gap(age))
-    };
+    let rest = |user, age| width.saturating_sub(state + 2 * GAP + with_gap(user) + with_gap(age));
     let least = LEAST.min(name + holder);
     if rest(user, age) < least {
         user = 0;
@@ -113,18 +125,19 @@ fn fit(natural: [usize; 6], width: usize, names: impl Iterator<Item = usize>) ->
         age = 0;
     }
     let rest = rest(user, age);
-    let least = message.min(LEAST_MESSAGE);
     // Longer names stand on lines of their own, and leave their room to the others.
-    let most = if name + holder + GAP + least <= rest {
-        name
+    let (most, holder) = if name + holder + with_gap(message) <= rest {
+        (name, holder)
     } else {
+        let long = LONG.max(width / 4);
+        let holder = widest(HOLDER, long).max(LEAST).min(holder);
+        // Names have half of what there is at least.
         let room = rest.saturating_sub(holder.min((rest / 2).max(rest.saturating_sub(name))));
-        let beside_message = room.saturating_sub(GAP + least);
-        beside_message.max(room.min(width / 3))
+        (room.min(long), holder)
     };
-    let name = names.filter(|name| *name <= most).max().unwrap_or_default();
-    let name = name.max(NAME_TITLE);
+    let name = widest(NAME, most).max(NAME_TITLE);
     let holder = holder.min(rest.saturating_sub(name)).max(1);
+    let least = message.min(LEAST_MESSAGE);
     let left = rest.saturating_sub(name + holder + GAP);
     let message = if left >= least { message.min(left) } else { 0 };
     [name, state, holder, user, age, message]
@@ -243,7 +256,16 @@ mod tests {
 
     #[test]
     fn message_gets_what_names_and_holders_leave() {
-        let fit = |natural, width| fit(natural, width, [6, natural[NAME]].into_iter());
+        // Beside the widest cell there is one of six columns.
+        let fit = |natural: [usize; 6], width| {
+            fit(natural, width, |column, most| {
+                if natural[column] <= most {
+                    natural[column]
+                } else {
+                    6
+                }
+            })
+        };
         let natural = [20, 8, 18, 0, 6, 60];
         assert_eq!(fit(natural, 200), natural);
         assert_eq!(fit(natural, 80), [20, 8, 18, 0, 6, 20]);
@@ -253,7 +275,8 @@ mod tests {
         assert_eq!(fit(natural, 50), [6, 8, 18, 0, 6, 0]);
         assert_eq!(fit(natural, 40), [6, 8, 18, 0, 0, 0]);
         assert_eq!(fit([60, 8, 18, 0, 6, 60], 80), [6, 8, 18, 0, 6, 34]);
-        assert_eq!(fit([60, 8, 60, 0, 6, 60], 80), [6, 8, 54, 0, 6, 0]);
+        assert_eq!(fit([60, 8, 60, 0, 6, 60], 80), [6, 8, 24, 0, 6, 28]);
+        assert_eq!(fit([60, 8, 60, 0, 6, 60], 220), [60, 8, 60, 0, 6, 60]);
     }
 
     #[test]

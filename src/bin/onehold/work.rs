@@ -154,10 +154,8 @@ pub(crate) fn listed(
     limit: usize,
 ) -> Vec<String> {
     let is_ended = is_run(status) && !at_once;
-    let may_signal = |process: &&Process| {
-        !is_ended || onehold::Pid::new(process.pid).is_some_and(onehold::may_signal)
-    };
-    let (own, others): (Vec<_>, Vec<_>) = processes.iter().partition(may_signal);
+    let is_own = |process: &&Process| !is_ended || may_signal(process);
+    let (own, others): (Vec<_>, Vec<_>) = processes.iter().partition(is_own);
     let mut lines = Vec::new();
     for (heading, processes) in [
         (heading(status, at_once), own),
@@ -169,6 +167,10 @@ pub(crate) fn listed(
         }
     }
     lines
+}
+
+fn may_signal(process: &Process) -> bool {
+    onehold::Pid::new(process.pid).is_some_and(onehold::may_signal)
 }
 
 const OF_OTHERS: &str = "processes that you may not signal, so `break` does not end them:";
@@ -206,7 +208,7 @@ pub(crate) fn effects(lock: &Lock, status: &Status, at_once: bool) -> Vec<String
         return vec!["it cannot be seen from here whether its work is still going on".to_owned()];
     }
     let mut lines = listed(status, &processes, at_once, MAX_PROCESSES);
-    if is_run(status) && !at_once {
+    if is_run(status) && !at_once && processes.iter().any(may_signal) {
         lines.push("what they are writing may be left incomplete".to_owned());
     }
     lines

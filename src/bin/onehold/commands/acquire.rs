@@ -49,22 +49,22 @@ pub(crate) fn acquire(session: &Session, typed: args::Acquire) -> CommandResult 
         Attempt::Held(Acquired::AlreadyHeld(status)) => Ok(already_held(session, status).into()),
         Attempt::Blocked(blocked) => {
             let note = other_owner(&typed.hold, &lock, holder, &blocked.status);
+            let proof = output::proof(&blocked.status);
             let is_its_own = typed.pid.is_some() && is_held_by(&blocked.status, holder);
             let mut outcome = refused(session, &typed.hold, &lock, blocked);
             if is_its_own && !outcome.notes.is_empty() {
                 // No wait ends it.
                 outcome.notes.pop();
-                outcome
-                    .notes
-                    .push(note.unwrap_or_else(|| OWN_HOLD.to_owned()));
+                outcome.notes.push(note.unwrap_or_else(|| {
+                    format!(
+                        "  that process holds it itself: release that hold first, with its {proof}"
+                    )
+                }));
             }
             Ok(outcome.into())
         }
     }
 }
-
-const OWN_HOLD: &str =
-    "  that process holds it itself: release that hold first, with its --owner or --hold";
 
 /// Why the process that was named does not have the lock already, although it is the holder.
 fn other_owner(
@@ -197,7 +197,7 @@ fn hand_over(
     Printed::Yes(exit)
 }
 
-/// ", slot 2": with --slots.
+/// ", slot 2,": with --slots.
 fn slots(lock: &onehold::Lock, pending: &PendingHold) -> String {
     let slots = pending.slots();
     if slots.is_empty() || !matches!(pending.record().mode, Mode::Slots(_)) {
@@ -205,7 +205,7 @@ fn slots(lock: &onehold::Lock, pending: &PendingHold) -> String {
     }
     let numbers: Vec<String> = slots.iter().map(u32::to_string).collect();
     let plural = if lock.names().count() == 1 { "" } else { "s" };
-    format!(", slot{plural} {}", words::listed(&numbers))
+    format!(", slot{plural} {},", words::listed(&numbers))
 }
 
 /// "30m, until 12:30:00"
