@@ -31,7 +31,7 @@ fn scenes() -> Vec<(&'static str, Vec<Step>)> {
             step("run x -- true", 0, ""),
             step("run x -- sh -c 'exit 3'", 3, ""),
             step("run x -- sh -c 'kill -9 $$'", 137, ""),
-            step("run x -- /nonexistent", 127, "cannot run `/nonexistent`"),
+            step("run x -- /nonexistent", 127, "command not found: `/nonexistent`"),
             step("run x -- /etc/passwd", 126, "cannot run `/etc/passwd`"),
             step("run x -- sh -c 'test $ONEHOLD_NAME = x && test $ONEHOLD_HOLDS = $ONEHOLD_HOLD:x'", 0, ""),
             step("run x -- sh -c 'onehold check x'", 6, "`x` is held by process"),
