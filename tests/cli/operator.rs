@@ -288,3 +288,13 @@ fn check_says_when_work_that_is_being_ended_gets_kill() {
         fs::remove_file(env.path("ready")).unwrap();
     }
 }
+
+#[test]
+fn question_about_a_zombie_has_its_age() {
+    let env = Env::new();
+    env.create_zombie("x");
+    let (code, seen) = env.on_a_terminal("acquire --on-zombie ask --ttl 1h x", &["n\n"]);
+    assert_eq!(code, Some(5), "{seen}");
+    let expected = "is a zombie: .*, holder since \\S+ \\(\\d+s ago\\), has\\s+exited";
+    assert!(is_match(expected).unwrap().eval(&seen), "{seen}");
+}

@@ -89,18 +89,20 @@ pub(crate) const TABLE: [(&str, &str); 13] = [
     ),
 ];
 
+/// All verbs, of which some begin the parts of the table.
+pub(crate) const VERBS: [&str; 9] = [
+    "run", "acquire", "release", "renew", "check", "list", "cleanup", "break", "config",
+];
+
 /// What is true of one verb.
 pub(crate) fn table_of(verb: &str) -> Vec<(&'static str, String)> {
-    const ANY: [&str; 9] = [
-        "run", "acquire", "release", "renew", "check", "list", "cleanup", "break", "config",
-    ];
     let of_verb = |part: &'static str| {
         let Some((verbs, meaning)) = part.split_once(": ") else {
             return Some(part);
         };
         let mut verbs = verbs.split(", ").map(|verb| verb.split(' ').next());
         let first = verbs.clone().next().flatten();
-        if !first.is_some_and(|first| ANY.contains(&first)) {
+        if !first.is_some_and(|first| VERBS.contains(&first)) {
             return Some(part);
         }
         verbs.any(|named| named == Some(verb)).then_some(meaning)
