@@ -97,11 +97,11 @@ fn describe(status: &Status, name: &str, time: ShowTime) -> String {
     if verdict.reason == Reason::Unverified(Uncertainty::OtherHost) {
         text.push_str(", which cannot be checked from here");
     }
-    text + &message(record)
+    text + &message(record.message.as_deref())
 }
 
-/// The holder of a zombie and how it ended: "process 4262 (sleep) on vm, holder since 20:40:51, has
-/// exited".
+/// The holder of a zombie and how it ended: "process 4262 (sleep) on vm, holder since 20:40:51 (3h
+/// 12m ago), has exited".
 #[must_use]
 pub fn describe_zombie(status: &Status, time: ShowTime) -> String {
     let Some(record) = &status.record else {
@@ -122,7 +122,7 @@ pub fn describe_zombie(status: &Status, time: ShowTime) -> String {
     format!(
         "{}, {end}{}",
         holder_with_time(status, record, time),
-        message(record)
+        message(record.message.as_deref())
     )
 }
 
@@ -158,7 +158,7 @@ pub fn zombie_reason(status: &Status) -> Option<String> {
 }
 
 /// The holder of a hold that was ended by force: "process 4262 (sleep) on vm, holder since
-/// 20:40:51".
+/// 20:40:51 (3h 12m ago)".
 #[must_use]
 pub fn describe_past_holder(status: &Status, time: ShowTime) -> String {
     match &status.record {
@@ -166,7 +166,7 @@ pub fn describe_past_holder(status: &Status, time: ShowTime) -> String {
         Some(record) => format!(
             "{}{}",
             holder_with_time(status, record, time),
-            message(record)
+            message(record.message.as_deref())
         ),
         None => match status.verdict.reason {
             Reason::UnknownVersion(version) => other_version(version),
@@ -194,7 +194,7 @@ pub fn reserved_for(status: &Status) -> Option<&Waiter> {
     first.filter(|_| status.verdict.reason == Reason::Reserved)
 }
 
-/// "process 4262 (sleep) on vm, holder since 20:40:51"
+/// "process 4262 (sleep) on vm, holder since 20:40:51 (3h 12m ago)"
 fn holder_with_time(status: &Status, record: &Record, time: ShowTime) -> String {
     let since = if record.is_lease() {
         "acquired at"
@@ -204,7 +204,7 @@ fn holder_with_time(status: &Status, record: &Record, time: ShowTime) -> String 
     format!(
         "{}, {since} {}",
         holder_on_host(status, record),
-        time(record.acquired_at)
+        with_age(record.acquired_at, time)
     )
 }
 
@@ -217,11 +217,10 @@ pub fn holder_on_host(status: &Status, record: &Record) -> String {
     }
 }
 
-fn message(record: &Record) -> String {
-    record
-        .message
-        .as_ref()
-        .map_or_else(String::new, |text| format!(": \"{}\"", escape(text)))
+/// ": "nightly""
+#[must_use]
+pub fn message(text: Option<&str>) -> String {
+    text.map_or_else(String::new, |text| format!(": \"{}\"", escape(text)))
 }
 
 /// Returns whether the ancestor is the parent.
@@ -406,13 +405,22 @@ fn wrapper_note(status: &Status) -> String {
 /// "process 4242 (backup.sh)", "a lease of runner-7"
 #[must_use]
 pub fn holder(status: &Status, record: &Record) -> String {
-    let mut text = if record.is_lease() {
-        "a lease".to_owned()
-    } else {
-        match status.verdict.pid.or(record.taken_by) {
-            Some(pid) => process(pid.get(), &record.command),
-            None => "a process without a PID".to_owned(),
-        }
+    let holder = holder_in_brief(status, record);
+    let article = match holder.bytes().next() {
+        Some(first) if first.is_ascii_digit() => "process",
+        _ => "a",
+    };
+    format!("{article} {holder}")
+}
+
+/// "4242 (backup.sh)", "lease of runner-7"
+#[must_use]
+pub fn holder_in_brief(status: &Status, record: &Record) -> String {
+    let pid = status.verdict.pid.or(record.taken_by);
+    let mut text = match pid {
+        _ if record.is_lease() => "lease".to_owned(),
+        Some(pid) => process_in_brief(pid.get(), &record.command),
+        None => "process without a PID".to_owned(),
     };
     if let Some(owner) = &record.owner {
         let _ = write!(text, " of {}", escape(owner));
@@ -432,13 +440,18 @@ fn lockers(status: &Status, time: ShowTime) -> String {
 /// The same in brief, if no record says who holds the lock: "process 4242 (backup.sh)".
 #[must_use]
 pub fn lockers_in_brief(status: &Status) -> Option<String> {
+    let lockers = lockers_of(status).iter();
+    let lockers: Vec<String> = lockers
+        .map(|one| process(one.pid.get(), &one.command))
+        .collect();
+    (!lockers.is_empty()).then(|| lockers.join(" and "))
+}
+
+/// Who holds a lock of which no record says it.
+#[must_use]
+pub fn lockers_of(status: &Status) -> &[Locker] {
     let is_unnamed = status.record.is_none() || status.verdict.reason == Reason::Locked;
-    if status.lockers.is_empty() || !is_unnamed {
-        return None;
-    }
-    let lockers = status.lockers.iter();
-    let lockers = lockers.map(|one| process(one.pid.get(), &one.command));
-    Some(lockers.collect::<Vec<_>>().join(" and "))
+    if is_unnamed { &status.lockers } else { &[] }
 }
 
 /// Whose kernel lock it is: a PID file of ours is locked by the wrapper, and names the command.
@@ -477,9 +490,15 @@ pub fn process_on_host(waiter: &Waiter) -> String {
 /// "process 4242 (backup.sh)"
 #[must_use]
 pub fn process(pid: u32, command: &[String]) -> String {
+    format!("process {}", process_in_brief(pid, command))
+}
+
+/// "4242 (backup.sh)"
+#[must_use]
+pub fn process_in_brief(pid: u32, command: &[String]) -> String {
     match program(command) {
-        Some(program) => format!("process {pid} ({})", escape(program)),
-        None => format!("process {pid}"),
+        Some(program) => format!("{pid} ({})", escape(program)),
+        None => pid.to_string(),
     }
 }
 
@@ -510,10 +529,14 @@ fn base_name(path: &str) -> &str {
 /// "since 02:00:07 (3h 12m ago)"
 #[must_use]
 pub fn since(at: DateTime<Utc>, time: ShowTime) -> String {
+    format!("since {}", with_age(at, time))
+}
+
+fn with_age(at: DateTime<Utc>, time: ShowTime) -> String {
     let ago = Utc::now().signed_duration_since(at).to_std();
     match ago {
-        Ok(ago) => format!("since {} ({} ago)", time(at), span(ago)),
-        Err(_) => format!("since {} (in the future)", time(at)),
+        Ok(ago) => format!("{} ({} ago)", time(at), span(ago)),
+        Err(_) => format!("{} (in the future)", time(at)),
     }
 }
 

@@ -115,7 +115,7 @@ pub use identity::{BootId, Origin, Pid, ProcessId};
 pub use lock::{
     Acquired, Attempt, Blocked, Break, Cleanup, Ending, Hold, Holder, Listing, Lock, MovedAside,
     OnBreak, Options, PendingHold, Release, Remaining, Renewal, RunOptions, Store, Wait,
-    command_line_of, user_of,
+    command_line_of, may_signal, user_of,
 };
 pub use name::LockName;
 pub use record::{
@@ -185,6 +185,7 @@ pub mod command_line {
     pub use crate::sys::directory::is_exposed;
     #[cfg(all(target_os = "linux", target_env = "musl"))]
     pub use crate::sys::entry::begin;
+    pub use crate::sys::hostname;
     pub use crate::sys::memory::drop_code_pages;
     pub use crate::sys::spawn::{pass_on_wide_code, replace_process};
     pub use crate::sys::stdio::stdout_was_closed;

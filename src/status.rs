@@ -8,7 +8,8 @@ use crate::decision::Revision;
 use crate::decision::verdict::{Evidence, Reason, State, Verdict};
 use crate::identity::Pid;
 use crate::record::{Format, Record};
-use crate::sys::directory::{local_filesystems, type_of};
+use crate::sys::directory::{local_filesystems, may_remove, type_of};
+use crate::sys::process::user_name;
 
 /// A lock as read at one moment: its record and the verdict on it.
 #[derive(Clone, Debug)]
@@ -35,6 +36,9 @@ pub struct Status {
     pub others: Vec<Self>,
     /// The waiters, the first one first.
     pub waiters: Vec<Waiter>,
+    /// The number of the user who holds it: the owner of its file. `None`: the system or the store does not
+    /// tell.
+    pub uid: Option<u32>,
     /// Whether a takeover has one winner here: not on NFS, FUSE and the like, where the guard
     /// reaches this host only.
     pub can_take_over: bool,
@@ -69,6 +73,8 @@ pub struct Locker {
     pub pid: Pid,
     /// Its command line.
     pub command: Vec<String>,
+    /// The number of its user.
+    pub uid: Option<u32>,
     /// The name of its user, or the number of one without a name.
     pub user: Option<String>,
     /// When the process began. It may have taken the lock later.
@@ -89,6 +95,8 @@ pub struct Waiter {
     pub owner: Option<String>,
     /// The command that it wants to run, or its own command line.
     pub command: Vec<String>,
+    /// Why it wants the lock, in the user's words.
+    pub message: Option<String>,
     /// Since when it waits.
     pub since: DateTime<Utc>,
 }
@@ -130,6 +138,7 @@ impl Status {
         // An earlier holder has nothing to do with it any more, and permission to replace that one
         // does not cover the waiter's hold.
         self.record = None;
+        self.uid = None;
         self.revision = None;
         self
     }
@@ -141,6 +150,7 @@ impl Status {
             record: None,
             verdict: Verdict::new(State::Free, Reason::NoFile, Evidence::None),
             lockers: Vec::new(),
+            uid: None,
             slot: None,
             others: Vec::new(),
             revision: None,
@@ -154,6 +164,21 @@ impl Status {
     pub fn hold(&self) -> Option<u64> {
         let record = self.record.as_ref()?;
         Some(record.hold).filter(|hold| *hold != 0)
+    }
+
+    /// The name of the user who holds it, or the number of one without a name.
+    #[must_use]
+    pub fn user(&self) -> Option<String> {
+        self.uid.map(user_name)
+    }
+
+    /// Whether the caller may remove the record, as far as the modes of its directory tell.
+    #[must_use]
+    pub fn may_be_removed(&self) -> bool {
+        match (self.uid, self.path.parent()) {
+            (Some(uid), Some(directory)) => may_remove(directory, uid),
+            _ => true,
+        }
     }
 
     /// The names of all locks of the hold.

@@ -281,10 +281,16 @@ fn page(command: &clap::Command, called: &str, verb: &str, pages: &[String]) -> 
         table(&mut roff, "FILES", &doc_text::FILES);
         table(&mut roff, "ENVIRONMENT", &doc_text::ENVIRONMENT);
     } else {
+        let codes = exit::table_of(verb);
+        let codes: Vec<(&str, &str)> = codes
+            .iter()
+            .map(|(code, of)| (*code, of.as_str()))
+            .collect();
+        table(&mut roff, "EXIT STATUS", &codes);
         roff.control("PP", []);
         roff.text([roman(
-            "The options of every command (--dir, --profile, --format, --json, -q, -v, --color), the exit \
-             status, files and environment are described in onehold(1).",
+            "The options of every command (--dir, --profile, --format, --json, -q, -v, --color), all exit \
+             codes, files and environment are described in onehold(1).",
         )]);
     }
     roff.control("SH", ["EXAMPLES"]);
@@ -376,6 +382,12 @@ fn readme_is_short() {
 #[test]
 fn exit_code_table_is_complete() {
     use exit::Exit;
+    let command = definition();
+    let verbs: Vec<&str> = command
+        .get_subcommands()
+        .map(clap::Command::get_name)
+        .collect();
+    assert_eq!(verbs, exit::VERBS);
     for exit in [
         Exit::Done,
         Exit::Failed,

@@ -1084,7 +1084,7 @@ fn emulated_holders_exclude_others_and_dead_ones_are_taken_over() {
     assert_eq!(
         said,
         "exec 6\nexec 6\ntaken over from exec\nrun 6\nrun 6\ntaken over from run\n\
-         onehold: cannot run `./missing`: no such file or directory\n127\n\
+         onehold: command not found: `./missing`\n127\n\
          onehold: cannot run `/etc/passwd`: permission denied\n126\n127\n"
     );
 }

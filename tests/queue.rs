@@ -267,7 +267,7 @@ fn waiter_dies_of_a_signal_and_leaves_the_queue() {
         (Signal::INT, -2, "onehold: canceled; nothing changed\n"),
         (Signal::TERM, -15, "onehold: canceled; nothing changed\n"),
     ] {
-        let mut command = env.onehold(["run", "-w", "forever", "x", "--", "touch", "ran"]);
+        let mut command = env.onehold(["run", "-v", "-w", "forever", "x", "--", "touch", "ran"]);
         command.stdout(Stdio::null()).stderr(Stdio::piped());
         let mut waiter = Running::spawn(command);
         wait_until("the waiter is in the queue", || {
@@ -291,7 +291,7 @@ fn waiter_dies_of_a_signal_and_leaves_the_queue() {
 }
 
 #[test]
-fn wait_on_a_terminal_is_one_line_that_changes() {
+fn wait_on_a_terminal_is_a_line_that_changes_below_the_holder() {
     let env = TestEnv::new();
     let _holder = env.hold(&["x"]);
     let run = format!("{} run -w 2500ms x -- true", program().display());
@@ -304,7 +304,8 @@ fn wait_on_a_terminal_is_one_line_that_changes() {
     assert_eq!(output.status.code(), Some(7), "{seen}");
     let (before, _) = seen.split_once("timed out").unwrap();
     assert!(
-        before.contains("onehold: waiting 0s of 2s, position 1 of 1: `x` is"),
+        before.contains("onehold: waiting: `x` is")
+            && before.contains("onehold: waiting 0s of 2s, position 1 of 1 (Ctrl-C cancels)"),
         "{seen}"
     );
     assert!(before.contains("onehold: waiting 1s of 2s"), "{seen}");
@@ -390,7 +391,7 @@ fn waiters_in_a_deadlock_time_out_and_say_what_they_hold() {
     let env = TestEnv::new();
     let start = |own: &str, other: &str| {
         let script = format!(
-            "echo > {own}; until test -e {other}; do sleep 0.005; done; exec onehold run -w 1s {other} -- true"
+            "echo > {own}; until test -e {other}; do sleep 0.005; done; exec onehold run -v -w 1s {other} -- true"
         );
         let mut command = env.onehold(["run", own, "--", "sh", "-c", &script]);
         command.stdout(Stdio::null()).stderr(Stdio::piped());

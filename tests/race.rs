@@ -357,7 +357,7 @@ struct Stuck {
 impl Stuck {
     fn new(env: &TestEnv, options: &[&str]) -> Self {
         let (stdout, writer) = full_pipe();
-        let mut acquire = env.onehold(["acquire", "x"]);
+        let mut acquire = env.onehold(["acquire", "-v", "x"]);
         acquire.args(options).stdout(writer).stderr(Stdio::piped());
         let acquire = Running::spawn(acquire);
         wait_until("the record is there", || env.path("store/x.lock").exists());

@@ -757,3 +757,58 @@ fn dead_reader_of_another_user_does_not_block_readers() {
     place.succeeds(Daemon, "onehold cleanup");
     assert_eq!(place.succeeds(Root, "find store -name '*.lock'"), "");
 }
+
+#[test]
+#[ignore = "needs root and other users: run with sudo"]
+fn users_are_shown_where_several_hold_something() {
+    let place = Place::new(0o1777, "022");
+    place.succeeds(Nobody, "onehold acquire one --ttl 1h");
+    assert!(!place.succeeds(Root, "onehold list").contains("USER"));
+    place.succeeds(Daemon, "onehold acquire two --ttl 1h");
+    let listed = place.succeeds(Root, "onehold list");
+    assert!(
+        listed.starts_with("NAME  STATE  HOLDER  USER    AGE"),
+        "{listed}"
+    );
+    assert!(
+        listed.contains("  nobody  ") && listed.contains("  daemon  "),
+        "{listed}"
+    );
+    assert_eq!(place.lock(Root, "one")["user"], "nobody");
+    assert_eq!(place.lock(Root, "two")["uid"], Daemon.id());
+}
+
+#[test]
+#[ignore = "needs root and other users: run with sudo"]
+fn break_of_the_run_of_another_user_says_whom_to_ask() {
+    let place = Place::new(0o1777, "022");
+    let mut run = place.command(Root, "exec onehold run roots -- sleep 1000");
+    run.stdout(std::process::Stdio::null());
+    let mut run = Running::spawn(run);
+    wait_until("it is held", || {
+        place.lock(Root, "roots")["pid_alive"] == true
+    });
+    let ended = place.does(Daemon, "onehold break roots --yes");
+    assert_eq!(ended.status.code(), Some(1));
+    let said = String::from_utf8(ended.stderr).unwrap();
+    assert!(
+        said.contains("  it belongs to user root: ask that user to run `onehold ")
+            && said.ends_with(" break roots`\n"),
+        "{said}"
+    );
+    assert!(!said.contains("--force"), "{said}");
+    let checked = place.does(Daemon, "onehold check -v roots").stdout;
+    let checked = String::from_utf8(checked).unwrap();
+    let heading = "  processes that you may not signal, so `break` does not end them:\n";
+    assert!(checked.contains(heading), "{checked}");
+    assert!(!checked.contains("ends by TERM"), "{checked}");
+    // Where it can be removed, the hint helps.
+    let refused = place.does(Daemon, "onehold run roots -- true").stderr;
+    let refused = String::from_utf8(refused).unwrap();
+    assert!(
+        refused.ends_with("add --wait; only user root can remove it\n"),
+        "{refused}"
+    );
+    place.succeeds(Root, "onehold break roots --yes");
+    run.finish();
+}

@@ -32,6 +32,8 @@ pub(super) struct Written {
     hostname: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     command: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
     since: DateTime<Utc>,
     request: Request,
 }
@@ -44,6 +46,7 @@ impl Written {
             pid: record.taken_by.unwrap_or_else(Pid::of_self),
             hostname: record.hostname.clone(),
             command: record.command.clone(),
+            message: record.message.clone(),
             since: record.acquired_at,
             request: Request {
                 // It says nothing on another machine.
@@ -60,6 +63,7 @@ impl Written {
             hostname: self.hostname,
             owner: self.request.owner,
             command: self.command,
+            message: self.message,
             since: self.since,
         }
     }

@@ -76,6 +76,9 @@ pub struct Actor {
     /// The number of its user, where users have numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
+    /// The name of its user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
     /// Its host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hostname: Option<String>,
@@ -93,6 +96,12 @@ pub struct PreviousHold {
     /// The process that kept it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<Pid>,
+    /// The number of the user who held it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// The name of that user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
     /// The host of that process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hostname: Option<String>,
@@ -119,6 +128,7 @@ pub(crate) fn write(store: &Path, action: Action, from: &Status, hold: Option<u6
         by: Actor {
             pid: Pid::of_self(),
             uid: process::own_uid(),
+            user: process::own_uid().map(process::user_name),
             hostname: hostname(),
             command: cut_command(process::command_line(Pid::of_self())),
         },
@@ -126,6 +136,8 @@ pub(crate) fn write(store: &Path, action: Action, from: &Status, hold: Option<u6
         from: from.record.as_ref().map(|record| PreviousHold {
             hold: from.hold(),
             pid: from.verdict.pid,
+            uid: from.uid,
+            user: from.user(),
             hostname: record.hostname.clone(),
             owner: record.owner.clone(),
             message: record.message.clone(),

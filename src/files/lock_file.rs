@@ -119,6 +119,11 @@ impl OpenFile {
         self.facts.id
     }
 
+    /// The number of its user, where users have numbers.
+    pub(crate) fn owner(&self) -> Option<u32> {
+        cfg!(unix).then_some(self.facts.owner)
+    }
+
     pub(crate) fn author(&self) -> Author {
         let author = |file: &File| author_of(file).ok();
         let opened = self.open().ok().flatten();

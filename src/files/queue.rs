@@ -56,6 +56,8 @@ struct Written {
     hostname: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     command: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
     since: DateTime<Utc>,
     request: Request,
 }
@@ -68,6 +70,7 @@ impl Written {
             hostname: self.hostname,
             owner: self.request.owner,
             command: self.command,
+            message: self.message,
             since: self.since,
         }
     }
@@ -380,6 +383,7 @@ impl Place {
             pid: Pid::of_self(),
             hostname: record.hostname.clone(),
             command: record.command.clone(),
+            message: record.message.clone(),
             since: Utc::now(),
             request: request.clone(),
         };

@@ -582,6 +582,7 @@ impl PendingHold {
             record: Some(record),
             verdict,
             lockers: Vec::new(),
+            uid: process::own_uid().filter(|_| !store.is_remote()),
             slot: self.taken.held.slots().first().copied(),
             others: Vec::new(),
             waiters: store.waiters(name).unwrap_or_default(),

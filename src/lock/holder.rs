@@ -125,7 +125,13 @@ pub fn command_line_of(pid: Pid) -> Vec<String> {
 /// seen, or the system does not tell.
 #[must_use]
 pub fn user_of(pid: Pid) -> Option<String> {
-    process::user_of(pid)
+    process::user_of(pid).map(process::user_name)
+}
+
+/// Whether the caller may signal a process; sends no signal. On Windows it is not known beforehand.
+#[must_use]
+pub fn may_signal(pid: Pid) -> bool {
+    process::may_signal(pid)
 }
 
 /// Waits until a process has ended, for at most `limit`; whether it has.

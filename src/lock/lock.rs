@@ -1111,6 +1111,15 @@ pub(super) fn status(store: &AnyStore, judged: &Judged<Handle>) -> Status {
         name: name.clone(),
         index: slot,
     };
+    let lockers = &judged.found.facts.lockers;
+    let lockers: Vec<Locker> = lockers.iter().copied().filter_map(locker).collect();
+    // Who made a file need not be who has locked it.
+    let uid = if is_kernel_lock || judged.verdict.reason == Reason::Locked {
+        lockers.first().and_then(|locker| locker.uid)
+    } else {
+        let open = judged.found.handle.as_ref().filter(|_| is_record);
+        open.and_then(|open| open.owner())
+    };
     Status {
         name: name.as_str().to_owned(),
         path: store.path_of_record(&key),
@@ -1121,14 +1130,8 @@ pub(super) fn status(store: &AnyStore, judged: &Judged<Handle>) -> Status {
         verdict: judged.verdict.clone(),
         slot: key.slot(),
         others: Vec::new(),
-        lockers: judged
-            .found
-            .facts
-            .lockers
-            .iter()
-            .copied()
-            .filter_map(locker)
-            .collect(),
+        lockers,
+        uid,
         waiters: Vec::new(),
         can_take_over: judged.found.facts.shares_kernel_locks,
         revision: is_record.then(|| judged.found.revision.clone()),
@@ -1140,7 +1143,7 @@ pub(super) fn status(store: &AnyStore, judged: &Judged<Handle>) -> Status {
 
 /// `None`: it has ended meanwhile.
 fn locker(pid: Pid) -> Option<Locker> {
-    let user = process::user_of(pid)?;
+    let uid = process::user_of(pid)?;
     let command = command_line_of(pid);
     // Last: what has no start has ended by now, and the rest may be missing.
     let began = process::milliseconds_of_start(process::start_ticks(pid)?);
@@ -1149,7 +1152,8 @@ fn locker(pid: Pid) -> Option<Locker> {
     Some(Locker {
         pid,
         command,
-        user: Some(user),
+        uid: Some(uid),
+        user: Some(process::user_name(uid)),
         started: ago.and_then(|ago| Utc::now().checked_sub_signed(ago)),
     })
 }
@@ -1171,6 +1175,7 @@ pub(super) fn free(store: &AnyStore, name: &LockName) -> Status {
         slot: None,
         others: Vec::new(),
         lockers: Vec::new(),
+        uid: None,
         waiters: Vec::new(),
         can_take_over: true,
         revision: None,

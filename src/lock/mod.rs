@@ -19,7 +19,7 @@ pub use breaking::{Break, OnBreak};
 pub use cleanup::Cleanup;
 pub use ending::{Ending, Remaining};
 pub use hold::{Hold, PendingHold};
-pub use holder::{Holder, command_line_of, user_of};
+pub use holder::{Holder, command_line_of, may_signal, user_of};
 pub use lock::{Acquired, Attempt, Blocked, Lock, MovedAside, Release, Renewal};
 pub use options::{Options, RunOptions};
 pub use store::{Listing, Store};

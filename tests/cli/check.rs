@@ -50,7 +50,7 @@ fn check_of_held_lock_is_6_and_of_zombie_5() {
         .stderr(is_empty());
     env.create_zombie("z");
     env.onehold(["check", "z"]).assert().code(5).stdout(
-        is_match("^`z` is a zombie: process \\d+ \\(sleep(\\.exe)?\\) on [^ ]+, holder since .*, has exited\n  zombie: no process with this PID\n$").unwrap(),
+        is_match("^`z` is a zombie: process \\d+ \\(sleep(\\.exe)?\\) on [^ ]+, holder since .* \\(\\d+s ago\\), has exited\n  zombie: no process with this PID\n  the next `run` or `acquire` takes it over; to remove it, run `onehold --dir .* cleanup z`\n$").unwrap(),
     );
 }
 
@@ -262,4 +262,31 @@ fn check_shows_reservation_to_all_but_those_whom_the_waiter_does_not_exclude() {
     assert_eq!(lock["state"], "free");
     waiter.signal("CONT");
     assert_eq!(waiter.exit_code(), Some(0));
+}
+
+#[cfg(unix)]
+#[test]
+fn check_and_journal_name_the_user() {
+    use std::os::unix::fs::MetadataExt;
+    let env = Env::new();
+    env.onehold(["acquire", "lease", "--ttl", "1h"])
+        .assert()
+        .success();
+    env.create_zombie("dead");
+    let uid = std::fs::metadata(env.store()).unwrap().uid();
+    let id = env.command("id").arg("-un").output().unwrap().stdout;
+    let user = String::from_utf8(id).unwrap().trim().to_owned();
+    for name in ["lease", "dead"] {
+        let lock = env.lock(name);
+        assert_eq!(lock["uid"], uid, "{lock}");
+        assert_eq!(lock["user"], user.as_str(), "{lock}");
+        env.onehold(["check", "-v", name])
+            .assert()
+            .stdout(contains(format!("\n  user: {user}\n")));
+    }
+    assert_eq!(env.lock("free")["uid"], serde_json::Value::Null);
+    env.onehold(["cleanup"]).assert().success();
+    let event = &env.journal()[0];
+    assert_eq!(event["by"]["user"], user.as_str(), "{event}");
+    assert_eq!(event["from"]["user"], user.as_str(), "{event}");
 }

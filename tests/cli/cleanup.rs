@@ -132,3 +132,21 @@ fn cleanup_says_once_what_it_could_not_read() {
     assert_eq!(said.matches("closed.d").count(), 1, "{said}");
     fs::set_permissions(&closed, open).unwrap();
 }
+
+#[test]
+fn cleanup_of_names_leaves_other_zombies() {
+    let env = Env::new();
+    for name in ["a", "b", "c"] {
+        env.create_zombie(name);
+    }
+    env.onehold(["acquire", "held", "--ttl", "1h"])
+        .assert()
+        .success();
+    let tried = env.json(["cleanup", "-n", "a"]);
+    assert_eq!(tried["locks"][0]["name"], "a");
+    assert_eq!(tried["locks"].as_array().unwrap().len(), 1);
+    env.onehold(["cleanup", "a", "held", "b"])
+        .assert()
+        .success();
+    assert_eq!(env.left_in_store(), ["c.lock", "held.lock"]);
+}

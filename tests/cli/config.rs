@@ -243,7 +243,7 @@ fn own_profile_sets_directory_format_and_details() {
     env.onehold(["--profile", "app", "list"])
         .assert()
         .success()
-        .stdout(contains(format!("x     held   process {pid}")));
+        .stdout(contains(format!("x     held   {pid}")));
 }
 
 #[cfg(unix)]

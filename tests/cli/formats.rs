@@ -282,7 +282,7 @@ fn foreign_record_is_recognized_without_format_option() {
         env.write(&format!("store/{name}.lock"), text);
     }
     env.onehold(["list"]).assert().success().stdout(
-        contains(format!("process {}", living.pid()))
+        contains(format!(" {} ", living.pid()))
             .count(4)
             .and(contains(" held ").count(4)),
     );

@@ -59,7 +59,7 @@ fn list_shows_all_locks_by_name_with_states() {
     assert_eq!(object["status"], "listed");
     env.onehold(["list"]).assert().success().stdout(
         is_match(format!(
-            "^NAME            STATE       HOLDER +AGE  WAITING  MESSAGE\n\\.hidden         held        process {pid} \\(sleep(\\.exe)?\\) on [^ ]+ +\\d+s            why\n"
+            "^NAME            STATE       HOLDER +AGE +MESSAGE\n\\.hidden         held        {pid} \\(sleep(\\.exe)?\\) +\\d+s +why\n"
         ))
         .unwrap(),
     );
@@ -136,15 +136,15 @@ fn reserved_lock_is_listed_with_its_waiter() {
     let checked = env.onehold(["check", "x"]).output().unwrap().stdout;
     let refused = env.onehold(["run", "x", "--", "true"]).output().unwrap();
     waiter.signal("CONT");
-    let process = format!("process {} (true)", waiter.pid());
+    let process = format!("{} (true)", waiter.pid());
     let listed = String::from_utf8(listed).unwrap();
     assert!(
-        listed.contains(&format!("\nx     reserved  for {process} on ")),
+        listed.contains(&format!("\nx     reserved +1  for {process}\n")),
         "{listed}"
     );
     let checked = String::from_utf8(checked).unwrap();
     assert!(
-        checked.starts_with(&format!("`x` is reserved for {process} on ")),
+        checked.starts_with(&format!("`x` is reserved for process {process} on ")),
         "{checked}"
     );
     assert!(
@@ -244,33 +244,161 @@ fn list_shows_the_command_of_a_name_that_was_derived_from_it() {
     );
 }
 
+/// `onehold WORDS` on a terminal of so many columns.
+#[cfg(unix)]
+fn on_terminal(env: &Env, columns: usize, words: &str) -> String {
+    let mut script = env.command("script");
+    let line = format!("stty rows 24 cols {columns}; onehold {words}");
+    let out = script.args(["-qec", &line, "/dev/null"]).output().unwrap();
+    String::from_utf8(out.stdout).unwrap().replace('\r', "")
+}
+
 #[cfg(unix)]
 #[test]
-fn list_fits_the_terminal_and_is_whole_in_a_pipe() {
+fn list_fits_the_terminal_and_never_cuts_names_and_holders() {
     let env = Env::new();
-    let owner = "an-owner-with-a-name-that-is-longer-than-it-needs-to-be";
-    let message = "a message that is about as long as a message ought to be";
-    env.onehold([
-        "acquire", "backup", "--ttl", "1h", "--owner", owner, "-m", message,
-    ])
-    .assert()
-    .success();
-    let on_terminal = |columns: u32| {
-        let mut script = env.command("script");
-        let line = format!("stty rows 24 cols {columns}; onehold list");
-        let out = script.args(["-qec", &line, "/dev/null"]).output().unwrap();
-        String::from_utf8(out.stdout).unwrap()
-    };
-    for columns in [60, 80, 120] {
-        let shown = on_terminal(columns);
-        let widest = shown
-            .lines()
-            .map(|line| line.trim_end().chars().count())
-            .max();
-        assert!(widest.unwrap() <= columns as usize, "{columns}: {shown}");
-        assert!(shown.contains("backup  held "), "{shown}");
-        assert!(shown.contains('…'), "{shown}");
+    let owner = "an-owner-that-is-named-at-length";
+    let long = "backend/a-name-that-is-longer-than-it-needs-to-be-at-all";
+    let message = "a message of some words, ".repeat(8);
+    let holder = Running::start(sleeper());
+    let pid = holder.pid().to_string();
+    for (name, options) in [
+        ("backup", ["--ttl", "1h", "--owner", owner]),
+        (
+            "import/customers-of-europe",
+            ["--pid", &pid, "--owner", "ci-88"],
+        ),
+        (long, ["--pid", &pid, "--max-age", "1h"]),
+    ] {
+        let mut acquire = env.onehold(["acquire", name, "-m", &message]);
+        acquire.args(options).assert().success();
     }
-    let whole = env.onehold(["list"]).output().unwrap().stdout;
-    assert!(String::from_utf8(whole).unwrap().contains(owner));
+    let host = env.lock("backup")["hostname"].as_str().unwrap().to_owned();
+    for columns in [40, 60, 80, 120, 200] {
+        let shown = on_terminal(&env, columns, "list");
+        let lines = || shown.lines();
+        let fitting = lines().filter(|line| *line != long);
+        let widest = fitting.map(|line| line.chars().count()).max();
+        assert!(widest.unwrap() <= columns, "{columns}: {shown}");
+        assert!(shown.starts_with("NAME "), "{columns}: {shown}");
+        assert!(!shown.contains(&format!("on {host}")), "{shown}");
+        assert!(!shown.contains("process"), "{shown}");
+        for name in ["backup ", "import/customers-of-europe", long] {
+            assert!(
+                lines().any(|line| line.starts_with(name)),
+                "{columns}: {shown}"
+            );
+        }
+        if columns >= 80 {
+            assert!(shown.contains(owner), "{columns}: {shown}");
+            assert!(
+                shown.contains(&format!("{pid} (sleep) of ci-88 ")),
+                "{shown}"
+            );
+        }
+        // What is left, and no less.
+        let is_cut = lines().any(|line| line.ends_with('…') && line.chars().count() == columns);
+        assert!(is_cut || columns < 120, "{columns}: {shown}");
+    }
+    for whole in [
+        String::from_utf8(env.onehold(["list"]).output().unwrap().stdout).unwrap(),
+        on_terminal(&env, 40, "list --wide"),
+    ] {
+        assert_eq!(whole.matches(message.trim()).count(), 3, "{whole}");
+        assert_eq!(whole.lines().count(), 4, "{whole}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn waiters_are_counted_behind_the_state() {
+    let env = Env::new();
+    env.onehold(["acquire", "x", "--ttl", "1h"])
+        .assert()
+        .success();
+    let _waiters = [1, 2].map(|count| {
+        let waiter = env.start(["acquire", "x", "-w", "1h", "--ttl", "1h", "-m", "next"]);
+        eventually("it waits", || {
+            env.lock("x")["waiters"].as_array().unwrap().len() == count
+        });
+        waiter
+    });
+    env.onehold(["list"]).assert().stdout(
+        is_match("^NAME +STATE +HOLDER +AGE +MESSAGE\nx +held \\+2 +lease +\\d+s\n$").unwrap(),
+    );
+    assert_eq!(env.lock("x")["waiters"][1]["message"], "next");
+    env.onehold(["check", "-v", "x"])
+        .assert()
+        .stdout(is_match("\n    2\\. .*, waiting since .*: \"next\"\n").unwrap());
+}
+
+#[test]
+fn states_are_the_words_of_the_option() {
+    let env = Env::new();
+    env.onehold(["acquire", "held", "--ttl", "1h"])
+        .assert()
+        .success();
+    env.onehold(["acquire", "read", "-s", "--ttl", "1h"])
+        .assert()
+        .success();
+    env.create_zombie("old");
+    env.write("store/notes.lock", "not a lock");
+    let now = chrono::Utc::now().to_rfc3339();
+    let elsewhere = format!(
+        "{{\"job_id\": \"far\", \"process_id\": 1, \"hostname\": \"elsewhere\", \"acquired_at\": \"{now}\"}}"
+    );
+    env.write("store/far.lock", elsewhere);
+    let words = |options: &[&str]| {
+        let out = env.onehold(["list"]).args(options).output().unwrap().stdout;
+        let text = String::from_utf8(out).unwrap();
+        let second = |line: &str| line.split_whitespace().nth(1).unwrap().to_owned();
+        text.lines().skip(1).map(second).collect::<Vec<_>>()
+    };
+    let shown = words(&[]);
+    assert_eq!(
+        shown,
+        ["unverified", "held", "not-a-lock", "zombie", "shared"]
+    );
+    for word in shown {
+        assert_eq!(words(&["--state", &word]), [&*word]);
+    }
+    // Each has a meaning in the help, which is the one place for it.
+    let help = env.onehold(["list", "--help"]).output().unwrap().stdout;
+    let help = String::from_utf8(help).unwrap();
+    for word in ["unverified", "shared", "not-a-lock", "reserved", "damaged"] {
+        assert!(help.contains(&format!("- {word}: ")), "{help}");
+    }
+}
+
+#[test]
+fn filter_without_a_match_says_how_many_locks_there_are() {
+    let env = Env::new();
+    for name in ["a1", "a2", "b"] {
+        env.onehold(["acquire", name, "--ttl", "1h"])
+            .assert()
+            .success();
+    }
+    let store = env.store();
+    let store = store.display();
+    for filter in [&["--state", "zombie"][..], &["c"]] {
+        env.onehold(["list"])
+            .args(filter)
+            .assert()
+            .success()
+            .stdout(is_empty())
+            .stderr(format!("onehold: no match among 3 locks in {store}\n"));
+    }
+    env.onehold(["list", "a", "-v"])
+        .assert()
+        .stderr(contains(format!("onehold: 2 of 3 locks in {store}\n")));
+    let named = |words: &[&str]| {
+        let object = env.json(words);
+        let locks = object["locks"].as_array().unwrap();
+        locks
+            .iter()
+            .map(|lock| lock["name"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(named(&["list", "a"]), ["a1", "a2"]);
+    assert_eq!(named(&["list", "a2", "b"]), ["a2", "b"]);
 }

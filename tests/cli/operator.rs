@@ -31,6 +31,7 @@ fn check_v_shows_the_tree_of_processes_that_break_ends() {
     let (running, [shell, first, second]) = family(&env, "x", &["-m", "why"]);
     let expected = format!(
         "(?m)^  wrapper: process {wrapper}\n(.*\n)*  processes that `break` ends by TERM, and by KILL after 10s:\n \
+         +PID  USER +STATE +CPU  COMMAND\n \
          +{shell}  [a-z0-9+-]+ +sleeping +0\\.\\ds  sh -c sleep 1001 .*\n \
          +{first}  [a-z0-9+-]+ +sleeping +0\\.\\ds    sleep 1001\n \
          +{second}  [a-z0-9+-]+ +sleeping +0\\.\\ds    sleep 1002\n",
@@ -67,7 +68,7 @@ fn check_v_of_a_detached_hold_says_that_break_leaves_its_process_alone() {
         .success();
     env.onehold(["check", "-v", "x"]).assert().code(6).stdout(
         is_match(format!(
-            "  processes that `break` does not end:\n +{}  .*  sleep 1000\n$",
+            "  processes that `break` does not end:\n +PID  USER .*\n +{}  .*  sleep 1000\n$",
             holder.pid()
         ))
         .unwrap(),
@@ -93,7 +94,7 @@ fn check_v_shows_the_last_three_events_of_that_lock() {
     }
     let line = |owner| {
         format!(
-            "    \\d\\d:\\d\\d:\\d\\d broken from a lease of {owner} by process \\d+( of uid \\d+)? \\(.*break x --yes\\): forced by user\n"
+            "    \\d\\d:\\d\\d:\\d\\d broken from a lease of {owner} by process \\d+( of user \\S+)? \\(.*break x --yes\\): forced by user\n"
         )
     };
     let expected = format!("\n  journal:\n{}{}{}$", line("b"), line("c"), line("d"));
@@ -161,7 +162,7 @@ fn question_of_break_says_what_it_ends_and_who_is_next() {
     let seen = seen.replace('\r', "");
     let expected = format!(
         "\n  alive: holds the kernel lock; 1 waiting\n  \
-         processes that `break` ends by TERM, and by KILL after 3s:\n +{shell} (.*\n)+ +{second}  .*    sleep 1002\n  \
+         processes that `break` ends by TERM, and by KILL after 3s:\n +PID  USER .*\n +{shell} (.*\n)+ +{second}  .*    sleep 1002\n  \
          what they are writing may be left incomplete\n  \
          `x` then goes to process {} \\(true\\) on .*\n  \
          End its work and free the lock\\? ",
@@ -286,4 +287,14 @@ fn check_says_when_work_that_is_being_ended_gets_kill() {
         assert!(running.has_ended() || running.exit_code().is_some());
         fs::remove_file(env.path("ready")).unwrap();
     }
+}
+
+#[test]
+fn question_about_a_zombie_has_its_age() {
+    let env = Env::new();
+    env.create_zombie("x");
+    let (code, seen) = env.on_a_terminal("acquire --on-zombie ask --ttl 1h x", &["n\n"]);
+    assert_eq!(code, Some(5), "{seen}");
+    let expected = "is a zombie: .*, holder since \\S+ \\(\\d+s ago\\), has\\s+exited";
+    assert!(is_match(expected).unwrap().eval(&seen), "{seen}");
 }

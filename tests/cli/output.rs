@@ -19,6 +19,7 @@ fn usage_error_is_2_and_changes_nothing() {
         &["run", "-w", "1M", "x", "--", "true"],
         &["run", "-w", "0.5.1", "x", "--", "true"],
         &["run", "-n", "-w", "5", "x", "--", "true"],
+        &["run", "--exec", "--kill-after", "5", "x", "--", "true"],
         &["run", "-E", "256", "x", "--", "true"],
         &["run", "--on-zombie", "eat", "x", "--", "true"],
         &["acquire"],
@@ -27,7 +28,7 @@ fn usage_error_is_2_and_changes_nothing() {
         &["acquire", "a\nb"],
         &["check", "x", "--hold", "-1"],
         &["check", "-q", "-v", "x"],
-        &["list", "x"],
+        &["list", "--state", "held?"],
     ];
     for line in lines {
         env.onehold(*line)
@@ -263,7 +264,7 @@ fn list_shows_age_since_acquisition_and_acquire_shows_expiry() {
         .success()
         .stdout(contains(" 3h"));
     let pid = std::process::id().to_string();
-    env.onehold(["acquire", "y", "--pid", &pid, "--ttl", "1h"])
+    env.onehold(["acquire", "-v", "y", "--pid", &pid, "--ttl", "1h"])
         .assert()
         .success()
         .stderr(contains(", at most 1h, until "));
@@ -453,4 +454,141 @@ fn missing_store_that_was_named_is_a_warning() {
         .assert()
         .success()
         .stderr(is_empty());
+}
+
+#[test]
+fn quiet_prints_data_only_where_a_verb_is_for_its_data() {
+    let env = Env::new();
+    let quiet = |words: &[&str]| {
+        let output = env.onehold(words).arg("-q").output().unwrap();
+        assert_eq!(String::from_utf8(output.stderr).unwrap(), "", "{words:?}");
+        !output.stdout.is_empty()
+    };
+    env.create_zombie("zombie");
+    assert!(quiet(&["acquire", "x", "--ttl", "1h"]), "the hold number");
+    assert!(quiet(&["list"]), "the table");
+    assert!(quiet(&["config"]), "the settings");
+    assert!(!quiet(&["list", "--state", "overdue"]));
+    for words in [
+        &["check", "x"][..],
+        &["check", "zombie"],
+        &["cleanup", "-n"],
+        &["cleanup"],
+        &["acquire", "x", "--ttl", "1h"],
+        &["break", "x", "--yes"],
+        &["release", "x"],
+    ] {
+        assert!(!quiet(words), "{words:?}");
+    }
+    let help = env.onehold(["--help"]).output().unwrap().stdout;
+    let help = String::from_utf8(help).unwrap();
+    assert!(help.contains("exit status says enough"), "{help}");
+}
+
+#[cfg(unix)]
+#[test]
+fn what_goes_well_is_said_on_a_terminal_and_not_to_cron() {
+    let env = Env::new();
+    let acquire = ["acquire", "y", "--slots", "2", "--ttl", "1h"];
+    env.onehold(acquire).assert().success().stderr(is_empty());
+    env.onehold(acquire)
+        .arg("-v")
+        .assert()
+        .success()
+        .stderr(contains("onehold: acquired `y`, slot 1, for 1h, until "));
+    let (_, seen) = env.on_a_terminal("acquire z --ttl 1h", &[]);
+    assert!(
+        seen.contains("onehold: acquired `z` for 1h, until "),
+        "{seen}"
+    );
+    for option in ["-w", "-vw"] {
+        let holder = env.start(["run", "x", "--", "sleep", "1.2"]);
+        holder.wait_until_recorded();
+        let waiter = env.onehold(["run", option, "1h", "x", "--", "true"]);
+        let output = { waiter }.output().unwrap();
+        assert!(output.status.success());
+        let said = String::from_utf8(output.stderr).unwrap();
+        let is_said =
+            said.contains("waiting: `x` is held by") && said.contains("acquired `x` after 1s");
+        assert_eq!(
+            (is_said, said.is_empty()),
+            (option != "-w", option == "-w"),
+            "{said}"
+        );
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn wait_on_a_terminal_names_the_holder_once_and_in_full() {
+    let env = Env::new();
+    let message = "a message that makes the line longer than eighty columns are";
+    env.onehold([
+        "acquire", "x", "--ttl", "1h", "--owner", "ci-88", "-m", message,
+    ])
+    .assert()
+    .success();
+    let (code, seen) = env.on_a_terminal("run -w 3 x -- true", &[]);
+    assert_eq!(code, Some(7));
+    let (before, _) = seen.split_once("onehold: timed out").unwrap();
+    assert_eq!(before.matches(message).count(), 1, "{before}");
+    assert!(
+        before.contains("onehold: waiting for ci-88: `x` is held by a lease"),
+        "{before}"
+    );
+    assert!(
+        before.contains("onehold: waiting 2s of 3s, position 1 of 1 (Ctrl-C cancels)"),
+        "{before}"
+    );
+}
+
+#[test]
+fn help_of_a_verb_has_its_own_codes_and_refers_to_the_rest() {
+    let env = Env::new();
+    let help = |verb: &str| {
+        let out = env.onehold([verb, "--help"]).output().unwrap().stdout;
+        String::from_utf8(out).unwrap()
+    };
+    let codes = |verb: &str| {
+        let help = help(verb);
+        let (_, codes) = help.split_once("\nExit status:\n").unwrap();
+        let code = |line: &&str| line.starts_with("  ") && !line.starts_with("   ");
+        let codes = codes
+            .lines()
+            .filter(code)
+            .map(|line| line.trim().to_owned());
+        codes.collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(codes("config"), "0 1 2");
+    assert_eq!(codes("list"), "0 1 2");
+    assert_eq!(codes("check"), "0 1 2 5 6");
+    assert_eq!(codes("renew"), "0 1 2 3 4");
+    assert_eq!(codes("acquire"), "0 1 2 5 6 7 128+n");
+    assert_eq!(codes("run"), "0 2 5 6 7 8 124 125 126, 127 128+n");
+    assert!(help("config").lines().count() < 40);
+    for verb in ["run", "config"] {
+        assert!(!help(verb).contains("Global options"), "{verb}");
+        assert!(
+            help(verb).trim_end().ends_with("codes: `onehold --help`."),
+            "{verb}"
+        );
+    }
+    let all = env.onehold(["--help"]).output().unwrap().stdout;
+    let all = String::from_utf8(all).unwrap();
+    assert!(all.contains("Global options") && all.contains("126, 127"));
+}
+
+#[test]
+fn program_without_words_prints_the_short_help() {
+    let env = Env::new();
+    let words: [&str; 0] = [];
+    env.onehold(words)
+        .assert()
+        .code(2)
+        .stdout(is_empty())
+        .stderr(
+            contains("Usage: onehold [OPTIONS] <COMMAND>")
+                .and(contains("  cleanup "))
+                .and(contains("--quiet")),
+        );
 }

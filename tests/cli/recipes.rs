@@ -572,7 +572,7 @@ fn commands_of_an_operator_run() {
         .assert()
         .success();
     env.create_zombie("old");
-    let block = recipe("onehold cleanup --dry-run");
+    let block = recipe("onehold cleanup -n");
     let codes: Vec<Option<i32>> = block
         .lines()
         .map(|line| env.shell(line).output().unwrap().status.code())

@@ -69,7 +69,7 @@ fn script_releases_own_hold_and_others_are_refused() {
         .assert()
         .code(4)
         .stderr(contains(
-            "pass its --owner or --hold, or run `onehold --dir ",
+            "  if it is yours, pass its number by --hold; to remove the hold, run `onehold --dir ",
         ));
     assert_eq!(env.check("x"), 6);
     env.onehold(["release", "x", "--force", "--yes"])
@@ -92,7 +92,7 @@ fn zombie_is_released_by_any_caller_and_reported() {
         .success()
         .stdout(is_empty())
         .stderr(
-            is_match("^onehold: removed zombie `x`: process \\d+ \\(sleep(\\.exe)?\\) on [^ ]+, holder since .*, has exited\n$")
+            is_match("^onehold: removed zombie `x`: process \\d+ \\(sleep(\\.exe)?\\) on [^ ]+, holder since .* \\(\\d+s ago\\), has exited\n$")
                 .unwrap(),
         );
     env.onehold(["acquire", "x", "--ttl", "1ms"])
@@ -173,4 +173,35 @@ fn release_leaves_hold_of_successor() {
         .assert()
         .code(4);
     assert_eq!(env.lock("x")["hold"].to_string(), second);
+}
+
+#[cfg(unix)]
+#[test]
+fn refusal_says_that_a_break_ends_the_command_and_which_option_helps() {
+    let env = Env::new();
+    let run = env.start(["run", "run", "--", "sleep", "1000"]);
+    run.wait_until_recorded();
+    for verb in ["release", "renew"] {
+        env.onehold([verb, "run"])
+            .assert()
+            .code(4)
+            .stderr(contains("\n  to end its command, run `onehold "));
+    }
+    env.onehold(["acquire", "owned", "--ttl", "1h", "--owner", "ci"])
+        .assert()
+        .success();
+    env.onehold(["acquire", "plain", "--ttl", "1h"])
+        .assert()
+        .success();
+    for (name, pass) in [
+        ("owned", "--owner or --hold"),
+        ("plain", "number by --hold"),
+    ] {
+        env.onehold(["release", name])
+            .assert()
+            .code(4)
+            .stderr(contains(format!(
+                "  if it is yours, pass its {pass}; to remove the hold, run `"
+            )));
+    }
 }

@@ -66,7 +66,8 @@ fn readers_share_a_lock_and_exclude_writers() {
         .stderr(
             contains("onehold: `x` is shared by a lease of one on ")
                 .and(contains("; 1 more holder\n"))
-                .and(contains(format!(" break x --hold {one}`\n"))),
+                .and(contains("; to remove their holds, run `onehold "))
+                .and(contains(" break --all x`\n")),
         );
     assert_eq!(code(&env, "run -s x -- true"), Some(0));
     assert_eq!(code(&env, "check x"), Some(6));

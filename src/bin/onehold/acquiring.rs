@@ -141,10 +141,9 @@ fn wait<'a>(
         if !is_remote {
             report_cancel(session, Then::Ends);
         }
-        if !session.global.quiet && !session.global.json {
-            let now = Instant::now();
-            progress.begin(lock, status, limit, now.checked_sub(after).unwrap_or(now));
-        }
+        let now = Instant::now();
+        let since = now.checked_sub(after).unwrap_or(now);
+        progress.begin(session, lock, status, limit, since);
         drop_code_pages();
     })
 }
@@ -160,7 +159,7 @@ fn wait_for_the_dead<'a>(session: &'a Session, lock: &Lock) -> Wait<'a> {
     report_cancel(session, Then::GivesUp);
     let wait = Wait::no().until_canceled(cancel::given_up());
     wait.on_wait(PROGRESS_DELAY, move |status| {
-        if !session.global.quiet && !session.global.json {
+        if session.tells_success() {
             let left = status.verdict.takeable_in.unwrap_or_default();
             output::eprint(&format!(
                 "onehold: {}; taking it over in {}",
@@ -282,6 +281,16 @@ fn reentry(session: &Session, typed: &args::HoldArgs, lock: &Lock, status: &Stat
     }
 }
 
+/// What `details` of a refusal has of the lock, without a profile.
+const DETAILS: [&str; 6] = [
+    "pid",
+    "hostname",
+    "owner",
+    "acquired_at",
+    "expires_at",
+    "hold",
+];
+
 /// The outcome of a refused `acquire` or `run`.
 pub(crate) fn refused(
     session: &Session,
@@ -353,16 +362,8 @@ pub(crate) fn refused(
         values.insert(WANTED.to_owned(), asked_for.as_str().into());
     }
     let details = settings.details(&object).unwrap_or_else(|| {
-        let keys = [
-            "pid",
-            "hostname",
-            "owner",
-            "acquired_at",
-            "expires_at",
-            "hold",
-        ];
         let detail = |key: &str| (key.to_owned(), object.get(key).cloned().unwrap_or_default());
-        Value::Object(keys.into_iter().map(detail).collect())
+        Value::Object(DETAILS.into_iter().map(detail).collect())
     });
     // The message of the foreign program comes first: its callers look for it.
     let foreign = settings.refusal_of(&status, &object, blocked.waited.and(typed.wait));
@@ -388,6 +389,7 @@ pub(crate) fn refused(
     let refused = Refused {
         wanted: asked_for,
         timed_out,
+        by_all: typed.slots.is_none(),
         reentry: reentry(session, typed, lock, &status),
     };
     outcome.notes.extend([

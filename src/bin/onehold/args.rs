@@ -76,7 +76,10 @@ pub(crate) struct GlobalArgs {
     /// stderr.
     #[arg(long, global = true, help_heading = "Global options")]
     pub(crate) json: bool,
-    /// Print only errors and warnings
+    /// Print errors, warnings and questions only, and data where a command is for its data
+    ///
+    /// `acquire` still prints the hold number, `list` its table, `config` its settings. `check` and `cleanup`
+    /// print nothing: the exit status says enough. With --json, the object is printed all the same.
     #[arg(
         short,
         long,
@@ -85,7 +88,10 @@ pub(crate) struct GlobalArgs {
         conflicts_with = "verbose"
     )]
     pub(crate) quiet: bool,
-    /// Print details: store, evidence, processes
+    /// Print details: store, evidence, processes; and what went well
+    ///
+    /// On a terminal, `run` and `acquire` always say that they wait, and `acquire` that it acquired the lock.
+    /// Elsewhere they do so only with this option, because cron mails all output.
     #[arg(short, long, global = true, help_heading = "Global options")]
     pub(crate) verbose: bool,
     /// When to use color
@@ -161,9 +167,16 @@ pub(crate) enum Verb {
     /// With -v, also show the waiters, the processes of the hold (PID, user, state, CPU time,
     /// command) and the last three takeovers, breaks and cleanups of the lock.
     Check(Check),
-    /// List all locks in the store with their states
+    /// List the locks in the store with their states
+    ///
+    /// NAME, STATE (the words are those of --state), HOLDER (PID and program, or the owner of a lease; its host
+    /// if it is another one), USER (if the locks shown are held by more than one), AGE (since the lock was
+    /// acquired), MESSAGE. `+2` behind the state: two are waiting.
+    ///
+    /// On a terminal, MESSAGE gets the width that is left. NAME and HOLDER are never cut: what is too long
+    /// goes on in the next line. Elsewhere, and with --wide, everything is whole and on one line.
     List(List),
-    /// Remove all zombies from the store
+    /// Remove all zombies from the store, or those with the given names
     ///
     /// A zombie is a stale lock: its holder has exited, its lease has expired, or its file is
     /// damaged. Other locks are left unchanged.
@@ -213,7 +226,7 @@ pub(crate) struct Run {
     #[arg(long)]
     pub(crate) close: bool,
     /// Replace onehold with CMD; the record remains and counts as free once CMD exits
-    #[arg(long, conflicts_with_all = ["ttl", "on_lost", "close", "time_limit"])]
+    #[arg(long, conflicts_with_all = ["ttl", "on_lost", "close", "time_limit", "kill_after"])]
     pub(crate) exec: bool,
     /// If already running under `run` of this lock, just run CMD
     #[arg(long)]
@@ -239,7 +252,10 @@ pub(crate) struct HoldArgs {
     /// that come later.
     #[arg(short, long, conflicts_with = "slots")]
     pub(crate) shared: bool,
-    /// Let at most N hold the lock at once; CMD finds its slot, 0 to N-1, in ONEHOLD_SLOT
+    /// Let at most N hold the lock at once, each in a slot of its own, 0 to N-1
+    ///
+    /// `run` tells CMD its slot in ONEHOLD_SLOT. `acquire` prints it to stderr on a terminal and with -v, and
+    /// as `slot` of the JSON object.
     #[arg(long, value_name = "N", value_parser = slots)]
     pub(crate) slots: Option<NonZeroU32>,
     /// Time to live: how long the hold lasts without a renewal
@@ -391,32 +407,39 @@ pub(crate) enum ListOrder {
 /// State of a lock in `list`, in the order in which it needs attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum ListState {
-    /// The next acquire takes it over
+    /// The holder has ended, or the file is damaged; the next acquire takes it over
     Zombie,
-    /// Not a lock file, where a profile has its lock
+    /// A file that is not a lock, at the path of a profile
     Damaged,
-    /// Alive, but older than its maximum age
+    /// Held by a live holder for longer than its maximum age
     Overdue,
-    /// The holder cannot be checked, or the file is incomplete
+    /// Held by a holder that cannot be checked, or the file is incomplete
     Unverified,
-    /// Held
+    /// Held, or some of its slots are
     Held,
-    /// Free, but reserved for a waiter
+    /// Held together with others (--shared)
+    Shared,
+    /// Free, but only the first waiter may take it, for 5 s
     Reserved,
-    /// Left by a finished `run --exec`
+    /// Left by a finished `run --exec`, or by a release that was killed
     Free,
-    /// Not a lock file
+    /// A file that is not a lock
     NotALock,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct List {
+    /// Only locks whose names begin with one of these [default: all of the store]
+    pub(crate) prefix: Vec<String>,
     /// Order of the locks
     #[arg(long, value_name = "ORDER", default_value = "name")]
     pub(crate) sort: ListOrder,
-    /// Show only locks in this state; may be given more than once
+    /// Show only locks in this state, a word of the column STATE; may be given more than once
     #[arg(long, value_name = "STATE")]
     pub(crate) state: Vec<ListState>,
+    /// Do not fit the table to the terminal: messages are whole, and rows may be wrapped
+    #[arg(long)]
+    pub(crate) wide: bool,
     /// Maximum age of holds that do not set their own [default: 24h]
     #[arg(long, value_name = "D", value_parser = duration)]
     pub(crate) max_age: Option<Duration>,
@@ -424,8 +447,11 @@ pub(crate) struct List {
 
 #[derive(Args, Debug)]
 pub(crate) struct Cleanup {
+    /// Only these locks, each a name or a path [default: all of the store]
+    #[arg(value_name = "NAME", value_parser = lock_name)]
+    pub(crate) names: Vec<LockName>,
     /// Show what would be removed, without removing it
-    #[arg(long)]
+    #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
     /// Maximum age of holds that do not set their own [default: 24h]
     #[arg(long, value_name = "D", value_parser = duration)]

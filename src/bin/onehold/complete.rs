@@ -130,9 +130,11 @@ fn definition(typed: &ArgMatches) -> Command {
             verb.mut_args(move |arg| {
                 let typed = typed.clone();
                 match arg.get_id().as_str() {
-                    "name" | "names" => arg.add(ArgValueCompleter::new(move |word: &OsStr| {
-                        names(&typed, word)
-                    })),
+                    "name" | "names" | "prefix" => {
+                        arg.add(ArgValueCompleter::new(move |word: &OsStr| {
+                            names(&typed, word)
+                        }))
+                    }
                     "owner" => arg.add(ArgValueCompleter::new(move |word: &OsStr| {
                         owners(&typed, word)
                     })),
@@ -180,7 +182,7 @@ fn names(typed: &ArgMatches, word: &OsStr) -> Vec<CompletionCandidate> {
         let state = describe::state(&status);
         let help = match &status.record {
             Some(record) => format!("{state}: {}", describe::holder(&status, record)),
-            None => state.to_owned(),
+            None => state,
         };
         (status.name, help)
     };

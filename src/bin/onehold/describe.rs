@@ -1,8 +1,11 @@
 //! Describes a lock and its holder on a terminal: the sentences of the library, in local time.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use chrono::{DateTime, Local, Utc};
+use clap::ValueEnum;
 use onehold::describe as sentences;
 pub(crate) use onehold::describe::{
     age, holder, holder_on_host, lockers_in_brief, process, process_on_host, relation,
@@ -45,12 +48,22 @@ pub(crate) fn wrapper(status: &Status) -> Option<String> {
     })
 }
 
+/// The name of the user who holds a lock. Asked once for each user: the user database may be slow.
+pub(crate) fn user(status: &Status) -> Option<String> {
+    thread_local! {
+        static KNOWN: RefCell<BTreeMap<u32, Option<String>>> = RefCell::default();
+    }
+    let name = || status.user();
+    KNOWN.with_borrow_mut(|known| known.entry(status.uid?).or_insert_with(name).clone())
+}
+
 /// The state, as `list` tells it.
 pub(crate) fn list_state(status: &Status) -> ListState {
     match (status.verdict.state, status.verdict.reason) {
         (State::Free, _) => ListState::Free,
         (State::Held, Reason::Reserved) => ListState::Reserved,
         (State::Held, Reason::Unverified(_) | Reason::Incomplete) => ListState::Unverified,
+        (State::Held, _) if is_shared(status) => ListState::Shared,
         (State::Held, _) => ListState::Held,
         (State::Overdue, _) => ListState::Overdue,
         (State::Zombie, Reason::Malformed(_)) => ListState::Damaged,
@@ -59,41 +72,69 @@ pub(crate) fn list_state(status: &Status) -> ListState {
     }
 }
 
-/// The state as one word, for a table.
-pub(crate) fn state(status: &Status) -> &'static str {
-    match list_state(status) {
-        ListState::Free => "free",
-        ListState::Held => "held",
-        ListState::Reserved => "reserved",
-        ListState::Unverified => "held?",
-        ListState::Overdue => "overdue",
-        ListState::Damaged => "damaged",
-        ListState::Zombie => "zombie",
-        ListState::NotALock => "not a lock",
-    }
+fn is_shared(status: &Status) -> bool {
+    let record = status.record.as_ref();
+    record.is_some_and(|record| record.mode == Mode::Shared)
 }
 
-/// The same of a hold: "shared", "held, slot 2".
-pub(crate) fn state_and_slot(status: &Status) -> String {
+/// The state as a word of `list --state`.
+pub(crate) fn state(status: &Status) -> String {
+    let value = list_state(status).to_possible_value();
+    value.map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+/// The same with slot and waiters, for a table: "held, slot 2 +1".
+pub(crate) fn state_in_table(status: &Status) -> String {
+    let mut text = state(status);
     let mode = status.record.as_ref().map(|record| record.mode);
-    match (list_state(status), status.slot, mode) {
-        (ListState::Held, Some(_), Some(Mode::Shared)) => "shared".to_owned(),
-        (ListState::Held, Some(slot), Some(Mode::Slots(_))) => format!("held, slot {slot}"),
-        _ => state(status).to_owned(),
+    if let (ListState::Held, Some(slot), Some(Mode::Slots(_))) =
+        (list_state(status), status.slot, mode)
+    {
+        let _ = write!(text, ", slot {slot}");
+    }
+    if !status.waiters.is_empty() {
+        let _ = write!(text, " +{}", status.waiters.len());
+    }
+    text
+}
+
+/// What identifies the holder, or the waiter that the lock is reserved for: "4242 (backup.sh)", "lease of
+/// runner-7", "77 (job.sh) on db1". Without the name of this host.
+pub(crate) fn holder_in_table(status: &Status, own_host: Option<&str>) -> String {
+    let with_host = |holder: String, host: Option<&str>| match host {
+        Some(host) if Some(host) != own_host => format!("{holder} on {}", words::escape(host)),
+        _ => holder,
+    };
+    if let Some(waiter) = reserved_for(status) {
+        let process = sentences::process_in_brief(waiter.pid.get(), &waiter.command);
+        return with_host(format!("for {process}"), waiter.hostname.as_deref());
+    }
+    let lockers = sentences::lockers_of(status).iter();
+    let lockers: Vec<String> = lockers
+        .map(|locker| sentences::process_in_brief(locker.pid.get(), &locker.command))
+        .collect();
+    match &status.record {
+        _ if !lockers.is_empty() => lockers.join(", "),
+        Some(record) => with_host(
+            sentences::holder_in_brief(status, record),
+            record.hostname.as_deref(),
+        ),
+        None => String::new(),
     }
 }
 
-/// "process 77 (job.sh) on db1, waiting since 02:00:07 (3m 1s ago)"
+/// "process 77 (job.sh) on db1, waiting since 02:00:07 (3m 1s ago): "nightly""
 pub(crate) fn waiting(waiter: &Waiter) -> String {
     format!(
-        "{}, waiting {}",
+        "{}, waiting {}{}",
         process_on_host(waiter),
-        sentences::since(waiter.since, local)
+        sentences::since(waiter.since, local),
+        sentences::message(waiter.message.as_deref())
     )
 }
 
-/// "02:00:07 taken over from process 3127 (backup.sh) by process 4261 of uid 0 (onehold run backup -- x):
-/// its holder has exited"
+/// "02:00:07 taken over from process 3127 (backup.sh) by process 4261 of user root (onehold run backup
+/// -- x): its holder has exited"
 pub(crate) fn event(event: &Event) -> String {
     let what = match event.event {
         Action::Takeover => "taken over",
@@ -109,10 +150,20 @@ pub(crate) fn event(event: &Event) -> String {
             (None, None) => "an unknown holder".to_owned(),
         };
         let _ = write!(text, " from {holder}");
+        if let Some(user) = from.user.as_ref().filter(|_| from.user != event.by.user) {
+            let _ = write!(text, " of user {}", words::escape(user));
+        }
     }
     let _ = write!(text, " by process {}", event.by.pid);
-    if let Some(uid) = event.by.uid {
-        let _ = write!(text, " of uid {uid}");
+    match (&event.by.user, event.by.uid) {
+        (Some(user), _) => {
+            let _ = write!(text, " of user {}", words::escape(user));
+        }
+        // Earlier versions.
+        (None, Some(uid)) => {
+            let _ = write!(text, " of uid {uid}");
+        }
+        (None, None) => {}
     }
     let command = words::escape(&event.by.command.join(" "));
     let _ = write!(text, " ({command}): {}", words::escape(&event.reason));

@@ -12,7 +12,7 @@ pub(crate) const FILES: [(&str, &str); 8] = [
     ),
     (
         ".onehold/events.jsonl",
-        "Journal of the store: one line for each takeover, break and cleanup, rotated at 1 MiB. Path locks and the directory of a profile use the journal of the store that --dir, ONEHOLD_DIR or the configuration's defaults name, else of the default store.",
+        "Journal of the store: one line for each takeover, break and cleanup, with the user and process that did it (by) and those of the hold that ended (from), rotated at 1 MiB. Path locks and the directory of a profile use the journal of the store that --dir, ONEHOLD_DIR or the configuration's defaults name, else of the default store.",
     ),
     (
         ".onehold/last",
@@ -146,11 +146,18 @@ pub(crate) fn examples(verb: &str) -> &'static [Example] {
         "list" => &[
             ("onehold list", "List all locks with their states"),
             (
+                "onehold list --state zombie --state overdue backend/",
+                "Show what needs attention below a parent",
+            ),
+            (
                 "onehold list --json | jq -r '.locks[] | select(.state == \"overdue\").name'",
                 "List overdue locks: their holders are alive, but older than their maximum age",
             ),
         ],
-        "cleanup" => &[("onehold cleanup --dry-run", "Show what would be removed")],
+        "cleanup" => &[
+            ("onehold cleanup -n", "Show what would be removed"),
+            ("onehold cleanup backup", "Remove one zombie"),
+        ],
         "config" => &[
             ("onehold config", "Show the settings in force"),
             (
@@ -191,7 +198,7 @@ pub(crate) fn examples(verb: &str) -> &'static [Example] {
 }
 
 /// The keys of a lock in that object. All are always present.
-pub(crate) const LOCK_KEYS: [(&str, &str); 39] = [
+pub(crate) const LOCK_KEYS: [(&str, &str); 41] = [
     ("name", "NAME as given"),
     ("path", "path of the lock file"),
     ("store", "directory of the lock file"),
@@ -231,6 +238,11 @@ pub(crate) const LOCK_KEYS: [(&str, &str); 39] = [
     ("wrapper_alive", "whether that process is alive"),
     ("format", "native, prodigy, sprint, memory, pid, flock"),
     ("hostname", "host of the holder"),
+    (
+        "user",
+        "name of the user who holds it: the owner of the lock file; null on etcd, on Windows and if nobody holds it",
+    ),
+    ("uid", "number of that user"),
     ("owner", "owner label (--owner)"),
     ("session_id", "same as owner"),
     ("message", "reason (--message)"),
@@ -272,7 +284,7 @@ pub(crate) const LOCK_KEYS: [(&str, &str); 39] = [
     ),
     (
         "waiters",
-        "the queue: position, pid, hostname, owner, command, since",
+        "the queue: position, pid, hostname, owner, command, message, since",
     ),
     (
         "reserved_for",

@@ -57,7 +57,7 @@ impl Exit {
     }
 }
 
-/// Codes and their meaning.
+/// Codes and their meaning. A part that begins with verbs is true of these only.
 pub(crate) const TABLE: [(&str, &str); 13] = [
     ("0", "success; check: the lock is free"),
     (
@@ -69,19 +69,48 @@ pub(crate) const TABLE: [(&str, &str); 13] = [
     ("4", "release, renew, break --hold: held by another holder"),
     (
         "5",
-        "zombie (acquire, run: one that --on-zombie does not take); check: also overdue",
+        "acquire, run: a zombie that --on-zombie does not take; check: zombie or overdue",
     ),
     (
         "6",
-        "held by another holder; break, release --force: not confirmed",
+        "acquire, run, check: held by another holder; break, release --force: not confirmed",
     ),
-    ("7", "timed out waiting"),
+    ("7", "acquire, run: timed out waiting"),
     ("8", "run: the lock was lost or broken before CMD ended"),
     ("124", "run: CMD was ended at its --time-limit"),
     ("125", "run: error of onehold itself (instead of 1)"),
-    ("126, 127", "run: CMD cannot be executed; CMD was not found"),
+    (
+        "126, 127",
+        "run: CMD cannot be executed; run: CMD was not found",
+    ),
     (
         "128+n",
-        "run: CMD was killed by signal n; 129, 130, 143: HUP, Ctrl-C, TERM while waiting",
+        "run: CMD was killed by signal n; acquire, run, release, break: 129, 130, 143: HUP, Ctrl-C, TERM while it waits or asks",
     ),
 ];
+
+/// All verbs, of which some begin the parts of the table.
+pub(crate) const VERBS: [&str; 9] = [
+    "run", "acquire", "release", "renew", "check", "list", "cleanup", "break", "config",
+];
+
+/// What is true of one verb.
+pub(crate) fn table_of(verb: &str) -> Vec<(&'static str, String)> {
+    let of_verb = |part: &'static str| {
+        let Some((verbs, meaning)) = part.split_once(": ") else {
+            return Some(part);
+        };
+        let mut verbs = verbs.split(", ").map(|verb| verb.split(' ').next());
+        let first = verbs.clone().next().flatten();
+        if !first.is_some_and(|first| VERBS.contains(&first)) {
+            return Some(part);
+        }
+        verbs.any(|named| named == Some(verb)).then_some(meaning)
+    };
+    let meaning =
+        |parts: &'static str| -> Vec<&str> { parts.split("; ").filter_map(of_verb).collect() };
+    let rows = TABLE.iter().map(|(code, parts)| (*code, meaning(parts)));
+    // Of `run`, 1 is the command's.
+    let own = rows.filter(|(code, parts)| !parts.is_empty() && (verb, *code) != ("run", "1"));
+    own.map(|(code, parts)| (code, parts.join("; "))).collect()
+}

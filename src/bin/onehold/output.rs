@@ -13,7 +13,7 @@ use crate::exit::Exit;
 use crate::outcome::Outcome;
 use crate::report::object;
 use crate::session::Session;
-use crate::suggested::{command_line, store_command};
+use crate::suggested::{BREAK_ALL, command_line, store_command};
 use crate::words::{self, path_text};
 
 /// Sets for the whole program whether output is colored.
@@ -146,6 +146,8 @@ pub(crate) fn block(status: &Status, verbose: bool) -> Vec<String> {
             }
             lines.extend(describe::wrapper(status).map(|wrapper| format!("  wrapper: {wrapper}")));
         }
+        let user = describe::user(status);
+        lines.extend(user.map(|user| format!("  user: {}", words::escape(&user))));
         lines.push(location(status));
         if !status.can_take_over {
             let filesystem = status.filesystem();
@@ -174,6 +176,8 @@ pub(crate) struct Refused<'a> {
     /// The lock that it asked for.
     pub(crate) wanted: &'a LockName,
     pub(crate) timed_out: bool,
+    /// Whether all that hold it are in its way. A slot needs the end of one of them.
+    pub(crate) by_all: bool,
     pub(crate) reentry: Reentry,
 }
 
@@ -188,7 +192,13 @@ pub(crate) enum Reentry {
 
 /// What to do about a refusal. `refused`: of `acquire` or `run`.
 pub(crate) fn next_step(session: &Session, status: &Status, refused: Option<&Refused>) -> String {
-    let break_it = command_line(session, "break", status);
+    let is_by_all = refused.is_some_and(|refused| refused.by_all) && !status.others.is_empty();
+    let break_it = if is_by_all { BREAK_ALL } else { "break" };
+    let break_it = command_line(session, break_it, status);
+    let remove = |what: &str| match only_remover(status) {
+        Some(user) => format!("only user {user} can remove it"),
+        None => format!("to {what}, run `{break_it}`"),
+    };
     let acquires = matches!(session.verb, "acquire" | "run");
     let timed_out = refused.is_some_and(|refused| refused.timed_out);
     let wait = |otherwise: &'static str| {
@@ -200,10 +210,13 @@ pub(crate) fn next_step(session: &Session, status: &Status, refused: Option<&Ref
     };
     let to_wait = wait("to wait, add --wait");
     if status.verdict.takeable_in.is_some() && timed_out {
-        return format!("  {to_wait}; to remove it, run `{break_it}`");
+        return format!("  {to_wait}; {}", remove("remove it"));
     }
     if status.is_available() && acquires {
-        return format!("  to take it over, use --on-zombie take; to remove it, run `{break_it}`");
+        return format!(
+            "  to take it over, use --on-zombie take; {}",
+            remove("remove it")
+        );
     }
     if matches!(status.verdict.reason, Reason::Malformed(_)) {
         let break_it = store_command(session, "break");
@@ -246,17 +259,53 @@ pub(crate) fn next_step(session: &Session, status: &Status, refused: Option<&Ref
         let to_wait = wait("to wait for it, add --wait");
         return format!("  the lock is free once that work has ended; {to_wait}");
     }
+    let is_run = |record: &Record| record.kind == Kind::Run;
+    let is_run = status.record.as_ref().is_some_and(is_run);
+    let remove_hold = remove(match (is_run, is_by_all) {
+        (true, false) => "end its command",
+        (true, true) => "end their commands",
+        (false, false) => "remove the hold",
+        (false, true) => "remove their holds",
+    });
     match session.verb {
-        "acquire" | "run" => format!("  {to_wait}; to remove the hold, run `{break_it}`"),
-        _ if status.verdict.state == State::Zombie => format!(
-            "  to remove it, run `{}` or `{break_it}`",
-            store_command(session, "cleanup")
-        ),
+        "acquire" | "run" => format!("  {to_wait}; {remove_hold}"),
+        _ if status.verdict.state == State::Zombie => next_step_for_zombie(session, status),
         // The hold number does not release the hold of a `run`.
         "release" | "renew" if is_detached(status) => {
-            format!("  pass its --owner or --hold, or run `{break_it}`")
+            let pass = proof(status);
+            format!("  if it is yours, pass its {pass}; {remove_hold}")
         }
-        _ => format!("  to remove the hold, run `{break_it}`"),
+        _ => format!("  {remove_hold}"),
+    }
+}
+
+/// What shows that a hold is the caller's.
+pub(crate) fn proof(status: &Status) -> &'static str {
+    let has_owner = |record: &Record| record.owner.is_some();
+    if status.record.as_ref().is_some_and(has_owner) {
+        "--owner or --hold"
+    } else {
+        "number by --hold"
+    }
+}
+
+/// The only user who can remove a record, beside root and the owner of its directory, if that is not the
+/// caller.
+pub(crate) fn only_remover(status: &Status) -> Option<String> {
+    let user = describe::user(status).filter(|_| !status.may_be_removed());
+    user.map(|user| words::escape(&user))
+}
+
+/// How a zombie ends that can be taken over.
+fn next_step_for_zombie(session: &Session, status: &Status) -> String {
+    if let Some(user) = only_remover(status) {
+        return format!("  only user {user} can take it over or remove it");
+    }
+    let cleanup = command_line(session, "cleanup", status);
+    if session.config.settings.takes_zombies() {
+        format!("  the next `run` or `acquire` takes it over; to remove it, run `{cleanup}`")
+    } else {
+        format!("  to remove it, run `{cleanup}`")
     }
 }
 

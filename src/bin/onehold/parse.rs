@@ -8,7 +8,7 @@ use clap::{CommandFactory, FromArgMatches, Parser};
 
 use crate::args::{Cli, Verb};
 use crate::doc_text::{ENVIRONMENT, FILES, examples};
-use crate::exit::{Exit, TABLE};
+use crate::exit::{Exit, TABLE, table_of};
 use crate::{complete, fast_parse, output, slip, words};
 
 /// The name of the program, as its messages and its help have it.
@@ -36,6 +36,11 @@ pub(crate) fn parse(words: &[OsString]) -> Result<Cli, Exit> {
         ErrorKind::DisplayVersion => {
             let _ = error.print();
             Err(Exit::Done)
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand if words.is_empty() => {
+            let help = Cli::command().render_help().ansi().to_string();
+            output::eprint(help.trim_end());
+            Err(Exit::Usage)
         }
         _ => Err(usage_error(&error, words)),
     }
@@ -70,30 +75,48 @@ fn line(words: &[OsString]) -> impl Iterator<Item = OsString> {
 
 /// The definition with examples and tables for the long help.
 pub(crate) fn documented() -> clap::Command {
-    let mut command = Cli::command();
+    let command = Cli::command();
     let verbs: Vec<String> = command
         .get_subcommands()
         .map(|verb| verb.get_name().to_owned())
         .collect();
-    for name in verbs {
-        let text = format!(
-            "{}\n\n{}",
-            section("Examples", examples(&name)),
-            section("Exit status", &TABLE)
-        );
-        command = command.mut_subcommand(name, |verb| verb.after_long_help(text));
-    }
-    command.after_long_help(format!(
+    let mut command = command.after_long_help(format!(
         "{}\n\n{}\n\n{}\n\n{}\n\n{MORE}",
         section("Examples", examples("")),
         section("Exit status", &TABLE),
         section("Environment", &ENVIRONMENT),
         section("Files", &FILES),
-    ))
+    ));
+    // Only then the verbs have the global options, which are described once.
+    command.build();
+    for name in verbs {
+        let text = format!(
+            "{}\n\n{}\n\n{GLOBAL}",
+            section("Examples", examples(&name)),
+            section("Exit status", &borrowed(&table_of(&name))),
+        );
+        command = command.mut_subcommand(name, |verb| {
+            verb.mut_args(|arg| {
+                let hides = arg.is_global_set();
+                arg.hide(hides)
+            })
+            .after_help(GLOBAL)
+            .after_long_help(text)
+        });
+    }
+    command
 }
+
+const GLOBAL: &str = "The options of every command (--dir, --profile, --format, --json, -q, -v, --color) and all exit \
+                      codes: `onehold --help`.";
 
 const MORE: &str = "See onehold(1) for the JSON object, onehold-states(7) for how onehold decides, \
                     onehold-flock(7) for users of flock(1), and onehold-recipes(7).";
+
+fn borrowed<'a>(rows: &'a [(&'a str, String)]) -> Vec<(&'a str, &'a str)> {
+    let row = |(what, meaning): &'a (&'a str, String)| (*what, meaning.as_str());
+    rows.iter().map(row).collect()
+}
 
 fn section(title: &str, rows: &[(&str, &str)]) -> String {
     let mut text = format!("{title}:");

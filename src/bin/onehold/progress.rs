@@ -1,5 +1,6 @@
-//! Shows a wait: on a terminal one line that is updated, elsewhere one line at its start and one
-//! after the lock was acquired.
+//! Shows a wait. On a terminal: the holder, in full, and below it a short line that is updated. With
+//! --verbose elsewhere: one line at its start and one after the lock was acquired; else nothing, because
+//! cron mails all output.
 
 use std::cell::RefCell;
 use std::io::IsTerminal;
@@ -9,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use onehold::signal::without_signals;
-use onehold::{Lock, Pid, Status};
+use onehold::{Lock, Pid, Reason, State, Status};
 
 use crate::args::WaitLimit;
 use crate::describe;
 use crate::output;
-use crate::session::enclosing_names;
+use crate::session::{Session, enclosing_names};
 use crate::words;
 
 const UPDATE_INTERVAL: Duration = Duration::from_secs(1);
@@ -38,7 +39,14 @@ struct LiveLine {
 
 impl Progress {
     /// Starts to show a wait for `lock` that began at `since`.
-    pub(crate) fn begin(&self, lock: &Lock, status: &Status, limit: WaitLimit, since: Instant) {
+    pub(crate) fn begin(
+        &self,
+        session: &Session,
+        lock: &Lock,
+        status: &Status,
+        limit: WaitLimit,
+        since: Instant,
+    ) {
         let held: Vec<String> = enclosing_names()
             .iter()
             .map(|name| words::quoted(name))
@@ -48,20 +56,18 @@ impl Progress {
         } else {
             format!("; still holding {}", held.join(", "))
         };
-        let shown = if std::io::stderr().is_terminal() {
-            LiveLine::start(lock.clone(), limit, still_held, since).map(Shown::Live)
+        if !session.tells_success() {
+            return;
+        }
+        output::eprint(&format!("{}{still_held}", holder_line(status)));
+        *self.shown.borrow_mut() = if std::io::stderr().is_terminal() {
+            LiveLine::start(lock.clone(), holder_of(status), limit, since).map(Shown::Live)
         } else {
-            output::eprint(&format!(
-                "onehold: waiting{}: {}{still_held}",
-                for_owner(status),
-                describe::describe_holder(status)
-            ));
             Some(Shown::Line {
                 name: words::names(lock),
                 since,
             })
         };
-        *self.shown.borrow_mut() = shown;
     }
 
     /// Ends the display. `acquired`: the lock was acquired.
@@ -81,7 +87,13 @@ impl Progress {
 }
 
 impl LiveLine {
-    fn start(lock: Lock, limit: WaitLimit, still_held: String, since: Instant) -> Option<Self> {
+    /// `shown`: the holder that has been shown.
+    fn start(
+        lock: Lock,
+        mut shown: Option<Held>,
+        limit: WaitLimit,
+        since: Instant,
+    ) -> Option<Self> {
         let (stop, stopped) = mpsc::channel::<()>();
         // Signals must reach the thread that waits.
         let thread = without_signals(|| {
@@ -91,7 +103,16 @@ impl LiveLine {
                     line.set_style(style);
                 }
                 loop {
-                    line.set_message(text(&lock, since.elapsed(), limit, &still_held));
+                    let status = lock.check(None).ok();
+                    let holder = status.as_ref().and_then(holder_of);
+                    if let Some(status) = status.as_ref()
+                        && holder.is_some()
+                        && holder != shown
+                    {
+                        shown = holder;
+                        line.suspend(|| output::eprint(&holder_line(status)));
+                    }
+                    line.set_message(text(status.as_ref(), since.elapsed(), limit));
                     line.tick();
                     if stopped.recv_timeout(UPDATE_INTERVAL) != Err(RecvTimeoutError::Timeout) {
                         break;
@@ -116,30 +137,39 @@ fn shown_as() -> Pid {
     Pid::of_self()
 }
 
-/// "onehold: waiting for runner-7, 12s of 5m, position 2 of 3: `x` is held by … (Ctrl-C cancels)". A
-/// narrow terminal cuts off the end, so the most important part comes first.
-fn text(lock: &Lock, elapsed: Duration, limit: WaitLimit, still_held: &str) -> String {
+/// What tells one hold from the next: its number, or its process.
+type Held = (Option<u64>, Option<Pid>);
+
+/// The only holder of a lock. Those of a shared one come and go.
+fn holder_of(status: &Status) -> Option<Held> {
+    let is_held = matches!(status.verdict.state, State::Held | State::Overdue);
+    let is_alone = status.slot.is_none() && status.verdict.reason != Reason::Reserved;
+    let process = status.verdict.pid.filter(|_| status.hold().is_none());
+    (is_held && is_alone).then(|| (status.hold(), process))
+}
+
+/// "onehold: waiting for runner-7: `x` is held by …"
+fn holder_line(status: &Status) -> String {
+    format!(
+        "onehold: waiting{}: {}",
+        for_owner(status),
+        describe::describe_holder(status)
+    )
+}
+
+/// "onehold: waiting 12s of 5m, position 2 of 3 (Ctrl-C cancels)"
+fn text(status: Option<&Status>, elapsed: Duration, limit: WaitLimit) -> String {
     let elapsed = words::span(elapsed);
     let time = match limit {
         WaitLimit::AtMost(limit) => format!("{elapsed} of {}", words::span(limit)),
         WaitLimit::Forever => elapsed,
     };
-    let Ok(status) = lock.check(None) else {
-        return format!("onehold: waiting {time} (Ctrl-C cancels)");
-    };
-    let own = status
-        .waiters
-        .iter()
-        .find(|waiter| waiter.pid == shown_as());
+    let waiters = status.map_or(&[][..], |status| &status.waiters);
+    let own = waiters.iter().find(|waiter| waiter.pid == shown_as());
     let position = own.map_or_else(String::new, |own| {
-        format!(", position {} of {}", own.position, status.waiters.len())
+        format!(", position {} of {}", own.position, waiters.len())
     });
-    let owner = for_owner(&status);
-    let comma = if owner.is_empty() { "" } else { "," };
-    let holder = describe::describe_holder(&status);
-    format!(
-        "onehold: waiting{owner}{comma} {time}{position}: {holder}{still_held} (Ctrl-C cancels)"
-    )
+    format!("onehold: waiting {time}{position} (Ctrl-C cancels)")
 }
 
 /// " for runner-7" if the holder has an owner.

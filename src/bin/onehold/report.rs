@@ -116,6 +116,8 @@ struct LockObject<'a> {
     wrapper_alive: Option<bool>,
     format: Option<&'static str>,
     hostname: Option<&'a str>,
+    user: Option<String>,
+    uid: Option<u32>,
     owner: Option<&'a str>,
     session_id: Option<&'a str>,
     message: Option<&'a str>,
@@ -154,6 +156,7 @@ struct WaiterObject<'a> {
     hostname: Option<&'a str>,
     owner: Option<&'a str>,
     command: &'a [String],
+    message: Option<&'a str>,
     since: DateTime<Utc>,
 }
 
@@ -193,6 +196,8 @@ fn lock<'a>(status: &'a Status, caller: &Caller) -> LockObject<'a> {
             .map(|record| record.format.name())
             .or_else(|| (status.format == Format::Flock).then(|| status.format.name())),
         hostname: record.and_then(|record| record.hostname.as_deref()),
+        user: describe::user(status),
+        uid: status.uid,
         owner,
         session_id: owner,
         message: record.and_then(|record| record.message.as_deref()),
@@ -242,6 +247,7 @@ fn waiter(waiter: &Waiter) -> WaiterObject<'_> {
         hostname: waiter.hostname.as_deref(),
         owner: waiter.owner.as_deref(),
         command: &waiter.command,
+        message: waiter.message.as_deref(),
         since: waiter.since,
     }
 }

@@ -1,6 +1,7 @@
 //! The context of one invocation: the store, the configuration, and the holds that it runs under.
 
 use std::borrow::Cow;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
@@ -117,6 +118,17 @@ impl Session {
         is_held
             && (hold.is_some_and(|hold| self.caller.inside.contains(&hold))
                 || status.is_locked_by_ancestor())
+    }
+
+    /// Whether it is said what goes well: to a person, or if asked to. cron mails all output.
+    pub(crate) fn tells_success(&self) -> bool {
+        let GlobalArgs {
+            json,
+            quiet,
+            verbose,
+            ..
+        } = self.global;
+        !json && !quiet && (verbose || std::io::stderr().is_terminal())
     }
 
     /// Fails where there are no records to list: a file that flock(1) locks is not known by its directory.

@@ -5,6 +5,9 @@ use onehold::Status;
 use crate::session::Session;
 use crate::words;
 
+/// Breaks all holds of a lock that several share.
+pub(crate) const BREAK_ALL: &str = "break --all";
+
 /// A command line for this lock that works from any directory.
 pub(crate) fn command_line(session: &Session, verb: &str, status: &Status) -> String {
     let is_path = status.name.starts_with('/')
@@ -20,7 +23,8 @@ pub(crate) fn command_line(session: &Session, verb: &str, status: &Status) -> St
         words.push("--".to_owned());
     }
     words.push(words::shell_quoted(&name));
-    let is_one_of_several = !status.others.is_empty() && verb != "run" && !verb.starts_with("run ");
+    let is_one_of_several =
+        !status.others.is_empty() && !verb.starts_with("run") && verb != BREAK_ALL;
     if let Some(hold) = status.hold().filter(|_| is_one_of_several) {
         words.extend(["--hold".to_owned(), hold.to_string()]);
     }

@@ -21,54 +21,157 @@ pub(crate) fn terminal_width() -> Option<usize> {
     Some(usize::from(columns))
 }
 
-/// A table with aligned columns. The status of a row determines the color of its second cell. `width`: of the
-/// terminal, if it is to fit one; `shrinks`: the columns that are cut off then, the least important one
-/// first, and how narrow each may get.
-pub(crate) fn table<const N: usize>(
-    header: [&str; N],
-    rows: &[(&Status, [String; N])],
-    width: Option<usize>,
-    shrinks: &[(usize, usize)],
-) -> String {
-    let mut widths = header.map(UnicodeWidthStr::width);
-    for (_, cells) in rows {
-        for (most, cell) in widths.iter_mut().zip(cells) {
+/// The columns of `list`.
+const TITLES: [&str; 6] = ["NAME", "STATE", "HOLDER", "USER", "AGE", "MESSAGE"];
+
+/// A row of `list`.
+pub(crate) struct Row<'a> {
+    /// It determines the color of the state.
+    pub(crate) status: &'a Status,
+    /// In the order of the columns.
+    pub(crate) cells: [String; 6],
+}
+
+/// The table of `list`. `width`: of the terminal, if it is to fit one. A name that is too long stands on a line
+/// of its own, a holder goes on in the next line, a message is cut off.
+pub(crate) fn table(rows: &[Row<'_>], width: Option<usize>) -> String {
+    let mut widths = TITLES.map(UnicodeWidthStr::width);
+    let has_users = rows.iter().any(|row| !row.cells[USER].is_empty());
+    if !has_users {
+        widths[USER] = 0;
+    }
+    for row in rows {
+        for (most, cell) in widths.iter_mut().zip(&row.cells) {
             *most = (*most).max(width_of(cell));
         }
     }
     if let Some(width) = width {
-        fit(&mut widths, width, shrinks);
+        if rows.iter().all(|row| row.cells[MESSAGE].is_empty()) {
+            widths[MESSAGE] = 0;
+        }
+        let widest = |column: usize, most: usize| {
+            let cells = rows.iter().filter_map(|row| row.cells.get(column));
+            // What is wrapped is wrapped between its words.
+            let parts =
+                cells.flat_map(|cell| std::iter::once(cell.as_str()).chain(cell.split(' ')));
+            let fitting = parts.map(width_of).filter(|part| *part <= most);
+            fitting.max().unwrap_or_default()
+        };
+        widths = fit(widths, width, widest);
     }
     let mut text = String::new();
-    let mut line = |cells: [&str; N], status: Option<&Status>| {
-        for (index, (cell, most)) in cells.iter().zip(widths).enumerate() {
-            let cell = cut(cell, most);
-            match status {
-                Some(status) if index == 1 => text.push_str(&paint(status, &cell)),
-                _ => text.push_str(&cell),
-            }
-            let padding = most.saturating_sub(width_of(&cell)) + GAP;
-            text.extend(std::iter::repeat_n(' ', padding));
+    line(&mut text, widths, TITLES, None);
+    for Row { status, cells } in rows {
+        let mut cells = cells.each_ref().map(String::as_str);
+        if width_of(cells[NAME]) > widths[NAME] {
+            text.push_str(std::mem::take(&mut cells[NAME]));
+            text.push('\n');
         }
-        text.truncate(text.trim_end().len());
-        text.push('\n');
-    };
-    line(header, None);
-    for (status, cells) in rows {
-        line(cells.each_ref().map(String::as_str), Some(status));
+        let holder = wrap(cells[HOLDER], widths[HOLDER]);
+        let message = cut(cells[MESSAGE], widths[MESSAGE]);
+        cells[MESSAGE] = &message;
+        let mut parts = holder.iter().map(String::as_str);
+        cells[HOLDER] = parts.next().unwrap_or_default();
+        line(&mut text, widths, cells, Some(status));
+        for part in parts {
+            let mut rest = [""; 6];
+            rest[HOLDER] = part;
+            line(&mut text, widths, rest, None);
+        }
     }
     text.pop();
     text
 }
 
-fn fit<const N: usize>(widths: &mut [usize; N], width: usize, shrinks: &[(usize, usize)]) {
-    for (column, least) in shrinks {
-        let gaps = GAP * N.saturating_sub(1);
-        let excess = (widths.iter().sum::<usize>() + gaps).saturating_sub(width);
-        if let Some(column) = widths.get_mut(*column) {
-            *column = (*column).min(column.saturating_sub(excess).max(*least));
+const NAME: usize = 0;
+const HOLDER: usize = 2;
+const USER: usize = 3;
+const MESSAGE: usize = 5;
+
+fn line(text: &mut String, widths: [usize; 6], cells: [&str; 6], status: Option<&Status>) {
+    for (index, (cell, most)) in cells.into_iter().zip(widths).enumerate() {
+        if most == 0 {
+            continue;
+        }
+        match status {
+            Some(status) if index == 1 => text.push_str(&paint(status, cell)),
+            _ => text.push_str(cell),
+        }
+        let padding = most.saturating_sub(width_of(cell)) + GAP;
+        text.extend(std::iter::repeat_n(' ', padding));
+    }
+    text.truncate(text.trim_end().len());
+    text.push('\n');
+}
+
+/// The widths of the columns on a terminal; 0: the column is left out. `widest`: the width of the widest cell of
+/// a column, or word of one, that is no wider than a limit.
+fn fit(natural: [usize; 6], width: usize, widest: impl Fn(usize, usize) -> usize) -> [usize; 6] {
+    /// What NAME and HOLDER have at least, before other columns are left out.
+    const LEAST: usize = 24;
+    /// Less of a message says nothing.
+    const LEAST_MESSAGE: usize = 10;
+    /// Names and holders that are longer take another line rather than the room of messages.
+    const LONG: usize = 32;
+    let [name, state, holder, mut user, mut age, message] = natural;
+    let with_gap = |column: usize| if column == 0 { 0 } else { column + GAP };
+    // What is left for NAME and HOLDER.
+    let rest = |user, age| width.saturating_sub(state + 2 * GAP + with_gap(user) + with_gap(age));
+    let least = LEAST.min(name + holder);
+    if rest(user, age) < least {
+        user = 0;
+    }
+    if rest(user, age) < least {
+        age = 0;
+    }
+    let rest = rest(user, age);
+    // Longer names stand on lines of their own, and leave their room to the others.
+    let (most, holder) = if name + holder + with_gap(message) <= rest {
+        (name, holder)
+    } else {
+        let long = LONG.max(width / 4);
+        let holder = widest(HOLDER, long).max(LEAST).min(holder);
+        // Names have half of what there is at least.
+        let room = rest.saturating_sub(holder.min((rest / 2).max(rest.saturating_sub(name))));
+        (room.min(long), holder)
+    };
+    let name = widest(NAME, most).max(NAME_TITLE);
+    let holder = holder.min(rest.saturating_sub(name)).max(1);
+    let least = message.min(LEAST_MESSAGE);
+    let left = rest.saturating_sub(name + holder + GAP);
+    let message = if left >= least { message.min(left) } else { 0 };
+    [name, state, holder, user, age, message]
+}
+
+const NAME_TITLE: usize = TITLES[NAME].len();
+
+/// A cell in lines of at most `width` columns.
+fn wrap(cell: &str, width: usize) -> Vec<String> {
+    if width_of(cell) <= width {
+        return vec![cell.to_owned()];
+    }
+    let mut lines = vec![String::new()];
+    for word in cell.split_inclusive(' ') {
+        let fits = |line: &String| width_of(line) + width_of(word.trim_end()) <= width;
+        if !lines.last().is_some_and(fits) {
+            lines.push(String::new());
+        }
+        for char in word.chars() {
+            let is_full = |line: &String| {
+                char != ' '
+                    && !line.is_empty()
+                    && width_of(line) + char.width().unwrap_or(0) > width
+            };
+            if lines.last().is_some_and(is_full) {
+                lines.push(String::new());
+            }
+            if let Some(line) = lines.last_mut() {
+                line.push(char);
+            }
         }
     }
+    let lines = lines.iter().map(|line| line.trim_end().to_owned());
+    lines.filter(|line| !line.is_empty()).collect()
 }
 
 /// A cell in at most `width` columns.
@@ -152,14 +255,37 @@ mod tests {
     }
 
     #[test]
-    fn columns_shrink_in_their_order_and_no_further_than_they_may() {
-        let mut widths = [20, 6, 30, 40];
-        fit(&mut widths, 80, &[(3, 10), (2, 12), (0, 8)]);
-        assert_eq!(widths, [20, 6, 30, 18]);
-        fit(&mut widths, 60, &[(3, 10), (2, 12), (0, 8)]);
-        assert_eq!(widths, [20, 6, 18, 10]);
-        fit(&mut widths, 10, &[(3, 10), (2, 12), (0, 8)]);
-        assert_eq!(widths, [8, 6, 12, 10]);
+    fn message_gets_what_names_and_holders_leave() {
+        // Beside the widest cell there is one of six columns.
+        let fit = |natural: [usize; 6], width| {
+            fit(natural, width, |column, most| {
+                if natural[column] <= most {
+                    natural[column]
+                } else {
+                    6
+                }
+            })
+        };
+        let natural = [20, 8, 18, 0, 6, 60];
+        assert_eq!(fit(natural, 200), natural);
+        assert_eq!(fit(natural, 80), [20, 8, 18, 0, 6, 20]);
+        // Nothing is left.
+        assert_eq!(fit(natural, 64), [20, 8, 18, 0, 6, 0]);
+        // The long name stands on a line of its own.
+        assert_eq!(fit(natural, 50), [6, 8, 18, 0, 6, 0]);
+        assert_eq!(fit(natural, 40), [6, 8, 18, 0, 0, 0]);
+        assert_eq!(fit([60, 8, 18, 0, 6, 60], 80), [6, 8, 18, 0, 6, 34]);
+        assert_eq!(fit([60, 8, 60, 0, 6, 60], 80), [6, 8, 24, 0, 6, 28]);
+        assert_eq!(fit([60, 8, 60, 0, 6, 60], 220), [60, 8, 60, 0, 6, 60]);
+    }
+
+    #[test]
+    fn holders_go_on_in_the_next_line() {
+        assert_eq!(wrap("4242 (backup.sh)", 16), ["4242 (backup.sh)"]);
+        let lines = ["4242", "(backup.sh)", "of ci-88 on", "db2"];
+        assert_eq!(wrap("4242 (backup.sh) of ci-88 on db2", 12), lines);
+        assert_eq!(wrap("lease of runner-77", 8), ["lease of", "runner-7", "7"]);
+        assert_eq!(wrap("lease of ci-88", 8), ["lease of", "ci-88"]);
     }
 
     #[test]

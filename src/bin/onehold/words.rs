@@ -1,6 +1,7 @@
 //! Text for messages: escaping, quoting, and errors with their causes.
 
 use std::error::Error as _;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use onehold::Lock;
@@ -11,6 +12,13 @@ pub(crate) use onehold::terminal::escape;
 
 /// An error and its causes, on one line.
 pub(crate) fn error_chain(error: &onehold::Error) -> String {
+    // A script whose interpreter is missing is found.
+    if let onehold::Error::Spawn { program, source } = error
+        && source.kind() == ErrorKind::NotFound
+        && which::which(program).is_err()
+    {
+        return format!("command not found: {}", quoted(program));
+    }
     let mut text = escape(&error.to_string());
     let mut next = error.source();
     while let Some(cause) = next {

@@ -109,27 +109,27 @@ fn in_order_of_a_tree(mut found: Vec<Process>) -> Vec<Process> {
 /// Of the lines below a message.
 const INDENT: usize = 2;
 
-/// A line for each process, at most `limit`. It fits the terminal, with the indent of the lines below a
+/// A table of processes, at most `limit` of them. It fits the terminal, with the indent of the lines below a
 /// message.
-pub(crate) fn tree(processes: &[Process], limit: usize) -> Vec<String> {
+fn tree(processes: &[&Process], limit: usize) -> Vec<String> {
     let width = terminal_width().map(|width| width.saturating_sub(INDENT));
-    let mut lines: Vec<String> = processes
-        .iter()
-        .take(limit)
-        .map(|process| {
-            let command = words::escape(&process.command.join(" "));
-            let line = format!(
-                "  {:>7}  {:<8}  {:<8}  {:>7}  {:indent$}{command}",
-                process.pid,
-                words::escape(process.user.as_deref().unwrap_or("-")),
-                process.state,
-                cpu_time(process.cpu_seconds),
-                "",
-                indent = 2 * process.depth.min(20),
-            );
-            width.map_or_else(|| line.clone(), |width| cut(&line, width))
-        })
-        .collect();
+    let row = |pid: &str, user: &str, state: &str, cpu: &str, command: &str| {
+        let line = format!("  {pid:>7}  {user:<8}  {state:<8}  {cpu:>7}  {command}");
+        width.map_or_else(|| line.clone(), |width| cut(&line, width))
+    };
+    let heading = row("PID", "USER", "STATE", "CPU", "COMMAND");
+    let rows = processes.iter().take(limit).map(|process| {
+        let command = words::escape(&process.command.join(" "));
+        let indent = 2 * process.depth.min(20);
+        row(
+            &process.pid.to_string(),
+            &words::escape(process.user.as_deref().unwrap_or("-")),
+            process.state,
+            &cpu_time(process.cpu_seconds),
+            &format!("{:indent$}{command}", ""),
+        )
+    });
+    let mut lines: Vec<String> = std::iter::once(heading).chain(rows).collect();
     let more = processes.len().saturating_sub(limit);
     if more > 0 {
         lines.push(format!("  and {more} more"));
@@ -146,8 +146,37 @@ fn cpu_time(seconds: f64) -> String {
     }
 }
 
-/// The heading of the processes: what a break does to them.
-pub(crate) fn heading(status: &Status, at_once: bool) -> String {
+/// The processes, at most `limit`, under headings that say what a break does to them.
+pub(crate) fn listed(
+    status: &Status,
+    processes: &[Process],
+    at_once: bool,
+    limit: usize,
+) -> Vec<String> {
+    let is_ended = is_run(status) && !at_once;
+    let is_own = |process: &&Process| !is_ended || may_signal(process);
+    let (own, others): (Vec<_>, Vec<_>) = processes.iter().partition(is_own);
+    let mut lines = Vec::new();
+    for (heading, processes) in [
+        (heading(status, at_once), own),
+        (OF_OTHERS.to_owned(), others),
+    ] {
+        if !processes.is_empty() {
+            lines.push(heading);
+            lines.extend(tree(&processes, limit));
+        }
+    }
+    lines
+}
+
+fn may_signal(process: &Process) -> bool {
+    onehold::Pid::new(process.pid).is_some_and(onehold::may_signal)
+}
+
+const OF_OTHERS: &str = "processes that you may not signal, so `break` does not end them:";
+
+/// What a break does to processes that the caller may signal.
+fn heading(status: &Status, at_once: bool) -> String {
     if at_once {
         return "processes that keep running for now:".to_owned();
     }
@@ -178,9 +207,8 @@ pub(crate) fn effects(lock: &Lock, status: &Status, at_once: bool) -> Vec<String
     if processes.is_empty() {
         return vec!["it cannot be seen from here whether its work is still going on".to_owned()];
     }
-    let mut lines = vec![heading(status, at_once)];
-    lines.extend(tree(&processes, MAX_PROCESSES));
-    if is_run(status) && !at_once {
+    let mut lines = listed(status, &processes, at_once, MAX_PROCESSES);
+    if is_run(status) && !at_once && processes.iter().any(may_signal) {
         lines.push("what they are writing may be left incomplete".to_owned());
     }
     lines
@@ -267,7 +295,9 @@ mod tests {
         let sorted = in_order_of_a_tree(vec![process(2, 3), process(3, 2)]);
         assert_eq!(sorted.len(), 2);
         assert_eq!(
-            tree(&sorted, 1).last().map(String::as_str),
+            tree(&sorted.iter().collect::<Vec<_>>(), 1)
+                .last()
+                .map(String::as_str),
             Some("  and 1 more")
         );
     }

@@ -19,7 +19,7 @@ use rustix::process::{PidfdFlags, pidfd_open, test_kill_process};
 
 use crate::identity::{BootId, Pid, ProcessId};
 use crate::sys::digest_of_machine;
-use crate::sys::unix::user::user_name;
+pub(crate) use crate::sys::unix::user::{may_signal, user_name};
 use crate::sys::work::Listed;
 pub(crate) use crate::sys::{ProcessParent, ProcessState};
 
@@ -220,10 +220,10 @@ pub(crate) fn is_container(pid_namespace: u64) -> bool {
     pid_namespace != INITIAL_PID_NAMESPACE
 }
 
-/// The user of a process.
-pub(crate) fn user_of(pid: Pid) -> Option<String> {
+/// The number of the user of a process.
+pub(crate) fn user_of(pid: Pid) -> Option<u32> {
     let facts = statat(CWD, format!("/proc/{pid}"), AtFlags::empty()).ok()?;
-    Some(user_name(facts.st_uid))
+    Some(facts.st_uid)
 }
 
 /// The pid namespace of the caller.

@@ -15,6 +15,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::identity::{BootId, Pid, ProcessId};
 use crate::sys::digest_of_machine;
+pub(crate) use crate::sys::unix::user::{may_signal, user_name};
 use crate::sys::work::Listed;
 pub(crate) use crate::sys::{ProcessParent, ProcessState};
 
@@ -195,7 +196,7 @@ pub(crate) fn is_container(_pid_namespace: u64) -> bool {
 }
 
 /// The user of a process: not asked for.
-pub(crate) fn user_of(_pid: Pid) -> Option<String> {
+pub(crate) fn user_of(_pid: Pid) -> Option<u32> {
     None
 }
 

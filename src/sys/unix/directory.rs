@@ -9,8 +9,9 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags, RawMode, RenameFlags, Stat, fchmod,
-    fchown, flock, fstat, linkat, mkdirat, openat, renameat, renameat_with, statat, unlinkat,
+    Access, AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags, RawMode, RenameFlags, Stat,
+    accessat, fchmod, fchown, flock, fstat, linkat, mkdirat, openat, renameat, renameat_with,
+    statat, unlinkat,
 };
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
@@ -717,6 +718,13 @@ pub(crate) fn make_private(path: &Path) -> io::Result<()> {
 pub(crate) fn other_owner(path: &Path) -> Option<String> {
     let owner = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).ok()?.st_uid;
     (owner != rustix::process::geteuid().as_raw()).then(|| user_name(owner))
+}
+
+/// Whether the caller may remove a file of that user from a directory.
+pub(crate) fn may_remove(directory: &Path, owner: u32) -> bool {
+    let may_write = accessat(CWD, directory, Access::WRITE_OK, AtFlags::EACCESS).is_ok();
+    let only = Directory::open(directory).and_then(|directory| directory.only_removable());
+    may_write && only.is_ok_and(|only| only.is_none_or(|user| user == owner))
 }
 
 /// Whether users other than its owner and root can use a file that is to be secret. The group may read one of root.

@@ -1,11 +1,24 @@
-//! Names of users.
+//! Users: their names, and what the caller may do to them.
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::ptr;
 
+use rustix::io::Errno;
+use rustix::process::test_kill_process;
+
+use crate::identity::Pid;
+
+/// Whether the caller may signal a process. Sends no signal.
+pub(crate) fn may_signal(pid: Pid) -> bool {
+    rustix::process::Pid::from_raw(pid.get().cast_signed())
+        .is_some_and(|pid| test_kill_process(pid) != Err(Errno::PERM))
+}
+
 /// The name of a user, or the number of one that has none.
-pub(in crate::sys) fn user_name(uid: u32) -> String {
+#[cold]
+#[inline(never)]
+pub(crate) fn user_name(uid: u32) -> String {
     /// Room for an entry of the user database. Those of large directories are longer (getpwuid_r(3)).
     const ROOM: usize = 16 * 1024;
     let mut entry = MaybeUninit::<libc::passwd>::uninit();

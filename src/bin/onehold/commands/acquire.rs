@@ -6,7 +6,7 @@ use anyhow::bail;
 use chrono::{TimeDelta, Utc};
 use onehold::command_line::stdout_was_closed;
 use onehold::signal;
-use onehold::{Acquired, Attempt, Format, Holder, Kind, PendingHold, State, Status};
+use onehold::{Acquired, Attempt, Format, Holder, Kind, Mode, PendingHold, State, Status};
 
 use crate::acquiring::{
     acquire_with_prompts, displaced, displaced_text, refused, wait_for_displaced,
@@ -46,25 +46,25 @@ pub(crate) fn acquire(session: &Session, typed: args::Acquire) -> CommandResult 
             let is_no_lease = asks_for_lease && !matches!(holder, Holder::Lease);
             Ok(hand_over(session, &lock, *pending, is_no_lease))
         }
-        Attempt::Held(Acquired::AlreadyHeld(status)) => Ok(already_held(status).into()),
+        Attempt::Held(Acquired::AlreadyHeld(status)) => Ok(already_held(session, status).into()),
         Attempt::Blocked(blocked) => {
             let note = other_owner(&typed.hold, &lock, holder, &blocked.status);
+            let proof = output::proof(&blocked.status);
             let is_its_own = typed.pid.is_some() && is_held_by(&blocked.status, holder);
             let mut outcome = refused(session, &typed.hold, &lock, blocked);
             if is_its_own && !outcome.notes.is_empty() {
                 // No wait ends it.
                 outcome.notes.pop();
-                outcome
-                    .notes
-                    .push(note.unwrap_or_else(|| OWN_HOLD.to_owned()));
+                outcome.notes.push(note.unwrap_or_else(|| {
+                    format!(
+                        "  that process holds it itself: release that hold first, with its {proof}"
+                    )
+                }));
             }
             Ok(outcome.into())
         }
     }
 }
-
-const OWN_HOLD: &str =
-    "  that process holds it itself: release that hold first, with its --owner or --hold";
 
 /// Why the process that was named does not have the lock already, although it is the holder.
 fn other_owner(
@@ -128,7 +128,7 @@ fn hand_over(
     let mut outcome = Outcome::new(
         Exit::Done,
         "acquired",
-        format!("acquired {name} for {follows}"),
+        format!("acquired {name}{} for {follows}", slots(lock, &pending)),
     )
     .data(pending.number().to_string())
     .warnings(pending.warnings());
@@ -182,8 +182,10 @@ fn hand_over(
     }
     let exit = match pending.confirm() {
         Ok(_) => {
-            let acquired = format!("onehold: {}", outcome.message);
-            outcome.notes.insert(0, acquired);
+            if session.tells_success() {
+                let acquired = format!("onehold: {}", outcome.message);
+                outcome.notes.insert(0, acquired);
+            }
             Exit::Done
         }
         Err(error) => {
@@ -193,6 +195,17 @@ fn hand_over(
     };
     output::print_notes(session, &outcome);
     Printed::Yes(exit)
+}
+
+/// ", slot 2,": with --slots.
+fn slots(lock: &onehold::Lock, pending: &PendingHold) -> String {
+    let slots = pending.slots();
+    if slots.is_empty() || !matches!(pending.record().mode, Mode::Slots(_)) {
+        return String::new();
+    }
+    let numbers: Vec<String> = slots.iter().map(u32::to_string).collect();
+    let plural = if lock.names().count() == 1 { "" } else { "s" };
+    format!(", slot{plural} {},", words::listed(&numbers))
 }
 
 /// "30m, until 12:30:00"
@@ -210,7 +223,7 @@ fn time(ttl: Duration) -> String {
     }
 }
 
-fn already_held(status: Box<Status>) -> Outcome {
+fn already_held(session: &Session, status: Box<Status>) -> Outcome {
     let number = status.hold().unwrap_or_default();
     let mut outcome = Outcome::new(
         Exit::Done,
@@ -223,6 +236,8 @@ fn already_held(status: Box<Status>) -> Outcome {
     .data(number.to_string())
     .lock(status);
     outcome.hold = Some(number);
-    outcome.notes.push(format!("onehold: {}", outcome.message));
+    if session.tells_success() {
+        outcome.notes.push(format!("onehold: {}", outcome.message));
+    }
     outcome
 }

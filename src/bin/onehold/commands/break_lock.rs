@@ -339,10 +339,13 @@ fn still_running(
         ));
     }
     outcome.notes.push(output::store_line(&was));
-    outcome.notes.push(format!(
-        "  to free the lock while it runs: `{} --force`",
-        command_line(session, "break", &was)
-    ));
+    let break_it = command_line(session, "break", &was);
+    outcome.notes.push(match output::only_remover(&was) {
+        Some(user) => {
+            format!("  it belongs to user {user}: ask that user to run `{break_it}`")
+        }
+        None => format!("  to free the lock while it runs: `{break_it} --force`"),
+    });
     outcome.lock(was)
 }
 

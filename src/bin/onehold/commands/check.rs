@@ -6,7 +6,7 @@ use crate::args;
 
 use crate::describe;
 use crate::exit::Exit;
-use crate::output::{block, paint};
+use crate::output::{block, next_step, paint};
 
 use crate::outcome::{CommandResult, Outcome};
 use crate::report::lock_value;
@@ -70,6 +70,9 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
             let text = describe::describe_holder(other);
             format!("  {}", paint(other, &text))
         }));
+        if status.verdict.state == State::Zombie {
+            lines.push(next_step(session, &status, None));
+        }
         if session.global.verbose {
             lines.push(format!("  store: {}", path_text(&status.store)));
             #[cfg(feature = "etcd")]
@@ -128,16 +131,8 @@ fn inspected(
         Some(true) => work::processes(&lock, status),
         _ => Vec::new(),
     };
-    if !processes.is_empty() {
-        let heading = work::heading(status, false);
-        let tree = work::tree(&processes, usize::MAX);
-        lines.extend(
-            [heading]
-                .into_iter()
-                .chain(tree)
-                .map(|line| format!("  {line}")),
-        );
-    }
+    let listed = work::listed(status, &processes, false, usize::MAX);
+    lines.extend(listed.into_iter().map(|line| format!("  {line}")));
     let (events, error) = match lock.events(EVENTS) {
         Ok(events) => (events, None),
         Err(error) => (Vec::new(), Some(error)),

@@ -1,6 +1,6 @@
 //! `cleanup`: remove all zombies.
 
-use onehold::{State, Status};
+use onehold::{Cleanup, State, Status};
 
 use crate::args;
 use crate::describe;
@@ -14,11 +14,25 @@ use crate::words;
 #[inline(never)]
 pub(crate) fn cleanup(session: &Session, typed: &args::Cleanup) -> CommandResult {
     session.ensure_store()?;
-    let cleanup = match &session.only {
-        Some(name) => session
-            .lock(name.clone())?
-            .cleanup(typed.dry_run, typed.max_age)?,
-        None => session.store.cleanup(typed.dry_run, typed.max_age)?,
+    let only = session.only.as_slice();
+    let names = if typed.names.is_empty() {
+        only
+    } else {
+        &typed.names
+    };
+    let cleanup = if names.is_empty() {
+        session.store.cleanup(typed.dry_run, typed.max_age)?
+    } else {
+        let mut all = Cleanup::default();
+        for name in names {
+            let lock = session.lock(name.clone())?;
+            let one = lock.cleanup(typed.dry_run, typed.max_age)?;
+            all.removed.extend(one.removed);
+            all.left.extend(one.left);
+            all.errors.extend(one.errors);
+            all.warnings.extend(one.warnings);
+        }
+        all
     };
     let count = cleanup.removed.len();
     let word = match (count, typed.dry_run) {

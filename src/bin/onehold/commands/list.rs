@@ -1,7 +1,7 @@
 //! `list`: all locks in the store with their states.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
 use onehold::{Listing, Reason, Record, State, Status};
@@ -14,7 +14,7 @@ use crate::outcome::CommandResult;
 use crate::outcome::Outcome;
 use crate::output::block;
 use crate::session::Session;
-use crate::table::{natural_order, table, terminal_width};
+use crate::table::{Row, natural_order, table, terminal_width};
 use crate::words;
 
 #[inline(never)]
@@ -33,21 +33,20 @@ pub(crate) fn list(session: &Session, typed: &args::List) -> CommandResult {
         None => session.store.list(typed.max_age)?,
     };
     let mut listing = listing;
-    if !typed.state.is_empty() {
-        let is_wanted = |lock: &Status| typed.state.contains(&describe::list_state(lock));
-        listing.locks.retain(is_wanted);
-    }
+    let all = count(&listing.locks);
+    let is_wanted = |lock: &Status| {
+        let states = &typed.state;
+        let begins = |prefix: &String| lock.name.starts_with(prefix);
+        (states.is_empty() || states.contains(&describe::list_state(lock)))
+            && (typed.prefix.is_empty() || typed.prefix.iter().any(begins))
+    };
+    listing.locks.retain(is_wanted);
     sort(&mut listing.locks, typed.sort);
-    let store = session.store_text();
-    let is_lock = |lock: &&Status| lock.verdict.state != State::NotALock;
-    let count = listing.locks.iter().filter(is_lock).count();
+    let is_filtered = !typed.state.is_empty() || !typed.prefix.is_empty();
     let mut outcome = Outcome::new(
         Exit::Done,
         "listed",
-        format!(
-            "{count} lock{} in {store}",
-            if count == 1 { "" } else { "s" }
-        ),
+        counted(session, &listing.locks, all, is_filtered),
     );
     outcome.warnings = listing.errors.iter().map(words::error_chain).collect();
     if !listing.errors.is_empty() {
@@ -61,22 +60,43 @@ pub(crate) fn list(session: &Session, typed: &args::List) -> CommandResult {
         outcome = outcome.data(if session.global.verbose {
             verbose(session, &listing.locks)
         } else {
-            brief(&listing.locks)
+            brief(&listing.locks, terminal_width().filter(|_| !typed.wide))
         });
     }
     outcome.locks = listing.locks;
     Ok(outcome.into())
 }
 
-fn brief(locks: &[Status]) -> String {
-    let rows: Vec<_> = locks.iter().map(|lock| (lock, cells(lock))).collect();
-    table(
-        ["NAME", "STATE", "HOLDER", "AGE", "WAITING", "MESSAGE"],
-        &rows,
-        terminal_width(),
-        // Message, holder, name.
-        &[(5, 10), (2, 16), (0, 12)],
-    )
+/// "3 of 33 locks in /srv/locks"
+fn counted(session: &Session, found: &[Status], all: usize, is_filtered: bool) -> String {
+    let store = session.store_text();
+    let plural = if all == 1 { "" } else { "s" };
+    if !is_filtered || all == 0 {
+        return format!("{all} lock{plural} in {store}");
+    }
+    if found.is_empty() {
+        return format!("no match among {all} lock{plural} in {store}");
+    }
+    format!("{} of {all} lock{plural} in {store}", count(found))
+}
+
+/// Other files are shown, and are not counted.
+fn count(locks: &[Status]) -> usize {
+    let is_lock = |lock: &&Status| lock.verdict.state != State::NotALock;
+    locks.iter().filter(is_lock).count()
+}
+
+fn brief(locks: &[Status], width: Option<usize>) -> String {
+    let users: BTreeSet<String> = locks.iter().filter_map(describe::user).collect();
+    let own_host = onehold::command_line::hostname();
+    let rows: Vec<Row<'_>> = locks
+        .iter()
+        .map(|status| Row {
+            status,
+            cells: cells(status, own_host.as_deref(), users.len() > 1),
+        })
+        .collect();
+    table(&rows, width)
 }
 
 fn sort(locks: &mut [Status], order: ListOrder) {
@@ -109,26 +129,18 @@ fn runs_now(lock: &Status, running: &HashMap<u32, String>) -> Option<String> {
     Some(format!("  runs now: {runs}"))
 }
 
-fn cells(lock: &Status) -> [String; 6] {
+fn cells(lock: &Status, own_host: Option<&str>, with_user: bool) -> [String; 6] {
     let record = lock.record.as_ref();
-    // A reserved lock is free, but only the first waiter may take it.
-    let reserved = describe::reserved_for(lock)
-        .map(|waiter| format!("for {}", describe::process_on_host(waiter)));
-    let holder = reserved
-        .or_else(|| describe::lockers_in_brief(lock))
-        .or_else(|| record.map(|record| describe::holder_on_host(lock, record)));
+    let user = describe::user(lock).filter(|_| with_user);
     [
         words::escape(&lock.name),
-        describe::state_and_slot(lock),
-        holder.unwrap_or_default(),
+        describe::state_in_table(lock),
+        describe::holder_in_table(lock, own_host),
+        user.map(|user| words::escape(&user)).unwrap_or_default(),
         describe::age(lock).map(words::span).unwrap_or_default(),
-        match lock.waiters.len() {
-            0 => String::new(),
-            count => count.to_string(),
-        },
         record
             .and_then(|record| record.message.clone().or_else(|| command_of_name(record)))
-            .map(|text| short(&text))
+            .map(|text| words::escape(&text))
             .unwrap_or_default(),
     ]
 }
@@ -141,16 +153,6 @@ fn command_of_name(record: &Record) -> Option<String> {
     let program = Path::new(record.command.first()?).file_name()?;
     let is_derived = is_digest && program.to_string_lossy().starts_with(base);
     is_derived.then(|| record.command.join(" "))
-}
-
-/// Shortens a message, which may have 1 KiB, to fit into a table.
-fn short(message: &str) -> String {
-    const WIDTH: usize = 50;
-    let text = words::escape(message);
-    if text.chars().count() <= WIDTH {
-        return text;
-    }
-    text.chars().take(WIDTH - 1).chain(['…']).collect()
 }
 
 /// The current command lines of the holders. A process may have changed its command line since it

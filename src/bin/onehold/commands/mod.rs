@@ -124,7 +124,8 @@ fn lock_name(verb: &Verb) -> Option<&LockName> {
         Verb::Renew(typed) => typed.name.as_ref(),
         Verb::Check(typed) => typed.name.as_ref(),
         Verb::Break(typed) => typed.name.as_ref(),
-        Verb::List(_) | Verb::Cleanup(_) | Verb::Config => None,
+        Verb::Cleanup(typed) => typed.names.first(),
+        Verb::List(_) | Verb::Config => None,
     }
 }
 
