@@ -9,7 +9,7 @@ use crate::decision::verdict::{Evidence, Reason, State, Verdict};
 use crate::identity::Pid;
 use crate::record::{Format, Record};
 use crate::sys::directory::{local_filesystems, may_remove, type_of};
-use crate::sys::process::user_name;
+use crate::sys::process::{own_uid, user_name};
 
 /// A lock as read at one moment: its record and the verdict on it.
 #[derive(Clone, Debug)]
@@ -176,6 +176,7 @@ impl Status {
     #[must_use]
     pub fn may_be_removed(&self) -> bool {
         match (self.uid, self.path.parent()) {
+            (Some(uid), _) if own_uid() == Some(uid) => true,
             (Some(uid), Some(directory)) => may_remove(directory, uid),
             _ => true,
         }

@@ -119,6 +119,14 @@ pub struct PreviousHold {
 
 /// Appends a line, outside the guard. `hold`: the number of the new hold, if there is one.
 pub(crate) fn write(store: &Path, action: Action, from: &Status, hold: Option<u64>) -> Result<()> {
+    let own = process::own_uid();
+    let user = own.map(process::user_name);
+    // Asked once: the user database may be slow.
+    let user_of_hold = if from.uid == own {
+        user.clone()
+    } else {
+        from.user()
+    };
     let event = Event {
         at: Utc::now(),
         event: action,
@@ -127,8 +135,8 @@ pub(crate) fn write(store: &Path, action: Action, from: &Status, hold: Option<u6
         reason: reason(from).to_owned(),
         by: Actor {
             pid: Pid::of_self(),
-            uid: process::own_uid(),
-            user: process::own_uid().map(process::user_name),
+            uid: own,
+            user,
             hostname: hostname(),
             command: cut_command(process::command_line(Pid::of_self())),
         },
@@ -137,7 +145,7 @@ pub(crate) fn write(store: &Path, action: Action, from: &Status, hold: Option<u6
             hold: from.hold(),
             pid: from.verdict.pid,
             uid: from.uid,
-            user: from.user(),
+            user: user_of_hold,
             hostname: record.hostname.clone(),
             owner: record.owner.clone(),
             message: record.message.clone(),

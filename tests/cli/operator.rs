@@ -298,3 +298,15 @@ fn question_about_a_zombie_has_its_age() {
     let expected = "is a zombie: .*, holder since \\S+ \\(\\d+s ago\\), has\\s+exited";
     assert!(is_match(expected).unwrap().eval(&seen), "{seen}");
 }
+
+#[test]
+fn kill_after_counts_for_a_break_of_a_run_without_a_wrapper() {
+    let env = Env::new();
+    let (_running, _) = family(&env, "x", &["--exec", "--kill-after", "5"]);
+    env.onehold(["check", "-v", "x"])
+        .assert()
+        .code(6)
+        .stdout(contains(
+            "  processes that `break` ends by TERM, and by KILL after 5s:\n",
+        ));
+}

@@ -19,7 +19,6 @@ fn usage_error_is_2_and_changes_nothing() {
         &["run", "-w", "1M", "x", "--", "true"],
         &["run", "-w", "0.5.1", "x", "--", "true"],
         &["run", "-n", "-w", "5", "x", "--", "true"],
-        &["run", "--exec", "--kill-after", "5", "x", "--", "true"],
         &["run", "-E", "256", "x", "--", "true"],
         &["run", "--on-zombie", "eat", "x", "--", "true"],
         &["acquire"],

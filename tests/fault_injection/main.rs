@@ -546,7 +546,8 @@ fn common_invocations_stay_within_their_system_call_limits() {
         (
             &["acquire", "x", "--ttl", "1h"],
             &["release", "x", "--force", "--yes"],
-            (118, 0),
+            // With the name of the user, for the journal.
+            (136, 0),
         ),
         (&[], &["check", "-q", "x"], (39, 0)),
         (

@@ -96,7 +96,10 @@ fn run_exec_that_loses_its_lock_before_it_executes_exits_with_8() {
 
 /// What another process does while a lease is acquired, and the codes that it may exit with.
 const MEANWHILE: [(&[&str], &[i32]); 5] = [
-    (&["acquire", "x", "--ttl", "1h", "--owner", "me"], &[0]),
+    (
+        &["acquire", "-v", "x", "--ttl", "1h", "--owner", "me"],
+        &[0],
+    ),
     (&["release", "x", "--owner", "me"], &[0]),
     (&["renew", "x", "--owner", "me"], &[0, 3]),
     (&["break", "x", "--yes"], &[0, 3]),

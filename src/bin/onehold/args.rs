@@ -220,13 +220,15 @@ pub(crate) struct Run {
     #[arg(long, value_name = "D", value_parser = duration)]
     pub(crate) time_limit: Option<Duration>,
     /// Time between TERM and KILL when the work is ended; `0`: no KILL [default: 10s]
+    ///
+    /// With --exec, only `break` ends the work, after this time.
     #[arg(long, value_name = "D", value_parser = duration)]
     pub(crate) kill_after: Option<Duration>,
     /// Do not pass the kernel lock to CMD; if onehold is killed, CMD is tracked by PID only
     #[arg(long)]
     pub(crate) close: bool,
     /// Replace onehold with CMD; the record remains and counts as free once CMD exits
-    #[arg(long, conflicts_with_all = ["ttl", "on_lost", "close", "time_limit", "kill_after"])]
+    #[arg(long, conflicts_with_all = ["ttl", "on_lost", "close", "time_limit"])]
     pub(crate) exec: bool,
     /// If already running under `run` of this lock, just run CMD
     #[arg(long)]

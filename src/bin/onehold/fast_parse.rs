@@ -60,11 +60,7 @@ fn run(words: &mut Words<'_>, global: &mut GlobalArgs) -> Option<Run> {
         }
     }
     run.command = words.0.to_vec();
-    let conflicting = run.exec
-        && (run.close
-            || run.hold.ttl.is_some()
-            || run.time_limit.is_some()
-            || run.kill_after.is_some());
+    let conflicting = run.exec && (run.close || run.hold.ttl.is_some() || run.time_limit.is_some());
     (!run.command.is_empty() && !conflicting && no_conflict(&run.hold)).then_some(run)
 }
 

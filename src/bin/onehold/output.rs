@@ -292,8 +292,10 @@ pub(crate) fn proof(status: &Status) -> &'static str {
 /// The only user who can remove a record, beside root and the owner of its directory, if that is not the
 /// caller.
 pub(crate) fn only_remover(status: &Status) -> Option<String> {
-    let user = describe::user(status).filter(|_| !status.may_be_removed());
-    user.map(|user| words::escape(&user))
+    if status.may_be_removed() {
+        return None;
+    }
+    describe::user(status).map(|user| words::escape(&user))
 }
 
 /// How a zombie ends that can be taken over.
