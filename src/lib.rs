@@ -185,7 +185,6 @@ pub mod command_line {
     pub use crate::sys::directory::is_exposed;
     #[cfg(all(target_os = "linux", target_env = "musl"))]
     pub use crate::sys::entry::begin;
-    pub use crate::sys::hostname;
     pub use crate::sys::memory::drop_code_pages;
     pub use crate::sys::spawn::{pass_on_wide_code, replace_process};
     pub use crate::sys::stdio::stdout_was_closed;

@@ -191,8 +191,7 @@ fn digest_of_machine(id: &str) -> Option<String> {
 }
 
 /// The name of this host; `None` if it is not known.
-#[must_use]
-pub fn hostname() -> Option<String> {
+pub(crate) fn hostname() -> Option<String> {
     hostname::get()
         .ok()
         .map(|name| name.to_string_lossy().into_owned())

@@ -88,7 +88,9 @@ fn count(locks: &[Status]) -> usize {
 
 fn brief(locks: &[Status], width: Option<usize>) -> String {
     let users: BTreeSet<String> = locks.iter().filter_map(describe::user).collect();
-    let own_host = onehold::command_line::hostname();
+    let own_host = hostname::get()
+        .ok()
+        .map(|name| name.to_string_lossy().into_owned());
     let rows: Vec<Row<'_>> = locks
         .iter()
         .map(|status| Row {
