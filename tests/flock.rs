@@ -455,7 +455,7 @@ fn file_of_an_exited_process_that_flock_has_locked_is_held_by_flock() {
     fs::create_dir(env.store()).unwrap();
     fs::hard_link(env.path("p.lock"), env.store().join("p.lock")).unwrap();
     let listed = env.done(["list"]);
-    let named = format!("process {} (flock)", locker.pid());
+    let named = format!("{} (flock)", locker.pid());
     assert!(
         listed.contains(&named) && !listed.contains(&pid.to_string()),
         "{listed}"

@@ -171,6 +171,26 @@ fn waiting_writer_is_not_passed_by_readers_while_a_detached_reader_lasts() {
     assert_eq!((env.lines("written"), env.lines("read")), (1, 0));
 }
 
+#[test]
+fn reader_below_a_shared_hold_is_not_kept_waiting_by_a_writer() {
+    let detached = "onehold acquire -s x > number; echo > begun; until test -e go; do sleep 0.01; done; \
+        onehold run -n -s x -- true; echo $? > code";
+    let attached = "onehold run -s x -- sh -c 'echo > begun; until test -e go; do sleep 0.01; done; \
+        env -u ONEHOLD_HOLDS onehold run -n -s x -- true; echo $? > code'";
+    for script in [detached, attached] {
+        let env = TestEnv::new();
+        let mut reader = Running::start(env.shell(script));
+        wait_until("it reads", || env.path("begun").exists());
+        let mut writer = start_waiter(&env, "x", &["x"], "true");
+        std::thread::sleep(FIRST_SLEEP);
+        std::fs::write(env.path("go"), "").unwrap();
+        assert_eq!(reader.finish(), 0);
+        let code = std::fs::read_to_string(env.path("code")).unwrap();
+        assert_eq!(code.trim(), "0", "{script}");
+        assert_eq!(writer.finish(), 0);
+    }
+}
+
 /// Each of three readers begins before the one before it ends, so there always is one.
 #[test]
 fn waiting_writer_is_not_passed_by_readers_that_come_in_turns() {

@@ -3,14 +3,12 @@
 use std::collections::BTreeSet;
 
 use super::answer::{Decision, Judged, Obstacle};
-use super::liveness::{belongs_to_acquirer, has_ended};
-use super::request::{Asker, Key, Request, first_free, slot_of};
-use super::same_holder::{is_for_another_owner, is_same_hold, is_whole};
+use super::request::{Key, Request, first_free, slot_of};
+use super::same_holder::{is_same_hold, is_whole, runs_inside};
 use super::scan::{Finding, Next, scan};
 use super::snapshot::{Found, Snapshot};
 use super::turn::{Beside, reserved_for};
 use super::verdict::{Reason, State};
-use crate::identity::ProcessId;
 use crate::record::Mode;
 
 /// Limit of zombie parents and children that one decision removes. Each removal takes about 100 µs,
@@ -72,40 +70,6 @@ fn about_hold<S: Snapshot>(
         return Decision::Blocked(judged);
     }
     Decision::Wait(Obstacle::Hold(judged))
-}
-
-/// Whether a hold ends only after the request has: the caller runs under it, or the process that it
-/// follows is the one that asks, or an ancestor of the caller.
-fn runs_inside<S: Snapshot>(request: &Request, snapshot: &S, judged: &Judged<S::Handle>) -> bool {
-    let is_locked_by_others = judged.verdict.reason == Reason::Locked;
-    let Some(record) = judged.record().filter(|_| !is_locked_by_others) else {
-        let lockers = judged.found.facts.lockers.iter();
-        return lockers.copied().any(|pid| {
-            let start = None;
-            snapshot.descends_from(ProcessId { pid, start })
-        });
-    };
-    if record.hold != 0 && request.inside.contains(&record.hold) {
-        return true;
-    }
-    let is_alive = judged.verdict.pid_alive == Some(true);
-    let Some(process) = record
-        .live
-        .process()
-        .filter(|_| is_alive && record.is_confirmed())
-    else {
-        return false;
-    };
-    // Under another owner label another session may release it meanwhile.
-    let asks_for_itself = |process| {
-        request.asker == Asker::Process(process) && !is_for_another_owner(request, record)
-    };
-    let belongs_to =
-        |process: ProcessId| asks_for_itself(process) || snapshot.descends_from(process);
-    // Another part of the same script, which is still running, can release it.
-    belongs_to_acquirer(record, belongs_to, |process| {
-        has_ended(process, &judged.found.facts)
-    }) && belongs_to(process)
 }
 
 /// What was found about a request.

@@ -1,9 +1,12 @@
 //! Whether a request comes from the holder of a hold that exists: a caller that acquires once more what it
-//! has.
+//! has, or that runs inside of it.
 
 use super::answer::Judged;
+use super::liveness::{belongs_to_acquirer, has_ended};
 use super::request::{Asker, Key, Request, Want};
 use super::snapshot::Snapshot;
+use super::verdict::Reason;
+use crate::identity::ProcessId;
 use crate::name::LockName;
 use crate::record::{Kind, Record, is_same_owner};
 
@@ -87,7 +90,53 @@ pub(crate) fn awaits_confirmation<H>(request: &Request, judged: &Judged<H>) -> b
 }
 
 /// Whether the request names an owner that is not the one on record. Two sessions may name one process.
-pub(super) fn is_for_another_owner(request: &Request, record: &Record) -> bool {
+fn is_for_another_owner(request: &Request, record: &Record) -> bool {
     let asked = request.owner.as_deref().filter(|owner| !owner.is_empty());
     asked.is_some() && record.format.has_owners() && !is_same_owner(asked, record.owner.as_deref())
+}
+
+/// Whether a hold ends only after the request has: the caller runs under it, or the process that it
+/// follows is the one that asks, or an ancestor of the caller.
+pub(super) fn runs_inside<S: Snapshot>(
+    request: &Request,
+    snapshot: &S,
+    judged: &Judged<S::Handle>,
+) -> bool {
+    let is_locked_by_others = judged.verdict.reason == Reason::Locked;
+    let Some(record) = judged.record().filter(|_| !is_locked_by_others) else {
+        let lockers = judged.found.facts.lockers.iter();
+        return lockers.copied().any(|pid| {
+            let start = None;
+            snapshot.descends_from(ProcessId { pid, start })
+        });
+    };
+    if record.hold != 0 && request.inside.contains(&record.hold) {
+        return true;
+    }
+    let is_alive = judged.verdict.pid_alive == Some(true);
+    let Some(process) = record
+        .live
+        .process()
+        .filter(|_| is_alive && record.is_confirmed())
+    else {
+        return false;
+    };
+    // Under another owner label another session may release it meanwhile.
+    let asks_for_itself = |process| {
+        request.asker == Asker::Process(process) && !is_for_another_owner(request, record)
+    };
+    let belongs_to =
+        |process: ProcessId| asks_for_itself(process) || snapshot.descends_from(process);
+    // Another part of the same script, which is still running, can release it.
+    belongs_to_acquirer(record, belongs_to, |process| {
+        has_ended(process, &judged.found.facts)
+    }) && belongs_to(process)
+}
+
+/// Whether the caller descends from the process that keeps a hold, whatever its environment says: that of a
+/// command may have been cleared, as by sudo(8).
+pub(super) fn runs_below<S: Snapshot>(snapshot: &S, judged: &Judged<S::Handle>) -> bool {
+    let process = judged.record().and_then(|record| record.live.process());
+    let is_alive = judged.verdict.pid_alive == Some(true);
+    is_alive && process.is_some_and(|process| snapshot.descends_from(process))
 }

@@ -89,7 +89,8 @@ impl Sleeper {
             }
             Until::Released(judged) => {
                 // A writer notes its turn again before it is taken for missed, and readers pass.
-                let is_reader = judged.found.key.index.is_some();
+                let is_reader =
+                    judged.found.key.index.is_some() && judged.found.content != Content::KernelLock;
                 let at_most = if is_reader {
                     at_most.min(EVENT_RECHECK)
                 } else {
