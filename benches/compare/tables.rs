@@ -6,34 +6,45 @@ use super::{Ratio, Row};
 
 /// Those of the README, and what it calls them. `check` stands beside a refusal of flock(1), which tells as
 /// much.
-const IN_README: [(&str, &str); 4] = [
-    ("run x -- true", "Time to run `true`"),
-    ("the least, run", "– the least that any wrapper needs"),
+const IN_README: [(&str, &str); 3] = [
+    (
+        "run x -- true",
+        "Time to run `true`; any wrapper needs LEAST",
+    ),
     (
         "run held -- true, refused with its message",
         "Time to be refused, with the message",
     ),
-    ("check -q held", "Time to ask whether it is held"),
+    (
+        "check -q held",
+        "Time to ask whether it is held, beside a refusal",
+    ),
 ];
 
 /// On tmpfs and on a disk, in both locales.
 const PLACES: usize = 4;
 
 pub(crate) fn write(rows: &[Row]) {
-    let line = |(what, called): &(&str, &str)| {
-        let row = rows.iter().find(|row| row.what == *what).unwrap();
-        // On a disk.
+    // On a disk, in both locales.
+    let on_disk = |what: &str| {
+        let row = rows.iter().find(|row| row.what == what).unwrap();
         let [.., c, utf8] = row.ratios.as_slice() else {
             panic!("{what} was measured once");
         };
-        format!("| {called} | 1 | {:.2}, {:.2} |\n", c.median, utf8.median)
+        [c.median, utf8.median]
+    };
+    let [least, _] = on_disk("the least, run");
+    let line = |(what, called): &(&str, &str)| {
+        let [c, utf8] = on_disk(what);
+        let called = called.replace("LEAST", &format!("{least:.2}"));
+        format!("| {called} | 1 | {c:.2} (`LC_ALL=C`), {utf8:.2} (`C.UTF-8`) |\n")
     };
     let readme: String = IN_README.iter().map(line).collect();
     replace(
         "README.md",
         [
             "of waiters | not defined | order of arrival |\n",
-            "\nTimes are those",
+            "\nonehold-flock(7) translates",
         ],
         &readme,
     );
