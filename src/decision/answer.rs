@@ -23,6 +23,11 @@ impl<H> Judged<H> {
         self.found.content.record()
     }
 
+    /// The number of the hold, if it has one.
+    pub(crate) fn hold(&self) -> Option<u64> {
+        self.record().map(|record| record.hold)
+    }
+
     /// Of a detached hold that the process which acquires it has not confirmed yet: how much longer to
     /// wait for that. Until then it is not known whether the lock was acquired.
     pub(crate) fn confirmed_within(&self) -> Option<Duration> {

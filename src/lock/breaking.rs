@@ -12,7 +12,7 @@ use super::unfinished::{
 use crate::backend::{AsWaiter, Backend as _, Change};
 use crate::decision::ownership::may_break;
 use crate::decision::verdict::{Evidence, Reason, State};
-use crate::decision::{Asker, Judged, Request, Revision, Snapshot, judge_found};
+use crate::decision::{Asker, Judged, Revision};
 use crate::error::{Context, Error, Operation, Result};
 use crate::files::journal::{self, Action, Event};
 use crate::identity::ProcessId;
@@ -383,30 +383,6 @@ impl Lock {
         let _ = self.store.update(EXISTING, AsWaiter::NONE, |_| {
             Ok((Change::Renew(judged.clone(), Box::new(live.clone())), ()))
         });
-    }
-
-    pub(super) fn look_shown(&self, shown: &Revision) -> Result<Option<Judged<Handle>>> {
-        let request = self.request(&Options::new(), Asker::Caller);
-        let looked = self
-            .store
-            .look(|snapshot| self.shown(&request, snapshot, shown))?;
-        Ok(looked.flatten())
-    }
-
-    /// The hold that was shown, if it is still there.
-    pub(super) fn shown<S: Snapshot<Handle = Handle, Error = Error>>(
-        &self,
-        request: &Request,
-        snapshot: &S,
-        shown: &Revision,
-    ) -> Result<Option<Judged<Handle>>> {
-        let judge = |found| judge_found(request, snapshot, found);
-        let exclusive = snapshot.exclusive(self.name())?.map(judge);
-        if exclusive.as_ref().is_some_and(|own| may_break(shown, own)) {
-            return Ok(exclusive);
-        }
-        let shared = snapshot.shared_shown(self.name(), shown)?.map(judge);
-        Ok(shared.filter(|own| may_break(shown, own)))
     }
 }
 

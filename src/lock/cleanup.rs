@@ -1,11 +1,21 @@
-//! What a cleanup removed, and what it left.
+//! Removes what finished and dead holds left.
 
-use crate::decision::verdict::State;
+use std::time::Duration;
+
+use super::lock::{EXISTING, Lock};
+use super::options::Options;
+use super::unfinished::settle;
+use crate::backend::{AsWaiter, Backend as _, Change};
+use crate::decision::ownership::may_clean_up;
+use crate::decision::verdict::{Reason, State};
+use crate::decision::{Asker, Judged, Request, Revision, Snapshot as _};
 use crate::error::{Error, Result};
+use crate::files::journal::{self, Action};
 use crate::status::Status;
+use crate::stores::Handle;
 
 /// How long a cleanup waits for what may be removed soon. The rest is left.
-pub(super) const LONGEST_CLEANUP: std::time::Duration = std::time::Duration::from_mins(2);
+pub(super) const LONGEST_CLEANUP: Duration = Duration::from_mins(2);
 
 /// What a cleanup did.
 #[derive(Debug, Default)]
@@ -25,6 +35,14 @@ pub struct Cleanup {
 pub(super) struct CleanedUp {
     pub(super) was: Box<Status>,
     pub(super) warnings: Vec<Error>,
+}
+
+/// What became of the removal of one record.
+enum Removal {
+    Done(Judged<Handle>),
+    /// It does not count as over.
+    Refused(Judged<Handle>),
+    Nothing,
 }
 
 impl Cleanup {
@@ -61,5 +79,63 @@ impl Cleanup {
             Ok(None) => {}
             Err(error) => self.errors.push(error),
         }
+    }
+}
+
+impl Lock {
+    /// What [`Store::cleanup`](crate::Store::cleanup) does, for this lock alone.
+    ///
+    /// # Errors
+    /// The lock file cannot be read. What could not be removed is in the result.
+    pub fn cleanup(&self, dry_run: bool, max_age: Option<Duration>) -> Result<Cleanup> {
+        let mut cleanup = Cleanup::default();
+        let status = self.inspect(max_age)?;
+        let holds = status.all_holds();
+        for hold in holds.filter(|hold| hold.verdict.reason != Reason::NoFile) {
+            let remove = || self.remove_zombie(hold.revision.as_ref(), max_age);
+            cleanup.add(hold.clone(), dry_run, remove);
+        }
+        Ok(cleanup)
+    }
+
+    /// Removes what is left of a finished or dead hold; `None`: there is nothing to remove.
+    pub(super) fn remove_zombie(
+        &self,
+        shown: Option<&Revision>,
+        max_age: Option<Duration>,
+    ) -> Result<Option<CleanedUp>> {
+        let Some(shown) = shown else {
+            return Ok(None);
+        };
+        let mut options = Options::new();
+        options.max_age = max_age;
+        let mut request = self.request(&options, Asker::Caller);
+        let try_to_remove = |request: &Request| {
+            let updated = self.store.update(EXISTING, AsWaiter::NONE, |snapshot| {
+                let Some(own) = self.shown(request, snapshot, shown)? else {
+                    return Ok((Change::Nothing, Removal::Nothing));
+                };
+                Ok(if may_clean_up(&own.verdict, snapshot.takeover_is_safe()) {
+                    (Change::Remove(own.clone()), Removal::Done(own))
+                } else {
+                    (Change::Nothing, Removal::Refused(own))
+                })
+            })?;
+            Ok(updated.map_or(Removal::Nothing, |updated| updated.answer))
+        };
+        let removal = settle(&mut request, try_to_remove, |removal| match removal {
+            Removal::Refused(own) => std::slice::from_ref(own),
+            Removal::Done(_) | Removal::Nothing => &[],
+        })?;
+        let Removal::Done(own) = removal else {
+            return Ok(None);
+        };
+        let was = Box::new(self.status(&own));
+        let mut warnings = Vec::new();
+        if was.verdict.state == State::Zombie {
+            let written = journal::write(self.journal(), Action::Cleanup, &was, None);
+            journal::warn(&mut warnings, written);
+        }
+        Ok(Some(CleanedUp { was, warnings }))
     }
 }

@@ -1,166 +1,25 @@
-//! A hold of the calling process, or one that it is about to hand over.
+//! A hold of the calling process.
 
 use std::io;
 use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use chrono::{SubsecRound, TimeDelta, Utc};
-
 use super::ending::{Ending, Remaining, entry_of_hold, kill_at_ms, marks};
-use super::holder::Holder;
-use super::options::milliseconds;
-use crate::backend::{Backend as _, HeldRecord as _, ReleaseOutcome};
-use crate::decision::verdict::{Evidence, Reason, State, Verdict};
+use super::taken_hold::{TakenHold, hold_accessors};
+use crate::backend::{HeldRecord as _, ReleaseOutcome};
 use crate::error::{Error, Operation, Result};
 use crate::identity::{Pid, ProcessId};
-use crate::name::LockName;
-use crate::record::{Kind, Live, Record, has_four_digits};
+use crate::record::{Kind, Record};
 use crate::status::Status;
-use crate::stores::{AnyHold, AnyPlace, AnyStore};
 use crate::sys::signal::SignalMask;
 use crate::sys::spawn::{HOLD_LOST, NOT_RECORDED, command_holds, exec_keeping, spawn};
 use crate::sys::start::{Program, Started};
-use crate::sys::wait::Watch;
 use crate::sys::work::Author;
 use crate::sys::{QueuedSignal, process};
 
 /// How often a wrapper renews its heartbeat, so that a hold of days does not become overdue.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_hours(1);
-
-/// A hold that was taken, and how that came about.
-#[derive(Debug)]
-pub(super) struct TakenHold {
-    pub(super) store: AnyStore,
-    pub(super) name: LockName,
-    pub(super) held: AnyHold,
-    pub(super) displaced: Vec<Status>,
-    pub(super) waited: Option<Duration>,
-    pub(super) place: Option<AnyPlace>,
-    /// Closed only when the hold ends, because closing it takes milliseconds.
-    pub(super) _watch: Option<Watch>,
-    pub(super) warnings: Vec<Error>,
-}
-
-/// The changing part of a record after a heartbeat now.
-pub(super) fn renewed(store: &AnyStore, record: &Record, ttl: Option<Duration>) -> Live {
-    let now = Utc::now().trunc_subsecs(6);
-    let boot = &store.host().observer().boot;
-    let mut live = Live {
-        renewed_at: Some(now),
-        renewed_boottime_ms: Some(process::boottime_milliseconds()),
-        renewed_boot_id: boot.as_ref().map(|boot| boot.id.clone()),
-        ttl_ms: ttl.map(milliseconds).or(record.live.ttl_ms),
-        ..record.live.clone()
-    };
-    let ttl = live.ttl_ms.or(record.ttl_ms).map(Duration::from_millis);
-    live.expires_at = ttl
-        .and_then(|ttl| now.checked_add_signed(TimeDelta::from_std(ttl).ok()?))
-        .filter(|at| has_four_digits(*at));
-    live
-}
-
-impl TakenHold {
-    fn release(&mut self) -> Result<ReleaseOutcome> {
-        // Leave the queue first, so that a releasing holder gets no reservation.
-        self.place = None;
-        self.held.release()
-    }
-
-    fn write_live(&mut self, live: Live) -> Result<()> {
-        self.held.write_live(live)
-    }
-
-    fn renew(&mut self) -> Result<()> {
-        // Other programs trust the times in such a record, so they are not renewed once it is theirs.
-        if self.held.record().format.heartbeat_interval().is_some() {
-            self.ensure_in_place()?;
-        }
-        let live = renewed(&self.store, self.held.record(), None);
-        self.write_live(live)
-    }
-
-    /// A command runs under it. Its PID is on record already; its start makes it certain.
-    fn started(&mut self, pid: u32) {
-        self.place = None;
-        let Some(pid) = Pid::new(pid) else { return };
-        let mut live = self.held.record().live.clone();
-        live.set_process(Some(ProcessId {
-            pid,
-            start: process::start_ticks(pid),
-        }));
-        let written = self.write_live(live);
-        self.warnings.extend(written.err());
-    }
-
-    /// Before a second command no command is on record, so that a child that is about to become it
-    /// is not taken for a dead one.
-    fn clear_command(&mut self) -> Result<()> {
-        if !self.held.record().has_command() {
-            return Ok(());
-        }
-        let mut live = self.held.record().live.clone();
-        live.set_process(None);
-        live.let_go = false;
-        self.write_live(live)
-    }
-
-    fn ensure_in_place(&self) -> Result<()> {
-        if self.held.is_lost()? {
-            return Err(Error::LostWhileAcquiring {
-                path: self.held.path().to_owned(),
-            });
-        }
-        Ok(())
-    }
-}
-
-macro_rules! hold_accessors {
-    () => {
-        /// Its number: greater than that of any earlier hold in its store, so that a storage system
-        /// can refuse a smaller one (a fencing token).
-        #[must_use]
-        pub fn number(&self) -> u64 {
-            self.taken.held.record().hold
-        }
-
-        /// Its lock file; of a hold of several locks that of the first one.
-        #[must_use]
-        pub fn path(&self) -> &Path {
-            self.taken.held.path()
-        }
-
-        /// What its lock file says.
-        #[must_use]
-        pub fn record(&self) -> &Record {
-            self.taken.held.record()
-        }
-
-        /// The numbers of a shared hold, one for each of its locks: 0 and up, each held by one at a time.
-        #[must_use]
-        pub fn slots(&self) -> Vec<u32> {
-            self.taken.held.slots()
-        }
-
-        /// The holds that were replaced.
-        #[must_use]
-        pub fn displaced(&self) -> &[Status] {
-            &self.taken.displaced
-        }
-
-        /// How long it was waited for, if at all.
-        #[must_use]
-        pub fn waited(&self) -> Option<Duration> {
-            self.taken.waited
-        }
-
-        /// What else did not work. The hold is in force all the same.
-        #[must_use]
-        pub fn warnings(&self) -> &[Error] {
-            &self.taken.warnings
-        }
-    };
-}
 
 /// A hold of the calling process. Dropping it releases the lock, also on `?` and on a panic; in
 /// a process forked from this one, dropping its copy does nothing.
@@ -520,113 +379,6 @@ fn spawn_error(source: io::Error, path: &Path, program: &str) -> Error {
 impl Drop for Hold {
     fn drop(&mut self) {
         // A forked copy is not the holder.
-        if !self.is_released && self.pid == Pid::of_self() {
-            let _ = self.taken.release();
-        }
-    }
-}
-
-/// A lock acquired for another process or as a lease, not in force yet: until
-/// [`confirm`](Self::confirm) it is this process's, and dropping it releases it. Whoever would release,
-/// renew, break, replace or repeat it waits until then, at most 5 s from when it was taken.
-#[derive(Debug)]
-#[must_use = "dropping it releases the lock"]
-pub struct PendingHold {
-    taken: Box<TakenHold>,
-    holder: Holder,
-    pid: Pid,
-    is_released: bool,
-}
-
-impl PendingHold {
-    pub(super) fn new(mut taken: Box<TakenHold>, holder: Holder) -> Self {
-        taken.place = None;
-        Self {
-            taken,
-            holder,
-            pid: Pid::of_self(),
-            is_released: false,
-        }
-    }
-
-    hold_accessors!();
-
-    /// What the hold follows.
-    #[must_use]
-    pub fn holder(&self) -> Holder {
-        self.holder
-    }
-
-    /// The lock as it will be found once this is confirmed.
-    #[must_use]
-    pub fn status(&self) -> Status {
-        let mut record = self.taken.held.record().clone();
-        record.live = self.confirmed();
-        let process = self.holder.process_id();
-        let (reason, evidence) = match process {
-            Some(_) => (Reason::Alive, Evidence::SameProcess),
-            None => (Reason::Lease, Evidence::Clock),
-        };
-        let mut verdict = Verdict::new(State::Held, reason, evidence);
-        verdict.pid = process.map(|process| process.pid);
-        verdict.pid_alive = process.map(|_| true);
-        verdict.age = Some(Duration::ZERO);
-        verdict.expires_at = record.live.expires_at;
-        let TakenHold { store, name, .. } = &*self.taken;
-        Status {
-            name: name.as_str().to_owned(),
-            path: self.path().to_owned(),
-            store: store.path(),
-            is_remote: store.is_remote(),
-            format: store.format(),
-            record: Some(record),
-            verdict,
-            lockers: Vec::new(),
-            uid: process::own_uid().filter(|_| !store.is_remote()),
-            slot: self.taken.held.slots().first().copied(),
-            others: Vec::new(),
-            waiters: store.waiters(name).unwrap_or_default(),
-            can_take_over: true,
-            revision: None,
-            modified: None,
-            is_moved_aside: false,
-        }
-    }
-
-    /// The changing part of the record once the hold is in force. Its time begins now, however long
-    /// the number took to get out.
-    fn confirmed(&self) -> Live {
-        let record = self.taken.held.record();
-        let mut live = if self.holder == Holder::Lease || record.ttl_ms.is_some() {
-            renewed(&self.taken.store, record, None)
-        } else {
-            record.live.clone()
-        };
-        live.set_process(self.holder.process_id());
-        live
-    }
-
-    /// Hands the hold over to its holder, by one write. To be called once its number is where it is
-    /// needed: if this process dies before, nothing is held. A lease is on disk when this returns.
-    ///
-    /// # Errors
-    /// The lock file cannot be written, or the lock was lost meanwhile; then nothing is held.
-    pub fn confirm(mut self) -> Result<u64> {
-        let live = self.confirmed();
-        let taken = &mut self.taken;
-        // Not after the write: whoever has read its number may release it at once.
-        taken.ensure_in_place()?;
-        taken.write_live(live)?;
-        if taken.held.record().kind == Kind::Lease {
-            taken.held.make_durable()?;
-        }
-        self.is_released = true;
-        Ok(self.taken.held.record().hold)
-    }
-}
-
-impl Drop for PendingHold {
-    fn drop(&mut self) {
         if !self.is_released && self.pid == Pid::of_self() {
             let _ = self.taken.release();
         }

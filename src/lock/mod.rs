@@ -1,6 +1,8 @@
 //! The verbs: what a caller can do with a lock. One loop takes a lock ([`take`]); everything else is one
 //! update of the backend.
 
+mod address;
+mod aside;
 mod breaking;
 mod cleanup;
 mod ending;
@@ -8,19 +10,29 @@ mod hold;
 mod holder;
 #[allow(clippy::module_inception, reason = "the file is named after `Lock`")]
 mod lock;
+mod looking;
 mod options;
+mod pending_hold;
 mod refusal;
+mod releasing;
+mod status;
 mod store;
 mod take;
+mod taken_hold;
+mod taking;
 mod unfinished;
 mod wait;
 
+pub use aside::MovedAside;
 pub use breaking::{Break, OnBreak};
 pub use cleanup::Cleanup;
 pub use ending::{Ending, Remaining};
-pub use hold::{Hold, PendingHold};
+pub use hold::Hold;
 pub use holder::{Holder, command_line_of, may_signal, user_of};
-pub use lock::{Acquired, Attempt, Blocked, Lock, MovedAside, Release, Renewal};
+pub use lock::Lock;
 pub use options::{Options, RunOptions};
+pub use pending_hold::PendingHold;
+pub use releasing::{Release, Renewal};
 pub use store::{Listing, Store};
+pub use taking::{Acquired, Attempt, Blocked};
 pub use wait::Wait;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::cleanup::{Cleanup, LONGEST_CLEANUP};
-use super::lock::{Lock, hold_number, status};
+use super::lock::Lock;
+use super::status;
 use super::unfinished::is_over;
 use crate::backend::Backend as _;
 use crate::decision::liveness::DEFAULT_MAX_AGE;
@@ -173,11 +174,11 @@ impl Store {
             let mut judged = Judged { found, verdict };
             if is_over(&judged) {
                 let mut observer = observer.clone();
-                observer.over.extend(hold_number(&judged));
+                observer.over.extend(judged.hold());
                 let Found { content, facts, .. } = &judged.found;
                 judged.verdict = judge(content, facts, &observer, max_age, &now);
             }
-            locks.push(status(&self.store, &judged));
+            locks.push(status::of_record(&self.store, &judged));
         })?;
         let mut listing = Listing { locks, errors };
         sort(&mut listing);

@@ -117,8 +117,7 @@ pub(super) fn take<B: Backend>(
         }
         let unfinished = unfinished(&updated.answer);
         if let Some(judged) = unfinished.filter(|judged| (callbacks.finish)(judged)) {
-            let hold = judged.record().map(|record| record.hold);
-            request.over.extend(hold);
+            request.over.extend(judged.hold());
             continue;
         }
         let is_unfinished = unfinished.is_some();

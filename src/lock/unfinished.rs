@@ -4,8 +4,9 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use super::ending::{Ending, Remaining, kill_at_ms, marks};
-use crate::decision::Judged;
 use crate::decision::verdict::Reason;
+use crate::decision::{Judged, Request};
+use crate::error::Result;
 use crate::identity::ProcessId;
 use crate::record::Record;
 use crate::stores::Handle;
@@ -77,6 +78,21 @@ pub(super) fn finish(judged: &Judged<Handle>, unfinished: &Unfinished) -> Finish
 /// Whether nothing runs any more of a hold whose work is being ended. Signals nothing.
 pub(super) fn is_over(judged: &Judged<Handle>) -> bool {
     is_orphaned_ending(judged) && look(marks_of(judged)).is_over && !is_locked(judged)
+}
+
+/// Asks until no hold that the answer depends on has turned out to be over.
+pub(super) fn settle<T>(
+    request: &mut Request,
+    mut ask: impl FnMut(&Request) -> Result<T>,
+    depends_on: impl Fn(&T) -> &[Judged<Handle>],
+) -> Result<T> {
+    loop {
+        let answer = ask(request)?;
+        match depends_on(&answer).iter().find(|judged| is_over(judged)) {
+            Some(over) => request.over.extend(over.hold()),
+            None => return Ok(answer),
+        }
+    }
 }
 
 /// What runs of the work. Signals nothing.

@@ -1,0 +1,64 @@
+//! A file that is no lock file, at the place of a lock.
+
+use std::path::PathBuf;
+
+use chrono::Utc;
+
+use super::lock::{EXISTING, Lock};
+use crate::decision::liveness::is_unchanged;
+use crate::decision::verdict::{Evidence, Reason, State, Verdict};
+use crate::error::{Error, Result};
+use crate::files::journal::{self, Action};
+use crate::status::Status;
+
+/// A file that was no lock file, and was moved out of the way.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct MovedAside {
+    /// Where it is now.
+    pub to: PathBuf,
+    /// What else did not work.
+    pub warnings: Vec<Error>,
+}
+
+impl Lock {
+    /// The same status, for a path that is meant for this lock alone: a file that is not a lock file
+    /// counts as a damaged one, and as incomplete while its program may still be writing it.
+    /// `moves_aside`: whether the caller moves a damaged one aside unasked when it acquires the lock.
+    #[must_use]
+    pub fn at_own_place(mut status: Status, moves_aside: bool) -> Status {
+        let Reason::NotALock(what) = status.verdict.reason else {
+            return status;
+        };
+        // No program writes its lock into a directory or a device.
+        let Some(modified) = status.modified else {
+            return status;
+        };
+        let (state, reason) = if is_unchanged(modified, Utc::now()) {
+            (State::Zombie, Reason::Malformed(what))
+        } else {
+            (State::Held, Reason::Incomplete)
+        };
+        status.verdict = Verdict::new(state, reason, Evidence::Clock);
+        status.is_moved_aside = moves_aside;
+        status
+    }
+
+    /// Moves a file that is not a lock file aside, in its directory, so that the lock can be taken. It
+    /// is never removed. `None`: it is not a regular file, or has become a lock file, or it changed
+    /// less than 10 s ago, so that its program may still be writing it.
+    ///
+    /// # Errors
+    /// The store cannot be used, or the file cannot be renamed.
+    pub fn move_aside(&self) -> Result<Option<MovedAside>> {
+        self.ensure_record()?;
+        let was = self.inspect(None)?;
+        let Some(to) = self.store.move_aside(self.name(), EXISTING)? else {
+            return Ok(None);
+        };
+        let mut warnings = Vec::new();
+        let written = journal::write(self.journal(), Action::Break, &was, None);
+        journal::warn(&mut warnings, written);
+        Ok(Some(MovedAside { to, warnings }))
+    }
+}

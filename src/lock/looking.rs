@@ -1,0 +1,162 @@
+//! Who holds a lock. Nothing is changed.
+
+use std::time::Duration;
+
+use super::lock::Lock;
+use super::options::Options;
+use super::status;
+use super::unfinished::settle;
+use crate::backend::Backend as _;
+use crate::decision::verdict::Reason;
+use crate::decision::{
+    Asker, Decision, Judged, Obstacle, Request, Snapshot, Ticket, decide, judge_found,
+};
+use crate::error::{Error, Result};
+use crate::name::LockName;
+use crate::status::{Status, Waiter};
+use crate::stores::Handle;
+
+impl Lock {
+    /// What would keep a caller without an owner from taking the lock now: its holder, a parent's, a
+    /// child's, or a waiter for which it is reserved. Changes nothing and does not block; the result
+    /// may be outdated when it is returned. `max_age`: for holds that do not set their own; `None`:
+    /// 24 h.
+    ///
+    /// # Errors
+    /// The store or a lock file cannot be read.
+    pub fn check(&self, max_age: Option<Duration>) -> Result<Status> {
+        let mut options = Options::new();
+        options.max_age = max_age;
+        self.check_for(&options)
+    }
+
+    /// The same for a caller with these options. It asks the same decision as an attempt to take
+    /// the lock.
+    ///
+    /// # Errors
+    /// As for [`check`](Self::check).
+    pub fn check_for(&self, options: &Options) -> Result<Status> {
+        // Where nothing is, it does not matter from where it is seen: finding that out is most of a check.
+        let mut request = self.request_of(options, Asker::Caller, None);
+        let look = |request: &Request| {
+            self.store.look(|snapshot| {
+                let (mut status, judged) = match decide(request, snapshot)? {
+                    Decision::Take { mut put, remove } => {
+                        let is_own = |judged: &Judged<_>| judged.found.key.name == *self.name();
+                        let replaced = put.pop().and_then(|(_, replaced)| replaced);
+                        match replaced.or_else(|| remove.into_iter().find(is_own)) {
+                            Some(replaced) => (self.status(&replaced), None),
+                            None => (self.free(), None),
+                        }
+                    }
+                    Decision::AlreadyHeld(judged)
+                    | Decision::Blocked(judged)
+                    | Decision::Refuse(judged, _)
+                    | Decision::Wait(Obstacle::Hold(judged)) => {
+                        (self.status(&judged), Some(judged))
+                    }
+                    Decision::Wait(Obstacle::Waiter(ticket)) => {
+                        (self.reserved(&ticket, snapshot.waiter(&ticket)), None)
+                    }
+                };
+                let mut others = self.others_than(&status, request, snapshot)?;
+                // Where a dead hold cannot be taken over it is in the way for good, and a live one beside
+                // it still holds the lock.
+                let live = others.iter_mut().find(|other| other.verdict.is_live());
+                if let Some(live) = live.filter(|_| judged.is_some() && !status.verdict.is_live()) {
+                    std::mem::swap(&mut status, live);
+                }
+                let waiters = snapshot.waiters(self.name());
+                let status = Status {
+                    others,
+                    waiters,
+                    ..status
+                };
+                Ok((status, judged))
+            })
+        };
+        let looked = settle(&mut request, look, |looked| {
+            let judged = looked.as_ref().map(|(_, judged)| judged.as_slice());
+            judged.unwrap_or_default()
+        })?;
+        Ok(looked.map_or_else(|| self.free(), |(status, _)| status))
+    }
+
+    /// The other holds of the lock that a status is about.
+    pub(super) fn others_than<S: Snapshot<Handle = Handle, Error = Error>>(
+        &self,
+        status: &Status,
+        request: &Request,
+        snapshot: &S,
+    ) -> Result<Vec<Status>> {
+        // Beside a live hold that is not shared there is no other.
+        let is_reserved = status.verdict.reason == Reason::Reserved;
+        if status.slot.is_none() && status.verdict.is_live() && !is_reserved {
+            return Ok(Vec::new());
+        }
+        let name = LockName::new(&status.name)?;
+        let found = snapshot.shared(&name)?;
+        let others = found
+            .into_iter()
+            .filter(|found| self.store.path_of_record(&found.key) != status.path);
+        let judged = others.map(|found| judge_found(request, snapshot, found));
+        Ok(judged.map(|judged| self.status(&judged)).collect())
+    }
+
+    /// What the lock's own file says, whatever else may be in the way. Like
+    /// [`check`](Self::check) otherwise.
+    ///
+    /// # Errors
+    /// As for [`check`](Self::check).
+    pub fn inspect(&self, max_age: Option<Duration>) -> Result<Status> {
+        let mut options = Options::new();
+        options.max_age = max_age;
+        let mut request = self.request(&options, Asker::Caller);
+        let look = |request: &Request| {
+            self.store.look(|snapshot| {
+                let holds = self.holds(request, snapshot)?;
+                Ok((holds, snapshot.waiters(self.name())))
+            })
+        };
+        let looked = settle(&mut request, look, |looked| {
+            let holds = looked.as_ref().map(|(holds, _)| holds.as_slice());
+            holds.unwrap_or_default()
+        })?;
+        let Some((holds, waiters)) = looked else {
+            return Ok(self.free());
+        };
+        let mut holds = holds.iter().map(|own| self.status(own));
+        let first = holds.next().unwrap_or_else(|| self.free());
+        Ok(Status {
+            others: holds.collect(),
+            waiters,
+            ..first
+        })
+    }
+
+    /// The public description of a record.
+    pub(super) fn status(&self, judged: &Judged<Handle>) -> Status {
+        status::of_record(&self.store, judged)
+    }
+
+    pub(super) fn obstacle_status(&self, obstacle: &Obstacle<Handle>) -> Status {
+        match obstacle {
+            Obstacle::Hold(judged) => self.status(judged),
+            Obstacle::Waiter(ticket) => self.reserved(ticket, self.store.waiter(ticket)),
+        }
+    }
+
+    /// A lock that is reserved for the waiter with this ticket.
+    fn reserved(&self, ticket: &Ticket<Handle>, waiter: Option<Waiter>) -> Status {
+        let name = ticket.request.wants.first().map(|want| &want.name);
+        let free = status::of_free(&self.store, name.unwrap_or(self.name()));
+        match waiter {
+            Some(waiter) => free.reserved_for(&waiter),
+            None => free,
+        }
+    }
+
+    pub(super) fn free(&self) -> Status {
+        status::of_free(&self.store, self.name())
+    }
+}

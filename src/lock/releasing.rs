@@ -1,0 +1,227 @@
+//! Ends a hold of the caller, or extends it.
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+#[cfg(feature = "etcd")]
+use super::holder::Holder;
+use super::lock::{EXISTING, Lock};
+use super::options::Options;
+#[cfg(feature = "etcd")]
+use super::options::RunOptions;
+use super::taken_hold::renewed;
+use super::unfinished::settle;
+use crate::backend::{AsWaiter, Backend as _, Change};
+use crate::decision::ownership::{Caller, MayRelease, MayRenew, is_lost, may_release, may_renew};
+use crate::decision::verdict::State;
+use crate::decision::{Asker, Judged, Request};
+use crate::error::{Error, Result};
+use crate::format::{MEMORY_TTL, MEMORY_TTL_LIMIT};
+use crate::record::{Format, Record};
+use crate::status::Status;
+use crate::stores::Handle;
+
+/// What became of a release.
+#[derive(Debug)]
+#[must_use]
+pub enum Release {
+    /// Released; what it was.
+    Done(Box<Status>),
+    /// It had lost one of its locks before, whose record was removed or replaced. The others are released.
+    Lost(Box<Status>),
+    /// It was free.
+    Free,
+    /// Another holds it.
+    NotYours(Box<Status>),
+    /// A live `run` holds it until its command exits.
+    HeldByRun(Box<Status>),
+}
+
+/// What became of a renewal.
+#[derive(Debug)]
+#[must_use]
+pub enum Renewal {
+    /// Renewed; as it is now.
+    Done(Box<Status>),
+    /// There is nothing to renew.
+    Nothing(Box<Status>),
+    /// It has lost one of its locks, whose record was removed or replaced. The others are left.
+    Lost(Box<Status>),
+    /// Another holds it.
+    NotYours(Box<Status>),
+    /// A live `run` renews it.
+    HeldByRun(Box<Status>),
+}
+
+/// What was decided about a release and done.
+struct Tried {
+    may: MayRelease,
+    /// The record that it was about.
+    own: Option<Judged<Handle>>,
+    /// Its hold had lost one of its locks.
+    was_lost: bool,
+}
+
+impl Tried {
+    const FREE: Self = Self {
+        may: MayRelease::Free,
+        own: None,
+        was_lost: false,
+    };
+}
+
+impl Lock {
+    /// Releases a hold of `caller`.
+    ///
+    /// # Errors
+    /// The store cannot be used, or the file is not a lock file.
+    pub fn release(&self, caller: &Caller) -> Result<Release> {
+        self.ensure_record()?;
+        let mut request = self.request(&Options::new(), Asker::Caller);
+        loop {
+            let tried = settle(
+                &mut request,
+                |request| self.try_release(caller, request),
+                |tried| match tried.may {
+                    MayRelease::Remove => &[],
+                    _ => tried.own.as_slice(),
+                },
+            )?;
+            let Tried { may, own, was_lost } = tried;
+            let Some(own) = own else {
+                return Ok(Release::Free);
+            };
+            let status = Box::new(self.status(&own));
+            return Ok(match may {
+                MayRelease::Remove if status.verdict.state == State::Free => Release::Free,
+                MayRelease::Remove if was_lost => Release::Lost(status),
+                MayRelease::Remove => Release::Done(status),
+                MayRelease::Free => Release::Free,
+                MayRelease::NotYours => Release::NotYours(status),
+                MayRelease::HeldByRun => Release::HeldByRun(status),
+                MayRelease::Unconfirmed => {
+                    self.wait_until_confirmed(&own);
+                    continue;
+                }
+            });
+        }
+    }
+
+    fn try_release(&self, caller: &Caller, request: &Request) -> Result<Tried> {
+        let updated = self.store.update(EXISTING, AsWaiter::NONE, |snapshot| {
+            let holds = self.holds(request, snapshot)?;
+            let holds = holds
+                .into_iter()
+                .map(|own| (may_release(caller, &own, snapshot), own));
+            let Some((may, own)) = first_by(holds, |may, own| match (may, own.verdict.state) {
+                (MayRelease::Remove, State::Held | State::Overdue) => 0,
+                (MayRelease::Unconfirmed, _) => 1,
+                (MayRelease::HeldByRun, _) => 2,
+                (MayRelease::NotYours, _) => 3,
+                (MayRelease::Remove, _) => 4,
+                (MayRelease::Free, _) => 5,
+            }) else {
+                return Ok((Change::Nothing, Tried::FREE));
+            };
+            self.ensure_lock(&own)?;
+            let (change, was_lost) = match may {
+                MayRelease::Remove => (Change::Remove(own.clone()), is_lost(&own, snapshot)?),
+                _ => (Change::Nothing, false),
+            };
+            let own = Some(own);
+            Ok((change, Tried { may, own, was_lost }))
+        })?;
+        Ok(updated.map_or(Tried::FREE, |updated| updated.answer))
+    }
+
+    /// Extends a lease, or restarts the age of another detached hold; `ttl` changes its time to live.
+    /// An expired lease can be renewed as long as it could be acquired.
+    ///
+    /// # Errors
+    /// The store cannot be used, or the file is not a lock file.
+    pub fn renew(&self, caller: &Caller, ttl: Option<Duration>) -> Result<Renewal> {
+        self.ensure_record()?;
+        #[cfg(feature = "etcd")]
+        if let Some(ttl) = ttl.filter(|_| self.store.is_remote()) {
+            let _ = Options::new()
+                .ttl(ttl)
+                .check_remote(Some(Holder::Lease), RunOptions::default())?;
+        }
+        loop {
+            let (may, Some(own)) = self.try_renew(caller, ttl)? else {
+                return Ok(Renewal::Nothing(Box::new(self.free())));
+            };
+            let status = Box::new(self.status(&own));
+            return Ok(match may {
+                MayRenew::Renew => {
+                    let now = self.inspect(None)?;
+                    let renewed = status.hold().and_then(|hold| now.clone().of_hold(hold));
+                    Renewal::Done(Box::new(renewed.unwrap_or(now)))
+                }
+                MayRenew::Nothing => Renewal::Nothing(status),
+                MayRenew::Lost => Renewal::Lost(status),
+                MayRenew::NotYours => Renewal::NotYours(status),
+                MayRenew::HeldByRun => Renewal::HeldByRun(status),
+                MayRenew::Unconfirmed => {
+                    self.wait_until_confirmed(&own);
+                    continue;
+                }
+            });
+        }
+    }
+
+    /// What was decided about a renewal and done, and the record it was about.
+    fn try_renew(
+        &self,
+        caller: &Caller,
+        ttl: Option<Duration>,
+    ) -> Result<(MayRenew, Option<Judged<Handle>>)> {
+        let request = self.request(&Options::new(), Asker::Caller);
+        let updated = self.store.update(EXISTING, AsWaiter::NONE, |snapshot| {
+            let mut holds = Vec::new();
+            for own in self.holds(&request, snapshot)? {
+                self.ensure_lock(&own)?;
+                let may = may_renew(caller, &own, &request, snapshot)?;
+                holds.push((may, own));
+            }
+            let Some((may, own)) = first_by(holds, |may, _| match may {
+                MayRenew::Renew => 0,
+                MayRenew::Unconfirmed => 1,
+                MayRenew::HeldByRun | MayRenew::Lost => 2,
+                MayRenew::NotYours => 3,
+                MayRenew::Nothing => 4,
+            }) else {
+                return Ok((Change::Nothing, (MayRenew::Nothing, None)));
+            };
+            let change = match (may, own.record()) {
+                (MayRenew::Renew, Some(record)) => {
+                    check_memory_ttl(record, ttl)?;
+                    Change::Renew(own.clone(), Box::new(renewed(&self.store, record, ttl)))
+                }
+                _ => Change::Nothing,
+            };
+            Ok((change, (may, Some(own))))
+        })?;
+        Ok(updated.map_or((MayRenew::Nothing, None), |updated| updated.answer))
+    }
+}
+
+/// The hold with the lowest rank; of several the latest.
+fn first_by<M>(
+    holds: impl IntoIterator<Item = (M, Judged<Handle>)>,
+    rank: impl Fn(&M, &Judged<Handle>) -> u8,
+) -> Option<(M, Judged<Handle>)> {
+    holds
+        .into_iter()
+        .min_by_key(|(may, own)| (rank(may, own), Reverse(own.hold())))
+}
+
+fn check_memory_ttl(record: &Record, ttl: Option<Duration>) -> Result<()> {
+    if record.format == Format::Memory && ttl.is_some_and(|ttl| ttl > MEMORY_TTL) {
+        return Err(Error::Unsupported {
+            format: Format::Memory,
+            what: MEMORY_TTL_LIMIT,
+        });
+    }
+    Ok(())
+}

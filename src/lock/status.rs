@@ -1,0 +1,104 @@
+//! What a caller is told about a lock.
+
+use std::path::PathBuf;
+
+use chrono::{TimeDelta, Utc};
+
+use super::holder::command_line_of;
+use crate::decision::verdict::{Evidence, Reason, State, Verdict};
+use crate::decision::{Judged, Key};
+use crate::identity::Pid;
+use crate::name::LockName;
+use crate::record::Content;
+use crate::status::{Locker, Status};
+use crate::stores::{AnyStore, Handle};
+use crate::sys::process;
+
+/// What a record says of a lock.
+pub(super) fn of_record(store: &AnyStore, judged: &Judged<Handle>) -> Status {
+    let is_kernel_lock = judged.found.content == Content::KernelLock;
+    // Neither can be replaced.
+    let is_record = judged.verdict.state != State::NotALock && !is_kernel_lock;
+    let Key { name, index } = &judged.found.key;
+    // The readers of flock(1) share one file and have no slots.
+    let slot = index.filter(|_| !is_kernel_lock);
+    let key = Key {
+        name: name.clone(),
+        index: slot,
+    };
+    let lockers = &judged.found.facts.lockers;
+    let lockers: Vec<Locker> = lockers.iter().copied().filter_map(locker).collect();
+    // Who made a file need not be who has locked it.
+    let uid = if is_kernel_lock || judged.verdict.reason == Reason::Locked {
+        lockers.first().and_then(|locker| locker.uid)
+    } else {
+        let open = judged.found.handle.as_ref().filter(|_| is_record);
+        open.and_then(|open| open.owner())
+    };
+    Status {
+        record: judged.record().cloned(),
+        slot: key.slot(),
+        lockers,
+        uid,
+        can_take_over: judged.found.facts.shares_kernel_locks,
+        revision: is_record.then(|| judged.found.revision.clone()),
+        modified: (judged.verdict.state == State::NotALock && judged.found.handle.is_some())
+            .then_some(judged.found.facts.modified),
+        ..with_verdict(
+            store,
+            name,
+            store.path_of_record(&key),
+            judged.verdict.clone(),
+        )
+    }
+}
+
+/// A lock that nobody holds.
+pub(super) fn of_free(store: &AnyStore, name: &LockName) -> Status {
+    let verdict = Verdict::new(State::Free, Reason::NoFile, Evidence::None);
+    with_verdict(store, name, store.path_of(name), verdict)
+}
+
+/// What is known of a lock without its record.
+pub(super) fn with_verdict(
+    store: &AnyStore,
+    name: &LockName,
+    path: PathBuf,
+    verdict: Verdict,
+) -> Status {
+    Status {
+        name: name.as_str().to_owned(),
+        path,
+        store: store.path(),
+        is_remote: store.is_remote(),
+        format: store.format(),
+        record: None,
+        verdict,
+        slot: None,
+        others: Vec::new(),
+        lockers: Vec::new(),
+        uid: None,
+        waiters: Vec::new(),
+        can_take_over: true,
+        revision: None,
+        modified: None,
+        is_moved_aside: false,
+    }
+}
+
+/// `None`: it has ended meanwhile.
+fn locker(pid: Pid) -> Option<Locker> {
+    let uid = process::user_of(pid)?;
+    let command = command_line_of(pid);
+    // Last: what has no start has ended by now, and the rest may be missing.
+    let began = process::milliseconds_of_start(process::start_ticks(pid)?);
+    let now = i64::try_from(process::boottime_milliseconds()).unwrap_or(i64::MAX);
+    let ago = began.and_then(|began| TimeDelta::try_milliseconds(now.saturating_sub(began)));
+    Some(Locker {
+        pid,
+        command,
+        uid: Some(uid),
+        user: Some(process::user_name(uid)),
+        started: ago.and_then(|ago| Utc::now().checked_sub_signed(ago)),
+    })
+}

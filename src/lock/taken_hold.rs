@@ -1,0 +1,152 @@
+//! A hold that this process has taken, whoever it is for.
+
+use std::time::Duration;
+
+use chrono::{SubsecRound as _, TimeDelta, Utc};
+
+use super::options::milliseconds;
+use crate::backend::{HeldRecord as _, ReleaseOutcome};
+use crate::error::{Error, Result};
+use crate::identity::{Pid, ProcessId};
+use crate::name::LockName;
+use crate::record::{Live, Record, has_four_digits};
+use crate::status::Status;
+use crate::stores::{AnyHold, AnyPlace, AnyStore};
+use crate::sys::process;
+use crate::sys::wait::Watch;
+
+/// A hold that was taken, and how that came about.
+#[derive(Debug)]
+pub(super) struct TakenHold {
+    pub(super) store: AnyStore,
+    pub(super) name: LockName,
+    pub(super) held: AnyHold,
+    pub(super) displaced: Vec<Status>,
+    pub(super) waited: Option<Duration>,
+    pub(super) place: Option<AnyPlace>,
+    /// Closed only when the hold ends, because closing it takes milliseconds.
+    pub(super) _watch: Option<Watch>,
+    pub(super) warnings: Vec<Error>,
+}
+
+/// The changing part of a record after a heartbeat now.
+pub(super) fn renewed(store: &AnyStore, record: &Record, ttl: Option<Duration>) -> Live {
+    let now = Utc::now().trunc_subsecs(6);
+    let boot = &store.host().observer().boot;
+    let mut live = Live {
+        renewed_at: Some(now),
+        renewed_boottime_ms: Some(process::boottime_milliseconds()),
+        renewed_boot_id: boot.as_ref().map(|boot| boot.id.clone()),
+        ttl_ms: ttl.map(milliseconds).or(record.live.ttl_ms),
+        ..record.live.clone()
+    };
+    let ttl = live.ttl_ms.or(record.ttl_ms).map(Duration::from_millis);
+    live.expires_at = ttl
+        .and_then(|ttl| now.checked_add_signed(TimeDelta::from_std(ttl).ok()?))
+        .filter(|at| has_four_digits(*at));
+    live
+}
+
+impl TakenHold {
+    pub(super) fn release(&mut self) -> Result<ReleaseOutcome> {
+        // Leave the queue first, so that a releasing holder gets no reservation.
+        self.place = None;
+        self.held.release()
+    }
+
+    pub(super) fn write_live(&mut self, live: Live) -> Result<()> {
+        self.held.write_live(live)
+    }
+
+    pub(super) fn renew(&mut self) -> Result<()> {
+        // Other programs trust the times in such a record, so they are not renewed once it is theirs.
+        if self.held.record().format.heartbeat_interval().is_some() {
+            self.ensure_in_place()?;
+        }
+        let live = renewed(&self.store, self.held.record(), None);
+        self.write_live(live)
+    }
+
+    /// A command runs under it. Its PID is on record already; its start makes it certain.
+    pub(super) fn started(&mut self, pid: u32) {
+        self.place = None;
+        let Some(pid) = Pid::new(pid) else { return };
+        let mut live = self.held.record().live.clone();
+        live.set_process(Some(ProcessId {
+            pid,
+            start: process::start_ticks(pid),
+        }));
+        let written = self.write_live(live);
+        self.warnings.extend(written.err());
+    }
+
+    /// Before a second command no command is on record, so that a child that is about to become it
+    /// is not taken for a dead one.
+    pub(super) fn clear_command(&mut self) -> Result<()> {
+        if !self.held.record().has_command() {
+            return Ok(());
+        }
+        let mut live = self.held.record().live.clone();
+        live.set_process(None);
+        live.let_go = false;
+        self.write_live(live)
+    }
+
+    pub(super) fn ensure_in_place(&self) -> Result<()> {
+        if self.held.is_lost()? {
+            return Err(Error::LostWhileAcquiring {
+                path: self.held.path().to_owned(),
+            });
+        }
+        Ok(())
+    }
+}
+
+macro_rules! hold_accessors {
+    () => {
+        /// Its number: greater than that of any earlier hold in its store, so that a storage system
+        /// can refuse a smaller one (a fencing token).
+        #[must_use]
+        pub fn number(&self) -> u64 {
+            self.taken.held.record().hold
+        }
+
+        /// Its lock file; of a hold of several locks that of the first one.
+        #[must_use]
+        pub fn path(&self) -> &Path {
+            self.taken.held.path()
+        }
+
+        /// What its lock file says.
+        #[must_use]
+        pub fn record(&self) -> &Record {
+            self.taken.held.record()
+        }
+
+        /// The numbers of a shared hold, one for each of its locks: 0 and up, each held by one at a time.
+        #[must_use]
+        pub fn slots(&self) -> Vec<u32> {
+            self.taken.held.slots()
+        }
+
+        /// The holds that were replaced.
+        #[must_use]
+        pub fn displaced(&self) -> &[Status] {
+            &self.taken.displaced
+        }
+
+        /// How long it was waited for, if at all.
+        #[must_use]
+        pub fn waited(&self) -> Option<Duration> {
+            self.taken.waited
+        }
+
+        /// What else did not work. The hold is in force all the same.
+        #[must_use]
+        pub fn warnings(&self) -> &[Error] {
+            &self.taken.warnings
+        }
+    };
+}
+
+pub(super) use hold_accessors;

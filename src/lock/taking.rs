@@ -1,0 +1,368 @@
+//! Takes a lock: for this process, for a command, for another process or until a time.
+
+use std::time::Duration;
+
+use chrono::{SubsecRound as _, TimeDelta, Utc};
+
+use super::hold::Hold;
+use super::holder::{Holder, command_line_of, has_ended};
+use super::lock::Lock;
+use super::options::{Options, RunOptions, milliseconds};
+use super::pending_hold::PendingHold;
+use super::take::{Callbacks, Held, Outcome, take};
+use super::taken_hold::{TakenHold, renewed};
+use super::unfinished::{Unfinished, finish};
+use super::wait::Wait;
+use crate::backend::{Backend as _, Draft, HeldRecord as _};
+use crate::decision::liveness::DEFAULT_MAX_AGE;
+use crate::decision::verdict::State;
+use crate::decision::{Asker, Judged, judge};
+use crate::error::{Error, Result};
+use crate::files::journal::{self, Action};
+use crate::identity::Pid;
+use crate::observer;
+use crate::record::{Format, Kind, Live, Record, cut_command};
+use crate::status::Status;
+use crate::stores::{AnySleeper, AnyStore, Handle};
+use crate::sys::process;
+use crate::sys::spawn::COMMANDS_INHERIT_LOCKS;
+
+/// The result of a request. A lock held by another holder is a result, not an error.
+#[derive(Debug)]
+#[must_use]
+pub enum Attempt<T> {
+    /// The caller has the lock.
+    Held(T),
+    /// Another has it.
+    Blocked(Blocked),
+}
+
+/// Why a lock could not be taken.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Blocked {
+    /// What is in the way.
+    pub status: Box<Status>,
+    /// How long it was waited for; `None`: not at all.
+    pub waited: Option<Duration>,
+}
+
+impl Blocked {
+    /// For a program that refuses for a reason of its own.
+    #[must_use]
+    pub fn new(status: Status, waited: Option<Duration>) -> Self {
+        let status = Box::new(status);
+        Self { status, waited }
+    }
+}
+
+/// A lock acquired for another process, or until a time.
+#[derive(Debug)]
+pub enum Acquired {
+    /// Not in force until it is confirmed.
+    New(Box<PendingHold>),
+    /// The same holder has it already. A longer time to live is in force.
+    AlreadyHeld(Box<Status>),
+}
+
+/// What a new hold is kept alive by.
+#[derive(Clone, Copy)]
+enum NewHolder {
+    ThisProcess,
+    Run(RunOptions),
+    Detached(Holder),
+}
+
+/// What became of an attempt.
+enum Taken {
+    Held(Box<TakenHold>),
+    AlreadyHeld(Box<Status>),
+    Blocked(Blocked),
+}
+
+impl Lock {
+    /// Holds the lock for as long as the returned value lives, by this process. Threads exclude each
+    /// other like processes do.
+    ///
+    /// # Errors
+    /// The store cannot be used, or the file is not a lock file.
+    pub fn hold(&self, options: &Options, wait: Wait<'_>) -> Result<Attempt<Hold>> {
+        self.hold_by(options, NewHolder::ThisProcess, wait)
+    }
+
+    /// Holds it for a command, to be started by [`Hold::spawn`] or [`Hold::exec`].
+    ///
+    /// # Errors
+    /// As for [`hold`](Self::hold).
+    pub fn hold_for_command(
+        &self,
+        options: &Options,
+        run: RunOptions,
+        wait: Wait<'_>,
+    ) -> Result<Attempt<Hold>> {
+        self.hold_by(options, NewHolder::Run(run), wait)
+    }
+
+    fn hold_by(
+        &self,
+        options: &Options,
+        holder: NewHolder,
+        wait: Wait<'_>,
+    ) -> Result<Attempt<Hold>> {
+        Ok(match self.take(options, holder, wait)? {
+            Taken::Held(taken) => Attempt::Held(Hold::new(taken)),
+            Taken::Blocked(blocked) => Attempt::Blocked(blocked),
+            // Only detached holds are repeated.
+            Taken::AlreadyHeld(status) => Attempt::Blocked(Blocked {
+                status,
+                waited: None,
+            }),
+        })
+    }
+
+    /// Acquires it for another process, or as a lease. Nothing is held until the result is
+    /// [confirmed](PendingHold::confirm).
+    ///
+    /// # Errors
+    /// As for [`hold`](Self::hold).
+    pub fn acquire(
+        &self,
+        options: &Options,
+        holder: Holder,
+        wait: Wait<'_>,
+    ) -> Result<Attempt<Acquired>> {
+        Ok(
+            match self.take(options, NewHolder::Detached(holder), wait)? {
+                Taken::Held(taken) => {
+                    Attempt::Held(Acquired::New(Box::new(PendingHold::new(taken, holder))))
+                }
+                Taken::AlreadyHeld(status) => Attempt::Held(Acquired::AlreadyHeld(status)),
+                Taken::Blocked(blocked) => Attempt::Blocked(blocked),
+            },
+        )
+    }
+
+    fn take(&self, options: &Options, holder: NewHolder, mut wait: Wait<'_>) -> Result<Taken> {
+        options.check_lengths()?;
+        let options = options.clone().check_format(
+            self.format(),
+            self.name(),
+            holder.detached(),
+            holder.run(),
+        )?;
+        #[cfg(feature = "etcd")]
+        let options = if self.store.is_remote() {
+            options.check_remote(holder.detached(), holder.run())?
+        } else {
+            options
+        };
+        // Gathered before the guard: reading another process's memory can block.
+        let draft = self.draft(&options, holder);
+        let request = self.request(&options, holder.asker());
+        let unfinished = Unfinished::default();
+        let callbacks = Callbacks {
+            finish: &|judged| self.finish(judged, &unfinished),
+            extend: &|record| self.extended(record, options.ttl),
+            ensure_alive: &|| holder.ensure_alive(),
+            status: &|obstacle| self.obstacle_status(obstacle),
+        };
+        match take(&self.store, request, &draft, &mut wait, &callbacks)? {
+            Outcome::Held(held) => Ok(Taken::Held(Box::new(self.held(*held, &wait)))),
+            Outcome::AlreadyHeld(judged) => {
+                let mut status = self.rejudged(judged);
+                status.waiters = self.store.waiters(self.name())?;
+                Ok(Taken::AlreadyHeld(Box::new(status)))
+            }
+            Outcome::NotALock(key, what) => Err(self.not_a_lock(&key, what)),
+            Outcome::Blocked(obstacle) => {
+                let mut status = self.obstacle_status(&obstacle);
+                if status.slot.is_some() {
+                    let request = self.request(&options, holder.asker());
+                    let looked = self
+                        .store
+                        .look(|snapshot| self.others_than(&status, &request, snapshot))?;
+                    status.others = looked.unwrap_or_default();
+                }
+                status.waiters = self.store.waiters(self.name()).unwrap_or_default();
+                Ok(Taken::Blocked(Blocked {
+                    status: Box::new(status),
+                    waited: wait.waited(),
+                }))
+            }
+        }
+    }
+
+    fn finish(&self, judged: &Judged<Handle>, unfinished: &Unfinished) -> bool {
+        let finished = finish(judged, unfinished);
+        if finished.is_told && !finished.is_over {
+            self.note_told(judged);
+        }
+        finished.is_over
+    }
+
+    /// Writes the displaced and removed holds to the journal, and returns the new hold.
+    fn held(&self, held: Held<AnyStore>, wait: &Wait<'_>) -> TakenHold {
+        let mut warnings = Vec::new();
+        let mut displaced = held.displaced;
+        for judged in held.removed {
+            // Of those that shared it, each was to be replaced.
+            if judged.verdict.is_live() {
+                displaced.push(judged);
+                continue;
+            }
+            let was = self.status(&judged);
+            let written = journal::write(self.journal(), Action::Cleanup, &was, None);
+            journal::warn(&mut warnings, written);
+        }
+        let displaced: Vec<Status> = displaced.iter().map(|judged| self.status(judged)).collect();
+        for was in &displaced {
+            let action = match was.verdict.state {
+                State::Zombie => Some(Action::Takeover),
+                State::Held | State::Overdue => Some(Action::Break),
+                State::Free | State::NotALock => None,
+            };
+            if let Some(action) = action {
+                let number = Some(held.hold.record().hold);
+                let written = journal::write(self.journal(), action, was, number);
+                journal::warn(&mut warnings, written);
+            }
+        }
+        TakenHold {
+            store: self.store.clone(),
+            name: self.name().clone(),
+            held: held.hold,
+            displaced,
+            waited: wait.waited(),
+            place: held.place,
+            _watch: held.sleeper.and_then(AnySleeper::into_watch),
+            warnings,
+        }
+    }
+
+    fn draft(&self, options: &Options, holder: NewHolder) -> Draft {
+        let now = Utc::now().trunc_subsecs(6);
+        let own = own_pid_or_wrapper();
+        let mut record = Record::new(self.format(), Some(own), now);
+        let run = holder.run();
+        self.name().as_str().clone_into(&mut record.name);
+        if self.names().nth(1).is_some() {
+            record.names = self.names().map(|name| name.as_str().to_owned()).collect();
+        }
+        record.mode = options.mode;
+        record.kind = match holder {
+            NewHolder::Run(_) => Kind::Run,
+            NewHolder::Detached(Holder::Lease) => Kind::Lease,
+            NewHolder::ThisProcess | NewHolder::Detached(_) => Kind::Process,
+        };
+        record
+            .hostname
+            .clone_from(&self.store.host().observer().hostname);
+        record.owner.clone_from(&options.owner);
+        record.message.clone_from(&options.message);
+        record.command = cut_command(holder.command_line(&options.command));
+        record.ttl_ms = options.ttl.map(milliseconds);
+        record.max_age_ms = options.max_age.map(milliseconds);
+        record.close = run.close || (record.kind == Kind::Run && !COMMANDS_INHERIT_LOCKS);
+        record.exec = run.exec;
+        record.supervised = run.supervised;
+        record.kill_after_ms = run.kill_after.map(milliseconds);
+        record.kernel_lock =
+            holder.detached().is_none() && !(self.store.is_remote() && record.kind == Kind::Run);
+        if let NewHolder::Detached(Holder::Caller { parent, .. }) = holder {
+            record.caller = Some(parent);
+        }
+        let follows = holder.detached().and_then(Holder::process_id);
+        if self.format() != Format::Native {
+            record.visible = Some(follows.map_or(own, |process| process.pid));
+        }
+        if run.exec || matches!(holder, NewHolder::ThisProcess) {
+            // The process that keeps it is known from the beginning.
+            record.live.pid = Some(own);
+            record.live.start = self.store.host().own_start();
+        }
+        Draft { record }
+    }
+
+    /// What a repeated request of the same holder writes: the time to live that it asks for, unless
+    /// the hold lasts longer already.
+    fn extended(&self, record: &Record, ttl: Option<Duration>) -> Option<Live> {
+        let ttl = ttl?;
+        let asked = Utc::now().checked_add_signed(TimeDelta::from_std(ttl).ok()?)?;
+        let lasts_longer = match (record.ttl(), record.live.expires_at) {
+            (None, _) => true,
+            (Some(_), Some(expires)) => expires >= asked,
+            (Some(_), None) => false,
+        };
+        (!lasts_longer).then(|| renewed(&self.store, record, Some(ttl)))
+    }
+
+    /// The status after a change of the record that was made by ourselves.
+    fn rejudged(&self, judged: Judged<Handle>) -> Status {
+        let verdict = judge(
+            &judged.found.content,
+            &judged.found.facts,
+            self.store.host().observer(),
+            DEFAULT_MAX_AGE,
+            &observer::now(),
+        );
+        self.status(&Judged { verdict, ..judged })
+    }
+}
+
+impl NewHolder {
+    fn detached(self) -> Option<Holder> {
+        match self {
+            Self::Detached(holder) => Some(holder),
+            Self::ThisProcess | Self::Run(_) => None,
+        }
+    }
+
+    fn run(self) -> RunOptions {
+        match self {
+            Self::Run(run) => run,
+            Self::ThisProcess | Self::Detached(_) => RunOptions::default(),
+        }
+    }
+
+    fn asker(self) -> Asker {
+        match self {
+            Self::ThisProcess | Self::Run(_) => Asker::Caller,
+            Self::Detached(Holder::Process(process)) => Asker::Process(process),
+            Self::Detached(Holder::Caller { .. }) => Asker::Derived,
+            Self::Detached(Holder::Lease) => Asker::Lease,
+        }
+    }
+
+    fn command_line(self, given: &[String]) -> Vec<String> {
+        if !given.is_empty() {
+            return given.to_vec();
+        }
+        match self {
+            Self::Detached(holder) => holder
+                .process_id()
+                .map(|process| command_line_of(process.pid))
+                .unwrap_or_default(),
+            Self::ThisProcess => command_line_of(Pid::of_self()),
+            Self::Run(_) => Vec::new(),
+        }
+    }
+
+    /// A wait can last longer than the process that it is for.
+    fn ensure_alive(self) -> Result<()> {
+        match self.detached().and_then(Holder::process_id) {
+            Some(process) if has_ended(process) => Err(Error::NoSuchProcess {
+                pid: process.pid.get(),
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The process that others see as the holder: of a keeper its wrapper.
+fn own_pid_or_wrapper() -> Pid {
+    #[cfg(feature = "etcd")]
+    if let Some(wrapper) = crate::sys::keeper::wrapper() {
+        return wrapper;
+    }
+    process::own_pid()
+}
