@@ -1,30 +1,37 @@
 //! The contract between the engine in [`lock`](crate::lock) and a place where locks are stored.
 
+use std::fmt::Debug;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use crate::decision::{Judged, Key, Request, Snapshot, Ticket, Until};
+use crate::decision::{Found, Judged, Key, Moment, Request, Snapshot, Ticket, Until};
 use crate::error::{Error, Result};
 use crate::name::LockName;
-use crate::record::{Live, Mode, Record};
+use crate::observer::HostFacts;
+use crate::open_file::Handle;
+use crate::record::{Format, Live, Mode, Record};
 use crate::status::Waiter;
 use crate::sys::Note;
+use crate::sys::wait::Watch;
 
 /// A change of the locks, as the engine decided on it.
 #[derive(Debug)]
-pub(crate) enum Change<'d, H> {
+pub(crate) enum Change<'d> {
     Nothing,
     /// Writes new records, each in place of what was found there, and removes others: all or none of
     /// the new ones.
     Take {
-        put: Vec<(Key, Option<Judged<H>>)>,
-        remove: Vec<Judged<H>>,
+        put: Vec<(Key, Option<Judged<Handle>>)>,
+        remove: Vec<Judged<Handle>>,
         draft: &'d Draft,
     },
     /// Removes records, if they are still what was found.
-    Remove(Judged<H>),
+    Remove(Judged<Handle>),
     /// Writes what changes of a record, if it is still what was found.
-    Renew(Judged<H>, Box<Live>),
+    Renew(Judged<Handle>, Box<Live>),
     /// Changes the queue.
     Queue(QueueChange<'d>),
 }
@@ -47,29 +54,14 @@ pub(crate) struct Draft {
 }
 
 /// What became of an update.
-pub(crate) struct Updated<B: Backend, T> {
-    /// What `plan` returned beside its change.
-    pub(crate) answer: T,
+#[derive(Debug, Default)]
+pub(crate) struct Updated {
     /// The new hold.
-    pub(crate) hold: Option<B::Hold>,
-    /// The caller's new place in the queue.
-    pub(crate) place: Option<B::Place>,
+    pub(crate) hold: Option<Box<dyn HeldRecord>>,
+    /// The caller has joined the queue, and others may have joined it between the decision and this: decide again.
+    pub(crate) may_be_behind_others: bool,
     /// The dead relatives that were removed.
-    pub(crate) removed: Vec<Judged<B::Handle>>,
-}
-
-/// What a caller has that waits: nothing at first.
-pub(crate) struct AsWaiter<'a, B: Backend> {
-    pub(crate) place: Option<&'a mut B::Place>,
-    /// What its last sleep brought.
-    pub(crate) sleeper: Option<&'a mut B::Sleeper>,
-}
-
-impl<B: Backend> AsWaiter<'_, B> {
-    pub(crate) const NONE: Self = Self {
-        place: None,
-        sleeper: None,
-    };
+    pub(crate) removed: Vec<Judged<Handle>>,
 }
 
 /// How an update is begun.
@@ -134,56 +126,181 @@ pub(crate) struct BackOff {
     pub(crate) most: Duration,
 }
 
+/// What is asked about the locks, and may be asked again.
+pub(crate) type Ask<'a> = dyn FnMut(&dyn LockSnapshot) -> Result<()> + 'a;
+
+/// Decides on a change.
+pub(crate) type Plan<'a, 'd> = dyn FnMut(&dyn LockSnapshot) -> Result<Change<'d>> + 'a;
+
+/// The locks of a store at one moment.
+pub(crate) trait LockSnapshot: Snapshot<Handle = Handle, Error = Error> {
+    /// The live waiters of a lock, the first one first.
+    fn waiters(&self, of: &LockName) -> Vec<Waiter>;
+
+    /// Who has a ticket.
+    fn waiter(&self, ticket: &Ticket<Handle>) -> Option<Waiter>;
+}
+
 /// A place where locks are stored.
-pub(crate) trait Backend: Sized {
-    /// How a found record or ticket is referred to.
-    type Handle: Clone;
-    type Snapshot<'a>: Snapshot<Handle = Self::Handle, Error = Error>
-    where
-        Self: 'a;
-    type Hold: HeldRecord;
-    /// A place in the queue. Dropping it leaves the queue.
-    type Place: QueuePlace;
-    /// What a waiter keeps between two sleeps.
-    type Sleeper;
+pub(crate) trait Backend: Debug + Send + Sync {
+    fn host(&self) -> &Arc<HostFacts>;
 
-    /// Reads. What it answers is true for the moment of asking. May call `ask` again, like `update`. `None`: there
-    /// is no store.
-    fn look<T>(&self, ask: impl Fn(&Self::Snapshot<'_>) -> Result<T>) -> Result<Option<T>>;
+    /// Its directory, or its URL.
+    fn path(&self) -> PathBuf;
 
-    /// Makes the change that `plan` returns, if nothing that `plan` was told has changed since. May
-    /// call `plan` again, like `AtomicU64::fetch_update`, so it has no effects and does not block.
-    /// `None`: there is no store, and none was to be made.
-    fn update<'d, T>(
-        &self,
-        entry: Entry<'_>,
-        waiter: AsWaiter<'_, Self>,
-        plan: impl FnMut(&Self::Snapshot<'_>) -> Result<(Change<'d, Self::Handle>, T)>,
-    ) -> Result<Option<Updated<Self, T>>>;
+    fn path_of_record(&self, key: &Key) -> PathBuf;
 
-    /// `mode`: as in [`Entry`].
-    fn sleeper(&self, back_off: BackOff, mode: Mode) -> Self::Sleeper;
+    /// The format of new records.
+    fn format(&self) -> Format;
 
-    /// Sleeps until a decision may be another one, for at most so long. May return early.
-    fn sleep(
-        &self,
-        sleeper: &mut Self::Sleeper,
-        place: Option<&mut Self::Place>,
-        until: &Until<Self::Handle>,
-        limit: SleepLimit<'_>,
-        is_unchanged: impl FnOnce() -> bool,
-    );
+    /// The same store with another format, if there is a choice.
+    fn with_format(self: Arc<Self>, format: Format) -> Arc<dyn Backend>;
+
+    /// Which store a name or a path means that is given to this one, and what it is called there.
+    fn locate(self: Arc<Self>, name: LockName) -> Result<(Arc<dyn Backend>, LockName)>;
+
+    /// Whether its holders may be on other machines, where they cannot be signaled.
+    fn is_remote(&self) -> bool;
+
+    /// Reads: see `look` of `dyn Backend`. `false`: there is no store.
+    fn ask(&self, ask: &mut Ask<'_>) -> Result<bool>;
+
+    /// Makes a change: see `update` of `dyn Backend`.
+    fn apply(&self, entry: Entry<'_>, plan: &mut Plan<'_, '_>) -> Result<Option<Updated>>;
+
+    /// A caller that tries to take a lock, and may wait for it.
+    fn contender(&self, back_off: BackOff, mode: Mode) -> Box<dyn Contender + '_>;
 
     /// The live waiters of a lock, the first one first.
     fn waiters(&self, of: &LockName) -> Result<Vec<Waiter>>;
 
     /// Who has a ticket.
-    fn waiter(&self, ticket: &Ticket<Self::Handle>) -> Option<Waiter>;
+    fn waiter(&self, ticket: &Ticket<Handle>) -> Option<Waiter>;
+
+    /// Every lock, not judged yet. Returns what could not be read.
+    fn list(&self, each: &mut dyn FnMut(Moment, Found<Handle>)) -> Result<Vec<Error>>;
+
+    /// The names that have live waiters.
+    fn names_with_waiters(&self) -> Result<Vec<LockName>>;
+
+    /// Removes what killed processes left beside the locks.
+    fn sweep(&self, _errors: &mut Vec<Error>) -> Result<()> {
+        Ok(())
+    }
+
+    /// Moves a file that is no lock file out of the way; where it is now.
+    fn move_aside(&self, _name: &LockName, _entry: Entry<'_>) -> Result<Option<PathBuf>> {
+        Ok(None)
+    }
+
+    /// What only etcd tells about a hold.
+    #[cfg(feature = "etcd")]
+    fn facts(&self, _key: &Key) -> Result<Option<crate::StoreFacts>> {
+        Ok(None)
+    }
+
+    /// Gives back the hold of a keeper that was killed, by the request that it has left. Whether it was still there.
+    #[cfg(feature = "etcd")]
+    fn give_back(&self, _request: &[u8]) -> Result<bool> {
+        Ok(false)
+    }
 }
 
+impl dyn Backend + '_ {
+    /// Reads. What it answers is true for the moment of asking. May call `ask` again, like `update`. `None`: there
+    /// is no store.
+    pub(crate) fn look<T>(
+        &self,
+        mut ask: impl FnMut(&dyn LockSnapshot) -> Result<T>,
+    ) -> Result<Option<T>> {
+        let mut answer = None;
+        let is_there = self.ask(&mut |snapshot| {
+            answer = Some(ask(snapshot)?);
+            Ok(())
+        })?;
+        Ok(answer.filter(|_| is_there))
+    }
+
+    /// Makes the change that `plan` returns, if nothing that `plan` was told has changed since. May
+    /// call `plan` again, like `AtomicU64::fetch_update`, so it has no effects and does not block.
+    /// Returns what `plan` returned beside its change. `None`: there is no store, and none was to be made.
+    pub(crate) fn update<'d, T>(
+        &self,
+        entry: Entry<'_>,
+        plan: impl FnMut(&dyn LockSnapshot) -> Result<(Change<'d>, T)>,
+    ) -> Result<Option<T>> {
+        let answered = with_answer(plan, |plan| self.apply(entry, plan))?;
+        Ok(answered.map(|(_, answer)| answer))
+    }
+
+    pub(crate) fn path_of(&self, name: &LockName) -> PathBuf {
+        self.path_of_record(&Key::exclusive(name))
+    }
+}
+
+/// A caller that wants a lock: its place in the queue once it has one, and how it sleeps. Dropping it leaves the
+/// queue.
+pub(crate) trait Contender {
+    /// As [`Backend::apply`], for this caller.
+    fn apply(&mut self, entry: Entry<'_>, plan: &mut Plan<'_, '_>) -> Result<Option<Updated>>;
+
+    /// The number of its place in the queue.
+    fn place(&self) -> Option<u64>;
+
+    /// Sleeps until a decision may be another one, for at most so long. May return early.
+    fn sleep(
+        &mut self,
+        until: &Until<Handle>,
+        limit: SleepLimit<'_>,
+        is_unchanged: &mut dyn FnMut() -> bool,
+    );
+
+    /// Makes the next decision look at the store again: the caller is about to show what is in the way.
+    fn look_again(&mut self) {}
+
+    /// Its place, and the watch that it slept with, once it has the lock.
+    fn into_parts(self: Box<Self>) -> (Option<Box<dyn QueuePlace>>, Option<Watch>);
+}
+
+impl dyn Contender + '_ {
+    /// As `update` of `dyn Backend`, for this caller.
+    pub(crate) fn update<'d, T>(
+        &mut self,
+        entry: Entry<'_>,
+        plan: impl FnMut(&dyn LockSnapshot) -> Result<(Change<'d>, T)>,
+    ) -> Result<Option<(Updated, T)>> {
+        with_answer(plan, |plan| self.apply(entry, plan))
+    }
+}
+
+fn with_answer<'d, T>(
+    mut plan: impl FnMut(&dyn LockSnapshot) -> Result<(Change<'d>, T)>,
+    apply: impl FnOnce(&mut Plan<'_, 'd>) -> Result<Option<Updated>>,
+) -> Result<Option<(Updated, T)>> {
+    let mut answer = None;
+    let updated = apply(&mut |snapshot| {
+        let (change, answered) = plan(snapshot)?;
+        answer = Some(answered);
+        Ok(change)
+    })?;
+    Ok(updated.zip(answer))
+}
+
+/// A place in a queue. Dropping it leaves the queue.
+pub(crate) trait QueuePlace: Debug + Send + Sync {}
+
 /// A record of the caller's own that is in force.
-pub(crate) trait HeldRecord {
+pub(crate) trait HeldRecord: Debug + Send + Sync {
     fn record(&self) -> &Record;
+
+    /// Its file, or its key.
+    fn path(&self) -> &Path;
+
+    /// The paths of all its names.
+    fn paths(&self) -> Vec<&Path>;
+
+    /// The slot of a shared hold in each of its locks.
+    fn slots(&self) -> Vec<u32>;
 
     /// Whether it was broken, replaced or deleted.
     fn is_lost(&self) -> Result<bool>;
@@ -200,20 +317,27 @@ pub(crate) trait HeldRecord {
 
     /// Removes it, if it is still there.
     fn release(&mut self) -> Result<ReleaseOutcome>;
-}
 
-/// A place in a queue.
-pub(crate) trait QueuePlace {
-    fn number(&self) -> u64;
+    /// The file of the lock, where it has one.
+    fn file(&self) -> Option<&File> {
+        None
+    }
 
-    /// Prepares what can be prepared before sleeping.
-    fn prepare(&mut self);
+    /// Makes a lease survive a crash of the machine.
+    fn make_durable(&self) -> Result<()> {
+        Ok(())
+    }
 
-    /// Whether others may have joined the queue between the decision to join it and this place in it.
-    fn may_be_behind_others(&self) -> bool;
+    /// Whether its holder was told to end its work, where it is not told by a signal.
+    fn is_broken(&self) -> bool {
+        false
+    }
 
-    /// Makes the next decision look at the store again: the caller is about to show what is in the way.
-    fn look_again(&mut self);
+    /// When it counts as lost unless it is confirmed meanwhile, and when nothing of it may run any more, by
+    /// the boot-time clock in milliseconds. `None`: no clock ends it.
+    fn deadlines_ms(&self) -> Option<(u64, u64)> {
+        None
+    }
 }
 
 /// What became of a hold when it was released.

@@ -96,9 +96,9 @@ mod identity;
 mod lock;
 mod name;
 mod observer;
+mod open_file;
 mod record;
 mod status;
-mod stores;
 mod sys;
 pub mod terminal;
 

@@ -19,9 +19,9 @@ const LIBRARY: [&[&str]; 11] = [
     &["format", "decision"],
     &["status"],
     &["describe"],
-    &["backend", "observer"],
+    &["observer", "open_file"],
+    &["backend"],
     &["etcd", "files"],
-    &["stores"],
     &["lock"],
     &["lib", "guarantees", "architecture"],
 ];

@@ -29,7 +29,7 @@ const MAX_REMOVALS: usize = 256;
 ///
 /// A waiter that could not take its locks now is not in the way. The same rules apply to the caller
 /// and to each waiter, with the request and the observer of each.
-pub(crate) fn decide<S: Snapshot>(
+pub(crate) fn decide<S: Snapshot + ?Sized>(
     request: &Request,
     snapshot: &S,
 ) -> Result<Decision<S::Handle>, S::Error> {
@@ -51,7 +51,7 @@ pub(crate) fn decide<S: Snapshot>(
 }
 
 /// The first four rows, about a hold in the way.
-fn about_hold<S: Snapshot>(
+fn about_hold<S: Snapshot + ?Sized>(
     request: &Request,
     snapshot: &S,
     judged: Judged<S::Handle>,
@@ -82,7 +82,10 @@ struct Review<H> {
 }
 
 impl<H: Clone> Review<H> {
-    fn of<S: Snapshot<Handle = H>>(request: &Request, snapshot: &S) -> Result<Self, S::Error> {
+    fn of<S: Snapshot<Handle = H> + ?Sized>(
+        request: &Request,
+        snapshot: &S,
+    ) -> Result<Self, S::Error> {
         let mut review = Self {
             in_the_way: None,
             beside: Beside::none(request),
@@ -147,7 +150,7 @@ fn to_wait_for<H>(
 }
 
 /// Takes the locks, after nothing was found in the way.
-fn take<S: Snapshot>(
+fn take<S: Snapshot + ?Sized>(
     request: &Request,
     found: Review<S::Handle>,
     snapshot: &S,

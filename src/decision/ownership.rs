@@ -76,7 +76,7 @@ impl Caller {
                 && belongs_to_acquirer(record, descends_from, has_ended))
     }
 
-    fn owns_judged<S: Snapshot>(&self, judged: &Judged<S::Handle>, snapshot: &S) -> bool {
+    fn owns_judged<S: Snapshot + ?Sized>(&self, judged: &Judged<S::Handle>, snapshot: &S) -> bool {
         judged.record().is_some_and(|record| {
             self.owns_record(
                 record,
@@ -95,14 +95,14 @@ impl Caller {
 }
 
 /// Whether what is to be removed is what is left of a live hold that has lost one of its locks.
-pub(crate) fn is_lost<S: Snapshot>(
+pub(crate) fn is_lost<S: Snapshot + ?Sized>(
     judged: &Judged<S::Handle>,
     snapshot: &S,
 ) -> Result<bool, S::Error> {
     Ok(judged.verdict.is_live() && !is_whole(judged, snapshot)?)
 }
 
-pub(crate) fn may_release<S: Snapshot>(
+pub(crate) fn may_release<S: Snapshot + ?Sized>(
     caller: &Caller,
     judged: &Judged<S::Handle>,
     snapshot: &S,
@@ -130,7 +130,7 @@ pub(crate) fn may_release<S: Snapshot>(
 
 /// Whether a hold may be renewed. An expired one only if it could be acquired now: a relative, or a
 /// waiter, may have come in the meantime.
-pub(crate) fn may_renew<S: Snapshot>(
+pub(crate) fn may_renew<S: Snapshot + ?Sized>(
     caller: &Caller,
     judged: &Judged<S::Handle>,
     request: &Request,

@@ -46,7 +46,7 @@ pub(super) fn is_same_hold<H>(request: &Request, judged: &Judged<H>) -> bool {
 
 /// Whether a hold of several locks still has all of them: one whose record was removed or replaced is
 /// lost.
-pub(super) fn is_whole<S: Snapshot>(
+pub(super) fn is_whole<S: Snapshot + ?Sized>(
     judged: &Judged<S::Handle>,
     snapshot: &S,
 ) -> Result<bool, S::Error> {
@@ -97,7 +97,7 @@ fn is_for_another_owner(request: &Request, record: &Record) -> bool {
 
 /// Whether a hold ends only after the request has: the caller runs under it, or the process that it
 /// follows is the one that asks, or an ancestor of the caller.
-pub(super) fn runs_inside<S: Snapshot>(
+pub(super) fn runs_inside<S: Snapshot + ?Sized>(
     request: &Request,
     snapshot: &S,
     judged: &Judged<S::Handle>,
@@ -135,7 +135,7 @@ pub(super) fn runs_inside<S: Snapshot>(
 
 /// Whether the caller descends from the process that keeps a hold, whatever its environment says: that of a
 /// command may have been cleared, as by sudo(8).
-pub(super) fn runs_below<S: Snapshot>(snapshot: &S, judged: &Judged<S::Handle>) -> bool {
+pub(super) fn runs_below<S: Snapshot + ?Sized>(snapshot: &S, judged: &Judged<S::Handle>) -> bool {
     let process = judged.record().and_then(|record| record.live.process());
     let is_alive = judged.verdict.pid_alive == Some(true);
     is_alive && process.is_some_and(|process| snapshot.descends_from(process))

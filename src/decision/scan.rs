@@ -36,7 +36,7 @@ pub(super) enum Next {
 
 /// Tells `visit` what concerns a request, in the order of reading: for each wanted name its exclusive
 /// hold, its shared holds, the holds of its ancestors, then what is below it.
-pub(super) fn scan<S: Snapshot>(
+pub(super) fn scan<S: Snapshot + ?Sized>(
     request: &Request,
     snapshot: &S,
     visit: &mut dyn FnMut(Finding<S::Handle>) -> Next,
@@ -99,7 +99,7 @@ enum Role<H> {
 }
 
 /// What one record is to one of the wants.
-fn role<S: Snapshot>(
+fn role<S: Snapshot + ?Sized>(
     request: &Request,
     snapshot: &S,
     want: &Want,
@@ -135,7 +135,11 @@ fn role<S: Snapshot>(
 }
 
 /// Whether a record counts for nothing: its hold is over.
-fn may_take<S: Snapshot>(request: &Request, snapshot: &S, judged: &Judged<S::Handle>) -> bool {
+fn may_take<S: Snapshot + ?Sized>(
+    request: &Request,
+    snapshot: &S,
+    judged: &Judged<S::Handle>,
+) -> bool {
     let is_over = match judged.verdict.state {
         State::Free => true,
         State::Zombie => request.take_zombies && judged.verdict.takeable_in.is_none(),
@@ -145,7 +149,7 @@ fn may_take<S: Snapshot>(request: &Request, snapshot: &S, judged: &Judged<S::Han
 }
 
 /// Judges a record by the request's observer and maximum age.
-pub(crate) fn judge_found<S: Snapshot>(
+pub(crate) fn judge_found<S: Snapshot + ?Sized>(
     request: &Request,
     snapshot: &S,
     found: Found<S::Handle>,

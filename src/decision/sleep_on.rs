@@ -30,7 +30,7 @@ const MAX_READ: usize = 64;
 ///
 /// So the end of a hold wakes one waiter for each kind of request, and nobody sleeps on a waiter that
 /// has to wait for longer than itself.
-pub(crate) fn until<S: Snapshot>(
+pub(crate) fn until<S: Snapshot + ?Sized>(
     request: &Request,
     obstacle: Obstacle<S::Handle>,
     snapshot: &S,
@@ -55,7 +55,7 @@ struct Ahead<H> {
     rank: u32,
 }
 
-fn waiter_ahead<S: Snapshot>(
+fn waiter_ahead<S: Snapshot + ?Sized>(
     request: &Request,
     obstacle: &Obstacle<S::Handle>,
     snapshot: &S,
@@ -130,7 +130,7 @@ fn owner_matters<H>(request: &Request, obstacle: &Obstacle<H>) -> bool {
 }
 
 /// The end of a hold in the way, or of any that could make room.
-fn until_released<S: Snapshot>(
+fn until_released<S: Snapshot + ?Sized>(
     request: &Request,
     judged: Judged<S::Handle>,
     snapshot: &S,

@@ -19,6 +19,7 @@ use crate::decision::{Judged, Key};
 use crate::error::{Error, Result};
 use crate::format;
 use crate::name::LockName;
+use crate::open_file::Handle;
 use crate::record::{Kind, MAX_HOLD, Mode, Record};
 use crate::sys::process::boottime_milliseconds;
 
@@ -38,10 +39,10 @@ pub(super) struct Granted {
 }
 
 /// What is to be put.
-pub(super) struct Taking<'a, H> {
+pub(super) struct Taking<'a> {
     pub(super) view: &'a View,
-    pub(super) put: &'a [(Key, Option<Judged<H>>)],
-    pub(super) remove: &'a [Judged<H>],
+    pub(super) put: &'a [(Key, Option<Judged<Handle>>)],
+    pub(super) remove: &'a [Judged<Handle>],
     pub(super) record: Record,
     /// The same number again: of a hold whose own life key is gone.
     pub(super) resumes: bool,
@@ -74,7 +75,7 @@ pub(super) struct Taken {
 const TAKE: &str = "take a lock in";
 pub(super) const CHANGE: &str = "change a lock in";
 
-impl<H: Clone + Default> Etcd<H> {
+impl Etcd {
     /// Grants a lease.
     pub(super) fn grant(&self, seconds: i64, patience: Patience<'_>) -> Result<Granted> {
         let client = &self.shared.client;
@@ -94,7 +95,7 @@ impl<H: Clone + Default> Etcd<H> {
     /// Takes locks, all of them or none.
     pub(super) fn commit_take(
         &self,
-        taking: &Taking<'_, H>,
+        taking: &Taking<'_>,
         patience: Patience<'_>,
     ) -> Result<Committed<Taken>> {
         let (keys, view, lease) = (&self.shared.keys, taking.view, taking.lease);
@@ -160,7 +161,7 @@ impl<H: Clone + Default> Etcd<H> {
 
     /// The transaction that takes locks. Its reads, if it fails, are the next view; those of a waiter only say
     /// whether an earlier try was applied.
-    pub(super) fn take_txn(&self, taking: &Taking<'_, H>, record: &Record) -> Result<Txn> {
+    pub(super) fn take_txn(&self, taking: &Taking<'_>, record: &Record) -> Result<Txn> {
         let (keys, view, lease) = (&self.shared.keys, taking.view, taking.lease);
         let mut compare = Comparisons::default();
         let mut success = Vec::new();
@@ -250,7 +251,7 @@ impl<H: Clone + Default> Etcd<H> {
     }
 
     /// Compares the part of the queue that the decision has not seen: nobody there may come before the caller.
-    fn compare_queue(&self, compare: &mut Comparisons, taking: &Taking<'_, H>, name: &LockName) {
+    fn compare_queue(&self, compare: &mut Comparisons, taking: &Taking<'_>, name: &LockName) {
         let (keys, view) = (&self.shared.keys, taking.view);
         let mut has_nothing_newer = |tickets| {
             compare.add(Compare::has_nothing_newer(tickets, view.revision));
@@ -278,7 +279,7 @@ impl<H: Clone + Default> Etcd<H> {
     /// Removes a hold that is dead, or one that no keeper would give back. `false`: it has changed.
     pub(super) fn commit_remove(
         &self,
-        judged: &Judged<H>,
+        judged: &Judged<Handle>,
         view: &View,
         patience: Patience<'_>,
     ) -> Result<bool> {
@@ -316,7 +317,7 @@ impl<H: Clone + Default> Etcd<H> {
     /// Writes what changes of a record. `false`: it has changed.
     pub(super) fn commit_renew(
         &self,
-        judged: &Judged<H>,
+        judged: &Judged<Handle>,
         changed: &crate::record::Live,
         view: &View,
         patience: Patience<'_>,
@@ -429,7 +430,7 @@ impl<H: Clone + Default> Etcd<H> {
     }
 
     /// The keys of all locks of a hold, as far as the view shows them.
-    pub(super) fn keys_of_hold(&self, judged: &Judged<H>, view: &View) -> Vec<Key> {
+    pub(super) fn keys_of_hold(&self, judged: &Judged<Handle>, view: &View) -> Vec<Key> {
         let own = judged.found.key.clone();
         let Some(record) = judged.record() else {
             return vec![own];
@@ -474,7 +475,7 @@ impl<H: Clone + Default> Etcd<H> {
 }
 
 /// The names that are taken.
-pub(super) fn names_of<H>(put: &[(Key, Option<Judged<H>>)]) -> Vec<LockName> {
+pub(super) fn names_of(put: &[(Key, Option<Judged<Handle>>)]) -> Vec<LockName> {
     put.iter().map(|(key, _)| key.name.clone()).collect()
 }
 

@@ -62,7 +62,7 @@ impl std::fmt::Debug for HeldKeys {
 
 /// What the thread and its hold share.
 pub(super) struct Keeping {
-    etcd: Etcd<()>,
+    etcd: Etcd,
     keys: Vec<Key>,
     /// Tickets that end with the hold.
     tickets: Vec<String>,
@@ -97,7 +97,7 @@ enum Beat {
 }
 
 impl HeldKeys {
-    pub(super) fn new<H>(etcd: &Etcd<H>, taken: Taken, lease: Granted) -> Self {
+    pub(super) fn new(etcd: &Etcd, taken: Taken, lease: Granted) -> Self {
         let Taken {
             record,
             keys,
@@ -105,10 +105,10 @@ impl HeldKeys {
             term,
             tickets,
         } = taken;
-        let path = |key: &Key| etcd.path_of_record(key);
+        let path = |key: &Key| PathBuf::from(etcd.shown(key));
         let places = keys.iter().map(|key| (key.clone(), path(key))).collect();
         let keeping = Keeping {
-            etcd: etcd.without_handle(),
+            etcd: etcd.clone(),
             keys,
             tickets,
             confirmed_ms: AtomicU64::new(lease.since_ms),
@@ -149,42 +149,6 @@ impl HeldKeys {
             held.keep();
         }
         held
-    }
-
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn path(&self) -> &Path {
-        self.places.first().map_or(Path::new(""), |(_, path)| path)
-    }
-
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn paths(&self) -> Vec<&Path> {
-        self.places.iter().map(|(_, path)| &**path).collect()
-    }
-
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn slots(&self) -> Vec<u32> {
-        self.places
-            .iter()
-            .filter_map(|(key, _)| key.index)
-            .collect()
-    }
-
-    /// Whether its holder was told to end its work.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn is_broken(&self) -> bool {
-        self.keeping.outcome.load(Ordering::SeqCst) == BROKEN
-    }
-
-    /// When the hold counts as lost unless it is confirmed meanwhile, and when nothing of it may run any
-    /// more, by the boot-time clock in milliseconds.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn deadlines_ms(&self) -> (u64, u64) {
-        self.keeping.deadlines_ms()
     }
 
     /// Keeps the lease from now on, by a thread. One that cannot be started is started with the next call.
@@ -595,14 +559,33 @@ pub(super) fn request_of(record: &Record, keys: &[Key]) -> Request {
 }
 
 impl HeldRecord for HeldKeys {
-    #[cold]
-    #[inline(never)]
+    fn path(&self) -> &Path {
+        self.places.first().map_or(Path::new(""), |(_, path)| path)
+    }
+
+    fn paths(&self) -> Vec<&Path> {
+        self.places.iter().map(|(_, path)| &**path).collect()
+    }
+
+    fn slots(&self) -> Vec<u32> {
+        self.places
+            .iter()
+            .filter_map(|(key, _)| key.index)
+            .collect()
+    }
+
+    fn is_broken(&self) -> bool {
+        self.keeping.outcome.load(Ordering::SeqCst) == BROKEN
+    }
+
+    fn deadlines_ms(&self) -> Option<(u64, u64)> {
+        Some(self.keeping.deadlines_ms())
+    }
+
     fn record(&self) -> &Record {
         &self.record
     }
 
-    #[cold]
-    #[inline(never)]
     fn is_lost(&self) -> Result<bool> {
         // Most commands end before a beat is due.
         if boottime_milliseconds().saturating_sub(self.taken_ms) >= LONG_MS {
@@ -613,28 +596,20 @@ impl HeldRecord for HeldKeys {
     }
 
     /// Nothing: of what changes nobody else is told.
-    #[cold]
-    #[inline(never)]
     fn write_live(&mut self, live: Live) -> Result<()> {
         self.record.live = live;
         Ok(())
     }
 
-    #[cold]
-    #[inline(never)]
     fn notes(&self) -> Result<Vec<Note>> {
         Ok(Vec::new())
     }
 
-    #[cold]
-    #[inline(never)]
     fn survives_settling_time(&self) -> Result<bool> {
         let (lost_at, _) = self.keeping.deadlines_ms();
         Ok(self.record.kind == Kind::Lease || boottime_milliseconds() < lost_at)
     }
 
-    #[cold]
-    #[inline(never)]
     fn release(&mut self) -> Result<ReleaseOutcome> {
         self.keeping.release()
     }
@@ -650,9 +625,9 @@ impl Drop for HeldKeys {
     }
 }
 
-impl<H: Clone + Default> Etcd<H> {
+impl Etcd {
     /// Sends what a keeper that was killed has left to be sent: its hold is given back. Whether it was there.
-    pub(crate) fn give_back(&self, request: &[u8]) -> Result<bool> {
+    pub(super) fn send_release(&self, request: &[u8]) -> Result<bool> {
         let txn: serde_json::Value =
             serde_json::from_slice(request).map_err(|error| self.cannot_write(&error))?;
         let client = &self.shared.client;

@@ -12,6 +12,7 @@ use crate::backend::Patience;
 use crate::decision::{Found, Key, Moment, Snapshot as _};
 use crate::error::{Error, Result};
 use crate::name::LockName;
+use crate::open_file::Handle;
 
 /// What only etcd tells about a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,11 +30,9 @@ pub struct StoreFacts {
     pub lease_left: Option<Duration>,
 }
 
-impl<H: Clone + Default> Etcd<H> {
+impl Etcd {
     /// Facts about a hold.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn facts(&self, key: &Key) -> Result<StoreFacts> {
+    pub(super) fn facts_of(&self, key: &Key) -> Result<StoreFacts> {
         let client = &self.shared.client;
         let snapshot = EtcdSnapshot::new(self, View::unread(), Patience::SHORT);
         let _ = snapshot.exclusive(&key.name)?;
@@ -100,9 +99,10 @@ impl<H: Clone + Default> Etcd<H> {
     }
 
     /// Every lock of the store, not judged yet. Returns what is not a lock.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn list(&self, each: &mut dyn FnMut(Moment, Found<H>)) -> Result<Vec<Error>> {
+    pub(super) fn read_locks(
+        &self,
+        each: &mut dyn FnMut(Moment, Found<Handle>),
+    ) -> Result<Vec<Error>> {
         let view = until_not_compacted(|| self.read_all())?;
         let keys = &self.shared.keys;
         let now = crate::observer::now();
@@ -137,9 +137,7 @@ impl<H: Clone + Default> Etcd<H> {
     }
 
     /// The names that have live waiters, as they were listed.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn names_with_waiters(&self) -> Vec<LockName> {
+    pub(super) fn names_that_are_waited_for(&self) -> Vec<LockName> {
         let keys = &self.shared.keys;
         let tickets = keys.all_tickets();
         let seen = self.seen();

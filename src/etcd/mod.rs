@@ -8,8 +8,6 @@
 //! [`snapshot`] answers decisions from a [`view`], [`commit`] changes, [`held`] keeps a hold, [`waiting`] is the
 //! queue, [`listing`] reads all of a [`store`], [`client`] sends requests, of which [`messages`] says what they
 //! look like, and [`keys`] what the keys are.
-//!
-//! What is called from code for both backends is `cold` and not inlined: beside files it must cost nothing.
 
 mod address;
 mod client;
@@ -28,33 +26,36 @@ mod waiting;
 #[path = "../../tests/model/etcd.rs"]
 mod model;
 
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use address::{EtcdAccess, is_etcd_url};
 use commit::{Committed, Granted, Taken, Taking, expiry};
-pub(crate) use held::HeldKeys;
+use held::HeldKeys;
 use held::request_of;
 use keys::Part;
 pub use listing::StoreFacts;
 use messages::Read;
-pub(crate) use snapshot::EtcdSnapshot;
-use snapshot::{go_on, is_compacted, until_not_compacted};
+use snapshot::{EtcdSnapshot, go_on, is_compacted, until_not_compacted};
 pub(crate) use store::{DEFAULT_TTL, Etcd, LEAST_TTL, LEAST_TTL_OF_RUN, MAX_SEGMENTS};
 use view::View;
-use waiting::Ahead;
-pub(crate) use waiting::{Place, Sleeper};
+use waiting::{Ahead, Place};
 
 use crate::backend::{
-    AsWaiter, BackOff, Backend, Change, Draft, Entry, Patience, SleepLimit, Updated,
+    Ask, BackOff, Backend, Change, Contender, Draft, Entry, LockSnapshot as _, Patience, Plan,
+    QueuePlace, SleepLimit, Updated,
 };
-use crate::decision::{Found, Judged, Key, Life, Request, Snapshot as _, Ticket, Until};
+use crate::decision::{Found, Judged, Key, Life, Moment, Request, Snapshot as _, Ticket, Until};
 use crate::error::{Error, Result};
 use crate::identity::Pid;
 use crate::name::LockName;
-use crate::record::{KILL_AFTER, Kind, Mode, Record};
+use crate::observer::HostFacts;
+use crate::open_file::Handle;
+use crate::record::{Format, KILL_AFTER, Kind, Mode, Record};
 use crate::status::Waiter;
 use crate::sys::process::boottime;
-use crate::sys::wait::pause;
+use crate::sys::wait::{Watch, pause};
 
 /// How long a keeper may take beyond the time between TERM and KILL.
 const KEEPER_ENDS: Duration = Duration::from_secs(2);
@@ -63,11 +64,11 @@ const KEEPER_ENDS: Duration = Duration::from_secs(2);
 const FIRST_INTERVAL: Duration = Duration::from_millis(20);
 const LONGEST_INTERVAL: Duration = Duration::from_millis(500);
 
-impl<H: Clone + Default> Etcd<H> {
+impl Etcd {
     /// Removes a hold: at once, or by its keeper if its work has to be ended first. `false`: it has changed.
     fn remove(
         &self,
-        judged: &Judged<H>,
+        judged: &Judged<Handle>,
         view: &View,
         ahead: Option<&mut Ahead>,
         patience: Patience<'_>,
@@ -84,7 +85,7 @@ impl<H: Clone + Default> Etcd<H> {
     /// The view, with all locks of a hold that has several.
     fn with_all_names(
         &self,
-        judged: &Judged<H>,
+        judged: &Judged<Handle>,
         view: View,
         patience: Patience<'_>,
     ) -> Result<View> {
@@ -104,7 +105,7 @@ impl<H: Clone + Default> Etcd<H> {
     /// it has.
     fn break_run(
         &self,
-        judged: &Judged<H>,
+        judged: &Judged<Handle>,
         view: &View,
         mut ahead: Option<&mut Ahead>,
         patience: Patience<'_>,
@@ -163,9 +164,9 @@ impl<H: Clone + Default> Etcd<H> {
     /// A hold as it is now, if it is still there.
     fn look_again(
         &self,
-        judged: &Judged<H>,
+        judged: &Judged<Handle>,
         patience: Patience<'_>,
-    ) -> Result<Option<(Found<H>, View)>> {
+    ) -> Result<Option<(Found<Handle>, View)>> {
         let snapshot = EtcdSnapshot::new(self, View::unread(), patience);
         let name = &judged.found.key.name;
         let exclusive = snapshot.exclusive(name)?;
@@ -180,7 +181,7 @@ impl<H: Clone + Default> Etcd<H> {
     }
 
     /// Removes the record of a hold that was broken, if its lease has ended before its keeper gave it back.
-    fn remove_rest(&self, judged: &Judged<H>, patience: Patience<'_>) -> Result<bool> {
+    fn remove_rest(&self, judged: &Judged<Handle>, patience: Patience<'_>) -> Result<bool> {
         let Some((found, view)) = self.look_again(judged, patience)? else {
             return Ok(true);
         };
@@ -206,9 +207,9 @@ impl<H: Clone + Default> Etcd<H> {
 
     fn take(
         &self,
-        wanted: &Wanted<'_, H>,
+        wanted: &Wanted<'_>,
         place: Option<&Place>,
-        attempt: &mut Attempt<H>,
+        attempt: &mut Attempt,
         patience: Patience<'_>,
     ) -> Result<Committed<(Taken, Granted)>> {
         let Wanted {
@@ -310,15 +311,15 @@ impl<'a> Rounds<'a> {
 }
 
 /// What one attempt to take has brought so far.
-struct Attempt<H> {
+struct Attempt {
     /// A lease that was granted for a take which was refused.
     spare: Option<Granted>,
     /// What was removed by force.
-    displaced: Vec<Judged<H>>,
+    displaced: Vec<Judged<Handle>>,
     ahead: Option<Ahead>,
 }
 
-impl<H> Attempt<H> {
+impl Attempt {
     fn with(spare: Option<Granted>) -> Self {
         Self {
             spare,
@@ -329,45 +330,22 @@ impl<H> Attempt<H> {
 }
 
 /// What is to be taken, and what that was decided on.
-struct Wanted<'a, H> {
+struct Wanted<'a> {
     view: &'a View,
-    put: &'a [(Key, Option<Judged<H>>)],
-    remove: &'a [Judged<H>],
+    put: &'a [(Key, Option<Judged<Handle>>)],
+    remove: &'a [Judged<Handle>],
     draft: &'a Draft,
 }
 
-impl<H: Clone + Default> Backend for Etcd<H> {
-    type Handle = H;
-    type Snapshot<'a>
-        = EtcdSnapshot<'a, H>
-    where
-        H: 'a;
-    type Hold = HeldKeys;
-    type Place = Place;
-    type Sleeper = Sleeper<H>;
-
-    #[cold]
-    #[inline(never)]
-    fn look<T>(&self, ask: impl Fn(&EtcdSnapshot<'_, H>) -> Result<T>) -> Result<Option<T>> {
-        let (answer, view) = until_not_compacted(|| {
-            let snapshot = EtcdSnapshot::new(self, View::unread(), Patience::SHORT);
-            let answer = ask(&snapshot)?;
-            Ok((answer, snapshot.into_view()))
-        })?;
-        *self.seen() = Some(view);
-        Ok(Some(answer))
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn update<'d, T>(
+impl Etcd {
+    /// Makes the change that `plan` returns, for a caller with this place or without one.
+    fn change(
         &self,
         entry: Entry<'_>,
-        waiter: AsWaiter<'_, Self>,
-        mut plan: impl FnMut(&EtcdSnapshot<'_, H>) -> Result<(Change<'d, H>, T)>,
-    ) -> Result<Option<Updated<Self, T>>> {
+        place: &mut Option<Place>,
+        plan: &mut Plan<'_, '_>,
+    ) -> Result<Option<Updated>> {
         let patience = entry.patience;
-        let mut place = waiter.place;
         if let Some(place) = place.as_mut().filter(|place| place.is_lost) {
             // The process was stopped, or cut off.
             self.draw_again(place, patience)?;
@@ -392,7 +370,7 @@ impl<H: Clone + Default> Backend for Etcd<H> {
                 view = place.view.take().unwrap_or_else(View::unread);
                 continue;
             }
-            let (change, answer) = match planned {
+            let change = match planned {
                 Err(error) if is_compacted(&error) => {
                     view = View::unread();
                     continue;
@@ -404,24 +382,21 @@ impl<H: Clone + Default> Backend for Etcd<H> {
                 view = View::unread();
                 continue;
             }
-            let mut updated = Updated {
-                answer,
-                hold: None,
-                place: None,
-                removed: Vec::new(),
-            };
+            let mut updated = Updated::default();
             match change {
                 Change::Nothing => {
-                    keep(place, &view, attempt.spare);
+                    keep(place.as_mut(), &view, attempt.spare);
                     *self.seen() = Some(view);
                     return Ok(Some(updated));
                 }
                 Change::Queue(change) => {
                     if let Some((request, draft)) = change.join {
                         let lease = attempt.spare.take();
-                        updated.place = Some(self.draw(&request, draft, lease, patience)?);
+                        *place = Some(self.draw(&request, draft, lease, patience)?);
+                        // Its ticket was written after the decision.
+                        updated.may_be_behind_others = true;
                     } else {
-                        keep(place, &view, attempt.spare);
+                        keep(place.as_mut(), &view, attempt.spare);
                     }
                     *self.seen() = Some(view);
                     return Ok(Some(updated));
@@ -445,13 +420,13 @@ impl<H: Clone + Default> Backend for Etcd<H> {
                         remove: &remove,
                         draft,
                     };
-                    let own = place.as_deref();
+                    let own = place.as_ref();
                     match self.take(&wanted, own, &mut attempt, patience)? {
                         Committed::Done((taken, lease)) => {
                             if let Some(place) = place {
                                 place.is_used = true;
                             }
-                            updated.hold = Some(HeldKeys::new(self, taken, lease));
+                            updated.hold = Some(Box::new(HeldKeys::new(self, taken, lease)));
                             updated.removed = remove;
                             updated.removed.append(&mut attempt.displaced);
                             return Ok(Some(updated));
@@ -467,22 +442,117 @@ impl<H: Clone + Default> Backend for Etcd<H> {
             view = View::unread();
         }
     }
+}
 
-    fn sleeper(&self, _back_off: BackOff, _mode: Mode) -> Sleeper<H> {
-        Sleeper::default()
+impl Backend for Etcd {
+    fn host(&self) -> &Arc<HostFacts> {
+        &self.host
     }
 
-    #[cold]
-    #[inline(never)]
+    fn path(&self) -> PathBuf {
+        PathBuf::from(self.url())
+    }
+
+    fn path_of_record(&self, key: &Key) -> PathBuf {
+        PathBuf::from(self.shown(key))
+    }
+
+    fn format(&self) -> Format {
+        Format::Native
+    }
+
+    /// There is no file for another program to read.
+    fn with_format(self: Arc<Self>, _format: Format) -> Arc<dyn Backend> {
+        self
+    }
+
+    fn locate(self: Arc<Self>, name: LockName) -> Result<(Arc<dyn Backend>, LockName)> {
+        let what = if name.is_path() {
+            "a path is a file of this machine: use a name"
+        } else if name.as_str().split('/').count() > MAX_SEGMENTS {
+            "a name has at most 31 parts"
+        } else {
+            return Ok((self, name));
+        };
+        Err(Error::NotOnEtcd { what })
+    }
+
+    fn is_remote(&self) -> bool {
+        true
+    }
+
+    fn ask(&self, ask: &mut Ask<'_>) -> Result<bool> {
+        let view = until_not_compacted(|| {
+            let snapshot = EtcdSnapshot::new(self, View::unread(), Patience::SHORT);
+            ask(&snapshot)?;
+            Ok(snapshot.into_view())
+        })?;
+        *self.seen() = Some(view);
+        Ok(true)
+    }
+
+    fn apply(&self, entry: Entry<'_>, plan: &mut Plan<'_, '_>) -> Result<Option<Updated>> {
+        self.change(entry, &mut None, plan)
+    }
+
+    fn contender(&self, _back_off: BackOff, _mode: Mode) -> Box<dyn Contender + '_> {
+        Box::new(EtcdContender {
+            etcd: self,
+            place: None,
+        })
+    }
+
+    fn waiters(&self, of: &LockName) -> Result<Vec<Waiter>> {
+        let seen = self.seen().clone().unwrap_or_else(View::unread);
+        Ok(EtcdSnapshot::new(self, seen, Patience::SHORT).waiters(of))
+    }
+
+    fn waiter(&self, ticket: &Ticket<Handle>) -> Option<Waiter> {
+        let seen = self.seen().clone()?;
+        EtcdSnapshot::new(self, seen, Patience::SHORT).waiter(ticket)
+    }
+
+    fn list(&self, each: &mut dyn FnMut(Moment, Found<Handle>)) -> Result<Vec<Error>> {
+        self.read_locks(each)
+    }
+
+    fn names_with_waiters(&self) -> Result<Vec<LockName>> {
+        Ok(self.names_that_are_waited_for())
+    }
+
+    fn facts(&self, key: &Key) -> Result<Option<StoreFacts>> {
+        self.facts_of(key).map(Some)
+    }
+
+    fn give_back(&self, request: &[u8]) -> Result<bool> {
+        self.send_release(request)
+    }
+}
+
+/// A caller that wants a lock.
+struct EtcdContender<'a> {
+    etcd: &'a Etcd,
+    place: Option<Place>,
+}
+
+impl Contender for EtcdContender<'_> {
+    fn apply(&mut self, entry: Entry<'_>, plan: &mut Plan<'_, '_>) -> Result<Option<Updated>> {
+        self.etcd.change(entry, &mut self.place, plan)
+    }
+
+    fn place(&self) -> Option<u64> {
+        // A ticket that has ended is drawn again while a decision is being made. The snapshot knows it, and leaves
+        // out what comes later.
+        self.place.as_ref().map(|_| u64::MAX)
+    }
+
     fn sleep(
-        &self,
-        _sleeper: &mut Sleeper<H>,
-        place: Option<&mut Place>,
-        until: &Until<H>,
+        &mut self,
+        until: &Until<Handle>,
         limit: SleepLimit<'_>,
-        _is_unchanged: impl FnOnce() -> bool,
+        _is_unchanged: &mut dyn FnMut() -> bool,
     ) {
-        let Some(place) = place else {
+        let Some(place) = &mut self.place else {
             // Only for a dead hold: nothing but time is waited for.
             let until = boottime() + limit.at_most + Duration::from_millis(1);
             while !limit.is_canceled()
@@ -496,22 +566,21 @@ impl<H: Clone + Default> Backend for Etcd<H> {
         place.sleep(until, limit);
     }
 
-    #[cold]
-    #[inline(never)]
-    fn waiters(&self, of: &LockName) -> Result<Vec<Waiter>> {
-        let seen = self.seen().clone().unwrap_or_else(View::unread);
-        Ok(EtcdSnapshot::new(self, seen, Patience::SHORT).waiters(of))
+    fn look_again(&mut self) {
+        if let Some(place) = &mut self.place {
+            place.view = None;
+        }
     }
 
-    #[cold]
-    #[inline(never)]
-    fn waiter(&self, ticket: &Ticket<H>) -> Option<Waiter> {
-        let seen = self.seen().clone()?;
-        EtcdSnapshot::new(self, seen, Patience::SHORT).waiter(ticket)
+    fn into_parts(self: Box<Self>) -> (Option<Box<dyn QueuePlace>>, Option<Watch>) {
+        let place = self
+            .place
+            .map(|place| Box::new(place) as Box<dyn QueuePlace>);
+        (place, None)
     }
 }
 
-impl<H> Etcd<H> {
+impl Etcd {
     fn keeper_does_not_answer(&self) -> Error {
         Error::Remote {
             operation: "break a hold in",
@@ -534,10 +603,10 @@ fn keep(place: Option<&mut Place>, view: &View, lease: Option<Granted>) {
 
 /// Asks for locks in place of live holds, ahead of all waiters. Waiters treat the holds that are to be replaced as
 /// gone, so none of them takes one of several locks while the next hold is being broken.
-fn request_by_force<H>(
+fn request_by_force(
     record: &Record,
-    put: &[(Key, Option<Judged<H>>)],
-    remove: &[Judged<H>],
+    put: &[(Key, Option<Judged<Handle>>)],
+    remove: &[Judged<Handle>],
 ) -> Request {
     let keys: Vec<Key> = put.iter().map(|(key, _)| key.clone()).collect();
     let replaced = put.iter().filter_map(|(_, replaced)| replaced.as_ref());
@@ -551,7 +620,7 @@ fn request_by_force<H>(
 }
 
 /// A hold that only its keeper gives back, since its work has to be ended first.
-fn is_live_run<H>(judged: &Judged<H>) -> bool {
+fn is_live_run(judged: &Judged<Handle>) -> bool {
     let is_run = judged
         .record()
         .is_some_and(|record| record.kind != Kind::Lease);

@@ -12,7 +12,7 @@ use super::keys::{Keys, Part, only};
 use super::messages::{KeyValue, Operation, Read, Txn, TxnAnswer};
 use super::store::Etcd;
 use super::view::{PAGE, View, area, content};
-use crate::backend::{Draft, Patience};
+use crate::backend::{Draft, LockSnapshot, Patience};
 use crate::decision::{
     Facts, Found, Key, Life, Moment, Observer, Request, Revision, Snapshot, Ticket, Want,
 };
@@ -20,6 +20,7 @@ use crate::error::{Error, Result};
 use crate::identity::{Pid, ProcessId};
 use crate::name::LockName;
 use crate::observer;
+use crate::open_file::Handle;
 use crate::record::Content;
 use crate::status::Waiter;
 
@@ -70,8 +71,8 @@ impl Written {
 }
 
 /// The answers to the questions of a decision.
-pub(crate) struct EtcdSnapshot<'a, H> {
-    etcd: &'a Etcd<H>,
+pub(crate) struct EtcdSnapshot<'a> {
+    etcd: &'a Etcd,
     patience: Patience<'a>,
     view: RefCell<View>,
     now: OnceCell<Moment>,
@@ -79,8 +80,8 @@ pub(crate) struct EtcdSnapshot<'a, H> {
     place: Option<u64>,
 }
 
-impl<'a, H: Clone + Default> EtcdSnapshot<'a, H> {
-    pub(super) fn new(etcd: &'a Etcd<H>, view: View, patience: Patience<'a>) -> Self {
+impl<'a> EtcdSnapshot<'a> {
+    pub(super) fn new(etcd: &'a Etcd, view: View, patience: Patience<'a>) -> Self {
         Self {
             etcd,
             patience,
@@ -97,7 +98,7 @@ impl<'a, H: Clone + Default> EtcdSnapshot<'a, H> {
 
     /// At another time than now.
     #[cfg(test)]
-    pub(super) fn at(etcd: &'a Etcd<H>, view: View, now: Moment) -> Self {
+    pub(super) fn at(etcd: &'a Etcd, view: View, now: Moment) -> Self {
         let snapshot = Self::new(etcd, view, Patience::SHORT);
         let _ = snapshot.now.set(now);
         snapshot
@@ -163,7 +164,7 @@ impl<'a, H: Clone + Default> EtcdSnapshot<'a, H> {
     }
 
     /// The record with this key, if it is there.
-    fn found(&self, key: Key) -> Option<Found<H>> {
+    fn found(&self, key: Key) -> Option<Found<Handle>> {
         let view = self.view.borrow();
         self.etcd.found(&view, key, self.now())
     }
@@ -191,11 +192,10 @@ impl<'a, H: Clone + Default> EtcdSnapshot<'a, H> {
             .find(|(key, found)| Keys::number_of_ticket(key, found.create_revision) == number)?;
         serde_json::from_slice(&found.value).ok()
     }
+}
 
-    /// The live waiters of a lock, the first one first.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn waiters(&self, name: &LockName) -> Vec<Waiter> {
+impl LockSnapshot for EtcdSnapshot<'_> {
+    fn waiters(&self, name: &LockName) -> Vec<Waiter> {
         let tree = self.keys().tree(name);
         if self.ensure(&tree, name).is_err() {
             return Vec::new();
@@ -209,53 +209,40 @@ impl<'a, H: Clone + Default> EtcdSnapshot<'a, H> {
             .collect()
     }
 
-    /// Who has a ticket.
-    pub(crate) fn waiter(&self, ticket: &Ticket<H>) -> Option<Waiter> {
+    fn waiter(&self, ticket: &Ticket<Handle>) -> Option<Waiter> {
         Some(self.written(ticket.number)?.into_waiter(1))
     }
 }
 
-impl<H: Clone + Default> Snapshot for EtcdSnapshot<'_, H> {
-    type Handle = H;
+impl Snapshot for EtcdSnapshot<'_> {
+    type Handle = Handle;
     type Error = Error;
 
-    #[cold]
-    #[inline(never)]
     fn now(&self) -> Moment {
         *self.now.get_or_init(observer::now)
     }
 
-    #[cold]
-    #[inline(never)]
     fn observer(&self) -> Observer {
         self.etcd.host.observer().clone()
     }
 
-    #[cold]
-    #[inline(never)]
     fn takeover_is_safe(&self) -> bool {
         true
     }
 
     /// Not asked: processes are never evidence here.
-    #[cold]
-    #[inline(never)]
     fn descends_from(&self, _process: ProcessId) -> bool {
         false
     }
 
-    #[cold]
-    #[inline(never)]
-    fn exclusive(&self, name: &LockName) -> Result<Option<Found<H>>> {
+    fn exclusive(&self, name: &LockName) -> Result<Option<Found<Handle>>> {
         for part in [Part::Hold, Part::Life] {
             self.ensure(&only(&self.keys().exclusive(part, name)), name)?;
         }
         Ok(self.found(Key::exclusive(name)))
     }
 
-    #[cold]
-    #[inline(never)]
-    fn shared(&self, name: &LockName) -> Result<Vec<Found<H>>> {
+    fn shared(&self, name: &LockName) -> Result<Vec<Found<Handle>>> {
         let mut keys = Vec::new();
         for part in [Part::Hold, Part::Life] {
             let range = self.keys().shared(part, name);
@@ -269,12 +256,10 @@ impl<H: Clone + Default> Snapshot for EtcdSnapshot<'_, H> {
         Ok(keys.into_iter().filter_map(|key| self.found(key)).collect())
     }
 
-    #[cold]
-    #[inline(never)]
     fn below(
         &self,
         name: &LockName,
-        visit: &mut dyn FnMut(Found<H>) -> ControlFlow<()>,
+        visit: &mut dyn FnMut(Found<Handle>) -> ControlFlow<()>,
     ) -> Result<()> {
         let part_of = |part| self.keys().below(part, name);
         let (holds, lives) = (part_of(Part::Hold), part_of(Part::Life));
@@ -310,8 +295,6 @@ impl<H: Clone + Default> Snapshot for EtcdSnapshot<'_, H> {
         }
     }
 
-    #[cold]
-    #[inline(never)]
     fn tickets(&self, wants: &[Want]) -> Result<Vec<(u64, LockName)>> {
         let mut trees: Vec<Range<String>> = Vec::new();
         for want in wants {
@@ -328,19 +311,17 @@ impl<H: Clone + Default> Snapshot for EtcdSnapshot<'_, H> {
         Ok(tickets)
     }
 
-    #[cold]
-    #[inline(never)]
-    fn ticket(&self, number: u64) -> Result<Option<Ticket<H>>> {
+    fn ticket(&self, number: u64) -> Result<Option<Ticket<Handle>>> {
         Ok(self.written(number).map(|written| Ticket {
             number,
             request: written.request,
             reserved_since_ms: None,
-            handle: H::default(),
+            handle: None,
         }))
     }
 }
 
-impl<H: Clone + Default> EtcdSnapshot<'_, H> {
+impl EtcdSnapshot<'_> {
     /// The key of the record that a life key belongs to.
     fn as_hold(&self, life: &str) -> String {
         let (from, to) = (self.keys().all(Part::Life), self.keys().all(Part::Hold));
@@ -375,9 +356,9 @@ impl<H: Clone + Default> EtcdSnapshot<'_, H> {
     }
 }
 
-impl<H: Clone + Default> Etcd<H> {
+impl Etcd {
     /// The record with this key, as a view shows it.
-    pub(super) fn found(&self, view: &View, key: Key, now: Moment) -> Option<Found<H>> {
+    pub(super) fn found(&self, view: &View, key: Key, now: Moment) -> Option<Found<Handle>> {
         let keys = &self.shared.keys;
         let hold = view.get(&keys.of(Part::Hold, &key));
         let life = view.get(&keys.of(Part::Life, &key));
@@ -416,7 +397,7 @@ impl<H: Clone + Default> Etcd<H> {
             },
             key,
             content,
-            handle: H::default(),
+            handle: None,
         })
     }
 

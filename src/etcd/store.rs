@@ -1,8 +1,6 @@
 //! A store on etcd: how it is reached, and what this process knows of it.
 
 use std::collections::HashMap;
-use std::marker::PhantomData;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -27,11 +25,11 @@ pub(crate) const LEAST_TTL: Duration = Duration::from_secs(5);
 /// The most parts of a name: each is compared when it is taken.
 pub(crate) const MAX_SEGMENTS: usize = 31;
 
-/// A store on etcd. `H`: how other backends refer to what was found; here nothing is kept open.
-pub(crate) struct Etcd<H> {
+/// A store on etcd.
+#[derive(Clone, Debug)]
+pub(crate) struct Etcd {
     pub(super) shared: Arc<Shared>,
     pub(crate) host: Arc<HostFacts>,
-    _handle: PhantomData<fn() -> H>,
 }
 
 #[derive(Debug)]
@@ -44,28 +42,8 @@ pub(super) struct Shared {
     seen: Mutex<Option<View>>,
 }
 
-impl<H> Clone for Etcd<H> {
-    fn clone(&self) -> Self {
-        Self {
-            shared: Arc::clone(&self.shared),
-            host: Arc::clone(&self.host),
-            _handle: PhantomData,
-        }
-    }
-}
-
-impl<H> std::fmt::Debug for Etcd<H> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Etcd")
-            .field("shared", &self.shared)
-            .finish_non_exhaustive()
-    }
-}
-
-impl<H> Etcd<H> {
+impl Etcd {
     /// A store by its URL. Nothing is sent.
-    #[cold]
-    #[inline(never)]
     pub(crate) fn new(url: &str, access: &EtcdAccess) -> Result<Self> {
         let address = Address::parse(url, access)?;
         let keys = Keys::new(&address.prefix);
@@ -77,16 +55,7 @@ impl<H> Etcd<H> {
                 seen: Mutex::default(),
             }),
             host: Arc::default(),
-            _handle: PhantomData,
         })
-    }
-
-    pub(super) fn without_handle(&self) -> Etcd<()> {
-        Etcd {
-            shared: Arc::clone(&self.shared),
-            host: Arc::clone(&self.host),
-            _handle: PhantomData,
-        }
     }
 
     pub(crate) fn url(&self) -> &str {
@@ -94,23 +63,15 @@ impl<H> Etcd<H> {
     }
 
     /// The key of a record, as it is shown.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn path_of_record(&self, key: &Key) -> PathBuf {
+    pub(super) fn shown(&self, key: &Key) -> String {
         let address = self.shared.client.address();
         let store = address
             .url
             .strip_suffix(&address.prefix)
             .unwrap_or(&address.url);
-        PathBuf::from(format!("{store}{}", self.shared.keys.of(Part::Hold, key)))
+        format!("{store}{}", self.shared.keys.of(Part::Hold, key))
     }
 
-    pub(crate) fn is_same_store(&self, other: &Self) -> bool {
-        self.url() == other.url()
-    }
-}
-
-impl<H> Etcd<H> {
     /// What was seen last.
     pub(super) fn seen(&self) -> MutexGuard<'_, Option<View>> {
         self.shared.seen()

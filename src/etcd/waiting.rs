@@ -6,7 +6,6 @@
 //! way. So one release wakes one waiter for each kind of request. What happens between a decision and the start of
 //! the watch is read once that has started, so that nothing is missed.
 
-use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,6 +22,7 @@ use crate::backend::{Draft, Patience, QueuePlace, SleepLimit};
 use crate::decision::{Judged, Request, Until, Want};
 use crate::error::Result;
 use crate::name::LockName;
+use crate::open_file::Handle;
 use crate::sys::process::boottime_milliseconds;
 
 /// The time to live of a ticket, in seconds: so long a waiter that was stopped holds up the others.
@@ -97,7 +97,7 @@ struct Drawn {
     view: View,
 }
 
-impl<H: Clone + Default> Etcd<H> {
+impl Etcd {
     /// Adds the caller at the end of the queue.
     pub(super) fn draw(
         &self,
@@ -235,7 +235,7 @@ impl Drop for Ahead {
     }
 }
 
-impl<H: Clone + Default> Etcd<H> {
+impl Etcd {
     /// Gets ahead of all waiters.
     pub(super) fn get_ahead(
         &self,
@@ -285,31 +285,7 @@ pub(super) fn seconds_of(draft: &Draft) -> i64 {
     i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX)
 }
 
-impl QueuePlace for Place {
-    #[cold]
-    #[inline(never)]
-    fn number(&self) -> u64 {
-        // A ticket that has ended is drawn again while a decision is being made. The snapshot knows it, and leaves
-        // out what comes later.
-        u64::MAX
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn prepare(&mut self) {}
-
-    #[cold]
-    #[inline(never)]
-    fn may_be_behind_others(&self) -> bool {
-        true
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn look_again(&mut self) {
-        self.view = None;
-    }
-}
+impl QueuePlace for Place {}
 
 impl Place {
     pub(super) fn number_of_ticket(&self) -> u64 {
@@ -344,7 +320,7 @@ impl Place {
     }
 
     /// Sleeps until something has happened that is waited for, for at most so long.
-    pub(super) fn sleep<H>(&mut self, until: &Until<H>, limit: SleepLimit<'_>) {
+    pub(super) fn sleep(&mut self, until: &Until<Handle>, limit: SleepLimit<'_>) {
         let now = boottime_milliseconds();
         let at_most = u64::try_from(limit.at_most.as_millis()).unwrap_or(u64::MAX);
         let deadline = now.saturating_add(at_most);
@@ -438,9 +414,9 @@ impl Place {
     }
 
     /// The keys whose deletion is waited for.
-    fn awaited<H>(&self, until: &Until<H>, view: &View) -> Vec<Range<String>> {
+    fn awaited(&self, until: &Until<Handle>, view: &View) -> Vec<Range<String>> {
         let keys = &self.shared.keys;
-        let life = |judged: &Judged<H>| only(&keys.of(Part::Life, &judged.found.key));
+        let life = |judged: &Judged<Handle>| only(&keys.of(Part::Life, &judged.found.key));
         match until {
             Until::Released(judged) => vec![life(judged)],
             Until::AnyReleased(holds) => holds.iter().map(life).collect(),
@@ -568,15 +544,5 @@ impl Drop for Place {
         if let Some(lease) = self.lease.take() {
             self.shared.client.revoke(lease.id);
         }
-    }
-}
-
-/// A caller without a place only waits until a dead hold can be taken over.
-#[derive(Debug)]
-pub(crate) struct Sleeper<H>(PhantomData<fn() -> H>);
-
-impl<H> Default for Sleeper<H> {
-    fn default() -> Self {
-        Self(PhantomData)
     }
 }

@@ -13,8 +13,8 @@ use super::guard::Guard;
 use super::held::{HeldFile, Place};
 use super::layout::{self, META_DIR};
 use super::lock_file::{
-    Handle, LockPath, NewLockFile, OpenFile, OwnedLockPath, WriteOptions, encode,
-    random_temporary_name, renew_foreign_times,
+    LockPath, NewLockFile, OwnedLockPath, WriteOptions, encode, random_temporary_name,
+    renew_foreign_times,
 };
 use super::number;
 use super::snapshot::FilesSnapshot;
@@ -24,6 +24,7 @@ use crate::decision::{Judged, Key};
 use crate::error::{Context, Error, Operation, Result};
 use crate::format::{self, live};
 use crate::name::LockName;
+use crate::open_file::{Handle, OpenFile};
 use crate::record::{Format, Kind, Live, Record};
 use crate::sys::directory::{FileExt as _, facts_of_file, move_to_high_fd};
 use crate::sys::process;
@@ -212,7 +213,7 @@ pub(super) fn remove(
     let Some(directory) = guard.descend(&parents)? else {
         return Ok(false);
     };
-    let path = files.path_of_record(&judged.found.key);
+    let path = files.path_of_key(&judged.found.key);
     let place = LockPath {
         directory: &directory,
         file: &file,
@@ -374,7 +375,7 @@ pub(super) fn renew(
     let place = LockPath {
         directory: &directory,
         file: &file,
-        path: &files.path_of_record(&judged.found.key),
+        path: &files.path_of_key(&judged.found.key),
         format: files.format,
     };
     write_slot(&place, open, record, live)

@@ -28,11 +28,11 @@ pub(crate) struct Files {
 
 impl Files {
     /// The exclusive lock file of a name.
-    pub(crate) fn path_of(&self, name: &LockName) -> PathBuf {
-        self.path_of_record(&Key::exclusive(name))
+    pub(super) fn path_of(&self, name: &LockName) -> PathBuf {
+        self.path_of_key(&Key::exclusive(name))
     }
 
-    pub(crate) fn path_of_record(&self, key: &Key) -> PathBuf {
+    pub(super) fn path_of_key(&self, key: &Key) -> PathBuf {
         layout::path_below(&self.store, key)
     }
 

@@ -7,10 +7,11 @@ use std::io;
 use std::rc::Rc;
 
 use super::foreign::MAX_RETRIES;
-use super::lock_file::{LockPath, OpenFile, is_named, read_all};
+use super::lock_file::{LockPath, is_named};
 use crate::error::{Context, Error, Operation, Result};
 use crate::format;
 use crate::identity::Pid;
+use crate::open_file::{OpenFile, read_all};
 use crate::record::{MAX_RECORD_BYTES, Mode};
 use crate::sys::directory::{
     Found as FoundFile, SYMLINK, has_exclusive_lock, lockers, needs_write_access, try_lock_record,

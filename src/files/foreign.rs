@@ -11,12 +11,13 @@ use std::time::SystemTime;
 
 use super::layout::is_temporary;
 use super::lock_file::{
-    LockFile, LockPath, NewLockFile, OnDisk, OpenFile, WriteOptions, is_named, own_temporary_name,
+    LockFile, LockPath, NewLockFile, OnDisk, WriteOptions, is_named, own_temporary_name,
     random_temporary_name,
 };
 use crate::decision::verdict::State;
 use crate::error::{Context, Error, Operation, Result};
 use crate::name::LockName;
+use crate::open_file::OpenFile;
 use crate::record::{Content, Format, Record, TakeoverInfo, digest};
 use crate::sys::FileId;
 use crate::sys::directory::{Found, facts_of_file};

@@ -9,12 +9,13 @@ use std::sync::Arc;
 use super::directory::Files;
 use super::guard::{Guard, descend};
 use super::layout;
-use super::lock_file::{LockFile, OwnedLockPath, is_named, read_all, renew_foreign_times};
+use super::lock_file::{LockFile, OwnedLockPath, is_named, renew_foreign_times};
 use super::shared_names;
 use crate::backend::{HeldRecord, ReleaseOutcome};
 use crate::decision::{Key, slot_of};
 use crate::error::{Context, Operation, Result};
 use crate::format::{self, VISIBLE_BYTES, live};
+use crate::open_file::read_all;
 use crate::record::{Format, Live, Record};
 use crate::sys::directory::{
     Directory, FileExt as _, facts_of_file, path_names_file, sync_file, unlock_record,
@@ -59,7 +60,7 @@ impl Place {
         let at = OwnedLockPath {
             directory,
             file,
-            path: files.path_of_record(key),
+            path: files.path_of_key(key),
             format: files.format,
         };
         // If it cannot be noted, the directories are removed.
@@ -91,28 +92,8 @@ impl Place {
 }
 
 impl HeldFile {
-    pub(crate) fn path(&self) -> &Path {
-        &self.place.at.path
-    }
-
-    /// The paths of all its names.
-    pub(crate) fn paths(&self) -> Vec<&Path> {
-        self.places().map(|place| place.at.path.as_path()).collect()
-    }
-
-    /// The slot of a shared hold in each of its locks.
-    pub(crate) fn slots(&self) -> Vec<u32> {
-        let records = self.places().filter_map(|place| place.index);
-        records.map(slot_of).collect()
-    }
-
     fn places(&self) -> impl Iterator<Item = &Place> {
         std::iter::once(&self.place).chain(&self.others)
-    }
-
-    /// The file, for a command that inherits it.
-    pub(crate) fn file(&self) -> &File {
-        &self.file
     }
 
     /// Gives the file another name; `false`: it is taken.
@@ -141,25 +122,6 @@ impl HeldFile {
                 let _ = place.unlink(guard);
             }
         }
-    }
-
-    /// Makes a lease survive a crash of the machine: its file, its names, and the directories that
-    /// lead to them. Blocks on the disk.
-    pub(crate) fn make_durable(&self) -> Result<()> {
-        sync_file(&self.file).context(Operation::WriteTo, self.path())?;
-        for place in self.places() {
-            let path = &place.at.path;
-            let synced = place.at.directory.sync();
-            synced.context(Operation::WriteToDirectory, path)?;
-            for depth in 0..place.parents.len() {
-                let (above, _) = place.parents.split_at(depth);
-                if let Some(directory) = descend(&self.root, &self.files.store, above)? {
-                    let synced = directory.sync();
-                    synced.context(Operation::WriteToDirectories, path)?;
-                }
-            }
-        }
-        Ok(())
     }
 
     fn remove(&self) -> Result<ReleaseOutcome> {
@@ -238,6 +200,41 @@ fn visible_word(record: &Record) -> Vec<u8> {
 }
 
 impl HeldRecord for HeldFile {
+    fn path(&self) -> &Path {
+        &self.place.at.path
+    }
+
+    fn paths(&self) -> Vec<&Path> {
+        self.places().map(|place| place.at.path.as_path()).collect()
+    }
+
+    fn slots(&self) -> Vec<u32> {
+        let records = self.places().filter_map(|place| place.index);
+        records.map(slot_of).collect()
+    }
+
+    fn file(&self) -> Option<&File> {
+        Some(&self.file)
+    }
+
+    /// Its file, its names, and the directories that lead to them. Blocks on the disk.
+    fn make_durable(&self) -> Result<()> {
+        sync_file(&self.file).context(Operation::WriteTo, self.path())?;
+        for place in self.places() {
+            let path = &place.at.path;
+            let synced = place.at.directory.sync();
+            synced.context(Operation::WriteToDirectory, path)?;
+            for depth in 0..place.parents.len() {
+                let (above, _) = place.parents.split_at(depth);
+                if let Some(directory) = descend(&self.root, &self.files.store, above)? {
+                    let synced = directory.sync();
+                    synced.context(Operation::WriteToDirectories, path)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn record(&self) -> &Record {
         &self.record
     }

@@ -3,9 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Write};
-use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -14,14 +12,13 @@ use chrono::{DateTime, Utc};
 use super::layout::temporary_name;
 use crate::error::{Context, Error, Operation, Result};
 use crate::format::{self, Written};
+use crate::open_file::{OpenFile, read_all};
 use crate::record::{Content, Format, MAX_RECORD_BYTES, Record, digest, has_four_digits};
-use crate::sys::FileId;
 use crate::sys::directory::{
-    Directory, FileExt as _, FileFacts, Found, Kind as FileKind, author_of, facts_of_file,
-    move_to_high_fd, record_is_locked, try_lock_record,
+    Directory, FileExt as _, FileFacts, Found, Kind as FileKind, facts_of_file, move_to_high_fd,
+    try_lock_record,
 };
 use crate::sys::wait::random_u64;
-use crate::sys::work::Author;
 
 /// How often a record is read again that is being written.
 const MAX_READS: usize = 8;
@@ -44,99 +41,6 @@ pub(super) struct LockFile {
     pub(super) bytes: Vec<u8>,
     /// A bare number may be a lock there.
     pid_file: bool,
-}
-
-/// What a found record or ticket is referred to by. `None`: it is not a regular file.
-pub(crate) type Handle = Option<Rc<OpenFile>>;
-
-/// A file that was found, kept open or opened again when it is needed.
-#[derive(Debug)]
-pub(crate) struct OpenFile {
-    file: Kept,
-    pub(super) facts: FileFacts,
-    pub(super) bytes: Vec<u8>,
-}
-
-#[derive(Debug)]
-enum Kept {
-    Open(File),
-    /// One of many, of which a process could not keep all open.
-    Closed(Arc<Directory>, OsString),
-}
-
-/// The file of an [`OpenFile`].
-pub(super) enum Opened<'a> {
-    Kept(&'a File),
-    Again(File),
-}
-
-impl Deref for Opened<'_> {
-    type Target = File;
-
-    fn deref(&self) -> &File {
-        match self {
-            Self::Kept(file) => file,
-            Self::Again(file) => file,
-        }
-    }
-}
-
-impl OpenFile {
-    pub(super) fn new(file: File, facts: FileFacts, bytes: Vec<u8>) -> Self {
-        Self {
-            file: Kept::Open(file),
-            facts,
-            bytes,
-        }
-    }
-
-    /// Closes a native record, which has this name in a directory.
-    pub(super) fn close(self, directory: &Arc<Directory>, name: &OsStr) -> Self {
-        Self {
-            file: Kept::Closed(Arc::clone(directory), name.to_owned()),
-            ..self
-        }
-    }
-
-    /// The file; `None`: it was closed, and its name is gone or names another one.
-    pub(super) fn open(&self) -> io::Result<Option<Opened<'_>>> {
-        let (directory, name) = match &self.file {
-            Kept::Open(file) => return Ok(Some(Opened::Kept(file))),
-            Kept::Closed(directory, name) => (directory, name),
-        };
-        let Found::File(file, facts) = directory.find(name)? else {
-            return Ok(None);
-        };
-        // ext4 gives the number of a removed file to the next one. What a record makes others do depends
-        // on its owner.
-        let is_same = facts.id == self.facts.id
-            && facts.owner == self.facts.owner
-            && format::is_same_native_record(&self.bytes, &read_all(&file)?);
-        Ok(is_same.then_some(Opened::Again(file)))
-    }
-
-    pub(crate) fn id(&self) -> FileId {
-        self.facts.id
-    }
-
-    /// The number of its user, where users have numbers.
-    pub(crate) fn owner(&self) -> Option<u32> {
-        cfg!(unix).then_some(self.facts.owner)
-    }
-
-    pub(crate) fn author(&self) -> Author {
-        let author = |file: &File| author_of(file).ok();
-        let opened = self.open().ok().flatten();
-        opened.and_then(|file| author(&file)).unwrap_or_default()
-    }
-
-    /// Whether a kernel lock on it is taken.
-    pub(crate) fn is_locked(&self) -> io::Result<bool> {
-        match self.open()? {
-            Some(file) => record_is_locked(&file),
-            None => Ok(false),
-        }
-    }
 }
 
 /// A new lock file of our own.
@@ -438,26 +342,6 @@ pub(super) fn wall_clock(time: SystemTime) -> DateTime<Utc> {
         .and_then(|seconds| DateTime::from_timestamp(seconds, since.subsec_nanos()))
         .filter(|time| has_four_digits(*time))
         .unwrap_or(DateTime::<Utc>::MAX_UTC)
-}
-
-pub(super) fn read_all(file: &File) -> io::Result<Vec<u8>> {
-    let limit = usize::try_from(MAX_RECORD_BYTES).unwrap_or(usize::MAX);
-    let mut bytes = Vec::new();
-    // Nearly all records fit: one read, and no more memory than is kept.
-    let mut piece = [0; 2048];
-    loop {
-        match file.read_at(&mut piece, bytes.len() as u64) {
-            Ok(read) => {
-                bytes.extend_from_slice(piece.get(..read).unwrap_or_default());
-                // A regular file returns less than was asked for only at its end (read(2)).
-                if read < piece.len() || bytes.len() > limit {
-                    return Ok(bytes);
-                }
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
 }
 
 /// Programs of a format with times in it take a holder for stale unless the times are recent. Both are

@@ -1,29 +1,30 @@
-//! Locks as files in a directory: the one backend so far.
+//! Locks as files in a directory.
 //!
-//! [`Files::update`] is how every change is made: enter the guard, answer the decision, commit what it
+//! [`Files::change`] is how every change is made: enter the guard, answer the decision, commit what it
 //! says, leave. [`snapshot`] gathers evidence, [`commit`] writes, [`foreign`] keeps peace with programs
 //! that do not enter the guard, [`queue`] and [`sleep`] let callers wait.
 
+mod address;
 mod aside;
 mod commit;
 mod directory;
 mod flock;
 mod foreign;
 mod guard;
-pub(crate) mod held;
+mod held;
 pub(crate) mod journal;
 pub(crate) mod layout;
-pub(crate) mod leftovers;
+mod leftovers;
 mod lock_file;
 mod number;
-pub(crate) mod queue;
+mod queue;
 mod shared_names;
 mod sleep;
 mod snapshot;
 
 use std::fs::File;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,17 +34,19 @@ use flock::Attempt;
 use guard::{Guard, StoreFacts};
 use held::HeldFile;
 use layout::Entry as DirEntry;
-pub(crate) use lock_file::Handle;
-use lock_file::OpenFile;
 use queue::Place;
-pub(crate) use sleep::Sleeper;
-pub(crate) use snapshot::FilesSnapshot;
-use snapshot::is_not_a_directory;
+use sleep::Sleeper;
+use snapshot::{FilesSnapshot, is_not_a_directory};
 
-use crate::backend::{AsWaiter, BackOff, Backend, Change, Entry, QueueChange, SleepLimit, Updated};
-use crate::decision::{Found as FoundRecord, Judged, Key, Ticket, Until};
+use crate::backend::{
+    Ask, BackOff, Backend, Change, Contender, Entry, HeldRecord, Plan, QueueChange, QueuePlace,
+    SleepLimit, Updated,
+};
+use crate::decision::{Found as FoundRecord, Judged, Key, Moment, Snapshot as _, Ticket, Until};
 use crate::error::{Context, Error, Operation, Result};
 use crate::name::LockName;
+use crate::observer::HostFacts;
+use crate::open_file::{Handle, OpenFile};
 use crate::record::{Format, Kind, Mode};
 use crate::status::Waiter;
 use crate::sys::directory::{Directory, Found, not_found, record_is_locked, sync_file};
@@ -64,14 +67,14 @@ impl Files {
         record_is_locked(&file).ok()?.then_some(file)
     }
 
-    /// [`update`](Backend::update) for a file that flock(1) locks. `granted`: the file, if its lock was
+    /// [`change`](Self::change) for a file that flock(1) locks. `granted`: the file, if its lock was
     /// taken in the sleep before.
-    fn update_kernel_lock<'d, T>(
+    fn change_kernel_lock(
         &self,
         entry: Entry<'_>,
         granted: Option<Rc<OpenFile>>,
-        plan: impl FnOnce(&FilesSnapshot<'_>) -> Result<(Change<'d, Handle>, T)>,
-    ) -> Result<Option<Updated<Self, T>>> {
+        plan: &mut Plan<'_, '_>,
+    ) -> Result<Option<Updated>> {
         let root = match self.open()? {
             Some(root) => Arc::new(root),
             None if entry.create => {
@@ -83,7 +86,7 @@ impl Files {
         let attempt = Attempt::new(granted, entry.create, entry.mode)
             .context(Operation::OpenFileIn, &self.store)?;
         let snapshot = FilesSnapshot::trying(self, root, facts, attempt);
-        let (change, answer) = plan(&snapshot)?;
+        let change = plan(&snapshot)?;
         // Nothing else can be changed: there is no record, and no queue but the kernel's.
         let hold = match change {
             Change::Take { put, draft, .. } => match put.first() {
@@ -93,140 +96,45 @@ impl Files {
             _ => None,
         };
         Ok(Some(Updated {
-            answer,
-            hold,
-            place: None,
-            removed: Vec::new(),
+            hold: hold.map(boxed),
+            ..Updated::default()
         }))
     }
 
-    /// Every lock of the store, not judged yet. Takes no guard: a lock that is taken or released
-    /// meanwhile may be missing or not. Returns what could not be read.
-    pub(crate) fn list(
-        &self,
-        each: &mut dyn FnMut(&FilesSnapshot<'_>, FoundRecord<Handle>),
-    ) -> Result<Vec<Error>> {
-        let Some(root) = self.open()? else {
-            return Ok(Vec::new());
-        };
-        let facts = StoreFacts::of(&root, &self.store)?;
-        let root = Arc::new(root);
-        let snapshot = FilesSnapshot::new(self, Arc::clone(&root), facts, None);
-        let mut errors = Vec::new();
-        walk(&snapshot, &root, &self.store, None, each, &mut errors)?;
-        Ok(errors)
-    }
-
-    /// The names that have live waiters.
-    pub(crate) fn names_with_waiters(&self) -> Result<Vec<LockName>> {
-        let Some(root) = self.open()? else {
-            return Ok(Vec::new());
-        };
-        let queue = queue::Queue::open(&root, &self.store);
-        let mut names: Vec<LockName> = queue
-            .all()
-            .into_iter()
-            .filter(|(number, _)| queue.ticket(*number, false).is_some())
-            .map(|(_, name)| name)
-            .collect();
-        names.sort_by(|one, other| one.as_str().cmp(other.as_str()));
-        names.dedup();
-        Ok(names)
-    }
-}
-
-fn walk(
-    snapshot: &FilesSnapshot<'_>,
-    directory: &Directory,
-    path: &Path,
-    parent: Option<&str>,
-    each: &mut dyn FnMut(&FilesSnapshot<'_>, FoundRecord<Handle>),
-    errors: &mut Vec<Error>,
-) -> Result<()> {
-    let mut entries = directory
-        .entries()
-        .context(Operation::ReadDirectory, path)?;
-    // Names are small, and sorted faster than what is said of the locks.
-    entries.sort_unstable();
-    for (file, kind) in entries {
-        let below = path.join(&file);
-        let result = match layout::entry(parent, &file) {
-            Some(DirEntry::Lock(name)) => snapshot
-                .listed(directory, (&file, kind), &below)
-                .and_then(|on_disk| snapshot.found(Key::exclusive(&name), on_disk))
-                .map(|found| {
-                    if let Some(found) = found {
-                        each(snapshot, found);
-                    }
-                }),
-            Some(DirEntry::Children(name)) => match directory.open_below(&file) {
-                Ok(directory) => walk(snapshot, &directory, &below, Some(&name), each, errors),
-                // It only has the name of such a directory.
-                Err(error) if is_not_a_directory(&error) => Ok(()),
-                Err(error) => Err(error).context(Operation::OpenDirectory, &below),
-            },
-            Some(DirEntry::Shared(name)) => snapshot.shared_in(directory, &name).map(|holds| {
-                for found in holds {
-                    each(snapshot, found);
-                }
-            }),
-            None => Ok(()),
-        };
-        if let Err(error) = result {
-            errors.push(error);
-        }
-    }
-    Ok(())
-}
-
-impl Backend for Files {
-    type Handle = Handle;
-    type Snapshot<'a> = FilesSnapshot<'a>;
-    type Hold = HeldFile;
-    type Place = Place;
-    type Sleeper = Sleeper;
-
-    fn look<T>(&self, ask: impl Fn(&FilesSnapshot<'_>) -> Result<T>) -> Result<Option<T>> {
-        let Some(root) = self.open()? else {
-            return Ok(None);
-        };
-        let facts = StoreFacts::of(&root, &self.store)?;
-        let snapshot = FilesSnapshot::new(self, Arc::new(root), facts, None);
-        ask(&snapshot).map(Some)
-    }
-
-    fn update<'d, T>(
+    /// Makes the change that `plan` returns. `caller`: one that may wait for it.
+    fn change(
         &self,
         entry: Entry<'_>,
-        waiter: AsWaiter<'_, Self>,
-        mut plan: impl FnMut(&FilesSnapshot<'_>) -> Result<(Change<'d, Handle>, T)>,
-    ) -> Result<Option<Updated<Self, T>>> {
+        caller: Option<&mut FilesContender<'_>>,
+        plan: &mut Plan<'_, '_>,
+    ) -> Result<Option<Updated>> {
         if self.format == Format::Flock {
-            let granted = waiter.sleeper.and_then(Sleeper::take_granted);
-            return self.update_kernel_lock(entry, granted, plan);
+            let granted = caller.and_then(FilesContender::take_granted);
+            return self.change_kernel_lock(entry, granted, plan);
         }
         let Some((guard, facts)) = self.enter(entry)? else {
             return Ok(None);
         };
-        let mut prepared = waiter.place.and_then(Place::take_prepared);
+        let mut caller = caller;
+        let mut prepared = caller
+            .as_mut()
+            .and_then(|caller| caller.place.as_mut()?.take_prepared());
         let mut displaced = Vec::new();
         for _ in 0..foreign::MAX_RETRIES {
             let root = Arc::clone(guard.root());
             let snapshot = FilesSnapshot::new(self, root, facts, Some(&guard));
-            let (change, answer) = plan(&snapshot)?;
-            let mut updated = Updated {
-                answer,
-                hold: None,
-                place: None,
-                removed: Vec::new(),
-            };
+            let change = plan(&snapshot)?;
+            let mut updated = Updated::default();
             let done = match change {
                 Change::Nothing => true,
                 Change::Queue(change) => {
                     if let Some((_, draft)) = &change.join {
                         commit::ensure_fits(self, &snapshot, draft)?;
                     }
-                    updated.place = change_queue(&guard, &snapshot, change);
+                    let joined = change_queue(&guard, &snapshot, change);
+                    if let (Some(caller), Some(joined)) = (&mut caller, joined) {
+                        caller.place = Some(joined);
+                    }
                     true
                 }
                 Change::Remove(judged) => commit::remove(&guard, &snapshot, &judged)?,
@@ -240,7 +148,7 @@ impl Backend for Files {
                         // that waits for the disk is done under the guard.
                         drop(snapshot);
                         drop(guard);
-                        let path = self.path_of_record(&judged.found.key);
+                        let path = self.path_of_key(&judged.found.key);
                         sync_file(file).context(Operation::Renew, &path)?;
                         return Ok(Some(updated));
                     }
@@ -259,7 +167,7 @@ impl Backend for Files {
                         draft,
                         prepared: prepared.take(),
                     };
-                    updated.hold = commit::take(&guard, &snapshot, taking)?;
+                    updated.hold = commit::take(&guard, &snapshot, taking)?.map(boxed);
                     if updated.hold.is_some() {
                         updated.removed = remove_relatives(&guard, &snapshot, dead);
                         updated.removed.append(&mut displaced);
@@ -277,37 +185,107 @@ impl Backend for Files {
             source: io::Error::other("another program keeps changing them"),
         })
     }
+}
 
-    fn sleeper(&self, back_off: BackOff, mode: Mode) -> Sleeper {
-        Sleeper::new(back_off, mode)
+fn walk(
+    snapshot: &FilesSnapshot<'_>,
+    directory: &Directory,
+    path: &Path,
+    parent: Option<&str>,
+    each: &mut dyn FnMut(Moment, FoundRecord<Handle>),
+    errors: &mut Vec<Error>,
+) -> Result<()> {
+    let mut entries = directory
+        .entries()
+        .context(Operation::ReadDirectory, path)?;
+    // Names are small, and sorted faster than what is said of the locks.
+    entries.sort_unstable();
+    for (file, kind) in entries {
+        let below = path.join(&file);
+        let result = match layout::entry(parent, &file) {
+            Some(DirEntry::Lock(name)) => snapshot
+                .listed(directory, (&file, kind), &below)
+                .and_then(|on_disk| snapshot.found(Key::exclusive(&name), on_disk))
+                .map(|found| {
+                    if let Some(found) = found {
+                        each(snapshot.now(), found);
+                    }
+                }),
+            Some(DirEntry::Children(name)) => match directory.open_below(&file) {
+                Ok(directory) => walk(snapshot, &directory, &below, Some(&name), each, errors),
+                // It only has the name of such a directory.
+                Err(error) if is_not_a_directory(&error) => Ok(()),
+                Err(error) => Err(error).context(Operation::OpenDirectory, &below),
+            },
+            Some(DirEntry::Shared(name)) => snapshot.shared_in(directory, &name).map(|holds| {
+                for found in holds {
+                    each(snapshot.now(), found);
+                }
+            }),
+            None => Ok(()),
+        };
+        if let Err(error) = result {
+            errors.push(error);
+        }
+    }
+    Ok(())
+}
+
+impl Backend for Files {
+    fn host(&self) -> &Arc<HostFacts> {
+        &self.host
     }
 
-    fn sleep(
-        &self,
-        sleeper: &mut Sleeper,
-        _place: Option<&mut Place>,
-        until: &Until<Handle>,
-        limit: SleepLimit<'_>,
-        is_unchanged: impl FnOnce() -> bool,
-    ) {
-        // Nothing else ends a sleep in the kernel.
-        let at_most = limit.slice();
-        let started = boottime();
-        let woken = sleeper.sleep(until, at_most, is_unchanged);
-        let Until::LeftQueue(ticket, _) = until else {
-            return;
-        };
-        // Mostly the waiter that left the queue has the lock now. As long as its kernel lock is held
-        // there is nothing to decide, and the guard is left to those that pass the lock on.
-        if let (true, [want]) = (woken, ticket.request.wants.as_slice())
-            && let Some(file) = self.locked_file(&want.name)
-        {
-            let slept = boottime().saturating_sub(started);
-            // Its hold may not be in the way: it may have the same owner.
-            let left = at_most.min(RECHECK_INTERVAL).saturating_sub(slept);
-            // Interrupted or not, the caller decides again.
-            let _ = sleeper.sleep_on_lock(&file, left);
+    fn path(&self) -> PathBuf {
+        self.store.clone()
+    }
+
+    fn path_of_record(&self, key: &Key) -> PathBuf {
+        self.path_of_key(key)
+    }
+
+    fn format(&self) -> Format {
+        self.format
+    }
+
+    fn with_format(self: Arc<Self>, format: Format) -> Arc<dyn Backend> {
+        if format == self.format {
+            return self;
         }
+        let files = Self::clone(&self);
+        Arc::new(Self { format, ..files })
+    }
+
+    fn locate(self: Arc<Self>, name: LockName) -> Result<(Arc<dyn Backend>, LockName)> {
+        let (files, name) = address::locate(self, name)?;
+        Ok((files, name))
+    }
+
+    fn is_remote(&self) -> bool {
+        false
+    }
+
+    fn ask(&self, ask: &mut Ask<'_>) -> Result<bool> {
+        let Some(root) = self.open()? else {
+            return Ok(false);
+        };
+        let facts = StoreFacts::of(&root, &self.store)?;
+        ask(&FilesSnapshot::new(self, Arc::new(root), facts, None))?;
+        Ok(true)
+    }
+
+    fn apply(&self, entry: Entry<'_>, plan: &mut Plan<'_, '_>) -> Result<Option<Updated>> {
+        self.change(entry, None, plan)
+    }
+
+    fn contender(&self, back_off: BackOff, mode: Mode) -> Box<dyn Contender + '_> {
+        Box::new(FilesContender {
+            files: self,
+            back_off,
+            mode,
+            place: None,
+            sleeper: None,
+        })
     }
 
     fn waiters(&self, of: &LockName) -> Result<Vec<Waiter>> {
@@ -320,6 +298,113 @@ impl Backend for Files {
     fn waiter(&self, ticket: &Ticket<Handle>) -> Option<Waiter> {
         queue::waiter(ticket)
     }
+
+    /// Takes no guard: a lock that is taken or released meanwhile may be missing or not.
+    fn list(&self, each: &mut dyn FnMut(Moment, FoundRecord<Handle>)) -> Result<Vec<Error>> {
+        let Some(root) = self.open()? else {
+            return Ok(Vec::new());
+        };
+        let facts = StoreFacts::of(&root, &self.store)?;
+        let root = Arc::new(root);
+        let snapshot = FilesSnapshot::new(self, Arc::clone(&root), facts, None);
+        let mut errors = Vec::new();
+        walk(&snapshot, &root, &self.store, None, each, &mut errors)?;
+        Ok(errors)
+    }
+
+    fn names_with_waiters(&self) -> Result<Vec<LockName>> {
+        let Some(root) = self.open()? else {
+            return Ok(Vec::new());
+        };
+        let queue = queue::Queue::open(&root, &self.store);
+        let mut names: Vec<LockName> = queue
+            .all()
+            .into_iter()
+            .filter(|(number, _)| queue.ticket(*number, false).is_some())
+            .map(|(_, name)| name)
+            .collect();
+        names.sort_by(|one, other| one.as_str().cmp(other.as_str()));
+        names.dedup();
+        Ok(names)
+    }
+
+    fn sweep(&self, errors: &mut Vec<Error>) -> Result<()> {
+        leftovers::sweep(self, errors)
+    }
+
+    fn move_aside(&self, name: &LockName, entry: Entry<'_>) -> Result<Option<PathBuf>> {
+        self.rename_aside(name, entry)
+    }
+}
+
+/// A caller that wants a lock.
+#[derive(Debug)]
+struct FilesContender<'a> {
+    files: &'a Files,
+    back_off: BackOff,
+    mode: Mode,
+    place: Option<Place>,
+    /// Made with its first sleep.
+    sleeper: Option<Sleeper>,
+}
+
+impl FilesContender<'_> {
+    fn take_granted(&mut self) -> Option<Rc<OpenFile>> {
+        self.sleeper.as_mut()?.take_granted()
+    }
+}
+
+impl Contender for FilesContender<'_> {
+    fn apply(&mut self, entry: Entry<'_>, plan: &mut Plan<'_, '_>) -> Result<Option<Updated>> {
+        self.files.change(entry, Some(self), plan)
+    }
+
+    fn place(&self) -> Option<u64> {
+        self.place.as_ref().map(Place::number)
+    }
+
+    fn sleep(
+        &mut self,
+        until: &Until<Handle>,
+        limit: SleepLimit<'_>,
+        is_unchanged: &mut dyn FnMut() -> bool,
+    ) {
+        if let Some(place) = &mut self.place {
+            place.prepare();
+        }
+        // Nothing else ends a sleep in the kernel.
+        let at_most = limit.slice();
+        let started = boottime();
+        let new = || Sleeper::new(self.back_off, self.mode);
+        let sleeper = self.sleeper.get_or_insert_with(new);
+        let woken = sleeper.sleep(until, at_most, is_unchanged);
+        let Until::LeftQueue(ticket, _) = until else {
+            return;
+        };
+        // Mostly the waiter that left the queue has the lock now. As long as its kernel lock is held
+        // there is nothing to decide, and the guard is left to those that pass the lock on.
+        if let (true, [want]) = (woken, ticket.request.wants.as_slice())
+            && let Some(file) = self.files.locked_file(&want.name)
+        {
+            let slept = boottime().saturating_sub(started);
+            // Its hold may not be in the way: it may have the same owner.
+            let left = at_most.min(RECHECK_INTERVAL).saturating_sub(slept);
+            // Interrupted or not, the caller decides again.
+            let _ = sleeper.sleep_on_lock(&file, left);
+        }
+    }
+
+    /// Closing the watch takes milliseconds, so it is closed when the hold ends.
+    fn into_parts(self: Box<Self>) -> (Option<Box<dyn QueuePlace>>, Option<Watch>) {
+        let place = self
+            .place
+            .map(|place| Box::new(place) as Box<dyn QueuePlace>);
+        (place, self.sleeper.and_then(Sleeper::into_watch))
+    }
+}
+
+fn boxed(held: HeldFile) -> Box<dyn HeldRecord> {
+    Box::new(held)
 }
 
 fn change_queue(
@@ -363,9 +448,4 @@ fn remove_relatives(
 ) -> Vec<Judged<Handle>> {
     remove.retain(|judged| matches!(commit::remove(guard, snapshot, judged), Ok(true)));
     remove
-}
-
-/// The watch of a waiter. Closing it takes milliseconds, so it is closed when the hold ends.
-pub(crate) fn sleeper_watch(sleeper: Sleeper) -> Option<Watch> {
-    sleeper.into_watch()
 }

@@ -21,13 +21,14 @@ use serde::{Deserialize, Serialize};
 
 use super::guard::Guard;
 use super::layout::{self, Entry, META_DIR};
-use super::lock_file::{Handle, OpenFile, random_temporary_name, read_all};
+use super::lock_file::random_temporary_name;
 use super::number;
 use crate::backend::{Draft, QueuePlace};
 use crate::decision::{Request, Ticket};
 use crate::error::{Context, Error, Operation, Result};
 use crate::identity::Pid;
 use crate::name::LockName;
+use crate::open_file::{Handle, OpenFile, read_all};
 use crate::record::MAX_RECORD_BYTES;
 use crate::status::Waiter;
 use crate::sys::directory::{
@@ -346,29 +347,21 @@ struct OwnQueue {
     path_parts: Vec<OsString>,
 }
 
-impl QueuePlace for Place {
-    fn number(&self) -> u64 {
+impl QueuePlace for Place {}
+
+impl Place {
+    pub(super) fn number(&self) -> u64 {
         self.number
     }
 
-    /// Makes a file for the record.
-    fn prepare(&mut self) {
+    /// Makes a file for the record, before it sleeps.
+    pub(super) fn prepare(&mut self) {
         if self.prepared.is_none() {
             let file = self.root.create_unnamed().ok().flatten();
             self.prepared = file.and_then(|file| move_to_high_fd(file).ok());
         }
     }
 
-    /// It joins under the guard.
-    fn may_be_behind_others(&self) -> bool {
-        false
-    }
-
-    /// Each decision reads the files.
-    fn look_again(&mut self) {}
-}
-
-impl Place {
     /// Takes the last place, under the guard.
     pub(super) fn join(guard: &Guard, request: &Request, draft: &Draft) -> Result<Option<Self>> {
         // Nothing is left beside a path lock.

@@ -6,11 +6,11 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::lock_file::{Handle, OpenFile};
 use super::queue::visible_pid;
 use crate::backend::BackOff;
 use crate::decision::verdict::{Evidence, Reason, State};
 use crate::decision::{Judged, Ticket, Until};
+use crate::open_file::{Handle, OpenFile};
 use crate::record::{Content, Kind, Mode, Record};
 use crate::sys::directory::{
     lock_record, lock_shared, record_is_locked, try_lock_record, try_lock_shared,
@@ -40,7 +40,7 @@ const MAX_WATCHED: usize = 256;
 
 /// What a waiter keeps between two sleeps.
 #[derive(Debug)]
-pub(crate) struct Sleeper {
+pub(super) struct Sleeper {
     alarm: Option<Alarm>,
     /// Closing an inotify descriptor takes 5 to 24 ms, so it is kept until there is nothing to hurry
     /// for.
@@ -72,7 +72,7 @@ impl Sleeper {
     }
 
     /// Returns the watch, so that the caller can close it when the hold ends.
-    pub(crate) fn into_watch(self) -> Option<Watch> {
+    pub(super) fn into_watch(self) -> Option<Watch> {
         self.watch
     }
 
@@ -81,7 +81,7 @@ impl Sleeper {
         &mut self,
         until: &Until<Handle>,
         at_most: Duration,
-        is_unchanged: impl FnOnce() -> bool,
+        is_unchanged: &mut dyn FnMut() -> bool,
     ) -> bool {
         let slept = match until {
             Until::LeftQueue(ticket, interval) => {
@@ -144,7 +144,7 @@ impl Sleeper {
         &mut self,
         judged: &Judged<Handle>,
         at_most: Duration,
-        is_unchanged: impl FnOnce() -> bool,
+        is_unchanged: &mut dyn FnMut() -> bool,
     ) -> io::Result<()> {
         let Some(open) = &judged.found.handle else {
             return Err(io::ErrorKind::Unsupported.into());
@@ -212,7 +212,7 @@ impl Sleeper {
         &mut self,
         holders: &[Judged<Handle>],
         mut at_most: Duration,
-        is_unchanged: impl FnOnce() -> bool,
+        is_unchanged: &mut dyn FnMut() -> bool,
     ) -> io::Result<()> {
         if holders.is_empty() || !holders.iter().all(is_woken_by_events) {
             return Err(io::ErrorKind::Unsupported.into());

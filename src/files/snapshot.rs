@@ -15,8 +15,9 @@ use super::flock::{self, KernelLock};
 use super::foreign;
 use super::guard::{Guard, StoreFacts};
 use super::layout::{self, Entry, SHARED_DIR};
-use super::lock_file::{Handle, LockFile, LockPath, OnDisk, OpenFile, wall_clock};
+use super::lock_file::{LockFile, LockPath, OnDisk, wall_clock};
 use super::queue::{self, Queue};
+use crate::backend::LockSnapshot;
 use crate::decision::liveness::DEFAULT_MAX_AGE;
 use crate::decision::verdict::{Reason, Verdict};
 use crate::decision::{
@@ -27,6 +28,7 @@ use crate::error::{Context, Error, Operation, Result};
 use crate::identity::{Pid, ProcessId};
 use crate::name::LockName;
 use crate::observer;
+use crate::open_file::{Handle, OpenFile};
 use crate::record::{Content, Format, digest};
 use crate::status::Waiter;
 use crate::sys::directory::{Directory, Kind, lockers, record_is_locked};
@@ -126,7 +128,7 @@ impl<'a> FilesSnapshot<'a> {
             OnDisk::Nothing => None,
             OnDisk::NotRegular(kind) => Some(self.not_a_lock(key, kind)),
             OnDisk::File(file) => {
-                let path = self.files.path_of_record(&key);
+                let path = self.files.path_of_key(&key);
                 Some(self.found_file(key, file).context(Operation::Read, &path)?)
             }
         })
@@ -372,7 +374,7 @@ impl<'a> FilesSnapshot<'a> {
         let place = LockPath {
             directory: &shared.directory,
             file,
-            path: &self.files.path_of_record(&key),
+            path: &self.files.path_of_key(&key),
             format: Format::Native,
         };
         let on_disk = place.read_listed(*kind)?;
@@ -444,23 +446,6 @@ impl<'a> FilesSnapshot<'a> {
         place.read_listed(kind)
     }
 
-    /// The live waiters for a lock, the first one first.
-    pub(crate) fn waiters(&self, name: &LockName) -> Vec<Waiter> {
-        if name.is_path() {
-            return Vec::new();
-        }
-        self.queue().waiters(name)
-    }
-
-    /// Who has a ticket.
-    #[allow(
-        clippy::unused_self,
-        reason = "other backends keep it in their snapshot"
-    )]
-    pub(crate) fn waiter(&self, ticket: &Ticket<Handle>) -> Option<Waiter> {
-        queue::waiter(ticket)
-    }
-
     pub(super) fn queue(&self) -> &Queue {
         self.queue
             .get_or_init(|| Queue::open(&self.root, &self.files.store))
@@ -500,6 +485,19 @@ pub(super) fn is_not_a_directory(error: &std::io::Error) -> bool {
         error.kind(),
         std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
     )
+}
+
+impl LockSnapshot for FilesSnapshot<'_> {
+    fn waiters(&self, name: &LockName) -> Vec<Waiter> {
+        if name.is_path() {
+            return Vec::new();
+        }
+        self.queue().waiters(name)
+    }
+
+    fn waiter(&self, ticket: &Ticket<Handle>) -> Option<Waiter> {
+        queue::waiter(ticket)
+    }
 }
 
 impl Snapshot for FilesSnapshot<'_> {

@@ -9,16 +9,16 @@ use super::unfinished::{
     LOOK_INTERVAL, author, ending_of, is_locked, live_wrapper, look, marks_of, pause,
     unsupervising_wrapper,
 };
-use crate::backend::{AsWaiter, Backend as _, Change};
+use crate::backend::Change;
 use crate::decision::ownership::may_break;
 use crate::decision::verdict::{Evidence, Reason, State};
 use crate::decision::{Asker, Judged, Revision};
 use crate::error::{Context, Error, Operation, Result};
 use crate::files::journal::{self, Action, Event};
 use crate::identity::ProcessId;
+use crate::open_file::Handle;
 use crate::record::{KILL_AFTER, Kind};
 use crate::status::Status;
-use crate::stores::Handle;
 use crate::sys::process::{boottime_milliseconds, start_ticks};
 use crate::sys::work::{may_be_signaled, tell_wrapper, wait_for_any};
 
@@ -206,7 +206,7 @@ impl Lock {
         is_spared: impl Fn(&Judged<Handle>) -> bool,
     ) -> Result<Removal> {
         let request = self.request(&Options::new(), Asker::Caller);
-        let updated = self.store.update(EXISTING, AsWaiter::NONE, |snapshot| {
+        let updated = self.store.update(EXISTING, |snapshot| {
             let mut own = self.shown(&request, snapshot, shown)?;
             if own.is_none() {
                 let holds = self.holds(&request, snapshot)?;
@@ -224,7 +224,7 @@ impl Lock {
                 Some(own) => (Change::Remove(own.clone()), Removal::Done(own)),
             })
         })?;
-        Ok(updated.map_or(Removal::Nothing, |updated| updated.answer))
+        Ok(updated.unwrap_or(Removal::Nothing))
     }
 
     fn broken(&self, removal: Removal) -> Break {
@@ -312,7 +312,7 @@ impl Lock {
     fn end_orphaned_work(&self, shown: &Revision, on_break: &mut OnBreak<'_>) -> Result<Work> {
         let request = self.request(&Options::new(), Asker::Caller);
         let note_begin = |note: bool| {
-            self.store.update(EXISTING, AsWaiter::NONE, |snapshot| {
+            self.store.update(EXISTING, |snapshot| {
                 let own = self.shown(&request, snapshot, shown)?;
                 let change = match own.as_ref().and_then(|own| Some((own, own.record()?))) {
                     Some((own, record)) if note && record.live.ending.is_none() => {
@@ -331,7 +331,7 @@ impl Lock {
             Ok(updated) => updated,
             Err(_) => note_begin(false)?,
         };
-        let Some(own) = own.and_then(|updated| updated.answer) else {
+        let Some(own) = own.flatten() else {
             return Ok(Work::Ended);
         };
         let Some(record) = own.record() else {
@@ -380,7 +380,7 @@ impl Lock {
         let mut live = record.live.clone();
         live.told = true;
         live.ending = live.ending.or_else(|| Some(boottime_milliseconds()));
-        let _ = self.store.update(EXISTING, AsWaiter::NONE, |_| {
+        let _ = self.store.update(EXISTING, |_| {
             Ok((Change::Renew(judged.clone(), Box::new(live.clone())), ()))
         });
     }

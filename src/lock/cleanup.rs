@@ -5,14 +5,14 @@ use std::time::Duration;
 use super::lock::{EXISTING, Lock};
 use super::options::Options;
 use super::unfinished::settle;
-use crate::backend::{AsWaiter, Backend as _, Change};
+use crate::backend::Change;
 use crate::decision::ownership::may_clean_up;
 use crate::decision::verdict::{Reason, State};
-use crate::decision::{Asker, Judged, Request, Revision, Snapshot as _};
+use crate::decision::{Asker, Judged, Request, Revision};
 use crate::error::{Error, Result};
 use crate::files::journal::{self, Action};
+use crate::open_file::Handle;
 use crate::status::Status;
-use crate::stores::Handle;
 
 /// How long a cleanup waits for what may be removed soon. The rest is left.
 pub(super) const LONGEST_CLEANUP: Duration = Duration::from_mins(2);
@@ -111,7 +111,7 @@ impl Lock {
         options.max_age = max_age;
         let mut request = self.request(&options, Asker::Caller);
         let try_to_remove = |request: &Request| {
-            let updated = self.store.update(EXISTING, AsWaiter::NONE, |snapshot| {
+            let updated = self.store.update(EXISTING, |snapshot| {
                 let Some(own) = self.shown(request, snapshot, shown)? else {
                     return Ok((Change::Nothing, Removal::Nothing));
                 };
@@ -121,7 +121,7 @@ impl Lock {
                     (Change::Nothing, Removal::Refused(own))
                 })
             })?;
-            Ok(updated.map_or(Removal::Nothing, |updated| updated.answer))
+            Ok(updated.unwrap_or(Removal::Nothing))
         };
         let removal = settle(&mut request, try_to_remove, |removal| match removal {
             Removal::Refused(own) => std::slice::from_ref(own),

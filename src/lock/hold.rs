@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::ending::{Ending, Remaining, entry_of_hold, kill_at_ms, marks};
 use super::taken_hold::{TakenHold, hold_accessors};
-use crate::backend::{HeldRecord as _, ReleaseOutcome};
+use crate::backend::ReleaseOutcome;
 use crate::error::{Error, Operation, Result};
 use crate::identity::{Pid, ProcessId};
 use crate::record::{Kind, Record};

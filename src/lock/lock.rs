@@ -4,20 +4,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::address;
 use super::options::{Options, milliseconds};
-use crate::backend::{BackOff, Backend as _, Entry, Patience, SleepLimit};
+use crate::backend::{BackOff, Backend, Entry, LockSnapshot, Patience, SleepLimit};
 use crate::decision::liveness::DEFAULT_MAX_AGE;
 use crate::decision::ownership::may_break;
 use crate::decision::verdict::Reason;
-use crate::decision::{
-    Asker, Judged, Key, Observer, Request, Revision, Snapshot, Until, Want, judge_found,
-};
+use crate::decision::{Asker, Judged, Key, Observer, Request, Revision, Until, Want, judge_found};
 use crate::error::{Error, Result};
 use crate::name::LockName;
-use crate::observer::HostFacts;
+use crate::open_file::Handle;
 use crate::record::{Format, Mode};
-use crate::stores::{AnyStore, Handle};
 
 /// A lock: a name in a store, or the path of one lock file.
 ///
@@ -27,7 +23,7 @@ pub struct Lock {
     name: LockName,
     /// To be held with it.
     others: Vec<LockName>,
-    pub(super) store: AnyStore,
+    pub(super) store: Arc<dyn Backend>,
     journal: PathBuf,
 }
 
@@ -44,28 +40,9 @@ const CONFIRMATION_PACE: BackOff = BackOff {
 };
 
 impl Lock {
-    pub(crate) fn new(
-        name: LockName,
-        default_store: &Path,
-        journal: &Path,
-        format: Format,
-        host: Arc<HostFacts>,
-    ) -> Result<Self> {
-        let (files, name) = address::in_files(name, default_store, format, host)?;
-        Ok(Self {
-            name,
-            others: Vec::new(),
-            store: AnyStore::Files(files),
-            journal: journal.to_owned(),
-        })
-    }
-
-    /// A name on etcd.
-    #[cfg(feature = "etcd")]
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn on_etcd(name: LockName, store: AnyStore, journal: &Path) -> Result<Self> {
-        address::ensure_on_etcd(&name)?;
+    /// The lock with this name in a store, or at this path.
+    pub(super) fn new(name: LockName, store: &Arc<dyn Backend>, journal: &Path) -> Result<Self> {
+        let (store, name) = Arc::clone(store).locate(name)?;
         Ok(Self {
             name,
             others: Vec::new(),
@@ -92,14 +69,14 @@ impl Lock {
     /// [`Error::NotTogether`]: one name includes the other, or a path is among them, which has no store.
     /// [`Error::Unsupported`]: other formats have no room for several names.
     pub fn and(mut self, name: LockName) -> Result<Self> {
-        let other = self.sibling(name)?;
+        let other = Self::new(name, &self.store, &self.journal)?;
         let (Format::Native, Format::Native) = (self.format(), other.format()) else {
             return Err(Error::Unsupported {
                 format: self.format(),
                 what: "one lock at a time",
             });
         };
-        let is_same_store = self.store.is_same_store(&other.store);
+        let is_same_store = self.store.path() == other.store.path();
         if is_same_store && self.names().any(|name| *name == other.name) {
             return Ok(self);
         }
@@ -123,18 +100,6 @@ impl Lock {
         }
         self.others.push(other.name);
         Ok(self)
-    }
-
-    /// Another lock of its store.
-    fn sibling(&self, name: LockName) -> Result<Self> {
-        match &self.store {
-            AnyStore::Files(files) => {
-                let host = Arc::clone(&files.host);
-                Self::new(name, &files.store, &self.journal, files.format, host)
-            }
-            #[cfg(feature = "etcd")]
-            store @ AnyStore::Etcd(_) => Self::on_etcd(name, store.clone(), &self.journal),
-        }
     }
 
     /// All names that it holds together.
@@ -170,14 +135,11 @@ impl Lock {
     /// The store cannot be read.
     #[cfg(feature = "etcd")]
     pub fn store_facts(&self, status: &crate::Status) -> Result<Option<crate::StoreFacts>> {
-        let AnyStore::Etcd(etcd) = &self.store else {
-            return Ok(None);
-        };
         let key = Key {
             name: LockName::new(&status.name)?,
             index: status.slot,
         };
-        etcd.facts(&key).map(Some)
+        self.store.facts(&key)
     }
 
     /// Gives back the hold of a keeper that was killed, by the request that it has left. Whether it was still
@@ -188,10 +150,7 @@ impl Lock {
     #[cfg(feature = "etcd")]
     #[doc(hidden)]
     pub fn give_back(&self, request: &[u8]) -> Result<bool> {
-        match &self.store {
-            AnyStore::Files(_) => Ok(false),
-            AnyStore::Etcd(etcd) => etcd.give_back(request),
-        }
+        self.store.give_back(request)
     }
 
     /// Its file.
@@ -232,10 +191,10 @@ impl Lock {
     }
 
     /// The lock's own records, judged: the exclusive one first.
-    pub(super) fn holds<S: Snapshot<Handle = Handle, Error = Error>>(
+    pub(super) fn holds(
         &self,
         request: &Request,
-        snapshot: &S,
+        snapshot: &dyn LockSnapshot,
     ) -> Result<Vec<Judged<Handle>>> {
         let judge = |found| judge_found(request, snapshot, found);
         let mut holds: Vec<_> = snapshot
@@ -259,10 +218,10 @@ impl Lock {
     }
 
     /// The hold that was shown, if it is still there.
-    pub(super) fn shown<S: Snapshot<Handle = Handle, Error = Error>>(
+    pub(super) fn shown(
         &self,
         request: &Request,
-        snapshot: &S,
+        snapshot: &dyn LockSnapshot,
         shown: &Revision,
     ) -> Result<Option<Judged<Handle>>> {
         let judge = |found| judge_found(request, snapshot, found);
@@ -284,14 +243,14 @@ impl Lock {
             canceled: None,
         };
         let shown = &judged.found.revision;
-        let is_unchanged = || {
+        let mut is_unchanged = || {
             let now = self.look_shown(shown);
             matches!(now, Ok(Some(now)) if now.confirmed_within().is_some())
         };
-        let mut sleeper = self.store.sleeper(CONFIRMATION_PACE, Mode::Exclusive);
         let until = Until::Released(judged.clone());
         self.store
-            .sleep(&mut sleeper, None, &until, limit, is_unchanged);
+            .contender(CONFIRMATION_PACE, Mode::Exclusive)
+            .sleep(&until, limit, &mut is_unchanged);
     }
 
     /// A kernel lock without a record belongs to its process alone.

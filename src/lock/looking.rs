@@ -6,15 +6,13 @@ use super::lock::Lock;
 use super::options::Options;
 use super::status;
 use super::unfinished::settle;
-use crate::backend::Backend as _;
+use crate::backend::LockSnapshot;
 use crate::decision::verdict::Reason;
-use crate::decision::{
-    Asker, Decision, Judged, Obstacle, Request, Snapshot, Ticket, decide, judge_found,
-};
-use crate::error::{Error, Result};
+use crate::decision::{Asker, Decision, Judged, Obstacle, Request, Ticket, decide, judge_found};
+use crate::error::Result;
 use crate::name::LockName;
+use crate::open_file::Handle;
 use crate::status::{Status, Waiter};
-use crate::stores::Handle;
 
 impl Lock {
     /// What would keep a caller without an owner from taking the lock now: its holder, a parent's, a
@@ -83,11 +81,11 @@ impl Lock {
     }
 
     /// The other holds of the lock that a status is about.
-    pub(super) fn others_than<S: Snapshot<Handle = Handle, Error = Error>>(
+    pub(super) fn others_than(
         &self,
         status: &Status,
         request: &Request,
-        snapshot: &S,
+        snapshot: &dyn LockSnapshot,
     ) -> Result<Vec<Status>> {
         // Beside a live hold that is not shared there is no other.
         let is_reserved = status.verdict.reason == Reason::Reserved;
@@ -136,7 +134,7 @@ impl Lock {
 
     /// The public description of a record.
     pub(super) fn status(&self, judged: &Judged<Handle>) -> Status {
-        status::of_record(&self.store, judged)
+        status::of_record(&*self.store, judged)
     }
 
     pub(super) fn obstacle_status(&self, obstacle: &Obstacle<Handle>) -> Status {
@@ -149,7 +147,7 @@ impl Lock {
     /// A lock that is reserved for the waiter with this ticket.
     fn reserved(&self, ticket: &Ticket<Handle>, waiter: Option<Waiter>) -> Status {
         let name = ticket.request.wants.first().map(|want| &want.name);
-        let free = status::of_free(&self.store, name.unwrap_or(self.name()));
+        let free = status::of_free(&*self.store, name.unwrap_or(self.name()));
         match waiter {
             Some(waiter) => free.reserved_for(&waiter),
             None => free,
@@ -157,6 +155,6 @@ impl Lock {
     }
 
     pub(super) fn free(&self) -> Status {
-        status::of_free(&self.store, self.name())
+        status::of_free(&*self.store, self.name())
     }
 }

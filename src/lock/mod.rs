@@ -1,7 +1,6 @@
 //! The verbs: what a caller can do with a lock. One loop takes a lock ([`take`]); everything else is one
 //! update of the backend.
 
-mod address;
 mod aside;
 mod breaking;
 mod cleanup;

@@ -6,7 +6,6 @@ use std::time::Duration;
 use super::holder::Holder;
 use super::status;
 use super::taken_hold::{TakenHold, hold_accessors, renewed};
-use crate::backend::{Backend as _, HeldRecord as _};
 use crate::decision::verdict::{Evidence, Reason, State, Verdict};
 use crate::error::{Error, Result};
 use crate::identity::Pid;
@@ -66,7 +65,7 @@ impl PendingHold {
             uid: process::own_uid().filter(|_| !store.is_remote()),
             slot: self.taken.held.slots().first().copied(),
             waiters: store.waiters(name).unwrap_or_default(),
-            ..status::with_verdict(store, name, self.path().to_owned(), verdict)
+            ..status::with_verdict(&**store, name, self.path().to_owned(), verdict)
         }
     }
 
@@ -75,7 +74,7 @@ impl PendingHold {
     fn confirmed(&self) -> Live {
         let record = self.taken.held.record();
         let mut live = if self.holder == Holder::Lease || record.ttl_ms.is_some() {
-            renewed(&self.taken.store, record, None)
+            renewed(&*self.taken.store, record, None)
         } else {
             record.live.clone()
         };

@@ -11,15 +11,15 @@ use super::options::Options;
 use super::options::RunOptions;
 use super::taken_hold::renewed;
 use super::unfinished::settle;
-use crate::backend::{AsWaiter, Backend as _, Change};
+use crate::backend::Change;
 use crate::decision::ownership::{Caller, MayRelease, MayRenew, is_lost, may_release, may_renew};
 use crate::decision::verdict::State;
 use crate::decision::{Asker, Judged, Request};
 use crate::error::{Error, Result};
 use crate::format::{MEMORY_TTL, MEMORY_TTL_LIMIT};
+use crate::open_file::Handle;
 use crate::record::{Format, Record};
 use crate::status::Status;
-use crate::stores::Handle;
 
 /// What became of a release.
 #[derive(Debug)]
@@ -108,7 +108,7 @@ impl Lock {
     }
 
     fn try_release(&self, caller: &Caller, request: &Request) -> Result<Tried> {
-        let updated = self.store.update(EXISTING, AsWaiter::NONE, |snapshot| {
+        let updated = self.store.update(EXISTING, |snapshot| {
             let holds = self.holds(request, snapshot)?;
             let holds = holds
                 .into_iter()
@@ -131,7 +131,7 @@ impl Lock {
             let own = Some(own);
             Ok((change, Tried { may, own, was_lost }))
         })?;
-        Ok(updated.map_or(Tried::FREE, |updated| updated.answer))
+        Ok(updated.unwrap_or(Tried::FREE))
     }
 
     /// Extends a lease, or restarts the age of another detached hold; `ttl` changes its time to live.
@@ -177,7 +177,7 @@ impl Lock {
         ttl: Option<Duration>,
     ) -> Result<(MayRenew, Option<Judged<Handle>>)> {
         let request = self.request(&Options::new(), Asker::Caller);
-        let updated = self.store.update(EXISTING, AsWaiter::NONE, |snapshot| {
+        let updated = self.store.update(EXISTING, |snapshot| {
             let mut holds = Vec::new();
             for own in self.holds(&request, snapshot)? {
                 self.ensure_lock(&own)?;
@@ -196,13 +196,13 @@ impl Lock {
             let change = match (may, own.record()) {
                 (MayRenew::Renew, Some(record)) => {
                     check_memory_ttl(record, ttl)?;
-                    Change::Renew(own.clone(), Box::new(renewed(&self.store, record, ttl)))
+                    Change::Renew(own.clone(), Box::new(renewed(&*self.store, record, ttl)))
                 }
                 _ => Change::Nothing,
             };
             Ok((change, (may, Some(own))))
         })?;
-        Ok(updated.map_or((MayRenew::Nothing, None), |updated| updated.answer))
+        Ok(updated.unwrap_or((MayRenew::Nothing, None)))
     }
 }
 

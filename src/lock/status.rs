@@ -5,17 +5,18 @@ use std::path::PathBuf;
 use chrono::{TimeDelta, Utc};
 
 use super::holder::command_line_of;
+use crate::backend::Backend;
 use crate::decision::verdict::{Evidence, Reason, State, Verdict};
 use crate::decision::{Judged, Key};
 use crate::identity::Pid;
 use crate::name::LockName;
+use crate::open_file::Handle;
 use crate::record::Content;
 use crate::status::{Locker, Status};
-use crate::stores::{AnyStore, Handle};
 use crate::sys::process;
 
 /// What a record says of a lock.
-pub(super) fn of_record(store: &AnyStore, judged: &Judged<Handle>) -> Status {
+pub(super) fn of_record(store: &dyn Backend, judged: &Judged<Handle>) -> Status {
     let is_kernel_lock = judged.found.content == Content::KernelLock;
     // Neither can be replaced.
     let is_record = judged.verdict.state != State::NotALock && !is_kernel_lock;
@@ -54,14 +55,14 @@ pub(super) fn of_record(store: &AnyStore, judged: &Judged<Handle>) -> Status {
 }
 
 /// A lock that nobody holds.
-pub(super) fn of_free(store: &AnyStore, name: &LockName) -> Status {
+pub(super) fn of_free(store: &dyn Backend, name: &LockName) -> Status {
     let verdict = Verdict::new(State::Free, Reason::NoFile, Evidence::None);
     with_verdict(store, name, store.path_of(name), verdict)
 }
 
 /// What is known of a lock without its record.
 pub(super) fn with_verdict(
-    store: &AnyStore,
+    store: &dyn Backend,
     name: &LockName,
     path: PathBuf,
     verdict: Verdict,

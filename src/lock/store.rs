@@ -8,7 +8,7 @@ use super::cleanup::{Cleanup, LONGEST_CLEANUP};
 use super::lock::Lock;
 use super::status;
 use super::unfinished::is_over;
-use crate::backend::Backend as _;
+use crate::backend::Backend;
 use crate::decision::liveness::DEFAULT_MAX_AGE;
 use crate::decision::{Found, Judged, judge};
 use crate::error::{Error, Result};
@@ -17,7 +17,6 @@ use crate::name::LockName;
 use crate::observer::HostFacts;
 use crate::record::Format;
 use crate::status::Status;
-use crate::stores::AnyStore;
 use crate::sys::process::boottime;
 use crate::sys::wait::pause;
 
@@ -36,7 +35,7 @@ use crate::sys::wait::pause;
 #[derive(Clone, Debug)]
 pub struct Store {
     journal: PathBuf,
-    store: AnyStore,
+    store: Arc<dyn Backend>,
     /// Its directory, or its URL.
     path: PathBuf,
 }
@@ -62,7 +61,7 @@ impl Store {
         Self {
             journal: directory.clone(),
             path: directory.clone(),
-            store: AnyStore::Files(Files {
+            store: Arc::new(Files {
                 store: directory,
                 format: Format::Native,
                 host: Arc::new(HostFacts::default()),
@@ -91,7 +90,7 @@ impl Store {
         Ok(Self {
             journal,
             path,
-            store: AnyStore::Etcd(etcd),
+            store: Arc::new(etcd),
         })
     }
 
@@ -115,12 +114,7 @@ impl Store {
     /// numbers, which only [`Format::Pid`] expects.
     #[must_use]
     pub fn format(mut self, format: Format) -> Self {
-        match &mut self.store {
-            AnyStore::Files(files) => files.format = format,
-            // There is no file for another program to read.
-            #[cfg(feature = "etcd")]
-            AnyStore::Etcd(_) => {}
-        }
+        self.store = self.store.with_format(format);
         self
     }
 
@@ -149,14 +143,7 @@ impl Store {
     /// # Errors
     /// The current directory, where a relative path starts, cannot be found.
     pub fn lock(&self, name: LockName) -> Result<Lock> {
-        match &self.store {
-            AnyStore::Files(files) => {
-                let host = Arc::clone(&files.host);
-                Lock::new(name, &files.store, &self.journal, files.format, host)
-            }
-            #[cfg(feature = "etcd")]
-            store @ AnyStore::Etcd(_) => Lock::on_etcd(name, store.clone(), &self.journal),
-        }
+        Lock::new(name, &self.store, &self.journal)
     }
 
     /// All locks of the store, judged like [`Lock::inspect`] does, and the free ones that have
@@ -178,7 +165,7 @@ impl Store {
                 let Found { content, facts, .. } = &judged.found;
                 judged.verdict = judge(content, facts, &observer, max_age, &now);
             }
-            locks.push(status::of_record(&self.store, &judged));
+            locks.push(status::of_record(&*self.store, &judged));
         })?;
         let mut listing = Listing { locks, errors };
         sort(&mut listing);

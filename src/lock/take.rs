@@ -1,18 +1,21 @@
-//! Takes a lock: decide, commit or wait, again. Generic over where the locks are.
+//! Takes a lock: decide, commit or wait, again.
 
 use std::time::Duration;
 
 use super::unfinished::is_orphaned_ending;
 use crate::backend::{
-    AsWaiter, Backend, Change, Draft, Entry, HeldRecord, QueueChange, QueuePlace, SleepLimit,
+    Backend, Change, Contender, Draft, Entry, HeldRecord, LockSnapshot, QueueChange, QueuePlace,
+    SleepLimit,
 };
 use crate::decision::{
     Decision, Judged, Key, Obstacle, Request, Until, awaits_confirmation, decide, until,
 };
 use crate::error::{Error, Operation, Result};
 use crate::lock::wait::Wait;
+use crate::open_file::Handle;
 use crate::record::{Live, Mode, Record};
 use crate::status::Status;
+use crate::sys::wait::Watch;
 
 /// How often a new hold may be lost to a program that does not enter the guard.
 const MAX_LOSSES: usize = 100;
@@ -21,82 +24,71 @@ const MAX_LOSSES: usize = 100;
 const FINISH_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What became of an attempt to take a lock.
-pub(super) enum Outcome<B: Backend> {
-    Held(Box<Held<B>>),
+pub(super) enum Outcome {
+    Held(Box<Held>),
     /// The same holder has it already; as it is now.
-    AlreadyHeld(Judged<B::Handle>),
-    Blocked(Obstacle<B::Handle>),
+    AlreadyHeld(Judged<Handle>),
+    Blocked(Obstacle<Handle>),
     /// The file of this one is not a lock file.
     NotALock(Key, &'static str),
 }
 
 /// A hold that was taken.
-pub(super) struct Held<B: Backend> {
-    pub(super) hold: B::Hold,
+pub(super) struct Held {
+    pub(super) hold: Box<dyn HeldRecord>,
     /// The holds that it replaced.
-    pub(super) displaced: Vec<Judged<B::Handle>>,
+    pub(super) displaced: Vec<Judged<Handle>>,
     /// Dead relatives that were removed.
-    pub(super) removed: Vec<Judged<B::Handle>>,
+    pub(super) removed: Vec<Judged<Handle>>,
     /// Its place in the queue. Leaving it wakes the next waiter, which needs the processor that a
     /// command is about to start on.
-    pub(super) place: Option<B::Place>,
-    pub(super) sleeper: Option<B::Sleeper>,
+    pub(super) place: Option<Box<dyn QueuePlace>>,
+    /// What it has slept with. Closing it takes milliseconds.
+    pub(super) watch: Option<Watch>,
 }
 
 /// What the engine asks its caller.
-pub(super) struct Callbacks<'a, H> {
+pub(super) struct Callbacks<'a> {
     /// What a repeated request of the same holder writes, if anything.
     pub(super) extend: &'a dyn Fn(&Record) -> Option<Live>,
     /// Fails if the process that the hold is for has ended.
     pub(super) ensure_alive: &'a dyn Fn() -> Result<()>,
-    pub(super) status: &'a dyn Fn(&Obstacle<H>) -> Status,
+    pub(super) status: &'a dyn Fn(&Obstacle<Handle>) -> Status,
     /// Ends what is left of a hold whose work is being ended by a process that is gone. Whether
     /// nothing is left.
-    pub(super) finish: &'a dyn Fn(&Judged<H>) -> bool,
+    pub(super) finish: &'a dyn Fn(&Judged<Handle>) -> bool,
 }
 
 /// What follows a decision.
-enum Next<H> {
-    Taken(Vec<Judged<H>>),
-    AlreadyHeld(Judged<H>),
-    Blocked(Obstacle<H>),
+enum Next {
+    Taken(Vec<Judged<Handle>>),
+    AlreadyHeld(Judged<Handle>),
+    Blocked(Obstacle<Handle>),
     NotALock(Key, &'static str),
     /// It is not confirmed yet.
-    Unconfirmed(Judged<H>),
-    Sleep(Box<(Obstacle<H>, Until<H>)>),
+    Unconfirmed(Judged<Handle>),
+    Sleep(Box<(Obstacle<Handle>, Until<Handle>)>),
 }
 
-pub(super) fn take<B: Backend>(
-    backend: &B,
+pub(super) fn take(
+    backend: &dyn Backend,
     mut request: Request,
     draft: &Draft,
     wait: &mut Wait<'_>,
-    callbacks: &Callbacks<'_, B::Handle>,
-) -> Result<Outcome<B>> {
-    let mut place: Option<B::Place> = None;
-    let mut sleeper: Option<B::Sleeper> = None;
+    callbacks: &Callbacks<'_>,
+) -> Result<Outcome> {
     let mut losses = 0;
     let mut last_obstacle = None;
     let mode = mode_of(&request);
+    let mut contender = backend.contender(wait.pace(), mode);
     loop {
         (callbacks.ensure_alive)()?;
         let entry = entry(wait, mode);
-        let (waits, is_queued) = (wait.is_wanted(), place.is_some());
         // A place that was lost is drawn again, with another number.
-        request.ticket = place.as_ref().map(QueuePlace::number);
-        let waiter = AsWaiter {
-            place: place.as_mut(),
-            sleeper: sleeper.as_mut(),
-        };
-        let updated = backend.update(entry, waiter, |snapshot| {
-            plan(
-                &request,
-                snapshot,
-                draft,
-                waits,
-                is_queued,
-                callbacks.extend,
-            )
+        request.ticket = contender.place();
+        let waits = wait.is_wanted();
+        let updated = contender.update(entry, |snapshot| {
+            plan(&request, snapshot, draft, waits, callbacks.extend)
         });
         let updated = match (updated, last_obstacle.take()) {
             // The limit of the wait has passed, or it was canceled, while the store was busy.
@@ -105,40 +97,37 @@ pub(super) fn take<B: Backend>(
             }
             (updated, _) => updated?,
         };
-        let Some(updated) = updated else {
+        let Some((updated, next)) = updated else {
             return Err(store_vanished());
         };
-        if let Some(joined) = updated.place {
-            let is_decided = !joined.may_be_behind_others();
-            place = Some(joined);
-            if !is_decided {
-                continue;
-            }
+        if updated.may_be_behind_others {
+            continue;
         }
-        let unfinished = unfinished(&updated.answer);
+        let unfinished = unfinished(&next);
         if let Some(judged) = unfinished.filter(|judged| (callbacks.finish)(judged)) {
             request.over.extend(judged.hold());
             continue;
         }
         let is_unfinished = unfinished.is_some();
-        let (obstacle, until) = match updated.answer {
+        let (obstacle, until) = match next {
             Next::Taken(displaced) => {
                 let Some(mut hold) = updated.hold else {
                     return Err(store_vanished());
                 };
-                if !survives(&mut hold)? {
+                if !survives(&mut *hold)? {
                     losses += 1;
                     if losses > MAX_LOSSES {
                         return Err(store_vanished());
                     }
                     continue;
                 }
+                let (place, watch) = contender.into_parts();
                 return Ok(Outcome::Held(Box::new(Held {
                     hold,
                     displaced,
                     removed: updated.removed,
                     place,
-                    sleeper,
+                    watch,
                 })));
             }
             Next::AlreadyHeld(judged) => return Ok(Outcome::AlreadyHeld(judged)),
@@ -149,8 +138,7 @@ pub(super) fn take<B: Backend>(
                 if waits && wait.should_stop(false, || (callbacks.status)(&obstacle)) {
                     return Ok(Outcome::Blocked(obstacle));
                 }
-                let sleeper = sleeper.get_or_insert_with(|| backend.sleeper(wait.pace(), mode));
-                sleep_until_confirmed(backend, &request, judged, wait, sleeper);
+                sleep_until_confirmed(backend, &mut *contender, &request, judged, wait);
                 last_obstacle = Some(obstacle);
                 continue;
             }
@@ -161,22 +149,18 @@ pub(super) fn take<B: Backend>(
             return Ok(Outcome::Blocked(obstacle));
         }
         let limit = sleep_limit(wait, &until, is_unfinished);
-        if let Some(place) = &mut place {
-            place.prepare();
-        }
-        let sleeper = sleeper.get_or_insert_with(|| backend.sleeper(wait.pace(), mode));
-        backend.sleep(sleeper, place.as_mut(), &until, limit, || {
+        contender.sleep(&until, limit, &mut || {
             is_unchanged(backend, &request, &obstacle)
         });
-        if let Some(place) = place.as_mut().filter(|_| wait.is_due()) {
-            place.look_again();
+        if wait.is_due() {
+            contender.look_again();
         }
         last_obstacle = Some(obstacle);
     }
 }
 
 /// Whether a new hold is still there once it counts. If not, it is given up.
-fn survives<H: HeldRecord>(hold: &mut H) -> Result<bool> {
+fn survives(hold: &mut dyn HeldRecord) -> Result<bool> {
     let survives = hold.survives_settling_time();
     if !matches!(survives, Ok(true)) {
         let _ = hold.release();
@@ -185,18 +169,18 @@ fn survives<H: HeldRecord>(hold: &mut H) -> Result<bool> {
 }
 
 /// Sleeps until the process that acquires a hold has confirmed it, or has ended, or has had its time.
-fn sleep_until_confirmed<B: Backend>(
-    backend: &B,
+fn sleep_until_confirmed(
+    backend: &dyn Backend,
+    contender: &mut dyn Contender,
     request: &Request,
-    judged: Judged<B::Handle>,
+    judged: Judged<Handle>,
     wait: &Wait<'_>,
-    sleeper: &mut B::Sleeper,
 ) {
     let left = judged.confirmed_within().unwrap_or_default();
     let limit = wait.sleep_limit(wait.until_certain(left));
     let obstacle = Obstacle::Hold(judged.clone());
     let until = Until::Released(judged);
-    backend.sleep(sleeper, None, &until, limit, || {
+    contender.sleep(&until, limit, &mut || {
         is_unchanged(backend, request, &obstacle)
     });
 }
@@ -214,7 +198,7 @@ fn mode_of(request: &Request) -> Mode {
     first.map_or_else(Mode::default, |want| want.mode)
 }
 
-fn sleep_limit<'a, H>(wait: &Wait<'a>, until: &Until<H>, is_unfinished: bool) -> SleepLimit<'a> {
+fn sleep_limit<'a>(wait: &Wait<'a>, until: &Until<Handle>, is_unfinished: bool) -> SleepLimit<'a> {
     let mut at_most = match until {
         Until::Ripe(_, after) => wait.until_certain(*after),
         _ => wait.next_sleep(),
@@ -226,7 +210,7 @@ fn sleep_limit<'a, H>(wait: &Wait<'a>, until: &Until<H>, is_unfinished: bool) ->
 }
 
 /// The hold in the way, if its work is being ended by a process that is gone.
-fn unfinished<H>(next: &Next<H>) -> Option<&Judged<H>> {
+fn unfinished(next: &Next) -> Option<&Judged<Handle>> {
     let obstacle = match next {
         Next::Blocked(obstacle) => obstacle,
         Next::Sleep(sleep) => &sleep.0,
@@ -241,17 +225,16 @@ fn unfinished<H>(next: &Next<H>) -> Option<&Judged<H>> {
 }
 
 /// A change, and what follows it.
-type Planned<'d, H> = (Change<'d, H>, Next<H>);
+type Planned<'d> = (Change<'d>, Next);
 
 /// The change that follows from a decision. Pure, but for what the snapshot reads.
-fn plan<'d, S: crate::decision::Snapshot<Error = Error>>(
+fn plan<'d>(
     request: &Request,
-    snapshot: &S,
+    snapshot: &dyn LockSnapshot,
     draft: &'d Draft,
     waits: bool,
-    is_queued: bool,
     extend: &dyn Fn(&Record) -> Option<Live>,
-) -> Result<Planned<'d, S::Handle>> {
+) -> Result<Planned<'d>> {
     Ok(match decide(request, snapshot)? {
         Decision::Take { put, remove } => {
             let mut displaced: Vec<Judged<_>> = Vec::new();
@@ -298,7 +281,7 @@ fn plan<'d, S: crate::decision::Snapshot<Error = Error>>(
             if !waits && !is_ripening {
                 return Ok((Change::Queue(change), Next::Blocked(obstacle)));
             }
-            if waits && !is_queued {
+            if waits && request.ticket.is_none() {
                 change.join = Some((Box::new(request.clone()), draft));
             }
             let until = until(request, obstacle.clone(), snapshot)?;
@@ -312,11 +295,7 @@ fn plan<'d, S: crate::decision::Snapshot<Error = Error>>(
 
 /// Whether the same hold is still in the way. Asked once a watch is set, so that no change between
 /// the decision and the watch is missed.
-fn is_unchanged<B: Backend>(
-    backend: &B,
-    request: &Request,
-    obstacle: &Obstacle<B::Handle>,
-) -> bool {
+fn is_unchanged(backend: &dyn Backend, request: &Request, obstacle: &Obstacle<Handle>) -> bool {
     let Obstacle::Hold(before) = obstacle else {
         return true;
     };

@@ -1,36 +1,36 @@
 //! A hold that this process has taken, whoever it is for.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{SubsecRound as _, TimeDelta, Utc};
 
 use super::options::milliseconds;
-use crate::backend::{HeldRecord as _, ReleaseOutcome};
+use crate::backend::{Backend, HeldRecord, QueuePlace, ReleaseOutcome};
 use crate::error::{Error, Result};
 use crate::identity::{Pid, ProcessId};
 use crate::name::LockName;
 use crate::record::{Live, Record, has_four_digits};
 use crate::status::Status;
-use crate::stores::{AnyHold, AnyPlace, AnyStore};
 use crate::sys::process;
 use crate::sys::wait::Watch;
 
 /// A hold that was taken, and how that came about.
 #[derive(Debug)]
 pub(super) struct TakenHold {
-    pub(super) store: AnyStore,
+    pub(super) store: Arc<dyn Backend>,
     pub(super) name: LockName,
-    pub(super) held: AnyHold,
+    pub(super) held: Box<dyn HeldRecord>,
     pub(super) displaced: Vec<Status>,
     pub(super) waited: Option<Duration>,
-    pub(super) place: Option<AnyPlace>,
+    pub(super) place: Option<Box<dyn QueuePlace>>,
     /// Closed only when the hold ends, because closing it takes milliseconds.
     pub(super) _watch: Option<Watch>,
     pub(super) warnings: Vec<Error>,
 }
 
 /// The changing part of a record after a heartbeat now.
-pub(super) fn renewed(store: &AnyStore, record: &Record, ttl: Option<Duration>) -> Live {
+pub(super) fn renewed(store: &dyn Backend, record: &Record, ttl: Option<Duration>) -> Live {
     let now = Utc::now().trunc_subsecs(6);
     let boot = &store.host().observer().boot;
     let mut live = Live {
@@ -63,7 +63,7 @@ impl TakenHold {
         if self.held.record().format.heartbeat_interval().is_some() {
             self.ensure_in_place()?;
         }
-        let live = renewed(&self.store, self.held.record(), None);
+        let live = renewed(&*self.store, self.held.record(), None);
         self.write_live(live)
     }
 

@@ -13,7 +13,7 @@ use super::take::{Callbacks, Held, Outcome, take};
 use super::taken_hold::{TakenHold, renewed};
 use super::unfinished::{Unfinished, finish};
 use super::wait::Wait;
-use crate::backend::{Backend as _, Draft, HeldRecord as _};
+use crate::backend::Draft;
 use crate::decision::liveness::DEFAULT_MAX_AGE;
 use crate::decision::verdict::State;
 use crate::decision::{Asker, Judged, judge};
@@ -21,9 +21,9 @@ use crate::error::{Error, Result};
 use crate::files::journal::{self, Action};
 use crate::identity::Pid;
 use crate::observer;
+use crate::open_file::Handle;
 use crate::record::{Format, Kind, Live, Record, cut_command};
 use crate::status::Status;
-use crate::stores::{AnySleeper, AnyStore, Handle};
 use crate::sys::process;
 use crate::sys::spawn::COMMANDS_INHERIT_LOCKS;
 
@@ -166,7 +166,7 @@ impl Lock {
             ensure_alive: &|| holder.ensure_alive(),
             status: &|obstacle| self.obstacle_status(obstacle),
         };
-        match take(&self.store, request, &draft, &mut wait, &callbacks)? {
+        match take(&*self.store, request, &draft, &mut wait, &callbacks)? {
             Outcome::Held(held) => Ok(Taken::Held(Box::new(self.held(*held, &wait)))),
             Outcome::AlreadyHeld(judged) => {
                 let mut status = self.rejudged(judged);
@@ -201,7 +201,7 @@ impl Lock {
     }
 
     /// Writes the displaced and removed holds to the journal, and returns the new hold.
-    fn held(&self, held: Held<AnyStore>, wait: &Wait<'_>) -> TakenHold {
+    fn held(&self, held: Held, wait: &Wait<'_>) -> TakenHold {
         let mut warnings = Vec::new();
         let mut displaced = held.displaced;
         for judged in held.removed {
@@ -234,7 +234,7 @@ impl Lock {
             displaced,
             waited: wait.waited(),
             place: held.place,
-            _watch: held.sleeper.and_then(AnySleeper::into_watch),
+            _watch: held.watch,
             warnings,
         }
     }
@@ -293,7 +293,7 @@ impl Lock {
             (Some(_), Some(expires)) => expires >= asked,
             (Some(_), None) => false,
         };
-        (!lasts_longer).then(|| renewed(&self.store, record, Some(ttl)))
+        (!lasts_longer).then(|| renewed(&*self.store, record, Some(ttl)))
     }
 
     /// The status after a change of the record that was made by ourselves.

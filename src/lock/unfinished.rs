@@ -8,8 +8,8 @@ use crate::decision::verdict::Reason;
 use crate::decision::{Judged, Request};
 use crate::error::Result;
 use crate::identity::ProcessId;
+use crate::open_file::Handle;
 use crate::record::Record;
-use crate::stores::Handle;
 use crate::sys::process::{boottime_milliseconds, start_ticks};
 use crate::sys::work::{Author, Marks};
 

@@ -25,6 +25,7 @@ use super::view::View;
 use crate::decision::{Asker, Decision, Key, Moment, Request, Want, decide, excludes};
 use crate::identity::Pid;
 use crate::name::LockName;
+use crate::open_file::Handle;
 use crate::record::{Format, Kind, Mode, Record};
 
 const STEP_MS: u64 = 3_000;
@@ -286,11 +287,11 @@ fn present() -> Moment {
 
 thread_local! {
     /// Nothing is sent by it. Made once: that takes longer than a step.
-    static ETCD: Etcd<()> = Etcd::new("etcd://h/p", &EtcdAccess::default()).unwrap();
+    static ETCD: Etcd = Etcd::new("etcd://h/p", &EtcdAccess::default()).unwrap();
 }
 
 /// The store, of which this process knows nothing.
-fn etcd() -> Etcd<()> {
+fn etcd() -> Etcd {
     let etcd = ETCD.with(Clone::clone);
     etcd.shared.gone.lock().unwrap().clear();
     etcd
@@ -333,7 +334,12 @@ impl Setting {
     }
 
     /// Decides on a view, with what the client knows of the dead, and notes what it learns.
-    fn decide(&self, client: &mut Client, request: &Request, view: View) -> (Decision<()>, View) {
+    fn decide(
+        &self,
+        client: &mut Client,
+        request: &Request,
+        view: View,
+    ) -> (Decision<Handle>, View) {
         let etcd = etcd();
         {
             let mut gone = etcd.shared.gone.lock().unwrap();

@@ -1,22 +1,17 @@
 //! Which store a name is in, and what it is called there.
 
-use std::path::Path;
 use std::sync::Arc;
 
+use super::Files;
+use super::layout;
 use crate::error::{Context, Error, Operation, Result};
-use crate::files::{Files, layout};
 use crate::name::LockName;
-use crate::observer::HostFacts;
 use crate::record::Format;
 use crate::sys::directory::HAS_FLOCK;
 
 /// The directory of a lock file and its name there. A path that leads into a store is a name of that store.
-pub(super) fn in_files(
-    name: LockName,
-    default_store: &Path,
-    format: Format,
-    host: Arc<HostFacts>,
-) -> Result<(Files, LockName)> {
+pub(super) fn locate(files: Arc<Files>, name: LockName) -> Result<(Arc<Files>, LockName)> {
+    let format = files.format;
     let is_flock = format == Format::Flock;
     if is_flock && !name.is_path() {
         return Err(Error::Unsupported {
@@ -38,7 +33,8 @@ pub(super) fn in_files(
     }
     // Absolute, so that it stays the same when the caller changes its directory.
     let (store, name) = match name.directory() {
-        None => (default_store.to_owned(), name),
+        None if !files.is_foreign_directory => return Ok((files, name)),
+        None => (files.store.clone(), name),
         Some(directory) => {
             let directory =
                 std::path::absolute(directory).context(Operation::FindDirectory, directory)?;
@@ -57,24 +53,11 @@ pub(super) fn in_files(
             }
         }
     };
-    let files = Files {
+    let located = Files {
         is_foreign_directory: name.is_path(),
         store,
         format,
-        host,
+        host: Arc::clone(&files.host),
     };
-    Ok((files, name))
-}
-
-/// Fails unless it can be the name of a lock on etcd.
-#[cfg(feature = "etcd")]
-pub(super) fn ensure_on_etcd(name: &LockName) -> Result<()> {
-    let what = if name.is_path() {
-        "a path is a file of this machine: use a name"
-    } else if name.as_str().split('/').count() > crate::etcd::MAX_SEGMENTS {
-        "a name has at most 31 parts"
-    } else {
-        return Ok(());
-    };
-    Err(Error::NotOnEtcd { what })
+    Ok((Arc::new(located), name))
 }

@@ -1,0 +1,127 @@
+//! A file that was found, and how it is referred to while a decision is made and carried out.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::ops::Deref;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::format;
+use crate::record::MAX_RECORD_BYTES;
+use crate::sys::directory::{Directory, FileExt as _, Found, author_of, record_is_locked};
+use crate::sys::work::Author;
+use crate::sys::{FileFacts, FileId};
+
+/// What a found record or ticket is referred to by. `None`: it is not a regular file.
+pub(crate) type Handle = Option<Rc<OpenFile>>;
+
+/// A file that was found, kept open or opened again when it is needed.
+#[derive(Debug)]
+pub(crate) struct OpenFile {
+    file: Kept,
+    pub(crate) facts: FileFacts,
+    pub(crate) bytes: Vec<u8>,
+}
+
+#[derive(Debug)]
+enum Kept {
+    Open(File),
+    /// One of many, of which a process could not keep all open.
+    Closed(Arc<Directory>, OsString),
+}
+
+/// The file of an [`OpenFile`].
+pub(crate) enum Opened<'a> {
+    Kept(&'a File),
+    Again(File),
+}
+
+impl Deref for Opened<'_> {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        match self {
+            Self::Kept(file) => file,
+            Self::Again(file) => file,
+        }
+    }
+}
+
+impl OpenFile {
+    pub(crate) fn new(file: File, facts: FileFacts, bytes: Vec<u8>) -> Self {
+        Self {
+            file: Kept::Open(file),
+            facts,
+            bytes,
+        }
+    }
+
+    /// Closes a native record, which has this name in a directory.
+    pub(crate) fn close(self, directory: &Arc<Directory>, name: &OsStr) -> Self {
+        Self {
+            file: Kept::Closed(Arc::clone(directory), name.to_owned()),
+            ..self
+        }
+    }
+
+    /// The file; `None`: it was closed, and its name is gone or names another one.
+    pub(crate) fn open(&self) -> io::Result<Option<Opened<'_>>> {
+        let (directory, name) = match &self.file {
+            Kept::Open(file) => return Ok(Some(Opened::Kept(file))),
+            Kept::Closed(directory, name) => (directory, name),
+        };
+        let Found::File(file, facts) = directory.find(name)? else {
+            return Ok(None);
+        };
+        // ext4 gives the number of a removed file to the next one. What a record makes others do depends
+        // on its owner.
+        let is_same = facts.id == self.facts.id
+            && facts.owner == self.facts.owner
+            && format::is_same_native_record(&self.bytes, &read_all(&file)?);
+        Ok(is_same.then_some(Opened::Again(file)))
+    }
+
+    pub(crate) fn id(&self) -> FileId {
+        self.facts.id
+    }
+
+    /// The number of its user, where users have numbers.
+    pub(crate) fn owner(&self) -> Option<u32> {
+        cfg!(unix).then_some(self.facts.owner)
+    }
+
+    pub(crate) fn author(&self) -> Author {
+        let author = |file: &File| author_of(file).ok();
+        let opened = self.open().ok().flatten();
+        opened.and_then(|file| author(&file)).unwrap_or_default()
+    }
+
+    /// Whether a kernel lock on it is taken.
+    pub(crate) fn is_locked(&self) -> io::Result<bool> {
+        match self.open()? {
+            Some(file) => record_is_locked(&file),
+            None => Ok(false),
+        }
+    }
+}
+
+pub(crate) fn read_all(file: &File) -> io::Result<Vec<u8>> {
+    let limit = usize::try_from(MAX_RECORD_BYTES).unwrap_or(usize::MAX);
+    let mut bytes = Vec::new();
+    // Nearly all records fit: one read, and no more memory than is kept.
+    let mut piece = [0; 2048];
+    loop {
+        match file.read_at(&mut piece, bytes.len() as u64) {
+            Ok(read) => {
+                bytes.extend_from_slice(piece.get(..read).unwrap_or_default());
+                // A regular file returns less than was asked for only at its end (read(2)).
+                if read < piece.len() || bytes.len() > limit {
+                    return Ok(bytes);
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
