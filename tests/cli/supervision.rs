@@ -1,6 +1,7 @@
 use std::fs;
 
 use predicates::Predicate;
+#[cfg(target_os = "linux")]
 use predicates::boolean::PredicateBooleanExt as _;
 use predicates::str::{contains, is_match};
 
