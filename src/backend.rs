@@ -13,6 +13,8 @@ use crate::name::LockName;
 use crate::observer::HostFacts;
 use crate::open_file::Handle;
 use crate::record::{Format, Live, Mode, Record};
+#[cfg(feature = "etcd")]
+use crate::status::StoreFacts;
 use crate::status::Waiter;
 use crate::sys::Note;
 use crate::sys::wait::Watch;
@@ -162,8 +164,8 @@ pub(crate) trait Backend: Debug + Send + Sync {
     /// Whether its holders may be on other machines, where they cannot be signaled.
     fn is_remote(&self) -> bool;
 
-    /// Reads: see `look` of `dyn Backend`. `false`: there is no store.
-    fn ask(&self, ask: &mut Ask<'_>) -> Result<bool>;
+    /// Reads: see `look` of `dyn Backend`. Where there is no store, nothing is asked.
+    fn ask(&self, ask: &mut Ask<'_>) -> Result<()>;
 
     /// Makes a change: see `update` of `dyn Backend`.
     fn apply(&self, entry: Entry<'_>, plan: &mut Plan<'_, '_>) -> Result<Option<Updated>>;
@@ -195,7 +197,7 @@ pub(crate) trait Backend: Debug + Send + Sync {
 
     /// What only etcd tells about a hold.
     #[cfg(feature = "etcd")]
-    fn facts(&self, _key: &Key) -> Result<Option<crate::StoreFacts>> {
+    fn facts(&self, _key: &Key) -> Result<Option<StoreFacts>> {
         Ok(None)
     }
 
@@ -214,11 +216,11 @@ impl dyn Backend + '_ {
         mut ask: impl FnMut(&dyn LockSnapshot) -> Result<T>,
     ) -> Result<Option<T>> {
         let mut answer = None;
-        let is_there = self.ask(&mut |snapshot| {
+        self.ask(&mut |snapshot| {
             answer = Some(ask(snapshot)?);
             Ok(())
         })?;
-        Ok(answer.filter(|_| is_there))
+        Ok(answer)
     }
 
     /// Makes the change that `plan` returns, if nothing that `plan` was told has changed since. May

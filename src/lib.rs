@@ -109,7 +109,7 @@ pub use decision::ownership::Caller;
 pub use decision::verdict::{Evidence, Reason, State, Uncertainty, Verdict};
 pub use error::{Error, Operation, Result, cause_text};
 #[cfg(feature = "etcd")]
-pub use etcd::{EtcdAccess, StoreFacts, is_etcd_url};
+pub use etcd::{EtcdAccess, is_etcd_url};
 pub use files::journal::{Action, Actor, Event, PreviousHold, journal_of};
 pub use identity::{BootId, Origin, Pid, ProcessId};
 pub use lock::{
@@ -121,6 +121,8 @@ pub use name::LockName;
 pub use record::{
     Content, Format, KILL_AFTER, Kind, Live, Mode, Record, VERSION as RECORD_VERSION,
 };
+#[cfg(feature = "etcd")]
+pub use status::StoreFacts;
 pub use status::{Locker, Status, Waiter, trusted_filesystems};
 pub use sys::start::{Program, Started};
 

@@ -1,6 +1,8 @@
 //! What the library tells its callers about a lock. Data only.
 
 use std::path::PathBuf;
+#[cfg(feature = "etcd")]
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
@@ -220,4 +222,21 @@ impl Status {
     pub fn revision(&self) -> Option<Revision> {
         self.revision.clone()
     }
+}
+
+/// What only etcd tells about a lock.
+#[cfg(feature = "etcd")]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StoreFacts {
+    /// The member that has answered.
+    pub member: String,
+    /// Its version of etcd.
+    pub version: Option<String>,
+    /// The revision of the store.
+    pub revision: i64,
+    /// When the record was last written.
+    pub modified: i64,
+    /// How long the lease lasts without another keepalive. `None`: there is none.
+    pub lease_left: Option<Duration>,
 }

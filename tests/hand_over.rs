@@ -149,6 +149,29 @@ fn each_stopped_waiter_ahead_costs_at_most_10s() {
     }
 }
 
+/// It sleeps on the hold itself, so it learns at once that the lock is free, and waits for the turn of the
+/// stopped one alone. Behind the stopped one it would look 5 s later.
+#[test]
+fn waiters_that_come_behind_a_stopped_one_wait_for_its_turn_only() {
+    let env = TestEnv::new();
+    let mut holder = env.hold(&["x"]);
+    let stopped = start_waiter(&env, "x", &["x"], "true");
+    stopped.signal(Signal::STOP);
+    let mut waiters: Vec<Running> = (0..CONTENDERS)
+        .map(|_| start_waiter(&env, "x", &["x"], "echo >> served"))
+        .collect();
+    std::thread::sleep(FIRST_SLEEP);
+    let released = Instant::now();
+    env.end();
+    holder.finish();
+    for waiter in &mut waiters {
+        assert_eq!(waiter.finish(), 0);
+    }
+    let took = released.elapsed();
+    assert_eq!(env.lines("served"), CONTENDERS);
+    assert!(took < Duration::from_secs(8), "{took:?}");
+}
+
 /// The writer looks less often behind what has no kernel lock, and its turn lasts for 5 s.
 #[test]
 fn waiting_writer_is_not_passed_by_readers_while_a_detached_reader_lasts() {

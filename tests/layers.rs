@@ -83,6 +83,7 @@ fn cycle_and_upward_import_would_be_noticed() {
     write("a.rs", "use crate::b::{c::C,\n    D};\n");
     write("b/mod.rs", "pub(crate) struct D;\n");
     write("b/c.rs", "use super::super::a::A;\nuse super::D;\n");
+    write("d.rs", "fn d() -> crate::D {}\n");
     let imports = imports(directory.path(), |_| true);
     let of = |file: &str| {
         let found = &imports[&directory.path().join(file)];
@@ -95,6 +96,7 @@ fn cycle_and_upward_import_would_be_noticed() {
     };
     assert_eq!(of("a.rs"), ["b/c.rs", "b/mod.rs"]);
     assert_eq!(of("b/c.rs"), ["a.rs", "b/mod.rs"]);
+    assert_eq!(of("d.rs"), ["lib.rs"]);
     assert_eq!(find_cycle(&imports).map(|cycle| cycle.len()), Some(2));
 }
 
@@ -316,12 +318,16 @@ fn resolve(module: &[String], path: &[String]) -> Option<Vec<String>> {
 
 /// The file that defines what a path names: the longest module that there is.
 fn file_of(root: &Path, path: &[String], files: &[PathBuf]) -> Option<PathBuf> {
-    (1..=path.len()).rev().find_map(|length| {
-        let module: PathBuf = path[..length].iter().collect();
-        let file = root.join(&module).with_extension("rs");
-        let directory = root.join(&module).join("mod.rs");
-        [file, directory]
-            .into_iter()
-            .find(|file| files.contains(file))
-    })
+    (1..=path.len())
+        .rev()
+        .find_map(|length| {
+            let module: PathBuf = path[..length].iter().collect();
+            let file = root.join(&module).with_extension("rs");
+            let directory = root.join(&module).join("mod.rs");
+            [file, directory]
+                .into_iter()
+                .find(|file| files.contains(file))
+        })
+        // What the root re-exports.
+        .or_else(|| Some(root.join("lib.rs")).filter(|file| files.contains(file)))
 }

@@ -19,7 +19,7 @@ use super::messages::{Compare, Operation, Txn, TxnAnswer, Watch, WatchAnswer};
 use super::snapshot::EtcdSnapshot;
 use super::store::{Etcd, Shared};
 use super::view::{View, content, read_one, shows_hold};
-use crate::backend::{HeldRecord, Patience, ReleaseOutcome};
+use crate::backend::{Backend as _, HeldRecord, Patience, ReleaseOutcome};
 use crate::decision::{Asker, Decision, Key, Request, Revision, Want, decide};
 use crate::error::Result;
 use crate::record::{Kind, Live, Record};
@@ -105,7 +105,7 @@ impl HeldKeys {
             term,
             tickets,
         } = taken;
-        let path = |key: &Key| PathBuf::from(etcd.shown(key));
+        let path = |key: &Key| etcd.path_of_record(key);
         let places = keys.iter().map(|key| (key.clone(), path(key))).collect();
         let keeping = Keeping {
             etcd: etcd.clone(),

@@ -13,22 +13,7 @@ use crate::decision::{Found, Key, Moment, Snapshot as _};
 use crate::error::{Error, Result};
 use crate::name::LockName;
 use crate::open_file::Handle;
-
-/// What only etcd tells about a lock.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct StoreFacts {
-    /// The member that has answered.
-    pub member: String,
-    /// Its version of etcd.
-    pub version: Option<String>,
-    /// The revision of the store.
-    pub revision: i64,
-    /// When the record was last written.
-    pub modified: i64,
-    /// How long the lease lasts without another keepalive. `None`: there is none.
-    pub lease_left: Option<Duration>,
-}
+use crate::status::StoreFacts;
 
 impl Etcd {
     /// Facts about a hold.

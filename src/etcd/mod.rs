@@ -35,7 +35,6 @@ use commit::{Committed, Granted, Taken, Taking, expiry};
 use held::HeldKeys;
 use held::request_of;
 use keys::Part;
-pub use listing::StoreFacts;
 use messages::Read;
 use snapshot::{EtcdSnapshot, go_on, is_compacted, until_not_compacted};
 pub(crate) use store::{DEFAULT_TTL, Etcd, LEAST_TTL, LEAST_TTL_OF_RUN, MAX_SEGMENTS};
@@ -53,7 +52,7 @@ use crate::name::LockName;
 use crate::observer::HostFacts;
 use crate::open_file::Handle;
 use crate::record::{Format, KILL_AFTER, Kind, Mode, Record};
-use crate::status::Waiter;
+use crate::status::{StoreFacts, Waiter};
 use crate::sys::process::boottime;
 use crate::sys::wait::{Watch, pause};
 
@@ -454,7 +453,12 @@ impl Backend for Etcd {
     }
 
     fn path_of_record(&self, key: &Key) -> PathBuf {
-        PathBuf::from(self.shown(key))
+        let address = self.shared.client.address();
+        let store = address
+            .url
+            .strip_suffix(&address.prefix)
+            .unwrap_or(&address.url);
+        PathBuf::from(format!("{store}{}", self.shared.keys.of(Part::Hold, key)))
     }
 
     fn format(&self) -> Format {
@@ -481,14 +485,14 @@ impl Backend for Etcd {
         true
     }
 
-    fn ask(&self, ask: &mut Ask<'_>) -> Result<bool> {
+    fn ask(&self, ask: &mut Ask<'_>) -> Result<()> {
         let view = until_not_compacted(|| {
             let snapshot = EtcdSnapshot::new(self, View::unread(), Patience::SHORT);
             ask(&snapshot)?;
             Ok(snapshot.into_view())
         })?;
         *self.seen() = Some(view);
-        Ok(true)
+        Ok(())
     }
 
     fn apply(&self, entry: Entry<'_>, plan: &mut Plan<'_, '_>) -> Result<Option<Updated>> {

@@ -319,6 +319,11 @@ impl Snapshot for EtcdSnapshot<'_> {
             handle: None,
         }))
     }
+
+    /// The ticket of a stopped waiter ends by itself.
+    fn is_stopped(&self, _ticket: &Ticket<Handle>) -> bool {
+        false
+    }
 }
 
 impl EtcdSnapshot<'_> {

@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use super::address::{Address, EtcdAccess};
 use super::client::Client;
-use super::keys::{Keys, Part};
+use super::keys::Keys;
 use super::view::View;
-use crate::decision::Key;
 use crate::error::Result;
 use crate::observer::HostFacts;
 
@@ -60,16 +59,6 @@ impl Etcd {
 
     pub(crate) fn url(&self) -> &str {
         &self.shared.client.address().url
-    }
-
-    /// The key of a record, as it is shown.
-    pub(super) fn shown(&self, key: &Key) -> String {
-        let address = self.shared.client.address();
-        let store = address
-            .url
-            .strip_suffix(&address.prefix)
-            .unwrap_or(&address.url);
-        format!("{store}{}", self.shared.keys.of(Part::Hold, key))
     }
 
     /// What was seen last.

@@ -18,7 +18,7 @@ use super::lock_file::{
 };
 use super::number;
 use super::snapshot::FilesSnapshot;
-use crate::backend::Draft;
+use crate::backend::{Backend as _, Draft};
 use crate::decision::verdict::State;
 use crate::decision::{Judged, Key};
 use crate::error::{Context, Error, Operation, Result};
@@ -213,7 +213,7 @@ pub(super) fn remove(
     let Some(directory) = guard.descend(&parents)? else {
         return Ok(false);
     };
-    let path = files.path_of_key(&judged.found.key);
+    let path = files.path_of_record(&judged.found.key);
     let place = LockPath {
         directory: &directory,
         file: &file,
@@ -375,7 +375,7 @@ pub(super) fn renew(
     let place = LockPath {
         directory: &directory,
         file: &file,
-        path: &files.path_of_key(&judged.found.key),
+        path: &files.path_of_record(&judged.found.key),
         format: files.format,
     };
     write_slot(&place, open, record, live)

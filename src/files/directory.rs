@@ -6,8 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::guard::{Guard, StoreFacts};
-use super::layout;
-use crate::backend::Entry;
+use crate::backend::{Backend as _, Entry};
 use crate::decision::Key;
 use crate::error::{Context, Operation, Result};
 use crate::name::LockName;
@@ -29,11 +28,7 @@ pub(crate) struct Files {
 impl Files {
     /// The exclusive lock file of a name.
     pub(super) fn path_of(&self, name: &LockName) -> PathBuf {
-        self.path_of_key(&Key::exclusive(name))
-    }
-
-    pub(super) fn path_of_key(&self, key: &Key) -> PathBuf {
-        layout::path_below(&self.store, key)
+        self.path_of_record(&Key::exclusive(name))
     }
 
     /// The path of a directory below the store.

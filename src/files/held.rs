@@ -11,7 +11,7 @@ use super::guard::{Guard, descend};
 use super::layout;
 use super::lock_file::{LockFile, OwnedLockPath, is_named, renew_foreign_times};
 use super::shared_names;
-use crate::backend::{HeldRecord, ReleaseOutcome};
+use crate::backend::{Backend as _, HeldRecord, ReleaseOutcome};
 use crate::decision::{Key, slot_of};
 use crate::error::{Context, Operation, Result};
 use crate::format::{self, VISIBLE_BYTES, live};
@@ -60,7 +60,7 @@ impl Place {
         let at = OwnedLockPath {
             directory,
             file,
-            path: files.path_of_key(key),
+            path: files.path_of_record(key),
             format: files.format,
         };
         // If it cannot be noted, the directories are removed.

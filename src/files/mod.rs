@@ -105,7 +105,7 @@ impl Files {
     fn change(
         &self,
         entry: Entry<'_>,
-        caller: Option<&mut FilesContender<'_>>,
+        mut caller: Option<&mut FilesContender<'_>>,
         plan: &mut Plan<'_, '_>,
     ) -> Result<Option<Updated>> {
         if self.format == Format::Flock {
@@ -115,7 +115,6 @@ impl Files {
         let Some((guard, facts)) = self.enter(entry)? else {
             return Ok(None);
         };
-        let mut caller = caller;
         let mut prepared = caller
             .as_mut()
             .and_then(|caller| caller.place.as_mut()?.take_prepared());
@@ -148,7 +147,7 @@ impl Files {
                         // that waits for the disk is done under the guard.
                         drop(snapshot);
                         drop(guard);
-                        let path = self.path_of_key(&judged.found.key);
+                        let path = self.path_of_record(&judged.found.key);
                         sync_file(file).context(Operation::Renew, &path)?;
                         return Ok(Some(updated));
                     }
@@ -241,7 +240,7 @@ impl Backend for Files {
     }
 
     fn path_of_record(&self, key: &Key) -> PathBuf {
-        self.path_of_key(key)
+        layout::path_below(&self.store, key)
     }
 
     fn format(&self) -> Format {
@@ -265,13 +264,12 @@ impl Backend for Files {
         false
     }
 
-    fn ask(&self, ask: &mut Ask<'_>) -> Result<bool> {
+    fn ask(&self, ask: &mut Ask<'_>) -> Result<()> {
         let Some(root) = self.open()? else {
-            return Ok(false);
+            return Ok(());
         };
         let facts = StoreFacts::of(&root, &self.store)?;
-        ask(&FilesSnapshot::new(self, Arc::new(root), facts, None))?;
-        Ok(true)
+        ask(&FilesSnapshot::new(self, Arc::new(root), facts, None))
     }
 
     fn apply(&self, entry: Entry<'_>, plan: &mut Plan<'_, '_>) -> Result<Option<Updated>> {

@@ -17,7 +17,7 @@ use super::guard::{Guard, StoreFacts};
 use super::layout::{self, Entry, SHARED_DIR};
 use super::lock_file::{LockFile, LockPath, OnDisk, wall_clock};
 use super::queue::{self, Queue};
-use crate::backend::LockSnapshot;
+use crate::backend::{Backend as _, LockSnapshot};
 use crate::decision::liveness::DEFAULT_MAX_AGE;
 use crate::decision::verdict::{Reason, Verdict};
 use crate::decision::{
@@ -128,7 +128,7 @@ impl<'a> FilesSnapshot<'a> {
             OnDisk::Nothing => None,
             OnDisk::NotRegular(kind) => Some(self.not_a_lock(key, kind)),
             OnDisk::File(file) => {
-                let path = self.files.path_of_key(&key);
+                let path = self.files.path_of_record(&key);
                 Some(self.found_file(key, file).context(Operation::Read, &path)?)
             }
         })
@@ -374,7 +374,7 @@ impl<'a> FilesSnapshot<'a> {
         let place = LockPath {
             directory: &shared.directory,
             file,
-            path: &self.files.path_of_key(&key),
+            path: &self.files.path_of_record(&key),
             format: Format::Native,
         };
         let on_disk = place.read_listed(*kind)?;

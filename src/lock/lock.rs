@@ -134,7 +134,10 @@ impl Lock {
     /// # Errors
     /// The store cannot be read.
     #[cfg(feature = "etcd")]
-    pub fn store_facts(&self, status: &crate::Status) -> Result<Option<crate::StoreFacts>> {
+    pub fn store_facts(
+        &self,
+        status: &crate::status::Status,
+    ) -> Result<Option<crate::status::StoreFacts>> {
         let key = Key {
             name: LockName::new(&status.name)?,
             index: status.slot,

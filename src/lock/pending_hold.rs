@@ -90,7 +90,7 @@ impl PendingHold {
     pub fn confirm(mut self) -> Result<u64> {
         let live = self.confirmed();
         let taken = &mut self.taken;
-        // Not after the write: whoever has read its number may release it at once.
+        // Before the write: after it, whoever has read the number may release the hold at once.
         taken.ensure_in_place()?;
         taken.write_live(live)?;
         if taken.held.record().kind == Kind::Lease {

@@ -1,4 +1,4 @@
-//! What a caller is told about a lock.
+//! The public status of a lock.
 
 use std::path::PathBuf;
 
@@ -54,7 +54,7 @@ pub(super) fn of_record(store: &dyn Backend, judged: &Judged<Handle>) -> Status 
     }
 }
 
-/// A lock that nobody holds.
+/// A free lock.
 pub(super) fn of_free(store: &dyn Backend, name: &LockName) -> Status {
     let verdict = Verdict::new(State::Free, Reason::NoFile, Evidence::None);
     with_verdict(store, name, store.path_of(name), verdict)

@@ -82,7 +82,7 @@ impl Store {
     #[cfg(feature = "etcd")]
     #[cold]
     #[inline(never)]
-    pub fn on_etcd(url: &str, access: &crate::EtcdAccess) -> Result<Self> {
+    pub fn on_etcd(url: &str, access: &crate::etcd::EtcdAccess) -> Result<Self> {
         let etcd = crate::etcd::Etcd::new(url, access)?;
         let path = PathBuf::from(etcd.url());
         // Without a home directory nothing is noted: a warning says so when there is something.

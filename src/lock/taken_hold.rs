@@ -1,4 +1,4 @@
-//! A hold that this process has taken, whoever it is for.
+//! A hold taken by this process, for itself or for another.
 
 use std::sync::Arc;
 use std::time::Duration;
