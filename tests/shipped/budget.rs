@@ -26,8 +26,8 @@ const CEILINGS: [(&str, i32, [usize; 3]); 7] = [
     ("run -q held -- true", 6, [63_300, 49, 49]),
     ("acquire z --ttl 1h", 0, [66_300, 75, 46]),
     ("release own", 0, [80_000, 63, 39]),
-    ("check -q free", 0, [22_200, 17, 29]),
-    ("check -q held", 6, [57_100, 38, 42]),
+    ("check -q free", 0, [22_000, 17, 28]),
+    ("check -q held", 6, [56_900, 38, 40]),
 ];
 
 /// In bytes, of which 2.3 MB are etcd and TLS. Each 64 KiB that are executed are a page fault more.
