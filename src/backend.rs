@@ -72,8 +72,71 @@ pub(crate) struct Entry<'a> {
     /// Makes the store if there is none.
     pub(crate) create: bool,
     pub(crate) patience: Patience<'a>,
-    /// How a lock is taken that the kernel keeps.
-    pub(crate) mode: Mode,
+}
+
+impl Entry<'_> {
+    /// For a change of what is there.
+    pub(crate) const EXISTING: Self = Self {
+        create: false,
+        patience: Patience::SHORT,
+    };
+}
+
+/// Why something cannot be done; `None`: it can.
+pub(crate) type WhyNot = Option<&'static str>;
+
+/// What a lock cannot have that is stored in this way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Any hold.
+    pub(crate) name: WhyNot,
+    /// Several holders: as many as ask for it, and at most so many.
+    pub(crate) shared: WhyNot,
+    pub(crate) slots: WhyNot,
+    /// A hold that ends with time, and one that ends with another process.
+    pub(crate) lease: WhyNot,
+    pub(crate) follow: WhyNot,
+    /// A command that does not inherit the kernel lock, and one that replaces the process.
+    pub(crate) close: WhyNot,
+    pub(crate) exec: WhyNot,
+    pub(crate) owner: WhyNot,
+    pub(crate) message: WhyNot,
+    /// A hold without them.
+    pub(crate) no_owner: WhyNot,
+    pub(crate) no_message: WhyNot,
+    /// What others do to a hold: release, renew, break.
+    pub(crate) change: WhyNot,
+    /// The time to live of a hold, if it can be had.
+    pub(crate) ttl: fn(Ttl) -> std::result::Result<Option<Duration>, &'static str>,
+}
+
+/// A time to live, as it was asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ttl {
+    pub(crate) asked: Option<Duration>,
+    /// Of a hold without a process of its own.
+    pub(crate) is_detached: bool,
+}
+
+impl Default for Limits {
+    /// None.
+    fn default() -> Self {
+        Self {
+            name: None,
+            shared: None,
+            slots: None,
+            lease: None,
+            follow: None,
+            close: None,
+            exec: None,
+            owner: None,
+            message: None,
+            no_owner: None,
+            no_message: None,
+            change: None,
+            ttl: |ttl| Ok(ttl.asked),
+        }
+    }
 }
 
 /// How long a sleep may last that nothing ends when a wait is canceled.
@@ -137,10 +200,14 @@ pub(crate) type Plan<'a, 'd> = dyn FnMut(&dyn LockSnapshot) -> Result<Change<'d>
 /// The locks of a store at one moment.
 pub(crate) trait LockSnapshot: Snapshot<Handle = Handle, Error = Error> {
     /// The live waiters of a lock, the first one first.
-    fn waiters(&self, of: &LockName) -> Vec<Waiter>;
+    fn waiters(&self, _of: &LockName) -> Vec<Waiter> {
+        Vec::new()
+    }
 
     /// Who has a ticket.
-    fn waiter(&self, ticket: &Ticket<Handle>) -> Option<Waiter>;
+    fn waiter(&self, _ticket: &Ticket<Handle>) -> Option<Waiter> {
+        None
+    }
 }
 
 /// A place where locks are stored.
@@ -155,8 +222,16 @@ pub(crate) trait Backend: Debug + Send + Sync {
     /// The format of new records.
     fn format(&self) -> Format;
 
-    /// The same store with another format, if there is a choice.
-    fn with_format(self: Arc<Self>, format: Format) -> Arc<dyn Backend>;
+    /// What a lock of this name cannot have.
+    fn limits(&self, name: &LockName) -> Limits;
+
+    /// The error that it cannot have this.
+    fn unsupported(&self, what: &'static str) -> Error {
+        Error::Unsupported {
+            format: self.format(),
+            what,
+        }
+    }
 
     /// Which store a name or a path means that is given to this one, and what it is called there.
     fn locate(self: Arc<Self>, name: LockName) -> Result<(Arc<dyn Backend>, LockName)>;
@@ -174,16 +249,22 @@ pub(crate) trait Backend: Debug + Send + Sync {
     fn contender(&self, back_off: BackOff, mode: Mode) -> Box<dyn Contender + '_>;
 
     /// The live waiters of a lock, the first one first.
-    fn waiters(&self, of: &LockName) -> Result<Vec<Waiter>>;
+    fn waiters(&self, _of: &LockName) -> Result<Vec<Waiter>> {
+        Ok(Vec::new())
+    }
 
     /// Who has a ticket.
-    fn waiter(&self, ticket: &Ticket<Handle>) -> Option<Waiter>;
+    fn waiter(&self, _ticket: &Ticket<Handle>) -> Option<Waiter> {
+        None
+    }
 
     /// Every lock, not judged yet. Returns what could not be read.
     fn list(&self, each: &mut dyn FnMut(Moment, Found<Handle>)) -> Result<Vec<Error>>;
 
     /// The names that have live waiters.
-    fn names_with_waiters(&self) -> Result<Vec<LockName>>;
+    fn names_with_waiters(&self) -> Result<Vec<LockName>> {
+        Ok(Vec::new())
+    }
 
     /// Removes what killed processes left beside the locks.
     fn sweep(&self, _errors: &mut Vec<Error>) -> Result<()> {
@@ -191,7 +272,7 @@ pub(crate) trait Backend: Debug + Send + Sync {
     }
 
     /// Moves a file that is no lock file out of the way; where it is now.
-    fn move_aside(&self, _name: &LockName, _entry: Entry<'_>) -> Result<Option<PathBuf>> {
+    fn move_aside(&self, _name: &LockName) -> Result<Option<PathBuf>> {
         Ok(None)
     }
 

@@ -91,6 +91,7 @@ mod error;
 #[cfg(feature = "etcd")]
 mod etcd;
 mod files;
+mod flock;
 mod format;
 mod identity;
 mod lock;

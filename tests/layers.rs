@@ -12,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The layers of the library, low to high. A module imports from its own layer and from lower ones.
-const LIBRARY: [&[&str]; 11] = [
+const LIBRARY: [&[&str]; 12] = [
     &["identity", "sys", "terminal"],
     &["record"],
     &["error", "name"],
@@ -22,6 +22,7 @@ const LIBRARY: [&[&str]; 11] = [
     &["observer", "open_file"],
     &["backend"],
     &["etcd", "files"],
+    &["flock"],
     &["lock"],
     &["lib", "guarantees", "architecture"],
 ];

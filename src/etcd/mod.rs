@@ -37,13 +37,14 @@ use held::request_of;
 use keys::Part;
 use messages::Read;
 use snapshot::{EtcdSnapshot, go_on, is_compacted, until_not_compacted};
-pub(crate) use store::{DEFAULT_TTL, Etcd, LEAST_TTL, LEAST_TTL_OF_RUN, MAX_SEGMENTS};
+pub(crate) use store::Etcd;
+use store::{DEFAULT_TTL, LEAST_TTL, LEAST_TTL_OF_RUN, MAX_SEGMENTS};
 use view::View;
 use waiting::{Ahead, Place};
 
 use crate::backend::{
-    Ask, BackOff, Backend, Change, Contender, Draft, Entry, LockSnapshot as _, Patience, Plan,
-    QueuePlace, SleepLimit, Updated,
+    Ask, BackOff, Backend, Change, Contender, Draft, Entry, Limits, LockSnapshot as _, Patience,
+    Plan, QueuePlace, SleepLimit, Ttl, Updated,
 };
 use crate::decision::{Found, Judged, Key, Life, Moment, Request, Snapshot as _, Ticket, Until};
 use crate::error::{Error, Result};
@@ -465,9 +466,31 @@ impl Backend for Etcd {
         Format::Native
     }
 
-    /// There is no file for another program to read.
-    fn with_format(self: Arc<Self>, _format: Format) -> Arc<dyn Backend> {
-        self
+    fn limits(&self, _name: &LockName) -> Limits {
+        Limits {
+            exec: Some("--exec leaves no process that could keep the lease: leave it out"),
+            follow: Some(
+                "nothing would keep a hold for a process alive: pass --ttl for a lease, or use `run`",
+            ),
+            ttl: |Ttl { asked, is_detached }| {
+                let (least, too_short) = if is_detached {
+                    (LEAST_TTL, "the minimum --ttl of a lease is 5s")
+                } else {
+                    (LEAST_TTL_OF_RUN, "the minimum --ttl of a run is 10s")
+                };
+                let ttl = asked.or((!is_detached).then_some(DEFAULT_TTL));
+                match ttl.unwrap_or_default() {
+                    ttl if ttl.subsec_nanos() != 0 => Err("--ttl is in whole seconds"),
+                    ttl if ttl < least => Err(too_short),
+                    ttl => Ok(Some(ttl)),
+                }
+            },
+            ..Limits::default()
+        }
+    }
+
+    fn unsupported(&self, what: &'static str) -> Error {
+        Error::NotOnEtcd { what }
     }
 
     fn locate(self: Arc<Self>, name: LockName) -> Result<(Arc<dyn Backend>, LockName)> {

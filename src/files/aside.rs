@@ -19,12 +19,8 @@ use crate::sys::wait::random_u64;
 impl Files {
     /// Gives the file of a lock another name in its directory, and returns its new path. `None`: it
     /// is not a regular file, it has become a lock file, or it changed less than 10 s ago.
-    pub(super) fn rename_aside(
-        &self,
-        name: &LockName,
-        entry: Entry<'_>,
-    ) -> Result<Option<PathBuf>> {
-        let Some((guard, facts)) = self.enter(entry)? else {
+    pub(super) fn rename_aside(&self, name: &LockName) -> Result<Option<PathBuf>> {
+        let Some((guard, facts)) = self.enter(Entry::EXISTING)? else {
             return Ok(None);
         };
         let Some(directory) = guard.descend(&layout::parents(name))? else {

@@ -7,14 +7,12 @@ use std::sync::Arc;
 use chrono::SubsecRound;
 
 use super::directory::Files;
-use super::flock::Attempt;
 use super::foreign::{self, SwapFallback, SwapResult};
 use super::guard::Guard;
 use super::held::{HeldFile, Place};
 use super::layout::{self, META_DIR};
 use super::lock_file::{
-    LockPath, NewLockFile, OwnedLockPath, WriteOptions, encode, random_temporary_name,
-    renew_foreign_times,
+    LockPath, NewLockFile, WriteOptions, encode, random_temporary_name, renew_foreign_times,
 };
 use super::number;
 use super::snapshot::FilesSnapshot;
@@ -26,7 +24,7 @@ use crate::format::{self, live};
 use crate::name::LockName;
 use crate::open_file::{Handle, OpenFile};
 use crate::record::{Format, Kind, Live, Record};
-use crate::sys::directory::{FileExt as _, facts_of_file, move_to_high_fd};
+use crate::sys::directory::{FileExt as _, facts_of_file};
 use crate::sys::process;
 
 /// What was asked for with a new hold.
@@ -115,44 +113,6 @@ pub(super) fn take(
         }
     }
     Ok(Some(held))
-}
-
-/// The new hold of a file that flock(1) locks, if its lock was taken.
-pub(super) fn take_kernel_lock(
-    mut snapshot: FilesSnapshot<'_>,
-    key: &Key,
-    draft: &Draft,
-) -> Result<Option<HeldFile>> {
-    let attempt = snapshot.attempt.take();
-    let Some(file) = attempt.and_then(Attempt::into_taken) else {
-        return Ok(None);
-    };
-    let files = snapshot.files;
-    let path = files.path_of(&key.name);
-    let mut record = draft.record.clone();
-    record.acquired_at = chrono::Utc::now().trunc_subsecs(6);
-    record.hold = number::by_clock(record.acquired_at, 0);
-    record.origin = Some(files.host.origin(snapshot.facts.id));
-    Ok(Some(HeldFile {
-        files: files.clone(),
-        file: move_to_high_fd(file).context(Operation::Open, &path)?,
-        place: Place {
-            parents: Vec::new(),
-            index: None,
-            stays: false,
-            at: OwnedLockPath {
-                directory: Arc::clone(&snapshot.root),
-                file: layout::file_name(&key.name),
-                format: record.format,
-                path,
-            },
-        },
-        others: Vec::new(),
-        root: snapshot.root,
-        slot_at: None,
-        visible_at: None,
-        record: Box::new(record),
-    }))
 }
 
 fn replace(

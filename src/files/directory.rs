@@ -1,11 +1,10 @@
 //! The directory that locks are in: what it is for this process, and how it is opened.
 
 use std::ffi::OsString;
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::guard::{Guard, StoreFacts};
+use super::guard::{DirectoryFacts, Guard, open_directory};
 use crate::backend::{Backend as _, Entry};
 use crate::decision::Key;
 use crate::error::{Context, Operation, Result};
@@ -39,13 +38,10 @@ impl Files {
     }
 
     pub(super) fn open(&self) -> Result<Option<Directory>> {
-        match Directory::open(&self.store) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            opened => opened.context(Operation::OpenStore, &self.store).map(Some),
-        }
+        open_directory(&self.store)
     }
 
-    pub(super) fn enter(&self, entry: Entry<'_>) -> Result<Option<(Guard, StoreFacts)>> {
+    pub(super) fn enter(&self, entry: Entry<'_>) -> Result<Option<(Guard, DirectoryFacts)>> {
         if entry.create && !self.is_foreign_directory {
             // A directory of other programs is made as they make it.
             let is_private = self.format == Format::Native;

@@ -23,7 +23,7 @@ use crate::sys::FileId;
 use crate::sys::directory::{Found, facts_of_file};
 
 /// How often a file is read again that another program keeps changing.
-pub(super) const MAX_RETRIES: usize = 100;
+pub(crate) const MAX_RETRIES: usize = 100;
 
 /// What to do where the filesystem cannot swap two files.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -32,18 +32,26 @@ pub(super) struct Guard {
 
 /// What is true of a store directory for as long as it is open.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct StoreFacts {
-    pub(super) id: FileId,
+pub(crate) struct DirectoryFacts {
+    pub(crate) id: FileId,
     /// Kernel locks in it are seen by everyone who can open its files.
-    pub(super) shares_kernel_locks: bool,
+    pub(crate) shares_kernel_locks: bool,
 }
 
-impl StoreFacts {
-    pub(super) fn of(root: &Directory, path: &Path) -> Result<Self> {
+impl DirectoryFacts {
+    pub(crate) fn of(root: &Directory, path: &Path) -> Result<Self> {
         Ok(Self {
             id: root.id().context(Operation::InspectStore, path)?,
             shares_kernel_locks: shares_kernel_locks(root, path)?,
         })
+    }
+}
+
+/// `None`: there is none.
+pub(crate) fn open_directory(path: &Path) -> Result<Option<Directory>> {
+    match Directory::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        opened => opened.context(Operation::OpenStore, path).map(Some),
     }
 }
 
@@ -54,12 +62,11 @@ impl Guard {
         path: &Path,
         patience: Patience<'_>,
         is_store: bool,
-    ) -> Result<Option<(Self, StoreFacts)>> {
+    ) -> Result<Option<(Self, DirectoryFacts)>> {
         let limit = Limit::from_now(patience);
         loop {
-            let mut root = match Directory::open(path) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-                opened => opened.context(Operation::OpenStore, path)?,
+            let Some(mut root) = open_directory(path)? else {
+                return Ok(None);
             };
             let shares_kernel_locks = shares_kernel_locks(&root, path)?;
             let signals = lock(&root, path, &limit)?;
@@ -70,7 +77,7 @@ impl Guard {
                 path: path.to_owned(),
                 _signals: signals,
             };
-            let facts = StoreFacts {
+            let facts = DirectoryFacts {
                 id,
                 shares_kernel_locks,
             };
@@ -91,7 +98,7 @@ impl Guard {
         path: &Path,
         patience: Patience<'_>,
         is_private: bool,
-    ) -> Result<(Self, StoreFacts)> {
+    ) -> Result<(Self, DirectoryFacts)> {
         for _ in 0..MAX_ATTEMPTS {
             if let Some(entered) = Self::enter(path, patience, true)? {
                 return Ok(entered);

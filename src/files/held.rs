@@ -158,7 +158,7 @@ impl HeldFile {
 
     /// Whether the file still has our record: programs of other formats rewrite theirs in place.
     fn is_as_written(&self) -> Result<bool> {
-        if matches!(self.record.format, Format::Native | Format::Flock) {
+        if self.record.format == Format::Native {
             return Ok(true);
         }
         let path = self.path();
@@ -331,17 +331,7 @@ impl HeldRecord for HeldFile {
     fn release(&mut self) -> Result<ReleaseOutcome> {
         // The name goes first. While it exists the file is locked, and a process that the command left
         // behind with its descriptor holds nothing.
-        let ended = if self.record.format == Format::Flock {
-            self.is_lost().map(|is_lost| {
-                if is_lost {
-                    ReleaseOutcome::Lost
-                } else {
-                    ReleaseOutcome::Released
-                }
-            })
-        } else {
-            self.remove()
-        };
+        let ended = self.remove();
         let unlocked = unlock_record(&self.file).context(Operation::Unlock, self.path());
         let ended = ended?;
         unlocked?;

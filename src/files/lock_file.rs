@@ -315,7 +315,7 @@ impl LockFile {
 }
 
 /// Whether `name` names an open file.
-pub(super) fn is_named(directory: &Directory, name: &OsStr, file: &File) -> io::Result<bool> {
+pub(crate) fn is_named(directory: &Directory, name: &OsStr, file: &File) -> io::Result<bool> {
     let ours = facts_of_file(file)?;
     Ok(directory
         .facts(name)?
@@ -333,7 +333,7 @@ pub(super) fn random_temporary_name() -> OsString {
 }
 
 /// A file's time; one outside the calendar is as far away as can be.
-pub(super) fn wall_clock(time: SystemTime) -> DateTime<Utc> {
+pub(crate) fn wall_clock(time: SystemTime) -> DateTime<Utc> {
     let since = time
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default();

@@ -8,13 +8,13 @@ mod address;
 mod aside;
 mod commit;
 mod directory;
-mod flock;
 mod foreign;
 mod guard;
 mod held;
 pub(crate) mod journal;
 pub(crate) mod layout;
 mod leftovers;
+mod limits;
 mod lock_file;
 mod number;
 mod queue;
@@ -25,31 +25,33 @@ mod snapshot;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use directory::Files;
-use flock::Attempt;
-use guard::{Guard, StoreFacts};
+pub(crate) use foreign::MAX_RETRIES;
+use guard::Guard;
+pub(crate) use guard::{DirectoryFacts, open_directory};
 use held::HeldFile;
 use layout::Entry as DirEntry;
+pub(crate) use lock_file::{is_named, wall_clock};
+pub(crate) use number::by_clock as number_by_clock;
 use queue::Place;
-use sleep::Sleeper;
+pub(crate) use sleep::Sleeper;
 use snapshot::{FilesSnapshot, is_not_a_directory};
 
 use crate::backend::{
-    Ask, BackOff, Backend, Change, Contender, Entry, HeldRecord, Plan, QueueChange, QueuePlace,
-    SleepLimit, Updated,
+    Ask, BackOff, Backend, Change, Contender, Entry, HeldRecord, Limits, Plan, QueueChange,
+    QueuePlace, SleepLimit, Updated,
 };
 use crate::decision::{Found as FoundRecord, Judged, Key, Moment, Snapshot as _, Ticket, Until};
 use crate::error::{Context, Error, Operation, Result};
 use crate::name::LockName;
 use crate::observer::HostFacts;
-use crate::open_file::{Handle, OpenFile};
+use crate::open_file::Handle;
 use crate::record::{Format, Kind, Mode};
 use crate::status::Waiter;
-use crate::sys::directory::{Directory, Found, not_found, record_is_locked, sync_file};
+use crate::sys::directory::{Directory, Found, record_is_locked, sync_file};
 use crate::sys::process::boottime;
 use crate::sys::wait::Watch;
 
@@ -67,40 +69,6 @@ impl Files {
         record_is_locked(&file).ok()?.then_some(file)
     }
 
-    /// [`change`](Self::change) for a file that flock(1) locks. `granted`: the file, if its lock was
-    /// taken in the sleep before.
-    fn change_kernel_lock(
-        &self,
-        entry: Entry<'_>,
-        granted: Option<Rc<OpenFile>>,
-        plan: &mut Plan<'_, '_>,
-    ) -> Result<Option<Updated>> {
-        let root = match self.open()? {
-            Some(root) => Arc::new(root),
-            None if entry.create => {
-                return Err(not_found()).context(Operation::OpenDirectory, &self.store);
-            }
-            None => return Ok(None),
-        };
-        let facts = StoreFacts::of(&root, &self.store)?;
-        let attempt = Attempt::new(granted, entry.create, entry.mode)
-            .context(Operation::OpenFileIn, &self.store)?;
-        let snapshot = FilesSnapshot::trying(self, root, facts, attempt);
-        let change = plan(&snapshot)?;
-        // Nothing else can be changed: there is no record, and no queue but the kernel's.
-        let hold = match change {
-            Change::Take { put, draft, .. } => match put.first() {
-                Some((key, _)) => commit::take_kernel_lock(snapshot, key, draft)?,
-                None => None,
-            },
-            _ => None,
-        };
-        Ok(Some(Updated {
-            hold: hold.map(boxed),
-            ..Updated::default()
-        }))
-    }
-
     /// Makes the change that `plan` returns. `caller`: one that may wait for it.
     fn change(
         &self,
@@ -108,10 +76,6 @@ impl Files {
         mut caller: Option<&mut FilesContender<'_>>,
         plan: &mut Plan<'_, '_>,
     ) -> Result<Option<Updated>> {
-        if self.format == Format::Flock {
-            let granted = caller.and_then(FilesContender::take_granted);
-            return self.change_kernel_lock(entry, granted, plan);
-        }
         let Some((guard, facts)) = self.enter(entry)? else {
             return Ok(None);
         };
@@ -119,7 +83,7 @@ impl Files {
             .as_mut()
             .and_then(|caller| caller.place.as_mut()?.take_prepared());
         let mut displaced = Vec::new();
-        for _ in 0..foreign::MAX_RETRIES {
+        for _ in 0..MAX_RETRIES {
             let root = Arc::clone(guard.root());
             let snapshot = FilesSnapshot::new(self, root, facts, Some(&guard));
             let change = plan(&snapshot)?;
@@ -247,12 +211,8 @@ impl Backend for Files {
         self.format
     }
 
-    fn with_format(self: Arc<Self>, format: Format) -> Arc<dyn Backend> {
-        if format == self.format {
-            return self;
-        }
-        let files = Self::clone(&self);
-        Arc::new(Self { format, ..files })
+    fn limits(&self, name: &LockName) -> Limits {
+        limits::of(self.format, name)
     }
 
     fn locate(self: Arc<Self>, name: LockName) -> Result<(Arc<dyn Backend>, LockName)> {
@@ -268,7 +228,7 @@ impl Backend for Files {
         let Some(root) = self.open()? else {
             return Ok(());
         };
-        let facts = StoreFacts::of(&root, &self.store)?;
+        let facts = DirectoryFacts::of(&root, &self.store)?;
         ask(&FilesSnapshot::new(self, Arc::new(root), facts, None))
     }
 
@@ -276,11 +236,10 @@ impl Backend for Files {
         self.change(entry, None, plan)
     }
 
-    fn contender(&self, back_off: BackOff, mode: Mode) -> Box<dyn Contender + '_> {
+    fn contender(&self, back_off: BackOff, _mode: Mode) -> Box<dyn Contender + '_> {
         Box::new(FilesContender {
             files: self,
             back_off,
-            mode,
             place: None,
             sleeper: None,
         })
@@ -302,7 +261,7 @@ impl Backend for Files {
         let Some(root) = self.open()? else {
             return Ok(Vec::new());
         };
-        let facts = StoreFacts::of(&root, &self.store)?;
+        let facts = DirectoryFacts::of(&root, &self.store)?;
         let root = Arc::new(root);
         let snapshot = FilesSnapshot::new(self, Arc::clone(&root), facts, None);
         let mut errors = Vec::new();
@@ -330,8 +289,8 @@ impl Backend for Files {
         leftovers::sweep(self, errors)
     }
 
-    fn move_aside(&self, name: &LockName, entry: Entry<'_>) -> Result<Option<PathBuf>> {
-        self.rename_aside(name, entry)
+    fn move_aside(&self, name: &LockName) -> Result<Option<PathBuf>> {
+        self.rename_aside(name)
     }
 }
 
@@ -340,16 +299,9 @@ impl Backend for Files {
 struct FilesContender<'a> {
     files: &'a Files,
     back_off: BackOff,
-    mode: Mode,
     place: Option<Place>,
     /// Made with its first sleep.
     sleeper: Option<Sleeper>,
-}
-
-impl FilesContender<'_> {
-    fn take_granted(&mut self) -> Option<Rc<OpenFile>> {
-        self.sleeper.as_mut()?.take_granted()
-    }
 }
 
 impl Contender for FilesContender<'_> {
@@ -373,7 +325,7 @@ impl Contender for FilesContender<'_> {
         // Nothing else ends a sleep in the kernel.
         let at_most = limit.slice();
         let started = boottime();
-        let new = || Sleeper::new(self.back_off, self.mode);
+        let new = || Sleeper::new(self.back_off);
         let sleeper = self.sleeper.get_or_insert_with(new);
         let woken = sleeper.sleep(until, at_most, is_unchanged);
         let Until::LeftQueue(ticket, _) = until else {

@@ -19,7 +19,7 @@ const CENTURY: u64 = 100 * 366 * 24 * 3600 * 1_000_000;
 
 /// The number of a hold that replaces `replaced` (0: none), by the clock alone: a path lock has
 /// nothing else.
-pub(super) fn by_clock(now: DateTime<Utc>, replaced: u64) -> u64 {
+pub(crate) fn by_clock(now: DateTime<Utc>, replaced: u64) -> u64 {
     let clock = u64::try_from(now.timestamp_micros())
         .unwrap_or(0)
         .clamp(1, MAX_HOLD - 1);

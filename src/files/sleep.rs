@@ -3,7 +3,6 @@
 
 use std::fs::File;
 use std::io;
-use std::rc::Rc;
 use std::time::Duration;
 
 use super::queue::visible_pid;
@@ -11,10 +10,8 @@ use crate::backend::BackOff;
 use crate::decision::verdict::{Evidence, Reason, State};
 use crate::decision::{Judged, Ticket, Until};
 use crate::open_file::{Handle, OpenFile};
-use crate::record::{Content, Kind, Mode, Record};
-use crate::sys::directory::{
-    lock_record, lock_shared, record_is_locked, try_lock_record, try_lock_shared,
-};
+use crate::record::{Kind, Record};
+use crate::sys::directory::record_is_locked;
 use crate::sys::process::{boottime, is_stopped};
 use crate::sys::signal::Alarm;
 use crate::sys::wait::{Watch, pause, random_below, until_unlocked};
@@ -40,35 +37,24 @@ const MAX_WATCHED: usize = 256;
 
 /// What a waiter keeps between two sleeps.
 #[derive(Debug)]
-pub(super) struct Sleeper {
+pub(crate) struct Sleeper {
     alarm: Option<Alarm>,
     /// Closing an inotify descriptor takes 5 to 24 ms, so it is kept until there is nothing to hurry
     /// for.
     watch: Option<Watch>,
     back_off: Duration,
     back_offs: BackOff,
-    /// How the lock is taken of a file that flock(1) locks.
-    is_shared: bool,
-    /// A file that flock(1) locks, whose lock was taken in the last sleep: to give it back and to take
-    /// it again would let others in between.
-    granted: Option<Rc<OpenFile>>,
 }
 
 impl Sleeper {
-    pub(super) fn new(back_offs: BackOff, mode: Mode) -> Self {
+    pub(crate) fn new(back_offs: BackOff) -> Self {
         Self {
             // Without one the lock is polled.
             alarm: Alarm::new().ok().flatten(),
             watch: None,
             back_off: back_offs.first,
             back_offs,
-            is_shared: mode.is_shared(),
-            granted: None,
         }
-    }
-
-    pub(super) fn take_granted(&mut self) -> Option<Rc<OpenFile>> {
-        self.granted.take()
     }
 
     /// Returns the watch, so that the caller can close it when the hold ends.
@@ -89,9 +75,7 @@ impl Sleeper {
             }
             Until::Released(judged) => {
                 // A writer notes its turn again before it is taken for missed, and readers pass.
-                let is_reader =
-                    judged.found.key.index.is_some() && judged.found.content != Content::KernelLock;
-                let at_most = if is_reader {
+                let at_most = if judged.found.key.index.is_some() {
                     at_most.min(EVENT_RECHECK)
                 } else {
                     at_most
@@ -149,14 +133,6 @@ impl Sleeper {
         let Some(open) = &judged.found.handle else {
             return Err(io::ErrorKind::Unsupported.into());
         };
-        if judged.found.content == Content::KernelLock {
-            let Some(file) = open.open()? else {
-                return Ok(());
-            };
-            self.until_locked(&file, at_most)?;
-            self.granted = Some(Rc::clone(open));
-            return Ok(());
-        }
         if judged.verdict.evidence == Evidence::KernelLock {
             // A shared lock is granted beside a reader of flock(1), so it cannot be waited for.
             if judged.record().is_none() && !open.is_locked()? {
@@ -177,34 +153,24 @@ impl Sleeper {
 
     /// Blocks on a kernel lock.
     pub(super) fn sleep_on_lock(&self, file: &File, at_most: Duration) -> io::Result<()> {
-        let Some(alarm) = &self.alarm else {
-            return poll(at_most, || record_is_locked(file).map(|locked| !locked));
-        };
-        alarm.set(at_most)?;
-        let woken = until_unlocked(file);
-        alarm.clear()?;
-        woken
+        let is_unlocked = || record_is_locked(file).map(|is_locked| !is_locked);
+        self.block(at_most, || until_unlocked(file), is_unlocked)
     }
 
-    /// Blocks until the lock of a file that flock(1) locks is taken.
-    fn until_locked(&self, file: &File, at_most: Duration) -> io::Result<()> {
+    /// Blocks in a call of the kernel. Where nothing could end that, it asks again and again.
+    pub(crate) fn block(
+        &self,
+        at_most: Duration,
+        call: impl FnOnce() -> io::Result<()>,
+        is_done: impl Fn() -> io::Result<bool>,
+    ) -> io::Result<()> {
         let Some(alarm) = &self.alarm else {
-            return poll(at_most, || {
-                if self.is_shared {
-                    try_lock_shared(file)
-                } else {
-                    try_lock_record(file)
-                }
-            });
+            return poll(at_most, is_done);
         };
         alarm.set(at_most)?;
-        let locked = if self.is_shared {
-            lock_shared(file)
-        } else {
-            lock_record(file)
-        };
+        let woken = call();
         alarm.clear()?;
-        locked
+        woken
     }
 
     /// Sleeps until something happens to one of these holds.
@@ -260,7 +226,7 @@ impl Sleeper {
         watch.sleep(Some(at_most))
     }
 
-    fn sleep_backoff(&mut self, at_most: Duration) {
+    pub(crate) fn sleep_backoff(&mut self, at_most: Duration) {
         // Half to all of it, so that waiters that began together do not stay together.
         let whole = u64::try_from(self.back_off.as_millis()).unwrap_or(u64::MAX);
         let jittered = Duration::from_millis(whole / 2 + random_below(whole / 2 + 1));

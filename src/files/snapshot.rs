@@ -11,9 +11,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::directory::Files;
-use super::flock::{self, KernelLock};
 use super::foreign;
-use super::guard::{Guard, StoreFacts};
+use super::guard::{DirectoryFacts, Guard};
 use super::layout::{self, Entry, SHARED_DIR};
 use super::lock_file::{LockFile, LockPath, OnDisk, wall_clock};
 use super::queue::{self, Queue};
@@ -38,7 +37,7 @@ use crate::sys::{ProcessState, process};
 pub(crate) struct FilesSnapshot<'a> {
     pub(super) files: &'a Files,
     pub(super) root: Arc<Directory>,
-    pub(super) facts: StoreFacts,
+    pub(super) facts: DirectoryFacts,
     /// `None`: nothing is changed, not even what a killed process left.
     pub(super) guard: Option<&'a Guard>,
     now: OnceCell<Moment>,
@@ -50,8 +49,6 @@ pub(crate) struct FilesSnapshot<'a> {
     directories: RefCell<Vec<KnownDirectory>>,
     /// The shared records of each name that was asked about: a decision asks several times.
     shared: RefCell<Vec<(LockName, Vec<Found<Handle>>)>>,
-    /// Of a file that flock(1) locks: tries to take the lock. `None`: only looks.
-    pub(super) attempt: Option<flock::Attempt>,
 }
 
 /// The parts of a path below the store, and what is there.
@@ -69,7 +66,7 @@ impl<'a> FilesSnapshot<'a> {
     pub(super) fn new(
         files: &'a Files,
         root: Arc<Directory>,
-        facts: StoreFacts,
+        facts: DirectoryFacts,
         guard: Option<&'a Guard>,
     ) -> Self {
         Self {
@@ -83,20 +80,6 @@ impl<'a> FilesSnapshot<'a> {
             queue: OnceCell::new(),
             directories: RefCell::default(),
             shared: RefCell::default(),
-            attempt: None,
-        }
-    }
-
-    /// A snapshot that takes the lock of a file that flock(1) locks, if it can.
-    pub(super) fn trying(
-        files: &'a Files,
-        root: Arc<Directory>,
-        facts: StoreFacts,
-        attempt: flock::Attempt,
-    ) -> Self {
-        Self {
-            attempt: Some(attempt),
-            ..Self::new(files, root, facts, None)
         }
     }
 
@@ -110,9 +93,6 @@ impl<'a> FilesSnapshot<'a> {
             path: &path,
             format: self.files.format,
         };
-        if self.files.format == Format::Flock {
-            return self.kernel_lock(&place, name);
-        }
         let mut on_disk = place.read()?;
         if self.guard.is_some()
             && self.facts.shares_kernel_locks
@@ -138,59 +118,10 @@ impl<'a> FilesSnapshot<'a> {
         Found {
             key,
             content: Content::NotALock(what),
-            facts: Facts {
-                modified: self.now().wall,
-                kernel_lock: None,
-                lockers: Vec::new(),
-                processes: Vec::new(),
-                same_store: false,
-                shares_kernel_locks: self.facts.shares_kernel_locks,
-                stays: false,
-                life: None,
-            },
-            revision: Revision {
-                file: 0,
-                hold: 0,
-                digest: 0,
-            },
+            facts: Facts::of_file(self.now().wall, self.facts.shares_kernel_locks),
+            revision: Revision::NONE,
             handle: None,
         }
-    }
-
-    /// The lock of flock(1) on a file; `None`: it is free. One of readers has an index.
-    fn kernel_lock(&self, place: &LockPath<'_>, name: &LockName) -> Result<Option<Found<Handle>>> {
-        let asked = flock::ask(place, self.attempt.as_ref())?;
-        let (open, kernel_lock, lockers, is_shared) = match asked {
-            KernelLock::Free => return Ok(None),
-            KernelLock::NotALock(what) => {
-                return Ok(Some(self.not_a_lock(Key::exclusive(name), what)));
-            }
-            KernelLock::Locked {
-                open,
-                kernel_lock,
-                lockers,
-                is_shared,
-            } => (open, kernel_lock, lockers, is_shared),
-        };
-        Ok(Some(Found {
-            key: Key {
-                name: name.clone(),
-                index: is_shared.then_some(0),
-            },
-            content: Content::KernelLock,
-            facts: Facts {
-                modified: wall_clock(open.facts.modified),
-                kernel_lock,
-                lockers,
-                processes: Vec::new(),
-                same_store: false,
-                shares_kernel_locks: self.facts.shares_kernel_locks,
-                stays: false,
-                life: None,
-            },
-            revision: revision(&Content::KernelLock, &open),
-            handle: Some(Rc::new(open)),
-        }))
     }
 
     fn found_file(&self, key: Key, mut file: LockFile) -> io::Result<Found<Handle>> {
@@ -258,14 +189,14 @@ impl<'a> FilesSnapshot<'a> {
         let lockers = lockers.flatten();
         let lockers = lockers.unwrap_or_default();
         Facts {
-            modified: wall_clock(file.facts.modified),
             kernel_lock: kernel_lock.map(|is_locked| is_locked || lockers.is_locked),
             lockers: lockers.pids,
             processes: processes.into_iter().map(|pid| self.process(pid)).collect(),
             same_store,
-            shares_kernel_locks: self.facts.shares_kernel_locks,
-            stays: false,
-            life: None,
+            ..Facts::of_file(
+                wall_clock(file.facts.modified),
+                self.facts.shares_kernel_locks,
+            )
         }
     }
 
@@ -530,17 +461,10 @@ impl Snapshot for FilesSnapshot<'_> {
         let Some(directory) = self.directory(&layout::parents(name))? else {
             return Ok(None);
         };
-        let found = self.read(&directory, name)?;
-        Ok(found.filter(|found| found.key.index.is_none()))
+        self.read(&directory, name)
     }
 
     fn shared(&self, name: &LockName) -> Result<Vec<Found<Handle>>> {
-        // Who tries to take the lock of flock(1) has been told by the kernel whether it shares it.
-        if self.files.format == Format::Flock && self.attempt.is_none() {
-            let found = self.read(&self.root, name)?;
-            let readers = found.filter(|found| found.key.index.is_some());
-            return Ok(readers.into_iter().collect());
-        }
         let children = layout::children(name);
         if children.is_empty() {
             return Ok(Vec::new());

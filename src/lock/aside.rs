@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use chrono::Utc;
 
-use super::lock::{EXISTING, Lock};
+use super::lock::Lock;
 use crate::decision::liveness::is_unchanged;
 use crate::decision::verdict::{Evidence, Reason, State, Verdict};
 use crate::error::{Error, Result};
@@ -51,9 +51,9 @@ impl Lock {
     /// # Errors
     /// The store cannot be used, or the file cannot be renamed.
     pub fn move_aside(&self) -> Result<Option<MovedAside>> {
-        self.ensure_record()?;
+        self.ensure_changeable()?;
         let was = self.inspect(None)?;
-        let Some(to) = self.store.move_aside(self.name(), EXISTING)? else {
+        let Some(to) = self.store.move_aside(self.name())? else {
             return Ok(None);
         };
         let mut warnings = Vec::new();

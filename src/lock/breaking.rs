@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use super::ending::{kill_at_ms, marks};
-use super::lock::{EXISTING, Lock};
+use super::lock::Lock;
 use super::options::{Options, milliseconds};
 use super::unfinished::{
     LOOK_INTERVAL, author, ending_of, is_locked, live_wrapper, look, marks_of, pause,
     unsupervising_wrapper,
 };
-use crate::backend::Change;
+use crate::backend::{Change, Entry};
 use crate::decision::ownership::may_break;
 use crate::decision::verdict::{Evidence, Reason, State};
 use crate::decision::{Asker, Judged, Revision};
@@ -87,7 +87,7 @@ impl Lock {
     /// # Errors
     /// The store cannot be used.
     pub fn break_hold(&self, shown: &Revision, on_break: &mut OnBreak<'_>) -> Result<Break> {
-        self.ensure_record()?;
+        self.ensure_changeable()?;
         // What runs on another machine is ended there, by the keeper, when the hold is removed.
         let is_here = !self.store.is_remote();
         let is_spared =
@@ -128,7 +128,7 @@ impl Lock {
     /// # Errors
     /// The store cannot be used.
     pub fn break_at_once(&self, shown: &Revision) -> Result<Break> {
-        self.ensure_record()?;
+        self.ensure_changeable()?;
         let removal = self.remove_shown(shown, |_| false)?;
         Ok(self.broken(removal))
     }
@@ -206,7 +206,7 @@ impl Lock {
         is_spared: impl Fn(&Judged<Handle>) -> bool,
     ) -> Result<Removal> {
         let request = self.request(&Options::new(), Asker::Caller);
-        let updated = self.store.update(EXISTING, |snapshot| {
+        let updated = self.store.update(Entry::EXISTING, |snapshot| {
             let mut own = self.shown(&request, snapshot, shown)?;
             if own.is_none() {
                 let holds = self.holds(&request, snapshot)?;
@@ -312,7 +312,7 @@ impl Lock {
     fn end_orphaned_work(&self, shown: &Revision, on_break: &mut OnBreak<'_>) -> Result<Work> {
         let request = self.request(&Options::new(), Asker::Caller);
         let note_begin = |note: bool| {
-            self.store.update(EXISTING, |snapshot| {
+            self.store.update(Entry::EXISTING, |snapshot| {
                 let own = self.shown(&request, snapshot, shown)?;
                 let change = match own.as_ref().and_then(|own| Some((own, own.record()?))) {
                     Some((own, record)) if note && record.live.ending.is_none() => {
@@ -380,7 +380,7 @@ impl Lock {
         let mut live = record.live.clone();
         live.told = true;
         live.ending = live.ending.or_else(|| Some(boottime_milliseconds()));
-        let _ = self.store.update(EXISTING, |_| {
+        let _ = self.store.update(Entry::EXISTING, |_| {
             Ok((Change::Renew(judged.clone(), Box::new(live.clone())), ()))
         });
     }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::lock::{EXISTING, Lock};
+use super::lock::Lock;
 use super::options::Options;
 use super::unfinished::settle;
-use crate::backend::Change;
+use crate::backend::{Change, Entry};
 use crate::decision::ownership::may_clean_up;
 use crate::decision::verdict::{Reason, State};
 use crate::decision::{Asker, Judged, Request, Revision};
@@ -111,7 +111,7 @@ impl Lock {
         options.max_age = max_age;
         let mut request = self.request(&options, Asker::Caller);
         let try_to_remove = |request: &Request| {
-            let updated = self.store.update(EXISTING, |snapshot| {
+            let updated = self.store.update(Entry::EXISTING, |snapshot| {
                 let Some(own) = self.shown(request, snapshot, shown)? else {
                     return Ok((Change::Nothing, Removal::Nothing));
                 };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::options::{Options, milliseconds};
-use crate::backend::{BackOff, Backend, Entry, LockSnapshot, Patience, SleepLimit};
+use crate::backend::{BackOff, Backend, LockSnapshot, SleepLimit};
 use crate::decision::liveness::DEFAULT_MAX_AGE;
 use crate::decision::ownership::may_break;
 use crate::decision::verdict::Reason;
@@ -26,12 +26,6 @@ pub struct Lock {
     pub(super) store: Arc<dyn Backend>,
     journal: PathBuf,
 }
-
-pub(super) const EXISTING: Entry<'static> = Entry {
-    create: false,
-    patience: Patience::SHORT,
-    mode: Mode::Exclusive,
-};
 
 /// Where nothing wakes, a confirmation is looked for after this, doubling up to the second.
 const CONFIRMATION_PACE: BackOff = BackOff {
@@ -256,14 +250,11 @@ impl Lock {
             .sleep(&until, limit, &mut is_unchanged);
     }
 
-    /// A kernel lock without a record belongs to its process alone.
-    pub(super) fn ensure_record(&self) -> Result<()> {
-        match self.format() {
-            format @ Format::Flock => Err(Error::Unsupported {
-                format,
-                what: "a kernel lock ends with its process",
-            }),
-            _ => Ok(()),
+    /// Fails if nobody else can change a hold of it.
+    pub(super) fn ensure_changeable(&self) -> Result<()> {
+        match self.store.limits(&self.name).change {
+            Some(why_not) => Err(self.store.unsupported(why_not)),
+            None => Ok(()),
         }
     }
 

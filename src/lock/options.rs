@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::holder::Holder;
+use crate::backend::{Backend, Ttl};
 use crate::decision::Revision;
 use crate::error::{Error, Result};
-use crate::format::{MEMORY_TTL, MEMORY_TTL_LIMIT};
 use crate::name::LockName;
-use crate::record::{Format, MAX_TEXT_BYTES, Mode};
+use crate::record::{MAX_TEXT_BYTES, Mode};
 
 pub(super) fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
@@ -133,7 +133,7 @@ impl Options {
     /// except those that run [inside](Self::inside) a shared hold of the same lock. [`Mode::Slots`]: at
     /// most so many at once, by the number that each of them asks for; [`Hold::slots`](crate::Hold::slots)
     /// tells which slot it is. Needs native lock files in a store, or for [`Mode::Shared`]
-    /// [`Format::Flock`].
+    /// [`Format::Flock`](crate::Format::Flock).
     #[must_use]
     pub fn mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
@@ -152,104 +152,41 @@ impl Options {
         check(&self.message, "message")
     }
 
-    /// The options as a lock on several machines can have them, or why it cannot.
-    #[cfg(feature = "etcd")]
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn check_remote(mut self, holder: Option<Holder>, run: RunOptions) -> Result<Self> {
-        use crate::etcd::{DEFAULT_TTL, LEAST_TTL, LEAST_TTL_OF_RUN};
-        let not_there = |what| Err(Error::NotOnEtcd { what });
-        if run.exec {
-            return not_there("--exec leaves no process that could keep the lease: leave it out");
-        }
-        match holder {
-            Some(Holder::Lease) => {}
-            Some(_) => {
-                return not_there(
-                    "nothing would keep a hold for a process alive: pass --ttl for a lease, or use `run`",
-                );
-            }
-            None => self.ttl = self.ttl.or(Some(DEFAULT_TTL)),
-        }
-        let ttl = self.ttl.unwrap_or_default();
-        if ttl.subsec_nanos() != 0 {
-            return not_there("--ttl is in whole seconds");
-        }
-        match holder {
-            None if ttl < LEAST_TTL_OF_RUN => not_there("the minimum --ttl of a run is 10s"),
-            Some(_) if ttl < LEAST_TTL => not_there("the minimum --ttl of a lease is 5s"),
-            _ => Ok(self),
-        }
-    }
-
-    /// The options as a lock of this format can have them, or why it cannot.
-    pub(crate) fn check_format(
+    /// The options as a lock of this store can have them, or why it cannot.
+    pub(crate) fn check(
         mut self,
-        format: Format,
+        store: &dyn Backend,
         name: &LockName,
         holder: Option<Holder>,
         run: RunOptions,
     ) -> Result<Self> {
-        let missing = |text: &Option<String>| text.as_ref().is_none_or(String::is_empty);
-        let unsupported = |what| Err(Error::Unsupported { format, what });
-        if format != Format::Native && holder == Some(Holder::Lease) {
-            return unsupported("a lease names no process");
+        let limits = store.limits(name);
+        let is_given = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
+        let is_lease = holder == Some(Holder::Lease);
+        let asked = [
+            (true, limits.name),
+            (is_lease, limits.lease),
+            (holder.is_some() && !is_lease, limits.follow),
+            (self.mode == Mode::Shared, limits.shared),
+            (matches!(self.mode, Mode::Slots(_)), limits.slots),
+            (run.close, limits.close),
+            (run.exec, limits.exec),
+            (self.owner.is_some(), limits.owner),
+            (self.message.is_some(), limits.message),
+            (!is_given(&self.owner), limits.no_owner),
+            (!is_given(&self.message), limits.no_message),
+        ];
+        let why_not = asked
+            .into_iter()
+            .find_map(|(is_asked, why_not)| why_not.filter(|_| is_asked));
+        if let Some(why_not) = why_not {
+            return Err(store.unsupported(why_not));
         }
-        match (format, self.mode) {
-            (_, Mode::Exclusive) | (Format::Flock, Mode::Shared) => {}
-            (Format::Flock, Mode::Slots(_)) => {
-                return unsupported("flock(1) does not count holders: use a NAME");
-            }
-            (Format::Native, _) if name.is_path() => {
-                return unsupported("only a lock with a NAME can be shared, or one of flock(1)");
-            }
-            (Format::Native, _) => {}
-            _ => return unsupported("its programs know one holder only"),
-        }
-        match format {
-            Format::Flock if holder.is_some() => {
-                return unsupported("a kernel lock needs a process that stays: use `run`");
-            }
-            Format::Flock if self.owner.is_some() => {
-                return unsupported("the file is never written, so --owner is not supported");
-            }
-            Format::Flock if self.message.is_some() => {
-                return unsupported("the file is never written, so --message is not supported");
-            }
-            // prodigy looks for exactly this file.
-            Format::Prodigy if !name.is_plain() => {
-                return unsupported("not a valid job ID");
-            }
-            Format::Sprint if missing(&self.owner) => {
-                return unsupported("session_id required for acquire mode");
-            }
-            Format::Sprint if missing(&self.message) => {
-                return unsupported("epic_spec required for acquire mode");
-            }
-            // Its kernel lock is all that tells of the command once the wrapper is dead.
-            Format::Pid if run.close => {
-                return unsupported("--close is not supported");
-            }
-            Format::Pid if holder.is_some() && self.ttl.is_some() => {
-                return unsupported("--ttl is not supported");
-            }
-            Format::Memory if run.exec => {
-                return unsupported("--exec is not possible, nothing would renew the lock");
-            }
-            // Nothing renews it for a process that does not know of it.
-            Format::Memory if holder.is_some() => {
-                if self.ttl.is_some_and(|ttl| ttl > MEMORY_TTL) {
-                    return unsupported(MEMORY_TTL_LIMIT);
-                }
-                self.ttl = self.ttl.or(Some(MEMORY_TTL));
-            }
-            Format::Native
-            | Format::Prodigy
-            | Format::Sprint
-            | Format::Memory
-            | Format::Pid
-            | Format::Flock => {}
-        }
+        let ttl = Ttl {
+            asked: self.ttl,
+            is_detached: holder.is_some(),
+        };
+        self.ttl = (limits.ttl)(ttl).map_err(|why_not| store.unsupported(why_not))?;
         Ok(self)
     }
 }

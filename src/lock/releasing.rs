@@ -3,15 +3,11 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-#[cfg(feature = "etcd")]
-use super::holder::Holder;
-use super::lock::{EXISTING, Lock};
+use super::lock::Lock;
 use super::options::Options;
-#[cfg(feature = "etcd")]
-use super::options::RunOptions;
 use super::taken_hold::renewed;
 use super::unfinished::settle;
-use crate::backend::Change;
+use crate::backend::{Change, Entry, Ttl};
 use crate::decision::ownership::{Caller, MayRelease, MayRenew, is_lost, may_release, may_renew};
 use crate::decision::verdict::State;
 use crate::decision::{Asker, Judged, Request};
@@ -76,7 +72,7 @@ impl Lock {
     /// # Errors
     /// The store cannot be used, or the file is not a lock file.
     pub fn release(&self, caller: &Caller) -> Result<Release> {
-        self.ensure_record()?;
+        self.ensure_changeable()?;
         let mut request = self.request(&Options::new(), Asker::Caller);
         loop {
             let tried = settle(
@@ -108,7 +104,7 @@ impl Lock {
     }
 
     fn try_release(&self, caller: &Caller, request: &Request) -> Result<Tried> {
-        let updated = self.store.update(EXISTING, |snapshot| {
+        let updated = self.store.update(Entry::EXISTING, |snapshot| {
             let holds = self.holds(request, snapshot)?;
             let holds = holds
                 .into_iter()
@@ -140,12 +136,14 @@ impl Lock {
     /// # Errors
     /// The store cannot be used, or the file is not a lock file.
     pub fn renew(&self, caller: &Caller, ttl: Option<Duration>) -> Result<Renewal> {
-        self.ensure_record()?;
-        #[cfg(feature = "etcd")]
-        if let Some(ttl) = ttl.filter(|_| self.store.is_remote()) {
-            let _ = Options::new()
-                .ttl(ttl)
-                .check_remote(Some(Holder::Lease), RunOptions::default())?;
+        self.ensure_changeable()?;
+        if ttl.is_some() {
+            let ttl = Ttl {
+                asked: ttl,
+                is_detached: true,
+            };
+            let limits = self.store.limits(self.name());
+            (limits.ttl)(ttl).map_err(|why_not| self.store.unsupported(why_not))?;
         }
         loop {
             let (may, Some(own)) = self.try_renew(caller, ttl)? else {
@@ -177,7 +175,7 @@ impl Lock {
         ttl: Option<Duration>,
     ) -> Result<(MayRenew, Option<Judged<Handle>>)> {
         let request = self.request(&Options::new(), Asker::Caller);
-        let updated = self.store.update(EXISTING, |snapshot| {
+        let updated = self.store.update(Entry::EXISTING, |snapshot| {
             let mut holds = Vec::new();
             for own in self.holds(&request, snapshot)? {
                 self.ensure_lock(&own)?;

@@ -13,6 +13,7 @@ use crate::decision::liveness::DEFAULT_MAX_AGE;
 use crate::decision::{Found, Judged, judge};
 use crate::error::{Error, Result};
 use crate::files::Files;
+use crate::flock::Flock;
 use crate::name::LockName;
 use crate::observer::HostFacts;
 use crate::record::Format;
@@ -61,12 +62,7 @@ impl Store {
         Self {
             journal: directory.clone(),
             path: directory.clone(),
-            store: Arc::new(Files {
-                store: directory,
-                format: Format::Native,
-                host: Arc::new(HostFacts::default()),
-                is_foreign_directory: false,
-            }),
+            store: in_directory(directory, Format::Native, Arc::default()),
         }
     }
 
@@ -114,7 +110,10 @@ impl Store {
     /// numbers, which only [`Format::Pid`] expects.
     #[must_use]
     pub fn format(mut self, format: Format) -> Self {
-        self.store = self.store.with_format(format);
+        if !self.is_remote() {
+            let host = Arc::clone(self.store.host());
+            self.store = in_directory(self.path.clone(), format, host);
+        }
         self
     }
 
@@ -255,6 +254,19 @@ fn pause_for(time: Duration) {
         }
         // A signal may end it early.
         let _ = pause(left);
+    }
+}
+
+/// The kind of store that has locks of a format in a directory.
+fn in_directory(directory: PathBuf, format: Format, host: Arc<HostFacts>) -> Arc<dyn Backend> {
+    match format {
+        Format::Flock => Arc::new(Flock::new(directory, host)),
+        format => Arc::new(Files {
+            store: directory,
+            format,
+            host,
+            is_foreign_directory: false,
+        }),
     }
 }
 

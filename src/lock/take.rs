@@ -79,11 +79,13 @@ pub(super) fn take(
 ) -> Result<Outcome> {
     let mut losses = 0;
     let mut last_obstacle = None;
-    let mode = mode_of(&request);
-    let mut contender = backend.contender(wait.pace(), mode);
+    let mut contender = backend.contender(wait.pace(), mode_of(&request));
     loop {
         (callbacks.ensure_alive)()?;
-        let entry = entry(wait, mode);
+        let entry = Entry {
+            create: true,
+            patience: wait.patience(),
+        };
         // A place that was lost is drawn again, with another number.
         request.ticket = contender.place();
         let waits = wait.is_wanted();
@@ -183,14 +185,6 @@ fn sleep_until_confirmed(
     contender.sleep(&until, limit, &mut || {
         is_unchanged(backend, request, &obstacle)
     });
-}
-
-fn entry<'a>(wait: &mut Wait<'a>, mode: Mode) -> Entry<'a> {
-    Entry {
-        create: true,
-        patience: wait.patience(),
-        mode,
-    }
 }
 
 fn mode_of(request: &Request) -> Mode {

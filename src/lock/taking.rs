@@ -144,18 +144,10 @@ impl Lock {
 
     fn take(&self, options: &Options, holder: NewHolder, mut wait: Wait<'_>) -> Result<Taken> {
         options.check_lengths()?;
-        let options = options.clone().check_format(
-            self.format(),
-            self.name(),
-            holder.detached(),
-            holder.run(),
-        )?;
-        #[cfg(feature = "etcd")]
-        let options = if self.store.is_remote() {
-            options.check_remote(holder.detached(), holder.run())?
-        } else {
+        let options =
             options
-        };
+                .clone()
+                .check(&*self.store, self.name(), holder.detached(), holder.run())?;
         // Gathered before the guard: reading another process's memory can block.
         let draft = self.draft(&options, holder);
         let request = self.request(&options, holder.asker());

@@ -31,7 +31,9 @@ use crate::work::spared;
 const MAX_PROMPTS: usize = 100;
 
 /// The library's options for the typed ones.
-fn options(session: &Session, typed: &args::HoldArgs) -> Options {
+fn options(session: &Session, typed: &args::HoldArgs, lock: &Lock) -> Options {
+    // There is no record that a default could be written into.
+    let ttl_is_for_others = typed.ttl_is_default && lock.format() == Format::Flock;
     let mut options = Options::new()
         .inside(session.caller.inside.clone())
         .mode(args::mode(typed.shared, typed.slots));
@@ -41,7 +43,7 @@ fn options(session: &Session, typed: &args::HoldArgs) -> Options {
     if let Some(message) = &typed.message {
         options = options.message(message);
     }
-    if let Some(ttl) = typed.ttl {
+    if let Some(ttl) = typed.ttl.filter(|_| !ttl_is_for_others) {
         options = options.ttl(ttl);
     }
     if let Some(max_age) = typed.max_age {
@@ -65,7 +67,7 @@ pub(crate) fn acquire_with_prompts<T>(
     {
         return Err(args::UsageError(format!("{what} required: --owner")).into());
     }
-    let mut options = options(session, typed);
+    let mut options = options(session, typed, lock);
     let limit = typed.wait.filter(|_| !typed.force);
     let attempt_once = |options: &Options, limit| {
         malformed::attempt_past(session, typed, lock, limit, |left| {

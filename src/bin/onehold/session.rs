@@ -131,16 +131,6 @@ impl Session {
         !json && !quiet && (verbose || std::io::stderr().is_terminal())
     }
 
-    /// Fails where there are no records to list: a file that flock(1) locks is not known by its directory.
-    pub(crate) fn ensure_store(&self) -> Result<(), UsageError> {
-        match self.format {
-            Format::Flock if self.only.is_none() => Err(UsageError(
-                "flock format: its files cannot be listed: use `onehold check FILE`".to_owned(),
-            )),
-            _ => Ok(()),
-        }
-    }
-
     /// The warning that a store named by the user does not exist: its name may be mistyped.
     pub(crate) fn missing_store(&self) -> Option<String> {
         let is_named = matches!(

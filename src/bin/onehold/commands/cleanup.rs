@@ -13,7 +13,6 @@ use crate::words;
 
 #[inline(never)]
 pub(crate) fn cleanup(session: &Session, typed: &args::Cleanup) -> CommandResult {
-    session.ensure_store()?;
     let only = session.only.as_slice();
     let names = if typed.names.is_empty() {
         only

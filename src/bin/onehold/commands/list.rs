@@ -19,7 +19,6 @@ use crate::words;
 
 #[inline(never)]
 pub(crate) fn list(session: &Session, typed: &args::List) -> CommandResult {
-    session.ensure_store()?;
     let listing = match &session.only {
         Some(name) => {
             let status = session.lock(name.clone())?.check(typed.max_age)?;

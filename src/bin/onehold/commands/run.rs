@@ -31,8 +31,10 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
     let derived = typed.names.is_empty();
     let names = std::mem::take(&mut typed.names);
     let lock = wanted_lock(session, names, program, arguments)?;
-    if lock.format() == Format::Flock {
-        ensure_possible_by_flock(&typed.hold)?;
+    if lock.format() == Format::Flock && typed.hold.force {
+        bail!(UsageError(
+            "flock format: --force is not supported: a kernel lock cannot be taken away".to_owned()
+        ));
     }
     let mut command = Command::new(program);
     command.args(arguments);
@@ -155,18 +157,6 @@ fn lay_out(program: &OsString, arguments: &[OsString]) -> onehold::Result<Progra
         .as_deref()
         .map_or(program.as_os_str(), Path::as_os_str);
     Program::new(found, arguments).map_err(|source| spawn_error(program, source))
-}
-
-/// Refuses options that cannot work for a file that is never written, and that only the kernel locks.
-fn ensure_possible_by_flock(typed: &args::HoldArgs) -> Result<(), UsageError> {
-    let refused = |what: &str| Err(UsageError(format!("flock format: {what}")));
-    if typed.force {
-        return refused("--force is not supported: a kernel lock cannot be taken away");
-    }
-    if typed.ttl.is_some() && !typed.ttl_is_default {
-        return refused("the file is never written, so --ttl is not supported");
-    }
-    Ok(())
 }
 
 /// The lock that the command is to run under.

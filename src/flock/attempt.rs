@@ -1,30 +1,35 @@
-//! Files that flock(1) locks: the kernel lock is the lock. Such a file has no record. It is never written,
-//! replaced or removed, so there is no guard either: the kernel decides who takes it.
+//! Asks the kernel for the lock of a file, or looks who has it.
 
 use std::cell::RefCell;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::rc::Rc;
+use std::path::Path;
 
-use super::foreign::MAX_RETRIES;
-use super::lock_file::{LockPath, is_named};
 use crate::error::{Context, Error, Operation, Result};
+use crate::files::{MAX_RETRIES, is_named};
 use crate::format;
 use crate::identity::Pid;
 use crate::open_file::{OpenFile, read_all};
-use crate::record::{MAX_RECORD_BYTES, Mode};
+use crate::record::MAX_RECORD_BYTES;
 use crate::sys::directory::{
-    Found as FoundFile, SYMLINK, has_exclusive_lock, lockers, needs_write_access, try_lock_record,
-    try_lock_shared,
+    Directory, Found as FoundFile, SYMLINK, has_exclusive_lock, lockers, needs_write_access,
+    try_lock_record, try_lock_shared,
 };
 use crate::sys::{FileFacts, Lockers};
+
+/// A file, by its directory and its name there.
+pub(super) struct Place<'a> {
+    pub(super) directory: &'a Directory,
+    pub(super) file: &'a OsStr,
+    /// For messages.
+    pub(super) path: &'a Path,
+}
 
 /// An attempt to take the lock, which is the only exact question whether it is free.
 pub(super) struct Attempt {
     /// The file, with its lock taken.
     taken: RefCell<Option<File>>,
-    /// Makes the file if there is none.
-    create: bool,
     /// As `flock -s`.
     is_shared: bool,
 }
@@ -46,16 +51,11 @@ pub(super) enum KernelLock {
 
 impl Attempt {
     /// `granted`: the file, if its lock was taken before, in a sleep.
-    pub(super) fn new(granted: Option<Rc<OpenFile>>, create: bool, mode: Mode) -> io::Result<Self> {
-        let granted = match granted {
-            Some(open) => open.open()?.map(|file| file.try_clone()).transpose()?,
-            None => None,
-        };
-        Ok(Self {
+    pub(super) fn new(granted: Option<File>, is_shared: bool) -> Self {
+        Self {
             taken: RefCell::new(granted),
-            create,
-            is_shared: mode.is_shared(),
-        })
+            is_shared,
+        }
     }
 
     /// The file, if its lock was taken.
@@ -71,7 +71,7 @@ impl Attempt {
         }
     }
 
-    fn take(&self, place: &LockPath<'_>, file: File) -> io::Result<(File, bool)> {
+    fn take(&self, place: &Place<'_>, file: File) -> io::Result<(File, bool)> {
         match self.try_lock(&file) {
             Err(error) if needs_write_access(&error) => {
                 match place.directory.find_lockable(place.file, false, true)? {
@@ -83,7 +83,7 @@ impl Attempt {
         }
     }
 
-    fn has_taken(&self, place: &LockPath<'_>) -> io::Result<bool> {
+    fn has_taken(&self, place: &Place<'_>) -> io::Result<bool> {
         let mut taken = self.taken.borrow_mut();
         let Some(file) = taken.as_ref() else {
             return Ok(false);
@@ -97,8 +97,9 @@ impl Attempt {
     }
 }
 
-/// Asks whether a file is locked. `None`: only looks.
-pub(super) fn ask(place: &LockPath<'_>, attempt: Option<&Attempt>) -> Result<KernelLock> {
+/// Asks whether a file is locked. An attempt makes the file if there is none, and takes its lock if it can;
+/// `None`: only looks.
+pub(super) fn ask(place: &Place<'_>, attempt: Option<&Attempt>) -> Result<KernelLock> {
     if let Some(attempt) = attempt
         && attempt
             .has_taken(place)
@@ -106,7 +107,7 @@ pub(super) fn ask(place: &LockPath<'_>, attempt: Option<&Attempt>) -> Result<Ker
     {
         return Ok(KernelLock::Free);
     }
-    let create = attempt.is_some_and(|attempt| attempt.create);
+    let create = attempt.is_some();
     for _ in 0..MAX_RETRIES {
         let found = place.directory.find_lockable(place.file, create, false);
         let (file, facts) = match found.context(Operation::Open, place.path)? {

@@ -1,0 +1,80 @@
+//! A lock of flock(1) that this process has.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use crate::backend::{HeldRecord, ReleaseOutcome};
+use crate::error::{Context, Operation, Result};
+use crate::record::{Live, Record};
+use crate::sys::Note;
+use crate::sys::directory::{path_names_file, unlock_record};
+
+/// The file, with its lock. Its record is in memory only.
+#[derive(Debug)]
+pub(super) struct FlockHold {
+    file: File,
+    path: PathBuf,
+    /// Boxed, as that of a lock file.
+    record: Box<Record>,
+}
+
+impl FlockHold {
+    pub(super) fn new(file: File, path: PathBuf, record: Record) -> Self {
+        Self {
+            file,
+            path,
+            record: Box::new(record),
+        }
+    }
+}
+
+impl HeldRecord for FlockHold {
+    fn record(&self) -> &Record {
+        &self.record
+    }
+
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn paths(&self) -> Vec<&Path> {
+        vec![&self.path]
+    }
+
+    fn slots(&self) -> Vec<u32> {
+        Vec::new()
+    }
+
+    fn is_lost(&self) -> Result<bool> {
+        let is_named = path_names_file(&self.path, &self.file);
+        Ok(!is_named.context(Operation::Inspect, &self.path)?)
+    }
+
+    fn write_live(&mut self, live: Live) -> Result<()> {
+        self.record.live = live;
+        Ok(())
+    }
+
+    fn notes(&self) -> Result<Vec<Note>> {
+        Ok(Vec::new())
+    }
+
+    fn survives_settling_time(&self) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn release(&mut self) -> Result<ReleaseOutcome> {
+        let is_lost = self.is_lost();
+        // A process that the command left behind with its descriptor holds nothing.
+        unlock_record(&self.file).context(Operation::Unlock, &self.path)?;
+        Ok(if is_lost? {
+            ReleaseOutcome::Lost
+        } else {
+            ReleaseOutcome::Released
+        })
+    }
+
+    fn file(&self) -> Option<&File> {
+        Some(&self.file)
+    }
+}

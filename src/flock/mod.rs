@@ -1,0 +1,364 @@
+//! Files that flock(1) locks: the kernel lock is the lock. Such a file has no record. It is never written,
+//! replaced or removed, so there is no guard either: the kernel decides who takes it, and keeps the queue.
+
+mod attempt;
+mod hold;
+
+use std::cell::OnceCell;
+use std::fs::File;
+use std::io;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use attempt::{Attempt, KernelLock, Place, ask};
+use chrono::SubsecRound as _;
+use hold::FlockHold;
+
+use crate::backend::{
+    Ask, BackOff, Backend, Change, Contender, Draft, Entry, Limits, LockSnapshot, Plan, QueuePlace,
+    SleepLimit, Updated,
+};
+use crate::decision::{
+    Facts, Found, Judged, Key, Moment, Observer, Revision, Snapshot, Ticket, Until, Want,
+};
+use crate::error::{Context, Error, Operation, Result};
+use crate::files::layout;
+use crate::files::{DirectoryFacts, Sleeper, number_by_clock, open_directory, wall_clock};
+use crate::identity::ProcessId;
+use crate::name::LockName;
+use crate::observer::{self, HostFacts};
+use crate::open_file::Handle;
+use crate::record::{Content, Format, Mode, digest};
+use crate::sys::directory::{
+    Directory, HAS_FLOCK, lock_record, lock_shared, move_to_high_fd, not_found, try_lock_record,
+    try_lock_shared,
+};
+use crate::sys::wait::Watch;
+
+/// The files of a directory.
+#[derive(Debug)]
+pub(crate) struct Flock {
+    directory: PathBuf,
+    host: Arc<HostFacts>,
+}
+
+impl Flock {
+    pub(crate) fn new(directory: PathBuf, host: Arc<HostFacts>) -> Self {
+        Self { directory, host }
+    }
+
+    fn path_of(&self, name: &LockName) -> PathBuf {
+        self.directory.join(layout::file_name(name))
+    }
+
+    fn snapshot(&self, attempt: Option<Attempt>) -> Result<Option<FlockSnapshot<'_>>> {
+        let Some(directory) = open_directory(&self.directory)? else {
+            return Ok(None);
+        };
+        Ok(Some(FlockSnapshot {
+            store: self,
+            facts: DirectoryFacts::of(&directory, &self.directory)?,
+            directory: Arc::new(directory),
+            attempt,
+            now: OnceCell::new(),
+        }))
+    }
+}
+
+impl Backend for Flock {
+    fn host(&self) -> &Arc<HostFacts> {
+        &self.host
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.clone()
+    }
+
+    fn path_of_record(&self, key: &Key) -> PathBuf {
+        layout::path_below(&self.directory, key)
+    }
+
+    fn format(&self) -> Format {
+        Format::Flock
+    }
+
+    fn limits(&self, _name: &LockName) -> Limits {
+        const ENDS_WITH_PROCESS: &str = "a kernel lock needs a process that stays: use `run`";
+        Limits {
+            slots: Some("flock(1) does not count holders: use a NAME"),
+            lease: Some(ENDS_WITH_PROCESS),
+            follow: Some(ENDS_WITH_PROCESS),
+            owner: Some("the file is never written, so --owner is not supported"),
+            message: Some("the file is never written, so --message is not supported"),
+            change: Some("a kernel lock ends with its process"),
+            ttl: |ttl| match ttl.asked {
+                Some(_) => Err("the file is never written, so --ttl is not supported"),
+                None => Ok(None),
+            },
+            ..Limits::default()
+        }
+    }
+
+    fn locate(self: Arc<Self>, name: LockName) -> Result<(Arc<dyn Backend>, LockName)> {
+        let Some(directory) = name.directory() else {
+            return Err(self.unsupported("a path is needed, such as ./x.lock"));
+        };
+        if !HAS_FLOCK {
+            return Err(self.unsupported("this system has no flock(1)"));
+        }
+        // Absolute, so that it stays the same when the caller changes its directory.
+        let directory =
+            std::path::absolute(directory).context(Operation::FindDirectory, directory)?;
+        Ok((Arc::new(Self::new(directory, Arc::clone(&self.host))), name))
+    }
+
+    fn is_remote(&self) -> bool {
+        false
+    }
+
+    fn ask(&self, ask: &mut Ask<'_>) -> Result<()> {
+        match self.snapshot(None)? {
+            Some(snapshot) => ask(&snapshot),
+            None => Ok(()),
+        }
+    }
+
+    /// Changes nothing: there is no record, and no queue but the kernel's.
+    fn apply(&self, _entry: Entry<'_>, plan: &mut Plan<'_, '_>) -> Result<Option<Updated>> {
+        let Some(snapshot) = self.snapshot(None)? else {
+            return Ok(None);
+        };
+        let _ = plan(&snapshot)?;
+        Ok(Some(Updated::default()))
+    }
+
+    fn contender(&self, back_off: BackOff, mode: Mode) -> Box<dyn Contender + '_> {
+        Box::new(FlockContender {
+            store: self,
+            is_shared: mode.is_shared(),
+            back_off,
+            sleeper: None,
+            granted: None,
+        })
+    }
+
+    fn list(&self, _each: &mut dyn FnMut(Moment, Found<Handle>)) -> Result<Vec<Error>> {
+        Err(self.unsupported("its files cannot be listed: use `onehold check FILE`"))
+    }
+}
+
+/// The files at one moment.
+struct FlockSnapshot<'a> {
+    store: &'a Flock,
+    directory: Arc<Directory>,
+    facts: DirectoryFacts,
+    /// Tries to take the lock. `None`: only looks.
+    attempt: Option<Attempt>,
+    now: OnceCell<Moment>,
+}
+
+impl FlockSnapshot<'_> {
+    /// `None`: it is free. One of readers has an index.
+    fn look(&self, name: &LockName) -> Result<Option<Found<Handle>>> {
+        let path = self.store.path_of(name);
+        let place = Place {
+            directory: &self.directory,
+            file: &layout::file_name(name),
+            path: &path,
+        };
+        let shares_kernel_locks = self.facts.shares_kernel_locks;
+        Ok(Some(match ask(&place, self.attempt.as_ref())? {
+            KernelLock::Free => return Ok(None),
+            KernelLock::NotALock(what) => Found {
+                key: Key::exclusive(name),
+                content: Content::NotALock(what),
+                facts: Facts::of_file(self.now().wall, shares_kernel_locks),
+                revision: Revision::NONE,
+                handle: None,
+            },
+            KernelLock::Locked {
+                open,
+                kernel_lock,
+                lockers,
+                is_shared,
+            } => Found {
+                key: Key {
+                    name: name.clone(),
+                    index: is_shared.then_some(0),
+                },
+                content: Content::KernelLock,
+                facts: Facts {
+                    kernel_lock,
+                    lockers,
+                    ..Facts::of_file(wall_clock(open.facts.modified), shares_kernel_locks)
+                },
+                revision: Revision {
+                    file: open.facts.id.inode,
+                    hold: 0,
+                    digest: digest(&open.bytes),
+                },
+                handle: Some(Rc::new(open)),
+            },
+        }))
+    }
+
+    /// The new hold, if the lock was taken.
+    fn into_hold(self, key: &Key, draft: &Draft) -> Result<Option<FlockHold>> {
+        let Some(file) = self.attempt.and_then(Attempt::into_taken) else {
+            return Ok(None);
+        };
+        // Readers share one file.
+        let path = self.store.path_of(&key.name);
+        let mut record = draft.record.clone();
+        record.acquired_at = chrono::Utc::now().trunc_subsecs(6);
+        record.hold = number_by_clock(record.acquired_at, 0);
+        record.origin = Some(self.store.host.origin(self.facts.id));
+        let file = move_to_high_fd(file).context(Operation::Open, &path)?;
+        Ok(Some(FlockHold::new(file, path, record)))
+    }
+}
+
+impl LockSnapshot for FlockSnapshot<'_> {}
+
+impl Snapshot for FlockSnapshot<'_> {
+    type Handle = Handle;
+    type Error = Error;
+
+    fn now(&self) -> Moment {
+        *self.now.get_or_init(observer::now)
+    }
+
+    fn observer(&self) -> Observer {
+        self.store.host.observer().clone()
+    }
+
+    fn takeover_is_safe(&self) -> bool {
+        self.facts.shares_kernel_locks
+    }
+
+    fn descends_from(&self, process: ProcessId) -> bool {
+        observer::descends_from(process)
+    }
+
+    fn exclusive(&self, name: &LockName) -> Result<Option<Found<Handle>>> {
+        let found = self.look(name)?;
+        Ok(found.filter(|found| found.key.index.is_none()))
+    }
+
+    fn shared(&self, name: &LockName) -> Result<Vec<Found<Handle>>> {
+        // Who tries to take the lock has been told by the kernel whether it shares it.
+        if self.attempt.is_some() {
+            return Ok(Vec::new());
+        }
+        let readers = self.look(name)?.filter(|found| found.key.index.is_some());
+        Ok(readers.into_iter().collect())
+    }
+
+    fn below(
+        &self,
+        _name: &LockName,
+        _visit: &mut dyn FnMut(Found<Handle>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        Ok(())
+    }
+
+    fn tickets(&self, _wants: &[Want]) -> Result<Vec<(u64, LockName)>> {
+        Ok(Vec::new())
+    }
+
+    fn ticket(&self, _number: u64) -> Result<Option<Ticket<Handle>>> {
+        Ok(None)
+    }
+
+    fn is_stopped(&self, _ticket: &Ticket<Handle>) -> bool {
+        false
+    }
+}
+
+/// A caller that wants a lock. The kernel keeps its place.
+#[derive(Debug)]
+struct FlockContender<'a> {
+    store: &'a Flock,
+    /// As `flock -s`.
+    is_shared: bool,
+    back_off: BackOff,
+    /// Made with its first sleep.
+    sleeper: Option<Sleeper>,
+    /// The file whose lock was taken in the last sleep: to give it back and to take it again would let others
+    /// in between.
+    granted: Option<File>,
+}
+
+impl FlockContender<'_> {
+    /// Blocks until the lock that was found is taken.
+    fn lock(
+        sleeper: &Sleeper,
+        judged: &Judged<Handle>,
+        is_shared: bool,
+        at_most: Duration,
+    ) -> io::Result<Option<File>> {
+        let Some(open) = &judged.found.handle else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        let Some(file) = open.open()? else {
+            return Ok(None);
+        };
+        let (lock, try_lock): (fn(&File) -> io::Result<()>, fn(&File) -> io::Result<bool>) =
+            if is_shared {
+                (lock_shared, try_lock_shared)
+            } else {
+                (lock_record, try_lock_record)
+            };
+        sleeper.block(at_most, || lock(&file), || try_lock(&file))?;
+        file.try_clone().map(Some)
+    }
+}
+
+impl Contender for FlockContender<'_> {
+    fn apply(&mut self, _entry: Entry<'_>, plan: &mut Plan<'_, '_>) -> Result<Option<Updated>> {
+        let attempt = Attempt::new(self.granted.take(), self.is_shared);
+        let Some(snapshot) = self.store.snapshot(Some(attempt))? else {
+            return Err(not_found()).context(Operation::OpenDirectory, &self.store.directory);
+        };
+        let mut updated = Updated::default();
+        if let Change::Take { put, draft, .. } = plan(&snapshot)?
+            && let Some((key, _)) = put.first()
+        {
+            let hold = snapshot.into_hold(key, draft)?;
+            updated.hold = hold.map(|hold| Box::new(hold) as _);
+        }
+        Ok(Some(updated))
+    }
+
+    fn place(&self) -> Option<u64> {
+        None
+    }
+
+    fn sleep(
+        &mut self,
+        until: &Until<Handle>,
+        limit: SleepLimit<'_>,
+        _is_unchanged: &mut dyn FnMut() -> bool,
+    ) {
+        let at_most = limit.slice();
+        let new = || Sleeper::new(self.back_off);
+        let sleeper = self.sleeper.get_or_insert_with(new);
+        let slept = match until {
+            Until::Released(judged) => Self::lock(sleeper, judged, self.is_shared, at_most),
+            _ => Err(io::ErrorKind::Unsupported.into()),
+        };
+        match slept {
+            Ok(granted) => self.granted = granted,
+            // The caller decides again.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => sleeper.sleep_backoff(at_most),
+        }
+    }
+
+    fn into_parts(self: Box<Self>) -> (Option<Box<dyn QueuePlace>>, Option<Watch>) {
+        (None, None)
+    }
+}
