@@ -70,14 +70,15 @@ impl Lock {
                     waiters,
                     ..status
                 };
-                Ok((status, judged))
+                // It passes through several hands.
+                Ok(Box::new((status, judged)))
             })
         };
         let looked = settle(&mut request, look, |looked| {
-            let judged = looked.as_ref().map(|(_, judged)| judged.as_slice());
+            let judged = looked.as_ref().map(|found| found.1.as_slice());
             judged.unwrap_or_default()
         })?;
-        Ok(looked.map_or_else(|| self.free(), |(status, _)| status))
+        Ok(looked.map_or_else(|| self.free(), |found| found.0))
     }
 
     /// The other holds of the lock that a status is about.
