@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 
 use crate::harness::{Running, for_all, wait_until};
 use crate::sandbox::Sandbox;
-use crate::tracer::{Ended, Fault, Role, Then, trace, trace_and};
+use crate::tracer::{Ended, Fault, LOOKS, Role, Then, trace, trace_and};
 
 /// A tree of processes that are all listed in `work`, some of which take their time.
 const WORK: &str = "note() { echo $BASHPID >> work; }; export -f note; note; \
@@ -135,16 +135,6 @@ impl Victim {
 }
 
 const CLONE: u64 = 56;
-
-/// Calls that change nothing: to be killed before one of them is to be killed before the next that does.
-#[rustfmt::skip]
-const LOOKS: [u64; 27] = [
-    0, 3, 4, 5, 6, 8, 17,    // read close stat fstat lstat lseek pread64
-    7, 271, 2, 257, 262, 332, // poll ppoll open openat newfstatat statx
-    217, 89, 228, 434,       // getdents64 readlink clock_gettime pidfd_open
-    9, 10, 11, 12, 25, 28,   // mmap mprotect munmap brk mremap madvise
-    13, 14, 72, 202,         // rt_sigaction rt_sigprocmask fcntl futex
-];
 
 fn lines(sandbox: &Sandbox) -> usize {
     fs::read_to_string(sandbox.path("work")).map_or(0, |text| text.lines().count())
