@@ -7,7 +7,7 @@ use super::layout;
 use crate::error::{Context, Error, Operation, Result};
 use crate::name::LockName;
 use crate::record::Format;
-use crate::sys::directory::HAS_FLOCK;
+use crate::sys::HAS_FLOCK;
 
 /// The directory of a lock file and its name there. A path that leads into a store is a name of that store.
 pub(super) fn locate(files: Arc<Files>, name: LockName) -> Result<(Arc<Files>, LockName)> {

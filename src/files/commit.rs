@@ -23,11 +23,11 @@ use crate::decision::verdict::State;
 use crate::decision::{Judged, Key};
 use crate::error::{Context, Error, Operation, Result};
 use crate::format::{self, live};
+use crate::identity::Pid;
 use crate::name::LockName;
 use crate::open_file::{Handle, OpenFile};
 use crate::record::{Format, Kind, Live, Record};
 use crate::sys::directory::{FileExt as _, facts_of_file, move_to_high_fd};
-use crate::sys::process;
 
 /// What was asked for with a new hold.
 pub(super) struct Taking<'a> {
@@ -303,7 +303,7 @@ fn remove_other_names(
 fn placeholder(snapshot: &FilesSnapshot<'_>, judged: &Judged<Handle>) -> Record {
     let files = snapshot.files;
     let now = chrono::Utc::now().trunc_subsecs(6);
-    let own = process::own_pid();
+    let own = Pid::of_self();
     let replaced = judged.record();
     // Programs that know the old format look at it in between.
     let format = replaced.map_or(files.format, |record| record.format);

@@ -49,7 +49,8 @@ use crate::observer::HostFacts;
 use crate::open_file::{Handle, OpenFile};
 use crate::record::{Format, Kind, Mode};
 use crate::status::Waiter;
-use crate::sys::directory::{Directory, Found, not_found, record_is_locked, sync_file};
+use crate::sys::directory::{Directory, Found, record_is_locked, sync_file};
+use crate::sys::not_found;
 use crate::sys::process::boottime;
 use crate::sys::wait::Watch;
 

@@ -17,6 +17,7 @@
 //! static program.
 
 use std::fs::File;
+use std::io;
 use std::time::SystemTime;
 
 use crate::identity::Pid;
@@ -26,6 +27,8 @@ pub(crate) mod arena;
 #[cfg(all(feature = "etcd", not(target_os = "linux")))]
 #[path = "no_keeper.rs"]
 pub(crate) mod keeper;
+#[cfg(not(target_os = "linux"))]
+pub(crate) mod not_linux;
 #[cfg(not(target_os = "linux"))]
 mod program;
 #[cfg(target_os = "linux")]
@@ -41,15 +44,21 @@ mod system;
 mod unix;
 pub(crate) mod work;
 
+#[cfg(all(feature = "cli", not(target_os = "linux")))]
+pub(crate) use not_linux as memory;
 #[cfg(all(feature = "cli", target_os = "linux", target_env = "musl"))]
 pub(crate) use system::entry;
 #[cfg(all(feature = "etcd", target_os = "linux"))]
 pub(crate) use system::keeper;
+#[cfg(all(feature = "cli", target_os = "linux"))]
+pub(crate) use system::memory;
+#[cfg(all(feature = "cli", windows))]
+pub(crate) use system::stdio;
 #[cfg(windows)]
 pub(crate) use system::{directory, signal, spawn};
-#[cfg(feature = "cli")]
-pub(crate) use system::{memory, stdio};
 pub(crate) use system::{process, start, wait};
+#[cfg(all(feature = "cli", unix))]
+pub(crate) use unix::stdio;
 #[cfg(unix)]
 pub(crate) use unix::{directory, signal, spawn};
 
@@ -57,6 +66,28 @@ pub(crate) use unix::{directory, signal, spawn};
 compile_error!(
     "onehold runs on Linux, macOS and Windows: another system needs its own module beside `sys/linux`"
 );
+
+/// Whether there are locks of flock(2), which flock(1) takes.
+pub(crate) const HAS_FLOCK: bool = cfg!(unix);
+
+/// Whether a command inherits the lock of its wrapper. On Windows a lock is of the process that took it
+/// (LockFileEx).
+pub(crate) const COMMANDS_INHERIT_LOCKS: bool = cfg!(unix);
+
+/// Whether a file name can refer to a device, as `aux.lock` does.
+pub(crate) const HAS_DEVICES: bool = cfg!(windows);
+
+/// Whether names that differ in case only lead to one file: on APFS and HFS+, unless they were made to
+/// be case-sensitive. There such names are two locks, and wait for each other's waiters.
+pub(crate) const FILES_IGNORE_CASE: bool = cfg!(any(target_os = "macos", windows));
+
+/// What is said of a symbolic link in the place of a file.
+pub(crate) const SYMLINK: &str = "a symbolic link";
+
+/// The system's error for a missing name: ENOENT and ERROR_FILE_NOT_FOUND are one number.
+pub(crate) fn not_found() -> io::Error {
+    io::Error::from_raw_os_error(2)
+}
 
 /// Device and inode: identify a file only while it is open (ext4 reuses the number of a removed
 /// file for the next one).
@@ -113,13 +144,6 @@ pub(crate) enum Kind {
     OtherOrUnknown,
 }
 
-/// Properties of a filesystem that the protocol depends on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Filesystem {
-    /// Every process that can open its files sees the kernel locks on them.
-    pub(crate) shares_kernel_locks: bool,
-}
-
 /// A place in a record that a child fills with its PID before it executes its command.
 #[derive(Debug)]
 pub(crate) struct Note {
@@ -170,6 +194,24 @@ pub(crate) enum ProcessState {
     },
     /// The kernel did not answer the question.
     Unknown,
+}
+
+/// Nothing, if there is nothing with that name.
+fn existing<T>(result: Result<T, impl Into<io::Error>>) -> io::Result<Option<T>> {
+    match result.map_err(Into::into) {
+        Ok(existing) => Ok(Some(existing)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether something was created; not if the name exists.
+fn created(result: Result<(), impl Into<io::Error>>) -> io::Result<bool> {
+    match result.map_err(Into::into) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// A digest of an identity that names a machine and should not be published (machine-id(5)): 16 hex

@@ -116,7 +116,7 @@ impl Started {
     /// Those of waitid(2), or of WaitForSingleObject.
     pub fn has_ended(&mut self) -> io::Result<bool> {
         #[cfg(unix)]
-        return crate::sys::signal::child_has_ended(self.id());
+        return crate::sys::unix::process::child_has_ended(self.id());
         // The handle keeps the PID.
         #[cfg(windows)]
         return Ok(self.child.try_wait()?.is_some());

@@ -7,16 +7,17 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use super::children::wait_for_child;
 use super::process::boottime;
 use super::wait::pause;
 use crate::sys::Note;
-use crate::sys::signal::{self, SignalMask};
+use crate::sys::signal::SignalMask;
 use crate::sys::spawn::BeforeExec;
+use crate::sys::unix::process::child_has_ended;
 
 /// What execvp(3) searches where PATH is not set, as glibc does.
 const DEFAULT_PATH: &[u8] = b"/bin:/usr/bin";
@@ -172,7 +173,7 @@ impl Program {
         };
         let error = io::Error::last_os_error();
         // The command has been started, whatever becomes of this: to fail now would give its lock away.
-        let _ = before.restore();
+        let _ = before.set();
         if pid < 0 {
             return Err(error);
         }
@@ -325,7 +326,7 @@ impl Started {
     /// # Errors
     /// Those of waitid(2).
     pub fn has_ended(&self) -> io::Result<bool> {
-        Ok(self.ended.is_some() || signal::child_has_ended(self.id())?)
+        Ok(self.ended.is_some() || child_has_ended(self.id())?)
     }
 
     /// Waits until it ends.
@@ -333,24 +334,10 @@ impl Started {
     /// # Errors
     /// Those of waitpid(2).
     pub fn wait(&mut self) -> io::Result<ExitStatus> {
-        loop {
-            match self.wait_once() {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                waited => return waited,
-            }
-        }
-    }
-
-    fn wait_once(&mut self) -> io::Result<ExitStatus> {
-        if let Some(ended) = self.ended {
-            return Ok(ended);
-        }
-        let mut status = 0;
-        // SAFETY: the place is ours, the pid that of our own child.
-        if unsafe { libc::waitpid(self.pid, &raw mut status, 0) } == -1 {
-            return Err(io::Error::last_os_error());
-        }
-        let ended = ExitStatus::from_raw(status);
+        let ended = match self.ended {
+            Some(ended) => ended,
+            None => wait_for_child(self.pid)?,
+        };
         self.ended = Some(ended);
         Ok(ended)
     }

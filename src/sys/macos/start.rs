@@ -30,6 +30,6 @@ pub(in crate::sys) fn start(
     let before = SignalMask::block_all()?;
     let child = spawn(command, record, paths, notes, inherit);
     // The command is running, even if this fails: an error would release its lock.
-    let _ = before.restore();
+    let _ = before.set();
     child
 }

@@ -12,80 +12,13 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+pub(crate) use super::alarm::Alarm;
+use super::process::kill;
+pub use super::signal_queue::SignalQueue;
 use crate::sys::start::Started;
-pub(crate) use crate::sys::system::alarm::Alarm;
-pub use crate::sys::system::signal_queue::SignalQueue;
 
 pub(in crate::sys) const SIGCHLD: i32 = libc::SIGCHLD;
 pub(in crate::sys) const SIGTSTP: Option<i32> = Some(libc::SIGTSTP);
-
-/// Whether a child has ended; it is not reaped, so that its PID stays its own. The other children that
-/// have ended are: they are orphans that this process has adopted.
-pub(in crate::sys) fn child_has_ended(pid: u32) -> io::Result<bool> {
-    loop {
-        let mut information = MaybeUninit::<libc::siginfo_t>::zeroed();
-        let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-        // SAFETY: the place is ours, and zeroes are a valid value of it.
-        let information = unsafe {
-            if libc::waitid(libc::P_ALL, 0, information.as_mut_ptr(), options) == -1 {
-                return Err(io::Error::last_os_error());
-            }
-            information.assume_init()
-        };
-        // SAFETY: the call filled it for a child, or left it zero.
-        let ended = unsafe { information.si_pid() };
-        if ended == 0 || ended.unsigned_abs() == pid {
-            return Ok(ended != 0);
-        }
-        reap(ended);
-    }
-}
-
-/// Whether this process has children.
-#[cfg(target_os = "linux")]
-pub(in crate::sys) fn has_children() -> bool {
-    let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-    let mut information = MaybeUninit::<libc::siginfo_t>::zeroed();
-    // SAFETY: the place is ours.
-    let failed = unsafe { libc::waitid(libc::P_ALL, 0, information.as_mut_ptr(), options) } != 0;
-    !failed || io::Error::last_os_error().raw_os_error() != Some(libc::ECHILD)
-}
-
-/// Whether this process has a child that has not ended. One that has ended and was not waited for does not
-/// count, because it cannot stop any more (linux/kernel/exit.c, `wait_consider_task`).
-///
-/// # Errors
-/// The kernel does not say it.
-#[cfg(target_os = "linux")]
-pub(in crate::sys) fn has_live_children() -> io::Result<bool> {
-    is_live(libc::P_ALL, 0)
-}
-
-/// Whether a process is known to be a child of this one that has not ended.
-#[cfg(target_os = "linux")]
-pub(in crate::sys) fn is_live_child(pid: crate::identity::Pid) -> bool {
-    is_live(libc::P_PID, pid.get()).unwrap_or(false)
-}
-
-#[cfg(target_os = "linux")]
-fn is_live(which: libc::idtype_t, id: libc::id_t) -> io::Result<bool> {
-    let options = libc::WSTOPPED | libc::WNOHANG | libc::WNOWAIT;
-    let mut information = MaybeUninit::<libc::siginfo_t>::zeroed();
-    // SAFETY: the place is ours.
-    if unsafe { libc::waitid(which, id, information.as_mut_ptr(), options) } == 0 {
-        return Ok(true);
-    }
-    match io::Error::last_os_error() {
-        error if error.raw_os_error() == Some(libc::ECHILD) => Ok(false),
-        error => Err(error),
-    }
-}
-
-/// Reaps a child that has ended.
-pub(in crate::sys) fn reap(pid: libc::pid_t) {
-    // SAFETY: the kernel may leave out the status; no memory is involved.
-    unsafe { libc::waitpid(pid, ptr::null_mut(), libc::WNOHANG) };
-}
 
 /// Signals that stop or end a process. Inside the guard that would leave other processes waiting.
 const STOP_AND_TERMINATION: [i32; 7] = [
@@ -138,11 +71,7 @@ impl SignalMask {
         change_mask(libc::SIG_SETMASK, &all_signals()).map(Self)
     }
 
-    pub(crate) fn restore(self) -> io::Result<()> {
-        self.set()
-    }
-
-    /// Async-signal-safe (signal-safety(7)).
+    /// Blocks these, and no others. Async-signal-safe (signal-safety(7)).
     #[allow(clippy::trivially_copy_pass_by_ref, reason = "128 bytes on Linux")]
     pub(crate) fn set(&self) -> io::Result<()> {
         change_mask(libc::SIG_SETMASK, &self.0).map(drop)
@@ -375,14 +304,6 @@ pub fn stop(with: Option<&Started>) -> io::Result<()> {
     passed_on.into_iter().chain(continued).collect()
 }
 
-fn kill(pid: libc::pid_t, signal: i32) -> io::Result<()> {
-    // SAFETY: no memory is involved.
-    if unsafe { libc::kill(pid, signal) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
-}
-
 /// Runs `install`, which sets handlers, and ignores again which of INT, TERM and HUP was ignored before.
 pub fn keep_ignored_signals(install: impl FnOnce()) {
     let before = TOLD_APART.map(|signal| (signal, is_ignored(signal)));
@@ -487,22 +408,6 @@ pub fn without_signals<T>(start: impl FnOnce() -> T) -> io::Result<T> {
     let value = start();
     change_mask(libc::SIG_SETMASK, &before)?;
     Ok(value)
-}
-
-/// A pending signal that would end this process.
-#[cfg(target_os = "linux")]
-pub(in crate::sys) fn pending() -> Option<i32> {
-    let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
-    // SAFETY: the kernel fills the set; sigismember reads it.
-    unsafe {
-        if libc::sigpending(set.as_mut_ptr()) != 0 {
-            return None;
-        }
-        let set = set.assume_init();
-        [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT]
-            .into_iter()
-            .find(|signal| libc::sigismember(&raw const set, *signal) == 1 && !is_ignored(*signal))
-    }
 }
 
 /// Whether the caller of this process ignored a signal, whatever this process has made of that.

@@ -28,9 +28,6 @@ pub(in crate::sys) struct BeforeExec {
     inherit: bool,
 }
 
-/// A command inherits the lock of its wrapper.
-pub(crate) const COMMANDS_INHERIT_LOCKS: bool = true;
-
 /// Why a child did not run its command. Only an errno passes from the child to its parent, so
 /// failures of our own travel as errnos that execve(2) does not know.
 pub(crate) const NOT_RECORDED: i32 = libc::ENOTRECOVERABLE;

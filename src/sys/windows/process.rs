@@ -27,13 +27,9 @@ use windows_sys::w;
 use crate::identity::{BootId, Pid, ProcessId};
 use crate::sys::digest_of_machine;
 use crate::sys::hostname;
+pub(crate) use crate::sys::not_linux::{is_container, least_start_after, pid_namespace, user_of};
 use crate::sys::work::Listed;
 pub(crate) use crate::sys::{ProcessParent, ProcessState};
-
-/// The calling process.
-pub(crate) fn own_pid() -> Pid {
-    Pid::of_self()
-}
 
 /// Users have no numbers.
 pub(crate) fn own_uid() -> Option<u32> {
@@ -79,12 +75,6 @@ pub(crate) fn start_ticks(pid: Pid) -> Option<u64> {
 /// When a process of that start began, in milliseconds of [`boottime_milliseconds`].
 pub(crate) fn milliseconds_of_start(start: u64) -> Option<i64> {
     i64::try_from(start / 10_000).ok()
-}
-
-/// The least start of a process that was started at some time. Not known: the wall clock, which starts are
-/// counted by, may have been stepped since.
-pub(crate) fn least_start_after(_milliseconds: u64) -> Option<u64> {
-    None
 }
 
 /// The parent of a process.
@@ -171,17 +161,6 @@ fn machine_guid() -> Option<String> {
     (found == ERROR_SUCCESS && !text.is_empty()).then(|| String::from_utf16_lossy(&text))
 }
 
-/// There is one.
-#[allow(clippy::unnecessary_wraps, reason = "other systems need it")]
-pub(crate) fn pid_namespace() -> Option<u64> {
-    Some(0)
-}
-
-/// There are no PID namespaces.
-pub(crate) fn is_container(_pid_namespace: u64) -> bool {
-    false
-}
-
 /// Users have no numbers.
 pub(crate) fn user_name(uid: u32) -> String {
     uid.to_string()
@@ -190,11 +169,6 @@ pub(crate) fn user_name(uid: u32) -> String {
 /// Whether the caller may end a process: found out when it does.
 pub(crate) fn may_signal(_pid: Pid) -> bool {
     true
-}
-
-/// The user of a process: not asked for.
-pub(crate) fn user_of(_pid: Pid) -> Option<u32> {
-    None
 }
 
 /// Milliseconds since 1601, which go on while the machine is suspended or off, and move when the

@@ -36,7 +36,6 @@ static QUEUED: Condvar = Condvar::new();
 pub(crate) struct SignalBlock;
 
 impl SignalBlock {
-    #[allow(clippy::unnecessary_wraps, reason = "other systems need it")]
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self)
     }
@@ -169,7 +168,6 @@ pub fn use_sigalrm() {}
 ///
 /// # Errors
 /// None.
-#[allow(clippy::unnecessary_wraps, reason = "other systems need it")]
 pub fn ignore_file_size_signal() -> io::Result<bool> {
     Ok(true)
 }
@@ -179,7 +177,6 @@ pub fn ignore_file_size_signal() -> io::Result<bool> {
 pub(crate) struct Alarm(std::convert::Infallible);
 
 impl Alarm {
-    #[allow(clippy::unnecessary_wraps, reason = "other systems need it")]
     pub(crate) fn new() -> io::Result<Option<Self>> {
         Ok(None)
     }

@@ -18,9 +18,6 @@ use super::work::Job;
 use crate::identity::Pid;
 use crate::sys::Note;
 
-/// A lock is of the process that took it (LockFileEx).
-pub(crate) const COMMANDS_INHERIT_LOCKS: bool = false;
-
 /// Why a command was not run. No error of the system's has these numbers.
 pub(crate) const NOT_RECORDED: i32 = 0x2001_0001;
 pub(crate) const HOLD_LOST: i32 = 0x2001_0002;

@@ -9,8 +9,9 @@ use windows_sys::Win32::System::Threading::WaitForSingleObject;
 
 use super::directory::wait_for_record;
 use super::process::{open, raw};
-pub(crate) use super::random::{random_below, random_u64};
+
 use crate::identity::Pid;
+pub(crate) use crate::sys::not_linux::random_u64;
 
 /// Waits until the exclusive lock on `file` is released, for whatever reason.
 pub(crate) fn until_unlocked(file: &File) -> io::Result<()> {
@@ -41,7 +42,6 @@ impl Watch {
 }
 
 /// Sleeps for `timeout`.
-#[allow(clippy::unnecessary_wraps, reason = "other systems need it")]
 pub(crate) fn pause(timeout: Duration) -> io::Result<()> {
     std::thread::sleep(timeout);
     Ok(())

@@ -24,19 +24,12 @@ use windows_sys::Win32::System::Threading::{
 use super::process::{all, created, has_ended, raw};
 use super::wait::{pause, until_gone};
 use crate::identity::{Pid, ProcessId};
+pub use crate::sys::not_linux::adopt_orphans;
+pub(crate) use crate::sys::not_linux::own_children;
 use crate::sys::work::{Author, Look, Marks, select};
 
 /// The job of the command that this process supervises.
 static OWN_JOB: Mutex<Option<Job>> = Mutex::new(None);
-
-/// Nothing to do: a job keeps the descendants together.
-///
-/// # Errors
-/// None.
-#[allow(clippy::unnecessary_wraps, reason = "other systems can fail")]
-pub fn adopt_orphans() -> io::Result<()> {
-    Ok(())
-}
 
 /// A job: what is in it ends when its last handle is closed, unless it is let go.
 pub(super) struct Job(OwnedHandle);
@@ -127,11 +120,6 @@ impl Job {
     }
 }
 
-/// Not needed: they are not in the job.
-pub(crate) fn own_children() -> Vec<ProcessId> {
-    Vec::new()
-}
-
 /// Lets the processes live that a command has left behind, once it has ended by itself.
 pub(crate) fn let_work_go() {
     if let Some(job) = OWN_JOB
@@ -177,7 +165,6 @@ impl Target {
     }
 
     /// Fails if it may not be ended on the word of that author.
-    #[allow(clippy::unused_self, reason = "other systems look at its users")]
     pub(crate) fn ensure_may_be_signaled(&self, author: Author) -> io::Result<()> {
         author.ensure_may_signal(|| None)
     }

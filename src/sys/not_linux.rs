@@ -1,0 +1,68 @@
+//! What only Linux has, as other systems answer for it.
+
+#![allow(
+    clippy::unnecessary_wraps,
+    reason = "functions have the signatures that other systems need"
+)]
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
+use std::path::Path;
+
+use super::Lockers;
+use crate::identity::{Pid, ProcessId};
+
+/// The processes that hold a lock on an open file: the system does not tell.
+pub(crate) fn lockers<T>(_file: &T) -> Option<Lockers> {
+    None
+}
+
+/// The type of the filesystem that a directory is on: not asked for.
+pub(crate) fn type_of(_path: &Path) -> Option<String> {
+    None
+}
+
+/// The PID namespace of the caller: there is one.
+pub(crate) fn pid_namespace() -> Option<u64> {
+    Some(0)
+}
+
+/// There are no PID namespaces.
+pub(crate) fn is_container(_pid_namespace: u64) -> bool {
+    false
+}
+
+/// The user of a process: not asked for.
+pub(crate) fn user_of(_pid: Pid) -> Option<u32> {
+    None
+}
+
+/// The least start of a process that was started at some time. Not known: the wall clock, which starts are
+/// counted by, may have been stepped since.
+pub(crate) fn least_start_after(_milliseconds: u64) -> Option<u64> {
+    None
+}
+
+/// Nothing to do: macOS has no such option, and on Windows a job keeps the descendants together.
+///
+/// # Errors
+/// None.
+pub fn adopt_orphans() -> io::Result<()> {
+    Ok(())
+}
+
+/// Not needed: the start shows which processes are older than the command, and those are not in a job.
+pub(crate) fn own_children() -> Vec<ProcessId> {
+    Vec::new()
+}
+
+/// 64 random bits, from the source that std uses for its hash tables.
+pub(crate) fn random_u64() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// Does nothing. On macOS, madvise(2) does not guarantee that dropped pages of a program are read from its
+/// file again, and the kernel drops such pages itself when memory is short. Windows trims the working set of
+/// a sleeping process by itself.
+#[cfg(feature = "cli")]
+pub fn drop_code_pages() {}
