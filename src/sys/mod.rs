@@ -18,6 +18,7 @@
 
 use std::fs::File;
 use std::io;
+use std::path::Path;
 use std::time::SystemTime;
 
 use crate::identity::Pid;
@@ -156,6 +157,18 @@ pub(crate) struct Note {
     pub(crate) fill: fn(&mut [u8], u32, Option<u64>),
     /// What must be there before, or another program has rewritten the file. Empty: not checked.
     pub(crate) expected: Vec<u8>,
+}
+
+/// How a command is put on record before it runs.
+#[derive(Debug)]
+pub(crate) struct Recording<'a> {
+    pub(crate) record: &'a File,
+    /// Absolute. Each must name the record once the notes have been written.
+    pub(crate) paths: Vec<&'a Path>,
+    pub(crate) notes: Vec<Note>,
+    /// The command keeps the record open, and so its lock.
+    #[cfg_attr(windows, allow(dead_code, reason = "commands inherit no locks there"))]
+    pub(crate) inherit: bool,
 }
 
 /// A signal taken from a [`SignalQueue`](crate::signal::SignalQueue).

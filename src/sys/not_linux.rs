@@ -5,6 +5,7 @@
     reason = "functions have the signatures that other systems need"
 )]
 
+use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::path::Path;
@@ -54,6 +55,12 @@ pub fn adopt_orphans() -> io::Result<()> {
 /// Not needed: the start shows which processes are older than the command, and those are not in a job.
 pub(crate) fn own_children() -> Vec<ProcessId> {
     Vec::new()
+}
+
+/// Whether a command still has the descriptor of the lock file that it inherited: those of another process
+/// are not listed.
+pub(crate) fn command_holds(_pid: u32, _record: &File) -> bool {
+    true
 }
 
 /// 64 random bits, from the source that std uses for its hash tables.

@@ -7,14 +7,13 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::process::ExitStatus;
 use std::time::Duration;
 
 use super::children::wait_for_child;
 use super::process::boottime;
 use super::wait::pause;
-use crate::sys::Note;
+use crate::sys::Recording;
 use crate::sys::signal::SignalMask;
 use crate::sys::spawn::BeforeExec;
 use crate::sys::unix::process::child_has_ended;
@@ -108,18 +107,10 @@ impl Program {
         &self.name
     }
 
-    /// Starts it. Its child writes `notes` into `record`, checks that each of `paths` still names it, keeps the
-    /// descriptor if `inherit`, has the signals of `mask` blocked, and executes.
-    pub(crate) fn start(
-        &self,
-        record: &File,
-        paths: &[&Path],
-        notes: Vec<Note>,
-        inherit: bool,
-        mask: &SignalMask,
-    ) -> io::Result<Started> {
-        let before = BeforeExec::new(record, paths, notes, inherit)?;
-        self.start_after(before, Some(record), mask)
+    /// Starts it. Its child puts itself on record, has the signals of `mask` blocked, and executes.
+    pub(crate) fn start(&self, recording: Recording<'_>, mask: &SignalMask) -> io::Result<Started> {
+        let record = recording.record;
+        self.start_after(BeforeExec::new(recording)?, Some(record), mask)
     }
 
     /// Starts it as the child of a keeper, with which it ends. It stays in the process group of the keeper's
