@@ -69,21 +69,16 @@ pub(crate) fn facts_of_file(file: &File) -> io::Result<FileFacts> {
         }
         information.assume_init()
     };
-    let both = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
     let short = FileId {
         device: u64::from(information.dwVolumeSerialNumber),
-        inode: both(information.nFileIndexHigh, information.nFileIndexLow),
+        inode: u64::from(information.nFileIndexHigh) << 32 | u64::from(information.nFileIndexLow),
     };
-    let seen = file.metadata();
+    let seen = file.metadata()?;
     Ok(FileFacts {
         id: long_id(file).unwrap_or(short),
-        is_regular: seen
-            .as_ref()
-            .is_ok_and(|seen| not_a_regular_file(seen).is_none()),
-        size: both(information.nFileSizeHigh, information.nFileSizeLow),
-        modified: seen
-            .and_then(|seen| seen.modified())
-            .unwrap_or(SystemTime::UNIX_EPOCH),
+        is_regular: not_a_regular_file(&seen).is_none(),
+        size: seen.len(),
+        modified: seen.modified().unwrap_or(SystemTime::UNIX_EPOCH),
         owner: 0,
     })
 }
@@ -140,12 +135,6 @@ pub(crate) fn record_is_locked(file: &File) -> io::Result<bool> {
         return Ok(false);
     }
     Ok(true)
-}
-
-/// Waits for a shared lock, and releases it at once.
-pub(super) fn wait_for_record(file: &File) -> io::Result<()> {
-    lock_byte(file, 0)?;
-    unlock_record(file)
 }
 
 /// Does nothing: there is no table to grow.

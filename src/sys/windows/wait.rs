@@ -7,15 +7,17 @@ use std::time::Duration;
 use windows_sys::Win32::Foundation::{WAIT_OBJECT_0, WAIT_TIMEOUT};
 use windows_sys::Win32::System::Threading::WaitForSingleObject;
 
-use super::directory::wait_for_record;
+use super::file::{lock_shared, unlock_record};
 use super::process::{open, raw};
 
 use crate::identity::Pid;
 pub(crate) use crate::sys::not_linux::random_u64;
 
-/// Waits until the exclusive lock on `file` is released, for whatever reason.
+/// Waits until the exclusive lock on `file` is released, for whatever reason. Takes a shared lock, and
+/// releases it at once.
 pub(crate) fn until_unlocked(file: &File) -> io::Result<()> {
-    wait_for_record(file)
+    lock_shared(file)?;
+    unlock_record(file)
 }
 
 /// Windows reports changes of whole directories only, and other files change there: there is no

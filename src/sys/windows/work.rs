@@ -4,7 +4,7 @@
 //! ends what is in it. A command that ends by itself leaves its processes behind, as on other systems.
 
 use std::io;
-use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};
+use std::os::windows::io::{AsHandle, AsRawHandle, FromRawHandle, OwnedHandle};
 use std::process::Child;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -16,12 +16,9 @@ use windows_sys::Win32::System::JobObjects::{
     JobObjectBasicProcessIdList, JobObjectExtendedLimitInformation, QueryInformationJobObject,
     SetInformationJobObject,
 };
-use windows_sys::Win32::System::Threading::{
-    OpenProcess, PROCESS_QUERY_LIMITED_INFORMATION, PROCESS_SYNCHRONIZE, PROCESS_TERMINATE,
-    TerminateProcess,
-};
+use windows_sys::Win32::System::Threading::PROCESS_TERMINATE;
 
-use super::process::{all, created, has_ended, raw};
+use super::process::{all, created, has_ended, open_to, raw, terminate};
 use super::wait::{pause, until_gone};
 use crate::identity::{Pid, ProcessId};
 pub use crate::sys::not_linux::adopt_orphans;
@@ -148,15 +145,7 @@ pub(crate) struct Target {
 
 impl Target {
     fn open(pid: Pid) -> Option<Self> {
-        let rights = PROCESS_QUERY_LIMITED_INFORMATION | PROCESS_SYNCHRONIZE | PROCESS_TERMINATE;
-        // SAFETY: no memory is involved; a handle that is not null is ours.
-        let handle = unsafe {
-            let raw = OpenProcess(rights, 0, pid.get());
-            if raw.is_null() {
-                return None;
-            }
-            OwnedHandle::from_raw_handle(raw)
-        };
+        let handle = open_to(PROCESS_TERMINATE, pid).ok()?;
         let process = ProcessId {
             pid,
             start: created(&handle),
@@ -180,11 +169,10 @@ impl Target {
     }
 
     fn end(&self, code: u32) -> io::Result<()> {
-        // SAFETY: the handle is open.
-        if unsafe { TerminateProcess(raw(&self.handle), code) } == 0 && !has_ended(&self.handle) {
-            return Err(io::Error::last_os_error());
+        match terminate(self.handle.as_handle(), code) {
+            Err(error) if !has_ended(&self.handle) => Err(error),
+            _ => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -234,11 +222,7 @@ pub(crate) fn tell_wrapper(wrapper: ProcessId, _hold: u64, author: Author) -> io
         return Ok(());
     };
     target.ensure_may_be_signaled(author)?;
-    // SAFETY: the handle is open.
-    if unsafe { TerminateProcess(raw(&target.handle), LOST) } == 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
+    terminate(target.handle.as_handle(), LOST)
 }
 
 /// Waits until one of these processes has ended, for at most `timeout`.
