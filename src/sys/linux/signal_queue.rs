@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use super::keeper::admit;
 use crate::sys::QueuedSignal;
 use crate::sys::signal::{
-    KernelSignalSet, SignalMask, all_signals, change_mask, is_ignored, replace_disposition,
+    KernelSignalSet, SignalMask, all_signals, is_ignored, replace_disposition,
 };
 
 /// Queued signals of the calling thread, for a program that supervises a command and must forward
@@ -50,7 +50,7 @@ impl SignalQueue {
         }
         // The kernel keeps a blocked signal even if it is ignored (linux/kernel/signal.c,
         // `sig_ignored`).
-        let before = change_mask(libc::SIG_BLOCK, &set)?;
+        let before = SignalMask::block(set)?;
         // SAFETY: the set lives, and is at least as long as the size says; -1 asks for a new descriptor.
         let raw = unsafe {
             libc::syscall(
@@ -69,7 +69,7 @@ impl SignalQueue {
         Ok(Self {
             // SAFETY: the kernel has just created this descriptor; nothing else owns it.
             queue: unsafe { OwnedFd::from_raw_fd(raw) },
-            before: SignalMask(before),
+            before,
         })
     }
 

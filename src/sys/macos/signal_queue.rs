@@ -4,7 +4,6 @@
 use std::ffi::{c_int, c_void};
 use std::io::{self, PipeReader, PipeWriter};
 use std::os::fd::AsRawFd;
-use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -14,7 +13,7 @@ use rustix::process::{getpgrp, getsid};
 use rustix::termios::tcgetpgrp;
 
 use crate::sys::QueuedSignal;
-use crate::sys::signal::{SignalMask, change_mask, is_ignored, set_of};
+use crate::sys::signal::{SignalMask, action, change_action, change_mask, is_ignored, set_of};
 
 /// The queued signals, in the order in which they are taken.
 const SIGNALS: [i32; 14] = [
@@ -94,13 +93,10 @@ impl SignalQueue {
             catch(*signal)?;
         }
         // A write beyond RLIMIT_FSIZE then fails with EFBIG.
-        let before = change_mask(libc::SIG_BLOCK, &set_of(&[libc::SIGXFSZ]))?;
+        let before = SignalMask::block(set_of(&[libc::SIGXFSZ]))?;
         // The parent may have blocked them.
         change_mask(libc::SIG_UNBLOCK, &set_of(&caught))?;
-        Ok(Self {
-            queue,
-            before: SignalMask(before),
-        })
+        Ok(Self { queue, before })
     }
 
     /// Whether a signal that ends a process is waiting in the queue. Takes none.
@@ -188,17 +184,10 @@ fn take() -> Option<QueuedSignal> {
 
 /// Notes a signal from now on, instead of acting upon it.
 fn catch(signal: i32) -> io::Result<()> {
-    // SAFETY: all-zero is a valid sigaction, with an empty mask; the handler is async-signal-safe.
     // With SA_RESTART, since nothing is to be cut short by it.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = note as *const () as libc::sighandler_t;
-        action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
-        if libc::sigaction(signal, &raw const action, ptr::null_mut()) != 0 {
-            return Err(io::Error::last_os_error());
-        }
-    }
-    Ok(())
+    let flags = libc::SA_SIGINFO | libc::SA_RESTART;
+    let action = action(note as *const () as libc::sighandler_t, flags);
+    change_action(signal, Some(&action)).map(drop)
 }
 
 /// The handler. Only atomics and calls that are async-signal-safe (sigaction(2)).
