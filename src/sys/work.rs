@@ -4,6 +4,11 @@
 //! carry: the hold in their environment, the lock file among their descriptors, a parent that belongs
 //! to the work. A process that has none of that any more is out of reach.
 
+#![cfg_attr(
+    not(target_os = "linux"),
+    allow(dead_code, reason = "other systems look at less")
+)]
+
 use std::collections::BTreeSet;
 use std::io;
 
@@ -17,10 +22,6 @@ pub(crate) use crate::sys::system::work::{
 
 /// The number that is sent to the wrapper of a hold that is broken: what fits of the hold number, so
 /// that a signal that was queued for another purpose is not taken for it.
-#[cfg_attr(
-    not(target_os = "linux"),
-    allow(dead_code, reason = "signals carry no number there")
-)]
 pub(crate) fn number_to_tell(hold: u64) -> i32 {
     i32::try_from(hold & 0x7FFF_FFFF).unwrap_or(0)
 }
@@ -32,7 +33,6 @@ pub(crate) enum Author {
     /// Only this process, its user, or root.
     Trusted,
     /// Another user as well.
-    #[cfg_attr(windows, allow(dead_code, reason = "users have no numbers there"))]
     User(u32),
     /// Several users, or it is not known.
     #[default]
@@ -66,10 +66,6 @@ pub(crate) enum Look {
     /// Something of it runs, or may run.
     Left,
     /// Nothing was found, but a process vanished meanwhile that may have started another one.
-    #[cfg_attr(
-        not(target_os = "linux"),
-        allow(dead_code, reason = "all processes are listed at one moment there")
-    )]
     Unsure,
     /// Nothing of it is left.
     Nothing,
@@ -101,10 +97,6 @@ pub(crate) struct Marks {
 
 impl Marks {
     /// Whether the calling process is the wrapper.
-    #[cfg_attr(
-        target_os = "macos",
-        allow(dead_code, reason = "it has no better way to look")
-    )]
     pub(crate) fn are_of_own_command(&self) -> bool {
         self.wrapper
             .is_some_and(|wrapper| wrapper.pid == Pid::of_self())
@@ -151,10 +143,6 @@ pub(crate) struct Listed {
     /// Its process group, where there are any.
     pub(crate) group: u32,
     /// It has ended, and was not waited for.
-    #[cfg_attr(
-        not(target_os = "linux"),
-        allow(dead_code, reason = "only a look at /proc needs it")
-    )]
     pub(crate) is_zombie: bool,
 }
 

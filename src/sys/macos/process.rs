@@ -7,7 +7,7 @@
 use std::ffi::c_int;
 use std::io;
 use std::mem::MaybeUninit;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::test_kill_process;
@@ -56,10 +56,7 @@ pub(crate) fn start_ticks(pid: Pid) -> Option<u64> {
 /// When a process of that start began, in milliseconds of [`boottime_milliseconds`]. Only good to
 /// the second: the wall clock may have been stepped since.
 pub(crate) fn milliseconds_of_start(start: u64) -> Option<i64> {
-    let wall = SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .ok()?;
-    let wall = i64::try_from(wall.as_millis()).ok()?;
+    let wall = chrono::Utc::now().timestamp_millis();
     let since_boot = i64::try_from(boottime_milliseconds()).ok()?;
     let booted = wall.checked_sub(since_boot)?;
     i64::try_from(start / 1000).ok()?.checked_sub(booted)

@@ -87,15 +87,12 @@ impl Directory {
                 }
                 renamed => renamed,
             };
+        if renamed.is_err() {
+            let _ = self.remove_below_if_empty(temporary);
+        }
         match renamed {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                let _ = self.remove_below_if_empty(temporary);
-                match error {
-                    Errno::EXIST | Errno::NOTEMPTY => Ok(()),
-                    error => Err(error.into()),
-                }
-            }
+            Err(Errno::EXIST | Errno::NOTEMPTY) => Ok(()),
+            renamed => Ok(renamed?),
         }
     }
 
@@ -168,9 +165,7 @@ impl Directory {
 
     /// The same, for a name that was a regular file a moment ago.
     pub(crate) fn find_regular(&self, name: &OsStr) -> io::Result<Found> {
-        let flags =
-            OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let file = match openat(&self.fd, name, flags, Mode::empty()) {
+        let file = match openat(&self.fd, name, OFlags::RDONLY | CAREFUL, Mode::empty()) {
             Ok(file) => File::from(file),
             Err(Errno::NOENT) => return Ok(Found::Missing),
             Err(Errno::LOOP) => return Ok(Found::Other(SYMLINK)),
@@ -203,7 +198,7 @@ impl Directory {
         } else {
             OFlags::RDONLY
         };
-        let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let flags = access | CAREFUL;
         let is_lockable = |seen: &Stat| {
             let kinds = [
                 FileType::RegularFile,
@@ -244,9 +239,8 @@ impl Directory {
 
     /// Opens the file `name` for writing in place. The caller checks that it is the expected file.
     pub(crate) fn open_for_update(&self, name: &OsStr) -> io::Result<File> {
-        let flags =
-            OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        Ok(File::from(openat(&self.fd, name, flags, Mode::empty())?))
+        let file = openat(&self.fd, name, OFlags::RDWR | CAREFUL, Mode::empty())?;
+        Ok(File::from(file))
     }
 
     /// Metadata of the file `name`, without opening it. `None` if there is none.
@@ -362,8 +356,7 @@ impl Directory {
     ) -> io::Result<File> {
         /// Each round means that another process created or removed the file meanwhile.
         const MAX_ROUNDS: u32 = 100;
-        let mut flags =
-            OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let mut flags = OFlags::RDWR | CAREFUL;
         flags.set(OFlags::APPEND, append);
         let create = flags | OFlags::CREATE | OFlags::EXCL;
         let mut rounds = 0;
@@ -436,6 +429,12 @@ impl Directory {
         Ok(entries)
     }
 }
+
+/// Without following a symlink, and without an effect on what is no regular file.
+const CAREFUL: OFlags = OFlags::NOFOLLOW
+    .union(OFlags::NONBLOCK)
+    .union(OFlags::NOCTTY)
+    .union(OFlags::CLOEXEC);
 
 /// Readable by all users, so that they can see who holds a lock; writable by its owner.
 const RECORD_MODE: Mode = Mode::RUSR
