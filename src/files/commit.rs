@@ -13,8 +13,7 @@ use super::guard::Guard;
 use super::held::{HeldFile, Place};
 use super::layout::{self, META_DIR};
 use super::lock_file::{
-    LockPath, NewLockFile, OwnedLockPath, WriteOptions, encode, random_temporary_name,
-    renew_foreign_times,
+    LockPath, NewLockFile, OwnedLockPath, WriteOptions, encode, renew_foreign_times,
 };
 use super::number;
 use super::snapshot::FilesSnapshot;
@@ -28,6 +27,7 @@ use crate::name::LockName;
 use crate::open_file::{Handle, OpenFile};
 use crate::record::{Format, Kind, Live, Record};
 use crate::sys::directory::{FileExt as _, facts_of_file, move_to_high_fd};
+use crate::sys::temporary::random_temporary_name;
 
 /// What was asked for with a new hold.
 pub(super) struct Taking<'a> {

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::lock_file::random_temporary_name;
 use crate::backend::{CANCEL_CHECK_INTERVAL, Patience};
 use crate::error::{Context, Error, Operation, Result};
 use crate::sys::FileId;
@@ -137,7 +136,7 @@ impl Guard {
             let opened = match directory.open_below(part) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     directory
-                        .make_below(part, random_temporary_name)
+                        .make_below(part)
                         .context(Operation::CreateDirectory, &path)?;
                     directory.open_below(part)
                 }

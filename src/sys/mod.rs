@@ -13,7 +13,7 @@
 //! | `memory`, `stdio`, `entry` | for the command-line tool: memory it can release, the stdio it was started with, and its beginning |
 //!
 //! Code for all Unixes is in `unix`. Each system has a module of its own for the rest, with the
-//! same names. All `unsafe` code of the project is below this module, but for the C function `main` of the
+//! same names; what only Linux has is answered for the others by `not_linux`. All `unsafe` code of the project is below this module, but for the C function `main` of the
 //! static program.
 
 use std::fs::File;
@@ -41,6 +41,7 @@ mod system;
 #[cfg(windows)]
 #[path = "windows/mod.rs"]
 mod system;
+pub(crate) mod temporary;
 #[cfg(unix)]
 mod unix;
 pub(crate) mod work;

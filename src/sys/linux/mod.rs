@@ -7,7 +7,7 @@ pub(crate) mod entry;
 pub(crate) mod filesystem;
 #[cfg(feature = "etcd")]
 pub(crate) mod keeper;
-pub(crate) mod kernel_locks;
+mod kernel_locks;
 #[cfg(feature = "cli")]
 pub(crate) mod memory;
 mod mount;

@@ -147,8 +147,7 @@ pub(in crate::sys) fn users_of(pid: Pid) -> Option<[u32; 2]> {
     if !proc_is_ours() {
         return None;
     }
-    let path = CString::new(format!("/proc/{pid}/status")).ok()?;
-    let text = read_whole(&open_to_read(&path).ok()?).ok()?;
+    let text = read_of(pid, "status").ok()?;
     let line = text
         .split(|byte| *byte == b'\n')
         .find_map(|line| line.strip_prefix(b"Uid:"))?;
@@ -163,11 +162,7 @@ pub(crate) fn command_line(pid: Pid) -> Vec<String> {
     if !proc_is_ours() {
         return Vec::new();
     }
-    let path = CString::new(format!("/proc/{pid}/cmdline"));
-    let Ok(bytes) = path
-        .map_err(io::Error::from)
-        .and_then(|path| read_whole(&open_to_read(&path)?))
-    else {
+    let Ok(bytes) = read_of(pid, "cmdline") else {
         return Vec::new();
     };
     let bytes = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
@@ -352,6 +347,13 @@ fn read_whole(file: &OwnedFd) -> io::Result<Vec<u8>> {
         }
         bytes.reserve(bytes.len());
     }
+}
+
+/// Reads a file of /proc about a process.
+fn read_of(pid: Pid, file: &str) -> io::Result<Vec<u8>> {
+    read_whole(&open_to_read(&CString::new(format!(
+        "/proc/{pid}/{file}"
+    ))?)?)
 }
 
 /// Reads the `stat` of another process.

@@ -17,12 +17,9 @@ pub(crate) use super::file::*;
 use super::process::user_name;
 use super::sharing::{STICKY, Sharing, Use};
 use crate::identity::Pid;
-#[cfg(not(target_os = "linux"))]
-pub(crate) use crate::sys::not_linux::lockers;
 use crate::sys::system::filesystem;
-pub(crate) use crate::sys::system::filesystem::{local_filesystems, sync_file, type_of};
-#[cfg(target_os = "linux")]
-pub(crate) use crate::sys::system::kernel_locks::lockers;
+pub(crate) use crate::sys::system::filesystem::{local_filesystems, lockers, sync_file, type_of};
+use crate::sys::temporary::random_temporary_name;
 pub(crate) use crate::sys::{FileFacts, FileId, Found, Kind};
 use crate::sys::{SYMLINK, created, existing};
 
@@ -62,15 +59,15 @@ impl Directory {
         }
     }
 
-    /// Creates a directory; that it exists already is fine. `temporary` makes a name that is not in use.
-    pub(crate) fn make_below(&self, name: &OsStr, temporary: fn() -> OsString) -> io::Result<()> {
+    /// Creates a directory; that it exists already is fine.
+    pub(crate) fn make_below(&self, name: &OsStr) -> io::Result<()> {
         let Some(sharing) = self.sharing else {
             return created(mkdirat(&self.fd, name, Mode::from_raw_mode(0o777))).map(drop);
         };
         if self.look(name)?.is_some() {
             return Ok(());
         }
-        let temporary = &temporary();
+        let temporary = &random_temporary_name();
         // It gets its name with its mode: otherwise a kill in between would shut others out for good.
         mkdirat(&self.fd, temporary, Mode::from_raw_mode(0o700))?;
         let applied = self
@@ -343,17 +340,11 @@ impl Directory {
     }
 
     /// Opens or creates a small file of our own for writing; refuses anything but a regular file.
-    /// `temporary` makes a name that is not in use.
     ///
     /// In a sticky directory that everybody may write to, `O_CREAT` on another user's file fails
     /// with EACCES if fs.protected_regular is set (proc_sys_fs(5)). So an existing file is opened
     /// without it, and a new one is created exclusively.
-    pub(crate) fn open_own(
-        &self,
-        name: &OsStr,
-        append: bool,
-        temporary: fn() -> OsString,
-    ) -> io::Result<File> {
+    pub(crate) fn open_own(&self, name: &OsStr, append: bool) -> io::Result<File> {
         /// Each round means that another process created or removed the file meanwhile.
         const MAX_ROUNDS: u32 = 100;
         let mut flags = OFlags::RDWR | CAREFUL;
@@ -366,7 +357,7 @@ impl Directory {
                 opened => break opened,
             }
             if self.sharing.is_some() {
-                self.make_common(name, &temporary())?;
+                self.make_common(name)?;
                 continue;
             }
             match openat(&self.fd, name, create, RECORD_MODE) {
@@ -383,7 +374,7 @@ impl Directory {
 
     /// Makes an empty file that each user of a shared store writes to. It gets its name with its mode, as
     /// a directory does. That the name exists by then is fine.
-    fn make_common(&self, name: &OsStr, temporary: &OsStr) -> io::Result<()> {
+    fn make_common(&self, name: &OsStr) -> io::Result<()> {
         if let Some(file) = self.create_unnamed_for(Use::Common)? {
             match self.link_unnamed(&file, name) {
                 // Without /proc it cannot get a name.
@@ -391,6 +382,7 @@ impl Directory {
                 linked => return linked.map(drop),
             }
         }
+        let temporary = &random_temporary_name();
         drop(self.create_named_for(temporary, Use::Common)?);
         let linked = self.link(temporary, name);
         let _ = self.unlink(temporary);

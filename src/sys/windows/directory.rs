@@ -17,7 +17,8 @@ use windows_sys::Win32::System::WindowsProgramming::{DRIVE_FIXED, DRIVE_RAMDISK,
 
 pub(crate) use super::file::*;
 use crate::identity::Pid;
-pub(crate) use crate::sys::not_linux::{lockers, random_u64, type_of};
+pub(crate) use crate::sys::not_linux::{lockers, type_of};
+use crate::sys::temporary::random_temporary_name;
 pub(crate) use crate::sys::{FileFacts, FileId, Found, Kind};
 use crate::sys::{created, existing, not_found};
 
@@ -56,7 +57,7 @@ impl Directory {
     }
 
     /// Creates a directory; that it exists already is fine. There are no modes.
-    pub(crate) fn make_below(&self, name: &OsStr, _temporary: fn() -> OsString) -> io::Result<()> {
+    pub(crate) fn make_below(&self, name: &OsStr) -> io::Result<()> {
         let made = retry_while_in_use(|| std::fs::create_dir(self.path.join(name)));
         created(made).map(drop)
     }
@@ -280,7 +281,7 @@ impl Directory {
     /// last reader has closed it.
     pub(crate) fn unlink(&self, name: &OsStr) -> io::Result<bool> {
         let path = self.path.join(name);
-        let aside = self.path_aside();
+        let aside = self.path.join(random_temporary_name());
         let doomed = match retry_while_in_use(|| move_file(&path, &aside)) {
             Ok(()) => &aside,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -294,18 +295,8 @@ impl Directory {
         }
     }
 
-    /// A temporary name, as `cleanup` knows them.
-    fn path_aside(&self) -> PathBuf {
-        self.path.join(format!(".onehold.{:016x}", random_u64()))
-    }
-
     /// Opens or creates a small file of our own for writing; refuses anything but a regular file.
-    pub(crate) fn open_own(
-        &self,
-        name: &OsStr,
-        append: bool,
-        _temporary: fn() -> OsString,
-    ) -> io::Result<File> {
+    pub(crate) fn open_own(&self, name: &OsStr, append: bool) -> io::Result<File> {
         let mut options = OpenOptions::new();
         options.read(true).create(true).truncate(false);
         let file = open_shared(options.append(append).write(!append), &self.path.join(name))?;
@@ -325,7 +316,7 @@ impl Directory {
             Err(error) if is_in_use(&error) => {}
             renamed => return renamed,
         }
-        let aside = self.path_aside();
+        let aside = self.path.join(random_temporary_name());
         match retry_while_in_use(|| move_file(&to, &aside)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
