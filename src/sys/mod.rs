@@ -13,8 +13,8 @@
 //! | `memory`, `stdio`, `entry` | for the command-line tool: memory it can release, the stdio it was started with, and its beginning |
 //!
 //! Code for all Unixes is in `unix`. Each system has a module of its own for the rest, with the
-//! same names; what only Linux has is answered for the others by `not_linux`. All `unsafe` code of the project is below this module, but for the C function `main` of the
-//! static program.
+//! same names; what only Linux has is answered for the others by `not_linux`. All `unsafe` code of the
+//! project is below this module, but for the C function `main` of the static program.
 
 use std::fs::File;
 use std::io;

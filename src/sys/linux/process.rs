@@ -351,9 +351,8 @@ fn read_whole(file: &OwnedFd) -> io::Result<Vec<u8>> {
 
 /// Reads a file of /proc about a process.
 fn read_of(pid: Pid, file: &str) -> io::Result<Vec<u8>> {
-    read_whole(&open_to_read(&CString::new(format!(
-        "/proc/{pid}/{file}"
-    ))?)?)
+    let path = CString::new(format!("/proc/{pid}/{file}"))?;
+    read_whole(&open_to_read(&path)?)
 }
 
 /// Reads the `stat` of another process.
