@@ -9,8 +9,11 @@ use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use super::Lockers;
+use super::system::wait::{pause, until_gone};
+use super::system::work::Target;
 use crate::identity::{Pid, ProcessId};
 
 /// The processes that hold a lock on an open file: the system does not tell.
@@ -55,6 +58,18 @@ pub fn adopt_orphans() -> io::Result<()> {
 /// Not needed: the start shows which processes are older than the command, and those are not in a job.
 pub(crate) fn own_children() -> Vec<ProcessId> {
     Vec::new()
+}
+
+/// Waits until one of these processes has ended, for at most `timeout`.
+pub(crate) fn wait_for_any(processes: &[ProcessId], timeout: Duration) {
+    match processes {
+        [process] if Target::find(*process).is_some() => {
+            let _ = until_gone(process.pid, timeout);
+        }
+        _ => {
+            let _ = pause(timeout.min(Duration::from_millis(20)));
+        }
+    }
 }
 
 /// Whether a command still has the descriptor of the lock file that it inherited: those of another process

@@ -16,8 +16,7 @@ use crate::identity::{Pid, ProcessId};
 use crate::sys::FileId;
 pub use crate::sys::system::work::adopt_orphans;
 pub(crate) use crate::sys::system::work::{
-    Target, let_work_go, may_be_signaled, own_children, tell_wrapper, visit, wait_for_any,
-    work_is_contained,
+    Target, let_work_go, own_children, visit, wait_for_any, work_is_contained,
 };
 
 /// The number that is sent to the wrapper of a hold that is broken: what fits of the hold number, so
@@ -58,6 +57,20 @@ impl Author {
         }
         Err(io::ErrorKind::PermissionDenied.into())
     }
+}
+
+/// Whether that author may have a process signaled, or ended where there are no signals.
+pub(crate) fn may_be_signaled(process: ProcessId, author: Author) -> bool {
+    Target::find(process).is_some_and(|target| target.ensure_may_be_signaled(author).is_ok())
+}
+
+/// Tells the wrapper of a hold that the hold is broken.
+pub(crate) fn tell_wrapper(wrapper: ProcessId, hold: u64, author: Author) -> io::Result<()> {
+    let Some(target) = Target::find(wrapper) else {
+        return Ok(());
+    };
+    target.ensure_may_be_signaled(author)?;
+    target.tell_that_broken(hold)
 }
 
 /// What a look at the work of a hold has found out.

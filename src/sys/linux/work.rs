@@ -20,9 +20,7 @@ use crate::identity::{Pid, ProcessId};
 use crate::sys::unix::process::reap;
 use crate::sys::unix::wait::timespec;
 pub(crate) use crate::sys::unix::work::{let_work_go, work_is_contained};
-use crate::sys::work::{
-    Author, Listed, Look, Marks, environment_names_hold, number_to_tell, select,
-};
+use crate::sys::work::{Listed, Look, Marks, environment_names_hold, number_to_tell, select};
 use crate::sys::{FileId, ProcessState};
 
 /// Lets this process adopt the orphans among its descendants (`PR_SET_CHILD_SUBREAPER`, prctl(2)), so that
@@ -59,6 +57,12 @@ impl Target {
         target.is_alive().then_some((target, found))
     }
 
+    /// The same process, if it is still there.
+    pub(in crate::sys) fn find(process: ProcessId) -> Option<Self> {
+        let (target, _) = Self::open(process.pid)?;
+        process.is_same(target.process).then_some(target)
+    }
+
     /// The state letter Z does not say it: it is also shown if only the main thread has ended.
     pub(in crate::sys) fn is_alive(&self) -> bool {
         match &self.pidfd {
@@ -82,6 +86,59 @@ impl Target {
             }
         }
         self.send_by_pid(signal)
+    }
+
+    /// Sends TERM to a wrapper, with a number of its hold ([`number_to_tell`]). A stopped wrapper is
+    /// continued, or it would not hear of it.
+    pub(in crate::sys) fn tell_that_broken(&self, hold: u64) -> io::Result<()> {
+        let value = libc::sigval {
+            sival_ptr: std::ptr::without_provenance_mut(
+                usize::try_from(number_to_tell(hold)).unwrap_or(0),
+            ),
+        };
+        // SAFETY: no memory is involved, and the PID is positive.
+        let by_pid = || unsafe {
+            libc::sigqueue(self.process.pid.get().cast_signed(), libc::SIGTERM, value) != 0
+        };
+        let is_refused = || {
+            let refusals = [Some(libc::ENOSYS), Some(libc::EPERM)];
+            refusals.contains(&io::Error::last_os_error().raw_os_error())
+        };
+        let failed = match &self.pidfd {
+            Some(pidfd) => {
+                let information = Queued {
+                    signal: libc::SIGTERM,
+                    errno: 0,
+                    code: libc::SI_QUEUE,
+                    sender: SenderAndValue {
+                        pid: Pid::of_self().get().cast_signed(),
+                        uid: rustix::process::geteuid().as_raw(),
+                        value,
+                    },
+                    rest: [0; 13],
+                };
+                // SAFETY: the information lives, and is as long as the kernel's (sigaction(2)).
+                let failed = unsafe {
+                    libc::syscall(
+                        libc::SYS_pidfd_send_signal,
+                        pidfd.as_raw_fd(),
+                        libc::SIGTERM,
+                        &raw const information,
+                        0,
+                    ) != 0
+                };
+                // As for other signals.
+                failed && !(is_refused() && self.is_alive() && !by_pid())
+            }
+            None => by_pid(),
+        };
+        let error = io::Error::last_os_error();
+        // It may have ended by now, which is what was to be told.
+        if failed && error.raw_os_error() != Some(libc::ESRCH) {
+            return Err(error);
+        }
+        let _ = self.send(libc::SIGCONT);
+        Ok(())
     }
 }
 
@@ -258,14 +315,11 @@ fn visit_list(marks: &mut Marks, command: Option<Pid>, each: &mut dyn FnMut(&Tar
     let (list, mut has_vanished) = match list() {
         Ok(listed) => listed,
         Err(error) => {
-            let known = marks.known.iter().filter_map(|known| {
-                let (target, _) = Target::open(known.pid)?;
-                known.is_same(target.process).then_some(target)
-            });
             // A wrapper finds more than that.
-            known
-                .filter(|_| !marks.are_of_own_command())
-                .for_each(|target| each(&target));
+            if !marks.are_of_own_command() {
+                let known = marks.known.iter().copied().filter_map(Target::find);
+                known.for_each(|target| each(&target));
+            }
             return Look::Failed(error);
         }
     };
@@ -349,71 +403,6 @@ fn has_lock(pid: Pid, file: FileId) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Whether that author may have this process signaled.
-pub(crate) fn may_be_signaled(process: ProcessId, author: Author) -> bool {
-    Target::open(process.pid).is_some_and(|(target, _)| {
-        process.is_same(target.process) && target.ensure_may_be_signaled(author).is_ok()
-    })
-}
-
-/// Tells the wrapper of a hold that the hold is broken: TERM, with a number of the hold
-/// ([`number_to_tell`]). A stopped wrapper is continued, or it would not hear of it.
-pub(crate) fn tell_wrapper(wrapper: ProcessId, hold: u64, author: Author) -> io::Result<()> {
-    let Some((target, _)) =
-        Target::open(wrapper.pid).filter(|(target, _)| wrapper.is_same(target.process))
-    else {
-        return Ok(());
-    };
-    target.ensure_may_be_signaled(author)?;
-    let value = libc::sigval {
-        sival_ptr: std::ptr::without_provenance_mut(
-            usize::try_from(number_to_tell(hold)).unwrap_or(0),
-        ),
-    };
-    // SAFETY: no memory is involved, and the PID is positive.
-    let by_pid =
-        || unsafe { libc::sigqueue(wrapper.pid.get().cast_signed(), libc::SIGTERM, value) != 0 };
-    let is_refused = || {
-        let refusals = [Some(libc::ENOSYS), Some(libc::EPERM)];
-        refusals.contains(&io::Error::last_os_error().raw_os_error())
-    };
-    let failed = match &target.pidfd {
-        Some(pidfd) => {
-            let information = Queued {
-                signal: libc::SIGTERM,
-                errno: 0,
-                code: libc::SI_QUEUE,
-                sender: SenderAndValue {
-                    pid: Pid::of_self().get().cast_signed(),
-                    uid: rustix::process::geteuid().as_raw(),
-                    value,
-                },
-                rest: [0; 13],
-            };
-            // SAFETY: the information lives, and is as long as the kernel's (sigaction(2)).
-            let failed = unsafe {
-                libc::syscall(
-                    libc::SYS_pidfd_send_signal,
-                    pidfd.as_raw_fd(),
-                    libc::SIGTERM,
-                    &raw const information,
-                    0,
-                ) != 0
-            };
-            // As for other signals.
-            failed && !(is_refused() && target.is_alive() && !by_pid())
-        }
-        None => by_pid(),
-    };
-    let error = io::Error::last_os_error();
-    // It may have ended by now, which is what was to be told.
-    if failed && error.raw_os_error() != Some(libc::ESRCH) {
-        return Err(error);
-    }
-    let _ = target.send(libc::SIGCONT);
-    Ok(())
-}
-
 /// The kernel's siginfo_t of a queued signal (include/uapi/asm-generic/siginfo.h). libc keeps these
 /// fields to itself.
 #[repr(C)]
@@ -439,10 +428,8 @@ pub(crate) fn wait_for_any(processes: &[ProcessId], timeout: Duration) {
     let opened: Vec<Target> = processes
         .iter()
         .take(WATCHED)
-        .filter_map(|process| {
-            let (target, _) = Target::open(process.pid)?;
-            process.is_same(target.process).then_some(target)
-        })
+        .copied()
+        .filter_map(Target::find)
         .collect();
     if opened.len() < processes.len().min(WATCHED) {
         // One has ended already.

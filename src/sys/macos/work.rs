@@ -4,16 +4,14 @@
 //! group, or by its environment.
 
 use std::io;
-use std::time::Duration;
 
 use super::process::{environment_of, listed, presence};
-use super::wait::{pause, until_gone};
 use crate::identity::{Pid, ProcessId};
 use crate::sys::ProcessState;
 pub use crate::sys::not_linux::adopt_orphans;
-pub(crate) use crate::sys::not_linux::own_children;
+pub(crate) use crate::sys::not_linux::{own_children, wait_for_any};
 pub(crate) use crate::sys::unix::work::{let_work_go, work_is_contained};
-use crate::sys::work::{Author, Listed, Look, Marks, environment_names_hold, select};
+use crate::sys::work::{Listed, Look, Marks, environment_names_hold, select};
 
 /// A live process of the work.
 #[derive(Debug)]
@@ -29,6 +27,17 @@ impl Target {
             return Ok(());
         }
         self.send_by_pid(signal)
+    }
+
+    /// The same process, if it is still there.
+    pub(in crate::sys) fn find(process: ProcessId) -> Option<Self> {
+        Some(Self { process }).filter(Self::is_alive)
+    }
+
+    /// Sends TERM to a wrapper. A stopped wrapper is continued, or it would not hear of it. A signal
+    /// carries no number here.
+    pub(in crate::sys) fn tell_that_broken(&self, _hold: u64) -> io::Result<()> {
+        self.ask_to_end()
     }
 
     pub(in crate::sys) fn is_alive(&self) -> bool {
@@ -57,8 +66,7 @@ pub(crate) fn visit(
     let mut look = Look::Nothing;
     for process in found {
         marks.known.insert(process);
-        let target = Target { process };
-        if target.is_alive() {
+        if let Some(target) = Target::find(process) {
             look = Look::Left;
             each(&target);
         }
@@ -82,29 +90,4 @@ fn list() -> io::Result<Vec<Listed>> {
         .into_iter()
         .filter_map(|pid| listed(Pid::new(pid.try_into().ok()?)?));
     Ok(listed.collect())
-}
-
-/// Whether that author may have this process signaled.
-pub(crate) fn may_be_signaled(process: ProcessId, author: Author) -> bool {
-    Target { process }.ensure_may_be_signaled(author).is_ok()
-}
-
-/// Asks the wrapper of a hold that is broken to end its work. A stopped wrapper is continued, or it
-/// would not hear of it. A signal carries no number here.
-pub(crate) fn tell_wrapper(wrapper: ProcessId, _hold: u64, author: Author) -> io::Result<()> {
-    let target = Target { process: wrapper };
-    target.ensure_may_be_signaled(author)?;
-    target.ask_to_end()
-}
-
-/// Waits until one of these processes has ended, for at most `timeout`.
-pub(crate) fn wait_for_any(processes: &[ProcessId], timeout: Duration) {
-    match processes {
-        [process] if Target { process: *process }.is_alive() => {
-            let _ = until_gone(process.pid, timeout);
-        }
-        _ => {
-            let _ = pause(timeout.min(Duration::from_millis(20)));
-        }
-    }
 }

@@ -7,7 +7,6 @@ use std::io;
 use std::os::windows::io::{AsHandle, AsRawHandle, FromRawHandle, OwnedHandle};
 use std::process::Child;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use windows_sys::Win32::Foundation::ERROR_MORE_DATA;
 use windows_sys::Win32::System::JobObjects::{
@@ -19,10 +18,9 @@ use windows_sys::Win32::System::JobObjects::{
 use windows_sys::Win32::System::Threading::PROCESS_TERMINATE;
 
 use super::process::{all, created, has_ended, open_to, raw, terminate};
-use super::wait::{pause, until_gone};
 use crate::identity::{Pid, ProcessId};
 pub use crate::sys::not_linux::adopt_orphans;
-pub(crate) use crate::sys::not_linux::own_children;
+pub(crate) use crate::sys::not_linux::{own_children, wait_for_any};
 use crate::sys::work::{Author, Look, Marks, select};
 
 /// The job of the command that this process supervises.
@@ -153,6 +151,18 @@ impl Target {
         (!has_ended(&handle)).then_some(Self { process, handle })
     }
 
+    /// The same process, if it is still there.
+    pub(in crate::sys) fn find(process: ProcessId) -> Option<Self> {
+        Self::open(process.pid).filter(|target| process.is_same(target.process))
+    }
+
+    /// Ends a wrapper. The system then closes its job.
+    pub(in crate::sys) fn tell_that_broken(&self, _hold: u64) -> io::Result<()> {
+        // As the wrapper exits that has lost its lock.
+        const LOST: u32 = 8;
+        terminate(self.handle.as_handle(), LOST)
+    }
+
     /// Fails if it may not be ended on the word of that author.
     pub(crate) fn ensure_may_be_signaled(&self, author: Author) -> io::Result<()> {
         author.ensure_may_signal(|| None)
@@ -204,35 +214,4 @@ pub(crate) fn visit(
         }
     }
     look
-}
-
-/// Whether that author may have this process ended.
-pub(crate) fn may_be_signaled(process: ProcessId, author: Author) -> bool {
-    Target::open(process.pid).is_some_and(|target| {
-        process.is_same(target.process) && target.ensure_may_be_signaled(author).is_ok()
-    })
-}
-
-/// Ends the wrapper of a hold that is broken. The system then closes its job.
-pub(crate) fn tell_wrapper(wrapper: ProcessId, _hold: u64, author: Author) -> io::Result<()> {
-    // As the wrapper exits that has lost its lock.
-    const LOST: u32 = 8;
-    let Some(target) = Target::open(wrapper.pid).filter(|target| wrapper.is_same(target.process))
-    else {
-        return Ok(());
-    };
-    target.ensure_may_be_signaled(author)?;
-    terminate(target.handle.as_handle(), LOST)
-}
-
-/// Waits until one of these processes has ended, for at most `timeout`.
-pub(crate) fn wait_for_any(processes: &[ProcessId], timeout: Duration) {
-    match processes {
-        [process] => {
-            let _ = until_gone(process.pid, timeout);
-        }
-        _ => {
-            let _ = pause(timeout.min(Duration::from_millis(20)));
-        }
-    }
 }
