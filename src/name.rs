@@ -10,7 +10,8 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{Error, Result};
-use crate::sys::directory::{FILES_IGNORE_CASE, HAS_DEVICES, is_path};
+use crate::sys::directory::is_path;
+use crate::sys::{FILES_IGNORE_CASE, HAS_DEVICES};
 
 const MAX_SEGMENT_BYTES: usize = 240;
 const MAX_NAME_BYTES: usize = 1024;

@@ -23,7 +23,7 @@ struct Facts {
 impl HostFacts {
     fn facts(&self) -> &Facts {
         self.facts.get_or_init(|| {
-            let own = process::own_pid();
+            let own = Pid::of_self();
             let pid_namespace = process::pid_namespace();
             Facts {
                 observer: Observer {
@@ -46,9 +46,9 @@ impl HostFacts {
     /// The start of the calling process, in ticks since boot.
     pub(crate) fn own_start(&self) -> Option<u64> {
         match self.facts().own {
-            (pid, start) if pid == process::own_pid() => start,
+            (pid, start) if pid == Pid::of_self() => start,
             // A child forked since.
-            _ => process::start_ticks(process::own_pid()),
+            _ => process::start_ticks(Pid::of_self()),
         }
     }
 
@@ -80,7 +80,7 @@ const MAX_GENERATIONS: usize = 256;
 
 /// The calling process and its ancestors, its parent second. `None`: the system does not show it.
 pub(crate) fn own_ancestry() -> impl Iterator<Item = (Pid, Option<ProcessParent>)> {
-    let mut next = Some(process::own_pid());
+    let mut next = Some(Pid::of_self());
     std::iter::from_fn(move || {
         let pid = next?;
         let shown = process::kinship(pid);

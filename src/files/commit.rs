@@ -11,9 +11,7 @@ use super::foreign::{self, SwapFallback, SwapResult};
 use super::guard::Guard;
 use super::held::{HeldFile, Place};
 use super::layout::{self, META_DIR};
-use super::lock_file::{
-    LockPath, NewLockFile, WriteOptions, encode, random_temporary_name, renew_foreign_times,
-};
+use super::lock_file::{LockPath, NewLockFile, WriteOptions, encode, renew_foreign_times};
 use super::number;
 use super::snapshot::FilesSnapshot;
 use crate::backend::{Backend as _, Draft};
@@ -21,11 +19,12 @@ use crate::decision::verdict::State;
 use crate::decision::{Judged, Key};
 use crate::error::{Context, Error, Operation, Result};
 use crate::format::{self, live};
+use crate::identity::Pid;
 use crate::name::LockName;
 use crate::open_file::{Handle, OpenFile};
 use crate::record::{Format, Kind, Live, Record};
 use crate::sys::directory::{FileExt as _, facts_of_file};
-use crate::sys::process;
+use crate::sys::temporary::random_temporary_name;
 
 /// What was asked for with a new hold.
 pub(super) struct Taking<'a> {
@@ -263,7 +262,7 @@ fn remove_other_names(
 fn placeholder(snapshot: &FilesSnapshot<'_>, judged: &Judged<Handle>) -> Record {
     let files = snapshot.files;
     let now = chrono::Utc::now().trunc_subsecs(6);
-    let own = process::own_pid();
+    let own = Pid::of_self();
     let replaced = judged.record();
     // Programs that know the old format look at it in between.
     let format = replaced.map_or(files.format, |record| record.format);

@@ -11,7 +11,8 @@ use crate::error::{Context, Operation, Result};
 use crate::name::LockName;
 use crate::observer::HostFacts;
 use crate::record::Format;
-use crate::sys::directory::{Directory, not_found};
+use crate::sys::directory::Directory;
+use crate::sys::not_found;
 
 /// A directory of locks, or the directory of path locks.
 #[derive(Clone, Debug)]

@@ -9,10 +9,8 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::time::SystemTime;
 
-use super::layout::is_temporary;
 use super::lock_file::{
     LockFile, LockPath, NewLockFile, OnDisk, WriteOptions, is_named, own_temporary_name,
-    random_temporary_name,
 };
 use crate::decision::verdict::State;
 use crate::error::{Context, Error, Operation, Result};
@@ -21,6 +19,7 @@ use crate::open_file::OpenFile;
 use crate::record::{Content, Format, Record, TakeoverInfo, digest};
 use crate::sys::FileId;
 use crate::sys::directory::{Found, facts_of_file};
+use crate::sys::temporary::{is_temporary, random_temporary_name};
 
 /// How often a file is read again that another program keeps changing.
 pub(crate) const MAX_RETRIES: usize = 100;

@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::lock_file::random_temporary_name;
 use crate::backend::{CANCEL_CHECK_INTERVAL, Patience};
 use crate::error::{Context, Error, Operation, Result};
 use crate::sys::FileId;
-use crate::sys::directory::{Directory, id_of_path, make_private, not_found};
+use crate::sys::directory::{Directory, id_of_path, make_private};
+use crate::sys::not_found;
 use crate::sys::process::boottime;
 use crate::sys::signal::{Alarm, SignalBlock};
 
@@ -143,7 +143,7 @@ impl Guard {
             let opened = match directory.open_below(part) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     directory
-                        .make_below(part, random_temporary_name)
+                        .make_below(part)
                         .context(Operation::CreateDirectory, &path)?;
                     directory.open_below(part)
                 }
@@ -219,10 +219,8 @@ fn create_store(path: &Path, is_private: bool) -> Result<()> {
 
 /// Whether kernel locks in this directory are seen by everyone who can open its files.
 fn shares_kernel_locks(root: &Directory, path: &Path) -> Result<bool> {
-    let filesystem = root
-        .filesystem()
-        .context(Operation::InspectFilesystem, path)?;
-    Ok(filesystem.shares_kernel_locks)
+    root.shares_kernel_locks()
+        .context(Operation::InspectFilesystem, path)
 }
 
 /// When to give up waiting for the guard.

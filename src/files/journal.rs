@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::guard::Guard;
 use super::layout::META_DIR;
-use super::lock_file::{is_named, random_temporary_name};
+use super::lock_file::is_named;
 use crate::backend::Patience;
 use crate::decision::verdict::Reason;
 use crate::error::{Context, Error, Operation, Result};
@@ -238,11 +238,11 @@ fn append(store: &Path, event: &Event) -> Result<(), Failure> {
     }
     let mut root = Directory::open(store)?;
     root.share()?;
-    root.make_below(OsStr::new(META_DIR), random_temporary_name)?;
+    root.make_below(OsStr::new(META_DIR))?;
     let own = root.open_below(OsStr::new(META_DIR))?;
     let deadline = Instant::now() + LOCK_TIMEOUT;
     loop {
-        let mut file = own.open_own(OsStr::new(JOURNAL), true, random_temporary_name)?;
+        let mut file = own.open_own(OsStr::new(JOURNAL), true)?;
         // The journal has a lock of its own, so that no line gets lost when it is rotated.
         if !try_lock_record(&file)? {
             if Instant::now() >= deadline {

@@ -18,8 +18,6 @@ pub(crate) const SHARED_DIR: &str = ".shared";
 const LOCK_SUFFIX: &str = ".lock";
 const CHILDREN_SUFFIX: &str = ".d";
 
-const TEMPORARY_PREFIX: &str = ".onehold.";
-
 /// The name of the lock file in its directory.
 pub(crate) fn file_name(name: &LockName) -> OsString {
     if let Some(file) = name.path_file() {
@@ -154,17 +152,6 @@ pub(crate) fn lock_in_store(directory: &Path, file: &OsStr) -> Option<(PathBuf, 
     // A file of another spelling is another file.
     let is_canonical = path_below(&store, &Key::exclusive(&name)) == directory.join(file);
     is_canonical.then_some((store, name))
-}
-
-/// Whether `name` is that of a file that onehold has not put in place yet.
-pub(crate) fn is_temporary(name: &OsStr) -> bool {
-    name.to_str()
-        .and_then(|name| name.strip_prefix(TEMPORARY_PREFIX))
-        .is_some_and(|rest| rest.len() == 16 && rest.bytes().all(|byte| byte.is_ascii_hexdigit()))
-}
-
-pub(crate) fn temporary_name(number: u64) -> OsString {
-    OsString::from(format!("{TEMPORARY_PREFIX}{number:016x}"))
 }
 
 fn children_dir(segment: &str) -> OsString {

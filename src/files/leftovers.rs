@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::directory::Files;
 use super::guard::Guard;
-use super::layout::{self, Entry, META_DIR, is_temporary};
+use super::layout::{self, Entry, META_DIR};
 use super::lock_file::{LockPath, OnDisk, own_temporary_name};
 use super::queue::{self, WAITING};
 use super::snapshot::{FilesSnapshot, is_not_a_directory};
@@ -15,6 +15,7 @@ use crate::decision::verdict::{Evidence, Reason, State};
 use crate::error::{Context, Error, Operation, Result};
 use crate::record::{Content, Format};
 use crate::sys::directory::Directory;
+use crate::sys::temporary::is_temporary;
 
 /// Sweeps a store. What could not be removed is in `errors`.
 pub(crate) fn sweep(files: &Files, errors: &mut Vec<Error>) -> Result<()> {

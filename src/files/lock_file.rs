@@ -9,7 +9,6 @@ use std::time::SystemTime;
 
 use chrono::{DateTime, Utc};
 
-use super::layout::temporary_name;
 use crate::error::{Context, Error, Operation, Result};
 use crate::format::{self, Written};
 use crate::open_file::{OpenFile, read_all};
@@ -18,7 +17,7 @@ use crate::sys::directory::{
     Directory, FileExt as _, FileFacts, Found, Kind as FileKind, facts_of_file, move_to_high_fd,
     try_lock_record,
 };
-use crate::sys::wait::random_u64;
+use crate::sys::temporary::{random_temporary_name, temporary_name};
 
 /// How often a record is read again that is being written.
 const MAX_READS: usize = 8;
@@ -326,10 +325,6 @@ pub(crate) fn is_named(directory: &Directory, name: &OsStr, file: &File) -> io::
 /// next takeover finds what a killed one left, also without `cleanup`.
 pub(super) fn own_temporary_name(file: &OsStr) -> OsString {
     temporary_name(digest(file.as_encoded_bytes()))
-}
-
-pub(super) fn random_temporary_name() -> OsString {
-    temporary_name(random_u64())
 }
 
 /// A file's time; one outside the calendar is as far away as can be.

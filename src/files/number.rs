@@ -7,7 +7,6 @@ use std::io;
 use chrono::{DateTime, Utc};
 
 use super::layout::META_DIR;
-use super::lock_file::random_temporary_name;
 use crate::record::MAX_HOLD;
 use crate::sys::directory::{Directory, FileExt as _};
 
@@ -32,12 +31,12 @@ pub(super) fn in_store(root: &Directory, now: DateTime<Utc>, replaced: u64) -> i
     // Opened on its own, because a symlink in its place must not be followed.
     let own = match root.open_below(name) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            root.make_below(name, random_temporary_name)?;
+            root.make_below(name)?;
             root.open_below(name)?
         }
         opened => opened?,
     };
-    let file = own.open_own(OsStr::new(LAST), false, random_temporary_name)?;
+    let file = own.open_own(OsStr::new(LAST), false)?;
     let mut bytes = [0; 8];
     let last = match file.read_at(&mut bytes, 0)? {
         8 => u64::from_le_bytes(bytes),

@@ -21,7 +21,6 @@ use serde::{Deserialize, Serialize};
 
 use super::guard::Guard;
 use super::layout::{self, Entry, META_DIR};
-use super::lock_file::random_temporary_name;
 use super::number;
 use crate::backend::{Draft, QueuePlace};
 use crate::decision::{Request, Ticket};
@@ -36,6 +35,7 @@ use crate::sys::directory::{
     unlock_record,
 };
 use crate::sys::process;
+use crate::sys::temporary::is_temporary;
 
 pub(super) const WAITING: &str = "waiting";
 
@@ -313,7 +313,7 @@ impl Queue {
         if reservations.is_empty() && waiting.unlink(name).is_ok() {
             return Ok(());
         }
-        let file = waiting.open_own(name, false, random_temporary_name)?;
+        let file = waiting.open_own(name, false)?;
         file.set_len(0)?;
         file.write_all_at(&serde_json::to_vec(reservations)?, 0)
     }
@@ -533,7 +533,7 @@ fn sweep_directory(directory: &Directory) -> bool {
         let is_ticket = file
             .to_str()
             .is_some_and(|name| name.parse::<u64>().is_ok());
-        if is_ticket || layout::is_temporary(&file) {
+        if is_ticket || is_temporary(&file) {
             let is_live = match directory.find(&file) {
                 Ok(Found::File(ticket, _)) => record_is_locked(&ticket).unwrap_or(true),
                 _ => continue,

@@ -14,7 +14,7 @@ use crate::record::{Kind, Record};
 use crate::sys::directory::record_is_locked;
 use crate::sys::process::{boottime, is_stopped};
 use crate::sys::signal::Alarm;
-use crate::sys::wait::{Watch, pause, random_below, until_unlocked};
+use crate::sys::wait::{Watch, pause, random_u64, until_unlocked};
 
 /// Where a kernel lock can be asked for, but not waited for, it is asked for after this, doubling up
 /// to the second.
@@ -229,7 +229,7 @@ impl Sleeper {
     pub(crate) fn sleep_backoff(&mut self, at_most: Duration) {
         // Half to all of it, so that waiters that began together do not stay together.
         let whole = u64::try_from(self.back_off.as_millis()).unwrap_or(u64::MAX);
-        let jittered = Duration::from_millis(whole / 2 + random_below(whole / 2 + 1));
+        let jittered = Duration::from_millis(whole / 2 + random_u64() % (whole / 2 + 1));
         self.back_off = self.back_off.saturating_mul(2).min(self.back_offs.most);
         // Interrupted or not, the caller decides again.
         let _ = pause(at_most.min(jittered));

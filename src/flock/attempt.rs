@@ -12,8 +12,9 @@ use crate::format;
 use crate::identity::Pid;
 use crate::open_file::{OpenFile, read_all};
 use crate::record::MAX_RECORD_BYTES;
+use crate::sys::SYMLINK;
 use crate::sys::directory::{
-    Directory, Found as FoundFile, SYMLINK, has_exclusive_lock, lockers, needs_write_access,
+    Directory, Found as FoundFile, has_exclusive_lock, lockers, needs_write_access,
     try_lock_record, try_lock_shared,
 };
 use crate::sys::{FileFacts, Lockers};

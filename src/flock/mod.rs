@@ -33,10 +33,10 @@ use crate::observer::{self, HostFacts};
 use crate::open_file::Handle;
 use crate::record::{Content, Format, Mode, digest};
 use crate::sys::directory::{
-    Directory, HAS_FLOCK, lock_record, lock_shared, move_to_high_fd, not_found, try_lock_record,
-    try_lock_shared,
+    Directory, lock_record, lock_shared, move_to_high_fd, try_lock_record, try_lock_shared,
 };
 use crate::sys::wait::Watch;
+use crate::sys::{HAS_FLOCK, not_found};
 
 /// The files of a directory.
 #[derive(Debug)]
@@ -306,13 +306,11 @@ impl FlockContender<'_> {
         let Some(file) = open.open()? else {
             return Ok(None);
         };
-        let (lock, try_lock): (fn(&File) -> io::Result<()>, fn(&File) -> io::Result<bool>) =
-            if is_shared {
-                (lock_shared, try_lock_shared)
-            } else {
-                (lock_record, try_lock_record)
-            };
-        sleeper.block(at_most, || lock(&file), || try_lock(&file))?;
+        if is_shared {
+            sleeper.block(at_most, || lock_shared(&file), || try_lock_shared(&file))?;
+        } else {
+            sleeper.block(at_most, || lock_record(&file), || try_lock_record(&file))?;
+        }
         file.try_clone().map(Some)
     }
 }

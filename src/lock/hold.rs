@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::ending::{Ending, Remaining, entry_of_hold, kill_at_ms, marks};
 use super::taken_hold::{TakenHold, hold_accessors};
-use crate::backend::ReleaseOutcome;
+use crate::backend::{HeldRecord, ReleaseOutcome};
 use crate::error::{Error, Operation, Result};
 use crate::identity::{Pid, ProcessId};
 use crate::record::{Kind, Record};
@@ -16,7 +16,7 @@ use crate::sys::signal::SignalMask;
 use crate::sys::spawn::{HOLD_LOST, NOT_RECORDED, command_holds, exec_keeping, spawn};
 use crate::sys::start::{Program, Started};
 use crate::sys::work::Author;
-use crate::sys::{QueuedSignal, process};
+use crate::sys::{QueuedSignal, Recording, process};
 
 /// How often a wrapper renews its heartbeat, so that a hold of days does not become overdue.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_hours(1);
@@ -146,12 +146,10 @@ impl Hold {
         let taken = &mut self.taken;
         taken.ensure_in_place()?;
         taken.clear_command()?;
-        let notes = taken.held.notes()?;
-        let inherit = !taken.held.record().close;
-        let Some(file) = taken.held.file() else {
+        let Some(recording) = recording(&*taken.held)? else {
             return Err(NEEDS_KEEPER);
         };
-        let child = spawn(command, file, &taken.held.paths(), notes, inherit)
+        let child = spawn(command, recording)
             .map_err(|source| spawn_error(source, taken.held.path(), &program))?;
         taken.started(child.id());
         Ok(child)
@@ -166,14 +164,12 @@ impl Hold {
         self.older = crate::sys::work::own_children();
         let taken = &mut self.taken;
         taken.clear_command()?;
-        let notes = taken.held.notes()?;
-        let inherit = !taken.held.record().close;
-        let started = match taken.held.file() {
-            Some(file) => program.start(file, &taken.held.paths(), notes, inherit, mask),
-            None => return self.start_kept(program, mask),
+        let Some(recording) = recording(&*taken.held)? else {
+            return self.start_kept(program, mask);
         };
-        let started =
-            started.map_err(|source| spawn_error(source, taken.held.path(), program.name()))?;
+        let started = program
+            .start(recording, mask)
+            .map_err(|source| spawn_error(source, taken.held.path(), program.name()))?;
         taken.started(started.id());
         Ok(started)
     }
@@ -357,6 +353,17 @@ const NEEDS_KEEPER: Error = Error::NotOnEtcd {
         "a command can only be run on Linux, where it ends in time with the process beside it"
     },
 };
+
+/// How a command under a hold is put on record. `None`: the hold has no file.
+fn recording(held: &dyn HeldRecord) -> Result<Option<Recording<'_>>> {
+    let notes = held.notes()?;
+    Ok(held.file().map(|record| Recording {
+        record,
+        paths: held.paths(),
+        notes,
+        inherit: !held.record().close,
+    }))
+}
 
 /// Why a command was not started. Only an errno comes out of a child.
 fn spawn_error(source: io::Error, path: &Path, program: &str) -> Error {

@@ -45,7 +45,7 @@ impl Holder {
     /// # Errors
     /// [`Error::NoHolder`]: there is none, or /proc does not show it.
     pub fn of_caller() -> Result<Self> {
-        let own = process::command_line(process::own_pid());
+        let own = process::command_line(Pid::of_self());
         let mut ancestors = own_ancestry()
             .skip(1)
             .map_while(|(pid, shown)| Some((pid, shown?)))

@@ -24,8 +24,7 @@ use crate::observer;
 use crate::open_file::Handle;
 use crate::record::{Format, Kind, Live, Record, cut_command};
 use crate::status::Status;
-use crate::sys::process;
-use crate::sys::spawn::COMMANDS_INHERIT_LOCKS;
+use crate::sys::COMMANDS_INHERIT_LOCKS;
 
 /// The result of a request. A lock held by another holder is a result, not an error.
 #[derive(Debug)]
@@ -356,5 +355,5 @@ fn own_pid_or_wrapper() -> Pid {
     if let Some(wrapper) = crate::sys::keeper::wrapper() {
         return wrapper;
     }
-    process::own_pid()
+    Pid::of_self()
 }

@@ -13,10 +13,12 @@
 //! | `memory`, `stdio`, `entry` | for the command-line tool: memory it can release, the stdio it was started with, and its beginning |
 //!
 //! Code for all Unixes is in `unix`. Each system has a module of its own for the rest, with the
-//! same names. All `unsafe` code of the project is below this module, but for the C function `main` of the
-//! static program.
+//! same names; what only Linux has is answered for the others by `not_linux`. All `unsafe` code of the
+//! project is below this module, but for the C function `main` of the static program.
 
 use std::fs::File;
+use std::io;
+use std::path::Path;
 use std::time::SystemTime;
 
 use crate::identity::Pid;
@@ -26,6 +28,8 @@ pub(crate) mod arena;
 #[cfg(all(feature = "etcd", not(target_os = "linux")))]
 #[path = "no_keeper.rs"]
 pub(crate) mod keeper;
+#[cfg(not(target_os = "linux"))]
+pub(crate) mod not_linux;
 #[cfg(not(target_os = "linux"))]
 mod program;
 #[cfg(target_os = "linux")]
@@ -37,19 +41,26 @@ mod system;
 #[cfg(windows)]
 #[path = "windows/mod.rs"]
 mod system;
+pub(crate) mod temporary;
 #[cfg(unix)]
 mod unix;
 pub(crate) mod work;
 
+#[cfg(all(feature = "cli", not(target_os = "linux")))]
+pub(crate) use not_linux as memory;
 #[cfg(all(feature = "cli", target_os = "linux", target_env = "musl"))]
 pub(crate) use system::entry;
 #[cfg(all(feature = "etcd", target_os = "linux"))]
 pub(crate) use system::keeper;
+#[cfg(all(feature = "cli", target_os = "linux"))]
+pub(crate) use system::memory;
+#[cfg(all(feature = "cli", windows))]
+pub(crate) use system::stdio;
 #[cfg(windows)]
 pub(crate) use system::{directory, signal, spawn};
-#[cfg(feature = "cli")]
-pub(crate) use system::{memory, stdio};
 pub(crate) use system::{process, start, wait};
+#[cfg(all(feature = "cli", unix))]
+pub(crate) use unix::stdio;
 #[cfg(unix)]
 pub(crate) use unix::{directory, signal, spawn};
 
@@ -57,6 +68,28 @@ pub(crate) use unix::{directory, signal, spawn};
 compile_error!(
     "onehold runs on Linux, macOS and Windows: another system needs its own module beside `sys/linux`"
 );
+
+/// Whether there are locks of flock(2), which flock(1) takes.
+pub(crate) const HAS_FLOCK: bool = cfg!(unix);
+
+/// Whether a command inherits the lock of its wrapper. On Windows a lock is of the process that took it
+/// (LockFileEx).
+pub(crate) const COMMANDS_INHERIT_LOCKS: bool = cfg!(unix);
+
+/// Whether a file name can refer to a device, as `aux.lock` does.
+pub(crate) const HAS_DEVICES: bool = cfg!(windows);
+
+/// Whether names that differ in case only lead to one file: on APFS and HFS+, unless they were made to
+/// be case-sensitive. There such names are two locks, and wait for each other's waiters.
+pub(crate) const FILES_IGNORE_CASE: bool = cfg!(any(target_os = "macos", windows));
+
+/// What is said of a symbolic link in the place of a file.
+pub(crate) const SYMLINK: &str = "a symbolic link";
+
+/// The system's error for a missing name: ENOENT and ERROR_FILE_NOT_FOUND are one number.
+pub(crate) fn not_found() -> io::Error {
+    io::Error::from_raw_os_error(2)
+}
 
 /// Device and inode: identify a file only while it is open (ext4 reuses the number of a removed
 /// file for the next one).
@@ -113,13 +146,6 @@ pub(crate) enum Kind {
     OtherOrUnknown,
 }
 
-/// Properties of a filesystem that the protocol depends on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Filesystem {
-    /// Every process that can open its files sees the kernel locks on them.
-    pub(crate) shares_kernel_locks: bool,
-}
-
 /// A place in a record that a child fills with its PID before it executes its command.
 #[derive(Debug)]
 pub(crate) struct Note {
@@ -132,6 +158,18 @@ pub(crate) struct Note {
     pub(crate) fill: fn(&mut [u8], u32, Option<u64>),
     /// What must be there before, or another program has rewritten the file. Empty: not checked.
     pub(crate) expected: Vec<u8>,
+}
+
+/// How a command is put on record before it runs.
+#[derive(Debug)]
+pub(crate) struct Recording<'a> {
+    pub(crate) record: &'a File,
+    /// Absolute. Each must name the record once the notes have been written.
+    pub(crate) paths: Vec<&'a Path>,
+    pub(crate) notes: Vec<Note>,
+    /// The command keeps the record open, and so its lock.
+    #[cfg_attr(windows, allow(dead_code, reason = "commands inherit no locks there"))]
+    pub(crate) inherit: bool,
 }
 
 /// A signal taken from a [`SignalQueue`](crate::signal::SignalQueue).
@@ -170,6 +208,24 @@ pub(crate) enum ProcessState {
     },
     /// The kernel did not answer the question.
     Unknown,
+}
+
+/// Nothing, if there is nothing with that name.
+fn existing<T>(result: Result<T, impl Into<io::Error>>) -> io::Result<Option<T>> {
+    match result.map_err(Into::into) {
+        Ok(existing) => Ok(Some(existing)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether something was created; not if the name exists.
+fn created(result: Result<(), impl Into<io::Error>>) -> io::Result<bool> {
+    match result.map_err(Into::into) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// A digest of an identity that names a machine and should not be published (machine-id(5)): 16 hex

@@ -1,12 +1,10 @@
 //! A command that is started by std's `Command`, where there is no quicker way.
 
-use std::ffi::{OsStr, OsString};
-use std::fs::File;
+use std::ffi::{CString, OsStr, OsString};
 use std::io;
-use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 
-use crate::sys::Note;
+use crate::sys::Recording;
 use crate::sys::signal::SignalMask;
 use crate::sys::system::start::start;
 
@@ -26,13 +24,8 @@ pub struct Started {
     child: Child,
 }
 
-fn refuse_nul<'a>(mut texts: impl Iterator<Item = &'a OsStr>) -> io::Result<()> {
-    if texts.any(|text| text.as_encoded_bytes().contains(&0)) {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "nul byte found in provided data",
-        ));
-    }
+fn refuse_nul(text: &OsStr) -> io::Result<()> {
+    CString::new(text.as_encoded_bytes())?;
     Ok(())
 }
 
@@ -43,8 +36,10 @@ impl Program {
     /// # Errors
     /// A NUL in one of them.
     pub fn new(program: &OsStr, arguments: &[OsString]) -> io::Result<Self> {
-        let arguments_and_program = arguments.iter().map(OsString::as_os_str).chain([program]);
-        refuse_nul(arguments_and_program)?;
+        refuse_nul(program)?;
+        arguments
+            .iter()
+            .try_for_each(|argument| refuse_nul(argument))?;
         Ok(Self {
             program: program.to_owned(),
             arguments: arguments.to_vec(),
@@ -59,8 +54,8 @@ impl Program {
     /// A NUL in one of them.
     pub fn with(mut self, environment: &[(&str, Option<String>)]) -> io::Result<Self> {
         for (name, value) in environment {
-            let value_or_empty = value.as_deref().unwrap_or_default();
-            refuse_nul([OsStr::new(name), OsStr::new(value_or_empty)].into_iter())?;
+            refuse_nul(OsStr::new(name))?;
+            refuse_nul(OsStr::new(value.as_deref().unwrap_or_default()))?;
             self.environment.push(((*name).to_owned(), value.clone()));
         }
         Ok(self)
@@ -72,17 +67,9 @@ impl Program {
         &self.name
     }
 
-    /// Starts it. Its child has the signals of `mask` blocked, writes `notes` into `record`, checks that
-    /// each of `paths` still names it, keeps the lock if `inherit`, and executes.
+    /// Starts it. Its child puts itself on record, has the signals of `mask` blocked, and executes.
     #[allow(clippy::trivially_copy_pass_by_ref, reason = "128 bytes on Linux")]
-    pub(crate) fn start(
-        &self,
-        record: &File,
-        paths: &[&Path],
-        notes: Vec<Note>,
-        inherit: bool,
-        mask: &SignalMask,
-    ) -> io::Result<Started> {
+    pub(crate) fn start(&self, recording: Recording<'_>, mask: &SignalMask) -> io::Result<Started> {
         let mut command = Command::new(&self.program);
         command.args(&self.arguments);
         for (name, value) in &self.environment {
@@ -91,7 +78,7 @@ impl Program {
                 None => command.env_remove(name),
             };
         }
-        let child = start(&mut command, record, paths, notes, inherit, *mask)?;
+        let child = start(&mut command, recording, *mask)?;
         Ok(Started { child })
     }
 }
@@ -116,7 +103,7 @@ impl Started {
     /// Those of waitid(2), or of WaitForSingleObject.
     pub fn has_ended(&mut self) -> io::Result<bool> {
         #[cfg(unix)]
-        return crate::sys::signal::child_has_ended(self.id());
+        return crate::sys::unix::process::child_has_ended(self.id());
         // The handle keeps the PID.
         #[cfg(windows)]
         return Ok(self.child.try_wait()?.is_some());

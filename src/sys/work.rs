@@ -4,6 +4,11 @@
 //! carry: the hold in their environment, the lock file among their descriptors, a parent that belongs
 //! to the work. A process that has none of that any more is out of reach.
 
+#![cfg_attr(
+    not(target_os = "linux"),
+    allow(dead_code, reason = "other systems look at less")
+)]
+
 use std::collections::BTreeSet;
 use std::io;
 
@@ -11,16 +16,11 @@ use crate::identity::{Pid, ProcessId};
 use crate::sys::FileId;
 pub use crate::sys::system::work::adopt_orphans;
 pub(crate) use crate::sys::system::work::{
-    Target, let_work_go, may_be_signaled, own_children, tell_wrapper, visit, wait_for_any,
-    work_is_contained,
+    Target, let_work_go, own_children, visit, wait_for_any, work_is_contained,
 };
 
 /// The number that is sent to the wrapper of a hold that is broken: what fits of the hold number, so
 /// that a signal that was queued for another purpose is not taken for it.
-#[cfg_attr(
-    not(target_os = "linux"),
-    allow(dead_code, reason = "signals carry no number there")
-)]
 pub(crate) fn number_to_tell(hold: u64) -> i32 {
     i32::try_from(hold & 0x7FFF_FFFF).unwrap_or(0)
 }
@@ -32,7 +32,6 @@ pub(crate) enum Author {
     /// Only this process, its user, or root.
     Trusted,
     /// Another user as well.
-    #[cfg_attr(windows, allow(dead_code, reason = "users have no numbers there"))]
     User(u32),
     /// Several users, or it is not known.
     #[default]
@@ -60,16 +59,26 @@ impl Author {
     }
 }
 
+/// Whether that author may have a process signaled, or ended where there are no signals.
+pub(crate) fn may_be_signaled(process: ProcessId, author: Author) -> bool {
+    Target::find(process).is_some_and(|target| target.ensure_may_be_signaled(author).is_ok())
+}
+
+/// Tells the wrapper of a hold that the hold is broken.
+pub(crate) fn tell_wrapper(wrapper: ProcessId, hold: u64, author: Author) -> io::Result<()> {
+    let Some(target) = Target::find(wrapper) else {
+        return Ok(());
+    };
+    target.ensure_may_be_signaled(author)?;
+    target.tell_that_broken(hold)
+}
+
 /// What a look at the work of a hold has found out.
 #[derive(Debug)]
 pub(crate) enum Look {
     /// Something of it runs, or may run.
     Left,
     /// Nothing was found, but a process vanished meanwhile that may have started another one.
-    #[cfg_attr(
-        not(target_os = "linux"),
-        allow(dead_code, reason = "all processes are listed at one moment there")
-    )]
     Unsure,
     /// Nothing of it is left.
     Nothing,
@@ -101,10 +110,6 @@ pub(crate) struct Marks {
 
 impl Marks {
     /// Whether the calling process is the wrapper.
-    #[cfg_attr(
-        target_os = "macos",
-        allow(dead_code, reason = "it has no better way to look")
-    )]
     pub(crate) fn are_of_own_command(&self) -> bool {
         self.wrapper
             .is_some_and(|wrapper| wrapper.pid == Pid::of_self())
@@ -151,10 +156,6 @@ pub(crate) struct Listed {
     /// Its process group, where there are any.
     pub(crate) group: u32,
     /// It has ended, and was not waited for.
-    #[cfg_attr(
-        not(target_os = "linux"),
-        allow(dead_code, reason = "only a look at /proc needs it")
-    )]
     pub(crate) is_zombie: bool,
 }
 

@@ -5,8 +5,8 @@
 use std::ffi::{CStr, OsString, c_char, c_int};
 use std::os::unix::ffi::OsStringExt;
 
-use super::stdio::note_stdout;
 use crate::sys::signal::replace_disposition;
+use crate::sys::stdio::note_stdout;
 
 /// Does what the runtime does and the tool relies on: closed standard descriptors are opened to /dev/null,
 /// or a lock file could get their number, and SIGPIPE is ignored. Returns the arguments without the

@@ -9,6 +9,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, fstatfs, linkat, openat, renameat_with};
 use rustix::io::Errno;
 
+pub(crate) use super::kernel_locks::lockers;
 use super::mount::Mount;
 use crate::sys::directory::FcntlLock;
 

@@ -12,20 +12,22 @@ use std::cell::UnsafeCell;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::AsRawFd;
-use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::alarm::Timer;
+use rustix::process::{Signal, set_parent_process_death_signal, setsid};
+
+use super::children::{own_children, wait_for_child};
 use super::process::{boottime, boottime_milliseconds};
-use super::times::libc_timespec;
+use super::timer::{Timer, timespec};
 use super::wait::pause;
-use super::work::{kill_descendants, own_children};
+use super::work::{adopt_orphans, kill_descendants};
 use crate::identity::{Pid, ProcessId};
 use crate::sys::QueuedSignal;
+use crate::sys::unix::process::child_has_ended;
 
 /// Room for a request that gives a hold back; twice, so that one is whole while the other is written.
 const REQUEST_BYTES: usize = 128 * 1024;
@@ -182,12 +184,7 @@ pub(in crate::sys) fn begin_to_keep() -> io::Result<()> {
     let Some(page) = own_page() else {
         return Ok(());
     };
-    // SAFETY: no memory is involved.
-    unsafe {
-        if libc::prctl(libc::PR_SET_PDEATHSIG, 0, 0, 0, 0) != 0 {
-            return Err(io::Error::last_os_error());
-        }
-    }
+    set_parent_process_death_signal(None)?;
     let timers = [
         Timer::of_process(libc::SIGCONT)?,
         Timer::of_process(libc::SIGCHLD)?,
@@ -207,8 +204,8 @@ pub(in crate::sys) fn begin_to_keep() -> io::Result<()> {
 /// session, so that the end of the command could orphan a group with a stopped process, which then gets HUP
 /// (exit(3)).
 pub(in crate::sys) fn leave_session() {
-    // SAFETY: no memory is involved. It cannot fail: a keeper leads no process group.
-    unsafe { libc::setsid() };
+    // It cannot fail: a keeper leads no process group.
+    let _ = setsid();
 }
 
 /// Ends everything below the keeper in time if its supervisor does not. Runs in a thread of its own, which
@@ -245,7 +242,7 @@ pub(crate) fn guard() -> io::Result<()> {
 fn sleep_until(milliseconds: u64) {
     let left = milliseconds.saturating_sub(boottime_milliseconds());
     // By the clock of this time namespace.
-    let until = libc_timespec(boottime().saturating_add(Duration::from_millis(left)));
+    let until = timespec(boottime().saturating_add(Duration::from_millis(left)));
     // SAFETY: reads a place of ours; no time that is left is asked for.
     unsafe {
         libc::clock_nanosleep(
@@ -259,11 +256,9 @@ fn sleep_until(milliseconds: u64) {
 
 /// What a child of the keeper does before it executes: it is killed if the keeper is. Async-signal-safe.
 pub(in crate::sys) fn leash(keeper: libc::pid_t) -> io::Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
     // SAFETY: no memory is involved.
     unsafe {
-        if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) != 0 {
-            return Err(io::Error::last_os_error());
-        }
         if libc::getppid() != keeper {
             libc::_exit(127);
         }
@@ -324,7 +319,7 @@ pub fn fork() -> io::Result<Forked> {
     shared.group.store(group, Ordering::Relaxed);
     let others = own_children();
     // What the command leaves behind when the keeper is killed comes to the wrapper.
-    super::work::adopt_orphans()?;
+    adopt_orphans()?;
     let (end, open) = io::pipe()?;
     signal_at_end(&end, libc::SIGCONT)?;
     // SAFETY: the caller has no other thread.
@@ -333,10 +328,10 @@ pub fn fork() -> io::Result<Forked> {
         0 => {
             IS_KEEPER.store(true, Ordering::Relaxed);
             let _ = ManuallyDrop::new(open);
+            let _ = set_parent_process_death_signal(Some(Signal::TERM));
             // SAFETY: a name that ends with NUL; the others are numbers.
             unsafe {
                 libc::prctl(libc::PR_SET_NAME, c"onehold-keeper".as_ptr(), 0, 0, 0);
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM, 0, 0, 0);
                 if libc::getppid() != own {
                     libc::_exit(1);
                 }
@@ -373,7 +368,7 @@ impl Keeper {
     /// Whether it has ended. It is not reaped.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        crate::sys::signal::child_has_ended(self.pid.unsigned_abs()).unwrap_or(true)
+        child_has_ended(self.pid.unsigned_abs()).unwrap_or(true)
     }
 
     /// Whether it has had the lock.
@@ -444,16 +439,6 @@ impl Keeper {
     /// # Errors
     /// Those of waitpid(2).
     pub fn wait(&self) -> io::Result<ExitStatus> {
-        let mut status = 0;
-        loop {
-            // SAFETY: the place is ours, the pid that of our own child.
-            if unsafe { libc::waitpid(self.pid, &raw mut status, 0) } != -1 {
-                return Ok(ExitStatus::from_raw(status));
-            }
-            match io::Error::last_os_error() {
-                error if error.kind() == io::ErrorKind::Interrupted => {}
-                error => return Err(error),
-            }
-        }
+        wait_for_child(self.pid)
     }
 }

@@ -6,8 +6,9 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::fs::fstat;
 
+use super::children::shown_pids;
 use super::mount::{Mount, value_in};
-use super::process::{is_container, own_pid, pid_namespace, presence};
+use super::process::{is_container, pid_namespace, presence};
 use crate::identity::Pid;
 use crate::sys::{Lockers, ProcessState};
 
@@ -51,7 +52,7 @@ pub(crate) fn lockers(file: &impl AsFd) -> Option<Lockers> {
     let is_locked = !taken_by.is_empty() || !pids.is_empty();
     pids.sort_unstable();
     pids.dedup();
-    pids.retain(|pid| *pid != own_pid());
+    pids.retain(|pid| *pid != Pid::of_self());
     Some(Lockers {
         is_locked,
         is_exclusive,
@@ -142,12 +143,7 @@ impl ListedFile {
 
     /// The processes that have such a lock by a descriptor of theirs (proc_pid_fdinfo(5)).
     fn inheritors(&self) -> Vec<(Pid, ListedLock)> {
-        let Ok(entries) = std::fs::read_dir("/proc") else {
-            return Vec::new();
-        };
-        let pids = entries
-            .flatten()
-            .filter_map(|entry| Pid::new(entry.file_name().to_str()?.parse().ok()?));
+        let pids = shown_pids().into_iter().flatten().flatten();
         pids.filter_map(|pid| Some((pid, self.lock_of(pid)?)))
             .collect()
     }

@@ -1,21 +1,19 @@
 //! Linux, from kernel 4.9 on. Features of newer kernels (pidfd: 5.3) are used if they are
 //! available.
 
-pub(crate) mod alarm;
+mod children;
 #[cfg(all(feature = "cli", target_env = "musl"))]
 pub(crate) mod entry;
 pub(crate) mod filesystem;
 #[cfg(feature = "etcd")]
 pub(crate) mod keeper;
-pub(crate) mod kernel_locks;
+mod kernel_locks;
 #[cfg(feature = "cli")]
 pub(crate) mod memory;
 mod mount;
 pub(crate) mod process;
 pub(crate) mod signal_queue;
 pub(crate) mod start;
-#[cfg(feature = "cli")]
-pub(crate) mod stdio;
-mod times;
+pub(in crate::sys) mod timer;
 pub(crate) mod wait;
 pub(crate) mod work;

@@ -19,55 +19,46 @@ use rustix::process::{PidfdFlags, pidfd_open, test_kill_process};
 
 use crate::identity::{BootId, Pid, ProcessId};
 use crate::sys::digest_of_machine;
-pub(crate) use crate::sys::unix::user::{may_signal, user_name};
+use crate::sys::unix::process::raw;
+pub(crate) use crate::sys::unix::process::{may_signal, own_uid, user_name};
+use crate::sys::unix::wait::timespec;
 use crate::sys::work::Listed;
 pub(crate) use crate::sys::{ProcessParent, ProcessState};
 
-/// The calling process.
-pub(crate) fn own_pid() -> Pid {
-    Pid::of_self()
+/// A descriptor of a process.
+pub(super) fn open_pidfd(pid: Pid) -> rustix::io::Result<OwnedFd> {
+    pidfd_open(raw(pid).ok_or(Errno::RANGE)?, PidfdFlags::empty())
 }
 
-/// The effective user of the calling process.
-#[allow(clippy::unnecessary_wraps, reason = "not every system has them")]
-pub(crate) fn own_uid() -> Option<u32> {
-    Some(rustix::process::geteuid().as_raw())
+/// Whether a process ends within a time: its descriptor is readable then, though perhaps the process was
+/// not waited for (pidfd_open(2)). The state letter Z does not prove that: it is also shown when only the
+/// main thread has ended.
+pub(super) fn has_ended(process: &OwnedFd, within: Duration) -> io::Result<bool> {
+    let mut fds = [PollFd::new(process, PollFlags::IN)];
+    Ok(poll(&mut fds, timespec(Some(within)).as_ref())? > 0)
 }
 
 /// Whether a process with this pid is running, in the caller's pid namespace. Sends no signal.
 pub(crate) fn presence(pid: Pid) -> ProcessState {
-    let Some(raw) = rustix::process::Pid::from_raw(pid.get().cast_signed()) else {
-        return ProcessState::Unknown;
-    };
-    match pidfd_open(raw, PidfdFlags::empty()) {
-        Ok(pidfd) => {
-            let mut fds = [PollFd::new(&pidfd, PollFlags::IN)];
-            let now = rustix::time::Timespec {
-                tv_sec: 0,
-                tv_nsec: 0,
-            };
-            match poll(&mut fds, Some(&now)) {
-                // Readable: ended, though perhaps not yet waited for (pidfd_open(2)). The state
-                // letter Z does not prove that: it is also shown when only the main thread has
-                // ended.
-                Ok(1) => ProcessState::Gone,
-                Ok(_) => ProcessState::Alive {
-                    start: start_ticks(pid),
-                },
-                Err(_) => ProcessState::Unknown,
-            }
-        }
+    match open_pidfd(pid) {
+        Ok(process) => match has_ended(&process, Duration::ZERO) {
+            Ok(true) => ProcessState::Gone,
+            Ok(false) => ProcessState::Alive {
+                start: start_ticks(pid),
+            },
+            Err(_) => ProcessState::Unknown,
+        },
         // ENOENT (since about 6.9) and EINVAL: the ID of a thread, and not of a process.
         Err(Errno::SRCH | Errno::NOENT | Errno::INVAL) => ProcessState::Gone,
         // No such call (kernel below 5.3), or refused by seccomp: no evidence about the PID.
-        Err(Errno::NOSYS | Errno::PERM) => match test_kill_process(raw) {
-            Ok(()) if is_defunct(pid) => ProcessState::Gone,
+        Err(Errno::NOSYS | Errno::PERM) => match raw(pid).map(test_kill_process) {
+            Some(Ok(())) if is_defunct(pid) => ProcessState::Gone,
             // EPERM: alive, and another user's.
-            Ok(()) | Err(Errno::PERM) => ProcessState::Alive {
+            Some(Ok(()) | Err(Errno::PERM)) => ProcessState::Alive {
                 start: start_ticks(pid),
             },
-            Err(Errno::SRCH) => ProcessState::Gone,
-            Err(_) => ProcessState::Unknown,
+            Some(Err(Errno::SRCH)) => ProcessState::Gone,
+            _ => ProcessState::Unknown,
         },
         Err(_) => ProcessState::Unknown,
     }
@@ -90,7 +81,7 @@ fn is_defunct(pid: Pid) -> bool {
 /// it. `None` if /proc does not show the process, which proves nothing (hidepid).
 pub(crate) fn start_ticks(pid: Pid) -> Option<u64> {
     let own = own_stat()?;
-    let start = if pid == own_pid() {
+    let start = if pid == Pid::of_self() {
         own.start
     } else {
         read_stat(pid).ok()?.start
@@ -119,7 +110,7 @@ pub(crate) fn least_start_after(milliseconds: u64) -> Option<u64> {
 /// The parent of a process, and how the process was started. `None` if /proc does not show it.
 pub(crate) fn kinship(pid: Pid) -> Option<ProcessParent> {
     let own = own_stat()?;
-    let (stat, parent) = if pid == own_pid() {
+    let (stat, parent) = if pid == Pid::of_self() {
         (own, std::os::unix::process::parent_id())
     } else {
         let stat = read_stat(pid).ok()?;
@@ -156,8 +147,7 @@ pub(in crate::sys) fn users_of(pid: Pid) -> Option<[u32; 2]> {
     if !proc_is_ours() {
         return None;
     }
-    let path = CString::new(format!("/proc/{pid}/status")).ok()?;
-    let text = read_whole(&open_to_read(&path).ok()?).ok()?;
+    let text = read_of(pid, "status").ok()?;
     let line = text
         .split(|byte| *byte == b'\n')
         .find_map(|line| line.strip_prefix(b"Uid:"))?;
@@ -172,11 +162,7 @@ pub(crate) fn command_line(pid: Pid) -> Vec<String> {
     if !proc_is_ours() {
         return Vec::new();
     }
-    let path = CString::new(format!("/proc/{pid}/cmdline"));
-    let Ok(bytes) = path
-        .map_err(io::Error::from)
-        .and_then(|path| read_whole(&open_to_read(&path)?))
-    else {
+    let Ok(bytes) = read_of(pid, "cmdline") else {
         return Vec::new();
     };
     let bytes = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
@@ -189,7 +175,7 @@ pub(crate) fn command_line(pid: Pid) -> Vec<String> {
 /// The current boot of the machine.
 pub(crate) fn boot_id() -> Option<BootId> {
     let file = open_to_read(c"/proc/sys/kernel/random/boot_id").ok()?;
-    let text = read_at_once(&file).ok()?;
+    let text = read_whole(&file).ok()?;
     // Containers mount a file of their own here, new for each start: then it is not on procfs.
     let masked = fstatfs(&file).map_or(true, |fs| fs.f_type != PROC_SUPER_MAGIC);
     Some(BootId {
@@ -208,7 +194,7 @@ pub(crate) fn machine_id() -> Option<String> {
 /// The identity in the first of these files that can be opened.
 fn machine_id_in<const N: usize>(paths: [&CStr; N]) -> Option<String> {
     let file = paths.into_iter().find_map(|path| open_to_read(path).ok())?;
-    let text = read_at_once(&file).ok()?;
+    let text = read_whole(&file).ok()?;
     digest_of_machine(std::str::from_utf8(&text).ok()?)
 }
 
@@ -301,7 +287,7 @@ pub(in crate::sys) fn ensure_proc_is_ours() -> io::Result<()> {
 fn own_stat() -> Option<Stat> {
     // The PID and the answer, so that a forked child asks again.
     static OWN: Mutex<Option<(Pid, Stat)>> = Mutex::new(None);
-    let own = own_pid();
+    let own = Pid::of_self();
     let mut known = OWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, stat)) = known.filter(|(pid, _)| *pid == own) {
         return Some(stat);
@@ -329,7 +315,7 @@ fn boottime_offset_nanoseconds() -> Option<i128> {
 
 fn read_boottime_offset() -> Option<i128> {
     let text = match open_to_read(c"/proc/self/timens_offsets") {
-        Ok(file) => read_at_once(&file).ok()?,
+        Ok(file) => read_whole(&file).ok()?,
         // A kernel without time namespaces.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Some(0),
         Err(_) => return None,
@@ -349,18 +335,10 @@ fn open_to_read(path: &CStr) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, flags, Mode::empty())?)
 }
 
-/// Reads a small file of /proc by one call: such a file is returned whole if the buffer is large
-/// enough. std makes seven calls.
-fn read_at_once(file: &OwnedFd) -> io::Result<Vec<u8>> {
-    // Not filled: to zero it would cost as much as to parse what is read.
-    let mut bytes = Vec::with_capacity(2048);
-    rustix::io::retry_on_intr(|| rustix::io::read(file, spare_capacity(&mut bytes)))?;
-    Ok(bytes)
-}
-
-/// Reads a file of /proc that may be long. One call is enough for a short one: a call that leaves room
-/// has read to the end.
+/// Reads a file of /proc. One call is enough for a short one: a call that leaves room has read to the
+/// end. std makes seven calls.
 fn read_whole(file: &OwnedFd) -> io::Result<Vec<u8>> {
+    // Not filled: to zero it would cost as much as to parse what is read.
     let mut bytes = Vec::with_capacity(2048);
     loop {
         rustix::io::retry_on_intr(|| rustix::io::read(file, spare_capacity(&mut bytes)))?;
@@ -371,13 +349,19 @@ fn read_whole(file: &OwnedFd) -> io::Result<Vec<u8>> {
     }
 }
 
+/// Reads a file of /proc about a process.
+fn read_of(pid: Pid, file: &str) -> io::Result<Vec<u8>> {
+    let path = CString::new(format!("/proc/{pid}/{file}"))?;
+    read_whole(&open_to_read(&path)?)
+}
+
 /// Reads the `stat` of another process.
 fn read_stat(pid: Pid) -> io::Result<Stat> {
     read_stat_at(&CString::new(format!("/proc/{pid}/stat"))?)
 }
 
 fn read_stat_at(path: &CStr) -> io::Result<Stat> {
-    let text = read_at_once(&open_to_read(path)?)?;
+    let text = read_whole(&open_to_read(path)?)?;
     parse_stat(&text).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }
 
@@ -459,7 +443,7 @@ mod tests {
 
     #[test]
     fn we_are_there_and_started_before_now() {
-        let ProcessState::Alive { start: Some(start) } = presence(own_pid()) else {
+        let ProcessState::Alive { start: Some(start) } = presence(Pid::of_self()) else {
             panic!("the test itself is running");
         };
         assert!(u128::from(start) * 10 <= u128::from(boottime_milliseconds()) + 20);
@@ -467,12 +451,12 @@ mod tests {
 
     #[test]
     fn only_a_process_that_never_executed_is_only_forked() {
-        let own = kinship(own_pid()).expect("/proc shows this process");
+        let own = kinship(Pid::of_self()).expect("/proc shows this process");
         assert_eq!(
             own.parent.map(Pid::get),
             Some(std::os::unix::process::parent_id())
         );
-        assert_eq!(own.start, start_ticks(own_pid()));
+        assert_eq!(own.start, start_ticks(Pid::of_self()));
         assert!(!own.only_forked);
         // A background job has no other input than that of descriptor 3.
         let script = "exec 3<&0; (read line <&3; exit $?) & echo $!; wait";

@@ -3,20 +3,12 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::process::CommandExt;
-use std::process::Command;
-use std::time::Duration;
-
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
 
 #[cfg(feature = "etcd")]
 use super::keeper::admit;
-use super::times::timespec;
 use crate::sys::QueuedSignal;
 use crate::sys::signal::{
-    KernelSignalSet, SignalMask, all_signals, change_mask, pending, replace_disposition,
-    was_ignored,
+    KernelSignalSet, SignalMask, all_signals, is_ignored, replace_disposition,
 };
 
 /// Queued signals of the calling thread, for a program that supervises a command and must forward
@@ -27,9 +19,10 @@ use crate::sys::signal::{
 /// process ignores (`nohup`, a background job of a shell) is queued as well; see
 /// [`is_ignored`](SignalQueue::is_ignored). Children inherit what is blocked, so a command started
 /// while there is a queue needs [`restore_mask_in`](SignalQueue::restore_mask_in).
+#[derive(Debug)]
 pub struct SignalQueue {
-    queue: OwnedFd,
-    before: libc::sigset_t,
+    pub(in crate::sys) queue: OwnedFd,
+    pub(in crate::sys) before: SignalMask,
 }
 
 impl SignalQueue {
@@ -57,7 +50,7 @@ impl SignalQueue {
         }
         // The kernel keeps a blocked signal even if it is ignored (linux/kernel/signal.c,
         // `sig_ignored`).
-        let before = change_mask(libc::SIG_BLOCK, &set)?;
+        let before = SignalMask::block(set)?;
         // SAFETY: the set lives, and is at least as long as the size says; -1 asks for a new descriptor.
         let raw = unsafe {
             libc::syscall(
@@ -80,29 +73,6 @@ impl SignalQueue {
         })
     }
 
-    /// Returns whether the caller of this process ignored a signal.
-    #[must_use]
-    pub fn is_ignored(&self, signal: i32) -> bool {
-        was_ignored(signal)
-    }
-
-    /// Starts a command with the signal mask from before the queue was opened.
-    pub fn restore_mask_in(&self, command: &mut Command) {
-        let before = self.before;
-        // SAFETY: pthread_sigmask is async-signal-safe (signal-safety(7)), and nothing else is
-        // called.
-        unsafe {
-            command.pre_exec(move || change_mask(libc::SIG_SETMASK, &before).map(drop));
-        }
-    }
-
-    /// The signals that were blocked before there was a queue, for
-    /// [`Hold::start`](crate::Hold::start).
-    #[must_use]
-    pub fn mask_before(&self) -> SignalMask {
-        SignalMask(self.before)
-    }
-
     /// Whether a signal that ends a process is waiting in the queue. Takes none.
     #[must_use]
     pub fn is_ending(&self) -> bool {
@@ -122,22 +92,7 @@ impl SignalQueue {
         Some(signal)
     }
 
-    /// The next signal, or `None` when `timeout` has passed without one (`None`: no limit).
-    ///
-    /// # Errors
-    /// Those of poll(2) and read(2).
-    pub fn next(&self, timeout: Option<Duration>) -> io::Result<Option<QueuedSignal>> {
-        if let Some(received) = self.take()? {
-            return Ok(Some(received));
-        }
-        let mut fds = [PollFd::new(&self.queue, PollFlags::IN)];
-        match poll(&mut fds, timespec(timeout).as_ref()) {
-            Ok(_) | Err(Errno::INTR) => self.take(),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    fn take(&self) -> io::Result<Option<QueuedSignal>> {
+    pub(in crate::sys) fn take(&self) -> io::Result<Option<QueuedSignal>> {
         while let Some((received, sender)) = self.take_any()? {
             if let Some(received) = admit(received, sender) {
                 return Ok(Some(received));
@@ -173,17 +128,24 @@ impl SignalQueue {
     }
 }
 
+/// A pending signal that would end this process.
+fn pending() -> Option<i32> {
+    let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: the kernel fills the set; sigismember reads it.
+    unsafe {
+        if libc::sigpending(set.as_mut_ptr()) != 0 {
+            return None;
+        }
+        let set = set.assume_init();
+        [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT]
+            .into_iter()
+            .find(|signal| libc::sigismember(&raw const set, *signal) == 1 && !is_ignored(*signal))
+    }
+}
+
 /// Every signal is for this process.
 #[cfg(not(feature = "etcd"))]
 #[allow(clippy::unnecessary_wraps, reason = "a keeper is not meant by each")]
 fn admit(received: QueuedSignal, _sender: u32) -> Option<QueuedSignal> {
     Some(received)
-}
-
-impl std::fmt::Debug for SignalQueue {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SignalQueue")
-            .field("queue", &self.queue)
-            .finish_non_exhaustive()
-    }
 }

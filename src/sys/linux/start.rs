@@ -7,16 +7,16 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use super::children::wait_for_child;
 use super::process::boottime;
 use super::wait::pause;
-use crate::sys::Note;
-use crate::sys::signal::{self, SignalMask};
+use crate::sys::Recording;
+use crate::sys::signal::SignalMask;
 use crate::sys::spawn::BeforeExec;
+use crate::sys::unix::process::child_has_ended;
 
 /// What execvp(3) searches where PATH is not set, as glibc does.
 const DEFAULT_PATH: &[u8] = b"/bin:/usr/bin";
@@ -107,18 +107,10 @@ impl Program {
         &self.name
     }
 
-    /// Starts it. Its child writes `notes` into `record`, checks that each of `paths` still names it, keeps the
-    /// descriptor if `inherit`, has the signals of `mask` blocked, and executes.
-    pub(crate) fn start(
-        &self,
-        record: &File,
-        paths: &[&Path],
-        notes: Vec<Note>,
-        inherit: bool,
-        mask: &SignalMask,
-    ) -> io::Result<Started> {
-        let before = BeforeExec::new(record, paths, notes, inherit)?;
-        self.start_after(before, Some(record), mask)
+    /// Starts it. Its child puts itself on record, has the signals of `mask` blocked, and executes.
+    pub(crate) fn start(&self, recording: Recording<'_>, mask: &SignalMask) -> io::Result<Started> {
+        let record = recording.record;
+        self.start_after(BeforeExec::new(recording)?, Some(record), mask)
     }
 
     /// Starts it as the child of a keeper, with which it ends. It stays in the process group of the keeper's
@@ -172,7 +164,7 @@ impl Program {
         };
         let error = io::Error::last_os_error();
         // The command has been started, whatever becomes of this: to fail now would give its lock away.
-        let _ = before.restore();
+        let _ = before.set();
         if pid < 0 {
             return Err(error);
         }
@@ -325,7 +317,7 @@ impl Started {
     /// # Errors
     /// Those of waitid(2).
     pub fn has_ended(&self) -> io::Result<bool> {
-        Ok(self.ended.is_some() || signal::child_has_ended(self.id())?)
+        Ok(self.ended.is_some() || child_has_ended(self.id())?)
     }
 
     /// Waits until it ends.
@@ -333,24 +325,10 @@ impl Started {
     /// # Errors
     /// Those of waitpid(2).
     pub fn wait(&mut self) -> io::Result<ExitStatus> {
-        loop {
-            match self.wait_once() {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                waited => return waited,
-            }
-        }
-    }
-
-    fn wait_once(&mut self) -> io::Result<ExitStatus> {
-        if let Some(ended) = self.ended {
-            return Ok(ended);
-        }
-        let mut status = 0;
-        // SAFETY: the place is ours, the pid that of our own child.
-        if unsafe { libc::waitpid(self.pid, &raw mut status, 0) } == -1 {
-            return Err(io::Error::last_os_error());
-        }
-        let ended = ExitStatus::from_raw(status);
+        let ended = match self.ended {
+            Some(ended) => ended,
+            None => wait_for_child(self.pid)?,
+        };
         self.ended = Some(ended);
         Ok(ended)
     }

@@ -9,30 +9,13 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::inotify::{CreateFlags, Reader, WatchFlags, add_watch, init};
-use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use rustix::process::{PidfdFlags, pidfd_open};
 
 use super::filesystem::descriptor_path;
-use super::process::boottime;
-use super::times::timespec;
+use super::process::{boottime, has_ended, open_pidfd};
 use crate::identity::Pid;
-use crate::sys::directory::fcntl_locked;
-
-/// Blocks until no other process holds a kernel lock on `file`, for whatever reason that lock ends.
-/// `Interrupted` when a signal came first. Takes a shared lock by flock(2), and releases it at
-/// once.
-pub(crate) fn until_unlocked(file: &File) -> io::Result<()> {
-    /// How often to look at a lock by fcntl(2): to sleep on it would mean to take it, which makes
-    /// programs that try it meanwhile fail.
-    const FCNTL_INTERVAL: Duration = Duration::from_millis(20);
-    flock(file, FlockOperation::LockShared)?;
-    flock(file, FlockOperation::Unlock)?;
-    while fcntl_locked(file)? {
-        pause(FCNTL_INTERVAL)?;
-    }
-    Ok(())
-}
+use crate::sys::unix::wait::timespec;
+pub(crate) use crate::sys::unix::wait::{pause, until_unlocked};
 
 /// Wakes when a record is unlinked, moved or written, or when a process ends.
 ///
@@ -68,9 +51,7 @@ impl Watch {
             | WatchFlags::MOVE_SELF
             | WatchFlags::DELETE_SELF;
         add_watch(&self.changes, descriptor_path(file), flags)?;
-        let process = process
-            .and_then(|pid| rustix::process::Pid::from_raw(pid.get().cast_signed()))
-            .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        let process = process.and_then(|pid| open_pidfd(pid).ok());
         let is_watched = process.is_some();
         self.processes.extend(process);
         Ok(is_watched)
@@ -98,27 +79,13 @@ impl Watch {
     }
 }
 
-/// Sleeps for `timeout`; `Interrupted` when a signal came.
-pub(crate) fn pause(timeout: Duration) -> io::Result<()> {
-    poll(&mut [], timespec(Some(timeout)).as_ref())?;
-    Ok(())
-}
-
 /// Waits for a process to end, for at most `timeout`. `None`: it cannot be watched.
 pub(crate) fn until_gone(pid: Pid, timeout: Duration) -> Option<bool> {
-    let raw = rustix::process::Pid::from_raw(pid.get().cast_signed())?;
-    let process = match pidfd_open(raw, PidfdFlags::empty()) {
-        Ok(process) => process,
-        Err(Errno::SRCH) => return Some(true),
-        Err(_) => return None,
-    };
-    let mut fds = [PollFd::new(&process, PollFlags::IN)];
-    Some(poll(&mut fds, timespec(Some(timeout)).as_ref()).ok()? > 0)
-}
-
-/// A number below `limit` that cannot be predicted, to keep waiters from moving in step.
-pub(crate) fn random_below(limit: u64) -> u64 {
-    random_u64().checked_rem(limit).unwrap_or(0)
+    match open_pidfd(pid) {
+        Ok(process) => has_ended(&process, timeout).ok(),
+        Err(Errno::SRCH) => Some(true),
+        Err(_) => None,
+    }
 }
 
 /// 64 random bits. Where the kernel gives none (a seccomp filter), bits that differ between

@@ -3,22 +3,24 @@
 use std::collections::{BTreeSet, HashSet};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{AtFlags, CWD, statat};
 use rustix::io::Errno;
-use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Signal, pidfd_send_signal, set_child_subreaper};
 
-use super::process::{ensure_proc_is_ours, listed, own_pid, users_of};
-use super::times::timespec;
-use crate::identity::{Pid, ProcessId};
-use crate::sys::signal::{has_children, has_live_children, is_live_child, reap};
-use crate::sys::work::{
-    Author, Listed, Look, Marks, environment_names_hold, number_to_tell, select,
+pub(crate) use super::children::own_children;
+use super::children::{
+    children_of, has_children_files, has_live_children, is_live_child, is_shortage, list,
+    next_numbers,
 };
+use super::process::{has_ended, listed, open_pidfd, presence};
+use crate::identity::{Pid, ProcessId};
+use crate::sys::unix::process::reap;
+use crate::sys::unix::wait::timespec;
+pub(crate) use crate::sys::unix::work::{let_work_go, work_is_contained};
+use crate::sys::work::{Listed, Look, Marks, environment_names_hold, number_to_tell, select};
 use crate::sys::{FileId, ProcessState};
 
 /// Lets this process adopt the orphans among its descendants (`PR_SET_CHILD_SUBREAPER`, prctl(2)), so that
@@ -27,11 +29,8 @@ use crate::sys::{FileId, ProcessState};
 /// # Errors
 /// Those of prctl(2).
 pub fn adopt_orphans() -> io::Result<()> {
-    // SAFETY: an option with a number; no memory is involved.
-    if unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
+    // Any PID says yes.
+    Ok(set_child_subreaper(Some(rustix::process::Pid::INIT))?)
 }
 
 /// A live process of the work, which keeps its identity as long as this exists.
@@ -45,8 +44,7 @@ pub(crate) struct Target {
 impl Target {
     /// The process with this PID, and what /proc says of it, if it says anything. `None`: it has ended.
     fn open(pid: Pid) -> Option<(Self, Option<Listed>)> {
-        let raw = rustix::process::Pid::from_raw(pid.get().cast_signed())?;
-        let pidfd = match pidfd_open(raw, PidfdFlags::empty()) {
+        let pidfd = match open_pidfd(pid) {
             Ok(pidfd) => Some(pidfd),
             // The last two: the ID of a thread, and not of a process.
             Err(Errno::SRCH | Errno::NOENT | Errno::INVAL) => return None,
@@ -59,17 +57,17 @@ impl Target {
         target.is_alive().then_some((target, found))
     }
 
+    /// The same process, if it is still there.
+    pub(in crate::sys) fn find(process: ProcessId) -> Option<Self> {
+        let (target, _) = Self::open(process.pid)?;
+        process.is_same(target.process).then_some(target)
+    }
+
     /// The state letter Z does not say it: it is also shown if only the main thread has ended.
-    fn is_alive(&self) -> bool {
+    pub(in crate::sys) fn is_alive(&self) -> bool {
         match &self.pidfd {
-            Some(pidfd) => {
-                let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
-                !matches!(
-                    poll(&mut fds, timespec(Some(Duration::ZERO)).as_ref()),
-                    Ok(1)
-                )
-            }
-            None => match super::process::presence(self.process.pid) {
+            Some(pidfd) => !matches!(has_ended(pidfd, Duration::ZERO), Ok(true)),
+            None => match presence(self.process.pid) {
                 ProcessState::Gone => false,
                 ProcessState::Alive { start } => !self.process.started_at_another_time(start),
                 ProcessState::Unknown => true,
@@ -77,27 +75,7 @@ impl Target {
         }
     }
 
-    /// Fails if it may not be signaled on the word of that author. Descendants are judged one by one, too.
-    pub(crate) fn ensure_may_be_signaled(&self, author: Author) -> io::Result<()> {
-        author.ensure_may_signal(|| {
-            let users = users_of(self.process.pid);
-            // Read about this process, and not about the next one with its PID.
-            users.filter(|_| self.is_alive())
-        })
-    }
-
-    /// Sends TERM. A stopped process acts upon it once it is continued.
-    pub(crate) fn ask_to_end(&self) -> io::Result<()> {
-        self.send(libc::SIGTERM)?;
-        let _ = self.send(libc::SIGCONT);
-        Ok(())
-    }
-
-    pub(crate) fn kill(&self) -> io::Result<()> {
-        self.send(libc::SIGKILL)
-    }
-
-    fn send(&self, signal: i32) -> io::Result<()> {
+    pub(in crate::sys) fn send(&self, signal: i32) -> io::Result<()> {
         if let Some(pidfd) = &self.pidfd {
             // SAFETY: any number may be passed: the kernel refuses one that is no signal.
             let signal = unsafe { Signal::from_raw_unchecked(signal) };
@@ -107,10 +85,59 @@ impl Target {
                 sent => return Ok(sent?),
             }
         }
+        self.send_by_pid(signal)
+    }
+
+    /// Sends TERM to a wrapper, with a number of its hold ([`number_to_tell`]). A stopped wrapper is
+    /// continued, or it would not hear of it.
+    pub(in crate::sys) fn tell_that_broken(&self, hold: u64) -> io::Result<()> {
+        let value = libc::sigval {
+            sival_ptr: std::ptr::without_provenance_mut(
+                usize::try_from(number_to_tell(hold)).unwrap_or(0),
+            ),
+        };
         // SAFETY: no memory is involved, and the PID is positive.
-        if unsafe { libc::kill(self.process.pid.get().cast_signed(), signal) } != 0 {
-            return Err(io::Error::last_os_error());
+        let by_pid = || unsafe {
+            libc::sigqueue(self.process.pid.get().cast_signed(), libc::SIGTERM, value) != 0
+        };
+        let is_refused = || {
+            let refusals = [Some(libc::ENOSYS), Some(libc::EPERM)];
+            refusals.contains(&io::Error::last_os_error().raw_os_error())
+        };
+        let failed = match &self.pidfd {
+            Some(pidfd) => {
+                let information = Queued {
+                    signal: libc::SIGTERM,
+                    errno: 0,
+                    code: libc::SI_QUEUE,
+                    sender: SenderAndValue {
+                        pid: Pid::of_self().get().cast_signed(),
+                        uid: rustix::process::geteuid().as_raw(),
+                        value,
+                    },
+                    rest: [0; 13],
+                };
+                // SAFETY: the information lives, and is as long as the kernel's (sigaction(2)).
+                let failed = unsafe {
+                    libc::syscall(
+                        libc::SYS_pidfd_send_signal,
+                        pidfd.as_raw_fd(),
+                        libc::SIGTERM,
+                        &raw const information,
+                        0,
+                    ) != 0
+                };
+                // As for other signals.
+                failed && !(is_refused() && self.is_alive() && !by_pid())
+            }
+            None => by_pid(),
+        };
+        let error = io::Error::last_os_error();
+        // It may have ended by now, which is what was to be told.
+        if failed && error.raw_os_error() != Some(libc::ESRCH) {
+            return Err(error);
         }
+        let _ = self.send(libc::SIGCONT);
         Ok(())
     }
 }
@@ -150,14 +177,14 @@ pub(crate) fn visit(
 
 /// A child that has ended is a zombie until it is reaped. The command is reaped by its supervisor.
 fn reap_if_child(pid: Pid, parent: u32, command: Option<Pid>) {
-    if parent == own_pid().get() && Some(pid) != command {
+    if parent == Pid::of_self().get() && Some(pid) != command {
         reap(pid.get().cast_signed());
     }
 }
 
 fn visit_children(marks: &mut Marks, command: Option<Pid>, each: &mut dyn FnMut(&Target)) -> Look {
     let mut look = Look::Nothing;
-    let walked = walk(own_pid(), marks, &mut |parent, child| match child {
+    let walked = walk(Pid::of_self(), marks, &mut |parent, child| match child {
         Ok(target) => {
             look = Look::Left;
             each(target);
@@ -244,21 +271,6 @@ fn walk_numbers(marks: &mut Marks, command: Option<Pid>, each: &mut dyn FnMut(&T
     }
 }
 
-/// One more than the largest PID (`PID_MAX_LIMIT` in include/linux/threads.h).
-const PID_LIMIT: u32 = 1 << 22;
-
-/// Some of all PIDs, the others at the next calls. First those that come after the caller's own, and the
-/// smallest ones, which follow upon the largest.
-fn next_numbers() -> impl Iterator<Item = Pid> {
-    const PART: u32 = 1 << 15;
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let from = NEXT.fetch_add(PART, Ordering::Relaxed) % PID_LIMIT;
-    let own = own_pid().get();
-    (from..from + PART)
-        .flat_map(move |number| [(own + number) % PID_LIMIT, number])
-        .filter_map(Pid::new)
-}
-
 /// Kills everything below a process but `others`. Returns whether nothing of it is left: what may not be
 /// signaled stays, and so may what is in an uninterruptible call.
 #[cfg(feature = "etcd")]
@@ -269,7 +281,7 @@ pub(in crate::sys) fn kill_descendants(of: Pid, others: &[ProcessId]) -> bool {
         others: others.to_vec(),
         ..Marks::default()
     };
-    let is_own = of == own_pid();
+    let is_own = of == Pid::of_self();
     let mut ended = HashSet::new();
     for _ in 0..LOOKS {
         let (mut is_left, mut is_refused) = (false, false);
@@ -299,80 +311,15 @@ pub(in crate::sys) fn kill_descendants(of: Pid, others: &[ProcessId]) -> bool {
     false
 }
 
-/// The children of this process, if it has any.
-pub(crate) fn own_children() -> Vec<ProcessId> {
-    if !has_children() {
-        return Vec::new();
-    }
-    let own = own_pid();
-    let children = if has_children_files() {
-        children_of(own)
-    } else {
-        list().map(|(list, _)| {
-            let children = list.iter().filter(|listed| listed.parent == own.get());
-            children.map(|listed| listed.process.pid).collect()
-        })
-    };
-    let children: Vec<Pid> = children.unwrap_or_else(|_| {
-        let numbers = (1..PID_LIMIT).filter_map(Pid::new);
-        numbers.filter(|pid| is_live_child(*pid)).collect()
-    });
-    let identified = children.into_iter().map(|pid| ProcessId {
-        pid,
-        start: listed(pid).ok().and_then(|listed| listed.process.start),
-    });
-    identified.collect()
-}
-
-/// The children of all threads of a process (proc_tid_children(5)).
-///
-/// # Errors
-/// There is no such process, or it cannot be looked at.
-fn children_of(parent: Pid) -> io::Result<Vec<Pid>> {
-    ensure_proc_is_ours()?;
-    let mut children = Vec::new();
-    for thread in std::fs::read_dir(format!("/proc/{parent}/task"))? {
-        match std::fs::read_to_string(thread?.path().join("children")) {
-            Ok(text) => {
-                let numbers = text.split_ascii_whitespace();
-                children.extend(numbers.filter_map(|number| Pid::new(number.parse().ok()?)));
-            }
-            Err(error) if is_shortage(&error) => return Err(error),
-            // The thread has ended.
-            Err(_) => {}
-        }
-    }
-    Ok(children)
-}
-
-/// Whether a call failed for want of what it needs, so that it says nothing about what it was asked for.
-fn is_shortage(error: &io::Error) -> bool {
-    let shortages = [libc::EMFILE, libc::ENFILE, libc::ENOMEM];
-    let code = error.raw_os_error();
-    code.is_some_and(|code| shortages.contains(&code))
-}
-
-/// Not every kernel has them (`CONFIG_PROC_CHILDREN`).
-fn has_children_files() -> bool {
-    static HAS: OnceLock<bool> = OnceLock::new();
-    *HAS.get_or_init(|| {
-        let own = own_pid();
-        std::fs::exists(format!("/proc/{own}/task/{own}/children")).unwrap_or(false)
-    })
-}
-
 fn visit_list(marks: &mut Marks, command: Option<Pid>, each: &mut dyn FnMut(&Target)) -> Look {
     let (list, mut has_vanished) = match list() {
         Ok(listed) => listed,
         Err(error) => {
-            let known = marks.known.iter().filter_map(|known| {
-                let (target, _) = Target::open(known.pid)?;
-                known.is_same(target.process).then_some(target)
-            });
             // A wrapper finds more than that.
-            known
-                .filter(|_| !marks.are_of_own_command())
-                .for_each(|target| each(&target));
+            if !marks.are_of_own_command() {
+                let known = marks.known.iter().copied().filter_map(Target::find);
+                known.for_each(|target| each(&target));
+            }
             return Look::Failed(error);
         }
     };
@@ -421,32 +368,6 @@ fn visit_list(marks: &mut Marks, command: Option<Pid>, each: &mut dyn FnMut(&Tar
     failed.map_or(look, Look::Failed)
 }
 
-/// All processes, and whether one has vanished meanwhile.
-///
-/// # Errors
-/// Some could not be listed.
-fn list() -> io::Result<(Vec<Listed>, bool)> {
-    ensure_proc_is_ours()?;
-    let mut has_vanished = false;
-    let mut list = Vec::new();
-    for entry in std::fs::read_dir("/proc")? {
-        let name = entry?.file_name();
-        let number = name.to_str().and_then(|name| name.parse().ok());
-        let Some(pid) = number.and_then(Pid::new) else {
-            continue;
-        };
-        match listed(pid) {
-            Ok(listed) => list.push(listed),
-            Err(error) if is_shortage(&error) => return Err(error),
-            Err(error) => has_vanished |= error.kind() != io::ErrorKind::PermissionDenied,
-        }
-    }
-    if !list.iter().any(|listed| listed.process.pid == own_pid()) {
-        return Err(io::Error::other("/proc does not show all"));
-    }
-    Ok((list, has_vanished))
-}
-
 /// Whether a process has inherited the lock on a file. Others may have opened it: a waiter does.
 ///
 /// # Errors
@@ -482,71 +403,6 @@ fn has_lock(pid: Pid, file: FileId) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Whether that author may have this process signaled.
-pub(crate) fn may_be_signaled(process: ProcessId, author: Author) -> bool {
-    Target::open(process.pid).is_some_and(|(target, _)| {
-        process.is_same(target.process) && target.ensure_may_be_signaled(author).is_ok()
-    })
-}
-
-/// Tells the wrapper of a hold that the hold is broken: TERM, with a number of the hold
-/// ([`number_to_tell`]). A stopped wrapper is continued, or it would not hear of it.
-pub(crate) fn tell_wrapper(wrapper: ProcessId, hold: u64, author: Author) -> io::Result<()> {
-    let Some((target, _)) =
-        Target::open(wrapper.pid).filter(|(target, _)| wrapper.is_same(target.process))
-    else {
-        return Ok(());
-    };
-    target.ensure_may_be_signaled(author)?;
-    let value = libc::sigval {
-        sival_ptr: std::ptr::without_provenance_mut(
-            usize::try_from(number_to_tell(hold)).unwrap_or(0),
-        ),
-    };
-    // SAFETY: no memory is involved, and the PID is positive.
-    let by_pid =
-        || unsafe { libc::sigqueue(wrapper.pid.get().cast_signed(), libc::SIGTERM, value) != 0 };
-    let is_refused = || {
-        let refusals = [Some(libc::ENOSYS), Some(libc::EPERM)];
-        refusals.contains(&io::Error::last_os_error().raw_os_error())
-    };
-    let failed = match &target.pidfd {
-        Some(pidfd) => {
-            let information = Queued {
-                signal: libc::SIGTERM,
-                errno: 0,
-                code: libc::SI_QUEUE,
-                sender: SenderAndValue {
-                    pid: own_pid().get().cast_signed(),
-                    uid: rustix::process::geteuid().as_raw(),
-                    value,
-                },
-                rest: [0; 13],
-            };
-            // SAFETY: the information lives, and is as long as the kernel's (sigaction(2)).
-            let failed = unsafe {
-                libc::syscall(
-                    libc::SYS_pidfd_send_signal,
-                    pidfd.as_raw_fd(),
-                    libc::SIGTERM,
-                    &raw const information,
-                    0,
-                ) != 0
-            };
-            // As for other signals.
-            failed && !(is_refused() && target.is_alive() && !by_pid())
-        }
-        None => by_pid(),
-    };
-    let error = io::Error::last_os_error();
-    // It may have ended by now, which is what was to be told.
-    if failed && error.raw_os_error() != Some(libc::ESRCH) {
-        return Err(error);
-    }
-    let _ = target.send(libc::SIGCONT);
-    Ok(())
-}
-
 /// The kernel's siginfo_t of a queued signal (include/uapi/asm-generic/siginfo.h). libc keeps these
 /// fields to itself.
 #[repr(C)]
@@ -565,14 +421,6 @@ struct SenderAndValue {
     value: libc::sigval,
 }
 
-/// Nothing to do: what a command leaves behind gets another parent when this process ends.
-pub(crate) fn let_work_go() {}
-
-/// Returns whether the work of this process's command can be ended as a whole.
-pub(crate) fn work_is_contained() -> bool {
-    true
-}
-
 /// Waits until one of these processes has ended, for at most `timeout`.
 pub(crate) fn wait_for_any(processes: &[ProcessId], timeout: Duration) {
     /// Enough to be woken: what is not watched is found at the next look.
@@ -580,10 +428,8 @@ pub(crate) fn wait_for_any(processes: &[ProcessId], timeout: Duration) {
     let opened: Vec<Target> = processes
         .iter()
         .take(WATCHED)
-        .filter_map(|process| {
-            let (target, _) = Target::open(process.pid)?;
-            process.is_same(target.process).then_some(target)
-        })
+        .copied()
+        .filter_map(Target::find)
         .collect();
     if opened.len() < processes.len().min(WATCHED) {
         // One has ended already.

@@ -4,13 +4,12 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
-use std::path::Path;
 
 use rustix::fs::{Mode, fstatfs};
 use rustix::io::Errno;
 
-use crate::sys::Lockers;
 use crate::sys::directory::FcntlLock;
+pub(crate) use crate::sys::not_linux::{lockers, type_of};
 
 /// Filesystems on which this kernel manages flock(2) for all users of their files, by their names
 /// in statfs(2). Any other (NFS, SMB, FUSE, virtiofs, …) may be changed by other machines.
@@ -38,7 +37,6 @@ pub(in crate::sys) fn owner_is_certain(file: &File, _owner: u32) -> bool {
 }
 
 /// Would create a file without a name: not supported.
-#[allow(clippy::unnecessary_wraps, reason = "other systems can fail")]
 pub(in crate::sys) fn create_unnamed(
     _directory: impl AsFd,
     _mode: Mode,
@@ -83,17 +81,7 @@ pub(in crate::sys) fn is_fcntl_lock(found: &FcntlLock) -> bool {
     found.l_type == libc::F_WRLCK || (found.l_type == libc::F_RDLCK && found.l_pid > 0)
 }
 
-/// The processes that hold a lock on an open file: the system does not tell.
-pub(crate) fn lockers(_file: &impl AsFd) -> Option<Lockers> {
-    None
-}
-
 /// The names of the filesystems whose kernel locks are trusted.
 pub(crate) fn local_filesystems() -> impl Iterator<Item = &'static str> {
     LOCAL_FILESYSTEMS.into_iter()
-}
-
-/// The type of the filesystem that a directory is on: not asked for.
-pub(crate) fn type_of(_path: &Path) -> Option<String> {
-    None
 }

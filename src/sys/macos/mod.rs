@@ -2,15 +2,16 @@
 //!
 //! Where the man pages are not precise enough, comments refer to the sources of its kernel (XNU).
 
-pub(crate) mod alarm;
+#![allow(
+    clippy::unnecessary_wraps,
+    clippy::unused_self,
+    reason = "functions have the signatures that other systems need"
+)]
+
 pub(crate) mod filesystem;
-#[cfg(feature = "cli")]
-pub(crate) mod memory;
 pub(crate) mod process;
 pub(crate) mod signal_queue;
 pub(crate) mod start;
-#[cfg(feature = "cli")]
-pub(crate) mod stdio;
-mod times;
+pub(in crate::sys) mod timer;
 pub(crate) mod wait;
 pub(crate) mod work;

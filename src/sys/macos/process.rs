@@ -7,7 +7,7 @@
 use std::ffi::c_int;
 use std::io;
 use std::mem::MaybeUninit;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::test_kill_process;
@@ -15,20 +15,11 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::identity::{BootId, Pid, ProcessId};
 use crate::sys::digest_of_machine;
-pub(crate) use crate::sys::unix::user::{may_signal, user_name};
+pub(crate) use crate::sys::not_linux::{is_container, least_start_after, pid_namespace, user_of};
+use crate::sys::unix::process::raw;
+pub(crate) use crate::sys::unix::process::{may_signal, own_uid, user_name};
 use crate::sys::work::Listed;
 pub(crate) use crate::sys::{ProcessParent, ProcessState};
-
-/// The calling process.
-pub(crate) fn own_pid() -> Pid {
-    Pid::of_self()
-}
-
-/// The effective user of the calling process.
-#[allow(clippy::unnecessary_wraps, reason = "not every system has them")]
-pub(crate) fn own_uid() -> Option<u32> {
-    Some(rustix::process::geteuid().as_raw())
-}
 
 /// Whether a process with this pid is running. Sends no signal.
 pub(crate) fn presence(pid: Pid) -> ProcessState {
@@ -41,13 +32,11 @@ pub(crate) fn presence(pid: Pid) -> ProcessState {
         },
         Err(Errno::SRCH) => ProcessState::Gone,
         // Alive, and another user's; or we are in a sandbox, which is no evidence about the PID.
-        Err(Errno::PERM) => {
-            match rustix::process::Pid::from_raw(pid.get().cast_signed()).map(test_kill_process) {
-                Some(Ok(()) | Err(Errno::PERM)) => ProcessState::Alive { start: None },
-                Some(Err(Errno::SRCH)) => ProcessState::Gone,
-                _ => ProcessState::Unknown,
-            }
-        }
+        Err(Errno::PERM) => match raw(pid).map(test_kill_process) {
+            Some(Ok(()) | Err(Errno::PERM)) => ProcessState::Alive { start: None },
+            Some(Err(Errno::SRCH)) => ProcessState::Gone,
+            _ => ProcessState::Unknown,
+        },
         Err(_) => ProcessState::Unknown,
     }
 }
@@ -67,19 +56,10 @@ pub(crate) fn start_ticks(pid: Pid) -> Option<u64> {
 /// When a process of that start began, in milliseconds of [`boottime_milliseconds`]. Only good to
 /// the second: the wall clock may have been stepped since.
 pub(crate) fn milliseconds_of_start(start: u64) -> Option<i64> {
-    let wall = SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .ok()?;
-    let wall = i64::try_from(wall.as_millis()).ok()?;
+    let wall = chrono::Utc::now().timestamp_millis();
     let since_boot = i64::try_from(boottime_milliseconds()).ok()?;
     let booted = wall.checked_sub(since_boot)?;
     i64::try_from(start / 1000).ok()?.checked_sub(booted)
-}
-
-/// The least start of a process that was started at some time. Not known: the wall clock, which starts are
-/// counted by, may have been stepped since.
-pub(crate) fn least_start_after(_milliseconds: u64) -> Option<u64> {
-    None
 }
 
 /// <sys/proc_info.h>: the process has executed a program since it was forked (XNU, `P_EXEC`, which
@@ -124,22 +104,14 @@ pub(in crate::sys) fn users_of(pid: Pid) -> Option<[u32; 2]> {
 /// entry.
 pub(in crate::sys) fn environment_of(pid: Pid) -> Option<Vec<u8>> {
     let bytes = arguments(pid)?;
-    let (count, rest) = bytes.split_first_chunk()?;
-    let count = usize::try_from(c_int::from_ne_bytes(*count)).ok()?;
-    // The path of the program, NULs, and the arguments come first. An entry that looks like a
-    // variable among the arguments would be one of this hold's own command line.
-    let texts: Vec<&[u8]> = rest.split(|byte| *byte == 0).collect();
-    let (_path, texts) = texts.split_first()?;
-    let first = texts.iter().position(|text| !text.is_empty())?;
-    let environment = texts.get(first.checked_add(count)?..)?;
-    Some(environment.join(&0))
+    let (_, environment) = parse_arguments(&bytes)?;
+    Some(environment.to_vec())
 }
 
 /// The command line of a process, empty if the kernel does not show it.
 pub(crate) fn command_line(pid: Pid) -> Vec<String> {
-    arguments(pid)
-        .and_then(|bytes| parse_arguments(&bytes))
-        .unwrap_or_default()
+    let bytes = arguments(pid).unwrap_or_default();
+    parse_arguments(&bytes).map_or_else(Vec::new, |(arguments, _)| arguments)
 }
 
 /// The current boot of the machine.
@@ -182,22 +154,6 @@ pub(crate) fn machine_id() -> Option<String> {
         return None;
     }
     digest_of_machine(&format!("{:032x}", u128::from_be_bytes(id)))
-}
-
-/// The pid namespace of the caller: there is one.
-#[allow(clippy::unnecessary_wraps, reason = "other systems can fail")]
-pub(crate) fn pid_namespace() -> Option<u64> {
-    Some(0)
-}
-
-/// There are no PID namespaces.
-pub(crate) fn is_container(_pid_namespace: u64) -> bool {
-    false
-}
-
-/// The user of a process: not asked for.
-pub(crate) fn user_of(_pid: Pid) -> Option<u32> {
-    None
 }
 
 /// Milliseconds since boot, suspended time included.
@@ -270,19 +226,20 @@ fn arguments(pid: Pid) -> Option<Vec<u8>> {
 
 /// How many arguments there are, the path of the program, NULs, and the arguments, each with a NUL.
 /// The environment comes after them.
-fn parse_arguments(bytes: &[u8]) -> Option<Vec<String>> {
+fn parse_arguments(bytes: &[u8]) -> Option<(Vec<String>, &[u8])> {
     let (count, rest) = bytes.split_first_chunk()?;
     let count = usize::try_from(c_int::from_ne_bytes(*count)).ok()?;
     let path_ends = rest.iter().position(|byte| *byte == 0)?;
     let rest = rest.get(path_ends..)?;
     let begin = rest.iter().position(|byte| *byte != 0)?;
-    let arguments = rest
-        .get(begin..)?
-        .split_inclusive(|byte| *byte == 0)
-        .take(count)
-        .map(|argument| Some(String::from_utf8_lossy(argument.strip_suffix(b"\0")?).into_owned()))
-        .collect::<Option<Vec<String>>>()?;
-    (arguments.len() == count).then_some(arguments)
+    let mut rest = rest.get(begin..)?;
+    let mut arguments = Vec::new();
+    for _ in 0..count {
+        let end = rest.iter().position(|byte| *byte == 0)?;
+        arguments.push(String::from_utf8_lossy(rest.get(..end)?).into_owned());
+        rest = rest.get(end + 1..)?;
+    }
+    Some((arguments, rest))
 }
 
 /// Reads a value. Returns its length.
@@ -312,10 +269,12 @@ mod tests {
 
     #[test]
     fn the_environment_is_no_argument() {
-        let found = parse_arguments(&bytes(2, b"/bin/sleep\0\0\0sleep\0 9\0PATH=/bin\0"));
-        assert_eq!(found, Some(vec!["sleep".to_owned(), " 9".to_owned()]));
-        let found = parse_arguments(&bytes(3, b"/bin/sh\0sh\0\0-\0HOME=/\0")).expect("three");
-        assert_eq!(found, ["sh", "", "-"]);
+        let shown = bytes(2, b"/bin/sleep\0\0\0sleep\0 9\0PATH=/bin\0");
+        let (arguments, environment) = parse_arguments(&shown).expect("two");
+        assert_eq!(arguments, ["sleep", " 9"]);
+        assert_eq!(environment, b"PATH=/bin\0");
+        let shown = bytes(3, b"/bin/sh\0sh\0\0-\0HOME=/\0");
+        assert_eq!(parse_arguments(&shown).expect("three").0, ["sh", "", "-"]);
     }
 
     #[test]
@@ -330,23 +289,23 @@ mod tests {
 
     #[test]
     fn we_are_there_and_started_before_now() {
-        let ProcessState::Alive { start: Some(start) } = presence(own_pid()) else {
+        let ProcessState::Alive { start: Some(start) } = presence(Pid::of_self()) else {
             panic!("the test itself is running");
         };
         let began = milliseconds_of_start(start).expect("the clocks can be read");
         assert!(i128::from(began) <= i128::from(boottime_milliseconds()) + 20);
-        assert_eq!(start_ticks(own_pid()), Some(start));
+        assert_eq!(start_ticks(Pid::of_self()), Some(start));
     }
 
     #[test]
     fn our_kin_and_command_line_are_told() {
-        let kinship = kinship(own_pid()).expect("the test itself is running");
+        let kinship = kinship(Pid::of_self()).expect("the test itself is running");
         assert_eq!(
             kinship.parent.map(Pid::get),
             Some(std::os::unix::process::parent_id())
         );
         assert_eq!(
-            command_line(own_pid()),
+            command_line(Pid::of_self()),
             std::env::args().collect::<Vec<_>>()
         );
         assert!(boot_id().is_some_and(|boot| boot.id.len() == 36));

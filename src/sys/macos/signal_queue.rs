@@ -4,22 +4,16 @@
 use std::ffi::{c_int, c_void};
 use std::io::{self, PipeReader, PipeWriter};
 use std::os::fd::AsRawFd;
-use std::os::unix::process::CommandExt;
-use std::process::Command;
-use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::{Errno, ioctl_fionbio};
 use rustix::process::{getpgrp, getsid};
 use rustix::termios::tcgetpgrp;
 
-use super::times::timespec;
 use crate::sys::QueuedSignal;
-use crate::sys::signal::{SignalMask, change_mask, is_ignored, set_of, was_ignored};
+use crate::sys::signal::{SignalMask, action, change_action, change_mask, is_ignored, set_of};
 
 /// The queued signals, in the order in which they are taken.
 const SIGNALS: [i32; 14] = [
@@ -73,9 +67,11 @@ struct Pipe {
 /// The system does not say whether a process or a terminal sent a signal. Taken for a terminal's
 /// are INT, QUIT, HUP and TSTP while the process is in the foreground of its terminal, unless a process
 /// of the same session sent them, or one that has ended since.
+#[derive(Debug)]
 pub struct SignalQueue {
-    wakes: PipeReader,
-    before: libc::sigset_t,
+    /// Readable once a signal was noted.
+    pub(in crate::sys) queue: PipeReader,
+    pub(in crate::sys) before: SignalMask,
 }
 
 impl SignalQueue {
@@ -88,7 +84,7 @@ impl SignalQueue {
     /// # Errors
     /// Those of pipe(2) and sigaction(2).
     pub fn open() -> io::Result<Self> {
-        let wakes = Pipe::of_this_process()?;
+        let queue = Pipe::of_this_process()?;
         let caught: Vec<i32> = SIGNALS
             .into_iter()
             .filter(|signal| *signal == libc::SIGCHLD || !is_ignored(*signal))
@@ -97,33 +93,10 @@ impl SignalQueue {
             catch(*signal)?;
         }
         // A write beyond RLIMIT_FSIZE then fails with EFBIG.
-        let before = change_mask(libc::SIG_BLOCK, &set_of(&[libc::SIGXFSZ]))?;
+        let before = SignalMask::block(set_of(&[libc::SIGXFSZ]))?;
         // The parent may have blocked them.
         change_mask(libc::SIG_UNBLOCK, &set_of(&caught))?;
-        Ok(Self { wakes, before })
-    }
-
-    /// Returns whether the caller of this process ignored a signal.
-    #[must_use]
-    pub fn is_ignored(&self, signal: i32) -> bool {
-        was_ignored(signal)
-    }
-
-    /// Starts a command with the signal mask from before the queue was opened.
-    pub fn restore_mask_in(&self, command: &mut Command) {
-        let before = self.mask_before();
-        // SAFETY: pthread_sigmask(2) is async-signal-safe (sigaction(2)), and nothing else is
-        // called.
-        unsafe {
-            command.pre_exec(move || before.set());
-        }
-    }
-
-    /// The signals that were blocked before there was a queue, for
-    /// [`Hold::start`](crate::Hold::start).
-    #[must_use]
-    pub fn mask_before(&self) -> SignalMask {
-        SignalMask(self.before)
+        Ok(Self { queue, before })
     }
 
     /// Whether a signal that ends a process is waiting in the queue. Takes none.
@@ -144,41 +117,22 @@ impl SignalQueue {
             .find(|signal| note_of(*signal).is_some_and(|note| note.swap(0, Ordering::SeqCst) != 0))
     }
 
-    /// The next signal, or `None` when `timeout` has passed without one (`None`: no limit).
-    ///
-    /// # Errors
-    /// Those of poll(2) and read(2).
-    pub fn next(&self, timeout: Option<Duration>) -> io::Result<Option<QueuedSignal>> {
+    pub(in crate::sys) fn take(&self) -> io::Result<Option<QueuedSignal>> {
         // In this order: a signal that is noted after the pipe was emptied writes to the pipe
         // again.
         self.forget_wakes()?;
-        if let Some(received) = take() {
-            return Ok(Some(received));
-        }
-        let mut fds = [PollFd::new(&self.wakes, PollFlags::IN)];
-        match poll(&mut fds, timespec(timeout).as_ref()) {
-            Ok(_) | Err(Errno::INTR) => Ok(take()),
-            Err(error) => Err(error.into()),
-        }
+        Ok(take())
     }
 
     fn forget_wakes(&self) -> io::Result<()> {
         let mut bytes = [0_u8; 64];
         loop {
-            match rustix::io::read(&self.wakes, &mut bytes) {
+            match rustix::io::read(&self.queue, &mut bytes) {
                 Ok(0) | Err(Errno::AGAIN) => return Ok(()),
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
         }
-    }
-}
-
-impl std::fmt::Debug for SignalQueue {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SignalQueue")
-            .field("wakes", &self.wakes)
-            .finish_non_exhaustive()
     }
 }
 
@@ -230,17 +184,10 @@ fn take() -> Option<QueuedSignal> {
 
 /// Notes a signal from now on, instead of acting upon it.
 fn catch(signal: i32) -> io::Result<()> {
-    // SAFETY: all-zero is a valid sigaction, with an empty mask; the handler is async-signal-safe.
     // With SA_RESTART, since nothing is to be cut short by it.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = note as *const () as libc::sighandler_t;
-        action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
-        if libc::sigaction(signal, &raw const action, ptr::null_mut()) != 0 {
-            return Err(io::Error::last_os_error());
-        }
-    }
-    Ok(())
+    let flags = libc::SA_SIGINFO | libc::SA_RESTART;
+    let action = action(note as *const () as libc::sighandler_t, flags);
+    change_action(signal, Some(&action)).map(drop)
 }
 
 /// The handler. Only atomics and calls that are async-signal-safe (sigaction(2)).

@@ -2,13 +2,11 @@
 //! clone(2) here whose child could borrow its memory and do something before it executes. std
 //! resets SIGPIPE, which Rust's runtime ignores, to its default for the command.
 
-use std::fs::File;
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Child, Command};
 
-use crate::sys::Note;
+use crate::sys::Recording;
 use crate::sys::signal::SignalMask;
 use crate::sys::spawn::spawn;
 
@@ -17,10 +15,7 @@ pub use crate::sys::program::{Program, Started};
 /// [`spawn`], with the signals of `mask` blocked in the child.
 pub(in crate::sys) fn start(
     command: &mut Command,
-    record: &File,
-    paths: &[&Path],
-    notes: Vec<Note>,
-    inherit: bool,
+    recording: Recording<'_>,
     mask: SignalMask,
 ) -> io::Result<Child> {
     // Pending signals are delivered then, and are for the command: the handler of a queue sees that
@@ -28,8 +23,8 @@ pub(in crate::sys) fn start(
     // SAFETY: pthread_sigmask(2) is async-signal-safe (sigaction(2)), and nothing else is called.
     unsafe { command.pre_exec(move || mask.set()) };
     let before = SignalMask::block_all()?;
-    let child = spawn(command, record, paths, notes, inherit);
+    let child = spawn(command, recording);
     // The command is running, even if this fails: an error would release its lock.
-    let _ = before.restore();
+    let _ = before.set();
     child
 }

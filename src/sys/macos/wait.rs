@@ -9,27 +9,10 @@ use std::time::Duration;
 use rustix::event::kqueue::{
     Event, EventFilter, EventFlags, ProcessEvents, VnodeEvents, kevent, kqueue,
 };
-use rustix::event::poll;
-use rustix::fs::{FlockOperation, flock};
 
-use super::times::timespec;
 use crate::identity::Pid;
-use crate::sys::directory::fcntl_locked;
-
-/// Blocks until no other process holds a kernel lock on `file`, for whatever reason that lock ends.
-/// `Interrupted` when a signal came first. Takes a shared lock by flock(2), and releases it at
-/// once.
-pub(crate) fn until_unlocked(file: &File) -> io::Result<()> {
-    /// How often to look at a lock by fcntl(2): to sleep on it would mean to take it, which makes
-    /// programs that try it meanwhile fail.
-    const FCNTL_INTERVAL: Duration = Duration::from_millis(20);
-    flock(file, FlockOperation::LockShared)?;
-    flock(file, FlockOperation::Unlock)?;
-    while fcntl_locked(file)? {
-        pause(FCNTL_INTERVAL)?;
-    }
-    Ok(())
-}
+pub(crate) use crate::sys::not_linux::random_u64;
+pub(crate) use crate::sys::unix::wait::{pause, until_unlocked};
 
 /// Wakes when a record is unlinked, moved or written, or when a process ends.
 #[derive(Debug)]
@@ -102,12 +85,6 @@ fn end_of(pid: rustix::process::Pid) -> Event {
     )
 }
 
-/// Sleeps for `timeout`; `Interrupted` when a signal came.
-pub(crate) fn pause(timeout: Duration) -> io::Result<()> {
-    poll(&mut [], timespec(Some(timeout)).as_ref())?;
-    Ok(())
-}
-
 /// Waits for a process to end, for at most `timeout`. `None`: it cannot be watched.
 pub(crate) fn until_gone(pid: Pid, timeout: Duration) -> Option<bool> {
     let pid = rustix::process::Pid::from_raw(pid.get().cast_signed())?;
@@ -123,20 +100,4 @@ pub(crate) fn until_gone(pid: Pid, timeout: Duration) -> Option<bool> {
         }
         Some(_) => Some(true),
     }
-}
-
-/// A number below `limit` that cannot be predicted, to keep waiters from moving in step.
-pub(crate) fn random_below(limit: u64) -> u64 {
-    random_u64().checked_rem(limit).unwrap_or(0)
-}
-
-/// 64 random bits; zero if the system has none.
-pub(crate) fn random_u64() -> u64 {
-    let mut bytes = [0_u8; 8];
-    // SAFETY: getentropy(2) fills the buffer, whose length is given.
-    let failed = unsafe { libc::getentropy(bytes.as_mut_ptr().cast(), bytes.len()) };
-    if failed != 0 {
-        return 0;
-    }
-    u64::from_ne_bytes(bytes)
 }

@@ -4,22 +4,14 @@
 //! group, or by its environment.
 
 use std::io;
-use std::time::Duration;
 
-use super::process::{environment_of, listed, presence, users_of};
-use super::wait::{pause, until_gone};
+use super::process::{environment_of, listed, presence};
 use crate::identity::{Pid, ProcessId};
 use crate::sys::ProcessState;
-use crate::sys::work::{Author, Listed, Look, Marks, environment_names_hold, select};
-
-/// Nothing to do: there is no such option here.
-///
-/// # Errors
-/// None.
-#[allow(clippy::unnecessary_wraps, reason = "other systems can fail")]
-pub fn adopt_orphans() -> io::Result<()> {
-    Ok(())
-}
+pub use crate::sys::not_linux::adopt_orphans;
+pub(crate) use crate::sys::not_linux::{own_children, wait_for_any};
+pub(crate) use crate::sys::unix::work::{let_work_go, work_is_contained};
+use crate::sys::work::{Listed, Look, Marks, environment_names_hold, select};
 
 /// A live process of the work.
 #[derive(Debug)]
@@ -28,38 +20,32 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Fails if it may not be signaled on the word of that author. Descendants are judged one by one, too.
-    pub(crate) fn ensure_may_be_signaled(&self, author: Author) -> io::Result<()> {
-        author.ensure_may_signal(|| users_of(self.process.pid).filter(|_| is_alive(self.process)))
-    }
-
-    /// Sends TERM. A stopped process acts upon it once it is continued.
-    pub(crate) fn ask_to_end(&self) -> io::Result<()> {
-        self.send(libc::SIGTERM)?;
-        let _ = self.send(libc::SIGCONT);
-        Ok(())
-    }
-
-    pub(crate) fn kill(&self) -> io::Result<()> {
-        self.send(libc::SIGKILL)
-    }
-
     /// Sends a signal, if the process is still the same one. There is nothing like a pidfd: between the
     /// look and the signal the PID could be reused.
-    fn send(&self, signal: i32) -> io::Result<()> {
-        if !is_alive(self.process) {
+    pub(in crate::sys) fn send(&self, signal: i32) -> io::Result<()> {
+        if !self.is_alive() {
             return Ok(());
         }
-        // SAFETY: no memory is involved, and the PID is positive.
-        if unsafe { libc::kill(self.process.pid.get().cast_signed(), signal) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(())
+        self.send_by_pid(signal)
     }
-}
 
-fn is_alive(process: ProcessId) -> bool {
-    matches!(presence(process.pid), ProcessState::Alive { start } if start == process.start)
+    /// The same process, if it is still there.
+    pub(in crate::sys) fn find(process: ProcessId) -> Option<Self> {
+        Some(Self { process }).filter(Self::is_alive)
+    }
+
+    /// Sends TERM to a wrapper. A stopped wrapper is continued, or it would not hear of it. A signal
+    /// carries no number here.
+    pub(in crate::sys) fn tell_that_broken(&self, _hold: u64) -> io::Result<()> {
+        self.ask_to_end()
+    }
+
+    pub(in crate::sys) fn is_alive(&self) -> bool {
+        matches!(
+            presence(self.process.pid),
+            ProcessState::Alive { start } if start == self.process.start
+        )
+    }
 }
 
 /// Calls `each` for every live process of the work that can be seen. A process that has left its
@@ -80,9 +66,9 @@ pub(crate) fn visit(
     let mut look = Look::Nothing;
     for process in found {
         marks.known.insert(process);
-        if is_alive(process) {
+        if let Some(target) = Target::find(process) {
             look = Look::Left;
-            each(&Target { process });
+            each(&target);
         }
     }
     look
@@ -104,42 +90,4 @@ fn list() -> io::Result<Vec<Listed>> {
         .into_iter()
         .filter_map(|pid| listed(Pid::new(pid.try_into().ok()?)?));
     Ok(listed.collect())
-}
-
-/// Whether that author may have this process signaled.
-pub(crate) fn may_be_signaled(process: ProcessId, author: Author) -> bool {
-    Target { process }.ensure_may_be_signaled(author).is_ok()
-}
-
-/// Asks the wrapper of a hold that is broken to end its work. A stopped wrapper is continued, or it
-/// would not hear of it. A signal carries no number here.
-pub(crate) fn tell_wrapper(wrapper: ProcessId, _hold: u64, author: Author) -> io::Result<()> {
-    let target = Target { process: wrapper };
-    target.ensure_may_be_signaled(author)?;
-    target.ask_to_end()
-}
-
-/// Not needed: the start time shows which processes are older than the command.
-pub(crate) fn own_children() -> Vec<ProcessId> {
-    Vec::new()
-}
-
-/// Nothing to do: what a command leaves behind gets another parent when this process ends.
-pub(crate) fn let_work_go() {}
-
-/// Returns whether the work of this process's command can be ended as a whole.
-pub(crate) fn work_is_contained() -> bool {
-    true
-}
-
-/// Waits until one of these processes has ended, for at most `timeout`.
-pub(crate) fn wait_for_any(processes: &[ProcessId], timeout: Duration) {
-    match processes {
-        [process] if is_alive(*process) => {
-            let _ = until_gone(process.pid, timeout);
-        }
-        _ => {
-            let _ = pause(timeout.min(Duration::from_millis(20)));
-        }
-    }
 }

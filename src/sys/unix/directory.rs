@@ -3,101 +3,30 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::time::{Duration, SystemTime};
 
 use rustix::fs::{
-    Access, AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags, RawMode, RenameFlags, Stat,
-    accessat, fchmod, fchown, flock, fstat, linkat, mkdirat, openat, renameat, renameat_with,
-    statat, unlinkat,
+    Access, AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat, accessat,
+    fchmod, flock, fstat, linkat, mkdirat, openat, renameat, renameat_with, statat, unlinkat,
 };
-use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use rustix::io::Errno;
 
-use super::user::user_name;
+pub(crate) use super::file::*;
+use super::process::user_name;
+use super::sharing::{STICKY, Sharing, Use};
 use crate::identity::Pid;
 use crate::sys::system::filesystem;
-#[cfg(not(target_os = "linux"))]
-pub(crate) use crate::sys::system::filesystem::lockers;
-pub(crate) use crate::sys::system::filesystem::{local_filesystems, sync_file, type_of};
-#[cfg(target_os = "linux")]
-pub(crate) use crate::sys::system::kernel_locks::lockers;
-use crate::sys::work::Author;
-pub(crate) use crate::sys::{FileFacts, FileId, Filesystem, Found, Kind};
-pub(crate) use std::os::unix::fs::FileExt;
+pub(crate) use crate::sys::system::filesystem::{local_filesystems, lockers, sync_file, type_of};
+use crate::sys::temporary::random_temporary_name;
+pub(crate) use crate::sys::{FileFacts, FileId, Found, Kind};
+use crate::sys::{SYMLINK, created, existing};
 
 #[derive(Debug)]
 pub(crate) struct Directory {
     fd: OwnedFd,
     sharing: Option<Sharing>,
-}
-
-/// Whom a store belongs to that others may write to: what is made in it gets its group and its modes,
-/// whatever the umask of its maker, or the first user would shut out the next.
-#[derive(Clone, Copy, Debug)]
-struct Sharing {
-    group: Gid,
-    /// The permissions of the store, with those bits that directories below it get as well.
-    mode: RawMode,
-}
-
-/// What a file in a store is for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Use {
-    /// The record or the ticket of one user. Others may replace it if the directory lets them: what
-    /// they cannot write cannot make a third user send a signal.
-    Record,
-    /// Written by each user in turn.
-    Common,
-}
-
-/// Permissions of the group and of others to write.
-const WRITABLE_BY_OTHERS: RawMode = 0o022;
-
-const STICKY: RawMode = 0o1000;
-const WRITABLE_BY_ALL: RawMode = 0o002;
-
-impl Sharing {
-    /// `None`: the store is its owner's.
-    #[allow(clippy::useless_conversion, reason = "not the same type everywhere")]
-    fn of(store: &Stat) -> Option<Self> {
-        let mode = RawMode::from(store.st_mode) & 0o7777;
-        (mode & WRITABLE_BY_OTHERS != 0).then(|| Self {
-            group: Gid::from_raw(store.st_gid),
-            mode,
-        })
-    }
-
-    fn mode_of_file(self, of: Use) -> Mode {
-        let withheld = match of {
-            Use::Record => WRITABLE_BY_OTHERS,
-            Use::Common => 0,
-        };
-        Mode::from_raw_mode(self.mode & 0o666 & !withheld)
-    }
-
-    /// Gives a new file or directory the group and the mode.
-    fn apply(self, new: impl AsFd, mode: Mode) -> io::Result<()> {
-        let is_of_group = |facts: &Stat| Gid::from_raw(facts.st_gid) == self.group;
-        if !is_of_group(&fstat(&new)?) {
-            // One who may not do that does not belong to the group.
-            let _ = fchown(&new, None, Some(self.group));
-        }
-        fchmod(&new, mode)?;
-        // For such a one the kernel also takes away the bit that passes the group on (chmod(2)).
-        let applied = fstat(&new)?;
-        let is_for_all = self.mode & WRITABLE_BY_ALL != 0;
-        #[allow(clippy::useless_conversion, reason = "not the same type everywhere")]
-        let has_mode = RawMode::from(applied.st_mode) & 0o7777 == mode.as_raw_mode();
-        if is_for_all || (is_of_group(&applied) && has_mode) {
-            return Ok(());
-        }
-        Err(io::Error::new(
-            io::ErrorKind::PermissionDenied,
-            "you do not belong to the group of the store",
-        ))
-    }
 }
 
 impl Directory {
@@ -130,19 +59,15 @@ impl Directory {
         }
     }
 
-    /// Creates a directory; that it exists already is fine. `temporary` makes a name that is not in use.
-    pub(crate) fn make_below(&self, name: &OsStr, temporary: fn() -> OsString) -> io::Result<()> {
+    /// Creates a directory; that it exists already is fine.
+    pub(crate) fn make_below(&self, name: &OsStr) -> io::Result<()> {
         let Some(sharing) = self.sharing else {
-            return match mkdirat(&self.fd, name, Mode::from_raw_mode(0o777)) {
-                Ok(()) | Err(Errno::EXIST) => Ok(()),
-                Err(error) => Err(error.into()),
-            };
+            return created(mkdirat(&self.fd, name, Mode::from_raw_mode(0o777))).map(drop);
         };
-        match statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Err(Errno::NOENT) => {}
-            found => return found.map(drop).map_err(Into::into),
+        if self.look(name)?.is_some() {
+            return Ok(());
         }
-        let temporary = &temporary();
+        let temporary = &random_temporary_name();
         // It gets its name with its mode: otherwise a kill in between would shut others out for good.
         mkdirat(&self.fd, temporary, Mode::from_raw_mode(0o700))?;
         let applied = self
@@ -159,15 +84,12 @@ impl Directory {
                 }
                 renamed => renamed,
             };
+        if renamed.is_err() {
+            let _ = self.remove_below_if_empty(temporary);
+        }
         match renamed {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                let _ = self.remove_below_if_empty(temporary);
-                match error {
-                    Errno::EXIST | Errno::NOTEMPTY => Ok(()),
-                    error => Err(error.into()),
-                }
-            }
+            Err(Errno::EXIST | Errno::NOTEMPTY) => Ok(()),
+            renamed => Ok(renamed?),
         }
     }
 
@@ -184,9 +106,7 @@ impl Directory {
     /// that of the process itself. `None`: those of all users.
     pub(crate) fn only_removable(&self) -> io::Result<Option<u32>> {
         let facts = fstat(&self.fd)?;
-        #[allow(clippy::useless_conversion, reason = "not the same type everywhere")]
-        let is_sticky = RawMode::from(facts.st_mode) & STICKY != 0;
-        if !is_sticky {
+        if facts.st_mode & STICKY == 0 {
             return Ok(None);
         }
         let user = rustix::process::geteuid();
@@ -203,10 +123,9 @@ impl Directory {
         Ok(id_of(&fstat(&self.fd)?))
     }
 
-    pub(crate) fn filesystem(&self) -> io::Result<Filesystem> {
-        Ok(Filesystem {
-            shares_kernel_locks: filesystem::shares_kernel_locks(&self.fd)?,
-        })
+    /// Whether every process that can open its files sees the kernel locks on them.
+    pub(crate) fn shares_kernel_locks(&self) -> io::Result<bool> {
+        filesystem::shares_kernel_locks(&self.fd)
     }
 
     /// Tries to take the exclusive lock on the directory itself; `false` if another process holds
@@ -234,22 +153,16 @@ impl Directory {
     /// Opens the file `name` for reading, without following a symlink and without opening anything
     /// but a regular file (opening a device can have effects).
     pub(crate) fn find(&self, name: &OsStr) -> io::Result<Found> {
-        let seen = match statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(seen) => seen,
-            Err(Errno::NOENT) => return Ok(Found::Missing),
-            Err(error) => return Err(error.into()),
-        };
-        match not_a_regular_file(&seen) {
-            Some(kind) => Ok(Found::Other(kind)),
-            None => self.find_regular(name),
+        match self.look(name)?.map(|seen| not_a_regular_file(&seen)) {
+            None => Ok(Found::Missing),
+            Some(Some(kind)) => Ok(Found::Other(kind)),
+            Some(None) => self.find_regular(name),
         }
     }
 
     /// The same, for a name that was a regular file a moment ago.
     pub(crate) fn find_regular(&self, name: &OsStr) -> io::Result<Found> {
-        let flags =
-            OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let file = match openat(&self.fd, name, flags, Mode::empty()) {
+        let file = match openat(&self.fd, name, OFlags::RDONLY | CAREFUL, Mode::empty()) {
             Ok(file) => File::from(file),
             Err(Errno::NOENT) => return Ok(Found::Missing),
             Err(Errno::LOOP) => return Ok(Found::Other(SYMLINK)),
@@ -262,6 +175,11 @@ impl Directory {
             return Ok(Found::Other(kind));
         }
         Ok(Found::File(file, facts_of(&opened)))
+    }
+
+    /// Metadata of what has this name, without opening it.
+    fn look(&self, name: &OsStr) -> io::Result<Option<Stat>> {
+        existing(statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW))
     }
 
     /// Opens what flock(1) can lock: a regular file, which is made if `create` says so, a directory, or
@@ -277,7 +195,7 @@ impl Directory {
         } else {
             OFlags::RDONLY
         };
-        let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let flags = access | CAREFUL;
         let is_lockable = |seen: &Stat| {
             let kinds = [
                 FileType::RegularFile,
@@ -286,12 +204,7 @@ impl Directory {
             ];
             kinds.contains(&FileType::from_raw_mode(seen.st_mode))
         };
-        let seen = match statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(seen) => Some(seen),
-            Err(Errno::NOENT) => None,
-            Err(error) => return Err(error.into()),
-        };
-        let file = match seen {
+        let file = match self.look(name)? {
             Some(seen) if !is_lockable(&seen) => {
                 return Ok(Found::Other(not_a_regular_file(&seen).unwrap_or_default()));
             }
@@ -323,18 +236,13 @@ impl Directory {
 
     /// Opens the file `name` for writing in place. The caller checks that it is the expected file.
     pub(crate) fn open_for_update(&self, name: &OsStr) -> io::Result<File> {
-        let flags =
-            OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        Ok(File::from(openat(&self.fd, name, flags, Mode::empty())?))
+        let file = openat(&self.fd, name, OFlags::RDWR | CAREFUL, Mode::empty())?;
+        Ok(File::from(file))
     }
 
     /// Metadata of the file `name`, without opening it. `None` if there is none.
     pub(crate) fn facts(&self, name: &OsStr) -> io::Result<Option<FileFacts>> {
-        match statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(seen) => Ok(Some(facts_of(&seen))),
-            Err(Errno::NOENT) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        Ok(self.look(name)?.as_ref().map(facts_of))
     }
 
     /// Creates a file without a name, of which nothing remains if we die. `None` if that is not
@@ -419,39 +327,27 @@ impl Directory {
     /// either name is gone.
     pub(crate) fn exchange(&self, one: &OsStr, other: &OsStr) -> io::Result<()> {
         match renameat_with(&self.fd, one, &self.fd, other, RenameFlags::EXCHANGE) {
-            Ok(()) => Ok(()),
             Err(error) if rename_flags_are_unsupported(error) => {
                 Err(io::ErrorKind::Unsupported.into())
             }
-            Err(error) => Err(error.into()),
+            exchanged => Ok(exchanged?),
         }
     }
 
     /// Removes a name; `false` if it did not exist.
     pub(crate) fn unlink(&self, name: &OsStr) -> io::Result<bool> {
-        match unlinkat(&self.fd, name, AtFlags::empty()) {
-            Ok(()) => Ok(true),
-            Err(Errno::NOENT) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+        Ok(existing(unlinkat(&self.fd, name, AtFlags::empty()))?.is_some())
     }
 
     /// Opens or creates a small file of our own for writing; refuses anything but a regular file.
-    /// `temporary` makes a name that is not in use.
     ///
     /// In a sticky directory that everybody may write to, `O_CREAT` on another user's file fails
     /// with EACCES if fs.protected_regular is set (proc_sys_fs(5)). So an existing file is opened
     /// without it, and a new one is created exclusively.
-    pub(crate) fn open_own(
-        &self,
-        name: &OsStr,
-        append: bool,
-        temporary: fn() -> OsString,
-    ) -> io::Result<File> {
+    pub(crate) fn open_own(&self, name: &OsStr, append: bool) -> io::Result<File> {
         /// Each round means that another process created or removed the file meanwhile.
         const MAX_ROUNDS: u32 = 100;
-        let mut flags =
-            OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let mut flags = OFlags::RDWR | CAREFUL;
         flags.set(OFlags::APPEND, append);
         let create = flags | OFlags::CREATE | OFlags::EXCL;
         let mut rounds = 0;
@@ -461,7 +357,7 @@ impl Directory {
                 opened => break opened,
             }
             if self.sharing.is_some() {
-                self.make_common(name, &temporary())?;
+                self.make_common(name)?;
                 continue;
             }
             match openat(&self.fd, name, create, RECORD_MODE) {
@@ -478,7 +374,7 @@ impl Directory {
 
     /// Makes an empty file that each user of a shared store writes to. It gets its name with its mode, as
     /// a directory does. That the name exists by then is fine.
-    fn make_common(&self, name: &OsStr, temporary: &OsStr) -> io::Result<()> {
+    fn make_common(&self, name: &OsStr) -> io::Result<()> {
         if let Some(file) = self.create_unnamed_for(Use::Common)? {
             match self.link_unnamed(&file, name) {
                 // Without /proc it cannot get a name.
@@ -486,6 +382,7 @@ impl Directory {
                 linked => return linked.map(drop),
             }
         }
+        let temporary = &random_temporary_name();
         drop(self.create_named_for(temporary, Use::Common)?);
         let linked = self.link(temporary, name);
         let _ = self.unlink(temporary);
@@ -525,188 +422,23 @@ impl Directory {
     }
 }
 
+/// Without following a symlink, and without an effect on what is no regular file.
+const CAREFUL: OFlags = OFlags::NOFOLLOW
+    .union(OFlags::NONBLOCK)
+    .union(OFlags::NOCTTY)
+    .union(OFlags::CLOEXEC);
+
 /// Readable by all users, so that they can see who holds a lock; writable by its owner.
 const RECORD_MODE: Mode = Mode::RUSR
     .union(Mode::WUSR)
     .union(Mode::RGRP)
     .union(Mode::ROTH);
 
-/// Whether `path` leads to an open file, not following a symlink in its last place.
-pub(crate) fn path_names_file(path: &Path, file: &File) -> io::Result<bool> {
-    match statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(named) => Ok(id_of(&named) == id_of(&fstat(file)?)),
-        Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// The identity of the directory at `path`, following symlinks.
-pub(crate) fn id_of_path(path: &Path) -> io::Result<FileId> {
-    Ok(id_of(&statat(CWD, path, AtFlags::empty())?))
-}
-
-pub(crate) fn facts_of_file(file: &File) -> io::Result<FileFacts> {
-    Ok(facts_of(&fstat(file)?))
-}
-
-/// Who can have written a file that is a record.
-pub(crate) fn author_of(file: &File) -> io::Result<Author> {
-    let facts = fstat(file)?;
-    #[allow(clippy::useless_conversion, reason = "not the same type everywhere")]
-    let mode = RawMode::from(facts.st_mode);
-    let owner = facts.st_uid;
-    // An access list shows in the bits of the group (acl(5)).
-    let is_of_one_user =
-        mode & WRITABLE_BY_OTHERS == 0 && filesystem::owner_is_certain(file, owner);
-    Ok(match owner {
-        _ if !is_of_one_user => Author::Unknown,
-        owner if owner == 0 || owner == rustix::process::geteuid().as_raw() => Author::Trusted,
-        owner => Author::User(owner),
-    })
-}
-
-/// Tries to take the exclusive kernel lock on a record; `false` if another process holds it.
-pub(crate) fn try_lock_record(file: &File) -> io::Result<bool> {
-    try_flock(file, FlockOperation::NonBlockingLockExclusive)
-}
-
-/// The same with a shared lock, as `flock -s` takes it.
-pub(crate) fn try_lock_shared(file: &File) -> io::Result<bool> {
-    try_flock(file, FlockOperation::NonBlockingLockShared)
-}
-
-pub(crate) fn unlock_record(file: &File) -> io::Result<()> {
-    Ok(flock(file, FlockOperation::Unlock)?)
-}
-
-/// Whether a lock was refused because the file is not open for writing: some network filesystems
-/// lock no other (flock(2)).
-pub(crate) fn needs_write_access(error: &io::Error) -> bool {
-    Errno::from_io_error(error) == Some(Errno::BADF)
-}
-
-/// Takes the exclusive kernel lock on a file. Blocks; `Interrupted` when a signal came.
-pub(crate) fn lock_record(file: &File) -> io::Result<()> {
-    Ok(flock(file, FlockOperation::LockExclusive)?)
-}
-
-/// The same with a shared lock.
-pub(crate) fn lock_shared(file: &File) -> io::Result<()> {
-    Ok(flock(file, FlockOperation::LockShared)?)
-}
-
-/// Whether another open file description has the exclusive lock of flock(2). Probes with a shared one,
-/// for which a program that tries an exclusive one meanwhile may fail.
-pub(crate) fn has_exclusive_lock(file: &File) -> io::Result<bool> {
-    let is_free = try_flock(file, FlockOperation::NonBlockingLockShared)?;
-    if is_free {
-        flock(file, FlockOperation::Unlock)?;
-    }
-    Ok(!is_free)
-}
-
-/// Whether there are locks of flock(2), which flock(1) takes.
-pub(crate) const HAS_FLOCK: bool = true;
-
-/// Whether another open file description or process holds a kernel lock on a record: an exclusive
-/// one by flock(2), or any by fcntl(2), which other programs take (with-lock-ex, lckdo).
-///
-/// Probes with a shared lock: two probers that both tried an exclusive one would take each other
-/// for holders.
-pub(crate) fn record_is_locked(file: &File) -> io::Result<bool> {
-    if try_flock(file, FlockOperation::NonBlockingLockShared)? {
-        flock(file, FlockOperation::Unlock)?;
-        return fcntl_locked(file);
-    }
-    Ok(true)
-}
-
-/// Whether another open file description or process holds a lock by fcntl(2) on any part of a file.
-/// Only asks: a probe by fcntl(2) cannot get in the way of another one.
-pub(in crate::sys) fn fcntl_locked(file: &File) -> io::Result<bool> {
-    // A write lock conflicts with every lock, and to ask for one needs no right to write.
-    match conflicting_lock(file, libc::F_OFD_GETLK) {
-        // A kernel without locks of open file descriptions (Linux before 3.15, gVisor). This
-        // question leaves out the locks of the calling process itself.
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-            conflicting_lock(file, libc::F_GETLK)
-        }
-        answer => answer,
-    }
-}
-
-fn conflicting_lock(file: &File, question: libc::c_int) -> io::Result<bool> {
-    // SAFETY: plain data, for which zeroes are valid; a length of 0 means up to the end of the
-    // file.
-    let mut lock: FcntlLock = unsafe { std::mem::zeroed() };
-    // The types of these constants and fields differ between systems.
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::unnecessary_cast,
-        reason = "the types differ between systems, and the values are below 4"
-    )]
-    {
-        lock.l_type = libc::F_WRLCK as libc::c_short;
-        lock.l_whence = libc::SEEK_SET as libc::c_short;
-    }
-    // SAFETY: the descriptor is open, and the kernel reads and fills a lock of ours.
-    if unsafe { libc::fcntl(file.as_raw_fd(), question, &raw mut lock) } != 0 {
-        return match io::Error::last_os_error() {
-            // A lock far behind the end that 32 bits reach.
-            error if error.raw_os_error() == Some(libc::EOVERFLOW) => Ok(true),
-            // A filesystem without such locks.
-            error if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EOPNOTSUPP)) => {
-                Ok(false)
-            }
-            error => Err(error),
-        };
-    }
-    Ok(filesystem::is_fcntl_lock(&lock))
-}
-
-// glibc has a narrower `flock` on 32 bits, and there F_OFD_GETLK takes the wide one (fcntl(2)).
-#[cfg(not(all(target_os = "linux", target_env = "gnu", target_pointer_width = "32")))]
-pub(in crate::sys) type FcntlLock = libc::flock;
-#[cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "32"))]
-pub(in crate::sys) type FcntlLock = libc::flock64;
-
-/// Grows the table of descriptors to the size that [`move_to_high_fd`] needs, while there is
-/// still only one thread: with two, the kernel waits for a grace period when it grows (8 to 17 ms
-/// measured on Linux 6.18), and that would delay the next hold.
-pub(crate) fn grow_fd_table() -> io::Result<()> {
-    // Any open descriptor will do, and Rust's runtime has opened this one.
-    fcntl_dupfd_cloexec(io::stderr(), 100).map(drop)?;
-    Ok(())
-}
-
-/// Moves an open file to a descriptor of at least 100, unless it has such a one: scripts use 3 to 9.
-pub(crate) fn move_to_high_fd(file: File) -> io::Result<File> {
-    if file.as_raw_fd() >= 100 {
-        return Ok(file);
-    }
-    match fcntl_dupfd_cloexec(&file, 100) {
-        Ok(moved) => Ok(File::from(moved)),
-        // The process may not have that many.
-        Err(Errno::INVAL) => Ok(file),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// No file name refers to a device.
-pub(crate) const HAS_DEVICES: bool = false;
-
-/// Whether names that differ in case only lead to one file: on APFS and HFS+, unless they were made to
-/// be case-sensitive. There such names are two locks, and wait for each other's waiters.
-pub(crate) const FILES_IGNORE_CASE: bool = cfg!(target_os = "macos");
-
 /// Whether a lock name is the path of a file.
 pub(crate) fn is_path(name: &OsStr) -> bool {
     let bytes = name.as_bytes();
     bytes.starts_with(b"/") || bytes.starts_with(b"./") || bytes.starts_with(b"../")
 }
-
-/// What is said of a symbolic link in the place of a file.
-pub(crate) const SYMLINK: &str = "a symbolic link";
 
 /// Creates a directory that only its owner may enter.
 pub(crate) fn make_private(path: &Path) -> io::Result<()> {
@@ -738,80 +470,9 @@ pub fn is_exposed(file: &Path) -> bool {
     })
 }
 
-/// The system's error for a missing name.
-pub(crate) fn not_found() -> io::Error {
-    Errno::NOENT.into()
-}
-
-fn try_flock(file: impl AsFd, operation: FlockOperation) -> io::Result<bool> {
-    loop {
-        match flock(&file, operation) {
-            Ok(()) => return Ok(true),
-            Err(Errno::WOULDBLOCK) => return Ok(false),
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
 /// Whether a rename failed because its flags are not available here, and not because of its names.
 fn rename_flags_are_unsupported(error: Errno) -> bool {
     // The last two are one on Linux.
     [Errno::INVAL, Errno::NOSYS, Errno::NOTSUP, Errno::OPNOTSUPP].contains(&error)
         || (error == Errno::PERM && filesystem::rename_is_filtered())
-}
-
-fn created(result: rustix::io::Result<()>) -> io::Result<bool> {
-    match result {
-        Ok(()) => Ok(true),
-        Err(Errno::EXIST) => Ok(false),
-        Err(error) => Err(error.into()),
-    }
-}
-
-fn not_a_regular_file(stat: &Stat) -> Option<&'static str> {
-    match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile => None,
-        FileType::Directory => Some("a directory"),
-        FileType::Symlink => Some(SYMLINK),
-        FileType::Fifo => Some("a FIFO"),
-        FileType::Socket => Some("a socket"),
-        _ => Some("a device"),
-    }
-}
-
-// The types of these fields differ between systems.
-#[allow(
-    clippy::cast_sign_loss,
-    clippy::unnecessary_cast,
-    reason = "the types of these fields differ between systems"
-)]
-fn id_of(stat: &Stat) -> FileId {
-    FileId {
-        device: stat.st_dev as u64,
-        inode: stat.st_ino as u64,
-    }
-}
-
-fn facts_of(stat: &Stat) -> FileFacts {
-    #[allow(
-        clippy::cast_lossless,
-        clippy::cast_sign_loss,
-        clippy::unnecessary_cast,
-        reason = "the types of these fields differ between systems"
-    )]
-    let nanoseconds = Duration::from_nanos(stat.st_mtime_nsec as u64);
-    let modified = match u64::try_from(stat.st_mtime) {
-        Ok(seconds) => SystemTime::UNIX_EPOCH
-            .checked_add(Duration::from_secs(seconds).saturating_add(nanoseconds)),
-        Err(_) => None,
-    };
-    FileFacts {
-        id: id_of(stat),
-        is_regular: not_a_regular_file(stat).is_none(),
-        size: u64::try_from(stat.st_size).unwrap_or(0),
-        owner: stat.st_uid,
-        // A time before 1970 is as old as can be.
-        modified: modified.unwrap_or(SystemTime::UNIX_EPOCH),
-    }
 }

@@ -12,80 +12,13 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+pub(crate) use super::alarm::Alarm;
+use super::process::kill;
+pub use super::signal_queue::SignalQueue;
 use crate::sys::start::Started;
-pub(crate) use crate::sys::system::alarm::Alarm;
-pub use crate::sys::system::signal_queue::SignalQueue;
 
 pub(in crate::sys) const SIGCHLD: i32 = libc::SIGCHLD;
 pub(in crate::sys) const SIGTSTP: Option<i32> = Some(libc::SIGTSTP);
-
-/// Whether a child has ended; it is not reaped, so that its PID stays its own. The other children that
-/// have ended are: they are orphans that this process has adopted.
-pub(in crate::sys) fn child_has_ended(pid: u32) -> io::Result<bool> {
-    loop {
-        let mut information = MaybeUninit::<libc::siginfo_t>::zeroed();
-        let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-        // SAFETY: the place is ours, and zeroes are a valid value of it.
-        let information = unsafe {
-            if libc::waitid(libc::P_ALL, 0, information.as_mut_ptr(), options) == -1 {
-                return Err(io::Error::last_os_error());
-            }
-            information.assume_init()
-        };
-        // SAFETY: the call filled it for a child, or left it zero.
-        let ended = unsafe { information.si_pid() };
-        if ended == 0 || ended.unsigned_abs() == pid {
-            return Ok(ended != 0);
-        }
-        reap(ended);
-    }
-}
-
-/// Whether this process has children.
-#[cfg(target_os = "linux")]
-pub(in crate::sys) fn has_children() -> bool {
-    let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-    let mut information = MaybeUninit::<libc::siginfo_t>::zeroed();
-    // SAFETY: the place is ours.
-    let failed = unsafe { libc::waitid(libc::P_ALL, 0, information.as_mut_ptr(), options) } != 0;
-    !failed || io::Error::last_os_error().raw_os_error() != Some(libc::ECHILD)
-}
-
-/// Whether this process has a child that has not ended. One that has ended and was not waited for does not
-/// count, because it cannot stop any more (linux/kernel/exit.c, `wait_consider_task`).
-///
-/// # Errors
-/// The kernel does not say it.
-#[cfg(target_os = "linux")]
-pub(in crate::sys) fn has_live_children() -> io::Result<bool> {
-    is_live(libc::P_ALL, 0)
-}
-
-/// Whether a process is known to be a child of this one that has not ended.
-#[cfg(target_os = "linux")]
-pub(in crate::sys) fn is_live_child(pid: crate::identity::Pid) -> bool {
-    is_live(libc::P_PID, pid.get()).unwrap_or(false)
-}
-
-#[cfg(target_os = "linux")]
-fn is_live(which: libc::idtype_t, id: libc::id_t) -> io::Result<bool> {
-    let options = libc::WSTOPPED | libc::WNOHANG | libc::WNOWAIT;
-    let mut information = MaybeUninit::<libc::siginfo_t>::zeroed();
-    // SAFETY: the place is ours.
-    if unsafe { libc::waitid(which, id, information.as_mut_ptr(), options) } == 0 {
-        return Ok(true);
-    }
-    match io::Error::last_os_error() {
-        error if error.raw_os_error() == Some(libc::ECHILD) => Ok(false),
-        error => Err(error),
-    }
-}
-
-/// Reaps a child that has ended.
-pub(in crate::sys) fn reap(pid: libc::pid_t) {
-    // SAFETY: the kernel may leave out the status; no memory is involved.
-    unsafe { libc::waitpid(pid, ptr::null_mut(), libc::WNOHANG) };
-}
 
 /// Signals that stop or end a process. Inside the guard that would leave other processes waiting.
 const STOP_AND_TERMINATION: [i32; 7] = [
@@ -100,7 +33,7 @@ const STOP_AND_TERMINATION: [i32; 7] = [
 
 /// Blocks stop and termination signals of the calling thread until it is dropped.
 pub(crate) struct SignalBlock {
-    before: libc::sigset_t,
+    before: SignalMask,
     // The mask belongs to the thread that set it.
     _not_send: PhantomData<*const ()>,
 }
@@ -108,7 +41,7 @@ pub(crate) struct SignalBlock {
 impl SignalBlock {
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
-            before: change_mask(libc::SIG_BLOCK, &set_of(&STOP_AND_TERMINATION))?,
+            before: SignalMask::block(set_of(&STOP_AND_TERMINATION))?,
             _not_send: PhantomData,
         })
     }
@@ -116,7 +49,7 @@ impl SignalBlock {
 
 impl Drop for SignalBlock {
     fn drop(&mut self) {
-        let _ = change_mask(libc::SIG_SETMASK, &self.before);
+        let _ = self.before.set();
     }
 }
 
@@ -130,7 +63,12 @@ impl SignalMask {
     /// # Errors
     /// Those of pthread_sigmask(3).
     pub fn current() -> io::Result<Self> {
-        change_mask(libc::SIG_BLOCK, &set_of(&[])).map(Self)
+        Self::block(set_of(&[]))
+    }
+
+    /// Blocks signals, too. Returns the mask before.
+    pub(in crate::sys) fn block(signals: libc::sigset_t) -> io::Result<Self> {
+        change_mask(libc::SIG_BLOCK, &signals).map(Self)
     }
 
     /// Blocks all signals. Returns the mask before.
@@ -138,11 +76,7 @@ impl SignalMask {
         change_mask(libc::SIG_SETMASK, &all_signals()).map(Self)
     }
 
-    pub(crate) fn restore(self) -> io::Result<()> {
-        self.set()
-    }
-
-    /// Async-signal-safe (signal-safety(7)).
+    /// Blocks these, and no others. Async-signal-safe (signal-safety(7)).
     #[allow(clippy::trivially_copy_pass_by_ref, reason = "128 bytes on Linux")]
     pub(crate) fn set(&self) -> io::Result<()> {
         change_mask(libc::SIG_SETMASK, &self.0).map(drop)
@@ -165,7 +99,12 @@ pub(in crate::sys) fn catch_sigalrm() -> io::Result<bool> {
     }
     let mut is_caught = IS_CAUGHT.lock().unwrap_or_else(PoisonError::into_inner);
     if !*is_caught {
-        install_handler()?;
+        // Without SA_RESTART, so that flock(2) fails with EINTR (signal(7)).
+        let before = change_action(
+            libc::SIGALRM,
+            Some(&action(do_nothing as *const () as libc::sighandler_t, 0)),
+        )?;
+        CALLERS.changed(libc::SIGALRM, before.sa_sigaction == libc::SIG_IGN);
         *is_caught = true;
     }
     Ok(true)
@@ -180,22 +119,6 @@ extern "C" fn do_nothing(_signal: libc::c_int) {}
 /// and the library polls instead, every 1 to 50 ms while it waits for a lock.
 pub fn use_sigalrm() {
     SIGALRM_IS_OURS.store(true, Ordering::Relaxed);
-}
-
-fn install_handler() -> io::Result<()> {
-    // SAFETY: all-zero is a valid sigaction; the handler does nothing and so is
-    // async-signal-safe. Without SA_RESTART, so that flock(2) fails with EINTR (signal(7)).
-    let before = unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        let mut before = MaybeUninit::<libc::sigaction>::zeroed();
-        action.sa_sigaction = do_nothing as *const () as libc::sighandler_t;
-        if libc::sigaction(libc::SIGALRM, &raw const action, before.as_mut_ptr()) != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        before.assume_init().sa_sigaction
-    };
-    CALLERS.changed(libc::SIGALRM, before == libc::SIG_IGN);
-    Ok(())
 }
 
 /// Signals whose disposition this process has changed for itself, with what it was before. A command
@@ -358,29 +281,15 @@ pub fn stop(with: Option<&Started>) -> io::Result<()> {
     let with = with.filter(|_| !is_parent_of_another_session());
     let passed_on = with.map(|child| send_from_terminal(child, libc::SIGTSTP, false));
     let signals = set_of(&[libc::SIGTSTP]);
-    // SAFETY: SIG_DFL is no handler, zeroes are a valid sigaction, and the kernel fills it; raise(3)
-    // has no memory effects.
-    unsafe {
-        let mut before: libc::sigaction = std::mem::zeroed();
-        let mut default: libc::sigaction = std::mem::zeroed();
-        default.sa_sigaction = libc::SIG_DFL;
-        libc::sigaction(libc::SIGTSTP, &raw const default, &raw mut before);
-        libc::raise(libc::SIGTSTP);
-        if let Ok(mask) = change_mask(libc::SIG_UNBLOCK, &signals) {
-            let _ = change_mask(libc::SIG_SETMASK, &mask);
-        }
-        libc::sigaction(libc::SIGTSTP, &raw const before, ptr::null_mut());
+    let before = change_action(libc::SIGTSTP, Some(&action(libc::SIG_DFL, 0)))?;
+    // SAFETY: raise(3) has no memory effects.
+    unsafe { libc::raise(libc::SIGTSTP) };
+    if let Ok(mask) = change_mask(libc::SIG_UNBLOCK, &signals) {
+        let _ = change_mask(libc::SIG_SETMASK, &mask);
     }
+    let _ = change_action(libc::SIGTSTP, Some(&before));
     let continued = with.map(|child| send_from_terminal(child, libc::SIGCONT, false));
     passed_on.into_iter().chain(continued).collect()
-}
-
-fn kill(pid: libc::pid_t, signal: i32) -> io::Result<()> {
-    // SAFETY: no memory is involved.
-    if unsafe { libc::kill(pid, signal) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
 }
 
 /// Runs `install`, which sets handlers, and ignores again which of INT, TERM and HUP was ignored before.
@@ -415,25 +324,17 @@ const TOLD_APART: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 /// Those of sigaction(2).
 pub fn tell_signals_apart() -> io::Result<()> {
     for (signal, next) in TOLD_APART.into_iter().zip(&NEXT_HANDLERS) {
-        // SAFETY: zeroes are a valid sigaction, and the kernel fills it. The handler is replaced by one
-        // of the same kind and with the same flags, which calls it.
-        unsafe {
-            let mut action: libc::sigaction = std::mem::zeroed();
-            if libc::sigaction(signal, ptr::null(), &raw mut action) != 0 {
-                return Err(io::Error::last_os_error());
-            }
-            let handler = action.sa_sigaction;
-            let is_plain = action.sa_flags & libc::SA_SIGINFO == 0;
-            let is_none = handler == libc::SIG_DFL || handler == libc::SIG_IGN;
-            if is_none || !is_plain || handler == note_and_call as *const () as usize {
-                continue;
-            }
-            next.store(handler, Ordering::SeqCst);
-            action.sa_sigaction = note_and_call as *const () as libc::sighandler_t;
-            if libc::sigaction(signal, &raw const action, ptr::null_mut()) != 0 {
-                return Err(io::Error::last_os_error());
-            }
+        let mut action = change_action(signal, None)?;
+        let handler = action.sa_sigaction;
+        let is_plain = action.sa_flags & libc::SA_SIGINFO == 0;
+        let is_none = handler == libc::SIG_DFL || handler == libc::SIG_IGN;
+        if is_none || !is_plain || handler == note_and_call as *const () as usize {
+            continue;
         }
+        next.store(handler, Ordering::SeqCst);
+        // The new one is of the same kind and has the same flags.
+        action.sa_sigaction = note_and_call as *const () as libc::sighandler_t;
+        change_action(signal, Some(&action))?;
         CALLERS.changed(signal, false);
     }
     Ok(())
@@ -489,22 +390,6 @@ pub fn without_signals<T>(start: impl FnOnce() -> T) -> io::Result<T> {
     Ok(value)
 }
 
-/// A pending signal that would end this process.
-#[cfg(target_os = "linux")]
-pub(in crate::sys) fn pending() -> Option<i32> {
-    let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
-    // SAFETY: the kernel fills the set; sigismember reads it.
-    unsafe {
-        if libc::sigpending(set.as_mut_ptr()) != 0 {
-            return None;
-        }
-        let set = set.assume_init();
-        [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT]
-            .into_iter()
-            .find(|signal| libc::sigismember(&raw const set, *signal) == 1 && !is_ignored(*signal))
-    }
-}
-
 /// Whether the caller of this process ignored a signal, whatever this process has made of that.
 pub(in crate::sys) fn was_ignored(signal: i32) -> bool {
     let bit = 1_u64 << (signal & 63);
@@ -513,11 +398,31 @@ pub(in crate::sys) fn was_ignored(signal: i32) -> bool {
 }
 
 pub(in crate::sys) fn is_ignored(signal: i32) -> bool {
-    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: a null new action only asks; the kernel fills the old one.
+    change_action(signal, None).is_ok_and(|action| action.sa_sigaction == libc::SIG_IGN)
+}
+
+/// A handler, which is async-signal-safe and of the kind that the flags say, or what stands for none.
+pub(in crate::sys) fn action(handler: libc::sighandler_t, flags: i32) -> libc::sigaction {
+    // SAFETY: all-zero is a valid sigaction, with an empty mask.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler;
+    action.sa_flags = flags;
+    action
+}
+
+/// Sets what a signal does; `None` only asks. Returns what it did before.
+pub(in crate::sys) fn change_action(
+    signal: i32,
+    action: Option<&libc::sigaction>,
+) -> io::Result<libc::sigaction> {
+    let mut before = MaybeUninit::<libc::sigaction>::zeroed();
+    let action = action.map_or(ptr::null(), ptr::from_ref);
+    // SAFETY: the new one is live or null; the kernel fills the old one.
     unsafe {
-        libc::sigaction(signal, ptr::null(), action.as_mut_ptr()) == 0
-            && action.assume_init().sa_sigaction == libc::SIG_IGN
+        if libc::sigaction(signal, action, before.as_mut_ptr()) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(before.assume_init())
     }
 }
 

@@ -1,11 +1,11 @@
 //! Starting a command that inherits the lock and is on record before it runs.
 
+use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 #[cfg(feature = "cli")]
 use std::process::ExitStatus;
 use std::process::{Child, Command};
@@ -13,39 +13,31 @@ use std::process::{Child, Command};
 use rustix::fs::{AtFlags, CWD, fstat, statat};
 use rustix::io::{Errno, FdFlags, fcntl_setfd, pread, pwrite};
 
-use crate::sys::Note;
+#[cfg(not(target_os = "linux"))]
+pub(crate) use crate::sys::not_linux::command_holds;
 use crate::sys::signal::{restore_callers_dispositions, restore_callers_dispositions_before_exec};
+use crate::sys::{Note, Recording};
 
 /// What the child does between fork and exec. Everything is laid out before, because only
 /// async-signal-safe calls are allowed there (signal-safety(7)).
 pub(in crate::sys) struct BeforeExec {
     /// −1: there is no file.
     record: RawFd,
-    paths: Vec<std::ffi::CString>,
+    paths: Vec<CString>,
     notes: Vec<Note>,
     /// Room for what is there before.
     found: Vec<u8>,
     inherit: bool,
 }
 
-/// A command inherits the lock of its wrapper.
-pub(crate) const COMMANDS_INHERIT_LOCKS: bool = true;
-
 /// Why a child did not run its command. Only an errno passes from the child to its parent, so
 /// failures of our own travel as errnos that execve(2) does not know.
 pub(crate) const NOT_RECORDED: i32 = libc::ENOTRECOVERABLE;
 pub(crate) const HOLD_LOST: i32 = libc::ESTALE;
 
-/// Starts `command`, whose child writes `notes` into the record, checks that each of
-/// `paths`, which are absolute, still names the record, and keeps the descriptor if `inherit`.
-pub(crate) fn spawn(
-    command: &mut Command,
-    record: &File,
-    paths: &[&Path],
-    notes: Vec<Note>,
-    inherit: bool,
-) -> io::Result<Child> {
-    let mut before = BeforeExec::new(record, paths, notes, inherit)?;
+/// Starts `command`, whose child puts itself on record.
+pub(crate) fn spawn(command: &mut Command, recording: Recording<'_>) -> io::Result<Child> {
+    let mut before = BeforeExec::new(recording)?;
     // SAFETY: the closure allocates nothing and makes only system calls.
     unsafe { command.pre_exec(move || before.run()) };
     command.spawn()
@@ -87,28 +79,17 @@ fn with_callers_dispositions(command: &mut Command) -> &mut Command {
 }
 
 impl BeforeExec {
-    pub(in crate::sys) fn new(
-        record: &File,
-        paths: &[&Path],
-        notes: Vec<Note>,
-        inherit: bool,
-    ) -> io::Result<Self> {
+    pub(in crate::sys) fn new(recording: Recording<'_>) -> io::Result<Self> {
+        let paths = recording.paths.iter();
+        let longest = recording.notes.iter().map(|note| note.expected.len()).max();
         Ok(Self {
-            record: record.as_raw_fd(),
+            record: recording.record.as_raw_fd(),
             paths: paths
-                .iter()
-                .map(|path| std::ffi::CString::new(path.as_os_str().as_bytes()))
+                .map(|path| CString::new(path.as_os_str().as_bytes()))
                 .collect::<Result<_, _>>()?,
-            found: vec![
-                0;
-                notes
-                    .iter()
-                    .map(|note| note.expected.len())
-                    .max()
-                    .unwrap_or(0)
-            ],
-            notes,
-            inherit,
+            found: vec![0; longest.unwrap_or(0)],
+            notes: recording.notes,
+            inherit: recording.inherit,
         })
     }
 
@@ -181,10 +162,4 @@ pub(crate) fn command_holds(pid: u32, record: &File) -> bool {
         (Ok(theirs), Ok(ours)) => (theirs.st_dev, theirs.st_ino) == (ours.st_dev, ours.st_ino),
         _ => false,
     }
-}
-
-/// The descriptors of another process are not listed here.
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn command_holds(_pid: u32, _record: &File) -> bool {
-    true
 }

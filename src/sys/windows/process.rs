@@ -3,37 +3,34 @@
 //! Starts are creation times as the system recorded them, in 100 ns since 1601, and mean the same
 //! whatever happens to the clock later. sysinfo returns whole seconds and reads all processes.
 
-use std::ffi::c_void;
 use std::io;
-use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};
+use std::os::windows::io::{AsRawHandle, BorrowedHandle, FromRawHandle, OwnedHandle};
 use std::path::Path;
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
+use windows_sys::Wdk::System::SystemInformation::{
+    NtQuerySystemInformation, SystemProcessInformation,
+};
 use windows_sys::Win32::Foundation::{
-    ERROR_ACCESS_DENIED, ERROR_INVALID_PARAMETER, ERROR_SUCCESS, FILETIME, HANDLE, NTSTATUS,
+    ERROR_ACCESS_DENIED, ERROR_INVALID_PARAMETER, ERROR_SUCCESS, FILETIME, HANDLE,
     STATUS_INFO_LENGTH_MISMATCH, WAIT_OBJECT_0,
 };
 use windows_sys::Win32::System::Registry::{
     HKEY_LOCAL_MACHINE, RRF_RT_REG_SZ, RRF_SUBKEY_WOW6464KEY, RegGetValueW,
 };
-use windows_sys::Win32::System::SystemInformation::GetSystemTimePreciseAsFileTime;
 use windows_sys::Win32::System::Threading::{
     GetProcessId, GetProcessTimes, OpenProcess, PROCESS_QUERY_LIMITED_INFORMATION,
-    PROCESS_SYNCHRONIZE, QueryFullProcessImageNameW, WaitForSingleObject,
+    PROCESS_SYNCHRONIZE, QueryFullProcessImageNameW, TerminateProcess, WaitForSingleObject,
 };
 use windows_sys::w;
 
 use crate::identity::{BootId, Pid, ProcessId};
 use crate::sys::digest_of_machine;
 use crate::sys::hostname;
+pub(crate) use crate::sys::not_linux::{is_container, least_start_after, pid_namespace, user_of};
 use crate::sys::work::Listed;
 pub(crate) use crate::sys::{ProcessParent, ProcessState};
-
-/// The calling process.
-pub(crate) fn own_pid() -> Pid {
-    Pid::of_self()
-}
 
 /// Users have no numbers.
 pub(crate) fn own_uid() -> Option<u32> {
@@ -79,12 +76,6 @@ pub(crate) fn start_ticks(pid: Pid) -> Option<u64> {
 /// When a process of that start began, in milliseconds of [`boottime_milliseconds`].
 pub(crate) fn milliseconds_of_start(start: u64) -> Option<i64> {
     i64::try_from(start / 10_000).ok()
-}
-
-/// The least start of a process that was started at some time. Not known: the wall clock, which starts are
-/// counted by, may have been stepped since.
-pub(crate) fn least_start_after(_milliseconds: u64) -> Option<u64> {
-    None
 }
 
 /// The parent of a process.
@@ -171,17 +162,6 @@ fn machine_guid() -> Option<String> {
     (found == ERROR_SUCCESS && !text.is_empty()).then(|| String::from_utf16_lossy(&text))
 }
 
-/// There is one.
-#[allow(clippy::unnecessary_wraps, reason = "other systems need it")]
-pub(crate) fn pid_namespace() -> Option<u64> {
-    Some(0)
-}
-
-/// There are no PID namespaces.
-pub(crate) fn is_container(_pid_namespace: u64) -> bool {
-    false
-}
-
 /// Users have no numbers.
 pub(crate) fn user_name(uid: u32) -> String {
     uid.to_string()
@@ -192,18 +172,13 @@ pub(crate) fn may_signal(_pid: Pid) -> bool {
     true
 }
 
-/// The user of a process: not asked for.
-pub(crate) fn user_of(_pid: Pid) -> Option<u32> {
-    None
-}
-
 /// Milliseconds since 1601, which go on while the machine is suspended or off, and move when the
 /// clock is set.
 pub(crate) fn boottime_milliseconds() -> u64 {
-    let mut now = FILETIME::default();
-    // SAFETY: fills a place of ours.
-    unsafe { GetSystemTimePreciseAsFileTime(&raw mut now) };
-    number_of(now) / 10_000
+    /// From 1601 to 1970.
+    const BEFORE: Duration = Duration::from_hours(3_234_576);
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    u64::try_from((BEFORE + now.unwrap_or_default()).as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Time since the first call, suspended time included, for measuring how long something takes.
@@ -214,7 +189,12 @@ pub(crate) fn boottime() -> Duration {
 
 /// Opens a process. Its PID is not reused while the handle is open.
 pub(super) fn open(pid: Pid) -> io::Result<OwnedHandle> {
-    let rights = PROCESS_QUERY_LIMITED_INFORMATION | PROCESS_SYNCHRONIZE;
+    open_to(0, pid)
+}
+
+/// The same with more rights.
+pub(super) fn open_to(rights: u32, pid: Pid) -> io::Result<OwnedHandle> {
+    let rights = rights | PROCESS_QUERY_LIMITED_INFORMATION | PROCESS_SYNCHRONIZE;
     // SAFETY: no memory is involved; a handle that is not null is ours.
     let process = unsafe {
         let raw = OpenProcess(rights, 0, pid.get());
@@ -240,6 +220,15 @@ pub(super) fn has_ended(process: &OwnedHandle) -> bool {
     unsafe { WaitForSingleObject(raw(process), 0) == WAIT_OBJECT_0 }
 }
 
+/// Ends a process, which was opened to be ended.
+pub(super) fn terminate(process: BorrowedHandle<'_>, code: u32) -> io::Result<()> {
+    // SAFETY: the handle is open.
+    if unsafe { TerminateProcess(process.as_raw_handle(), code) } == 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
 pub(super) fn created(process: &OwnedHandle) -> Option<u64> {
     let mut times = [FILETIME::default(); 4];
     let [created, exited, kernel, user] = &mut times;
@@ -256,17 +245,6 @@ fn number_of(time: FILETIME) -> u64 {
     u64::from(time.dwHighDateTime) << 32 | u64::from(time.dwLowDateTime)
 }
 
-#[link(name = "ntdll")]
-unsafe extern "system" {
-    // The list of processes in kernel32 has no creation times.
-    fn NtQuerySystemInformation(
-        class: u32,
-        buffer: *mut c_void,
-        size: u32,
-        needed: *mut u32,
-    ) -> NTSTATUS;
-}
-
 /// `None`: there is no such process, or it no longer has threads.
 fn listed(pid: Pid) -> io::Result<Option<Listed>> {
     Ok(all()?.into_iter().find(|found| found.process.pid == pid))
@@ -274,14 +252,13 @@ fn listed(pid: Pid) -> io::Result<Option<Listed>> {
 
 /// All processes that have threads. Every user may read this.
 pub(super) fn all() -> io::Result<Vec<Listed>> {
-    const PROCESSES: u32 = 5;
     // SYSTEM_PROCESS_INFORMATION: after two counters, a size and two counters more come the times,
     // a text, a priority, and the numbers, each in the width of a pointer.
     const WIDTH: usize = size_of::<usize>();
     const CREATED_AT: usize = 32;
     const PID_AT: usize = 56 + 3 * WIDTH;
     const PARENT_AT: usize = PID_AT + WIDTH;
-    let list = list_of(PROCESSES)?;
+    let list = list()?;
     let number = |at: usize, bytes: usize| -> Option<u64> {
         let field = list.get(at..at.checked_add(bytes)?)?;
         let mut number = [0; 8];
@@ -322,14 +299,20 @@ pub(super) fn all() -> io::Result<Vec<Listed>> {
     }
 }
 
-fn list_of(class: u32) -> io::Result<Vec<u8>> {
+// The list of processes in kernel32 has no creation times.
+fn list() -> io::Result<Vec<u8>> {
     let mut buffer = vec![0_u8; 256 * 1024];
     for _ in 0..10 {
         let size = u32::try_from(buffer.len()).unwrap_or(u32::MAX);
         let mut needed = 0;
         // SAFETY: the size is that of the buffer, which is ours.
         let status = unsafe {
-            NtQuerySystemInformation(class, buffer.as_mut_ptr().cast(), size, &raw mut needed)
+            NtQuerySystemInformation(
+                SystemProcessInformation,
+                buffer.as_mut_ptr().cast(),
+                size,
+                &raw mut needed,
+            )
         };
         match status {
             STATUS_INFO_LENGTH_MISMATCH => {
@@ -341,8 +324,4 @@ fn list_of(class: u32) -> io::Result<Vec<u8>> {
         }
     }
     Err(io::ErrorKind::OutOfMemory.into())
-}
-
-pub(super) fn raw_of_child(child: &std::process::Child) -> HANDLE {
-    child.as_raw_handle()
 }

@@ -5,17 +5,18 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::os::windows::io::AsHandle;
 use std::process::{Command, ExitStatus};
 use std::sync::{Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use windows_sys::Win32::System::Console::{
     CTRL_BREAK_EVENT, CTRL_C_EVENT, CTRL_CLOSE_EVENT, CTRL_SHUTDOWN_EVENT, SetConsoleCtrlHandler,
 };
-use windows_sys::Win32::System::Threading::{ExitProcess, TerminateProcess};
+use windows_sys::Win32::System::Threading::ExitProcess;
 use windows_sys::core::BOOL;
 
-use super::process::raw_of_child;
+use super::process::terminate;
 use crate::sys::QueuedSignal;
 use crate::sys::program::Started;
 
@@ -36,7 +37,6 @@ static QUEUED: Condvar = Condvar::new();
 pub(crate) struct SignalBlock;
 
 impl SignalBlock {
-    #[allow(clippy::unnecessary_wraps, reason = "other systems need it")]
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self)
     }
@@ -112,23 +112,12 @@ impl SignalQueue {
     /// # Errors
     /// None.
     pub fn next(&self, timeout: Option<Duration>) -> io::Result<Option<QueuedSignal>> {
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let mut queue = queue();
-        loop {
-            if let Some(received) = queue.pop_front() {
-                return Ok(Some(received));
-            }
-            let left = deadline.map_or(Duration::from_hours(1), |deadline| {
-                deadline.saturating_duration_since(Instant::now())
-            });
-            if left.is_zero() {
-                return Ok(None);
-            }
-            queue = QUEUED
-                .wait_timeout(queue, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
-        }
+        let (mut queue, _) = QUEUED
+            .wait_timeout_while(queue(), timeout.unwrap_or(Duration::MAX), |queue| {
+                queue.is_empty()
+            })
+            .unwrap_or_else(PoisonError::into_inner);
+        Ok(queue.pop_front())
     }
 }
 
@@ -169,7 +158,6 @@ pub fn use_sigalrm() {}
 ///
 /// # Errors
 /// None.
-#[allow(clippy::unnecessary_wraps, reason = "other systems need it")]
 pub fn ignore_file_size_signal() -> io::Result<bool> {
     Ok(true)
 }
@@ -179,7 +167,6 @@ pub fn ignore_file_size_signal() -> io::Result<bool> {
 pub(crate) struct Alarm(std::convert::Infallible);
 
 impl Alarm {
-    #[allow(clippy::unnecessary_wraps, reason = "other systems need it")]
     pub(crate) fn new() -> io::Result<Option<Self>> {
         Ok(None)
     }
@@ -200,11 +187,7 @@ impl Alarm {
 /// Those of TerminateProcess.
 pub fn send(child: &Started, signal: i32) -> io::Result<()> {
     let code = 128_u32.saturating_add_signed(signal);
-    // SAFETY: the handle of our own child is open.
-    if unsafe { TerminateProcess(raw_of_child(child.child()), code) } == 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
+    terminate(child.child().as_handle(), code)
 }
 
 /// Nothing to do: the console sends its events to every process.

@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io;
 use std::os::windows::io::AsRawHandle;
 use std::os::windows::process::CommandExt;
-use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 
 use windows_sys::Win32::Foundation::{HANDLE, NTSTATUS};
@@ -16,10 +15,8 @@ use super::directory::{FileExt as _, path_names_file};
 use super::process::start_ticks;
 use super::work::Job;
 use crate::identity::Pid;
-use crate::sys::Note;
-
-/// A lock is of the process that took it (LockFileEx).
-pub(crate) const COMMANDS_INHERIT_LOCKS: bool = false;
+use crate::sys::Recording;
+pub(crate) use crate::sys::not_linux::command_holds;
 
 /// Why a command was not run. No error of the system's has these numbers.
 pub(crate) const NOT_RECORDED: i32 = 0x2001_0001;
@@ -32,18 +29,11 @@ unsafe extern "system" {
     fn NtResumeProcess(process: HANDLE) -> NTSTATUS;
 }
 
-/// Starts `command` so that its PID and start are on record before it runs, by `notes`, and only if
-/// `path` still names the record. The lock cannot be passed on: should this
+/// Starts `command` so that its PID and start are on record before it runs. The lock cannot be passed on: should this
 /// process be killed, the command keeps the hold by being on record.
-pub(crate) fn spawn(
-    command: &mut Command,
-    record: &File,
-    paths: &[&Path],
-    notes: Vec<Note>,
-    _inherit: bool,
-) -> io::Result<Child> {
+pub(crate) fn spawn(command: &mut Command, recording: Recording<'_>) -> io::Result<Child> {
     // What a command starts is its own.
-    let (child, job) = spawn_in_job(command, record, paths, notes, false)?;
+    let (child, job) = spawn_in_job(command, recording, false)?;
     if let Some(job) = job {
         job.let_go();
     }
@@ -55,16 +45,14 @@ pub(crate) fn spawn(
 /// does not allow that.
 pub(super) fn spawn_in_job(
     command: &mut Command,
-    record: &File,
-    paths: &[&Path],
-    notes: Vec<Note>,
+    recording: Recording<'_>,
     with_descendants: bool,
 ) -> io::Result<(Child, Option<Job>)> {
     command.creation_flags(CREATE_SUSPENDED);
     let mut child = command.spawn()?;
     let job = Job::that_ends_with_us(with_descendants);
     let job = job.filter(|job| job.take(&child).is_some());
-    if let Err(error) = put_on_record(&child, record, paths, notes) {
+    if let Err(error) = put_on_record(&child, recording) {
         let _ = child.kill();
         let _ = child.wait();
         return Err(error);
@@ -72,15 +60,11 @@ pub(super) fn spawn_in_job(
     Ok((child, job))
 }
 
-fn put_on_record(
-    child: &Child,
-    record: &File,
-    paths: &[&Path],
-    notes: Vec<Note>,
-) -> io::Result<()> {
+fn put_on_record(child: &Child, recording: Recording<'_>) -> io::Result<()> {
+    let record = recording.record;
     let not_recorded = || io::Error::from_raw_os_error(NOT_RECORDED);
     let start = Pid::new(child.id()).and_then(start_ticks);
-    for mut note in notes {
+    for mut note in recording.notes {
         if !note.expected.is_empty() {
             let mut found = vec![0; note.expected.len()];
             record.read_exact_at(&mut found, note.offset)?;
@@ -94,7 +78,7 @@ fn put_on_record(
             .map_err(|_| not_recorded())?;
     }
     // The lock may have been broken before the PID was on record.
-    for path in paths {
+    for path in recording.paths {
         match path_names_file(path, record) {
             Ok(true) => {}
             Ok(false) => return Err(io::Error::from_raw_os_error(HOLD_LOST)),
@@ -135,9 +119,4 @@ pub(crate) fn exec_keeping(_command: &mut Command, _record: &File) -> io::Error 
         io::ErrorKind::Unsupported,
         "a process cannot become another program on Windows",
     )
-}
-
-/// A lock is not inherited here.
-pub(crate) fn command_holds(_pid: u32, _record: &File) -> bool {
-    true
 }

@@ -1,8 +1,6 @@
 //! Starting a command for the command-line tool, which wants to know when it ends.
 
-use std::fs::File;
 use std::io;
-use std::path::Path;
 use std::process::{Child, Command};
 
 use windows_sys::Win32::System::Threading::{INFINITE, WaitForSingleObject};
@@ -11,7 +9,7 @@ use super::process::{open, raw};
 use super::signal::{SIGCHLD, SignalMask, add};
 use super::spawn::spawn_in_job;
 use crate::identity::Pid;
-use crate::sys::Note;
+use crate::sys::Recording;
 
 pub use crate::sys::program::{Program, Started};
 
@@ -19,13 +17,10 @@ pub use crate::sys::program::{Program, Started};
 /// is queued as a signal. There are no signals to block.
 pub(in crate::sys) fn start(
     command: &mut Command,
-    record: &File,
-    paths: &[&Path],
-    notes: Vec<Note>,
-    _inherit: bool,
+    recording: Recording<'_>,
     _mask: SignalMask,
 ) -> io::Result<Child> {
-    let (child, job) = spawn_in_job(command, record, paths, notes, true)?;
+    let (child, job) = spawn_in_job(command, recording, true)?;
     if let Some(job) = job {
         job.keep();
     }

@@ -7,14 +7,17 @@ use std::time::Duration;
 use windows_sys::Win32::Foundation::{WAIT_OBJECT_0, WAIT_TIMEOUT};
 use windows_sys::Win32::System::Threading::WaitForSingleObject;
 
-use super::directory::wait_for_record;
+use super::file::{lock_shared, unlock_record};
 use super::process::{open, raw};
-pub(crate) use super::random::{random_below, random_u64};
-use crate::identity::Pid;
 
-/// Waits until the exclusive lock on `file` is released, for whatever reason.
+use crate::identity::Pid;
+pub(crate) use crate::sys::not_linux::random_u64;
+
+/// Waits until the exclusive lock on `file` is released, for whatever reason. Takes a shared lock, and
+/// releases it at once.
 pub(crate) fn until_unlocked(file: &File) -> io::Result<()> {
-    wait_for_record(file)
+    lock_shared(file)?;
+    unlock_record(file)
 }
 
 /// Windows reports changes of whole directories only, and other files change there: there is no
@@ -41,7 +44,6 @@ impl Watch {
 }
 
 /// Sleeps for `timeout`.
-#[allow(clippy::unnecessary_wraps, reason = "other systems need it")]
 pub(crate) fn pause(timeout: Duration) -> io::Result<()> {
     std::thread::sleep(timeout);
     Ok(())

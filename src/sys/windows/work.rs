@@ -4,10 +4,9 @@
 //! ends what is in it. A command that ends by itself leaves its processes behind, as on other systems.
 
 use std::io;
-use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};
+use std::os::windows::io::{AsHandle, AsRawHandle, FromRawHandle, OwnedHandle};
 use std::process::Child;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use windows_sys::Win32::Foundation::ERROR_MORE_DATA;
 use windows_sys::Win32::System::JobObjects::{
@@ -16,27 +15,16 @@ use windows_sys::Win32::System::JobObjects::{
     JobObjectBasicProcessIdList, JobObjectExtendedLimitInformation, QueryInformationJobObject,
     SetInformationJobObject,
 };
-use windows_sys::Win32::System::Threading::{
-    OpenProcess, PROCESS_QUERY_LIMITED_INFORMATION, PROCESS_SYNCHRONIZE, PROCESS_TERMINATE,
-    TerminateProcess,
-};
+use windows_sys::Win32::System::Threading::PROCESS_TERMINATE;
 
-use super::process::{all, created, has_ended, raw};
-use super::wait::{pause, until_gone};
+use super::process::{all, created, has_ended, open_to, raw, terminate};
 use crate::identity::{Pid, ProcessId};
+pub use crate::sys::not_linux::adopt_orphans;
+pub(crate) use crate::sys::not_linux::{own_children, wait_for_any};
 use crate::sys::work::{Author, Look, Marks, select};
 
 /// The job of the command that this process supervises.
 static OWN_JOB: Mutex<Option<Job>> = Mutex::new(None);
-
-/// Nothing to do: a job keeps the descendants together.
-///
-/// # Errors
-/// None.
-#[allow(clippy::unnecessary_wraps, reason = "other systems can fail")]
-pub fn adopt_orphans() -> io::Result<()> {
-    Ok(())
-}
 
 /// A job: what is in it ends when its last handle is closed, unless it is let go.
 pub(super) struct Job(OwnedHandle);
@@ -127,11 +115,6 @@ impl Job {
     }
 }
 
-/// Not needed: they are not in the job.
-pub(crate) fn own_children() -> Vec<ProcessId> {
-    Vec::new()
-}
-
 /// Lets the processes live that a command has left behind, once it has ended by itself.
 pub(crate) fn let_work_go() {
     if let Some(job) = OWN_JOB
@@ -160,15 +143,7 @@ pub(crate) struct Target {
 
 impl Target {
     fn open(pid: Pid) -> Option<Self> {
-        let rights = PROCESS_QUERY_LIMITED_INFORMATION | PROCESS_SYNCHRONIZE | PROCESS_TERMINATE;
-        // SAFETY: no memory is involved; a handle that is not null is ours.
-        let handle = unsafe {
-            let raw = OpenProcess(rights, 0, pid.get());
-            if raw.is_null() {
-                return None;
-            }
-            OwnedHandle::from_raw_handle(raw)
-        };
+        let handle = open_to(PROCESS_TERMINATE, pid).ok()?;
         let process = ProcessId {
             pid,
             start: created(&handle),
@@ -176,8 +151,19 @@ impl Target {
         (!has_ended(&handle)).then_some(Self { process, handle })
     }
 
+    /// The same process, if it is still there.
+    pub(in crate::sys) fn find(process: ProcessId) -> Option<Self> {
+        Self::open(process.pid).filter(|target| process.is_same(target.process))
+    }
+
+    /// Ends a wrapper. The system then closes its job.
+    pub(in crate::sys) fn tell_that_broken(&self, _hold: u64) -> io::Result<()> {
+        // As the wrapper exits that has lost its lock.
+        const LOST: u32 = 8;
+        terminate(self.handle.as_handle(), LOST)
+    }
+
     /// Fails if it may not be ended on the word of that author.
-    #[allow(clippy::unused_self, reason = "other systems look at its users")]
     pub(crate) fn ensure_may_be_signaled(&self, author: Author) -> io::Result<()> {
         author.ensure_may_signal(|| None)
     }
@@ -193,11 +179,10 @@ impl Target {
     }
 
     fn end(&self, code: u32) -> io::Result<()> {
-        // SAFETY: the handle is open.
-        if unsafe { TerminateProcess(raw(&self.handle), code) } == 0 && !has_ended(&self.handle) {
-            return Err(io::Error::last_os_error());
+        match terminate(self.handle.as_handle(), code) {
+            Err(error) if !has_ended(&self.handle) => Err(error),
+            _ => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -229,39 +214,4 @@ pub(crate) fn visit(
         }
     }
     look
-}
-
-/// Whether that author may have this process ended.
-pub(crate) fn may_be_signaled(process: ProcessId, author: Author) -> bool {
-    Target::open(process.pid).is_some_and(|target| {
-        process.is_same(target.process) && target.ensure_may_be_signaled(author).is_ok()
-    })
-}
-
-/// Ends the wrapper of a hold that is broken. The system then closes its job.
-pub(crate) fn tell_wrapper(wrapper: ProcessId, _hold: u64, author: Author) -> io::Result<()> {
-    // As the wrapper exits that has lost its lock.
-    const LOST: u32 = 8;
-    let Some(target) = Target::open(wrapper.pid).filter(|target| wrapper.is_same(target.process))
-    else {
-        return Ok(());
-    };
-    target.ensure_may_be_signaled(author)?;
-    // SAFETY: the handle is open.
-    if unsafe { TerminateProcess(raw(&target.handle), LOST) } == 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
-}
-
-/// Waits until one of these processes has ended, for at most `timeout`.
-pub(crate) fn wait_for_any(processes: &[ProcessId], timeout: Duration) {
-    match processes {
-        [process] => {
-            let _ = until_gone(process.pid, timeout);
-        }
-        _ => {
-            let _ = pause(timeout.min(Duration::from_millis(20)));
-        }
-    }
 }

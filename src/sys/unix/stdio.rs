@@ -13,16 +13,18 @@ pub fn stdout_was_closed() -> bool {
 }
 
 /// Notes it.
-pub(super) fn note_stdout(is_closed: bool) {
+pub(in crate::sys) fn note_stdout(is_closed: bool) {
     STDOUT_WAS_CLOSED.store(is_closed, Ordering::Relaxed);
 }
 
 // Runs before the runtime does; only in the command-line tool, no library should do such things. Where
 // the tool begins without the runtime, `entry` does it.
-// SAFETY: an entry of .init_array is a function without arguments that the loader calls once.
+// SAFETY: an entry of either section is a function that the loader calls once, with arguments that one
+// without any does not see.
 #[cfg(not(target_env = "musl"))]
 #[used]
-#[unsafe(link_section = ".init_array")]
+#[cfg_attr(target_os = "macos", unsafe(link_section = "__DATA,__mod_init_func"))]
+#[cfg_attr(not(target_os = "macos"), unsafe(link_section = ".init_array"))]
 static LOOK_FIRST: extern "C" fn() = look;
 
 #[cfg(not(target_env = "musl"))]

@@ -1,37 +1,21 @@
-//! POSIX timers, and interrupting a blocking call by one.
+//! POSIX timers.
 
 use std::io;
-use std::marker::PhantomData;
 use std::ptr;
 use std::time::Duration;
 
-use super::times::libc_timespec;
-use crate::sys::signal::{catch_sigalrm, change_mask, set_of};
-
 /// Sends a signal by the clock that does not stop while the machine is suspended.
 #[derive(Debug)]
-pub(super) struct Timer(libc::timer_t);
+pub(in crate::sys) struct Timer(libc::timer_t);
 
 // SAFETY: it is a number, by which all threads of the process use the timer.
 unsafe impl Send for Timer {}
 // SAFETY: as above.
 unsafe impl Sync for Timer {}
 
-/// Interrupts blocking calls of the thread that created it.
-#[derive(Debug)]
-pub(crate) struct Alarm {
-    timer: Timer,
-    // The timer signals the thread that created it.
-    _not_send: PhantomData<*const ()>,
-}
-
-impl Alarm {
-    /// `None` unless the program has allowed the use of SIGALRM.
-    pub(crate) fn new() -> io::Result<Option<Self>> {
-        if !catch_sigalrm()? {
-            return Ok(None);
-        }
-        change_mask(libc::SIG_UNBLOCK, &set_of(&[libc::SIGALRM]))?;
+impl Timer {
+    /// Sends SIGALRM to the calling thread.
+    pub(in crate::sys) fn of_thread() -> io::Result<Option<Self>> {
         // SAFETY: all-zero is a valid sigevent; the call returns a number.
         let event = unsafe {
             let mut event: libc::sigevent = std::mem::zeroed();
@@ -40,24 +24,9 @@ impl Alarm {
             event.sigev_notify_thread_id = libc::gettid();
             event
         };
-        Ok(Some(Self {
-            timer: Timer::new(event)?,
-            _not_send: PhantomData,
-        }))
+        Self::new(event).map(Some)
     }
 
-    /// Interrupts once `after` has passed, and again every 20 ms until cleared: one signal could
-    /// arrive just before the call that it should interrupt.
-    pub(crate) fn set(&self, after: Duration) -> io::Result<()> {
-        self.timer.set(after, Duration::from_millis(20))
-    }
-
-    pub(crate) fn clear(&self) -> io::Result<()> {
-        self.timer.arm(Duration::ZERO, Duration::ZERO)
-    }
-}
-
-impl Timer {
     /// Sends its signal to the whole process.
     #[cfg(feature = "etcd")]
     pub(super) fn of_process(signal: i32) -> io::Result<Self> {
@@ -80,16 +49,10 @@ impl Timer {
         Ok(Self(timer))
     }
 
-    /// Signals once `after` has passed, and then each time that `every` has.
-    pub(super) fn set(&self, after: Duration, every: Duration) -> io::Result<()> {
-        // All-zero would disarm.
-        self.arm(after.max(Duration::from_micros(1)), every)
-    }
-
-    fn arm(&self, first: Duration, then: Duration) -> io::Result<()> {
+    pub(in crate::sys) fn arm(&self, first: Duration, then: Duration) -> io::Result<()> {
         let times = libc::itimerspec {
-            it_value: libc_timespec(first),
-            it_interval: libc_timespec(then),
+            it_value: timespec(first),
+            it_interval: timespec(then),
         };
         // SAFETY: the timer is ours until drop; `times` outlives the call.
         if unsafe { libc::timer_settime(self.0, 0, &raw const times, ptr::null_mut()) } != 0 {
@@ -103,5 +66,17 @@ impl Drop for Timer {
     fn drop(&mut self) {
         // SAFETY: created by us, deleted once.
         unsafe { libc::timer_delete(self.0) };
+    }
+}
+
+#[allow(
+    clippy::useless_conversion,
+    reason = "the types are wider on some systems"
+)]
+pub(super) fn timespec(duration: Duration) -> libc::timespec {
+    libc::timespec {
+        // 68 years, which fit into every width of the type.
+        tv_sec: i32::try_from(duration.as_secs()).unwrap_or(i32::MAX).into(),
+        tv_nsec: duration.subsec_nanos().cast_signed().into(),
     }
 }

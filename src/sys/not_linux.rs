@@ -1,0 +1,90 @@
+//! What only Linux has, as other systems answer for it.
+
+#![allow(
+    clippy::unnecessary_wraps,
+    reason = "functions have the signatures that other systems need"
+)]
+
+use std::fs::File;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use super::Lockers;
+use super::system::wait::{pause, until_gone};
+use super::system::work::Target;
+use crate::identity::{Pid, ProcessId};
+
+/// The processes that hold a lock on an open file: the system does not tell.
+pub(crate) fn lockers<T>(_file: &T) -> Option<Lockers> {
+    None
+}
+
+/// The type of the filesystem that a directory is on: not asked for.
+pub(crate) fn type_of(_path: &Path) -> Option<String> {
+    None
+}
+
+/// The PID namespace of the caller: there is one.
+pub(crate) fn pid_namespace() -> Option<u64> {
+    Some(0)
+}
+
+/// There are no PID namespaces.
+pub(crate) fn is_container(_pid_namespace: u64) -> bool {
+    false
+}
+
+/// The user of a process: not asked for.
+pub(crate) fn user_of(_pid: Pid) -> Option<u32> {
+    None
+}
+
+/// The least start of a process that was started at some time. Not known: the wall clock, which starts are
+/// counted by, may have been stepped since.
+pub(crate) fn least_start_after(_milliseconds: u64) -> Option<u64> {
+    None
+}
+
+/// Nothing to do: macOS has no such option, and on Windows a job keeps the descendants together.
+///
+/// # Errors
+/// None.
+pub fn adopt_orphans() -> io::Result<()> {
+    Ok(())
+}
+
+/// Not needed: the start shows which processes are older than the command, and those are not in a job.
+pub(crate) fn own_children() -> Vec<ProcessId> {
+    Vec::new()
+}
+
+/// Waits until one of these processes has ended, for at most `timeout`.
+pub(crate) fn wait_for_any(processes: &[ProcessId], timeout: Duration) {
+    match processes {
+        [process] if Target::find(*process).is_some() => {
+            let _ = until_gone(process.pid, timeout);
+        }
+        _ => {
+            let _ = pause(timeout.min(Duration::from_millis(20)));
+        }
+    }
+}
+
+/// Whether a command still has the descriptor of the lock file that it inherited: those of another process
+/// are not listed.
+pub(crate) fn command_holds(_pid: u32, _record: &File) -> bool {
+    true
+}
+
+/// 64 random bits, from the source that std uses for its hash tables.
+pub(crate) fn random_u64() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// Does nothing. On macOS, madvise(2) does not guarantee that dropped pages of a program are read from its
+/// file again, and the kernel drops such pages itself when memory is short. Windows trims the working set of
+/// a sleeping process by itself.
+#[cfg(feature = "cli")]
+pub fn drop_code_pages() {}

@@ -1,0 +1,95 @@
+//! Processes and their users, and the children of the calling process.
+
+use std::ffi::CStr;
+use std::io;
+use std::mem::MaybeUninit;
+use std::ptr;
+
+use rustix::io::Errno;
+use rustix::process::{geteuid, test_kill_process};
+
+use crate::identity::Pid;
+
+/// The number as rustix takes it.
+pub(in crate::sys) fn raw(pid: Pid) -> Option<rustix::process::Pid> {
+    rustix::process::Pid::from_raw(pid.get().cast_signed())
+}
+
+/// The effective user of the calling process.
+#[allow(clippy::unnecessary_wraps, reason = "not every system has them")]
+pub(crate) fn own_uid() -> Option<u32> {
+    Some(geteuid().as_raw())
+}
+
+/// Whether the caller may signal a process. Sends no signal.
+pub(crate) fn may_signal(pid: Pid) -> bool {
+    raw(pid).is_some_and(|pid| test_kill_process(pid) != Err(Errno::PERM))
+}
+
+/// Sends a signal to a process, or with a negative number to a group.
+///
+/// # Errors
+/// Those of kill(2).
+pub(in crate::sys) fn kill(pid: libc::pid_t, signal: i32) -> io::Result<()> {
+    // SAFETY: no memory is involved.
+    if unsafe { libc::kill(pid, signal) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// The name of a user, or the number of one that has none.
+#[cold]
+#[inline(never)]
+pub(crate) fn user_name(uid: u32) -> String {
+    /// Room for an entry of the user database. Those of large directories are longer (getpwuid_r(3)).
+    const ROOM: usize = 16 * 1024;
+    let mut entry = MaybeUninit::<libc::passwd>::uninit();
+    let mut text = vec![0_u8; ROOM];
+    let mut found = ptr::null_mut();
+    // SAFETY: the places are ours, and as long as the length says. What is found points into them.
+    let name = unsafe {
+        let failed = libc::getpwuid_r(
+            uid,
+            entry.as_mut_ptr(),
+            text.as_mut_ptr().cast(),
+            text.len(),
+            &raw mut found,
+        );
+        if failed != 0 || found.is_null() {
+            None
+        } else {
+            let name = CStr::from_ptr((*found).pw_name);
+            Some(name.to_string_lossy().into_owned())
+        }
+    };
+    name.unwrap_or_else(|| uid.to_string())
+}
+
+/// Whether a child has ended; it is not reaped, so that its PID stays its own. The other children that
+/// have ended are: they are orphans that this process has adopted.
+pub(in crate::sys) fn child_has_ended(pid: u32) -> io::Result<bool> {
+    loop {
+        let mut information = MaybeUninit::<libc::siginfo_t>::zeroed();
+        let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+        // SAFETY: the place is ours, and zeroes are a valid value of it.
+        let information = unsafe {
+            if libc::waitid(libc::P_ALL, 0, information.as_mut_ptr(), options) == -1 {
+                return Err(io::Error::last_os_error());
+            }
+            information.assume_init()
+        };
+        // SAFETY: the call filled it for a child, or left it zero.
+        let ended = unsafe { information.si_pid() };
+        if ended == 0 || ended.unsigned_abs() == pid {
+            return Ok(ended != 0);
+        }
+        reap(ended);
+    }
+}
+
+/// Reaps a child that has ended.
+pub(in crate::sys) fn reap(pid: libc::pid_t) {
+    // SAFETY: the kernel may leave out the status; no memory is involved.
+    unsafe { libc::waitpid(pid, ptr::null_mut(), libc::WNOHANG) };
+}

@@ -1,0 +1,71 @@
+//! The group and the modes of what is made in a store that several users share.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use rustix::fs::{Gid, Mode, RawMode, Stat, fchmod, fchown, fstat};
+
+/// Whom a store belongs to that others may write to: what is made in it gets its group and its modes,
+/// whatever the umask of its maker, or the first user would shut out the next.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sharing {
+    group: Gid,
+    /// The permissions of the store, with those bits that directories below it get as well.
+    pub(super) mode: RawMode,
+}
+
+/// What a file in a store is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Use {
+    /// The record or the ticket of one user. Others may replace it if the directory lets them: what
+    /// they cannot write cannot make a third user send a signal.
+    Record,
+    /// Written by each user in turn.
+    Common,
+}
+
+/// Permissions of the group and of others to write.
+pub(super) const WRITABLE_BY_OTHERS: RawMode = 0o022;
+
+pub(super) const STICKY: RawMode = 0o1000;
+const WRITABLE_BY_ALL: RawMode = 0o002;
+
+impl Sharing {
+    /// `None`: the store is its owner's.
+    pub(super) fn of(store: &Stat) -> Option<Self> {
+        let mode = store.st_mode & 0o7777;
+        (mode & WRITABLE_BY_OTHERS != 0).then(|| Self {
+            group: Gid::from_raw(store.st_gid),
+            mode,
+        })
+    }
+
+    pub(super) fn mode_of_file(self, of: Use) -> Mode {
+        let withheld = match of {
+            Use::Record => WRITABLE_BY_OTHERS,
+            Use::Common => 0,
+        };
+        Mode::from_raw_mode(self.mode & 0o666 & !withheld)
+    }
+
+    /// Gives a new file or directory the group and the mode.
+    pub(super) fn apply(self, new: impl AsFd, mode: Mode) -> io::Result<()> {
+        let is_of_group = |facts: &Stat| Gid::from_raw(facts.st_gid) == self.group;
+        if !is_of_group(&fstat(&new)?) {
+            // One who may not do that does not belong to the group.
+            let _ = fchown(&new, None, Some(self.group));
+        }
+        fchmod(&new, mode)?;
+        // For such a one the kernel also takes away the bit that passes the group on (chmod(2)).
+        let applied = fstat(&new)?;
+        let is_for_all = self.mode & WRITABLE_BY_ALL != 0;
+        let has_mode = applied.st_mode & 0o7777 == mode.as_raw_mode();
+        if is_for_all || (is_of_group(&applied) && has_mode) {
+            return Ok(());
+        }
+        Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "you do not belong to the group of the store",
+        ))
+    }
+}

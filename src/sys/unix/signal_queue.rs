@@ -1,0 +1,54 @@
+//! What the queues of signals of all systems have in common.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+
+use super::signal::{SignalMask, was_ignored};
+use super::wait::timespec;
+use crate::sys::QueuedSignal;
+pub use crate::sys::system::signal_queue::SignalQueue;
+
+impl SignalQueue {
+    /// Returns whether the caller of this process ignored a signal.
+    #[must_use]
+    pub fn is_ignored(&self, signal: i32) -> bool {
+        was_ignored(signal)
+    }
+
+    /// Starts a command with the signal mask from before the queue was opened.
+    pub fn restore_mask_in(&self, command: &mut Command) {
+        let before = self.before;
+        // SAFETY: pthread_sigmask is async-signal-safe (signal-safety(7)), and nothing else is
+        // called.
+        unsafe {
+            command.pre_exec(move || before.set());
+        }
+    }
+
+    /// The signals that were blocked before there was a queue, for
+    /// [`Hold::start`](crate::Hold::start).
+    #[must_use]
+    pub fn mask_before(&self) -> SignalMask {
+        self.before
+    }
+
+    /// The next signal, or `None` when `timeout` has passed without one (`None`: no limit).
+    ///
+    /// # Errors
+    /// Those of poll(2) and read(2).
+    pub fn next(&self, timeout: Option<Duration>) -> io::Result<Option<QueuedSignal>> {
+        if let Some(received) = self.take()? {
+            return Ok(Some(received));
+        }
+        let mut fds = [PollFd::new(&self.queue, PollFlags::IN)];
+        match poll(&mut fds, timespec(timeout).as_ref()) {
+            Ok(_) | Err(Errno::INTR) => self.take(),
+            Err(error) => Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! An open file: what it is, its locks, and how it is opened beside other programs.
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::windows::fs::OpenOptionsExt;
+use std::os::windows::io::AsRawHandle;
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
+
+use windows_sys::Win32::Foundation::{
+    ERROR_ACCESS_DENIED, ERROR_DELETE_PENDING, ERROR_LOCK_VIOLATION, ERROR_NOT_LOCKED,
+    ERROR_SHARING_VIOLATION, HANDLE,
+};
+use windows_sys::Win32::Storage::FileSystem::{
+    BY_HANDLE_FILE_INFORMATION, FILE_FLAG_BACKUP_SEMANTICS, FILE_FLAG_OPEN_REPARSE_POINT,
+    FILE_ID_INFO, FILE_READ_ATTRIBUTES, FILE_SHARE_DELETE, FILE_SHARE_READ, FILE_SHARE_WRITE,
+    FileIdInfo, GetFileInformationByHandle, GetFileInformationByHandleEx, LOCKFILE_EXCLUSIVE_LOCK,
+    LOCKFILE_FAIL_IMMEDIATELY, LockFileEx, UnlockFileEx,
+};
+use windows_sys::Win32::System::IO::OVERLAPPED;
+
+use crate::sys::work::Author;
+use crate::sys::{FileFacts, FileId, existing};
+
+const SHARED: u32 = FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE;
+
+/// How long to retry while another process has a file open: virus scanners, indexers and readers
+/// keep files open for milliseconds.
+const IN_USE_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// The byte of a record that its holder locks: far behind the content, so that reading is not
+/// blocked.
+const LOCKED_BYTE: u64 = 1 << 62;
+
+/// Whether `path` names an open file. Does not follow a link in its last component.
+pub(crate) fn path_names_file(path: &Path, file: &File) -> io::Result<bool> {
+    match look_at(path, FILE_FLAG_OPEN_REPARSE_POINT) {
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => Ok(false),
+        named => match existing(named)? {
+            Some(named) => Ok(facts_of_file(&named)?.id == facts_of_file(file)?.id),
+            None => Ok(false),
+        },
+    }
+}
+
+/// The identity of the directory at `path`, following links.
+pub(crate) fn id_of_path(path: &Path) -> io::Result<FileId> {
+    Ok(facts_of_file(&look_at(path, 0)?)?.id)
+}
+
+/// Who can have written a file that is a record: its owner. What its access list lets others do is not
+/// looked at.
+pub(crate) fn author_of(file: &File) -> io::Result<Author> {
+    let is_ours = super::owner::is_own_or_of_an_administrator(file)?;
+    Ok(if is_ours {
+        Author::Trusted
+    } else {
+        Author::Unknown
+    })
+}
+
+pub(crate) fn facts_of_file(file: &File) -> io::Result<FileFacts> {
+    let mut information = MaybeUninit::<BY_HANDLE_FILE_INFORMATION>::zeroed();
+    // SAFETY: the handle is open, and the place is ours; zeroes are a valid value of it.
+    let information = unsafe {
+        if GetFileInformationByHandle(handle_of(file), information.as_mut_ptr()) == 0 {
+            return Err(io::Error::last_os_error());
+        }
+        information.assume_init()
+    };
+    let short = FileId {
+        device: u64::from(information.dwVolumeSerialNumber),
+        inode: u64::from(information.nFileIndexHigh) << 32 | u64::from(information.nFileIndexLow),
+    };
+    let seen = file.metadata()?;
+    Ok(FileFacts {
+        id: long_id(file).unwrap_or(short),
+        is_regular: not_a_regular_file(&seen).is_none(),
+        size: seen.len(),
+        modified: seen.modified().unwrap_or(SystemTime::UNIX_EPOCH),
+        owner: 0,
+    })
+}
+
+/// The identity of 128 bits, of which NTFS uses half, and ReFS all.
+fn long_id(file: &File) -> Option<FileId> {
+    let mut information = MaybeUninit::<FILE_ID_INFO>::zeroed();
+    let size = u32::try_from(size_of::<FILE_ID_INFO>()).ok()?;
+    // SAFETY: the handle is open, and the place is ours, of that size; zeroes are a valid value of
+    // it.
+    let information = unsafe {
+        let place = information.as_mut_ptr().cast();
+        if GetFileInformationByHandleEx(handle_of(file), FileIdInfo, place, size) == 0 {
+            return None;
+        }
+        information.assume_init()
+    };
+    let id = u128::from_le_bytes(information.FileId.Identifier);
+    let (high, low) = (id >> 64, id & u128::from(u64::MAX));
+    Some(FileId {
+        device: information.VolumeSerialNumber,
+        inode: u64::try_from(low).ok()? ^ u64::try_from(high).ok()?.rotate_left(32),
+    })
+}
+
+/// Tries to take the exclusive lock on a record; `false` if another process holds it. It ends with
+/// this process, even if others have the file open.
+pub(crate) fn try_lock_record(file: &File) -> io::Result<bool> {
+    lock_byte(file, LOCKFILE_EXCLUSIVE_LOCK | LOCKFILE_FAIL_IMMEDIATELY)
+}
+
+/// The same with a shared lock.
+pub(crate) fn try_lock_shared(file: &File) -> io::Result<bool> {
+    lock_byte(file, LOCKFILE_FAIL_IMMEDIATELY)
+}
+
+pub(crate) fn unlock_record(file: &File) -> io::Result<()> {
+    let mut overlapped = locked_byte();
+    // SAFETY: the handle is open and the place is ours.
+    if unsafe { UnlockFileEx(handle_of(file), 0, 1, 0, &raw mut overlapped) } != 0 {
+        return Ok(());
+    }
+    match io::Error::last_os_error() {
+        error if is_code(&error, ERROR_NOT_LOCKED) => Ok(()),
+        error => Err(error),
+    }
+}
+
+/// Whether another process holds the exclusive lock on a record. Probes with a shared lock: two
+/// probers that both tried an exclusive one would take each other for holders.
+pub(crate) fn record_is_locked(file: &File) -> io::Result<bool> {
+    if lock_byte(file, LOCKFILE_FAIL_IMMEDIATELY)? {
+        unlock_record(file)?;
+        return Ok(false);
+    }
+    Ok(true)
+}
+
+/// Does nothing: there is no table to grow.
+pub(crate) fn grow_fd_table() -> io::Result<()> {
+    Ok(())
+}
+
+/// Scripts do not number their handles.
+pub(crate) fn move_to_high_fd(file: File) -> io::Result<File> {
+    Ok(file)
+}
+
+/// No lock needs that.
+pub(crate) fn needs_write_access(_error: &io::Error) -> bool {
+    false
+}
+
+/// Blocks until the lock is taken. Nothing interrupts it.
+pub(crate) fn lock_record(file: &File) -> io::Result<()> {
+    lock_byte(file, LOCKFILE_EXCLUSIVE_LOCK).map(drop)
+}
+
+/// The same with a shared lock.
+pub(crate) fn lock_shared(file: &File) -> io::Result<()> {
+    lock_byte(file, 0).map(drop)
+}
+
+/// The question of flock(1), which does not exist here.
+pub(crate) fn has_exclusive_lock(file: &File) -> io::Result<bool> {
+    record_is_locked(file)
+}
+
+/// Makes the content of a file survive power loss.
+pub(crate) fn sync_file(file: &File) -> io::Result<()> {
+    file.sync_data()
+}
+
+/// Reading and writing at an offset, as on other systems.
+pub(crate) trait FileExt {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+    fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
+    fn write_all_at(&self, buffer: &[u8], offset: u64) -> io::Result<()>;
+}
+
+impl FileExt for File {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        std::os::windows::fs::FileExt::seek_read(self, buffer, offset)
+    }
+
+    fn read_exact_at(&self, buffer: &mut [u8], mut offset: u64) -> io::Result<()> {
+        let mut rest = buffer;
+        while !rest.is_empty() {
+            let read = self.read_at(rest, offset)?;
+            if read == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            rest = rest.get_mut(read..).unwrap_or_default();
+            offset += read as u64;
+        }
+        Ok(())
+    }
+
+    fn write_all_at(&self, buffer: &[u8], mut offset: u64) -> io::Result<()> {
+        let mut rest = buffer;
+        while !rest.is_empty() {
+            let written = std::os::windows::fs::FileExt::seek_write(self, rest, offset)?;
+            if written == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            rest = rest.get(written..).unwrap_or_default();
+            offset += written as u64;
+        }
+        Ok(())
+    }
+}
+
+/// Opens a file or directory to read its metadata.
+pub(super) fn look_at(path: &Path, flags: u32) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.access_mode(FILE_READ_ATTRIBUTES);
+    open_with(&mut options, FILE_FLAG_BACKUP_SEMANTICS | flags, path)
+}
+
+/// Opens a file that others may use meanwhile, without following a link.
+pub(super) fn open_shared(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    open_with(options, FILE_FLAG_OPEN_REPARSE_POINT, path)
+}
+
+fn open_with(options: &mut OpenOptions, flags: u32, path: &Path) -> io::Result<File> {
+    options.share_mode(SHARED).custom_flags(flags);
+    retry_while_in_use(|| options.open(path))
+}
+
+/// Retries while another process has the file open, or while it is being removed.
+pub(super) fn retry_while_in_use<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let deadline = Instant::now() + IN_USE_TIMEOUT;
+    let mut pause = Duration::from_millis(1);
+    loop {
+        match attempt() {
+            Err(error) if is_in_use(&error) && Instant::now() < deadline => {
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(Duration::from_millis(20));
+            }
+            tried => return tried,
+        }
+    }
+}
+
+/// Access is also denied to a file that is marked for deletion and still open (CreateFileW).
+pub(super) fn is_in_use(error: &io::Error) -> bool {
+    [
+        ERROR_ACCESS_DENIED,
+        ERROR_SHARING_VIOLATION,
+        ERROR_LOCK_VIOLATION,
+        ERROR_DELETE_PENDING,
+    ]
+    .into_iter()
+    .any(|code| is_code(error, code))
+}
+
+pub(super) fn is_code(error: &io::Error, code: u32) -> bool {
+    error.raw_os_error() == Some(code.cast_signed())
+}
+
+fn lock_byte(file: &File, flags: u32) -> io::Result<bool> {
+    let mut overlapped = locked_byte();
+    // SAFETY: the handle is open and was not opened for overlapped use, so that the call has ended
+    // when it returns; the structure is ours.
+    if unsafe { LockFileEx(handle_of(file), flags, 0, 1, 0, &raw mut overlapped) } != 0 {
+        return Ok(true);
+    }
+    match io::Error::last_os_error() {
+        error if is_code(&error, ERROR_LOCK_VIOLATION) => Ok(false),
+        error => Err(error),
+    }
+}
+
+fn locked_byte() -> OVERLAPPED {
+    let mut overlapped = OVERLAPPED::default();
+    overlapped.Anonymous.Anonymous.Offset = 0;
+    overlapped.Anonymous.Anonymous.OffsetHigh =
+        u32::try_from(LOCKED_BYTE >> 32).unwrap_or(u32::MAX);
+    overlapped
+}
+
+fn handle_of(file: &File) -> HANDLE {
+    file.as_raw_handle()
+}
+
+pub(super) fn not_a_regular_file(seen: &Metadata) -> Option<&'static str> {
+    if seen.is_file() {
+        None
+    } else if seen.is_dir() {
+        Some("a directory")
+    } else {
+        Some("a link")
+    }
+}
