@@ -102,6 +102,7 @@ mod record;
 mod status;
 mod sys;
 pub mod terminal;
+mod ticket;
 
 pub use backend::ReleaseOutcome;
 pub use decision::Revision;
