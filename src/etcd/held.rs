@@ -12,17 +12,17 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::client::{Answered, Client, TIMEOUT};
-use super::commit::{CHANGE, Committed, Granted, Taken, Taking};
+use super::client::{Client, TIMEOUT};
+use super::commit::{Committed, Granted, Taken, Taking};
 use super::keys::{Keys, Part, only};
-use super::messages::{Compare, Operation, Txn, TxnAnswer, Watch, WatchAnswer};
+use super::messages::{Compare, Txn, TxnAnswer, Watch, WatchAnswer};
 use super::snapshot::EtcdSnapshot;
-use super::store::{Etcd, Shared};
-use super::view::{View, content, read_one, shows_hold};
+use super::store::{CHANGE, Etcd};
+use super::view::{View, content, shows_hold};
 use crate::backend::{Backend as _, HeldRecord, Patience, ReleaseOutcome};
 use crate::decision::{Asker, Decision, Key, Request, Revision, Want, decide};
 use crate::error::Result;
-use crate::record::{Kind, Live, Record};
+use crate::record::{Content, Kind, Live, Record};
 use crate::sys::Note;
 use crate::sys::process::boottime_milliseconds;
 
@@ -178,15 +178,19 @@ fn start_once(has_started: &AtomicBool, start: impl FnOnce() -> io::Result<()>) 
 
 impl Keeping {
     fn client(&self) -> &Arc<Client> {
-        &self.shared().client
-    }
-
-    fn shared(&self) -> &Arc<Shared> {
-        &self.etcd.shared
+        &self.etcd.shared.client
     }
 
     fn store_keys(&self) -> &Keys {
-        &self.shared().keys
+        &self.etcd.shared.keys
+    }
+
+    /// The keys of the record and of the life of each lock.
+    fn hold_and_life(&self) -> impl Iterator<Item = (String, String)> {
+        let keys = self.store_keys();
+        self.keys
+            .iter()
+            .map(|key| (keys.of(Part::Hold, key), keys.of(Part::Life, key)))
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -277,16 +281,10 @@ impl Keeping {
     /// Watches for a break, so that it is noticed at once and not at the next beat.
     fn watch(self: &Arc<Self>) {
         let since = self.state().modified;
-        let ranges: Vec<Watch> = self
-            .keys
-            .iter()
-            .map(|key| self.store_keys().of(Part::Hold, key))
-            .map(|hold| Watch::changes(only(&hold)))
-            .chain(self.keys.iter().map(|key| {
-                let life = self.store_keys().of(Part::Life, key);
-                Watch::deletions(only(&life))
-            }))
-            .collect();
+        let (holds, lives): (Vec<_>, Vec<_>) = self.hold_and_life().unzip();
+        let holds = holds.iter().map(|hold| Watch::changes(only(hold)));
+        let lives = lives.iter().map(|life| Watch::deletions(only(life)));
+        let ranges: Vec<Watch> = holds.chain(lives).collect();
         let keeping = Arc::downgrade(self);
         self.client().watch(&ranges, move |answer| {
             let Some(keeping) = keeping.upgrade() else {
@@ -344,40 +342,29 @@ impl Keeping {
 
     pub(super) fn check_txn(&self, state: &State) -> Txn {
         let mut txn = Txn::default();
-        for key in &self.keys {
-            let keys = self.store_keys();
-            let (hold, life) = (keys.of(Part::Hold, key), keys.of(Part::Life, key));
-            txn.compare
-                .push(Compare::was_created_at(&life, state.created));
-            txn.compare.push(Compare::has_lease(&life, state.lease.id));
-            txn.compare
-                .push(Compare::was_modified_at(&hold, state.modified));
-            for key in [hold, life] {
-                txn.failure.push(read_one(&key));
-            }
+        for (hold, life) in self.hold_and_life() {
+            txn.only_if(Compare::was_created_at(&life, state.created));
+            txn.only_if(Compare::has_lease(&life, state.lease.id));
+            txn.only_if(Compare::was_modified_at(&hold, state.modified));
+            txn.else_read(&hold);
+            txn.else_read(&life);
         }
         txn
     }
 
     /// What has become of a hold that is not as it was.
     fn examine(&self, answer: &TxnAnswer, is_kept: bool) -> Beat {
-        let mut found = answer.responses.iter().map(|answer| {
-            let range = answer.response_range.as_ref()?;
-            range.kvs.first()
-        });
-        let mut state = self.state();
-        let mut is_alive = !answer.succeeded && is_kept;
         if answer.succeeded {
             // The life key was there, and its lease is not known any more.
             return Beat::Unknown;
         }
+        let mut found = answer.found();
+        let mut state = self.state();
+        let mut is_alive = is_kept;
         for _ in &self.keys {
             let (hold, life) = (found.next().flatten(), found.next().flatten());
-            let Some(hold) = hold else {
-                return Beat::Over;
-            };
-            let content = content(&hold.value, true);
-            let Some(record) = content.record() else {
+            let read = hold.map(|hold| (content(&hold.value, true), hold.mod_revision));
+            let Some((Content::Record(record), modified)) = read else {
                 return Beat::Over;
             };
             if record.hold != state.record.hold {
@@ -387,8 +374,8 @@ impl Keeping {
                 self.outcome.store(BROKEN, Ordering::SeqCst);
                 crate::sys::keeper::wake_supervisor();
             }
-            state.record.live.clone_from(&record.live);
-            state.modified = hold.mod_revision;
+            state.record.live = record.live;
+            state.modified = modified;
             is_alive &= life.is_some_and(|life| life.lease == state.lease.id);
         }
         drop(state);
@@ -408,20 +395,20 @@ impl Keeping {
 
     /// Takes the lock again: its life key is gone, and nobody has taken it.
     fn resume(&self) -> Beat {
-        let patience = Patience {
-            at_most: Some(Duration::ZERO),
-            canceled: None,
-        };
-        self.try_to_resume(patience).unwrap_or(Beat::Unknown)
+        self.try_to_resume().unwrap_or(Beat::Unknown)
     }
 
-    fn try_to_resume(&self, patience: Patience<'_>) -> Result<Beat> {
+    fn try_to_resume(&self) -> Result<Beat> {
+        let session = self.etcd.session(Patience {
+            at_most: Some(Duration::ZERO),
+            canceled: None,
+        });
         let (record, ttl) = {
             let state = self.state();
             (state.record.clone(), state.lease.ttl)
         };
         let request = request_to_resume(&record, &self.keys);
-        let snapshot = EtcdSnapshot::new(&self.etcd, View::unread(), patience);
+        let snapshot = EtcdSnapshot::new(session, View::unread());
         let Decision::Take { put, remove } = decide(&request, &snapshot)? else {
             return Ok(Beat::Over);
         };
@@ -430,7 +417,7 @@ impl Keeping {
             return Ok(Beat::Over);
         }
         let view = snapshot.into_view();
-        let lease = self.etcd.grant(ttl, patience)?;
+        let lease = session.grant(ttl)?;
         let taking = Taking {
             view: &view,
             put: &put,
@@ -438,9 +425,8 @@ impl Keeping {
             record,
             resumes: true,
             ticket: None,
-            lease,
         };
-        match self.etcd.commit_take(&taking, patience)? {
+        match session.commit_take(taking, lease)? {
             Committed::Done(taken) => {
                 let mut state = self.state();
                 state.lease = lease;
@@ -458,29 +444,23 @@ impl Keeping {
 
     pub(super) fn release_txn(&self, state: &State) -> Txn {
         let mut txn = Txn::default();
-        let keys = self.store_keys();
-        for key in &self.keys {
-            let (hold, life) = (keys.of(Part::Hold, key), keys.of(Part::Life, key));
-            txn.compare
-                .push(Compare::was_created_at(&life, state.created));
-            txn.success.push(Operation::delete(&life));
-            txn.success.push(Operation::delete(&hold));
-            txn.failure.push(read_one(&hold));
+        for (hold, life) in self.hold_and_life() {
+            txn.only_if(Compare::was_created_at(&life, state.created));
+            txn.delete(&life);
+            txn.delete(&hold);
+            txn.else_read(&hold);
         }
-        let tickets = self.tickets.iter().map(|ticket| Operation::delete(ticket));
-        txn.success.extend(tickets);
+        self.tickets.iter().for_each(|ticket| txn.delete(ticket));
         txn
     }
 
     /// Removes what is left of a hold whose life key is gone.
     fn clean(&self, modified: i64) {
         let mut txn = Txn::default();
-        let keys = self.store_keys();
-        for key in &self.keys {
-            let (hold, life) = (keys.of(Part::Hold, key), keys.of(Part::Life, key));
-            txn.compare.push(Compare::was_modified_at(&hold, modified));
-            txn.compare.push(Compare::is_missing(&life));
-            txn.success.push(Operation::delete(&hold));
+        for (hold, life) in self.hold_and_life() {
+            txn.only_if(Compare::was_modified_at(&hold, modified));
+            txn.only_if(Compare::is_missing(&life));
+            txn.delete(&hold);
         }
         let _ = self.client().txn_once(&txn, TIMEOUT);
     }
@@ -500,15 +480,12 @@ impl Keeping {
             .confirmed_ms
             .load(Ordering::SeqCst)
             .saturating_add(self.ttl_ms());
-        let go_on = || boottime_milliseconds() < until;
-        let once = || self.client().txn_once(&txn, TIMEOUT);
-        let operation = "release a lock in";
-        let (answer, tried_before) = match self.client().until_known(operation, go_on, once)? {
-            (Answered::Done(answer), again) => (answer, again),
-            (Answered::Refused(refused), _) => {
-                return Err(self.client().refused(operation, &refused));
-            }
-        };
+        let left = until.saturating_sub(boottime_milliseconds());
+        let session = self.etcd.session(Patience {
+            at_most: Some(Duration::from_millis(left)),
+            canceled: None,
+        });
+        let (answer, tried_before) = session.txn("release a lock in", &txn)?;
         if answer.succeeded {
             return Ok(ReleaseOutcome::Released);
         }
@@ -630,9 +607,8 @@ impl Etcd {
     pub(super) fn send_release(&self, request: &[u8]) -> Result<bool> {
         let txn: serde_json::Value =
             serde_json::from_slice(request).map_err(|error| self.cannot_write(&error))?;
-        let client = &self.shared.client;
-        let (answer, tried_before) =
-            self.known(CHANGE, Patience::SHORT, || client.send_txn(&txn))?;
+        let session = self.session(Patience::SHORT);
+        let (answer, tried_before) = session.until_known(CHANGE, |client| client.send_txn(&txn))?;
         Ok(answer.succeeded || tried_before)
     }
 }

@@ -21,7 +21,8 @@ use super::messages::{
 };
 use super::snapshot::EtcdSnapshot;
 use super::store::Etcd;
-use super::view::View;
+use super::view::{View, reads};
+use crate::backend::Patience;
 use crate::decision::{Asker, Decision, Key, Moment, Request, Want, decide, excludes};
 use crate::identity::Pid;
 use crate::name::LockName;
@@ -353,7 +354,7 @@ impl Setting {
                 gone.insert(key.clone(), since);
             }
         }
-        let snapshot = EtcdSnapshot::at(&etcd, view, present());
+        let snapshot = EtcdSnapshot::at(etcd.session(Patience::SHORT), view, present());
         let decision = decide(request, &snapshot).unwrap();
         let view = snapshot.into_view();
         for key in etcd.shared.gone.lock().unwrap().keys() {
@@ -377,12 +378,9 @@ impl Setting {
         };
         let etcd = etcd();
         if self.flaw == Flaw::Unjudged && !view.is_assumed() {
-            let txn = Txn {
-                success: super::view::reads(&etcd.shared.keys, view.asked()),
-                ..Txn::default()
-            };
+            let txn = Txn::of_reads(reads(&etcd.shared.keys, view.asked()));
             let answer = world.store.apply(&txn).unwrap();
-            view = View::of_answer(&etcd.shared.keys, view.asked(), &answer, 0);
+            view = View::of_answer(&etcd.shared.keys, view.asked(), answer, 0);
         }
         let replaced = put.iter().filter_map(|(_, old)| old.as_ref()?.record());
         let replaced = replaced.map(|record| record.hold).max();
@@ -396,17 +394,16 @@ impl Setting {
             replaced.unwrap_or(0),
             clock,
         );
-        let record = self.record(at, hold);
         let taking = Taking {
             view: &view,
             put: &put,
             remove: &remove,
-            record: record.clone(),
+            record: self.record(at, hold),
             resumes: false,
             ticket: None,
-            lease: granted(lease),
         };
-        let txn = etcd.take_txn(&taking, &record).unwrap();
+        let session = etcd.session(Patience::SHORT);
+        let txn = session.take_txn(&taking, lease).unwrap();
         let sent = Sent {
             txn: self.flawed(at, txn),
             keys: put.into_iter().map(|(key, _)| key).collect(),
@@ -480,7 +477,7 @@ fn fate(store: &mut Store, keys: &Keys, sent: &Sent) -> Fate {
     if answer.succeeded {
         return Fate::Taken(answer.header.revision);
     }
-    let view = View::of_answer(keys, &sent.asked, &answer, 0);
+    let view = View::of_answer(keys, &sent.asked, answer, 0);
     let own = view.get(&keys.of(super::keys::Part::Life, &sent.keys[0]));
     match own.filter(|own| sent.tried && own.lease == sent.lease) {
         Some(own) => Fate::Taken(own.create_revision),
@@ -568,12 +565,8 @@ impl Model for Setting {
                     .iter()
                     .map(|name| named(name))
                     .collect();
-                let txn = Txn {
-                    success: super::view::reads(&keys, &asked),
-                    ..Txn::default()
-                };
-                let answer = next.store.apply(&txn)?;
-                let view = View::of_answer(&keys, &asked, &answer, 0);
+                let answer = next.store.apply(&Txn::of_reads(reads(&keys, &asked)))?;
+                let view = View::of_answer(&keys, &asked, answer, 0);
                 next.clients[at].phase = Phase::Looks(view);
             }
             Step::Decide(at) => {
@@ -697,13 +690,7 @@ impl Setting {
             return Some(());
         }
         // The record first, then the life key, of each lock.
-        let found = answer
-            .responses
-            .first()?
-            .response_range
-            .as_ref()?
-            .kvs
-            .first();
+        let found = answer.found().next()?;
         let record = found.map(|found| super::view::content(&found.value, true));
         let is_ours = record
             .as_ref()
@@ -716,12 +703,8 @@ impl Setting {
         let record = self.record(at, held.hold);
         let keys = Keys::new("/p");
         let asked: Vec<LockName> = held.keys.iter().map(|key| key.name.clone()).collect();
-        let reads = Txn {
-            success: super::view::reads(&keys, &asked),
-            ..Txn::default()
-        };
-        let answer = next.store.apply(&reads)?;
-        let view = View::of_answer(&keys, &asked, &answer, 0);
+        let answer = next.store.apply(&Txn::of_reads(reads(&keys, &asked)))?;
+        let view = View::of_answer(&keys, &asked, answer, 0);
         let request = request_to_resume(&record, &held.keys);
         let (decision, view) = self.decide(&mut next.clients[at], &request, view);
         let Decision::Take { put, remove } = decision else {
@@ -737,12 +720,13 @@ impl Setting {
             view: &view,
             put: &put,
             remove: &[],
-            record: record.clone(),
+            record,
             resumes: true,
             ticket: None,
-            lease: granted(lease),
         };
-        let txn = etcd().take_txn(&taking, &record).ok()?;
+        let etcd = etcd();
+        let session = etcd.session(Patience::SHORT);
+        let txn = session.take_txn(&taking, lease).ok()?;
         held.resuming = Some(Sent {
             txn: self.flawed(at, txn),
             keys: held.keys.clone(),
