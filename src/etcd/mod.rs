@@ -6,7 +6,7 @@
 //! takes three requests: a lease, the take, and the release.
 //!
 //! [`snapshot`] answers decisions from a [`view`], [`change`] makes what was decided by what [`commit`] sends, or by
-//! [`breaking`] a hold, [`held`] keeps a hold, [`waiting`] is the queue, [`listing`] reads all of a [`store`],
+//! [`breaking`] a hold, [`held`] is a hold and [`keeping`] keeps it, [`waiting`] is the queue, [`listing`] reads all of a [`store`],
 //! [`client`] sends requests, of which [`messages`] says what they look like, [`failure`] why one has no good answer,
 //! and [`keys`] what the keys are.
 
@@ -17,6 +17,7 @@ mod client;
 mod commit;
 mod failure;
 mod held;
+mod keeping;
 mod keys;
 mod listing;
 mod messages;

@@ -137,10 +137,8 @@ impl View {
     pub(super) fn holds(&self, keys: &Keys, ranges: [Range<String>; 2]) -> Vec<Key> {
         let mut found = BTreeMap::new();
         for (part, range) in Part::BOTH.into_iter().zip(ranges) {
-            for key in self
-                .range(&range)
-                .filter_map(|(key, _)| keys.hold_of(part, key))
-            {
+            let holds = self.range(&range).map(|(key, _)| keys.hold_of(part, key));
+            for key in holds.flatten() {
                 found.insert((key.name.as_str().to_owned(), key.index), key);
             }
         }
@@ -153,11 +151,8 @@ impl View {
         range: &Range<String>,
     ) -> impl Iterator<Item = (u64, &String, &KeyValue)> + use<'_> {
         self.range(range).map(|(key, found)| {
-            (
-                Keys::number_of_ticket(key, found.create_revision),
-                key,
-                found,
-            )
+            let number = Keys::number_of_ticket(key, found.create_revision);
+            (number, key, found)
         })
     }
 

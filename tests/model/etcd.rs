@@ -7,13 +7,14 @@
 #![allow(clippy::print_stdout)]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
 use super::EtcdAccess;
 use super::commit::{Granted, Taken, Taking, number};
-use super::held::{HeldKeys, request_to_resume};
+use super::keeping::{Keeping, request_to_resume};
 use super::keys::Keys;
 use super::messages::{
     Compare, Header, KeyValue, Operation, OperationAnswer, ReadAnswer, Relation, Target, Txn,
@@ -437,7 +438,7 @@ impl Setting {
         txn
     }
 
-    fn keeping(&self, at: usize, held: &Held) -> HeldKeys {
+    fn keeping(&self, at: usize, held: &Held) -> Arc<Keeping> {
         let taken = Taken {
             record: self.record(at, held.hold),
             keys: held.keys.clone(),
@@ -450,7 +451,7 @@ impl Setting {
             since_ms,
             ..granted(held.lease)
         };
-        HeldKeys::new(&etcd(), taken, lease)
+        Keeping::begin(&etcd(), taken, lease)
     }
 }
 
@@ -681,7 +682,7 @@ impl Setting {
             return None;
         };
         let kept = self.keeping(at, &held);
-        let check = kept.keeping.check_txn(&kept.keeping.state());
+        let check = kept.check_txn(&kept.state());
         let is_alive = next.store.leases.contains(&held.lease);
         let answer = next.store.apply(&check)?;
         if (is_alive && answer.succeeded) || self.flaw == Flaw::BlindBeat {
