@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use super::client::Deadline;
 use super::keys::Part;
 use super::snapshot::EtcdSnapshot;
 use super::store::{Etcd, Session};
 use super::view::View;
 use super::waiting::Tickets;
-use crate::backend::Patience;
+use crate::backend::{Deadline, Patience};
 use crate::decision::{Judged, Life, Snapshot as _};
 use crate::error::Result;
 use crate::identity::Pid;
@@ -73,7 +72,7 @@ impl Session<'_> {
                 return Ok(true);
             };
             (judged, view) = now;
-            if deadline.is_over() {
+            if deadline.next_sleep(FIRST_INTERVAL).is_none() {
                 return Ok(false);
             }
         }
@@ -82,13 +81,13 @@ impl Session<'_> {
         let mut interval = FIRST_INTERVAL;
         // A waiter may have it afterwards.
         while self.read_key(&life)?.map(|life| life.create_revision) == created {
-            if deadline.is_over() {
+            let Some(left) = deadline.next_sleep(interval) else {
                 return Ok(false);
-            }
+            };
             if let Some(ahead) = &mut ahead {
                 let _ = ahead.keep();
             }
-            let _ = pause(interval);
+            let _ = pause(left);
             interval = (interval * 2).min(LONGEST_INTERVAL);
         }
         self.remove_rest(&judged)

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::client::Deadline;
 use super::commit::{Committed, Granted, Taken, Taking, expiry, seconds_of};
 use super::failure::has_fault;
 use super::held::HeldKeys;
@@ -11,7 +10,7 @@ use super::snapshot::EtcdSnapshot;
 use super::store::{Etcd, Session};
 use super::view::View;
 use super::waiting::{Place, Tickets};
-use crate::backend::{Change, Entry, Patience, Plan, QueueChange, Updated};
+use crate::backend::{Change, Deadline, Entry, Patience, Plan, QueueChange, Updated};
 use crate::decision::{Judged, Key, Request};
 use crate::error::{Error, Fault, Result};
 use crate::open_file::Handle;
@@ -55,15 +54,15 @@ impl<'a> Attempts<'a> {
             return Ok(());
         }
         let most = u64::from(self.count).min(100);
-        let _ = pause(Duration::from_millis(1 + random_u64() % most));
-        if !self.deadline.is_over() {
-            return Ok(());
-        }
-        Err(Error::StoreBusy {
+        let interval = Duration::from_millis(1 + random_u64() % most);
+        let left = self.deadline.next_sleep(interval);
+        let left = left.ok_or_else(|| Error::StoreBusy {
             path: store.into(),
             pid: None,
             waited: boottime().saturating_sub(self.began),
-        })
+        })?;
+        let _ = pause(left);
+        Ok(())
     }
 }
 

@@ -1,7 +1,7 @@
 //! Requests to an etcd cluster, by the JSON gateway of its members.
 
 use std::io::{BufRead, BufReader};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,9 +16,8 @@ use super::messages::{
     ReadAnswer, StatusAnswer, Streamed, Txn, TxnAnswer, Watch, WatchAnswer,
 };
 use super::transport::{Names, agent};
-use crate::backend::Patience;
+use crate::backend::{Deadline, Patience};
 use crate::error::{Fault, Result};
-use crate::sys::process::boottime;
 use crate::sys::wait::pause;
 
 /// How long a member may take for each part of an answer.
@@ -52,28 +51,6 @@ impl std::fmt::Debug for Client {
         f.debug_struct("Client")
             .field("address", &self.address)
             .finish_non_exhaustive()
-    }
-}
-
-/// Until when something is tried.
-pub(super) struct Deadline<'a> {
-    /// `None`: as long as it takes.
-    at: Option<Duration>,
-    canceled: Option<&'a AtomicBool>,
-}
-
-impl<'a> Deadline<'a> {
-    pub(super) fn of(patience: Patience<'a>) -> Self {
-        let at = |limit| boottime().saturating_add(limit);
-        Self {
-            at: patience.at_most.map(at),
-            canceled: patience.canceled,
-        }
-    }
-
-    pub(super) fn is_over(&self) -> bool {
-        let is_canceled = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
-        self.canceled.is_some_and(is_canceled) || self.at.is_some_and(|at| boottime() >= at)
     }
 }
 
@@ -127,10 +104,12 @@ impl Client {
             if said.len() < self.address.endpoints.len() {
                 continue;
             }
-            if said.iter().all(|said| said.is_final) || deadline.is_over() {
+            let is_hopeless = said.iter().all(|said| said.is_final);
+            let left = deadline.next_sleep(RETRY_INTERVAL);
+            let Some(left) = left.filter(|_| !is_hopeless) else {
                 return Err(unreachable(operation, &self.address, &said));
-            }
-            let _ = pause(RETRY_INTERVAL);
+            };
+            let _ = pause(left);
         }
     }
 

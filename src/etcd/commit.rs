@@ -318,11 +318,10 @@ impl Session<'_> {
                 .is_some_and(|found| found.value == value)
         };
         let is_done = answer.succeeded || (tried_before && is_written());
-        if lease.is_some() && lease != before {
-            let unused = if is_done { before } else { lease };
-            unused
-                .iter()
-                .for_each(|unused| self.client().revoke(*unused));
+        // Of two leases one is left over.
+        let unused = if is_done { before } else { lease };
+        if let Some(unused) = unused.filter(|_| lease.is_some() && lease != before) {
+            self.client().revoke(unused);
         }
         Ok(is_done)
     }

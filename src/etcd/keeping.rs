@@ -464,9 +464,8 @@ fn start_once(has_started: &AtomicBool, start: impl FnOnce() -> io::Result<()>) 
 /// Asks for a hold again that is as it was, but for its life keys.
 pub(super) fn request_to_resume(record: &Record, keys: &[Key]) -> Request {
     let own = Revision {
-        file: 0,
         hold: record.hold,
-        digest: 0,
+        ..Revision::NONE
     };
     Request {
         replace: vec![own],

@@ -56,25 +56,12 @@ pub(super) enum Relation {
 pub(super) struct Compare {
     #[serde(serialize_with = "as_base64")]
     pub(super) key: String,
-    #[serde(
-        serialize_with = "some_as_base64",
-        skip_serializing_if = "Option::is_none"
-    )]
-    pub(super) range_end: Option<String>,
+    /// Empty: it is about one key.
+    #[serde(serialize_with = "as_base64", skip_serializing_if = "String::is_empty")]
+    pub(super) range_end: String,
     pub(super) result: Relation,
     #[serde(flatten)]
     pub(super) target: Target,
-}
-
-#[allow(clippy::ref_option, reason = "as serde asks")]
-fn some_as_base64<S: Serializer>(
-    bytes: &Option<impl AsRef<[u8]>>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    match bytes {
-        Some(bytes) => as_base64(bytes, serializer),
-        None => serializer.serialize_none(),
-    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -99,22 +86,17 @@ pub(super) enum Target {
 }
 
 impl Compare {
-    fn one(key: &str, result: Relation, target: Target) -> Self {
+    fn all(range: Range<String>, result: Relation, target: Target) -> Self {
         Self {
-            key: key.to_owned(),
-            range_end: None,
+            key: range.start,
+            range_end: range.end,
             result,
             target,
         }
     }
 
-    fn all(range: Range<String>, result: Relation, target: Target) -> Self {
-        Self {
-            key: range.start,
-            range_end: Some(range.end),
-            result,
-            target,
-        }
+    fn one(key: &str, result: Relation, target: Target) -> Self {
+        Self::all(key.to_owned()..String::new(), result, target)
     }
 
     /// There is no such key.

@@ -45,8 +45,8 @@ use view::View;
 use waiting::Place;
 
 use crate::backend::{
-    Ask, BackOff, Backend, Contender, Entry, Limits, LockSnapshot as _, Patience, Plan, QueuePlace,
-    SleepLimit, Ttl, Updated,
+    Ask, BackOff, Backend, Contender, Deadline, Entry, Limits, LockSnapshot as _, Patience, Plan,
+    QueuePlace, SleepLimit, Ttl, Updated,
 };
 use crate::decision::{Found, Key, Moment, Ticket, Until};
 use crate::error::{Error, Result};
@@ -55,7 +55,6 @@ use crate::observer::HostFacts;
 use crate::open_file::Handle;
 use crate::record::{Format, Mode};
 use crate::status::{StoreFacts, Waiter};
-use crate::sys::process::boottime;
 use crate::sys::wait::{Watch, pause};
 
 impl Etcd {
@@ -200,12 +199,13 @@ impl Contender for EtcdContender<'_> {
     ) {
         let Some(place) = &mut self.place else {
             // Only for a dead hold: nothing but time is waited for.
-            let until = boottime() + limit.at_most + Duration::from_millis(1);
-            while !limit.is_canceled()
-                && let left = until.saturating_sub(boottime())
-                && !left.is_zero()
-            {
-                let _ = pause(limit.slice().min(left));
+            let at_most = limit.at_most.saturating_add(Duration::from_millis(1));
+            let deadline = Deadline::of(Patience {
+                at_most: Some(at_most),
+                canceled: limit.canceled,
+            });
+            while let Some(left) = deadline.next_sleep(at_most) {
+                let _ = pause(left);
             }
             return;
         };

@@ -302,16 +302,16 @@ impl Etcd {
                 known_for_ms: self.known_gone_for(&keys.of(Part::Hold, &key), hold, now),
             },
         };
-        let number = content.record().map_or(0, |record| record.hold);
         let written = hold.or(life).map_or(0, |found| found.mod_revision);
         Some(Found {
-            revision: Revision {
-                file: 0,
-                hold: number,
-                digest: if number == 0 {
-                    written.cast_unsigned()
-                } else {
-                    0
+            revision: match content.record().map_or(0, |record| record.hold) {
+                0 => Revision {
+                    digest: written.cast_unsigned(),
+                    ..Revision::NONE
+                },
+                hold => Revision {
+                    hold,
+                    ..Revision::NONE
                 },
             },
             facts: Facts {

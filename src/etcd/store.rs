@@ -14,17 +14,17 @@ use crate::error::{Error, Result};
 use crate::observer::HostFacts;
 
 /// The time to live of a `run`.
-pub(crate) const DEFAULT_TTL: Duration = Duration::from_secs(20);
+pub(super) const DEFAULT_TTL: Duration = Duration::from_secs(20);
 
 /// The least time to live of a `run`: with 5 s, 4 of 30 changes of the leader cost a hold, with 8 s and more
 /// none of 90.
-pub(crate) const LEAST_TTL_OF_RUN: Duration = Duration::from_secs(10);
+pub(super) const LEAST_TTL_OF_RUN: Duration = Duration::from_secs(10);
 
 /// The least one of a lease.
-pub(crate) const LEAST_TTL: Duration = Duration::from_secs(5);
+pub(super) const LEAST_TTL: Duration = Duration::from_secs(5);
 
 /// The most parts of a name: each is compared when it is taken.
-pub(crate) const MAX_SEGMENTS: usize = 31;
+pub(super) const MAX_SEGMENTS: usize = 31;
 
 pub(super) const READ: &str = "read locks in";
 pub(super) const CHANGE: &str = "change a lock in";

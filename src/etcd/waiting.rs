@@ -17,7 +17,7 @@ use super::messages::{Compare, Event, KeyValue, Operation, Txn, Watch, WatchAnsw
 use super::snapshot::is_number;
 use super::store::{Session, Shared};
 use super::view::{View, reads};
-use crate::backend::{QueuePlace, SleepLimit};
+use crate::backend::{Deadline, Patience, QueuePlace, SleepLimit};
 use crate::decision::{Judged, Request, Until};
 use crate::error::Result;
 use crate::name::LockName;
@@ -263,8 +263,6 @@ impl Place {
     /// Sleeps until something has happened that is waited for, for at most so long.
     pub(super) fn sleep(&mut self, until: &Until<Handle>, limit: SleepLimit<'_>) {
         let now = boottime_milliseconds();
-        let at_most = u64::try_from(limit.at_most.as_millis()).unwrap_or(u64::MAX);
-        let deadline = now.saturating_add(at_most);
         let Some(view) = &self.view else {
             return;
         };
@@ -283,13 +281,16 @@ impl Place {
             return;
         }
         self.has_nothing_to_watch = false;
-        let ripe_at = match until {
-            Until::Ripe(_, after) => {
-                let after = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
-                now.saturating_add(after).saturating_add(1)
-            }
-            _ => u64::MAX,
+        let at_most = match until {
+            Until::Ripe(_, after) => limit
+                .at_most
+                .min(after.saturating_add(Duration::from_millis(1))),
+            _ => limit.at_most,
         };
+        let deadline = Deadline::of(Patience {
+            at_most: Some(at_most),
+            canceled: limit.canceled,
+        });
         if self
             .watch
             .as_ref()
@@ -312,18 +313,17 @@ impl Place {
         loop {
             let now = boottime_milliseconds();
             self.keep(now);
-            if self.tickets.are_over || limit.is_canceled() || now >= ripe_at.min(deadline) {
+            let wake = self.look_at.min(self.tickets.due).min(self.lease_due);
+            let left = Duration::from_millis(wake.saturating_sub(now).max(1));
+            let Some(left) = deadline.next_sleep(left).filter(|_| !self.tickets.are_over) else {
                 return;
-            }
+            };
             if now >= self.look_at {
                 // Set here as well: the revision may be the same after the look.
                 self.look_at = next_look();
                 self.forget();
                 return;
             }
-            let wake = deadline.min(ripe_at).min(self.look_at);
-            let wake = wake.min(self.tickets.due).min(self.lease_due);
-            let left = Duration::from_millis(wake.saturating_sub(now).max(1)).min(limit.slice());
             let news = self.watch.as_mut().map(|watch| {
                 let news = watch.news.get_mut();
                 let news = news.unwrap_or_else(PoisonError::into_inner);

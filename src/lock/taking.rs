@@ -24,8 +24,8 @@ use crate::observer;
 use crate::open_file::Handle;
 use crate::record::{Format, Kind, Live, Record, cut_command};
 use crate::status::Status;
-use crate::sys::process;
 use crate::sys::spawn::COMMANDS_INHERIT_LOCKS;
+use crate::sys::{keeper, process};
 
 /// The result of a request. A lock held by another holder is a result, not an error.
 #[derive(Debug)]
@@ -352,9 +352,5 @@ impl NewHolder {
 
 /// The process that others see as the holder: of a keeper its wrapper.
 fn own_pid_or_wrapper() -> Pid {
-    #[cfg(feature = "etcd")]
-    if let Some(wrapper) = crate::sys::keeper::wrapper() {
-        return wrapper;
-    }
-    process::own_pid()
+    keeper::wrapper().unwrap_or_else(process::own_pid)
 }

@@ -203,13 +203,13 @@ impl Store {
                 Relation::Less => order.is_lt(),
             }
         };
-        match &compare.range_end {
-            None => match self.keys.get(&compare.key) {
+        match compare.range_end.as_str() {
+            "" => match self.keys.get(&compare.key) {
                 Some(found) => is_true(found, true),
                 None => is_true(&nothing, false),
             },
-            Some(end) => {
-                let range = || self.keys.range(compare.key.clone()..end.clone());
+            end => {
+                let range = || self.keys.range(compare.key.clone()..end.to_owned());
                 // An empty range compares like one key that is not there.
                 match range().next() {
                     Some(_) => range().all(|(_, found)| is_true(found, true)),
@@ -430,7 +430,7 @@ impl Setting {
         };
         let ancestors: Vec<LockName> = own.iter().flat_map(LockName::ancestors).collect();
         txn.compare.retain(|compare| match self.flaw {
-            Flaw::NoRange => compare.range_end.is_none(),
+            Flaw::NoRange => compare.range_end.is_empty(),
             Flaw::NoAncestors => !is_of(compare, &ancestors),
             Flaw::NoOwnKeys => !is_of(compare, &own) && !compare.key.ends_with("//last"),
             _ => true,
@@ -584,7 +584,7 @@ impl Model for Setting {
                     return None;
                 };
                 let kept = self.keeping(at, &held);
-                let txn = kept.keeping.release_txn(&kept.keeping.state());
+                let txn = kept.release_txn(&kept.state());
                 let _ = next.store.apply(&txn);
                 next.clients[at].phase = Phase::Idle;
             }
