@@ -175,16 +175,15 @@ impl<'a> Deadline<'a> {
         }
     }
 
-    /// How long the next sleep may last that would last so long; `None`: it is over.
+    /// How long to sleep next, at most so long; `None`: the time is over.
     pub(crate) fn next_sleep(&self, longest: Duration) -> Option<Duration> {
         let longest = match self.canceled {
             Some(canceled) if canceled.load(Ordering::Relaxed) => return None,
             Some(_) => longest.min(CANCEL_CHECK_INTERVAL),
             None => longest,
         };
-        let left = self.at.map_or(longest, |deadline| {
-            deadline.saturating_sub(boottime()).min(longest)
-        });
+        let left = |at: Duration| at.saturating_sub(boottime()).min(longest);
+        let left = self.at.map_or(longest, left);
         Some(left).filter(|left| !left.is_zero())
     }
 }
