@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::decision::{Found, Judged, Key, Moment, Request, Snapshot, Ticket, Until};
@@ -13,10 +13,9 @@ use crate::name::LockName;
 use crate::observer::HostFacts;
 use crate::open_file::Handle;
 use crate::record::{Format, Live, Mode, Record};
-#[cfg(feature = "etcd")]
-use crate::status::StoreFacts;
-use crate::status::Waiter;
+use crate::status::{StoreFacts, Waiter};
 use crate::sys::Note;
+use crate::sys::process::boottime;
 use crate::sys::wait::Watch;
 
 /// A change of the locks, as the engine decided on it.
@@ -160,6 +159,35 @@ impl Patience<'_> {
     };
 }
 
+/// Until when something is tried.
+pub(crate) struct Deadline<'a> {
+    /// On the boot-time clock. `None`: never.
+    at: Option<Duration>,
+    canceled: Option<&'a AtomicBool>,
+}
+
+impl<'a> Deadline<'a> {
+    pub(crate) fn of(patience: Patience<'a>) -> Self {
+        let Patience { at_most, canceled } = patience;
+        Self {
+            at: at_most.map(|limit| boottime().saturating_add(limit)),
+            canceled,
+        }
+    }
+
+    /// How long to sleep next, at most so long; `None`: the time is over.
+    pub(crate) fn next_sleep(&self, longest: Duration) -> Option<Duration> {
+        let longest = match self.canceled {
+            Some(canceled) if canceled.load(Ordering::Relaxed) => return None,
+            Some(_) => longest.min(CANCEL_CHECK_INTERVAL),
+            None => longest,
+        };
+        let left = |at: Duration| at.saturating_sub(boottime()).min(longest);
+        let left = self.at.map_or(longest, left);
+        Some(left).filter(|left| !left.is_zero())
+    }
+}
+
 /// How long a waiter may sleep.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SleepLimit<'a> {
@@ -169,12 +197,6 @@ pub(crate) struct SleepLimit<'a> {
 }
 
 impl SleepLimit<'_> {
-    #[cfg(feature = "etcd")]
-    pub(crate) fn is_canceled(&self) -> bool {
-        self.canceled
-            .is_some_and(|flag| flag.load(std::sync::atomic::Ordering::Relaxed))
-    }
-
     /// How long to sleep until the next look whether it is canceled.
     pub(crate) fn slice(&self) -> Duration {
         match self.canceled {
@@ -277,13 +299,11 @@ pub(crate) trait Backend: Debug + Send + Sync {
     }
 
     /// What only etcd tells about a hold.
-    #[cfg(feature = "etcd")]
     fn facts(&self, _key: &Key) -> Result<Option<StoreFacts>> {
         Ok(None)
     }
 
     /// Gives back the hold of a keeper that was killed, by the request that it has left. Whether it was still there.
-    #[cfg(feature = "etcd")]
     fn give_back(&self, _request: &[u8]) -> Result<bool> {
         Ok(false)
     }

@@ -120,6 +120,9 @@ pub enum Error {
         reason: String,
         /// What may help, for a person.
         remedy: Option<String>,
+        /// What it means to the store itself.
+        #[doc(hidden)]
+        fault: Fault,
     },
     /// The URL cannot be that of a store.
     #[error("invalid store `{url}`: {reason}")]
@@ -143,6 +146,21 @@ pub enum Error {
         /// Its reason.
         source: io::Error,
     },
+}
+
+/// What an [`Error::Remote`] means to the store itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing that it could mend.
+    Final,
+    /// What was to be read has been removed meanwhile.
+    Compacted,
+    /// The answer was larger than any that is read.
+    TooLarge,
+    /// There is no such lease, any more.
+    NoLease,
+    /// The token has ended.
+    Token,
 }
 
 /// What was attempted on a file, a directory or a store.

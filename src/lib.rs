@@ -102,6 +102,7 @@ mod record;
 mod status;
 mod sys;
 pub mod terminal;
+mod ticket;
 
 pub use backend::ReleaseOutcome;
 pub use decision::Revision;
@@ -122,9 +123,7 @@ pub use name::LockName;
 pub use record::{
     Content, Format, KILL_AFTER, Kind, Live, Mode, Record, VERSION as RECORD_VERSION,
 };
-#[cfg(feature = "etcd")]
-pub use status::StoreFacts;
-pub use status::{Locker, Status, Waiter, trusted_filesystems};
+pub use status::{Locker, Status, StoreFacts, Waiter, trusted_filesystems};
 pub use sys::start::{Program, Started};
 
 /// The model checker: it needs what is private here.

@@ -1,7 +1,6 @@
 //! What the library tells its callers about a lock. Data only.
 
 use std::path::PathBuf;
-#[cfg(feature = "etcd")]
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -225,7 +224,6 @@ impl Status {
 }
 
 /// What only etcd tells about a lock.
-#[cfg(feature = "etcd")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StoreFacts {

@@ -19,7 +19,7 @@ const LIBRARY: [&[&str]; 12] = [
     &["format", "decision"],
     &["status"],
     &["describe"],
-    &["observer", "open_file"],
+    &["observer", "open_file", "ticket"],
     &["backend"],
     &["etcd", "files"],
     &["flock"],

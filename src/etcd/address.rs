@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 
 /// The port of etcd's clients.
 const DEFAULT_PORT: &str = "2379";
@@ -117,6 +117,22 @@ impl Address {
             endpoints,
             prefix: prefix.to_owned(),
         })
+    }
+
+    /// What cannot be done with the store, and what may help.
+    pub(super) fn error(
+        &self,
+        operation: &'static str,
+        reason: String,
+        remedy: Option<&str>,
+    ) -> Error {
+        Error::Remote {
+            operation,
+            store: self.url.clone(),
+            reason,
+            remedy: remedy.map(str::to_owned),
+            fault: Fault::Final,
+        }
     }
 }
 

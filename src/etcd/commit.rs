@@ -4,23 +4,21 @@
 //! Whatever puts a life key puts its record in the same transaction. So a record that is unchanged, and whose
 //! life key was gone, is still dead, and relatives are compared by their records alone.
 
-use std::collections::BTreeSet;
-
 use chrono::{DateTime, SubsecRound, TimeDelta, Utc};
 
-use super::client::{Answer, Answered, TIMEOUT};
-use super::keys::Part;
-use super::messages::{Compare, KeyValue, Operation, Txn, TxnAnswer};
-use super::snapshot::{go_on, is_ended, is_number};
-use super::store::Etcd;
-use super::view::{View, content, read_one, reads, shows_hold};
-use crate::backend::Patience;
+use super::client::{Answer, Client, TIMEOUT};
+use super::failure::has_fault;
+use super::keys::{Keys, Part};
+use super::messages::{Compare, KeyValue, Operation, Txn};
+use super::snapshot::is_number;
+use super::store::{CHANGE, DEFAULT_TTL, Session};
+use super::view::{View, content, reads, shows_hold};
 use crate::decision::{Judged, Key};
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::format;
 use crate::name::LockName;
 use crate::open_file::Handle;
-use crate::record::{Kind, MAX_HOLD, Mode, Record};
+use crate::record::{Kind, Live, MAX_HOLD, Mode, Record};
 use crate::sys::process::boottime_milliseconds;
 
 /// How many dead records one take removes; more are left to a cleanup.
@@ -38,6 +36,34 @@ pub(super) struct Granted {
     pub(super) term: i64,
 }
 
+impl Granted {
+    pub(super) fn once(client: &Client, seconds: i64) -> Answer<Self> {
+        let since_ms = boottime_milliseconds();
+        let answer = client.grant_once(seconds)?;
+        Ok(Self {
+            id: answer.id,
+            ttl: answer.ttl,
+            since_ms,
+            term: answer.header.raft_term,
+        })
+    }
+
+    /// Keeps it alive. `None`: it is not known whether it is, and the next member is to be asked.
+    pub(super) fn keep(&mut self, client: &Client) -> Option<bool> {
+        let sent = boottime_milliseconds();
+        let Ok(kept) = client.keep_alive_once(self.id, TIMEOUT) else {
+            client.go_on();
+            return None;
+        };
+        let is_kept = kept.ttl > 0;
+        if is_kept {
+            self.since_ms = sent;
+            self.term = kept.header.raft_term;
+        }
+        Some(is_kept)
+    }
+}
+
 /// What is to be put.
 pub(super) struct Taking<'a> {
     pub(super) view: &'a View,
@@ -48,7 +74,17 @@ pub(super) struct Taking<'a> {
     pub(super) resumes: bool,
     /// The keys of the caller's ticket, and when they were created.
     pub(super) ticket: Option<(&'a [String], i64)>,
-    pub(super) lease: Granted,
+}
+
+impl<'a> Taking<'a> {
+    /// What goes when they are taken.
+    pub(super) fn replaced(&self) -> impl Iterator<Item = &'a Judged<Handle>> + use<'a> {
+        let in_place = self
+            .put
+            .iter()
+            .filter_map(|(_, replaced)| replaced.as_ref());
+        in_place.chain(self.remove)
+    }
 }
 
 /// What became of a change.
@@ -73,404 +109,316 @@ pub(super) struct Taken {
 }
 
 const TAKE: &str = "take a lock in";
-pub(super) const CHANGE: &str = "change a lock in";
 
-impl Etcd {
+impl Session<'_> {
     /// Grants a lease.
-    pub(super) fn grant(&self, seconds: i64, patience: Patience<'_>) -> Result<Granted> {
-        let client = &self.shared.client;
-        let mut since_ms = 0;
-        let (answer, _) = self.known(TAKE, patience, || {
-            since_ms = boottime_milliseconds();
-            client.grant_once(seconds, TIMEOUT)
-        })?;
-        Ok(Granted {
-            id: answer.id,
-            ttl: answer.ttl,
-            since_ms,
-            term: answer.header.raft_term,
-        })
+    pub(super) fn grant(self, seconds: i64) -> Result<Granted> {
+        let (lease, _) = self.until_known(TAKE, |client| Granted::once(client, seconds))?;
+        Ok(lease)
     }
 
     /// Takes locks, all of them or none.
     pub(super) fn commit_take(
-        &self,
-        taking: &Taking<'_>,
-        patience: Patience<'_>,
+        self,
+        mut taking: Taking<'_>,
+        lease: Granted,
     ) -> Result<Committed<Taken>> {
-        let (keys, view, lease) = (&self.shared.keys, taking.view, taking.lease);
-        let mut record = taking.record.clone();
+        let keys = self.keys();
         if !taking.resumes {
             let replaced = taking
                 .put
                 .iter()
                 .filter_map(|(_, old)| old.as_ref()?.record());
             let replaced = replaced.map(|record| record.hold).max();
-            record.hold = number(view, &keys.last(), replaced.unwrap_or(0), now_us());
+            let last = keys.last();
+            taking.record.hold = number(taking.view, &last, replaced.unwrap_or(0), now_us());
         }
         let ttl = u64::try_from(lease.ttl).ok();
-        record.ttl_ms = ttl.map(|ttl| ttl.saturating_mul(1000));
-        let txn = self.take_txn(taking, &record)?;
-        let client = &self.shared.client;
-        let once = || -> Answer<TxnAnswer> { client.txn_once(&txn, TIMEOUT) };
-        let (answer, tried_before) = match client.until_known(TAKE, go_on(patience), once) {
-            Ok((Answered::Done(answer), again)) => (answer, again),
-            Ok((Answered::Refused(refused), _)) if is_ended(&refused) => {
-                return Ok(Committed::NoLease);
-            }
-            Ok((Answered::Refused(refused), _)) => {
-                client.revoke(lease.id);
-                return Err(client.refused(TAKE, &refused));
-            }
+        taking.record.ttl_ms = ttl.map(|ttl| ttl.saturating_mul(1000));
+        let txn = self.take_txn(&taking, lease.id)?;
+        let (answer, tried_before) = match self.txn(TAKE, &txn) {
+            Ok(answer) => answer,
+            Err(error) if has_fault(&error, Fault::NoLease) => return Ok(Committed::NoLease),
             Err(error) => {
                 // If it is applied later, it is refused as a whole: its lease is its nonce.
-                client.revoke(lease.id);
+                self.client().revoke(lease.id);
                 return Err(error);
             }
         };
         let of_hold: Vec<Key> = taking.put.iter().map(|(key, _)| key.clone()).collect();
+        let header = answer.header;
         let created = if answer.succeeded {
-            answer.header.revision
+            header.revision
         } else {
-            let is_waiter = taking.ticket.is_some();
-            let found =
-                (!is_waiter).then(|| View::of_answer(keys, &names_of(taking.put), &answer, 0));
-            let own = of_hold.first().map(|key| keys.of(Part::Life, key));
-            let own = match &found {
-                Some(view) => own.and_then(|life| view.get(&life)),
-                None => answer.first_found(),
+            let life = of_hold.first().map(|key| keys.of(Part::Life, key));
+            let (own, view) = if taking.ticket.is_some() {
+                (answer.found().next().flatten().cloned(), View::unread())
+            } else {
+                let view = View::of_answer(keys, &names_of(taking.put), answer, 0);
+                (life.and_then(|life| view.get(&life).cloned()), view)
             };
             // An earlier try was applied.
             match own.filter(|own| tried_before && own.lease == lease.id) {
                 Some(own) => own.create_revision,
-                None => return Ok(Committed::Changed(found.unwrap_or_else(View::unread))),
+                None => return Ok(Committed::Changed(view)),
             }
         };
         let tickets = match taking.ticket {
-            Some((tickets, _)) if keeps_ticket(&record) => tickets.to_vec(),
+            Some((tickets, _)) if keeps_ticket(&taking.record) => tickets.to_vec(),
             _ => Vec::new(),
         };
         Ok(Committed::Done(Taken {
-            record,
+            record: taking.record,
             keys: of_hold,
             created,
-            term: answer.header.raft_term,
+            term: header.raft_term,
             tickets,
         }))
     }
 
     /// The transaction that takes locks. Its reads, if it fails, are the next view; those of a waiter only say
     /// whether an earlier try was applied.
-    pub(super) fn take_txn(&self, taking: &Taking<'_>, record: &Record) -> Result<Txn> {
-        let (keys, view, lease) = (&self.shared.keys, taking.view, taking.lease);
-        let mut compare = Comparisons::default();
-        let mut success = Vec::new();
+    pub(super) fn take_txn(self, taking: &Taking<'_>, lease: i64) -> Result<Txn> {
+        let (keys, view, record) = (self.keys(), taking.view, &taking.record);
+        let mut txn = Txn::default();
         for (key, _) in taking.put {
-            self.compare_for(&mut compare, view, key, record.mode);
+            compare_for(&mut txn, keys, view, key, record.mode);
             // What is alive is removed before: a key that is put again keeps its create revision.
-            compare.add(Compare::is_missing(&keys.of(Part::Life, key)));
+            txn.only_if(Compare::is_missing(&keys.of(Part::Life, key)));
         }
         for gone in view.supposed_gone() {
-            compare.add(Compare::is_missing(gone));
+            txn.only_if(Compare::is_missing(gone));
         }
         for judged in taking.remove.iter().take(MAX_REMOVALS) {
-            let found = &judged.found.key;
-            success.push(Operation::delete(&keys.of(Part::Hold, found)));
+            txn.delete(&keys.of(Part::Hold, &judged.found.key));
         }
-        let value = format::write_compact(record).map_err(|error| self.cannot_write(&error))?;
+        let value = self.written(record)?;
         for (key, _) in taking.put {
-            success.push(Operation::put(&keys.of(Part::Hold, key), value.clone(), 0));
-            let life = life_value(record).into_bytes();
-            success.push(Operation::put(&keys.of(Part::Life, key), life, lease.id));
+            txn.put(&keys.of(Part::Hold, key), &value, 0);
+            txn.put(
+                &keys.of(Part::Life, key),
+                life_value(record).as_bytes(),
+                lease,
+            );
         }
         if !taking.resumes {
             let digits = format!("{:016}", record.hold);
-            compare.add(last_comparison(view, &keys.last(), &digits));
-            success.push(Operation::put(&keys.last(), digits.clone().into_bytes(), 0));
-            if let Some((tickets, created)) = taking.ticket {
-                for ticket in tickets {
-                    compare.add(Compare::was_created_at(ticket, created));
-                    success.push(if keeps_ticket(record) {
-                        Operation::put(ticket, digits.clone().into_bytes(), lease.id)
-                    } else {
-                        Operation::delete(ticket)
-                    });
+            txn.only_if(last_comparison(view, &keys.last(), &digits));
+            txn.put(&keys.last(), digits.as_bytes(), 0);
+            let (tickets, created) = taking.ticket.unwrap_or_default();
+            for ticket in tickets {
+                txn.only_if(Compare::was_created_at(ticket, created));
+                if keeps_ticket(record) {
+                    txn.put(ticket, digits.as_bytes(), lease);
+                } else {
+                    txn.delete(ticket);
                 }
             }
             for (key, _) in taking.put {
-                self.compare_queue(&mut compare, taking, &key.name);
+                compare_queue(&mut txn, keys, taking, &key.name);
             }
         }
         // The take of a waiter mostly succeeds, and decoding these reads costs etcd as much as the rest of the
         // request, so a waiter reads again after a failure. Only the names that are taken are read: a decision
         // may have asked about those of many waiters.
         let own = taking.put.first().filter(|_| taking.ticket.is_some());
-        let failure = match own {
-            Some((key, _)) => vec![read_one(&keys.of(Part::Life, key))],
-            None => reads(keys, &names_of(taking.put)),
-        };
-        let txn = Txn {
-            compare: compare.list,
-            success,
-            failure,
-        };
-        txn.ensure_possible()?;
-        if own.is_none() {
+        if let Some((key, _)) = own {
+            txn.else_read(&keys.of(Part::Life, key));
+        } else {
+            let names = names_of(taking.put);
+            let reads = reads(keys, &names).map(Operation::Read);
+            txn.failure.extend(reads);
             // Joining the queue puts one ticket per name beside these reads. So what can be taken can be waited for.
-            let tickets = taking.put.len();
-            ensure_possible(txn.failure.len() + tickets)?;
+            ensure_possible(txn.failure.len() + taking.put.len())?;
         }
+        txn.ensure_possible()?;
         Ok(txn)
     }
 
-    /// What a hold of `key` was decided on.
-    fn compare_for(&self, compare: &mut Comparisons, view: &View, key: &Key, mode: Mode) {
-        let (keys, revision) = (&self.shared.keys, view.revision);
-        let mut is_as_seen = |key: &str| {
-            compare.add(Compare::was_modified_at(key, view.modified(key)));
-        };
-        is_as_seen(&keys.of(Part::Hold, key));
-        is_as_seen(&keys.exclusive(Part::Hold, &key.name));
-        for ancestor in key.name.ancestors() {
-            is_as_seen(&keys.exclusive(Part::Hold, &ancestor));
-        }
-        let unwritten = |range| Compare::is_unwritten_since(range, revision);
-        if mode.is_shared() {
-            for range in keys.descendants(Part::Hold, &key.name) {
-                compare.add(unwritten(range));
-            }
-            if mode.slots().is_some() {
-                compare.add(unwritten(keys.shared(Part::Hold, &key.name)));
-            }
-        } else {
-            compare.add(unwritten(keys.below(Part::Hold, &key.name)));
-            for ancestor in key.name.ancestors() {
-                compare.add(unwritten(keys.shared(Part::Hold, &ancestor)));
-            }
-        }
-    }
-
-    /// Compares the part of the queue that the decision has not seen: nobody there may come before the caller.
-    fn compare_queue(&self, compare: &mut Comparisons, taking: &Taking<'_>, name: &LockName) {
-        let (keys, view) = (&self.shared.keys, taking.view);
-        let mut has_nothing_newer = |tickets| {
-            compare.add(Compare::has_nothing_newer(tickets, view.revision));
-        };
-        match taking.ticket {
-            None if view.is_guess() => has_nothing_newer(keys.tickets_below(name)),
-            None => has_nothing_newer(keys.tree(name)),
-            Some(_) => has_nothing_newer(keys.tickets_out_of_turn(name)),
-        }
-        for ancestor in name.ancestors() {
-            if view.is_guess() {
-                has_nothing_newer(keys.tickets_of(&ancestor));
-            } else if taking.ticket.is_some() {
-                has_nothing_newer(keys.tickets_out_of_turn(&ancestor));
-            }
-        }
-        if let Some((_, created)) = taking.ticket.filter(|_| view.is_guess()) {
-            compare.add(Compare::has_nothing_older(
-                keys.tickets_below(name),
-                created,
-            ));
-        }
+    fn written(self, record: &Record) -> Result<Vec<u8>> {
+        format::write_compact(record).map_err(|error| self.etcd.cannot_write(&error))
     }
 
     /// Removes a hold that is dead, or one that no keeper would give back. `false`: it has changed.
-    pub(super) fn commit_remove(
-        &self,
-        judged: &Judged<Handle>,
-        view: &View,
-        patience: Patience<'_>,
-    ) -> Result<bool> {
-        let keys = &self.shared.keys;
+    pub(super) fn commit_remove(self, judged: &Judged<Handle>, view: &View) -> Result<bool> {
+        let keys = self.keys();
         let mut txn = Txn::default();
         let mut lease = 0;
         for key in self.keys_of_hold(judged, view) {
             let (hold, life) = (keys.of(Part::Hold, &key), keys.of(Part::Life, &key));
-            txn.compare
-                .push(Compare::was_modified_at(&hold, view.modified(&hold)));
-            txn.success.push(Operation::delete(&hold));
-            match view.get(&life) {
-                Some(found) => {
-                    lease = found.lease;
-                    txn.compare
-                        .push(Compare::was_modified_at(&life, found.mod_revision));
-                    txn.success.push(Operation::delete(&life));
-                }
-                None => txn.compare.push(Compare::is_missing(&life)),
+            txn.only_if(Compare::was_modified_at(&hold, view.modified(&hold)));
+            txn.only_if(Compare::was_modified_at(&life, view.modified(&life)));
+            txn.delete(&hold);
+            if let Some(found) = view.get(&life) {
+                lease = found.lease;
+                txn.delete(&life);
             }
-            txn.failure.push(read_one(&hold));
+            txn.else_read(&hold);
         }
-        let client = &self.shared.client;
-        let (answer, tried_before) =
-            self.known(CHANGE, patience, || client.txn_once(&txn, TIMEOUT))?;
+        let (answer, tried_before) = self.txn(CHANGE, &txn)?;
         // An answer was lost, and none of it is there any more: as if another had removed it.
         let number = judged.record().map(|record| record.hold);
         let is_done = answer.succeeded || (tried_before && !shows_hold(&answer, number));
         if is_done && lease != 0 {
-            client.revoke(lease);
+            self.client().revoke(lease);
         }
         Ok(is_done)
     }
 
     /// Writes what changes of a record. `false`: it has changed.
     pub(super) fn commit_renew(
-        &self,
+        self,
         judged: &Judged<Handle>,
-        changed: &crate::record::Live,
+        changed: &Live,
         view: &View,
-        patience: Patience<'_>,
     ) -> Result<bool> {
         let Some(record) = judged.record() else {
             return Ok(false);
         };
-        let keys = &self.shared.keys;
+        let keys = self.keys();
         let of_hold = self.keys_of_hold(judged, view);
         let mut renewed = record.clone();
         renewed.live = changed.clone();
-        if record.kind != Kind::Lease {
-            // Its keeper renews it. What can be written is that it is broken.
-            return self.put_records(&renewed, &of_hold, view, patience);
-        }
-        let seconds = renewed.ttl().unwrap_or_default().as_secs();
-        let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
-        let first = of_hold
-            .first()
-            .and_then(|key| view.get(&keys.of(Part::Life, key)));
-        let before = first.map(|life| life.lease).filter(|lease| *lease != 0);
-        let is_same = renewed.ttl() == record.ttl();
-        let client = &self.shared.client;
-        let kept = match before.filter(|_| is_same) {
-            Some(lease) => {
-                let kept =
-                    self.known(CHANGE, patience, || client.keep_alive_once(lease, TIMEOUT))?;
-                (kept.0.ttl > 0).then_some(lease)
-            }
-            None => None,
-        };
-        let lease = match kept {
-            Some(lease) => lease,
-            None => self.grant(seconds, patience)?.id,
-        };
-        let mut compare = Comparisons::default();
-        let value = format::write_compact(&renewed).map_err(|error| self.cannot_write(&error))?;
-        let mut success = Vec::new();
+        let value = self.written(&renewed)?;
+        let mut txn = Txn::default();
         for key in &of_hold {
-            let (hold, life) = (keys.of(Part::Hold, key), keys.of(Part::Life, key));
-            compare.add(Compare::was_modified_at(&hold, view.modified(&hold)));
-            success.push(Operation::put(&hold, value.clone(), 0));
+            let hold = keys.of(Part::Hold, key);
+            txn.only_if(Compare::was_modified_at(&hold, view.modified(&hold)));
+            txn.put(&hold, &value, 0);
+            txn.else_read(&hold);
+        }
+        let life = |key: &Key| view.get(&keys.of(Part::Life, key));
+        let before = of_hold.first().and_then(life).map(|life| life.lease);
+        let before = before.filter(|lease| *lease != 0);
+        // The keeper of a `run` renews that. What can be written is that it is broken.
+        let lease = match record.kind {
+            Kind::Lease => Some(self.lease_to_renew(record, &renewed, before)?),
+            Kind::Run | Kind::Process => None,
+        };
+        for key in of_hold.iter().filter(|_| lease.is_some()) {
+            let life = keys.of(Part::Life, key);
             if let Some(before) = before {
-                compare.add(Compare::has_lease(&life, before));
+                txn.only_if(Compare::has_lease(&life, before));
             } else {
                 // It ran out, and was not taken: as if it were taken now.
-                compare.add(Compare::is_missing(&life));
-                self.compare_for(&mut compare, view, key, record.mode);
+                txn.only_if(Compare::is_missing(&life));
+                compare_for(&mut txn, keys, view, key, record.mode);
             }
-            if Some(lease) != before {
-                let value = life_value(&renewed).into_bytes();
-                success.push(Operation::put(&life, value, lease));
+            if let Some(lease) = lease.filter(|_| lease != before) {
+                txn.put(&life, life_value(&renewed).as_bytes(), lease);
             }
         }
-        let txn = Txn {
-            compare: compare.list,
-            success,
-            failure: Vec::new(),
+        let (answer, tried_before) = self.txn(CHANGE, &txn)?;
+        // It is the one that was sent.
+        let is_written = || {
+            answer
+                .found()
+                .next()
+                .flatten()
+                .is_some_and(|found| found.value == value)
         };
-        let (answer, tried_before) =
-            self.known(CHANGE, patience, || client.txn_once(&txn, TIMEOUT))?;
-        let is_done =
-            answer.succeeded || (tried_before && self.has_record(&of_hold, &value, patience)?);
-        if let Some(unused) = [before, Some(lease)]
-            .into_iter()
-            .flatten()
-            .find(|id| (*id == lease) != is_done && Some(*id) != kept)
-        {
-            client.revoke(unused);
+        let is_done = answer.succeeded || (tried_before && is_written());
+        // Of two leases one is left over.
+        let unused = if is_done { before } else { lease };
+        if let Some(unused) = unused.filter(|_| lease.is_some() && lease != before) {
+            self.client().revoke(unused);
         }
         Ok(is_done)
     }
 
-    fn put_records(
-        &self,
-        record: &Record,
-        of_hold: &[Key],
-        view: &View,
-        patience: Patience<'_>,
-    ) -> Result<bool> {
-        let keys = &self.shared.keys;
-        let value = format::write_compact(record).map_err(|error| self.cannot_write(&error))?;
-        let mut txn = Txn::default();
-        for key in of_hold {
-            let hold = keys.of(Part::Hold, key);
-            txn.compare
-                .push(Compare::was_modified_at(&hold, view.modified(&hold)));
-            txn.success.push(Operation::put(&hold, value.clone(), 0));
+    /// The lease that a renewed hold has: its own, if that can be kept alive for as long as it is to last.
+    fn lease_to_renew(self, record: &Record, renewed: &Record, before: Option<i64>) -> Result<i64> {
+        if let Some(lease) = before.filter(|_| renewed.ttl() == record.ttl()) {
+            let once = |client: &Client| client.keep_alive_once(lease, TIMEOUT);
+            if self.until_known(CHANGE, once)?.0.ttl > 0 {
+                return Ok(lease);
+            }
         }
-        let client = &self.shared.client;
-        let (answer, tried_before) =
-            self.known(CHANGE, patience, || client.txn_once(&txn, TIMEOUT))?;
-        Ok(answer.succeeded || (tried_before && self.has_record(of_hold, &value, patience)?))
-    }
-
-    /// Whether a record is the one that was sent.
-    fn has_record(&self, of_hold: &[Key], value: &[u8], patience: Patience<'_>) -> Result<bool> {
-        let Some(key) = of_hold.first() else {
-            return Ok(false);
-        };
-        let read = super::messages::Read {
-            limit: 0,
-            revision: 0,
-            keys_only: false,
-            key: self.shared.keys.of(Part::Hold, key),
-            range_end: format!("{}\0", self.shared.keys.of(Part::Hold, key)),
-        };
-        let answer = self.read_range(&read, patience)?;
-        Ok(answer.kvs.first().is_some_and(|found| found.value == value))
+        Ok(self.grant(seconds_of(renewed))?.id)
     }
 
     /// The keys of all locks of a hold, as far as the view shows them.
-    pub(super) fn keys_of_hold(&self, judged: &Judged<Handle>, view: &View) -> Vec<Key> {
+    fn keys_of_hold(self, judged: &Judged<Handle>, view: &View) -> Vec<Key> {
         let own = judged.found.key.clone();
         let Some(record) = judged.record() else {
             return vec![own];
         };
-        let others = record
-            .names
-            .iter()
-            .filter_map(|name| LockName::new(name).ok());
-        let others: Vec<LockName> = others.filter(|name| *name != own.name).collect();
         let is_of_hold = |found: &KeyValue| {
             let content = content(&found.value, true);
             content
                 .record()
                 .is_some_and(|other| other.hold == record.hold)
         };
-        let keys = &self.shared.keys;
-        let mut of_hold = vec![own];
-        for name in others {
+        let keys = self.keys();
+        let others = record
+            .names
+            .iter()
+            .filter_map(|name| LockName::new(name).ok());
+        let others = others.filter(|name| *name != own.name).filter_map(|name| {
             let exclusive = Key::exclusive(&name);
-            if own_is_exclusive(&of_hold) {
-                let hold = keys.of(Part::Hold, &exclusive);
-                if view.get(&hold).is_some_and(is_of_hold) {
-                    of_hold.push(exclusive);
-                }
-                continue;
+            if own.index.is_none() {
+                let hold = view.get(&keys.of(Part::Hold, &exclusive));
+                return hold.is_some_and(is_of_hold).then_some(exclusive);
             }
             let shared = keys.shared(Part::Hold, &name);
-            let found = view.range(&shared).find(|(_, found)| is_of_hold(found));
-            of_hold.extend(found.and_then(|(key, _)| keys.hold_of(Part::Hold, key)));
-        }
+            let (key, _) = view.range(&shared).find(|(_, found)| is_of_hold(found))?;
+            keys.hold_of(Part::Hold, key)
+        });
+        let mut of_hold: Vec<Key> = others.collect();
+        of_hold.insert(0, own);
         of_hold
     }
+}
 
-    pub(super) fn cannot_write(&self, error: &serde_json::Error) -> Error {
-        Error::Remote {
-            operation: CHANGE,
-            store: self.shared.client.address().url.clone(),
-            reason: error.to_string(),
-            remedy: None,
+/// Compares what a hold of `key` was decided on.
+fn compare_for(txn: &mut Txn, keys: &Keys, view: &View, key: &Key, mode: Mode) {
+    let mut is_as_seen = |key: &str| {
+        txn.only_if(Compare::was_modified_at(key, view.modified(key)));
+    };
+    is_as_seen(&keys.of(Part::Hold, key));
+    is_as_seen(&keys.exclusive(Part::Hold, &key.name));
+    for ancestor in key.name.ancestors() {
+        is_as_seen(&keys.exclusive(Part::Hold, &ancestor));
+    }
+    let mut is_unwritten = |range| {
+        txn.only_if(Compare::is_unwritten_since(range, view.revision));
+    };
+    if mode.is_shared() {
+        keys.descendants(Part::Hold, &key.name)
+            .into_iter()
+            .for_each(&mut is_unwritten);
+        if mode.slots().is_some() {
+            is_unwritten(keys.shared(Part::Hold, &key.name));
         }
+    } else {
+        is_unwritten(keys.below(Part::Hold, &key.name));
+        for ancestor in key.name.ancestors() {
+            is_unwritten(keys.shared(Part::Hold, &ancestor));
+        }
+    }
+}
+
+/// Compares the part of the queue that the decision has not seen: nobody there may come before the caller.
+fn compare_queue(txn: &mut Txn, keys: &Keys, taking: &Taking<'_>, name: &LockName) {
+    let view = taking.view;
+    let mut has_nothing_newer = |tickets| {
+        txn.only_if(Compare::has_nothing_newer(tickets, view.revision));
+    };
+    match taking.ticket {
+        None if view.is_guess() => has_nothing_newer(keys.tickets_below(name)),
+        None => has_nothing_newer(keys.tree(name)),
+        Some(_) => has_nothing_newer(keys.tickets_out_of_turn(name)),
+    }
+    for ancestor in name.ancestors() {
+        if view.is_guess() {
+            has_nothing_newer(keys.tickets_of(&ancestor));
+        } else if taking.ticket.is_some() {
+            has_nothing_newer(keys.tickets_out_of_turn(&ancestor));
+        }
+    }
+    if let Some((_, created)) = taking.ticket.filter(|_| view.is_guess()) {
+        let tickets = keys.tickets_below(name);
+        txn.only_if(Compare::has_nothing_older(tickets, created));
     }
 }
 
@@ -486,10 +434,6 @@ fn keeps_ticket(record: &Record) -> bool {
     !record.mode.is_shared() && record.owner.is_none() && record.kind != Kind::Lease
 }
 
-fn own_is_exclusive(of_hold: &[Key]) -> bool {
-    of_hold.first().is_some_and(|key| key.index.is_none())
-}
-
 /// The value of a life key.
 pub(super) fn life_value(record: &Record) -> String {
     let kind = match record.kind {
@@ -497,21 +441,6 @@ pub(super) fn life_value(record: &Record) -> String {
         Kind::Run | Kind::Process => "run",
     };
     format!("{kind} {}", record.hold)
-}
-
-/// Comparisons, each once.
-#[derive(Default)]
-struct Comparisons {
-    list: Vec<Compare>,
-    known: BTreeSet<String>,
-}
-
-impl Comparisons {
-    fn add(&mut self, compare: Compare) {
-        if self.known.insert(format!("{compare:?}")) {
-            self.list.push(compare);
-        }
-    }
 }
 
 /// The last number of a store. `None`: there is none, or it is none that could be.
@@ -540,6 +469,12 @@ fn last_comparison(view: &View, last: &str, digits: &str) -> Compare {
         return Compare::is_below(last, digits.to_owned());
     }
     Compare::was_modified_at(last, view.modified(last))
+}
+
+/// The time to live that a hold is to have.
+pub(super) fn seconds_of(record: &Record) -> i64 {
+    let ttl = record.ttl().unwrap_or(DEFAULT_TTL);
+    i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX)
 }
 
 /// The end of a lease by the wall clock, from before it was granted.

@@ -1,581 +1,65 @@
-//! A hold of the calling process. Its lease is kept by a thread, which also learns whether the hold is lost
-//! or was broken.
-//!
-//! T is the time to live of the lease as it was granted, and t0 the time at which the last confirmed
-//! keepalive was sent. A keepalive is confirmed by a read that was sent after its answer, and still sees the
-//! life key. No process of the hold may run after t0 + 0.9 T. Another one takes the lock over only once it has
-//! itself known for T that the life key is gone.
+//! A hold of the calling process.
 
-use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
-use super::client::{Answered, Client, TIMEOUT};
-use super::commit::{CHANGE, Committed, Granted, Taken, Taking};
-use super::keys::{Keys, Part, only};
-use super::messages::{Compare, Operation, Txn, TxnAnswer, Watch, WatchAnswer};
-use super::snapshot::EtcdSnapshot;
-use super::store::{Etcd, Shared};
-use super::view::{View, content, read_one, shows_hold};
+use super::commit::{Granted, Taken};
+use super::keeping::Keeping;
+use super::store::{CHANGE, Etcd};
 use crate::backend::{Backend as _, HeldRecord, Patience, ReleaseOutcome};
-use crate::decision::{Asker, Decision, Key, Request, Revision, Want, decide};
 use crate::error::Result;
 use crate::record::{Kind, Live, Record};
 use crate::sys::Note;
 use crate::sys::process::boottime_milliseconds;
 
-const KEPT: u8 = 0;
-const BROKEN: u8 = 1;
-const LOST: u8 = 2;
-
 /// A hold, and how it is kept.
+#[derive(Debug)]
 pub(crate) struct HeldKeys {
-    pub(super) keeping: Arc<Keeping>,
+    keeping: Arc<Keeping>,
     record: Box<Record>,
-    places: Vec<(Key, PathBuf)>,
-    has_guard: AtomicBool,
-    has_thread: AtomicBool,
+    paths: Vec<PathBuf>,
     taken_ms: u64,
 }
 
 /// From when on a hold has a thread that keeps it.
 const LONG_MS: u64 = 500;
 
-/// By how much the wall clock must have been set for a hold to be looked at.
-const CLOCK_JUMP_MS: u64 = 1000;
-
-/// By how much the wall clock is ahead of the boot-time clock, in milliseconds.
-fn wall_clock_ahead() -> i64 {
-    let now = i64::try_from(boottime_milliseconds()).unwrap_or(i64::MAX);
-    chrono::Utc::now().timestamp_millis().saturating_sub(now)
-}
-
-impl std::fmt::Debug for HeldKeys {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("HeldKeys")
-            .field("record", &self.record)
-            .finish_non_exhaustive()
-    }
-}
-
-/// What the thread and its hold share.
-pub(super) struct Keeping {
-    etcd: Etcd,
-    keys: Vec<Key>,
-    /// Tickets that end with the hold.
-    tickets: Vec<String>,
-    state: Mutex<State>,
-    /// t0, by the boot-time clock.
-    confirmed_ms: AtomicU64,
-    outcome: AtomicU8,
-    wake: Condvar,
-    /// Held while something is sent for the hold: it is not resumed while it is given back.
-    sending: Mutex<()>,
-}
-
-#[derive(Debug)]
-pub(super) struct State {
-    record: Record,
-    lease: Granted,
-    /// When the life keys were created.
-    created: i64,
-    /// When the records were last written.
-    modified: i64,
-    is_released: bool,
-    /// A watch has seen something.
-    is_told: bool,
-}
-
-/// What a beat has brought.
-enum Beat {
-    Confirmed(u64),
-    /// The network, or a member without a leader: it says nothing.
-    Unknown,
-    Over,
-}
-
 impl HeldKeys {
     pub(super) fn new(etcd: &Etcd, taken: Taken, lease: Granted) -> Self {
-        let Taken {
-            record,
-            keys,
-            created,
-            term,
-            tickets,
-        } = taken;
-        let path = |key: &Key| etcd.path_of_record(key);
-        let places = keys.iter().map(|key| (key.clone(), path(key))).collect();
-        let keeping = Keeping {
-            etcd: etcd.clone(),
-            keys,
-            tickets,
-            confirmed_ms: AtomicU64::new(lease.since_ms),
-            outcome: AtomicU8::new(KEPT),
-            wake: Condvar::new(),
-            sending: Mutex::new(()),
-            state: Mutex::new(State {
-                record: record.clone(),
-                lease,
-                created,
-                modified: created,
-                is_released: false,
-                is_told: false,
-            }),
-        };
+        let record = Box::new(taken.record.clone());
+        let paths = taken.keys.iter().map(|key| etcd.path_of_record(key));
         let held = Self {
-            keeping: Arc::new(keeping),
-            record: Box::new(record),
-            places,
-            has_guard: AtomicBool::new(false),
-            has_thread: AtomicBool::new(false),
+            paths: paths.collect(),
+            keeping: Keeping::begin(etcd, taken, lease),
+            record,
             taken_ms: boottime_milliseconds(),
         };
-        // The lease may have been granted long before, by another leader.
-        let age = boottime_milliseconds().saturating_sub(lease.since_ms);
-        if held.record.kind != Kind::Lease
-            && (lease.term != term || age > held.keeping.ttl_ms() / 3)
-        {
-            held.keeping
-                .confirmed_ms
-                .store(lease.since_ms, Ordering::Relaxed);
-            if let Beat::Confirmed(at) = held.keeping.beat() {
-                held.keeping.confirm(at);
-            }
-        }
-        held.keeping.tell_guard();
         if held.record.kind == Kind::Process {
-            held.keep();
+            held.keeping.start();
         }
         held
-    }
-
-    /// Keeps the lease from now on, by a thread. One that cannot be started is started with the next call.
-    pub(crate) fn keep(&self) {
-        if self.record.kind == Kind::Lease {
-            return;
-        }
-        start_once(&self.has_guard, crate::sys::keeper::guard);
-        start_once(&self.has_thread, || {
-            let keeping = Arc::clone(&self.keeping);
-            let start = || {
-                std::thread::Builder::new()
-                    .name("keeper".to_owned())
-                    .stack_size(256 * 1024)
-                    .spawn(move || keeping.go_on())
-            };
-            crate::sys::signal::without_signals(start)?.map(drop)
-        });
-    }
-}
-
-fn start_once(has_started: &AtomicBool, start: impl FnOnce() -> io::Result<()>) {
-    if !has_started.swap(true, Ordering::Relaxed) && start().is_err() {
-        has_started.store(false, Ordering::Relaxed);
-    }
-}
-
-impl Keeping {
-    fn client(&self) -> &Arc<Client> {
-        &self.shared().client
-    }
-
-    fn shared(&self) -> &Arc<Shared> {
-        &self.etcd.shared
-    }
-
-    fn store_keys(&self) -> &Keys {
-        &self.shared().keys
-    }
-
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn ttl_ms(&self) -> u64 {
-        let ttl = self.state().lease.ttl;
-        u64::try_from(ttl).unwrap_or(0).saturating_mul(1000)
-    }
-
-    fn deadlines_ms(&self) -> (u64, u64) {
-        let (confirmed, ttl) = (self.confirmed_ms.load(Ordering::SeqCst), self.ttl_ms());
-        (confirmed + ttl / 10 * 6, confirmed + ttl / 10 * 9)
-    }
-
-    fn confirm(&self, at: u64) {
-        self.confirmed_ms.store(at, Ordering::SeqCst);
-        self.tell_guard();
-    }
-
-    /// Tells the wrapper until when the command may run, and what gives the hold back if this process is
-    /// killed.
-    fn tell_guard(&self) {
-        if !crate::sys::keeper::is_keeper() {
-            return;
-        }
-        let (_, kill_at) = self.deadlines_ms();
-        let state = self.state();
-        let release = serde_json::to_vec(&self.release_txn(&state)).unwrap_or_default();
-        crate::sys::keeper::tell_wrapper(kill_at, &release);
-    }
-
-    /// Runs in the thread.
-    fn go_on(self: Arc<Self>) {
-        let ttl = self.ttl_ms();
-        let third = |at: u64| at.saturating_add(ttl / 3);
-        let mut due = third(self.confirmed_ms.load(Ordering::SeqCst));
-        let mut watch_until = 0;
-        let mut ahead = wall_clock_ahead();
-        loop {
-            let now = boottime_milliseconds();
-            if now >= watch_until {
-                self.watch();
-                watch_until = now + 40_000;
-            }
-            // The boot-time clock of a virtual machine stands still while it is paused. Its wall clock is set
-            // afterwards.
-            let before = std::mem::replace(&mut ahead, wall_clock_ahead());
-            if ahead.abs_diff(before) >= CLOCK_JUMP_MS {
-                due = now;
-            }
-            let is_told = {
-                let state = self.state();
-                if state.is_released {
-                    return;
-                }
-                let left = due.min(watch_until).saturating_sub(now).min(ttl / 20);
-                let left = Duration::from_millis(left);
-                let waits = |state: &mut State| !state.is_released && !state.is_told;
-                let (mut state, _) = self
-                    .wake
-                    .wait_timeout_while(state, left, waits)
-                    .unwrap_or_else(PoisonError::into_inner);
-                if state.is_released {
-                    return;
-                }
-                std::mem::take(&mut state.is_told)
-            };
-            if !is_told && boottime_milliseconds() < due {
-                continue;
-            }
-            match self.beat() {
-                Beat::Confirmed(at) => {
-                    self.confirm(at);
-                    due = third(at);
-                }
-                Beat::Unknown => due = boottime_milliseconds() + ttl / 40,
-                Beat::Over => {
-                    self.outcome.store(LOST, Ordering::SeqCst);
-                    crate::sys::keeper::wake_supervisor();
-                    return;
-                }
-            }
-        }
-    }
-
-    /// Watches for a break, so that it is noticed at once and not at the next beat.
-    fn watch(self: &Arc<Self>) {
-        let since = self.state().modified;
-        let ranges: Vec<Watch> = self
-            .keys
-            .iter()
-            .map(|key| self.store_keys().of(Part::Hold, key))
-            .map(|hold| Watch::changes(only(&hold)))
-            .chain(self.keys.iter().map(|key| {
-                let life = self.store_keys().of(Part::Life, key);
-                Watch::deletions(only(&life))
-            }))
-            .collect();
-        let keeping = Arc::downgrade(self);
-        self.client().watch(&ranges, move |answer| {
-            let Some(keeping) = keeping.upgrade() else {
-                return false;
-            };
-            let mut state = keeping.state();
-            // The watch does not report what happened before it began.
-            let tells = |answer: &WatchAnswer| {
-                let is_later = answer.created && answer.header.revision > since;
-                is_later || !answer.events.is_empty()
-            };
-            if answer.as_ref().is_some_and(tells) {
-                state.is_told = true;
-                keeping.wake.notify_all();
-            }
-            !state.is_released
-        });
-    }
-
-    fn timeout(&self) -> Duration {
-        Duration::from_millis(self.ttl_ms() / 10).min(TIMEOUT)
-    }
-
-    /// Keeps the lease alive, and looks whether the hold still stands.
-    fn beat(&self) -> Beat {
-        let _sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
-        let endpoint = self.client().endpoint().to_owned();
-        let sent = boottime_milliseconds();
-        let (lease, check) = {
-            let state = self.state();
-            if state.is_released {
-                return Beat::Unknown;
-            }
-            (state.lease.id, self.check_txn(&state))
-        };
-        let kept = self.client().keep_alive_once(lease, self.timeout());
-        let answer = kept.and_then(|kept| {
-            let answer = self.client().txn_once(&check, self.timeout())?;
-            Ok((kept, answer))
-        });
-        let Ok((kept, answer)) = answer else {
-            self.client().go_on();
-            return Beat::Unknown;
-        };
-        if !answer.succeeded || kept.ttl <= 0 {
-            return self.examine(&answer, kept.ttl > 0);
-        }
-        // Before 3.4.31 a member that was the leader answers a keepalive without asking the others.
-        let is_one_term = kept.header.raft_term == answer.header.raft_term;
-        if !is_one_term || endpoint != self.client().endpoint() {
-            return Beat::Unknown;
-        }
-        Beat::Confirmed(sent)
-    }
-
-    pub(super) fn check_txn(&self, state: &State) -> Txn {
-        let mut txn = Txn::default();
-        for key in &self.keys {
-            let keys = self.store_keys();
-            let (hold, life) = (keys.of(Part::Hold, key), keys.of(Part::Life, key));
-            txn.compare
-                .push(Compare::was_created_at(&life, state.created));
-            txn.compare.push(Compare::has_lease(&life, state.lease.id));
-            txn.compare
-                .push(Compare::was_modified_at(&hold, state.modified));
-            for key in [hold, life] {
-                txn.failure.push(read_one(&key));
-            }
-        }
-        txn
-    }
-
-    /// What has become of a hold that is not as it was.
-    fn examine(&self, answer: &TxnAnswer, is_kept: bool) -> Beat {
-        let mut found = answer.responses.iter().map(|answer| {
-            let range = answer.response_range.as_ref()?;
-            range.kvs.first()
-        });
-        let mut state = self.state();
-        let mut is_alive = !answer.succeeded && is_kept;
-        if answer.succeeded {
-            // The life key was there, and its lease is not known any more.
-            return Beat::Unknown;
-        }
-        for _ in &self.keys {
-            let (hold, life) = (found.next().flatten(), found.next().flatten());
-            let Some(hold) = hold else {
-                return Beat::Over;
-            };
-            let content = content(&hold.value, true);
-            let Some(record) = content.record() else {
-                return Beat::Over;
-            };
-            if record.hold != state.record.hold {
-                return Beat::Over;
-            }
-            if record.live.broken_by.is_some() && !self.outcome_is(BROKEN) {
-                self.outcome.store(BROKEN, Ordering::SeqCst);
-                crate::sys::keeper::wake_supervisor();
-            }
-            state.record.live.clone_from(&record.live);
-            state.modified = hold.mod_revision;
-            is_alive &= life.is_some_and(|life| life.lease == state.lease.id);
-        }
-        drop(state);
-        if is_alive {
-            // At once again: as it is now it is confirmed.
-            return Beat::Unknown;
-        }
-        if self.outcome_is(BROKEN) || boottime_milliseconds() >= self.deadlines_ms().0 {
-            return Beat::Over;
-        }
-        self.resume()
-    }
-
-    fn outcome_is(&self, outcome: u8) -> bool {
-        self.outcome.load(Ordering::SeqCst) == outcome
-    }
-
-    /// Takes the lock again: its life key is gone, and nobody has taken it.
-    fn resume(&self) -> Beat {
-        let patience = Patience {
-            at_most: Some(Duration::ZERO),
-            canceled: None,
-        };
-        self.try_to_resume(patience).unwrap_or(Beat::Unknown)
-    }
-
-    fn try_to_resume(&self, patience: Patience<'_>) -> Result<Beat> {
-        let (record, ttl) = {
-            let state = self.state();
-            (state.record.clone(), state.lease.ttl)
-        };
-        let request = request_to_resume(&record, &self.keys);
-        let snapshot = EtcdSnapshot::new(&self.etcd, View::unread(), patience);
-        let Decision::Take { put, remove } = decide(&request, &snapshot)? else {
-            return Ok(Beat::Over);
-        };
-        let is_ours = |key: &Key| self.keys.contains(key);
-        if !remove.is_empty() || !put.iter().all(|(key, old)| is_ours(key) && old.is_some()) {
-            return Ok(Beat::Over);
-        }
-        let view = snapshot.into_view();
-        let lease = self.etcd.grant(ttl, patience)?;
-        let taking = Taking {
-            view: &view,
-            put: &put,
-            remove: &[],
-            record,
-            resumes: true,
-            ticket: None,
-            lease,
-        };
-        match self.etcd.commit_take(&taking, patience)? {
-            Committed::Done(taken) => {
-                let mut state = self.state();
-                state.lease = lease;
-                state.created = taken.created;
-                state.modified = taken.created;
-                Ok(Beat::Confirmed(lease.since_ms))
-            }
-            Committed::Changed(_) | Committed::NoLease => {
-                self.client().revoke(lease.id);
-                // A relative may have changed that does not exclude this hold. The next beat looks again.
-                Ok(Beat::Unknown)
-            }
-        }
-    }
-
-    pub(super) fn release_txn(&self, state: &State) -> Txn {
-        let mut txn = Txn::default();
-        let keys = self.store_keys();
-        for key in &self.keys {
-            let (hold, life) = (keys.of(Part::Hold, key), keys.of(Part::Life, key));
-            txn.compare
-                .push(Compare::was_created_at(&life, state.created));
-            txn.success.push(Operation::delete(&life));
-            txn.success.push(Operation::delete(&hold));
-            txn.failure.push(read_one(&hold));
-        }
-        let tickets = self.tickets.iter().map(|ticket| Operation::delete(ticket));
-        txn.success.extend(tickets);
-        txn
-    }
-
-    /// Removes what is left of a hold whose life key is gone.
-    fn clean(&self, modified: i64) {
-        let mut txn = Txn::default();
-        let keys = self.store_keys();
-        for key in &self.keys {
-            let (hold, life) = (keys.of(Part::Hold, key), keys.of(Part::Life, key));
-            txn.compare.push(Compare::was_modified_at(&hold, modified));
-            txn.compare.push(Compare::is_missing(&life));
-            txn.success.push(Operation::delete(&hold));
-        }
-        let _ = self.client().txn_once(&txn, TIMEOUT);
-    }
-
-    fn release(&self) -> Result<ReleaseOutcome> {
-        // There is no work any more that would have to be ended. Before a request that still waits for its answer.
-        crate::sys::keeper::work_is_over();
-        let _sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
-        let (txn, modified, number) = {
-            let mut state = self.state();
-            state.is_released = true;
-            (self.release_txn(&state), state.modified, state.record.hold)
-        };
-        self.wake.notify_all();
-        // Until then nobody else can have it.
-        let until = self
-            .confirmed_ms
-            .load(Ordering::SeqCst)
-            .saturating_add(self.ttl_ms());
-        let go_on = || boottime_milliseconds() < until;
-        let once = || self.client().txn_once(&txn, TIMEOUT);
-        let operation = "release a lock in";
-        let (answer, tried_before) = match self.client().until_known(operation, go_on, once)? {
-            (Answered::Done(answer), again) => (answer, again),
-            (Answered::Refused(refused), _) => {
-                return Err(self.client().refused(operation, &refused));
-            }
-        };
-        if answer.succeeded {
-            return Ok(ReleaseOutcome::Released);
-        }
-        let is_ours = shows_hold(&answer, Some(number));
-        if is_ours {
-            self.clean(modified);
-        }
-        // It was applied, and the answer was lost.
-        if tried_before && !is_ours {
-            return Ok(ReleaseOutcome::Released);
-        }
-        Ok(ReleaseOutcome::Lost)
-    }
-}
-
-/// Asks for a hold again that is as it was, but for its life keys.
-pub(super) fn request_to_resume(record: &Record, keys: &[Key]) -> Request {
-    let own = Revision {
-        file: 0,
-        hold: record.hold,
-        digest: 0,
-    };
-    Request {
-        replace: vec![own],
-        ..request_of(record, keys)
-    }
-}
-
-/// Asks for what a record is of, without regard to waiters.
-pub(super) fn request_of(record: &Record, keys: &[Key]) -> Request {
-    let want = |key: &Key| Want {
-        name: key.name.clone(),
-        mode: record.mode,
-    };
-    Request {
-        wants: keys.iter().map(want).collect(),
-        owner: record.owner.clone(),
-        inside: Vec::new(),
-        asker: Asker::Caller,
-        max_age_ms: u64::MAX,
-        take_zombies: false,
-        replace: Vec::new(),
-        skip_queue: true,
-        ticket: None,
-        observer: None,
-        over: Vec::new(),
     }
 }
 
 impl HeldRecord for HeldKeys {
     fn path(&self) -> &Path {
-        self.places.first().map_or(Path::new(""), |(_, path)| path)
+        self.paths.first().map_or(Path::new(""), PathBuf::as_path)
     }
 
     fn paths(&self) -> Vec<&Path> {
-        self.places.iter().map(|(_, path)| &**path).collect()
+        self.paths.iter().map(PathBuf::as_path).collect()
     }
 
     fn slots(&self) -> Vec<u32> {
-        self.places
+        self.keeping
+            .keys
             .iter()
-            .filter_map(|(key, _)| key.index)
+            .filter_map(|key| key.index)
             .collect()
     }
 
     fn is_broken(&self) -> bool {
-        self.keeping.outcome.load(Ordering::SeqCst) == BROKEN
+        self.keeping.is_broken()
     }
 
     fn deadlines_ms(&self) -> Option<(u64, u64)> {
@@ -589,10 +73,10 @@ impl HeldRecord for HeldKeys {
     fn is_lost(&self) -> Result<bool> {
         // Most commands end before a beat is due.
         if boottime_milliseconds().saturating_sub(self.taken_ms) >= LONG_MS {
-            self.keep();
+            self.keeping.start();
         }
         let (lost_at, _) = self.keeping.deadlines_ms();
-        Ok(self.keeping.outcome_is(LOST) || boottime_milliseconds() >= lost_at)
+        Ok(self.keeping.is_lost() || boottime_milliseconds() >= lost_at)
     }
 
     /// Nothing: of what changes nobody else is told.
@@ -618,10 +102,7 @@ impl HeldRecord for HeldKeys {
 impl Drop for HeldKeys {
     fn drop(&mut self) {
         // A lease of `acquire` is kept by nothing but time; its thread was never started.
-        let mut state = self.keeping.state();
-        state.is_released = true;
-        drop(state);
-        self.keeping.wake.notify_all();
+        self.keeping.stop();
     }
 }
 
@@ -630,9 +111,8 @@ impl Etcd {
     pub(super) fn send_release(&self, request: &[u8]) -> Result<bool> {
         let txn: serde_json::Value =
             serde_json::from_slice(request).map_err(|error| self.cannot_write(&error))?;
-        let client = &self.shared.client;
-        let (answer, tried_before) =
-            self.known(CHANGE, Patience::SHORT, || client.send_txn(&txn))?;
+        let session = self.session(Patience::SHORT);
+        let (answer, tried_before) = session.until_known(CHANGE, |client| client.send_txn(&txn))?;
         Ok(answer.succeeded || tried_before)
     }
 }

@@ -22,6 +22,17 @@ pub(super) struct Keys {
     prefix: String,
 }
 
+/// When it is the turn of a ticket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// After those that were created before it.
+    Last,
+    /// When it was that of the waiter's first one, which had this number and has ended.
+    Again(i64),
+    /// Of a caller that takes by force: at once.
+    BeforeAll,
+}
+
 /// What a hold has two of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
@@ -30,6 +41,8 @@ pub(super) enum Part {
 }
 
 impl Part {
+    pub(super) const BOTH: [Self; 2] = [Self::Hold, Self::Life];
+
     fn name(self) -> &'static str {
         match self {
             Self::Hold => "hold",
@@ -78,6 +91,13 @@ impl Keys {
         ]
     }
 
+    /// The key of the other kind of the same hold, or of a place between holds.
+    pub(super) fn in_part(part: Part, key: &str) -> String {
+        let (prefix, below) = key.split_once("//").unwrap_or_default();
+        let (_, hold) = below.split_once('/').unwrap_or_default();
+        format!("{prefix}//{}/{hold}", part.name())
+    }
+
     pub(super) fn all(&self, part: Part) -> Range<String> {
         let (prefix, part) = (&self.prefix, part.name());
         format!("{prefix}//{part}/")..format!("{prefix}//{part}0")
@@ -107,18 +127,13 @@ impl Keys {
         format!("{prefix}//wait/{name}//")..format!("{prefix}//wait/{name}/0")
     }
 
-    /// The ticket of a waiter. `place`: the number of its first one, if that has ended.
-    pub(super) fn ticket(&self, name: &LockName, lease: i64, place: Option<i64>) -> String {
+    pub(super) fn ticket(&self, name: &LockName, lease: i64, turn: Turn) -> String {
         let tickets = format!("{}//wait/{name}//", self.prefix);
-        match place {
-            None => format!("{tickets}{lease:016x}"),
-            Some(place) => format!("{tickets}+{place:016x}-{lease:016x}"),
+        match turn {
+            Turn::Last => format!("{tickets}{lease:016x}"),
+            Turn::Again(number) => format!("{tickets}+{number:016x}-{lease:016x}"),
+            Turn::BeforeAll => format!("{tickets}!{lease:016x}"),
         }
-    }
-
-    /// The ticket of a caller that takes a name by force.
-    pub(super) fn forced_ticket(&self, name: &LockName, lease: i64) -> String {
-        format!("{}//wait/{name}//!{lease:016x}", self.prefix)
     }
 
     /// The tickets of a name that count before some which were created earlier: `!` and `+` come before all digits.
@@ -240,8 +255,8 @@ mod tests {
         ] {
             assert_eq!(keys.hold_of(Part::Hold, foreign), None, "{foreign}");
         }
-        for place in [None, Some(0x2a)] {
-            let ticket = keys.ticket(&name("a/b"), 0x7f, place);
+        for turn in [Turn::Last, Turn::Again(0x2a), Turn::BeforeAll] {
+            let ticket = keys.ticket(&name("a/b"), 0x7f, turn);
             assert_eq!(keys.name_of_ticket(&ticket), Some(name("a/b")));
             assert!(keys.tree(&name("a")).contains(&ticket));
             assert!(keys.tree(&name("a/x")).contains(&ticket));
@@ -253,9 +268,9 @@ mod tests {
     fn ticket_that_is_drawn_again_keeps_its_number() {
         let keys = Keys::new("/p");
         let number = |key: &str, created| Keys::number_of_ticket(key, created);
-        let first = keys.ticket(&name("a"), 0x7f, None);
-        let again = keys.ticket(&name("a"), i64::MAX, Some(42));
-        let forced = keys.forced_ticket(&name("a"), 0x7f);
+        let first = keys.ticket(&name("a"), 0x7f, Turn::Last);
+        let again = keys.ticket(&name("a"), i64::MAX, Turn::Again(42));
+        let forced = keys.ticket(&name("a"), 0x7f, Turn::BeforeAll);
         assert_eq!(number(&again, 99), number(&first, 42));
         assert_eq!(number(&again, 7), number(&first, 7));
         assert!(number(&forced, 99) < number(&first, 1));

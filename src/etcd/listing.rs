@@ -1,11 +1,9 @@
 //! All locks of a store, and what only etcd tells about one.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::keys::Part;
-use super::messages::Read;
-use super::snapshot::{EtcdSnapshot, is_of_waiter, is_too_large, until_not_compacted};
+use super::snapshot::{EtcdSnapshot, is_of_waiter, until_not_compacted};
 use super::store::Etcd;
 use super::view::View;
 use crate::backend::Patience;
@@ -19,7 +17,7 @@ impl Etcd {
     /// Facts about a hold.
     pub(super) fn facts_of(&self, key: &Key) -> Result<StoreFacts> {
         let client = &self.shared.client;
-        let snapshot = EtcdSnapshot::new(self, View::unread(), Patience::SHORT);
+        let snapshot = EtcdSnapshot::new(self.session(Patience::SHORT), View::unread());
         let _ = snapshot.exclusive(&key.name)?;
         let _ = snapshot.shared(&key.name)?;
         let view = snapshot.into_view();
@@ -41,43 +39,15 @@ impl Etcd {
 
     /// Everything of the store, by pages of one revision.
     fn read_all(&self) -> Result<View> {
+        let (keys, session) = (&self.shared.keys, self.session(Patience::SHORT));
         let mut view = View::unread();
-        let mut limit = 500;
-        let keys = &self.shared.keys;
-        for (range, keys_only) in [
-            (keys.all(Part::Hold), false),
-            (keys.all(Part::Life), true),
-            (keys.all_tickets(), false),
+        for range in [
+            keys.all(Part::Hold),
+            keys.all(Part::Life),
+            keys.all_tickets(),
         ] {
-            let mut from = range.start.clone();
-            loop {
-                let read = Read {
-                    key: from.clone(),
-                    range_end: range.end.clone(),
-                    limit,
-                    revision: view.revision,
-                    keys_only,
-                };
-                let page = match self.read_range(&read, Patience::SHORT) {
-                    // Some values are large.
-                    Err(error) if is_too_large(&error) && limit > 1 => {
-                        limit = (limit / 20).max(1);
-                        continue;
-                    }
-                    page => page?,
-                };
-                if view.revision == 0 {
-                    view.revision = page.header.revision;
-                }
-                let more = page.more;
-                match view.add(&read, page.kvs, more) {
-                    Some(end) => from = end,
-                    // Beyond what is no text.
-                    None => limit = limit.saturating_mul(2),
-                }
-                if !more {
-                    break;
-                }
+            while let Some(gap) = view.gap(&range) {
+                session.read_page(&mut view, gap)?;
             }
         }
         Ok(view)
@@ -91,19 +61,14 @@ impl Etcd {
         let view = until_not_compacted(|| self.read_all())?;
         let keys = &self.shared.keys;
         let now = crate::observer::now();
-        let mut errors: Vec<Error> = view.no_text().map(|key| self.is_no_name(key)).collect();
-        let mut known = BTreeMap::new();
-        for part in [Part::Hold, Part::Life] {
-            for (text, _) in view.range(&keys.all(part)) {
-                match keys.hold_of(part, text) {
-                    Some(key) => {
-                        known.insert((key.name.as_str().to_owned(), key.index), key);
-                    }
-                    None => errors.push(self.is_no_name(text)),
-                }
-            }
-        }
-        for key in known.into_values() {
+        let is_no_hold = |part: Part| {
+            let all = view.range(&keys.all(part)).map(|(key, _)| key);
+            all.filter(move |key| keys.hold_of(part, key).is_none())
+        };
+        let no_locks = Part::BOTH.into_iter().flat_map(is_no_hold);
+        let no_locks = view.no_text().chain(no_locks);
+        let errors = no_locks.map(|key| self.is_no_name(key)).collect();
+        for key in view.holds(keys, Part::BOTH.map(|part| keys.all(part))) {
             if let Some(found) = self.found(&view, key, now) {
                 each(now, found);
             }
@@ -113,12 +78,8 @@ impl Etcd {
     }
 
     fn is_no_name(&self, key: &str) -> Error {
-        Error::Remote {
-            operation: "read a key of",
-            store: self.url().to_owned(),
-            reason: format!("`{key}` is not the name of a lock"),
-            remedy: None,
-        }
+        let reason = format!("`{key}` is not the name of a lock");
+        self.error("read a key of", reason)
     }
 
     /// The names that have live waiters, as they were listed.

@@ -10,6 +10,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::keys::only;
+
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde asks")]
 fn as_text<S: Serializer>(number: &i64, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(number)
@@ -54,25 +56,12 @@ pub(super) enum Relation {
 pub(super) struct Compare {
     #[serde(serialize_with = "as_base64")]
     pub(super) key: String,
-    #[serde(
-        serialize_with = "some_as_base64",
-        skip_serializing_if = "Option::is_none"
-    )]
-    pub(super) range_end: Option<String>,
+    /// Empty: it is about one key.
+    #[serde(serialize_with = "as_base64", skip_serializing_if = "String::is_empty")]
+    pub(super) range_end: String,
     pub(super) result: Relation,
     #[serde(flatten)]
     pub(super) target: Target,
-}
-
-#[allow(clippy::ref_option, reason = "as serde asks")]
-fn some_as_base64<S: Serializer>(
-    bytes: &Option<impl AsRef<[u8]>>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    match bytes {
-        Some(bytes) => as_base64(bytes, serializer),
-        None => serializer.serialize_none(),
-    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -97,13 +86,17 @@ pub(super) enum Target {
 }
 
 impl Compare {
-    fn one(key: &str, result: Relation, target: Target) -> Self {
+    fn all(range: Range<String>, result: Relation, target: Target) -> Self {
         Self {
-            key: key.to_owned(),
-            range_end: None,
+            key: range.start,
+            range_end: range.end,
             result,
             target,
         }
+    }
+
+    fn one(key: &str, result: Relation, target: Target) -> Self {
+        Self::all(key.to_owned()..String::new(), result, target)
     }
 
     /// There is no such key.
@@ -122,43 +115,20 @@ impl Compare {
 
     /// Nothing in a range has been written after this revision.
     pub(super) fn is_unwritten_since(range: Range<String>, revision: i64) -> Self {
-        Self {
-            range_end: Some(range.end),
-            ..Self::one(
-                &range.start,
-                Relation::Less,
-                Target::Mod {
-                    mod_revision: revision.saturating_add(1),
-                },
-            )
-        }
+        let mod_revision = revision.saturating_add(1);
+        Self::all(range, Relation::Less, Target::Mod { mod_revision })
     }
 
     /// Nothing in a range has been created after this revision; 0: it is empty.
     pub(super) fn has_nothing_newer(range: Range<String>, revision: i64) -> Self {
-        Self {
-            range_end: Some(range.end),
-            ..Self::one(
-                &range.start,
-                Relation::Less,
-                Target::Create {
-                    create_revision: revision.saturating_add(1),
-                },
-            )
-        }
+        let create_revision = revision.saturating_add(1);
+        Self::all(range, Relation::Less, Target::Create { create_revision })
     }
 
     /// There is something in a range, and nothing that was created before this revision.
     pub(super) fn has_nothing_older(range: Range<String>, revision: i64) -> Self {
         let create_revision = revision.saturating_sub(1);
-        Self {
-            range_end: Some(range.end),
-            ..Self::one(
-                &range.start,
-                Relation::Greater,
-                Target::Create { create_revision },
-            )
-        }
+        Self::all(range, Relation::Greater, Target::Create { create_revision })
     }
 
     /// It is there, and its value comes before this one.
@@ -198,6 +168,24 @@ pub(super) struct Read {
     pub(super) keys_only: bool,
 }
 
+impl Read {
+    /// Everything in a range, as it is now.
+    pub(super) fn all(range: Range<String>) -> Self {
+        Self {
+            key: range.start,
+            range_end: range.end,
+            limit: 0,
+            revision: 0,
+            keys_only: false,
+        }
+    }
+
+    /// One key, as it is now.
+    pub(super) fn one(key: &str) -> Self {
+        Self::all(only(key))
+    }
+}
+
 /// One operation of a [`Txn`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub(super) enum Operation {
@@ -223,25 +211,48 @@ pub(super) struct Put {
     pub(super) lease: i64,
 }
 
-impl Operation {
-    pub(super) fn put(key: &str, value: Vec<u8>, lease: i64) -> Self {
-        let key = key.to_owned();
-        Self::Put(Put { key, value, lease })
-    }
-
-    pub(super) fn delete(key: &str) -> Self {
-        Self::Delete {
-            key: key.to_owned(),
-        }
-    }
-}
-
 /// Operations that are done at once, if all conditions hold; else others are.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub(super) struct Txn {
     pub(super) compare: Vec<Compare>,
     pub(super) success: Vec<Operation>,
     pub(super) failure: Vec<Operation>,
+}
+
+impl Txn {
+    /// Only reads.
+    pub(super) fn of_reads(reads: impl IntoIterator<Item = Read>) -> Self {
+        Self {
+            success: reads.into_iter().map(Operation::Read).collect(),
+            ..Self::default()
+        }
+    }
+
+    /// Adds a condition, once.
+    pub(super) fn only_if(&mut self, compare: Compare) {
+        if !self.compare.contains(&compare) {
+            self.compare.push(compare);
+        }
+    }
+
+    /// Writes a key. `lease`: 0 for none.
+    pub(super) fn put(&mut self, key: &str, value: &[u8], lease: i64) {
+        self.success.push(Operation::Put(Put {
+            key: key.to_owned(),
+            value: value.to_owned(),
+            lease,
+        }));
+    }
+
+    pub(super) fn delete(&mut self, key: &str) {
+        let key = key.to_owned();
+        self.success.push(Operation::Delete { key });
+    }
+
+    /// Reads a key if the conditions do not hold.
+    pub(super) fn else_read(&mut self, key: &str) {
+        self.failure.push(Operation::Read(Read::one(key)));
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -287,30 +298,23 @@ pub(super) struct WatchRange {
 /// before. A watch that starts at an older revision is slower: etcd catches up on such watches only every 100 ms,
 /// even if nothing has changed in their ranges (`syncWatchersLoop` in its mvcc package).
 impl Watch {
-    /// Watches for what is deleted in a range.
-    pub(super) fn deletions(range: Range<String>) -> Self {
-        Self::filtered(range, &["NOPUT"])
-    }
-
-    /// Events tell what was there before, too.
-    pub(super) fn with_previous(mut self) -> Self {
-        self.create_request.prev_kv = true;
-        self
-    }
-
     /// Watches for every change in a range.
     pub(super) fn changes(range: Range<String>) -> Self {
-        Self::filtered(range, &[])
-    }
-
-    fn filtered(range: Range<String>, filters: &'static [&'static str]) -> Self {
         let create_request = WatchRange {
             key: range.start,
             range_end: range.end,
-            filters,
+            filters: &[],
             prev_kv: false,
         };
         Self { create_request }
+    }
+
+    /// Watches for what is deleted in a range, and what that was.
+    pub(super) fn deletions(range: Range<String>) -> Self {
+        let mut watch = Self::changes(range);
+        watch.create_request.filters = &["NOPUT"];
+        watch.create_request.prev_kv = true;
+        watch
     }
 }
 
@@ -365,21 +369,25 @@ pub(super) struct TxnAnswer {
 }
 
 impl TxnAnswer {
-    /// The key that the first read has found.
-    pub(super) fn first_found(&self) -> Option<&KeyValue> {
-        let range = self.responses.first()?.response_range.as_ref()?;
-        range.kvs.first()
+    /// The first key that each operation has found.
+    pub(super) fn found(&self) -> impl Iterator<Item = Option<&KeyValue>> {
+        self.responses.iter().map(|answer| {
+            let range = answer.response_range.as_ref()?;
+            range.kvs.first()
+        })
     }
 }
 
+/// What is said of a lease.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct GrantAnswer {
+pub(super) struct LeaseAnswer {
+    pub(super) header: Header,
     #[serde(rename = "ID", deserialize_with = "from_text")]
     pub(super) id: i64,
+    /// In seconds; 0 or less: it has ended.
     #[serde(rename = "TTL", deserialize_with = "from_text")]
     pub(super) ttl: i64,
-    pub(super) header: Header,
 }
 
 /// Of a request that is answered more than once.
@@ -387,23 +395,6 @@ pub(super) struct GrantAnswer {
 pub(super) struct Streamed<T> {
     pub(super) result: Option<T>,
     pub(super) error: Option<Refusal>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct KeepAliveAnswer {
-    pub(super) header: Header,
-    /// In seconds; 0: it has ended.
-    #[serde(rename = "TTL", deserialize_with = "from_text")]
-    pub(super) ttl: i64,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct TimeToLiveAnswer {
-    /// In seconds; −1: it has ended.
-    #[serde(rename = "TTL", deserialize_with = "from_text")]
-    pub(super) ttl: i64,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -460,27 +451,25 @@ mod tests {
 
     #[test]
     fn bodies_are_what_etcd_reads() {
-        let txn = Txn {
-            compare: vec![
-                Compare::is_missing("a"),
-                Compare::was_modified_at("a", 7),
-                Compare::is_unwritten_since("a".to_owned().."b".to_owned(), 7),
-                Compare::is_below("a", "5".to_owned()),
-                Compare::has_lease("a", 9),
-            ],
-            success: vec![
-                Operation::put("a", b"x".to_vec(), 9),
-                Operation::put("a", b"x".to_vec(), 0),
-                Operation::delete("a"),
-            ],
-            failure: vec![Operation::Read(Read {
-                key: "a".to_owned(),
-                range_end: "b".to_owned(),
-                limit: 2,
-                revision: 0,
-                keys_only: true,
-            })],
-        };
+        let mut txn = Txn::default();
+        for compare in [
+            Compare::is_missing("a"),
+            Compare::is_missing("a"),
+            Compare::was_modified_at("a", 7),
+            Compare::is_unwritten_since("a".to_owned().."b".to_owned(), 7),
+            Compare::is_below("a", "5".to_owned()),
+            Compare::has_lease("a", 9),
+        ] {
+            txn.only_if(compare);
+        }
+        txn.put("a", b"x", 9);
+        txn.put("a", b"x", 0);
+        txn.delete("a");
+        txn.failure.push(Operation::Read(Read {
+            limit: 2,
+            keys_only: true,
+            ..Read::all("a".to_owned().."b".to_owned())
+        }));
         let expected = json!({
             "compare": [
                 {"key": "YQ==", "target": "CREATE", "result": "EQUAL", "create_revision": "0"},

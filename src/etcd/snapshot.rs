@@ -4,76 +4,27 @@ use std::cell::{OnceCell, RefCell};
 use std::ops::{ControlFlow, Range};
 use std::sync::PoisonError;
 
-use chrono::{DateTime, Utc};
-use serde::{Deserialize, Serialize};
-
-use super::client::{Answered, Refused, for_at_most};
+use super::failure::has_fault;
 use super::keys::{Keys, Part, only};
-use super::messages::{KeyValue, Operation, Read, Txn, TxnAnswer};
-use super::store::Etcd;
-use super::view::{PAGE, View, area, content};
-use crate::backend::{Draft, LockSnapshot, Patience};
+use super::messages::{KeyValue, Read, Txn};
+use super::store::{Etcd, READ, Session};
+use super::view::{View, area, content};
+use crate::backend::LockSnapshot;
 use crate::decision::{
-    Facts, Found, Key, Life, Moment, Observer, Request, Revision, Snapshot, Ticket, Want,
+    Facts, Found, Judged, Key, Life, Moment, Observer, Revision, Snapshot, Ticket, Want,
 };
-use crate::error::{Error, Result};
-use crate::identity::{Pid, ProcessId};
+use crate::error::{Error, Fault, Result};
+use crate::identity::ProcessId;
 use crate::name::LockName;
 use crate::observer;
 use crate::open_file::Handle;
 use crate::record::Content;
 use crate::status::Waiter;
-
-/// The content of a ticket.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Written {
-    onehold: u64,
-    pid: Pid,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    hostname: Option<String>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    command: Vec<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    message: Option<String>,
-    since: DateTime<Utc>,
-    request: Request,
-}
-
-impl Written {
-    pub(super) fn new(request: &Request, draft: &Draft) -> Self {
-        let record = &draft.record;
-        Self {
-            onehold: 1,
-            pid: record.taken_by.unwrap_or_else(Pid::of_self),
-            hostname: record.hostname.clone(),
-            command: record.command.clone(),
-            message: record.message.clone(),
-            since: record.acquired_at,
-            request: Request {
-                // It says nothing on another machine.
-                observer: None,
-                ..request.clone()
-            },
-        }
-    }
-
-    fn into_waiter(self, position: usize) -> Waiter {
-        Waiter {
-            position,
-            pid: self.pid,
-            hostname: self.hostname,
-            owner: self.request.owner,
-            command: self.command,
-            message: self.message,
-            since: self.since,
-        }
-    }
-}
+use crate::ticket::TicketContent;
 
 /// The answers to the questions of a decision.
 pub(crate) struct EtcdSnapshot<'a> {
-    etcd: &'a Etcd,
-    patience: Patience<'a>,
+    session: Session<'a>,
     view: RefCell<View>,
     now: OnceCell<Moment>,
     /// Only tickets before this one count.
@@ -81,10 +32,9 @@ pub(crate) struct EtcdSnapshot<'a> {
 }
 
 impl<'a> EtcdSnapshot<'a> {
-    pub(super) fn new(etcd: &'a Etcd, view: View, patience: Patience<'a>) -> Self {
+    pub(super) fn new(session: Session<'a>, view: View) -> Self {
         Self {
-            etcd,
-            patience,
+            session,
             view: RefCell::new(view),
             now: OnceCell::new(),
             place: None,
@@ -98,8 +48,8 @@ impl<'a> EtcdSnapshot<'a> {
 
     /// At another time than now.
     #[cfg(test)]
-    pub(super) fn at(etcd: &'a Etcd, view: View, now: Moment) -> Self {
-        let snapshot = Self::new(etcd, view, Patience::SHORT);
+    pub(super) fn at(session: Session<'a>, view: View, now: Moment) -> Self {
+        let snapshot = Self::new(session, view);
         let _ = snapshot.now.set(now);
         snapshot
     }
@@ -109,7 +59,7 @@ impl<'a> EtcdSnapshot<'a> {
     }
 
     fn keys(&self) -> &Keys {
-        &self.etcd.shared.keys
+        self.session.keys()
     }
 
     /// Makes sure that a range is known, or what is near its beginning. `name`: for whom it is asked.
@@ -125,72 +75,43 @@ impl<'a> EtcdSnapshot<'a> {
     }
 
     fn fill(&self, gap: Range<String>, name: &LockName) -> Result<()> {
-        let mut view = self.view.borrow_mut();
+        let (keys, mut view) = (self.keys(), self.view.borrow_mut());
         if view.is_guess() {
-            view.guess_area(self.keys(), name, gap);
-            return Ok(());
+            view.guess_area(keys, name, gap);
+        } else if view.asked().contains(name) {
+            self.session.read_page(&mut view, gap)?;
+        } else {
+            let txn = Txn::of_reads(area(keys, name, view.revision));
+            let (answer, _) = self.session.txn(READ, &txn)?;
+            view.add_answer(keys, std::slice::from_ref(name), answer, 0);
         }
-        if !view.asked().contains(name) {
-            let revision = view.revision;
-            let reads = area(self.keys(), name, revision);
-            let txn = Txn {
-                success: reads.into_iter().map(Operation::Read).collect(),
-                ..Txn::default()
-            };
-            let answer = self.etcd.read_txn(&txn, self.patience)?;
-            view.begin_at(answer.header.revision);
-            let found = answer.responses.into_iter().map(|answer| {
-                let range = answer.response_range?;
-                Some((range.kvs, range.more))
-            });
-            view.add_area(self.keys(), name, found.collect());
-            return Ok(());
-        }
-        let life = self.keys().all(Part::Life);
-        let mut read = Read {
-            keys_only: life.contains(&gap.start),
-            key: gap.start,
-            range_end: gap.end,
-            limit: PAGE,
-            revision: view.revision,
-        };
-        loop {
-            let answer = self.etcd.read_range(&read, self.patience)?;
-            if view.add(&read, answer.kvs, answer.more).is_some() {
-                return Ok(());
-            }
-            read.limit = read.limit.saturating_mul(2);
-        }
+        Ok(())
     }
 
     /// The record with this key, if it is there.
     fn found(&self, key: Key) -> Option<Found<Handle>> {
         let view = self.view.borrow();
-        self.etcd.found(&view, key, self.now())
+        self.session.etcd.found(&view, key, self.now())
     }
 
-    /// The keys of those tickets, in order of arrival.
+    /// The tickets of those names, in order of arrival.
     fn tickets_in(&self, tree: &Range<String>) -> Vec<(u64, LockName)> {
         let view = self.view.borrow();
-        let mut tickets: Vec<(u64, LockName)> = view
-            .range(tree)
-            .filter(|(_, found)| is_of_waiter(found))
-            .filter_map(|(key, found)| {
-                let name = self.keys().name_of_ticket(key)?;
-                Some((Keys::number_of_ticket(key, found.create_revision), name))
-            })
+        let tickets = view
+            .tickets(tree)
+            .filter(|(_, _, found)| is_of_waiter(found));
+        let mut tickets: Vec<(u64, LockName)> = tickets
+            .filter_map(|(number, key, _)| Some((number, self.keys().name_of_ticket(key)?)))
             .collect();
         tickets.sort_by_key(|(number, _)| *number);
         tickets
     }
 
-    fn written(&self, number: u64) -> Option<Written> {
-        let tickets = self.keys().all_tickets();
+    fn written(&self, number: u64) -> Option<TicketContent> {
         let view = self.view.borrow();
-        let (_, found) = view
-            .range(&tickets)
-            .find(|(key, found)| Keys::number_of_ticket(key, found.create_revision) == number)?;
-        serde_json::from_slice(&found.value).ok()
+        let all = self.keys().all_tickets();
+        let (_, _, found) = view.tickets(&all).find(|(other, _, _)| *other == number)?;
+        TicketContent::read(&found.value)
     }
 }
 
@@ -223,7 +144,7 @@ impl Snapshot for EtcdSnapshot<'_> {
     }
 
     fn observer(&self) -> Observer {
-        self.etcd.host.observer().clone()
+        self.session.etcd.host.observer().clone()
     }
 
     fn takeover_is_safe(&self) -> bool {
@@ -236,24 +157,22 @@ impl Snapshot for EtcdSnapshot<'_> {
     }
 
     fn exclusive(&self, name: &LockName) -> Result<Option<Found<Handle>>> {
-        for part in [Part::Hold, Part::Life] {
+        for part in Part::BOTH {
             self.ensure(&only(&self.keys().exclusive(part, name)), name)?;
         }
         Ok(self.found(Key::exclusive(name)))
     }
 
     fn shared(&self, name: &LockName) -> Result<Vec<Found<Handle>>> {
-        let mut keys = Vec::new();
-        for part in [Part::Hold, Part::Life] {
-            let range = self.keys().shared(part, name);
-            self.ensure(&range, name)?;
-            let view = self.view.borrow();
-            let found = view.range(&range);
-            keys.extend(found.filter_map(|(key, _)| self.keys().hold_of(part, key)));
+        let ranges = Part::BOTH.map(|part| self.keys().shared(part, name));
+        for range in &ranges {
+            self.ensure(range, name)?;
         }
-        keys.sort_by_key(|key| key.index);
-        keys.dedup();
-        Ok(keys.into_iter().filter_map(|key| self.found(key)).collect())
+        let holds = self.view.borrow().holds(self.keys(), ranges);
+        Ok(holds
+            .into_iter()
+            .filter_map(|key| self.found(key))
+            .collect())
     }
 
     fn below(
@@ -261,32 +180,30 @@ impl Snapshot for EtcdSnapshot<'_> {
         name: &LockName,
         visit: &mut dyn FnMut(Found<Handle>) -> ControlFlow<()>,
     ) -> Result<()> {
-        let part_of = |part| self.keys().below(part, name);
-        let (holds, lives) = (part_of(Part::Hold), part_of(Part::Life));
-        // Up to where both are known; then on to the next page.
-        let mut seen = holds.start.clone();
+        let [holds, lives] = Part::BOTH.map(|part| self.keys().below(part, name));
+        let mut from = holds.start.clone();
         loop {
-            let known = |range: &Range<String>| self.gap(range).map(|gap| gap.start);
-            let unknown = (known(&holds), known(&lives).map(|life| self.as_hold(&life)));
-            let until = [unknown.0, unknown.1].into_iter().flatten().min();
+            // Up to where both are known; then on to the next page.
+            let gaps = [&holds, &lives]
+                .into_iter()
+                .filter_map(|range| self.gap(range));
+            let until = gaps.map(|gap| Keys::in_part(Part::Hold, &gap.start)).min();
             let until = until.unwrap_or_else(|| holds.end.clone());
-            if until > seen {
-                for key in self.held_between(&(seen..until.clone())) {
-                    // Its own shared ones are no descendants.
-                    if key.name == *name {
-                        continue;
-                    }
-                    if let Some(found) = self.found(key)
-                        && visit(found).is_break()
-                    {
-                        return Ok(());
-                    }
+            let known =
+                Part::BOTH.map(|part| Keys::in_part(part, &from)..Keys::in_part(part, &until));
+            let known = self.view.borrow().holds(self.keys(), known);
+            // Its own shared ones are no descendants.
+            for key in known.into_iter().filter(|key| key.name != *name) {
+                if let Some(found) = self.found(key)
+                    && visit(found).is_break()
+                {
+                    return Ok(());
                 }
             }
             if until >= holds.end {
                 return Ok(());
             }
-            seen = until;
+            from = until;
             for range in [&holds, &lives] {
                 if let Some(gap) = self.gap(range) {
                     self.fill(gap, name)?;
@@ -326,38 +243,45 @@ impl Snapshot for EtcdSnapshot<'_> {
     }
 }
 
-impl EtcdSnapshot<'_> {
-    /// The key of the record that a life key belongs to.
-    fn as_hold(&self, life: &str) -> String {
-        let (from, to) = (self.keys().all(Part::Life), self.keys().all(Part::Hold));
-        match life.strip_prefix(&from.start) {
-            Some(rest) => to.start + rest,
-            // The end of the range of all.
-            None => to.end,
+impl Session<'_> {
+    /// The view, with all locks of a hold that has several.
+    pub(super) fn with_all_names(self, judged: &Judged<Handle>, view: View) -> Result<View> {
+        let names = judged.record().map_or(&[][..], |record| &record.names);
+        if names.len() < 2 {
+            return Ok(view);
         }
+        let snapshot = EtcdSnapshot::new(self, view);
+        for name in names.iter().filter_map(|name| LockName::new(name).ok()) {
+            let _ = snapshot.exclusive(&name)?;
+            let _ = snapshot.shared(&name)?;
+        }
+        Ok(snapshot.into_view())
     }
 
-    /// The holds of a part of the range of records, by their records or by their life keys.
-    fn held_between(&self, holds: &Range<String>) -> Vec<Key> {
-        let keys = self.keys();
-        let view = self.view.borrow();
-        let as_life = |hold: &String| {
-            let (from, to) = (keys.all(Part::Hold), keys.all(Part::Life));
-            hold.strip_prefix(&from.start)
-                .map_or(to.end, |rest| to.start + rest)
+    /// Reads a page of what is not known of a range, from its beginning on.
+    pub(super) fn read_page(self, view: &mut View, gap: Range<String>) -> Result<()> {
+        let mut read = Read {
+            revision: view.revision,
+            keys_only: self.keys().all(Part::Life).contains(&gap.start),
+            ..Read::all(gap)
         };
-        let lives = as_life(&holds.start)..as_life(&holds.end);
-        let records = view.range(holds);
-        let mut found: Vec<(String, Key)> = records
-            .filter_map(|(key, _)| Some((key.clone(), keys.hold_of(Part::Hold, key)?)))
-            .collect();
-        let lives = view.range(&lives);
-        found.extend(
-            lives.filter_map(|(key, _)| Some((self.as_hold(key), keys.hold_of(Part::Life, key)?))),
-        );
-        found.sort_by(|one, other| one.0.cmp(&other.0));
-        found.dedup_by(|one, other| one.0 == other.0);
-        found.into_iter().map(|(_, key)| key).collect()
+        loop {
+            read.limit = view.page;
+            let answer = match self.read(&read) {
+                // Some values are large.
+                Err(error) if has_fault(&error, Fault::TooLarge) && view.page > 1 => {
+                    view.page = (view.page / 20).max(1);
+                    continue;
+                }
+                answer => answer?,
+            };
+            view.begin_at(answer.header.revision);
+            if view.add(read.clone(), answer) {
+                return Ok(());
+            }
+            // Beyond what is no text.
+            view.page = view.page.saturating_mul(2);
+        }
     }
 }
 
@@ -378,16 +302,16 @@ impl Etcd {
                 known_for_ms: self.known_gone_for(&keys.of(Part::Hold, &key), hold, now),
             },
         };
-        let number = content.record().map_or(0, |record| record.hold);
         let written = hold.or(life).map_or(0, |found| found.mod_revision);
         Some(Found {
-            revision: Revision {
-                file: 0,
-                hold: number,
-                digest: if number == 0 {
-                    written.cast_unsigned()
-                } else {
-                    0
+            revision: match content.record().map_or(0, |record| record.hold) {
+                0 => Revision {
+                    digest: written.cast_unsigned(),
+                    ..Revision::NONE
+                },
+                hold => Revision {
+                    hold,
+                    ..Revision::NONE
                 },
             },
             facts: Facts {
@@ -419,41 +343,6 @@ impl Etcd {
             .or_insert(now.boottime_ms);
         now.boottime_ms.saturating_sub(*since)
     }
-
-    /// Reads; what it answers is of one moment.
-    pub(super) fn read_txn(&self, txn: &Txn, patience: Patience<'_>) -> Result<TxnAnswer> {
-        let client = &self.shared.client;
-        self.known(READ, patience, || {
-            client.txn_once(txn, super::client::TIMEOUT)
-        })
-        .map(|(answer, _)| answer)
-    }
-
-    pub(super) fn read_range(
-        &self,
-        read: &Read,
-        patience: Patience<'_>,
-    ) -> Result<super::messages::ReadAnswer> {
-        let client = &self.shared.client;
-        self.known(READ, patience, || client.read_once(read))
-            .map(|(answer, _)| answer)
-    }
-
-    /// The answer to a request whose fate is known in the end. A refusal is an error. The second value: an
-    /// earlier try may have been applied.
-    pub(super) fn known<T>(
-        &self,
-        operation: &'static str,
-        patience: Patience<'_>,
-        once: impl FnMut() -> super::client::Answer<T>,
-    ) -> Result<(T, bool)> {
-        let client = &self.shared.client;
-        match client.until_known(operation, go_on(patience), once)? {
-            (Answered::Done(answer), again) => Ok((answer, again)),
-            (Answered::Refused(refused), _) if refused.is_compacted() => Err(compacted(client)),
-            (Answered::Refused(refused), _) => Err(client.refused(operation, &refused)),
-        }
-    }
 }
 
 /// Whether a ticket belongs to a waiter. A ticket without a lease would block the queue for ever. A ticket that is
@@ -467,55 +356,12 @@ pub(super) fn is_number(value: &[u8]) -> bool {
     value.len() == 16 && value.iter().all(u8::is_ascii_digit)
 }
 
-pub(super) const READ: &str = "read locks in";
-
-/// What is read of an older revision may have been removed meanwhile.
-const COMPACTED: &str = "what was being read has been compacted";
-
-fn compacted(client: &super::client::Client) -> Error {
-    Error::Remote {
-        operation: READ,
-        store: client.address().url.clone(),
-        reason: COMPACTED.to_owned(),
-        remedy: None,
-    }
-}
-
-/// Whether a read is to be begun again.
-pub(super) fn is_compacted(error: &Error) -> bool {
-    matches!(error, Error::Remote { reason, .. } if reason == COMPACTED)
-}
-
 /// Reads until nothing of it was compacted meanwhile.
 pub(super) fn until_not_compacted<T>(mut read: impl FnMut() -> Result<T>) -> Result<T> {
     loop {
         match read() {
-            Err(error) if is_compacted(&error) => {}
+            Err(error) if has_fault(&error, Fault::Compacted) => {}
             found => return found,
         }
     }
-}
-
-/// Whether an answer was larger than any that is read.
-pub(super) fn is_too_large(error: &Error) -> bool {
-    matches!(error, Error::Remote { reason, .. } if reason == super::client::TOO_LARGE)
-}
-
-/// How long a caller is patient with a store that cannot be reached.
-pub(super) fn go_on(patience: Patience<'_>) -> impl FnMut() -> bool {
-    let mut is_in_time: Box<dyn FnMut() -> bool> = match patience.at_most {
-        Some(limit) => Box::new(for_at_most(limit)),
-        None => Box::new(|| true),
-    };
-    move || {
-        let canceled = patience
-            .canceled
-            .is_some_and(|flag| flag.load(std::sync::atomic::Ordering::Relaxed));
-        !canceled && is_in_time()
-    }
-}
-
-/// Whether a refusal means that a lease has ended.
-pub(super) fn is_ended(refused: &Refused) -> bool {
-    refused.is_not_found()
 }

@@ -5,24 +5,29 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::address::{Address, EtcdAccess};
-use super::client::Client;
+use super::client::{Answer, Client, TIMEOUT};
 use super::keys::Keys;
+use super::messages::{KeyValue, Read, ReadAnswer, Txn, TxnAnswer};
 use super::view::View;
-use crate::error::Result;
+use crate::backend::Patience;
+use crate::error::{Error, Result};
 use crate::observer::HostFacts;
 
 /// The time to live of a `run`.
-pub(crate) const DEFAULT_TTL: Duration = Duration::from_secs(20);
+pub(super) const DEFAULT_TTL: Duration = Duration::from_secs(20);
 
 /// The least time to live of a `run`: with 5 s, 4 of 30 changes of the leader cost a hold, with 8 s and more
 /// none of 90.
-pub(crate) const LEAST_TTL_OF_RUN: Duration = Duration::from_secs(10);
+pub(super) const LEAST_TTL_OF_RUN: Duration = Duration::from_secs(10);
 
 /// The least one of a lease.
-pub(crate) const LEAST_TTL: Duration = Duration::from_secs(5);
+pub(super) const LEAST_TTL: Duration = Duration::from_secs(5);
 
 /// The most parts of a name: each is compared when it is taken.
-pub(crate) const MAX_SEGMENTS: usize = 31;
+pub(super) const MAX_SEGMENTS: usize = 31;
+
+pub(super) const READ: &str = "read locks in";
+pub(super) const CHANGE: &str = "change a lock in";
 
 /// A store on etcd.
 #[derive(Clone, Debug)]
@@ -64,6 +69,63 @@ impl Etcd {
     /// What was seen last.
     pub(super) fn seen(&self) -> MutexGuard<'_, Option<View>> {
         self.shared.seen()
+    }
+
+    pub(super) fn session<'a>(&'a self, patience: Patience<'a>) -> Session<'a> {
+        Session {
+            etcd: self,
+            patience,
+        }
+    }
+
+    pub(super) fn error(&self, operation: &'static str, reason: String) -> Error {
+        let address = self.shared.client.address();
+        address.error(operation, reason, None)
+    }
+
+    pub(super) fn cannot_write(&self, error: &serde_json::Error) -> Error {
+        self.error(CHANGE, error.to_string())
+    }
+}
+
+/// The use of a store by a caller, and how patient that is with members that do not answer.
+#[derive(Clone, Copy)]
+pub(super) struct Session<'a> {
+    pub(super) etcd: &'a Etcd,
+    pub(super) patience: Patience<'a>,
+}
+
+impl<'a> Session<'a> {
+    pub(super) fn keys(self) -> &'a Keys {
+        &self.etcd.shared.keys
+    }
+
+    pub(super) fn client(self) -> &'a Client {
+        &self.etcd.shared.client
+    }
+
+    /// As [`Client::until_known`].
+    pub(super) fn until_known<T>(
+        self,
+        operation: &'static str,
+        mut once: impl FnMut(&Client) -> Answer<T>,
+    ) -> Result<(T, bool)> {
+        let client = self.client();
+        client.until_known(operation, self.patience, || once(client))
+    }
+
+    /// Its answer, and whether an earlier try may have been applied.
+    pub(super) fn txn(self, operation: &'static str, txn: &Txn) -> Result<(TxnAnswer, bool)> {
+        self.until_known(operation, |client| client.txn_once(txn, TIMEOUT))
+    }
+
+    pub(super) fn read(self, read: &Read) -> Result<ReadAnswer> {
+        let (answer, _) = self.until_known(READ, |client| client.read_once(read))?;
+        Ok(answer)
+    }
+
+    pub(super) fn read_key(self, key: &str) -> Result<Option<KeyValue>> {
+        Ok(self.read(&Read::one(key))?.kvs.into_iter().next())
     }
 }
 

@@ -4,14 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::keys::{Keys, Part, only};
-use super::messages::{KeyValue, Operation, Read, TxnAnswer};
+use super::messages::{KeyValue, Read, ReadAnswer, TxnAnswer};
+use crate::decision::Key;
 use crate::format;
 use crate::name::LockName;
 use crate::record::{Content, MAX_RECORD_BYTES};
 
-/// How many keys of a range are read with the first request, and with each later one.
+/// How many keys of a range are read with the first request, and with the next one.
 const FIRST_PAGE: i64 = 100;
-pub(super) const PAGE: i64 = 500;
+const PAGE: i64 = 500;
 
 /// Where the content of a view comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,6 +43,8 @@ pub(super) struct View {
     /// A take says so of each, since one that is dead has not been judged.
     supposed_gone: BTreeSet<String>,
     no_text: BTreeSet<String>,
+    /// How many keys are read at once.
+    pub(super) page: i64,
 }
 
 impl View {
@@ -54,6 +57,7 @@ impl View {
             asked: Vec::new(),
             supposed_gone: BTreeSet::new(),
             no_text: BTreeSet::new(),
+            page: PAGE,
         }
     }
 
@@ -125,8 +129,31 @@ impl View {
     pub(super) fn range(
         &self,
         range: &Range<String>,
-    ) -> impl Iterator<Item = (&String, &KeyValue)> {
+    ) -> impl Iterator<Item = (&String, &KeyValue)> + use<'_> {
         self.keys.range(range.clone())
+    }
+
+    /// The holds with a record in the one range or a life key in the other, by name and slot.
+    pub(super) fn holds(&self, keys: &Keys, ranges: [Range<String>; 2]) -> Vec<Key> {
+        let mut found = BTreeMap::new();
+        for (part, range) in Part::BOTH.into_iter().zip(ranges) {
+            let holds = self.range(&range).map(|(key, _)| keys.hold_of(part, key));
+            for key in holds.flatten() {
+                found.insert((key.name.as_str().to_owned(), key.index), key);
+            }
+        }
+        found.into_values().collect()
+    }
+
+    /// The tickets in a range, each with its number.
+    pub(super) fn tickets(
+        &self,
+        range: &Range<String>,
+    ) -> impl Iterator<Item = (u64, &String, &KeyValue)> + use<'_> {
+        self.range(range).map(|(key, found)| {
+            let number = Keys::number_of_ticket(key, found.create_revision);
+            (number, key, found)
+        })
     }
 
     /// Supposes that the record of a hold went with its life key.
@@ -146,7 +173,7 @@ impl View {
         }
     }
 
-    /// The same, which was read at its revision.
+    /// The names whose surroundings were asked for.
     pub(super) fn asked(&self) -> &[LockName] {
         &self.asked
     }
@@ -172,12 +199,10 @@ impl View {
         self.no_text.iter()
     }
 
-    /// Takes in what was read of a range. Returns up to where the range is known now; `None`: nothing of it, since
-    /// all that was read is no text.
-    pub(super) fn add(&mut self, read: &Read, found: Vec<KeyValue>, more: bool) -> Option<String> {
-        self.source = Source::Read;
+    /// Takes in what was read of a range. `false`: nothing of it, since all that was read is no text.
+    pub(super) fn add(&mut self, read: Read, answer: ReadAnswer) -> bool {
         let mut last = None;
-        for found in found {
+        for found in answer.kvs {
             let Ok(key) = String::from_utf8(found.key.clone()) else {
                 let shown = String::from_utf8_lossy(&found.key);
                 self.no_text.insert(shown.into_owned());
@@ -189,62 +214,53 @@ impl View {
                 self.keys.insert(key, found);
             }
         }
-        let end = if more {
-            format!("{}\0", last?)
-        } else {
-            read.range_end.clone()
+        let end = match last {
+            _ if !answer.more => read.range_end,
+            Some(last) => format!("{last}\0"),
+            None => return false,
         };
-        self.covered.push(read.key.clone()..end.clone());
-        Some(end)
+        self.covered.push(read.key..end);
+        true
     }
 
-    /// Takes in the answer to the reads for a name.
-    pub(super) fn add_area(
+    /// Takes in the answer to a transaction whose reads are those for `asked`, from its answer `from` on.
+    pub(super) fn add_answer(
         &mut self,
         keys: &Keys,
-        name: &LockName,
-        answer: Vec<Option<(Vec<KeyValue>, bool)>>,
+        asked: &[LockName],
+        answer: TxnAnswer,
+        from: usize,
     ) {
-        for (read, found) in area(keys, name, 0).into_iter().zip(answer) {
-            let (found, more) = found.unwrap_or_default();
-            let _ = self.add(&read, found, more);
+        self.begin_at(answer.header.revision);
+        let mut answers = answer.responses.into_iter().skip(from);
+        for name in asked {
+            for (read, answer) in area(keys, name, 0).into_iter().zip(&mut answers) {
+                let _ = self.add(read, answer.response_range.unwrap_or_default());
+            }
+            self.asked.push(name.clone());
         }
-        self.asked.push(name.clone());
     }
 
-    /// The view that a transaction brought whose reads are those for `asked`, from its answer `from` on.
+    /// The view that such a transaction brought.
     pub(super) fn of_answer(
         keys: &Keys,
         asked: &[LockName],
-        answer: &TxnAnswer,
+        answer: TxnAnswer,
         from: usize,
     ) -> Self {
-        let mut view = Self {
-            source: Source::Read,
-            revision: answer.header.revision,
-            ..Self::unread()
-        };
-        let mut found = answer.responses.iter().skip(from).map(|answer| {
-            let range = answer.response_range.clone()?;
-            Some((range.kvs, range.more))
-        });
-        for name in asked {
-            let length = area(keys, name, 0).len();
-            let of_name: Vec<_> = found.by_ref().take(length).collect();
-            view.add_area(keys, name, of_name);
-        }
+        let mut view = Self::unread();
+        view.add_answer(keys, asked, answer, from);
         view
     }
 }
 
 /// What matters to a request for a name: its own keys and tickets, and those of its relatives.
 pub(super) fn area(keys: &Keys, name: &LockName, revision: i64) -> Vec<Read> {
-    let read = |range: Range<String>, limit, keys_only| Read {
-        key: range.start,
-        range_end: range.end,
+    let read = |range, limit, keys_only| Read {
         limit,
         revision,
         keys_only,
+        ..Read::all(range)
     };
     let mut reads = vec![
         read(only(&keys.exclusive(Part::Hold, name)), 0, false),
@@ -263,22 +279,9 @@ pub(super) fn area(keys: &Keys, name: &LockName, revision: i64) -> Vec<Read> {
     reads
 }
 
-/// The reads for some names, as operations.
-pub(super) fn reads(keys: &Keys, names: &[LockName]) -> Vec<Operation> {
-    let reads = names.iter().flat_map(|name| area(keys, name, 0));
-    reads.map(Operation::Read).collect()
-}
-
-/// The read of one key, as an operation.
-pub(super) fn read_one(key: &str) -> Operation {
-    let range = only(key);
-    Operation::Read(Read {
-        key: range.start,
-        range_end: range.end,
-        limit: 0,
-        revision: 0,
-        keys_only: false,
-    })
+/// The reads for some names.
+pub(super) fn reads(keys: &Keys, names: &[LockName]) -> impl Iterator<Item = Read> {
+    names.iter().flat_map(|name| area(keys, name, 0))
 }
 
 /// What a value is.
@@ -296,13 +299,8 @@ pub(super) fn content(value: &[u8], is_alive: bool) -> Content {
 
 /// Whether what a transaction has read has a record of this hold. `None`: one that cannot be read.
 pub(super) fn shows_hold(answer: &TxnAnswer, number: Option<u64>) -> bool {
-    answer.responses.iter().any(|answer| {
-        let range = answer.response_range.as_ref();
-        range
-            .and_then(|range| range.kvs.first())
-            .is_some_and(|found| {
-                let content = content(&found.value, true);
-                content.record().map(|record| record.hold) == number
-            })
+    answer.found().flatten().any(|found| {
+        let content = content(&found.value, true);
+        content.record().map(|record| record.hold) == number
     })
 }

@@ -8,10 +8,9 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::backend::{CANCEL_CHECK_INTERVAL, Patience};
+use crate::backend::{Deadline, Patience};
 use crate::error::{Context, Error, Operation, Result};
 use crate::sys::FileId;
 use crate::sys::directory::{Directory, id_of_path, make_private};
@@ -63,7 +62,7 @@ impl Guard {
         patience: Patience<'_>,
         is_store: bool,
     ) -> Result<Option<(Self, DirectoryFacts)>> {
-        let limit = Limit::from_now(patience);
+        let limit = Deadline::of(patience);
         loop {
             let Some(mut root) = open_directory(path)? else {
                 return Ok(None);
@@ -112,7 +111,7 @@ impl Guard {
     /// Enters the guard of a directory that is open already, wherever it was moved: who reaches it
     /// by its new path locks the same inode.
     pub(super) fn reenter(root: &Arc<Directory>, path: &Path) -> Result<Self> {
-        let signals = lock(root, path, &Limit::from_now(Patience::SHORT))?;
+        let signals = lock(root, path, &Deadline::of(Patience::SHORT))?;
         Ok(Self {
             root: Arc::clone(root),
             path: path.to_owned(),
@@ -223,44 +222,9 @@ fn shares_kernel_locks(root: &Directory, path: &Path) -> Result<bool> {
         .context(Operation::InspectFilesystem, path)
 }
 
-/// When to give up waiting for the guard.
-struct Limit<'a> {
-    /// On the boot-time clock. `None`: never.
-    deadline: Option<Duration>,
-    canceled: Option<&'a AtomicBool>,
-}
-
-impl<'a> Limit<'a> {
-    fn from_now(patience: Patience<'a>) -> Self {
-        let Patience { at_most, canceled } = patience;
-        Self {
-            deadline: at_most.map(|limit| boottime().saturating_add(limit)),
-            canceled,
-        }
-    }
-
-    /// How long the next sleep may last; `None`: the wait is over.
-    fn next_sleep(&self) -> Option<Duration> {
-        if self
-            .canceled
-            .is_some_and(|canceled| canceled.load(Ordering::Relaxed))
-        {
-            return None;
-        }
-        let longest = match self.canceled {
-            Some(_) => CANCEL_CHECK_INTERVAL,
-            None => IDLE,
-        };
-        let left = self.deadline.map_or(longest, |deadline| {
-            deadline.saturating_sub(boottime()).min(longest)
-        });
-        Some(left).filter(|left| !left.is_zero())
-    }
-}
-
 /// Locks the directory, and blocks stop and termination signals. They are not blocked while another
 /// process has it: a wait can be canceled.
-fn lock(root: &Directory, path: &Path, limit: &Limit<'_>) -> Result<SignalBlock> {
+fn lock(root: &Directory, path: &Path, limit: &Deadline<'_>) -> Result<SignalBlock> {
     let started = boottime();
     let block = || SignalBlock::new().context(Operation::BlockSignals, path);
     {
@@ -285,8 +249,8 @@ fn lock(root: &Directory, path: &Path, limit: &Limit<'_>) -> Result<SignalBlock>
 }
 
 /// Sleeps in flock(2), which wakes in order and immediately; `false`: the wait is over.
-fn lock_until(root: &Directory, alarm: &Alarm, limit: &Limit<'_>) -> io::Result<bool> {
-    while let Some(left) = limit.next_sleep() {
+fn lock_until(root: &Directory, alarm: &Alarm, limit: &Deadline<'_>) -> io::Result<bool> {
+    while let Some(left) = limit.next_sleep(IDLE) {
         alarm.set(left)?;
         match root.lock() {
             Ok(()) => return alarm.clear().map(|()| true),
@@ -302,9 +266,9 @@ const IDLE: Duration = Duration::from_mins(1);
 
 /// The guard is kept for a fraction of a millisecond. Without a signal to end a blocking call by, it
 /// is polled.
-fn poll_until(root: &Directory, limit: &Limit<'_>) -> io::Result<bool> {
+fn poll_until(root: &Directory, limit: &Deadline<'_>) -> io::Result<bool> {
     let mut pause = Duration::from_micros(50);
-    while let Some(left) = limit.next_sleep() {
+    while let Some(left) = limit.next_sleep(IDLE) {
         std::thread::sleep(pause.min(left));
         if root.try_lock()? {
             return Ok(true);

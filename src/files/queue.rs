@@ -16,8 +16,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use chrono::{DateTime, Utc};
-use serde::{Deserialize, Serialize};
+use chrono::Utc;
 
 use super::guard::Guard;
 use super::layout::{self, Entry, META_DIR};
@@ -36,6 +35,7 @@ use crate::sys::directory::{
 };
 use crate::sys::process;
 use crate::sys::temporary::is_temporary;
+use crate::ticket::TicketContent;
 
 pub(super) const WAITING: &str = "waiting";
 
@@ -48,40 +48,10 @@ const MAX_RESERVATION_BYTES: usize = 64 * 1024;
 /// How often the directory of a queue is made again when another process removes it.
 const MAX_RETRIES: usize = 100;
 
-/// The content of a ticket.
-#[derive(Debug, Serialize, Deserialize)]
-struct Written {
-    onehold: u64,
-    pid: Pid,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    hostname: Option<String>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    command: Vec<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    message: Option<String>,
-    since: DateTime<Utc>,
-    request: Request,
-}
-
-impl Written {
-    fn into_waiter(self, position: usize) -> Waiter {
-        Waiter {
-            position,
-            pid: self.pid,
-            hostname: self.hostname,
-            owner: self.request.owner,
-            command: self.command,
-            message: self.message,
-            since: self.since,
-        }
-    }
-}
-
 /// Who has a ticket.
 pub(super) fn waiter(ticket: &Ticket<Handle>) -> Option<Waiter> {
     let open = ticket.handle.as_ref()?;
-    let written: Written = serde_json::from_slice(&open.bytes).ok()?;
-    Some(written.into_waiter(1))
+    Some(TicketContent::read(&open.bytes)?.into_waiter(1))
 }
 
 /// The process of the waiter of a ticket, unless it is in another PID namespace, where its PID means another
@@ -214,7 +184,7 @@ impl Queue {
         })
     }
 
-    fn read(&self, number: u64, remove: bool) -> Option<(Written, OpenFile)> {
+    fn read(&self, number: u64, remove: bool) -> Option<(TicketContent, OpenFile)> {
         let Listed { queues, file } = self.listed.borrow().get(&number).cloned()?;
         let directory = queues.last()?;
         // A ticket is known to be a regular file once it is open, and a FIFO is not waited for.
@@ -234,7 +204,7 @@ impl Queue {
             return None;
         }
         let bytes = read_all(&ticket).ok()?;
-        let written: Written = serde_json::from_slice(&bytes).ok()?;
+        let written = TicketContent::read(&bytes)?;
         Some((written, OpenFile::new(ticket, facts, bytes)))
     }
 
@@ -370,16 +340,7 @@ impl Place {
         }
         let number = number::in_store(guard.root(), Utc::now(), 0)
             .context(Operation::WriteHoldNumber, &guard.path().join(META_DIR))?;
-        let record = &draft.record;
-        let written = Written {
-            onehold: 1,
-            pid: Pid::of_self(),
-            hostname: record.hostname.clone(),
-            command: record.command.clone(),
-            message: record.message.clone(),
-            since: Utc::now(),
-            request: request.clone(),
-        };
+        let written = TicketContent::new(&draft.record, request.clone());
         let mut retries = MAX_RETRIES;
         loop {
             match Self::write(guard, number, &written) {
@@ -394,7 +355,7 @@ impl Place {
         }
     }
 
-    fn write(guard: &Guard, number: u64, written: &Written) -> Result<Self> {
+    fn write(guard: &Guard, number: u64, written: &TicketContent) -> Result<Self> {
         let file = OsString::from(format!("{number:020}"));
         let mut names = written.request.wants.iter().map(|want| &want.name);
         let Some(first) = names.next() else {
@@ -434,7 +395,7 @@ impl Place {
     }
 }
 
-fn make_ticket(directory: &Directory, file: &OsStr, written: &Written) -> io::Result<File> {
+fn make_ticket(directory: &Directory, file: &OsStr, written: &TicketContent) -> io::Result<File> {
     let bytes = serde_json::to_vec(written)?;
     if bytes.len() as u64 > MAX_RECORD_BYTES {
         return Err(io::ErrorKind::FileTooLarge.into());

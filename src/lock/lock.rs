@@ -127,7 +127,6 @@ impl Lock {
     ///
     /// # Errors
     /// The store cannot be read.
-    #[cfg(feature = "etcd")]
     pub fn store_facts(
         &self,
         status: &crate::status::Status,
@@ -144,7 +143,6 @@ impl Lock {
     ///
     /// # Errors
     /// The store cannot be reached, or refuses.
-    #[cfg(feature = "etcd")]
     #[doc(hidden)]
     pub fn give_back(&self, request: &[u8]) -> Result<bool> {
         self.store.give_back(request)

@@ -24,7 +24,7 @@ use crate::observer;
 use crate::open_file::Handle;
 use crate::record::{Format, Kind, Live, Record, cut_command};
 use crate::status::Status;
-use crate::sys::COMMANDS_INHERIT_LOCKS;
+use crate::sys::{COMMANDS_INHERIT_LOCKS, keeper};
 
 /// The result of a request. A lock held by another holder is a result, not an error.
 #[derive(Debug)]
@@ -351,9 +351,5 @@ impl NewHolder {
 
 /// The process that others see as the holder: of a keeper its wrapper.
 fn own_pid_or_wrapper() -> Pid {
-    #[cfg(feature = "etcd")]
-    if let Some(wrapper) = crate::sys::keeper::wrapper() {
-        return wrapper;
-    }
-    Pid::of_self()
+    keeper::wrapper().unwrap_or_else(Pid::of_self)
 }

@@ -25,7 +25,7 @@ use crate::identity::Pid;
 
 #[cfg(feature = "cli")]
 pub(crate) mod arena;
-#[cfg(all(feature = "etcd", not(target_os = "linux")))]
+#[cfg(not(all(feature = "etcd", target_os = "linux")))]
 #[path = "no_keeper.rs"]
 pub(crate) mod keeper;
 #[cfg(not(target_os = "linux"))]

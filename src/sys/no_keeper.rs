@@ -1,5 +1,9 @@
-//! Systems without a signal that comes with the death of a parent: there is no keeper, and no command under a
-//! hold that a lease keeps.
+//! Systems without a signal that comes with the death of a parent, and builds without stores that need a keeper:
+//! there is none, and no command under a hold that a lease keeps.
+#![cfg_attr(
+    not(feature = "etcd"),
+    allow(dead_code, reason = "nothing has a lease to keep")
+)]
 
 use std::io;
 

@@ -7,13 +7,14 @@
 #![allow(clippy::print_stdout)]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
 use super::EtcdAccess;
 use super::commit::{Granted, Taken, Taking, number};
-use super::held::{HeldKeys, request_to_resume};
+use super::keeping::{Keeping, request_to_resume};
 use super::keys::Keys;
 use super::messages::{
     Compare, Header, KeyValue, Operation, OperationAnswer, ReadAnswer, Relation, Target, Txn,
@@ -21,7 +22,8 @@ use super::messages::{
 };
 use super::snapshot::EtcdSnapshot;
 use super::store::Etcd;
-use super::view::View;
+use super::view::{View, reads};
+use crate::backend::Patience;
 use crate::decision::{Asker, Decision, Key, Moment, Request, Want, decide, excludes};
 use crate::identity::Pid;
 use crate::name::LockName;
@@ -201,13 +203,13 @@ impl Store {
                 Relation::Less => order.is_lt(),
             }
         };
-        match &compare.range_end {
-            None => match self.keys.get(&compare.key) {
+        match compare.range_end.as_str() {
+            "" => match self.keys.get(&compare.key) {
                 Some(found) => is_true(found, true),
                 None => is_true(&nothing, false),
             },
-            Some(end) => {
-                let range = || self.keys.range(compare.key.clone()..end.clone());
+            end => {
+                let range = || self.keys.range(compare.key.clone()..end.to_owned());
                 // An empty range compares like one key that is not there.
                 match range().next() {
                     Some(_) => range().all(|(_, found)| is_true(found, true)),
@@ -353,7 +355,7 @@ impl Setting {
                 gone.insert(key.clone(), since);
             }
         }
-        let snapshot = EtcdSnapshot::at(&etcd, view, present());
+        let snapshot = EtcdSnapshot::at(etcd.session(Patience::SHORT), view, present());
         let decision = decide(request, &snapshot).unwrap();
         let view = snapshot.into_view();
         for key in etcd.shared.gone.lock().unwrap().keys() {
@@ -377,12 +379,9 @@ impl Setting {
         };
         let etcd = etcd();
         if self.flaw == Flaw::Unjudged && !view.is_assumed() {
-            let txn = Txn {
-                success: super::view::reads(&etcd.shared.keys, view.asked()),
-                ..Txn::default()
-            };
+            let txn = Txn::of_reads(reads(&etcd.shared.keys, view.asked()));
             let answer = world.store.apply(&txn).unwrap();
-            view = View::of_answer(&etcd.shared.keys, view.asked(), &answer, 0);
+            view = View::of_answer(&etcd.shared.keys, view.asked(), answer, 0);
         }
         let replaced = put.iter().filter_map(|(_, old)| old.as_ref()?.record());
         let replaced = replaced.map(|record| record.hold).max();
@@ -396,17 +395,16 @@ impl Setting {
             replaced.unwrap_or(0),
             clock,
         );
-        let record = self.record(at, hold);
         let taking = Taking {
             view: &view,
             put: &put,
             remove: &remove,
-            record: record.clone(),
+            record: self.record(at, hold),
             resumes: false,
             ticket: None,
-            lease: granted(lease),
         };
-        let txn = etcd.take_txn(&taking, &record).unwrap();
+        let session = etcd.session(Patience::SHORT);
+        let txn = session.take_txn(&taking, lease).unwrap();
         let sent = Sent {
             txn: self.flawed(at, txn),
             keys: put.into_iter().map(|(key, _)| key).collect(),
@@ -432,7 +430,7 @@ impl Setting {
         };
         let ancestors: Vec<LockName> = own.iter().flat_map(LockName::ancestors).collect();
         txn.compare.retain(|compare| match self.flaw {
-            Flaw::NoRange => compare.range_end.is_none(),
+            Flaw::NoRange => compare.range_end.is_empty(),
             Flaw::NoAncestors => !is_of(compare, &ancestors),
             Flaw::NoOwnKeys => !is_of(compare, &own) && !compare.key.ends_with("//last"),
             _ => true,
@@ -440,7 +438,7 @@ impl Setting {
         txn
     }
 
-    fn keeping(&self, at: usize, held: &Held) -> HeldKeys {
+    fn keeping(&self, at: usize, held: &Held) -> Arc<Keeping> {
         let taken = Taken {
             record: self.record(at, held.hold),
             keys: held.keys.clone(),
@@ -453,7 +451,7 @@ impl Setting {
             since_ms,
             ..granted(held.lease)
         };
-        HeldKeys::new(&etcd(), taken, lease)
+        Keeping::begin(&etcd(), taken, lease)
     }
 }
 
@@ -480,7 +478,7 @@ fn fate(store: &mut Store, keys: &Keys, sent: &Sent) -> Fate {
     if answer.succeeded {
         return Fate::Taken(answer.header.revision);
     }
-    let view = View::of_answer(keys, &sent.asked, &answer, 0);
+    let view = View::of_answer(keys, &sent.asked, answer, 0);
     let own = view.get(&keys.of(super::keys::Part::Life, &sent.keys[0]));
     match own.filter(|own| sent.tried && own.lease == sent.lease) {
         Some(own) => Fate::Taken(own.create_revision),
@@ -568,12 +566,8 @@ impl Model for Setting {
                     .iter()
                     .map(|name| named(name))
                     .collect();
-                let txn = Txn {
-                    success: super::view::reads(&keys, &asked),
-                    ..Txn::default()
-                };
-                let answer = next.store.apply(&txn)?;
-                let view = View::of_answer(&keys, &asked, &answer, 0);
+                let answer = next.store.apply(&Txn::of_reads(reads(&keys, &asked)))?;
+                let view = View::of_answer(&keys, &asked, answer, 0);
                 next.clients[at].phase = Phase::Looks(view);
             }
             Step::Decide(at) => {
@@ -590,7 +584,7 @@ impl Model for Setting {
                     return None;
                 };
                 let kept = self.keeping(at, &held);
-                let txn = kept.keeping.release_txn(&kept.keeping.state());
+                let txn = kept.release_txn(&kept.state());
                 let _ = next.store.apply(&txn);
                 next.clients[at].phase = Phase::Idle;
             }
@@ -688,7 +682,7 @@ impl Setting {
             return None;
         };
         let kept = self.keeping(at, &held);
-        let check = kept.keeping.check_txn(&kept.keeping.state());
+        let check = kept.check_txn(&kept.state());
         let is_alive = next.store.leases.contains(&held.lease);
         let answer = next.store.apply(&check)?;
         if (is_alive && answer.succeeded) || self.flaw == Flaw::BlindBeat {
@@ -697,13 +691,7 @@ impl Setting {
             return Some(());
         }
         // The record first, then the life key, of each lock.
-        let found = answer
-            .responses
-            .first()?
-            .response_range
-            .as_ref()?
-            .kvs
-            .first();
+        let found = answer.found().next()?;
         let record = found.map(|found| super::view::content(&found.value, true));
         let is_ours = record
             .as_ref()
@@ -716,12 +704,8 @@ impl Setting {
         let record = self.record(at, held.hold);
         let keys = Keys::new("/p");
         let asked: Vec<LockName> = held.keys.iter().map(|key| key.name.clone()).collect();
-        let reads = Txn {
-            success: super::view::reads(&keys, &asked),
-            ..Txn::default()
-        };
-        let answer = next.store.apply(&reads)?;
-        let view = View::of_answer(&keys, &asked, &answer, 0);
+        let answer = next.store.apply(&Txn::of_reads(reads(&keys, &asked)))?;
+        let view = View::of_answer(&keys, &asked, answer, 0);
         let request = request_to_resume(&record, &held.keys);
         let (decision, view) = self.decide(&mut next.clients[at], &request, view);
         let Decision::Take { put, remove } = decision else {
@@ -737,12 +721,13 @@ impl Setting {
             view: &view,
             put: &put,
             remove: &[],
-            record: record.clone(),
+            record,
             resumes: true,
             ticket: None,
-            lease: granted(lease),
         };
-        let txn = etcd().take_txn(&taking, &record).ok()?;
+        let etcd = etcd();
+        let session = etcd.session(Patience::SHORT);
+        let txn = session.take_txn(&taking, lease).ok()?;
         held.resuming = Some(Sent {
             txn: self.flawed(at, txn),
             keys: held.keys.clone(),

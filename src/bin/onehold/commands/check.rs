@@ -75,7 +75,6 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
         }
         if session.global.verbose {
             lines.push(format!("  store: {}", path_text(&status.store)));
-            #[cfg(feature = "etcd")]
             lines.extend(store_facts(&lock, &status, &mut outcome));
             lines.extend(inspected(session, &status, &mut outcome)?);
         }
@@ -85,7 +84,6 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
 }
 
 /// What only the store of several machines tells.
-#[cfg(feature = "etcd")]
 #[cold]
 #[inline(never)]
 fn store_facts(lock: &onehold::Lock, status: &Status, outcome: &mut Outcome) -> Vec<String> {

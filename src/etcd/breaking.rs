@@ -1,0 +1,138 @@
+//! Removes holds: at once, or by telling the keeper of a live `run` to end its work and to give the hold back.
+
+use std::time::Duration;
+
+use super::keys::Part;
+use super::snapshot::EtcdSnapshot;
+use super::store::{Etcd, Session};
+use super::view::View;
+use super::waiting::Tickets;
+use crate::backend::{Deadline, Patience};
+use crate::decision::{Judged, Life, Snapshot as _};
+use crate::error::Result;
+use crate::identity::Pid;
+use crate::open_file::Handle;
+use crate::record::{KILL_AFTER, Kind, Record};
+use crate::sys::wait::pause;
+
+/// How long a keeper may take beyond the time between TERM and KILL.
+const KEEPER_ENDS: Duration = Duration::from_secs(2);
+
+/// How often to look whether a hold that was broken has been given back, at first and at last.
+const FIRST_INTERVAL: Duration = Duration::from_millis(20);
+const LONGEST_INTERVAL: Duration = Duration::from_millis(500);
+
+impl Session<'_> {
+    /// Removes a hold. `ahead`: the tickets that reserve the lock meanwhile. `false`: it has changed.
+    pub(super) fn remove(
+        self,
+        judged: &Judged<Handle>,
+        view: View,
+        ahead: Option<&mut Tickets>,
+    ) -> Result<bool> {
+        let view = self.with_all_names(judged, view)?;
+        if !is_live_run(judged) {
+            return self.commit_remove(judged, &view);
+        }
+        if self.break_run(judged, view, ahead)? {
+            return Ok(true);
+        }
+        Err(self.client().address().error(
+            "break a hold in",
+            "its keeper has not ended its work".to_owned(),
+            Some("wait until its lease ends, which nothing but its keeper keeps alive"),
+        ))
+    }
+
+    /// Tells the keeper of a live `run` to end its work, and waits until it has given the hold back. Whether
+    /// it has.
+    fn break_run(
+        self,
+        judged: &Judged<Handle>,
+        mut view: View,
+        mut ahead: Option<&mut Tickets>,
+    ) -> Result<bool> {
+        let kill_after = judged.record().and_then(Record::kill_after);
+        let limit = kill_after.unwrap_or(KILL_AFTER).saturating_add(KEEPER_ENDS);
+        let deadline = Deadline::of(Patience {
+            at_most: Some(limit),
+            canceled: None,
+        });
+        let mut judged = judged.clone();
+        // Until it says so: another one may write it meanwhile.
+        while let Some(record) = judged.record()
+            && record.live.broken_by.is_none()
+        {
+            let mut live = record.live.clone();
+            live.broken_by = Some(self.etcd.who());
+            if self.commit_renew(&judged, &live, &view)? {
+                break;
+            }
+            let Some(now) = self.look_again(&judged)? else {
+                return Ok(true);
+            };
+            (judged, view) = now;
+            if deadline.next_sleep(FIRST_INTERVAL).is_none() {
+                return Ok(false);
+            }
+        }
+        let life = self.keys().of(Part::Life, &judged.found.key);
+        let created = view.get(&life).map(|life| life.create_revision);
+        let mut interval = FIRST_INTERVAL;
+        // A waiter may have it afterwards.
+        while self.read_key(&life)?.map(|life| life.create_revision) == created {
+            let Some(left) = deadline.next_sleep(interval) else {
+                return Ok(false);
+            };
+            if let Some(ahead) = &mut ahead {
+                let _ = ahead.keep();
+            }
+            let _ = pause(left);
+            interval = (interval * 2).min(LONGEST_INTERVAL);
+        }
+        self.remove_rest(&judged)
+    }
+
+    /// Removes the record of a hold that was broken, if its lease has ended before its keeper gave it back.
+    fn remove_rest(self, judged: &Judged<Handle>) -> Result<bool> {
+        match self.look_again(judged)? {
+            None => Ok(true),
+            // It was resumed.
+            Some((rest, _)) if rest.found.facts.life == Some(Life::Kept) => Ok(false),
+            Some((rest, view)) => self.commit_remove(&rest, &view),
+        }
+    }
+
+    /// A hold as it is now, if it is still there.
+    fn look_again(self, judged: &Judged<Handle>) -> Result<Option<(Judged<Handle>, View)>> {
+        let snapshot = EtcdSnapshot::new(self, View::unread());
+        let name = &judged.found.key.name;
+        let exclusive = snapshot.exclusive(name)?;
+        let mut all = exclusive.into_iter().chain(snapshot.shared(name)?);
+        let Some(found) = all.find(|found| found.revision == judged.found.revision) else {
+            return Ok(None);
+        };
+        let view = self.with_all_names(judged, snapshot.into_view())?;
+        let verdict = judged.verdict.clone();
+        Ok(Some((Judged { found, verdict }, view)))
+    }
+}
+
+impl Etcd {
+    /// The calling process, for whoever finds that a hold was broken.
+    fn who(&self) -> String {
+        let pid = Pid::of_self();
+        match &self.host.observer().hostname {
+            Some(host) => format!("process {pid} on {host}"),
+            None => format!("process {pid}"),
+        }
+    }
+}
+
+/// A hold that only its keeper gives back, since its work has to be ended first.
+fn is_live_run(judged: &Judged<Handle>) -> bool {
+    let is_run = judged
+        .record()
+        .is_some_and(|record| record.kind != Kind::Lease);
+    is_run && judged.verdict.is_live()
+}

@@ -1,0 +1,237 @@
+//! Makes the change that was decided on, and decides again if the store has changed meanwhile.
+
+use std::time::Duration;
+
+use super::commit::{Committed, Granted, Taken, Taking, expiry, seconds_of};
+use super::failure::has_fault;
+use super::held::HeldKeys;
+use super::keeping::request_of;
+use super::snapshot::EtcdSnapshot;
+use super::store::{Etcd, Session};
+use super::view::View;
+use super::waiting::{Place, Tickets};
+use crate::backend::{Change, Deadline, Entry, Patience, Plan, QueueChange, Updated};
+use crate::decision::{Judged, Key, Request};
+use crate::error::{Error, Fault, Result};
+use crate::open_file::Handle;
+use crate::record::Kind;
+use crate::sys::FileId;
+use crate::sys::process::boottime;
+use crate::sys::wait::{pause, random_u64};
+
+/// How many attempts follow each other without a pause.
+const AT_ONCE: u32 = 8;
+
+/// The attempts at one change, and what they have brought so far. Others may keep changing what it was decided on.
+struct Attempts<'a> {
+    count: u32,
+    began: Duration,
+    deadline: Deadline<'a>,
+    /// A lease that was granted for a take which was refused.
+    spare: Option<Granted>,
+    /// What was removed by force.
+    displaced: Vec<Judged<Handle>>,
+    /// What reserves the lock for a caller that takes by force.
+    ahead: Option<Tickets>,
+}
+
+impl<'a> Attempts<'a> {
+    fn new(patience: Patience<'a>, spare: Option<Granted>) -> Self {
+        Self {
+            count: 0,
+            began: boottime(),
+            deadline: Deadline::of(patience),
+            spare,
+            displaced: Vec::new(),
+            ahead: None,
+        }
+    }
+
+    /// Pauses if there have been many. Fails if there is no time for another one.
+    fn begin(&mut self, store: &str) -> Result<()> {
+        self.count += 1;
+        if self.count <= AT_ONCE {
+            return Ok(());
+        }
+        let most = u64::from(self.count).min(100);
+        let interval = Duration::from_millis(1 + random_u64() % most);
+        let left = self.deadline.next_sleep(interval);
+        let left = left.ok_or_else(|| Error::StoreBusy {
+            path: store.into(),
+            pid: None,
+            waited: boottime().saturating_sub(self.began),
+        })?;
+        let _ = pause(left);
+        Ok(())
+    }
+}
+
+impl Etcd {
+    /// Makes the change that `plan` returns, for a caller with this place or without one.
+    pub(super) fn change(
+        &self,
+        entry: Entry<'_>,
+        place: &mut Option<Place>,
+        plan: &mut Plan<'_, '_>,
+    ) -> Result<Option<Updated>> {
+        let session = self.session(entry.patience);
+        if let Some(place) = place.as_mut().filter(|place| place.tickets.are_over) {
+            // The process was stopped, or cut off.
+            session.draw_again(place)?;
+        }
+        let known = place.as_mut().and_then(|place| place.view.take());
+        let mut view = match known {
+            Some(view) => view,
+            None if entry.create && place.is_none() => View::guess(),
+            None => View::unread(),
+        };
+        let spare = place.as_mut().and_then(|place| place.lease.take());
+        let mut attempts = Attempts::new(entry.patience, spare);
+        loop {
+            attempts.begin(self.url())?;
+            let own = place.as_ref().map(|place| &place.tickets);
+            let own = attempts.ahead.as_ref().or(own).map(Tickets::number);
+            let snapshot = EtcdSnapshot::new(session, view).with_place(own);
+            let planned = plan(&snapshot);
+            view = snapshot.into_view();
+            if let Some(place) = place
+                && place.is_missing_in(&view)
+            {
+                session.draw_again(place)?;
+                view = place.view.take().unwrap_or_else(View::unread);
+                continue;
+            }
+            let change = match planned {
+                Err(error) if has_fault(&error, Fault::Compacted) => {
+                    view = View::unread();
+                    continue;
+                }
+                planned => planned?,
+            };
+            // Without a take nothing would show that it is otherwise.
+            if view.is_assumed() && !matches!(change, Change::Take { .. }) {
+                view = View::unread();
+                continue;
+            }
+            let is_done = match change {
+                Change::Nothing | Change::Queue(QueueChange { join: None, .. }) => {
+                    // For the next decision of a waiter, until it hears of a change.
+                    if let Some(place) = place {
+                        place.view = Some(view.clone());
+                        place.keep_lease(attempts.spare);
+                    }
+                    *self.seen() = Some(view);
+                    return Ok(Some(Updated::default()));
+                }
+                Change::Queue(QueueChange {
+                    join: Some((request, draft)),
+                    ..
+                }) => {
+                    let lease = attempts.spare.take();
+                    *place = Some(session.draw(*request, &draft.record, lease)?);
+                    *self.seen() = Some(view);
+                    return Ok(Some(Updated {
+                        // Its ticket was written after the decision.
+                        may_be_behind_others: true,
+                        ..Updated::default()
+                    }));
+                }
+                Change::Remove(judged) => session.remove(&judged, view, None)?,
+                Change::Renew(judged, live) => {
+                    let view = session.with_all_names(&judged, view)?;
+                    session.commit_renew(&judged, &live, &view)?
+                }
+                Change::Take { put, remove, draft } => {
+                    let taking = Taking {
+                        view: &view,
+                        put: &put,
+                        remove: &remove,
+                        record: draft.record.clone(),
+                        resumes: false,
+                        ticket: place.as_ref().map(Place::keys),
+                    };
+                    match session.take(taking, &mut attempts)? {
+                        Committed::Done((taken, lease)) => {
+                            if let Some(place) = place {
+                                place.tickets.are_over = true;
+                            }
+                            let removed = remove.into_iter().chain(attempts.displaced);
+                            return Ok(Some(Updated {
+                                hold: Some(Box::new(HeldKeys::new(self, taken, lease))),
+                                removed: removed.collect(),
+                                ..Updated::default()
+                            }));
+                        }
+                        Committed::Changed(now) => {
+                            view = now;
+                            continue;
+                        }
+                        Committed::NoLease => false,
+                    }
+                }
+            };
+            if is_done {
+                return Ok(Some(Updated::default()));
+            }
+            view = View::unread();
+        }
+    }
+}
+
+impl Session<'_> {
+    fn take(
+        self,
+        mut taking: Taking<'_>,
+        attempts: &mut Attempts<'_>,
+    ) -> Result<Committed<(Taken, Granted)>> {
+        // By force: what is alive goes first, and the lock is reserved for the caller meanwhile.
+        if let Some(live) = taking.replaced().find(|judged| judged.verdict.is_live()) {
+            if attempts.ahead.is_none() {
+                let request = request_by_force(&taking);
+                attempts.ahead = Some(self.get_ahead(request, &taking.record)?);
+            }
+            if self.remove(live, taking.view.clone(), attempts.ahead.as_mut())? {
+                attempts.displaced.push(live.clone());
+            }
+            return Ok(Committed::Changed(View::unread()));
+        }
+        let seconds = seconds_of(&taking.record);
+        let record = &mut taking.record;
+        if record.kind == Kind::Lease {
+            record.live.expires_at = expiry(seconds);
+            record.live.renewed_at = Some(record.acquired_at);
+        } else {
+            record.live.pid = record.taken_by;
+        }
+        record.origin = Some(self.etcd.host.origin(FileId {
+            device: 0,
+            inode: 0,
+        }));
+        let lease = match attempts.spare.take() {
+            Some(lease) => lease,
+            None => self.grant(seconds)?,
+        };
+        Ok(match self.commit_take(taking, lease)? {
+            Committed::Done(taken) => Committed::Done((taken, lease)),
+            Committed::Changed(view) => {
+                // For the next attempt.
+                attempts.spare = Some(lease);
+                Committed::Changed(view)
+            }
+            Committed::NoLease => Committed::NoLease,
+        })
+    }
+}
+
+/// Asks for locks in place of live holds, ahead of all waiters. Waiters treat the holds that are to be replaced as
+/// gone, so none of them takes one of several locks while the next hold is being broken.
+fn request_by_force(taking: &Taking<'_>) -> Request {
+    let keys: Vec<Key> = taking.put.iter().map(|(key, _)| key.clone()).collect();
+    let replaced = taking.replaced();
+    Request {
+        replace: replaced
+            .map(|judged| judged.found.revision.clone())
+            .collect(),
+        ..request_of(&taking.record, &keys)
+    }
+}

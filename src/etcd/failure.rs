@@ -1,0 +1,209 @@
+//! Why a request has no good answer, and what may help.
+
+use super::address::Address;
+use super::messages::Refusal;
+use crate::error::{Error, Fault, begun_small};
+
+// Codes of gRPC (google.golang.org/grpc/codes).
+const CANCELED: i64 = 1;
+const UNKNOWN: i64 = 2;
+const DEADLINE_EXCEEDED: i64 = 4;
+const NOT_FOUND: i64 = 5;
+const PERMISSION_DENIED: i64 = 7;
+const RESOURCE_EXHAUSTED: i64 = 8;
+const ABORTED: i64 = 10;
+const OUT_OF_RANGE: i64 = 11;
+const INTERNAL: i64 = 13;
+const UNAVAILABLE: i64 = 14;
+const UNAUTHENTICATED: i64 = 16;
+
+const NO_GATEWAY: &str = "no JSON gateway at this address";
+
+const NO_COMMON_NAME: &str =
+    "use a client certificate without a common name: the gateway refuses others";
+
+/// Why there is no good answer.
+#[derive(Clone, Debug)]
+pub(super) enum Failure {
+    /// It may have been done, may yet be done, or not.
+    Unknown(String),
+    /// It was not done.
+    Refused(Refused),
+    /// It was not done: at this address is no gateway of etcd that would do it. At another one may be.
+    NoGateway(String),
+}
+
+/// An answer that says no.
+#[derive(Clone, Debug)]
+pub(super) struct Refused {
+    code: i64,
+    message: String,
+    pub(super) fault: Fault,
+}
+
+/// What an endpoint has said instead of an answer.
+pub(super) struct Said {
+    pub(super) endpoint: String,
+    pub(super) message: String,
+    /// That does not change by itself.
+    pub(super) is_final: bool,
+}
+
+impl Failure {
+    /// Of an answer with this status of HTTP.
+    pub(super) fn of_answer(status: u16, text: &[u8]) -> Self {
+        let refusal = serde_json::from_slice::<Refusal>(text).ok();
+        let Some(refusal) = refusal.filter(|refusal| refusal.code != 0) else {
+            let shown = String::from_utf8_lossy(text);
+            let shown = shown.trim().lines().next().unwrap_or_default().to_owned();
+            return match status {
+                404 => Self::NoGateway(NO_GATEWAY.to_owned()),
+                ..500 => Self::NoGateway(format!("HTTP status {status}: {shown}")),
+                _ => Self::Unknown(format!("HTTP status {status}: {shown}")),
+            };
+        };
+        // Of the path, and not of a lease.
+        if status == 404 && refusal.message == "Not Found" {
+            return Self::NoGateway(NO_GATEWAY.to_owned());
+        }
+        let is_unknown = matches!(
+            refusal.code,
+            CANCELED | UNKNOWN | DEADLINE_EXCEEDED | ABORTED | INTERNAL | UNAVAILABLE
+        ) || status >= 500
+            // Later it may not be too busy.
+            || refusal.message.contains("too many requests");
+        if is_unknown {
+            return Self::Unknown(without_origin(&refusal.message).to_owned());
+        }
+        Self::Refused(Refused::new(refusal.code, refusal.message))
+    }
+
+    /// Of a request without an answer, or without a whole one.
+    pub(super) fn unanswered(error: &ureq::Error) -> Self {
+        Self::Unknown(match error {
+            ureq::Error::BodyExceedsLimit(_) => {
+                return Self::Refused(Refused {
+                    code: RESOURCE_EXHAUSTED,
+                    message: "the answer is too large".to_owned(),
+                    fault: Fault::TooLarge,
+                });
+            }
+            ureq::Error::Io(error) => cause_of(error),
+            ureq::Error::Timeout(_) => "no answer in time".to_owned(),
+            ureq::Error::HostNotFound => "no such host".to_owned(),
+            other => other.to_string(),
+        })
+    }
+
+    /// Of a member of another cluster than the one that has answered before.
+    pub(super) fn other_cluster(endpoint: &str) -> Self {
+        let message = format!("{endpoint} is a member of another cluster");
+        Self::Refused(Refused::new(PERMISSION_DENIED, message))
+    }
+}
+
+impl Refused {
+    fn new(code: i64, message: String) -> Self {
+        let fault = match code {
+            NOT_FOUND => Fault::NoLease,
+            OUT_OF_RANGE if message.contains("compacted") => Fault::Compacted,
+            UNAUTHENTICATED => Fault::Token,
+            _ if message.contains("auth store is old") => Fault::Token,
+            _ => Fault::Final,
+        };
+        Self {
+            code,
+            message,
+            fault,
+        }
+    }
+
+    /// What it means for a user.
+    pub(super) fn error(
+        &self,
+        operation: &'static str,
+        address: &Address,
+        has_user: bool,
+    ) -> Error {
+        let message = without_origin(&self.message);
+        let is = |text: &str| message.contains(text);
+        let remedy = match self.code {
+            _ if is("user name is empty") && has_user => NO_COMMON_NAME.to_owned(),
+            _ if is("user name is empty") => "set ETCDCTL_USER and ETCDCTL_PASSWORD".to_owned(),
+            _ if is("authentication failed") => {
+                "check ETCDCTL_USER and ETCDCTL_PASSWORD".to_owned()
+            }
+            PERMISSION_DENIED if is("permission denied") => format!(
+                "to grant it to a role of the user, run `etcdctl role grant-permission ROLE --prefix=true readwrite {}//`",
+                address.prefix
+            ),
+            RESOURCE_EXHAUSTED if is("space") => {
+                "free space: `etcdctl compact`, `etcdctl defrag`, `etcdctl alarm disarm`".to_owned()
+            }
+            _ => String::new(),
+        };
+        Error::Remote {
+            operation,
+            store: address.url.clone(),
+            reason: message.to_owned(),
+            remedy: Some(remedy).filter(|remedy| !remedy.is_empty()),
+            fault: self.fault,
+        }
+    }
+}
+
+/// That no member has done it, with what each has said.
+pub(super) fn unreachable(operation: &'static str, address: &Address, said: &[Said]) -> Error {
+    let any = |is: fn(&str) -> bool| said.iter().any(|said| is(&said.message));
+    // A member that does not trust a client closes the connection, mostly before it has said why. One that
+    // expects the other scheme closes it as well.
+    let is_closed = |message: &str| {
+        let ways = [
+            "broken pipe",
+            "connection reset by peer",
+            "peer disconnected",
+            "unexpected end of file",
+        ];
+        ways.contains(&message)
+    };
+    let remedy = match address.is_encrypted {
+        _ if any(|message| message.contains("CommonName")) => NO_COMMON_NAME,
+        _ if any(|message| message == NO_GATEWAY) => {
+            "use etcd 3.4 or later, not behind `etcd grpc-proxy`, with --enable-grpc-gateway"
+        }
+        true if any(is_about_certificates) => "check ETCDCTL_CACERT, ETCDCTL_CERT and ETCDCTL_KEY",
+        true if any(is_closed) => {
+            "check ETCDCTL_CERT and ETCDCTL_KEY; if the members do not use TLS, use etcd:// instead of etcds://"
+        }
+        false if any(is_closed) => {
+            "check whether the members use TLS; if so, use etcds:// instead of etcd://"
+        }
+        _ => "check that most members run: `etcdctl endpoint status`",
+    };
+    let said: Vec<String> = said
+        .iter()
+        .map(|said| format!("{}: {}", said.endpoint, said.message))
+        .collect();
+    address.error(operation, said.join("; "), Some(remedy))
+}
+
+/// Whether a member and the caller do not trust each other.
+pub(super) fn is_about_certificates(message: &str) -> bool {
+    let message = message.to_lowercase();
+    let words = ["certificate", "issuer", "unknownca"];
+    words.iter().any(|word| message.contains(word))
+}
+
+/// Whether an error means this to the store.
+pub(super) fn has_fault(error: &Error, asked: Fault) -> bool {
+    matches!(error, Error::Remote { fault, .. } if *fault == asked)
+}
+
+fn without_origin(message: &str) -> &str {
+    message.trim_start_matches("etcdserver: ")
+}
+
+fn cause_of(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    begun_small(text.split(" (os error").next().unwrap_or(&text))
+}

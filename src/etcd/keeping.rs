@@ -1,0 +1,495 @@
+//! Keeps a hold: its lease is kept alive by a thread, which also learns whether the hold is lost or was broken.
+//!
+//! T is the time to live of the lease as it was granted, and t0 the time at which the last confirmed
+//! keepalive was sent. A keepalive is confirmed by a read that was sent after its answer, and still sees the
+//! life key. No process of the hold may run after t0 + 0.9 T. Another one takes the lock over only once it has
+//! itself known for T that the life key is gone.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::client::{Client, TIMEOUT};
+use super::commit::{Committed, Granted, Taken, Taking};
+use super::keys::{Keys, Part, only};
+use super::messages::{Compare, Txn, TxnAnswer, Watch, WatchAnswer};
+use super::snapshot::EtcdSnapshot;
+use super::store::Etcd;
+use super::view::{View, content, shows_hold};
+use crate::backend::{Patience, ReleaseOutcome};
+use crate::decision::{Asker, Decision, Key, Request, Revision, Want, decide};
+use crate::error::Result;
+use crate::record::{Content, Kind, Record};
+use crate::sys::process::boottime_milliseconds;
+
+const KEPT: u8 = 0;
+const BROKEN: u8 = 1;
+const LOST: u8 = 2;
+
+/// By how much the wall clock must have been set for a hold to be looked at.
+const CLOCK_JUMP_MS: u64 = 1000;
+
+/// By how much the wall clock is ahead of the boot-time clock, in milliseconds.
+fn wall_clock_ahead() -> i64 {
+    let now = i64::try_from(boottime_milliseconds()).unwrap_or(i64::MAX);
+    chrono::Utc::now().timestamp_millis().saturating_sub(now)
+}
+
+/// What the thread and its hold share.
+#[derive(Debug)]
+pub(super) struct Keeping {
+    etcd: Etcd,
+    pub(super) keys: Vec<Key>,
+    /// Tickets that end with the hold.
+    tickets: Vec<String>,
+    state: Mutex<State>,
+    /// t0, by the boot-time clock.
+    confirmed_ms: AtomicU64,
+    outcome: AtomicU8,
+    wake: Condvar,
+    /// Held while something is sent for the hold: it is not resumed while it is given back.
+    sending: Mutex<()>,
+    has_guard: AtomicBool,
+    has_thread: AtomicBool,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    record: Record,
+    lease: Granted,
+    /// When the life keys were created.
+    created: i64,
+    /// When the records were last written.
+    modified: i64,
+    is_released: bool,
+    /// A watch has seen something.
+    is_told: bool,
+}
+
+/// What a beat has brought.
+enum Beat {
+    Confirmed(u64),
+    /// The network, or a member without a leader: it says nothing.
+    Unknown,
+    Over,
+}
+
+impl Keeping {
+    pub(super) fn begin(etcd: &Etcd, taken: Taken, lease: Granted) -> Arc<Self> {
+        let kind = taken.record.kind;
+        let keeping = Arc::new(Self {
+            etcd: etcd.clone(),
+            keys: taken.keys,
+            tickets: taken.tickets,
+            state: Mutex::new(State {
+                record: taken.record,
+                lease,
+                created: taken.created,
+                modified: taken.created,
+                is_released: false,
+                is_told: false,
+            }),
+            confirmed_ms: AtomicU64::new(lease.since_ms),
+            outcome: AtomicU8::new(KEPT),
+            wake: Condvar::new(),
+            sending: Mutex::new(()),
+            has_guard: AtomicBool::new(false),
+            has_thread: AtomicBool::new(false),
+        });
+        // The lease may have been granted long before, by another leader.
+        let age = boottime_milliseconds().saturating_sub(lease.since_ms);
+        let is_old = lease.term != taken.term || age > keeping.ttl_ms() / 3;
+        if kind != Kind::Lease
+            && is_old
+            && let Beat::Confirmed(at) = keeping.beat()
+        {
+            keeping.confirmed_ms.store(at, Ordering::SeqCst);
+        }
+        keeping.tell_guard();
+        keeping
+    }
+
+    /// Keeps the lease from now on, by a thread. One that cannot be started is started with the next call.
+    pub(super) fn start(self: &Arc<Self>) {
+        if self.state().record.kind == Kind::Lease {
+            return;
+        }
+        start_once(&self.has_guard, crate::sys::keeper::guard);
+        start_once(&self.has_thread, || {
+            let keeping = Arc::clone(self);
+            let start = || {
+                std::thread::Builder::new()
+                    .name("keeper".to_owned())
+                    .stack_size(256 * 1024)
+                    .spawn(move || keeping.go_on())
+            };
+            crate::sys::signal::without_signals(start)?.map(drop)
+        });
+    }
+
+    /// Ends the thread.
+    pub(super) fn stop(&self) {
+        self.state().is_released = true;
+        self.wake.notify_all();
+    }
+
+    fn client(&self) -> &Arc<Client> {
+        &self.etcd.shared.client
+    }
+
+    fn store_keys(&self) -> &Keys {
+        &self.etcd.shared.keys
+    }
+
+    /// The keys of the record and of the life of each lock.
+    fn hold_and_life(&self) -> impl Iterator<Item = (String, String)> {
+        let keys = self.store_keys();
+        self.keys
+            .iter()
+            .map(|key| (keys.of(Part::Hold, key), keys.of(Part::Life, key)))
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ttl_ms(&self) -> u64 {
+        let ttl = self.state().lease.ttl;
+        u64::try_from(ttl).unwrap_or(0).saturating_mul(1000)
+    }
+
+    pub(super) fn deadlines_ms(&self) -> (u64, u64) {
+        let (confirmed, ttl) = (self.confirmed_ms.load(Ordering::SeqCst), self.ttl_ms());
+        (confirmed + ttl / 10 * 6, confirmed + ttl / 10 * 9)
+    }
+
+    fn confirm(&self, at: u64) {
+        self.confirmed_ms.store(at, Ordering::SeqCst);
+        self.tell_guard();
+    }
+
+    /// Tells the wrapper until when the command may run, and what gives the hold back if this process is
+    /// killed.
+    fn tell_guard(&self) {
+        if !crate::sys::keeper::is_keeper() {
+            return;
+        }
+        let (_, kill_at) = self.deadlines_ms();
+        let state = self.state();
+        let release = serde_json::to_vec(&self.release_txn(&state)).unwrap_or_default();
+        crate::sys::keeper::tell_wrapper(kill_at, &release);
+    }
+
+    /// Runs in the thread.
+    fn go_on(self: Arc<Self>) {
+        let ttl = self.ttl_ms();
+        let third = |at: u64| at.saturating_add(ttl / 3);
+        let mut due = third(self.confirmed_ms.load(Ordering::SeqCst));
+        let mut watch_until = 0;
+        let mut ahead = wall_clock_ahead();
+        loop {
+            let now = boottime_milliseconds();
+            if now >= watch_until {
+                self.watch();
+                watch_until = now + 40_000;
+            }
+            // The boot-time clock of a virtual machine stands still while it is paused. Its wall clock is set
+            // afterwards.
+            let before = std::mem::replace(&mut ahead, wall_clock_ahead());
+            if ahead.abs_diff(before) >= CLOCK_JUMP_MS {
+                due = now;
+            }
+            let left = due.min(watch_until).saturating_sub(now).min(ttl / 20);
+            let left = Duration::from_millis(left);
+            let waits = |state: &mut State| !state.is_released && !state.is_told;
+            let waited = self.wake.wait_timeout_while(self.state(), left, waits);
+            let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            if state.is_released {
+                return;
+            }
+            let is_told = std::mem::take(&mut state.is_told);
+            drop(state);
+            if !is_told && boottime_milliseconds() < due {
+                continue;
+            }
+            match self.beat() {
+                Beat::Confirmed(at) => {
+                    self.confirm(at);
+                    due = third(at);
+                }
+                Beat::Unknown => due = boottime_milliseconds() + ttl / 40,
+                Beat::Over => {
+                    self.outcome.store(LOST, Ordering::SeqCst);
+                    crate::sys::keeper::wake_supervisor();
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Watches for a break, so that it is noticed at once and not at the next beat.
+    fn watch(self: &Arc<Self>) {
+        let since = self.state().modified;
+        let (holds, lives): (Vec<_>, Vec<_>) = self.hold_and_life().unzip();
+        let holds = holds.iter().map(|hold| Watch::changes(only(hold)));
+        let lives = lives.iter().map(|life| Watch::deletions(only(life)));
+        let ranges: Vec<Watch> = holds.chain(lives).collect();
+        let keeping = Arc::downgrade(self);
+        self.client().watch(&ranges, move |answer| {
+            let Some(keeping) = keeping.upgrade() else {
+                return false;
+            };
+            let mut state = keeping.state();
+            // The watch does not report what happened before it began.
+            let tells = |answer: &WatchAnswer| {
+                let is_later = answer.created && answer.header.revision > since;
+                is_later || !answer.events.is_empty()
+            };
+            if answer.as_ref().is_some_and(tells) {
+                state.is_told = true;
+                keeping.wake.notify_all();
+            }
+            !state.is_released
+        });
+    }
+
+    fn timeout(&self) -> Duration {
+        Duration::from_millis(self.ttl_ms() / 10).min(TIMEOUT)
+    }
+
+    /// Keeps the lease alive, and looks whether the hold still stands.
+    fn beat(&self) -> Beat {
+        let _sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        let endpoint = self.client().endpoint().to_owned();
+        let sent = boottime_milliseconds();
+        let (lease, check) = {
+            let state = self.state();
+            if state.is_released {
+                return Beat::Unknown;
+            }
+            (state.lease.id, self.check_txn(&state))
+        };
+        let kept = self.client().keep_alive_once(lease, self.timeout());
+        let answer = kept.and_then(|kept| {
+            let answer = self.client().txn_once(&check, self.timeout())?;
+            Ok((kept, answer))
+        });
+        let Ok((kept, answer)) = answer else {
+            self.client().go_on();
+            return Beat::Unknown;
+        };
+        if !answer.succeeded || kept.ttl <= 0 {
+            return self.examine(&answer, kept.ttl > 0);
+        }
+        // Before 3.4.31 a member that was the leader answers a keepalive without asking the others.
+        let is_one_term = kept.header.raft_term == answer.header.raft_term;
+        if !is_one_term || endpoint != self.client().endpoint() {
+            return Beat::Unknown;
+        }
+        Beat::Confirmed(sent)
+    }
+
+    pub(super) fn check_txn(&self, state: &State) -> Txn {
+        let mut txn = Txn::default();
+        for (hold, life) in self.hold_and_life() {
+            txn.only_if(Compare::was_created_at(&life, state.created));
+            txn.only_if(Compare::has_lease(&life, state.lease.id));
+            txn.only_if(Compare::was_modified_at(&hold, state.modified));
+            txn.else_read(&hold);
+            txn.else_read(&life);
+        }
+        txn
+    }
+
+    /// What has become of a hold that is not as it was.
+    fn examine(&self, answer: &TxnAnswer, is_kept: bool) -> Beat {
+        if answer.succeeded {
+            // The life key was there, and its lease is not known any more.
+            return Beat::Unknown;
+        }
+        let mut found = answer.found();
+        let mut state = self.state();
+        let mut is_alive = is_kept;
+        for _ in &self.keys {
+            let (hold, life) = (found.next().flatten(), found.next().flatten());
+            let read = hold.map(|hold| (content(&hold.value, true), hold.mod_revision));
+            let Some((Content::Record(record), modified)) = read else {
+                return Beat::Over;
+            };
+            if record.hold != state.record.hold {
+                return Beat::Over;
+            }
+            if record.live.broken_by.is_some() && !self.is_broken() {
+                self.outcome.store(BROKEN, Ordering::SeqCst);
+                crate::sys::keeper::wake_supervisor();
+            }
+            state.record.live = record.live;
+            state.modified = modified;
+            is_alive &= life.is_some_and(|life| life.lease == state.lease.id);
+        }
+        drop(state);
+        if is_alive {
+            // At once again: as it is now it is confirmed.
+            return Beat::Unknown;
+        }
+        if self.is_broken() || boottime_milliseconds() >= self.deadlines_ms().0 {
+            return Beat::Over;
+        }
+        self.resume()
+    }
+
+    pub(super) fn is_broken(&self) -> bool {
+        self.outcome.load(Ordering::SeqCst) == BROKEN
+    }
+
+    pub(super) fn is_lost(&self) -> bool {
+        self.outcome.load(Ordering::SeqCst) == LOST
+    }
+
+    /// Takes the lock again: its life key is gone, and nobody has taken it.
+    fn resume(&self) -> Beat {
+        self.try_to_resume().unwrap_or(Beat::Unknown)
+    }
+
+    fn try_to_resume(&self) -> Result<Beat> {
+        let session = self.etcd.session(Patience {
+            at_most: Some(Duration::ZERO),
+            canceled: None,
+        });
+        let (record, ttl) = {
+            let state = self.state();
+            (state.record.clone(), state.lease.ttl)
+        };
+        let request = request_to_resume(&record, &self.keys);
+        let snapshot = EtcdSnapshot::new(session, View::unread());
+        let Decision::Take { put, remove } = decide(&request, &snapshot)? else {
+            return Ok(Beat::Over);
+        };
+        let is_ours = |key: &Key| self.keys.contains(key);
+        if !remove.is_empty() || !put.iter().all(|(key, old)| is_ours(key) && old.is_some()) {
+            return Ok(Beat::Over);
+        }
+        let view = snapshot.into_view();
+        let lease = session.grant(ttl)?;
+        let taking = Taking {
+            view: &view,
+            put: &put,
+            remove: &[],
+            record,
+            resumes: true,
+            ticket: None,
+        };
+        match session.commit_take(taking, lease)? {
+            Committed::Done(taken) => {
+                let mut state = self.state();
+                state.lease = lease;
+                state.created = taken.created;
+                state.modified = taken.created;
+                Ok(Beat::Confirmed(lease.since_ms))
+            }
+            Committed::Changed(_) | Committed::NoLease => {
+                self.client().revoke(lease.id);
+                // A relative may have changed that does not exclude this hold. The next beat looks again.
+                Ok(Beat::Unknown)
+            }
+        }
+    }
+
+    pub(super) fn release_txn(&self, state: &State) -> Txn {
+        let mut txn = Txn::default();
+        for (hold, life) in self.hold_and_life() {
+            txn.only_if(Compare::was_created_at(&life, state.created));
+            txn.delete(&life);
+            txn.delete(&hold);
+            txn.else_read(&hold);
+        }
+        self.tickets.iter().for_each(|ticket| txn.delete(ticket));
+        txn
+    }
+
+    /// Removes what is left of a hold whose life key is gone.
+    fn clean(&self, modified: i64) {
+        let mut txn = Txn::default();
+        for (hold, life) in self.hold_and_life() {
+            txn.only_if(Compare::was_modified_at(&hold, modified));
+            txn.only_if(Compare::is_missing(&life));
+            txn.delete(&hold);
+        }
+        let _ = self.client().txn_once(&txn, TIMEOUT);
+    }
+
+    pub(super) fn release(&self) -> Result<ReleaseOutcome> {
+        // There is no work any more that would have to be ended. Before a request that still waits for its answer.
+        crate::sys::keeper::work_is_over();
+        let _sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        let (txn, modified, number) = {
+            let mut state = self.state();
+            state.is_released = true;
+            (self.release_txn(&state), state.modified, state.record.hold)
+        };
+        self.wake.notify_all();
+        // Until then nobody else can have it.
+        let until = self
+            .confirmed_ms
+            .load(Ordering::SeqCst)
+            .saturating_add(self.ttl_ms());
+        let left = until.saturating_sub(boottime_milliseconds());
+        let session = self.etcd.session(Patience {
+            at_most: Some(Duration::from_millis(left)),
+            canceled: None,
+        });
+        let (answer, tried_before) = session.txn("release a lock in", &txn)?;
+        if answer.succeeded {
+            return Ok(ReleaseOutcome::Released);
+        }
+        let is_ours = shows_hold(&answer, Some(number));
+        if is_ours {
+            self.clean(modified);
+        }
+        // It was applied, and the answer was lost.
+        if tried_before && !is_ours {
+            return Ok(ReleaseOutcome::Released);
+        }
+        Ok(ReleaseOutcome::Lost)
+    }
+}
+
+fn start_once(has_started: &AtomicBool, start: impl FnOnce() -> io::Result<()>) {
+    if !has_started.swap(true, Ordering::Relaxed) && start().is_err() {
+        has_started.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Asks for a hold again that is as it was, but for its life keys.
+pub(super) fn request_to_resume(record: &Record, keys: &[Key]) -> Request {
+    let own = Revision {
+        hold: record.hold,
+        ..Revision::NONE
+    };
+    Request {
+        replace: vec![own],
+        ..request_of(record, keys)
+    }
+}
+
+/// Asks for what a record is of, without regard to waiters.
+pub(super) fn request_of(record: &Record, keys: &[Key]) -> Request {
+    let want = |key: &Key| Want {
+        name: key.name.clone(),
+        mode: record.mode,
+    };
+    Request {
+        wants: keys.iter().map(want).collect(),
+        owner: record.owner.clone(),
+        inside: Vec::new(),
+        asker: Asker::Caller,
+        max_age_ms: u64::MAX,
+        take_zombies: false,
+        replace: Vec::new(),
+        skip_queue: true,
+        ticket: None,
+        observer: None,
+        over: Vec::new(),
+    }
+}
