@@ -1,5 +1,9 @@
 //! The exit codes, and the table of them for the help, the man pages and the README.
 
+use clap::CommandFactory;
+
+use crate::args::Cli;
+
 /// Why the program exits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
@@ -89,20 +93,16 @@ pub(crate) const TABLE: [(&str, &str); 13] = [
     ),
 ];
 
-/// All verbs, of which some begin the parts of the table.
-pub(crate) const VERBS: [&str; 9] = [
-    "run", "acquire", "release", "renew", "check", "list", "cleanup", "break", "config",
-];
-
 /// What is true of one verb.
 pub(crate) fn table_of(verb: &str) -> Vec<(&'static str, String)> {
+    let definition = Cli::command();
     let of_verb = |part: &'static str| {
         let Some((verbs, meaning)) = part.split_once(": ") else {
             return Some(part);
         };
         let mut verbs = verbs.split(", ").map(|verb| verb.split(' ').next());
         let first = verbs.clone().next().flatten();
-        if !first.is_some_and(|first| VERBS.contains(&first)) {
+        if !first.is_some_and(|first| definition.find_subcommand(first).is_some()) {
             return Some(part);
         }
         verbs.any(|named| named == Some(verb)).then_some(meaning)
