@@ -205,7 +205,7 @@ fn confirm_replace(
     } else {
         "--force --yes"
     };
-    let twice = !zombie && session.config.settings.confirms_twice();
+    let twice = !zombie && session.config.settings.confirm_twice;
     let (effects, question) = if zombie {
         (Vec::new(), "Take it over?")
     } else {
@@ -378,7 +378,7 @@ pub(crate) fn refused(
         None => (message, Vec::new()),
     };
     let timed_out = code == "TIMEOUT";
-    let code = match settings.locked_code() {
+    let code = match settings.locked_code.as_deref() {
         Some(theirs) if matches!(code, "LOCKED" | "TIMEOUT") => Cow::Owned(theirs.to_owned()),
         _ => Cow::Borrowed(code),
     };

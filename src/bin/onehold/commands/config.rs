@@ -12,7 +12,7 @@ use crate::words;
 
 #[inline(never)]
 pub(crate) fn config(session: &Session) -> CommandResult {
-    let (mut settings, formats) = sources::values(&session.config)?;
+    let (mut settings, formats) = sources::of_config(&session.config)?;
     put_store(session, &mut settings);
     put_defaults(session, &mut settings);
     let mut text = header(session);
