@@ -1,6 +1,5 @@
 //! What `acquire` and `run` share: waiting, prompts, force, and refusals.
 
-use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 use onehold::command_line::drop_code_pages;
@@ -13,18 +12,18 @@ use serde_json::Value;
 use crate::args::{self, OnZombie, WaitLimit};
 use crate::cancel::{self, Then};
 use crate::config::WANTED;
-use crate::describe;
+use crate::describe::{self, local};
 use crate::exit::Exit;
 use crate::malformed;
 use crate::outcome::Outcome;
 use crate::output::{self, Reentry, Refused, block, next_step};
 use crate::progress::Progress;
 use crate::prompt::{confirm, report_cancel};
+use crate::refusal::Refusal;
 use crate::report::lock_value;
 use crate::session::Session;
 use crate::words;
-use crate::work::effects;
-use crate::work::spared;
+use crate::work::{effects, spared};
 
 /// Limit of prompts for one call. The lock can change while a prompt waits for its answer; then the
 /// new state is shown and asked for again. Each of those that share a lock is asked for.
@@ -165,7 +164,7 @@ fn wait_for_the_dead<'a>(session: &'a Session, lock: &Lock) -> Wait<'a> {
             let left = status.verdict.takeable_in.unwrap_or_default();
             output::eprint(&format!(
                 "onehold: {}; taking it over in {}",
-                describe::describe_holder(status),
+                describe::describe_holder(status, local),
                 words::span(left)
             ));
         }
@@ -306,9 +305,8 @@ pub(crate) fn refused(
     let holder = if is_silent {
         String::new()
     } else {
-        describe::describe_obstacle(&status, wanted(&status, lock))
+        describe::describe_obstacle(&status, wanted(&status, lock), local)
     };
-    let conflict = |exit: Exit| typed.conflict_exit_code.map_or(exit, Exit::Code);
     let is_malformed = matches!(status.verdict.reason, Reason::Malformed(_));
     // As the programs that ask say it after the answer no.
     let was_asked = if is_malformed {
@@ -316,41 +314,38 @@ pub(crate) fn refused(
     } else {
         typed.on_zombie == Some(OnZombie::Ask)
     };
-    let zombie = if was_asked {
-        "blocked"
-    } else {
-        "zombie-detected"
-    };
-    let is_reserved = status.verdict.reason == Reason::Reserved;
     // Dead, and the wait was over before it could be taken.
     let is_ripening =
         status.verdict.takeable_in.is_some() && typed.on_zombie != Some(OnZombie::Fail);
     let waited = blocked
         .waited
         .filter(|_| !is_ripening || typed.wait.is_some());
-    let (exit, word, code, message) = match waited {
-        _ if is_malformed => (Exit::Zombie, zombie, "MALFORMED", holder),
-        _ if status.is_available() && (waited.is_none() || !is_ripening) => {
-            (Exit::Zombie, zombie, "ZOMBIE", holder)
-        }
-        Some(waited) => (
-            conflict(Exit::TimedOut),
-            "timeout",
-            "TIMEOUT",
-            // The limit as it was asked for: a wait ends a little later.
-            format!(
-                "timed out after {}: {holder}",
-                match typed.wait {
-                    Some(WaitLimit::AtMost(limit)) => words::short_span(limit),
-                    _ => words::span(waited),
-                }
-            ),
-        ),
-        None if is_reserved => (conflict(Exit::Locked), "blocked", "RESERVED", holder),
-        None => (conflict(Exit::Locked), "blocked", "LOCKED", holder),
+    let refusal = match waited {
+        _ if is_malformed => Refusal::MALFORMED,
+        _ if status.is_available() && (waited.is_none() || !is_ripening) => Refusal::ZOMBIE,
+        Some(_) => Refusal::TIMEOUT,
+        None if status.verdict.reason == Reason::Reserved => Refusal::RESERVED,
+        None => Refusal::LOCKED,
     };
+    let message = match (waited, typed.wait) {
+        _ if refusal != Refusal::TIMEOUT => holder,
+        // The limit as it was asked for: a wait ends a little later.
+        (_, Some(WaitLimit::AtMost(limit))) => {
+            format!("timed out after {}: {holder}", words::short_span(limit))
+        }
+        (waited, _) => {
+            let waited = words::span(waited.unwrap_or_default());
+            format!("timed out after {waited}: {holder}")
+        }
+    };
+    let mut outcome = Outcome::refused(refusal, message);
+    match (refusal, typed.conflict_exit_code) {
+        (Refusal::MALFORMED | Refusal::ZOMBIE, _) if was_asked => outcome.status = "blocked",
+        (Refusal::MALFORMED | Refusal::ZOMBIE, _) | (_, None) => {}
+        (_, Some(code)) => outcome.exit = Exit::Code(code),
+    }
     if is_silent {
-        return Outcome::new(exit, word, message).conflict(code, Value::Null);
+        return outcome;
     }
     let settings = &session.config.settings;
     // `mine` in the object needs all ancestors of the caller, so it is made only if needed.
@@ -363,34 +358,30 @@ pub(crate) fn refused(
     if let Some(values) = object.as_object_mut() {
         values.insert(WANTED.to_owned(), asked_for.as_str().into());
     }
-    let details = settings.details(&object).unwrap_or_else(|| {
-        let detail = |key: &str| (key.to_owned(), object.get(key).cloned().unwrap_or_default());
-        Value::Object(DETAILS.into_iter().map(detail).collect())
-    });
-    // The message of the foreign program comes first: its callers look for it.
-    let foreign = settings.refusal_of(&status, &object, blocked.waited.and(typed.wait));
-    let (message, more) = match foreign {
-        Some(text) => {
-            let mut lines = text.lines().map(str::to_owned);
-            let first = lines.next().unwrap_or_default();
-            (first, lines.chain([message]).collect())
+    if let Some(failure) = &mut outcome.failure {
+        failure.details = settings.details(&object).unwrap_or_else(|| {
+            let detail = |key: &str| (key.to_owned(), object.get(key).cloned().unwrap_or_default());
+            Value::Object(DETAILS.into_iter().map(detail).collect())
+        });
+        if matches!(refusal, Refusal::LOCKED | Refusal::TIMEOUT) {
+            failure.foreign_code.clone_from(&settings.locked_code);
         }
-        None => (message, Vec::new()),
-    };
-    let timed_out = code == "TIMEOUT";
-    let code = match settings.locked_code.as_deref() {
-        Some(theirs) if matches!(code, "LOCKED" | "TIMEOUT") => Cow::Owned(theirs.to_owned()),
-        _ => Cow::Borrowed(code),
-    };
-    let mut outcome = Outcome::new(exit, word, message).conflict(code, details);
-    outcome.notes = more.iter().map(|line| format!("  {line}")).collect();
+    }
+    // The message of the foreign program comes first: its callers look for it.
+    if let Some(text) = settings.refusal_of(&status, &object, blocked.waited.and(typed.wait)) {
+        let mut lines = text.lines().map(str::to_owned);
+        let first = lines.next().unwrap_or_default();
+        let own = std::mem::replace(&mut outcome.message, first);
+        let lines = lines.chain([own]).map(|line| format!("  {line}"));
+        outcome.notes.extend(lines);
+    }
     outcome.notes.extend(block(&status, session.global.verbose));
     if status.verdict.reason == Reason::Ending {
         outcome.notes.extend(spared(lock, &status));
     }
     let refused = Refused {
         wanted: asked_for,
-        timed_out,
+        timed_out: refusal == Refusal::TIMEOUT,
         by_all: typed.slots.is_none(),
         reentry: reentry(session, typed, lock, &status),
     };
@@ -416,7 +407,7 @@ pub(crate) fn displaced_text(session: &Session, status: &Status) -> Option<Strin
             let own = format!(
                 "onehold: took over zombie {}: {}",
                 words::quoted(&status.name),
-                describe::describe_zombie(status)
+                describe::describe_zombie(status, local)
             );
             // The message of the foreign program comes first: its callers look for it.
             let settings = &session.config.settings;
@@ -426,7 +417,7 @@ pub(crate) fn displaced_text(session: &Session, status: &Status) -> Option<Strin
         State::Held | State::Overdue => Some(format!(
             "onehold: took {} by force from {}",
             words::quoted(&status.name),
-            describe::describe_past_holder(status)
+            describe::describe_past_holder(status, local)
         )),
         State::Free | State::NotALock => None,
     }

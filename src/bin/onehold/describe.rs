@@ -8,33 +8,14 @@ use chrono::{DateTime, Local, Utc};
 use clap::ValueEnum;
 use onehold::describe as sentences;
 pub(crate) use onehold::describe::{
-    age, holder, holder_on_host, lockers_in_brief, process, process_on_host, relation,
-    reserved_for, zombie_reason,
+    age, describe_holder, describe_obstacle, describe_past_holder, describe_zombie, evidence,
+    holder, holder_on_host, lockers_in_brief, process, process_on_host, relation, reserved_for,
+    zombie_reason,
 };
-use onehold::{Action, Event, Kind, LockName, Mode, Reason, State, Status, Waiter};
+use onehold::{Action, Event, Kind, Mode, Reason, State, Status, Waiter};
 
 use crate::args::ListState;
 use crate::words;
-
-pub(crate) fn describe_holder(status: &Status) -> String {
-    sentences::describe_holder(status, local)
-}
-
-pub(crate) fn describe_obstacle(status: &Status, wanted: &LockName) -> String {
-    sentences::describe_obstacle(status, wanted, local)
-}
-
-pub(crate) fn describe_zombie(status: &Status) -> String {
-    sentences::describe_zombie(status, local)
-}
-
-pub(crate) fn describe_past_holder(status: &Status) -> String {
-    sentences::describe_past_holder(status, local)
-}
-
-pub(crate) fn evidence(status: &Status) -> Option<String> {
-    sentences::evidence(status, local)
-}
 
 /// "process 4260", of a `run` that supervises its command.
 pub(crate) fn wrapper(status: &Status) -> Option<String> {

@@ -36,7 +36,7 @@ pub(crate) enum Exit {
     /// The exit code of the command, or the one given by `-E`.
     Code(u8),
     /// The command was killed by this signal.
-    Signal(u8),
+    Signal(i32),
 }
 
 impl Exit {
@@ -56,7 +56,7 @@ impl Exit {
             Self::NotExecutable => 126,
             Self::NotFound => 127,
             Self::Code(code) => code,
-            Self::Signal(signal) => 128_u8.saturating_add(signal),
+            Self::Signal(signal) => u8::try_from(128 + signal).unwrap_or(u8::MAX),
         }
     }
 }

@@ -11,9 +11,9 @@ use anyhow::Context;
 
 use crate::args::OnLost;
 use crate::cancel::SIGINT;
-use crate::exit::Exit;
 use crate::outcome::{Outcome, Printed};
 use crate::output;
+use crate::refusal::Refusal;
 use crate::session::Session;
 use crate::supervise::{self, SIGHUP, SIGTERM};
 use crate::words;
@@ -99,8 +99,7 @@ fn watch(
                 "the keeper was killed by signal {signal}, by another process or the kernel; \
                  the command was not started"
             );
-            let outcome = Outcome::new(supervise::exit_of(Some(status)), "failure", text);
-            let outcome = outcome.failure("FAILED", serde_json::json!({}));
+            let outcome = Outcome::refused(Refusal::FAILED, text);
             let _ = output::print_outcome(session, &outcome);
         }
         signal::exit_by_signal(canceled_by.unwrap_or(signal));
@@ -120,9 +119,9 @@ fn watch(
     // With a process that could not be killed the lock is left to its lease.
     let request = keeper.request().filter(|_| is_over);
     let given_back = request.map(|request| lock.give_back(&request));
-    let mut outcome = Outcome::new(Exit::Lost, "lost", text);
-    if session.global.json {
-        outcome = outcome.failure("LOST", serde_json::json!({}));
+    let mut outcome = Outcome::refused(Refusal::LOST, text);
+    if !session.global.json {
+        outcome.failure = None;
     }
     if !is_over {
         let left =

@@ -1,15 +1,15 @@
 //! The result of a command: what to print, and the exit code.
 
-use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::ErrorKind;
 use std::path::Path;
 
 use onehold::{Error, Status};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::args::UsageError;
 use crate::exit::Exit;
+use crate::refusal::Refusal;
 use crate::session::Session;
 use crate::suggested::store_command;
 use crate::words;
@@ -41,16 +41,23 @@ pub(crate) struct Outcome {
     /// Exit code of the command of `run`.
     pub(crate) command_exit_code: Option<i32>,
     /// Further keys of the JSON object.
-    pub(crate) more: Map<String, Value>,
+    pub(crate) more: Value,
 }
 
-/// The reason of a failure.
+/// A failure, as the JSON object has it.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
-    pub(crate) code: Cow<'static, str>,
+    pub(crate) refusal: Refusal,
+    /// The code of the profile's program for it.
+    pub(crate) foreign_code: Option<Box<str>>,
     pub(crate) details: Value,
-    /// Another holder has the lock, which the exit code says, too.
-    pub(crate) is_conflict: bool,
+}
+
+impl Failure {
+    pub(crate) fn code(&self) -> &str {
+        let foreign = self.foreign_code.as_deref();
+        foreign.unwrap_or(self.refusal.code)
+    }
 }
 
 impl Outcome {
@@ -69,8 +76,30 @@ impl Outcome {
             hold: None,
             displaced: None,
             command_exit_code: None,
-            more: Map::new(),
+            more: Value::Null,
         }
+    }
+
+    /// The outcome of a failure or refusal.
+    pub(crate) fn refused(refusal: Refusal, message: impl Into<String>) -> Self {
+        Self::new(refusal.exit, refusal.status, message).failure(refusal)
+    }
+
+    fn failure(mut self, refusal: Refusal) -> Self {
+        self.failure = Some(Failure {
+            refusal,
+            foreign_code: None,
+            details: json!({}),
+        });
+        self
+    }
+
+    /// `error.details` of the JSON object.
+    pub(crate) fn details(mut self, details: Value) -> Self {
+        if let Some(failure) = &mut self.failure {
+            failure.details = details;
+        }
+        self
     }
 
     pub(crate) fn lock(mut self, status: Box<Status>) -> Self {
@@ -105,32 +134,11 @@ impl Outcome {
         self
     }
 
-    pub(crate) fn failure(mut self, code: &'static str, details: Value) -> Self {
-        self.failure = Some(Failure {
-            code: code.into(),
-            details,
-            is_conflict: false,
-        });
-        self
-    }
-
-    /// Another holder has the lock.
-    pub(crate) fn conflict(mut self, code: impl Into<Cow<'static, str>>, details: Value) -> Self {
-        self.failure = Some(Failure {
-            code: code.into(),
-            details,
-            is_conflict: true,
-        });
-        self
-    }
-}
-
-impl Outcome {
     /// `count` files could not be processed. The warnings name them.
     pub(crate) fn incomplete(mut self, count: usize, done: &str) -> Self {
         self.exit = Exit::Failed;
         let _ = write!(self.message, "; {count} could not be {done}");
-        self.failure("INCOMPLETE", serde_json::json!({}))
+        self.failure(Refusal::INCOMPLETE)
     }
 }
 
@@ -149,62 +157,66 @@ impl From<Outcome> for Printed {
 /// The result of the function of a command.
 pub(crate) type CommandResult = anyhow::Result<Printed>;
 
-pub(crate) fn failed_as(verb: &str) -> Exit {
-    match verb {
-        "run" => Exit::RunFailed,
-        _ => Exit::Failed,
+/// The exit code of an error.
+pub(crate) fn exit_of(refusal: Refusal, verb: &str) -> Exit {
+    match (refusal.exit, verb) {
+        (Exit::Failed, "run") => Exit::RunFailed,
+        (exit, _) => exit,
     }
 }
 
 /// The outcome of an error.
 pub(crate) fn failed(session: &Session, error: &anyhow::Error) -> Outcome {
-    if error.is::<UsageError>() {
-        let help = format!("  for help, run `onehold {} --help`", session.verb);
-        return failure(session, Exit::Usage, "USAGE", format!("{error:#}")).note(help);
+    let known = error.downcast_ref::<Error>();
+    let refusal = known.map_or_else(|| refusal_without_store(error), refusal_for);
+    let foreign = known.and_then(|known| session.config.settings.foreign_message(known));
+    let own = || known.map_or_else(|| format!("{error:#}"), words::error_chain);
+    let mut outcome = Outcome::refused(refusal, foreign.unwrap_or_else(own));
+    if refusal == Refusal::LOST && session.verb != "run" {
+        (outcome.exit, outcome.status) = (Exit::Failed, "failure");
+    } else {
+        outcome.exit = exit_of(refusal, session.verb);
     }
-    let Some(error) = error.downcast_ref::<Error>() else {
-        return failure(session, Exit::Failed, "FAILED", format!("{error:#}"));
-    };
-    let (exit, code) = match error {
-        Error::InvalidName { .. } => (Exit::Usage, "INVALID_NAME"),
-        Error::TooLong { .. } => (Exit::Usage, "TOO_LONG"),
-        Error::Unsupported { .. } | Error::NotOnEtcd { .. } => (Exit::Usage, "UNSUPPORTED"),
-        Error::NotALock { .. } => (Exit::Failed, "NOT_A_LOCK"),
-        Error::NotRenewable { .. } => (Exit::Failed, "NOT_RENEWABLE"),
-        Error::StoreBusy { .. } => (Exit::Failed, "STORE_BUSY"),
-        Error::NoSuchProcess { .. } => (Exit::Failed, "NO_SUCH_PROCESS"),
-        Error::NoHolder => (Exit::Failed, "NO_HOLDER"),
-        Error::NoAtomicExchange { .. } => (Exit::Failed, "NO_ATOMIC_EXCHANGE"),
-        Error::LostWhileAcquiring { .. } if session.verb == "run" => (Exit::Lost, "LOST"),
-        Error::LostWhileAcquiring { .. } => (Exit::Failed, "LOST"),
-        Error::Remote { .. } => (Exit::Failed, "STORE"),
-        Error::Spawn { source, .. } => match source.kind() {
-            ErrorKind::NotFound => (Exit::NotFound, "COMMAND_NOT_FOUND"),
-            // fork(2) failed, not execve(2).
-            ErrorKind::WouldBlock | ErrorKind::OutOfMemory => (Exit::Failed, "IO"),
-            _ => (Exit::NotExecutable, "COMMAND_NOT_EXECUTABLE"),
-        },
-        _ => (Exit::Failed, "IO"),
-    };
-    let message = session
-        .config
-        .settings
-        .foreign_message(error)
-        .unwrap_or_else(|| words::error_chain(error));
-    let mut outcome = failure(session, exit, code, message);
-    if exit == Exit::Lost {
-        outcome.status = "lost";
-    }
-    outcome.notes.extend(hint(session, error));
+    outcome.notes.extend(match known {
+        Some(known) => hint(session, known),
+        None if refusal == Refusal::USAGE => {
+            Some(format!("  for help, run `onehold {} --help`", session.verb))
+        }
+        None => None,
+    });
     outcome
 }
 
-fn failure(session: &Session, exit: Exit, code: &'static str, message: String) -> Outcome {
-    let exit = match exit {
-        Exit::Failed => failed_as(session.verb),
-        exit => exit,
-    };
-    Outcome::new(exit, "failure", message).failure(code, json!({}))
+/// The reason of an error that is none of the library's.
+pub(crate) fn refusal_without_store(error: &anyhow::Error) -> Refusal {
+    if error.is::<UsageError>() {
+        Refusal::USAGE
+    } else {
+        Refusal::FAILED
+    }
+}
+
+fn refusal_for(error: &Error) -> Refusal {
+    match error {
+        Error::InvalidName { .. } => Refusal::INVALID_NAME,
+        Error::TooLong { .. } => Refusal::TOO_LONG,
+        Error::Unsupported { .. } | Error::NotOnEtcd { .. } => Refusal::UNSUPPORTED,
+        Error::NotALock { .. } => Refusal::NOT_A_LOCK,
+        Error::NotRenewable { .. } => Refusal::NOT_RENEWABLE,
+        Error::StoreBusy { .. } => Refusal::STORE_BUSY,
+        Error::NoSuchProcess { .. } => Refusal::NO_SUCH_PROCESS,
+        Error::NoHolder => Refusal::NO_HOLDER,
+        Error::NoAtomicExchange { .. } => Refusal::NO_ATOMIC_EXCHANGE,
+        Error::LostWhileAcquiring { .. } => Refusal::LOST,
+        Error::Remote { .. } => Refusal::STORE,
+        Error::Spawn { source, .. } => match source.kind() {
+            ErrorKind::NotFound => Refusal::COMMAND_NOT_FOUND,
+            // fork(2) failed, not execve(2).
+            ErrorKind::WouldBlock | ErrorKind::OutOfMemory => Refusal::IO,
+            _ => Refusal::COMMAND_NOT_EXECUTABLE,
+        },
+        _ => Refusal::IO,
+    }
 }
 
 /// Returns whether a path is that of the profile's lock.

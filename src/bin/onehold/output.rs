@@ -8,9 +8,9 @@ use onehold::{Caller, Format, Kind, LockName, Locker, Mode, Reason, Record, Stat
 
 use crate::args::Color;
 use crate::config::Settings;
-use crate::describe;
-use crate::exit::Exit;
+use crate::describe::{self, local};
 use crate::outcome::Outcome;
+use crate::refusal::Refusal;
 use crate::report::object;
 use crate::session::Session;
 use crate::suggested::{BREAK_ALL, command_line, store_command};
@@ -66,12 +66,10 @@ pub(crate) fn print_notes(session: &Session, outcome: &Outcome) {
     if global.json {
         return;
     }
-    let is_in_exit_status = outcome
-        .failure
-        .as_ref()
-        .is_none_or(|failure| failure.is_conflict);
+    let failure = outcome.failure.as_ref();
+    let is_in_exit_status = failure.is_none_or(|failure| failure.refusal.is_conflict());
     if !(global.quiet && is_in_exit_status) {
-        if outcome.failure.is_some() {
+        if failure.is_some() {
             eprint(&format!("onehold: {}", outcome.message));
         }
         if !outcome.notes.is_empty() {
@@ -104,7 +102,7 @@ pub(crate) fn data(text: &str) -> io::Result<()> {
 /// The lines below a description: evidence, waiters and, if `verbose`, command, hold and file.
 pub(crate) fn block(status: &Status, verbose: bool) -> Vec<String> {
     let mut lines = Vec::new();
-    let evidence = describe::evidence(status).map(|evidence| paint(status, &evidence));
+    let evidence = describe::evidence(status, local).map(|evidence| paint(status, &evidence));
     let waiters = status.waiters.len();
     let waiting = (waiters > 0 && !verbose).then(|| format!("{waiters} waiting"));
     let is_live = |other: &&Status| matches!(other.verdict.state, State::Held | State::Overdue);
@@ -408,9 +406,8 @@ pub(crate) fn paint(status: &Status, text: &str) -> String {
 }
 
 /// Prints the JSON object of a failure that happened before the store was known.
-pub(crate) fn bare_failure(verb: &str, code: &'static str, message: &str) {
-    let outcome =
-        Outcome::new(Exit::Failed, "failure", message).failure(code, serde_json::json!({}));
+pub(crate) fn bare_failure(verb: &str, refusal: Refusal, message: &str) {
+    let outcome = Outcome::refused(refusal, message);
     let line = object(
         verb,
         &outcome,

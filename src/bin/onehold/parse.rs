@@ -9,6 +9,7 @@ use clap::{CommandFactory, FromArgMatches, Parser};
 use crate::args::{Cli, Verb};
 use crate::doc_text::{ENVIRONMENT, FILES, examples};
 use crate::exit::{Exit, TABLE, table_of};
+use crate::refusal::Refusal;
 use crate::{complete, fast_parse, output, slip, words};
 
 /// The name of the program, as its messages and its help have it.
@@ -167,7 +168,11 @@ fn usage_error(error: &clap::Error, words: &[OsString]) -> Exit {
         _ => message,
     };
     if typed.iter().any(|word| word == "--json") {
-        output::bare_failure(verb.as_deref().unwrap_or_default(), "USAGE", &message);
+        output::bare_failure(
+            verb.as_deref().unwrap_or_default(),
+            Refusal::USAGE,
+            &message,
+        );
         return Exit::Usage;
     }
     let help = match &verb {

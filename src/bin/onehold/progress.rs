@@ -13,7 +13,7 @@ use onehold::signal::without_signals;
 use onehold::{Lock, Pid, Reason, State, Status};
 
 use crate::args::WaitLimit;
-use crate::describe;
+use crate::describe::{self, local};
 use crate::output;
 use crate::session::{Session, enclosing_names};
 use crate::words;
@@ -153,7 +153,7 @@ fn holder_line(status: &Status) -> String {
     format!(
         "onehold: waiting{}: {}",
         for_owner(status),
-        describe::describe_holder(status)
+        describe::describe_holder(status, local)
     )
 }
 

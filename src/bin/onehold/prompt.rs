@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use anstream::AutoStream;
 use onehold::Status;
-use serde_json::json;
 
 use crate::cancel::Then;
+use crate::describe::{self, local};
 use crate::exit::Exit;
 use crate::outcome::Outcome;
 use crate::output::{self, block};
+use crate::refusal::Refusal;
 use crate::session::Session;
-use crate::{cancel, describe, words};
+use crate::{cancel, words};
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -22,9 +23,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) fn report_cancel(session: &Session, then: Then) {
     let session = session.clone();
     let report = move |signal| {
-        let message = "canceled; nothing changed";
-        let exit = Exit::Signal(u8::try_from(signal).unwrap_or(u8::MAX));
-        let outcome = Outcome::new(exit, "interrupted", message).failure("INTERRUPTED", json!({}));
+        let mut outcome = Outcome::refused(Refusal::INTERRUPTED, "canceled; nothing changed");
+        outcome.exit = Exit::Signal(signal);
         let _ = output::print_outcome(&session, &outcome);
     };
     cancel::on_interrupt(then, report);
@@ -40,7 +40,10 @@ pub(crate) fn confirm(
     instead: &str,
 ) -> bool {
     report_cancel(session, Then::Ends);
-    let mut lines = vec![format!("onehold: {}", describe::describe_holder(status))];
+    let mut lines = vec![format!(
+        "onehold: {}",
+        describe::describe_holder(status, local)
+    )];
     lines.extend(block(status, session.global.verbose));
     lines.extend(effects.iter().map(|line| format!("  {line}")));
     lines.push(format!("  {question}"));

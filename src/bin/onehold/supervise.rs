@@ -18,11 +18,12 @@ use serde_json::json;
 use crate::acquiring::displaced;
 use crate::args::OnLost;
 use crate::cancel::{self, SIGINT};
-use crate::describe;
+use crate::describe::{self, local};
 use crate::exit::Exit;
 use crate::outcome::Outcome;
 use crate::outcome::{Printed, failed};
 use crate::output;
+use crate::refusal::Refusal;
 use crate::session::Session;
 use crate::words;
 
@@ -75,7 +76,7 @@ pub(crate) fn supervise(
     if let Some(signal) = early {
         drop(hold);
         signal::exit_by_signal(signal);
-        return Printed::Yes(Exit::Signal(u8::try_from(signal).unwrap_or(u8::MAX)));
+        return Printed::Yes(Exit::Signal(signal));
     }
     // Without it orphans would be out of reach, and the rest of the work is not.
     let _ = adopt_orphans();
@@ -356,7 +357,10 @@ impl Supervisor<'_> {
             return;
         }
         if let Some(now) = self.now() {
-            output::eprint(&format!("  now: {}", describe::describe_holder(&now)));
+            output::eprint(&format!(
+                "  now: {}",
+                describe::describe_holder(&now, local)
+            ));
         }
     }
 
@@ -459,13 +463,12 @@ impl Supervisor<'_> {
             } else {
                 loss
             };
-            silent(Outcome::new(Exit::Lost, "lost", text).failure("LOST", json!({})))
+            silent(Outcome::refused(Refusal::LOST, text))
         } else if cause == Some(Cause::TimeLimit) {
             let limit = self.policy.time_limit.unwrap_or_default().as_secs_f64();
             let details = json!({ "time_limit_seconds": limit });
             let text = ended_text.unwrap_or_default();
-            let outcome = Outcome::new(Exit::TimeLimit, "failure", text);
-            silent(outcome.failure("TIME_LIMIT", details))
+            silent(Outcome::refused(Refusal::TIME_LIMIT, text).details(details))
         } else {
             let word = if was_lost { "lost" } else { "released" };
             let text = format!("{name}: the command {}", status_text(status));
@@ -507,7 +510,7 @@ fn is_wide(status: ExitStatus) -> bool {
 
 pub(crate) fn exit_of(status: Option<ExitStatus>) -> Exit {
     match status.map(|status| (signal::terminating_signal(status), status.code())) {
-        Some((Some(signal), _)) => Exit::Signal(u8::try_from(signal).unwrap_or(u8::MAX)),
+        Some((Some(signal), _)) => Exit::Signal(signal),
         Some((None, Some(code))) => Exit::Code(u8::try_from(code).unwrap_or(u8::MAX)),
         _ => Exit::RunFailed,
     }

@@ -13,7 +13,7 @@ use crate::acquiring::{
 };
 use crate::args::{self, UsageError};
 use crate::cancel;
-use crate::describe;
+use crate::describe::{self, local};
 use crate::exit::Exit;
 use crate::outcome::Outcome;
 use crate::outcome::{CommandResult, Printed};
@@ -157,7 +157,6 @@ fn hand_over(
         // Releases the lock.
         drop(pending);
         signal::exit_by_signal(signal);
-        let signal = u8::try_from(signal).unwrap_or(u8::MAX);
         return Printed::Yes(Exit::Signal(signal));
     }
     outcome.hold = Some(pending.number());
@@ -230,7 +229,7 @@ fn already_held(session: &Session, status: Box<Status>) -> Outcome {
         "acquired",
         format!(
             "already acquired by this holder: {}",
-            describe::describe_holder(&status)
+            describe::describe_holder(&status, local)
         ),
     )
     .data(number.to_string())

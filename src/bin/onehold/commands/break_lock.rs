@@ -10,13 +10,14 @@ use serde_json::json;
 use crate::acquiring::wait_for_displaced;
 use crate::args;
 use crate::cancel;
-use crate::describe;
+use crate::commands::not_yours::another;
+use crate::describe::{self, local};
 use crate::exit::Exit;
 use crate::malformed::moved_text;
 use crate::outcome::{CommandResult, Outcome, Printed};
 use crate::output;
 use crate::prompt::confirm;
-use crate::refusal::another;
+use crate::refusal::Refusal;
 use crate::session::Session;
 use crate::suggested::command_line;
 use crate::words;
@@ -49,8 +50,8 @@ fn break_each(
     if typed.yes && !typed.all {
         let text = format!("{name} has {} holders", holds.len());
         let numbers: Vec<_> = holds.iter().map(|hold| hold.hold()).collect();
-        return Ok(Outcome::new(Exit::Usage, "failure", text)
-            .failure("SEVERAL_HOLDERS", json!({ "holds": numbers }))
+        return Ok(Outcome::refused(Refusal::SEVERAL_HOLDERS, text)
+            .details(json!({ "holds": numbers }))
             .note(output::store_line(status))
             .note("  to break one of them, add --hold N; to break all, add --all")
             .lock(Box::new(status.clone()))
@@ -145,11 +146,8 @@ fn break_shown(
         && status.slot.is_some()
     {
         let text = format!("{}: hold {hold} has ended", words::quoted(&status.name));
-        let outcome = Outcome::new(Exit::NotHeld, "failure", text);
-        return Ok(outcome
-            .failure("NOT_HELD", json!({}))
-            .lock(Box::new(status))
-            .into());
+        let outcome = Outcome::refused(Refusal::NOT_HELD, text);
+        return Ok(outcome.lock(Box::new(status)).into());
     }
     if hold.is_some_and(|hold| status.hold() != Some(hold)) {
         return Ok(another(session, Box::new(status)).into());
@@ -169,9 +167,12 @@ fn break_shown(
     // Without force nothing is done about those who have its kernel lock.
     let is_refused = status.verdict.reason == Reason::Locked && !at_once;
     if !yes && !harmless && !is_refused && !agrees() {
-        let text = format!("not confirmed: {}", describe::describe_holder(&status));
-        let outcome = Outcome::new(Exit::Locked, "blocked", text)
-            .failure("NOT_CONFIRMED", json!({ "hold": status.hold() }))
+        let text = format!(
+            "not confirmed: {}",
+            describe::describe_holder(&status, local)
+        );
+        let outcome = Outcome::refused(Refusal::NOT_CONFIRMED, text)
+            .details(json!({ "hold": status.hold() }))
             .note(output::store_line(&status))
             .lock(Box::new(status));
         return Ok(outcome.into());
@@ -189,12 +190,15 @@ fn break_shown(
             let name = words::quoted(&was.name);
             let text = match was.verdict.state {
                 State::Zombie => {
-                    format!("removed zombie {name}: {}", describe::describe_zombie(&was))
+                    format!(
+                        "removed zombie {name}: {}",
+                        describe::describe_zombie(&was, local)
+                    )
                 }
                 State::Free => format!("removed the lock file of {name}, which was free"),
                 _ => format!(
                     "broke the hold on {name} of {}",
-                    describe::describe_past_holder(&was)
+                    describe::describe_past_holder(&was, local)
                 ),
             };
             let mut outcome = Outcome::new(Exit::Done, "broken", text).warnings(&warnings);
@@ -271,13 +275,11 @@ fn running_warning(session: &Session, was: &Status, at_once: bool) -> Option<Str
 
 /// Nothing can take a kernel lock from its process.
 fn held_by_kernel_lock(session: &Session, status: Status) -> Outcome {
-    let text = format!("not broken: {}", describe::describe_holder(&status));
-    let mut outcome = Outcome::new(Exit::Failed, "failure", text).failure("KERNEL_LOCK", json!({}));
-    outcome.notes = output::block(&status, session.global.verbose);
-    outcome
-        .notes
-        .push(format!("  {}", output::end_of_lockers(&status)));
-    outcome.lock(Box::new(status))
+    let text = format!("not broken: {}", describe::describe_holder(&status, local));
+    Outcome::refused(Refusal::KERNEL_LOCK, text)
+        .notes(output::block(&status, session.global.verbose))
+        .note(format!("  {}", output::end_of_lockers(&status)))
+        .lock(Box::new(status))
 }
 
 /// The outcome of a break that could not end all of the work.
@@ -302,11 +304,11 @@ fn still_running(
     });
     let is_locked = was.verdict.reason == Reason::Locked;
     let text = if is_locked {
-        format!("not broken: {}", describe::describe_holder(&was))
+        format!("not broken: {}", describe::describe_holder(&was, local))
     } else {
         format!("not broken: the work of {name} could not be ended")
     };
-    let mut outcome = Outcome::new(Exit::Failed, "failure", text).failure("STILL_RUNNING", details);
+    let mut outcome = Outcome::refused(Refusal::STILL_RUNNING, text).details(details);
     if is_locked {
         outcome.notes = output::block(&was, session.global.verbose);
     } else {
@@ -398,9 +400,13 @@ fn move_aside(
     yes: bool,
 ) -> anyhow::Result<Option<Outcome>> {
     if !yes && !confirm(session, status, &[], "Move the file aside?", "--yes") {
-        let text = format!("not confirmed: {}", describe::describe_holder(status));
-        let outcome = Outcome::new(Exit::Failed, "failure", text);
-        return Ok(Some(outcome.failure("NOT_CONFIRMED", json!({}))));
+        let text = format!(
+            "not confirmed: {}",
+            describe::describe_holder(status, local)
+        );
+        let mut outcome = Outcome::refused(Refusal::NOT_CONFIRMED, text);
+        (outcome.exit, outcome.status) = (Exit::Failed, "failure");
+        return Ok(Some(outcome));
     }
     let Some(moved) = lock.move_aside()? else {
         return Ok(None);
@@ -420,21 +426,12 @@ fn not_held(session: &Session, lock: &Lock) -> Outcome {
         .filter(|status| status.name != lock.name().as_str());
     let Some(relative) = relative else {
         let text = format!("{name} is free: nothing to break");
-        return Outcome::new(Exit::NotHeld, "failure", text).failure("NOT_HELD", json!({}));
+        return Outcome::refused(Refusal::NOT_HELD, text);
     };
     let relation = describe::relation(&relative, lock.name());
-    Outcome::new(
-        Exit::NotHeld,
-        "failure",
-        format!("{name} itself is not held"),
-    )
-    .failure("NOT_HELD", json!({}))
-    .note(format!(
-        "  its {relation} {}",
-        describe::describe_holder(&relative)
-    ))
-    .note(format!(
-        "  to break that: `{}`",
-        command_line(session, "break", &relative)
-    ))
+    let holder = describe::describe_holder(&relative, local);
+    let break_it = command_line(session, "break", &relative);
+    Outcome::refused(Refusal::NOT_HELD, format!("{name} itself is not held"))
+        .note(format!("  its {relation} {holder}"))
+        .note(format!("  to break that: `{break_it}`"))
 }

@@ -4,11 +4,12 @@ use onehold::{LockName, Options, State, Status};
 
 use crate::args;
 
-use crate::describe;
+use crate::describe::{self, local};
 use crate::exit::Exit;
 use crate::output::{block, next_step, paint};
 
 use crate::outcome::{CommandResult, Outcome};
+use crate::refusal::Refusal;
 use crate::report::lock_value;
 use crate::session::Session;
 use crate::words::{error_chain, path_text};
@@ -44,11 +45,11 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
     let holder = if is_silent && status.verdict.state != State::NotALock {
         String::new()
     } else {
-        describe::describe_obstacle(&status, lock.name())
+        describe::describe_obstacle(&status, lock.name(), local)
     };
     let mut outcome = Outcome::new(exit, word, holder.clone());
     if status.verdict.state == State::NotALock {
-        outcome = outcome.failure("NOT_A_LOCK", serde_json::json!({}));
+        outcome = Outcome::refused(Refusal::NOT_A_LOCK, outcome.message);
         #[cfg(feature = "etcd")]
         if status.is_remote() {
             outcome.notes.extend(crate::etcd::removal(&status.path));
@@ -67,7 +68,7 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
         });
         lines.extend(block(&status, session.global.verbose));
         lines.extend(status.others.iter().map(|other| {
-            let text = describe::describe_holder(other);
+            let text = describe::describe_holder(other, local);
             format!("  {}", paint(other, &text))
         }));
         if status.verdict.state == State::Zombie {
@@ -143,9 +144,6 @@ fn inspected(
         let described = events.iter().map(describe::event);
         lines.extend(described.map(|line| format!("    {line}")));
     }
-    outcome.more = serde_json::json!({ "processes": processes, "journal": events })
-        .as_object()
-        .cloned()
-        .unwrap_or_default();
+    outcome.more = serde_json::json!({ "processes": processes, "journal": events });
     Ok(lines)
 }

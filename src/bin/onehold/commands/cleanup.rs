@@ -3,7 +3,7 @@
 use onehold::{Cleanup, State, Status};
 
 use crate::args;
-use crate::describe;
+use crate::describe::{self, local};
 use crate::exit::Exit;
 use crate::outcome::CommandResult;
 use crate::outcome::Outcome;
@@ -67,7 +67,7 @@ pub(crate) fn cleanup(session: &Session, typed: &args::Cleanup) -> CommandResult
     for status in &cleanup.left {
         outcome.warnings.push(format!(
             "not removed: {}; no cleanup on a shared filesystem; if the holder is dead, run `{}`",
-            describe::describe_holder(status),
+            describe::describe_holder(status, local),
             command_line(session, "break", status)
         ));
     }
@@ -92,12 +92,12 @@ fn removed_text(done: &str, status: &Status) -> String {
     let name = words::quoted(&status.name);
     match status.verdict.state {
         State::Free => {
-            let evidence = describe::evidence(status).unwrap_or_default();
+            let evidence = describe::evidence(status, local).unwrap_or_default();
             format!("{done} {name}: {evidence}")
         }
         _ => format!(
             "{done} zombie {name}: {}",
-            describe::describe_zombie(status)
+            describe::describe_zombie(status, local)
         ),
     }
 }

@@ -29,10 +29,7 @@ pub(crate) fn config(session: &Session) -> CommandResult {
         "profile": session.config.profile,
         "settings": objects(&settings),
         "formats": objects(&formats),
-    })
-    .as_object()
-    .cloned()
-    .unwrap_or_default();
+    });
     if !session.global.json {
         outcome = outcome.data(text.join("\n"));
     }

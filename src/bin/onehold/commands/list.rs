@@ -8,7 +8,7 @@ use onehold::{Listing, Reason, Record, State, Status};
 use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System, UpdateKind};
 
 use crate::args::{self, ListOrder};
-use crate::describe;
+use crate::describe::{self, local};
 use crate::exit::Exit;
 use crate::outcome::CommandResult;
 use crate::outcome::Outcome;
@@ -113,7 +113,7 @@ fn verbose(session: &Session, locks: &[Status]) -> String {
     let running = running(locks);
     let mut lines = Vec::new();
     for lock in locks {
-        lines.push(describe::describe_holder(lock));
+        lines.push(describe::describe_holder(lock, local));
         lines.extend(block(lock, session.global.verbose));
         lines.extend(runs_now(lock, &running));
     }

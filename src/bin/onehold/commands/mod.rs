@@ -6,6 +6,7 @@ mod check;
 mod cleanup;
 mod config;
 mod list;
+mod not_yours;
 mod release;
 mod renew;
 mod run;
@@ -15,10 +16,10 @@ use std::io::ErrorKind;
 use onehold::signal::ignore_file_size_signal;
 use onehold::{Caller, LockName, State, Status};
 
-use crate::args::{self, Cli, UsageError, Verb};
+use crate::args::{self, Cli, Verb};
 use crate::config::EffectiveConfig;
 use crate::exit::Exit;
-use crate::outcome::{Printed, failed, failed_as};
+use crate::outcome::{Printed, exit_of, failed, refusal_without_store};
 use crate::output;
 use crate::session::{Session, lock_of_path};
 use crate::words;
@@ -149,15 +150,11 @@ fn caller(verb: &Verb) -> Caller {
 /// Reports an error that happened before the store was known.
 fn without_session(verb: &str, json: bool, error: &anyhow::Error) -> Exit {
     let message = words::escape(&format!("{error:#}"));
-    let (exit, code) = if error.is::<UsageError>() {
-        (Exit::Usage, "USAGE")
-    } else {
-        (failed_as(verb), "FAILED")
-    };
+    let refusal = refusal_without_store(error);
     if json {
-        output::bare_failure(verb, code, &message);
+        output::bare_failure(verb, refusal, &message);
     } else {
         output::eprint(&format!("onehold: {message}"));
     }
-    exit
+    exit_of(refusal, verb)
 }

@@ -4,12 +4,12 @@ use onehold::{Release, State};
 
 use crate::args;
 use crate::commands::break_lock;
-use crate::describe;
+use crate::commands::not_yours::not_yours;
+use crate::describe::{self, local};
 use crate::exit::Exit;
 use crate::outcome::CommandResult;
 use crate::outcome::Outcome;
 use crate::outcome::with_message_if_verbose;
-use crate::refusal::not_yours;
 use crate::session::Session;
 use crate::words;
 
@@ -22,7 +22,7 @@ pub(crate) fn release(session: &Session, typed: args::Release) -> CommandResult 
             let text = format!(
                 "removed zombie {}: {}",
                 words::quoted(&status.name),
-                describe::describe_zombie(&status)
+                describe::describe_zombie(&status, local)
             );
             let note = format!("onehold: {text}");
             let outcome = Outcome::new(Exit::Done, "released", text);

@@ -4,13 +4,14 @@ use onehold::{Reason, Renewal};
 use serde_json::json;
 
 use crate::args;
-use crate::describe;
+use crate::commands::not_yours::not_yours;
+use crate::describe::{self, local};
 use crate::exit::Exit;
 use crate::outcome::CommandResult;
 use crate::outcome::Outcome;
 use crate::outcome::with_message_if_verbose;
 use crate::output::{block, store_line};
-use crate::refusal::not_yours;
+use crate::refusal::Refusal;
 use crate::session::Session;
 use crate::suggested::command_line;
 use crate::words;
@@ -20,25 +21,28 @@ pub(crate) fn renew(session: &Session, typed: args::Renew) -> CommandResult {
     let lock = session.named_lock(typed.name)?;
     let outcome = match lock.renew(&session.caller, typed.ttl)? {
         Renewal::Done(status) => {
-            let text = format!("renewed: {}", describe::describe_holder(&status));
+            let text = format!("renewed: {}", describe::describe_holder(&status, local));
             Outcome::new(Exit::Done, "renewed", text).lock(status)
         }
         Renewal::Nothing(status) => {
             let name = words::quoted(&status.name);
             let text = match status.verdict.reason {
                 Reason::NoFile => format!("{name} is free: nothing to renew"),
-                _ => format!("nothing to renew: {}", describe::describe_holder(&status)),
+                _ => format!(
+                    "nothing to renew: {}",
+                    describe::describe_holder(&status, local)
+                ),
             };
-            Outcome::new(Exit::NotHeld, "failure", text)
-                .failure("NOT_HELD", json!({ "hold": status.hold() }))
+            Outcome::refused(Refusal::NOT_HELD, text)
+                .details(json!({ "hold": status.hold() }))
                 .notes(block(&status, session.global.verbose))
                 .note(store_line(&status))
                 .lock(status)
         }
         Renewal::Lost(status) => {
             let text = format!("not renewed: {} is lost", describe::hold_and_locks(&status));
-            Outcome::new(Exit::NotHeld, "failure", text)
-                .failure("NOT_HELD", json!({ "hold": status.hold() }))
+            Outcome::refused(Refusal::NOT_HELD, text)
+                .details(json!({ "hold": status.hold() }))
                 .note("  the record of one of its locks was removed or replaced")
                 .note(store_line(&status))
                 .note(format!(

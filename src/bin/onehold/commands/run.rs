@@ -114,7 +114,6 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
             // Releases the lock.
             drop(hold);
             exit_by_signal(signal);
-            let signal = u8::try_from(signal).unwrap_or(u8::MAX);
             return Ok(Printed::Yes(Exit::Signal(signal)));
         }
         let error = hold.exec(in_environment(&mut command, environment));
