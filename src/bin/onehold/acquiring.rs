@@ -4,15 +4,17 @@ use std::time::{Duration, Instant};
 
 use onehold::command_line::drop_code_pages;
 use onehold::{
-    Attempt, Blocked, Evidence, Format, Kind, Lock, LockName, Options, Reason, Revision, State,
-    Status, Wait,
+    Attempt, Blocked, Evidence, Format, Kind, Lock, LockName, Mode, Options, Reason, Revision,
+    State, Status, Wait,
 };
 use serde_json::Value;
 
 use crate::args::{self, OnZombie, WaitLimit};
 use crate::cancel::{self, Then};
 use crate::config::WANTED;
-use crate::describe::{self, local};
+use crate::describe::{
+    self, describe_holder, describe_obstacle, describe_past_holder, describe_zombie, local,
+};
 use crate::exit::Exit;
 use crate::malformed;
 use crate::outcome::Outcome;
@@ -29,24 +31,30 @@ use crate::work::{effects, spared};
 /// new state is shown and asked for again. Each of those that share a lock is asked for.
 const MAX_PROMPTS: usize = 100;
 
+/// The options of the library that `check` has, too.
+pub(crate) fn basic_options(session: &Session, mode: Mode, max_age: Option<Duration>) -> Options {
+    let mut options = Options::new().mode(mode);
+    if let Some(owner) = &session.caller.owner {
+        options = options.owner(owner);
+    }
+    if let Some(max_age) = max_age {
+        options = options.max_age(max_age);
+    }
+    options
+}
+
 /// The library's options for the typed ones.
 fn options(session: &Session, typed: &args::HoldArgs, lock: &Lock) -> Options {
     // There is no record that a default could be written into.
     let ttl_is_for_others = typed.ttl_is_default && lock.format() == Format::Flock;
-    let mut options = Options::new()
-        .inside(session.caller.inside.clone())
-        .mode(args::mode(typed.shared, typed.slots));
-    if let Some(owner) = &typed.owner {
-        options = options.owner(owner);
-    }
+    let mode = args::mode(typed.shared, typed.slots);
+    let mut options = basic_options(session, mode, typed.max_age);
+    options = options.inside(session.caller.inside.clone());
     if let Some(message) = &typed.message {
         options = options.message(message);
     }
     if let Some(ttl) = typed.ttl.filter(|_| !ttl_is_for_others) {
         options = options.ttl(ttl);
-    }
-    if let Some(max_age) = typed.max_age {
-        options = options.max_age(max_age);
     }
     if !matches!(typed.on_zombie, None | Some(OnZombie::Take)) {
         options = options.refuse_zombies();
@@ -62,7 +70,7 @@ pub(crate) fn acquire_with_prompts<T>(
     attempt: impl Fn(&Options, Wait<'_>) -> onehold::Result<Attempt<T>>,
 ) -> anyhow::Result<Attempt<T>> {
     if let Some(what) = session.config.settings.required_owner()
-        && typed.owner.is_none()
+        && session.caller.owner.is_none()
     {
         return Err(args::UsageError(format!("{what} required: --owner")).into());
     }
@@ -164,7 +172,7 @@ fn wait_for_the_dead<'a>(session: &'a Session, lock: &Lock) -> Wait<'a> {
             let left = status.verdict.takeable_in.unwrap_or_default();
             output::eprint(&format!(
                 "onehold: {}; taking it over in {}",
-                describe::describe_holder(status, local),
+                describe_holder(status, local),
                 words::span(left)
             ));
         }
@@ -305,7 +313,7 @@ pub(crate) fn refused(
     let holder = if is_silent {
         String::new()
     } else {
-        describe::describe_obstacle(&status, wanted(&status, lock), local)
+        describe_obstacle(&status, wanted(&status, lock), local)
     };
     let is_malformed = matches!(status.verdict.reason, Reason::Malformed(_));
     // As the programs that ask say it after the answer no.
@@ -359,7 +367,7 @@ pub(crate) fn refused(
         values.insert(WANTED.to_owned(), asked_for.as_str().into());
     }
     if let Some(failure) = &mut outcome.failure {
-        failure.details = settings.details(&object).unwrap_or_else(|| {
+        failure.details = settings.details(|| object.clone()).unwrap_or_else(|| {
             let detail = |key: &str| (key.to_owned(), object.get(key).cloned().unwrap_or_default());
             Value::Object(DETAILS.into_iter().map(detail).collect())
         });
@@ -407,7 +415,7 @@ pub(crate) fn displaced_text(session: &Session, status: &Status) -> Option<Strin
             let own = format!(
                 "onehold: took over zombie {}: {}",
                 words::quoted(&status.name),
-                describe::describe_zombie(status, local)
+                describe_zombie(status, local)
             );
             // The message of the foreign program comes first: its callers look for it.
             let settings = &session.config.settings;
@@ -417,7 +425,7 @@ pub(crate) fn displaced_text(session: &Session, status: &Status) -> Option<Strin
         State::Held | State::Overdue => Some(format!(
             "onehold: took {} by force from {}",
             words::quoted(&status.name),
-            describe::describe_past_holder(status, local)
+            describe_past_holder(status, local)
         )),
         State::Free | State::NotALock => None,
     }
@@ -469,7 +477,7 @@ pub(crate) fn wait_for_displaced(
     if status.wait_for_command(Duration::ZERO) {
         return None;
     }
-    if !session.global.quiet && !session.global.json {
+    if session.tells() {
         output::eprint(&format!(
             "onehold: waiting up to {} for {process} to exit",
             words::span(EXIT_TIMEOUT)

@@ -116,43 +116,26 @@ fn is_after_names(before: &[OsString], typed: &ArgMatches) -> bool {
 
 /// The definition of the command line, with what is known of locks and profiles.
 fn definition(typed: &ArgMatches) -> Command {
-    let command = Cli::command().disable_help_subcommand(true);
-    let verbs: Vec<String> = command
-        .get_subcommands()
-        .map(|verb| verb.get_name().to_owned())
-        .collect();
-    let mut command = command
+    let by = |arg: Arg, candidates: fn(&ArgMatches, &OsStr) -> Vec<CompletionCandidate>| {
+        let typed = typed.clone();
+        arg.add(ArgValueCompleter::new(move |word: &OsStr| {
+            candidates(&typed, word)
+        }))
+    };
+    Cli::command()
+        .disable_help_subcommand(true)
         .mut_arg("dir", |arg| arg.value_hint(ValueHint::DirPath))
-        .mut_arg("profile", |arg| arg.add(ArgValueCompleter::new(profiles)));
-    for verb in verbs {
-        command = command.mut_subcommand(verb, |verb| {
-            let typed = typed.clone();
-            verb.mut_args(move |arg| {
-                let typed = typed.clone();
-                match arg.get_id().as_str() {
-                    "name" | "names" | "prefix" => {
-                        arg.add(ArgValueCompleter::new(move |word: &OsStr| {
-                            names(&typed, word)
-                        }))
-                    }
-                    "owner" => arg.add(ArgValueCompleter::new(move |word: &OsStr| {
-                        owners(&typed, word)
-                    })),
-                    "wait" => arg.add(ArgValueCompleter::new(|word: &OsStr| {
-                        durations(&["forever"], word)
-                    })),
-                    _ if is_duration(&arg) => {
-                        arg.add(ArgValueCompleter::new(|word: &OsStr| durations(&[], word)))
-                    }
-                    "hold" => arg.add(ArgValueCompleter::new(move |word: &OsStr| {
-                        holds(&typed, word)
-                    })),
-                    _ => arg,
-                }
+        .mut_arg("profile", |arg| by(arg, profiles))
+        .mut_subcommands(|verb| {
+            verb.mut_args(|arg| match arg.get_id().as_str() {
+                "name" | "names" | "prefix" => by(arg, names),
+                "owner" => by(arg, owners),
+                "wait" => by(arg, |_, word| durations(&["forever"], word)),
+                _ if is_duration(&arg) => by(arg, |_, word| durations(&[], word)),
+                "hold" => by(arg, holds),
+                _ => arg,
             })
-        });
-    }
-    command
+        })
 }
 
 /// The candidates that start with the word, in their order.
@@ -194,25 +177,21 @@ fn names(typed: &ArgMatches, word: &OsStr) -> Vec<CompletionCandidate> {
 
 /// Owner labels of the named lock, or of all.
 fn owners(typed: &ArgMatches, word: &OsStr) -> Vec<CompletionCandidate> {
-    let of = |status: &Status| {
-        let owner = status.record.as_ref()?.owner.clone()?;
-        Some((owner, words::quoted(&status.name)))
-    };
     let mut seen = BTreeSet::new();
-    let owners = named_locks(typed).iter().filter_map(of).collect::<Vec<_>>();
-    let owners = owners
-        .into_iter()
-        .filter(|(owner, _)| seen.insert(owner.clone()));
+    let owners = named_locks(typed).into_iter().filter_map(|status| {
+        let owner = status.record?.owner?;
+        let is_new = seen.insert(owner.clone());
+        is_new.then(|| (owner, words::quoted(&status.name)))
+    });
     beginning_as(word, owners)
 }
 
 /// Hold numbers of the named lock, or of all.
 fn holds(typed: &ArgMatches, word: &OsStr) -> Vec<CompletionCandidate> {
-    let of = |status: &Status| {
-        let hold = status.hold()?;
-        Some((hold.to_string(), words::quoted(&status.name)))
-    };
-    let holds = named_locks(typed).iter().filter_map(of).collect::<Vec<_>>();
+    let holds = named_locks(typed).into_iter().filter_map(|status| {
+        let hold = status.hold()?.to_string();
+        Some((hold, words::quoted(&status.name)))
+    });
     beginning_as(word, holds)
 }
 
@@ -227,7 +206,7 @@ fn durations(others: &[&str], word: &OsStr) -> Vec<CompletionCandidate> {
     beginning_as(word, all.map(|text| ((*text).to_owned(), String::new())))
 }
 
-fn profiles(word: &OsStr) -> Vec<CompletionCandidate> {
+fn profiles(_: &ArgMatches, word: &OsStr) -> Vec<CompletionCandidate> {
     let names = profile_names().unwrap_or_default();
     beginning_as(word, names.into_iter().map(|name| (name, String::new())))
 }

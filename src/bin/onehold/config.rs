@@ -10,7 +10,7 @@ use onehold::{Format, LockName, Operation, Reason, State, Status};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::args::{GlobalArgs, HoldArgs, OnZombie, Verb, WaitLimit};
+use crate::args::{Check, Cleanup, GlobalArgs, HoldArgs, List, OnZombie, Verb, WaitLimit};
 use crate::words;
 
 pub(crate) mod sources;
@@ -19,7 +19,7 @@ mod values;
 
 use template::{Details, LIMIT, Template};
 pub(crate) use values::{ConfigPath, WANTED};
-use values::{Directories, FilePath, Named, ProjectPath, Required, Span, Variable, home, resolved};
+use values::{Directories, FilePath, ProjectPath, Required, Typed, Variable, home, resolved};
 
 /// The built-in profiles, written as a configuration file.
 const BUILT_IN: &str = include_str!("profiles.toml");
@@ -31,14 +31,14 @@ pub(crate) struct Settings {
     pub(crate) dir: Option<Directories>,
     pub(crate) project_dir: Option<ProjectPath>,
     pub(crate) path: Option<ConfigPath>,
-    format: Option<Named<Format>>,
-    max_age: Option<Span>,
-    ttl: Option<Span>,
-    section_ttl: Option<Span>,
-    wait: Option<Named<WaitLimit>>,
-    poll: Option<Span>,
-    backoff: Option<Span>,
-    backoff_max: Option<Span>,
+    format: Option<Typed<Format>>,
+    max_age: Option<Typed<Duration>>,
+    ttl: Option<Typed<Duration>>,
+    section_ttl: Option<Typed<Duration>>,
+    wait: Option<Typed<WaitLimit>>,
+    poll: Option<Typed<Duration>>,
+    backoff: Option<Typed<Duration>>,
+    backoff_max: Option<Typed<Duration>>,
     on_zombie: Option<OnZombie>,
     pub(crate) confirm_twice: bool,
     owner_env: Option<Variable>,
@@ -68,7 +68,7 @@ struct File {
     defaults: Settings,
     profiles: BTreeMap<String, Settings>,
     /// The formats of lock files, by their paths or directories.
-    formats: BTreeMap<FilePath, Named<Format>>,
+    formats: BTreeMap<FilePath, Typed<Format>>,
 }
 
 /// The effective settings, and where they come from.
@@ -81,7 +81,7 @@ pub(crate) struct EffectiveConfig {
     pub(crate) file: Option<PathBuf>,
     /// What is in the file.
     text: String,
-    formats: BTreeMap<FilePath, Named<Format>>,
+    formats: BTreeMap<FilePath, Typed<Format>>,
 }
 
 impl EffectiveConfig {
@@ -158,53 +158,27 @@ impl Settings {
     }
 
     /// Sets the options that were not given on the command line.
-    pub(crate) fn complete(&self, verb: &mut Verb, lock_of_path: Option<&LockName>) {
-        let max_age = self.max_age.map(|span| span.0);
-        let default_name = |name: &mut Option<LockName>| {
-            if name.is_none() {
-                *name = lock_of_path.cloned();
-            }
-        };
-        let default_names = |names: &mut Vec<LockName>| {
-            if names.is_empty() {
-                names.extend(lock_of_path.cloned());
-            }
-        };
+    pub(crate) fn complete(&self, verb: &mut Verb) {
         match verb {
             Verb::Run(typed) => {
-                default_names(&mut typed.names);
                 self.complete_hold(&mut typed.hold, typed.names.first());
                 // `run --exec` leaves no process that could renew the heartbeat.
                 if typed.exec {
                     typed.hold.ttl = None;
                 }
             }
-            Verb::Acquire(typed) => {
-                default_names(&mut typed.names);
-                self.complete_hold(&mut typed.hold, typed.names.first());
-            }
-            Verb::Release(typed) => {
-                default_name(&mut typed.name);
-                self.complete_owner(&mut typed.caller.owner);
-            }
-            Verb::Renew(typed) => {
-                default_name(&mut typed.name);
-                self.complete_owner(&mut typed.caller.owner);
-            }
-            Verb::Check(typed) => {
-                default_name(&mut typed.name);
-                self.complete_owner(&mut typed.owner);
-                typed.max_age = typed.max_age.or(max_age);
-            }
-            Verb::List(typed) => typed.max_age = typed.max_age.or(max_age),
-            Verb::Cleanup(typed) => typed.max_age = typed.max_age.or(max_age),
-            Verb::Break(typed) => default_name(&mut typed.name),
-            Verb::Config => {}
+            Verb::Acquire(typed) => self.complete_hold(&mut typed.hold, typed.names.first()),
+            Verb::Check(Check { max_age, .. })
+            | Verb::List(List { max_age, .. })
+            | Verb::Cleanup(Cleanup { max_age, .. }) => *max_age = max_age.or(self.max_age()),
+            Verb::Release(_) | Verb::Renew(_) | Verb::Break(_) | Verb::Config => {}
         }
     }
-}
 
-impl Settings {
+    fn max_age(&self) -> Option<Duration> {
+        self.max_age.map(|span| span.0)
+    }
+
     fn complete_hold(&self, hold: &mut HoldArgs, name: Option<&LockName>) {
         let is_section = name.is_some_and(is_section);
         let ttl = match self.section_ttl {
@@ -216,21 +190,16 @@ impl Settings {
         }
         hold.ttl_is_default = hold.ttl.is_none();
         hold.ttl = hold.ttl.or(ttl.map(|span| span.0));
-        hold.max_age = hold.max_age.or(self.max_age.map(|span| span.0));
+        hold.max_age = hold.max_age.or(self.max_age());
         hold.on_zombie = hold.on_zombie.or(self.on_zombie);
         hold.conflict_exit_code = hold.conflict_exit_code.or(self.conflict_exit_code);
-        self.complete_owner(&mut hold.owner);
     }
 
-    /// An unset or empty variable is no owner.
-    fn complete_owner(&self, owner: &mut Option<String>) {
-        if owner.is_none() {
-            *owner = self
-                .owner_env
-                .as_ref()
-                .and_then(|name| std::env::var(&name.0).ok())
-                .filter(|value| !value.is_empty());
-        }
+    /// The owner of a caller that names none. An unset or empty variable is no owner.
+    pub(crate) fn owner(&self) -> Option<String> {
+        let variable = self.owner_env.as_ref()?;
+        let owner = std::env::var(&variable.0).ok();
+        owner.filter(|owner| !owner.is_empty())
     }
 
     /// First and longest interval between two checks of a lock whose release cannot be observed.
@@ -319,13 +288,9 @@ impl Settings {
         Some(text).filter(|text| !text.is_empty())
     }
 
-    /// The values of a lock under the keys of the profile's program.
-    pub(crate) fn details(&self, lock: &Value) -> Option<Value> {
-        Some(self.details.as_ref()?.fill(lock))
-    }
-
-    pub(crate) fn has_details(&self) -> bool {
-        self.details.is_some()
+    /// The values of a lock under the keys of the profile's program, if it has some.
+    pub(crate) fn details(&self, lock: impl FnOnce() -> Value) -> Option<Value> {
+        Some(self.details.as_ref()?.fill(&lock()))
     }
 
     /// What an owner is called if there must be one.

@@ -17,6 +17,17 @@ use onehold::{Action, Event, Kind, Mode, Reason, State, Status, Waiter};
 use crate::args::ListState;
 use crate::words;
 
+/// Whether somebody holds it, as far as that is known.
+pub(crate) fn is_held(status: &Status) -> bool {
+    matches!(status.verdict.state, State::Held | State::Overdue)
+}
+
+/// Whether it is the hold of a `run`.
+pub(crate) fn is_run(status: &Status) -> bool {
+    let record = status.record.as_ref();
+    record.is_some_and(|record| record.kind == Kind::Run)
+}
+
 /// "process 4260", of a `run` that supervises its command.
 pub(crate) fn wrapper(status: &Status) -> Option<String> {
     let record = status.record.as_ref()?;
@@ -136,15 +147,11 @@ pub(crate) fn event(event: &Event) -> String {
         }
     }
     let _ = write!(text, " by process {}", event.by.pid);
-    match (&event.by.user, event.by.uid) {
-        (Some(user), _) => {
-            let _ = write!(text, " of user {}", words::escape(user));
-        }
-        // Earlier versions.
-        (None, Some(uid)) => {
-            let _ = write!(text, " of uid {uid}");
-        }
-        (None, None) => {}
+    if let Some(user) = &event.by.user {
+        let _ = write!(text, " of user {}", words::escape(user));
+    } else if let Some(uid) = event.by.uid {
+        // Of earlier versions.
+        let _ = write!(text, " of uid {uid}");
     }
     let command = words::escape(&event.by.command.join(" "));
     let _ = write!(text, " ({command}): {}", words::escape(&event.reason));

@@ -5,9 +5,10 @@ use clap::CommandFactory;
 use crate::args::Cli;
 
 /// Why the program exits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Exit {
     /// Success; `check`: the lock is free.
+    #[default]
     Done,
     /// Error.
     Failed,

@@ -108,14 +108,13 @@ fn watch(
     // It was killed, and its command with it.
     let is_over = keeper.end_rest();
     let name = words::names(lock);
-    let text = if is_late {
-        format!("lost lock {name} while the command was running: its keeper did not answer")
+    let why = if is_late {
+        "did not answer"
     } else {
-        format!("lost lock {name} while the command was running: its keeper was killed")
+        "was killed"
     };
-    if !session.global.json {
-        output::eprint(&format!("onehold: {text}"));
-    }
+    let text = format!("lost lock {name} while the command was running: its keeper {why}");
+    output::say(session, &text);
     // With a process that could not be killed the lock is left to its lease.
     let request = keeper.request().filter(|_| is_over);
     let given_back = request.map(|request| lock.give_back(&request));

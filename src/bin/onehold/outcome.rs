@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::io::ErrorKind;
 use std::path::Path;
 
+use onehold::signal::exit_by_signal;
 use onehold::{Error, Status};
 use serde_json::{Value, json};
 
@@ -15,7 +16,7 @@ use crate::suggested::store_command;
 use crate::words;
 
 /// The result of a command.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) exit: Exit,
     /// `status` of the JSON object.
@@ -65,18 +66,8 @@ impl Outcome {
         Self {
             exit,
             status,
-            lock: None,
-            locks: Vec::new(),
-            is_removed: false,
             message: message.into(),
-            data: None,
-            notes: Vec::new(),
-            warnings: Vec::new(),
-            failure: None,
-            hold: None,
-            displaced: None,
-            command_exit_code: None,
-            more: Value::Null,
+            ..Self::default()
         }
     }
 
@@ -130,7 +121,7 @@ impl Outcome {
 
     pub(crate) fn warnings(mut self, warnings: &[onehold::Error]) -> Self {
         self.warnings
-            .extend(warnings.iter().map(crate::words::error_chain));
+            .extend(warnings.iter().map(words::error_chain));
         self
     }
 
@@ -146,6 +137,14 @@ impl Outcome {
 pub(crate) enum Printed {
     Yes(Exit),
     No(Box<Outcome>),
+}
+
+impl Printed {
+    /// Ends this program as the signal does, at the latest when it exits.
+    pub(crate) fn by_signal(signal: i32) -> Self {
+        exit_by_signal(signal);
+        Self::Yes(Exit::Signal(signal))
+    }
 }
 
 impl From<Outcome> for Printed {
@@ -221,10 +220,8 @@ fn refusal_for(error: &Error) -> Refusal {
 
 /// Returns whether a path is that of the profile's lock.
 fn is_at_fixed_path(session: &Session, path: &Path) -> bool {
-    let lock = session
-        .only
-        .clone()
-        .and_then(|name| session.lock(name).ok());
+    let only = session.only.clone();
+    let lock = only.and_then(|name| session.lock(name).ok());
     session.config.profile.is_some() && lock.is_some_and(|lock| lock.path() == path)
 }
 
@@ -249,15 +246,16 @@ fn hint(session: &Session, error: &Error) -> Option<String> {
             "  the command was not started".to_owned()
         }
         // Another name would be another lock.
-        Error::NotALock { path, .. } if is_at_fixed_path(session, path) => {
-            if session.verb == "break" {
+        Error::NotALock { path, .. } if is_at_fixed_path(session, path) => match session.verb {
+            "break" => {
                 "  file left unchanged: it is not a regular file, or changed less than 10 s ago"
                     .to_owned()
-            } else {
-                let break_it = store_command(session, "break");
-                format!("  file left unchanged; to move it aside, run `{break_it}`")
             }
-        }
+            _ => format!(
+                "  file left unchanged; to move it aside, run `{}`",
+                store_command(session, "break")
+            ),
+        },
         Error::NotRenewable { .. } => {
             "  file left unchanged; to get a new record, release the lock and acquire it again"
                 .to_owned()

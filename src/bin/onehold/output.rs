@@ -8,7 +8,7 @@ use onehold::{Caller, Format, Kind, LockName, Locker, Mode, Reason, Record, Stat
 
 use crate::args::Color;
 use crate::config::Settings;
-use crate::describe::{self, local};
+use crate::describe::{self, is_held, is_run, local};
 use crate::outcome::Outcome;
 use crate::refusal::Refusal;
 use crate::report::object;
@@ -86,6 +86,13 @@ fn warnings<'a>(session: &'a Session, outcome: &'a Outcome) -> impl Iterator<Ite
     warnings.map(String::as_str)
 }
 
+/// Prints a message to stderr, unless it is for the JSON object to say what happens.
+pub(crate) fn say(session: &Session, message: &str) {
+    if !session.global.json {
+        eprint(&format!("onehold: {message}"));
+    }
+}
+
 /// Prints lines to stderr in one write. Ignores errors.
 pub(crate) fn eprint(line: &str) {
     let _ = anstream::stderr()
@@ -105,8 +112,7 @@ pub(crate) fn block(status: &Status, verbose: bool) -> Vec<String> {
     let evidence = describe::evidence(status, local).map(|evidence| paint(status, &evidence));
     let waiters = status.waiters.len();
     let waiting = (waiters > 0 && !verbose).then(|| format!("{waiters} waiting"));
-    let is_live = |other: &&Status| matches!(other.verdict.state, State::Held | State::Overdue);
-    let others = status.others.iter().filter(is_live).count();
+    let others = status.others.iter().filter(|other| is_held(other)).count();
     let more = if status.record.is_some() { " more" } else { "" };
     let plural = if others == 1 { "" } else { "s" };
     let others = (others > 0).then(|| format!("{others}{more} holder{plural}"));
@@ -146,7 +152,8 @@ pub(crate) fn block(status: &Status, verbose: bool) -> Vec<String> {
         }
         let user = describe::user(status);
         lines.extend(user.map(|user| format!("  user: {}", words::escape(&user))));
-        lines.push(location(status));
+        let what = place(status.is_remote());
+        lines.push(format!("  {what}: {}", path_text(&status.path)));
         if !status.can_take_over {
             let filesystem = status.filesystem();
             lines.push(format!(
@@ -156,12 +163,6 @@ pub(crate) fn block(status: &Status, verbose: bool) -> Vec<String> {
         }
     }
     lines
-}
-
-/// Where the record is.
-fn location(status: &Status) -> String {
-    let what = place(status.is_remote());
-    format!("  {what}: {}", path_text(&status.path))
 }
 
 /// What a record is.
@@ -257,9 +258,7 @@ pub(crate) fn next_step(session: &Session, status: &Status, refused: Option<&Ref
         let to_wait = wait("to wait for it, add --wait");
         return format!("  the lock is free once that work has ended; {to_wait}");
     }
-    let is_run = |record: &Record| record.kind == Kind::Run;
-    let is_run = status.record.as_ref().is_some_and(is_run);
-    let remove_hold = remove(match (is_run, is_by_all) {
+    let remove_hold = remove(match (is_run(status), is_by_all) {
         (true, false) => "end its command",
         (true, true) => "end their commands",
         (false, false) => "remove the hold",
@@ -344,18 +343,14 @@ fn has_owner(session: &Session, status: &Status) -> bool {
 }
 
 fn is_detached(status: &Status) -> bool {
-    let is_run = |record: &Record| record.kind == Kind::Run;
-    status.hold().is_some() && !status.record.as_ref().is_none_or(is_run)
+    status.hold().is_some() && !is_run(status)
 }
 
 /// Returns whether `acquire` holds the lock for an ancestor of the caller.
 fn is_held_for_ancestor(status: &Status) -> bool {
-    let follows_process = status
-        .record
-        .as_ref()
-        .is_some_and(|record| record.kind == Kind::Process);
-    let is_held = matches!(status.verdict.state, State::Held | State::Overdue);
-    follows_process && is_held && Caller::default().owns(status)
+    let record = status.record.as_ref();
+    let follows_process = record.is_some_and(|record| record.kind == Kind::Process);
+    follows_process && is_held(status) && Caller::default().owns(status)
 }
 
 /// `to_wait`: what `acquire` and `run` can do.

@@ -118,13 +118,15 @@ fn with_details<'a>(
     is_removed: bool,
     settings: &Settings,
 ) -> LockObject<'a> {
-    let mut object = LockObject::of(status, caller);
-    if settings.has_details() {
+    let details = settings.details(|| {
         let now = is_removed.then(|| status.removed());
-        let values = lock_value(now.as_ref().unwrap_or(status), caller);
-        object.details = settings.details(&values);
+        lock_value(now.as_ref().unwrap_or(status), caller)
+    });
+    LockObject {
+        status,
+        caller,
+        details,
     }
-    object
 }
 
 struct LockObject<'a> {

@@ -3,10 +3,9 @@
 use onehold::{Cleanup, State, Status};
 
 use crate::args;
-use crate::describe::{self, local};
+use crate::describe::{self, describe_holder, describe_zombie, local};
 use crate::exit::Exit;
-use crate::outcome::CommandResult;
-use crate::outcome::Outcome;
+use crate::outcome::{CommandResult, Outcome};
 use crate::session::Session;
 use crate::suggested::command_line;
 use crate::words;
@@ -67,7 +66,7 @@ pub(crate) fn cleanup(session: &Session, typed: &args::Cleanup) -> CommandResult
     for status in &cleanup.left {
         outcome.warnings.push(format!(
             "not removed: {}; no cleanup on a shared filesystem; if the holder is dead, run `{}`",
-            describe::describe_holder(status, local),
+            describe_holder(status, local),
             command_line(session, "break", status)
         ));
     }
@@ -95,9 +94,6 @@ fn removed_text(done: &str, status: &Status) -> String {
             let evidence = describe::evidence(status, local).unwrap_or_default();
             format!("{done} {name}: {evidence}")
         }
-        _ => format!(
-            "{done} zombie {name}: {}",
-            describe::describe_zombie(status, local)
-        ),
+        _ => format!("{done} zombie {name}: {}", describe_zombie(status, local)),
     }
 }

@@ -59,7 +59,7 @@ fn header(session: &Session) -> Vec<String> {
 fn put_store(session: &Session, settings: &mut Values) {
     let by_key = |key: &str, settings: &mut Values| {
         let found = settings.remove(key);
-        found.map_or(Source::Default, |found| found.source)
+        found.map_or(Source::DEFAULT, |found| found.source)
     };
     let configured = by_key("dir", settings);
     let project = by_key("project-dir", settings);
@@ -77,13 +77,13 @@ fn put_store(session: &Session, settings: &mut Values) {
         return;
     }
     let source = match session.store_source {
-        StoreSource::CommandLine => Source::Invocation("--dir"),
+        StoreSource::CommandLine => Source::named("--dir"),
         StoreSource::Project => project,
-        StoreSource::Environment => Source::Invocation("ONEHOLD_DIR"),
+        StoreSource::Environment => Source::named("ONEHOLD_DIR"),
         StoreSource::Profile => configured,
         // Also under a profile, which does not inherit it.
         StoreSource::Configuration => sources::default_dir(&session.config),
-        StoreSource::Default => Source::Default,
+        StoreSource::Default => Source::DEFAULT,
     };
     let value = text(session.store.path());
     settings.insert("dir".to_owned(), Sourced { value, source });
@@ -93,7 +93,7 @@ fn put_store(session: &Session, settings: &mut Values) {
 fn put_defaults(session: &Session, settings: &mut Values) {
     if let Some(format) = session.global.format {
         let value = Toml::String(format.name().to_owned());
-        let source = Source::Invocation("--format");
+        let source = Source::named("--format");
         settings.insert("format".to_owned(), Sourced { value, source });
     }
     for (key, value) in [
@@ -104,7 +104,7 @@ fn put_defaults(session: &Session, settings: &mut Values) {
     ] {
         let default = || Sourced {
             value: Toml::String(value.to_owned()),
-            source: Source::Default,
+            source: Source::DEFAULT,
         };
         settings.entry(key.to_owned()).or_insert_with(default);
     }
@@ -131,11 +131,11 @@ fn section(values: &Values) -> Vec<String> {
 }
 
 fn source_text(key: &str, sourced: &Sourced) -> String {
-    let text = match &sourced.source {
-        Source::Invocation(name) => (*name).to_owned(),
-        Source::File { section, line } => format!("line {line}, [{section}]"),
-        Source::BuiltIn => "built-in profile".to_owned(),
-        Source::Default => "default".to_owned(),
+    let Source { name, line } = &sourced.source;
+    let text = match line {
+        Some(line) => format!("line {line}, [{name}]"),
+        None if *name == Source::BUILT_IN.name => "built-in profile".to_owned(),
+        None => name.to_string(),
     };
     let variable = sourced.value.as_str().filter(|_| key == "owner-env");
     match variable.map(std::env::var_os) {
@@ -147,13 +147,8 @@ fn source_text(key: &str, sourced: &Sourced) -> String {
 
 fn objects(values: &Values) -> Vec<Value> {
     let object = |(key, sourced): (&String, &Sourced)| {
-        let (source, line) = match &sourced.source {
-            Source::Invocation(name) => ((*name).to_owned(), None),
-            Source::File { section, line } => (section.clone(), Some(*line)),
-            Source::BuiltIn => ("built-in".to_owned(), None),
-            Source::Default => ("default".to_owned(), None),
-        };
-        json!({ "key": key, "value": sourced.value, "source": source, "line": line })
+        let Source { name, line } = &sourced.source;
+        json!({ "key": key, "value": sourced.value, "source": name, "line": line })
     };
     values.iter().map(object).collect()
 }

@@ -16,8 +16,8 @@ use std::io::ErrorKind;
 use onehold::signal::ignore_file_size_signal;
 use onehold::{Caller, LockName, State, Status};
 
-use crate::args::{self, Cli, Verb};
-use crate::config::EffectiveConfig;
+use crate::args::{Acquire, Cli, Release, Renew, Run, Verb};
+use crate::config::{EffectiveConfig, Settings};
 use crate::exit::Exit;
 use crate::outcome::{Printed, exit_of, failed, refusal_without_store};
 use crate::output;
@@ -97,8 +97,8 @@ pub(crate) fn run(mut cli: Cli) -> Exit {
 fn session(verb: &'static str, cli: &mut Cli) -> anyhow::Result<Session> {
     let config = EffectiveConfig::read(&cli.global)?;
     let only = lock_of_path(&cli.global, &config)?;
-    config.settings.complete(&mut cli.verb, only.as_ref());
-    let caller = caller(&cli.verb);
+    config.settings.complete(&mut cli.verb);
+    let caller = caller(&cli.verb, &config.settings);
     Session::new(verb, cli.global.clone(), caller, config, only)
 }
 
@@ -116,7 +116,7 @@ fn name(verb: &Verb) -> &'static str {
     }
 }
 
-/// The lock that a verb is for, the first one of several; `None`: all of the store.
+/// The lock that a verb is for, the first one of several; `None`: that of the profile, or all of the store.
 fn lock_name(verb: &Verb) -> Option<&LockName> {
     match verb {
         Verb::Run(typed) => typed.names.first(),
@@ -130,20 +130,21 @@ fn lock_name(verb: &Verb) -> Option<&LockName> {
     }
 }
 
-fn caller(verb: &Verb) -> Caller {
-    let by = |hold: Option<u64>, owner: Option<&String>| Caller {
-        hold,
-        owner: owner.cloned(),
-        inside: Vec::new(),
+fn caller(verb: &Verb, settings: &Settings) -> Caller {
+    let (hold, owner) = match verb {
+        Verb::Run(Run { hold, .. }) | Verb::Acquire(Acquire { hold, .. }) => (None, &hold.owner),
+        Verb::Release(Release { caller, .. }) | Verb::Renew(Renew { caller, .. }) => {
+            (caller.hold, &caller.owner)
+        }
+        Verb::Check(typed) => (typed.hold, &typed.owner),
+        Verb::Break(_) | Verb::List(_) | Verb::Cleanup(_) | Verb::Config => {
+            return Caller::default();
+        }
     };
-    let of = |typed: &args::CallerArgs| by(typed.hold, typed.owner.as_ref());
-    match verb {
-        Verb::Run(typed) => by(None, typed.hold.owner.as_ref()),
-        Verb::Acquire(typed) => by(None, typed.hold.owner.as_ref()),
-        Verb::Release(typed) => of(&typed.caller),
-        Verb::Renew(typed) => of(&typed.caller),
-        Verb::Check(typed) => by(typed.hold, typed.owner.as_ref()),
-        Verb::Break(_) | Verb::List(_) | Verb::Cleanup(_) | Verb::Config => Caller::default(),
+    Caller {
+        hold,
+        owner: owner.clone().or_else(|| settings.owner()),
+        inside: Vec::new(),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Where each value of the configuration comes from.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use anyhow::bail;
@@ -24,17 +25,21 @@ pub(crate) struct Sourced {
 
 /// Where a value comes from.
 #[derive(Clone, Debug)]
-pub(crate) enum Source {
-    /// An option, or an environment variable, by its name.
-    Invocation(&'static str),
-    /// The configuration file.
-    File {
-        section: String,
-        line: usize,
-    },
-    /// The built-in profile.
-    BuiltIn,
-    Default,
+pub(crate) struct Source {
+    /// An option, an environment variable, a section of the configuration file, or one of the words below.
+    pub(crate) name: Cow<'static, str>,
+    /// In the configuration file.
+    pub(crate) line: Option<usize>,
+}
+
+impl Source {
+    pub(crate) const BUILT_IN: Self = Self::named("built-in");
+    pub(crate) const DEFAULT: Self = Self::named("default");
+
+    pub(crate) const fn named(name: &'static str) -> Self {
+        let name = Cow::Borrowed(name);
+        Self { name, line: None }
+    }
 }
 
 /// A configuration file as it is written.
@@ -52,7 +57,7 @@ type Section = BTreeMap<String, Spanned<toml::Value>>;
 pub(crate) fn default_dir(config: &EffectiveConfig) -> Source {
     let found = values(&config.text, None).ok();
     let found = found.and_then(|(mut values, _)| values.remove("dir"));
-    found.map_or(Source::Default, |found| found.source)
+    found.map_or(Source::DEFAULT, |found| found.source)
 }
 
 /// The settings in force, and the formats of paths.
@@ -68,9 +73,9 @@ pub(super) fn values(text: &str, profile: Option<&str>) -> anyhow::Result<(Value
     let in_file = |section: Section, name: &str| -> Values {
         let sourced = section.into_iter().map(|(key, value)| {
             let before = text.get(..value.span().start).unwrap_or_default();
-            let source = Source::File {
-                section: name.to_owned(),
-                line: before.matches('\n').count() + 1,
+            let source = Source {
+                name: name.to_owned().into(),
+                line: Some(before.matches('\n').count() + 1),
             };
             let value = value.into_inner();
             (key, Sourced { value, source })
@@ -92,7 +97,7 @@ pub(super) fn values(text: &str, profile: Option<&str>) -> anyhow::Result<(Value
         // What comes later has precedence.
         values.retain(|key, _| !NOT_FOR_PROFILES.contains(&key.as_str()));
         let base = base.into_iter().flatten().map(|(key, value)| {
-            let (value, source) = (value.into_inner(), Source::BuiltIn);
+            let (value, source) = (value.into_inner(), Source::BUILT_IN);
             (key, Sourced { value, source })
         });
         values.extend(base);
@@ -201,18 +206,14 @@ mod tests {
     #[test]
     fn source_names_section_and_line() {
         let (values, formats) = super::values(FILE, Some("memory")).unwrap();
-        let source = |key: &str| format!("{:?}", values[key].source);
-        assert_eq!(source("wait"), "BuiltIn");
-        assert_eq!(
-            source("ttl"),
-            "File { section: \"profiles.memory\", line: 9 }"
-        );
+        let source = |sourced: &Sourced| (sourced.source.name.to_string(), sourced.source.line);
+        assert_eq!(source(&values["wait"]), ("built-in".to_owned(), None));
+        let own = ("profiles.memory".to_owned(), Some(9));
+        assert_eq!(source(&values["ttl"]), own);
         let (values, _) = super::values(FILE, None).unwrap();
-        let source = |key: &str| format!("{:?}", values[key].source);
-        assert_eq!(source("refusal"), "File { section: \"defaults\", line: 5 }");
-        assert_eq!(
-            format!("{:?}", formats["/var/lock/"].source),
-            "File { section: \"formats\", line: 13 }"
-        );
+        let defaults = ("defaults".to_owned(), Some(5));
+        assert_eq!(source(&values["refusal"]), defaults);
+        let of_path = ("formats".to_owned(), Some(13));
+        assert_eq!(source(&formats["/var/lock/"]), of_path);
     }
 }
