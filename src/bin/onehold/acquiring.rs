@@ -261,12 +261,11 @@ pub(crate) fn is_inside_all(
     lock: &Lock,
     typed: &args::HoldArgs,
 ) -> onehold::Result<bool> {
-    for name in lock.names() {
-        if !is_inside(session, name, typed)? {
-            return Ok(false);
-        }
-    }
-    Ok(true)
+    let mut names = lock.names();
+    names.try_fold(
+        true,
+        |all, name| Ok(all && is_inside(session, name, typed)?),
+    )
 }
 
 fn is_inside(session: &Session, name: &LockName, typed: &args::HoldArgs) -> onehold::Result<bool> {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 
-use clap::{Arg, ArgMatches, Command, CommandFactory, ValueHint};
+use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches, ValueHint};
 use clap_complete::CompletionCandidate;
 use clap_complete::engine::{ArgValueCompleter, PathCompleter, ValueCompleter};
 use onehold::terminal::is_unsafe;
@@ -16,7 +16,7 @@ use crate::config::{EffectiveConfig, profile_names};
 use crate::describe;
 use crate::exit::Exit;
 use crate::output;
-use crate::session::{Session, lock_of_path};
+use crate::session::Session;
 use crate::slip::{self, Options};
 use crate::table::natural_order;
 use crate::words;
@@ -76,7 +76,12 @@ fn candidates(words: &[OsString], index: usize) -> Vec<CompletionCandidate> {
         // Options come after a hyphen.
         found.retain(|candidate| !is_option(candidate));
         let is_run = before.iter().any(|word| word == "run");
-        let ends = (found.is_empty() && !is_value(before)) || is_after_names(before, &typed);
+        let last = before.last().and_then(|word| word.to_str());
+        let options = slip::definition();
+        let is_value = last.is_some_and(|last| Options::of_all(&options).need_value(last));
+        let mut names = typed_names(&typed).into_iter();
+        let is_after_name = names.any(|name| Some(name.as_str()) == last);
+        let ends = (found.is_empty() && !is_value) || is_after_name;
         if ends && is_run && !before.iter().any(|word| word == "--") {
             let separator = CompletionCandidate::new("--").help(Some("the command follows".into()));
             found.insert(0, separator);
@@ -98,20 +103,6 @@ fn typed(before: &[OsString]) -> ArgMatches {
 fn typed_names(typed: &ArgMatches) -> Vec<LockName> {
     let names = typed.try_get_many::<LockName>("names").ok().flatten();
     names.into_iter().flatten().cloned().collect()
-}
-
-/// Whether the word before is an option that needs a value.
-fn is_value(before: &[OsString]) -> bool {
-    let last = before.last().and_then(|word| word.to_str());
-    last.is_some_and(|last| Options::of_all(&slip::definition()).need_value(last))
-}
-
-/// Whether the word before is a name of `run`, and no option that has a value.
-fn is_after_names(before: &[OsString], typed: &ArgMatches) -> bool {
-    let last = before.last().and_then(|word| word.to_str());
-    typed_names(typed)
-        .iter()
-        .any(|name| Some(name.as_str()) == last)
 }
 
 /// The definition of the command line, with what is known of locks and profiles.
@@ -213,7 +204,10 @@ fn profiles(_: &ArgMatches, word: &OsStr) -> Vec<CompletionCandidate> {
 
 /// The lock that was typed; all locks if there was none.
 fn named_locks(typed: &ArgMatches) -> Vec<Status> {
-    let name = value(typed, "name").or_else(|| typed_names(typed).into_iter().next());
+    let name = typed.try_get_one::<LockName>("name").ok().flatten();
+    let name = name
+        .cloned()
+        .or_else(|| typed_names(typed).into_iter().next());
     let Some(name) = name else {
         return locks(typed);
     };
@@ -241,17 +235,7 @@ fn locks(typed: &ArgMatches) -> Vec<Status> {
 
 /// The store and the configuration of the line so far.
 fn session(typed: &ArgMatches) -> Option<Session> {
-    let global = GlobalArgs {
-        dir: value(typed, "dir"),
-        profile: value(typed, "profile"),
-        format: value(typed, "format"),
-        ..GlobalArgs::default()
-    };
+    let global = GlobalArgs::from_arg_matches(typed).ok()?;
     let config = EffectiveConfig::read(&global).ok()?;
-    let only = lock_of_path(&global, &config).ok()?;
-    Session::new(VERB, global, Caller::default(), config, only).ok()
-}
-
-fn value<T: Clone + Send + Sync + 'static>(typed: &ArgMatches, id: &str) -> Option<T> {
-    typed.try_get_one(id).ok()?.cloned()
+    Session::new(VERB, global, Caller::default(), config).ok()
 }

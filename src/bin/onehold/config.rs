@@ -211,8 +211,14 @@ impl Settings {
         Some((first, self.backoff_max.map_or(first, |most| most.0)))
     }
 
+    /// The message about an error.
+    pub(crate) fn error_message(&self, error: &onehold::Error) -> String {
+        let foreign = self.foreign_message(error);
+        foreign.unwrap_or_else(|| words::error_chain(error))
+    }
+
     /// The message of the profile's program for an error, followed by the cause.
-    pub(crate) fn foreign_message(&self, error: &onehold::Error) -> Option<String> {
+    fn foreign_message(&self, error: &onehold::Error) -> Option<String> {
         let onehold::Error::Io {
             operation, source, ..
         } = error
@@ -474,9 +480,9 @@ mod tests {
         let settings = effective(&mut file, text, Some("tasks")).unwrap();
         let limit = Duration::from_secs(5);
         assert_eq!(settings.wait.unwrap().0, WaitLimit::AtMost(limit));
-        assert_eq!(settings.ttl.unwrap().0, Duration::from_mins(60));
+        assert_eq!(settings.ttl.unwrap().0, Duration::from_hours(1));
         assert_eq!(settings.poll.unwrap().0, Duration::from_secs(5));
-        assert_eq!(settings.section_ttl.unwrap().0, Duration::from_mins(120));
+        assert_eq!(settings.section_ttl.unwrap().0, Duration::from_hours(2));
         assert!(settings.dir.is_none());
         let text = "[defaults]\nttl = 7\n";
         let mut file = parse(text, Path::new("x")).unwrap();

@@ -171,13 +171,9 @@ pub(crate) fn local(at: DateTime<Utc>) -> String {
 
 /// "hold 7 of `db` and `cache`"
 pub(crate) fn hold_and_locks(status: &Status) -> String {
-    let names: Vec<String> = status
-        .names()
-        .iter()
-        .map(|name| words::quoted(name))
-        .collect();
     let number = status.hold().unwrap_or_default();
-    format!("hold {number} of {}", words::listed(&names))
+    let names = words::quoted_names(status.names());
+    format!("hold {number} of {names}")
 }
 
 /// The kind of a hold, as in JSON.

@@ -103,7 +103,7 @@ pub(crate) fn table_of(verb: &str) -> Vec<(&'static str, String)> {
         };
         let mut verbs = verbs.split(", ").map(|verb| verb.split(' ').next());
         let first = verbs.clone().next().flatten();
-        if !first.is_some_and(|first| definition.find_subcommand(first).is_some()) {
+        if first.is_none_or(|first| definition.find_subcommand(first).is_none()) {
             return Some(part);
         }
         verbs.any(|named| named == Some(verb)).then_some(meaning)

@@ -38,24 +38,11 @@ pub(crate) fn print_data(session: &Session, outcome: &Outcome) -> io::Result<()>
     let global = &session.global;
     if global.json {
         let warnings: Vec<&str> = warnings(session, outcome).collect();
-        let line = object(
-            session.verb,
-            outcome,
-            &warnings,
-            &session.caller,
-            &session.config.settings,
-        );
-        if session.verb == "run" {
-            // The command's last line may lack its line break.
-            let start = if outcome.command_exit_code.is_some() {
-                "\n"
-            } else {
-                ""
-            };
-            eprint(&format!("{start}{line}"));
-            return Ok(());
-        }
-        return data(&line);
+        let settings = &session.config.settings;
+        let line = object(session.verb, outcome, &warnings, &session.caller, settings);
+        // The command's last line may lack its line break.
+        let start = outcome.command_exit_code.map_or("", |_| "\n");
+        return print_object(session.verb, &format!("{start}{line}"));
     }
     outcome.data.as_ref().map_or(Ok(()), |text| data(text))
 }
@@ -403,16 +390,16 @@ pub(crate) fn paint(status: &Status, text: &str) -> String {
 /// Prints the JSON object of a failure that happened before the store was known.
 pub(crate) fn bare_failure(verb: &str, refusal: Refusal, message: &str) {
     let outcome = Outcome::refused(refusal, message);
-    let line = object(
-        verb,
-        &outcome,
-        &[],
-        &Caller::default(),
-        &Settings::default(),
-    );
+    let (caller, settings) = (Caller::default(), Settings::default());
+    let line = object(verb, &outcome, &[], &caller, &settings);
+    let _ = print_object(verb, &line);
+}
+
+/// The stdout of `run` belongs to its command.
+fn print_object(verb: &str, line: &str) -> io::Result<()> {
     if verb == "run" {
-        eprint(&line);
-    } else {
-        let _ = data(&line);
+        eprint(line);
+        return Ok(());
     }
+    data(line)
 }

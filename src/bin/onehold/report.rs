@@ -3,9 +3,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
 use onehold::terminal::is_unsafe;
-use onehold::{Caller, Format, Kind, Locker, Pid, Reason, Record, State, Status, Waiter};
+use onehold::{Caller, Format, Kind, Reason, Record, State, Status};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
@@ -161,8 +160,6 @@ impl Serialize for LockObject<'_> {
         let milliseconds = |left: Duration| u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
         let others = status.others.iter();
         let others: Vec<_> = others.map(|other| Self::of(other, self.caller)).collect();
-        let waiters: Vec<_> = status.waiters.iter().map(WaiterObject::of).collect();
-        let reserved_for = describe::reserved_for(status).map(WaiterObject::of);
         let mut keys = serializer.serialize_map(None)?;
         keys.serialize_entry("name", &status.name)?;
         keys.serialize_entry("path", &status.path.to_string_lossy())?;
@@ -204,56 +201,11 @@ impl Serialize for LockObject<'_> {
         keys.serialize_entry("mine", &self.caller.owns(status))?;
         keys.serialize_entry("zombie_reason", &describe::zombie_reason(status))?;
         keys.serialize_entry("others", &others)?;
-        let lockers: Vec<_> = status.lockers.iter().map(LockerObject::of).collect();
-        keys.serialize_entry("lockers", &lockers)?;
-        keys.serialize_entry("waiters", &waiters)?;
-        keys.serialize_entry("reserved_for", &reserved_for)?;
+        keys.serialize_entry("lockers", &status.lockers)?;
+        keys.serialize_entry("waiters", &status.waiters)?;
+        keys.serialize_entry("reserved_for", &describe::reserved_for(status))?;
         keys.serialize_entry("details", &self.details)?;
         keys.end()
-    }
-}
-
-#[derive(Serialize)]
-struct LockerObject<'a> {
-    pid: Pid,
-    command: &'a [String],
-    user: Option<&'a str>,
-    started_at: Option<DateTime<Utc>>,
-}
-
-impl<'a> LockerObject<'a> {
-    fn of(locker: &'a Locker) -> Self {
-        Self {
-            pid: locker.pid,
-            command: &locker.command,
-            user: locker.user.as_deref(),
-            started_at: locker.started,
-        }
-    }
-}
-
-#[derive(Serialize)]
-struct WaiterObject<'a> {
-    position: usize,
-    pid: Pid,
-    hostname: Option<&'a str>,
-    owner: Option<&'a str>,
-    command: &'a [String],
-    message: Option<&'a str>,
-    since: DateTime<Utc>,
-}
-
-impl<'a> WaiterObject<'a> {
-    fn of(waiter: &'a Waiter) -> Self {
-        Self {
-            position: waiter.position,
-            pid: waiter.pid,
-            hostname: waiter.hostname.as_deref(),
-            owner: waiter.owner.as_deref(),
-            command: &waiter.command,
-            message: waiter.message.as_deref(),
-            since: waiter.since,
-        }
     }
 }
 

@@ -41,13 +41,11 @@ impl Session {
         global: GlobalArgs,
         mut caller: Caller,
         config: EffectiveConfig,
-        only: Option<LockName>,
     ) -> anyhow::Result<Self> {
+        let only = lock_of_path(&global, &config)?;
         let settings = &config.settings;
-        let format = global
-            .format
-            .or_else(|| settings.format())
-            .unwrap_or_default();
+        let format = global.format.or_else(|| settings.format());
+        let format = format.unwrap_or_default();
         let (directory, store_source) = store_directory(global.dir.clone(), &config)?;
         let mut store = store_at(directory, &config)?.format(format);
         #[cfg(feature = "etcd")]
@@ -225,16 +223,11 @@ impl Session {
 }
 
 /// The lock of a profile with a path.
-pub(crate) fn lock_of_path(
-    global: &GlobalArgs,
-    config: &EffectiveConfig,
-) -> anyhow::Result<Option<LockName>> {
+fn lock_of_path(global: &GlobalArgs, config: &EffectiveConfig) -> anyhow::Result<Option<LockName>> {
     let Some(path) = &config.settings.path else {
         return Ok(None);
     };
-    let path = path
-        .expanded()
-        .with_context(|| format!("`path`: no variable in `{}` is set", path.text()))?;
+    let path = path.of_key("path")?;
     let root = global.dir.clone().unwrap_or_else(|| PathBuf::from("."));
     let mut whole = local_directory(root)?;
     whole.push(local_directory(path)?);

@@ -19,7 +19,8 @@ use crate::args::OnLost;
 use crate::cancel::{self, SIGINT};
 use crate::describe::{self, describe_holder, local};
 use crate::exit::Exit;
-use crate::outcome::{Outcome, Printed, failed};
+use crate::failure::failed;
+use crate::outcome::{Outcome, Printed};
 use crate::output;
 use crate::refusal::Refusal;
 use crate::session::Session;
@@ -463,18 +464,17 @@ impl Supervisor<'_> {
         outcome.lock = now.map(Box::new);
         let killed_by = status.and_then(signal::terminating_signal);
         let has_own_code = !was_lost && cause != Some(Cause::TimeLimit);
-        if self.interrupted && killed_by == Some(SIGINT) && has_own_code {
-            let _ = output::print_outcome(session, &outcome);
+        let is_interrupted = self.interrupted && killed_by == Some(SIGINT);
+        if !has_own_code || !(is_interrupted || wide.is_some()) {
+            return outcome.into();
+        }
+        let _ = output::print_outcome(session, &outcome);
+        match wide {
+            Some(status) => pass_on_wide_code(status),
             // A shell continues its script after a child that only exits with 130.
-            signal::exit_by_signal(SIGINT);
-            return Printed::Yes(outcome.exit);
+            None => signal::exit_by_signal(SIGINT),
         }
-        if let Some(status) = wide.filter(|_| has_own_code) {
-            let _ = output::print_outcome(session, &outcome);
-            pass_on_wide_code(status);
-            return Printed::Yes(outcome.exit);
-        }
-        outcome.into()
+        Printed::Yes(outcome.exit)
     }
 }
 

@@ -232,13 +232,10 @@ pub(crate) fn next_holder(status: &Status) -> String {
     match (status.others.len(), status.waiters.first()) {
         (0, Some(waiter)) => format!("{name} then goes to {}", describe::process_on_host(waiter)),
         (0, None) => {
-            let names = status.names().into_iter();
-            let others = names.filter(|other| *other != status.name);
-            let all: Vec<String> = [name]
-                .into_iter()
-                .chain(others.map(words::quoted))
-                .collect();
-            format!("{} will then be free", words::listed(&all))
+            let mut names = status.names();
+            names.retain(|other| *other != status.name);
+            names.insert(0, &status.name);
+            format!("{} will then be free", words::quoted_names(names))
         }
         (1, _) => format!("{name} then has 1 more holder"),
         (others, _) => format!("{name} then has {others} more holders"),

@@ -96,13 +96,9 @@ fn break_each(
             Printed::Yes(exit) => return Ok(Printed::Yes(exit)),
         }
     }
-    let mut outcome = worst.map_or_else(
-        || {
-            let text = format!("broke {} of {} holds on {name}", broken.len(), holds.len());
-            Outcome::new(Exit::Done, "broken", text)
-        },
-        |worst| *worst,
-    );
+    let text = format!("broke {} of {} holds on {name}", broken.len(), holds.len());
+    let none = || Outcome::new(Exit::Done, "broken", text);
+    let mut outcome = worst.map_or_else(none, |worst| *worst);
     outcome.is_removed = outcome.exit == Exit::Done;
     outcome.locks = broken;
     outcome.warnings.extend(warnings);

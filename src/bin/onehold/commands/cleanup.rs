@@ -71,16 +71,11 @@ pub(crate) fn cleanup(session: &Session, typed: &args::Cleanup) -> CommandResult
         ));
     }
     let settings = &session.config.settings;
-    let text = |error| {
-        settings
-            .foreign_message(error)
-            .unwrap_or_else(|| words::error_chain(error))
-    };
+    let text = |error| settings.error_message(error);
     outcome.warnings.extend(cleanup.errors.iter().map(text));
-    outcome = outcome.warnings(&cleanup.warnings);
-    if !cleanup.errors.is_empty() {
-        outcome = outcome.incomplete(cleanup.errors.len(), "removed");
-    }
+    outcome = outcome
+        .warnings(&cleanup.warnings)
+        .incomplete(&cleanup.errors, "removed");
     outcome.is_removed = !typed.dry_run;
     outcome.locks = cleanup.removed;
     Ok(outcome.into())

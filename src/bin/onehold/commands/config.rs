@@ -1,5 +1,7 @@
 //! `config`: show the settings in force, and where each one comes from.
 
+use std::path::Path;
+
 use serde_json::{Value, json};
 use toml::Value as Toml;
 
@@ -38,10 +40,9 @@ pub(crate) fn config(session: &Session) -> CommandResult {
 
 fn header(session: &Session) -> Vec<String> {
     let mut lines = Vec::new();
-    lines.push(match &session.config.file {
-        Some(file) => format!("# configuration: {}", words::path_text(file)),
-        None => "# configuration: none".to_owned(),
-    });
+    let file = session.config.file.as_deref();
+    let file = file.map_or_else(|| "none".to_owned(), words::path_text);
+    lines.push(format!("# configuration: {file}"));
     if let Some(profile) = &session.config.profile {
         let source = match session.global.profile {
             Some(_) => "--profile",
@@ -63,17 +64,18 @@ fn put_store(session: &Session, settings: &mut Values) {
     };
     let configured = by_key("dir", settings);
     let project = by_key("project-dir", settings);
-    let text = |path: &std::path::Path| {
-        if session.store.is_remote() {
-            return Toml::String(path.to_string_lossy().into_owned());
-        }
-        let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        Toml::String(absolute.to_string_lossy().into_owned())
+    let text = |path: &Path| {
+        let absolute = std::path::absolute(path).ok();
+        let absolute = absolute.filter(|_| !session.store.is_remote());
+        absolute
+            .as_deref()
+            .unwrap_or(path)
+            .to_string_lossy()
+            .into_owned()
     };
     if let Some(only) = &session.only {
         let source = by_key("path", settings);
-        let value = text(std::path::Path::new(only.as_str()));
-        settings.insert("path".to_owned(), Sourced { value, source });
+        put(settings, "path", text(Path::new(only.as_str())), source);
         return;
     }
     let source = match session.store_source {
@@ -85,16 +87,18 @@ fn put_store(session: &Session, settings: &mut Values) {
         StoreSource::Configuration => sources::default_dir(&session.config),
         StoreSource::Default => Source::DEFAULT,
     };
-    let value = text(session.store.path());
-    settings.insert("dir".to_owned(), Sourced { value, source });
+    put(settings, "dir", text(session.store.path()), source);
+}
+
+fn put(settings: &mut Values, key: &str, value: impl Into<String>, source: Source) {
+    let value = Toml::String(value.into());
+    settings.insert(key.to_owned(), Sourced { value, source });
 }
 
 /// Adds what the command line sets, and the defaults of keys that nothing sets.
 fn put_defaults(session: &Session, settings: &mut Values) {
     if let Some(format) = session.global.format {
-        let value = Toml::String(format.name().to_owned());
-        let source = Source::named("--format");
-        settings.insert("format".to_owned(), Sourced { value, source });
+        put(settings, "format", format.name(), Source::named("--format"));
     }
     for (key, value) in [
         ("format", session.format.name()),
@@ -102,11 +106,9 @@ fn put_defaults(session: &Session, settings: &mut Values) {
         ("on-zombie", "take"),
         ("wait", "0s"),
     ] {
-        let default = || Sourced {
-            value: Toml::String(value.to_owned()),
-            source: Source::DEFAULT,
-        };
-        settings.entry(key.to_owned()).or_insert_with(default);
+        if !settings.contains_key(key) {
+            put(settings, key, value, Source::DEFAULT);
+        }
     }
 }
 

@@ -40,15 +40,10 @@ pub(crate) fn list(session: &Session, typed: &args::List) -> CommandResult {
     listing.locks.retain(is_wanted);
     sort(&mut listing.locks, typed.sort);
     let is_filtered = !typed.state.is_empty() || !typed.prefix.is_empty();
-    let mut outcome = Outcome::new(
-        Exit::Done,
-        "listed",
-        counted(session, &listing.locks, all, is_filtered),
-    );
+    let message = counted(session, &listing.locks, all, is_filtered);
+    let mut outcome = Outcome::new(Exit::Done, "listed", message);
     outcome.warnings = listing.errors.iter().map(words::error_chain).collect();
-    if !listing.errors.is_empty() {
-        outcome = outcome.incomplete(listing.errors.len(), "read");
-    }
+    outcome = outcome.incomplete(&listing.errors, "read");
     // A failure prints its message anyway.
     if outcome.failure.is_none() && (session.global.verbose || listing.locks.is_empty()) {
         outcome.notes.push(format!("onehold: {}", outcome.message));

@@ -19,9 +19,10 @@ use onehold::{Caller, LockName, State, Status};
 use crate::args::{Acquire, Cli, Release, Renew, Run, Verb};
 use crate::config::{EffectiveConfig, Settings};
 use crate::exit::Exit;
-use crate::outcome::{Printed, exit_of, failed, refusal_without_store};
+use crate::failure::{exit_of, failed, refusal_without_store};
+use crate::outcome::Printed;
 use crate::output;
-use crate::session::{Session, lock_of_path};
+use crate::session::Session;
 use crate::words;
 
 /// Runs a command and prints its outcome.
@@ -33,12 +34,10 @@ pub(crate) fn run(mut cli: Cli) -> Exit {
         Ok(session) => session,
         Err(error) => return without_session(verb, json, &error),
     };
-    if let Some(line) = session
-        .config
-        .describe()
-        .filter(|_| session.global.verbose && !json)
+    if session.global.verbose
+        && let Some(line) = session.config.describe()
     {
-        output::eprint(&format!("onehold: {}", words::escape(&line)));
+        output::say(&session, &words::escape(&line));
     }
     if !matches!(cli.verb, Verb::Run(_)) {
         // A write beyond RLIMIT_FSIZE is to be an error, and not the end of the program.
@@ -96,10 +95,9 @@ pub(crate) fn run(mut cli: Cli) -> Exit {
 /// Reads the configuration and completes the typed options by it.
 fn session(verb: &'static str, cli: &mut Cli) -> anyhow::Result<Session> {
     let config = EffectiveConfig::read(&cli.global)?;
-    let only = lock_of_path(&cli.global, &config)?;
     config.settings.complete(&mut cli.verb);
     let caller = caller(&cli.verb, &config.settings);
-    Session::new(verb, cli.global.clone(), caller, config, only)
+    Session::new(verb, cli.global.clone(), caller, config)
 }
 
 fn name(verb: &Verb) -> &'static str {

@@ -30,12 +30,7 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
     let mut names = std::mem::take(&mut typed.names);
     let is_derived = names.is_empty() && session.only.is_none();
     if is_derived {
-        if session.format == Format::Flock {
-            bail!(UsageError(
-                "missing NAME: flock format needs the path of a file".to_owned()
-            ));
-        }
-        names.push(derived_name(program, arguments)?);
+        names.push(derived_name(session, program, arguments)?);
     }
     let lock = session.named_locks(names)?;
     if lock.format() == Format::Flock && typed.hold.force {
@@ -89,7 +84,7 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
     let attempt = acquire_with_prompts(session, &typed.hold, &lock, |options, wait| {
         lock.hold_for_command(&options.clone().command(words.clone()), run_options, wait)
     })?;
-    let mut hold = match attempt {
+    let hold = match attempt {
         Attempt::Held(hold) => hold,
         Attempt::Blocked(blocked) => {
             let mut outcome = refused(session, &typed.hold, &lock, blocked);
@@ -123,20 +118,7 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
     report_displaced(session, &hold, queue.as_ref());
     let environment = hold.environment(std::env::var(HOLDS).ok().as_deref());
     if typed.exec {
-        if let Some(signal) = cancel::interrupted_after_commit() {
-            // Releases the lock.
-            drop(hold);
-            return Ok(Printed::by_signal(signal));
-        }
-        for (name, value) in environment {
-            match value {
-                Some(value) => command.env(name, value),
-                None => command.env_remove(name),
-            };
-        }
-        let error = hold.exec(&mut command);
-        drop(hold);
-        return Err(error.into());
+        return replaced_by(command, hold, environment);
     }
     let Some(queue) = queue else {
         bail!("no signal queue");
@@ -148,6 +130,28 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
     Ok(supervise::supervise(
         session, hold, &command, &queue, policy,
     ))
+}
+
+/// Returns only if the command does not take the place of this program.
+fn replaced_by(
+    mut command: Command,
+    mut hold: Hold,
+    environment: Vec<(&'static str, Option<String>)>,
+) -> CommandResult {
+    if let Some(signal) = cancel::interrupted_after_commit() {
+        // Releases the lock.
+        drop(hold);
+        return Ok(Printed::by_signal(signal));
+    }
+    for (name, value) in environment {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let error = hold.exec(&mut command);
+    drop(hold);
+    Err(error.into())
 }
 
 /// How the work is ended, and how the hold is kept.
@@ -192,9 +196,18 @@ fn report_displaced(session: &Session, hold: &Hold, queue: Option<&SignalQueue>)
 
 /// Derives a lock name from the resolved path of the command and its arguments. The working directory
 /// does not matter.
-fn derived_name(program: &OsString, arguments: &[OsString]) -> anyhow::Result<LockName> {
+fn derived_name(
+    session: &Session,
+    program: &OsString,
+    arguments: &[OsString],
+) -> anyhow::Result<LockName> {
     // At most four bytes for each character, and the digest: this fits into a segment of a name.
     const MAX_CHARS: usize = 48;
+    if session.format == Format::Flock {
+        bail!(UsageError(
+            "missing NAME: flock format needs the path of a file".to_owned()
+        ));
+    }
     let resolved = resolve(program)?;
     let mut digest = Sha256::new();
     digest.update(resolved.as_os_str().as_encoded_bytes());

@@ -48,7 +48,7 @@ impl FilePath {
     /// Whether this is the path of a file (`of_file`), or of the directory that it is in. `directory` and
     /// `file`: of the file, resolved: two paths that lead to one file mean one lock.
     pub(crate) fn covers(&self, directory: &Path, file: &OsStr, of_file: bool) -> bool {
-        let is_directory = self.0.text().ends_with('/');
+        let is_directory = self.0.0.ends_with('/');
         let Some(path) = self.0.expanded().filter(|_| is_directory != of_file) else {
             return false;
         };
@@ -87,13 +87,14 @@ impl TryFrom<String> for ConfigPath {
 }
 
 impl ConfigPath {
-    /// The path as written in the file.
-    pub(crate) fn text(&self) -> &str {
-        &self.0
+    /// The path that is the value of a key.
+    pub(crate) fn of_key(&self, key: &str) -> anyhow::Result<PathBuf> {
+        let expanded = self.expanded();
+        expanded.with_context(|| format!("`{key}`: no variable in `{}` is set", self.0))
     }
 
     /// The path with `~` or the variable replaced. `None`: the variable is not set.
-    pub(crate) fn expanded(&self) -> Option<PathBuf> {
+    fn expanded(&self) -> Option<PathBuf> {
         let (first, rest) = self.0.split_once('/').unwrap_or((&self.0, ""));
         let base = match first.strip_prefix('$') {
             Some(name) => std::env::var_os(name)
