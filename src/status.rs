@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use serde::Serialize;
 
 use crate::decision::Revision;
 use crate::decision::verdict::{Evidence, Reason, State, Verdict};
@@ -67,7 +68,7 @@ pub fn trusted_filesystems() -> impl Iterator<Item = &'static str> {
 }
 
 /// A process that holds a kernel lock, according to the system.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Locker {
     /// Its process.
@@ -75,15 +76,17 @@ pub struct Locker {
     /// Its command line.
     pub command: Vec<String>,
     /// The number of its user.
+    #[serde(skip)]
     pub uid: Option<u32>,
     /// The name of its user, or the number of one without a name.
     pub user: Option<String>,
     /// When the process began. It may have taken the lock later.
+    #[serde(rename = "started_at")]
     pub started: Option<DateTime<Utc>>,
 }
 
 /// A process that waits for a lock.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Waiter {
     /// Its position in the queue; the first is 1.

@@ -1,53 +1,60 @@
 //! What `acquire` and `run` share: waiting, prompts, force, and refusals.
 
-use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 use onehold::command_line::drop_code_pages;
 use onehold::{
-    Attempt, Blocked, Evidence, Format, Kind, Lock, LockName, Options, Reason, Revision, State,
-    Status, Wait,
+    Attempt, Blocked, Evidence, Format, Kind, Lock, LockName, Mode, Options, Reason, Revision,
+    State, Status, Wait,
 };
 use serde_json::Value;
 
 use crate::args::{self, OnZombie, WaitLimit};
 use crate::cancel::{self, Then};
 use crate::config::WANTED;
-use crate::describe;
+use crate::describe::{
+    self, describe_holder, describe_obstacle, describe_past_holder, describe_zombie, local,
+};
 use crate::exit::Exit;
 use crate::malformed;
 use crate::outcome::Outcome;
 use crate::output::{self, Reentry, Refused, block, next_step};
 use crate::progress::Progress;
 use crate::prompt::{confirm, report_cancel};
+use crate::refusal::Refusal;
 use crate::report::lock_value;
 use crate::session::Session;
 use crate::words;
-use crate::work::effects;
-use crate::work::spared;
+use crate::work::{effects, spared};
 
 /// Limit of prompts for one call. The lock can change while a prompt waits for its answer; then the
 /// new state is shown and asked for again. Each of those that share a lock is asked for.
 const MAX_PROMPTS: usize = 100;
 
+/// The options of the library that `check` has, too.
+pub(crate) fn basic_options(session: &Session, mode: Mode, max_age: Option<Duration>) -> Options {
+    let mut options = Options::new().mode(mode);
+    if let Some(owner) = &session.caller.owner {
+        options = options.owner(owner);
+    }
+    if let Some(max_age) = max_age {
+        options = options.max_age(max_age);
+    }
+    options
+}
+
 /// The library's options for the typed ones.
 fn options(session: &Session, typed: &args::HoldArgs, lock: &Lock) -> Options {
     // There is no record that a default could be written into.
     let ttl_is_for_others = typed.ttl_is_default && lock.format() == Format::Flock;
-    let mut options = Options::new()
-        .inside(session.caller.inside.clone())
-        .mode(args::mode(typed.shared, typed.slots));
-    if let Some(owner) = &typed.owner {
-        options = options.owner(owner);
-    }
+    let mode = args::mode(typed.shared, typed.slots);
+    let mut options = basic_options(session, mode, typed.max_age);
+    options = options.inside(session.caller.inside.clone());
     if let Some(message) = &typed.message {
         options = options.message(message);
     }
     if let Some(ttl) = typed.ttl.filter(|_| !ttl_is_for_others) {
         options = options.ttl(ttl);
-    }
-    if let Some(max_age) = typed.max_age {
-        options = options.max_age(max_age);
     }
     if !matches!(typed.on_zombie, None | Some(OnZombie::Take)) {
         options = options.refuse_zombies();
@@ -63,7 +70,7 @@ pub(crate) fn acquire_with_prompts<T>(
     attempt: impl Fn(&Options, Wait<'_>) -> onehold::Result<Attempt<T>>,
 ) -> anyhow::Result<Attempt<T>> {
     if let Some(what) = session.config.settings.required_owner()
-        && typed.owner.is_none()
+        && session.caller.owner.is_none()
     {
         return Err(args::UsageError(format!("{what} required: --owner")).into());
     }
@@ -165,7 +172,7 @@ fn wait_for_the_dead<'a>(session: &'a Session, lock: &Lock) -> Wait<'a> {
             let left = status.verdict.takeable_in.unwrap_or_default();
             output::eprint(&format!(
                 "onehold: {}; taking it over in {}",
-                describe::describe_holder(status),
+                describe_holder(status, local),
                 words::span(left)
             ));
         }
@@ -205,7 +212,7 @@ fn confirm_replace(
     } else {
         "--force --yes"
     };
-    let twice = !zombie && session.config.settings.confirms_twice();
+    let twice = !zombie && session.config.settings.confirm_twice;
     let (effects, question) = if zombie {
         (Vec::new(), "Take it over?")
     } else {
@@ -254,12 +261,11 @@ pub(crate) fn is_inside_all(
     lock: &Lock,
     typed: &args::HoldArgs,
 ) -> onehold::Result<bool> {
-    for name in lock.names() {
-        if !is_inside(session, name, typed)? {
-            return Ok(false);
-        }
-    }
-    Ok(true)
+    let mut names = lock.names();
+    names.try_fold(
+        true,
+        |all, name| Ok(all && is_inside(session, name, typed)?),
+    )
 }
 
 fn is_inside(session: &Session, name: &LockName, typed: &args::HoldArgs) -> onehold::Result<bool> {
@@ -306,9 +312,8 @@ pub(crate) fn refused(
     let holder = if is_silent {
         String::new()
     } else {
-        describe::describe_obstacle(&status, wanted(&status, lock))
+        describe_obstacle(&status, wanted(&status, lock), local)
     };
-    let conflict = |exit: Exit| typed.conflict_exit_code.map_or(exit, Exit::Code);
     let is_malformed = matches!(status.verdict.reason, Reason::Malformed(_));
     // As the programs that ask say it after the answer no.
     let was_asked = if is_malformed {
@@ -316,41 +321,38 @@ pub(crate) fn refused(
     } else {
         typed.on_zombie == Some(OnZombie::Ask)
     };
-    let zombie = if was_asked {
-        "blocked"
-    } else {
-        "zombie-detected"
-    };
-    let is_reserved = status.verdict.reason == Reason::Reserved;
     // Dead, and the wait was over before it could be taken.
     let is_ripening =
         status.verdict.takeable_in.is_some() && typed.on_zombie != Some(OnZombie::Fail);
     let waited = blocked
         .waited
         .filter(|_| !is_ripening || typed.wait.is_some());
-    let (exit, word, code, message) = match waited {
-        _ if is_malformed => (Exit::Zombie, zombie, "MALFORMED", holder),
-        _ if status.is_available() && (waited.is_none() || !is_ripening) => {
-            (Exit::Zombie, zombie, "ZOMBIE", holder)
-        }
-        Some(waited) => (
-            conflict(Exit::TimedOut),
-            "timeout",
-            "TIMEOUT",
-            // The limit as it was asked for: a wait ends a little later.
-            format!(
-                "timed out after {}: {holder}",
-                match typed.wait {
-                    Some(WaitLimit::AtMost(limit)) => words::short_span(limit),
-                    _ => words::span(waited),
-                }
-            ),
-        ),
-        None if is_reserved => (conflict(Exit::Locked), "blocked", "RESERVED", holder),
-        None => (conflict(Exit::Locked), "blocked", "LOCKED", holder),
+    let refusal = match waited {
+        _ if is_malformed => Refusal::MALFORMED,
+        _ if status.is_available() && (waited.is_none() || !is_ripening) => Refusal::ZOMBIE,
+        Some(_) => Refusal::TIMEOUT,
+        None if status.verdict.reason == Reason::Reserved => Refusal::RESERVED,
+        None => Refusal::LOCKED,
     };
+    let message = match (waited, typed.wait) {
+        _ if refusal != Refusal::TIMEOUT => holder,
+        // The limit as it was asked for: a wait ends a little later.
+        (_, Some(WaitLimit::AtMost(limit))) => {
+            format!("timed out after {}: {holder}", words::short_span(limit))
+        }
+        (waited, _) => {
+            let waited = words::span(waited.unwrap_or_default());
+            format!("timed out after {waited}: {holder}")
+        }
+    };
+    let mut outcome = Outcome::refused(refusal, message);
+    match (refusal, typed.conflict_exit_code) {
+        (Refusal::MALFORMED | Refusal::ZOMBIE, _) if was_asked => outcome.status = "blocked",
+        (Refusal::MALFORMED | Refusal::ZOMBIE, _) | (_, None) => {}
+        (_, Some(code)) => outcome.exit = Exit::Code(code),
+    }
     if is_silent {
-        return Outcome::new(exit, word, message).conflict(code, Value::Null);
+        return outcome;
     }
     let settings = &session.config.settings;
     // `mine` in the object needs all ancestors of the caller, so it is made only if needed.
@@ -363,34 +365,30 @@ pub(crate) fn refused(
     if let Some(values) = object.as_object_mut() {
         values.insert(WANTED.to_owned(), asked_for.as_str().into());
     }
-    let details = settings.details(&object).unwrap_or_else(|| {
-        let detail = |key: &str| (key.to_owned(), object.get(key).cloned().unwrap_or_default());
-        Value::Object(DETAILS.into_iter().map(detail).collect())
-    });
-    // The message of the foreign program comes first: its callers look for it.
-    let foreign = settings.refusal_of(&status, &object, blocked.waited.and(typed.wait));
-    let (message, more) = match foreign {
-        Some(text) => {
-            let mut lines = text.lines().map(str::to_owned);
-            let first = lines.next().unwrap_or_default();
-            (first, lines.chain([message]).collect())
+    if let Some(failure) = &mut outcome.failure {
+        failure.details = settings.details(|| object.clone()).unwrap_or_else(|| {
+            let detail = |key: &str| (key.to_owned(), object.get(key).cloned().unwrap_or_default());
+            Value::Object(DETAILS.into_iter().map(detail).collect())
+        });
+        if matches!(refusal, Refusal::LOCKED | Refusal::TIMEOUT) {
+            failure.foreign_code.clone_from(&settings.locked_code);
         }
-        None => (message, Vec::new()),
-    };
-    let timed_out = code == "TIMEOUT";
-    let code = match settings.locked_code() {
-        Some(theirs) if matches!(code, "LOCKED" | "TIMEOUT") => Cow::Owned(theirs.to_owned()),
-        _ => Cow::Borrowed(code),
-    };
-    let mut outcome = Outcome::new(exit, word, message).conflict(code, details);
-    outcome.notes = more.iter().map(|line| format!("  {line}")).collect();
+    }
+    // The message of the foreign program comes first: its callers look for it.
+    if let Some(text) = settings.refusal_of(&status, &object, blocked.waited.and(typed.wait)) {
+        let mut lines = text.lines().map(str::to_owned);
+        let first = lines.next().unwrap_or_default();
+        let own = std::mem::replace(&mut outcome.message, first);
+        let lines = lines.chain([own]).map(|line| format!("  {line}"));
+        outcome.notes.extend(lines);
+    }
     outcome.notes.extend(block(&status, session.global.verbose));
     if status.verdict.reason == Reason::Ending {
         outcome.notes.extend(spared(lock, &status));
     }
     let refused = Refused {
         wanted: asked_for,
-        timed_out,
+        timed_out: refusal == Refusal::TIMEOUT,
         by_all: typed.slots.is_none(),
         reentry: reentry(session, typed, lock, &status),
     };
@@ -416,7 +414,7 @@ pub(crate) fn displaced_text(session: &Session, status: &Status) -> Option<Strin
             let own = format!(
                 "onehold: took over zombie {}: {}",
                 words::quoted(&status.name),
-                describe::describe_zombie(status)
+                describe_zombie(status, local)
             );
             // The message of the foreign program comes first: its callers look for it.
             let settings = &session.config.settings;
@@ -426,7 +424,7 @@ pub(crate) fn displaced_text(session: &Session, status: &Status) -> Option<Strin
         State::Held | State::Overdue => Some(format!(
             "onehold: took {} by force from {}",
             words::quoted(&status.name),
-            describe::describe_past_holder(status)
+            describe_past_holder(status, local)
         )),
         State::Free | State::NotALock => None,
     }
@@ -478,7 +476,7 @@ pub(crate) fn wait_for_displaced(
     if status.wait_for_command(Duration::ZERO) {
         return None;
     }
-    if !session.global.quiet && !session.global.json {
+    if session.tells() {
         output::eprint(&format!(
             "onehold: waiting up to {} for {process} to exit",
             words::span(EXIT_TIMEOUT)

@@ -34,75 +34,47 @@ pub(crate) struct Cli {
 
 /// Options of every command.
 #[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Global options")]
 pub(crate) struct GlobalArgs {
     /// Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else
     /// ~/.local/state/onehold]
     ///
     /// A store on etcd is for locks of many machines, see onehold-etcd(7).
-    #[arg(
-        long,
-        global = true,
-        value_name = "DIR",
-        help_heading = "Global options"
-    )]
+    #[arg(long, global = true, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
     /// Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default:
     /// $ONEHOLD_PROFILE]
     ///
     /// A profile sets defaults for options, the directory and the format, for example for the locks
     /// of another program. See onehold-config(5).
-    #[arg(
-        long,
-        global = true,
-        value_name = "NAME",
-        help_heading = "Global options"
-    )]
+    #[arg(long, global = true, value_name = "NAME")]
     pub(crate) profile: Option<String>,
     /// Format of new lock files
     ///
     /// Existing lock files are recognized in every format except `pid` and `flock`, whatever this option says.
     /// See onehold-formats(5).
-    #[arg(
-        long,
-        global = true,
-        value_name = "FORMAT",
-        value_parser = format(),
-        help_heading = "Global options"
-    )]
+    #[arg(long, global = true, value_name = "FORMAT", value_parser = format())]
     pub(crate) format: Option<Format>,
     /// Print one JSON object, even on failure
     ///
     /// The object goes to stdout. For `run`, whose stdout belongs to CMD, it is the last line on
     /// stderr.
-    #[arg(long, global = true, help_heading = "Global options")]
+    #[arg(long, global = true)]
     pub(crate) json: bool,
     /// Print errors, warnings and questions only, and data where a command is for its data
     ///
     /// `acquire` still prints the hold number, `list` its table, `config` its settings. `check` and `cleanup`
     /// print nothing: the exit status says enough. With --json, the object is printed all the same.
-    #[arg(
-        short,
-        long,
-        global = true,
-        help_heading = "Global options",
-        conflicts_with = "verbose"
-    )]
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
     /// Print details: store, evidence, processes; and what went well
     ///
     /// On a terminal, `run` and `acquire` always say that they wait, and `acquire` that it acquired the lock.
     /// Elsewhere they do so only with this option, because cron mails all output.
-    #[arg(short, long, global = true, help_heading = "Global options")]
+    #[arg(short, long, global = true)]
     pub(crate) verbose: bool,
     /// When to use color
-    #[arg(
-        long,
-        global = true,
-        value_enum,
-        default_value_t,
-        value_name = "WHEN",
-        help_heading = "Global options"
-    )]
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
     pub(crate) color: Color,
 }
 
@@ -201,7 +173,7 @@ pub(crate) enum Verb {
     Config,
 }
 
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 #[command(override_usage = "onehold run [NAME]... [OPTIONS] -- CMD [ARG]...")]
 pub(crate) struct Run {
     /// Lock name, or a path that starts with `/`, `./` or `../` [default: the path of the profile,
@@ -316,7 +288,7 @@ pub(crate) enum OnLost {
     Warn,
 }
 
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 #[command(override_usage = "onehold acquire [NAME]... [OPTIONS]")]
 pub(crate) struct Acquire {
     /// Lock name, or a path that starts with `/`, `./` or `../` [default: the path of the profile]
@@ -342,7 +314,7 @@ pub(crate) struct CallerArgs {
     pub(crate) owner: Option<String>,
 }
 
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 pub(crate) struct Release {
     /// Lock name or path [default: the path of the profile]
     #[arg(value_parser = lock_name)]
@@ -369,7 +341,7 @@ pub(crate) struct Renew {
     pub(crate) ttl: Option<Duration>,
 }
 
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 pub(crate) struct Check {
     /// Lock name or path [default: the path of the profile]
     #[arg(value_parser = lock_name)]

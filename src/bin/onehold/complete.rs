@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 
-use clap::{Arg, ArgMatches, Command, CommandFactory, ValueHint};
+use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches, ValueHint};
 use clap_complete::CompletionCandidate;
 use clap_complete::engine::{ArgValueCompleter, PathCompleter, ValueCompleter};
 use onehold::terminal::is_unsafe;
@@ -16,7 +16,7 @@ use crate::config::{EffectiveConfig, profile_names};
 use crate::describe;
 use crate::exit::Exit;
 use crate::output;
-use crate::session::{Session, lock_of_path};
+use crate::session::Session;
 use crate::slip::{self, Options};
 use crate::table::natural_order;
 use crate::words;
@@ -76,7 +76,12 @@ fn candidates(words: &[OsString], index: usize) -> Vec<CompletionCandidate> {
         // Options come after a hyphen.
         found.retain(|candidate| !is_option(candidate));
         let is_run = before.iter().any(|word| word == "run");
-        let ends = (found.is_empty() && !is_value(before)) || is_after_names(before, &typed);
+        let last = before.last().and_then(|word| word.to_str());
+        let options = slip::definition();
+        let is_value = last.is_some_and(|last| Options::of_all(&options).need_value(last));
+        let mut names = typed_names(&typed).into_iter();
+        let is_after_name = names.any(|name| Some(name.as_str()) == last);
+        let ends = (found.is_empty() && !is_value) || is_after_name;
         if ends && is_run && !before.iter().any(|word| word == "--") {
             let separator = CompletionCandidate::new("--").help(Some("the command follows".into()));
             found.insert(0, separator);
@@ -100,59 +105,28 @@ fn typed_names(typed: &ArgMatches) -> Vec<LockName> {
     names.into_iter().flatten().cloned().collect()
 }
 
-/// Whether the word before is an option that needs a value.
-fn is_value(before: &[OsString]) -> bool {
-    let last = before.last().and_then(|word| word.to_str());
-    last.is_some_and(|last| Options::of_all(&slip::definition()).need_value(last))
-}
-
-/// Whether the word before is a name of `run`, and no option that has a value.
-fn is_after_names(before: &[OsString], typed: &ArgMatches) -> bool {
-    let last = before.last().and_then(|word| word.to_str());
-    typed_names(typed)
-        .iter()
-        .any(|name| Some(name.as_str()) == last)
-}
-
 /// The definition of the command line, with what is known of locks and profiles.
 fn definition(typed: &ArgMatches) -> Command {
-    let command = Cli::command().disable_help_subcommand(true);
-    let verbs: Vec<String> = command
-        .get_subcommands()
-        .map(|verb| verb.get_name().to_owned())
-        .collect();
-    let mut command = command
+    let by = |arg: Arg, candidates: fn(&ArgMatches, &OsStr) -> Vec<CompletionCandidate>| {
+        let typed = typed.clone();
+        arg.add(ArgValueCompleter::new(move |word: &OsStr| {
+            candidates(&typed, word)
+        }))
+    };
+    Cli::command()
+        .disable_help_subcommand(true)
         .mut_arg("dir", |arg| arg.value_hint(ValueHint::DirPath))
-        .mut_arg("profile", |arg| arg.add(ArgValueCompleter::new(profiles)));
-    for verb in verbs {
-        command = command.mut_subcommand(verb, |verb| {
-            let typed = typed.clone();
-            verb.mut_args(move |arg| {
-                let typed = typed.clone();
-                match arg.get_id().as_str() {
-                    "name" | "names" | "prefix" => {
-                        arg.add(ArgValueCompleter::new(move |word: &OsStr| {
-                            names(&typed, word)
-                        }))
-                    }
-                    "owner" => arg.add(ArgValueCompleter::new(move |word: &OsStr| {
-                        owners(&typed, word)
-                    })),
-                    "wait" => arg.add(ArgValueCompleter::new(|word: &OsStr| {
-                        durations(&["forever"], word)
-                    })),
-                    _ if is_duration(&arg) => {
-                        arg.add(ArgValueCompleter::new(|word: &OsStr| durations(&[], word)))
-                    }
-                    "hold" => arg.add(ArgValueCompleter::new(move |word: &OsStr| {
-                        holds(&typed, word)
-                    })),
-                    _ => arg,
-                }
+        .mut_arg("profile", |arg| by(arg, profiles))
+        .mut_subcommands(|verb| {
+            verb.mut_args(|arg| match arg.get_id().as_str() {
+                "name" | "names" | "prefix" => by(arg, names),
+                "owner" => by(arg, owners),
+                "wait" => by(arg, |_, word| durations(&["forever"], word)),
+                _ if is_duration(&arg) => by(arg, |_, word| durations(&[], word)),
+                "hold" => by(arg, holds),
+                _ => arg,
             })
-        });
-    }
-    command
+        })
 }
 
 /// The candidates that start with the word, in their order.
@@ -194,25 +168,21 @@ fn names(typed: &ArgMatches, word: &OsStr) -> Vec<CompletionCandidate> {
 
 /// Owner labels of the named lock, or of all.
 fn owners(typed: &ArgMatches, word: &OsStr) -> Vec<CompletionCandidate> {
-    let of = |status: &Status| {
-        let owner = status.record.as_ref()?.owner.clone()?;
-        Some((owner, words::quoted(&status.name)))
-    };
     let mut seen = BTreeSet::new();
-    let owners = named_locks(typed).iter().filter_map(of).collect::<Vec<_>>();
-    let owners = owners
-        .into_iter()
-        .filter(|(owner, _)| seen.insert(owner.clone()));
+    let owners = named_locks(typed).into_iter().filter_map(|status| {
+        let owner = status.record?.owner?;
+        let is_new = seen.insert(owner.clone());
+        is_new.then(|| (owner, words::quoted(&status.name)))
+    });
     beginning_as(word, owners)
 }
 
 /// Hold numbers of the named lock, or of all.
 fn holds(typed: &ArgMatches, word: &OsStr) -> Vec<CompletionCandidate> {
-    let of = |status: &Status| {
-        let hold = status.hold()?;
-        Some((hold.to_string(), words::quoted(&status.name)))
-    };
-    let holds = named_locks(typed).iter().filter_map(of).collect::<Vec<_>>();
+    let holds = named_locks(typed).into_iter().filter_map(|status| {
+        let hold = status.hold()?.to_string();
+        Some((hold, words::quoted(&status.name)))
+    });
     beginning_as(word, holds)
 }
 
@@ -227,14 +197,17 @@ fn durations(others: &[&str], word: &OsStr) -> Vec<CompletionCandidate> {
     beginning_as(word, all.map(|text| ((*text).to_owned(), String::new())))
 }
 
-fn profiles(word: &OsStr) -> Vec<CompletionCandidate> {
+fn profiles(_: &ArgMatches, word: &OsStr) -> Vec<CompletionCandidate> {
     let names = profile_names().unwrap_or_default();
     beginning_as(word, names.into_iter().map(|name| (name, String::new())))
 }
 
 /// The lock that was typed; all locks if there was none.
 fn named_locks(typed: &ArgMatches) -> Vec<Status> {
-    let name = value(typed, "name").or_else(|| typed_names(typed).into_iter().next());
+    let name = typed.try_get_one::<LockName>("name").ok().flatten();
+    let name = name
+        .cloned()
+        .or_else(|| typed_names(typed).into_iter().next());
     let Some(name) = name else {
         return locks(typed);
     };
@@ -262,17 +235,7 @@ fn locks(typed: &ArgMatches) -> Vec<Status> {
 
 /// The store and the configuration of the line so far.
 fn session(typed: &ArgMatches) -> Option<Session> {
-    let global = GlobalArgs {
-        dir: value(typed, "dir"),
-        profile: value(typed, "profile"),
-        format: value(typed, "format"),
-        ..GlobalArgs::default()
-    };
+    let global = GlobalArgs::from_arg_matches(typed).ok()?;
     let config = EffectiveConfig::read(&global).ok()?;
-    let only = lock_of_path(&global, &config).ok()?;
-    Session::new(VERB, global, Caller::default(), config, only).ok()
-}
-
-fn value<T: Clone + Send + Sync + 'static>(typed: &ArgMatches, id: &str) -> Option<T> {
-    typed.try_get_one(id).ok()?.cloned()
+    Session::new(VERB, global, Caller::default(), config).ok()
 }

@@ -1,6 +1,6 @@
 //! Defaults for options, from the configuration file and from a profile.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,8 +10,7 @@ use onehold::{Format, LockName, Operation, Reason, State, Status};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::args::UsageError;
-use crate::args::{CallerArgs, GlobalArgs, OnZombie, Verb, WaitLimit};
+use crate::args::{Check, Cleanup, GlobalArgs, HoldArgs, List, OnZombie, Verb, WaitLimit};
 use crate::words;
 
 pub(crate) mod sources;
@@ -20,7 +19,7 @@ mod values;
 
 use template::{Details, LIMIT, Template};
 pub(crate) use values::{ConfigPath, WANTED};
-use values::{Directories, FilePath, Named, ProjectPath, Required, Span, Variable, home, resolved};
+use values::{Directories, FilePath, ProjectPath, Required, Typed, Variable, home, resolved};
 
 /// The built-in profiles, written as a configuration file.
 const BUILT_IN: &str = include_str!("profiles.toml");
@@ -32,20 +31,20 @@ pub(crate) struct Settings {
     pub(crate) dir: Option<Directories>,
     pub(crate) project_dir: Option<ProjectPath>,
     pub(crate) path: Option<ConfigPath>,
-    format: Option<Named<Format>>,
-    max_age: Option<Span>,
-    ttl: Option<Span>,
-    section_ttl: Option<Span>,
-    wait: Option<Named<WaitLimit>>,
-    poll: Option<Span>,
-    backoff: Option<Span>,
-    backoff_max: Option<Span>,
+    format: Option<Typed<Format>>,
+    max_age: Option<Typed<Duration>>,
+    ttl: Option<Typed<Duration>>,
+    section_ttl: Option<Typed<Duration>>,
+    wait: Option<Typed<WaitLimit>>,
+    poll: Option<Typed<Duration>>,
+    backoff: Option<Typed<Duration>>,
+    backoff_max: Option<Typed<Duration>>,
     on_zombie: Option<OnZombie>,
-    confirm_twice: Option<bool>,
+    pub(crate) confirm_twice: bool,
     owner_env: Option<Variable>,
     owner_required: Option<Required>,
     conflict_exit_code: Option<u8>,
-    locked_code: Option<Box<str>>,
+    pub(crate) locked_code: Option<Box<str>>,
     refusal: Option<Template>,
     section_refusal: Option<Template>,
     takeover: Option<Template>,
@@ -69,7 +68,7 @@ struct File {
     defaults: Settings,
     profiles: BTreeMap<String, Settings>,
     /// The formats of lock files, by their paths or directories.
-    formats: BTreeMap<FilePath, Named<Format>>,
+    formats: BTreeMap<FilePath, Typed<Format>>,
 }
 
 /// The effective settings, and where they come from.
@@ -80,7 +79,9 @@ pub(crate) struct EffectiveConfig {
     pub(crate) default_dir: Option<PathBuf>,
     pub(crate) profile: Option<String>,
     pub(crate) file: Option<PathBuf>,
-    formats: BTreeMap<FilePath, Named<Format>>,
+    /// What is in the file.
+    text: String,
+    formats: BTreeMap<FilePath, Typed<Format>>,
 }
 
 impl EffectiveConfig {
@@ -101,7 +102,7 @@ impl EffectiveConfig {
 
     /// Reads the configuration file and applies the selected profile.
     pub(crate) fn read(global: &GlobalArgs) -> anyhow::Result<Self> {
-        let (file, mut configured) = configuration()?;
+        let (file, text, mut configured) = configuration()?;
         let default_dir = match &configured.defaults.dir {
             Some(dir) => Some(dir.first()?),
             None => None,
@@ -113,170 +114,72 @@ impl EffectiveConfig {
             .or_else(from_environment)
             .filter(|name| !name.is_empty());
         Ok(Self {
-            settings: merged(&mut configured, profile.as_deref())?,
+            settings: effective(&mut configured, &text, profile.as_deref())?,
             default_dir,
             profile,
             file,
+            text,
             formats: configured.formats,
         })
     }
 
     /// The line that `--verbose` prints.
     pub(crate) fn describe(&self) -> Option<String> {
-        let file = self.file.as_ref().map(|file| file.display().to_string());
-        match (file, &self.profile) {
-            (None, None) => None,
-            (Some(file), None) => Some(format!("configuration: {file}")),
-            (None, Some(profile)) => Some(format!("profile: {profile}")),
-            (Some(file), Some(profile)) => {
-                Some(format!("configuration: {file}; profile: {profile}"))
-            }
-        }
+        let file = self.file.as_ref();
+        let file = file.map(|file| format!("configuration: {}", file.display()));
+        let profile = self.profile.as_ref();
+        let profile = profile.map(|profile| format!("profile: {profile}"));
+        let parts: Vec<String> = file.into_iter().chain(profile).collect();
+        (!parts.is_empty()).then(|| parts.join("; "))
     }
 }
 
-/// Takes the settings under a profile out of a file. A profile of the file overrides single keys of the
-/// built-in profile of the same name.
-fn merged(configured: &mut File, profile: Option<&str>) -> anyhow::Result<Settings> {
-    let defaults = std::mem::take(&mut configured.defaults);
-    let Some(name) = profile else {
-        return Ok(defaults);
-    };
-    let built_in = parse(BUILT_IN, Path::new("profiles.toml"))?;
-    let own = configured.profiles.get(name);
-    let base = built_in.profiles.get(name);
-    if own.is_none() && base.is_none() {
-        let known = names_in(&[&built_in, configured]).join(", ");
-        bail!(UsageError(format!(
-            "unknown profile `{name}`; available: {known}"
-        )));
+/// The settings under a profile, or without one. Each key has the value of the last section that has it.
+fn effective(configured: &mut File, text: &str, profile: Option<&str>) -> anyhow::Result<Settings> {
+    if profile.is_none() {
+        return Ok(std::mem::take(&mut configured.defaults));
     }
-    Ok(own
-        .cloned()
-        .unwrap_or_default()
-        .or(base.cloned().unwrap_or_default())
-        .or(defaults.for_profiles()))
+    let (values, _) = sources::values(text, profile)?;
+    let values = values
+        .into_iter()
+        .map(|(key, sourced)| (key, sourced.value));
+    Ok(values.collect::<toml::Table>().try_into()?)
 }
 
 /// The names of all profiles.
 pub(crate) fn profile_names() -> anyhow::Result<Vec<String>> {
-    let (_, configured) = configuration()?;
-    let built_in = parse(BUILT_IN, Path::new("profiles.toml"))?;
-    Ok(names_in(&[&built_in, &configured]))
-}
-
-fn names_in(files: &[&File]) -> Vec<String> {
-    let names = files.iter().flat_map(|file| file.profiles.keys().cloned());
-    names.collect::<BTreeSet<_>>().into_iter().collect()
+    let (_, text, _) = configuration()?;
+    sources::profile_names(&text)
 }
 
 impl Settings {
-    /// The keys that a profile does not inherit from the defaults.
-    const NOT_FOR_PROFILES: [&str; 4] = ["dir", "project-dir", "path", "format"];
-
-    /// The settings of `self`, and those of `fallback` where `self` has none.
-    fn or(self, fallback: Self) -> Self {
-        Self {
-            dir: self.dir.or(fallback.dir),
-            project_dir: self.project_dir.or(fallback.project_dir),
-            path: self.path.or(fallback.path),
-            format: self.format.or(fallback.format),
-            max_age: self.max_age.or(fallback.max_age),
-            ttl: self.ttl.or(fallback.ttl),
-            section_ttl: self.section_ttl.or(fallback.section_ttl),
-            wait: self.wait.or(fallback.wait),
-            poll: self.poll.or(fallback.poll),
-            backoff: self.backoff.or(fallback.backoff),
-            backoff_max: self.backoff_max.or(fallback.backoff_max),
-            on_zombie: self.on_zombie.or(fallback.on_zombie),
-            confirm_twice: self.confirm_twice.or(fallback.confirm_twice),
-            owner_env: self.owner_env.or(fallback.owner_env),
-            owner_required: self.owner_required.or(fallback.owner_required),
-            conflict_exit_code: self.conflict_exit_code.or(fallback.conflict_exit_code),
-            locked_code: self.locked_code.or(fallback.locked_code),
-            refusal: self.refusal.or(fallback.refusal),
-            section_refusal: self.section_refusal.or(fallback.section_refusal),
-            takeover: self.takeover.or(fallback.takeover),
-            details: self.details.or(fallback.details),
-            malformed: self.malformed.or(fallback.malformed),
-            no_directory: self.no_directory.or(fallback.no_directory),
-            unreadable: self.unreadable.or(fallback.unreadable),
-            unwritable: self.unwritable.or(fallback.unwritable),
-            undeletable: self.undeletable.or(fallback.undeletable),
-            etcd_endpoints: self.etcd_endpoints.or(fallback.etcd_endpoints),
-            etcd_user: self.etcd_user.or(fallback.etcd_user),
-            etcd_password_file: self.etcd_password_file.or(fallback.etcd_password_file),
-            etcd_cacert: self.etcd_cacert.or(fallback.etcd_cacert),
-            etcd_cert: self.etcd_cert.or(fallback.etcd_cert),
-            etcd_key: self.etcd_key.or(fallback.etcd_key),
-        }
-    }
-
-    /// The defaults that a profile inherits: all but where and how onehold's own locks are stored
-    /// ([`NOT_FOR_PROFILES`](Self::NOT_FOR_PROFILES)).
-    fn for_profiles(self) -> Self {
-        Self {
-            dir: None,
-            project_dir: None,
-            path: None,
-            format: None,
-            ..self
-        }
-    }
-
     pub(crate) fn format(&self) -> Option<Format> {
         self.format.as_ref().map(|format| format.0)
     }
 
     /// Sets the options that were not given on the command line.
-    pub(crate) fn complete(&self, verb: &mut Verb, lock_of_path: Option<&LockName>) {
-        let max_age = self.max_age.map(|span| span.0);
-        let default_name = |name: &mut Option<LockName>| {
-            if name.is_none() {
-                *name = lock_of_path.cloned();
-            }
-        };
-        let default_names = |names: &mut Vec<LockName>| {
-            if names.is_empty() {
-                names.extend(lock_of_path.cloned());
-            }
-        };
+    pub(crate) fn complete(&self, verb: &mut Verb) {
         match verb {
             Verb::Run(typed) => {
-                default_names(&mut typed.names);
                 self.complete_hold(&mut typed.hold, typed.names.first());
                 // `run --exec` leaves no process that could renew the heartbeat.
                 if typed.exec {
                     typed.hold.ttl = None;
                 }
             }
-            Verb::Acquire(typed) => {
-                default_names(&mut typed.names);
-                self.complete_hold(&mut typed.hold, typed.names.first());
-            }
-            Verb::Release(typed) => {
-                default_name(&mut typed.name);
-                self.complete_caller(&mut typed.caller);
-            }
-            Verb::Renew(typed) => {
-                default_name(&mut typed.name);
-                self.complete_caller(&mut typed.caller);
-            }
-            Verb::Check(typed) => {
-                default_name(&mut typed.name);
-                self.complete_owner(&mut typed.owner);
-                typed.max_age = typed.max_age.or(max_age);
-            }
-            Verb::List(typed) => typed.max_age = typed.max_age.or(max_age),
-            Verb::Cleanup(typed) => typed.max_age = typed.max_age.or(max_age),
-            Verb::Break(typed) => default_name(&mut typed.name),
-            Verb::Config => {}
+            Verb::Acquire(typed) => self.complete_hold(&mut typed.hold, typed.names.first()),
+            Verb::Check(Check { max_age, .. })
+            | Verb::List(List { max_age, .. })
+            | Verb::Cleanup(Cleanup { max_age, .. }) => *max_age = max_age.or(self.max_age()),
+            Verb::Release(_) | Verb::Renew(_) | Verb::Break(_) | Verb::Config => {}
         }
     }
-}
 
-impl Settings {
-    fn complete_hold(&self, hold: &mut crate::args::HoldArgs, name: Option<&LockName>) {
+    fn max_age(&self) -> Option<Duration> {
+        self.max_age.map(|span| span.0)
+    }
+
+    fn complete_hold(&self, hold: &mut HoldArgs, name: Option<&LockName>) {
         let is_section = name.is_some_and(is_section);
         let ttl = match self.section_ttl {
             Some(section) if is_section => Some(section),
@@ -287,25 +190,16 @@ impl Settings {
         }
         hold.ttl_is_default = hold.ttl.is_none();
         hold.ttl = hold.ttl.or(ttl.map(|span| span.0));
-        hold.max_age = hold.max_age.or(self.max_age.map(|span| span.0));
+        hold.max_age = hold.max_age.or(self.max_age());
         hold.on_zombie = hold.on_zombie.or(self.on_zombie);
         hold.conflict_exit_code = hold.conflict_exit_code.or(self.conflict_exit_code);
-        self.complete_owner(&mut hold.owner);
     }
 
-    fn complete_caller(&self, caller: &mut CallerArgs) {
-        self.complete_owner(&mut caller.owner);
-    }
-
-    /// An unset or empty variable is no owner.
-    fn complete_owner(&self, owner: &mut Option<String>) {
-        if owner.is_none() {
-            *owner = self
-                .owner_env
-                .as_ref()
-                .and_then(|name| std::env::var(&name.0).ok())
-                .filter(|value| !value.is_empty());
-        }
+    /// The owner of a caller that names none. An unset or empty variable is no owner.
+    pub(crate) fn owner(&self) -> Option<String> {
+        let variable = self.owner_env.as_ref()?;
+        let owner = std::env::var(&variable.0).ok();
+        owner.filter(|owner| !owner.is_empty())
     }
 
     /// First and longest interval between two checks of a lock whose release cannot be observed.
@@ -317,8 +211,14 @@ impl Settings {
         Some((first, self.backoff_max.map_or(first, |most| most.0)))
     }
 
+    /// The message about an error.
+    pub(crate) fn error_message(&self, error: &onehold::Error) -> String {
+        let foreign = self.foreign_message(error);
+        foreign.unwrap_or_else(|| words::error_chain(error))
+    }
+
     /// The message of the profile's program for an error, followed by the cause.
-    pub(crate) fn foreign_message(&self, error: &onehold::Error) -> Option<String> {
+    fn foreign_message(&self, error: &onehold::Error) -> Option<String> {
         let onehold::Error::Io {
             operation, source, ..
         } = error
@@ -394,13 +294,9 @@ impl Settings {
         Some(text).filter(|text| !text.is_empty())
     }
 
-    /// The values of a lock under the keys of the profile's program.
-    pub(crate) fn details(&self, lock: &Value) -> Option<Value> {
-        Some(self.details.as_ref()?.fill(lock))
-    }
-
-    pub(crate) fn has_details(&self) -> bool {
-        self.details.is_some()
+    /// The values of a lock under the keys of the profile's program, if it has some.
+    pub(crate) fn details(&self, lock: impl FnOnce() -> Value) -> Option<Value> {
+        Some(self.details.as_ref()?.fill(&lock()))
     }
 
     /// What an owner is called if there must be one.
@@ -412,14 +308,6 @@ impl Settings {
     pub(crate) fn takes_zombies(&self) -> bool {
         matches!(self.on_zombie, None | Some(OnZombie::Take))
     }
-
-    pub(crate) fn locked_code(&self) -> Option<&str> {
-        self.locked_code.as_deref()
-    }
-
-    pub(crate) fn confirms_twice(&self) -> bool {
-        self.confirm_twice.unwrap_or(false)
-    }
 }
 
 /// Whether a lock of tasks is that of a whole section.
@@ -427,8 +315,8 @@ fn is_section(name: &LockName) -> bool {
     !name.is_path() && !name.as_str().contains('/')
 }
 
-/// Reads the configuration file. Returns its path, if it exists, and its content.
-fn configuration() -> anyhow::Result<(Option<PathBuf>, File)> {
+/// Reads the configuration file. Returns its path, if it exists, its text and its content.
+fn configuration() -> anyhow::Result<(Option<PathBuf>, String, File)> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     let (path, must_exist) = if let Some(path) = variable("ONEHOLD_CONFIG") {
         (PathBuf::from(path), true)
@@ -444,13 +332,13 @@ fn configuration() -> anyhow::Result<(Option<PathBuf>, File)> {
             .or_else(|| Some(home()?.join(".config")));
         match directory {
             Some(directory) => (directory.join("onehold/config.toml"), false),
-            None => return Ok((None, File::default())),
+            None => return Ok(Default::default()),
         }
     };
     let text = match std::fs::read_to_string(&path) {
         Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound && !must_exist => {
-            return Ok((None, File::default()));
+        Err(error) if error.kind() == ErrorKind::NotFound && !must_exist => {
+            return Ok(Default::default());
         }
         Err(error) => {
             let cause = words::cause_text(&error);
@@ -458,7 +346,7 @@ fn configuration() -> anyhow::Result<(Option<PathBuf>, File)> {
         }
     };
     let file = parse(&text, &path)?;
-    Ok((Some(path), file))
+    Ok((Some(path), text, file))
 }
 
 /// Parses a configuration file. Errors name line and key.
@@ -586,16 +474,20 @@ mod tests {
     }
 
     #[test]
-    fn profile_overrides_defaults() {
-        let settings = |text: &str| parse(text, Path::new("x")).unwrap().defaults;
-        let above = settings("[defaults]\nwait = \"5s\"\n");
-        let below = settings("[defaults]\nwait = \"6s\"\nttl = 7\n");
-        let both = above.or(below);
-        assert_eq!(
-            both.wait.unwrap().0,
-            WaitLimit::AtMost(Duration::from_secs(5))
-        );
-        assert_eq!(both.ttl.unwrap().0, Duration::from_secs(7));
+    fn profile_overrides_built_in_profile_and_defaults() {
+        let text = "[defaults]\nttl = 7\npoll = 8\ndir = \"d\"\n[profiles.tasks]\nwait = \"5s\"\n";
+        let mut file = parse(text, Path::new("x")).unwrap();
+        let settings = effective(&mut file, text, Some("tasks")).unwrap();
+        let limit = Duration::from_secs(5);
+        assert_eq!(settings.wait.unwrap().0, WaitLimit::AtMost(limit));
+        assert_eq!(settings.ttl.unwrap().0, Duration::from_hours(1));
+        assert_eq!(settings.poll.unwrap().0, Duration::from_secs(5));
+        assert_eq!(settings.section_ttl.unwrap().0, Duration::from_hours(2));
+        assert!(settings.dir.is_none());
+        let text = "[defaults]\nttl = 7\n";
+        let mut file = parse(text, Path::new("x")).unwrap();
+        let settings = effective(&mut file, text, Some("prodigy")).unwrap();
+        assert_eq!(settings.ttl.unwrap().0, Duration::from_secs(7));
     }
 
     proptest::proptest! {

@@ -8,32 +8,24 @@ use chrono::{DateTime, Local, Utc};
 use clap::ValueEnum;
 use onehold::describe as sentences;
 pub(crate) use onehold::describe::{
-    age, holder, holder_on_host, lockers_in_brief, process, process_on_host, relation,
-    reserved_for, zombie_reason,
+    age, describe_holder, describe_obstacle, describe_past_holder, describe_zombie, evidence,
+    holder, holder_on_host, lockers_in_brief, process, process_on_host, relation, reserved_for,
+    zombie_reason,
 };
-use onehold::{Action, Event, Kind, LockName, Mode, Reason, State, Status, Waiter};
+use onehold::{Action, Event, Kind, Mode, Reason, State, Status, Waiter};
 
 use crate::args::ListState;
 use crate::words;
 
-pub(crate) fn describe_holder(status: &Status) -> String {
-    sentences::describe_holder(status, local)
+/// Whether somebody holds it, as far as that is known.
+pub(crate) fn is_held(status: &Status) -> bool {
+    matches!(status.verdict.state, State::Held | State::Overdue)
 }
 
-pub(crate) fn describe_obstacle(status: &Status, wanted: &LockName) -> String {
-    sentences::describe_obstacle(status, wanted, local)
-}
-
-pub(crate) fn describe_zombie(status: &Status) -> String {
-    sentences::describe_zombie(status, local)
-}
-
-pub(crate) fn describe_past_holder(status: &Status) -> String {
-    sentences::describe_past_holder(status, local)
-}
-
-pub(crate) fn evidence(status: &Status) -> Option<String> {
-    sentences::evidence(status, local)
+/// Whether it is the hold of a `run`.
+pub(crate) fn is_run(status: &Status) -> bool {
+    let record = status.record.as_ref();
+    record.is_some_and(|record| record.kind == Kind::Run)
 }
 
 /// "process 4260", of a `run` that supervises its command.
@@ -155,15 +147,11 @@ pub(crate) fn event(event: &Event) -> String {
         }
     }
     let _ = write!(text, " by process {}", event.by.pid);
-    match (&event.by.user, event.by.uid) {
-        (Some(user), _) => {
-            let _ = write!(text, " of user {}", words::escape(user));
-        }
-        // Earlier versions.
-        (None, Some(uid)) => {
-            let _ = write!(text, " of uid {uid}");
-        }
-        (None, None) => {}
+    if let Some(user) = &event.by.user {
+        let _ = write!(text, " of user {}", words::escape(user));
+    } else if let Some(uid) = event.by.uid {
+        // Of earlier versions.
+        let _ = write!(text, " of uid {uid}");
     }
     let command = words::escape(&event.by.command.join(" "));
     let _ = write!(text, " ({command}): {}", words::escape(&event.reason));
@@ -183,13 +171,9 @@ pub(crate) fn local(at: DateTime<Utc>) -> String {
 
 /// "hold 7 of `db` and `cache`"
 pub(crate) fn hold_and_locks(status: &Status) -> String {
-    let names: Vec<String> = status
-        .names()
-        .iter()
-        .map(|name| words::quoted(name))
-        .collect();
     let number = status.hold().unwrap_or_default();
-    format!("hold {number} of {}", words::listed(&names))
+    let names = words::quoted_names(status.names());
+    format!("hold {number} of {names}")
 }
 
 /// The kind of a hold, as in JSON.

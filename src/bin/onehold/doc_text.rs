@@ -295,8 +295,3 @@ pub(crate) const LOCK_KEYS: [(&str, &str); 41] = [
         "these values under the keys of the profile's program, of a lock that was removed as it is now; null if the profile has none",
     ),
 ];
-
-/// Returns whether the JSON object of a lock has this key.
-pub(crate) fn is_lock_key(key: &str) -> bool {
-    LOCK_KEYS.iter().any(|(known, _)| *known == key)
-}

@@ -18,7 +18,7 @@ pub(crate) fn access(config: &EffectiveConfig) -> anyhow::Result<EtcdAccess> {
     let path =
         |name: &str, key: &str, configured: &Option<ConfigPath>| match (text(name), configured) {
             (Some(path), _) => Ok(Some(PathBuf::from(path))),
-            (None, Some(path)) => expanded(key, path).map(Some),
+            (None, Some(path)) => path.of_key(key).map(Some),
             (None, None) => Ok(None),
         };
     let mut access = EtcdAccess::default();
@@ -73,7 +73,7 @@ fn credentials(config: &EffectiveConfig) -> (Option<String>, Option<String>) {
 /// The file that the password is read from.
 fn password_file(config: &EffectiveConfig) -> anyhow::Result<Option<PathBuf>> {
     match (credentials(config), &config.settings.etcd_password_file) {
-        ((_, None), Some(file)) => expanded("etcd-password-file", file).map(Some),
+        ((_, None), Some(file)) => file.of_key("etcd-password-file").map(Some),
         _ => Ok(None),
     }
 }
@@ -106,9 +106,4 @@ pub(crate) fn removal(record: &Path) -> Option<String> {
     Some(words::escape(&format!(
         "  left unchanged; to remove it, run `etcdctl --endpoints {endpoints} del {key}`"
     )))
-}
-
-fn expanded(key: &str, path: &ConfigPath) -> anyhow::Result<PathBuf> {
-    path.expanded()
-        .with_context(|| format!("`{key}`: no variable in `{}` is set", path.text()))
 }

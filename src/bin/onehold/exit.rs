@@ -1,9 +1,14 @@
 //! The exit codes, and the table of them for the help, the man pages and the README.
 
+use clap::CommandFactory;
+
+use crate::args::Cli;
+
 /// Why the program exits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Exit {
     /// Success; `check`: the lock is free.
+    #[default]
     Done,
     /// Error.
     Failed,
@@ -32,7 +37,7 @@ pub(crate) enum Exit {
     /// The exit code of the command, or the one given by `-E`.
     Code(u8),
     /// The command was killed by this signal.
-    Signal(u8),
+    Signal(i32),
 }
 
 impl Exit {
@@ -52,7 +57,7 @@ impl Exit {
             Self::NotExecutable => 126,
             Self::NotFound => 127,
             Self::Code(code) => code,
-            Self::Signal(signal) => 128_u8.saturating_add(signal),
+            Self::Signal(signal) => u8::try_from(128 + signal).unwrap_or(u8::MAX),
         }
     }
 }
@@ -89,20 +94,16 @@ pub(crate) const TABLE: [(&str, &str); 13] = [
     ),
 ];
 
-/// All verbs, of which some begin the parts of the table.
-pub(crate) const VERBS: [&str; 9] = [
-    "run", "acquire", "release", "renew", "check", "list", "cleanup", "break", "config",
-];
-
 /// What is true of one verb.
 pub(crate) fn table_of(verb: &str) -> Vec<(&'static str, String)> {
+    let definition = Cli::command();
     let of_verb = |part: &'static str| {
         let Some((verbs, meaning)) = part.split_once(": ") else {
             return Some(part);
         };
         let mut verbs = verbs.split(", ").map(|verb| verb.split(' ').next());
         let first = verbs.clone().next().flatten();
-        if !first.is_some_and(|first| VERBS.contains(&first)) {
+        if first.is_none_or(|first| definition.find_subcommand(first).is_none()) {
             return Some(part);
         }
         verbs.any(|named| named == Some(verb)).then_some(meaning)

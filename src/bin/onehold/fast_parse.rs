@@ -8,8 +8,8 @@ use std::ffi::OsString;
 use onehold::LockName;
 
 use crate::args::{
-    Acquire, CallerArgs, Check, Cli, GlobalArgs, HoldArgs, OnLost, Release, Run, Verb, duration,
-    slots, time_to_live, wait_limit,
+    Acquire, Check, Cli, GlobalArgs, HoldArgs, Release, Run, Verb, duration, slots, time_to_live,
+    wait_limit,
 };
 
 /// Parses `words`, the arguments without the program's name. `None`: clap must parse them.
@@ -36,17 +36,7 @@ pub(crate) fn parse(words: &[OsString]) -> Option<Cli> {
 }
 
 fn run(words: &mut Words<'_>, global: &mut GlobalArgs) -> Option<Run> {
-    let mut run = Run {
-        names: Vec::new(),
-        hold: HoldArgs::default(),
-        on_lost: OnLost::default(),
-        time_limit: None,
-        kill_after: None,
-        close: false,
-        exec: false,
-        reentrant: false,
-        command: Vec::new(),
-    };
+    let mut run = Run::default();
     loop {
         let word = words.next()?;
         match word {
@@ -65,11 +55,7 @@ fn run(words: &mut Words<'_>, global: &mut GlobalArgs) -> Option<Run> {
 }
 
 fn acquire(words: &mut Words<'_>, global: &mut GlobalArgs) -> Option<Acquire> {
-    let mut acquire = Acquire {
-        names: Vec::new(),
-        hold: HoldArgs::default(),
-        pid: None,
-    };
+    let mut acquire = Acquire::default();
     while !words.0.is_empty() {
         let word = words.next()?;
         if word == "--pid" {
@@ -86,12 +72,7 @@ fn acquire(words: &mut Words<'_>, global: &mut GlobalArgs) -> Option<Acquire> {
 }
 
 fn release(words: &mut Words<'_>, global: &mut GlobalArgs) -> Option<Release> {
-    let mut release = Release {
-        name: None,
-        caller: CallerArgs::default(),
-        force: false,
-        yes: false,
-    };
+    let mut release = Release::default();
     while !words.0.is_empty() {
         let word = words.next()?;
         match word {
@@ -105,15 +86,7 @@ fn release(words: &mut Words<'_>, global: &mut GlobalArgs) -> Option<Release> {
 }
 
 fn check(words: &mut Words<'_>, global: &mut GlobalArgs) -> Option<Check> {
-    let mut check = Check {
-        name: None,
-        hold: None,
-        owner: None,
-        max_age: None,
-        available: false,
-        shared: false,
-        slots: None,
-    };
+    let mut check = Check::default();
     while !words.0.is_empty() {
         let word = words.next()?;
         if !words.global(word, global)? {

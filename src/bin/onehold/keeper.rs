@@ -11,9 +11,9 @@ use anyhow::Context;
 
 use crate::args::OnLost;
 use crate::cancel::SIGINT;
-use crate::exit::Exit;
 use crate::outcome::{Outcome, Printed};
 use crate::output;
+use crate::refusal::Refusal;
 use crate::session::Session;
 use crate::supervise::{self, SIGHUP, SIGTERM};
 use crate::words;
@@ -99,8 +99,7 @@ fn watch(
                 "the keeper was killed by signal {signal}, by another process or the kernel; \
                  the command was not started"
             );
-            let outcome = Outcome::new(supervise::exit_of(Some(status)), "failure", text);
-            let outcome = outcome.failure("FAILED", serde_json::json!({}));
+            let outcome = Outcome::refused(Refusal::FAILED, text);
             let _ = output::print_outcome(session, &outcome);
         }
         signal::exit_by_signal(canceled_by.unwrap_or(signal));
@@ -109,20 +108,19 @@ fn watch(
     // It was killed, and its command with it.
     let is_over = keeper.end_rest();
     let name = words::names(lock);
-    let text = if is_late {
-        format!("lost lock {name} while the command was running: its keeper did not answer")
+    let why = if is_late {
+        "did not answer"
     } else {
-        format!("lost lock {name} while the command was running: its keeper was killed")
+        "was killed"
     };
-    if !session.global.json {
-        output::eprint(&format!("onehold: {text}"));
-    }
+    let text = format!("lost lock {name} while the command was running: its keeper {why}");
+    output::say(session, &text);
     // With a process that could not be killed the lock is left to its lease.
     let request = keeper.request().filter(|_| is_over);
     let given_back = request.map(|request| lock.give_back(&request));
-    let mut outcome = Outcome::new(Exit::Lost, "lost", text);
-    if session.global.json {
-        outcome = outcome.failure("LOST", serde_json::json!({}));
+    let mut outcome = Outcome::refused(Refusal::LOST, text);
+    if !session.global.json {
+        outcome.failure = None;
     }
     if !is_over {
         let left =

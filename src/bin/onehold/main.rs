@@ -25,6 +25,7 @@ mod doc_text;
 #[cfg(feature = "etcd")]
 mod etcd;
 mod exit;
+mod failure;
 mod fast_parse;
 #[cfg(all(feature = "etcd", target_os = "linux"))]
 mod keeper;

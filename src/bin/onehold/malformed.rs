@@ -103,7 +103,7 @@ fn move_aside(
         return Ok(Malformed::Stays(status));
     }
     if let Some(moved) = lock.move_aside()? {
-        if !session.global.quiet && !session.global.json {
+        if session.tells() {
             output::eprint(&format!("onehold: {}", moved_text(&status, &moved.to)));
         }
         for warning in &moved.warnings {

@@ -8,9 +8,9 @@ use onehold::{Caller, Format, Kind, LockName, Locker, Mode, Reason, Record, Stat
 
 use crate::args::Color;
 use crate::config::Settings;
-use crate::describe;
-use crate::exit::Exit;
+use crate::describe::{self, is_held, is_run, local};
 use crate::outcome::Outcome;
+use crate::refusal::Refusal;
 use crate::report::object;
 use crate::session::Session;
 use crate::suggested::{BREAK_ALL, command_line, store_command};
@@ -38,24 +38,11 @@ pub(crate) fn print_data(session: &Session, outcome: &Outcome) -> io::Result<()>
     let global = &session.global;
     if global.json {
         let warnings: Vec<&str> = warnings(session, outcome).collect();
-        let line = object(
-            session.verb,
-            outcome,
-            &warnings,
-            &session.caller,
-            &session.config.settings,
-        );
-        if session.verb == "run" {
-            // The command's last line may lack its line break.
-            let start = if outcome.command_exit_code.is_some() {
-                "\n"
-            } else {
-                ""
-            };
-            eprint(&format!("{start}{line}"));
-            return Ok(());
-        }
-        return data(&line);
+        let settings = &session.config.settings;
+        let line = object(session.verb, outcome, &warnings, &session.caller, settings);
+        // The command's last line may lack its line break.
+        let start = outcome.command_exit_code.map_or("", |_| "\n");
+        return print_object(session.verb, &format!("{start}{line}"));
     }
     outcome.data.as_ref().map_or(Ok(()), |text| data(text))
 }
@@ -66,12 +53,10 @@ pub(crate) fn print_notes(session: &Session, outcome: &Outcome) {
     if global.json {
         return;
     }
-    let is_in_exit_status = outcome
-        .failure
-        .as_ref()
-        .is_none_or(|failure| failure.is_conflict);
+    let failure = outcome.failure.as_ref();
+    let is_in_exit_status = failure.is_none_or(|failure| failure.refusal.is_conflict());
     if !(global.quiet && is_in_exit_status) {
-        if outcome.failure.is_some() {
+        if failure.is_some() {
             eprint(&format!("onehold: {}", outcome.message));
         }
         if !outcome.notes.is_empty() {
@@ -86,6 +71,13 @@ pub(crate) fn print_notes(session: &Session, outcome: &Outcome) {
 fn warnings<'a>(session: &'a Session, outcome: &'a Outcome) -> impl Iterator<Item = &'a str> {
     let warnings = outcome.warnings.iter().chain(&session.warning);
     warnings.map(String::as_str)
+}
+
+/// Prints a message to stderr, unless it is for the JSON object to say what happens.
+pub(crate) fn say(session: &Session, message: &str) {
+    if !session.global.json {
+        eprint(&format!("onehold: {message}"));
+    }
 }
 
 /// Prints lines to stderr in one write. Ignores errors.
@@ -104,11 +96,10 @@ pub(crate) fn data(text: &str) -> io::Result<()> {
 /// The lines below a description: evidence, waiters and, if `verbose`, command, hold and file.
 pub(crate) fn block(status: &Status, verbose: bool) -> Vec<String> {
     let mut lines = Vec::new();
-    let evidence = describe::evidence(status).map(|evidence| paint(status, &evidence));
+    let evidence = describe::evidence(status, local).map(|evidence| paint(status, &evidence));
     let waiters = status.waiters.len();
     let waiting = (waiters > 0 && !verbose).then(|| format!("{waiters} waiting"));
-    let is_live = |other: &&Status| matches!(other.verdict.state, State::Held | State::Overdue);
-    let others = status.others.iter().filter(is_live).count();
+    let others = status.others.iter().filter(|other| is_held(other)).count();
     let more = if status.record.is_some() { " more" } else { "" };
     let plural = if others == 1 { "" } else { "s" };
     let others = (others > 0).then(|| format!("{others}{more} holder{plural}"));
@@ -148,7 +139,8 @@ pub(crate) fn block(status: &Status, verbose: bool) -> Vec<String> {
         }
         let user = describe::user(status);
         lines.extend(user.map(|user| format!("  user: {}", words::escape(&user))));
-        lines.push(location(status));
+        let what = place(status.is_remote());
+        lines.push(format!("  {what}: {}", path_text(&status.path)));
         if !status.can_take_over {
             let filesystem = status.filesystem();
             lines.push(format!(
@@ -158,12 +150,6 @@ pub(crate) fn block(status: &Status, verbose: bool) -> Vec<String> {
         }
     }
     lines
-}
-
-/// Where the record is.
-fn location(status: &Status) -> String {
-    let what = place(status.is_remote());
-    format!("  {what}: {}", path_text(&status.path))
 }
 
 /// What a record is.
@@ -259,9 +245,7 @@ pub(crate) fn next_step(session: &Session, status: &Status, refused: Option<&Ref
         let to_wait = wait("to wait for it, add --wait");
         return format!("  the lock is free once that work has ended; {to_wait}");
     }
-    let is_run = |record: &Record| record.kind == Kind::Run;
-    let is_run = status.record.as_ref().is_some_and(is_run);
-    let remove_hold = remove(match (is_run, is_by_all) {
+    let remove_hold = remove(match (is_run(status), is_by_all) {
         (true, false) => "end its command",
         (true, true) => "end their commands",
         (false, false) => "remove the hold",
@@ -346,18 +330,14 @@ fn has_owner(session: &Session, status: &Status) -> bool {
 }
 
 fn is_detached(status: &Status) -> bool {
-    let is_run = |record: &Record| record.kind == Kind::Run;
-    status.hold().is_some() && !status.record.as_ref().is_none_or(is_run)
+    status.hold().is_some() && !is_run(status)
 }
 
 /// Returns whether `acquire` holds the lock for an ancestor of the caller.
 fn is_held_for_ancestor(status: &Status) -> bool {
-    let follows_process = status
-        .record
-        .as_ref()
-        .is_some_and(|record| record.kind == Kind::Process);
-    let is_held = matches!(status.verdict.state, State::Held | State::Overdue);
-    follows_process && is_held && Caller::default().owns(status)
+    let record = status.record.as_ref();
+    let follows_process = record.is_some_and(|record| record.kind == Kind::Process);
+    follows_process && is_held(status) && Caller::default().owns(status)
 }
 
 /// `to_wait`: what `acquire` and `run` can do.
@@ -408,19 +388,18 @@ pub(crate) fn paint(status: &Status, text: &str) -> String {
 }
 
 /// Prints the JSON object of a failure that happened before the store was known.
-pub(crate) fn bare_failure(verb: &str, code: &'static str, message: &str) {
-    let outcome =
-        Outcome::new(Exit::Failed, "failure", message).failure(code, serde_json::json!({}));
-    let line = object(
-        verb,
-        &outcome,
-        &[],
-        &Caller::default(),
-        &Settings::default(),
-    );
+pub(crate) fn bare_failure(verb: &str, refusal: Refusal, message: &str) {
+    let outcome = Outcome::refused(refusal, message);
+    let (caller, settings) = (Caller::default(), Settings::default());
+    let line = object(verb, &outcome, &[], &caller, &settings);
+    let _ = print_object(verb, &line);
+}
+
+/// The stdout of `run` belongs to its command.
+fn print_object(verb: &str, line: &str) -> io::Result<()> {
     if verb == "run" {
-        eprint(&line);
-    } else {
-        let _ = data(&line);
+        eprint(line);
+        return Ok(());
     }
+    data(line)
 }

@@ -1,7 +1,7 @@
 //! Parses the command line into [`Cli`], and prints help, version and usage errors.
 
 use std::ffi::OsString;
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser};
@@ -9,6 +9,7 @@ use clap::{CommandFactory, FromArgMatches, Parser};
 use crate::args::{Cli, Verb};
 use crate::doc_text::{ENVIRONMENT, FILES, examples};
 use crate::exit::{Exit, TABLE, table_of};
+use crate::refusal::Refusal;
 use crate::{complete, fast_parse, output, slip, words};
 
 /// The name of the program, as its messages and its help have it.
@@ -75,12 +76,7 @@ fn line(words: &[OsString]) -> impl Iterator<Item = OsString> {
 
 /// The definition with examples and tables for the long help.
 pub(crate) fn documented() -> clap::Command {
-    let command = Cli::command();
-    let verbs: Vec<String> = command
-        .get_subcommands()
-        .map(|verb| verb.get_name().to_owned())
-        .collect();
-    let mut command = command.after_long_help(format!(
+    let mut command = Cli::command().after_long_help(format!(
         "{}\n\n{}\n\n{}\n\n{}\n\n{MORE}",
         section("Examples", examples("")),
         section("Exit status", &TABLE),
@@ -89,22 +85,19 @@ pub(crate) fn documented() -> clap::Command {
     ));
     // Only then the verbs have the global options, which are described once.
     command.build();
-    for name in verbs {
+    command.mut_subcommands(|verb| {
         let text = format!(
             "{}\n\n{}\n\n{GLOBAL}",
-            section("Examples", examples(&name)),
-            section("Exit status", &borrowed(&table_of(&name))),
+            section("Examples", examples(verb.get_name())),
+            section("Exit status", &table_of(verb.get_name())),
         );
-        command = command.mut_subcommand(name, |verb| {
-            verb.mut_args(|arg| {
-                let hides = arg.is_global_set();
-                arg.hide(hides)
-            })
-            .after_help(GLOBAL)
-            .after_long_help(text)
-        });
-    }
-    command
+        verb.mut_args(|arg| {
+            let hides = arg.is_global_set();
+            arg.hide(hides)
+        })
+        .after_help(GLOBAL)
+        .after_long_help(text)
+    })
 }
 
 const GLOBAL: &str = "The options of every command (--dir, --profile, --format, --json, -q, -v, --color) and all exit \
@@ -113,12 +106,7 @@ const GLOBAL: &str = "The options of every command (--dir, --profile, --format, 
 const MORE: &str = "See onehold(1) for the JSON object, onehold-states(7) for how onehold decides, \
                     onehold-flock(7) for users of flock(1), and onehold-recipes(7).";
 
-fn borrowed<'a>(rows: &'a [(&'a str, String)]) -> Vec<(&'a str, &'a str)> {
-    let row = |(what, meaning): &'a (&'a str, String)| (*what, meaning.as_str());
-    rows.iter().map(row).collect()
-}
-
-fn section(title: &str, rows: &[(&str, &str)]) -> String {
+fn section(title: &str, rows: &[(&str, impl Display)]) -> String {
     let mut text = format!("{title}:");
     for (what, meaning) in rows {
         let _ = write!(text, "\n  {what}\n          {meaning}");
@@ -167,7 +155,11 @@ fn usage_error(error: &clap::Error, words: &[OsString]) -> Exit {
         _ => message,
     };
     if typed.iter().any(|word| word == "--json") {
-        output::bare_failure(verb.as_deref().unwrap_or_default(), "USAGE", &message);
+        output::bare_failure(
+            verb.as_deref().unwrap_or_default(),
+            Refusal::USAGE,
+            &message,
+        );
         return Exit::Usage;
     }
     let help = match &verb {

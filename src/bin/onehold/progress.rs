@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use onehold::signal::without_signals;
-use onehold::{Lock, Pid, Reason, State, Status};
+use onehold::{Lock, Pid, Reason, Status};
 
 use crate::args::WaitLimit;
-use crate::describe;
+use crate::describe::{describe_holder, is_held, local};
 use crate::output;
 use crate::session::{Session, enclosing_names};
 use crate::words;
@@ -47,18 +47,17 @@ impl Progress {
         limit: WaitLimit,
         since: Instant,
     ) {
+        if !session.tells_success() {
+            return;
+        }
         let held: Vec<String> = enclosing_names()
             .iter()
             .map(|name| words::quoted(name))
             .collect();
-        let still_held = if held.is_empty() {
-            String::new()
-        } else {
-            format!("; still holding {}", held.join(", "))
+        let still_held = match &held[..] {
+            [] => String::new(),
+            held => format!("; still holding {}", held.join(", ")),
         };
-        if !session.tells_success() {
-            return;
-        }
         output::eprint(&format!("{}{still_held}", holder_line(status)));
         *self.shown.borrow_mut() = if std::io::stderr().is_terminal() {
             LiveLine::start(lock.clone(), holder_of(status), limit, since).map(Shown::Live)
@@ -142,18 +141,23 @@ type Held = (Option<u64>, Option<Pid>);
 
 /// The only holder of a lock. Those of a shared one come and go.
 fn holder_of(status: &Status) -> Option<Held> {
-    let is_held = matches!(status.verdict.state, State::Held | State::Overdue);
     let is_alone = status.slot.is_none() && status.verdict.reason != Reason::Reserved;
     let process = status.verdict.pid.filter(|_| status.hold().is_none());
-    (is_held && is_alone).then(|| (status.hold(), process))
+    (is_held(status) && is_alone).then(|| (status.hold(), process))
 }
 
 /// "onehold: waiting for runner-7: `x` is held by …"
 fn holder_line(status: &Status) -> String {
+    let owner = status
+        .record
+        .as_ref()
+        .and_then(|record| record.owner.as_deref());
+    let owner = owner.map_or_else(String::new, |owner| {
+        format!(" for {}", words::escape(owner))
+    });
     format!(
-        "onehold: waiting{}: {}",
-        for_owner(status),
-        describe::describe_holder(status)
+        "onehold: waiting{owner}: {}",
+        describe_holder(status, local)
     )
 }
 
@@ -170,15 +174,4 @@ fn text(status: Option<&Status>, elapsed: Duration, limit: WaitLimit) -> String 
         format!(", position {} of {}", own.position, waiters.len())
     });
     format!("onehold: waiting {time}{position} (Ctrl-C cancels)")
-}
-
-/// " for runner-7" if the holder has an owner.
-fn for_owner(status: &Status) -> String {
-    let owner = status
-        .record
-        .as_ref()
-        .and_then(|record| record.owner.as_deref());
-    owner.map_or_else(String::new, |owner| {
-        format!(" for {}", words::escape(owner))
-    })
 }

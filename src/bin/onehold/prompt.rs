@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use anstream::AutoStream;
 use onehold::Status;
-use serde_json::json;
 
 use crate::cancel::Then;
+use crate::describe::{describe_holder, local};
 use crate::exit::Exit;
 use crate::outcome::Outcome;
 use crate::output::{self, block};
+use crate::refusal::Refusal;
 use crate::session::Session;
-use crate::{cancel, describe, words};
+use crate::{cancel, words};
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -22,9 +23,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) fn report_cancel(session: &Session, then: Then) {
     let session = session.clone();
     let report = move |signal| {
-        let message = "canceled; nothing changed";
-        let exit = Exit::Signal(u8::try_from(signal).unwrap_or(u8::MAX));
-        let outcome = Outcome::new(exit, "interrupted", message).failure("INTERRUPTED", json!({}));
+        let mut outcome = Outcome::refused(Refusal::INTERRUPTED, "canceled; nothing changed");
+        outcome.exit = Exit::Signal(signal);
         let _ = output::print_outcome(&session, &outcome);
     };
     cancel::on_interrupt(then, report);
@@ -40,42 +40,25 @@ pub(crate) fn confirm(
     instead: &str,
 ) -> bool {
     report_cancel(session, Then::Ends);
-    let mut lines = vec![format!("onehold: {}", describe::describe_holder(status))];
+    let mut lines = vec![format!("onehold: {}", describe_holder(status, local))];
     lines.extend(block(status, session.global.verbose));
     lines.extend(effects.iter().map(|line| format!("  {line}")));
     lines.push(format!("  {question}"));
-    match ask(&lines.join("\n")) {
-        Answer::Yes => true,
-        Answer::No => false,
-        Answer::CannotAsk(reason) => {
-            output::eprint(&format!(
-                "onehold: cannot ask for confirmation: {reason} (use {instead})"
-            ));
-            false
-        }
-    }
+    ask(&lines.join("\n")).unwrap_or_else(|reason| {
+        output::eprint(&format!(
+            "onehold: cannot ask for confirmation: {reason} (use {instead})"
+        ));
+        false
+    })
 }
 
-/// The answer to a question.
-#[derive(Debug)]
-enum Answer {
-    Yes,
-    No,
-    /// Why not.
-    CannotAsk(String),
-}
-
-/// Asks on the controlling terminal, whatever stdin is. No answer within 30 s counts as no. The
-/// caller must not hold a lock or the guard, because the answer can take that long.
-fn ask(question: &str) -> Answer {
-    let no_terminal = || Answer::CannotAsk("no terminal".to_owned());
+/// Asks on the controlling terminal, whatever stdin is; whether the answer is yes, or why it cannot ask. No
+/// answer within 30 s counts as no. The caller must not hold a lock or the guard, because the answer can take that long.
+fn ask(question: &str) -> Result<bool, String> {
+    let no_terminal = |_| "no terminal".to_owned();
     let terminal = OpenOptions::new().read(true).write(true).open("/dev/tty");
-    let Ok(terminal) = terminal else {
-        return no_terminal();
-    };
-    let Ok(output) = terminal.try_clone() else {
-        return no_terminal();
-    };
+    let terminal = terminal.map_err(no_terminal)?;
+    let output = terminal.try_clone().map_err(no_terminal)?;
     let (sender, answer) = mpsc::channel();
     // Reading a terminal has no timeout, so a thread reads. It ends with the program.
     let reader = std::thread::Builder::new().spawn(move || {
@@ -83,19 +66,12 @@ fn ask(question: &str) -> Answer {
         let read = BufReader::new(&terminal).read_line(&mut line);
         let _ = sender.send(read.map(|_| line).unwrap_or_default());
     });
-    if let Err(error) = reader {
-        return Answer::CannotAsk(words::cause_text(&error));
-    }
+    reader.map_err(|error| words::cause_text(&error))?;
     // Follows --color, NO_COLOR and TERM, as all other output does.
-    if write!(AutoStream::auto(output), "{question} [y/N] ").is_err() {
-        return no_terminal();
-    }
-    match answer.recv_timeout(ANSWER_TIMEOUT) {
-        Ok(line) if matches!(line.trim().to_lowercase().as_str(), "y" | "yes") => Answer::Yes,
-        Ok(_) => Answer::No,
-        Err(_) => {
-            crate::output::eprint("\nonehold: no answer within 30 s, assuming no");
-            Answer::No
-        }
-    }
+    write!(AutoStream::auto(output), "{question} [y/N] ").map_err(no_terminal)?;
+    let answer = answer.recv_timeout(ANSWER_TIMEOUT).unwrap_or_else(|_| {
+        output::eprint("\nonehold: no answer within 30 s, assuming no");
+        String::new()
+    });
+    Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
 }

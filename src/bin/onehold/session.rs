@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow};
 use percent_encoding::percent_decode_str;
 
-use onehold::{Caller, Format, Lock, LockName, State, Status, Store};
+use onehold::{Caller, Format, Lock, LockName, Status, Store};
 
-use crate::args::GlobalArgs;
-use crate::args::UsageError;
+use crate::args::{GlobalArgs, UsageError};
 use crate::config::EffectiveConfig;
+use crate::describe::is_held;
 use crate::words;
 
 /// The context of one invocation.
@@ -41,13 +41,11 @@ impl Session {
         global: GlobalArgs,
         mut caller: Caller,
         config: EffectiveConfig,
-        only: Option<LockName>,
     ) -> anyhow::Result<Self> {
+        let only = lock_of_path(&global, &config)?;
         let settings = &config.settings;
-        let format = global
-            .format
-            .or_else(|| settings.format())
-            .unwrap_or_default();
+        let format = global.format.or_else(|| settings.format());
+        let format = format.unwrap_or_default();
         let (directory, store_source) = store_directory(global.dir.clone(), &config)?;
         let mut store = store_at(directory, &config)?.format(format);
         #[cfg(feature = "etcd")]
@@ -66,7 +64,7 @@ impl Session {
                 Err(_) => {}
             }
         }
-        caller.inside = enclosing_holds();
+        caller.inside = enclosing(|number, _| number.parse().ok());
         #[cfg(feature = "etcd")]
         let warning = store
             .is_remote()
@@ -98,7 +96,7 @@ impl Session {
             path: path.to_owned(),
             source,
         };
-        let root = self.global.dir.as_deref().unwrap_or(Path::new("."));
+        let root = self.root();
         let directory = Path::new(name.as_str()).parent().unwrap_or(root);
         if directory.is_absolute() && !directory.starts_with(root) {
             return Ok(());
@@ -110,25 +108,26 @@ impl Session {
         Ok(())
     }
 
+    /// What the paths of a profile, and of files of flock(1), are relative to.
+    fn root(&self) -> &Path {
+        self.global.dir.as_deref().unwrap_or(Path::new("."))
+    }
+
     /// Returns whether this invocation runs under the hold of `status`. Such a hold ends later than
     /// this invocation.
     pub(crate) fn is_inside(&self, status: &Status) -> bool {
-        let is_held = matches!(status.verdict.state, State::Held | State::Overdue);
-        let hold = status.hold();
-        is_held
-            && (hold.is_some_and(|hold| self.caller.inside.contains(&hold))
-                || status.is_locked_by_ancestor())
+        let is_inside = |hold| self.caller.inside.contains(&hold);
+        is_held(status) && (status.hold().is_some_and(is_inside) || status.is_locked_by_ancestor())
     }
 
     /// Whether it is said what goes well: to a person, or if asked to. cron mails all output.
     pub(crate) fn tells_success(&self) -> bool {
-        let GlobalArgs {
-            json,
-            quiet,
-            verbose,
-            ..
-        } = self.global;
-        !json && !quiet && (verbose || std::io::stderr().is_terminal())
+        self.tells() && (self.global.verbose || std::io::stderr().is_terminal())
+    }
+
+    /// Whether it is said on stderr what happens.
+    pub(crate) fn tells(&self) -> bool {
+        !self.global.quiet && !self.global.json
     }
 
     /// The warning that a store named by the user does not exist: its name may be mistyped.
@@ -163,8 +162,7 @@ impl Session {
         // As flock(1) takes it.
         let is_file = format == Format::Flock && !name.is_path();
         let name = if is_file {
-            let directory = self.global.dir.as_deref().unwrap_or(Path::new("."));
-            let below = directory.strip_prefix(".").unwrap_or(directory);
+            let below = self.root().strip_prefix(".").unwrap_or(self.root());
             LockName::new(Path::new(".").join(below).join(name.as_str()))?
         } else {
             name
@@ -186,25 +184,21 @@ impl Session {
 
     /// The `--dir` that another invocation needs to reach the same store. `None`: it needs none.
     pub(crate) fn directory_to_name(&self) -> Option<Cow<'_, Path>> {
+        use StoreSource::{CommandLine, Environment, Project};
         // Which lock or store it is depends on the current directory.
         if self.only.is_some() {
-            let root = self.global.dir.as_deref().unwrap_or(Path::new("."));
+            let root = self.root();
             let absolute = std::path::absolute(root).map(Cow::Owned);
             return Some(absolute.unwrap_or(Cow::Borrowed(root)));
         }
-        if self.config.settings.project_dir.is_some() {
-            return Some(Cow::Borrowed(self.store.path()));
-        }
-        match self.store_source {
-            StoreSource::CommandLine | StoreSource::Project | StoreSource::Environment => {
-                Some(Cow::Borrowed(self.store.path()))
-            }
-            StoreSource::Profile | StoreSource::Configuration | StoreSource::Default => None,
-        }
+        let is_configured = !matches!(self.store_source, CommandLine | Project | Environment);
+        let is_needed = !is_configured || self.config.settings.project_dir.is_some();
+        is_needed.then(|| Cow::Borrowed(self.store.path()))
     }
 
     /// The lock that was named on the command line or by a profile.
     pub(crate) fn named_lock(&self, name: Option<LockName>) -> anyhow::Result<Lock> {
+        let name = name.or_else(|| self.only.clone());
         Ok(self.lock(name.ok_or_else(|| self.missing_name())?)?)
     }
 
@@ -222,24 +216,18 @@ impl Session {
     }
 
     fn missing_name(&self) -> UsageError {
-        UsageError(match self.config.profile {
-            Some(_) => "missing NAME (this profile has no path)".to_owned(),
-            None => "missing NAME".to_owned(),
-        })
+        let profile = self.config.profile.as_ref();
+        let why = profile.map_or("", |_| " (this profile has no path)");
+        UsageError(format!("missing NAME{why}"))
     }
 }
 
 /// The lock of a profile with a path.
-pub(crate) fn lock_of_path(
-    global: &GlobalArgs,
-    config: &EffectiveConfig,
-) -> anyhow::Result<Option<LockName>> {
+fn lock_of_path(global: &GlobalArgs, config: &EffectiveConfig) -> anyhow::Result<Option<LockName>> {
     let Some(path) = &config.settings.path else {
         return Ok(None);
     };
-    let path = path
-        .expanded()
-        .with_context(|| format!("`path`: no variable in `{}` is set", path.text()))?;
+    let path = path.of_key("path")?;
     let root = global.dir.clone().unwrap_or_else(|| PathBuf::from("."));
     let mut whole = local_directory(root)?;
     whole.push(local_directory(path)?);
@@ -337,11 +325,8 @@ fn local_directory(dir: PathBuf) -> Result<PathBuf, UsageError> {
              with `--features etcd`"
         )));
     }
-    let begins = |scheme: &str| {
-        let begin = text.get(..scheme.len());
-        begin.is_some_and(|begin| begin.eq_ignore_ascii_case(scheme))
-    };
-    if begins("etcd:") || begins("etcds:") {
+    let lower = text.to_ascii_lowercase();
+    if lower.starts_with("etcd:") || lower.starts_with("etcds:") {
         return Err(UsageError(format!(
             "cannot use `{text}` as the store: a store on etcd is etcd://HOSTS/PREFIX, or etcds:// for TLS"
         )));
@@ -362,22 +347,18 @@ fn local_directory(dir: PathBuf) -> Result<PathBuf, UsageError> {
     }
 }
 
-fn enclosing_holds() -> Vec<u64> {
-    std::env::var(HOLDS)
-        .unwrap_or_default()
-        .split_whitespace()
-        .filter_map(|hold| hold.split_once(':')?.0.parse().ok())
+/// The numbers and names of the holds that this invocation runs under.
+fn enclosing<T>(read: impl Fn(&str, &str) -> Option<T>) -> Vec<T> {
+    let holds = std::env::var(HOLDS).unwrap_or_default();
+    let holds = holds.split_whitespace();
+    let holds = holds.filter_map(|hold| hold.split_once(':'));
+    holds
+        .filter_map(|(number, name)| read(number, name))
         .collect()
 }
 
 /// The names of the holds that this invocation runs under.
 pub(crate) fn enclosing_names() -> Vec<String> {
-    std::env::var(HOLDS)
-        .unwrap_or_default()
-        .split_whitespace()
-        .filter_map(|hold| {
-            let (_, name) = hold.split_once(':')?;
-            Some(percent_decode_str(name).decode_utf8_lossy().into_owned())
-        })
-        .collect()
+    let decoded = |name: &str| percent_decode_str(name).decode_utf8_lossy().into_owned();
+    enclosing(|_, name| Some(decoded(name)))
 }

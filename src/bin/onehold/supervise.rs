@@ -6,8 +6,7 @@ use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use onehold::command_line::drop_code_pages;
-use onehold::command_line::pass_on_wide_code;
+use onehold::command_line::{drop_code_pages, pass_on_wide_code};
 use onehold::process::adopt_orphans;
 use onehold::signal::{self, QueuedSignal, SignalQueue};
 use onehold::{
@@ -18,11 +17,12 @@ use serde_json::json;
 use crate::acquiring::displaced;
 use crate::args::OnLost;
 use crate::cancel::{self, SIGINT};
-use crate::describe;
+use crate::describe::{self, describe_holder, local};
 use crate::exit::Exit;
-use crate::outcome::Outcome;
-use crate::outcome::{Printed, failed};
+use crate::failure::failed;
+use crate::outcome::{Outcome, Printed};
 use crate::output;
+use crate::refusal::Refusal;
 use crate::session::Session;
 use crate::words;
 
@@ -74,8 +74,7 @@ pub(crate) fn supervise(
         .or_else(cancel::interrupted_after_commit);
     if let Some(signal) = early {
         drop(hold);
-        signal::exit_by_signal(signal);
-        return Printed::Yes(Exit::Signal(u8::try_from(signal).unwrap_or(u8::MAX)));
+        return Printed::by_signal(signal);
     }
     // Without it orphans would be out of reach, and the rest of the work is not.
     let _ = adopt_orphans();
@@ -105,7 +104,7 @@ pub(crate) fn supervise(
     };
     if !supervisor.hold.work_is_contained() {
         supervisor.say(
-            "onehold: warning: cannot keep the processes of the command together: the job of this \
+            "warning: cannot keep the processes of the command together: the job of this \
              session allows no other in it",
         );
     }
@@ -213,7 +212,7 @@ impl Supervisor<'_> {
         {
             let cause = words::cause_text(error);
             self.say(&format!(
-                "onehold: warning: cannot list what the command has started: {cause}; each process \
+                "warning: cannot list what the command has started: {cause}; each process \
                  gets its signal once its parent has exited"
             ));
         }
@@ -233,7 +232,7 @@ impl Supervisor<'_> {
             } else {
                 "a process that the command started"
             };
-            self.say(&format!("onehold: {what} did not exit, sent KILL"));
+            self.say(&format!("{what} did not exit, sent KILL"));
         }
     }
 
@@ -242,15 +241,13 @@ impl Supervisor<'_> {
             let command = onehold::Pid::new(pid).map(command_line_of);
             let process = describe::process(pid, &command.unwrap_or_default());
             self.say(&format!(
-                "onehold: warning: cannot signal {process}: operation not permitted; waiting for it to exit"
+                "warning: cannot signal {process}: operation not permitted; waiting for it to exit"
             ));
         }
     }
 
-    fn say(&self, line: &str) {
-        if !self.session.global.json {
-            output::eprint(line);
-        }
+    fn say(&self, message: &str) {
+        output::say(self.session, message);
     }
 
     fn receive(&mut self, received: QueuedSignal, queue: &SignalQueue) {
@@ -295,7 +292,7 @@ impl Supervisor<'_> {
                 Cause::TimeLimit => {}
                 Cause::Broken | Cause::Lost => {
                     *before = cause;
-                    self.say(&format!("onehold: {}", self.end_text(cause)));
+                    self.say(&self.end_text(cause));
                 }
             }
             return;
@@ -320,7 +317,7 @@ impl Supervisor<'_> {
             after => format!(", KILL in {}", words::short_span(after)),
         };
         let text = self.end_text(cause);
-        self.say(&format!("onehold: {text}; sent TERM{kill}"));
+        self.say(&format!("{text}; sent TERM{kill}"));
         self.report(&remaining);
     }
 
@@ -346,7 +343,7 @@ impl Supervisor<'_> {
             OnLost::Term if !is_broken => self.end_work(Cause::Lost),
             OnLost::Term => {}
             OnLost::Warn => self.say(&format!(
-                "onehold: {}; the command keeps running",
+                "{}; the command keeps running",
                 self.end_text(Cause::Lost)
             )),
         }
@@ -356,7 +353,7 @@ impl Supervisor<'_> {
             return;
         }
         if let Some(now) = self.now() {
-            output::eprint(&format!("  now: {}", describe::describe_holder(&now)));
+            output::eprint(&format!("  now: {}", describe_holder(&now, local)));
         }
     }
 
@@ -402,17 +399,11 @@ impl Supervisor<'_> {
         if self.forced.is_none() {
             self.hold.let_work_go();
         }
-        let now = if self.session.global.json {
-            self.now()
-        } else {
-            None
-        };
-        let mut warnings: Vec<String> = self
-            .hold
-            .warnings()
-            .iter()
-            .map(words::error_chain)
-            .collect();
+        let session = self.session;
+        // With --json: as it was before the release.
+        let now = session.global.json.then(|| self.now()).flatten();
+        let warnings = self.hold.warnings().iter();
+        let mut warnings: Vec<String> = warnings.map(words::error_chain).collect();
         let number = self.hold.number();
         let displaced = displaced(self.hold.displaced());
         let cause = self.forced.as_ref().map(|(cause, _)| *cause);
@@ -420,8 +411,8 @@ impl Supervisor<'_> {
         let is_broken = cause == Some(Cause::Broken);
         let was_lost = match (self.is_lost || is_broken, self.hold.release()) {
             (false, Ok(ReleaseOutcome::Released)) => {
-                if self.session.global.verbose && !self.session.global.json {
-                    output::eprint(&format!("onehold: released {name}"));
+                if session.global.verbose {
+                    output::say(session, &format!("released {name}"));
                 }
                 false
             }
@@ -430,9 +421,7 @@ impl Supervisor<'_> {
                 false
             }
             (false, Ok(ReleaseOutcome::Lost)) => {
-                if !self.session.global.json {
-                    output::eprint(&format!("onehold: {loss}"));
-                }
+                output::say(session, &loss);
                 true
             }
             (true, _) => true,
@@ -448,24 +437,19 @@ impl Supervisor<'_> {
         let command_exit = exit_of(status);
         // What was printed when the work began to be ended is not printed again.
         let silent = |mut outcome: Outcome| {
-            if !self.session.global.json {
+            if !session.global.json {
                 outcome.failure = None;
             }
             outcome
         };
         let mut outcome = if was_lost && (is_broken || self.policy.on_lost == OnLost::Term) {
-            let text = if is_broken {
-                ended_text.unwrap_or(loss)
-            } else {
-                loss
-            };
-            silent(Outcome::new(Exit::Lost, "lost", text).failure("LOST", json!({})))
+            let text = ended_text.filter(|_| is_broken).unwrap_or(loss);
+            silent(Outcome::refused(Refusal::LOST, text))
         } else if cause == Some(Cause::TimeLimit) {
             let limit = self.policy.time_limit.unwrap_or_default().as_secs_f64();
             let details = json!({ "time_limit_seconds": limit });
             let text = ended_text.unwrap_or_default();
-            let outcome = Outcome::new(Exit::TimeLimit, "failure", text);
-            silent(outcome.failure("TIME_LIMIT", details))
+            silent(Outcome::refused(Refusal::TIME_LIMIT, text).details(details))
         } else {
             let word = if was_lost { "lost" } else { "released" };
             let text = format!("{name}: the command {}", status_text(status));
@@ -475,25 +459,22 @@ impl Supervisor<'_> {
         outcome.hold = Some(number);
         outcome.displaced = displaced;
         let wide = status.filter(|status| is_wide(*status));
-        outcome.command_exit_code = wide
-            .and_then(|status| status.code())
-            .or(Some(command_exit.code().into()));
-        // With --json: as it was before the release.
+        let code = wide.and_then(|status| status.code());
+        outcome.command_exit_code = code.or(Some(command_exit.code().into()));
         outcome.lock = now.map(Box::new);
         let killed_by = status.and_then(signal::terminating_signal);
         let has_own_code = !was_lost && cause != Some(Cause::TimeLimit);
-        if self.interrupted && killed_by == Some(SIGINT) && has_own_code {
-            let _ = output::print_outcome(self.session, &outcome);
+        let is_interrupted = self.interrupted && killed_by == Some(SIGINT);
+        if !has_own_code || !(is_interrupted || wide.is_some()) {
+            return outcome.into();
+        }
+        let _ = output::print_outcome(session, &outcome);
+        match wide {
+            Some(status) => pass_on_wide_code(status),
             // A shell continues its script after a child that only exits with 130.
-            signal::exit_by_signal(SIGINT);
-            return Printed::Yes(outcome.exit);
+            None => signal::exit_by_signal(SIGINT),
         }
-        if let Some(status) = status.filter(|status| has_own_code && is_wide(*status)) {
-            let _ = output::print_outcome(self.session, &outcome);
-            pass_on_wide_code(status);
-            return Printed::Yes(outcome.exit);
-        }
-        outcome.into()
+        Printed::Yes(outcome.exit)
     }
 }
 
@@ -507,7 +488,7 @@ fn is_wide(status: ExitStatus) -> bool {
 
 pub(crate) fn exit_of(status: Option<ExitStatus>) -> Exit {
     match status.map(|status| (signal::terminating_signal(status), status.code())) {
-        Some((Some(signal), _)) => Exit::Signal(u8::try_from(signal).unwrap_or(u8::MAX)),
+        Some((Some(signal), _)) => Exit::Signal(signal),
         Some((None, Some(code))) => Exit::Code(u8::try_from(code).unwrap_or(u8::MAX)),
         _ => Exit::RunFailed,
     }

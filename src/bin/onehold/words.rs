@@ -4,7 +4,7 @@ use std::error::Error as _;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use onehold::Lock;
+use onehold::{Lock, LockName};
 
 pub(crate) use onehold::cause_text;
 pub(crate) use onehold::describe::{quoted, short_span, span};
@@ -35,7 +35,11 @@ pub(crate) fn error_chain(error: &onehold::Error) -> String {
 
 /// The names of locks that are held together: "`db` and `cache`".
 pub(crate) fn names(lock: &Lock) -> String {
-    let names: Vec<String> = lock.names().map(|name| quoted(name.as_str())).collect();
+    quoted_names(lock.names().map(LockName::as_str))
+}
+
+pub(crate) fn quoted_names<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    let names: Vec<String> = names.into_iter().map(quoted).collect();
     listed(&names)
 }
 

@@ -4,23 +4,23 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use onehold::{Kind, Lock, Record, Status, user_of};
+use onehold::{Lock, Pid, Record, Status, user_of};
 use serde::Serialize;
-use sysinfo::{Pid, ProcessRefreshKind, ProcessStatus, ProcessesToUpdate, System, UpdateKind};
+use sysinfo::{ProcessRefreshKind, ProcessStatus, ProcessesToUpdate, System, UpdateKind};
 
-use crate::describe;
+use crate::describe::{self, is_run};
 use crate::table::{cut, terminal_width};
 use crate::words;
 
 /// A process of the work of a hold. Parents come before their children.
 #[derive(Debug, Serialize)]
 pub(crate) struct Process {
-    pid: u32,
+    pub(crate) pid: u32,
     parent: Option<u32>,
     user: Option<String>,
     state: &'static str,
     cpu_seconds: f64,
-    command: Vec<String>,
+    pub(crate) command: Vec<String>,
     /// Number of its ancestors that belong to the work.
     #[serde(skip)]
     depth: usize,
@@ -29,45 +29,38 @@ pub(crate) struct Process {
 /// The processes of the work of a hold. Empty if they cannot be seen from here.
 pub(crate) fn processes(lock: &Lock, status: &Status) -> Vec<Process> {
     let work = status.revision().map(|shown| lock.work(&shown));
-    let pids: Vec<Pid> = work
-        .and_then(Result::ok)
-        .unwrap_or_default()
-        .iter()
-        .map(|process| Pid::from_u32(process.pid.get()))
-        .collect();
-    let mut system = System::new();
-    system.refresh_processes_specifics(
-        ProcessesToUpdate::Some(&pids),
-        false,
-        ProcessRefreshKind::nothing()
-            .with_cmd(UpdateKind::Always)
-            .with_cpu(),
-    );
-    let found = pids.iter().filter_map(|pid| shown(&system, *pid));
-    in_order_of_a_tree(found.collect())
+    let work = work.and_then(Result::ok).unwrap_or_default();
+    in_order_of_a_tree(running(work.iter().map(|process| process.pid)))
 }
 
-/// `None`: it has ended meanwhile.
-fn shown(system: &System, pid: Pid) -> Option<Process> {
-    let process = system.process(pid)?;
-    let command: Vec<String> = process
-        .cmd()
-        .iter()
-        .map(|argument| argument.to_string_lossy().into_owned())
+/// Those of the processes that have not ended.
+pub(crate) fn running(pids: impl Iterator<Item = Pid>) -> Vec<Process> {
+    let pids: Vec<_> = pids.map(|pid| sysinfo::Pid::from_u32(pid.get())).collect();
+    let mut system = System::new();
+    let wanted = ProcessRefreshKind::nothing().with_cmd(UpdateKind::Always);
+    system.refresh_processes_specifics(ProcessesToUpdate::Some(&pids), false, wanted.with_cpu());
+    let found = pids.iter().filter_map(|pid| system.process(*pid));
+    found.map(shown).collect()
+}
+
+fn shown(process: &sysinfo::Process) -> Process {
+    let pid = process.pid().as_u32();
+    let words = process.cmd().iter();
+    let mut command: Vec<String> = words
+        .map(|word| word.to_string_lossy().into_owned())
         .collect();
-    Some(Process {
-        pid: pid.as_u32(),
-        parent: process.parent().map(Pid::as_u32),
-        user: onehold::Pid::new(pid.as_u32()).and_then(user_of),
+    if command.is_empty() {
+        command.push(process.name().to_string_lossy().into_owned());
+    }
+    Process {
+        pid,
+        parent: process.parent().map(sysinfo::Pid::as_u32),
+        user: Pid::new(pid).and_then(user_of),
         state: state(process.status()),
         cpu_seconds: Duration::from_millis(process.accumulated_cpu_time()).as_secs_f64(),
-        command: if command.is_empty() {
-            vec![process.name().to_string_lossy().into_owned()]
-        } else {
-            command
-        },
+        command,
         depth: 0,
-    })
+    }
 }
 
 fn state(status: ProcessStatus) -> &'static str {
@@ -170,7 +163,7 @@ pub(crate) fn listed(
 }
 
 fn may_signal(process: &Process) -> bool {
-    onehold::Pid::new(process.pid).is_some_and(onehold::may_signal)
+    Pid::new(process.pid).is_some_and(onehold::may_signal)
 }
 
 const OF_OTHERS: &str = "processes that you may not signal, so `break` does not end them:";
@@ -214,11 +207,6 @@ pub(crate) fn effects(lock: &Lock, status: &Status, at_once: bool) -> Vec<String
     lines
 }
 
-fn is_run(status: &Status) -> bool {
-    let record = status.record.as_ref();
-    record.is_some_and(|record| record.kind == Kind::Run)
-}
-
 /// A line for each process that gets no signal on the word of a lock file that users without that right can
 /// write.
 pub(crate) fn spared(lock: &Lock, status: &Status) -> Vec<String> {
@@ -244,13 +232,10 @@ pub(crate) fn next_holder(status: &Status) -> String {
     match (status.others.len(), status.waiters.first()) {
         (0, Some(waiter)) => format!("{name} then goes to {}", describe::process_on_host(waiter)),
         (0, None) => {
-            let names = status.names().into_iter();
-            let others = names.filter(|other| *other != status.name);
-            let all: Vec<String> = [name]
-                .into_iter()
-                .chain(others.map(words::quoted))
-                .collect();
-            format!("{} will then be free", words::listed(&all))
+            let mut names = status.names();
+            names.retain(|other| *other != status.name);
+            names.insert(0, &status.name);
+            format!("{} will then be free", words::quoted_names(names))
         }
         (1, _) => format!("{name} then has 1 more holder"),
         (others, _) => format!("{name} then has {others} more holders"),

@@ -5,18 +5,16 @@ use std::time::Duration;
 use anyhow::bail;
 use chrono::{TimeDelta, Utc};
 use onehold::command_line::stdout_was_closed;
-use onehold::signal;
-use onehold::{Acquired, Attempt, Format, Holder, Kind, Mode, PendingHold, State, Status};
+use onehold::{Acquired, Attempt, Format, Holder, Kind, Mode, PendingHold, Status};
 
 use crate::acquiring::{
     acquire_with_prompts, displaced, displaced_text, refused, wait_for_displaced,
 };
 use crate::args::{self, UsageError};
 use crate::cancel;
-use crate::describe;
+use crate::describe::{self, describe_holder, is_held, local};
 use crate::exit::Exit;
-use crate::outcome::Outcome;
-use crate::outcome::{CommandResult, Printed};
+use crate::outcome::{CommandResult, Outcome, Printed};
 use crate::output;
 use crate::session::Session;
 use crate::words;
@@ -48,54 +46,38 @@ pub(crate) fn acquire(session: &Session, typed: args::Acquire) -> CommandResult 
         }
         Attempt::Held(Acquired::AlreadyHeld(status)) => Ok(already_held(session, status).into()),
         Attempt::Blocked(blocked) => {
-            let note = other_owner(&typed.hold, &lock, holder, &blocked.status);
-            let proof = output::proof(&blocked.status);
             let is_its_own = typed.pid.is_some() && is_held_by(&blocked.status, holder);
+            let hint = is_its_own.then(|| own_hold_hint(session, &lock, &blocked.status));
             let mut outcome = refused(session, &typed.hold, &lock, blocked);
-            if is_its_own && !outcome.notes.is_empty() {
+            if let (Some(hint), Some(last)) = (hint, outcome.notes.last_mut()) {
                 // No wait ends it.
-                outcome.notes.pop();
-                outcome.notes.push(note.unwrap_or_else(|| {
-                    format!(
-                        "  that process holds it itself: release that hold first, with its {proof}"
-                    )
-                }));
+                *last = hint;
             }
             Ok(outcome.into())
         }
     }
 }
 
-/// Why the process that was named does not have the lock already, although it is the holder.
-fn other_owner(
-    typed: &args::HoldArgs,
-    lock: &onehold::Lock,
-    holder: Holder,
-    status: &Status,
-) -> Option<String> {
-    let record = status.record.as_ref()?;
+/// What to do about a hold of the process that was named.
+fn own_hold_hint(session: &Session, lock: &onehold::Lock, status: &Status) -> String {
+    let record = status.record.as_ref();
     let is_named = lock.names().any(|name| name.as_str() == status.name);
-    let Holder::Process(process) = holder else {
-        return None;
-    };
-    let is_held = matches!(status.verdict.state, State::Held | State::Overdue);
-    if !is_named
-        || !is_held
-        || record.kind != Kind::Process
-        || record.live.process() != Some(process)
-        || typed.owner.is_none()
-        || typed.owner == record.owner
-    {
-        return None;
-    }
-    Some(match &record.owner {
+    let is_acquired = record.is_some_and(|record| record.kind == Kind::Process);
+    let owner = record.and_then(|record| record.owner.as_deref());
+    let asked_for = session.caller.owner.as_deref();
+    let is_other = asked_for.is_some() && asked_for != owner;
+    match owner {
+        _ if !(is_named && is_held(status) && is_acquired && is_other) => format!(
+            "  that process holds it itself: release that hold first, with its {}",
+            output::proof(status)
+        ),
         Some(owner) => format!(
             "  that process holds it for {}; for the same hold, give its --owner",
             words::escape(owner)
         ),
         None => "  that process holds it without an owner; for the same hold, give no --owner"
             .to_owned(),
-    })
+    }
 }
 
 /// Whether a hold is kept by the process that another one is to be for.
@@ -156,9 +138,7 @@ fn hand_over(
     if let Some(signal) = cancel::interrupted_after_commit() {
         // Releases the lock.
         drop(pending);
-        signal::exit_by_signal(signal);
-        let signal = u8::try_from(signal).unwrap_or(u8::MAX);
-        return Printed::Yes(Exit::Signal(signal));
+        return Printed::by_signal(signal);
     }
     outcome.hold = Some(pending.number());
     outcome.displaced = displaced(pending.displaced());
@@ -230,7 +210,7 @@ fn already_held(session: &Session, status: Box<Status>) -> Outcome {
         "acquired",
         format!(
             "already acquired by this holder: {}",
-            describe::describe_holder(&status)
+            describe_holder(&status, local)
         ),
     )
     .data(number.to_string())

@@ -2,36 +2,52 @@
 
 use std::time::{Duration, Instant};
 
-use onehold::{
-    Break, Evidence, Format, Kind, Lock, ProcessId, Reason, State, Status, command_line_of,
-};
+use onehold::{Break, Evidence, Format, Lock, ProcessId, Reason, State, Status, command_line_of};
 use serde_json::json;
 
 use crate::acquiring::wait_for_displaced;
 use crate::args;
 use crate::cancel;
-use crate::describe;
+use crate::commands::not_yours::another;
+use crate::describe::{
+    self, describe_holder, describe_past_holder, describe_zombie, is_held, is_run, local,
+};
 use crate::exit::Exit;
 use crate::malformed::moved_text;
 use crate::outcome::{CommandResult, Outcome, Printed};
 use crate::output;
 use crate::prompt::confirm;
-use crate::refusal::another;
+use crate::refusal::Refusal;
 use crate::session::Session;
 use crate::suggested::command_line;
 use crate::words;
 use crate::work::{effects, next_holder, spared};
 
+/// How a hold is to be broken.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked {
+    /// The one with this number, among those of the lock.
+    pub(crate) hold: Option<u64>,
+    pub(crate) yes: bool,
+    /// Its work may keep running.
+    pub(crate) at_once: bool,
+}
+
 #[inline(never)]
 pub(crate) fn break_hold(session: &Session, mut typed: args::Break) -> CommandResult {
     let lock = session.named_lock(typed.name.take())?;
+    let asked = Asked {
+        hold: typed.hold,
+        yes: typed.yes,
+        at_once: typed.force,
+    };
     if typed.hold.is_none() {
         let status = lock.inspect(None)?;
         if !status.others.is_empty() {
-            return break_each(session, &lock, &status, &typed);
+            return break_each(session, &lock, &status, asked, typed.all);
         }
     }
-    break_lock(session, &lock, typed.hold, typed.yes, typed.force)
+    break_lock(session, &lock, asked)
 }
 
 /// Breaks several holds of one lock, each after confirmation.
@@ -39,18 +55,19 @@ fn break_each(
     session: &Session,
     lock: &Lock,
     status: &Status,
-    typed: &args::Break,
+    asked: Asked,
+    all: bool,
 ) -> CommandResult {
     let holds: Vec<&Status> = status
         .all_holds()
         .filter(|hold| hold.hold().is_some())
         .collect();
     let name = words::quoted(lock.name().as_str());
-    if typed.yes && !typed.all {
+    if asked.yes && !all {
         let text = format!("{name} has {} holders", holds.len());
         let numbers: Vec<_> = holds.iter().map(|hold| hold.hold()).collect();
-        return Ok(Outcome::new(Exit::Usage, "failure", text)
-            .failure("SEVERAL_HOLDERS", json!({ "holds": numbers }))
+        return Ok(Outcome::refused(Refusal::SEVERAL_HOLDERS, text)
+            .details(json!({ "holds": numbers }))
             .note(output::store_line(status))
             .note("  to break one of them, add --hold N; to break all, add --all")
             .lock(Box::new(status.clone()))
@@ -58,18 +75,15 @@ fn break_each(
     }
     let (mut broken, mut worst, mut warnings) = (Vec::new(), None, Vec::new());
     for hold in &holds {
-        let ended = if typed.yes {
-            break_shown(
-                session,
-                lock,
-                (*hold).clone(),
-                hold.hold(),
-                true,
-                typed.force,
-            )
+        let asked = Asked {
+            hold: hold.hold(),
+            ..asked
+        };
+        let ended = if asked.yes {
+            break_shown(session, lock, (*hold).clone(), asked)
         } else {
             // As it is now: the answer to the question before may have come late.
-            break_lock(session, lock, hold.hold(), false, typed.force)
+            break_lock(session, lock, asked)
         };
         match ended? {
             Printed::No(outcome) if outcome.exit == Exit::Done => {
@@ -82,45 +96,24 @@ fn break_each(
             Printed::Yes(exit) => return Ok(Printed::Yes(exit)),
         }
     }
-    let mut outcome = worst.map_or_else(
-        || {
-            let text = format!("broke {} of {} holds on {name}", broken.len(), holds.len());
-            Outcome::new(Exit::Done, "broken", text)
-        },
-        |worst| *worst,
-    );
+    let text = format!("broke {} of {} holds on {name}", broken.len(), holds.len());
+    let none = || Outcome::new(Exit::Done, "broken", text);
+    let mut outcome = worst.map_or_else(none, |worst| *worst);
     outcome.is_removed = outcome.exit == Exit::Done;
     outcome.locks = broken;
     outcome.warnings.extend(warnings);
     Ok(outcome.into())
 }
 
-/// Breaks a hold after confirmation. `hold`: the one with this number, among those of the lock. `at_once`:
-/// its work may keep running.
-pub(crate) fn break_lock(
-    session: &Session,
-    lock: &Lock,
-    hold: Option<u64>,
-    yes: bool,
-    at_once: bool,
-) -> CommandResult {
-    let mut status = lock.inspect(None)?;
-    if let Some(hold) = hold
-        && let Some(found) = status.clone().of_hold(hold)
-    {
-        status = found;
-    }
-    break_shown(session, lock, status, hold, yes, at_once)
+/// Breaks a hold after confirmation.
+pub(crate) fn break_lock(session: &Session, lock: &Lock, asked: Asked) -> CommandResult {
+    let status = lock.inspect(None)?;
+    let found = asked.hold.and_then(|hold| status.clone().of_hold(hold));
+    break_shown(session, lock, found.unwrap_or(status), asked)
 }
 
-fn break_shown(
-    session: &Session,
-    lock: &Lock,
-    status: Status,
-    hold: Option<u64>,
-    yes: bool,
-    at_once: bool,
-) -> CommandResult {
+fn break_shown(session: &Session, lock: &Lock, status: Status, asked: Asked) -> CommandResult {
+    let Asked { hold, yes, at_once } = asked;
     if let Reason::NotALock(what) = status.verdict.reason {
         // Elsewhere the name may be wrong. The path of a profile is meant for this lock alone.
         if session.is_fixed_path(lock)
@@ -134,44 +127,33 @@ fn break_shown(
         }
         .into());
     }
-    let is_held = status.verdict.state == State::Held;
-    if lock.format() == Format::Flock && is_held {
+    if lock.format() == Format::Flock && status.verdict.state == State::Held {
         return Ok(held_by_kernel_lock(session, status).into());
     }
     let Some(revision) = status.revision() else {
         return Ok(not_held(session, lock).into());
     };
-    if let Some(hold) = hold.filter(|hold| status.hold() != Some(*hold))
-        && status.slot.is_some()
-    {
+    if let Some(hold) = hold.filter(|hold| status.hold() != Some(*hold)) {
+        if status.slot.is_none() {
+            return Ok(another(session, Box::new(status)).into());
+        }
         let text = format!("{}: hold {hold} has ended", words::quoted(&status.name));
-        let outcome = Outcome::new(Exit::NotHeld, "failure", text);
-        return Ok(outcome
-            .failure("NOT_HELD", json!({}))
-            .lock(Box::new(status))
-            .into());
-    }
-    if hold.is_some_and(|hold| status.hold() != Some(hold)) {
-        return Ok(another(session, Box::new(status)).into());
+        let outcome = Outcome::refused(Refusal::NOT_HELD, text);
+        return Ok(outcome.lock(Box::new(status)).into());
     }
     let harmless = matches!(status.verdict.state, State::Free | State::Zombie);
     let agrees = || {
         let mut effects = effects(lock, &status, at_once);
         effects.push(next_holder(&status));
-        confirm(
-            session,
-            &status,
-            &effects,
-            question(&status, at_once),
-            "--yes",
-        )
+        let question = question(&status, at_once);
+        confirm(session, &status, &effects, question, "--yes")
     };
     // Without force nothing is done about those who have its kernel lock.
     let is_refused = status.verdict.reason == Reason::Locked && !at_once;
     if !yes && !harmless && !is_refused && !agrees() {
-        let text = format!("not confirmed: {}", describe::describe_holder(&status));
-        let outcome = Outcome::new(Exit::Locked, "blocked", text)
-            .failure("NOT_CONFIRMED", json!({ "hold": status.hold() }))
+        let text = format!("not confirmed: {}", describe_holder(&status, local));
+        let outcome = Outcome::refused(Refusal::NOT_CONFIRMED, text)
+            .details(json!({ "hold": status.hold() }))
             .note(output::store_line(&status))
             .lock(Box::new(status));
         return Ok(outcome.into());
@@ -189,21 +171,20 @@ fn break_shown(
             let name = words::quoted(&was.name);
             let text = match was.verdict.state {
                 State::Zombie => {
-                    format!("removed zombie {name}: {}", describe::describe_zombie(&was))
+                    format!("removed zombie {name}: {}", describe_zombie(&was, local))
                 }
                 State::Free => format!("removed the lock file of {name}, which was free"),
                 _ => format!(
                     "broke the hold on {name} of {}",
-                    describe::describe_past_holder(&was)
+                    describe_past_holder(&was, local)
                 ),
             };
             let mut outcome = Outcome::new(Exit::Done, "broken", text).warnings(&warnings);
-            if !session.global.quiet && !session.global.json {
+            if session.tells() {
                 output::eprint(&format!("onehold: {}", outcome.message));
             }
-            outcome
-                .warnings
-                .extend(running_warning(session, &was, at_once));
+            let warning = running_warning(session, &was, at_once);
+            outcome.warnings.extend(warning);
             Ok(outcome.removed(was).into())
         }
         Break::StillRunning {
@@ -221,11 +202,7 @@ fn break_shown(
 }
 
 fn question(status: &Status, at_once: bool) -> &'static str {
-    let is_run = status
-        .record
-        .as_ref()
-        .is_some_and(|record| record.kind == Kind::Run);
-    match (is_run, at_once) {
+    match (is_run(status), at_once) {
         (false, _) => "Break it?",
         (true, false) => "End its work and free the lock?",
         (true, true) => "Free the lock now, although its work may keep running?",
@@ -237,10 +214,7 @@ fn running_warning(session: &Session, was: &Status, at_once: bool) -> Option<Str
     if matches!(was.verdict.reason, Reason::UnknownVersion(_)) {
         return Some("what it was held for may still be running".to_owned());
     }
-    let is_run = was
-        .record
-        .as_ref()
-        .is_some_and(|record| record.kind == Kind::Run);
+    let is_run = is_run(was);
     if let Some(left) = was.verdict.takeable_in.filter(|_| is_run) {
         let holder = describe::holder_on_host(was, was.record.as_ref()?);
         let left = words::span(left);
@@ -249,19 +223,15 @@ fn running_warning(session: &Session, was: &Status, at_once: bool) -> Option<Str
         ));
     }
     // Its record has no room for what ends the work. The wrapper notices the loss.
+    let record = was.record.as_ref();
     let is_pid_file = was.verdict.evidence == Evidence::KernelLock
-        && was
-            .record
-            .as_ref()
-            .is_some_and(|record| record.format == Format::Pid);
-    let may_run = matches!(was.verdict.state, State::Held | State::Overdue);
+        && record.is_some_and(|record| record.format == Format::Pid);
     if ((at_once && is_run) || is_pid_file) && was.verdict.reason != Reason::Locked {
         let holder = describe::holder_on_host(was, was.record.as_ref()?);
-        return may_run.then(|| format!("the work of {holder} may still be running"));
+        return is_held(was).then(|| format!("the work of {holder} may still be running"));
     }
     // All of it has ended.
-    let was_ended = is_run && was.verdict.pid_alive == Some(true);
-    if was_ended {
+    if is_run && was.verdict.pid_alive == Some(true) {
         return None;
     }
     wait_for_displaced(session, was, || {
@@ -271,13 +241,11 @@ fn running_warning(session: &Session, was: &Status, at_once: bool) -> Option<Str
 
 /// Nothing can take a kernel lock from its process.
 fn held_by_kernel_lock(session: &Session, status: Status) -> Outcome {
-    let text = format!("not broken: {}", describe::describe_holder(&status));
-    let mut outcome = Outcome::new(Exit::Failed, "failure", text).failure("KERNEL_LOCK", json!({}));
-    outcome.notes = output::block(&status, session.global.verbose);
-    outcome
-        .notes
-        .push(format!("  {}", output::end_of_lockers(&status)));
-    outcome.lock(Box::new(status))
+    let text = format!("not broken: {}", describe_holder(&status, local));
+    Outcome::refused(Refusal::KERNEL_LOCK, text)
+        .notes(output::block(&status, session.global.verbose))
+        .note(format!("  {}", output::end_of_lockers(&status)))
+        .lock(Box::new(status))
 }
 
 /// The outcome of a break that could not end all of the work.
@@ -302,11 +270,11 @@ fn still_running(
     });
     let is_locked = was.verdict.reason == Reason::Locked;
     let text = if is_locked {
-        format!("not broken: {}", describe::describe_holder(&was))
+        format!("not broken: {}", describe_holder(&was, local))
     } else {
         format!("not broken: the work of {name} could not be ended")
     };
-    let mut outcome = Outcome::new(Exit::Failed, "failure", text).failure("STILL_RUNNING", details);
+    let mut outcome = Outcome::refused(Refusal::STILL_RUNNING, text).details(details);
     if is_locked {
         outcome.notes = output::block(&was, session.global.verbose);
     } else {
@@ -327,10 +295,8 @@ fn still_running(
     }
     let is_spared = !spared.is_empty();
     outcome.notes.extend(spared);
-    let is_never_killed = was
-        .record
-        .as_ref()
-        .is_some_and(|record| record.kill_after().is_none());
+    let record = was.record.as_ref();
+    let is_never_killed = record.is_some_and(|record| record.kill_after().is_none());
     if is_never_killed && !found.is_empty() && !is_spared {
         let pids: Vec<String> = found.iter().map(|(pid, _)| pid.to_string()).collect();
         outcome.notes.push(format!(
@@ -371,15 +337,11 @@ impl<'a> Waiting<'a> {
     fn goes_on(&mut self, left: Duration) -> bool {
         /// Most work ends at once.
         const DELAY: Duration = Duration::from_millis(500);
-        let global = &self.session.global;
         let is_due = self.since.elapsed() >= DELAY && !self.is_said;
-        if is_due && !global.quiet && !global.json {
+        if is_due && self.session.tells() {
             self.is_said = true;
-            let holder = self
-                .status
-                .record
-                .as_ref()
-                .map(|record| describe::holder_on_host(self.status, record));
+            let record = self.status.record.as_ref();
+            let holder = record.map(|record| describe::holder_on_host(self.status, record));
             output::eprint(&format!(
                 "onehold: waiting up to {} for the work of {} to end",
                 words::span(left + Duration::from_millis(999)),
@@ -398,9 +360,10 @@ fn move_aside(
     yes: bool,
 ) -> anyhow::Result<Option<Outcome>> {
     if !yes && !confirm(session, status, &[], "Move the file aside?", "--yes") {
-        let text = format!("not confirmed: {}", describe::describe_holder(status));
-        let outcome = Outcome::new(Exit::Failed, "failure", text);
-        return Ok(Some(outcome.failure("NOT_CONFIRMED", json!({}))));
+        let text = format!("not confirmed: {}", describe_holder(status, local));
+        let mut outcome = Outcome::refused(Refusal::NOT_CONFIRMED, text);
+        (outcome.exit, outcome.status) = (Exit::Failed, "failure");
+        return Ok(Some(outcome));
     }
     let Some(moved) = lock.move_aside()? else {
         return Ok(None);
@@ -420,21 +383,12 @@ fn not_held(session: &Session, lock: &Lock) -> Outcome {
         .filter(|status| status.name != lock.name().as_str());
     let Some(relative) = relative else {
         let text = format!("{name} is free: nothing to break");
-        return Outcome::new(Exit::NotHeld, "failure", text).failure("NOT_HELD", json!({}));
+        return Outcome::refused(Refusal::NOT_HELD, text);
     };
     let relation = describe::relation(&relative, lock.name());
-    Outcome::new(
-        Exit::NotHeld,
-        "failure",
-        format!("{name} itself is not held"),
-    )
-    .failure("NOT_HELD", json!({}))
-    .note(format!(
-        "  its {relation} {}",
-        describe::describe_holder(&relative)
-    ))
-    .note(format!(
-        "  to break that: `{}`",
-        command_line(session, "break", &relative)
-    ))
+    let holder = describe_holder(&relative, local);
+    let break_it = command_line(session, "break", &relative);
+    Outcome::refused(Refusal::NOT_HELD, format!("{name} itself is not held"))
+        .note(format!("  its {relation} {holder}"))
+        .note(format!("  to break that: `{break_it}`"))
 }

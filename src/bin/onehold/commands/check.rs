@@ -1,14 +1,14 @@
 //! `check`: show the holder of a lock and verify it.
 
-use onehold::{LockName, Options, State, Status};
+use onehold::{LockName, State, Status};
 
+use crate::acquiring::basic_options;
 use crate::args;
-
-use crate::describe;
+use crate::describe::{self, describe_holder, describe_obstacle, local};
 use crate::exit::Exit;
-use crate::output::{block, next_step, paint};
-
 use crate::outcome::{CommandResult, Outcome};
+use crate::output::{block, next_step, paint};
+use crate::refusal::Refusal;
 use crate::report::lock_value;
 use crate::session::Session;
 use crate::words::{error_chain, path_text};
@@ -18,13 +18,8 @@ use crate::work;
 pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
     let lock = session.named_lock(typed.name)?;
     // Whatever would keep `acquire` from taking the lock: its holder, a parent's, a child's, a waiter.
-    let mut options = Options::new().mode(args::mode(typed.shared, typed.slots));
-    if let Some(owner) = &session.caller.owner {
-        options = options.owner(owner);
-    }
-    if let Some(max_age) = typed.max_age {
-        options = options.max_age(max_age);
-    }
+    let mode = args::mode(typed.shared, typed.slots);
+    let options = basic_options(session, mode, typed.max_age);
     let mut status = lock.check_for(&options)?;
     if session.is_fixed_path(&lock) {
         status = session.at_fixed_path(status);
@@ -44,11 +39,11 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
     let holder = if is_silent && status.verdict.state != State::NotALock {
         String::new()
     } else {
-        describe::describe_obstacle(&status, lock.name())
+        describe_obstacle(&status, lock.name(), local)
     };
     let mut outcome = Outcome::new(exit, word, holder.clone());
     if status.verdict.state == State::NotALock {
-        outcome = outcome.failure("NOT_A_LOCK", serde_json::json!({}));
+        outcome = Outcome::refused(Refusal::NOT_A_LOCK, outcome.message);
         #[cfg(feature = "etcd")]
         if status.is_remote() {
             outcome.notes.extend(crate::etcd::removal(&status.path));
@@ -67,7 +62,7 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
         });
         lines.extend(block(&status, session.global.verbose));
         lines.extend(status.others.iter().map(|other| {
-            let text = describe::describe_holder(other);
+            let text = describe_holder(other, local);
             format!("  {}", paint(other, &text))
         }));
         if status.verdict.state == State::Zombie {
@@ -141,9 +136,6 @@ fn inspected(
         let described = events.iter().map(describe::event);
         lines.extend(described.map(|line| format!("    {line}")));
     }
-    outcome.more = serde_json::json!({ "processes": processes, "journal": events })
-        .as_object()
-        .cloned()
-        .unwrap_or_default();
+    outcome.more = serde_json::json!({ "processes": processes, "journal": events });
     Ok(lines)
 }

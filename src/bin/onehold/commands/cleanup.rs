@@ -3,10 +3,9 @@
 use onehold::{Cleanup, State, Status};
 
 use crate::args;
-use crate::describe;
+use crate::describe::{self, describe_holder, describe_zombie, local};
 use crate::exit::Exit;
-use crate::outcome::CommandResult;
-use crate::outcome::Outcome;
+use crate::outcome::{CommandResult, Outcome};
 use crate::session::Session;
 use crate::suggested::command_line;
 use crate::words;
@@ -67,21 +66,16 @@ pub(crate) fn cleanup(session: &Session, typed: &args::Cleanup) -> CommandResult
     for status in &cleanup.left {
         outcome.warnings.push(format!(
             "not removed: {}; no cleanup on a shared filesystem; if the holder is dead, run `{}`",
-            describe::describe_holder(status),
+            describe_holder(status, local),
             command_line(session, "break", status)
         ));
     }
     let settings = &session.config.settings;
-    let text = |error| {
-        settings
-            .foreign_message(error)
-            .unwrap_or_else(|| words::error_chain(error))
-    };
+    let text = |error| settings.error_message(error);
     outcome.warnings.extend(cleanup.errors.iter().map(text));
-    outcome = outcome.warnings(&cleanup.warnings);
-    if !cleanup.errors.is_empty() {
-        outcome = outcome.incomplete(cleanup.errors.len(), "removed");
-    }
+    outcome = outcome
+        .warnings(&cleanup.warnings)
+        .incomplete(&cleanup.errors, "removed");
     outcome.is_removed = !typed.dry_run;
     outcome.locks = cleanup.removed;
     Ok(outcome.into())
@@ -92,12 +86,9 @@ fn removed_text(done: &str, status: &Status) -> String {
     let name = words::quoted(&status.name);
     match status.verdict.state {
         State::Free => {
-            let evidence = describe::evidence(status).unwrap_or_default();
+            let evidence = describe::evidence(status, local).unwrap_or_default();
             format!("{done} {name}: {evidence}")
         }
-        _ => format!(
-            "{done} zombie {name}: {}",
-            describe::describe_zombie(status)
-        ),
+        _ => format!("{done} zombie {name}: {}", describe_zombie(status, local)),
     }
 }

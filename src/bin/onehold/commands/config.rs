@@ -1,5 +1,7 @@
 //! `config`: show the settings in force, and where each one comes from.
 
+use std::path::Path;
+
 use serde_json::{Value, json};
 use toml::Value as Toml;
 
@@ -12,7 +14,7 @@ use crate::words;
 
 #[inline(never)]
 pub(crate) fn config(session: &Session) -> CommandResult {
-    let (mut settings, formats) = sources::values(&session.config)?;
+    let (mut settings, formats) = sources::of_config(&session.config)?;
     put_store(session, &mut settings);
     put_defaults(session, &mut settings);
     let mut text = header(session);
@@ -29,10 +31,7 @@ pub(crate) fn config(session: &Session) -> CommandResult {
         "profile": session.config.profile,
         "settings": objects(&settings),
         "formats": objects(&formats),
-    })
-    .as_object()
-    .cloned()
-    .unwrap_or_default();
+    });
     if !session.global.json {
         outcome = outcome.data(text.join("\n"));
     }
@@ -41,10 +40,9 @@ pub(crate) fn config(session: &Session) -> CommandResult {
 
 fn header(session: &Session) -> Vec<String> {
     let mut lines = Vec::new();
-    lines.push(match &session.config.file {
-        Some(file) => format!("# configuration: {}", words::path_text(file)),
-        None => "# configuration: none".to_owned(),
-    });
+    let file = session.config.file.as_deref();
+    let file = file.map_or_else(|| "none".to_owned(), words::path_text);
+    lines.push(format!("# configuration: {file}"));
     if let Some(profile) = &session.config.profile {
         let source = match session.global.profile {
             Some(_) => "--profile",
@@ -62,42 +60,45 @@ fn header(session: &Session) -> Vec<String> {
 fn put_store(session: &Session, settings: &mut Values) {
     let by_key = |key: &str, settings: &mut Values| {
         let found = settings.remove(key);
-        found.map_or(Source::Default, |found| found.source)
+        found.map_or(Source::DEFAULT, |found| found.source)
     };
     let configured = by_key("dir", settings);
     let project = by_key("project-dir", settings);
-    let text = |path: &std::path::Path| {
-        if session.store.is_remote() {
-            return Toml::String(path.to_string_lossy().into_owned());
-        }
-        let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        Toml::String(absolute.to_string_lossy().into_owned())
+    let text = |path: &Path| {
+        let absolute = std::path::absolute(path).ok();
+        let absolute = absolute.filter(|_| !session.store.is_remote());
+        absolute
+            .as_deref()
+            .unwrap_or(path)
+            .to_string_lossy()
+            .into_owned()
     };
     if let Some(only) = &session.only {
         let source = by_key("path", settings);
-        let value = text(std::path::Path::new(only.as_str()));
-        settings.insert("path".to_owned(), Sourced { value, source });
+        put(settings, "path", text(Path::new(only.as_str())), source);
         return;
     }
     let source = match session.store_source {
-        StoreSource::CommandLine => Source::Invocation("--dir"),
+        StoreSource::CommandLine => Source::named("--dir"),
         StoreSource::Project => project,
-        StoreSource::Environment => Source::Invocation("ONEHOLD_DIR"),
+        StoreSource::Environment => Source::named("ONEHOLD_DIR"),
         StoreSource::Profile => configured,
         // Also under a profile, which does not inherit it.
         StoreSource::Configuration => sources::default_dir(&session.config),
-        StoreSource::Default => Source::Default,
+        StoreSource::Default => Source::DEFAULT,
     };
-    let value = text(session.store.path());
-    settings.insert("dir".to_owned(), Sourced { value, source });
+    put(settings, "dir", text(session.store.path()), source);
+}
+
+fn put(settings: &mut Values, key: &str, value: impl Into<String>, source: Source) {
+    let value = Toml::String(value.into());
+    settings.insert(key.to_owned(), Sourced { value, source });
 }
 
 /// Adds what the command line sets, and the defaults of keys that nothing sets.
 fn put_defaults(session: &Session, settings: &mut Values) {
     if let Some(format) = session.global.format {
-        let value = Toml::String(format.name().to_owned());
-        let source = Source::Invocation("--format");
-        settings.insert("format".to_owned(), Sourced { value, source });
+        put(settings, "format", format.name(), Source::named("--format"));
     }
     for (key, value) in [
         ("format", session.format.name()),
@@ -105,11 +106,9 @@ fn put_defaults(session: &Session, settings: &mut Values) {
         ("on-zombie", "take"),
         ("wait", "0s"),
     ] {
-        let default = || Sourced {
-            value: Toml::String(value.to_owned()),
-            source: Source::Default,
-        };
-        settings.entry(key.to_owned()).or_insert_with(default);
+        if !settings.contains_key(key) {
+            put(settings, key, value, Source::DEFAULT);
+        }
     }
 }
 
@@ -134,11 +133,11 @@ fn section(values: &Values) -> Vec<String> {
 }
 
 fn source_text(key: &str, sourced: &Sourced) -> String {
-    let text = match &sourced.source {
-        Source::Invocation(name) => (*name).to_owned(),
-        Source::File { section, line } => format!("line {line}, [{section}]"),
-        Source::BuiltIn => "built-in profile".to_owned(),
-        Source::Default => "default".to_owned(),
+    let Source { name, line } = &sourced.source;
+    let text = match line {
+        Some(line) => format!("line {line}, [{name}]"),
+        None if *name == Source::BUILT_IN.name => "built-in profile".to_owned(),
+        None => name.to_string(),
     };
     let variable = sourced.value.as_str().filter(|_| key == "owner-env");
     match variable.map(std::env::var_os) {
@@ -150,13 +149,8 @@ fn source_text(key: &str, sourced: &Sourced) -> String {
 
 fn objects(values: &Values) -> Vec<Value> {
     let object = |(key, sourced): (&String, &Sourced)| {
-        let (source, line) = match &sourced.source {
-            Source::Invocation(name) => ((*name).to_owned(), None),
-            Source::File { section, line } => (section.clone(), Some(*line)),
-            Source::BuiltIn => ("built-in".to_owned(), None),
-            Source::Default => ("default".to_owned(), None),
-        };
-        json!({ "key": key, "value": sourced.value, "source": source, "line": line })
+        let Source { name, line } = &sourced.source;
+        json!({ "key": key, "value": sourced.value, "source": name, "line": line })
     };
     values.iter().map(object).collect()
 }

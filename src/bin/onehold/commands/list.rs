@@ -1,25 +1,24 @@
 //! `list`: all locks in the store with their states.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use onehold::{Listing, Reason, Record, State, Status};
-use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System, UpdateKind};
 
 use crate::args::{self, ListOrder};
-use crate::describe;
+use crate::describe::{self, describe_holder, local};
 use crate::exit::Exit;
-use crate::outcome::CommandResult;
-use crate::outcome::Outcome;
+use crate::outcome::{CommandResult, Outcome};
 use crate::output::block;
 use crate::session::Session;
 use crate::table::{Row, natural_order, table, terminal_width};
 use crate::words;
+use crate::work::{self, Process};
 
 #[inline(never)]
 pub(crate) fn list(session: &Session, typed: &args::List) -> CommandResult {
-    let listing = match &session.only {
+    let mut listing = match &session.only {
         Some(name) => {
             let status = session.lock(name.clone())?.check(typed.max_age)?;
             let status = session.at_fixed_path(status);
@@ -31,7 +30,6 @@ pub(crate) fn list(session: &Session, typed: &args::List) -> CommandResult {
         }
         None => session.store.list(typed.max_age)?,
     };
-    let mut listing = listing;
     let all = count(&listing.locks);
     let is_wanted = |lock: &Status| {
         let states = &typed.state;
@@ -42,15 +40,10 @@ pub(crate) fn list(session: &Session, typed: &args::List) -> CommandResult {
     listing.locks.retain(is_wanted);
     sort(&mut listing.locks, typed.sort);
     let is_filtered = !typed.state.is_empty() || !typed.prefix.is_empty();
-    let mut outcome = Outcome::new(
-        Exit::Done,
-        "listed",
-        counted(session, &listing.locks, all, is_filtered),
-    );
+    let message = counted(session, &listing.locks, all, is_filtered);
+    let mut outcome = Outcome::new(Exit::Done, "listed", message);
     outcome.warnings = listing.errors.iter().map(words::error_chain).collect();
-    if !listing.errors.is_empty() {
-        outcome = outcome.incomplete(listing.errors.len(), "read");
-    }
+    outcome = outcome.incomplete(&listing.errors, "read");
     // A failure prints its message anyway.
     if outcome.failure.is_none() && (session.global.verbose || listing.locks.is_empty()) {
         outcome.notes.push(format!("onehold: {}", outcome.message));
@@ -110,10 +103,11 @@ fn sort(locks: &mut [Status], order: ListOrder) {
 }
 
 fn verbose(session: &Session, locks: &[Status]) -> String {
-    let running = running(locks);
+    // A process may have changed its command line since it wrote its record.
+    let running = work::running(locks.iter().filter_map(|lock| lock.verdict.pid));
     let mut lines = Vec::new();
     for lock in locks {
-        lines.push(describe::describe_holder(lock));
+        lines.push(describe_holder(lock, local));
         lines.extend(block(lock, session.global.verbose));
         lines.extend(runs_now(lock, &running));
     }
@@ -121,13 +115,13 @@ fn verbose(session: &Session, locks: &[Status]) -> String {
 }
 
 /// The current command line of a live holder.
-fn runs_now(lock: &Status, running: &HashMap<u32, String>) -> Option<String> {
-    let pid = lock
-        .verdict
-        .pid
-        .filter(|_| lock.verdict.pid_alive == Some(true))?;
-    let runs = running.get(&pid.get())?;
-    Some(format!("  runs now: {runs}"))
+fn runs_now(lock: &Status, running: &[Process]) -> Option<String> {
+    let is_alive = lock.verdict.pid_alive == Some(true);
+    let pid = lock.verdict.pid.filter(|_| is_alive)?.get();
+    let process = running.iter().find(|process| process.pid == pid)?;
+    let command = process.command.iter().map(|word| words::escape(word));
+    let command = command.collect::<Vec<_>>().join(" ");
+    Some(format!("  runs now: {command}"))
 }
 
 fn cells(lock: &Status, own_host: Option<&str>, with_user: bool) -> [String; 6] {
@@ -154,37 +148,4 @@ fn command_of_name(record: &Record) -> Option<String> {
     let program = Path::new(record.command.first()?).file_name()?;
     let is_derived = is_digest && program.to_string_lossy().starts_with(base);
     is_derived.then(|| record.command.join(" "))
-}
-
-/// The current command lines of the holders. A process may have changed its command line since it
-/// wrote its record.
-fn running(locks: &[Status]) -> HashMap<u32, String> {
-    let pids: Vec<_> = locks
-        .iter()
-        .filter_map(|lock| lock.verdict.pid)
-        .map(|pid| sysinfo::Pid::from_u32(pid.get()))
-        .collect();
-    let mut system = System::new();
-    system.refresh_processes_specifics(
-        ProcessesToUpdate::Some(&pids),
-        false,
-        ProcessRefreshKind::nothing().with_cmd(UpdateKind::Always),
-    );
-    system
-        .processes()
-        .iter()
-        .map(|(pid, process)| {
-            let command: Vec<_> = process
-                .cmd()
-                .iter()
-                .map(|argument| words::escape(&argument.to_string_lossy()))
-                .collect();
-            let text = if command.is_empty() {
-                words::escape(&process.name().to_string_lossy())
-            } else {
-                command.join(" ")
-            };
-            (pid.as_u32(), text)
-        })
-        .collect()
 }

@@ -6,6 +6,7 @@ mod check;
 mod cleanup;
 mod config;
 mod list;
+mod not_yours;
 mod release;
 mod renew;
 mod run;
@@ -15,12 +16,13 @@ use std::io::ErrorKind;
 use onehold::signal::ignore_file_size_signal;
 use onehold::{Caller, LockName, State, Status};
 
-use crate::args::{self, Cli, UsageError, Verb};
-use crate::config::EffectiveConfig;
+use crate::args::{Acquire, Cli, Release, Renew, Run, Verb};
+use crate::config::{EffectiveConfig, Settings};
 use crate::exit::Exit;
-use crate::outcome::{Printed, failed, failed_as};
+use crate::failure::{exit_of, failed, refusal_without_store};
+use crate::outcome::Printed;
 use crate::output;
-use crate::session::{Session, lock_of_path};
+use crate::session::Session;
 use crate::words;
 
 /// Runs a command and prints its outcome.
@@ -32,12 +34,10 @@ pub(crate) fn run(mut cli: Cli) -> Exit {
         Ok(session) => session,
         Err(error) => return without_session(verb, json, &error),
     };
-    if let Some(line) = session
-        .config
-        .describe()
-        .filter(|_| session.global.verbose && !json)
+    if session.global.verbose
+        && let Some(line) = session.config.describe()
     {
-        output::eprint(&format!("onehold: {}", words::escape(&line)));
+        output::say(&session, &words::escape(&line));
     }
     if !matches!(cli.verb, Verb::Run(_)) {
         // A write beyond RLIMIT_FSIZE is to be an error, and not the end of the program.
@@ -95,10 +95,9 @@ pub(crate) fn run(mut cli: Cli) -> Exit {
 /// Reads the configuration and completes the typed options by it.
 fn session(verb: &'static str, cli: &mut Cli) -> anyhow::Result<Session> {
     let config = EffectiveConfig::read(&cli.global)?;
-    let only = lock_of_path(&cli.global, &config)?;
-    config.settings.complete(&mut cli.verb, only.as_ref());
-    let caller = caller(&cli.verb);
-    Session::new(verb, cli.global.clone(), caller, config, only)
+    config.settings.complete(&mut cli.verb);
+    let caller = caller(&cli.verb, &config.settings);
+    Session::new(verb, cli.global.clone(), caller, config)
 }
 
 fn name(verb: &Verb) -> &'static str {
@@ -115,7 +114,7 @@ fn name(verb: &Verb) -> &'static str {
     }
 }
 
-/// The lock that a verb is for, the first one of several; `None`: all of the store.
+/// The lock that a verb is for, the first one of several; `None`: that of the profile, or all of the store.
 fn lock_name(verb: &Verb) -> Option<&LockName> {
     match verb {
         Verb::Run(typed) => typed.names.first(),
@@ -129,35 +128,32 @@ fn lock_name(verb: &Verb) -> Option<&LockName> {
     }
 }
 
-fn caller(verb: &Verb) -> Caller {
-    let by = |hold: Option<u64>, owner: Option<&String>| Caller {
-        hold,
-        owner: owner.cloned(),
-        inside: Vec::new(),
+fn caller(verb: &Verb, settings: &Settings) -> Caller {
+    let (hold, owner) = match verb {
+        Verb::Run(Run { hold, .. }) | Verb::Acquire(Acquire { hold, .. }) => (None, &hold.owner),
+        Verb::Release(Release { caller, .. }) | Verb::Renew(Renew { caller, .. }) => {
+            (caller.hold, &caller.owner)
+        }
+        Verb::Check(typed) => (typed.hold, &typed.owner),
+        Verb::Break(_) | Verb::List(_) | Verb::Cleanup(_) | Verb::Config => {
+            return Caller::default();
+        }
     };
-    let of = |typed: &args::CallerArgs| by(typed.hold, typed.owner.as_ref());
-    match verb {
-        Verb::Run(typed) => by(None, typed.hold.owner.as_ref()),
-        Verb::Acquire(typed) => by(None, typed.hold.owner.as_ref()),
-        Verb::Release(typed) => of(&typed.caller),
-        Verb::Renew(typed) => of(&typed.caller),
-        Verb::Check(typed) => by(typed.hold, typed.owner.as_ref()),
-        Verb::Break(_) | Verb::List(_) | Verb::Cleanup(_) | Verb::Config => Caller::default(),
+    Caller {
+        hold,
+        owner: owner.clone().or_else(|| settings.owner()),
+        inside: Vec::new(),
     }
 }
 
 /// Reports an error that happened before the store was known.
 fn without_session(verb: &str, json: bool, error: &anyhow::Error) -> Exit {
     let message = words::escape(&format!("{error:#}"));
-    let (exit, code) = if error.is::<UsageError>() {
-        (Exit::Usage, "USAGE")
-    } else {
-        (failed_as(verb), "FAILED")
-    };
+    let refusal = refusal_without_store(error);
     if json {
-        output::bare_failure(verb, code, &message);
+        output::bare_failure(verb, refusal, &message);
     } else {
         output::eprint(&format!("onehold: {message}"));
     }
-    exit
+    exit_of(refusal, verb)
 }

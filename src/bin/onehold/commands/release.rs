@@ -1,15 +1,13 @@
 //! `release`: release a lock.
 
-use onehold::{Release, State};
+use onehold::{Release, State, Status};
 
 use crate::args;
-use crate::commands::break_lock;
-use crate::describe;
+use crate::commands::break_lock::{Asked, break_lock};
+use crate::commands::not_yours::not_yours;
+use crate::describe::{self, describe_zombie, local};
 use crate::exit::Exit;
-use crate::outcome::CommandResult;
-use crate::outcome::Outcome;
-use crate::outcome::with_message_if_verbose;
-use crate::refusal::not_yours;
+use crate::outcome::{CommandResult, Outcome, with_message_if_verbose};
 use crate::session::Session;
 use crate::words;
 
@@ -22,23 +20,19 @@ pub(crate) fn release(session: &Session, typed: args::Release) -> CommandResult 
             let text = format!(
                 "removed zombie {}: {}",
                 words::quoted(&status.name),
-                describe::describe_zombie(&status)
+                describe_zombie(&status, local)
             );
             let note = format!("onehold: {text}");
             let outcome = Outcome::new(Exit::Done, "released", text);
             return Ok(outcome.note(note).removed(status).into());
         }
-        Release::Done(status) => {
-            let text = format!("released {}", words::quoted(&status.name));
-            Outcome::new(Exit::Done, "released", text).removed(status)
-        }
+        Release::Done(status) => released(status),
         Release::Lost(status) => {
-            let text = format!("released {}", words::quoted(&status.name));
             let warning = format!(
                 "{} was lost before: the record of one of its locks was removed or replaced",
                 describe::hold_and_locks(&status)
             );
-            let mut outcome = Outcome::new(Exit::Done, "released", text).removed(status);
+            let mut outcome = released(status);
             outcome.warnings.push(warning);
             outcome
         }
@@ -52,18 +46,23 @@ pub(crate) fn release(session: &Session, typed: args::Release) -> CommandResult 
             }
         }
         Release::NotYours(_) | Release::HeldByRun(_) if typed.force => {
-            let hold = session.caller.hold;
-            return break_lock::break_lock(session, &lock, hold, typed.yes, false);
+            let asked = Asked {
+                hold: session.caller.hold,
+                yes: typed.yes,
+                at_once: false,
+            };
+            return break_lock(session, &lock, asked);
         }
-        Release::NotYours(status) => not_yours(session, "not released", status),
+        Release::NotYours(status) => not_yours(session, "not released", None, status),
         Release::HeldByRun(status) => {
-            let mut outcome = not_yours(session, "not released", status);
-            outcome.notes.insert(
-                0,
-                "  a running `onehold run` holds it until its command exits".to_owned(),
-            );
-            outcome
+            let why = "  a running `onehold run` holds it until its command exits";
+            not_yours(session, "not released", Some(why), status)
         }
     };
     Ok(with_message_if_verbose(session, outcome).into())
+}
+
+fn released(status: Box<Status>) -> Outcome {
+    let text = format!("released {}", words::quoted(&status.name));
+    Outcome::new(Exit::Done, "released", text).removed(status)
 }

@@ -4,13 +4,12 @@ use onehold::{Reason, Renewal};
 use serde_json::json;
 
 use crate::args;
-use crate::describe;
+use crate::commands::not_yours::not_yours;
+use crate::describe::{self, describe_holder, local};
 use crate::exit::Exit;
-use crate::outcome::CommandResult;
-use crate::outcome::Outcome;
-use crate::outcome::with_message_if_verbose;
+use crate::outcome::{CommandResult, Outcome, with_message_if_verbose};
 use crate::output::{block, store_line};
-use crate::refusal::not_yours;
+use crate::refusal::Refusal;
 use crate::session::Session;
 use crate::suggested::command_line;
 use crate::words;
@@ -20,25 +19,25 @@ pub(crate) fn renew(session: &Session, typed: args::Renew) -> CommandResult {
     let lock = session.named_lock(typed.name)?;
     let outcome = match lock.renew(&session.caller, typed.ttl)? {
         Renewal::Done(status) => {
-            let text = format!("renewed: {}", describe::describe_holder(&status));
+            let text = format!("renewed: {}", describe_holder(&status, local));
             Outcome::new(Exit::Done, "renewed", text).lock(status)
         }
         Renewal::Nothing(status) => {
             let name = words::quoted(&status.name);
             let text = match status.verdict.reason {
                 Reason::NoFile => format!("{name} is free: nothing to renew"),
-                _ => format!("nothing to renew: {}", describe::describe_holder(&status)),
+                _ => format!("nothing to renew: {}", describe_holder(&status, local)),
             };
-            Outcome::new(Exit::NotHeld, "failure", text)
-                .failure("NOT_HELD", json!({ "hold": status.hold() }))
+            Outcome::refused(Refusal::NOT_HELD, text)
+                .details(json!({ "hold": status.hold() }))
                 .notes(block(&status, session.global.verbose))
                 .note(store_line(&status))
                 .lock(status)
         }
         Renewal::Lost(status) => {
             let text = format!("not renewed: {} is lost", describe::hold_and_locks(&status));
-            Outcome::new(Exit::NotHeld, "failure", text)
-                .failure("NOT_HELD", json!({ "hold": status.hold() }))
+            Outcome::refused(Refusal::NOT_HELD, text)
+                .details(json!({ "hold": status.hold() }))
                 .note("  the record of one of its locks was removed or replaced")
                 .note(store_line(&status))
                 .note(format!(
@@ -48,14 +47,10 @@ pub(crate) fn renew(session: &Session, typed: args::Renew) -> CommandResult {
                 ))
                 .lock(status)
         }
-        Renewal::NotYours(status) => not_yours(session, "not renewed", status),
+        Renewal::NotYours(status) => not_yours(session, "not renewed", None, status),
         Renewal::HeldByRun(status) => {
-            let mut outcome = not_yours(session, "not renewed", status);
-            outcome.notes.insert(
-                0,
-                "  a running `onehold run` renews its own hold".to_owned(),
-            );
-            outcome
+            let why = "  a running `onehold run` renews its own hold";
+            not_yours(session, "not renewed", Some(why), status)
         }
     };
     Ok(with_message_if_verbose(session, outcome).into())

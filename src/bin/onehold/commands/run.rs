@@ -6,8 +6,8 @@ use std::process::Command;
 
 use anyhow::bail;
 use onehold::command_line::{pass_on_wide_code, replace_process};
-use onehold::signal::{SignalQueue, exit_by_signal, ignore_file_size_signal};
-use onehold::{Attempt, Format, Hold, Lock, LockName, Program, RunOptions};
+use onehold::signal::{SignalQueue, ignore_file_size_signal};
+use onehold::{Attempt, Format, Hold, LockName, Program, RunOptions};
 use sha2::{Digest, Sha256};
 
 use crate::acquiring::{
@@ -15,7 +15,6 @@ use crate::acquiring::{
 };
 use crate::args::{self, UsageError};
 use crate::cancel;
-use crate::exit::Exit;
 #[cfg(all(feature = "etcd", target_os = "linux"))]
 use crate::keeper;
 use crate::outcome::{CommandResult, Printed};
@@ -28,9 +27,12 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
     let Some((program, arguments)) = typed.command.split_first() else {
         bail!("no command");
     };
-    let derived = typed.names.is_empty();
-    let names = std::mem::take(&mut typed.names);
-    let lock = wanted_lock(session, names, program, arguments)?;
+    let mut names = std::mem::take(&mut typed.names);
+    let is_derived = names.is_empty() && session.only.is_none();
+    if is_derived {
+        names.push(derived_name(session, program, arguments)?);
+    }
+    let lock = session.named_locks(names)?;
     if lock.format() == Format::Flock && typed.hold.force {
         bail!(UsageError(
             "flock format: --force is not supported: a kernel lock cannot be taken away".to_owned()
@@ -75,15 +77,18 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
     } else {
         None
     };
-    let words: Vec<String> = typed.command.iter().map(lossy).collect();
+    let words = typed.command.iter();
+    let words: Vec<_> = words
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
     let attempt = acquire_with_prompts(session, &typed.hold, &lock, |options, wait| {
         lock.hold_for_command(&options.clone().command(words.clone()), run_options, wait)
     })?;
-    let mut hold = match attempt {
+    let hold = match attempt {
         Attempt::Held(hold) => hold,
         Attempt::Blocked(blocked) => {
             let mut outcome = refused(session, &typed.hold, &lock, blocked);
-            if derived {
+            if is_derived {
                 outcome.notes.push(format!(
                     "  name derived from the command; to choose one: `onehold run NAME -- {}{}`",
                     words::path_text(Path::new(program)),
@@ -98,28 +103,22 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
         None if !typed.exec => Some(supervise::queue()?),
         queue => queue,
     };
-    if session.global.verbose && !session.global.json {
-        output::eprint(&format!(
-            "onehold: acquired {}: hold {}, {} {}",
-            words::names(&lock),
-            hold.number(),
-            output::place(lock.is_remote()),
-            words::path_text(hold.path())
-        ));
+    if session.global.verbose {
+        output::say(
+            session,
+            &format!(
+                "acquired {}: hold {}, {} {}",
+                words::names(&lock),
+                hold.number(),
+                output::place(lock.is_remote()),
+                words::path_text(hold.path())
+            ),
+        );
     }
     report_displaced(session, &hold, queue.as_ref());
     let environment = hold.environment(std::env::var(HOLDS).ok().as_deref());
     if typed.exec {
-        if let Some(signal) = cancel::interrupted_after_commit() {
-            // Releases the lock.
-            drop(hold);
-            exit_by_signal(signal);
-            let signal = u8::try_from(signal).unwrap_or(u8::MAX);
-            return Ok(Printed::Yes(Exit::Signal(signal)));
-        }
-        let error = hold.exec(in_environment(&mut command, environment));
-        drop(hold);
-        return Err(error.into());
+        return replaced_by(command, hold, environment);
     }
     let Some(queue) = queue else {
         bail!("no signal queue");
@@ -131,6 +130,28 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
     Ok(supervise::supervise(
         session, hold, &command, &queue, policy,
     ))
+}
+
+/// Returns only if the command does not take the place of this program.
+fn replaced_by(
+    mut command: Command,
+    mut hold: Hold,
+    environment: Vec<(&'static str, Option<String>)>,
+) -> CommandResult {
+    if let Some(signal) = cancel::interrupted_after_commit() {
+        // Releases the lock.
+        drop(hold);
+        return Ok(Printed::by_signal(signal));
+    }
+    for (name, value) in environment {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let error = hold.exec(&mut command);
+    drop(hold);
+    Err(error.into())
 }
 
 /// How the work is ended, and how the hold is kept.
@@ -159,48 +180,12 @@ fn lay_out(program: &OsString, arguments: &[OsString]) -> onehold::Result<Progra
     Program::new(found, arguments).map_err(|source| spawn_error(program, source))
 }
 
-/// The lock that the command is to run under.
-fn wanted_lock(
-    session: &Session,
-    typed: Vec<LockName>,
-    program: &OsString,
-    arguments: &[OsString],
-) -> anyhow::Result<Lock> {
-    if !typed.is_empty() {
-        return session.named_locks(typed);
-    }
-    if session.format == Format::Flock {
-        bail!(UsageError(
-            "missing NAME: flock format needs the path of a file".to_owned()
-        ));
-    }
-    Ok(session.lock(derived_name(program, arguments)?)?)
-}
-
-fn in_environment<'a>(
-    command: &'a mut Command,
-    environment: Vec<(&'static str, Option<String>)>,
-) -> &'a mut Command {
-    for (name, value) in environment {
-        match value {
-            Some(value) => command.env(name, value),
-            None => command.env_remove(name),
-        };
-    }
-    command
-}
-
-fn lossy(word: &OsString) -> String {
-    word.to_string_lossy().into_owned()
-}
-
 fn report_displaced(session: &Session, hold: &Hold, queue: Option<&SignalQueue>) {
-    let quiet = session.global.quiet || session.global.json;
     let is_ending = || {
         cancel::interrupted_after_commit().is_some() || queue.is_some_and(SignalQueue::is_ending)
     };
     for was in hold.displaced() {
-        if let Some(line) = displaced_text(session, was).filter(|_| !quiet) {
+        if let Some(line) = displaced_text(session, was).filter(|_| session.tells()) {
             output::eprint(&line);
         }
         if let Some(warning) = wait_for_displaced(session, was, is_ending) {
@@ -211,9 +196,18 @@ fn report_displaced(session: &Session, hold: &Hold, queue: Option<&SignalQueue>)
 
 /// Derives a lock name from the resolved path of the command and its arguments. The working directory
 /// does not matter.
-fn derived_name(program: &OsString, arguments: &[OsString]) -> anyhow::Result<LockName> {
+fn derived_name(
+    session: &Session,
+    program: &OsString,
+    arguments: &[OsString],
+) -> anyhow::Result<LockName> {
     // At most four bytes for each character, and the digest: this fits into a segment of a name.
     const MAX_CHARS: usize = 48;
+    if session.format == Format::Flock {
+        bail!(UsageError(
+            "missing NAME: flock format needs the path of a file".to_owned()
+        ));
+    }
     let resolved = resolve(program)?;
     let mut digest = Sha256::new();
     digest.update(resolved.as_os_str().as_encoded_bytes());
@@ -222,10 +216,7 @@ fn derived_name(program: &OsString, arguments: &[OsString]) -> anyhow::Result<Lo
         digest.update(argument.as_encoded_bytes());
     }
     let digest = digest.finalize();
-    let digest = digest
-        .iter()
-        .take(8)
-        .fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
+    let digest = digest.first_chunk().copied().map_or(0, u64::from_be_bytes);
     let base: String = Path::new(program)
         .file_name()
         .unwrap_or_default()

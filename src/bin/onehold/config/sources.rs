@@ -1,12 +1,17 @@
 //! Where each value of the configuration comes from.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use anyhow::Context;
+use anyhow::bail;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{BUILT_IN, EffectiveConfig, Settings};
+use super::{BUILT_IN, EffectiveConfig};
+use crate::args::UsageError;
+
+/// The keys that a profile does not inherit from the defaults: where and how onehold's own locks are stored.
+const NOT_FOR_PROFILES: [&str; 4] = ["dir", "project-dir", "path", "format"];
 
 /// Keys with a value in force.
 pub(crate) type Values = BTreeMap<String, Sourced>;
@@ -20,17 +25,21 @@ pub(crate) struct Sourced {
 
 /// Where a value comes from.
 #[derive(Clone, Debug)]
-pub(crate) enum Source {
-    /// An option, or an environment variable, by its name.
-    Invocation(&'static str),
-    /// The configuration file.
-    File {
-        section: String,
-        line: usize,
-    },
-    /// The built-in profile.
-    BuiltIn,
-    Default,
+pub(crate) struct Source {
+    /// An option, an environment variable, a section of the configuration file, or one of the words below.
+    pub(crate) name: Cow<'static, str>,
+    /// In the configuration file.
+    pub(crate) line: Option<usize>,
+}
+
+impl Source {
+    pub(crate) const BUILT_IN: Self = Self::named("built-in");
+    pub(crate) const DEFAULT: Self = Self::named("default");
+
+    pub(crate) const fn named(name: &'static str) -> Self {
+        let name = Cow::Borrowed(name);
+        Self { name, line: None }
+    }
 }
 
 /// A configuration file as it is written.
@@ -44,34 +53,29 @@ struct Written {
 
 type Section = BTreeMap<String, Spanned<toml::Value>>;
 
-/// The settings in force, and the formats of paths.
-pub(crate) fn values(config: &EffectiveConfig) -> anyhow::Result<(Values, Values)> {
-    of_text(&text_of(config)?, config.profile.as_deref())
-}
-
 /// The source of `dir` in the file's defaults.
 pub(crate) fn default_dir(config: &EffectiveConfig) -> Source {
-    let values = text_of(config).and_then(|text| of_text(&text, None));
-    let found = values.ok().and_then(|(mut values, _)| values.remove("dir"));
-    found.map_or(Source::Default, |found| found.source)
+    let found = values(&config.text, None).ok();
+    let found = found.and_then(|(mut values, _)| values.remove("dir"));
+    found.map_or(Source::DEFAULT, |found| found.source)
 }
 
-fn text_of(config: &EffectiveConfig) -> anyhow::Result<String> {
-    let Some(file) = &config.file else {
-        return Ok(String::new());
-    };
-    std::fs::read_to_string(file).with_context(|| format!("cannot read `{}`", file.display()))
+/// The settings in force, and the formats of paths.
+pub(crate) fn of_config(config: &EffectiveConfig) -> anyhow::Result<(Values, Values)> {
+    values(&config.text, config.profile.as_deref())
 }
 
-fn of_text(text: &str, profile: Option<&str>) -> anyhow::Result<(Values, Values)> {
+/// Both by the text of the configuration file. A profile of it overrides single keys of the built-in profile
+/// of the same name, and both override the defaults.
+pub(super) fn values(text: &str, profile: Option<&str>) -> anyhow::Result<(Values, Values)> {
     let mut written: Written = toml::from_str(text)?;
     let mut built_in: Written = toml::from_str(BUILT_IN)?;
     let in_file = |section: Section, name: &str| -> Values {
         let sourced = section.into_iter().map(|(key, value)| {
             let before = text.get(..value.span().start).unwrap_or_default();
-            let source = Source::File {
-                section: name.to_owned(),
-                line: before.matches('\n').count() + 1,
+            let source = Source {
+                name: name.to_owned().into(),
+                line: Some(before.matches('\n').count() + 1),
             };
             let value = value.into_inner();
             (key, Sourced { value, source })
@@ -80,18 +84,36 @@ fn of_text(text: &str, profile: Option<&str>) -> anyhow::Result<(Values, Values)
     };
     let mut values = in_file(written.defaults, "defaults");
     if let Some(name) = profile {
-        // In the order of `EffectiveConfig::read`: what comes later has precedence.
-        values.retain(|key, _| !Settings::NOT_FOR_PROFILES.contains(&key.as_str()));
-        let base = built_in.profiles.remove(name).unwrap_or_default();
-        let base = base.into_iter().map(|(key, value)| {
-            let (value, source) = (value.into_inner(), Source::BuiltIn);
+        let (base, own) = (
+            built_in.profiles.remove(name),
+            written.profiles.remove(name),
+        );
+        if base.is_none() && own.is_none() {
+            let known = profile_names(text)?.join(", ");
+            bail!(UsageError(format!(
+                "unknown profile `{name}`; available: {known}"
+            )));
+        }
+        // What comes later has precedence.
+        values.retain(|key, _| !NOT_FOR_PROFILES.contains(&key.as_str()));
+        let base = base.into_iter().flatten().map(|(key, value)| {
+            let (value, source) = (value.into_inner(), Source::BUILT_IN);
             (key, Sourced { value, source })
         });
         values.extend(base);
-        let own = written.profiles.remove(name).unwrap_or_default();
-        values.extend(in_file(own, &format!("profiles.{name}")));
+        values.extend(in_file(
+            own.unwrap_or_default(),
+            &format!("profiles.{name}"),
+        ));
     }
     Ok((values, in_file(written.formats, "formats")))
+}
+
+/// The names of the built-in profiles and of those in the text of the configuration file.
+pub(super) fn profile_names(text: &str) -> anyhow::Result<Vec<String>> {
+    let mut profiles = toml::from_str::<Written>(BUILT_IN)?.profiles;
+    profiles.extend(toml::from_str::<Written>(text)?.profiles);
+    Ok(profiles.into_keys().collect())
 }
 
 /// A value on one line. It is valid TOML, of which JSON's strings, numbers and arrays are a part. A table
@@ -123,7 +145,7 @@ pub(crate) fn quoted_key(key: &str) -> String {
 mod tests {
     use std::path::Path;
 
-    use super::super::{merged, parse};
+    use super::super::{effective, parse};
     use super::*;
 
     const FILE: &str = "[defaults]\n\
@@ -148,7 +170,7 @@ mod tests {
             Some("sprint"),
             Some("tasks"),
         ] {
-            let (values, formats) = of_text(FILE, profile).unwrap();
+            let (values, formats) = super::values(FILE, profile).unwrap();
             let mut text = "[defaults]\n".to_owned();
             for (key, sourced) in &values {
                 text.extend(
@@ -168,7 +190,7 @@ mod tests {
             }
             let shown = parse(&text, Path::new("shown")).unwrap();
             let mut file = parse(FILE, Path::new("file")).unwrap();
-            let effective = merged(&mut file, profile).unwrap();
+            let effective = effective(&mut file, FILE, profile).unwrap();
             assert_eq!(
                 format!("{:?}", shown.defaults),
                 format!("{effective:?}"),
@@ -183,19 +205,15 @@ mod tests {
 
     #[test]
     fn source_names_section_and_line() {
-        let (values, formats) = of_text(FILE, Some("memory")).unwrap();
-        let source = |key: &str| format!("{:?}", values[key].source);
-        assert_eq!(source("wait"), "BuiltIn");
-        assert_eq!(
-            source("ttl"),
-            "File { section: \"profiles.memory\", line: 9 }"
-        );
-        let (values, _) = of_text(FILE, None).unwrap();
-        let source = |key: &str| format!("{:?}", values[key].source);
-        assert_eq!(source("refusal"), "File { section: \"defaults\", line: 5 }");
-        assert_eq!(
-            format!("{:?}", formats["/var/lock/"].source),
-            "File { section: \"formats\", line: 13 }"
-        );
+        let (values, formats) = super::values(FILE, Some("memory")).unwrap();
+        let source = |sourced: &Sourced| (sourced.source.name.to_string(), sourced.source.line);
+        assert_eq!(source(&values["wait"]), ("built-in".to_owned(), None));
+        let own = ("profiles.memory".to_owned(), Some(9));
+        assert_eq!(source(&values["ttl"]), own);
+        let (values, _) = super::values(FILE, None).unwrap();
+        let defaults = ("defaults".to_owned(), Some(5));
+        assert_eq!(source(&values["refusal"]), defaults);
+        let of_path = ("formats".to_owned(), Some(13));
+        assert_eq!(source(&formats["/var/lock/"]), of_path);
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use chrono::{DateTime, SecondsFormat, Utc};
+use chrono::{DateTime, SecondsFormat};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde_json::{Map, Value};
@@ -37,18 +37,10 @@ enum Part {
     Text(String),
     Value {
         key: String,
-        format: TimeFormat,
+        /// Of a time: 2026-11-22T13:21:16Z instead of 2026-11-22 13:21:16 UTC.
+        is_rfc3339: bool,
         fallback: Option<String>,
     },
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-enum TimeFormat {
-    /// 2026-11-22 13:21:16 UTC
-    #[default]
-    Utc,
-    /// 2026-11-22T13:21:16Z
-    Rfc3339,
 }
 
 impl TryFrom<String> for Template {
@@ -95,14 +87,14 @@ fn value(inside: &str) -> Result<Part, String> {
     if key != LIMIT {
         Key::try_from(key.to_owned())?;
     }
-    let format = match format {
-        None | Some("utc") => TimeFormat::Utc,
-        Some("rfc3339") => TimeFormat::Rfc3339,
+    let is_rfc3339 = match format {
+        None | Some("utc") => false,
+        Some("rfc3339") => true,
         Some(other) => return Err(format!("unknown format `{other}`: use utc or rfc3339")),
     };
     Ok(Part::Value {
         key: key.to_owned(),
-        format,
+        is_rfc3339,
         fallback,
     })
 }
@@ -138,11 +130,12 @@ impl Line {
                 Part::Text(part) => text.push_str(part),
                 Part::Value {
                     key,
-                    format,
+                    is_rfc3339,
                     fallback,
                 } => {
                     has_key = true;
-                    let known = value_of(values, key).and_then(|value| shown(key, value, *format));
+                    let known =
+                        value_of(values, key).and_then(|value| shown(key, value, *is_rfc3339));
                     has_value |= known.is_some() || fallback.is_some();
                     let unknown = || fallback.clone().unwrap_or_else(|| "unknown".to_owned());
                     text.push_str(&known.unwrap_or_else(unknown));
@@ -154,22 +147,18 @@ impl Line {
 }
 
 /// A value in a text; `None`: it is null.
-fn shown(key: &str, value: &Value, format: TimeFormat) -> Option<String> {
+fn shown(key: &str, value: &Value, is_rfc3339: bool) -> Option<String> {
     let is_time = key.ends_with("_at");
     match value {
         Value::Null => None,
         Value::String(text) => Some(match DateTime::parse_from_rfc3339(text) {
-            Ok(time) if is_time => time_text(time.to_utc(), format),
+            Ok(time) if is_time && is_rfc3339 => {
+                time.to_utc().to_rfc3339_opts(SecondsFormat::Secs, true)
+            }
+            Ok(time) if is_time => time.to_utc().format("%Y-%m-%d %H:%M:%S UTC").to_string(),
             _ => words::escape(text),
         }),
         value => Some(value.to_string()),
-    }
-}
-
-fn time_text(time: DateTime<Utc>, format: TimeFormat) -> String {
-    match format {
-        TimeFormat::Utc => time.format("%Y-%m-%d %H:%M:%S UTC").to_string(),
-        TimeFormat::Rfc3339 => time.to_rfc3339_opts(SecondsFormat::Secs, true),
     }
 }
 

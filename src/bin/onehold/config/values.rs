@@ -10,8 +10,8 @@ use onehold::Format;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 
-use crate::args::{WaitLimit, duration, wait_limit};
-use crate::doc_text;
+use crate::args::{WaitLimit, time_to_live, wait_limit};
+use crate::doc_text::LOCK_KEYS;
 
 pub(super) fn home() -> Option<PathBuf> {
     std::env::home_dir().filter(|home| home.is_absolute())
@@ -48,7 +48,7 @@ impl FilePath {
     /// Whether this is the path of a file (`of_file`), or of the directory that it is in. `directory` and
     /// `file`: of the file, resolved: two paths that lead to one file mean one lock.
     pub(crate) fn covers(&self, directory: &Path, file: &OsStr, of_file: bool) -> bool {
-        let is_directory = self.0.text().ends_with('/');
+        let is_directory = self.0.0.ends_with('/');
         let Some(path) = self.0.expanded().filter(|_| is_directory != of_file) else {
             return false;
         };
@@ -87,13 +87,14 @@ impl TryFrom<String> for ConfigPath {
 }
 
 impl ConfigPath {
-    /// The path as written in the file.
-    pub(crate) fn text(&self) -> &str {
-        &self.0
+    /// The path that is the value of a key.
+    pub(crate) fn of_key(&self, key: &str) -> anyhow::Result<PathBuf> {
+        let expanded = self.expanded();
+        expanded.with_context(|| format!("`{key}`: no variable in `{}` is set", self.0))
     }
 
     /// The path with `~` or the variable replaced. `None`: the variable is not set.
-    pub(crate) fn expanded(&self) -> Option<PathBuf> {
+    fn expanded(&self) -> Option<PathBuf> {
         let (first, rest) = self.0.split_once('/').unwrap_or((&self.0, ""));
         let base = match first.strip_prefix('$') {
             Some(name) => std::env::var_os(name)
@@ -144,7 +145,7 @@ impl TryFrom<String> for Key {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        if text == WANTED || doc_text::is_lock_key(&text) {
+        if text == WANTED || LOCK_KEYS.iter().any(|(key, _)| *key == text) {
             Ok(Self(text))
         } else {
             Err(format!("unknown key `{text}`"))
@@ -200,38 +201,35 @@ impl Required {
     }
 }
 
-/// A duration; a bare number is seconds.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Span(pub(super) Duration);
-
-impl<'de> Deserialize<'de> for Span {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = deserializer.deserialize_any(Scalar("a duration such as `30s`"))?;
-        match duration(&text) {
-            // Records keep times in milliseconds.
-            Ok(span) if span.as_millis() > 0 => Ok(Self(span)),
-            Ok(_) => Err(de::Error::custom("must be at least 1 ms")),
-            Err(error) => Err(de::Error::custom(error)),
-        }
-    }
-}
-
 /// A value that is written as on the command line.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Named<T>(pub(super) T);
+pub(super) struct Typed<T>(pub(super) T);
 
-impl<'de> Deserialize<'de> for Named<Format> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = deserializer.deserialize_any(Scalar("the name of a format"))?;
-        text.parse().map(Named).map_err(de::Error::custom)
+impl<'de> Deserialize<'de> for Typed<Duration> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        read(from, "a duration such as `30s`", time_to_live)
     }
 }
 
-impl<'de> Deserialize<'de> for Named<WaitLimit> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = deserializer.deserialize_any(Scalar("a duration or `forever`"))?;
-        wait_limit(&text).map(Named).map_err(de::Error::custom)
+impl<'de> Deserialize<'de> for Typed<Format> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        read(from, "the name of a format", str::parse)
     }
+}
+
+impl<'de> Deserialize<'de> for Typed<WaitLimit> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        read(from, "a duration or `forever`", wait_limit)
+    }
+}
+
+fn read<'de, D: Deserializer<'de>, T, E: fmt::Display>(
+    from: D,
+    expected: &'static str,
+    parse: impl Fn(&str) -> Result<T, E>,
+) -> Result<Typed<T>, D::Error> {
+    let text = from.deserialize_any(Scalar(expected))?;
+    parse(&text).map(Typed).map_err(de::Error::custom)
 }
 
 /// A string, or a number as a string.

@@ -1,0 +1,32 @@
+//! The outcomes of `release`, `renew` and `break` for a hold of another holder.
+
+use onehold::Status;
+use serde_json::json;
+
+use crate::describe::{describe_holder, local};
+use crate::outcome::Outcome;
+use crate::output::{block, next_step, store_line};
+use crate::refusal::Refusal;
+use crate::session::Session;
+
+/// `what` was not done, for example "not released". `why`: a line below that.
+pub(crate) fn not_yours(
+    session: &Session,
+    what: &str,
+    why: Option<&str>,
+    status: Box<Status>,
+) -> Outcome {
+    let text = format!("{what}: {}", describe_holder(&status, local));
+    Outcome::refused(Refusal::NOT_OWNER, text)
+        .details(json!({ "hold": status.hold() }))
+        .notes(why.map(str::to_owned))
+        .notes(block(&status, session.global.verbose))
+        .notes([store_line(&status), next_step(session, &status, None)])
+        .lock(status)
+}
+
+/// `break` found a hold with another number than the one it was asked or confirmed to break.
+pub(crate) fn another(session: &Session, status: Box<Status>) -> Outcome {
+    let what = "not broken, the hold has another number";
+    not_yours(session, what, None, status)
+}
