@@ -1,5 +1,5 @@
-//! Compares man pages, completions and README with the definition of the command line.
-//! `BLESS=1 cargo test --test docs` rewrites man pages and completions.
+//! Compares man pages, completions, the README and its picture with the program.
+//! `BLESS=1 cargo test --test docs` rewrites man pages, completions and the picture.
 #![allow(missing_docs, dead_code)]
 #![allow(
     clippy::expect_used,
@@ -14,6 +14,11 @@ mod args;
 mod doc_text;
 #[path = "../src/bin/onehold/exit.rs"]
 mod exit;
+#[cfg(target_os = "linux")]
+mod harness;
+#[cfg(target_os = "linux")]
+#[path = "docs/picture.rs"]
+mod picture;
 
 use std::fs;
 use std::path::PathBuf;
@@ -95,7 +100,19 @@ fn man_pages_match_definition() {
             ),
         );
     }
+    pages.push(PICTURE.to_owned());
     assert_only_files("man", pages);
+}
+
+/// The picture of the README, beside the man pages.
+const PICTURE: &str = "onehold.svg";
+
+#[cfg(target_os = "linux")]
+#[test]
+fn picture_shows_what_the_program_prints() {
+    let picture = picture::draw();
+    assert!(picture.len() < 20_000, "{} bytes", picture.len());
+    assert_in_sync(&format!("man/{PICTURE}"), picture.as_bytes());
 }
 
 #[test]
@@ -104,6 +121,9 @@ fn man_pages_refer_to_pages_that_exist_and_not_to_themselves() {
     for page in fs::read_dir(root().join("man")).unwrap() {
         let page = page.unwrap();
         let file = page.file_name().into_string().unwrap();
+        if file == PICTURE {
+            continue;
+        }
         let text = fs::read_to_string(page.path()).unwrap();
         let text = text.replace("\\-", "-");
         let (_, others) = text.rsplit_once("SEE ALSO").unwrap();
@@ -366,7 +386,7 @@ fn readme() -> String {
 
 #[test]
 fn readme_needs_no_file_that_is_not_beside_it() {
-    // Packages have it without the source.
+    // Packages have it without the source, and with the picture.
     let readme = readme();
     let links: Vec<&str> = readme
         .split("](")
@@ -374,7 +394,7 @@ fn readme_needs_no_file_that_is_not_beside_it() {
         .map(|rest| rest.split(')').next().unwrap())
         .filter(|link| !link.starts_with("https://") && !link.starts_with('#'))
         .collect();
-    assert!(links.is_empty(), "{links:?}");
+    assert_eq!(links, [format!("man/{PICTURE}")]);
 }
 
 #[test]
@@ -480,7 +500,9 @@ fn command_words(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut rest = shlex::Shlex::new(text);
     for word in rest.by_ref() {
+        let is_substituted = word.contains("$(");
         let end = word.find([';', ')', '|', '&', '>']);
+        let end = end.filter(|_| !is_substituted);
         let ends = end.is_some() || word == "||" || word == "&&" || word == "#";
         let word = match end {
             Some(end) => word[..end].to_owned(),

@@ -11,7 +11,7 @@ use crate::record::Record;
 /// confirm that. It may be stopped, or nobody may read what it prints.
 const CONFIRMATION_LIMIT: Duration = Duration::from_secs(5);
 
-/// A record and what can be said of it.
+/// A record and the verdict on it.
 #[derive(Clone, Debug)]
 pub(crate) struct Judged<H> {
     pub(crate) found: Found<H>,
@@ -28,8 +28,8 @@ impl<H> Judged<H> {
         self.record().map(|record| record.hold)
     }
 
-    /// Of a detached hold that the process which acquires it has not confirmed yet: how much longer to
-    /// wait for that. Until then it is not known whether the lock was acquired.
+    /// How much longer to wait until the process that acquires a detached hold confirms it. Until then it is
+    /// not known whether the lock was acquired.
     pub(crate) fn confirmed_within(&self) -> Option<Duration> {
         let record = self.record()?;
         let is_pending = record.origin.is_some() && record.is_detached() && !record.is_confirmed();
@@ -39,7 +39,7 @@ impl<H> Judged<H> {
     }
 }
 
-/// What may be done about a request.
+/// The decision about a request.
 #[derive(Clone, Debug)]
 pub(crate) enum Decision<H> {
     /// Take the locks: write these records, each in place of what is there, and remove the others.
@@ -47,7 +47,7 @@ pub(crate) enum Decision<H> {
         put: Vec<(Key, Option<Judged<H>>)>,
         remove: Vec<Judged<H>>,
     },
-    /// The same holder has it already.
+    /// The same holder already has the locks.
     AlreadyHeld(Judged<H>),
     /// It may become free.
     Wait(Obstacle<H>),
@@ -57,7 +57,7 @@ pub(crate) enum Decision<H> {
     Refuse(Judged<H>, &'static str),
 }
 
-/// What keeps a request from being granted.
+/// The hold or waiter that keeps a request from being granted.
 #[derive(Clone, Debug)]
 pub(crate) enum Obstacle<H> {
     Hold(Judged<H>),
@@ -65,7 +65,7 @@ pub(crate) enum Obstacle<H> {
     Waiter(Ticket<H>),
 }
 
-/// What a waiter sleeps on.
+/// The event that a waiter sleeps on.
 #[derive(Clone, Debug)]
 pub(crate) enum Until<H> {
     /// The end of a hold.

@@ -72,7 +72,7 @@ fn about_hold<S: Snapshot + ?Sized>(
     Decision::Wait(Obstacle::Hold(judged))
 }
 
-/// What was found about a request.
+/// The holds that matter to a request.
 struct Review<H> {
     /// A hold in the way: the first one that waiting cannot change, else the first one.
     in_the_way: Option<Judged<H>>,
@@ -122,7 +122,7 @@ impl<H: Clone> Review<H> {
                 }
                 review.in_the_way.get_or_insert(judged);
             }
-            // What is further away is read only for a hold that the caller runs inside of.
+            // Holds that are further away are read only to find one that the caller runs inside of.
             if review.in_the_way.is_some() && request.inside.is_empty() {
                 Next::Near
             } else {

@@ -112,7 +112,7 @@ pub(crate) fn may_release<S: Snapshot + ?Sized>(
             MayRelease::Remove
         }
         State::Free => MayRelease::Free,
-        // A holder that is known to be dead releases nothing any more.
+        // A holder that is known to be dead cannot release it itself.
         State::Zombie
             if is_proved(&judged.verdict)
                 && judged.verdict.takeable_in.is_none()
@@ -185,7 +185,7 @@ pub(crate) fn may_renew<S: Snapshot + ?Sized>(
     })
 }
 
-/// What a hold consists of.
+/// The locks of a hold, and how each is held.
 fn wants_of<H>(judged: &Judged<H>) -> Vec<Want> {
     let Key { name, index } = &judged.found.key;
     let record = judged.record();

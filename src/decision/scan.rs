@@ -1,4 +1,4 @@
-//! What is in the way of a request, among the holds. Waiters are none of it.
+//! Finds the holds that are in the way of a request. Waiters are not among them: see `turn`.
 
 use std::borrow::Cow;
 use std::ops::ControlFlow;
@@ -13,7 +13,7 @@ use super::snapshot::{Found, Snapshot};
 use super::verdict::State;
 use crate::record::Mode;
 
-/// What a record is to a request. A record that does not matter to it is not told.
+/// How a record matters to a request. Records that do not matter are left out.
 pub(super) enum Finding<H> {
     /// It keeps the request from being granted.
     Excludes(Judged<H>),
@@ -98,7 +98,7 @@ enum Role<H> {
     Told(Finding<H>),
 }
 
-/// What one record is to one of the wants.
+/// How one record matters to one of the wants.
 fn role<S: Snapshot + ?Sized>(
     request: &Request,
     snapshot: &S,

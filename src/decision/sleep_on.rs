@@ -1,4 +1,4 @@
-//! What a waiter sleeps on.
+//! Chooses the event that a waiter sleeps on.
 
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ use super::snapshot::{Snapshot, Ticket};
 use super::turn::{earlier_tickets, has_missed_its_turn};
 use crate::record::Mode;
 
-/// How often a waiter decides again that sleeps on another one, which may be held up where nobody sees it,
-/// such as by a terminal that takes no output. The one behind it does so half as often, and so on: so many
-/// waiters make few looks. That the other one was stopped it notices in any case.
+/// Interval at which a waiter that sleeps on another one decides again: the other one may be delayed where
+/// nobody sees it, such as by a terminal that takes no output. The one behind it does so half as often, and
+/// so on, so that many waiters make few looks. That the other one is stopped is noticed in any case.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The twelfth looks once a minute, and so do all behind it.
 const MAX_RANK: u32 = 12;
 
-/// How many tickets are read to find one to sleep on.
+/// Number of tickets that are read to find one to sleep on.
 const MAX_READ: usize = 64;
 
 /// What to sleep on until a decision may be another one.
@@ -40,7 +40,7 @@ pub(crate) fn until<S: Snapshot + ?Sized>(
             (Some(Ahead { ticket, rank }), Obstacle::Hold(_)) => {
                 Until::LeftQueue(ticket, RECHECK_INTERVAL * rank)
             }
-            // Whoever finds the lock free watches how the reservation runs out.
+            // A waiter that finds the lock free notices when the reservation expires.
             (Some(Ahead { ticket, .. }), Obstacle::Waiter(_))
             | (None, Obstacle::Waiter(ticket)) => Until::LeftQueue(ticket, RECHECK_INTERVAL),
             (None, Obstacle::Hold(judged)) => until_released(request, judged, snapshot)?,
@@ -97,7 +97,7 @@ fn can_as_much(theirs: &Request, ours: &Request, owner_matters: bool) -> bool {
     theirs.wants.len() == ours.wants.len()
         && pairs().all(|(theirs, ours)| is_granted_with(theirs, ours))
         && (theirs.owner == ours.owner || !owner_matters)
-        // Who runs inside of a shared hold may share it.
+        // A caller that runs inside of a shared hold may share it.
         && (theirs.inside == ours.inside || ours.wants.iter().all(is_exclusive))
         && (theirs.take_zombies || !ours.take_zombies)
         && theirs.max_age_ms <= ours.max_age_ms

@@ -1,4 +1,4 @@
-//! What can be said about a lock: its state, the reason, the evidence. Data only.
+//! The verdict on a lock: its state, the reason, the evidence. Data only.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ pub enum Reason {
     Reused,
     /// Zombie: the holder ran before the last reboot.
     Rebooted,
-    /// Zombie: its time to live is over.
+    /// Zombie: its TTL has expired.
     Expired,
     /// Zombie: unverified, and older than its maximum age.
     TooOld(Uncertainty),
@@ -146,7 +146,7 @@ impl Reason {
 }
 
 impl Evidence {
-    /// Its name in JSON. `None`: there is none.
+    /// Its name in JSON. `None`: it has none.
     #[must_use]
     pub fn name(self) -> Option<&'static str> {
         match self {
@@ -165,7 +165,7 @@ impl Evidence {
     }
 }
 
-/// What can be said about a lock, and why.
+/// The state of a lock, and why it is in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Verdict {
@@ -177,16 +177,16 @@ pub struct Verdict {
     pub evidence: Evidence,
     /// The process that keeps the hold alive, or that did.
     pub pid: Option<Pid>,
-    /// Whether that process exists; `None` if that is not known or there is none.
+    /// Whether that process exists; `None` if that is not known or there is no process.
     pub pid_alive: Option<bool>,
-    /// Of a `run`: whether its wrapper exists; `None` if that is not known or there is none.
+    /// Whether the wrapper of a `run` exists; `None` if that is not known or there is no wrapper.
     pub wrapper_alive: Option<bool>,
     /// Time since the last heartbeat, never negative.
     pub age: Option<Duration>,
     /// When the time to live ends, by the wall clock.
     pub expires_at: Option<DateTime<Utc>>,
-    /// Of a dead hold on several machines: how long the caller must still know that it is dead before it
-    /// may take it over. `None`: it need not wait.
+    /// How much longer a dead hold on etcd must be known to be dead before the caller may take it over.
+    /// `None`: it need not wait.
     pub takeable_in: Option<Duration>,
 }
 

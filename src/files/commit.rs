@@ -26,7 +26,7 @@ use crate::record::{Format, Kind, Live, Record};
 use crate::sys::directory::{FileExt as _, facts_of_file};
 use crate::sys::temporary::random_temporary_name;
 
-/// What was asked for with a new hold.
+/// The records and options of a new hold.
 pub(super) struct Taking<'a> {
     /// Its records, each with what is to be replaced by it.
     pub(super) put: &'a [(Key, Option<Judged<Handle>>)],
@@ -346,7 +346,7 @@ fn write_slot(
     record: &Record,
     live: &Live,
 ) -> Result<Option<File>> {
-    // What is torn under the guard is damaged. To write it anew would lose the process in it.
+    // A record that is torn under the guard is damaged. Rewriting it would lose the process in it.
     let is_damaged = record.live.is_torn && record.kind != Kind::Lease;
     let at = match format::slot_at(record.format, &open.bytes) {
         _ if !record.is_ours() => Err("its record was written by another program"),

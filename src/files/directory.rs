@@ -1,4 +1,4 @@
-//! The directory that locks are in: what it is for this process, and how it is opened.
+//! The directory of the locks: its settings for this process, and how it is opened.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

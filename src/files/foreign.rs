@@ -21,10 +21,10 @@ use crate::sys::FileId;
 use crate::sys::directory::{Found, facts_of_file};
 use crate::sys::temporary::{is_temporary, random_temporary_name};
 
-/// How often a file is read again that another program keeps changing.
+/// Number of retries while another program keeps changing a file.
 pub(crate) const MAX_RETRIES: usize = 100;
 
-/// What to do where the filesystem cannot swap two files.
+/// How to take over where the filesystem cannot swap two files.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum SwapFallback {
     /// Replace by rename: no other program creates files there, or a person has decided.
@@ -36,7 +36,7 @@ pub(super) enum SwapFallback {
 /// How a takeover ended.
 pub(super) enum SwapResult {
     Done(NewLockFile),
-    /// What was there is no longer what was judged.
+    /// The file is no longer the one that was judged.
     Changed,
 }
 
@@ -236,7 +236,7 @@ impl LockPath<'_> {
         self.remove_if(&temporary, || self.is_as_judged(&temporary, judged))
     }
 
-    /// The same for a file of our own, whatever it says.
+    /// Removes a file of our own, whatever its content, and nothing else that is at its place.
     pub(super) fn remove_own(&self, own: &std::fs::File) -> Result<bool> {
         let temporary = self.claim_temporary_name()?;
         self.remove_if(&temporary, || is_named(self.directory, &temporary, own))

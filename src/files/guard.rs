@@ -18,7 +18,7 @@ use crate::sys::not_found;
 use crate::sys::process::boottime;
 use crate::sys::signal::{Alarm, SignalBlock};
 
-/// How often a store is made that is gone when it is opened.
+/// Number of attempts to make and open a store that another process removes.
 const MAX_ATTEMPTS: usize = 10;
 
 /// A store directory, kept open and locked. `drop` unlocks it explicitly: closing the descriptor
@@ -29,7 +29,7 @@ pub(super) struct Guard {
     _signals: SignalBlock,
 }
 
-/// What is true of a store directory for as long as it is open.
+/// Facts about a store directory that do not change while it is open.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DirectoryFacts {
     pub(crate) id: FileId,
@@ -46,7 +46,7 @@ impl DirectoryFacts {
     }
 }
 
-/// `None`: there is none.
+/// Opens a directory of locks; `None` if there is none.
 pub(crate) fn open_directory(path: &Path) -> Result<Option<Directory>> {
     match Directory::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -261,7 +261,7 @@ fn lock_until(root: &Directory, alarm: &Alarm, limit: &Deadline<'_>) -> io::Resu
     Ok(false)
 }
 
-/// How long one sleep may last that has no limit.
+/// Longest sleep of a wait without a limit.
 const IDLE: Duration = Duration::from_mins(1);
 
 /// The guard is kept for a fraction of a millisecond. Without a signal to end a blocking call by, it

@@ -1,4 +1,4 @@
-//! A lock file of our own that is in force.
+//! The lock file of a hold of this process.
 
 use std::ffi::OsString;
 use std::fs::File;

@@ -27,10 +27,10 @@ const ROTATED_JOURNAL: &str = "events.jsonl.1";
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 const ROTATE_AT: u64 = 1024 * 1024;
 
-/// What is read of a file. One that others own may not be rotated, and grows.
+/// Most bytes that are read of a file. One that others own may not be rotated, and grows.
 const MAX_READ: u64 = 2 * ROTATE_AT;
 
-/// What happened to a hold.
+/// What was done to a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -49,7 +49,7 @@ pub enum Action {
 pub struct Event {
     /// When it was written.
     pub at: DateTime<Utc>,
-    /// What happened.
+    /// What was done.
     pub event: Action,
     /// The name of the lock, as it was given.
     pub name: String,
@@ -195,7 +195,7 @@ pub(crate) fn last(store: &Path, path: &Path, limit: usize) -> Result<Vec<Event>
     Ok(events)
 }
 
-/// The content of a file of the journal, or its end. `None`: there is none.
+/// The content of a file of the journal, or its end. `None`: there is no such file.
 fn text_of(store: &Path, file: &str) -> io::Result<Option<Vec<u8>>> {
     let found = Directory::open(store)
         .and_then(|root| root.open_below(OsStr::new(META_DIR)))

@@ -92,7 +92,7 @@ pub(crate) fn path_below(directory: &Path, key: &Key) -> PathBuf {
     path
 }
 
-/// What an entry of a store directory is.
+/// An entry of a store directory, by its name.
 pub(crate) enum Entry {
     Lock(LockName),
     /// The directory of the locks below this name.

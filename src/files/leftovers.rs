@@ -1,5 +1,5 @@
-//! Removes what killed processes left in a store: files that never got their name, dead tickets,
-//! empty directories, and foreign files that a takeover took out. Under the guard no process is about to use them.
+//! Removes what killed processes left in a store: files that never got their name, dead tickets, empty
+//! directories, and foreign files that a takeover took out. Under the guard no process is about to use them.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -71,7 +71,7 @@ fn sweep_directory(
             match directory.open_below(&file) {
                 Ok(opened) => {
                     let swept = sweep_directory(snapshot, &opened, &below, Some(&name), errors);
-                    // Made for a lock file that was not put there any more.
+                    // Made for a lock file that was then not put there.
                     let _ = directory.remove_below_if_empty(&file);
                     swept
                 }

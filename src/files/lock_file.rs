@@ -19,10 +19,10 @@ use crate::sys::directory::{
 };
 use crate::sys::temporary::{random_temporary_name, temporary_name};
 
-/// How often a record is read again that is being written.
+/// Number of reads while a record is being written.
 const MAX_READS: usize = 8;
 
-/// What is at the path of a lock file.
+/// The file at the path of a lock.
 pub(super) enum OnDisk {
     Nothing,
     /// Something that is not a regular file.
@@ -66,7 +66,7 @@ pub(super) struct LockPath<'a> {
     pub(super) format: Format,
 }
 
-/// The same, for as long as a hold lasts.
+/// The path of the lock file of a hold, owned for as long as the hold lasts.
 #[derive(Debug)]
 pub(super) struct OwnedLockPath {
     pub(super) directory: Arc<Directory>,
@@ -92,7 +92,7 @@ impl LockPath<'_> {
         self.read_found(self.directory.find(self.file))
     }
 
-    /// The same for a file that was listed with this kind, with one system call less.
+    /// [Reads](Self::read) a file that was listed with this kind, with one system call less.
     pub(super) fn read_listed(&self, kind: FileKind) -> Result<OnDisk> {
         self.read_found(match kind {
             FileKind::RegularFile => self.directory.find_regular(self.file),

@@ -55,7 +55,7 @@ use crate::sys::directory::{Directory, Found, record_is_locked, sync_file};
 use crate::sys::process::boottime;
 use crate::sys::wait::Watch;
 
-/// How long a waiter sleeps at most on the hold of another waiter that was ahead of it.
+/// Longest sleep of a waiter on the hold of one that was ahead of it in the queue.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 impl Files {

@@ -25,7 +25,8 @@ pub(crate) fn by_clock(now: DateTime<Utc>, replaced: u64) -> u64 {
     after(clock, replaced)
 }
 
-/// The same in a store, which keeps the last number in a file. Under its guard.
+/// The number of a hold that replaces `replaced`, in a store, which keeps the last number in a file. Under
+/// its guard.
 pub(super) fn in_store(root: &Directory, now: DateTime<Utc>, replaced: u64) -> io::Result<u64> {
     let name = OsStr::new(META_DIR);
     // Opened on its own, because a symlink in its place must not be followed.

@@ -1,9 +1,10 @@
 //! The queue of waiters on disk.
 //!
 //! Each waiter has a ticket, a numbered file in `.onehold/waiting/` that it keeps locked; a waiter for
-//! several locks has one with a name in the queue of each. It holds the waiter's request, so that others decide for the waiter by the same rules as for themselves. A
-//! waiter sleeps in flock(2) on the ticket ahead of it, and so wakes when that waiter leaves, however it
-//! leaves. A ticket whose kernel lock is free belongs to a dead waiter, and is removed under the guard.
+//! several locks has one with a name in the queue of each. It holds the waiter's request, so that others
+//! decide for the waiter by the same rules as for themselves. A waiter sleeps in flock(2) on the ticket ahead
+//! of it, and so wakes when that waiter leaves, however it leaves. A ticket whose kernel lock is free belongs
+//! to a dead waiter, and is removed under the guard.
 //!
 //! Nothing in the queue can make a hold fail: what cannot be read there counts as no waiter.
 
@@ -42,13 +43,13 @@ pub(super) const WAITING: &str = "waiting";
 /// Since when a free lock has been reserved for which ticket.
 const RESERVATIONS: &str = "reserved";
 
-/// How many bytes of reservations are read: enough for thousands of waiters that are stopped.
+/// Most bytes of reservations that are read: enough for thousands of stopped waiters.
 const MAX_RESERVATION_BYTES: usize = 64 * 1024;
 
-/// How often the directory of a queue is made again when another process removes it.
+/// Number of attempts to make the directory of a queue that another process removes.
 const MAX_RETRIES: usize = 100;
 
-/// Who has a ticket.
+/// The waiter that has a ticket.
 pub(super) fn waiter(ticket: &Ticket<Handle>) -> Option<Waiter> {
     let open = ticket.handle.as_ref()?;
     Some(TicketContent::read(&open.bytes)?.into_waiter(1))
@@ -69,7 +70,7 @@ pub(super) struct Queue {
     waiting: Option<Arc<Directory>>,
     /// The tickets that were listed, and where each is.
     listed: RefCell<BTreeMap<u64, Listed>>,
-    /// Those for names with this first segment: each queue is listed once.
+    /// The tickets for names with this first segment: each queue is listed once.
     trees: RefCell<BTreeMap<String, Vec<(u64, LockName)>>>,
     reservations: RefCell<Option<Reservations>>,
 }
@@ -432,8 +433,8 @@ impl OwnQueue {
         path
     }
 
-    /// Removes its directories as far as they are empty. Who makes them anew has the guard, which we need
-    /// not have, and tries again if we were faster.
+    /// Removes its directories as far as they are empty. A process that makes them again has the guard, which
+    /// the caller need not have, and retries if this removal was faster.
     fn prune(&self, root: &Directory) {
         for depth in (1..self.path_parts.len()).rev() {
             let (parents, rest) = self.path_parts.split_at(depth);
@@ -471,8 +472,8 @@ impl Drop for Place {
     }
 }
 
-/// Removes what dead waiters left: tickets, and directories that are empty without them. What cannot
-/// be removed is left in silence, as are files that are not ours: they do no harm.
+/// Removes the tickets of dead waiters, and directories that are empty without them. What cannot be removed
+/// is left without an error, as are files that are not ours: they do no harm.
 pub(super) fn sweep(guard: &Guard) {
     let parts = [OsString::from(META_DIR), OsString::from(WAITING)];
     let Ok(Some(waiting)) = guard.descend(&parts) else {

@@ -12,7 +12,7 @@ use crate::sys::directory::{Directory, FileExt as _};
 
 const FILE: &str = "shared";
 
-/// How many names are kept, the latest one first. Each is a digest of 8 bytes.
+/// Number of names that are kept, the latest one first. Each is a digest of 8 bytes.
 const NAMES: usize = 64;
 const BYTES: usize = 8;
 

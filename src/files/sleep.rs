@@ -23,19 +23,19 @@ const LOCK_POLL: BackOff = BackOff {
     most: Duration::from_millis(50),
 };
 
-/// How often a waiter looks that is woken by events which may not tell everything.
+/// Interval at which a waiter looks again although events wake it, because they may not report everything.
 const EVENT_RECHECK: Duration = Duration::from_secs(2);
 
-/// The same for a waiter behind the wrapper of a `run`, which unlocks its record unless it is killed.
+/// That interval behind the wrapper of a `run`, which unlocks its record unless it is killed.
 const WRAPPER_RECHECK: Duration = Duration::from_secs(10);
 
-/// How often a waiter looks whether the one that it sleeps on was stopped.
+/// Interval at which a waiter looks whether the one that it sleeps on was stopped.
 const STOP_CHECK: Duration = Duration::from_secs(5);
 
-/// How many holds are watched at once. Each needs a descriptor, of which a process has 1024 as a rule.
+/// Most holds that are watched at once. Each needs a descriptor, of which a process usually has 1024.
 const MAX_WATCHED: usize = 256;
 
-/// What a waiter keeps between two sleeps.
+/// The state of a waiter between two sleeps.
 #[derive(Debug)]
 pub(crate) struct Sleeper {
     alarm: Option<Alarm>,
@@ -204,7 +204,7 @@ impl Sleeper {
             let Some(file) = open.open()? else {
                 return Ok(());
             };
-            // What was watched so far is given back if no descriptor is left.
+            // The watches that were made are closed if no descriptor is left.
             let added = watch.add(&file, process);
             let is_watched = added.inspect_err(|_| watch.begin())?;
             if !is_watched && !record.is_some_and(Record::is_lease) {

@@ -45,7 +45,7 @@ pub(crate) struct FilesSnapshot<'a> {
     /// The answers so far, each of which reads /proc.
     descends_from: RefCell<Vec<(ProcessId, bool)>>,
     queue: OnceCell<Queue>,
-    /// The directories below the store that were looked for; `None`: there is none.
+    /// The directories below the store that were looked for, whether found or not.
     directories: RefCell<Vec<KnownDirectory>>,
     /// The shared records of each name that was asked about: a decision asks several times.
     shared: RefCell<Vec<(LockName, Vec<Found<Handle>>)>>,
@@ -260,7 +260,8 @@ impl<'a> FilesSnapshot<'a> {
         Ok(holds)
     }
 
-    /// `None`: there is none. `directory`: that of the locks below the name.
+    /// The directory of the shared records of a name; `None` if there is none. `directory`: that of the locks
+    /// below the name.
     fn shared_directory(
         &self,
         directory: &Directory,
@@ -383,7 +384,7 @@ impl<'a> FilesSnapshot<'a> {
     }
 }
 
-/// How often a record is read again that changes while it is judged.
+/// Number of reads of a record that changes while it is judged.
 const MAX_READS: usize = 100;
 
 /// Whether nothing was seen that keeps a hold alive now.
@@ -401,7 +402,7 @@ fn may_be_dead(verdict: &Verdict) -> bool {
     )
 }
 
-/// What a person is shown of a hold, so that permission to break it covers no other.
+/// Identifies a hold as it was shown to a person, so that permission to break it covers no other.
 pub(super) fn revision(content: &Content, open: &OpenFile) -> Revision {
     let hold = content.record().map_or(0, |record| record.hold);
     Revision {

@@ -9,7 +9,7 @@ use crate::record::{Live, digest, has_four_digits};
 pub(crate) const SLOT_BYTES: usize = 384;
 
 const SUM_AT: usize = br#"{"sum":""#.len();
-/// What the sum is made of: everything behind it.
+/// Start of the bytes that the sum covers: everything after it.
 const SUMMED_FROM: usize = SUM_AT + 16;
 
 const PID: &[u8] = br#"","pid":"#;
@@ -18,7 +18,7 @@ const START: &[u8] = br#","start":"#;
 /// Room for a PID, and for a start behind it.
 const PROCESS_BYTES: usize = 10 + START.len() + 20;
 
-/// What a slot says.
+/// The content of a slot.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Slot {
     Live(Box<Live>),

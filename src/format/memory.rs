@@ -69,7 +69,7 @@ fn time(time: DateTime<Utc>) -> String {
     time.format("%Y-%m-%dT%H:%M:%S%.6f+00:00").to_string()
 }
 
-/// What to write where, so that both times in a file of ours say `now`; `None` if it is not as we
+/// The bytes to write, and where, so that both times in a file of ours are `now`; `None` if it is not as we
 /// wrote it.
 pub(crate) fn renewed_times(bytes: &[u8], now: DateTime<Utc>) -> Option<(u64, Vec<u8>)> {
     let now = time(now);
@@ -85,7 +85,7 @@ pub(crate) fn renewed_times(bytes: &[u8], now: DateTime<Utc>) -> Option<(u64, Ve
     Some((acquired.start as u64, both))
 }
 
-/// Where the value of a key of ours stands, if it has this length.
+/// The place of the value of a key of ours, if it has this length.
 fn value_of(bytes: &[u8], key: &str, length: usize) -> Option<Range<usize>> {
     let before = format!("\n  \"{key}\": \"");
     let found = bytes

@@ -21,7 +21,7 @@ const PAGE: usize = 4096;
 /// Longest command line that is kept, in bytes: programs read these files into small buffers.
 const MAX_COMMAND: usize = 512;
 
-/// What the metadata of a foreign record is.
+/// The metadata of a foreign record, as far as it can be used.
 pub(super) enum Metadata {
     Ours(Box<Record>),
     UnknownVersion(u64),
@@ -60,7 +60,7 @@ fn append(text: &mut String, record: &Record) -> Result<usize, Error> {
         text.extend(std::iter::repeat_n(' ', blanks));
     }
     let slot_at = text.len();
-    // What `write` returns is ASCII.
+    // `write` returns ASCII.
     text.push_str(&String::from_utf8_lossy(&live::write(&record.live)?));
     let body = serde_json::to_string(&record)?;
     text.push(',');
@@ -68,7 +68,7 @@ fn append(text: &mut String, record: &Record) -> Result<usize, Error> {
     Ok(slot_at)
 }
 
-/// The same JSON in ASCII: some characters would end a YAML comment (YAML 1.2, 5.4).
+/// Appends JSON in ASCII, with escapes: some characters would end a YAML comment (YAML 1.2, 5.4).
 fn push_ascii(text: &mut String, json: &str) {
     for char in json.chars() {
         if char.is_ascii() && char != '\u{7f}' {

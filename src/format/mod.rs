@@ -23,7 +23,7 @@ mod sprint;
 
 pub(crate) use memory::{MAX_TTL as MEMORY_TTL, TTL_LIMIT as MEMORY_TTL_LIMIT, renewed_times};
 
-/// The bytes of a new lock file, and what of them changes in place later.
+/// The bytes of a new lock file, and where they change in place later.
 #[derive(Debug)]
 pub(crate) struct Written {
     pub(crate) bytes: Vec<u8>,
@@ -210,7 +210,7 @@ fn rfc3339_utc(time: DateTime<Utc>, precision: SecondsFormat) -> String {
 
 const UNKNOWN_VALUE: &str = "unknown";
 
-/// What the keys of a foreign record say. `None`: not there, or not understood.
+/// The values of a foreign record. `None`: missing, or not understood.
 struct ForeignFields {
     name: Option<String>,
     pid: Option<Result<Pid, ()>>,

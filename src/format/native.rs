@@ -6,7 +6,7 @@ use serde_json::Error;
 use super::live::{self, SLOT_BYTES, Slot};
 use crate::record::{Content, Live, MAX_HOLD, Record, VERSION, has_four_digits};
 
-/// What every native record begins with, up to its slot.
+/// The beginning of every native record, up to its slot.
 const HEAD: &[u8] = b"{\n  \"onehold\": 1,\n  \"live\": ";
 
 /// Where the slot of a native record begins.
@@ -26,7 +26,7 @@ pub(super) fn write(record: &Record) -> Result<Vec<u8>, Error> {
     Ok(bytes)
 }
 
-/// The same without blanks and places.
+/// The document of a record without blanks, and without places in a file.
 #[cfg(feature = "etcd")]
 pub(super) fn write_compact(record: &Record) -> Result<Vec<u8>, Error> {
     let body = serde_json::to_vec(record)?;
@@ -43,7 +43,7 @@ pub(super) fn slot_at(bytes: &[u8]) -> Option<usize> {
     (bytes.starts_with(HEAD) && live::is_slot(bytes, SLOT_AT)).then_some(SLOT_AT)
 }
 
-/// What stands before and behind the slot.
+/// The text before and after the slot.
 pub(super) fn around_slot(bytes: &[u8]) -> (&[u8], &[u8]) {
     let at = slot_at(bytes).unwrap_or(bytes.len());
     let (before, after) = bytes.split_at_checked(at).unwrap_or((bytes, &[]));
@@ -98,7 +98,7 @@ fn edited_live(document: &[u8]) -> Option<Slot> {
     in_range.then(|| Slot::Live(Box::new(edited.live)))
 }
 
-/// What follows `{"onehold":`, with any white space between; `None` if the text begins otherwise.
+/// The text after `{"onehold":`, with any white space between; `None` if it begins otherwise.
 pub(super) fn after_our_key(bytes: &[u8]) -> Option<&[u8]> {
     let inside = bytes.trim_ascii_start().strip_prefix(b"{")?;
     let after_name = inside.trim_ascii_start().strip_prefix(br#""onehold""#)?;

@@ -1,4 +1,4 @@
-//! A file that is no lock file, at the place of a lock.
+//! A file that is not a lock file, at the path of a lock.
 
 use std::path::PathBuf;
 
@@ -11,20 +11,20 @@ use crate::error::{Error, Result};
 use crate::files::journal::{self, Action};
 use crate::status::Status;
 
-/// A file that was no lock file, and was moved out of the way.
+/// A file that was not a lock file, and was moved out of the way.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct MovedAside {
     /// Where it is now.
     pub to: PathBuf,
-    /// What else did not work.
+    /// Errors that did not prevent the move.
     pub warnings: Vec<Error>,
 }
 
 impl Lock {
-    /// The same status, for a path that is meant for this lock alone: a file that is not a lock file
-    /// counts as a damaged one, and as incomplete while its program may still be writing it.
-    /// `moves_aside`: whether the caller moves a damaged one aside unasked when it acquires the lock.
+    /// Adapts a status to a path that is meant for this lock alone: a file that is not a lock file counts as
+    /// a damaged one, and as incomplete while its program may still be writing it. `moves_aside`: whether the
+    /// caller moves a damaged one aside unasked when it acquires the lock.
     #[must_use]
     pub fn at_own_place(mut status: Status, moves_aside: bool) -> Status {
         let Reason::NotALock(what) = status.verdict.reason else {

@@ -28,15 +28,15 @@ const AFTER_KILL: Duration = Duration::from_secs(2);
 /// How long a wrapper may take to write that it ends its work. It is continued if it was stopped.
 const WRAPPER_ANSWERS: Duration = Duration::from_secs(3);
 
-/// What became of a break.
+/// Result of a break.
 #[derive(Debug)]
 #[must_use]
 pub enum Break {
-    /// Broken. Nothing of a `run` runs any more, unless it was to be broken at once.
+    /// Broken. All of the work of a `run` has ended, unless it was to be broken at once.
     Done {
         /// The hold that was removed.
         was: Box<Status>,
-        /// What else did not work.
+        /// Errors that did not prevent the break.
         warnings: Vec<Error>,
     },
     /// Some of its work could not be ended, or other processes than the one on record have locked the file.
@@ -44,7 +44,8 @@ pub enum Break {
     StillRunning {
         /// The hold.
         was: Box<Status>,
-        /// What still runs. Empty: a process that cannot be seen from here keeps the lock file open.
+        /// The processes that still run. Empty: a process that cannot be seen from here keeps the lock file
+        /// open.
         processes: Vec<ProcessId>,
         /// Why not all of its processes could be looked at.
         look_failed: Option<std::io::Error>,
@@ -59,7 +60,7 @@ pub enum Break {
 /// `false`: do not wait for it.
 pub type OnBreak<'a> = dyn FnMut(Duration) -> bool + 'a;
 
-/// What became of the removal of a hold.
+/// Result of the removal of a hold.
 enum Removal {
     Done(Judged<Handle>),
     Nothing,
@@ -70,12 +71,12 @@ enum Removal {
     Unconfirmed(Judged<Handle>),
 }
 
-/// What became of the work of a hold.
+/// Result of ending the work of a hold.
 enum Work {
     Ended,
     /// Its wrapper is gone, or does not answer.
     Orphaned,
-    /// And why not all of it could be looked at.
+    /// The processes that are left, and why not all of the work could be looked at.
     Left(Vec<ProcessId>, Option<std::io::Error>),
 }
 
@@ -133,10 +134,10 @@ impl Lock {
         Ok(self.broken(removal))
     }
 
-    /// The live processes of the work of the hold that was shown, as far as they can be seen from here. Of a `run`: what
-    /// [`break_hold`](Self::break_hold) would end. Of a detached hold: the process that it follows, and
-    /// what that has started, which a break leaves running. Reads the list of all processes; what starts
-    /// or ends meanwhile may be missed. Signals nothing.
+    /// The live processes of the work of the hold that was shown, as far as they can be seen from here. Of a
+    /// `run`: what [`break_hold`](Self::break_hold) would end. Of a detached hold: the process that it
+    /// follows, and what that has started, which a break leaves running. Reads the list of all processes;
+    /// what starts or ends meanwhile may be missed. Signals nothing.
     ///
     /// # Errors
     /// The store cannot be read.
@@ -160,8 +161,8 @@ impl Lock {
         Ok(processes)
     }
 
-    /// The live processes of the work of the hold that was shown that nothing of this library signals, because
-    /// users who may not signal them can have written its record. Usually none. Signals nothing.
+    /// The live processes of the work of the hold that was shown that nothing of this library signals,
+    /// because users who may not signal them can have written its record. Usually none. Signals nothing.
     ///
     /// # Errors
     /// The store cannot be read.
@@ -326,7 +327,7 @@ impl Lock {
             })
         };
         // Some records have no room for it, and another user's cannot be written. Its work can be ended
-        // all the same, if only by this process.
+        // nevertheless, but only by this process.
         let own = match note_begin(true) {
             Ok(updated) => updated,
             Err(_) => note_begin(false)?,
@@ -372,7 +373,7 @@ impl Lock {
         }
     }
 
-    /// Notes that the work of a hold without a wrapper has got TERM, so that no process sends it again.
+    /// Notes that TERM was sent to the work of a hold without a wrapper, so that no process sends it again.
     pub(super) fn note_told(&self, judged: &Judged<Handle>) {
         let Some(record) = judged.record() else {
             return;

@@ -17,7 +17,7 @@ use crate::status::Status;
 /// How long a cleanup waits for what may be removed soon. The rest is left.
 pub(super) const LONGEST_CLEANUP: Duration = Duration::from_mins(2);
 
-/// What a cleanup did.
+/// Result of a cleanup.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Cleanup {
@@ -25,19 +25,19 @@ pub struct Cleanup {
     pub removed: Vec<Status>,
     /// Zombies that stay, because no takeover is safe on this filesystem.
     pub left: Vec<Status>,
-    /// What did not work.
+    /// Errors: what could not be read or removed.
     pub errors: Vec<Error>,
-    /// What did not work beside the removal, such as the journal.
+    /// Errors that did not prevent a removal, such as those of the journal.
     pub warnings: Vec<Error>,
 }
 
-/// What was removed of one lock.
+/// The records of one lock that were removed or left.
 pub(super) struct CleanedUp {
     pub(super) was: Box<Status>,
     pub(super) warnings: Vec<Error>,
 }
 
-/// What became of the removal of one record.
+/// Result of the removal of one record.
 enum Removal {
     Done(Judged<Handle>),
     /// It does not count as over.

@@ -1,4 +1,4 @@
-//! Ends the work of a hold by force: TERM to all of it, KILL to what is left, until nothing of it runs.
+//! Ends the work of a hold by force: TERM to all of it, KILL to what is left, until all of it has ended.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -36,28 +36,28 @@ pub struct Ending {
     /// By `CLOCK_BOOTTIME`, in milliseconds; `None`: never.
     kill_at_ms: Option<u64>,
     has_begun: bool,
-    /// TERM is another process's.
+    /// Another process sends TERM.
     only_kills: bool,
-    /// In a row.
+    /// Looks in a row that have found nothing, see [`EMPTY_LOOKS`].
     empty_looks: u32,
     told: BTreeSet<ProcessId>,
     killed: BTreeSet<ProcessId>,
     refused: BTreeSet<ProcessId>,
 }
 
-/// What a step has found.
+/// The processes of the work after a step.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Remaining {
     /// The processes that still run.
     pub processes: Vec<ProcessId>,
-    /// Those that this process may not signal, the first time that this is found.
+    /// Those that this process may not signal. Each is reported once.
     pub refused: Vec<ProcessId>,
     /// Those that got KILL in this step.
     pub killed: Vec<ProcessId>,
     /// TERM was sent in this step.
     pub is_told: bool,
-    /// Nothing of the work runs any more.
+    /// All of the work has ended.
     pub is_over: bool,
     /// Why not all of the work could be looked at.
     pub look_failed: Option<io::Error>,

@@ -200,10 +200,10 @@ impl Hold {
         Err(NEEDS_KEEPER)
     }
 
-    /// Until when this hold is known to be in force, as a clock that does not stop while the machine is
-    /// suspended counts from now; zero: not any more. `None`: no clock ends it. A hold on several machines
-    /// lasts as long as its lease is kept: a thread of this process does that, and what it finds moves this
-    /// time on. Past it another process may have the lock.
+    /// How much longer this hold is known to last, by a clock that does not stop while the machine is
+    /// suspended; zero: no longer. `None`: no clock ends it. A hold on etcd lasts as long as its lease is
+    /// kept: a thread of this process does that, and each confirmed renewal extends this time. After it,
+    /// another process may have the lock.
     #[must_use]
     pub fn valid_until(&self) -> Option<Duration> {
         let (_, at) = self.taken.held.deadlines_ms()?;
@@ -211,13 +211,16 @@ impl Hold {
         Some(Duration::from_millis(left))
     }
 
-    /// Whether the hold was lost or broken, and it was not asked for before.
+    /// Whether another process has asked this one to end the work of this hold, in a store on etcd: the
+    /// record says who. In a directory it is always `false`, because the wrapper is told by a signal, see
+    /// [`is_told_to_break`](Self::is_told_to_break).
     #[must_use]
     pub fn is_broken(&self) -> bool {
         self.taken.held.is_broken()
     }
 
-    /// When [`is_lost`](Self::is_lost) will say so unless the lease is kept meanwhile. `None`: never.
+    /// Time until [`is_lost`](Self::is_lost) returns `true` unless the lease is renewed meanwhile. `None`: no
+    /// clock decides.
     #[must_use]
     pub fn lost_in(&self) -> Option<Duration> {
         let (at, _) = self.taken.held.deadlines_ms()?;
@@ -241,7 +244,7 @@ impl Hold {
         }
         let record = self.taken.held.record();
         let mut marks = marks(record);
-        // What this process has started is its own, whatever has become of the file.
+        // The processes that this one has started are its own, whatever happened to the file.
         marks.author = Author::Trusted;
         marks.wrapper = if self.taken.held.file().is_some() {
             record.writer()
@@ -277,8 +280,8 @@ impl Hold {
         received.value == Some(crate::sys::work::number_to_tell(self.number()))
     }
 
-    /// Lets the processes live that the command has left behind, once it has ended by itself. Only on
-    /// Windows they would otherwise end with this process.
+    /// Keeps the processes alive that the command has left behind, once it has ended by itself. On Windows
+    /// they would otherwise end with this process; elsewhere it does nothing.
     pub fn let_work_go(&self) {
         crate::sys::work::let_work_go();
     }
@@ -307,10 +310,10 @@ impl Hold {
         Error::Spawn { program, source }
     }
 
-    /// What a command under this hold finds in its environment: `ONEHOLD_NAME`, `ONEHOLD_HOLD`,
-    /// `ONEHOLD_FILE`, `ONEHOLD_SLOT` if it is shared, and `ONEHOLD_HOLDS` with this one added to those
-    /// in `enclosing`. Of a hold of several locks, names and files stand in as many lines. `None`: the
-    /// command must not find the variable, which would be that of an enclosing hold.
+    /// The environment of a command under this hold: `ONEHOLD_NAME`, `ONEHOLD_HOLD`, `ONEHOLD_FILE`,
+    /// `ONEHOLD_SLOT` if it is shared, and `ONEHOLD_HOLDS` with this one added to those in `enclosing`. For a
+    /// hold of several locks, names and files have one line each. `None`: the variable must be unset, because
+    /// it would be that of an enclosing hold.
     #[must_use]
     pub fn environment(&self, enclosing: Option<&str>) -> Vec<(&'static str, Option<String>)> {
         let held = &self.taken.held;

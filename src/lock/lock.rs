@@ -123,7 +123,7 @@ impl Lock {
         self.store.is_remote()
     }
 
-    /// What only etcd tells of the hold that a status is about; `None`: it is a file.
+    /// Facts about the hold of a status that only a store on etcd has; `None`: the store is a directory.
     ///
     /// # Errors
     /// The store cannot be read.

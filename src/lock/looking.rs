@@ -28,8 +28,8 @@ impl Lock {
         self.check_for(&options)
     }
 
-    /// The same for a caller with these options. It asks the same decision as an attempt to take
-    /// the lock.
+    /// [Checks](Self::check) the lock for a caller with these options, by the decision that an attempt to
+    /// take it makes.
     ///
     /// # Errors
     /// As for [`check`](Self::check).

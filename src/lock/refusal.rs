@@ -12,8 +12,9 @@ use crate::record::Format;
 use crate::status::Status;
 use crate::terminal::escape;
 
-/// The sentence of the program whose format the lock has, as it tells its users; else what the
-/// command line says: who holds the lock, since when and why. Times are in UTC. Text from the lock file is escaped for terminals.
+/// The sentence of the program whose format the lock has, as it tells its users; else what the command line
+/// says: who holds the lock, since when and why. Times are in UTC. Text from the lock file is escaped for
+/// terminals.
 impl fmt::Display for Blocked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let status = &*self.status;

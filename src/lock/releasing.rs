@@ -17,7 +17,7 @@ use crate::open_file::Handle;
 use crate::record::{Format, Record};
 use crate::status::Status;
 
-/// What became of a release.
+/// Result of a release.
 #[derive(Debug)]
 #[must_use]
 pub enum Release {
@@ -33,7 +33,7 @@ pub enum Release {
     HeldByRun(Box<Status>),
 }
 
-/// What became of a renewal.
+/// Result of a renewal.
 #[derive(Debug)]
 #[must_use]
 pub enum Renewal {
@@ -49,7 +49,7 @@ pub enum Renewal {
     HeldByRun(Box<Status>),
 }
 
-/// What was decided about a release and done.
+/// One attempt to release: the decision, and the record that it was about.
 struct Tried {
     may: MayRelease,
     /// The record that it was about.
@@ -168,7 +168,7 @@ impl Lock {
         }
     }
 
-    /// What was decided about a renewal and done, and the record it was about.
+    /// Makes one attempt to renew. Returns the decision, and the record that it was about.
     fn try_renew(
         &self,
         caller: &Caller,

@@ -15,7 +15,7 @@ use crate::record::Content;
 use crate::status::{Locker, Status};
 use crate::sys::process;
 
-/// What a record says of a lock.
+/// The status of a lock by its record.
 pub(super) fn of_record(store: &dyn Backend, judged: &Judged<Handle>) -> Status {
     let is_kernel_lock = judged.found.content == Content::KernelLock;
     // Neither can be replaced.
@@ -60,7 +60,7 @@ pub(super) fn of_free(store: &dyn Backend, name: &LockName) -> Status {
     with_verdict(store, name, store.path_of(name), verdict)
 }
 
-/// What is known of a lock without its record.
+/// A status with this verdict, without what only a record has.
 pub(super) fn with_verdict(
     store: &dyn Backend,
     name: &LockName,

@@ -47,7 +47,7 @@ pub struct Store {
 pub struct Listing {
     /// Sorted by name.
     pub locks: Vec<Status>,
-    /// What could not be read.
+    /// Errors: what could not be read.
     pub errors: Vec<Error>,
 }
 

@@ -17,16 +17,16 @@ use crate::record::{Live, Mode, Record};
 use crate::status::Status;
 use crate::sys::wait::Watch;
 
-/// How often a new hold may be lost to a program that does not enter the guard.
+/// Number of new holds that an attempt may lose to programs that do not enter the guard.
 const MAX_LOSSES: usize = 100;
 
-/// How often a waiter goes on to end what is left of the hold that it waits for.
+/// Interval at which a waiter goes on to end what is left of the hold that it waits for.
 const FINISH_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What became of an attempt to take a lock.
+/// Result of an attempt to take a lock.
 pub(super) enum Outcome {
     Held(Box<Held>),
-    /// The same holder has it already; as it is now.
+    /// The same holder already has the lock, by this hold.
     AlreadyHeld(Judged<Handle>),
     Blocked(Obstacle<Handle>),
     /// The file of this one is not a lock file.
@@ -43,13 +43,13 @@ pub(super) struct Held {
     /// Its place in the queue. Leaving it wakes the next waiter, which needs the processor that a
     /// command is about to start on.
     pub(super) place: Option<Box<dyn QueuePlace>>,
-    /// What it has slept with. Closing it takes milliseconds.
+    /// The watch that it slept with. Closing it takes milliseconds.
     pub(super) watch: Option<Watch>,
 }
 
-/// What the engine asks its caller.
+/// Questions of [`take`] to its caller.
 pub(super) struct Callbacks<'a> {
-    /// What a repeated request of the same holder writes, if anything.
+    /// The part of the record that a repeated request of the same holder writes, if any.
     pub(super) extend: &'a dyn Fn(&Record) -> Option<Live>,
     /// Fails if the process that the hold is for has ended.
     pub(super) ensure_alive: &'a dyn Fn() -> Result<()>,
@@ -59,7 +59,7 @@ pub(super) struct Callbacks<'a> {
     pub(super) finish: &'a dyn Fn(&Judged<Handle>) -> bool,
 }
 
-/// What follows a decision.
+/// The step after a decision.
 enum Next {
     Taken(Vec<Judged<Handle>>),
     AlreadyHeld(Judged<Handle>),

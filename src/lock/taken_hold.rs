@@ -117,7 +117,7 @@ macro_rules! hold_accessors {
             self.taken.held.path()
         }
 
-        /// What its lock file says.
+        /// The content of its lock file.
         #[must_use]
         pub fn record(&self) -> &Record {
             self.taken.held.record()
@@ -141,7 +141,7 @@ macro_rules! hold_accessors {
             self.taken.waited
         }
 
-        /// What else did not work. The hold is in force all the same.
+        /// Errors that did not prevent the hold.
         #[must_use]
         pub fn warnings(&self) -> &[Error] {
             &self.taken.warnings

@@ -40,7 +40,7 @@ pub enum Attempt<T> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Blocked {
-    /// What is in the way.
+    /// The hold or waiter in the way.
     pub status: Box<Status>,
     /// How long it was waited for; `None`: not at all.
     pub waited: Option<Duration>,
@@ -60,11 +60,11 @@ impl Blocked {
 pub enum Acquired {
     /// Not in force until it is confirmed.
     New(Box<PendingHold>),
-    /// The same holder has it already. A longer time to live is in force.
+    /// The same holder already has the lock. Its time to live was extended if a longer one was asked for.
     AlreadyHeld(Box<Status>),
 }
 
-/// What a new hold is kept alive by.
+/// What keeps a new hold alive.
 #[derive(Clone, Copy)]
 enum NewHolder {
     ThisProcess,
@@ -72,7 +72,7 @@ enum NewHolder {
     Detached(Holder),
 }
 
-/// What became of an attempt.
+/// Result of an attempt.
 enum Taken {
     Held(Box<TakenHold>),
     AlreadyHeld(Box<Status>),
@@ -274,8 +274,8 @@ impl Lock {
         Draft { record }
     }
 
-    /// What a repeated request of the same holder writes: the time to live that it asks for, unless
-    /// the hold lasts longer already.
+    /// The part of the record that a repeated request of the same holder writes: the time to live that it
+    /// asks for, unless the hold lasts longer already.
     fn extended(&self, record: &Record, ttl: Option<Duration>) -> Option<Live> {
         let ttl = ttl?;
         let asked = Utc::now().checked_add_signed(TimeDelta::from_std(ttl).ok()?)?;

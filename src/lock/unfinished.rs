@@ -13,7 +13,7 @@ use crate::record::Record;
 use crate::sys::process::{boottime_milliseconds, start_ticks};
 use crate::sys::work::{Author, Marks};
 
-/// How often to look again where nothing wakes.
+/// Interval between two looks where no event wakes the caller.
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The work that a caller is finishing.
@@ -26,10 +26,10 @@ pub(super) fn pause(ending: &Ending, remaining: &Remaining, at_most: Duration) {
     let _ = crate::sys::wait::pause(Duration::from_millis(2));
 }
 
-/// What became of it.
+/// Result of [`finish`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Finished {
-    /// Nothing of the work runs any more.
+    /// All of the work has ended.
     pub(super) is_over: bool,
     /// TERM was sent.
     pub(super) is_told: bool,
@@ -48,7 +48,7 @@ pub(super) fn finish(judged: &Judged<Handle>, unfinished: &Unfinished) -> Finish
     let mut slot = unfinished.0.borrow_mut();
     let fresh = ending_of(judged, kill_at_ms(record, began));
     let ending = match slot.take() {
-        // The same one goes on, so that TERM is sent once.
+        // The same `Ending` goes on, so that TERM is sent once.
         Some(ending) if ending.hold() == fresh.hold() => ending,
         _ => fresh,
     };
@@ -75,7 +75,7 @@ pub(super) fn finish(judged: &Judged<Handle>, unfinished: &Unfinished) -> Finish
     }
 }
 
-/// Whether nothing runs any more of a hold whose work is being ended. Signals nothing.
+/// Whether all of the work of a hold has ended that is being ended by force. Sends no signal.
 pub(super) fn is_over(judged: &Judged<Handle>) -> bool {
     is_orphaned_ending(judged) && look(marks_of(judged)).is_over && !is_locked(judged)
 }
@@ -95,7 +95,7 @@ pub(super) fn settle<T>(
     }
 }
 
-/// What runs of the work. Signals nothing.
+/// The processes of the work that still run. Sends no signal.
 pub(super) fn look(marks: Marks) -> Remaining {
     let mut ending = Ending::new(marks, None, None);
     ending.only_kill(true);
@@ -164,7 +164,7 @@ pub(super) fn marks_of(judged: &Judged<Handle>) -> Marks {
     marks
 }
 
-/// Who can have written a record.
+/// The users who can have written a record.
 pub(super) fn author(judged: &Judged<Handle>) -> Author {
     let open = judged.found.handle.as_ref();
     open.map_or(Author::Unknown, |open| open.author())

@@ -15,7 +15,7 @@ const BACK_OFF: BackOff = BackOff {
     most: Duration::from_secs(2),
 };
 
-/// How long one sleep may last that has no limit.
+/// Longest sleep of a wait without a limit.
 const IDLE: Duration = Duration::from_mins(1);
 
 /// Others keep the store busy for a fraction of a millisecond. A wait that is nearly over does not
@@ -146,8 +146,8 @@ impl<'a> Wait<'a> {
         self.back_off
     }
 
-    /// How long to sleep until it is known what a lock is: until a dead hold can be taken over, or a new one
-    /// is confirmed. That is no wait for a holder: it comes to an end.
+    /// How long to sleep until the state of a lock is certain: until a dead hold can be taken over, or a new
+    /// one is confirmed. That is not a wait for a holder, because it always ends.
     pub(crate) fn until_certain(&self, after: Duration) -> Duration {
         match self.limit {
             Limit::No => after,
@@ -155,8 +155,8 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// Whether the wait for a holder is over: by its limit, or because it was canceled. Calls the
-    /// callback when that is due. `is_ripening`: there is no holder any more, and the lock can be taken soon.
+    /// Whether the wait for a holder is over: by its limit, or because it was canceled. Calls the callback
+    /// when that is due. `is_ripening`: there is no longer a holder, and the lock can be taken soon.
     pub(crate) fn should_stop(
         &mut self,
         is_ripening: bool,

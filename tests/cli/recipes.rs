@@ -247,33 +247,41 @@ fn script_finds_resume_started_without_it() {
     assert_eq!(resumed.finish().0, Some(0));
 }
 
-/// A process that stays, and runs each line of its stdin in a shell of its own.
+/// A process that stays, gives its PID in a variable, and runs each line of its stdin in a shell of its own.
+const TOOL: &str = "import os, subprocess, sys\n\
+    os.environ['TOOL_PID'] = str(os.getpid())\n\
+    for line in sys.stdin: subprocess.run(['sh', '-c', line])\n\
+    subprocess.run(['onehold', 'check', '-q', 'build'])\n";
+
 #[test]
 #[ignore = "needs python3: apt install python3"]
 fn tool_with_a_shell_for_each_command_keeps_its_lock() {
-    let env = Env::new();
-    executable(
-        &env,
-        "bin/make",
-        "#!/bin/sh\nonehold check build > said; echo $? > seen\n",
-    );
-    let tool = "import subprocess, sys\n\
-                for line in sys.stdin: subprocess.run(['sh', '-c', line])\n\
-                subprocess.run(['onehold', 'check', '-q', 'build'])\n";
-    let mut tool = assert_cmd::Command::from_std({
-        let mut command = env.command("python3");
-        let path = format!("{}:{}", env.path("bin").display(), path_of(&command));
-        command.args(["-c", tool]).env("PATH", path);
-        command
-    });
-    tool.env("SESSION", "s-1")
-        .write_stdin(example("--pid \"$PPID\""))
-        .assert()
-        .success();
-    assert_eq!(fs::read_to_string(env.path("seen")).unwrap(), "6\n");
-    let said = fs::read_to_string(env.path("said")).unwrap();
-    assert!(said.contains("(python3)"), "{said}");
-    assert_eq!(env.left_in_store(), [""; 0]);
+    for (marker, holder, times) in [
+        ("--pid \"$TOOL_PID\"", "(python3) of s-1", 1),
+        ("acquire build --ttl 1h", "a lease of s-1", 2),
+    ] {
+        let env = Env::new();
+        executable(
+            &env,
+            "bin/make",
+            "#!/bin/sh\nonehold check build > said; echo $? >> seen\n",
+        );
+        let mut tool = assert_cmd::Command::from_std({
+            let mut command = env.command("python3");
+            let path = format!("{}:{}", env.path("bin").display(), path_of(&command));
+            command.args(["-c", TOOL]).env("PATH", path);
+            command
+        });
+        tool.env("SESSION", "s-1")
+            .write_stdin(example(marker))
+            .assert()
+            .success();
+        let seen = fs::read_to_string(env.path("seen")).unwrap();
+        assert_eq!(seen, "6\n".repeat(times), "{marker}");
+        let said = fs::read_to_string(env.path("said")).unwrap();
+        assert!(said.contains(holder), "{said}");
+        assert_eq!(env.left_in_store(), [""; 0]);
+    }
 }
 
 fn path_of(command: &std::process::Command) -> String {
@@ -393,6 +401,32 @@ fn powershell_recipe_parses() {
     let recipe = example("Invoke-WithLock");
     assert!(is_valid(&recipe));
     assert!(!is_valid(&recipe.replacen('}', "", 1)));
+}
+
+/// What takes the place of handling memory/.lock as a file, in a shell that has no ConvertFrom-Json.
+#[test]
+fn memory_lock_without_a_program_of_its_own_is_checked_acquired_renewed_and_released() {
+    let env = Env::new();
+    let (_, table) = RECIPES.split_once("as a file, in the workspace").unwrap();
+    let (table, _) = table.split_once(".SH").unwrap();
+    let lines: Vec<String> = table
+        .replace("\\-", "-")
+        .lines()
+        .filter_map(|line| Some(line.split_once("onehold --profile memory ")?.1.to_owned()))
+        .map(|words| words.split(" | ").next().unwrap().replace("$PID", "$$"))
+        .collect();
+    assert_eq!(lines.len(), 6, "{lines:?}");
+    let script: Vec<String> = lines
+        .iter()
+        .map(|words| {
+            format!("onehold --profile memory {words} >>out && test -e memory/.lock; echo $?\n")
+        })
+        .collect();
+    // Free, free, acquired, renewed, released, cleaned up.
+    env.shell(&script.concat())
+        .assert()
+        .success()
+        .stdout("1\n1\n0\n0\n1\n1\n");
 }
 
 /// The recipes of other programs: each line with a program that does nothing.

@@ -15,9 +15,10 @@ use serde::Deserialize;
 /// Run commands under named locks and see who holds them.
 ///
 /// A lock is a NAME in a store, or the path of one lock file (`/…`, `./…`, `../…`). A store is a directory
-/// of lock files or, for locks of many machines, a prefix of an etcd cluster. A lock has at most one holder, unless all of them share it (--shared, --slots).
-/// If the holder dies, the next one takes the lock over. A parent and its children exclude each other (`backend` and `backend/task-1`), unless
-/// both have the same --owner. Locks are advisory: they only affect programs that ask for them.
+/// of lock files or, for locks of many machines, a prefix of an etcd cluster. A lock has at most one
+/// holder, unless all of them share it (--shared, --slots). If the holder dies, the next one takes the lock
+/// over. A parent and its children exclude each other (`backend` and `backend/task-1`), unless both have the
+/// same --owner. Locks are advisory: they only affect programs that ask for them.
 #[derive(Debug, Parser)]
 #[command(
     name = "onehold",
@@ -51,8 +52,8 @@ pub(crate) struct GlobalArgs {
     pub(crate) profile: Option<String>,
     /// Format of new lock files
     ///
-    /// Existing lock files are recognized in every format except `pid` and `flock`, whatever this option says.
-    /// See onehold-formats(5).
+    /// Existing lock files are recognized in every format except `pid` and `flock`, whatever this option
+    /// says. See onehold-formats(5).
     #[arg(long, global = true, value_name = "FORMAT", value_parser = format())]
     pub(crate) format: Option<Format>,
     /// Print one JSON object, even on failure
@@ -61,13 +62,13 @@ pub(crate) struct GlobalArgs {
     /// stderr.
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// Print errors, warnings and questions only, and data where a command is for its data
+    /// Print only errors, warnings, questions, and what the command is for
     ///
     /// `acquire` still prints the hold number, `list` its table, `config` its settings. `check` and `cleanup`
-    /// print nothing: the exit status says enough. With --json, the object is printed all the same.
+    /// print nothing: the exit status is the answer. With --json, the object is printed nevertheless.
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
-    /// Print details: store, evidence, processes; and what went well
+    /// Print details (store, evidence, processes), and successes too
     ///
     /// On a terminal, `run` and `acquire` always say that they wait, and `acquire` that it acquired the lock.
     /// Elsewhere they do so only with this option, because cron mails all output.
@@ -99,9 +100,9 @@ pub(crate) enum Verb {
     ///
     /// onehold forwards every signal that it gets to CMD. TERM ends all the work: CMD and
     /// every process that CMD has started get TERM, and what is left gets KILL after 10 s (see
-    /// --kill-after). The lock is released once nothing of it runs any more. The same happens if the
-    /// lock is broken or lost, and at the --time-limit. If CMD ends by itself, the lock is released
-    /// at once, and the processes that it leaves behind keep running without it.
+    /// --kill-after). The lock is released once all of it has ended. The same happens if the lock is
+    /// broken or lost, and at the --time-limit. If CMD ends by itself, the lock is released at once,
+    /// and the processes that it leaves behind keep running without it.
     ///
     /// INT, QUIT and HUP from a terminal reach CMD once. If CMD is in another process group or
     /// session, onehold forwards them. With --exec there is no wrapper: CMD gets every signal itself.
@@ -126,13 +127,18 @@ pub(crate) enum Verb {
     Acquire(Acquire),
     /// Release a lock (succeeds if it is already free)
     ///
-    /// You may release a hold if --hold or --owner matches, or if the process that it follows is
-    /// an ancestor of the caller; but not while another subshell runs that acquired it. The hold of a later holder is never removed. The hold of a live
-    /// `run` ends with its command and cannot be released before that (exit status 4). Anyone may
-    /// remove a zombie whose holder is known to have ended. The holder is then reported. Locks that were
-    /// acquired together are released together, by any of their names.
+    /// You may release a hold if --hold or --owner matches, or if the process that it follows is an
+    /// ancestor of the caller, unless another subshell acquired it and is still running. The hold of a
+    /// later holder is never removed. The hold of a live `run` ends with its command and cannot be
+    /// released before that (exit status 4). Anyone may remove a zombie whose holder is known to have
+    /// ended. The holder is then reported. Locks that were acquired together are released together, by
+    /// any of their names.
     Release(Release),
-    /// Extend a lease, or restart the age of a detached hold
+    /// Extend a lease, or restart the age of a hold made by `acquire`
+    ///
+    /// You may renew a hold if --hold or --owner matches, or if the process that it follows is an
+    /// ancestor of the caller. A `run` renews its hold itself (exit status 4). An expired lease can be
+    /// renewed as long as nobody else has taken the lock or waits for it.
     Renew(Renew),
     /// Show the holder of a lock and verify it; the exit status is the state
     ///
@@ -141,9 +147,9 @@ pub(crate) enum Verb {
     Check(Check),
     /// List the locks in the store with their states
     ///
-    /// NAME, STATE (the words are those of --state), HOLDER (PID and program, or the owner of a lease; its host
-    /// if it is another one), USER (if the locks shown are held by more than one), AGE (since the lock was
-    /// acquired), MESSAGE. `+2` behind the state: two are waiting.
+    /// NAME, STATE (the words are those of --state), HOLDER (PID and program, or the owner of a lease; its
+    /// host if it is another one), USER (if the locks shown are held by more than one), AGE (since the lock
+    /// was acquired), MESSAGE. `+2` after the state: two are waiting.
     ///
     /// On a terminal, MESSAGE gets the width that is left. NAME and HOLDER are never cut: what is too long
     /// goes on in the next line. Elsewhere, and with --wide, everything is whole and on one line.
@@ -158,17 +164,16 @@ pub(crate) enum Verb {
     /// Asks first if the holder may be alive, and says which processes it ends; --yes skips the
     /// question. The work of a live `run` is
     /// ended first: its command and every process that the command has started get TERM, and what is
-    /// left gets KILL after 10 s, or after what `run --kill-after` says. The lock is free once nothing
-    /// of it runs any more, and `break` returns then. If something cannot be ended, `break` names it,
-    /// leaves the lock held and exits with 1. The process of an `acquire` is not signaled and keeps
-    /// running.
+    /// left gets KILL after 10 s, or after what `run --kill-after` says. The lock is free once all of it
+    /// has ended, and `break` returns then. If something cannot be ended, `break` names it, leaves the
+    /// lock held and exits with 1. The process of an `acquire` is not signaled and keeps running.
     ///
     /// At the fixed path of a profile, `break` also moves aside a file that is not a lock file, if
     /// the file has not changed for 10 s. It is never removed.
     Break(Break),
-    /// Show the settings in force, and where each one comes from
+    /// Show the effective settings and their sources
     ///
-    /// The output is a valid configuration file. Behind each value is its source: an option, an
+    /// The output is a valid configuration file. Each value is followed by its source: an option, an
     /// environment variable, a line of the configuration file, a built-in profile, or the default.
     Config,
 }
@@ -222,14 +227,14 @@ pub(crate) struct HoldArgs {
     pub(crate) no_wait: bool,
     /// Hold the lock together with others that use --shared; excludes holders without it
     ///
-    /// For readers: they exclude writers, and not each other. A writer that waits is served before readers
+    /// For readers: they exclude writers but not each other. A writer that waits is served before readers
     /// that come later.
     #[arg(short, long, conflicts_with = "slots")]
     pub(crate) shared: bool,
     /// Let at most N hold the lock at once, each in a slot of its own, 0 to N-1
     ///
-    /// `run` tells CMD its slot in ONEHOLD_SLOT. `acquire` prints it to stderr on a terminal and with -v, and
-    /// as `slot` of the JSON object.
+    /// `run` sets ONEHOLD_SLOT for CMD. `acquire` prints the slot to stderr on a terminal and with -v, and as
+    /// `slot` of the JSON object.
     #[arg(long, value_name = "N", value_parser = slots)]
     pub(crate) slots: Option<NonZeroU32>,
     /// Time to live: how long the hold lasts without a renewal
@@ -239,7 +244,7 @@ pub(crate) struct HoldArgs {
     /// CMD runs; D only limits how long other hosts count it as held without a heartbeat.
     #[arg(long, value_name = "D", value_parser = time_to_live)]
     pub(crate) ttl: Option<Duration>,
-    /// The time to live was not typed.
+    /// Whether the time to live is a default, not given on the command line.
     #[arg(skip)]
     pub(crate) ttl_is_default: bool,
     /// Unique label, such as a CI job ID; the same label may release and renew the hold
@@ -258,7 +263,7 @@ pub(crate) struct HoldArgs {
     /// Take the lock from a live holder or ahead of waiters, without waiting; asks first
     #[arg(short, long)]
     pub(crate) force: bool,
-    /// Answer yes to all questions; a living holder loses the lock only with --force
+    /// Answer yes to all questions; a live holder loses the lock only with --force
     #[arg(short, long)]
     pub(crate) yes: bool,
     /// Exit with N instead of 6 (held) or 7 (timed out)
@@ -370,7 +375,7 @@ pub(crate) struct Check {
 /// Order of `list`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ListOrder {
-    /// By name, numbers in it as numbers
+    /// By name, in natural order (job-9 before job-10)
     Name,
     /// The oldest hold first
     Age,
@@ -458,7 +463,7 @@ pub(crate) enum WaitLimit {
     Forever,
 }
 
-/// A mistake on the command line that is only known once profile and configuration are read.
+/// A mistake on the command line that is found only after profile and configuration have been read.
 #[derive(Debug)]
 pub(crate) struct UsageError(pub(crate) String);
 
