@@ -98,33 +98,24 @@ mod lock;
 mod name;
 mod observer;
 mod open_file;
-mod record;
-mod status;
+pub mod record;
+pub mod status;
 mod sys;
 pub mod terminal;
 mod ticket;
 
 pub use backend::ReleaseOutcome;
-pub use decision::Revision;
-pub use decision::liveness::DEFAULT_MAX_AGE;
 pub use decision::ownership::Caller;
-pub use decision::verdict::{Evidence, Reason, State, Uncertainty, Verdict};
-pub use error::{Error, Operation, Result, cause_text};
+pub use error::{Error, Operation, Result};
 #[cfg(feature = "etcd")]
-pub use etcd::{EtcdAccess, is_etcd_url};
-pub use files::journal::{Action, Actor, Event, PreviousHold, journal_of};
-pub use identity::{BootId, Origin, Pid, ProcessId};
+pub use etcd::EtcdAccess;
 pub use lock::{
-    Acquired, Attempt, Blocked, Break, Cleanup, Ending, Hold, Holder, Listing, Lock, MovedAside,
-    OnBreak, Options, PendingHold, Release, Remaining, Renewal, RunOptions, Store, Wait,
-    command_line_of, may_signal, user_of,
+    Acquired, Attempt, Blocked, Break, Cleanup, Hold, Holder, Listing, Lock, MovedAside, OnBreak,
+    Options, PendingHold, Release, Renewal, RunOptions, Store, Wait,
 };
 pub use name::LockName;
-pub use record::{
-    Content, Format, KILL_AFTER, Kind, Live, Mode, Record, VERSION as RECORD_VERSION,
-};
-pub use status::{Locker, Status, StoreFacts, Waiter, trusted_filesystems};
-pub use sys::start::{Program, Started};
+pub use record::{Format, Mode};
+pub use status::{State, Status};
 
 /// The model checker: it needs what is private here.
 #[cfg(test)]
@@ -155,9 +146,14 @@ pub mod guarantees {}
 #[doc = include_str!("architecture.md")]
 pub mod architecture {}
 
-/// Processes, for a program that supervises a command.
-pub mod process {
-    pub use crate::sys::work::adopt_orphans;
+/// The journal of a store: [`Lock::events`] reads it.
+pub mod journal {
+    pub use crate::files::journal::{Action, Actor, Event, PreviousHold};
+}
+
+/// Signals. The library itself installs no handler and takes no signal.
+pub mod signal {
+    pub use crate::sys::signal::use_sigalrm;
 }
 
 /// The two processes of a `run` whose lock a lease keeps.
@@ -167,29 +163,38 @@ pub mod keeper {
     pub use crate::sys::keeper::{Forked, Keeper, fork, let_run_on, wrapper};
 }
 
-/// Signals, for a program that supervises a command under a hold or waits with a limit. The
-/// library itself installs no handler and takes no signal.
-pub mod signal {
-    pub use crate::sys::QueuedSignal;
-    pub use crate::sys::signal::{
-        SignalMask, SignalQueue, exit_by_signal, ignore_file_size_signal, keep_ignored_signals,
-        last_signal, send, send_from_terminal, stop, tell_signals_apart, terminating_signal,
-        use_sigalrm, without_signals,
-    };
-}
-
-/// What only the command-line tool needs of the system. It changes without notice.
-#[cfg(feature = "cli")]
+/// What only the command-line tool needs. It changes without notice.
 #[doc(hidden)]
 pub mod command_line {
-    pub use crate::sys::arena::Arena;
+    pub use crate::error::cause_text;
     #[cfg(feature = "etcd")]
+    pub use crate::etcd::is_etcd_url;
+    pub use crate::lock::{Ending, Remaining, Supervise, command_line_of, may_signal, user_of};
+    pub use crate::status::trusted_filesystems;
+    #[cfg(feature = "cli")]
+    pub use crate::sys::arena::Arena;
+    #[cfg(all(feature = "cli", feature = "etcd"))]
     pub use crate::sys::directory::is_exposed;
-    #[cfg(all(target_os = "linux", target_env = "musl"))]
+    #[cfg(all(feature = "cli", target_os = "linux", target_env = "musl"))]
     pub use crate::sys::entry::begin;
+    #[cfg(feature = "cli")]
     pub use crate::sys::memory::drop_code_pages;
+    #[cfg(feature = "cli")]
     pub use crate::sys::spawn::{pass_on_wide_code, replace_process};
+    pub use crate::sys::start::{Program, Started};
+    #[cfg(feature = "cli")]
     pub use crate::sys::stdio::stdout_was_closed;
+    pub use crate::sys::work::adopt_orphans;
+
+    /// Signals, for a program that supervises a command under a hold.
+    pub mod signal {
+        pub use crate::sys::QueuedSignal;
+        pub use crate::sys::signal::{
+            SignalMask, SignalQueue, exit_by_signal, ignore_file_size_signal, keep_ignored_signals,
+            last_signal, send, send_from_terminal, stop, tell_signals_apart, terminating_signal,
+            without_signals,
+        };
+    }
 }
 
 /// The examples of the README are run as tests.

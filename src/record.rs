@@ -1,5 +1,4 @@
-//! What a lock file says about a hold. Data only: how it is written and read is in
-//! [`format`](crate::format).
+//! What a lock file says about a hold. Data only: how it is written and read is in `src/format`.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -9,10 +8,10 @@ use std::time::Duration;
 use chrono::{DateTime, Datelike, Utc};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::identity::{Origin, Pid, ProcessId};
+pub use crate::identity::{BootId, Origin, Pid, ProcessId};
 
 /// The version of the native format that this library writes.
-pub const VERSION: u64 = 1;
+pub(crate) const VERSION: u64 = 1;
 
 /// A larger file is not a lock file.
 pub(crate) const MAX_RECORD_BYTES: u64 = 64 * 1024;

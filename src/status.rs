@@ -6,8 +6,9 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 
-use crate::decision::Revision;
-use crate::decision::verdict::{Evidence, Reason, State, Verdict};
+pub use crate::decision::Revision;
+pub use crate::decision::liveness::DEFAULT_MAX_AGE;
+pub use crate::decision::verdict::{Evidence, Reason, State, Uncertainty, Verdict};
 use crate::identity::Pid;
 use crate::record::{Format, Record};
 use crate::sys::directory::{local_filesystems, may_remove, type_of};

@@ -213,8 +213,7 @@ fn text_of(store: &Path, file: &str) -> io::Result<Option<Vec<u8>>> {
 }
 
 /// Where the journal of a store is.
-#[must_use]
-pub fn journal_of(store: &Path) -> PathBuf {
+fn journal_of(store: &Path) -> PathBuf {
     store.join(META_DIR).join(JOURNAL)
 }
 

@@ -5,18 +5,15 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use super::ending::{Ending, Remaining, entry_of_hold, kill_at_ms, marks};
+use super::ending::entry_of_hold;
 use super::taken_hold::{TakenHold, hold_accessors};
 use crate::backend::{HeldRecord, ReleaseOutcome};
 use crate::error::{Error, Operation, Result};
 use crate::identity::{Pid, ProcessId};
 use crate::record::{Kind, Record};
 use crate::status::Status;
-use crate::sys::signal::SignalMask;
-use crate::sys::spawn::{HOLD_LOST, NOT_RECORDED, command_holds, exec_keeping, spawn};
-use crate::sys::start::{Program, Started};
-use crate::sys::work::Author;
-use crate::sys::{QueuedSignal, Recording, process};
+use crate::sys::spawn::{HOLD_LOST, NOT_RECORDED, exec_keeping, spawn};
+use crate::sys::{Recording, process};
 
 /// How often a wrapper renews its heartbeat, so that a hold of days does not become overdue.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_hours(1);
@@ -41,9 +38,9 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_hours(1);
 #[derive(Debug)]
 #[must_use = "dropping it releases the lock"]
 pub struct Hold {
-    taken: Box<TakenHold>,
+    pub(super) taken: Box<TakenHold>,
     /// The children that this process had before it started the command.
-    older: Vec<ProcessId>,
+    pub(super) older: Vec<ProcessId>,
     pid: Pid,
     is_released: bool,
 }
@@ -88,31 +85,6 @@ impl Hold {
         self.taken.renew()
     }
 
-    /// Notes once that the command has closed its descriptor of the lock file, as sudo and daemons do.
-    /// From then on a free kernel lock proves nothing about this hold.
-    ///
-    /// # Errors
-    /// The lock file cannot be written.
-    pub fn note_closed_descriptor(&mut self) -> Result<()> {
-        let held = &self.taken.held;
-        let record = held.record();
-        if record.close || record.live.let_go || !record.has_command() {
-            return Ok(());
-        }
-        let Some(pid) = record.live.pid else {
-            return Ok(());
-        };
-        if held
-            .file()
-            .is_none_or(|file| command_holds(pid.get(), file))
-        {
-            return Ok(());
-        }
-        let mut live = record.live.clone();
-        live.let_go = true;
-        self.taken.write_live(live)
-    }
-
     /// When [`renew`](Self::renew) is due: an hour after the last heartbeat, after a third of the time
     /// to live, or, in [`Format::Memory`](crate::Format::Memory), after 8 s. Zero: now. Counted by a
     /// clock that does not stop while the machine is suspended.
@@ -155,51 +127,6 @@ impl Hold {
         Ok(child)
     }
 
-    /// Starts a command like [`spawn`](Self::spawn) does, without a copy of this process, and with the
-    /// signals of `mask` blocked.
-    ///
-    /// # Errors
-    /// As for [`spawn`](Self::spawn).
-    pub fn start(&mut self, program: &Program, mask: &SignalMask) -> Result<Started> {
-        self.older = crate::sys::work::own_children();
-        let taken = &mut self.taken;
-        taken.clear_command()?;
-        let Some(recording) = recording(&*taken.held)? else {
-            return self.start_kept(program, mask);
-        };
-        let started = program
-            .start(recording, mask)
-            .map_err(|source| spawn_error(source, taken.held.path(), program.name()))?;
-        taken.started(started.id());
-        Ok(started)
-    }
-
-    /// Starts a command under a hold that a lease keeps. Only a keeper can, which ends with its command.
-    #[cfg_attr(
-        not(all(feature = "etcd", target_os = "linux")),
-        allow(
-            clippy::trivially_copy_pass_by_ref,
-            clippy::unused_self,
-            reason = "there is no keeper"
-        )
-    )]
-    #[cold]
-    #[inline(never)]
-    fn start_kept(&mut self, program: &Program, mask: &SignalMask) -> Result<Started> {
-        #[cfg(all(feature = "etcd", target_os = "linux"))]
-        if crate::sys::keeper::is_keeper() {
-            let taken = &mut self.taken;
-            taken.ensure_in_place()?;
-            let started = program
-                .start_kept(mask)
-                .map_err(|source| spawn_error(source, taken.held.path(), program.name()))?;
-            taken.started(started.id());
-            return Ok(started);
-        }
-        let _ = (program, mask);
-        Err(NEEDS_KEEPER)
-    }
-
     /// How much longer this hold is known to last, by a clock that does not stop while the machine is
     /// suspended; zero: no longer. `None`: no clock ends it. A hold on etcd lasts as long as its lease is
     /// kept: a thread of this process does that, and each confirmed renewal extends this time. After it,
@@ -217,80 +144,6 @@ impl Hold {
     #[must_use]
     pub fn is_broken(&self) -> bool {
         self.taken.held.is_broken()
-    }
-
-    /// Time until [`is_lost`](Self::is_lost) returns `true` unless the lease is renewed meanwhile. `None`: no
-    /// clock decides.
-    #[must_use]
-    pub fn lost_in(&self) -> Option<Duration> {
-        let (at, _) = self.taken.held.deadlines_ms()?;
-        let left = at.saturating_sub(process::boottime_milliseconds());
-        Some(Duration::from_millis(left))
-    }
-
-    /// Begins to end the work of this hold by force: its command, and what that has started. From now
-    /// on its record says so, so that the next process ends the rest if this one is killed. KILL follows
-    /// after [`RunOptions::kill_after`](crate::RunOptions).
-    ///
-    /// All children of this process that it did not have before [`start`](Self::start) are taken for the
-    /// work, the orphans that it [adopts](crate::process::adopt_orphans) too.
-    pub fn end_work(&mut self, command: &Started) -> Ending {
-        let began = process::boottime_milliseconds();
-        if !matches!(self.is_lost(), Ok(true)) {
-            let mut live = self.taken.held.record().live.clone();
-            live.ending = Some(began);
-            let written = self.taken.write_live(live);
-            self.taken.warnings.extend(written.err());
-        }
-        let record = self.taken.held.record();
-        let mut marks = marks(record);
-        // The processes that this one has started are its own, whatever happened to the file.
-        marks.author = Author::Trusted;
-        marks.wrapper = if self.taken.held.file().is_some() {
-            record.writer()
-        } else {
-            // The keeper, and not its wrapper, which is on record.
-            let pid = Pid::of_self();
-            let start = process::start_ticks(pid);
-            Some(ProcessId { pid, start })
-        };
-        // This process may have had children before.
-        marks.since = record.live.start.unwrap_or(marks.since);
-        marks.others.clone_from(&self.older);
-        let kill_at_ms = kill_at_ms(record, began);
-        Ending::new(marks, Pid::new(command.id()), kill_at_ms)
-    }
-
-    /// Goes on to end the work. See [`Ending::step`].
-    pub fn step(&mut self, ending: &mut Ending) -> Remaining {
-        let remaining = ending.step();
-        if remaining.is_told && !self.record().live.told {
-            let mut live = self.record().live.clone();
-            live.told = true;
-            // If this fails and this process is killed, the next one sends TERM again.
-            let _ = self.taken.write_live(live);
-        }
-        remaining
-    }
-
-    /// Returns whether a signal tells this process that the hold is to be broken: its work is to be ended
-    /// and the hold released.
-    #[must_use]
-    pub fn is_told_to_break(&self, received: QueuedSignal) -> bool {
-        received.value == Some(crate::sys::work::number_to_tell(self.number()))
-    }
-
-    /// Keeps the processes alive that the command has left behind, once it has ended by itself. On Windows
-    /// they would otherwise end with this process; elsewhere it does nothing.
-    pub fn let_work_go(&self) {
-        crate::sys::work::let_work_go();
-    }
-
-    /// Returns whether all that the command has started can be ended with it. `false` on old versions of
-    /// Windows, inside a job in which no other can be nested.
-    #[must_use]
-    pub fn work_is_contained(&self) -> bool {
-        crate::sys::work::work_is_contained()
     }
 
     /// Becomes a command, which keeps the kernel lock until it ends. Returns only on failure, and
@@ -349,7 +202,7 @@ impl Hold {
 }
 
 /// A command could run on when its lease has ended.
-const NEEDS_KEEPER: Error = Error::NotOnEtcd {
+pub(super) const NEEDS_KEEPER: Error = Error::NotOnEtcd {
     what: if cfg!(target_os = "linux") {
         "a command needs a process beside it that ends it in time: use `onehold run`"
     } else {
@@ -358,7 +211,7 @@ const NEEDS_KEEPER: Error = Error::NotOnEtcd {
 };
 
 /// How a command under a hold is put on record. `None`: the hold has no file.
-fn recording(held: &dyn HeldRecord) -> Result<Option<Recording<'_>>> {
+pub(super) fn recording(held: &dyn HeldRecord) -> Result<Option<Recording<'_>>> {
     let notes = held.notes()?;
     Ok(held.file().map(|record| Recording {
         record,
@@ -369,7 +222,7 @@ fn recording(held: &dyn HeldRecord) -> Result<Option<Recording<'_>>> {
 }
 
 /// Why a command was not started. Only an errno comes out of a child.
-fn spawn_error(source: io::Error, path: &Path, program: &str) -> Error {
+pub(super) fn spawn_error(source: io::Error, path: &Path, program: &str) -> Error {
     match source.raw_os_error() {
         Some(HOLD_LOST) => Error::LostWhileAcquiring {
             path: path.to_owned(),

@@ -45,7 +45,7 @@ pub struct RunOptions {
     /// The calling process becomes the command.
     pub exec: bool,
     /// The calling process supervises the command: a break of the hold sends it TERM
-    /// (with a [value](crate::signal::QueuedSignal) on Linux), and it ends the work. Otherwise the
+    /// (with a value on Linux, see sigqueue(3)), and it ends the work. Otherwise the
     /// process that breaks the hold ends it.
     pub supervised: bool,
     /// Time between TERM and KILL when the work is ended by force; `None`: 10 s. Zero: no KILL.

@@ -22,7 +22,6 @@ pub(super) struct TakenHold {
     pub(super) name: LockName,
     pub(super) held: Box<dyn HeldRecord>,
     pub(super) displaced: Vec<Status>,
-    pub(super) waited: Option<Duration>,
     pub(super) place: Option<Box<dyn QueuePlace>>,
     /// Closed only when the hold ends, because closing it takes milliseconds.
     pub(super) _watch: Option<Watch>,
@@ -133,12 +132,6 @@ macro_rules! hold_accessors {
         #[must_use]
         pub fn displaced(&self) -> &[Status] {
             &self.taken.displaced
-        }
-
-        /// How long it was waited for, if at all.
-        #[must_use]
-        pub fn waited(&self) -> Option<Duration> {
-            self.taken.waited
         }
 
         /// Errors that did not prevent the hold.

@@ -158,7 +158,7 @@ impl Lock {
             status: &|obstacle| self.obstacle_status(obstacle),
         };
         match take(&*self.store, request, &draft, &mut wait, &callbacks)? {
-            Outcome::Held(held) => Ok(Taken::Held(Box::new(self.held(*held, &wait)))),
+            Outcome::Held(held) => Ok(Taken::Held(Box::new(self.held(*held)))),
             Outcome::AlreadyHeld(judged) => {
                 let mut status = self.rejudged(judged);
                 status.waiters = self.store.waiters(self.name())?;
@@ -192,7 +192,7 @@ impl Lock {
     }
 
     /// Writes the displaced and removed holds to the journal, and returns the new hold.
-    fn held(&self, held: Held, wait: &Wait<'_>) -> TakenHold {
+    fn held(&self, held: Held) -> TakenHold {
         let mut warnings = Vec::new();
         let mut displaced = held.displaced;
         for judged in held.removed {
@@ -223,7 +223,6 @@ impl Lock {
             name: self.name().clone(),
             held: held.hold,
             displaced,
-            waited: wait.waited(),
             place: held.place,
             _watch: held.watch,
             warnings,

@@ -172,7 +172,7 @@ pub(crate) struct Recording<'a> {
     pub(crate) inherit: bool,
 }
 
-/// A signal taken from a [`SignalQueue`](crate::signal::SignalQueue).
+/// A signal taken from a [`SignalQueue`](signal::SignalQueue).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueuedSignal {
     /// Its number (signal(7)).

@@ -97,7 +97,7 @@ impl Started {
 
     /// Whether it has ended. Its PID stays its own until `wait`. Other children that have ended are
     /// reaped: this is for a process that has no other children than the orphans that it
-    /// [adopts](crate::process::adopt_orphans).
+    /// [adopts](crate::sys::work::adopt_orphans).
     ///
     /// # Errors
     /// Those of waitid(2), or of WaitForSingleObject.

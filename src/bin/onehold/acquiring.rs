@@ -3,10 +3,9 @@
 use std::time::{Duration, Instant};
 
 use onehold::command_line::drop_code_pages;
-use onehold::{
-    Attempt, Blocked, Evidence, Format, Kind, Lock, LockName, Mode, Options, Reason, Revision,
-    State, Status, Wait,
-};
+use onehold::record::Kind;
+use onehold::status::{Evidence, Reason, Revision};
+use onehold::{Attempt, Blocked, Format, Lock, LockName, Mode, Options, State, Status, Wait};
 use serde_json::Value;
 
 use crate::args::{self, OnZombie, WaitLimit};

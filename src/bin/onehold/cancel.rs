@@ -6,7 +6,7 @@
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-use onehold::signal;
+use onehold::command_line::signal;
 
 const CANCELABLE: u8 = 0;
 const COMMITTED: u8 = 1;

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::bail;
-use onehold::{Format, LockName, Operation, Reason, State, Status};
+use onehold::status::Reason;
+use onehold::{Format, LockName, Operation, State, Status};
 use serde::Deserialize;
 use serde_json::Value;
 

@@ -12,7 +12,10 @@ pub(crate) use onehold::describe::{
     holder, holder_on_host, lockers_in_brief, process, process_on_host, relation, reserved_for,
     zombie_reason,
 };
-use onehold::{Action, Event, Kind, Mode, Reason, State, Status, Waiter};
+use onehold::journal::{Action, Event};
+use onehold::record::Kind;
+use onehold::status::{Reason, Waiter};
+use onehold::{Mode, State, Status};
 
 use crate::args::ListState;
 use crate::words;

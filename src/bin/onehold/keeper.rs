@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use onehold::Lock;
+use onehold::command_line::signal::{self, SignalQueue};
 use onehold::keeper::{Forked, Keeper, fork, let_run_on};
-use onehold::signal::{self, SignalQueue};
 
 use anyhow::Context;
 

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use onehold::{Attempt, Blocked, Error, Lock, Reason, Status};
+use onehold::status::Reason;
+use onehold::{Attempt, Blocked, Error, Lock, Status};
 
 use crate::args::{self, OnZombie, WaitLimit};
 use crate::output;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use onehold::signal::exit_by_signal;
+use onehold::command_line::signal::exit_by_signal;
 use onehold::{Error, Status};
 use serde_json::{Value, json};
 

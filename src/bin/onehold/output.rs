@@ -4,7 +4,9 @@ use std::io::{self, Write};
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
-use onehold::{Caller, Format, Kind, LockName, Locker, Mode, Reason, Record, State, Status};
+use onehold::record::{Kind, Record};
+use onehold::status::{Locker, Reason};
+use onehold::{Caller, Format, LockName, Mode, State, Status};
 
 use crate::args::Color;
 use crate::config::Settings;

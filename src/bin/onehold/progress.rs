@@ -9,8 +9,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use onehold::signal::without_signals;
-use onehold::{Lock, Pid, Reason, Status};
+use onehold::command_line::signal::without_signals;
+use onehold::record::Pid;
+use onehold::status::Reason;
+use onehold::{Lock, Status};
 
 use crate::args::WaitLimit;
 use crate::describe::{describe_holder, is_held, local};

@@ -3,8 +3,10 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use onehold::record::{Kind, Record};
+use onehold::status::Reason;
 use onehold::terminal::is_unsafe;
-use onehold::{Caller, Format, Kind, Reason, Record, State, Status};
+use onehold::{Caller, Format, State, Status};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::Value;

@@ -300,7 +300,10 @@ fn own_store_directory(config: &EffectiveConfig) -> anyhow::Result<(PathBuf, Sto
 )]
 fn store_at(name: PathBuf, config: &EffectiveConfig) -> anyhow::Result<Store> {
     #[cfg(feature = "etcd")]
-    if let Some(url) = name.to_str().filter(|text| onehold::is_etcd_url(text)) {
+    if let Some(url) = name
+        .to_str()
+        .filter(|text| onehold::command_line::is_etcd_url(text))
+    {
         let store = Store::on_etcd(url, &crate::etcd::access(config)?);
         return store.map_err(|error| match error {
             onehold::Error::InvalidStore { .. } => UsageError(error.to_string()).into(),
@@ -316,7 +319,7 @@ fn store_at(name: PathBuf, config: &EffectiveConfig) -> anyhow::Result<Store> {
 fn local_directory(dir: PathBuf) -> Result<PathBuf, UsageError> {
     let text = dir.to_string_lossy();
     #[cfg(feature = "etcd")]
-    if onehold::is_etcd_url(&text) {
+    if onehold::command_line::is_etcd_url(&text) {
         return Ok(dir);
     }
     if text.starts_with("etcd://") || text.starts_with("etcds://") {

@@ -6,12 +6,12 @@ use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use onehold::command_line::{drop_code_pages, pass_on_wide_code};
-use onehold::process::adopt_orphans;
-use onehold::signal::{self, QueuedSignal, SignalQueue};
-use onehold::{
-    Ending, Hold, LockName, Program, ReleaseOutcome, Remaining, Started, Status, command_line_of,
+use onehold::command_line::signal::{self, QueuedSignal, SignalQueue};
+use onehold::command_line::{
+    Ending, Program, Remaining, Started, Supervise as _, adopt_orphans, command_line_of,
+    drop_code_pages, pass_on_wide_code,
 };
+use onehold::{Hold, LockName, ReleaseOutcome, Status};
 use serde_json::json;
 
 use crate::acquiring::displaced;
@@ -238,7 +238,7 @@ impl Supervisor<'_> {
 
     fn report_refused(&mut self, pid: u32) {
         if !std::mem::replace(&mut self.has_said_refused, true) {
-            let command = onehold::Pid::new(pid).map(command_line_of);
+            let command = onehold::record::Pid::new(pid).map(command_line_of);
             let process = describe::process(pid, &command.unwrap_or_default());
             self.say(&format!(
                 "warning: cannot signal {process}: operation not permitted; waiting for it to exit"

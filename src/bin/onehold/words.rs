@@ -6,7 +6,7 @@ use std::path::Path;
 
 use onehold::{Lock, LockName};
 
-pub(crate) use onehold::cause_text;
+pub(crate) use onehold::command_line::cause_text;
 pub(crate) use onehold::describe::{quoted, short_span, span};
 pub(crate) use onehold::terminal::escape;
 

@@ -4,7 +4,9 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use onehold::{Lock, Pid, Record, Status, user_of};
+use onehold::command_line::{command_line_of, user_of};
+use onehold::record::{Pid, Record};
+use onehold::{Lock, Status};
 use serde::Serialize;
 use sysinfo::{ProcessRefreshKind, ProcessStatus, ProcessesToUpdate, System, UpdateKind};
 
@@ -163,7 +165,7 @@ pub(crate) fn listed(
 }
 
 fn may_signal(process: &Process) -> bool {
-    Pid::new(process.pid).is_some_and(onehold::may_signal)
+    Pid::new(process.pid).is_some_and(onehold::command_line::may_signal)
 }
 
 const OF_OTHERS: &str = "processes that you may not signal, so `break` does not end them:";
@@ -215,7 +217,7 @@ pub(crate) fn spared(lock: &Lock, status: &Status) -> Vec<String> {
     let processes = status.revision().map(|shown| lock.spared_work(&shown));
     let processes = processes.and_then(Result::ok).unwrap_or_default();
     let shown = processes.iter().take(MAX_PROCESSES).map(|process| {
-        let command = onehold::command_line_of(process.pid);
+        let command = command_line_of(process.pid);
         let user = user_of(process.pid).unwrap_or_else(|| "?".to_owned());
         format!(
             "  {} gets no signal: it belongs to user {}, and another user can write the lock file",

@@ -5,7 +5,8 @@ use std::time::Duration;
 use anyhow::bail;
 use chrono::{TimeDelta, Utc};
 use onehold::command_line::stdout_was_closed;
-use onehold::{Acquired, Attempt, Format, Holder, Kind, Mode, PendingHold, Status};
+use onehold::record::Kind;
+use onehold::{Acquired, Attempt, Format, Holder, Mode, PendingHold, Status};
 
 use crate::acquiring::{
     acquire_with_prompts, displaced, displaced_text, refused, wait_for_displaced,

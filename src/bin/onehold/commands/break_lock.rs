@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use onehold::{Break, Evidence, Format, Lock, ProcessId, Reason, State, Status, command_line_of};
+use onehold::command_line::command_line_of;
+use onehold::record::ProcessId;
+use onehold::status::{Evidence, Reason};
+use onehold::{Break, Format, Lock, State, Status};
 use serde_json::json;
 
 use crate::acquiring::wait_for_displaced;

@@ -4,7 +4,9 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use onehold::{Listing, Reason, Record, State, Status};
+use onehold::record::Record;
+use onehold::status::Reason;
+use onehold::{Listing, State, Status};
 
 use crate::args::{self, ListOrder};
 use crate::describe::{self, describe_holder, local};

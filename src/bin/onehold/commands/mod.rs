@@ -13,7 +13,7 @@ mod run;
 
 use std::io::ErrorKind;
 
-use onehold::signal::ignore_file_size_signal;
+use onehold::command_line::signal::ignore_file_size_signal;
 use onehold::{Caller, LockName, State, Status};
 
 use crate::args::{Acquire, Cli, Release, Renew, Run, Verb};

@@ -1,6 +1,7 @@
 //! `renew`: extend a lease, or restart the age of a detached hold.
 
-use onehold::{Reason, Renewal};
+use onehold::Renewal;
+use onehold::status::Reason;
 use serde_json::json;
 
 use crate::args;

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::bail;
+use onehold::command_line::Program;
+use onehold::command_line::signal::{SignalQueue, ignore_file_size_signal};
 use onehold::command_line::{pass_on_wide_code, replace_process};
-use onehold::signal::{SignalQueue, ignore_file_size_signal};
-use onehold::{Attempt, Format, Hold, LockName, Program, RunOptions};
+use onehold::{Attempt, Format, Hold, LockName, RunOptions};
 use sha2::{Digest, Sha256};
 
 use crate::acquiring::{
@@ -159,7 +160,7 @@ fn options(typed: &args::Run) -> (Policy, RunOptions) {
     let policy = Policy {
         on_lost: typed.on_lost,
         time_limit: typed.time_limit.filter(|limit| !limit.is_zero()),
-        kill_after: typed.kill_after.unwrap_or(onehold::KILL_AFTER),
+        kill_after: typed.kill_after.unwrap_or(onehold::record::KILL_AFTER),
     };
     let run_options = RunOptions {
         close: typed.close,

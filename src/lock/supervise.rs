@@ -1,0 +1,177 @@
+//! What the command-line tool does with a hold whose command it supervises.
+
+use std::time::Duration;
+
+use super::ending::{Ending, Remaining, kill_at_ms, marks};
+use super::hold::{Hold, NEEDS_KEEPER, recording, spawn_error};
+use crate::error::Result;
+use crate::identity::{Pid, ProcessId};
+use crate::sys::signal::SignalMask;
+use crate::sys::spawn::command_holds;
+use crate::sys::start::{Program, Started};
+use crate::sys::work::{self, Author};
+use crate::sys::{QueuedSignal, process};
+
+/// Supervises the command of a [`Hold`].
+pub trait Supervise {
+    /// Starts a command like [`Hold::spawn`] does, without a copy of this process, and with the signals of
+    /// `mask` blocked.
+    ///
+    /// # Errors
+    /// As for [`Hold::spawn`].
+    fn start(&mut self, program: &Program, mask: &SignalMask) -> Result<Started>;
+
+    /// Notes once that the command has closed its descriptor of the lock file, as sudo and daemons do.
+    /// From then on a free kernel lock proves nothing about this hold.
+    ///
+    /// # Errors
+    /// The lock file cannot be written.
+    fn note_closed_descriptor(&mut self) -> Result<()>;
+
+    /// Time until [`Hold::is_lost`] returns `true` unless the lease is renewed meanwhile. `None`: no clock
+    /// decides.
+    fn lost_in(&self) -> Option<Duration>;
+
+    /// Begins to end the work of this hold by force: its command, and what that has started. From now
+    /// on its record says so, so that the next process ends the rest if this one is killed. KILL follows
+    /// after [`RunOptions::kill_after`](crate::RunOptions).
+    ///
+    /// All children of this process that it did not have before [`start`](Self::start) are taken for the
+    /// work, the orphans that it [adopts](work::adopt_orphans) too.
+    fn end_work(&mut self, command: &Started) -> Ending;
+
+    /// Goes on to end the work. See [`Ending::step`].
+    fn step(&mut self, ending: &mut Ending) -> Remaining;
+
+    /// Whether a signal tells this process that the hold is to be broken: its work is to be ended and
+    /// the hold released.
+    fn is_told_to_break(&self, received: QueuedSignal) -> bool;
+
+    /// Keeps the processes alive that the command has left behind, once it has ended by itself. On Windows
+    /// they would otherwise end with this process; elsewhere it does nothing.
+    fn let_work_go(&self);
+
+    /// Whether all that the command has started can be ended with it. `false` on old versions of
+    /// Windows, inside a job in which no other can be nested.
+    fn work_is_contained(&self) -> bool;
+}
+
+impl Supervise for Hold {
+    fn start(&mut self, program: &Program, mask: &SignalMask) -> Result<Started> {
+        self.older = work::own_children();
+        let taken = &mut self.taken;
+        taken.clear_command()?;
+        let Some(recording) = recording(&*taken.held)? else {
+            return self.start_kept(program, mask);
+        };
+        let started = program
+            .start(recording, mask)
+            .map_err(|source| spawn_error(source, taken.held.path(), program.name()))?;
+        taken.started(started.id());
+        Ok(started)
+    }
+
+    fn note_closed_descriptor(&mut self) -> Result<()> {
+        let held = &self.taken.held;
+        let record = held.record();
+        if record.close || record.live.let_go || !record.has_command() {
+            return Ok(());
+        }
+        let Some(pid) = record.live.pid else {
+            return Ok(());
+        };
+        if held
+            .file()
+            .is_none_or(|file| command_holds(pid.get(), file))
+        {
+            return Ok(());
+        }
+        let mut live = record.live.clone();
+        live.let_go = true;
+        self.taken.write_live(live)
+    }
+
+    fn lost_in(&self) -> Option<Duration> {
+        let (at, _) = self.taken.held.deadlines_ms()?;
+        let left = at.saturating_sub(process::boottime_milliseconds());
+        Some(Duration::from_millis(left))
+    }
+
+    fn end_work(&mut self, command: &Started) -> Ending {
+        let began = process::boottime_milliseconds();
+        if !matches!(self.is_lost(), Ok(true)) {
+            let mut live = self.taken.held.record().live.clone();
+            live.ending = Some(began);
+            let written = self.taken.write_live(live);
+            self.taken.warnings.extend(written.err());
+        }
+        let record = self.taken.held.record();
+        let mut marks = marks(record);
+        // The processes that this one has started are its own, whatever happened to the file.
+        marks.author = Author::Trusted;
+        marks.wrapper = if self.taken.held.file().is_some() {
+            record.writer()
+        } else {
+            // The keeper, and not its wrapper, which is on record.
+            let pid = Pid::of_self();
+            let start = process::start_ticks(pid);
+            Some(ProcessId { pid, start })
+        };
+        // This process may have had children before.
+        marks.since = record.live.start.unwrap_or(marks.since);
+        marks.others.clone_from(&self.older);
+        let kill_at_ms = kill_at_ms(record, began);
+        Ending::new(marks, Pid::new(command.id()), kill_at_ms)
+    }
+
+    fn step(&mut self, ending: &mut Ending) -> Remaining {
+        let remaining = ending.step();
+        if remaining.is_told && !self.record().live.told {
+            let mut live = self.record().live.clone();
+            live.told = true;
+            // If this fails and this process is killed, the next one sends TERM again.
+            let _ = self.taken.write_live(live);
+        }
+        remaining
+    }
+
+    fn is_told_to_break(&self, received: QueuedSignal) -> bool {
+        received.value == Some(work::number_to_tell(self.number()))
+    }
+
+    fn let_work_go(&self) {
+        work::let_work_go();
+    }
+
+    fn work_is_contained(&self) -> bool {
+        work::work_is_contained()
+    }
+}
+
+impl Hold {
+    /// Starts a command under a hold that a lease keeps. Only a keeper can, which ends with its command.
+    #[cfg_attr(
+        not(all(feature = "etcd", target_os = "linux")),
+        allow(
+            clippy::trivially_copy_pass_by_ref,
+            clippy::unused_self,
+            reason = "there is no keeper"
+        )
+    )]
+    #[cold]
+    #[inline(never)]
+    fn start_kept(&mut self, program: &Program, mask: &SignalMask) -> Result<Started> {
+        #[cfg(all(feature = "etcd", target_os = "linux"))]
+        if crate::sys::keeper::is_keeper() {
+            let taken = &mut self.taken;
+            taken.ensure_in_place()?;
+            let started = program
+                .start_kept(mask)
+                .map_err(|source| spawn_error(source, taken.held.path(), program.name()))?;
+            taken.started(started.id());
+            return Ok(started);
+        }
+        let _ = (program, mask);
+        Err(NEEDS_KEEPER)
+    }
+}
