@@ -1,24 +1,30 @@
 //! Named locks for processes of one machine. At most one holder has a lock at a time, everybody can
 //! see who that is, and a lock whose holder has died is taken over by the next caller.
 //!
+//! A program needs the library alone, without what is for the command line:
+//!
+//! ```toml
+//! [dependencies]
+//! onehold = { version = "0.1", default-features = false }
+//! ```
+//!
 //! A [`Store`] is a directory of locks. A [`Lock`] is a name in it, or the path of one lock file.
 //! [`lock`] is the one that `onehold run NAME` uses.
 //! [`Lock::check`] shows who holds a lock. [`Lock::hold`] holds it for the calling process,
 //! [`Lock::hold_for_command`] for a command, and [`Lock::acquire`] for another process or for a
-//! limited time. If another holder has the lock, the result is an [`Attempt::Blocked`], not an error.
+//! limited time. If another holder has the lock, the result is an [`Attempt::Blocked`], not an error;
+//! [`Attempt::into_result`] makes it one.
 //! [`Options::mode`] lets several share a lock, and [`Lock::and`] takes several locks as one hold.
 //!
 //! ```
-//! use onehold::{Attempt, LockName, Options, State, Store, Wait};
+//! use onehold::{Options, State, Store, Wait};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let directory = tempfile::tempdir()?;
 //! # let directory = directory.path();
-//! let store = Store::at(directory);
-//! let lock = store.lock(LockName::new("import")?)?;
-//! let Attempt::Held(hold) = lock.hold(&Options::new().message("nightly"), Wait::no())? else {
-//!     return Err("another import is running".into());
-//! };
+//! let lock = Store::at(directory).lock("import".parse()?)?;
+//! let options = Options::new().message("nightly");
+//! let hold = lock.hold(&options, Wait::no())?.into_result()?;
 //! // Every process can now see who holds it.
 //! let status = lock.check(None)?;
 //! assert_eq!(status.verdict.state, State::Held);
@@ -39,14 +45,14 @@
 //! ```
 //! use std::time::Duration;
 //!
-//! use onehold::{Attempt, LockName, Options, Store, Wait};
+//! use onehold::{Attempt, Options, Store, Wait};
 //! use tokio::task::spawn_blocking;
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let directory = tempfile::tempdir()?;
 //! # let directory = directory.path();
-//! let lock = Store::at(directory).lock(LockName::new("import")?)?;
+//! let lock = Store::at(directory).lock("import".parse()?)?;
 //! let minute = Duration::from_mins(1);
 //! let attempt = spawn_blocking(move || lock.hold(&Options::new(), Wait::at_most(minute))).await??;
 //! match attempt {

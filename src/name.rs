@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt::{self, Write as _};
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
@@ -34,9 +35,11 @@ const RESERVED: &AsciiSet = &CONTROLS
 /// ```
 /// use onehold::LockName;
 ///
-/// assert!(LockName::new("backend/task-1").is_ok());
-/// assert!(LockName::new("./.sprint-running").is_ok());
+/// let name: LockName = "backend/task-1".parse()?;
+/// assert!(!name.is_path());
+/// assert!(LockName::new("./.sprint-running")?.is_path());
 /// assert!(LockName::new("a//b").is_err());
+/// # Ok::<(), onehold::Error>(())
 /// ```
 #[derive(Clone, Debug, Eq)]
 pub struct LockName {
@@ -213,6 +216,20 @@ fn begin_alike(one: &[String], other: &[String]) -> bool {
         one == other || (FILES_IGNORE_CASE && one.to_lowercase() == other.to_lowercase())
     };
     one.iter().zip(other).all(same)
+}
+
+impl FromStr for LockName {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        Self::new(name)
+    }
+}
+
+impl AsRef<str> for LockName {
+    fn as_ref(&self) -> &str {
+        &self.text
+    }
 }
 
 impl fmt::Display for LockName {

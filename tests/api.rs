@@ -9,6 +9,7 @@
 
 mod harness;
 
+use std::fmt::Debug;
 #[cfg(unix)]
 use std::os::unix::process::CommandExt;
 #[cfg(unix)]
@@ -20,8 +21,8 @@ use harness::{Running, TestEnv, command};
 use onehold::record::Kind;
 use onehold::status::Reason;
 use onehold::{
-    Acquired, Attempt, Break, Caller, Error, Format, Hold, Holder, Lock, LockName, Mode, Options,
-    Release, ReleaseOutcome, Renewal, RunOptions, State, Store, Wait,
+    Acquired, Attempt, Blocked, Break, Caller, Error, Format, Hold, Holder, Lock, LockName, Mode,
+    Options, Release, ReleaseOutcome, Renewal, RunOptions, State, Store, Wait,
 };
 
 struct Fixture {
@@ -47,15 +48,17 @@ impl Fixture {
 
 #[track_caller]
 fn held<T>(attempt: onehold::Result<Attempt<T>>) -> T {
-    match attempt.unwrap() {
-        Attempt::Held(value) => value,
-        Attempt::Blocked(blocked) => panic!("{:?}", blocked.status),
-    }
+    attempt.unwrap().into_result().unwrap()
+}
+
+#[track_caller]
+fn refused<T: Debug>(attempt: onehold::Result<Attempt<T>>) -> Blocked {
+    attempt.unwrap().into_result().unwrap_err()
 }
 
 #[track_caller]
 fn is_blocked<T>(attempt: onehold::Result<Attempt<T>>) -> bool {
-    matches!(attempt.unwrap(), Attempt::Blocked(_))
+    attempt.unwrap().into_result().is_err()
 }
 
 fn take(lock: &Lock) -> Hold {
@@ -144,10 +147,7 @@ fn blocked_attempt_returns_the_holder() {
     let fixture = Fixture::new();
     let claim = Options::new().message("nightly").owner("ops");
     let _hold = held(fixture.lock("x").hold(&claim, Wait::no()));
-    let Attempt::Blocked(blocked) = fixture.lock("x").hold(&Options::new(), Wait::no()).unwrap()
-    else {
-        panic!("it is held");
-    };
+    let blocked = refused(fixture.lock("x").hold(&Options::new(), Wait::no()));
     let record = blocked.status.record.as_ref().unwrap();
     assert_eq!(record.message.as_deref(), Some("nightly"));
     assert_eq!(record.owner.as_deref(), Some("ops"));
@@ -163,16 +163,10 @@ fn wait_ends_at_its_limit_or_when_it_is_canceled() {
     let _hold = take(&fixture.lock("x"));
     let lock = fixture.lock("x");
     let limit = Duration::from_millis(150);
-    let Attempt::Blocked(blocked) = lock.hold(&Options::new(), Wait::at_most(limit)).unwrap()
-    else {
-        panic!("it is held");
-    };
+    let blocked = refused(lock.hold(&Options::new(), Wait::at_most(limit)));
     assert!(blocked.waited.unwrap() >= limit);
     onehold::signal::use_sigalrm();
-    let Attempt::Blocked(blocked) = lock.hold(&Options::new(), Wait::at_most(limit)).unwrap()
-    else {
-        panic!("it is held");
-    };
+    let blocked = refused(lock.hold(&Options::new(), Wait::at_most(limit)));
     assert!(blocked.waited.unwrap() >= limit);
     let canceled = AtomicBool::new(false);
     let wait = Wait::forever()
@@ -397,10 +391,7 @@ fn command_does_not_start_if_another_program_took_the_lock() {
     let store = Store::at(env.store()).format(Format::Sprint);
     let lock = store.lock(LockName::new("x").unwrap()).unwrap();
     let claim = Options::new().owner("o").message("m");
-    let take = |keeping| match lock.hold_for_command(&claim, keeping, Wait::no()).unwrap() {
-        Attempt::Held(hold) => hold,
-        Attempt::Blocked(blocked) => panic!("{blocked:?}"),
-    };
+    let take = |keeping| held(lock.hold_for_command(&claim, keeping, Wait::no()));
     #[cfg(unix)]
     {
         let exec = RunOptions {
@@ -484,15 +475,8 @@ fn refusal_is_displayed_in_the_words_of_its_program() {
         ),
     ] {
         let lock = lock.unwrap();
-        let Attempt::Held(hold) = lock.hold(&claim, Wait::no()).unwrap() else {
-            panic!("{lock:?}");
-        };
-        let Attempt::Blocked(blocked) = lock
-            .hold(&asks, Wait::at_most(Duration::from_secs(1)))
-            .unwrap()
-        else {
-            panic!("{lock:?}");
-        };
+        let hold = held(lock.hold(&claim, Wait::no()));
+        let blocked = refused(lock.hold(&asks, Wait::at_most(Duration::from_secs(1))));
         let text = blocked.to_string();
         assert!(text.starts_with(begin), "{text}");
         assert_eq!(text, refusal_of_command_line(env, words, lines));
@@ -505,9 +489,7 @@ fn refusal_of_a_native_lock_says_who_holds_it_since_when_and_why() {
     let fixture = Fixture::new();
     let lock = fixture.lock("x");
     let _hold = held(lock.hold(&Options::new().owner("o").message("a\u{1b}[2J"), Wait::no()));
-    let Attempt::Blocked(blocked) = lock.hold(&Options::new(), Wait::no()).unwrap() else {
-        panic!("held twice");
-    };
+    let blocked = refused(lock.hold(&Options::new(), Wait::no()));
     let text = blocked.to_string();
     let begin = format!("`x` is held by process {} (", std::process::id());
     assert!(
@@ -526,10 +508,8 @@ fn refusal_of_a_native_lock_says_who_holds_it_since_when_and_why() {
     assert!(text.ends_with(" ago): \"a\\u{1b}[2J\""), "{text}");
     let dead = fixture.lock("dead");
     fixture.env.create_zombie("dead");
-    let refused = dead.hold(&Options::new().refuse_zombies(), Wait::no());
-    let Attempt::Blocked(blocked) = refused.unwrap() else {
-        panic!("taken over");
-    };
+    let attempt = dead.hold(&Options::new().refuse_zombies(), Wait::no());
+    let blocked = refused(attempt);
     assert!(
         blocked
             .to_string()
@@ -548,8 +528,7 @@ fn readers_share_a_lock_by_slots_and_dropping_them_gives_the_slots_back() {
         .collect();
     let numbers: Vec<_> = holds.iter().flat_map(onehold::Hold::slots).collect();
     assert_eq!(numbers, [0, 1, 2]);
-    let is_blocked =
-        |options: &Options| matches!(lock.hold(options, Wait::no()).unwrap(), Attempt::Blocked(_));
+    let is_blocked = |options: &Options| is_blocked(lock.hold(options, Wait::no()));
     assert!(is_blocked(&slots) && is_blocked(&Options::new()));
     let status = lock.check(None).unwrap();
     assert_eq!(status.others.len(), SLOTS - 1);

@@ -24,10 +24,10 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_hours(1);
 /// If the process is killed, the next one takes the lock over at once.
 ///
 /// ```no_run
-/// use onehold::{Attempt, Options, LockName, Store, Wait};
+/// use onehold::{Attempt, Options, Store, Wait};
 ///
 /// # fn main() -> onehold::Result<()> {
-/// let lock = Store::at("/var/lib/app/locks").lock(LockName::new("import")?)?;
+/// let lock = Store::at("/var/lib/app/locks").lock("import".parse()?)?;
 /// match lock.hold(&Options::new().message("nightly"), Wait::no())? {
 ///     Attempt::Held(hold) => println!("hold {}", hold.number()),
 ///     Attempt::Blocked(blocked) => println!("{:?}", blocked.status.verdict),

@@ -28,6 +28,8 @@ impl fmt::Display for Blocked {
     }
 }
 
+impl std::error::Error for Blocked {}
+
 fn prodigy(f: &mut fmt::Formatter<'_>, status: &Status) -> fmt::Result {
     let name = escape(&status.name);
     writeln!(f, "Resume already in progress for job {name}")?;

@@ -36,7 +36,20 @@ pub enum Attempt<T> {
     Blocked(Blocked),
 }
 
-/// Why a lock could not be taken.
+impl<T> Attempt<T> {
+    /// For `?`, where a lock that another holds is an error.
+    ///
+    /// # Errors
+    /// [`Blocked`]: another has it.
+    pub fn into_result(self) -> Result<T, Blocked> {
+        match self {
+            Self::Held(held) => Ok(held),
+            Self::Blocked(blocked) => Err(blocked),
+        }
+    }
+}
+
+/// Why a lock could not be taken. As an error it says who holds the lock, since when and why.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Blocked {
