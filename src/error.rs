@@ -163,125 +163,66 @@ pub enum Fault {
     Token,
 }
 
-/// What was attempted on a file, a directory or a store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Operation {
-    /// "cannot block signals for …"
-    BlockSignals,
-    /// "cannot change locks in …"
-    ChangeLocks,
-    /// "cannot create directory …"
-    CreateDirectory,
-    /// "cannot create lock file …"
-    CreateLockFile,
-    /// "cannot create lock file in the directory of …"
-    CreateLockFileInDirectory,
-    /// "cannot create store …"
-    CreateStore,
-    /// "cannot create queue ticket …"
-    CreateTicket,
-    /// "cannot create queue ticket in …"
-    CreateTicketIn,
-    /// "cannot find the directory …"
-    FindDirectory,
-    /// "cannot inspect …"
-    Inspect,
-    /// "cannot inspect the filesystem of …"
-    InspectFilesystem,
-    /// "cannot inspect store …"
-    InspectStore,
-    /// "cannot lock …"
-    Lock,
-    /// "cannot lock store …"
-    LockStore,
-    /// "cannot move aside …"
-    MoveAside,
-    /// "cannot open …"
-    Open,
-    /// "cannot open directory …"
-    OpenDirectory,
-    /// "cannot open a file in …"
-    OpenFileIn,
-    /// "cannot open store …"
-    OpenStore,
-    /// "cannot put back …"
-    PutBack,
-    /// "cannot read …"
-    Read,
-    /// "cannot read directory …"
-    ReadDirectory,
-    /// "cannot remove …"
-    Remove,
-    /// "cannot renew …"
-    Renew,
-    /// "cannot share lock file …"
-    ShareLockFile,
-    /// "cannot signal the wrapper of …"
-    SignalWrapper,
-    /// "cannot take the lock in …"
-    TakeLock,
-    /// "cannot take over …"
-    TakeOver,
-    /// "cannot unlock …"
-    Unlock,
-    /// "cannot write the command's pid to …"
-    WriteCommandPid,
-    /// "cannot write hold number in …"
-    WriteHoldNumber,
-    /// "cannot write journal …"
-    WriteJournal,
-    /// "cannot write lock file …"
-    WriteLockFile,
-    /// "cannot write to …"
-    WriteTo,
-    /// "cannot write to the directories of …"
-    WriteToDirectories,
-    /// "cannot write to the directory of …"
-    WriteToDirectory,
+/// Defines the operations, each with its words in "cannot … `path`".
+macro_rules! operations {
+    ($($name:ident: $words:literal,)*) => {
+        /// What was attempted on a file, a directory or a store.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub enum Operation {
+            $(
+                #[doc = concat!("\"cannot ", $words, " …\"")]
+                $name,
+            )*
+        }
+
+        impl fmt::Display for Operation {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self {
+                    $(Self::$name => $words,)*
+                })
+            }
+        }
+    };
 }
 
-impl fmt::Display for Operation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::BlockSignals => "block signals for",
-            Self::ChangeLocks => "change locks in",
-            Self::CreateDirectory => "create directory",
-            Self::CreateLockFile => "create lock file",
-            Self::CreateLockFileInDirectory => "create lock file in the directory of",
-            Self::CreateStore => "create store",
-            Self::CreateTicket => "create queue ticket",
-            Self::CreateTicketIn => "create queue ticket in",
-            Self::FindDirectory => "find the directory",
-            Self::Inspect => "inspect",
-            Self::InspectFilesystem => "inspect the filesystem of",
-            Self::InspectStore => "inspect store",
-            Self::Lock => "lock",
-            Self::LockStore => "lock store",
-            Self::MoveAside => "move aside",
-            Self::Open => "open",
-            Self::OpenDirectory => "open directory",
-            Self::OpenFileIn => "open a file in",
-            Self::OpenStore => "open store",
-            Self::PutBack => "put back",
-            Self::Read => "read",
-            Self::ReadDirectory => "read directory",
-            Self::Remove => "remove",
-            Self::Renew => "renew",
-            Self::ShareLockFile => "share lock file",
-            Self::SignalWrapper => "signal the wrapper of",
-            Self::TakeLock => "take the lock in",
-            Self::TakeOver => "take over",
-            Self::Unlock => "unlock",
-            Self::WriteCommandPid => "write the command's pid to",
-            Self::WriteHoldNumber => "write hold number in",
-            Self::WriteJournal => "write journal",
-            Self::WriteLockFile => "write lock file",
-            Self::WriteTo => "write to",
-            Self::WriteToDirectories => "write to the directories of",
-            Self::WriteToDirectory => "write to the directory of",
-        })
-    }
+operations! {
+    BlockSignals: "block signals for",
+    ChangeLocks: "change locks in",
+    CreateDirectory: "create directory",
+    CreateLockFile: "create lock file",
+    CreateLockFileInDirectory: "create lock file in the directory of",
+    CreateStore: "create store",
+    CreateTicket: "create queue ticket",
+    CreateTicketIn: "create queue ticket in",
+    FindDirectory: "find the directory",
+    Inspect: "inspect",
+    InspectFilesystem: "inspect the filesystem of",
+    InspectStore: "inspect store",
+    Lock: "lock",
+    LockStore: "lock store",
+    MoveAside: "move aside",
+    Open: "open",
+    OpenDirectory: "open directory",
+    OpenFileIn: "open a file in",
+    OpenStore: "open store",
+    PutBack: "put back",
+    Read: "read",
+    ReadDirectory: "read directory",
+    Remove: "remove",
+    Renew: "renew",
+    ShareLockFile: "share lock file",
+    SignalWrapper: "signal the wrapper of",
+    TakeLock: "take the lock in",
+    TakeOver: "take over",
+    Unlock: "unlock",
+    WriteCommandPid: "write the command's pid to",
+    WriteHoldNumber: "write hold number in",
+    WriteJournal: "write journal",
+    WriteLockFile: "write lock file",
+    WriteTo: "write to",
+    WriteToDirectories: "write to the directories of",
+    WriteToDirectory: "write to the directory of",
 }
 
 impl Error {

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{Error, Result};
@@ -16,18 +15,6 @@ use crate::sys::{FILES_IGNORE_CASE, HAS_DEVICES};
 
 const MAX_SEGMENT_BYTES: usize = 240;
 const MAX_NAME_BYTES: usize = 1024;
-
-/// Characters that some system that may see the store does not allow in a file name.
-const RESERVED: &AsciiSet = &CONTROLS
-    .add(b'%')
-    .add(b'\\')
-    .add(b':')
-    .add(b'*')
-    .add(b'?')
-    .add(b'"')
-    .add(b'<')
-    .add(b'>')
-    .add(b'|');
 
 /// The name of a lock: one in a store (`backup`, `backend/task-1`), or the path of one lock file,
 /// which starts with `/`, `./` or `../`.
@@ -149,15 +136,10 @@ impl LockName {
         let Place::Store(segments) = &*self.place else {
             return Vec::new();
         };
-        (1..segments.len())
-            .map(|depth| Self {
-                text: self
-                    .text
-                    .split('/')
-                    .take(depth)
-                    .collect::<Vec<_>>()
-                    .join("/")
-                    .into(),
+        let ends = self.text.match_indices('/').map(|(at, _)| at);
+        ends.zip(1..)
+            .map(|(end, depth)| Self {
+                text: self.text.get(..end).unwrap_or_default().into(),
                 place: Arc::new(Place::Store(segments.iter().take(depth).cloned().collect())),
             })
             .collect()
@@ -263,35 +245,25 @@ pub(crate) fn encode(segment: &str) -> Result<String, &'static str> {
         return Err("control character");
     }
     let mut encoded = String::with_capacity(segment.len());
-    let (first, after_first) = segment.split_at(segment.chars().next().map_or(0, char::len_utf8));
-    let rest = if first == "." || (HAS_DEVICES && is_a_device(segment)) {
-        for byte in first.bytes() {
-            let _ = write!(encoded, "%{byte:02X}");
-        }
-        after_first
-    } else {
-        segment
-    };
-    // UTF-8 stays readable; the encoder itself would encode it.
-    let mut ascii_from = 0;
-    for (at, char) in rest.char_indices() {
-        if !char.is_ascii() {
-            encoded.extend(utf8_percent_encode(
-                rest.get(ascii_from..at).unwrap_or_default(),
-                RESERVED,
-            ));
+    for (at, char) in segment.char_indices() {
+        let begins_badly = at == 0 && (char == '.' || (HAS_DEVICES && is_a_device(segment)));
+        if begins_badly || is_reserved(char) {
+            // All of these, and the letters that devices begin with, are ASCII.
+            let _ = write!(encoded, "%{:02X}", u32::from(char));
+        } else {
             encoded.push(char);
-            ascii_from = at + char.len_utf8();
         }
     }
-    encoded.extend(utf8_percent_encode(
-        rest.get(ascii_from..).unwrap_or_default(),
-        RESERVED,
-    ));
     if encoded.len() > MAX_SEGMENT_BYTES {
         return Err("name part longer than 240 bytes");
     }
     Ok(encoded)
+}
+
+/// Whether some system that may see the store does not allow it in a file name, or it is the sign of an
+/// encoded character.
+fn is_reserved(char: char) -> bool {
+    matches!(char, '%' | '\\' | ':' | '*' | '?' | '"' | '<' | '>' | '|')
 }
 
 /// Whether Windows takes the name of a file for another one, or for none: it leaves out dots and blanks

@@ -120,12 +120,13 @@ impl FromStr for Format {
 }
 
 /// What keeps a hold alive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// A wrapper and its command.
     Run,
     /// A process.
+    #[default]
     #[serde(rename = "job")]
     Process,
     /// Time only.
@@ -149,7 +150,7 @@ impl Mode {
     /// Whether several may hold the lock at once.
     #[must_use]
     pub const fn is_shared(self) -> bool {
-        !self.is_exclusive()
+        !matches!(self, Self::Exclusive)
     }
 
     /// How many holders there may be; `None`: one, or any number.
@@ -159,11 +160,6 @@ impl Mode {
             Self::Slots(slots) => Some(slots),
             Self::Exclusive | Self::Shared => None,
         }
-    }
-
-    #[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde asks")]
-    const fn is_exclusive(&self) -> bool {
-        matches!(self, Self::Exclusive)
     }
 }
 
@@ -214,18 +210,18 @@ pub struct Live {
     pub expires_at: Option<DateTime<Utc>>,
     /// The command has closed its descriptor of the lock file, so that a free kernel lock proves
     /// nothing.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub let_go: bool,
     /// Since when all of its work is being ended by force, by `CLOCK_BOOTTIME` in milliseconds. What is
     /// left of it may outlive its command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ending: Option<u64>,
     /// Its work has got TERM.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub told: bool,
     /// It has been given back; its files are being removed. Of a hold of several locks, so that a
     /// process that is killed meanwhile leaves none of them held.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub released: bool,
     /// Its holder was told to end its work and to give it back: by whom, in a few words. Where it is not
     /// told by a signal.
@@ -253,7 +249,7 @@ impl Live {
 }
 
 /// The content of a lock file. Untrusted: any user or program may have written it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Record {
     /// The name of the lock, as given; of a hold of several locks the first one.
@@ -266,7 +262,7 @@ pub struct Record {
     /// What keeps the hold alive.
     pub kind: Kind,
     /// How the locks are held.
-    #[serde(default, skip_serializing_if = "Mode::is_exclusive")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub mode: Mode,
     /// The process that took the lock: for a `run` its wrapper. `None`: a foreign record has a number
     /// there that is not a process's, such as the `0` of lockfile(1).
@@ -297,19 +293,19 @@ pub struct Record {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_age_ms: Option<u64>,
     /// The command does not inherit the kernel lock.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub close: bool,
     /// The wrapper became the command, so that no process removes the record.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub exec: bool,
     /// Its wrapper ends the work when a break of the hold sends it TERM.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub supervised: bool,
     /// Time between TERM and KILL for work that is ended by force; `None`: 10 s, 0: no KILL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kill_after_ms: Option<u64>,
     /// The holder holds a kernel lock on the file.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub kernel_lock: bool,
     /// The process that asked for a detached hold, if the process that the hold follows was derived
     /// from it and not named.
@@ -369,30 +365,10 @@ impl Record {
     /// A record that says no more than a foreign one does.
     pub(crate) fn new(format: Format, taken_by: Option<Pid>, acquired_at: DateTime<Utc>) -> Self {
         Self {
-            name: String::new(),
-            names: Vec::new(),
-            hold: 0,
-            kind: Kind::Process,
-            mode: Mode::Exclusive,
             taken_by,
-            hostname: None,
             acquired_at,
-            owner: None,
-            message: None,
-            command: Vec::new(),
-            ttl_ms: None,
-            max_age_ms: None,
-            close: false,
-            exec: false,
-            supervised: false,
-            kill_after_ms: None,
-            kernel_lock: false,
-            caller: None,
-            visible: None,
-            takeover: None,
-            origin: None,
-            live: Live::default(),
             format,
+            ..Self::default()
         }
     }
 
@@ -539,12 +515,9 @@ fn text_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Str
     Ok(text.filter(|text| !text.is_empty()))
 }
 
-#[allow(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde calls it with a reference"
-)]
-fn is_false(value: &bool) -> bool {
-    !*value
+/// Whether a value is what a reader takes a missing key for.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 #[cfg(test)]

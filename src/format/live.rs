@@ -14,7 +14,7 @@ const SUMMED_FROM: usize = SUM_AT + 16;
 
 const PID: &[u8] = br#"","pid":"#;
 const PID_AT: usize = SUMMED_FROM + PID.len();
-const START: &[u8] = br#","start":"#;
+const START: &str = r#","start":"#;
 /// Room for a PID, and for a start behind it.
 const PROCESS_BYTES: usize = 10 + START.len() + 20;
 
@@ -38,9 +38,7 @@ pub(crate) fn write(live: &Live) -> Result<Vec<u8>, Error> {
         }
     }
     slot.resize(SLOT_BYTES, b' ');
-    if !slot.starts_with(b"{}") {
-        put_sum(&mut slot);
-    }
+    put_sum(&mut slot);
     Ok(slot)
 }
 
@@ -71,29 +69,28 @@ pub(crate) fn draft(live: &Live) -> Result<Vec<u8>, Error> {
 /// Puts a PID, and its start if it is known, into a [`draft`]. A child calls this before it
 /// executes its command, so it does not allocate.
 pub(crate) fn fill(slot: &mut [u8], pid: u32, start: Option<u64>) {
+    let (mut pid_digits, mut start_digits) = (itoa::Buffer::new(), itoa::Buffer::new());
+    let pid = pid_digits.format(pid);
+    let (key, start) = start.map_or(("", ""), |start| (START, start_digits.format(start)));
     if let Some(room) = slot.get_mut(PID_AT..PID_AT + PROCESS_BYTES) {
-        room.fill(b' ');
-        let (pid, start) = (Digits::of(pid.into()), start.map(Digits::of));
-        let start = start.as_ref().map_or(&b""[..], Digits::text);
-        let key = if start.is_empty() { b"" } else { START };
-        let text = pid.text().iter().chain(key).chain(start);
-        for (place, byte) in room.iter_mut().zip(text) {
-            *place = *byte;
-        }
+        put(room, pid.bytes().chain(key.bytes()).chain(start.bytes()));
     }
     put_sum(slot);
 }
 
 /// Puts a PID where a foreign record shows it: a word of 8 bytes, blanks behind the digits.
 pub(crate) fn fill_visible(word: &mut [u8], pid: u32, _start: Option<u64>) {
-    let digits = Digits::of(pid.into());
     let ends_line = word.last() == Some(&b'\n');
-    word.fill(b' ');
-    for (place, byte) in word.iter_mut().zip(digits.text()) {
-        *place = *byte;
-    }
+    put(word, itoa::Buffer::new().format(pid).bytes());
     if let Some(last) = word.last_mut().filter(|_| ends_line) {
         *last = b'\n';
+    }
+}
+
+/// Puts a text into its place, and blanks behind it.
+fn put(room: &mut [u8], text: impl Iterator<Item = u8>) {
+    for (place, byte) in room.iter_mut().zip(text.chain(std::iter::repeat(b' '))) {
+        *place = byte;
     }
 }
 
@@ -137,46 +134,13 @@ fn put_sum(slot: &mut [u8]) {
 }
 
 fn sum(slot: &[u8]) -> [u8; 16] {
-    let mut number = digest(slot.get(SUMMED_FROM..).unwrap_or_default());
+    let digest = digest(slot.get(SUMMED_FROM..).unwrap_or_default());
+    let digits = digest.to_be_bytes().map(|byte| [byte >> 4, byte & 0xF]);
     let mut text = [b'0'; 16];
-    for byte in text.iter_mut().rev() {
-        let digit = u8::try_from(number & 0xF).unwrap_or(0);
-        *byte = if digit < 10 {
-            b'0' + digit
-        } else {
-            b'a' + digit - 10
-        };
-        number >>= 4;
+    for (place, digit) in text.iter_mut().zip(digits.as_flattened()) {
+        *place = if *digit < 10 { b'0' } else { b'a' - 10 } + digit;
     }
     text
-}
-
-/// A number as text, on the stack.
-struct Digits {
-    bytes: [u8; 20],
-    from: usize,
-}
-
-impl Digits {
-    fn of(mut number: u64) -> Self {
-        let mut digits = Self {
-            bytes: [b'0'; 20],
-            from: 20,
-        };
-        for byte in digits.bytes.iter_mut().rev() {
-            *byte = b'0' + u8::try_from(number % 10).unwrap_or(0);
-            digits.from -= 1;
-            number /= 10;
-            if number == 0 {
-                break;
-            }
-        }
-        digits
-    }
-
-    fn text(&self) -> &[u8] {
-        self.bytes.get(self.from..).unwrap_or_default()
-    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
+use serde::de::IgnoredAny;
 use serde_json::{Error, Value};
 
 use super::live::{self, SLOT_BYTES, Slot};
@@ -141,39 +142,18 @@ pub(super) fn read(text: &str, value: Option<&Value>, foreign: Record) -> Metada
     Metadata::Ours(record)
 }
 
-/// Reads the document that `text` begins with.
+/// Reads the document that `text` begins with. A torn slot is not always JSON, so the end is looked for
+/// without it.
 fn embedded(text: &[u8]) -> Content {
     let slot_at = slot_at(text);
-    let document = length(text, slot_at).and_then(|length| text.get(..length));
+    let without_slot = slot_at.and_then(|at| live::without_slot(text, at));
+    let json = without_slot.as_deref().unwrap_or(text);
+    let mut values = serde_json::Deserializer::from_slice(json).into_iter::<IgnoredAny>();
+    let document = match values.next() {
+        Some(Ok(_)) => text.get(..values.byte_offset() + text.len() - json.len()),
+        _ => None,
+    };
     document.map_or(Content::Corrupt, |document| {
         native::document(document, slot_at)
     })
-}
-
-/// The length of a document whose text may go on behind it. A torn slot is not always JSON, so the end
-/// is looked for behind it.
-fn length(document: &[u8], slot_at: Option<usize>) -> Option<usize> {
-    let mut depth = 0_usize;
-    let mut in_text = false;
-    let mut escaped = false;
-    let skipped = slot_at.map_or(0..0, |at| at..at + SLOT_BYTES);
-    for (at, byte) in document.iter().enumerate() {
-        if skipped.contains(&at) {
-            continue;
-        }
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_text => escaped = true,
-            b'"' => in_text = !in_text,
-            b'{' | b'[' if !in_text => depth += 1,
-            b'}' | b']' if !in_text => {
-                depth = depth.checked_sub(1)?;
-                if depth == 0 {
-                    return Some(at + 1);
-                }
-            }
-            _ => {}
-        }
-    }
-    None
 }

@@ -22,9 +22,11 @@ mod prodigy;
 mod sprint;
 
 pub(crate) use memory::{MAX_TTL as MEMORY_TTL, TTL_LIMIT as MEMORY_TTL_LIMIT, renewed_times};
+#[cfg(feature = "etcd")]
+pub(crate) use native::{read as read_native, write_compact};
 
 /// The bytes of a new lock file, and where they change in place later.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Written {
     pub(crate) bytes: Vec<u8>,
     /// Where the slot of [`Live`] begins; `None` where the format has no room for it.
@@ -49,24 +51,8 @@ pub(crate) fn write(record: &Record) -> Result<Written, Error> {
         Format::Sprint => sprint::write(record),
         Format::Memory => memory::write(record),
         Format::Pid => Ok(pid::write(record)),
-        Format::Flock => Ok(Written {
-            bytes: Vec::new(),
-            slot_at: None,
-            visible_at: None,
-        }),
+        Format::Flock => Ok(Written::default()),
     }
-}
-
-/// A native record as compact JSON, for a store that has no places in files.
-#[cfg(feature = "etcd")]
-pub(crate) fn write_compact(record: &Record) -> Result<Vec<u8>, Error> {
-    native::write_compact(record)
-}
-
-/// Reads a native record; `None` if it is something else.
-#[cfg(feature = "etcd")]
-pub(crate) fn read_native(bytes: &[u8]) -> Option<Content> {
-    native::read(bytes)
 }
 
 /// Whether a file is a native record, of whatever version.
@@ -136,7 +122,7 @@ pub(crate) fn read(bytes: &[u8], pid_file: bool, modified: DateTime<Utc>) -> Con
 const UNKNOWN: &str = "unrecognized file content";
 
 fn read_foreign(text: &str, pid_file: bool, modified: DateTime<Utc>) -> Content {
-    if pid::is_number(text) {
+    if pid::is_whole(text.trim_ascii()) {
         return match (pid_file, pid::read(text)) {
             (false, _) => Content::NotALock("a bare number (for a PID file use --format pid)"),
             (true, pid) => Content::Record(Box::new(Record::new(Format::Pid, pid, modified))),
@@ -211,6 +197,7 @@ fn rfc3339_utc(time: DateTime<Utc>, precision: SecondsFormat) -> String {
 const UNKNOWN_VALUE: &str = "unknown";
 
 /// The values of a foreign record. `None`: missing, or not understood.
+#[derive(Default)]
 struct ForeignFields {
     name: Option<String>,
     pid: Option<Result<Pid, ()>>,
@@ -271,9 +258,7 @@ impl Fields {
     /// `Err`: a whole number, but not that of a process.
     fn pid(&self, key: &str) -> Option<Result<Pid, ()>> {
         let text = self.text(key)?;
-        let digits = text.strip_prefix('-').unwrap_or(&text);
-        let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-        is_number.then(|| text.parse().ok().and_then(Pid::new).ok_or(()))
+        pid::is_whole(&text).then(|| text.parse().ok().and_then(Pid::new).ok_or(()))
     }
 
     fn time(&self, key: &str) -> Option<DateTime<Utc>> {

@@ -28,7 +28,7 @@ pub(super) fn write(record: &Record) -> Result<Vec<u8>, Error> {
 
 /// The document of a record without blanks, and without places in a file.
 #[cfg(feature = "etcd")]
-pub(super) fn write_compact(record: &Record) -> Result<Vec<u8>, Error> {
+pub(crate) fn write_compact(record: &Record) -> Result<Vec<u8>, Error> {
     let body = serde_json::to_vec(record)?;
     let body = body.strip_prefix(b"{").unwrap_or(&body);
     let mut bytes = format!("{{\"onehold\":{VERSION},\"live\":").into_bytes();
@@ -52,7 +52,7 @@ pub(super) fn around_slot(bytes: &[u8]) -> (&[u8], &[u8]) {
 
 /// Reads a native lock file; `None` if it is something else. What cannot be read is reported in
 /// the content, never as an error.
-pub(super) fn read(bytes: &[u8]) -> Option<Content> {
+pub(crate) fn read(bytes: &[u8]) -> Option<Content> {
     let after_key = after_our_key(bytes)?;
     Some(match leading_number(after_key) {
         Some(VERSION) => document(bytes, slot_at(bytes)),

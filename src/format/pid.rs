@@ -4,8 +4,8 @@ use super::{VISIBLE_BYTES, Written, number};
 use crate::identity::Pid;
 use crate::record::Record;
 
-pub(super) fn is_number(text: &str) -> bool {
-    let text = text.trim_ascii();
+/// Whether it is a whole number, though not always that of a process.
+pub(super) fn is_whole(text: &str) -> bool {
     let digits = text.strip_prefix('-').unwrap_or(text);
     !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
 }

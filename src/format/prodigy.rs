@@ -21,10 +21,8 @@ pub(super) fn read(fields: &Fields, text: &str) -> ForeignFields {
         pid: fields.pid("process_id"),
         hostname: fields.known("hostname"),
         acquired_at: fields.time("acquired_at"),
-        renewed_at: None,
-        owner: None,
-        message: None,
         metadata: fields.has(metadata::KEY).then(|| text.to_owned()),
+        ..ForeignFields::default()
     }
 }
 

@@ -26,11 +26,8 @@ pub(super) fn matches(fields: &Fields) -> bool {
 
 pub(super) fn read(fields: &Fields, text: &str) -> ForeignFields {
     ForeignFields {
-        name: None,
         pid: fields.pid("pid"),
-        hostname: None,
         acquired_at: fields.time("started_at"),
-        renewed_at: None,
         owner: fields
             .text("session_id")
             .filter(|session| !session.is_empty()),
@@ -39,6 +36,7 @@ pub(super) fn read(fields: &Fields, text: &str) -> ForeignFields {
             .lines()
             .find_map(|line| line.strip_prefix(METADATA_LINE))
             .map(str::to_owned),
+        ..ForeignFields::default()
     }
 }
 
