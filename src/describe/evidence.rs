@@ -1,0 +1,218 @@
+//! The evidence for what is said about a lock.
+
+use std::time::Duration;
+
+use chrono::{TimeDelta, Utc};
+
+use super::is_at_path;
+use super::time::{ShowTime, short_span, span};
+use crate::decision::verdict::{Evidence, Reason, State, Uncertainty};
+use crate::status::{Locker, Status};
+use crate::sys::process::boottime_milliseconds;
+use crate::terminal::escape;
+
+/// The second line of a description: the evidence. `None`: the first line says it all.
+#[must_use]
+pub fn evidence(status: &Status, time: ShowTime) -> Option<String> {
+    let verdict = &status.verdict;
+    let text = match verdict.reason {
+        Reason::Alive => {
+            let how = match verdict.evidence {
+                Evidence::KernelLock => &kernel_lock(status),
+                Evidence::SameProcess => "PID and start time match",
+                Evidence::LeaseKept => "its lease is kept",
+                _ => "a process with this PID is running",
+            };
+            let how = if verdict.state == State::Overdue {
+                format!("overdue: older than {}, but alive ({how})", max_age(status))
+            } else {
+                format!("alive: {how}")
+            };
+            match verdict.evidence {
+                Evidence::LeaseKept => how,
+                _ => format!("{how}{}", wrapper_note(status)),
+            }
+        }
+        Reason::Locked => {
+            let process = match verdict.pid {
+                Some(pid) => format!("process {pid}"),
+                None => "the process".to_owned(),
+            };
+            let end = match verdict.pid_alive {
+                Some(false) => "has exited",
+                _ => "began later",
+            };
+            format!("alive: holds the kernel lock; {process}, which its record names, {end}")
+        }
+        Reason::Starting => {
+            "held: its wrapper has exited, and its command may be about to start".to_owned()
+        }
+        Reason::Ending if verdict.evidence == Evidence::LeaseKept => {
+            let by = status.record.as_ref();
+            let by = by.and_then(|record| record.live.broken_by.as_deref());
+            format!(
+                "held: its work is being ended by force, for {}",
+                escape(by.unwrap_or("an unknown process"))
+            )
+        }
+        Reason::Ending => format!(
+            "held: its work is being ended by force{}",
+            ending(status, time).unwrap_or_default()
+        ),
+        Reason::Reserved if verdict.evidence == Evidence::LeaseKept => {
+            "reserved until its ticket expires: within 5 s if that process has ended".to_owned()
+        }
+        Reason::Reserved => "reserved: that process is alive".to_owned(),
+        Reason::Lease => format!("lease: {}", expiry(status, time)),
+        Reason::UnknownVersion(_) => {
+            "this version cannot read the record: upgrade, or break the lock".to_owned()
+        }
+        Reason::Incomplete if is_at_path(status) => {
+            "incomplete: changed less than 10 s ago; if flock(1) uses this file, add --format flock"
+                .to_owned()
+        }
+        Reason::Incomplete => "incomplete: changed less than 10 s ago".to_owned(),
+        Reason::Unverified(uncertainty) => format!("unverified: {}", uncertainty_text(uncertainty)),
+        Reason::TooOld(uncertainty) => format!(
+            "zombie: older than its maximum age, and its holder cannot be checked ({})",
+            uncertainty_in_brief(uncertainty)
+        ),
+        Reason::Dead if verdict.evidence == Evidence::LeaseEnded => {
+            format!("zombie: its lease has ended{}", takeable_in(status))
+        }
+        Reason::Expired if verdict.evidence == Evidence::LeaseEnded => {
+            format!("zombie: {}{}", expiry(status, time), takeable_in(status))
+        }
+        Reason::Dead if verdict.evidence == Evidence::KernelLockGone => {
+            "zombie: no process holds its kernel lock".to_owned()
+        }
+        Reason::Dead => "zombie: no process with this PID".to_owned(),
+        Reason::Reused => "zombie: the PID now belongs to another process".to_owned(),
+        Reason::Rebooted => "zombie: the machine has been rebooted".to_owned(),
+        Reason::Expired => format!("zombie: {}", expiry(status, time)),
+        Reason::Corrupt => "zombie: empty or unreadable, unchanged for 10 s".to_owned(),
+        Reason::Malformed(_) => "damaged: not a lock file, unchanged for 10 s".to_owned(),
+        Reason::Finished
+            if status
+                .record
+                .as_ref()
+                .is_some_and(|record| record.live.released) =>
+        {
+            "left by a release that was killed".to_owned()
+        }
+        Reason::Finished => "left by a finished `run --exec`".to_owned(),
+        Reason::NoFile | Reason::NotALock(_) => return None,
+    };
+    Some(text)
+}
+
+/// What else is known of the processes of a live holder.
+fn wrapper_note(status: &Status) -> String {
+    let verdict = &status.verdict;
+    match (verdict.wrapper_alive, &status.record) {
+        (Some(false), Some(record)) if !record.exec => match record.taken_by {
+            Some(pid) => format!("; its wrapper (process {pid}) has exited"),
+            None => String::new(),
+        },
+        (_, Some(_)) if verdict.pid_alive.is_none() => {
+            "; its PID cannot be checked here".to_owned()
+        }
+        _ => String::new(),
+    }
+}
+
+/// Whose kernel lock it is: a PID file of ours is locked by the wrapper, and names the command.
+fn kernel_lock(status: &Status) -> String {
+    let is_holder = |locker: &Locker| Some(locker.pid) == status.verdict.pid;
+    match status.lockers.first() {
+        Some(locker) if status.record.is_some() && !status.lockers.iter().any(is_holder) => {
+            format!("process {} holds the kernel lock", locker.pid)
+        }
+        _ => "holds the kernel lock".to_owned(),
+    }
+}
+
+/// "its maximum age of 1d", if the hold has one of its own.
+fn max_age(status: &Status) -> String {
+    let own = status.record.as_ref().and_then(|record| record.max_age_ms);
+    match own {
+        Some(age) => format!(
+            "its maximum age of {}",
+            short_span(Duration::from_millis(age))
+        ),
+        None => "its maximum age".to_owned(),
+    }
+}
+
+/// ", TERM at 02:00:07, KILL at 02:00:17", of work on this machine.
+fn ending(status: &Status, time: ShowTime) -> Option<String> {
+    let verdict = &status.verdict;
+    let record = status.record.as_ref()?;
+    // Elsewhere the clock of that machine counts.
+    if verdict.pid_alive.is_none() && verdict.wrapper_alive.is_none() {
+        return None;
+    }
+    let ago = boottime_milliseconds().checked_sub(record.live.ending?)?;
+    let began =
+        Utc::now().checked_sub_signed(TimeDelta::try_milliseconds(ago.try_into().ok()?)?)?;
+    let kill = match record.kill_after() {
+        Some(after) => format!(
+            "KILL at {}",
+            time(began.checked_add_signed(TimeDelta::from_std(after).ok()?)?)
+        ),
+        None => "no KILL".to_owned(),
+    };
+    Some(format!(", TERM at {}, {kill}", time(began)))
+}
+
+/// "; can be taken over in 12s: its work may not have ended yet".
+fn takeable_in(status: &Status) -> String {
+    let left = status.verdict.takeable_in.map(|left| {
+        let seconds = Duration::from_secs(left.as_millis().div_ceil(1000).try_into().unwrap_or(0));
+        format!(
+            "; can be taken over in {}: its work may not have ended yet",
+            span(seconds)
+        )
+    });
+    left.unwrap_or_default()
+}
+
+fn expiry(status: &Status, time: ShowTime) -> String {
+    match status.verdict.expires_at {
+        Some(at) => match at.signed_duration_since(Utc::now()).to_std() {
+            Ok(left) => format!("expires at {} (in {})", time(at), span(left)),
+            Err(_) => format!("expired at {}", time(at)),
+        },
+        None => "never expires".to_owned(),
+    }
+}
+
+fn uncertainty_text(uncertainty: Uncertainty) -> &'static str {
+    match uncertainty {
+        Uncertainty::OtherHost => "its process is on another host",
+        Uncertainty::OtherPidNamespace => "its process is in another PID namespace (a container)",
+        Uncertainty::UnknownBoot => "a reboot since then cannot be ruled out from here",
+        Uncertainty::PidOnly => "the process with this PID started after the lock was taken",
+        Uncertainty::ProcessUnreadable => "the system does not show whether its process is running",
+        Uncertainty::NoProcess => "its record names no process",
+        Uncertainty::LocksNotListed => {
+            "this system does not list kernel locks, and a reader would not show otherwise"
+        }
+        Uncertainty::CommandUnknown => {
+            "its recorded process has exited, and it may have started another"
+        }
+    }
+}
+
+fn uncertainty_in_brief(uncertainty: Uncertainty) -> &'static str {
+    match uncertainty {
+        Uncertainty::OtherHost => "other host",
+        Uncertainty::OtherPidNamespace => "other PID namespace",
+        Uncertainty::UnknownBoot => "possible reboot",
+        Uncertainty::PidOnly => "the process with this PID started later",
+        Uncertainty::ProcessUnreadable => "process not visible",
+        Uncertainty::NoProcess => "no process in its record",
+        Uncertainty::CommandUnknown => "another process may hold it",
+        Uncertainty::LocksNotListed => "kernel locks not listed",
+    }
+}

@@ -1,0 +1,277 @@
+//! Sentences about a lock and its holder, as certain as the evidence.
+
+mod evidence;
+mod process;
+mod time;
+
+use std::fmt::Write as _;
+
+use self::process::lockers;
+use self::time::with_age;
+use crate::decision::verdict::{Evidence, Reason, State, Uncertainty};
+use crate::name::LockName;
+use crate::record::{Mode, Record, VERSION};
+use crate::status::{Status, Waiter};
+use crate::terminal::escape;
+
+pub use self::evidence::evidence;
+pub use self::process::{lockers_in_brief, lockers_of, process, process_in_brief, process_on_host};
+pub use self::time::{ShowTime, age, short_span, since, span};
+
+/// "`backup` is held by process 4242 (backup.sh) on db1 since 02:00:07 (3h 12m ago): "nightly""
+#[must_use]
+pub fn describe_holder(status: &Status, time: ShowTime) -> String {
+    describe(status, &quoted(&status.name), time)
+}
+
+/// The same of what keeps a caller from taking `wanted`: "`backend`, the parent of `backend/task-1`, is
+/// held by …".
+#[must_use]
+pub fn describe_obstacle(status: &Status, wanted: &LockName, time: ShowTime) -> String {
+    let name = quoted(&status.name);
+    let is_wanted = status.name == wanted.as_str()
+        || LockName::new(&status.name).is_ok_and(|found| found == *wanted);
+    if is_wanted {
+        return describe(status, &name, time);
+    }
+    let (article, relation) = match relation(status, wanted) {
+        only @ "parent" => ("the", only),
+        one @ "ancestor" => ("an", one),
+        one => ("a", one),
+    };
+    let wanted = quoted(wanted.as_str());
+    describe(
+        status,
+        &format!("{name}, {article} {relation} of {wanted},"),
+        time,
+    )
+}
+
+fn describe(status: &Status, name: &str, time: ShowTime) -> String {
+    let verdict = &status.verdict;
+    match (verdict.state, verdict.reason) {
+        (State::Free, _) if status.record.is_none() && !status.others.is_empty() => {
+            return format!("{name} can be held by one more");
+        }
+        (State::Free, _) => return format!("{name} is free"),
+        (State::Zombie, Reason::Malformed(what)) => return format!("{name} is damaged: {what}"),
+        (State::Zombie, _) => {
+            return format!("{name} is a zombie: {}", describe_zombie(status, time));
+        }
+        (State::NotALock, Reason::NotALock(what)) => {
+            return format!("{name} is not a lock: {what}");
+        }
+        (_, Reason::Reserved) => {
+            return match reserved_for(status) {
+                Some(waiter) => {
+                    let process = process_on_host(waiter);
+                    format!("{name} is reserved for {process}, first in the queue")
+                }
+                None => format!("{name} is reserved for the first waiter"),
+            };
+        }
+        (_, Reason::Locked) => return format!("{name} is held by {}", lockers(status, time)),
+        _ => {}
+    }
+    let Some(record) = &status.record else {
+        return match verdict.reason {
+            Reason::Alive => format!("{name} is held by {}", lockers(status, time)),
+            Reason::Unverified(_) => format!("{name} may be held"),
+            Reason::UnknownVersion(version) => {
+                format!("{name} was locked by {}", other_version(version))
+            }
+            Reason::Incomplete => format!("{name} may be held: its lock file is incomplete"),
+            _ => format!("{name} is held, but its lock file is damaged"),
+        };
+    };
+    let certainty = match (verdict.reason, record.mode) {
+        (Reason::Unverified(_), Mode::Shared) => "may be shared",
+        (Reason::Unverified(_), _) => "may be held",
+        (_, Mode::Shared) => "is shared",
+        _ => "is held",
+    };
+    let name = match (status.slot, record.mode) {
+        // A relation to another lock ends with a comma, too.
+        (Some(slot), Mode::Slots(_)) => format!("{}, slot {slot},", name.trim_end_matches(',')),
+        _ => name.to_owned(),
+    };
+    let mut text = format!(
+        "{name} {certainty} by {} {}",
+        holder_on_host(status, record),
+        since(record.acquired_at, time)
+    );
+    if verdict.reason == Reason::Unverified(Uncertainty::OtherHost) {
+        text.push_str(", which cannot be checked from here");
+    }
+    text + &message(record.message.as_deref())
+}
+
+/// The holder of a zombie and how it ended: "process 4262 (sleep) on vm, holder since 20:40:51 (3h
+/// 12m ago), has exited".
+#[must_use]
+pub fn describe_zombie(status: &Status, time: ShowTime) -> String {
+    let Some(record) = &status.record else {
+        let hint = if is_at_path(status) {
+            "; if flock(1) uses that file, add --format flock"
+        } else {
+            ""
+        };
+        return format!("its lock file is damaged and has no holder{hint}");
+    };
+    let end = match status.verdict.reason {
+        Reason::Expired => "has expired",
+        Reason::Dead if status.verdict.evidence == Evidence::LeaseEnded => "whose lease has ended",
+        Reason::Rebooted => "ended before the last reboot",
+        Reason::TooOld(_) => "cannot be checked",
+        _ => "has exited",
+    };
+    format!(
+        "{}, {end}{}",
+        holder_with_time(status, record, time),
+        message(record.message.as_deref())
+    )
+}
+
+/// Why it is a zombie: "process 4262 has exited". `None`: it is not a zombie.
+#[must_use]
+pub fn zombie_reason(status: &Status) -> Option<String> {
+    if status.verdict.state != State::Zombie {
+        return None;
+    }
+    let age = || span(status.verdict.age.unwrap_or_default());
+    let process = || match status.verdict.pid {
+        Some(pid) => format!("process {pid}"),
+        None => "its process".to_owned(),
+    };
+    Some(match status.verdict.reason {
+        Reason::Reused => format!("{} has exited, and another has its PID", process()),
+        Reason::Rebooted => format!("{} ended before the last reboot", process()),
+        Reason::Expired => match status.record.as_ref().and_then(Record::ttl) {
+            Some(ttl) => format!("lock is {} old (>{})", age(), short_span(ttl)),
+            None => format!("lock is {} old", age()),
+        },
+        Reason::TooOld(_) => format!("lock is {} old, and cannot be checked", age()),
+        Reason::Corrupt => "its lock file is damaged".to_owned(),
+        Reason::Malformed(what) => format!("its file is not a lock: {what}"),
+        Reason::Dead if status.verdict.evidence == Evidence::LeaseEnded => {
+            format!("the lease of {} has ended", process())
+        }
+        _ => format!("{} has exited", process()),
+    })
+}
+
+/// The holder of a hold that was ended by force: "process 4262 (sleep) on vm, holder since
+/// 20:40:51 (3h 12m ago)".
+#[must_use]
+pub fn describe_past_holder(status: &Status, time: ShowTime) -> String {
+    match &status.record {
+        Some(_) if status.verdict.reason == Reason::Locked => lockers(status, time),
+        Some(record) => format!(
+            "{}{}",
+            holder_with_time(status, record, time),
+            message(record.message.as_deref())
+        ),
+        None => match status.verdict.reason {
+            Reason::UnknownVersion(version) => other_version(version),
+            _ => "an unknown holder (damaged lock file)".to_owned(),
+        },
+    }
+}
+
+fn other_version(version: u64) -> String {
+    let which = if version > VERSION {
+        "a later"
+    } else {
+        "another"
+    };
+    format!("{which} version of onehold (record version {version})")
+}
+
+/// The waiter that the lock is reserved for.
+#[must_use]
+pub fn reserved_for(status: &Status) -> Option<&Waiter> {
+    let first = status
+        .waiters
+        .iter()
+        .find(|waiter| Some(waiter.pid) == status.verdict.pid);
+    first.filter(|_| status.verdict.reason == Reason::Reserved)
+}
+
+/// "process 4262 (sleep) on vm, holder since 20:40:51 (3h 12m ago)"
+fn holder_with_time(status: &Status, record: &Record, time: ShowTime) -> String {
+    let since = if record.is_lease() {
+        "acquired at"
+    } else {
+        "holder since"
+    };
+    format!(
+        "{}, {since} {}",
+        holder_on_host(status, record),
+        with_age(record.acquired_at, time)
+    )
+}
+
+/// "process 4242 (backup.sh) on db1"
+#[must_use]
+pub fn holder_on_host(status: &Status, record: &Record) -> String {
+    match &record.hostname {
+        Some(host) => format!("{} on {}", holder(status, record), escape(host)),
+        None => holder(status, record),
+    }
+}
+
+/// ": "nightly""
+#[must_use]
+pub fn message(text: Option<&str>) -> String {
+    text.map_or_else(String::new, |text| format!(": \"{}\"", escape(text)))
+}
+
+/// "child" or the like: what `status` is for `wanted`, a lock that it excludes.
+#[must_use]
+pub fn relation(status: &Status, wanted: &LockName) -> &'static str {
+    let depth = |name: &str| name.split('/').count();
+    let (found, wanted) = (depth(&status.name), depth(wanted.as_str()));
+    match (found > wanted, found.abs_diff(wanted)) {
+        (true, 1) => "child",
+        (true, _) => "descendant",
+        (false, 1) => "parent",
+        (false, _) => "ancestor",
+    }
+}
+
+/// Whether it is the path of a lock file, which other programs may use as well.
+fn is_at_path(status: &Status) -> bool {
+    LockName::new(&status.name).is_ok_and(|name| name.is_path())
+}
+
+/// "process 4242 (backup.sh)", "a lease of runner-7"
+#[must_use]
+pub fn holder(status: &Status, record: &Record) -> String {
+    let holder = holder_in_brief(status, record);
+    let article = match holder.bytes().next() {
+        Some(first) if first.is_ascii_digit() => "process",
+        _ => "a",
+    };
+    format!("{article} {holder}")
+}
+
+/// "4242 (backup.sh)", "lease of runner-7"
+#[must_use]
+pub fn holder_in_brief(status: &Status, record: &Record) -> String {
+    let pid = status.verdict.pid.or(record.taken_by);
+    let mut text = match pid {
+        _ if record.is_lease() => "lease".to_owned(),
+        Some(pid) => process_in_brief(pid.get(), &record.command),
+        None => "process without a PID".to_owned(),
+    };
+    if let Some(owner) = &record.owner {
+        let _ = write!(text, " of {}", escape(owner));
+    }
+    text
+}
+
+/// A lock name in backquotes, as in all messages.
+#[must_use]
+pub fn quoted(name: &str) -> String {
+    format!("`{}`", escape(name))
+}
