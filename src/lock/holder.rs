@@ -115,23 +115,11 @@ pub(crate) fn has_ended(recorded: ProcessId) -> bool {
     }
 }
 
-/// The command line of a running process; empty if it cannot be read.
-#[must_use]
-pub fn command_line_of(pid: Pid) -> Vec<String> {
-    process::command_line(pid)
-}
-
 /// The name of the user of a running process, or the number of one without a name. `None`: it cannot be
 /// seen, or the system does not tell.
 #[must_use]
 pub fn user_of(pid: Pid) -> Option<String> {
     process::user_of(pid).map(process::user_name)
-}
-
-/// Whether the caller may signal a process; sends no signal. On Windows it is not known beforehand.
-#[must_use]
-pub fn may_signal(pid: Pid) -> bool {
-    process::may_signal(pid)
 }
 
 /// Waits until a process has ended, for at most `limit`; whether it has.

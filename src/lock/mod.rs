@@ -28,7 +28,7 @@ pub use breaking::{Break, OnBreak};
 pub use cleanup::Cleanup;
 pub use ending::{Ending, Remaining};
 pub use hold::Hold;
-pub use holder::{Holder, command_line_of, may_signal, user_of};
+pub use holder::{Holder, user_of};
 pub use lock::Lock;
 pub use options::{Options, RunOptions};
 pub use pending_hold::PendingHold;

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use chrono::{TimeDelta, Utc};
 
-use super::holder::command_line_of;
 use crate::backend::Backend;
 use crate::decision::verdict::{Evidence, Reason, State, Verdict};
 use crate::decision::{Judged, Key};
@@ -90,7 +89,7 @@ pub(super) fn with_verdict(
 /// `None`: it has ended meanwhile.
 fn locker(pid: Pid) -> Option<Locker> {
     let uid = process::user_of(pid)?;
-    let command = command_line_of(pid);
+    let command = process::command_line(pid);
     // Last: what has no start has ended by now, and the rest may be missing.
     let began = process::milliseconds_of_start(process::start_ticks(pid)?);
     let now = i64::try_from(process::boottime_milliseconds()).unwrap_or(i64::MAX);

@@ -46,14 +46,6 @@ pub trait Supervise {
     /// Whether a signal tells this process that the hold is to be broken: its work is to be ended and
     /// the hold released.
     fn is_told_to_break(&self, received: QueuedSignal) -> bool;
-
-    /// Keeps the processes alive that the command has left behind, once it has ended by itself. On Windows
-    /// they would otherwise end with this process; elsewhere it does nothing.
-    fn let_work_go(&self);
-
-    /// Whether all that the command has started can be ended with it. `false` on old versions of
-    /// Windows, inside a job in which no other can be nested.
-    fn work_is_contained(&self) -> bool;
 }
 
 impl Supervise for Hold {
@@ -137,14 +129,6 @@ impl Supervise for Hold {
 
     fn is_told_to_break(&self, received: QueuedSignal) -> bool {
         received.value == Some(work::number_to_tell(self.number()))
-    }
-
-    fn let_work_go(&self) {
-        work::let_work_go();
-    }
-
-    fn work_is_contained(&self) -> bool {
-        work::work_is_contained()
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use chrono::{SubsecRound as _, TimeDelta, Utc};
 
 use super::hold::Hold;
-use super::holder::{Holder, command_line_of, has_ended};
+use super::holder::{Holder, has_ended};
 use super::lock::Lock;
 use super::options::{Options, RunOptions, milliseconds};
 use super::pending_hold::PendingHold;
@@ -24,7 +24,7 @@ use crate::observer;
 use crate::open_file::Handle;
 use crate::record::{Format, Kind, Live, Record, cut_command};
 use crate::status::Status;
-use crate::sys::{COMMANDS_INHERIT_LOCKS, keeper};
+use crate::sys::{COMMANDS_INHERIT_LOCKS, keeper, process};
 
 /// The result of a request. A lock held by another holder is a result, not an error.
 #[derive(Debug)]
@@ -343,9 +343,9 @@ impl NewHolder {
         match self {
             Self::Detached(holder) => holder
                 .process_id()
-                .map(|process| command_line_of(process.pid))
+                .map(|process| process::command_line(process.pid))
                 .unwrap_or_default(),
-            Self::ThisProcess => command_line_of(Pid::of_self()),
+            Self::ThisProcess => process::command_line(Pid::of_self()),
             Self::Run(_) => Vec::new(),
         }
     }

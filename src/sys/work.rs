@@ -14,10 +14,8 @@ use std::io;
 
 use crate::identity::{Pid, ProcessId};
 use crate::sys::FileId;
-pub use crate::sys::system::work::adopt_orphans;
-pub(crate) use crate::sys::system::work::{
-    Target, let_work_go, own_children, visit, wait_for_any, work_is_contained,
-};
+pub(crate) use crate::sys::system::work::{Target, own_children, visit, wait_for_any};
+pub use crate::sys::system::work::{adopt_orphans, let_work_go, work_is_contained};
 
 /// The number that is sent to the wrapper of a hold that is broken: what fits of the hold number, so
 /// that a signal that was queued for another purpose is not taken for it.

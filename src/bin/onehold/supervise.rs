@@ -9,7 +9,7 @@ use anyhow::Context;
 use onehold::command_line::signal::{self, QueuedSignal, SignalQueue};
 use onehold::command_line::{
     Ending, Program, Remaining, Started, Supervise as _, adopt_orphans, command_line_of,
-    drop_code_pages, pass_on_wide_code,
+    drop_code_pages, let_work_go, pass_on_wide_code, work_is_contained,
 };
 use onehold::{Hold, LockName, ReleaseOutcome, Status};
 use serde_json::json;
@@ -102,7 +102,7 @@ pub(crate) fn supervise(
         has_said_refused: false,
         has_said_unlisted: false,
     };
-    if !supervisor.hold.work_is_contained() {
+    if !work_is_contained() {
         supervisor.say(
             "warning: cannot keep the processes of the command together: the job of this \
              session allows no other in it",
@@ -397,7 +397,7 @@ impl Supervisor<'_> {
         let name = words::quoted(&self.hold.record().name);
         let loss = self.end_text(Cause::Lost);
         if self.forced.is_none() {
-            self.hold.let_work_go();
+            let_work_go();
         }
         let session = self.session;
         // With --json: as it was before the release.

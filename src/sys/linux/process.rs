@@ -19,8 +19,9 @@ use rustix::process::{PidfdFlags, pidfd_open, test_kill_process};
 
 use crate::identity::{BootId, Pid, ProcessId};
 use crate::sys::digest_of_machine;
+pub use crate::sys::unix::process::may_signal;
 use crate::sys::unix::process::raw;
-pub(crate) use crate::sys::unix::process::{may_signal, own_uid, user_name};
+pub(crate) use crate::sys::unix::process::{own_uid, user_name};
 use crate::sys::unix::wait::timespec;
 use crate::sys::work::Listed;
 pub(crate) use crate::sys::{ProcessParent, ProcessState};
@@ -158,7 +159,8 @@ pub(in crate::sys) fn users_of(pid: Pid) -> Option<[u32; 2]> {
 
 /// The command line of a process, empty if /proc does not show it. Can block: the kernel reads it
 /// from the memory of that process.
-pub(crate) fn command_line(pid: Pid) -> Vec<String> {
+#[must_use]
+pub fn command_line(pid: Pid) -> Vec<String> {
     if !proc_is_ours() {
         return Vec::new();
     }

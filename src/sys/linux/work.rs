@@ -19,7 +19,7 @@ use super::process::{has_ended, listed, open_pidfd, presence};
 use crate::identity::{Pid, ProcessId};
 use crate::sys::unix::process::reap;
 use crate::sys::unix::wait::timespec;
-pub(crate) use crate::sys::unix::work::{let_work_go, work_is_contained};
+pub use crate::sys::unix::work::{let_work_go, work_is_contained};
 use crate::sys::work::{Listed, Look, Marks, environment_names_hold, number_to_tell, select};
 use crate::sys::{FileId, ProcessState};
 

@@ -16,8 +16,9 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::identity::{BootId, Pid, ProcessId};
 use crate::sys::digest_of_machine;
 pub(crate) use crate::sys::not_linux::{is_container, least_start_after, pid_namespace, user_of};
+pub use crate::sys::unix::process::may_signal;
 use crate::sys::unix::process::raw;
-pub(crate) use crate::sys::unix::process::{may_signal, own_uid, user_name};
+pub(crate) use crate::sys::unix::process::{own_uid, user_name};
 use crate::sys::work::Listed;
 pub(crate) use crate::sys::{ProcessParent, ProcessState};
 
@@ -109,7 +110,8 @@ pub(in crate::sys) fn environment_of(pid: Pid) -> Option<Vec<u8>> {
 }
 
 /// The command line of a process, empty if the kernel does not show it.
-pub(crate) fn command_line(pid: Pid) -> Vec<String> {
+#[must_use]
+pub fn command_line(pid: Pid) -> Vec<String> {
     let bytes = arguments(pid).unwrap_or_default();
     parse_arguments(&bytes).map_or_else(Vec::new, |(arguments, _)| arguments)
 }

@@ -10,7 +10,7 @@ use crate::identity::{Pid, ProcessId};
 use crate::sys::ProcessState;
 pub use crate::sys::not_linux::adopt_orphans;
 pub(crate) use crate::sys::not_linux::{own_children, wait_for_any};
-pub(crate) use crate::sys::unix::work::{let_work_go, work_is_contained};
+pub use crate::sys::unix::work::{let_work_go, work_is_contained};
 use crate::sys::work::{Listed, Look, Marks, environment_names_hold, select};
 
 /// A live process of the work.

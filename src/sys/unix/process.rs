@@ -22,7 +22,8 @@ pub(crate) fn own_uid() -> Option<u32> {
 }
 
 /// Whether the caller may signal a process. Sends no signal.
-pub(crate) fn may_signal(pid: Pid) -> bool {
+#[must_use]
+pub fn may_signal(pid: Pid) -> bool {
     raw(pid).is_some_and(|pid| test_kill_process(pid) != Err(Errno::PERM))
 }
 

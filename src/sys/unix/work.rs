@@ -34,9 +34,10 @@ impl Target {
 }
 
 /// Nothing to do: what a command leaves behind gets another parent when this process ends.
-pub(crate) fn let_work_go() {}
+pub fn let_work_go() {}
 
 /// Returns whether the work of this process's command can be ended as a whole.
-pub(crate) fn work_is_contained() -> bool {
+#[must_use]
+pub fn work_is_contained() -> bool {
     true
 }

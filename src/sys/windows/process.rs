@@ -111,7 +111,8 @@ fn is_stub_of_cygwin(pid: Pid, parent: Pid) -> bool {
 }
 
 /// The program of a process. Only a debugger can read the arguments.
-pub(crate) fn command_line(pid: Pid) -> Vec<String> {
+#[must_use]
+pub fn command_line(pid: Pid) -> Vec<String> {
     let mut path = [0_u16; 1024];
     let mut length = 1024;
     let Ok(process) = open(pid) else {
@@ -168,7 +169,8 @@ pub(crate) fn user_name(uid: u32) -> String {
 }
 
 /// Whether the caller may end a process: found out when it does.
-pub(crate) fn may_signal(_pid: Pid) -> bool {
+#[must_use]
+pub fn may_signal(_pid: Pid) -> bool {
     true
 }
 

@@ -115,8 +115,9 @@ impl Job {
     }
 }
 
-/// Lets the processes live that a command has left behind, once it has ended by itself.
-pub(crate) fn let_work_go() {
+/// Lets the processes live that a command has left behind, once it has ended by itself. They would
+/// otherwise end with this process.
+pub fn let_work_go() {
     if let Some(job) = OWN_JOB
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
@@ -126,8 +127,10 @@ pub(crate) fn let_work_go() {
     }
 }
 
-/// Returns whether the work of this process's command can be ended as a whole.
-pub(crate) fn work_is_contained() -> bool {
+/// Returns whether the work of this process's command can be ended as a whole. `false` on old versions of
+/// Windows, inside a job in which no other can be nested.
+#[must_use]
+pub fn work_is_contained() -> bool {
     OWN_JOB
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
