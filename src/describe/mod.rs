@@ -125,11 +125,7 @@ pub fn describe_zombie(status: &Status, time: ShowTime) -> String {
         Reason::TooOld(_) => "cannot be checked",
         _ => "has exited",
     };
-    format!(
-        "{}, {end}{}",
-        holder_with_time(status, record, time),
-        message(record.message.as_deref())
-    )
+    past_holder(status, record, &format!(", {end}"), time)
 }
 
 /// Why it is a zombie: "process 4262 has exited". `None`: it is not a zombie.
@@ -166,11 +162,7 @@ pub fn zombie_reason(status: &Status) -> Option<String> {
 pub fn describe_past_holder(status: &Status, time: ShowTime) -> String {
     match &status.record {
         Some(_) if status.verdict.reason == Reason::Locked => lockers(status, time),
-        Some(record) => format!(
-            "{}{}",
-            holder_with_time(status, record, time),
-            message(record.message.as_deref())
-        ),
+        Some(record) => past_holder(status, record, "", time),
         None => match status.verdict.reason {
             Reason::UnknownVersion(version) => other_version(version),
             _ => "an unknown holder (damaged lock file)".to_owned(),
@@ -197,18 +189,17 @@ pub fn reserved_for(status: &Status) -> Option<&Waiter> {
     first.filter(|_| status.verdict.reason == Reason::Reserved)
 }
 
-/// "process 4262 (sleep) on vm, holder since 20:40:51 (3h 12m ago)"
-fn holder_with_time(status: &Status, record: &Record, time: ShowTime) -> String {
-    let since = if record.is_lease() {
+/// "process 4262 (sleep) on vm, holder since 20:40:51 (3h 12m ago)", and how it ended.
+fn past_holder(status: &Status, record: &Record, end: &str, time: ShowTime) -> String {
+    let holder = holder_on_host(status, record);
+    let what = if record.is_lease() {
         "acquired at"
     } else {
         "holder since"
     };
-    format!(
-        "{}, {since} {}",
-        holder_on_host(status, record),
-        with_age(record.acquired_at, time)
-    )
+    let since = with_age(record.acquired_at, time);
+    let message = message(record.message.as_deref());
+    format!("{holder}, {what} {since}{end}{message}")
 }
 
 /// "process 4242 (backup.sh) on db1"

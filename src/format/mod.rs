@@ -4,7 +4,6 @@
 //! tolerantly as its own program reads it. What onehold writes there also has [`metadata`], so that
 //! its own holds are judged by identity, as native ones are.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use chrono::{DateTime, SecondsFormat, Utc};
@@ -132,7 +131,7 @@ fn read_foreign(text: &str, pid_file: bool, modified: DateTime<Utc>) -> Content 
     let json = serde_json::from_str::<Value>(&around);
     let is_cut_off = json.as_ref().is_err_and(serde_json::Error::is_eof);
     let parsed = match json {
-        Ok(Value::Object(object)) => Ok(Fields::of_json(object)),
+        Ok(Value::Object(object)) => Ok(Fields(object)),
         Ok(_) => return Content::NotALock(UNKNOWN),
         Err(error) if error.is_eof() => Err(()),
         Err(_) => sprint::fields(text),
@@ -177,7 +176,7 @@ fn recognize(fields: &Fields, text: &str, modified: DateTime<Utc>) -> Content {
     match visible
         .metadata
         .as_deref()
-        .map(|text| metadata::read(text, fields.metadata.as_ref(), record.clone()))
+        .map(|text| metadata::read(text, fields.0.get(metadata::KEY), record.clone()))
     {
         Some(metadata::Metadata::Ours(record)) => Content::Record(record),
         Some(metadata::Metadata::UnknownVersion(version)) => Content::UnknownVersion(version),
@@ -209,40 +208,12 @@ struct ForeignFields {
     metadata: Option<String>,
 }
 
-/// The keys of a mapping and their values; `None` for null and for what is not a scalar.
-struct Fields {
-    scalars: BTreeMap<String, Option<String>>,
-    /// The document of ours.
-    metadata: Option<Value>,
-}
+/// The keys of a JSON object or a YAML mapping, and their values.
+struct Fields(serde_json::Map<String, Value>);
 
 impl Fields {
-    fn of_json(object: serde_json::Map<String, Value>) -> Self {
-        let scalar = |value| match value {
-            Value::String(text) => Some(text),
-            Value::Number(number) => Some(number.to_string()),
-            Value::Bool(bool) => Some(bool.to_string()),
-            Value::Null | Value::Array(_) | Value::Object(_) => None,
-        };
-        let metadata = object.get(metadata::KEY).cloned();
-        Self {
-            scalars: object
-                .into_iter()
-                .map(|(key, value)| (key, scalar(value)))
-                .collect(),
-            metadata,
-        }
-    }
-
-    fn of_scalars(scalars: BTreeMap<String, Option<String>>) -> Self {
-        Self {
-            scalars,
-            metadata: None,
-        }
-    }
-
     fn has(&self, key: &str) -> bool {
-        self.scalars.contains_key(key)
+        self.0.contains_key(key)
     }
 
     /// A host or a session. "unknown", or nothing, is what the programs write where they know none.
@@ -251,8 +222,14 @@ impl Fields {
         self.text(key).filter(is_known)
     }
 
+    /// `None` also for null, and for what is not a scalar.
     fn text(&self, key: &str) -> Option<String> {
-        self.scalars.get(key).cloned().flatten()
+        match self.0.get(key)? {
+            Value::String(text) => Some(text.clone()),
+            Value::Number(number) => Some(number.to_string()),
+            Value::Bool(bool) => Some(bool.to_string()),
+            Value::Null | Value::Array(_) | Value::Object(_) => None,
+        }
     }
 
     /// `Err`: a whole number, but not that of a process.

@@ -1,10 +1,10 @@
 //! The sprint mutex: five lines of YAML. Any YAML mapping with its keys is accepted.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use chrono::SecondsFormat;
 use saphyr_parser::{Event, Parser, ScalarStyle};
+use serde_json::{Map, Value};
 
 use super::{Fields, ForeignFields, Written, append_visible, metadata, rfc3339_utc};
 use crate::record::Record;
@@ -86,7 +86,7 @@ fn value_of<'a>(line: &'a str, key: &str) -> Option<&'a str> {
 pub(super) fn fields(text: &str) -> Result<Fields, ()> {
     // Without this key it is not one.
     if !text.contains("pid") {
-        return Ok(Fields::of_scalars(BTreeMap::new()));
+        return Ok(Fields(Map::new()));
     }
     // Aliases are not followed, so that nothing grows.
     let mut events = Parser::new_from_str(text);
@@ -101,7 +101,7 @@ pub(super) fn fields(text: &str) -> Result<Fields, ()> {
             _ => return Err(()),
         }
     }
-    let mut fields = BTreeMap::new();
+    let mut fields = Map::new();
     let mut key = None;
     let mut depth = 0_usize;
     loop {
@@ -129,7 +129,7 @@ pub(super) fn fields(text: &str) -> Result<Fields, ()> {
         match key.take() {
             None => key = Some(value),
             Some(Some(key)) => {
-                fields.insert(key, value);
+                fields.insert(key, value.map_or(Value::Null, Value::String));
             }
             Some(None) => {}
         }
@@ -137,7 +137,7 @@ pub(super) fn fields(text: &str) -> Result<Fields, ()> {
     // Incomplete, or followed by something else: its program did not write that.
     loop {
         match next()? {
-            Event::StreamEnd => return Ok(Fields::of_scalars(fields)),
+            Event::StreamEnd => return Ok(Fields(fields)),
             Event::DocumentEnd | Event::Nothing => {}
             _ => return Err(()),
         }
