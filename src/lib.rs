@@ -177,21 +177,20 @@ pub mod command_line {
     pub use crate::etcd::is_etcd_url;
     pub use crate::lock::{Ending, Remaining, Supervise, user_of};
     pub use crate::status::trusted_filesystems;
-    #[cfg(feature = "cli")]
-    pub use crate::sys::arena::Arena;
     #[cfg(all(feature = "cli", feature = "etcd"))]
     pub use crate::sys::directory::is_exposed;
     #[cfg(all(feature = "cli", target_os = "linux", target_env = "musl"))]
     pub use crate::sys::entry::begin;
-    #[cfg(feature = "cli")]
-    pub use crate::sys::memory::drop_code_pages;
     pub use crate::sys::process::{command_line as command_line_of, may_signal};
-    #[cfg(feature = "cli")]
-    pub use crate::sys::spawn::{pass_on_wide_code, replace_process};
     pub use crate::sys::start::{Program, Started};
-    #[cfg(feature = "cli")]
-    pub use crate::sys::stdio::stdout_was_closed;
     pub use crate::sys::work::{adopt_orphans, let_work_go, work_is_contained};
+    #[cfg(feature = "cli")]
+    pub use crate::sys::{
+        arena::Arena,
+        memory::drop_code_pages,
+        spawn::{pass_on_wide_code, replace_process},
+        stdio::stdout_was_closed,
+    };
 
     /// Signals, for a program that supervises a command under a hold.
     pub mod signal {
