@@ -9,7 +9,7 @@ use super::ending::entry_of_hold;
 use super::taken_hold::{TakenHold, hold_accessors};
 use crate::backend::{HeldRecord, ReleaseOutcome};
 use crate::error::{Error, Operation, Result};
-use crate::identity::{Pid, ProcessId};
+use crate::identity::ProcessId;
 use crate::record::{Kind, Record};
 use crate::status::Status;
 use crate::sys::spawn::{HOLD_LOST, NOT_RECORDED, exec_keeping, spawn};
@@ -41,8 +41,6 @@ pub struct Hold {
     pub(super) taken: Box<TakenHold>,
     /// The children that this process had before it started the command.
     pub(super) older: Vec<ProcessId>,
-    pid: Pid,
-    is_released: bool,
 }
 
 impl Hold {
@@ -53,19 +51,16 @@ impl Hold {
         Self {
             taken,
             older: Vec::new(),
-            pid: Pid::of_self(),
-            is_released: false,
         }
     }
 
     hold_accessors!();
 
-    /// Releases the lock and says whether it was still held. [`Drop`] does the same without a result.
+    /// Releases the lock and says whether it was still held. Dropping it does the same without a result.
     ///
     /// # Errors
     /// The lock file cannot be removed.
     pub fn release(mut self) -> Result<ReleaseOutcome> {
-        self.is_released = true;
         self.taken.release()
     }
 
@@ -236,14 +231,5 @@ pub(super) fn spawn_error(source: io::Error, path: &Path, program: &str) -> Erro
             program: program.to_owned(),
             source,
         },
-    }
-}
-
-impl Drop for Hold {
-    fn drop(&mut self) {
-        // A forked copy is not the holder.
-        if !self.is_released && self.pid == Pid::of_self() {
-            let _ = self.taken.release();
-        }
     }
 }

@@ -8,7 +8,6 @@ use super::status;
 use super::taken_hold::{TakenHold, hold_accessors, renewed};
 use crate::decision::verdict::{Evidence, Reason, State, Verdict};
 use crate::error::{Error, Result};
-use crate::identity::Pid;
 use crate::record::{Kind, Live, Record};
 use crate::status::Status;
 use crate::sys::process;
@@ -21,19 +20,12 @@ use crate::sys::process;
 pub struct PendingHold {
     taken: Box<TakenHold>,
     holder: Holder,
-    pid: Pid,
-    is_released: bool,
 }
 
 impl PendingHold {
     pub(super) fn new(mut taken: Box<TakenHold>, holder: Holder) -> Self {
         taken.place = None;
-        Self {
-            taken,
-            holder,
-            pid: Pid::of_self(),
-            is_released: false,
-        }
+        Self { taken, holder }
     }
 
     hold_accessors!();
@@ -96,15 +88,7 @@ impl PendingHold {
         if taken.held.record().kind == Kind::Lease {
             taken.held.make_durable()?;
         }
-        self.is_released = true;
-        Ok(self.taken.held.record().hold)
-    }
-}
-
-impl Drop for PendingHold {
-    fn drop(&mut self) {
-        if !self.is_released && self.pid == Pid::of_self() {
-            let _ = self.taken.release();
-        }
+        taken.is_over = true;
+        Ok(taken.held.record().hold)
     }
 }

@@ -15,7 +15,7 @@ use crate::status::Status;
 use crate::sys::process;
 use crate::sys::wait::Watch;
 
-/// A hold that was taken, and how that came about.
+/// A hold that was taken, and how that came about. Dropping it releases it.
 #[derive(Debug)]
 pub(super) struct TakenHold {
     pub(super) store: Arc<dyn Backend>,
@@ -26,6 +26,10 @@ pub(super) struct TakenHold {
     /// Closed only when the hold ends, because closing it takes milliseconds.
     pub(super) _watch: Option<Watch>,
     pub(super) warnings: Vec<Error>,
+    /// Who took it.
+    pub(super) pid: Pid,
+    /// It was released, or handed over to its holder.
+    pub(super) is_over: bool,
 }
 
 /// The changing part of a record after a heartbeat now.
@@ -48,6 +52,7 @@ pub(super) fn renewed(store: &dyn Backend, record: &Record, ttl: Option<Duration
 
 impl TakenHold {
     pub(super) fn release(&mut self) -> Result<ReleaseOutcome> {
+        self.is_over = true;
         // Leave the queue first, so that a releasing holder gets no reservation.
         self.place = None;
         self.held.release()
@@ -98,6 +103,15 @@ impl TakenHold {
             });
         }
         Ok(())
+    }
+}
+
+impl Drop for TakenHold {
+    fn drop(&mut self) {
+        // A forked copy is not the holder.
+        if !self.is_over && self.pid == Pid::of_self() {
+            let _ = self.release();
+        }
     }
 }
 

@@ -232,6 +232,8 @@ impl Lock {
             }
         }
         TakenHold {
+            pid: Pid::of_self(),
+            is_over: false,
             store: self.store.clone(),
             name: self.name().clone(),
             held: held.hold,
