@@ -158,6 +158,23 @@ fn blocked_attempt_returns_the_holder() {
 }
 
 #[test]
+fn blocked_attempt_is_an_error_for_a_program_that_cannot_go_on() {
+    let fixture = Fixture::new();
+    let _hold = take(&fixture.lock("x"));
+    let hold = |name: &str| -> Result<String, Box<dyn std::error::Error>> {
+        let name: LockName = name.parse()?;
+        let lock = fixture.store.lock(name.clone())?;
+        let _hold = lock.hold(&Options::new(), Wait::no())?.into_result()?;
+        Ok(name.as_ref().to_owned())
+    };
+    assert_eq!(hold("y").unwrap(), "y");
+    let blocked = hold("x").unwrap_err();
+    assert!(blocked.to_string().starts_with("`x` is held by process "));
+    assert!(blocked.is::<Blocked>());
+    assert!(hold("x//y").unwrap_err().is::<Error>());
+}
+
+#[test]
 fn wait_ends_at_its_limit_or_when_it_is_canceled() {
     let fixture = Fixture::new();
     let _hold = take(&fixture.lock("x"));
