@@ -163,7 +163,7 @@ pub mod signal {
 }
 
 /// The two processes of a `run` whose lock a lease keeps.
-#[cfg(all(feature = "etcd", feature = "cli", target_os = "linux"))]
+#[cfg(all(feature = "etcd", target_os = "linux"))]
 #[doc(hidden)]
 pub mod keeper {
     pub use crate::sys::keeper::{Forked, Keeper, fork, let_run_on, wrapper};
