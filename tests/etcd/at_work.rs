@@ -1,45 +1,9 @@
 use std::fs;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use crate::cluster::On;
-use crate::harness::intervals::{Interval, Slot, now, violations};
-
-/// The command of a `run`: this test program, executed again. Writes all the time that it runs, so that one
-/// that is killed counts to its last breath. Does nothing as a test.
-#[test]
-fn section() {
-    let Ok(directory) = std::env::var("AT_WORK") else {
-        return;
-    };
-    let (name, hold) = (
-        std::env::var("ONEHOLD_NAME").unwrap(),
-        std::env::var("ONEHOLD_HOLD").unwrap(),
-    );
-    let slot = std::env::var("ONEHOLD_SLOT").unwrap_or_default();
-    let lasts: u64 = std::env::var("AT_WORK_MS").unwrap().parse().unwrap();
-    let from = now();
-    let file = format!("{}.{from}", std::process::id());
-    let file = fs::File::create(Path::new(&directory).join(file)).unwrap();
-    let write = |to: u64| {
-        let line = format!("{name} {hold} {from:020} {to:020} {slot}\n");
-        file.write_all_at(line.as_bytes(), 0).unwrap();
-    };
-    if std::env::var_os("AT_WORK_DEAF").is_some() {
-        // SAFETY: no handler.
-        unsafe { libc::signal(libc::SIGTERM, libc::SIG_IGN) };
-    }
-    loop {
-        let at = now();
-        write(at);
-        if at >= from + lasts * 1_000_000 {
-            break;
-        }
-        std::thread::sleep(Duration::from_micros(300));
-    }
-}
+use crate::harness::example;
+use crate::harness::intervals::{Interval, Slot, violations};
 
 /// `onehold run ARGS -- SECTION`, for so long.
 pub fn run(on: &On, args: &[&str], milliseconds: u64) -> Command {
@@ -59,20 +23,14 @@ pub fn run_below(on: &On, args: &[&str], milliseconds: u64) -> Command {
 fn run_by(on: &On, args: &[&str], shell: &[&str], milliseconds: u64) -> Command {
     let directory = on.env.path("work");
     fs::create_dir_all(&directory).unwrap();
-    let own = std::env::current_exe().unwrap();
     let words = [&["run"], args, &["--"]].concat();
     let mut command = on.onehold(&words);
     command
         .args(shell)
-        .arg(own)
-        .args([
-            "at_work::section",
-            "--exact",
-            "--nocapture",
-            "--test-threads=1",
-        ])
-        .env("AT_WORK", directory)
-        .env("AT_WORK_MS", milliseconds.to_string())
+        .arg(example("programs"))
+        .arg("at-work")
+        .arg(directory)
+        .arg(milliseconds.to_string())
         .stdout(std::process::Stdio::null());
     command
 }

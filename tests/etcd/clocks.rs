@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::at_work::{assert_exclusive, run, seconds_after, sections};
 use crate::cluster::{On, shared};
-use crate::harness::intervals::now;
+use crate::harness::seen::now;
 use crate::harness::{CONTENDERS, Running, exit_code, wait_until};
 use crate::keeper::{children_of, send};
 use crate::proxy::Proxy;

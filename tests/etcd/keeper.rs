@@ -6,7 +6,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::at_work::{assert_exclusive, run, run_below, seconds_after, sections};
 use crate::cluster::{On, shared};
-use crate::harness::intervals::now;
+use crate::harness::seen::now;
 use crate::harness::{Running, exit_code, run_together, wait_until};
 use crate::proxy::{Fate, Proxy};
 
@@ -62,7 +62,7 @@ fn start(args: &[&str], deaf: bool, run: impl FnOnce(&On, &[&str]) -> Command) -
     let mut command = run(&on, &args);
     command.env("ONEHOLD_DIR", url);
     if deaf {
-        command.env("AT_WORK_DEAF", "1");
+        command.arg("deaf");
     }
     command.stderr(std::process::Stdio::null());
     let wrapper = Running::spawn(command);

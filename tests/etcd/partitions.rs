@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::at_work::{assert_exclusive, run, seconds_after, sections};
 use crate::cluster::{Cluster, On};
-use crate::harness::intervals::now;
+use crate::harness::seen::now;
 use crate::harness::{Running, exit_code, wait_until};
 use crate::network::Network;
 

@@ -2,14 +2,6 @@
 
 use std::collections::HashMap;
 
-use rustix::time::{ClockId, clock_gettime};
-
-/// Nanoseconds on a clock that all processes read alike.
-pub fn now() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    u64::try_from(now.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap()
-}
-
 /// One critical section: which lock was held, by which hold, from when to when.
 #[derive(Clone, Debug)]
 pub struct Interval {

@@ -17,12 +17,13 @@
 pub mod foreign;
 #[cfg(unix)]
 pub mod intervals;
+pub mod seen;
 #[cfg(windows)]
 mod windows;
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -38,15 +39,30 @@ pub const TIMEOUT: Duration = Duration::from_mins(1);
 /// Number of contenders in tests of concurrency, unless a test says otherwise.
 pub const CONTENDERS: usize = 8;
 
-/// The binary under test, as an absolute path.
+/// The program under test, as an absolute path: the one that was built with the tests, or the one that
+/// `ONEHOLD_TESTED` names, as the shipped one, which begins and starts commands in another way.
 pub fn program() -> PathBuf {
+    std::env::var_os("ONEHOLD_TESTED")
+        .map_or_else(built, |tested| std::path::absolute(tested).unwrap())
+}
+
+fn built() -> PathBuf {
     std::path::absolute(assert_cmd::cargo::cargo_bin!("onehold")).unwrap()
+}
+
+/// A program of `tests/examples`, or `programs`, as cargo builds them with the tests.
+#[track_caller]
+pub fn example(name: &str) -> PathBuf {
+    let mut path = built().with_file_name("examples").join(name);
+    path.set_extension(std::env::consts::EXE_EXTENSION);
+    assert!(path.exists(), "run `cargo build --examples`");
+    path
 }
 
 /// `cat` and the like, as this process can start them.
 pub fn command(name: &str) -> Command {
     #[cfg(windows)]
-    let name = windows::programs(&program()).join(name);
+    let name = windows::programs().join(name);
     Command::new(name)
 }
 
@@ -91,7 +107,7 @@ impl TestEnv {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let mut directories = vec![binaries];
         #[cfg(windows)]
-        directories.push(windows::programs(&self::program()));
+        directories.push(windows::programs());
         directories.extend(std::env::split_paths(&path));
         command
             .env("PATH", std::env::join_paths(directories).unwrap())
@@ -101,7 +117,8 @@ impl TestEnv {
             .env("LOCALAPPDATA", self.root.path())
             .env("ONEHOLD_DIR", self.store())
             .env("TZ", "UTC")
-            .env("LC_ALL", "C")
+            .env("LC_ALL", "C.UTF-8")
+            .env("TERM", "xterm")
             .current_dir(self.root.path())
             .stdin(Stdio::null());
         #[cfg(unix)]
@@ -119,6 +136,11 @@ impl TestEnv {
     /// Starts `onehold ARGS` without output.
     pub fn start<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> Running {
         Running::start(self.onehold(args))
+    }
+
+    /// The same with output that is read from pipes.
+    pub fn start_with_output<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> Running {
+        Running::start_with_output(self.onehold(args))
     }
 
     /// Runs `onehold ARGS` to its end.
@@ -147,6 +169,12 @@ impl TestEnv {
         json_object(&output.stdout)
     }
 
+    /// The exit code of `onehold check NAME`.
+    #[track_caller]
+    pub fn check(&self, name: &str) -> i32 {
+        self.code(["check", "-q", name])
+    }
+
     /// `lock` of the JSON object of `onehold check NAME`.
     #[track_caller]
     pub fn lock(&self, name: &str) -> Value {
@@ -163,6 +191,14 @@ impl TestEnv {
     pub fn shell(&self, script: &str) -> Command {
         let mut command = self.command("sh");
         command.args(["-c", script]);
+        command
+    }
+
+    /// The same in a new session, which has no terminal.
+    #[cfg(unix)]
+    pub fn session(&self, script: &str) -> Command {
+        let mut command = self.command("setsid");
+        command.args(["-w", "sh", "-c", script]);
         command
     }
 
@@ -194,15 +230,7 @@ impl TestEnv {
     /// The pid that the command of [`hold`](Self::hold) has, or another script that writes it.
     #[track_caller]
     pub fn pid_in(&self, file: &str) -> u32 {
-        let mut pid = None;
-        wait_until("a file has a pid", || {
-            pid = fs::read_to_string(self.path(file))
-                .ok()
-                .filter(|text| text.ends_with('\n'))
-                .and_then(|text| text.trim().parse().ok());
-            pid.is_some()
-        });
-        pid.unwrap()
+        number_in(&self.path(file))
     }
 
     /// Leaves `name` with a holder that was killed.
@@ -221,7 +249,8 @@ impl TestEnv {
     /// Names of the files in the store, other than its own directory.
     pub fn left_in_store(&self) -> Vec<String> {
         let mut names = names_in(&self.store());
-        names.retain(|name| name != ".onehold");
+        // Windows needs a file in each store for the guard.
+        names.retain(|name| name != ".onehold" && !(cfg!(windows) && name == ".onehold-guard"));
         names
     }
 
@@ -351,6 +380,27 @@ pub fn wait_until(condition: &str, mut is_true: impl FnMut() -> bool) {
     }
 }
 
+/// The number that another process writes into a file, with a line break after it.
+#[track_caller]
+pub fn number_in(file: &Path) -> u32 {
+    let mut number = None;
+    wait_until("a file has a number", || {
+        number = fs::read_to_string(file)
+            .ok()
+            .filter(|text| text.ends_with('\n'))
+            .and_then(|text| text.trim().parse().ok());
+        number.is_some()
+    });
+    number.unwrap()
+}
+
+#[cfg(unix)]
+#[track_caller]
+pub fn send(pid: u32, signal: Signal) {
+    let pid = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
+    rustix::process::kill_process(pid, signal).unwrap();
+}
+
 /// A started process, ended when it is dropped.
 pub struct Running {
     pub child: Child,
@@ -360,6 +410,12 @@ impl Running {
     /// Starts a command without output.
     pub fn start(mut command: Command) -> Self {
         command.stdout(Stdio::null()).stderr(Stdio::null());
+        Self::spawn(command)
+    }
+
+    /// Starts a command whose output is read from pipes.
+    pub fn start_with_output(mut command: Command) -> Self {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
         Self::spawn(command)
     }
 
@@ -394,8 +450,7 @@ impl Running {
     #[cfg(unix)]
     #[track_caller]
     pub fn signal(&self, signal: Signal) {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, signal).unwrap();
+        send(self.pid(), signal);
     }
 
     /// Kills it and waits for its end.
@@ -426,6 +481,30 @@ impl Running {
         let stderr = self.child.stderr.as_mut().unwrap();
         stderr.read_to_string(&mut text).unwrap();
         (self.finish(), text)
+    }
+
+    /// The same, with stdout and stderr of one that was [started with output](Self::start_with_output).
+    #[track_caller]
+    pub fn finish_with_output(&mut self) -> (i32, String, String) {
+        let code = self.finish();
+        let (mut out, mut err) = (String::new(), String::new());
+        let (stdout, stderr) = (&mut self.child.stdout, &mut self.child.stderr);
+        let (stdout, stderr) = (stdout.as_mut().unwrap(), stderr.as_mut().unwrap());
+        stdout.read_to_string(&mut out).unwrap();
+        stderr.read_to_string(&mut err).unwrap();
+        (code, out, err)
+    }
+
+    /// Waits for the next line on stderr, which has to be a pipe.
+    #[track_caller]
+    pub fn next_line(&mut self) -> String {
+        let stderr = self.child.stderr.as_mut().unwrap();
+        let mut line = Vec::new();
+        let mut byte = [0];
+        while !line.ends_with(b"\n") && stderr.read(&mut byte).unwrap() == 1 {
+            line.push(byte[0]);
+        }
+        String::from_utf8(line).unwrap()
     }
 }
 
@@ -508,16 +587,6 @@ pub fn sorted_codes(outputs: &[Output]) -> Vec<i32> {
         .collect();
     codes.sort_unstable();
     codes
-}
-
-/// Appends a line to a file by one write, so that lines of several processes do not mix.
-pub fn append_line(file: &Path, line: &str) {
-    let mut file = fs::OpenOptions::new()
-        .append(true)
-        .create(true)
-        .open(file)
-        .unwrap();
-    file.write_all(format!("{line}\n").as_bytes()).unwrap();
 }
 
 /// Whether a process is blocked in flock(2).

@@ -9,13 +9,13 @@ const NAMES: [&str; 8] = [
 ];
 
 /// A directory with `true.exe` and so on.
-pub fn programs(onehold: &Path) -> PathBuf {
+pub fn programs() -> PathBuf {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     let fill = || {
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR"))
             .join(format!("programs-{}", env!("CARGO_CRATE_NAME")));
         fs::create_dir_all(&directory).unwrap();
-        let example = onehold.with_file_name("examples").join("programs.exe");
+        let example = super::example("programs");
         for name in NAMES {
             fs::copy(&example, directory.join(name).with_extension("exe")).unwrap();
         }

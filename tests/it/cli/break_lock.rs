@@ -1,0 +1,139 @@
+use assert_cmd::prelude::OutputAssertExt;
+use predicates::prelude::*;
+use predicates::str::{contains, is_match};
+
+use crate::harness::{Running, TestEnv, number_in};
+#[cfg(unix)]
+use crate::harness::{Signal, send};
+
+#[test]
+fn break_of_free_lock_is_3() {
+    let env = TestEnv::new();
+    env.onehold(["break", "x", "--yes"])
+        .assert()
+        .code(3)
+        .stderr(contains("onehold: `x` is free: nothing to break\n"));
+}
+
+#[cfg(unix)]
+#[test]
+fn break_asks_for_live_hold_but_not_for_zombie() {
+    let env = TestEnv::new();
+    env.create_zombie("x");
+    env.session("onehold break x").assert().success().stderr(
+        is_match("^onehold: removed zombie `x`: process \\d+ \\(sleep\\) .*, has exited\n$")
+            .unwrap(),
+    );
+    let holder = Running::sleeper();
+    env.onehold(["acquire", "x", "--pid", &holder.pid().to_string()])
+        .assert()
+        .success();
+    env.session("onehold break x")
+        .assert()
+        .code(6)
+        .stderr(contains(
+            "cannot ask for confirmation: no terminal (use --yes)",
+        ));
+    assert_eq!(env.check("x"), 6);
+    env.session("onehold break x --yes").assert().success();
+    assert_eq!(env.check("x"), 0);
+    let journal = env.journal();
+    assert_eq!(journal.len(), 2);
+    assert_eq!(journal[1]["event"], "break");
+    assert_eq!(journal[1]["reason"], "forced by user");
+    assert_eq!(journal[1]["from"]["command"][0], "sleep");
+}
+
+#[test]
+fn break_with_hold_number_breaks_only_that_hold() {
+    let env = TestEnv::new();
+    let output = env
+        .onehold(["acquire", "x", "--ttl", "1h"])
+        .output()
+        .unwrap();
+    let number = String::from_utf8(output.stdout).unwrap();
+    env.onehold(["break", "x", "--yes", "--hold", "7"])
+        .assert()
+        .code(4)
+        .stderr(contains(
+            "not broken, the hold has another number: `x` is held by",
+        ));
+    assert_eq!(env.check("x"), 6);
+    env.onehold(["break", "x", "--yes", "--hold", number.trim()])
+        .assert()
+        .success();
+    assert_eq!(env.check("x"), 0);
+}
+
+#[cfg(unix)]
+#[test]
+fn prompt_shows_holder_and_defaults_to_no() {
+    let env = TestEnv::new();
+    let holder = Running::sleeper();
+    env.onehold(["acquire", "x", "--pid", &holder.pid().to_string()])
+        .assert()
+        .success();
+    let ask = |answer: &str| env.on_a_terminal("break x", &[answer]);
+    let (code, seen) = ask("\n");
+    assert_eq!(code, 6);
+    assert!(seen.contains("`x` is held by process"), "{seen}");
+    assert_eq!(ask("\x03").0, 130);
+    assert_eq!(env.check("x"), 6);
+    assert_eq!(ask("y\n").0, 0);
+    assert_eq!(env.check("x"), 0);
+}
+
+#[cfg(unix)]
+#[test]
+fn break_of_run_waits_for_its_command() {
+    let env = TestEnv::new();
+    let (ready, ended) = (env.path("ready"), env.path("ended"));
+    let script = format!(
+        "trap 'kill $!; sleep 0.3; echo x > {}; exit' TERM; echo $$ > {}; sleep 1000 & wait",
+        ended.display(),
+        ready.display()
+    );
+    let mut running = env.start(["run", "x", "--", "sh", "-c", &script]);
+    number_in(&ready);
+    env.onehold(["break", "x", "--yes"]).assert().success();
+    assert!(ended.exists(), "the command exited before break did");
+    assert_eq!(running.finish(), 8);
+}
+
+#[cfg(unix)]
+#[test]
+fn break_with_force_frees_the_lock_at_once_and_says_what_may_still_run() {
+    let env = TestEnv::new();
+    let ready = env.path("ready");
+    let script = format!("echo $$ > {}; exec sleep 1000", ready.display());
+    let mut running = env.start(["run", "--on-lost", "warn", "x", "--", "sh", "-c", &script]);
+    let pid = number_in(&ready);
+    env.onehold(["break", "x", "--yes", "--force"])
+        .assert()
+        .success()
+        .stderr(contains(format!(
+            "onehold: warning: the work of process {pid} (sh) on "
+        )))
+        .stderr(contains(" may still be running\n"));
+    assert_eq!(env.check("x"), 0);
+    send(pid, Signal::TERM);
+    assert_eq!(running.finish(), 143);
+}
+
+#[test]
+fn break_of_unheld_parent_names_held_child() {
+    let env = TestEnv::new();
+    env.onehold(["acquire", "backend/task-1", "--ttl", "1h"])
+        .assert()
+        .success();
+    env.onehold(["break", "backend", "--yes"])
+        .assert()
+        .code(3)
+        .stderr(
+            contains(
+                "`backend` itself is not held\n  its child `backend/task-1` is held by a lease",
+            )
+            .and(contains(" break backend/task-1`\n")),
+        );
+    assert_eq!(env.check("backend/task-1"), 6);
+}

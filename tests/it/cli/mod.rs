@@ -1,0 +1,42 @@
+//! Tests of the command line.
+
+mod env;
+
+// One module for each command, and one for parents and children.
+mod acquire;
+mod break_lock;
+mod check;
+mod cleanup;
+#[cfg(target_os = "linux")]
+mod completions;
+mod config;
+mod hierarchy;
+mod list;
+mod release;
+mod renew;
+mod run;
+// Locks that several hold, and holds of several locks.
+mod shared;
+// Recipes of the README.
+#[cfg(unix)]
+mod recipes;
+// Lock files and profiles of other programs.
+mod formats;
+mod malformed;
+mod profiles;
+// What an operator sees before a break.
+#[cfg(unix)]
+mod operator;
+// Signals, killed processes and daemons under `run`.
+#[cfg(unix)]
+mod supervision;
+// The same on a terminal, and what a command inherits.
+#[cfg(unix)]
+mod terminal;
+// Invalid lock files, stores and environments.
+mod bad_input;
+// JSON, usage errors, color, closed pipes.
+mod output;
+// Hints for lines that do not parse.
+#[cfg(unix)]
+mod slips;

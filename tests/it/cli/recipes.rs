@@ -1,0 +1,622 @@
+//! Runs the recipes of the README and of onehold-recipes(7).
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use assert_cmd::prelude::OutputAssertExt;
+use predicates::str::contains;
+
+use crate::harness::{Running, TestEnv, wait_until};
+
+const README: &str = include_str!("../../../README.md");
+
+/// The shell block of the README that contains this line.
+fn recipe(line: &str) -> String {
+    README
+        .split("```sh\n")
+        .skip(1)
+        .filter_map(|rest| rest.split("```").next())
+        .find(|block| block.contains(line))
+        .expect(line)
+        .to_owned()
+}
+
+const RECIPES: &str = include_str!("../../../man/onehold-recipes.7");
+const FLOCK: &str = include_str!("../../../man/onehold-flock.7");
+
+/// The examples of a man page.
+fn examples(page: &str) -> Vec<String> {
+    let plain = page
+        .replace("\\&", "")
+        .replace("\\-", "-")
+        .replace("\\(dq", "\"")
+        .replace("\\(aq", "'")
+        .replace("\\e", "\\");
+    plain
+        .split(".EX\n")
+        .skip(1)
+        .filter_map(|rest| rest.split(".EE").next().map(str::to_owned))
+        .collect()
+}
+
+/// The example of onehold-recipes(7) that contains this text.
+fn example(text: &str) -> String {
+    let mut all = examples(RECIPES).into_iter();
+    all.find(|block| block.contains(text)).expect(text)
+}
+
+fn executable(env: &TestEnv, name: &str, text: &str) {
+    let path = env.write(name, text);
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// The script `resume` of the README, and a fake prodigy that runs until the file `end` exists.
+fn wrapped_prodigy() -> TestEnv {
+    let env = TestEnv::new();
+    executable(
+        &env,
+        "resume",
+        &recipe("# resume ID: at most one resume per job"),
+    );
+    executable(
+        &env,
+        "bin/prodigy",
+        "#!/bin/sh\necho $$ $2 >> started\nuntil test -e end; do sleep 0.01; done\n",
+    );
+    // As prodigy lays its files out: the events of each job below its session.
+    for job in [JOB, "mapreduce-20251101_093000"] {
+        env.write(
+            &format!(".prodigy/events/{SESSION}/{job}/events-1.jsonl"),
+            "",
+        );
+    }
+    env.write(
+        ".prodigy/events/session-8/mapreduce-20261130_100000/events-1.jsonl",
+        "",
+    );
+    env
+}
+
+const SESSION: &str = "session-7";
+
+/// The last job of that session.
+const JOB: &str = "mapreduce-20261120_101500";
+
+fn resume(env: &TestEnv, id: &str) -> String {
+    format!("PATH={}:$PATH ./resume {id}", env.path("bin").display())
+}
+
+#[test]
+fn resumes_by_session_id_and_job_id_exclude_each_other() {
+    for (first, second) in [(SESSION, JOB), (JOB, SESSION)] {
+        let env = wrapped_prodigy();
+        let mut running = Running::start(env.session(&resume(&env, first)));
+        wait_until("prodigy has started", || env.path("started").exists());
+        env.session(&resume(&env, second))
+            .assert()
+            .code(6)
+            .stderr(contains(format!(
+                "onehold: `prodigy/{JOB}` is held by process "
+            )));
+        fs::write(env.path("end"), "").unwrap();
+        assert_eq!(running.finish(), 0);
+        env.session(&resume(&env, second)).assert().success();
+        let started = fs::read_to_string(env.path("started")).unwrap();
+        assert_eq!(started.lines().count(), 2, "{started}");
+    }
+}
+
+#[test]
+fn downloader_has_three_slots_with_a_port_each() {
+    let env = TestEnv::new();
+    executable(
+        &env,
+        "fetch",
+        &example("# fetch URL...: at most three downloads"),
+    );
+    // Logs when a port is taken and given back.
+    executable(
+        &env,
+        "bin/curl",
+        "#!/bin/sh\nmkdir port-$3 || echo $3 >>twice; ls -d port-* | wc -l >>together
+        sleep 0.05; rmdir port-$3; echo $4 >>done\n",
+    );
+    let urls: Vec<String> = (0..12).map(|number| format!("u{number}")).collect();
+    let path = env.path("bin").display().to_string();
+    env.session(&format!("PATH={path}:$PATH ./fetch {}", urls.join(" ")))
+        .assert()
+        .success();
+    assert!(!env.path("twice").exists(), "a port was used twice");
+    let read = |name: &str| fs::read_to_string(env.path(name)).unwrap();
+    let together = read("together");
+    let most = together
+        .lines()
+        .map(|line| line.trim().parse::<u32>().unwrap());
+    assert_eq!(most.max(), Some(3));
+    assert_eq!(read("done").lines().count(), 12);
+}
+
+#[test]
+fn reports_run_side_by_side_and_the_rebuild_alone() {
+    let env = TestEnv::new();
+    let lines = example("warehouse");
+    let command = |kind: &str| {
+        let line = lines.lines().find(|line| line.contains(kind)).unwrap();
+        let (_, command) = line.split_once("onehold ").unwrap();
+        let script = format!(
+            "sh -c 'echo begin {kind} >>log; until test -e {kind}.end; do sleep 0.01; done; \
+             echo end {kind} >>log'"
+        );
+        format!(
+            "onehold {}",
+            command.replace(&format!("/usr/local/bin/{kind}"), &script)
+        )
+    };
+    let count = |text: &str| {
+        let log = fs::read_to_string(env.path("log")).unwrap_or_default();
+        log.lines().filter(|line| *line == text).count()
+    };
+    let first = Running::start(env.session(&command("report")));
+    let second = Running::start(env.session(&command("report")));
+    wait_until("both reports run", || count("begin report") == 2);
+    let rebuild = Running::start(env.session(&command("rebuild")));
+    env.wait_for_waiter("warehouse");
+    let late = Running::start(env.session(&command("report")));
+    wait_until("the late report waits", || {
+        env.lock("warehouse")["waiters"].as_array().unwrap().len() == 2
+    });
+    fs::write(env.path("report.end"), "").unwrap();
+    wait_until("the rebuild runs", || count("begin rebuild") == 1);
+    assert_eq!((count("end report"), count("begin report")), (2, 2));
+    fs::write(env.path("rebuild.end"), "").unwrap();
+    for mut run in [first, second, rebuild, late] {
+        assert_eq!(run.finish(), 0);
+    }
+    assert_eq!(count("end report"), 3);
+}
+
+#[test]
+fn deployment_has_both_locks() {
+    let env = TestEnv::new();
+    executable(
+        &env,
+        "deploy.sh",
+        "#!/bin/sh\nonehold check db; onehold check cache\n",
+    );
+    let output = env
+        .session(&format!("CI_COMMIT=4711; {}", example("./deploy.sh")))
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    for name in ["db", "cache"] {
+        assert!(
+            text.contains(&format!("`{name}` is held by process ")),
+            "{text}"
+        );
+    }
+    assert!(text.contains("\"deploy 4711\""), "{text}");
+}
+
+#[test]
+fn concurrent_resumes_start_prodigy_once() {
+    let env = wrapped_prodigy();
+    let both: Vec<Running> = [SESSION, JOB]
+        .map(|id| Running::start(env.session(&resume(&env, id))))
+        .into();
+    wait_until("prodigy has started", || env.path("started").exists());
+    let mut both = both;
+    wait_until("one is refused", || both.iter_mut().any(Running::has_ended));
+    let started = fs::read_to_string(env.path("started")).unwrap();
+    assert_eq!(started.lines().count(), 1, "{started}");
+    fs::write(env.path("end"), "").unwrap();
+    let mut codes: Vec<_> = both.into_iter().map(|mut run| run.finish()).collect();
+    codes.sort_unstable();
+    assert_eq!(codes, [0, 6]);
+}
+
+#[test]
+fn script_finds_resume_started_without_it() {
+    let env = wrapped_prodigy();
+    let other = Running::sleeper();
+    let host = hostname::get().unwrap().into_string().unwrap();
+    let lock = |locked: &str, pid: u32, host: &str, age: chrono::TimeDelta| {
+        let then = (chrono::Utc::now() - age).to_rfc3339();
+        env.write(
+            &format!(".prodigy/resume_locks/{locked}.lock"),
+            format!(
+                "{{\n  \"job_id\": \"{locked}\",\n  \"process_id\": {pid},\n  \"hostname\": \"{host}\",\n  \"acquired_at\": \"{then}\"\n}}",
+            ),
+        )
+    };
+    // prodigy locks what it was given, and the job.
+    for locked in [JOB, SESSION] {
+        let path = lock(locked, other.pid(), &host, chrono::TimeDelta::zero());
+        for id in [JOB, SESSION] {
+            env.session(&resume(&env, id))
+                .assert()
+                .code(6)
+                .stderr(contains(format!("held by process {}", other.pid())));
+        }
+        fs::remove_file(path).unwrap();
+    }
+    assert!(!env.path("started").exists());
+    // A container that is gone does not block for good.
+    lock(JOB, other.pid(), "gone", chrono::TimeDelta::hours(25));
+    let mut resumed = Running::start(env.session(&resume(&env, SESSION)));
+    wait_until("prodigy has started", || env.path("started").exists());
+    env.write("end", "");
+    assert_eq!(resumed.finish(), 0);
+}
+
+/// A process that stays, gives its PID in a variable, and runs each line of its stdin in a shell of its own.
+const TOOL: &str = "import os, subprocess, sys\n\
+    os.environ['TOOL_PID'] = str(os.getpid())\n\
+    for line in sys.stdin: subprocess.run(['sh', '-c', line])\n\
+    subprocess.run(['onehold', 'check', '-q', 'build'])\n";
+
+#[test]
+#[ignore = "needs python3: apt install python3"]
+fn tool_with_a_shell_for_each_command_keeps_its_lock() {
+    for (marker, holder, times) in [
+        ("--pid \"$TOOL_PID\"", "(python3) of s-1", 1),
+        ("acquire build --ttl 1h", "a lease of s-1", 2),
+    ] {
+        let env = TestEnv::new();
+        executable(
+            &env,
+            "bin/make",
+            "#!/bin/sh\nonehold check build > said; echo $? >> seen\n",
+        );
+        let mut tool = assert_cmd::Command::from_std({
+            let mut command = env.command("python3");
+            let path = format!("{}:{}", env.path("bin").display(), path_of(&command));
+            command.args(["-c", TOOL]).env("PATH", path);
+            command
+        });
+        tool.env("SESSION", "s-1")
+            .write_stdin(example(marker))
+            .assert()
+            .success();
+        let seen = fs::read_to_string(env.path("seen")).unwrap();
+        assert_eq!(seen, "6\n".repeat(times), "{marker}");
+        let said = fs::read_to_string(env.path("said")).unwrap();
+        assert!(said.contains(holder), "{said}");
+        assert_eq!(env.left_in_store(), [""; 0]);
+    }
+}
+
+fn path_of(command: &std::process::Command) -> String {
+    let (_, path) = command
+        .get_envs()
+        .find(|(name, _)| *name == "PATH")
+        .unwrap();
+    path.unwrap().to_str().unwrap().to_owned()
+}
+
+#[test]
+#[ignore = "needs python3: apt install python3"]
+fn memory_lock_in_python_is_a_context_manager_and_a_decorator() {
+    let env = TestEnv::new();
+    fs::create_dir(env.path("memory")).unwrap();
+    let program = example("contextlib.contextmanager")
+        + "\n@with_lock('write:tasks.json')\n\
+           def write():\n    print(status()['holder']['operation'], status()['we_hold_it'])\n\
+           write()\n\
+           print(status()['locked'])\n\
+           try:\n    with acquire('fails'):\n        raise ValueError\n\
+           except ValueError:\n    print(status()['locked'])\n";
+    let mut python = env.command("python3");
+    python
+        .args(["-c", &program])
+        .assert()
+        .success()
+        .stdout("write:tasks.json True\nFalse\nFalse\n");
+    let holder = Running::sleeper();
+    env.onehold(["--profile", "memory", "acquire", "-m", "busy", "--pid"])
+        .arg(holder.pid().to_string())
+        .assert()
+        .success();
+    let refused = example("contextlib.contextmanager") + "\nwith acquire('x', 0.1): pass\n";
+    let mut python = env.command("python3");
+    python.args(["-c", &refused]).assert().code(1).stderr(contains(
+        "LockError: Could not acquire lock within 0.1s. Held by session 'unknown' for operation 'busy'",
+    ));
+}
+
+#[test]
+#[ignore = "needs python3: apt install python3"]
+fn python_processes_exclude_each_other() {
+    let env = TestEnv::new();
+    fs::create_dir(env.path("memory")).unwrap();
+    let program = example("contextlib.contextmanager")
+        + "\nfor _ in range(10):\n    with acquire('count', 1000):\n        \
+             n = int(open('n').read()) if os.path.exists('n') else 0\n        \
+             open('n', 'w').write(str(n + 1))\n";
+    let mut all: Vec<Running> = (0..8)
+        .map(|_| {
+            let mut python = env.command("python3");
+            python.args(["-c", &program]);
+            Running::start_with_output(python)
+        })
+        .collect();
+    for mut python in all.drain(..) {
+        let (code, _, err) = python.finish_with_output();
+        assert_eq!(code, 0, "{err}");
+    }
+    assert_eq!(fs::read_to_string(env.path("n")).unwrap(), "80");
+}
+
+#[test]
+#[ignore = "needs jq: apt install jq"]
+fn sprint_functions_acquire_check_and_release() {
+    let env = TestEnv::new();
+    let script = example("sprint_acquire()")
+        + "sprint_acquire . s-1 epic5 || exit 9\n\
+           sprint_check . | jq -c '[.exists, .session_id, .epic_spec, .is_zombie]'\n\
+           onehold --profile sprint acquire --pid 1 --owner s-2 -m epic6; echo $?\n\
+           sprint_release . s-1; echo $?\n\
+           sprint_check . | jq .exists\n";
+    env.session(&script)
+        .assert()
+        .success()
+        .stdout("[true,\"s-1\",\"epic5\",false]\n6\n0\nfalse\n")
+        .stderr(contains("Sprint already running (PID: "));
+}
+
+#[test]
+fn runner_keeps_its_section_between_two_tasks() {
+    let env = TestEnv::new();
+    executable(&env, "work", &example("# work RUNNER SECTION TASK..."));
+    executable(
+        &env,
+        "do-task",
+        "#!/bin/sh\necho $1 $3 >> log\nuntil test -e \"$1-$3\"; do sleep 0.01; done\n",
+    );
+    let has_line = |line: &str| {
+        let log = fs::read_to_string(env.path("log")).unwrap_or_default();
+        log.lines().any(|logged| logged == line)
+    };
+    let mut a = Running::start(env.session("./work A backend task-1 task-2"));
+    wait_until("A works", || has_line("A task-1"));
+    let mut b = Running::start(env.session("./work B backend task-2"));
+    env.wait_for_waiter("backend");
+    env.write("A-task-1", "");
+    wait_until("A goes on", || has_line("A task-2"));
+    assert!(!has_line("B task-2"));
+    env.write("B-task-2", "");
+    env.write("A-task-2", "");
+    assert_eq!(a.finish(), 0);
+    assert_eq!(b.finish(), 0);
+    let log = fs::read_to_string(env.path("log")).unwrap();
+    assert_eq!(log, "A task-1\nA task-2\nB task-2\n");
+}
+
+/// PowerShell itself is not everywhere.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[test]
+fn powershell_recipe_parses() {
+    let mut parser = tree_sitter::Parser::new();
+    let grammar = tree_sitter_powershell::LANGUAGE.into();
+    parser.set_language(&grammar).unwrap();
+    let mut is_valid = |text: &str| !parser.parse(text, None).unwrap().root_node().has_error();
+    let recipe = example("Invoke-WithLock");
+    assert!(is_valid(&recipe));
+    assert!(!is_valid(&recipe.replacen('}', "", 1)));
+}
+
+/// What takes the place of handling memory/.lock as a file, in a shell that has no ConvertFrom-Json.
+#[test]
+fn memory_lock_without_a_program_of_its_own_is_checked_acquired_renewed_and_released() {
+    let env = TestEnv::new();
+    let (_, table) = RECIPES.split_once("as a file, in the workspace").unwrap();
+    let (table, _) = table.split_once(".SH").unwrap();
+    let lines: Vec<String> = table
+        .replace("\\-", "-")
+        .lines()
+        .filter_map(|line| Some(line.split_once("onehold --profile memory ")?.1.to_owned()))
+        .map(|words| words.split(" | ").next().unwrap().replace("$PID", "$$"))
+        .collect();
+    assert_eq!(lines.len(), 6, "{lines:?}");
+    let script: Vec<String> = lines
+        .iter()
+        .map(|words| {
+            format!("onehold --profile memory {words} >>out && test -e memory/.lock; echo $?\n")
+        })
+        .collect();
+    // Free, free, acquired, renewed, released, cleaned up.
+    env.shell(&script.concat())
+        .assert()
+        .success()
+        .stdout("1\n1\n0\n0\n1\n1\n");
+}
+
+/// The recipes of other programs: each line with a program that does nothing.
+#[test]
+fn commands_under_the_locks_of_other_programs_run() {
+    let env = TestEnv::new();
+    fs::create_dir(env.path("memory")).unwrap();
+    for program in ["resume-it-myself", "sprint.sh", "write-tasks", "import"] {
+        executable(&env, program, "#!/bin/sh\necho \"$ONEHOLD_NAME\" >> ran\n");
+    }
+    for marker in [
+        "--profile prodigy list",
+        "--profile sprint run",
+        "--profile memory run",
+        "--format pid",
+    ] {
+        env.session(&format!("set -e\nSESSION=s-1\n{}", example(marker)))
+            .assert()
+            .success();
+    }
+    let ran = fs::read_to_string(env.path("ran")).unwrap();
+    assert_eq!(
+        ran,
+        "mapreduce-1234567890\n./.sprint-running\n./memory/.lock\n./import.pid\n"
+    );
+}
+
+/// Lines of flock(1) that wait as long as it takes.
+const WAITING: [&str; 3] = ["flock job.lock ./job", "flock job.lock -c", "flock 9\n"];
+
+/// Runs a script of onehold-flock(7): alone, or while an earlier one is at work. Returns the exit code,
+/// stdout, and which jobs were done in all.
+fn flock_script(script: &str, is_held: bool) -> ((Option<i32>, String, Vec<String>), String) {
+    let env = TestEnv::new();
+    executable(
+        &env,
+        "job",
+        "#!/bin/sh\necho did $1\necho $1 >> log\n\
+         test -e first && { rm first; until test -e end; do sleep 0.01; done; }\nexit 3\n",
+    );
+    executable(&env, "script", &format!("#!/bin/sh\n{script}"));
+    let first = is_held.then(|| {
+        env.write("first", "");
+        let first = Running::start(env.session("./script"));
+        wait_until("the first one is at work", || env.path("log").exists());
+        first
+    });
+    let waits = script.contains("forever") || WAITING.iter().any(|line| script.contains(line));
+    if waits {
+        env.write("end", "");
+    }
+    let output = env.session("./script").output().unwrap();
+    env.write("end", "");
+    if let Some(mut first) = first {
+        assert_eq!(first.finish(), 3, "{script}");
+    }
+    let log = fs::read_to_string(env.path("log")).unwrap();
+    let mut jobs: Vec<String> = log.lines().map(str::to_owned).collect();
+    // After `flock -u` and `release` nothing orders them.
+    jobs.sort();
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    ((output.status.code(), stdout, jobs), stderr)
+}
+
+#[test]
+fn each_script_does_what_its_equivalent_with_flock_does() {
+    let examples = examples(FLOCK);
+    let pairs: Vec<(&String, &String)> = examples
+        .chunks_exact(2)
+        .map(|pair| (&pair[0], &pair[1]))
+        .take_while(|(theirs, _)| theirs.contains("flock"))
+        .collect();
+    assert_eq!(pairs.len(), 11);
+    for (theirs, ours) in pairs {
+        assert!(
+            ours.contains("onehold") && !theirs.contains("onehold"),
+            "{ours}"
+        );
+        for is_held in [false, true] {
+            let (expected, _) = flock_script(theirs, is_held);
+            let (found, said) = flock_script(ours, is_held);
+            assert_eq!(found, expected, "{is_held}: {theirs}{ours}{said}");
+        }
+    }
+}
+
+#[test]
+fn line_with_the_format_of_flock_excludes_flock() {
+    let env = TestEnv::new();
+    let line = examples(FLOCK)
+        .into_iter()
+        .find(|block| block.contains("--format flock"))
+        .unwrap();
+    let file = env.path("job.lock");
+    let line = line.replace("/tmp/job.lock", file.to_str().unwrap());
+    executable(&env, "job", "#!/bin/sh\necho did\n");
+    env.session(&line).assert().success().stdout("did\n");
+    env.session(&format!("exec 9>job.lock; flock 9; {line}"))
+        .assert()
+        .code(1)
+        .stdout("");
+}
+
+/// The fields of a crontab line in front of the command are left out.
+#[test]
+fn cron_lines_of_the_readme_run() {
+    let env = TestEnv::new();
+    for line in recipe("/usr/local/bin/sync-mail").lines() {
+        let command: String = line.splitn(6, ' ').last().unwrap().trim().to_owned();
+        let command = command
+            .replace("/usr/local/bin/onehold", "onehold")
+            .replace("/usr/local/bin/", "./");
+        for program in ["sync-mail", "backup.sh"] {
+            executable(&env, program, "#!/bin/sh\necho did >&2\n");
+        }
+        env.session(&command)
+            .assert()
+            .success()
+            .stdout("")
+            .stderr("did\n");
+        // Another one is at work.
+        executable(
+            &env,
+            "sync-mail",
+            "#!/bin/sh\necho $$ > began\nuntil test -e end; do sleep 0.01; done\n",
+        );
+        if command.contains("-E 0") {
+            let _first = Running::start(env.session(&command));
+            wait_until("the first one is at work", || env.path("began").exists());
+            env.session(&command)
+                .assert()
+                .success()
+                .stdout("")
+                .stderr("");
+            env.write("end", "");
+        }
+    }
+}
+
+#[test]
+fn steps_of_a_pipeline_share_one_lease() {
+    let env = TestEnv::new();
+    for program in ["deploy.sh", "smoke-test.sh"] {
+        executable(
+            &env,
+            program,
+            "#!/bin/sh\nonehold check -q deploy; echo $? >> seen\n",
+        );
+    }
+    let steps = recipe("onehold acquire deploy");
+    // Each step is a shell of its own.
+    for step in steps.lines() {
+        env.session(step).env("CI_JOB_ID", "77").assert().success();
+    }
+    assert_eq!(fs::read_to_string(env.path("seen")).unwrap(), "6\n6\n");
+    assert_eq!(env.check("deploy"), 0);
+}
+
+#[test]
+fn script_of_the_readme_holds_its_lock_to_its_end() {
+    let env = TestEnv::new();
+    executable(&env, "nightly", &recipe("onehold acquire nightly"));
+    executable(&env, "import", "#!/bin/sh\nonehold check nightly >> seen\n");
+    env.session("./nightly a").assert().success().stdout("");
+    assert_eq!(env.check("nightly"), 0, "released");
+    env.session("./nightly b").assert().success().stdout("");
+    let seen = fs::read_to_string(env.path("seen")).unwrap();
+    assert!(
+        seen.contains("\"import a\"") && seen.contains("\"import b\""),
+        "{seen}"
+    );
+    let log = fs::read_to_string(env.path("import.log")).unwrap();
+    assert_eq!(log.matches("done, under hold ").count(), 2);
+}
+
+#[test]
+fn commands_of_an_operator_run() {
+    let env = TestEnv::new();
+    let holder = Running::sleeper();
+    env.onehold(["acquire", "backup", "--pid", &holder.pid().to_string()])
+        .assert()
+        .success();
+    env.create_zombie("old");
+    let block = recipe("onehold cleanup -n");
+    let codes: Vec<Option<i32>> = block
+        .lines()
+        .map(|line| env.session(line).output().unwrap().status.code())
+        .collect();
+    // Without a terminal nobody can confirm the break.
+    assert_eq!(codes, [0, 6, 6, 0].map(Some));
+}

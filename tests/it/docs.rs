@@ -1,0 +1,545 @@
+//! Compares man pages, completions, the README and its picture with the program.
+//! `BLESS=1 cargo test --test it docs::` rewrites man pages, completions and the picture.
+
+#[allow(dead_code, reason = "the binary uses the rest")]
+#[path = "../../src/bin/onehold/args.rs"]
+pub mod args;
+#[allow(dead_code, reason = "the binary uses the rest")]
+#[path = "../../src/bin/onehold/doc_text.rs"]
+mod doc_text;
+#[allow(dead_code, reason = "the binary uses the rest")]
+#[path = "../../src/bin/onehold/exit.rs"]
+mod exit;
+#[cfg(target_os = "linux")]
+mod picture;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use assert_cmd::prelude::OutputAssertExt;
+use clap::CommandFactory;
+use clap_complete::Shell;
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, bold, roman};
+
+use crate::harness::program;
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Compares a file with its expected content, or writes it.
+#[track_caller]
+fn assert_in_sync(path: &str, expected: &[u8]) {
+    let file = root().join(path);
+    if std::env::var_os("BLESS").is_some() {
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(&file, expected).unwrap();
+        return;
+    }
+    let found = fs::read(&file).unwrap_or_default();
+    assert!(
+        found == expected,
+        "{path} is out of date: BLESS=1 cargo test --test it docs::"
+    );
+}
+
+/// Checks that a directory has no other files.
+#[track_caller]
+fn assert_only_files(directory: &str, mut expected: Vec<String>) {
+    let mut found: Vec<String> = fs::read_dir(root().join(directory))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    found.sort();
+    expected.sort();
+    assert_eq!(found, expected, "{directory}/");
+}
+
+fn definition() -> clap::Command {
+    let mut command = args::Cli::command().disable_help_subcommand(true);
+    command.build();
+    command
+}
+
+/// The man pages that are written by hand.
+const BY_HAND: [&str; 6] = [
+    "onehold-config.5",
+    "onehold-formats.5",
+    "onehold-etcd.7",
+    "onehold-flock.7",
+    "onehold-recipes.7",
+    "onehold-states.7",
+];
+
+#[test]
+fn man_pages_match_definition() {
+    let command = definition();
+    let verbs: Vec<clap::Command> = command.get_subcommands().cloned().collect();
+    let mut pages = vec!["onehold.1".to_owned()];
+    pages.extend(
+        verbs
+            .iter()
+            .map(|verb| format!("onehold-{}.1", verb.get_name())),
+    );
+    pages.extend(BY_HAND.map(str::to_owned));
+    assert_in_sync("man/onehold.1", &page(&command, "onehold", "", &pages));
+    for verb in verbs {
+        let name = verb.get_name().to_owned();
+        assert_in_sync(
+            &format!("man/onehold-{name}.1"),
+            &page(
+                &verb.display_name(format!("onehold-{name}")),
+                &format!("onehold {name}"),
+                &name,
+                &pages,
+            ),
+        );
+    }
+    pages.push(PICTURE.to_owned());
+    assert_only_files("man", pages);
+}
+
+/// The picture of the README, beside the man pages.
+const PICTURE: &str = "onehold.svg";
+
+#[cfg(target_os = "linux")]
+#[test]
+fn picture_shows_what_the_program_prints() {
+    let picture = picture::draw();
+    assert!(picture.len() < 20_000, "{} bytes", picture.len());
+    assert_in_sync(&format!("man/{PICTURE}"), picture.as_bytes());
+}
+
+#[test]
+fn man_pages_refer_to_pages_that_exist_and_not_to_themselves() {
+    let mut failures = Vec::new();
+    for page in fs::read_dir(root().join("man")).unwrap() {
+        let page = page.unwrap();
+        let file = page.file_name().into_string().unwrap();
+        if file == PICTURE {
+            continue;
+        }
+        let text = fs::read_to_string(page.path()).unwrap();
+        let text = text.replace("\\-", "-");
+        let (_, others) = text.rsplit_once("SEE ALSO").unwrap();
+        for other in others.split([' ', ',', '"', '\n']) {
+            let Some((name, section)) = other
+                .strip_suffix(')')
+                .and_then(|other| other.split_once('('))
+            else {
+                continue;
+            };
+            let other_file = format!("{name}.{section}");
+            let is_missing =
+                name.starts_with("onehold") && !root().join("man").join(&other_file).exists();
+            if is_missing || other_file == file {
+                failures.push(format!("{file}: {other}"));
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{failures:?}");
+}
+
+fn config_page() -> String {
+    fs::read_to_string(root().join("man/onehold-config.5")).unwrap()
+}
+
+/// Escapes text as in a man page.
+fn in_roff(text: &str) -> String {
+    text.replace('-', "\\-")
+        .replace('"', "\\(dq")
+        .replace('\'', "\\(aq")
+}
+
+#[test]
+fn formats_man_page_has_every_key_of_a_record() {
+    fn add_keys(value: &serde_json::Value, keys: &mut Vec<String>) {
+        for (key, value) in value.as_object().into_iter().flatten() {
+            keys.push(key.clone());
+            if key != "origin" {
+                add_keys(value, keys);
+            }
+        }
+    }
+    let page = fs::read_to_string(root().join("man/onehold-formats.5")).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let onehold = |args: &[&str]| {
+        let mut command = Command::new(program());
+        command.args(args).env("ONEHOLD_DIR", directory.path());
+        command.output().unwrap().stdout
+    };
+    let mut keys = Vec::new();
+    let pid = std::process::id().to_string();
+    let options = ["--owner", "o", "-m", "m", "--ttl", "1h", "--max-age", "2h"];
+    onehold(&[&["acquire", "a", "--pid", &pid], &options[..]].concat());
+    onehold(&["--format", "prodigy", "acquire", "b", "--pid", &pid]);
+    let hold = fs::read_to_string(directory.path().join("a.lock")).unwrap();
+    let hold: serde_json::Value = serde_json::from_str(&hold).unwrap();
+    let number = hold["hold"].to_string();
+    onehold(&["renew", "a", "--hold", &number, "--ttl", "2h"]);
+    let cat = ["--", "sh", "-c", "cat \"$ONEHOLD_FILE\""];
+    for (name, option) in [("c", "--close"), ("d", "--exec")] {
+        let record = onehold(&[&["run", option, name], &cat[..]].concat());
+        add_keys(&serde_json::from_slice(&record).unwrap(), &mut keys);
+    }
+    for name in ["a", "b"] {
+        let record = fs::read(directory.path().join(format!("{name}.lock"))).unwrap();
+        add_keys(&serde_json::from_slice(&record).unwrap(), &mut keys);
+    }
+    assert!(keys.len() > 40, "{keys:?}");
+    for key in keys {
+        // In bold, alone or in a list.
+        let is_described = page.lines().any(|line| {
+            let words = ["\\fB", ".B ", ".BR "];
+            words.iter().any(|word| line.contains(word))
+                && line
+                    .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+                    .any(|word| word.strip_prefix("dq").unwrap_or(word) == key)
+        });
+        assert!(is_described, "onehold-formats(5) lacks {key}");
+    }
+}
+
+#[test]
+fn config_man_page_has_every_key_and_profile() {
+    let page = config_page();
+    // Each key is a field of the settings.
+    let source = fs::read_to_string(root().join("src/bin/onehold/config.rs")).unwrap();
+    let (_, fields) = source.split_once("pub(crate) struct Settings {\n").unwrap();
+    let (fields, _) = fields.split_once("\n}").unwrap();
+    let keys: Vec<String> = fields
+        .lines()
+        .map(|line| line.trim().trim_start_matches("pub(crate) "))
+        .map(|field| field.split_once(':').unwrap().0.replace('_', "-"))
+        .collect();
+    assert!(keys.len() >= 20, "{keys:?}");
+    for key in &keys {
+        let entry = format!("\n.TP\n.B {}\n", in_roff(key));
+        assert!(page.contains(&entry), "onehold-config(5) lacks {key}");
+    }
+    let entries = page
+        .split(".SH BUILT")
+        .next()
+        .unwrap()
+        .matches("\n.TP\n")
+        .count();
+    assert_eq!(entries, keys.len());
+    let profiles = fs::read_to_string(root().join("src/bin/onehold/profiles.toml")).unwrap();
+    assert!(page.contains(&in_roff(&profiles)));
+}
+
+#[test]
+fn configuration_of_the_config_page_is_valid() {
+    let page = config_page().replace("\\-", "-").replace("\\(dq", "\"");
+    let (_, shown) = page.split_once(".EX\n").unwrap();
+    let (text, _) = shown.split_once(".EE").unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("config.toml");
+    fs::write(&config, text).unwrap();
+    Command::new(program())
+        .args(["--profile", "import", "--dir"])
+        .arg(directory.path().join("store"))
+        .arg("list")
+        .env("ONEHOLD_CONFIG", &config)
+        .assert()
+        .success();
+}
+
+/// The object of `--json`, for JSON OUTPUT.
+const JSON: &[&str] = &[
+    "With --json, stdout contains exactly one object on one line, even on failure. For run, whose stdout belongs to CMD, the object is the last line on stderr. run --exec and run --reentrant are replaced by CMD and print an object only if they fail. If INT, TERM or HUP ends onehold while it waits or asks, the object says interrupted.",
+    "Keys: success; command (the command of onehold); status; lock (an object or null); locks (of list and cleanup); hold (the number of the new hold); displaced (the hold that was taken over or taken by force, an object like lock; if there were several, the first one, and the rest of them are its others); command_exit_code; message (a sentence); errors (the message of a failure, and warnings); error (null, or an object of code, message and details). hold, displaced and command_exit_code are only present where they apply. check -v adds processes (of the hold: pid, parent, user, state, cpu_seconds, command) and journal (its last three events, as in the journal). config adds file, profile, settings and formats (key, value, source and line of each). For release, break and cleanup, lock and locks are the state before the change, but details is the state after it. Times are RFC 3339 in UTC. Later versions may add keys.",
+    "status is acquired, released, renewed, blocked, zombie-detected (also overdue), clean (free), listed, cleaned, broken, lost, timeout, interrupted (INT, TERM or HUP) or failure. error.code is the reason of a failure: LOCKED, TIMEOUT, RESERVED, ZOMBIE and MALFORMED (refused), NOT_OWNER, NOT_HELD, NOT_CONFIRMED, SEVERAL_HOLDERS, NOT_A_LOCK, NOT_RENEWABLE, KERNEL_LOCK, STILL_RUNNING, LOST, TIME_LIMIT, INTERRUPTED, INCOMPLETE, INVALID_NAME, TOO_LONG, UNSUPPORTED, NO_SUCH_PROCESS, NO_HOLDER, STORE_BUSY, STORE (etcd refuses, or cannot be reached), NO_ATOMIC_EXCHANGE, COMMAND_NOT_FOUND, COMMAND_NOT_EXECUTABLE, USAGE, IO or FAILED. A profile may replace LOCKED and TIMEOUT with its own code.",
+];
+
+#[test]
+fn man_page_has_every_error_code() {
+    let source = fs::read_to_string(root().join("src/bin/onehold/refusal.rs")).unwrap();
+    let codes: Vec<&str> = source
+        .split("Self::row(")
+        .skip(1)
+        .map(|row| row.split('"').nth(3).unwrap())
+        .collect();
+    assert!(codes.len() >= 30, "{codes:?}");
+    let page = fs::read_to_string(root().join("man/onehold.1")).unwrap();
+    let (_, listed) = page.split_once("error.code is").unwrap();
+    let (listed, _) = listed.split_once('\n').unwrap();
+    let is_code = |char: char| char.is_ascii_uppercase() || char == '_';
+    let listed: Vec<&str> = listed.split(|char| !is_code(char)).collect();
+    for code in codes {
+        assert!(listed.contains(&code), "onehold(1) lacks {code}");
+    }
+}
+
+/// A page of section 1. `pages` are the files of all pages.
+fn page(command: &clap::Command, called: &str, verb: &str, pages: &[String]) -> Vec<u8> {
+    // They are described once, in onehold(1).
+    let command = &command.clone().mut_args(|arg| {
+        let hides = !verb.is_empty() && arg.is_global_set();
+        arg.hide(hides)
+    });
+    let title = called.replace(' ', "-").to_uppercase();
+    // Without a date, so that every build generates the same page.
+    let man = Man::new(command.clone().bin_name(called))
+        .title(title)
+        .section("1")
+        .date("")
+        .source(format!("onehold {}", env!("CARGO_PKG_VERSION")))
+        .manual("onehold");
+    let mut out = Vec::new();
+    man.render_title(&mut out).unwrap();
+    man.render_name_section(&mut out).unwrap();
+    let usage = command.clone().bin_name(called).render_usage().to_string();
+    let mut synopsis = Roff::new();
+    synopsis.control("SH", ["SYNOPSIS"]);
+    synopsis.text([
+        bold(called),
+        roman(usage.replacen(&format!("Usage: {called}"), "", 1)),
+    ]);
+    out.extend(synopsis.render().into_bytes());
+    man.render_description_section(&mut out).unwrap();
+    man.render_options_section(&mut out).unwrap();
+    if verb.is_empty() {
+        man.render_subcommands_section(&mut out).unwrap();
+    }
+    let mut roff = Roff::new();
+    if verb.is_empty() {
+        roff.control("SH", ["JSON OUTPUT"]);
+        for paragraph in JSON {
+            roff.control("PP", []);
+            roff.text([roman(*paragraph)]);
+        }
+        table(&mut roff, "LOCK OBJECT", &doc_text::LOCK_KEYS);
+        table(&mut roff, "EXIT STATUS", &exit::TABLE);
+        table(&mut roff, "FILES", &doc_text::FILES);
+        table(&mut roff, "ENVIRONMENT", &doc_text::ENVIRONMENT);
+    } else {
+        let codes = exit::table_of(verb);
+        let codes: Vec<(&str, &str)> = codes
+            .iter()
+            .map(|(code, of)| (*code, of.as_str()))
+            .collect();
+        table(&mut roff, "EXIT STATUS", &codes);
+        roff.control("PP", []);
+        roff.text([roman(
+            "The options of every command (--dir, --profile, --format, --json, -q, -v, --color), all exit \
+             codes, files and environment are described in onehold(1).",
+        )]);
+    }
+    roff.control("SH", ["EXAMPLES"]);
+    for (line, purpose) in doc_text::examples(verb) {
+        roff.control("PP", []);
+        roff.text([roman(format!("{purpose}:"))]);
+        roff.control("PP", []);
+        roff.control("RS", ["4"]);
+        roff.text([bold(*line)]);
+        roff.control("RE", []);
+    }
+    roff.control("SH", ["SEE ALSO"]);
+    let own = format!("{}.1", called.replace(' ', "-"));
+    let others: Vec<String> = pages
+        .iter()
+        .filter(|page| **page != own)
+        .map(|page| format!("{})", page.replace('.', "(")))
+        .collect();
+    roff.text([roman(others.join(", "))]);
+    out.extend(roff.render().into_bytes());
+    out
+}
+
+fn table(roff: &mut Roff, title: &str, rows: &[(&str, &str)]) {
+    roff.control("SH", [title]);
+    for (what, meaning) in rows {
+        roff.control("TP", []);
+        roff.text([bold(*what)]);
+        roff.text([roman(*meaning)]);
+    }
+}
+
+#[test]
+fn completions_match_definition() {
+    // Those of bash, zsh and fish ask the program, and are written by hand.
+    let mut files = ["onehold.bash", "_onehold", "onehold.fish"]
+        .map(str::to_owned)
+        .to_vec();
+    for (shell, file) in [
+        (Shell::PowerShell, "_onehold.ps1"),
+        (Shell::Elvish, "onehold.elv"),
+    ] {
+        let mut out = Vec::new();
+        clap_complete::generate(shell, &mut args::Cli::command(), "onehold", &mut out);
+        assert_in_sync(&format!("completions/{file}"), &out);
+        files.push(file.to_owned());
+    }
+    assert_only_files("completions", files);
+}
+
+fn readme() -> String {
+    fs::read_to_string(root().join("README.md")).unwrap()
+}
+
+#[test]
+fn readme_needs_no_file_that_is_not_beside_it() {
+    // Packages have it without the source, and with the picture.
+    let readme = readme();
+    let links: Vec<&str> = readme
+        .split("](")
+        .skip(1)
+        .map(|rest| rest.split(')').next().unwrap())
+        .filter(|link| !link.starts_with("https://") && !link.starts_with('#'))
+        .collect();
+    assert_eq!(links, [format!("man/{PICTURE}")]);
+}
+
+#[test]
+fn readme_has_every_exit_code() {
+    let readme = readme();
+    let listed: Vec<&str> = readme
+        .lines()
+        .filter_map(|line| line.strip_prefix("| ")?.split(" | ").next())
+        .flat_map(|codes| codes.split(", "))
+        .collect();
+    for (codes, _) in exit::TABLE {
+        for code in codes.split(", ") {
+            assert!(listed.contains(&code), "README.md lacks {code}");
+        }
+    }
+}
+
+#[test]
+fn readme_is_short() {
+    let lines = readme().lines().count();
+    assert!(lines < 150, "{lines} lines");
+}
+
+#[test]
+fn exit_code_table_is_complete() {
+    use exit::Exit;
+    for exit in [
+        Exit::Done,
+        Exit::Failed,
+        Exit::Usage,
+        Exit::NotHeld,
+        Exit::NotYours,
+        Exit::Zombie,
+        Exit::Locked,
+        Exit::TimedOut,
+        Exit::Lost,
+        Exit::RunFailed,
+        Exit::NotExecutable,
+        Exit::NotFound,
+    ] {
+        let code = exit.code().to_string();
+        let documented = exit::TABLE
+            .iter()
+            .any(|(codes, _)| codes.split(", ").any(|known| known == code));
+        assert!(documented, "{exit:?} is {code}");
+    }
+}
+
+/// The code blocks in a language, with the numbers of their first lines.
+fn blocks(text: &str, language: &str) -> Vec<(usize, String)> {
+    let mut blocks = Vec::new();
+    let mut current: Option<(usize, String)> = None;
+    for (number, line) in text.lines().enumerate() {
+        match &mut current {
+            Some(_) if line.trim_end() == "```" => blocks.extend(current.take()),
+            Some((_, block)) => {
+                block.push_str(line);
+                block.push('\n');
+            }
+            None if line.trim_end() == format!("```{language}") => {
+                current = Some((number + 1, String::new()));
+            }
+            None => {}
+        }
+    }
+    blocks
+}
+
+#[test]
+fn readme_command_lines_parse() {
+    let readme = readme();
+    let mut parsed = 0;
+    for (at, block) in blocks(&readme, "sh")
+        .into_iter()
+        .chain(blocks(&readme, "console"))
+    {
+        for line in block.lines() {
+            let line = line.trim_start_matches("$ ");
+            let Some(start) = line.find("onehold ").filter(|start| {
+                let before = line[..*start].chars().next_back();
+                before.is_none_or(|before| !before.is_alphanumeric() && before != '-')
+            }) else {
+                continue;
+            };
+            let words = command_words(&line[start..]);
+            if !definition()
+                .get_subcommands()
+                .any(|verb| words.iter().any(|word| word == verb.get_name()))
+            {
+                continue;
+            }
+            if let Err(error) = args::Cli::command().try_get_matches_from(&words) {
+                panic!("README.md, block at line {at}: {line}\n{words:?}\n{error}");
+            }
+            parsed += 1;
+        }
+    }
+    assert!(parsed >= 14, "only {parsed} command lines found");
+}
+
+/// The words of a command line up to the shell operator that ends it.
+fn command_words(text: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut rest = shlex::Shlex::new(text);
+    for word in rest.by_ref() {
+        let is_substituted = word.contains("$(");
+        let end = word.find([';', ')', '|', '&', '>']);
+        let end = end.filter(|_| !is_substituted);
+        let ends = end.is_some() || word == "||" || word == "&&" || word == "#";
+        let word = match end {
+            Some(end) => word[..end].to_owned(),
+            None => word,
+        };
+        if !word.is_empty()
+            && word != "#"
+            && !word.chars().all(|char| char.is_ascii_digit() && ends)
+        {
+            words.push(word);
+        }
+        if ends {
+            break;
+        }
+    }
+    words
+}
+
+#[test]
+fn manual_examples_parse() {
+    let verbs: Vec<String> = definition()
+        .get_subcommands()
+        .map(|verb| verb.get_name().to_owned())
+        .collect();
+    for verb in verbs.iter().map(String::as_str).chain([""]) {
+        let examples = doc_text::examples(verb);
+        assert!(!examples.is_empty(), "{verb}");
+        for (line, _) in examples {
+            let words = command_words(&line[line.find("onehold ").unwrap()..]);
+            if let Err(error) = args::Cli::command().try_get_matches_from(&words) {
+                panic!("{line}\n{error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn each_trusted_filesystem_is_documented() {
+    let page = fs::read_to_string(root().join("man/onehold-states.7")).unwrap();
+    let page = page.to_lowercase();
+    for name in onehold::command_line::trusted_filesystems().flat_map(|names| names.split(", ")) {
+        assert!(page.contains(name), "{name}");
+    }
+}

@@ -1,0 +1,59 @@
+//! Tests that need no privileges and tools of their own, one module for each subject: as many as can run
+//! side by side. The few that need root or a tool are ignored, and say so.
+#![allow(missing_docs, unreachable_pub)]
+#![cfg_attr(
+    windows,
+    allow(
+        dead_code,
+        unused_imports,
+        reason = "tests with a shell or signals are left out"
+    )
+)]
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::too_many_lines,
+    clippy::unwrap_used
+)]
+
+#[path = "../harness/mod.rs"]
+mod harness;
+
+/// The exit codes of the binary, which [`docs`] includes, look for it here.
+use docs::args;
+
+// What is the same on every system.
+mod api;
+mod cli;
+mod docs;
+mod foreign_model;
+mod layers;
+mod portable;
+mod properties;
+
+#[cfg(target_os = "linux")]
+mod ending;
+#[cfg(unix)]
+mod examples;
+#[cfg(target_os = "linux")]
+mod findings;
+#[cfg(target_os = "linux")]
+mod flock;
+#[cfg(unix)]
+mod foreign_programs;
+#[cfg(target_os = "linux")]
+mod four_systems;
+#[cfg(unix)]
+mod hand_over;
+#[cfg(target_os = "linux")]
+mod lock_programs;
+#[cfg(unix)]
+mod queue;
+#[cfg(unix)]
+mod race;
+#[cfg(target_os = "linux")]
+mod shared_stores;
+#[cfg(target_os = "linux")]
+mod stress;
