@@ -484,7 +484,7 @@ fn quiet_prints_data_only_where_a_verb_is_for_its_data() {
     }
     let help = env.onehold(["--help"]).output().unwrap().stdout;
     let help = String::from_utf8(help).unwrap();
-    assert!(help.contains("exit status says enough"), "{help}");
+    assert!(help.contains("the exit status is the answer"), "{help}");
 }
 
 #[cfg(unix)]
