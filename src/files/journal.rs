@@ -93,6 +93,9 @@ pub struct PreviousHold {
     /// Its number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<u64>,
+    /// All its names, if it had several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub names: Vec<String>,
     /// The process that kept it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<Pid>,
@@ -143,6 +146,7 @@ pub(crate) fn write(store: &Path, action: Action, from: &Status, hold: Option<u6
         hold,
         from: from.record.as_ref().map(|record| PreviousHold {
             hold: from.hold(),
+            names: record.names.clone(),
             pid: from.verdict.pid,
             uid: from.uid,
             user: user_of_hold,
@@ -163,13 +167,23 @@ pub(crate) fn write(store: &Path, action: Action, from: &Status, hold: Option<u6
     })
 }
 
-/// The last lines of the journal about the lock with this file, the latest one last, at most `limit`.
-/// Lines that cannot be read are left out.
-pub(crate) fn last(store: &Path, path: &Path, limit: usize) -> Result<Vec<Event>> {
+/// A lock, as its events name it.
+pub(crate) struct Subject<'a> {
+    pub(crate) name: &'a str,
+    /// Its exclusive record.
+    pub(crate) path: &'a Path,
+    /// The directory of its shared records.
+    pub(crate) shared: Option<&'a Path>,
+}
+
+/// The last lines of the journal about a lock, the latest one last, at most `limit`. Lines that cannot be read
+/// are left out.
+pub(crate) fn last(store: &Path, lock: &Subject<'_>, limit: usize) -> Result<Vec<Event>> {
     let resolved = |path: &Path| {
         let directory = path.parent().and_then(|parent| parent.canonicalize().ok());
         Some((directory?, path.file_name().map(OsStr::to_owned)))
     };
+    let path = lock.path;
     let wanted = resolved(path);
     let mut events = Vec::new();
     for file in [JOURNAL, ROTATED_JOURNAL] {
@@ -185,6 +199,8 @@ pub(crate) fn last(store: &Path, path: &Path, limit: usize) -> Result<Vec<Event>
         let parsed = lines.filter_map(|line| serde_json::from_slice::<Event>(line).ok());
         let own = parsed.filter(|event| {
             event.path == path
+                || (lock.shared.is_some() && event.path.parent() == lock.shared)
+                || matches!(&event.from, Some(from) if from.names.iter().any(|name| name == lock.name))
                 || (event.path.file_name() == path.file_name()
                     && wanted.is_some()
                     && resolved(&event.path) == wanted)

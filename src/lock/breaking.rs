@@ -12,9 +12,9 @@ use super::unfinished::{
 use crate::backend::{Change, Entry};
 use crate::decision::ownership::may_break;
 use crate::decision::verdict::{Evidence, Reason, State};
-use crate::decision::{Asker, Judged, Revision};
+use crate::decision::{Asker, Judged, Key, Revision};
 use crate::error::{Context, Error, Operation, Result};
-use crate::files::journal::{self, Action, Event};
+use crate::files::journal::{self, Action, Event, Subject};
 use crate::identity::ProcessId;
 use crate::open_file::Handle;
 use crate::record::{KILL_AFTER, Kind};
@@ -184,7 +184,17 @@ impl Lock {
     /// # Errors
     /// The journal cannot be read.
     pub fn events(&self, limit: usize) -> Result<Vec<Event>> {
-        journal::last(self.journal(), &self.path(), limit)
+        let path = self.path();
+        let shared = self.store.path_of_record(&Key {
+            name: self.name().clone(),
+            index: Some(0),
+        });
+        let subject = Subject {
+            name: self.name().as_str(),
+            path: &path,
+            shared: shared.parent().filter(|_| !self.name().is_path()),
+        };
+        journal::last(self.journal(), &subject, limit)
     }
 
     /// Removes a hold, unless it is to be spared.

@@ -23,7 +23,8 @@ pub(super) const LONGEST_CLEANUP: Duration = Duration::from_mins(2);
 pub struct Cleanup {
     /// Removed, or with `dry_run` what would be.
     pub removed: Vec<Status>,
-    /// Zombies that stay, because no takeover is safe on this filesystem.
+    /// Zombies that stay: no takeover is safe on this filesystem, or, with `dry_run`, the caller may not remove
+    /// them.
     pub left: Vec<Status>,
     /// Errors: what could not be read or removed.
     pub errors: Vec<Error>,
@@ -68,7 +69,12 @@ impl Cleanup {
             return;
         }
         if dry_run {
-            self.removed.push(status);
+            let outcome = if status.may_be_removed() {
+                &mut self.removed
+            } else {
+                &mut self.left
+            };
+            outcome.push(status);
             return;
         }
         match remove() {

@@ -802,3 +802,40 @@ fn break_of_the_run_of_another_user_says_whom_to_ask() {
     place.succeeds(Root, "onehold break roots --yes");
     run.finish();
 }
+
+#[test]
+#[ignore = "needs root and other users: run with sudo"]
+fn dead_hold_of_another_user_that_stays_is_not_said_to_be_available() {
+    let place = Place::new(0o1777, "022");
+    place.leave_zombie(Daemon, "x");
+    let available = |user, options: &str| {
+        let words = format!("onehold check -q --available {options} x");
+        place.does(user, &words).status.code()
+    };
+    assert_eq!(available(Nobody, ""), Some(6));
+    assert_eq!(available(Daemon, ""), Some(0));
+    assert_eq!(available(Root, ""), Some(0));
+    place.is_refused(Nobody, "onehold acquire x --ttl 1h", Daemon);
+    let tried = place.does(Nobody, "onehold cleanup -n");
+    let said = String::from_utf8_lossy(&tried.stderr).into_owned();
+    assert!(tried.stdout.is_empty(), "{tried:?}");
+    assert!(
+        said.ends_with("; only user daemon can remove it\n"),
+        "{said}"
+    );
+    assert!(
+        place
+            .succeeds(Daemon, "onehold cleanup -n")
+            .contains("would remove")
+    );
+    // Beside it a shared hold gets the next number.
+    place.number(Daemon, "onehold acquire -q -s y --ttl 1ms");
+    wait_until("it is over", || {
+        place.lock(Daemon, "y")["state"] == "zombie"
+    });
+    let shared = place
+        .does(Nobody, "onehold check -q --available -s y")
+        .status;
+    assert_eq!(shared.code(), Some(0));
+    place.number(Nobody, "onehold acquire -q -s y --ttl 1h");
+}

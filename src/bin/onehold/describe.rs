@@ -142,14 +142,14 @@ pub(crate) fn event(event: &Event) -> String {
         let holder = match (from.pid, &from.owner) {
             (Some(pid), _) => process(pid.get(), &from.command),
             (None, Some(owner)) => format!("a lease of {}", words::escape(owner)),
-            (None, None) => "an unknown holder".to_owned(),
+            (None, None) => "a lease".to_owned(),
         };
-        let _ = write!(text, " from {holder}");
+        let _ = write!(text, ", held by {holder}");
         if let Some(user) = from.user.as_ref().filter(|_| from.user != event.by.user) {
             let _ = write!(text, " of user {}", words::escape(user));
         }
     }
-    let _ = write!(text, " by process {}", event.by.pid);
+    let _ = write!(text, ", by process {}", event.by.pid);
     if let Some(user) = &event.by.user {
         let _ = write!(text, " of user {}", words::escape(user));
     } else if let Some(uid) = event.by.uid {

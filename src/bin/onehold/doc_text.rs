@@ -41,7 +41,7 @@ pub(crate) const FILES: [(&str, &str); 8] = [
 pub(crate) const ENVIRONMENT: [(&str, &str); 10] = [
     (
         "ONEHOLD_DIR",
-        "Store directory, unless --dir is given or the profile has a directory, or a directory of the project.",
+        "Store directory, unless --dir, the profile's directory or its project directory applies.",
     ),
     ("ONEHOLD_PROFILE", "Profile, unless --profile is given."),
     (
@@ -98,7 +98,7 @@ pub(crate) fn examples(verb: &str) -> &'static [Example] {
             ),
             (
                 "onehold run -s -w 1h report -- ./report.sh",
-                "Read along with other readers; the nightly `onehold run -w 6h report -- ./rebuild.sh` waits for them and keeps new ones out",
+                "Share the lock with other readers; the nightly `onehold run -w 6h report -- ./rebuild.sh` waits for them and keeps new ones out",
             ),
             (
                 "onehold run -w 10m db cache -- ./deploy.sh",
@@ -140,7 +140,7 @@ pub(crate) fn examples(verb: &str) -> &'static [Example] {
             ),
             (
                 "if onehold check -q --available backup; then …",
-                "Ask whether acquire would take it now, also from a dead holder",
+                "Would acquire succeed now, if need be by a takeover?",
             ),
         ],
         "list" => &[
@@ -159,7 +159,7 @@ pub(crate) fn examples(verb: &str) -> &'static [Example] {
             ("onehold cleanup backup", "Remove one zombie"),
         ],
         "config" => &[
-            ("onehold config", "Show the settings in force"),
+            ("onehold config", "Show the effective settings"),
             (
                 "onehold --profile sprint config",
                 "Show what a profile sets",
@@ -172,7 +172,7 @@ pub(crate) fn examples(verb: &str) -> &'static [Example] {
             ),
             (
                 "onehold break backup --yes --force",
-                "Free the lock at once, although its work may keep running",
+                "Free the lock at once, even though its work may keep running",
             ),
             (
                 "onehold break backup --hold 1763600000000000 --yes",
@@ -180,7 +180,7 @@ pub(crate) fn examples(verb: &str) -> &'static [Example] {
             ),
             (
                 "onehold break report --all",
-                "Break the hold of each reader, after a question for each",
+                "Break the hold of each reader, asking about each",
             ),
         ],
         _ => &[
@@ -206,7 +206,7 @@ pub(crate) const LOCK_KEYS: [(&str, &str); 41] = [
     ("state", "free, held, overdue, zombie, not-a-lock"),
     (
         "reason",
-        "reason of the state: no-file, finished (free); alive, locked (the process on record has exited, and others have locked its file), starting (the wrapper is dead, and the command may be about to start), ending (its work is being ended by force), reserved (for a waiter), lease, unknown-version, incomplete, unverified (held); dead, reused, rebooted, expired, too-old, corrupt, malformed (not a lock file, where a profile has its lock) (zombie); not-a-lock",
+        "reason of the state: no-file, finished (free); alive, locked (the process on record has exited, and others have locked its file), starting (the wrapper is dead, and the command may be about to start), ending (its work is being ended by force), reserved (for a waiter), lease, unknown-version, incomplete, unverified (held); dead, reused, rebooted, expired, too-old, corrupt, malformed (not a lock file, at a profile's path) (zombie); not-a-lock",
     ),
     (
         "proof",

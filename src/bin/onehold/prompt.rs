@@ -1,6 +1,6 @@
 //! Questions on the terminal.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -52,12 +52,20 @@ pub(crate) fn confirm(
     })
 }
 
+/// Whether there is a terminal to ask on.
+pub(crate) fn has_terminal() -> bool {
+    terminal().is_ok()
+}
+
+fn terminal() -> std::io::Result<File> {
+    OpenOptions::new().read(true).write(true).open("/dev/tty")
+}
+
 /// Asks on the controlling terminal, whatever stdin is; whether the answer is yes, or why it cannot ask. No
 /// answer within 30 s counts as no. The caller must not hold a lock or the guard, because the answer can take that long.
 fn ask(question: &str) -> Result<bool, String> {
     let no_terminal = |_| "no terminal".to_owned();
-    let terminal = OpenOptions::new().read(true).write(true).open("/dev/tty");
-    let terminal = terminal.map_err(no_terminal)?;
+    let terminal = terminal().map_err(no_terminal)?;
     let output = terminal.try_clone().map_err(no_terminal)?;
     let (sender, answer) = mpsc::channel();
     // Reading a terminal has no timeout, so a thread reads. It ends with the program.

@@ -23,8 +23,10 @@ pub(crate) fn command_line(session: &Session, verb: &str, status: &Status) -> St
         words.push("--".to_owned());
     }
     words.push(words::shell_quoted(&name));
+    // What was asked of one hold does not show whether there are others.
+    let is_of_one = status.slot.is_some() && matches!(session.verb, "release" | "renew");
     let is_one_of_several =
-        !status.others.is_empty() && !verb.starts_with("run") && verb != BREAK_ALL;
+        (is_of_one || !status.others.is_empty()) && !verb.starts_with("run") && verb != BREAK_ALL;
     if let Some(hold) = status.hold().filter(|_| is_one_of_several) {
         words.extend(["--hold".to_owned(), hold.to_string()]);
     }

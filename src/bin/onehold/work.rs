@@ -173,7 +173,7 @@ const OF_OTHERS: &str = "processes that you may not signal, so `break` does not 
 /// What a break does to processes that the caller may signal.
 fn heading(status: &Status, at_once: bool) -> String {
     if at_once {
-        return "processes that keep running for now:".to_owned();
+        return "these processes keep running:".to_owned();
     }
     if !is_run(status) {
         return "processes that `break` does not end:".to_owned();
@@ -239,8 +239,8 @@ pub(crate) fn next_holder(status: &Status) -> String {
             names.insert(0, &status.name);
             format!("{} will then be free", words::quoted_names(names))
         }
-        (1, _) => format!("{name} then has 1 more holder"),
-        (others, _) => format!("{name} then has {others} more holders"),
+        (1, _) => format!("{name} will still have another holder"),
+        (others, _) => format!("{name} will still have {others} other holders"),
     }
 }
 

@@ -77,6 +77,76 @@ fn check_v_of_a_detached_hold_says_that_break_leaves_its_process_alone() {
 }
 
 #[test]
+fn check_v_shows_the_events_of_shared_holds_and_of_each_name_of_a_hold() {
+    let env = TestEnv::new();
+    for options in [&["-s"][..], &["--slots", "2"]] {
+        env.onehold([&["acquire", "x", "--ttl", "1h"][..], options].concat())
+            .assert()
+            .success();
+        env.onehold(["break", "x", "--yes"]).assert().success();
+    }
+    let broken = env.onehold(["acquire", "y", "z/1", "--ttl", "1h"]);
+    assert_cmd::Command::from_std(broken).assert().success();
+    env.onehold(["break", "z/1", "--yes"])
+        .assert()
+        .success()
+        .stderr(contains(
+            "onehold: broke the hold on `y` and `z/1` of a lease",
+        ));
+    for (name, events) in [("x", 2), ("y", 1), ("z/1", 1), ("z", 0)] {
+        let shown = env.json(["check", "-v", name]);
+        let shown = shown["journal"].as_array().unwrap().len();
+        assert_eq!(shown, events, "{name}");
+    }
+}
+
+#[test]
+fn check_v_shows_each_holder_whole() {
+    let env = TestEnv::new();
+    for owner in ["one", "two"] {
+        let acquire = [
+            "acquire", "-s", "x", "--ttl", "1h", "--owner", owner, "-m", "why",
+        ];
+        env.onehold(acquire).assert().success();
+    }
+    env.onehold(["check", "-v", "x"]).assert().code(6).stdout(
+        is_match("(?s)  hold: \\d+ \\(lease\\)\n.*    hold: \\d+ \\(lease\\)\n.*    file: ")
+            .unwrap(),
+    );
+}
+
+#[test]
+fn break_of_several_holders_without_a_terminal_asks_once() {
+    let env = TestEnv::new();
+    for owner in ["one", "two", "three"] {
+        let acquire = ["acquire", "-s", "x", "--ttl", "1h", "--owner", owner];
+        env.onehold(acquire).assert().success();
+    }
+    let mut setsid = env.command("setsid");
+    setsid.args(["-w", "onehold", "break", "x"]);
+    setsid
+        .assert()
+        .code(6)
+        .stderr(is_match("^onehold: not confirmed: `x` has 3 holders\n.*\n  cannot ask for confirmation: no terminal \\(use --all --yes\\)\n$").unwrap());
+    // Who releases another's hold of several is told which one a break would end.
+    env.onehold(["release", "x", "--owner", "none"])
+        .assert()
+        .code(4)
+        .stderr(is_match("run `onehold .*break x --hold \\d+`\n$").unwrap());
+}
+
+#[test]
+fn cleanup_of_a_name_says_on_request_that_there_is_nothing_to_remove() {
+    let env = TestEnv::new();
+    env.onehold(["run", "x", "--", "true"]).assert().success();
+    env.onehold(["cleanup", "x"]).assert().success().stderr("");
+    env.onehold(["cleanup", "-v", "x"])
+        .assert()
+        .success()
+        .stderr(contains("onehold: `x`: nothing to remove\n"));
+}
+
+#[test]
 fn check_v_shows_the_last_three_events_of_that_lock() {
     let env = TestEnv::new();
     env.onehold(["check", "-v", "x"])
@@ -95,7 +165,7 @@ fn check_v_shows_the_last_three_events_of_that_lock() {
     }
     let line = |owner| {
         format!(
-            "    \\d\\d:\\d\\d:\\d\\d broken from a lease of {owner} by process \\d+( of user \\S+)? \\(.*break x --yes\\): forced by user\n"
+            "    \\d\\d:\\d\\d:\\d\\d broken, held by a lease of {owner}, by process \\d+( of user \\S+)? \\(.*break x --yes\\): forced by user\n"
         )
     };
     let expected = format!("\n  journal:\n{}{}{}$", line("b"), line("c"), line("d"));
@@ -174,16 +244,10 @@ fn question_of_break_says_what_it_ends_and_who_is_next() {
     let widest = question.map(|line| line.chars().count()).max();
     assert_eq!(widest, Some(80), "a long command is cut: {seen}");
     let (_, seen) = env.on_a_terminal("break --force x", &["n\n"]);
-    assert!(
-        seen.contains("  processes that keep running for now:"),
-        "{seen}"
-    );
+    assert!(seen.contains("  these processes keep running:"), "{seen}");
     assert!(!seen.contains("incomplete"), "{seen}");
     let (_, seen) = env.on_a_terminal("acquire --force --ttl 1h x", &["n\n"]);
-    assert!(
-        seen.contains("  processes that keep running for now:"),
-        "{seen}"
-    );
+    assert!(seen.contains("  these processes keep running:"), "{seen}");
     assert!(!seen.contains("goes to"), "{seen}");
 }
 

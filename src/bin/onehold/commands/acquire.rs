@@ -195,11 +195,7 @@ fn time(ttl: Duration) -> String {
         .ok()
         .and_then(|ttl| Utc::now().checked_add_signed(ttl))
     {
-        Some(end) => format!(
-            "{}, until {}",
-            humantime::format_duration(ttl),
-            describe::local(end)
-        ),
+        Some(end) => format!("{}, until {}", words::short_span(ttl), describe::local(end)),
         None => "ever".to_owned(),
     }
 }

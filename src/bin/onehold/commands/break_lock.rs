@@ -19,7 +19,7 @@ use crate::exit::Exit;
 use crate::malformed::moved_text;
 use crate::outcome::{CommandResult, Outcome, Printed};
 use crate::output;
-use crate::prompt::confirm;
+use crate::prompt::{confirm, has_terminal};
 use crate::refusal::Refusal;
 use crate::session::Session;
 use crate::suggested::command_line;
@@ -73,6 +73,14 @@ fn break_each(
             .details(json!({ "holds": numbers }))
             .note(output::store_line(status))
             .note("  to break one of them, add --hold N; to break all, add --all")
+            .lock(Box::new(status.clone()))
+            .into());
+    }
+    if !asked.yes && !has_terminal() {
+        let text = format!("not confirmed: {name} has {} holders", holds.len());
+        return Ok(Outcome::refused(Refusal::NOT_CONFIRMED, text)
+            .note(output::store_line(status))
+            .note("  cannot ask for confirmation: no terminal (use --all --yes)")
             .lock(Box::new(status.clone()))
             .into());
     }
@@ -178,7 +186,8 @@ fn break_shown(session: &Session, lock: &Lock, status: Status, asked: Asked) -> 
                 }
                 State::Free => format!("removed the lock file of {name}, which was free"),
                 _ => format!(
-                    "broke the hold on {name} of {}",
+                    "broke the hold on {} of {}",
+                    words::quoted_names(was.names()),
                     describe_past_holder(&was, local)
                 ),
             };
@@ -208,7 +217,7 @@ fn question(status: &Status, at_once: bool) -> &'static str {
     match (is_run(status), at_once) {
         (false, _) => "Break it?",
         (true, false) => "End its work and free the lock?",
-        (true, true) => "Free the lock now, although its work may keep running?",
+        (true, true) => "Free the lock now, even though its work may keep running?",
     }
 }
 

@@ -30,9 +30,11 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
         State::Overdue | State::Zombie => (Exit::Zombie, "zombie-detected"),
         State::NotALock => (Exit::Failed, "failure"),
     };
+    // Beside another user's dead hold that stays a shared one gets the next number.
+    let may_be_taken = || mode.is_shared() || status.may_be_removed();
     let exit = match (typed.available, exit) {
         (false, exit) | (true, exit @ Exit::Failed) => exit,
-        (true, _) if status.is_available() => Exit::Done,
+        (true, _) if status.is_available() && may_be_taken() => Exit::Done,
         (true, _) => Exit::Locked,
     };
     let is_silent = session.global.quiet && !session.global.json;
@@ -61,10 +63,13 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
             _ => holder,
         });
         lines.extend(block(&status, session.global.verbose));
-        lines.extend(status.others.iter().map(|other| {
+        for other in &status.others {
             let text = describe_holder(other, local);
-            format!("  {}", paint(other, &text))
-        }));
+            lines.push(format!("  {}", paint(other, &text)));
+            if session.global.verbose {
+                lines.extend(block(other, true).iter().map(|line| format!("  {line}")));
+            }
+        }
         if status.verdict.state == State::Zombie {
             lines.push(next_step(session, &status, None));
         }
@@ -120,12 +125,19 @@ fn inspected(
     // It may be a parent, or a child.
     let lock = session.lock(LockName::new(&status.name)?)?;
     let mut lines = Vec::new();
-    let processes = match status.verdict.pid_alive {
-        Some(true) => work::processes(&lock, status),
-        _ => Vec::new(),
-    };
-    let listed = work::listed(status, &processes, false, usize::MAX);
-    lines.extend(listed.into_iter().map(|line| format!("  {line}")));
+    let mut all_processes = Vec::new();
+    for hold in status.all_holds() {
+        let processes = match hold.verdict.pid_alive {
+            Some(true) => work::processes(&lock, hold),
+            _ => Vec::new(),
+        };
+        let listed = work::listed(hold, &processes, false, usize::MAX);
+        if !listed.is_empty() && !status.others.is_empty() {
+            lines.push(format!("  hold {}:", hold.hold().unwrap_or_default()));
+        }
+        lines.extend(listed.into_iter().map(|line| format!("  {line}")));
+        all_processes.extend(processes);
+    }
     let (events, error) = match lock.events(EVENTS) {
         Ok(events) => (events, None),
         Err(error) => (Vec::new(), Some(error)),
@@ -136,6 +148,6 @@ fn inspected(
         let described = events.iter().map(describe::event);
         lines.extend(described.map(|line| format!("    {line}")));
     }
-    outcome.more = serde_json::json!({ "processes": processes, "journal": events });
+    outcome.more = serde_json::json!({ "processes": all_processes, "journal": events });
     Ok(lines)
 }

@@ -1,11 +1,12 @@
 //! `cleanup`: remove all zombies.
 
-use onehold::{Cleanup, State, Status};
+use onehold::{Cleanup, LockName, State, Status};
 
 use crate::args;
 use crate::describe::{self, describe_holder, describe_zombie, local};
 use crate::exit::Exit;
 use crate::outcome::{CommandResult, Outcome};
+use crate::output::only_remover;
 use crate::session::Session;
 use crate::suggested::command_line;
 use crate::words;
@@ -64,11 +65,26 @@ pub(crate) fn cleanup(session: &Session, typed: &args::Cleanup) -> CommandResult
         outcome.notes.push(format!("onehold: {}", outcome.message));
     }
     for status in &cleanup.left {
-        outcome.warnings.push(format!(
-            "not removed: {}; no cleanup on a shared filesystem; if the holder is dead, run `{}`",
-            describe_holder(status, local),
-            command_line(session, "break", status)
-        ));
+        let why = match only_remover(status) {
+            Some(user) if status.can_take_over => format!("only user {user} can remove it"),
+            _ => format!(
+                "no cleanup on a shared filesystem; if the holder is dead, run `{}`",
+                command_line(session, "break", status)
+            ),
+        };
+        let holder = describe_holder(status, local);
+        outcome
+            .warnings
+            .push(format!("not removed: {holder}; {why}"));
+    }
+    if count == 0 && session.tells_success() {
+        let nothing = |name: &LockName| {
+            format!(
+                "onehold: {}: nothing to remove",
+                words::quoted(name.as_str())
+            )
+        };
+        outcome.notes.extend(typed.names.iter().map(nothing));
     }
     let settings = &session.config.settings;
     let text = |error| settings.error_message(error);

@@ -1,4 +1,4 @@
-//! `config`: show the settings in force, and where each one comes from.
+//! `config`: show the effective settings, and where each one comes from.
 
 use std::path::Path;
 
@@ -25,7 +25,7 @@ pub(crate) fn config(session: &Session) -> CommandResult {
         text.extend(section(&formats));
     }
     let file = session.config.file.as_ref();
-    let mut outcome = Outcome::new(Exit::Done, "listed", "settings in force");
+    let mut outcome = Outcome::new(Exit::Done, "listed", "effective settings");
     outcome.more = json!({
         "file": file.map(|file| file.to_string_lossy()),
         "profile": session.config.profile,
