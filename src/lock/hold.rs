@@ -134,8 +134,7 @@ impl Hold {
     }
 
     /// Whether another process has asked this one to end the work of this hold, in a store on etcd: the
-    /// record says who. In a directory it is always `false`, because the wrapper is told by a signal, see
-    /// [`is_told_to_break`](Self::is_told_to_break).
+    /// record says who. In a directory it is always `false`, because a process is told by a signal there.
     #[must_use]
     pub fn is_broken(&self) -> bool {
         self.taken.held.is_broken()

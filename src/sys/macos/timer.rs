@@ -15,7 +15,7 @@ static IN_USE: AtomicBool = AtomicBool::new(false);
 ///
 /// The signal goes to the process, and so to a thread that does not block it. The kernel takes the
 /// first such thread, which is the main one (XNU, `get_signalthread`); threads begun by
-/// [`without_signals`](crate::signal::without_signals) block it anyway.
+/// [`without_signals`](crate::sys::signal::without_signals) block it anyway.
 #[derive(Debug)]
 pub(in crate::sys) struct Timer(());
 

@@ -30,8 +30,7 @@ impl SignalQueue {
         }
     }
 
-    /// The signals that were blocked before there was a queue, for
-    /// [`Hold::start`](crate::Hold::start).
+    /// The signals that were blocked before there was a queue: those that a command is started with.
     #[must_use]
     pub fn mask_before(&self) -> SignalMask {
         self.before

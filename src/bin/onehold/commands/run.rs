@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::bail;
-use onehold::command_line::Program;
 use onehold::command_line::signal::{SignalQueue, ignore_file_size_signal};
-use onehold::command_line::{pass_on_wide_code, replace_process};
+use onehold::command_line::{Program, pass_on_wide_code, replace_process};
 use onehold::{Attempt, Format, Hold, LockName, RunOptions};
 use sha2::{Digest, Sha256};
 
