@@ -14,7 +14,6 @@
     clippy::indexing_slicing,
     clippy::panic,
     clippy::print_stdout,
-    clippy::too_many_lines,
     clippy::unwrap_used
 )]
 
@@ -28,7 +27,6 @@ use docs::args;
 mod api;
 mod cli;
 mod docs;
-mod foreign_model;
 mod layers;
 mod portable;
 mod properties;

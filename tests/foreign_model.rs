@@ -2,6 +2,18 @@
 //! a foreign format, a program that creates exclusively and removes by name, and a kill at every
 //! moment. Each step names the function of `src/files/foreign.rs` that it mirrors. Variants that leave
 //! something out show that the model would notice. What native records do is in `tests/model/`.
+//!
+//! It is a binary of its own since it fills memory: a process that starts others meanwhile, by fork(2), would
+//! copy the tables of all its pages each time.
+#![allow(missing_docs)]
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::too_many_lines,
+    clippy::unwrap_used
+)]
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
