@@ -141,12 +141,13 @@ impl EndedBy {
     }
 }
 
-/// The next holder, which waits.
-fn next(env: &TestEnv, scene: &str) -> Running {
+/// The next holder, which waits behind a `run`.
+fn next(env: &TestEnv, scene: &str, run: &Running) -> Running {
     let mut command = env.onehold(["run", "-w", "1h", "x", "--"]);
     command
         .arg(example("programs"))
-        .args(["next-holder", scene]);
+        .args(["next-holder", scene])
+        .arg(run.pid().to_string());
     Running::start(command)
 }
 
@@ -186,7 +187,7 @@ fn play(work: &Work, by: EndedBy) -> Result<(), String> {
         _ => &[],
     };
     let mut run = start_work(&env, work, options, &scene);
-    let mut next = next(&env, &scene);
+    let mut next = next(&env, &scene, &run);
     wait_until("the next holder waits", || env.number_of_waiters("x") == 1);
     let began = Instant::now();
     let mut code = None;

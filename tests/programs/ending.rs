@@ -6,7 +6,8 @@ use std::{env, fs};
 
 use crate::seen::{append_line, identity, marked, now, processes_with, runs};
 
-/// `next-holder SCENE`: says when it started, and what runs at that moment of the work of the hold before.
+/// `next-holder SCENE WRAPPER`: says when it started, and what runs at that moment of the work of the hold
+/// before. The wrapper of that work has given the lock back, and may need a moment more to end.
 pub fn next_holder(words: &[String]) {
     let started = now();
     let mut running: Vec<String> = fs::read_to_string("work")
@@ -19,7 +20,9 @@ pub fn next_holder(words: &[String]) {
         })
         .map(str::to_owned)
         .collect();
-    running.extend(marked(&format!("WORK_OF={}", words[0])));
+    let wrapper = format!("{} onehold", words[1]);
+    let marked = marked(&format!("WORK_OF={}", words[0]));
+    running.extend(marked.into_iter().filter(|process| *process != wrapper));
     fs::write("next.tmp", format!("{started} {}", running.join(", "))).unwrap();
     fs::rename("next.tmp", "next").unwrap();
 }
