@@ -117,25 +117,22 @@ pub(crate) struct Ttl {
     pub(crate) is_detached: bool,
 }
 
-impl Default for Limits {
-    /// None.
-    fn default() -> Self {
-        Self {
-            name: None,
-            shared: None,
-            slots: None,
-            lease: None,
-            follow: None,
-            close: None,
-            exec: None,
-            owner: None,
-            message: None,
-            no_owner: None,
-            no_message: None,
-            change: None,
-            ttl: |ttl| Ok(ttl.asked),
-        }
-    }
+impl Limits {
+    pub(crate) const NONE: Self = Self {
+        name: None,
+        shared: None,
+        slots: None,
+        lease: None,
+        follow: None,
+        close: None,
+        exec: None,
+        owner: None,
+        message: None,
+        no_owner: None,
+        no_message: None,
+        change: None,
+        ttl: |ttl| Ok(ttl.asked),
+    };
 }
 
 /// How long a sleep may last that nothing ends when a wait is canceled.
@@ -245,7 +242,7 @@ pub(crate) trait Backend: Debug + Send + Sync {
     fn format(&self) -> Format;
 
     /// What a lock of this name cannot have.
-    fn limits(&self, name: &LockName) -> Limits;
+    fn limits(&self, name: &LockName) -> &'static Limits;
 
     /// The error that it cannot have this.
     fn unsupported(&self, what: &'static str) -> Error {

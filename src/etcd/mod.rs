@@ -85,8 +85,8 @@ impl Backend for Etcd {
         Format::Native
     }
 
-    fn limits(&self, _name: &LockName) -> Limits {
-        Limits {
+    fn limits(&self, _name: &LockName) -> &'static Limits {
+        static LIMITS: Limits = Limits {
             exec: Some("--exec leaves no process that could keep the lease: leave it out"),
             follow: Some(
                 "nothing would keep a hold for a process alive: pass --ttl for a lease, or use `run`",
@@ -104,8 +104,9 @@ impl Backend for Etcd {
                     ttl => Ok(Some(ttl)),
                 }
             },
-            ..Limits::default()
-        }
+            ..Limits::NONE
+        };
+        &LIMITS
     }
 
     fn unsupported(&self, what: &'static str) -> Error {

@@ -211,7 +211,7 @@ impl Backend for Files {
         self.format
     }
 
-    fn limits(&self, name: &LockName) -> Limits {
+    fn limits(&self, name: &LockName) -> &'static Limits {
         limits::of(self.format, name)
     }
 

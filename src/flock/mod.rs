@@ -85,9 +85,9 @@ impl Backend for Flock {
         Format::Flock
     }
 
-    fn limits(&self, _name: &LockName) -> Limits {
+    fn limits(&self, _name: &LockName) -> &'static Limits {
         const ENDS_WITH_PROCESS: &str = "a kernel lock needs a process that stays: use `run`";
-        Limits {
+        static LIMITS: Limits = Limits {
             slots: Some("flock(1) does not count holders: use a NAME"),
             lease: Some(ENDS_WITH_PROCESS),
             follow: Some(ENDS_WITH_PROCESS),
@@ -98,8 +98,9 @@ impl Backend for Flock {
                 Some(_) => Err("the file is never written, so --ttl is not supported"),
                 None => Ok(None),
             },
-            ..Limits::default()
-        }
+            ..Limits::NONE
+        };
+        &LIMITS
     }
 
     fn locate(self: Arc<Self>, name: LockName) -> Result<(Arc<dyn Backend>, LockName)> {

@@ -89,7 +89,8 @@ pub(crate) fn fill_visible(word: &mut [u8], pid: u32, _start: Option<u64>) {
 
 /// Puts a text into its place, and blanks behind it.
 fn put(room: &mut [u8], text: impl Iterator<Item = u8>) {
-    for (place, byte) in room.iter_mut().zip(text.chain(std::iter::repeat(b' '))) {
+    room.fill(b' ');
+    for (place, byte) in room.iter_mut().zip(text) {
         *place = byte;
     }
 }
@@ -125,10 +126,12 @@ pub(super) fn read(slot: &[u8]) -> Slot {
 }
 
 fn put_sum(slot: &mut [u8]) {
+    // An empty slot has none.
+    if !slot.starts_with(br#"{"sum":""#) {
+        return;
+    }
     let sum = sum(slot);
-    if slot.starts_with(br#"{"sum":""#)
-        && let Some(place) = slot.get_mut(SUM_AT..SUMMED_FROM)
-    {
+    if let Some(place) = slot.get_mut(SUM_AT..SUMMED_FROM) {
         place.copy_from_slice(&sum);
     }
 }
