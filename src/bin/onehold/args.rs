@@ -12,6 +12,13 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use onehold::{Format, LockName, Mode};
 use serde::Deserialize;
 
+/// What `--version` prints behind the name; `-V` prints the number alone.
+const LONG_VERSION: &str = if cfg!(feature = "etcd") {
+    concat!(env!("CARGO_PKG_VERSION"), "\nfeatures: etcd")
+} else {
+    concat!(env!("CARGO_PKG_VERSION"), "\nfeatures: none")
+};
+
 /// Run commands under named locks and see who holds them.
 ///
 /// A lock is a NAME in a store, or the path of one lock file (`/…`, `./…`, `../…`). A store is a directory
@@ -23,6 +30,7 @@ use serde::Deserialize;
 #[command(
     name = "onehold",
     version,
+    long_version = LONG_VERSION,
     propagate_version = true,
     max_term_width = 100
 )]

@@ -175,7 +175,19 @@ fn help_and_version_go_to_stdout() {
     env.onehold(["-V"])
         .assert()
         .success()
-        .stdout(starts_with("onehold "));
+        .stdout(format!("onehold {}\n", env!("CARGO_PKG_VERSION")));
+    let features = if cfg!(feature = "etcd") {
+        "etcd"
+    } else {
+        "none"
+    };
+    env.onehold(["--version"])
+        .assert()
+        .success()
+        .stdout(format!(
+            "onehold {}\nfeatures: {features}\n",
+            env!("CARGO_PKG_VERSION")
+        ));
 }
 
 #[cfg(unix)]
