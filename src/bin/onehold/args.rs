@@ -275,7 +275,7 @@ pub(crate) struct HoldArgs {
     #[arg(short, long)]
     pub(crate) yes: bool,
     /// Exit with N instead of 6 (held) or 7 (timed out)
-    #[arg(short = 'E', long, value_name = "N")]
+    #[arg(short = 'E', long, value_name = "N", value_parser = exit_code)]
     pub(crate) conflict_exit_code: Option<u8>,
 }
 
@@ -312,7 +312,7 @@ pub(crate) struct Acquire {
     #[command(flatten)]
     pub(crate) hold: HoldArgs,
     /// Process to hold the lock for [default: the calling script]
-    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
+    #[arg(long, value_name = "PID", value_parser = pid)]
     pub(crate) pid: Option<u32>,
 }
 
@@ -320,7 +320,7 @@ pub(crate) struct Acquire {
 #[derive(Args, Debug, Default)]
 pub(crate) struct CallerArgs {
     /// Act only on the hold with this number
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = hold_number)]
     pub(crate) hold: Option<u64>,
     /// Owner label that the lock was acquired with
     #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
@@ -360,7 +360,7 @@ pub(crate) struct Check {
     #[arg(value_parser = lock_name)]
     pub(crate) name: Option<LockName>,
     /// Caller's hold number, for `mine` in the JSON object
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = hold_number)]
     pub(crate) hold: Option<u64>,
     /// Caller's owner label, for `mine` in the JSON object; parents and children held by it are
     /// ignored
@@ -451,7 +451,7 @@ pub(crate) struct Break {
     #[arg(value_parser = lock_name)]
     pub(crate) name: Option<LockName>,
     /// Act only on the hold with this number
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = hold_number)]
     pub(crate) hold: Option<u64>,
     /// Break all holds of a lock that several share
     #[arg(long, conflicts_with = "hold")]
@@ -498,6 +498,22 @@ fn lock_name(text: &str) -> Result<LockName, String> {
 pub(crate) fn slots(text: &str) -> Result<NonZeroU32, String> {
     text.parse()
         .map_err(|_| format!("not a number from 1 to {}", u32::MAX))
+}
+
+fn exit_code(text: &str) -> Result<u8, String> {
+    text.parse()
+        .map_err(|_| format!("not a number from 0 to {}", u8::MAX))
+}
+
+fn pid(text: &str) -> Result<u32, String> {
+    text.parse()
+        .ok()
+        .filter(|pid| (1..=i32::MAX.unsigned_abs()).contains(pid))
+        .ok_or_else(|| format!("not a number from 1 to {}", i32::MAX))
+}
+
+fn hold_number(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| "not a number".to_owned())
 }
 
 /// How a lock is to be held.

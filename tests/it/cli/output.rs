@@ -161,6 +161,43 @@ fn color_follows_option_variable_and_terminal() {
 }
 
 #[test]
+fn number_that_is_none_is_refused_in_plain_words() {
+    let env = TestEnv::new();
+    for (words, why) in [
+        (
+            &["run", "-E", "300", "x", "--", "true"][..],
+            "not a number from 0 to 255",
+        ),
+        (
+            &["run", "-E", "no", "x", "--", "true"],
+            "not a number from 0 to 255",
+        ),
+        (
+            &["acquire", "x", "--pid", "0"],
+            "not a number from 1 to 2147483647",
+        ),
+        (&["release", "x", "--hold", "one"], "not a number"),
+        (
+            &["run", "--slots", "0", "x", "--", "true"],
+            "not a number from 1 to 4294967295",
+        ),
+    ] {
+        let said = env
+            .onehold(words)
+            .assert()
+            .code(2)
+            .get_output()
+            .stderr
+            .clone();
+        let said = String::from_utf8(said).unwrap();
+        assert!(
+            said.lines().next().unwrap().ends_with(&format!(": {why}")),
+            "{said}"
+        );
+    }
+}
+
+#[test]
 fn help_and_version_go_to_stdout() {
     let env = TestEnv::new();
     env.onehold(["--help"]).assert().success().stdout(
