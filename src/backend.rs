@@ -54,7 +54,7 @@ pub(crate) struct Draft {
     pub(crate) record: Record,
 }
 
-/// What became of an update.
+/// Result of an update.
 #[derive(Debug, Default)]
 pub(crate) struct Updated {
     /// The new hold.
@@ -440,7 +440,7 @@ pub(crate) trait HeldRecord: Debug + Send + Sync {
     }
 }
 
-/// What became of a hold when it was released.
+/// Result of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum ReleaseOutcome {

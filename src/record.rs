@@ -196,7 +196,7 @@ pub struct Live {
     /// The last heartbeat, by the wall clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub renewed_at: Option<DateTime<Utc>>,
-    /// The same by `CLOCK_BOOTTIME` in milliseconds, as outside any time namespace.
+    /// The time of that by `CLOCK_BOOTTIME` in milliseconds, as outside any time namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub renewed_boottime_ms: Option<u64>,
     /// The boot that this clock counts from.
@@ -216,7 +216,7 @@ pub struct Live {
     /// left of it may outlive its command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ending: Option<u64>,
-    /// Its work has got TERM.
+    /// TERM was sent to its work.
     #[serde(default, skip_serializing_if = "is_default")]
     pub told: bool,
     /// It has been given back; its files are being removed. Of a hold of several locks, so that a

@@ -87,7 +87,7 @@ impl<'a> Taking<'a> {
     }
 }
 
-/// What became of a change.
+/// Result of a change.
 pub(super) enum Committed<T> {
     Done(T),
     /// Something was otherwise than it was decided on.
@@ -443,7 +443,7 @@ pub(super) fn life_value(record: &Record) -> String {
     format!("{kind} {}", record.hold)
 }
 
-/// The last number of a store. `None`: there is none, or it is none that could be.
+/// The last number of a store. `None`: there is none, or it is not a valid one.
 fn last_number(view: &View, key: &str) -> Option<u64> {
     let value = view.get(key).map(|found| &found.value)?;
     let text = std::str::from_utf8(value).ok()?;

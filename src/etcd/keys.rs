@@ -82,7 +82,7 @@ impl Keys {
         format!("{of_name}/")..format!("{of_name}0")
     }
 
-    /// The same without its own shared ones.
+    /// The holds of its descendants alone.
     pub(super) fn descendants(&self, part: Part, name: &LockName) -> [Range<String>; 2] {
         let of_name = self.exclusive(part, name);
         [

@@ -57,7 +57,7 @@ fn waits(limit: Option<WaitLimit>) -> bool {
     limit.is_some_and(|limit| limit != WaitLimit::AtMost(Duration::ZERO))
 }
 
-/// What became of the file.
+/// Result of the attempt to move the file aside.
 enum Malformed {
     /// It is no longer in the way, or may be a lock file by now.
     TryAgain,

@@ -160,7 +160,7 @@ impl Directory {
         }
     }
 
-    /// The same, for a name that was a regular file a moment ago.
+    /// Finds a name that was a regular file a moment ago, with one system call less.
     pub(crate) fn find_regular(&self, name: &OsStr) -> io::Result<Found> {
         let file = match openat(&self.fd, name, OFlags::RDONLY | CAREFUL, Mode::empty()) {
             Ok(file) => File::from(file),
@@ -404,7 +404,7 @@ impl Directory {
         Ok(entries.into_iter().map(|(name, _)| name).collect())
     }
 
-    /// The same, with the type of each, if the filesystem reports it.
+    /// The names in it, with the type of each, if the filesystem reports it.
     pub(crate) fn entries(&self) -> io::Result<Vec<(OsString, Kind)>> {
         let mut entries = Vec::new();
         for entry in rustix::fs::Dir::read_from(&self.fd)? {

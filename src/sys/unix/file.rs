@@ -53,7 +53,7 @@ pub(crate) fn try_lock_record(file: &File) -> io::Result<bool> {
     try_flock(file, FlockOperation::NonBlockingLockExclusive)
 }
 
-/// The same with a shared lock, as `flock -s` takes it.
+/// Tries to take a shared kernel lock, as `flock -s` does.
 pub(crate) fn try_lock_shared(file: &File) -> io::Result<bool> {
     try_flock(file, FlockOperation::NonBlockingLockShared)
 }
@@ -73,7 +73,7 @@ pub(crate) fn lock_record(file: &File) -> io::Result<()> {
     Ok(flock(file, FlockOperation::LockExclusive)?)
 }
 
-/// The same with a shared lock.
+/// Takes a shared lock. Blocks like [`lock_record`].
 pub(crate) fn lock_shared(file: &File) -> io::Result<()> {
     Ok(flock(file, FlockOperation::LockShared)?)
 }

@@ -199,7 +199,7 @@ impl Directory {
         }
     }
 
-    /// The same, for a name that was a regular file a moment ago.
+    /// Finds a name that was a regular file a moment ago.
     pub(crate) fn find_regular(&self, name: &OsStr) -> io::Result<Found> {
         let opened = open_shared(OpenOptions::new().read(true), &self.path.join(name));
         let Some(file) = existing(opened)? else {
@@ -262,7 +262,7 @@ impl Directory {
         created(retry_while_in_use(|| std::fs::hard_link(&from, &to)))
     }
 
-    /// The same: a file has one name.
+    /// Renames it: a file has one name here.
     pub(crate) fn move_if_free(&self, from: &OsStr, to: &OsStr) -> io::Result<bool> {
         self.link(from, to)
     }
@@ -333,7 +333,7 @@ impl Directory {
         Ok(entries.into_iter().map(|(name, _)| name).collect())
     }
 
-    /// The same, with the type of each.
+    /// The names in it, with the type of each.
     pub(crate) fn entries(&self) -> io::Result<Vec<(OsString, Kind)>> {
         let mut entries = Vec::new();
         for entry in std::fs::read_dir(&self.path)? {

@@ -110,7 +110,7 @@ pub(crate) fn try_lock_record(file: &File) -> io::Result<bool> {
     lock_byte(file, LOCKFILE_EXCLUSIVE_LOCK | LOCKFILE_FAIL_IMMEDIATELY)
 }
 
-/// The same with a shared lock.
+/// Tries to take a shared lock.
 pub(crate) fn try_lock_shared(file: &File) -> io::Result<bool> {
     lock_byte(file, LOCKFILE_FAIL_IMMEDIATELY)
 }
@@ -157,7 +157,7 @@ pub(crate) fn lock_record(file: &File) -> io::Result<()> {
     lock_byte(file, LOCKFILE_EXCLUSIVE_LOCK).map(drop)
 }
 
-/// The same with a shared lock.
+/// Takes a shared lock. Blocks like [`lock_record`].
 pub(crate) fn lock_shared(file: &File) -> io::Result<()> {
     lock_byte(file, 0).map(drop)
 }

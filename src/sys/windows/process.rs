@@ -194,7 +194,7 @@ pub(super) fn open(pid: Pid) -> io::Result<OwnedHandle> {
     open_to(0, pid)
 }
 
-/// The same with more rights.
+/// Opens a process with these rights beside those to ask about it and to wait for it.
 pub(super) fn open_to(rights: u32, pid: Pid) -> io::Result<OwnedHandle> {
     let rights = rights | PROCESS_QUERY_LIMITED_INFORMATION | PROCESS_SYNCHRONIZE;
     // SAFETY: no memory is involved; a handle that is not null is ours.
