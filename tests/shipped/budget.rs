@@ -23,7 +23,7 @@ struct Cost {
 const CEILINGS: [(&str, i32, [usize; 3]); 7] = [
     ("run x -- true", 0, [67_400, 85, 39]),
     ("run --exec y -- true", 0, [60_300, 62, 39]),
-    ("run -q held -- true", 6, [63_400, 49, 49]),
+    ("run -q held -- true", 6, [63_900, 49, 49]),
     ("acquire z --ttl 1h", 0, [66_300, 75, 46]),
     ("release own", 0, [80_000, 63, 39]),
     ("check -q free", 0, [22_000, 17, 28]),
