@@ -204,7 +204,6 @@ operations! {
     MoveAside: "move aside",
     Open: "open",
     OpenDirectory: "open directory",
-    OpenFileIn: "open a file in",
     OpenStore: "open store",
     PutBack: "put back",
     Read: "read",

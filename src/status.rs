@@ -127,6 +127,13 @@ impl Status {
         }
     }
 
+    /// Whether acquire takes the lock unasked, as far as the modes of its directory tell. Another user's dead
+    /// hold may have to stay; only a shared one does not matter to the next.
+    #[must_use]
+    pub fn is_takeable(&self) -> bool {
+        self.is_available() && (self.slot.is_some() || self.may_be_removed())
+    }
+
     /// The same lock, reserved for a waiter.
     pub(crate) fn reserved_for(mut self, waiter: &Waiter) -> Self {
         // A waiter of another machine is known by the lease of its ticket.

@@ -265,12 +265,15 @@ impl Session<'_> {
             keys_only: self.keys().all(Part::Life).contains(&gap.start),
             ..Read::all(gap)
         };
+        let mut is_too_large = false;
         loop {
             read.limit = view.page;
+            read.revision = view.revision;
             let answer = match self.read(&read) {
                 // Some values are large.
                 Err(error) if has_fault(&error, Fault::TooLarge) && view.page > 1 => {
                     view.page = (view.page / 20).max(1);
+                    is_too_large = true;
                     continue;
                 }
                 answer => answer?,
@@ -279,8 +282,12 @@ impl Session<'_> {
             if view.add(read.clone(), answer) {
                 return Ok(());
             }
-            // Beyond what is no text.
-            view.page = view.page.saturating_mul(2);
+            // Beyond what is no text. It may be too much for any page.
+            if is_too_large {
+                view.page = view.page.saturating_add(1);
+            } else {
+                view.page = view.page.saturating_mul(2);
+            }
         }
     }
 }

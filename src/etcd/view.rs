@@ -219,7 +219,11 @@ impl View {
             Some(last) => format!("{last}\0"),
             None => return false,
         };
-        self.covered.push(read.key..end);
+        match self.covered.last_mut() {
+            // Page after page.
+            Some(last) if last.end == read.key => last.end = end,
+            _ => self.covered.push(read.key..end),
+        }
         true
     }
 

@@ -4,17 +4,14 @@ use std::sync::Arc;
 
 use super::Files;
 use super::layout;
-use crate::error::{Context, Error, Operation, Result};
+use crate::error::{Context, Operation, Result};
 use crate::name::LockName;
 
 /// The directory of a lock file and its name there. A path that leads into a store is a name of that store.
 pub(super) fn locate(files: Arc<Files>, name: LockName) -> Result<(Arc<Files>, LockName)> {
     let format = files.format;
     if name.directory().is_some_and(layout::is_shared_dir) {
-        return Err(Error::InvalidName {
-            name: name.as_str().to_owned(),
-            reason: "a slot of a shared lock has no path of its own: use the name of the lock",
-        });
+        return Err(layout::no_path_of_slot(&name));
     }
     // Absolute, so that it stays the same when the caller changes its directory.
     let (store, name) = match name.directory() {

@@ -146,7 +146,7 @@ pub(crate) fn write(store: &Path, action: Action, from: &Status, hold: Option<u6
         hold,
         from: from.record.as_ref().map(|record| PreviousHold {
             hold: from.hold(),
-            names: record.names.clone(),
+            names: record.names.iter().take(MAX_NAMES).cloned().collect(),
             pid: from.verdict.pid,
             uid: from.uid,
             user: user_of_hold,
@@ -170,11 +170,30 @@ pub(crate) fn write(store: &Path, action: Action, from: &Status, hold: Option<u6
 /// A lock, as its events name it.
 pub(crate) struct Subject<'a> {
     pub(crate) name: &'a str,
+    /// Its store.
+    pub(crate) store: &'a Path,
     /// Its exclusive record.
     pub(crate) path: &'a Path,
-    /// The directory of its shared records.
-    pub(crate) shared: Option<&'a Path>,
+    /// What the paths of its shared records begin with.
+    pub(crate) shared: &'a str,
 }
+
+impl Subject<'_> {
+    /// Whether a record with this path and these names is of the lock.
+    fn is_of(&self, path: &Path, names: &[String]) -> bool {
+        let text = path.to_string_lossy();
+        let index = text
+            .strip_prefix(self.shared)
+            .filter(|_| !self.shared.is_empty());
+        path == self.path
+            || index.is_some_and(|index| !index.contains('/'))
+            || (text.starts_with(&*self.store.to_string_lossy())
+                && names.iter().any(|name| name == self.name))
+    }
+}
+
+/// How many names of a hold are noted.
+const MAX_NAMES: usize = 100;
 
 /// The last lines of the journal about a lock, the latest one last, at most `limit`. Lines that cannot be read
 /// are left out.
@@ -198,9 +217,8 @@ pub(crate) fn last(store: &Path, lock: &Subject<'_>, limit: usize) -> Result<Vec
         let lines = text.split(|byte| *byte == b'\n').rev();
         let parsed = lines.filter_map(|line| serde_json::from_slice::<Event>(line).ok());
         let own = parsed.filter(|event| {
-            event.path == path
-                || (lock.shared.is_some() && event.path.parent() == lock.shared)
-                || matches!(&event.from, Some(from) if from.names.iter().any(|name| name == lock.name))
+            let names = event.from.as_ref().map_or(&[][..], |from| &from.names);
+            lock.is_of(&event.path, names)
                 || (event.path.file_name() == path.file_name()
                     && wanted.is_some()
                     && resolved(&event.path) == wanted)

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use percent_encoding::percent_decode_str;
 
 use crate::decision::Key;
+use crate::error::Error;
 use crate::name::{LockName, encode};
 
 /// The directory of a store that keeps what is not a lock.
@@ -63,6 +64,13 @@ pub(crate) fn is_shared_dir(directory: &Path) -> bool {
             .ends_with(CHILDREN_SUFFIX.as_bytes())
     });
     is_below_name && directory.file_name() == Some(OsStr::new(SHARED_DIR))
+}
+
+pub(crate) fn no_path_of_slot(name: &LockName) -> Error {
+    Error::InvalidName {
+        name: name.as_str().to_owned(),
+        reason: "a slot of a shared lock has no path of its own: use the name of the lock",
+    }
 }
 
 /// Where a record is: the directories below the store that lead to it, and its file there.

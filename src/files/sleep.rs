@@ -88,7 +88,7 @@ impl Sleeper {
         };
         match slept {
             Ok(()) => {
-                self.back_off = self.back_offs.first;
+                self.begin_again();
                 true
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => false,
@@ -224,6 +224,11 @@ impl Sleeper {
             return Ok(());
         }
         watch.sleep(Some(at_most))
+    }
+
+    /// After a sleep that something has ended the next look comes soon again.
+    pub(crate) fn begin_again(&mut self) {
+        self.back_off = self.back_offs.first;
     }
 
     pub(crate) fn sleep_backoff(&mut self, at_most: Duration) {

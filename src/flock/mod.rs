@@ -107,6 +107,9 @@ impl Backend for Flock {
         let Some(directory) = name.directory() else {
             return Err(self.unsupported("a path is needed, such as ./x.lock"));
         };
+        if layout::is_shared_dir(directory) {
+            return Err(layout::no_path_of_slot(&name));
+        }
         if !HAS_FLOCK {
             return Err(self.unsupported("this system has no flock(1)"));
         }
@@ -350,7 +353,10 @@ impl Contender for FlockContender<'_> {
             _ => Err(io::ErrorKind::Unsupported.into()),
         };
         match slept {
-            Ok(granted) => self.granted = granted,
+            Ok(granted) => {
+                self.granted = granted;
+                sleeper.begin_again();
+            }
             // The caller decides again.
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(_) => sleeper.sleep_backoff(at_most),

@@ -189,10 +189,15 @@ impl Lock {
             name: self.name().clone(),
             index: Some(0),
         });
+        // A key on etcd has an empty part there, which a path does not show.
+        let shared = shared.to_string_lossy();
+        let shared = shared.rsplit_once('/').filter(|_| !self.name().is_path());
+        let shared = shared.map(|(directory, _)| format!("{directory}/"));
         let subject = Subject {
             name: self.name().as_str(),
+            store: &self.store.path(),
             path: &path,
-            shared: shared.parent().filter(|_| !self.name().is_path()),
+            shared: shared.as_deref().unwrap_or_default(),
         };
         journal::last(self.journal(), &subject, limit)
     }

@@ -94,6 +94,7 @@ impl Lock {
     /// # Errors
     /// The lock file cannot be read. What could not be removed is in the result.
     pub fn cleanup(&self, dry_run: bool, max_age: Option<Duration>) -> Result<Cleanup> {
+        self.ensure_changeable()?;
         let mut cleanup = Cleanup::default();
         let status = self.inspect(max_age)?;
         let holds = status.all_holds();

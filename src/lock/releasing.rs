@@ -137,7 +137,8 @@ impl Lock {
     /// The store cannot be used, or the file is not a lock file.
     pub fn renew(&self, caller: &Caller, ttl: Option<Duration>) -> Result<Renewal> {
         self.ensure_changeable()?;
-        if ttl.is_some() {
+        // Of a file, its record decides.
+        if ttl.is_some() && self.is_remote() {
             let ttl = Ttl {
                 asked: ttl,
                 is_detached: true,

@@ -6,7 +6,7 @@
 )]
 
 use std::fs::File;
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::Path;
 use std::time::Duration;
@@ -78,9 +78,9 @@ pub(crate) fn command_holds(_pid: u32, _record: &File) -> bool {
     true
 }
 
-/// 64 random bits, from the source that std uses for its hash tables.
+/// 64 random bits, from the source that std uses for its hash tables. A forked process has its parent's.
 pub(crate) fn random_u64() -> u64 {
-    RandomState::new().build_hasher().finish()
+    RandomState::new().hash_one(std::process::id())
 }
 
 /// Does nothing. On macOS, madvise(2) does not guarantee that dropped pages of a program are read from its

@@ -838,4 +838,17 @@ fn dead_hold_of_another_user_that_stays_is_not_said_to_be_available() {
         .status;
     assert_eq!(shared.code(), Some(0));
     place.number(Nobody, "onehold acquire -q -s y --ttl 1h");
+    // Whoever wants the lock alone passes it by.
+    place.number(Daemon, "onehold acquire -q -s z --ttl 1ms");
+    wait_until("it is over", || {
+        place.lock(Daemon, "z")["state"] == "zombie"
+    });
+    let alone = place.does(Nobody, "onehold check --json --available z");
+    assert_eq!(alone.status.code(), Some(0));
+    assert_eq!(
+        crate::harness::json_object(&alone.stdout)["lock"]["takeable"],
+        true
+    );
+    place.succeeds(Nobody, "onehold run z -- true");
+    assert_eq!(place.lock(Nobody, "x")["takeable"], false);
 }

@@ -513,7 +513,7 @@ fn pid(text: &str) -> Result<u32, String> {
 }
 
 fn hold_number(text: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| "not a number".to_owned())
+    text.parse().map_err(|_| "not a hold number".to_owned())
 }
 
 /// How a lock is to be held.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 
-use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches, ValueHint};
+use clap::{Arg, ArgMatches, Command, CommandFactory, ValueHint};
 use clap_complete::CompletionCandidate;
 use clap_complete::engine::{ArgValueCompleter, PathCompleter, ValueCompleter};
 use onehold::terminal::is_unsafe;
@@ -235,7 +235,17 @@ fn locks(typed: &ArgMatches) -> Vec<Status> {
 
 /// The store and the configuration of the line so far.
 fn session(typed: &ArgMatches) -> Option<Session> {
-    let global = GlobalArgs::from_arg_matches(typed).ok()?;
+    // What is typed need not be complete, or right.
+    let global = GlobalArgs {
+        dir: value(typed, "dir"),
+        profile: value(typed, "profile"),
+        format: value(typed, "format"),
+        ..GlobalArgs::default()
+    };
     let config = EffectiveConfig::read(&global).ok()?;
     Session::new(VERB, global, Caller::default(), config).ok()
+}
+
+fn value<T: Clone + Send + Sync + 'static>(typed: &ArgMatches, id: &str) -> Option<T> {
+    typed.try_get_one(id).ok()?.cloned()
 }

@@ -286,8 +286,12 @@ pub(crate) fn only_remover(status: &Status) -> Option<String> {
 
 /// How a zombie ends that can be taken over.
 fn next_step_for_zombie(session: &Session, status: &Status) -> String {
-    if let Some(user) = only_remover(status) {
-        return format!("  only user {user} can take it over or remove it");
+    match only_remover(status) {
+        Some(user) if status.slot.is_some() => {
+            return format!("  only user {user} can remove it");
+        }
+        Some(user) => return format!("  only user {user} can take it over or remove it"),
+        None => {}
     }
     let cleanup = command_line(session, "cleanup", status);
     if session.config.settings.takes_zombies() {

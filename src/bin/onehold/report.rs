@@ -173,7 +173,7 @@ impl Serialize for LockObject<'_> {
         keys.serialize_entry("proof", &verdict.evidence.name())?;
         keys.serialize_entry("evidence", &describe::evidence(status, local))?;
         keys.serialize_entry("is_zombie", &verdict.is_zombie())?;
-        keys.serialize_entry("takeable", &status.is_available())?;
+        keys.serialize_entry("takeable", &status.is_takeable())?;
         keys.serialize_entry("takeable_in_ms", &verdict.takeable_in.map(milliseconds))?;
         keys.serialize_entry("kind", &record.map(|record| describe::kind(record.kind)))?;
         keys.serialize_entry("pid", &verdict.pid)?;

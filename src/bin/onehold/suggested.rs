@@ -25,8 +25,8 @@ pub(crate) fn command_line(session: &Session, verb: &str, status: &Status) -> St
     words.push(words::shell_quoted(&name));
     // What was asked of one hold does not show whether there are others.
     let is_of_one = status.slot.is_some() && matches!(session.verb, "release" | "renew");
-    let is_one_of_several =
-        (is_of_one || !status.others.is_empty()) && !verb.starts_with("run") && verb != BREAK_ALL;
+    let has_option = matches!(verb, "break" | "release");
+    let is_one_of_several = has_option && (is_of_one || !status.others.is_empty());
     if let Some(hold) = status.hold().filter(|_| is_one_of_several) {
         words.extend(["--hold".to_owned(), hold.to_string()]);
     }

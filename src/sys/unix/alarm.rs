@@ -22,8 +22,11 @@ impl Alarm {
         if !catch_sigalrm()? {
             return Ok(None);
         }
+        let Some(timer) = Timer::of_thread()? else {
+            return Ok(None);
+        };
         change_mask(libc::SIG_UNBLOCK, &set_of(&[libc::SIGALRM]))?;
-        Ok(Timer::of_thread()?.map(|timer| Self {
+        Ok(Some(Self {
             timer,
             _not_send: PhantomData,
         }))

@@ -281,13 +281,15 @@ pub fn stop(with: Option<&Started>) -> io::Result<()> {
     let with = with.filter(|_| !is_parent_of_another_session());
     let passed_on = with.map(|child| send_from_terminal(child, libc::SIGTSTP, false));
     let signals = set_of(&[libc::SIGTSTP]);
-    let before = change_action(libc::SIGTSTP, Some(&action(libc::SIG_DFL, 0)))?;
+    let before = change_action(libc::SIGTSTP, Some(&action(libc::SIG_DFL, 0))).ok();
     // SAFETY: raise(3) has no memory effects.
     unsafe { libc::raise(libc::SIGTSTP) };
     if let Ok(mask) = change_mask(libc::SIG_UNBLOCK, &signals) {
         let _ = change_mask(libc::SIG_SETMASK, &mask);
     }
-    let _ = change_action(libc::SIGTSTP, Some(&before));
+    if let Some(before) = before {
+        let _ = change_action(libc::SIGTSTP, Some(&before));
+    }
     let continued = with.map(|child| send_from_terminal(child, libc::SIGCONT, false));
     passed_on.into_iter().chain(continued).collect()
 }

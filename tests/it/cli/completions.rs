@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use assert_cmd::prelude::OutputAssertExt;
+use predicates::str::contains;
 
 use super::terminal::dialog;
 use crate::harness::TestEnv;
@@ -253,4 +254,24 @@ fn fish_completes() {
             .collect();
         assert_eq!(values, expected, "{line}: {output:?}");
     }
+}
+
+#[test]
+fn names_are_completed_after_what_is_no_complete_line() {
+    let env = TestEnv::new();
+    env.onehold(["acquire", "backup", "--ttl", "1h"])
+        .assert()
+        .success();
+    for words in [
+        &["3", "onehold", "run", "-h", ""][..],
+        &["4", "onehold", "--color", "bogus", "check", ""],
+        &["4", "onehold", "check", "-V", "", ""],
+    ] {
+        let complete = [&["complete"], words].concat();
+        let assert = env.onehold(complete).assert().success().stderr("");
+        let said = String::from_utf8(assert.get_output().stdout.clone()).unwrap();
+        assert!(!said.contains("panicked"), "{said}");
+    }
+    let bogus = ["complete", "4", "onehold", "--color", "bogus", "check", ""];
+    env.onehold(bogus).assert().stdout(contains("backup"));
 }

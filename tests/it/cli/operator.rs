@@ -6,9 +6,9 @@ use std::os::unix::fs::symlink;
 use assert_cmd::prelude::OutputAssertExt;
 use predicates::prelude::*;
 use predicates::str::{contains, is_match};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::harness::{Running, Signal, TestEnv, number_in};
+use crate::harness::{Running, Signal, TestEnv, number_in, wait_until};
 
 /// `run` of a shell with two children, once all of them run.
 fn family(env: &TestEnv, name: &str, options: &[&str]) -> (Running, [u32; 3]) {
@@ -127,12 +127,41 @@ fn break_of_several_holders_without_a_terminal_asks_once() {
     setsid
         .assert()
         .code(6)
-        .stderr(is_match("^onehold: not confirmed: `x` has 3 holders\n.*\n  cannot ask for confirmation: no terminal \\(use --all --yes\\)\n$").unwrap());
+        .stderr(is_match("^onehold: not confirmed: `x` has 3 holders\n.*\n  cannot ask for confirmation: no terminal \\(use --hold N --yes, or --all --yes\\)\n$").unwrap());
     // Who releases another's hold of several is told which one a break would end.
     env.onehold(["release", "x", "--owner", "none"])
         .assert()
         .code(4)
         .stderr(is_match("run `onehold .*break x --hold \\d+`\n$").unwrap());
+}
+
+#[test]
+fn break_without_a_terminal_removes_dead_holders_of_several_unasked() {
+    let env = TestEnv::new();
+    let acquire = |owner, ttl| {
+        let words = ["acquire", "-s", "x", "--ttl", ttl, "--owner", owner];
+        env.onehold(words).assert().success();
+    };
+    acquire("one", "1ms");
+    acquire("two", "1ms");
+    wait_until("both are over", || env.check("x") == 5);
+    let breaks = || {
+        let mut setsid = env.command("setsid");
+        setsid.args(["-w", "onehold", "break", "x"]);
+        setsid
+    };
+    breaks().assert().success();
+    assert_eq!(env.check("x"), 0);
+    acquire("two", "1h");
+    acquire("one", "1ms");
+    wait_until("one is over", || {
+        env.json(["check", "x"])["lock"]["others"][0]["state"] == "zombie"
+    });
+    breaks()
+        .assert()
+        .code(6)
+        .stderr(contains("onehold: not confirmed: `x` has 1 holder\n"));
+    assert_eq!(env.json(["check", "x"])["lock"]["others"], json!([]));
 }
 
 #[test]

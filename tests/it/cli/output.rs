@@ -176,7 +176,7 @@ fn number_that_is_none_is_refused_in_plain_words() {
             &["acquire", "x", "--pid", "0"],
             "not a number from 1 to 2147483647",
         ),
-        (&["release", "x", "--hold", "one"], "not a number"),
+        (&["release", "x", "--hold", "one"], "not a hold number"),
         (
             &["run", "--slots", "0", "x", "--", "true"],
             "not a number from 1 to 4294967295",

@@ -195,7 +195,14 @@ fn time(ttl: Duration) -> String {
         .ok()
         .and_then(|ttl| Utc::now().checked_add_signed(ttl))
     {
-        Some(end) => format!("{}, until {}", words::short_span(ttl), describe::local(end)),
+        Some(end) => {
+            let shown = words::short_span(ttl);
+            // It has the two largest units.
+            let is_whole = humantime::parse_duration(&shown).is_ok_and(|parsed| parsed == ttl);
+            let whole = || humantime::format_duration(ttl).to_string();
+            let shown = if is_whole { shown } else { whole() };
+            format!("{shown}, until {}", describe::local(end))
+        }
         None => "ever".to_owned(),
     }
 }

@@ -76,16 +76,19 @@ fn break_each(
             .lock(Box::new(status.clone()))
             .into());
     }
-    if !asked.yes && !has_terminal() {
-        let text = format!("not confirmed: {name} has {} holders", holds.len());
-        return Ok(Outcome::refused(Refusal::NOT_CONFIRMED, text)
-            .note(output::store_line(status))
-            .note("  cannot ask for confirmation: no terminal (use --all --yes)")
-            .lock(Box::new(status.clone()))
-            .into());
-    }
     let (mut broken, mut worst, mut warnings) = (Vec::new(), None, Vec::new());
-    for hold in &holds {
+    let live = holds.iter().filter(|hold| !is_harmless(hold)).count();
+    let cannot_ask = live > 0 && !asked.yes && !has_terminal();
+    if cannot_ask {
+        let plural = if live == 1 { "" } else { "s" };
+        let text = format!("not confirmed: {name} has {live} holder{plural}");
+        let outcome = Outcome::refused(Refusal::NOT_CONFIRMED, text)
+            .note(output::store_line(status))
+            .note("  cannot ask for confirmation: no terminal (use --hold N --yes, or --all --yes)")
+            .lock(Box::new(status.clone()));
+        worst = Some(Box::new(outcome));
+    }
+    for hold in holds.iter().filter(|hold| !cannot_ask || is_harmless(hold)) {
         let asked = Asked {
             hold: hold.hold(),
             ..asked
@@ -152,7 +155,6 @@ fn break_shown(session: &Session, lock: &Lock, status: Status, asked: Asked) -> 
         let outcome = Outcome::refused(Refusal::NOT_HELD, text);
         return Ok(outcome.lock(Box::new(status)).into());
     }
-    let harmless = matches!(status.verdict.state, State::Free | State::Zombie);
     let agrees = || {
         let mut effects = effects(lock, &status, at_once);
         effects.push(next_holder(&status));
@@ -161,7 +163,7 @@ fn break_shown(session: &Session, lock: &Lock, status: Status, asked: Asked) -> 
     };
     // Without force nothing is done about those who have its kernel lock.
     let is_refused = status.verdict.reason == Reason::Locked && !at_once;
-    if !yes && !harmless && !is_refused && !agrees() {
+    if !yes && !is_harmless(&status) && !is_refused && !agrees() {
         let text = format!("not confirmed: {}", describe_holder(&status, local));
         let outcome = Outcome::refused(Refusal::NOT_CONFIRMED, text)
             .details(json!({ "hold": status.hold() }))
@@ -211,6 +213,11 @@ fn break_shown(session: &Session, lock: &Lock, status: Status, asked: Asked) -> 
         Break::Nothing => Ok(not_held(session, lock).into()),
         Break::Changed(status) => Ok(another(session, status).into()),
     }
+}
+
+/// Whether it is removed unasked.
+fn is_harmless(status: &Status) -> bool {
+    matches!(status.verdict.state, State::Free | State::Zombie)
 }
 
 fn question(status: &Status, at_once: bool) -> &'static str {

@@ -30,11 +30,9 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
         State::Overdue | State::Zombie => (Exit::Zombie, "zombie-detected"),
         State::NotALock => (Exit::Failed, "failure"),
     };
-    // Beside another user's dead hold that stays a shared one gets the next number.
-    let may_be_taken = || mode.is_shared() || status.may_be_removed();
     let exit = match (typed.available, exit) {
         (false, exit) | (true, exit @ Exit::Failed) => exit,
-        (true, _) if status.is_available() && may_be_taken() => Exit::Done,
+        (true, _) if status.is_takeable() => Exit::Done,
         (true, _) => Exit::Locked,
     };
     let is_silent = session.global.quiet && !session.global.json;
@@ -132,10 +130,12 @@ fn inspected(
             _ => Vec::new(),
         };
         let listed = work::listed(hold, &processes, false, usize::MAX);
+        let mut indent = "  ";
         if !listed.is_empty() && !status.others.is_empty() {
             lines.push(format!("  hold {}:", hold.hold().unwrap_or_default()));
+            indent = "    ";
         }
-        lines.extend(listed.into_iter().map(|line| format!("  {line}")));
+        lines.extend(listed.into_iter().map(|line| format!("{indent}{line}")));
         all_processes.extend(processes);
     }
     let (events, error) = match lock.events(EVENTS) {

@@ -1,6 +1,6 @@
 //! `cleanup`: remove all zombies.
 
-use onehold::{Cleanup, LockName, State, Status};
+use onehold::{Cleanup, State, Status};
 
 use crate::args;
 use crate::describe::{self, describe_holder, describe_zombie, local};
@@ -19,6 +19,7 @@ pub(crate) fn cleanup(session: &Session, typed: &args::Cleanup) -> CommandResult
     } else {
         &typed.names
     };
+    let mut without = Vec::new();
     let cleanup = if names.is_empty() {
         session.store.cleanup(typed.dry_run, typed.max_age)?
     } else {
@@ -26,6 +27,9 @@ pub(crate) fn cleanup(session: &Session, typed: &args::Cleanup) -> CommandResult
         for name in names {
             let lock = session.lock(name.clone())?;
             let one = lock.cleanup(typed.dry_run, typed.max_age)?;
+            if one.removed.is_empty() && one.left.is_empty() && one.errors.is_empty() {
+                without.push(words::quoted(name.as_str()));
+            }
             all.removed.extend(one.removed);
             all.left.extend(one.left);
             all.errors.extend(one.errors);
@@ -77,14 +81,11 @@ pub(crate) fn cleanup(session: &Session, typed: &args::Cleanup) -> CommandResult
             .warnings
             .push(format!("not removed: {holder}; {why}"));
     }
-    if count == 0 && session.tells_success() {
-        let nothing = |name: &LockName| {
-            format!(
-                "onehold: {}: nothing to remove",
-                words::quoted(name.as_str())
-            )
-        };
-        outcome.notes.extend(typed.names.iter().map(nothing));
+    if session.tells_success() {
+        let nothing = without
+            .iter()
+            .map(|name| format!("onehold: {name}: nothing to remove"));
+        outcome.notes.extend(nothing);
     }
     let settings = &session.config.settings;
     let text = |error| settings.error_message(error);

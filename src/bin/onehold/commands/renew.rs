@@ -47,9 +47,12 @@ pub(crate) fn renew(session: &Session, typed: args::Renew) -> CommandResult {
                 .note("  the record of one of its locks was removed or replaced")
                 .note(store_line(&status))
                 .note(format!(
-                    "  to release what is left of it, run `{} --hold {}`",
-                    command_line(session, "release", &status),
-                    status.hold().unwrap_or_default()
+                    "  to release what is left of it, run `{}`",
+                    command_line(
+                        session,
+                        &format!("release --hold {}", status.hold().unwrap_or_default()),
+                        &status
+                    )
                 ))
                 .lock(status)
         }
