@@ -26,27 +26,16 @@ use crate::record::{Format, Kind, Live, Record};
 use crate::sys::directory::{FileExt as _, facts_of_file};
 use crate::sys::temporary::random_temporary_name;
 
-/// The records and options of a new hold.
-pub(super) struct Taking<'a> {
-    /// Its records, each with what is to be replaced by it.
-    pub(super) put: &'a [(Key, Option<Judged<Handle>>)],
-    pub(super) draft: &'a Draft,
-    /// An unnamed file made beforehand.
-    pub(super) prepared: Option<File>,
-}
-
 /// Writes a new record; `None`: what was found there has changed since. A hold of several locks has one
-/// file with as many names, so that what is written into it counts for all of them at once.
+/// file with as many names, so that what is written into it counts for all of them at once. `prepared`: an unnamed
+/// file made beforehand.
 pub(super) fn take(
     guard: &Guard,
     snapshot: &FilesSnapshot<'_>,
-    taking: Taking<'_>,
+    put: &[(Key, Option<Judged<Handle>>)],
+    draft: &Draft,
+    prepared: Option<File>,
 ) -> Result<Option<HeldFile>> {
-    let Taking {
-        put,
-        draft,
-        prepared,
-    } = taking;
     let Some(((key, replaced), others)) = put.split_first() else {
         return Ok(None);
     };

@@ -13,7 +13,7 @@ use super::layout::META_DIR;
 use super::lock_file::is_named;
 use crate::backend::Patience;
 use crate::decision::verdict::Reason;
-use crate::error::{Context, Error, Operation, Result};
+use crate::error::{Context, Operation, Result};
 use crate::identity::Pid;
 use crate::record::cut_command;
 use crate::status::Status;
@@ -157,14 +157,12 @@ pub(crate) fn write(store: &Path, action: Action, from: &Status, hold: Option<u6
             command: record.command.clone(),
         }),
     };
-    append(store, &event).map_err(|error| match error {
-        Failure::Io(source) => Error::Io {
-            operation: Operation::WriteJournal,
-            path: journal_of(store),
-            source,
-        },
-        Failure::Store(error) => error,
-    })
+    if std::fs::metadata(store).is_err() {
+        // The journal of a path lock is in the default store, which may not exist yet.
+        drop(Guard::enter_or_create(store, Patience::SHORT, true)?);
+    }
+    let path = store.join(META_DIR).join(JOURNAL);
+    append(store, &event).context(Operation::WriteJournal, &path)
 }
 
 /// A lock, as its events name it.
@@ -246,29 +244,9 @@ fn text_of(store: &Path, file: &str) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(text))
 }
 
-/// Where the journal of a store is.
-fn journal_of(store: &Path) -> PathBuf {
-    store.join(META_DIR).join(JOURNAL)
-}
-
-enum Failure {
-    Io(io::Error),
-    Store(Error),
-}
-
-impl std::convert::From<io::Error> for Failure {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
-}
-
-fn append(store: &Path, event: &Event) -> Result<(), Failure> {
-    let mut line = serde_json::to_vec(event).map_err(io::Error::from)?;
+fn append(store: &Path, event: &Event) -> io::Result<()> {
+    let mut line = serde_json::to_vec(event)?;
     line.push(b'\n');
-    if std::fs::metadata(store).is_err() {
-        // The journal of a path lock is in the default store, which may not exist yet.
-        drop(Guard::enter_or_create(store, Patience::SHORT, true).map_err(Failure::Store)?);
-    }
     let mut root = Directory::open(store)?;
     root.share()?;
     root.make_below(OsStr::new(META_DIR))?;
@@ -279,7 +257,7 @@ fn append(store: &Path, event: &Event) -> Result<(), Failure> {
         // The journal has a lock of its own, so that no line gets lost when it is rotated.
         if !try_lock_record(&file)? {
             if Instant::now() >= deadline {
-                return Err(io::Error::new(io::ErrorKind::WouldBlock, "it is locked").into());
+                return Err(io::Error::new(io::ErrorKind::WouldBlock, "it is locked"));
             }
             std::thread::sleep(Duration::from_millis(2));
             continue;
@@ -297,7 +275,7 @@ fn append(store: &Path, event: &Event) -> Result<(), Failure> {
                 }
             }
         }
-        return Ok(file.write_all(&line)?);
+        return file.write_all(&line);
     }
 }
 
@@ -320,12 +298,5 @@ fn reason(status: &Status) -> &'static str {
         Reason::Corrupt => "its lock file was damaged",
         Reason::Malformed(_) | Reason::NotALock(_) => "it was not a lock file, and was moved aside",
         Reason::NoFile | Reason::Finished => "none",
-    }
-}
-
-/// Turns an error into a warning: a journal that cannot be written does not undo what was done.
-pub(crate) fn warn(warnings: &mut Vec<Error>, written: Result<()>) {
-    if let Err(error) = written {
-        warnings.push(error);
     }
 }

@@ -32,7 +32,6 @@ pub(crate) use directory::Files;
 pub(crate) use foreign::MAX_RETRIES;
 use guard::Guard;
 pub(crate) use guard::{DirectoryFacts, open_directory};
-use held::HeldFile;
 use layout::Entry as DirEntry;
 pub(crate) use lock_file::{is_named, wall_clock};
 pub(crate) use number::by_clock as number_by_clock;
@@ -41,8 +40,8 @@ pub(crate) use sleep::Sleeper;
 use snapshot::{FilesSnapshot, is_not_a_directory};
 
 use crate::backend::{
-    Ask, BackOff, Backend, Change, Contender, Entry, HeldRecord, Limits, Plan, QueueChange,
-    QueuePlace, SleepLimit, Updated,
+    Ask, BackOff, Backend, Change, Contender, Entry, Limits, Plan, QueueChange, QueuePlace,
+    SleepLimit, Updated,
 };
 use crate::decision::{Found as FoundRecord, Judged, Key, Moment, Snapshot as _, Ticket, Until};
 use crate::error::{Context, Error, Operation, Result};
@@ -125,12 +124,8 @@ impl Files {
                     if !remove_live(&guard, &snapshot, live, &mut displaced)? {
                         continue;
                     }
-                    let taking = commit::Taking {
-                        put: &put,
-                        draft,
-                        prepared: prepared.take(),
-                    };
-                    updated.hold = commit::take(&guard, &snapshot, taking)?.map(boxed);
+                    let held = commit::take(&guard, &snapshot, &put, draft, prepared.take())?;
+                    updated.hold = held.map(|held| Box::new(held) as _);
                     if updated.hold.is_some() {
                         updated.removed = remove_relatives(&guard, &snapshot, dead);
                         updated.removed.append(&mut displaced);
@@ -351,10 +346,6 @@ impl Contender for FilesContender<'_> {
             .map(|place| Box::new(place) as Box<dyn QueuePlace>);
         (place, self.sleeper.and_then(Sleeper::into_watch))
     }
-}
-
-fn boxed(held: HeldFile) -> Box<dyn HeldRecord> {
-    Box::new(held)
 }
 
 fn change_queue(

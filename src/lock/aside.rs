@@ -8,7 +8,7 @@ use super::lock::Lock;
 use crate::decision::liveness::is_unchanged;
 use crate::decision::verdict::{Evidence, Reason, State, Verdict};
 use crate::error::{Error, Result};
-use crate::files::journal::{self, Action};
+use crate::files::journal::Action;
 use crate::status::Status;
 
 /// A file that was not a lock file, and was moved out of the way.
@@ -56,9 +56,7 @@ impl Lock {
         let Some(to) = self.store.move_aside(self.name())? else {
             return Ok(None);
         };
-        let mut warnings = Vec::new();
-        let written = journal::write(self.journal(), Action::Break, &was, None);
-        journal::warn(&mut warnings, written);
+        let warnings = self.note(Action::Break, &was, None).into_iter().collect();
         Ok(Some(MovedAside { to, warnings }))
     }
 }

@@ -255,9 +255,7 @@ impl Lock {
 
     /// Writes a break to the journal.
     fn done(&self, was: Box<Status>) -> Break {
-        let mut warnings = Vec::new();
-        let written = journal::write(self.journal(), Action::Break, &was, None);
-        journal::warn(&mut warnings, written);
+        let warnings = self.note(Action::Break, &was, None).into_iter().collect();
         Break::Done { was, warnings }
     }
 

@@ -10,7 +10,7 @@ use crate::decision::ownership::may_clean_up;
 use crate::decision::verdict::{Reason, State};
 use crate::decision::{Asker, Judged, Request, Revision};
 use crate::error::{Error, Result};
-use crate::files::journal::{self, Action};
+use crate::files::journal::Action;
 use crate::open_file::Handle;
 use crate::status::Status;
 
@@ -140,8 +140,7 @@ impl Lock {
         let was = Box::new(self.status(&own));
         let mut warnings = Vec::new();
         if was.verdict.state == State::Zombie {
-            let written = journal::write(self.journal(), Action::Cleanup, &was, None);
-            journal::warn(&mut warnings, written);
+            warnings.extend(self.note(Action::Cleanup, &was, None));
         }
         Ok(Some(CleanedUp { was, warnings }))
     }

@@ -11,9 +11,11 @@ use crate::decision::ownership::may_break;
 use crate::decision::verdict::Reason;
 use crate::decision::{Asker, Judged, Key, Observer, Request, Revision, Until, Want, judge_found};
 use crate::error::{Error, Result};
+use crate::files::journal::{self, Action};
 use crate::name::LockName;
 use crate::open_file::Handle;
 use crate::record::{Format, Mode};
+use crate::status::Status;
 
 /// A lock: a name in a store, or the path of one lock file.
 ///
@@ -111,6 +113,11 @@ impl Lock {
         &self.journal
     }
 
+    /// Writes a line into the journal, or returns a warning: what was done stays done.
+    pub(super) fn note(&self, action: Action, was: &Status, hold: Option<u64>) -> Option<Error> {
+        journal::write(&self.journal, action, was, hold).err()
+    }
+
     /// The format that a new hold of it has.
     #[must_use]
     pub fn format(&self) -> Format {
@@ -127,10 +134,7 @@ impl Lock {
     ///
     /// # Errors
     /// The store cannot be read.
-    pub fn store_facts(
-        &self,
-        status: &crate::status::Status,
-    ) -> Result<Option<crate::status::StoreFacts>> {
+    pub fn store_facts(&self, status: &Status) -> Result<Option<crate::status::StoreFacts>> {
         let key = Key {
             name: LockName::new(&status.name)?,
             index: status.slot,

@@ -18,7 +18,7 @@ use crate::decision::liveness::DEFAULT_MAX_AGE;
 use crate::decision::verdict::State;
 use crate::decision::{Asker, Judged, judge};
 use crate::error::{Error, Result};
-use crate::files::journal::{self, Action};
+use crate::files::journal::Action;
 use crate::identity::Pid;
 use crate::observer;
 use crate::open_file::Handle;
@@ -215,8 +215,7 @@ impl Lock {
                 continue;
             }
             let was = self.status(&judged);
-            let written = journal::write(self.journal(), Action::Cleanup, &was, None);
-            journal::warn(&mut warnings, written);
+            warnings.extend(self.note(Action::Cleanup, &was, None));
         }
         let displaced: Vec<Status> = displaced.iter().map(|judged| self.status(judged)).collect();
         for was in &displaced {
@@ -227,8 +226,7 @@ impl Lock {
             };
             if let Some(action) = action {
                 let number = Some(held.hold.record().hold);
-                let written = journal::write(self.journal(), action, was, number);
-                journal::warn(&mut warnings, written);
+                warnings.extend(self.note(action, was, number));
             }
         }
         TakenHold {

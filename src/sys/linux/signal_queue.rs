@@ -18,7 +18,7 @@ use crate::sys::signal::{
 /// this process any more. A write beyond RLIMIT_FSIZE fails with EFBIG. What the
 /// process ignores (`nohup`, a background job of a shell) is queued as well; see
 /// [`is_ignored`](SignalQueue::is_ignored). Children inherit what is blocked, so a command started
-/// while there is a queue needs [`restore_mask_in`](SignalQueue::restore_mask_in).
+/// while there is a queue is started with [`mask_before`](SignalQueue::mask_before).
 #[derive(Debug)]
 pub struct SignalQueue {
     pub(in crate::sys) queue: OwnedFd,

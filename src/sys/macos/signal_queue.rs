@@ -61,7 +61,7 @@ struct Pipe {
 /// Queued are INT, QUIT, HUP, TERM, TSTP, USR1, USR2, TRAP, SYS, IO, VTALRM, PROF, XCPU and CHLD,
 /// without those that the process ignores (`nohup`, a background job of a shell). They are unblocked
 /// in this thread, and XFSZ is blocked, so that a write beyond RLIMIT_FSIZE fails with EFBIG. So a
-/// command started while there is a queue needs [`restore_mask_in`](SignalQueue::restore_mask_in). A
+/// command started while there is a queue is started with [`mask_before`](SignalQueue::mask_before). A
 /// process has one queue; opening it again shares it.
 ///
 /// The system does not say whether a process or a terminal sent a signal. Taken for a terminal's

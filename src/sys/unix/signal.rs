@@ -58,14 +58,6 @@ impl Drop for SignalBlock {
 pub struct SignalMask(pub(in crate::sys) libc::sigset_t);
 
 impl SignalMask {
-    /// The signals that are blocked in this thread now.
-    ///
-    /// # Errors
-    /// Those of pthread_sigmask(3).
-    pub fn current() -> io::Result<Self> {
-        Self::block(set_of(&[]))
-    }
-
     /// Blocks signals, too. Returns the mask before.
     pub(in crate::sys) fn block(signals: libc::sigset_t) -> io::Result<Self> {
         change_mask(libc::SIG_BLOCK, &signals).map(Self)

@@ -1,8 +1,6 @@
 //! What the queues of signals of all systems have in common.
 
 use std::io;
-use std::os::unix::process::CommandExt;
-use std::process::Command;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -18,16 +16,6 @@ impl SignalQueue {
     #[must_use]
     pub fn is_ignored(&self, signal: i32) -> bool {
         was_ignored(signal)
-    }
-
-    /// Starts a command with the signal mask from before the queue was opened.
-    pub fn restore_mask_in(&self, command: &mut Command) {
-        let before = self.before;
-        // SAFETY: pthread_sigmask is async-signal-safe (signal-safety(7)), and nothing else is
-        // called.
-        unsafe {
-            command.pre_exec(move || before.set());
-        }
     }
 
     /// The signals that were blocked before there was a queue: those that a command is started with.

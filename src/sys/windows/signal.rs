@@ -46,16 +46,6 @@ impl SignalBlock {
 #[derive(Clone, Copy, Debug)]
 pub struct SignalMask;
 
-impl SignalMask {
-    /// None.
-    ///
-    /// # Errors
-    /// None.
-    pub fn current() -> io::Result<Self> {
-        Ok(Self)
-    }
-}
-
 /// Queued Ctrl-C and Ctrl-Break, and the end of a command.
 #[derive(Debug)]
 pub struct SignalQueue {
@@ -80,9 +70,6 @@ impl SignalQueue {
     pub fn is_ignored(&self, _signal: i32) -> bool {
         false
     }
-
-    /// Nothing to do: a handler is not inherited.
-    pub fn restore_mask_in(&self, _command: &mut Command) {}
 
     /// None.
     #[must_use]
