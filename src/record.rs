@@ -516,7 +516,7 @@ fn text_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Str
 }
 
 /// Whether a value is what a reader takes a missing key for.
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 

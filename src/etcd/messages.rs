@@ -11,6 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::keys::only;
+use crate::record::is_default;
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde asks")]
 fn as_text<S: Serializer>(number: &i64, serializer: S) -> Result<S::Ok, S::Error> {
@@ -141,16 +142,6 @@ impl Compare {
     }
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde asks")]
-fn is_zero(number: &i64) -> bool {
-    *number == 0
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde asks")]
-fn is_false(value: &bool) -> bool {
-    !*value
-}
-
 /// What is to be read.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub(super) struct Read {
@@ -159,12 +150,12 @@ pub(super) struct Read {
     #[serde(serialize_with = "as_base64")]
     pub(super) range_end: String,
     /// 0: no limit.
-    #[serde(serialize_with = "as_text", skip_serializing_if = "is_zero")]
+    #[serde(serialize_with = "as_text", skip_serializing_if = "is_default")]
     pub(super) limit: i64,
     /// 0: the latest one.
-    #[serde(serialize_with = "as_text", skip_serializing_if = "is_zero")]
+    #[serde(serialize_with = "as_text", skip_serializing_if = "is_default")]
     pub(super) revision: i64,
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "is_default")]
     pub(super) keys_only: bool,
 }
 
@@ -207,7 +198,7 @@ pub(super) struct Put {
     #[serde(serialize_with = "as_base64")]
     pub(super) value: Vec<u8>,
     /// 0: none.
-    #[serde(serialize_with = "as_text", skip_serializing_if = "is_zero")]
+    #[serde(serialize_with = "as_text", skip_serializing_if = "is_default")]
     pub(super) lease: i64,
 }
 
@@ -290,7 +281,7 @@ pub(super) struct WatchRange {
     range_end: String,
     filters: &'static [&'static str],
     /// Events tell what was there before.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "is_default")]
     prev_kv: bool,
 }
 

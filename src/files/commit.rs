@@ -7,11 +7,11 @@ use std::sync::Arc;
 use chrono::SubsecRound;
 
 use super::directory::Files;
-use super::foreign::{self, SwapFallback, SwapResult};
+use super::foreign::{self, SwapFallback};
 use super::guard::Guard;
 use super::held::{HeldFile, Place};
 use super::layout::{self, META_DIR};
-use super::lock_file::{LockPath, NewLockFile, WriteOptions, encode, renew_foreign_times};
+use super::lock_file::{LockPath, NewLockFile, encode, renew_foreign_times};
 use super::number;
 use super::snapshot::FilesSnapshot;
 use crate::backend::{Backend as _, Draft};
@@ -60,9 +60,6 @@ pub(super) fn take(
         replaced = None;
     }
     let place = Place::of(guard, snapshot.files, key)?;
-    let options = WriteOptions {
-        kernel_lock: record.kernel_lock,
-    };
     let path = place.at.borrow();
     let written = match replaced {
         None => {
@@ -70,9 +67,9 @@ pub(super) fn take(
                 // `cleanup` does not come here, so what a killed process left goes now.
                 path.claim_temporary_name()?;
             }
-            path.link(&record, options, prepared)
+            path.link(&record, prepared)
         }
-        Some(judged) => replace(snapshot, &path, judged, &mut record, options),
+        Some(judged) => replace(snapshot, &path, judged, &mut record),
     };
     let NewLockFile { file, written } = match written {
         Ok(Some(new)) => new,
@@ -108,7 +105,6 @@ fn replace(
     place: &LockPath<'_>,
     judged: &Judged<Handle>,
     record: &mut Record,
-    options: WriteOptions,
 ) -> Result<Option<NewLockFile>> {
     let Some(open) = &judged.found.handle else {
         return Ok(None);
@@ -121,13 +117,10 @@ fn replace(
         } else {
             random_temporary_name()
         };
-        return place.replace_native(record, options, &temporary).map(Some);
+        return place.replace_native(record, &temporary).map(Some);
     }
     let fallback = swap_fallback(snapshot, judged);
-    match place.take_over(open, record, options, fallback)? {
-        SwapResult::Done(new) => Ok(Some(new)),
-        SwapResult::Changed => Ok(None),
-    }
+    place.take_over(open, record, fallback)
 }
 
 /// Where two files cannot be swapped, a takeover is safe beside no other program; a person may

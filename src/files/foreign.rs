@@ -9,9 +9,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::time::SystemTime;
 
-use super::lock_file::{
-    LockFile, LockPath, NewLockFile, OnDisk, WriteOptions, is_named, own_temporary_name,
-};
+use super::lock_file::{LockFile, LockPath, NewLockFile, OnDisk, is_named, own_temporary_name};
 use crate::decision::verdict::State;
 use crate::error::{Context, Error, Operation, Result};
 use crate::name::LockName;
@@ -31,13 +29,6 @@ pub(super) enum SwapFallback {
     Rename,
     /// Leave it: another program's file could be lost.
     Refuse,
-}
-
-/// How a takeover ended.
-pub(super) enum SwapResult {
-    Done(NewLockFile),
-    /// The file is no longer the one that was judged.
-    Changed,
 }
 
 /// Whether a record may be changed by programs that do not enter the guard.
@@ -137,17 +128,16 @@ fn restore_foreign_file(
 }
 
 impl LockPath<'_> {
-    /// Puts a record in place of `judged`, if that is still there as it was judged.
+    /// Puts a record in place of `judged`; `None`: the file is no longer the one that was judged.
     pub(super) fn take_over(
         &self,
         judged: &OpenFile,
         record: &mut Record,
-        options: WriteOptions,
         fallback: SwapFallback,
-    ) -> Result<SwapResult> {
+    ) -> Result<Option<NewLockFile>> {
         let temporary = self.claim_temporary_name()?;
         record.takeover = Some(takeover_info(judged, &temporary));
-        let new = self.create_temporary(&temporary, record, options)?;
+        let new = self.create_temporary(&temporary, record)?;
         let ours = facts_of_file(&new.file)
             .inspect_err(|_| self.discard(&temporary, &new))
             .context(Operation::Inspect, self.path)?;
@@ -165,17 +155,13 @@ impl LockPath<'_> {
             if !matches!(result, Ok(true)) {
                 self.discard(&temporary, &new);
             }
-            return Ok(if result? {
-                SwapResult::Done(new)
-            } else {
-                SwapResult::Changed
-            });
+            return Ok(result?.then_some(new));
         }
         match self.is_as_judged(&temporary, judged) {
             Ok(true) => {
                 // If it stays, it is a dead record that is not in place, and `cleanup` removes it.
                 let _ = self.directory.unlink(&temporary);
-                Ok(SwapResult::Done(new))
+                Ok(Some(new))
             }
             came_out => {
                 let reverted = self.revert_swap(&temporary, ours.id);
@@ -186,7 +172,7 @@ impl LockPath<'_> {
                         .unlink(&temporary)
                         .context(Operation::Remove, self.path)?;
                 }
-                Ok(SwapResult::Changed)
+                Ok(None)
             }
         }
     }
@@ -250,11 +236,10 @@ impl LockPath<'_> {
         placeholder: &mut Record,
         fallback: SwapFallback,
     ) -> Result<bool> {
-        let options = WriteOptions { kernel_lock: true };
-        match self.take_over(judged, placeholder, options, fallback) {
+        match self.take_over(judged, placeholder, fallback) {
             // A late program may have removed ours by its name, and another one have come.
-            Ok(SwapResult::Done(new)) => self.remove_own(&new.file),
-            Ok(SwapResult::Changed) => Ok(false),
+            Ok(Some(new)) => self.remove_own(&new.file),
+            Ok(None) => Ok(false),
             // Without room for a placeholder it is removed at once.
             Err(Error::Io { source, .. }) if is_full(&source) => self.remove_if_judged(judged),
             Err(Error::Io { path, source, .. }) => Err(Error::Io {

@@ -48,13 +48,6 @@ pub(super) struct NewLockFile {
     pub(super) written: Written,
 }
 
-/// How a new lock file is written.
-#[derive(Clone, Copy)]
-pub(super) struct WriteOptions {
-    /// Take the kernel lock before the file has its name.
-    pub(super) kernel_lock: bool,
-}
-
 /// The path of a lock file: its directory, kept open, and its name there.
 #[derive(Clone, Copy)]
 pub(super) struct LockPath<'a> {
@@ -126,7 +119,6 @@ impl LockPath<'_> {
     pub(super) fn link(
         &self,
         record: &Record,
-        options: WriteOptions,
         prepared: Option<File>,
     ) -> Result<Option<NewLockFile>> {
         let was_prepared = prepared.is_some();
@@ -138,12 +130,12 @@ impl LockPath<'_> {
                 .context(Operation::CreateLockFileInDirectory, self.path)?,
         };
         if let Some(file) = unnamed {
-            let new = self.fill(file, encode(record, self.path)?, options)?;
+            let new = self.fill(file, record, encode(record, self.path)?)?;
             match self.directory.link_unnamed(&new.file, self.file) {
                 Ok(linked) => return Ok(linked.then_some(new)),
                 // A directory of the store may be on another filesystem.
                 Err(error) if error.kind() == io::ErrorKind::CrossesDevices && was_prepared => {
-                    return self.link(record, options, None);
+                    return self.link(record, None);
                 }
                 // Without /proc an unnamed file cannot get a name; see below.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -151,7 +143,7 @@ impl LockPath<'_> {
             }
         }
         let temporary = random_temporary_name();
-        let new = self.create_temporary(&temporary, record, options)?;
+        let new = self.create_temporary(&temporary, record)?;
         let linked = match self.directory.link(&temporary, self.file) {
             // A network filesystem may have linked it and lost its answer.
             Ok(false) => is_named(self.directory, self.file, &new.file),
@@ -165,13 +157,8 @@ impl LockPath<'_> {
 
     /// Puts a record in place of a native one that was judged dead: a native zombie stays one until
     /// it is changed under the guard, so what is replaced need not be verified.
-    pub(super) fn replace_native(
-        &self,
-        record: &Record,
-        options: WriteOptions,
-        temporary: &OsStr,
-    ) -> Result<NewLockFile> {
-        let new = self.create_temporary(temporary, record, options)?;
+    pub(super) fn replace_native(&self, record: &Record, temporary: &OsStr) -> Result<NewLockFile> {
+        let new = self.create_temporary(temporary, record)?;
         // ext4 starts to write the data of a file that is renamed over another (`auto_da_alloc`,
         // ext4(5)), but not of one that is exchanged: 141 and 92 microseconds for the takeover.
         if self.directory.exchange(temporary, self.file).is_ok() {
@@ -195,37 +182,32 @@ impl LockPath<'_> {
             .context(Operation::Remove, self.path)
     }
 
-    fn fill(&self, mut file: File, written: Written, options: WriteOptions) -> Result<NewLockFile> {
+    fn fill(&self, mut file: File, record: &Record, written: Written) -> Result<NewLockFile> {
         file.write_all(&written.bytes)
             .context(Operation::WriteLockFile, self.path)?;
-        if !options.kernel_lock {
+        if record.kernel_lock {
+            // Before the file has its name.
+            file = move_to_high_fd(file).context(Operation::Open, self.path)?;
+            if !try_lock_record(&file).context(Operation::Lock, self.path)? {
+                return Err(io::ErrorKind::WouldBlock.into()).context(Operation::Lock, self.path);
+            }
+        } else {
             // A lease is renewed by whoever has its owner label. No process is signaled for it.
             self.directory
                 .let_others_write(&file)
                 .context(Operation::ShareLockFile, self.path)?;
         }
-        if options.kernel_lock {
-            file = move_to_high_fd(file).context(Operation::Open, self.path)?;
-            if !try_lock_record(&file).context(Operation::Lock, self.path)? {
-                return Err(io::ErrorKind::WouldBlock.into()).context(Operation::Lock, self.path);
-            }
-        }
         Ok(NewLockFile { file, written })
     }
 
     /// A file that is not in place yet. Nothing is left of it on failure.
-    pub(super) fn create_temporary(
-        &self,
-        name: &OsStr,
-        record: &Record,
-        options: WriteOptions,
-    ) -> Result<NewLockFile> {
+    pub(super) fn create_temporary(&self, name: &OsStr, record: &Record) -> Result<NewLockFile> {
         let written = encode(record, self.path)?;
         let file = self
             .directory
             .create_named(name)
             .context(Operation::CreateLockFileInDirectory, self.path)?;
-        let filled = self.fill(file, written, options);
+        let filled = self.fill(file, record, written);
         if filled.is_err() {
             let _ = self.directory.unlink(name);
         }

@@ -242,7 +242,7 @@ impl Backend for Files {
 
     fn waiters(&self, of: &LockName) -> Result<Vec<Waiter>> {
         Ok(match self.open()? {
-            Some(root) => queue::Queue::open(&root, &self.store).waiters(of),
+            Some(root) => queue::Queue::open(&root).waiters(of),
             None => Vec::new(),
         })
     }
@@ -268,7 +268,7 @@ impl Backend for Files {
         let Some(root) = self.open()? else {
             return Ok(Vec::new());
         };
-        let queue = queue::Queue::open(&root, &self.store);
+        let queue = queue::Queue::open(&root);
         let mut names: Vec<LockName> = queue
             .all()
             .into_iter()

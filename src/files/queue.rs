@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -87,7 +87,7 @@ struct Listed {
 type Reservations = Option<BTreeMap<u64, u64>>;
 
 impl Queue {
-    pub(super) fn open(root: &Directory, _store: &Path) -> Self {
+    pub(super) fn open(root: &Directory) -> Self {
         let below: PathBuf = [META_DIR, WAITING].iter().collect();
         Self {
             waiting: root.open_below(below.as_os_str()).ok().map(Arc::new),

@@ -379,8 +379,7 @@ impl<'a> FilesSnapshot<'a> {
     }
 
     pub(super) fn queue(&self) -> &Queue {
-        self.queue
-            .get_or_init(|| Queue::open(&self.root, &self.files.store))
+        self.queue.get_or_init(|| Queue::open(&self.root))
     }
 }
 

@@ -84,7 +84,7 @@ impl PendingHold {
         let taken = &mut self.taken;
         // Before the write: after it, whoever has read the number may release the hold at once.
         taken.ensure_in_place()?;
-        taken.write_live(live)?;
+        taken.held.write_live(live)?;
         if taken.held.record().kind == Kind::Lease {
             taken.held.make_durable()?;
         }

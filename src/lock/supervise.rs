@@ -80,7 +80,7 @@ impl Supervise for Hold {
         }
         let mut live = record.live.clone();
         live.let_go = true;
-        self.taken.write_live(live)
+        self.taken.held.write_live(live)
     }
 
     fn lost_in(&self) -> Option<Duration> {
@@ -94,7 +94,7 @@ impl Supervise for Hold {
         if !matches!(self.is_lost(), Ok(true)) {
             let mut live = self.taken.held.record().live.clone();
             live.ending = Some(began);
-            let written = self.taken.write_live(live);
+            let written = self.taken.held.write_live(live);
             self.taken.warnings.extend(written.err());
         }
         let record = self.taken.held.record();
@@ -122,7 +122,7 @@ impl Supervise for Hold {
             let mut live = self.record().live.clone();
             live.told = true;
             // If this fails and this process is killed, the next one sends TERM again.
-            let _ = self.taken.write_live(live);
+            let _ = self.taken.held.write_live(live);
         }
         remaining
     }

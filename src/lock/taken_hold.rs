@@ -58,17 +58,13 @@ impl TakenHold {
         self.held.release()
     }
 
-    pub(super) fn write_live(&mut self, live: Live) -> Result<()> {
-        self.held.write_live(live)
-    }
-
     pub(super) fn renew(&mut self) -> Result<()> {
         // Other programs trust the times in such a record, so they are not renewed once it is theirs.
         if self.held.record().format.heartbeat_interval().is_some() {
             self.ensure_in_place()?;
         }
         let live = renewed(&*self.store, self.held.record(), None);
-        self.write_live(live)
+        self.held.write_live(live)
     }
 
     /// A command runs under it. Its PID is on record already; its start makes it certain.
@@ -80,7 +76,7 @@ impl TakenHold {
             pid,
             start: process::start_ticks(pid),
         }));
-        let written = self.write_live(live);
+        let written = self.held.write_live(live);
         self.warnings.extend(written.err());
     }
 
@@ -93,7 +89,7 @@ impl TakenHold {
         let mut live = self.held.record().live.clone();
         live.set_process(None);
         live.let_go = false;
-        self.write_live(live)
+        self.held.write_live(live)
     }
 
     pub(super) fn ensure_in_place(&self) -> Result<()> {
