@@ -24,7 +24,7 @@ const CEILINGS: [(&str, i32, [usize; 3]); 7] = [
     ("run x -- true", 0, [67_400, 85, 43]),
     ("run --exec y -- true", 0, [60_300, 62, 43]),
     ("run -q held -- true", 6, [63_900, 49, 52]),
-    ("acquire z --ttl 1h", 0, [66_300, 75, 50]),
+    ("acquire z --ttl 1h", 0, [66_900, 75, 50]),
     ("release own", 0, [80_000, 63, 43]),
     ("check -q free", 0, [22_000, 17, 34]),
     ("check -q held", 6, [56_900, 38, 45]),
