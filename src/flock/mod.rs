@@ -307,15 +307,14 @@ impl FlockContender<'_> {
         let Some(open) = &judged.found.handle else {
             return Err(io::ErrorKind::Unsupported.into());
         };
-        let Some(file) = open.open()? else {
-            return Ok(None);
-        };
-        if is_shared {
-            sleeper.block(at_most, || lock_shared(&file), || try_lock_shared(&file))?;
-        } else {
-            sleeper.block(at_most, || lock_record(&file), || try_lock_record(&file))?;
-        }
-        file.try_clone().map(Some)
+        open.with_file(|file| {
+            if is_shared {
+                sleeper.block(at_most, || lock_shared(file), || try_lock_shared(file))?;
+            } else {
+                sleeper.block(at_most, || lock_record(file), || try_lock_record(file))?;
+            }
+            file.try_clone()
+        })
     }
 }
 
