@@ -11,7 +11,7 @@ use super::options::{Options, RunOptions, milliseconds};
 use super::pending_hold::PendingHold;
 use super::take::{Callbacks, Held, Outcome, take};
 use super::taken_hold::{TakenHold, renewed};
-use super::unfinished::{Unfinished, finish};
+use super::unfinished::Unfinished;
 use super::wait::Wait;
 use crate::backend::Draft;
 use crate::decision::liveness::DEFAULT_MAX_AGE;
@@ -194,14 +194,6 @@ impl Lock {
                 }))
             }
         }
-    }
-
-    fn finish(&self, judged: &Judged<Handle>, unfinished: &Unfinished) -> bool {
-        let finished = finish(judged, unfinished);
-        if finished.is_told && !finished.is_over {
-            self.note_told(judged);
-        }
-        finished.is_over
     }
 
     /// Writes the displaced and removed holds to the journal, and returns the new hold.
