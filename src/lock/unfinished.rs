@@ -41,13 +41,13 @@ impl Lock {
         let fresh = ending_of(judged, kill_at_ms(record, began));
         let ending = match slot.take() {
             // The same `Ending` goes on, so that TERM is sent once.
-            Some(ending) if ending.hold() == fresh.hold() => ending,
+            Some(ending) if ending.marks.hold == fresh.marks.hold => ending,
             _ => fresh,
         };
         let ending = slot.insert(ending);
         let started = boottime_milliseconds();
         let may_be_told = started < began.saturating_add(BEGINS_MS);
-        ending.only_kill(record.live.told || may_be_told);
+        ending.only_kills = record.live.told || may_be_told;
         let mut is_told = false;
         let is_over = loop {
             let remaining = ending.step();
@@ -56,7 +56,7 @@ impl Lock {
                 break !is_locked(judged);
             }
             let now = boottime_milliseconds();
-            let is_killed = ending.kill_at_ms().is_some_and(|at| now >= at);
+            let is_killed = ending.kill_at_ms.is_some_and(|at| now >= at);
             // What dies of TERM does so at once.
             let patience = if is_killed { 1_000 } else { 100 };
             let left = Duration::from_millis((started + patience).saturating_sub(now));
@@ -95,7 +95,7 @@ pub(super) fn settle<T>(
 /// The processes of the work that still run. Sends no signal.
 pub(super) fn look(marks: Marks) -> Remaining {
     let mut ending = Ending::new(marks, None, None);
-    ending.only_kill(true);
+    ending.only_kills = true;
     ending.step()
 }
 
