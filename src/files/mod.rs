@@ -80,7 +80,7 @@ impl Files {
         };
         let mut prepared = caller
             .as_mut()
-            .and_then(|caller| caller.place.as_mut()?.take_prepared());
+            .and_then(|caller| caller.place.as_mut()?.prepared.take());
         let mut displaced = Vec::new();
         for _ in 0..MAX_RETRIES {
             let root = Arc::clone(guard.root());
@@ -268,7 +268,7 @@ impl Contender for FilesContender<'_> {
     }
 
     fn place(&self) -> Option<u64> {
-        self.place.as_ref().map(Place::number)
+        self.place.as_ref().map(|place| place.number)
     }
 
     fn sleep(
@@ -307,7 +307,7 @@ impl Contender for FilesContender<'_> {
         let place = self
             .place
             .map(|place| Box::new(place) as Box<dyn QueuePlace>);
-        (place, self.sleeper.and_then(Sleeper::into_watch))
+        (place, self.sleeper.and_then(|sleeper| sleeper.watch))
     }
 }
 

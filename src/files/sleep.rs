@@ -41,7 +41,7 @@ pub(crate) struct Sleeper {
     alarm: Option<Alarm>,
     /// Closing an inotify descriptor takes 5 to 24 ms, so it is kept until there is nothing to hurry
     /// for.
-    watch: Option<Watch>,
+    pub(super) watch: Option<Watch>,
     back_off: Duration,
     back_offs: BackOff,
 }
@@ -55,11 +55,6 @@ impl Sleeper {
             back_off: back_offs.first,
             back_offs,
         }
-    }
-
-    /// Returns the watch, so that the caller can close it when the hold ends.
-    pub(super) fn into_watch(self) -> Option<Watch> {
-        self.watch
     }
 
     /// Whether something happened that may change the decision.

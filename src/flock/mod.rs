@@ -211,7 +211,8 @@ impl FlockSnapshot<'_> {
 
     /// The new hold, if the lock was taken.
     fn into_hold(self, key: &Key, draft: &Draft) -> Result<Option<FlockHold>> {
-        let Some(file) = self.attempt.and_then(Attempt::into_taken) else {
+        let taken = self.attempt.and_then(|attempt| attempt.taken.into_inner());
+        let Some(file) = taken else {
             return Ok(None);
         };
         // Readers share one file.

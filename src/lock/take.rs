@@ -79,7 +79,7 @@ pub(super) fn take(
 ) -> Result<Outcome> {
     let mut losses = 0;
     let mut last_obstacle = None;
-    let mut contender = backend.contender(wait.pace(), mode_of(&request));
+    let mut contender = backend.contender(wait.back_off, mode_of(&request));
     loop {
         (callbacks.ensure_alive)()?;
         let entry = Entry {
