@@ -3,7 +3,6 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -31,23 +30,6 @@ enum Kept {
     Closed(Arc<Directory>, OsString),
 }
 
-/// The file of an [`OpenFile`].
-pub(crate) enum Opened<'a> {
-    Kept(&'a File),
-    Again(File),
-}
-
-impl Deref for Opened<'_> {
-    type Target = File;
-
-    fn deref(&self) -> &File {
-        match self {
-            Self::Kept(file) => file,
-            Self::Again(file) => file,
-        }
-    }
-}
-
 impl OpenFile {
     pub(crate) fn new(file: File, facts: FileFacts, bytes: Vec<u8>) -> Self {
         Self {
@@ -65,10 +47,13 @@ impl OpenFile {
         }
     }
 
-    /// The file; `None`: it was closed, and its name is gone or names another one.
-    pub(crate) fn open(&self) -> io::Result<Option<Opened<'_>>> {
+    /// Calls `with` with the file; `None`: it was closed, and its name is gone or names another one.
+    pub(crate) fn with_file<T>(
+        &self,
+        with: impl FnOnce(&File) -> io::Result<T>,
+    ) -> io::Result<Option<T>> {
         let (directory, name) = match &self.file {
-            Kept::Open(file) => return Ok(Some(Opened::Kept(file))),
+            Kept::Open(file) => return with(file).map(Some),
             Kept::Closed(directory, name) => (directory, name),
         };
         let Found::File(file, facts) = directory.find(name)? else {
@@ -79,7 +64,7 @@ impl OpenFile {
         let is_same = facts.id == self.facts.id
             && facts.owner == self.facts.owner
             && format::is_same_native_record(&self.bytes, &read_all(&file)?);
-        Ok(is_same.then_some(Opened::Again(file)))
+        is_same.then(|| with(&file)).transpose()
     }
 
     pub(crate) fn id(&self) -> FileId {
@@ -92,17 +77,14 @@ impl OpenFile {
     }
 
     pub(crate) fn author(&self) -> Author {
-        let author = |file: &File| author_of(file).ok();
-        let opened = self.open().ok().flatten();
-        opened.and_then(|file| author(&file)).unwrap_or_default()
+        let author = self.with_file(author_of);
+        author.ok().flatten().unwrap_or_default()
     }
 
     /// Whether a kernel lock on it is taken.
     pub(crate) fn is_locked(&self) -> io::Result<bool> {
-        match self.open()? {
-            Some(file) => record_is_locked(&file),
-            None => Ok(false),
-        }
+        let is_locked = self.with_file(record_is_locked)?;
+        Ok(is_locked.unwrap_or(false))
     }
 }
 

@@ -223,13 +223,11 @@ impl LockPath<'_> {
 
     pub(super) fn is_as_judged(&self, name: &OsStr, judged: &OpenFile) -> io::Result<bool> {
         let found = self.directory.facts(name)?;
-        Ok(match judged.open()? {
-            Some(file) => {
-                found.is_some_and(|facts| facts.id == judged.facts.id)
-                    && read_all(&file)? == judged.bytes
-            }
-            None => false,
-        })
+        let is_same = judged.with_file(|file| {
+            Ok(found.is_some_and(|facts| facts.id == judged.facts.id)
+                && read_all(file)? == judged.bytes)
+        })?;
+        Ok(is_same.unwrap_or(false))
     }
 }
 

@@ -24,7 +24,8 @@ mod snapshot;
 
 use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,12 +33,11 @@ pub(crate) use directory::Files;
 pub(crate) use foreign::MAX_RETRIES;
 use guard::Guard;
 pub(crate) use guard::{DirectoryFacts, open_directory};
-use layout::Entry as DirEntry;
 pub(crate) use lock_file::{is_named, wall_clock};
 pub(crate) use number::by_clock as number_by_clock;
 use queue::Place;
 pub(crate) use sleep::Sleeper;
-use snapshot::{FilesSnapshot, is_not_a_directory};
+use snapshot::FilesSnapshot;
 
 use crate::backend::{
     Ask, BackOff, Backend, Change, Contender, Entry, Limits, Plan, QueueChange, QueuePlace,
@@ -50,7 +50,7 @@ use crate::observer::HostFacts;
 use crate::open_file::Handle;
 use crate::record::{Format, Kind, Mode};
 use crate::status::Waiter;
-use crate::sys::directory::{Directory, Found, record_is_locked, sync_file};
+use crate::sys::directory::{Found, record_is_locked, sync_file};
 use crate::sys::process::boottime;
 use crate::sys::wait::Watch;
 
@@ -80,7 +80,7 @@ impl Files {
         };
         let mut prepared = caller
             .as_mut()
-            .and_then(|caller| caller.place.as_mut()?.take_prepared());
+            .and_then(|caller| caller.place.as_mut()?.prepared.take());
         let mut displaced = Vec::new();
         for _ in 0..MAX_RETRIES {
             let root = Arc::clone(guard.root());
@@ -143,50 +143,6 @@ impl Files {
             source: io::Error::other("another program keeps changing them"),
         })
     }
-}
-
-fn walk(
-    snapshot: &FilesSnapshot<'_>,
-    directory: &Directory,
-    path: &Path,
-    parent: Option<&str>,
-    each: &mut dyn FnMut(Moment, FoundRecord<Handle>),
-    errors: &mut Vec<Error>,
-) -> Result<()> {
-    let mut entries = directory
-        .entries()
-        .context(Operation::ReadDirectory, path)?;
-    // Names are small, and sorted faster than what is said of the locks.
-    entries.sort_unstable();
-    for (file, kind) in entries {
-        let below = path.join(&file);
-        let result = match layout::entry(parent, &file) {
-            Some(DirEntry::Lock(name)) => snapshot
-                .listed(directory, (&file, kind), &below)
-                .and_then(|on_disk| snapshot.found(Key::exclusive(&name), on_disk))
-                .map(|found| {
-                    if let Some(found) = found {
-                        each(snapshot.now(), found);
-                    }
-                }),
-            Some(DirEntry::Children(name)) => match directory.open_below(&file) {
-                Ok(directory) => walk(snapshot, &directory, &below, Some(&name), each, errors),
-                // It only has the name of such a directory.
-                Err(error) if is_not_a_directory(&error) => Ok(()),
-                Err(error) => Err(error).context(Operation::OpenDirectory, &below),
-            },
-            Some(DirEntry::Shared(name)) => snapshot.shared_in(directory, &name).map(|holds| {
-                for found in holds {
-                    each(snapshot.now(), found);
-                }
-            }),
-            None => Ok(()),
-        };
-        if let Err(error) = result {
-            errors.push(error);
-        }
-    }
-    Ok(())
 }
 
 impl Backend for Files {
@@ -260,7 +216,14 @@ impl Backend for Files {
         let root = Arc::new(root);
         let snapshot = FilesSnapshot::new(self, Arc::clone(&root), facts, None);
         let mut errors = Vec::new();
-        walk(&snapshot, &root, &self.store, None, each, &mut errors)?;
+        let mut visit = |found| {
+            match found {
+                Ok(found) => each(snapshot.now(), found),
+                Err(error) => errors.push(error),
+            }
+            ControlFlow::Continue(())
+        };
+        let _ = snapshot.walk(&root, &self.store, None, None, &mut visit)?;
         Ok(errors)
     }
 
@@ -305,7 +268,7 @@ impl Contender for FilesContender<'_> {
     }
 
     fn place(&self) -> Option<u64> {
-        self.place.as_ref().map(Place::number)
+        self.place.as_ref().map(|place| place.number)
     }
 
     fn sleep(
@@ -344,7 +307,7 @@ impl Contender for FilesContender<'_> {
         let place = self
             .place
             .map(|place| Box::new(place) as Box<dyn QueuePlace>);
-        (place, self.sleeper.and_then(Sleeper::into_watch))
+        (place, self.sleeper.and_then(|sleeper| sleeper.watch))
     }
 }
 

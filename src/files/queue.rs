@@ -106,7 +106,8 @@ impl Queue {
             return found.clone();
         }
         let (tree, mut found) = (first.clone(), Vec::new());
-        let Ok(first) = LockName::new(first_segment(name, first)) else {
+        let text = name.as_str().split('/').next().unwrap_or(first);
+        let Ok(first) = LockName::new(text) else {
             return found;
         };
         self.list_lock(waiting, &layout::file_name(&first), &first, &mut found);
@@ -213,13 +214,7 @@ impl Queue {
     pub(super) fn waiters(&self, name: &LockName) -> Vec<Waiter> {
         let tickets = self.tickets(name);
         let own = tickets.into_iter().filter(|(_, other)| other == name);
-        self.describe(own.map(|(number, _)| number))
-    }
-
-    /// The waiters of these tickets.
-    pub(super) fn describe(&self, numbers: impl Iterator<Item = u64>) -> Vec<Waiter> {
-        numbers
-            .filter_map(|number| self.read(number, false))
+        own.filter_map(|(number, _)| self.read(number, false))
             .enumerate()
             .map(|(index, (written, _))| written.into_waiter(index + 1))
             .collect()
@@ -290,15 +285,10 @@ impl Queue {
     }
 }
 
-/// The text of the first segment.
-fn first_segment<'a>(name: &'a LockName, encoded: &'a str) -> &'a str {
-    name.as_str().split('/').next().unwrap_or(encoded)
-}
-
 /// One's own place in the queue. Dropping it leaves the queue.
 #[derive(Debug)]
 pub(crate) struct Place {
-    number: u64,
+    pub(super) number: u64,
     root: Arc<Directory>,
     /// One for each lock.
     queues: Vec<OwnQueue>,
@@ -307,7 +297,7 @@ pub(crate) struct Place {
     pid: Pid,
     /// For the record of the waiter, made while it has time: that takes a fifth of the time between
     /// waking and starting a command.
-    prepared: Option<File>,
+    pub(super) prepared: Option<File>,
 }
 
 /// The queue of one lock.
@@ -321,10 +311,6 @@ struct OwnQueue {
 impl QueuePlace for Place {}
 
 impl Place {
-    pub(super) fn number(&self) -> u64 {
-        self.number
-    }
-
     /// Makes a file for the record, before it sleeps.
     pub(super) fn prepare(&mut self) {
         if self.prepared.is_none() {
@@ -389,10 +375,6 @@ impl Place {
             place.queues.push(queue);
         }
         Ok(place)
-    }
-
-    pub(super) fn take_prepared(&mut self) -> Option<File> {
-        self.prepared.take()
     }
 }
 

@@ -9,7 +9,7 @@ use super::queue::visible_pid;
 use crate::backend::BackOff;
 use crate::decision::verdict::{Evidence, Reason, State};
 use crate::decision::{Judged, Ticket, Until};
-use crate::open_file::{Handle, OpenFile};
+use crate::open_file::Handle;
 use crate::record::{Kind, Record};
 use crate::sys::directory::record_is_locked;
 use crate::sys::process::{boottime, is_stopped};
@@ -41,7 +41,7 @@ pub(crate) struct Sleeper {
     alarm: Option<Alarm>,
     /// Closing an inotify descriptor takes 5 to 24 ms, so it is kept until there is nothing to hurry
     /// for.
-    watch: Option<Watch>,
+    pub(super) watch: Option<Watch>,
     back_off: Duration,
     back_offs: BackOff,
 }
@@ -55,11 +55,6 @@ impl Sleeper {
             back_off: back_offs.first,
             back_offs,
         }
-    }
-
-    /// Returns the watch, so that the caller can close it when the hold ends.
-    pub(super) fn into_watch(self) -> Option<Watch> {
-        self.watch
     }
 
     /// Whether something happened that may change the decision.
@@ -104,24 +99,25 @@ impl Sleeper {
         let Some(open) = &ticket.handle else {
             return Err(io::ErrorKind::Unsupported.into());
         };
-        let Some(file) = open.open()? else {
-            return Ok(());
-        };
         let waiter = visible_pid(ticket);
         let deadline = boottime().saturating_add(at_most);
-        loop {
-            let now = boottime();
-            let check_at = now.saturating_add(STOP_CHECK).min(deadline);
-            let slept = self.sleep_on_lock(&file, check_at.saturating_sub(now));
-            let is_interrupted = matches!(&slept, Err(error)
-                if error.kind() == io::ErrorKind::Interrupted);
-            let now = boottime();
-            // Otherwise a signal has come.
-            let is_due = now >= check_at && now < deadline;
-            if !is_interrupted || !is_due || waiter.is_some_and(is_stopped) {
-                return slept;
+        // If the ticket is gone, something has happened.
+        open.with_file(|file| {
+            loop {
+                let now = boottime();
+                let check_at = now.saturating_add(STOP_CHECK).min(deadline);
+                let slept = self.sleep_on_lock(file, check_at.saturating_sub(now));
+                let is_interrupted = matches!(&slept, Err(error)
+                    if error.kind() == io::ErrorKind::Interrupted);
+                let now = boottime();
+                // Otherwise a signal has come.
+                let is_due = now >= check_at && now < deadline;
+                if !is_interrupted || !is_due || waiter.is_some_and(is_stopped) {
+                    return slept;
+                }
             }
-        }
+        })?;
+        Ok(())
     }
 
     fn sleep_on_hold(
@@ -138,17 +134,12 @@ impl Sleeper {
             if judged.record().is_none() && !open.is_locked()? {
                 return Err(io::ErrorKind::Unsupported.into());
             }
-            return self.sleep_on_found(open, at_most.min(lock_recheck(judged)));
+            let at_most = at_most.min(lock_recheck(judged));
+            // If the file is gone, something has happened.
+            open.with_file(|file| self.sleep_on_lock(file, at_most))?;
+            return Ok(());
         }
         self.sleep_on_events(std::slice::from_ref(judged), at_most, is_unchanged)
-    }
-
-    /// Blocks on the kernel lock of a file that was found. If that is gone, something has happened.
-    fn sleep_on_found(&self, open: &OpenFile, at_most: Duration) -> io::Result<()> {
-        match open.open()? {
-            Some(file) => self.sleep_on_lock(&file, at_most),
-            None => Ok(()),
-        }
     }
 
     /// Blocks on a kernel lock.
@@ -201,12 +192,11 @@ impl Sleeper {
                 Some(true) => record.and_then(|record| record.taken_by),
                 _ => verdict.pid.filter(|_| verdict.pid_alive == Some(true)),
             };
-            let Some(file) = open.open()? else {
+            let added = open.with_file(|file| watch.add(file, process));
+            // The watches that were made are closed if no descriptor is left.
+            let Some(is_watched) = added.inspect_err(|_| watch.begin())? else {
                 return Ok(());
             };
-            // The watches that were made are closed if no descriptor is left.
-            let added = watch.add(&file, process);
-            let is_watched = added.inspect_err(|_| watch.begin())?;
             if !is_watched && !record.is_some_and(Record::is_lease) {
                 at_most = at_most.min(EVENT_RECHECK);
             }

@@ -103,7 +103,7 @@ impl<'a> FilesSnapshot<'a> {
         self.found(Key::exclusive(name), on_disk)
     }
 
-    pub(super) fn found(&self, key: Key, on_disk: OnDisk) -> Result<Option<Found<Handle>>> {
+    fn found(&self, key: Key, on_disk: OnDisk) -> Result<Option<Found<Handle>>> {
         Ok(match on_disk {
             OnDisk::Nothing => None,
             OnDisk::NotRegular(kind) => Some(self.not_a_lock(key, kind)),
@@ -245,11 +245,7 @@ impl<'a> FilesSnapshot<'a> {
     }
 
     /// The shared records of a name, by number. `directory`: that of the locks below it.
-    pub(super) fn shared_in(
-        &self,
-        directory: &Directory,
-        name: &LockName,
-    ) -> Result<Vec<Found<Handle>>> {
+    fn shared_in(&self, directory: &Directory, name: &LockName) -> Result<Vec<Found<Handle>>> {
         let Some(shared) = self.shared_directory(directory, name)? else {
             return Ok(Vec::new());
         };
@@ -322,40 +318,40 @@ impl<'a> FilesSnapshot<'a> {
         Ok(Some(found))
     }
 
-    /// Every record below the name `of`, in the directory of the locks below `parent`.
-    fn walk(
+    /// Visits every record in the directory of the locks below `parent`, and every error in it. `without`: the
+    /// shared records of this name are left out. Fails if the directory itself cannot be read.
+    pub(super) fn walk(
         &self,
-        of: &LockName,
         directory: &Directory,
         path: &Path,
-        parent: &str,
-        visit: &mut dyn FnMut(Found<Handle>) -> ControlFlow<()>,
+        parent: Option<&str>,
+        without: Option<&LockName>,
+        visit: &mut dyn FnMut(Result<Found<Handle>>) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>> {
-        for (file, kind) in directory
+        let mut entries = directory
             .entries()
-            .context(Operation::ReadDirectory, path)?
-        {
+            .context(Operation::ReadDirectory, path)?;
+        // Names are small, and sorted faster than what is said of the locks.
+        entries.sort_unstable();
+        for (file, kind) in entries {
             let below = path.join(&file);
-            let flow = match layout::entry(Some(parent), &file) {
-                Some(Entry::Lock(name)) => {
-                    let on_disk = self.listed(directory, (&file, kind), &below)?;
-                    match self.found(Key::exclusive(&name), on_disk)? {
-                        Some(found) => visit(found),
-                        None => ControlFlow::Continue(()),
-                    }
-                }
-                // Those of the name itself are asked for on their own.
-                Some(Entry::Shared(name)) if name != *of => self
-                    .shared_in(directory, &name)?
-                    .into_iter()
-                    .try_for_each(&mut *visit),
+            let flow = match layout::entry(parent, &file) {
+                Some(Entry::Lock(name)) => self
+                    .listed(directory, (&file, kind), &below)
+                    .and_then(|on_disk| self.found(Key::exclusive(&name), on_disk))
+                    .map(|found| found.into_iter().map(Ok).try_for_each(&mut *visit)),
+                Some(Entry::Shared(name)) if without != Some(&name) => self
+                    .shared_in(directory, &name)
+                    .map(|holds| holds.into_iter().map(Ok).try_for_each(&mut *visit)),
                 Some(Entry::Children(name)) => match directory.open_below(&file) {
-                    Ok(directory) => self.walk(of, &directory, &below, &name, visit)?,
-                    Err(error) if is_not_a_directory(&error) => ControlFlow::Continue(()),
-                    Err(error) => return Err(error).context(Operation::OpenDirectory, &below),
+                    Ok(directory) => self.walk(&directory, &below, Some(&name), without, visit),
+                    // It only has the name of such a directory.
+                    Err(error) if is_not_a_directory(&error) => Ok(ControlFlow::Continue(())),
+                    Err(error) => Err(error).context(Operation::OpenDirectory, &below),
                 },
-                Some(Entry::Shared(_)) | None => ControlFlow::Continue(()),
+                Some(Entry::Shared(_)) | None => Ok(ControlFlow::Continue(())),
             };
+            let flow = flow.unwrap_or_else(|error| visit(Err(error)));
             if flow.is_break() {
                 return Ok(flow);
             }
@@ -363,7 +359,7 @@ impl<'a> FilesSnapshot<'a> {
         Ok(ControlFlow::Continue(()))
     }
 
-    pub(super) fn listed(
+    fn listed(
         &self,
         directory: &Directory,
         (file, kind): (&OsStr, Kind),
@@ -513,10 +509,21 @@ impl Snapshot for FilesSnapshot<'_> {
             return Ok(());
         }
         let path = self.files.below(&children);
-        if let Some(directory) = self.directory(&children)? {
-            let _ = self.walk(name, &directory, &path, name.as_str(), visit)?;
-        }
-        Ok(())
+        let Some(directory) = self.directory(&children)? else {
+            return Ok(());
+        };
+        let mut failed = Ok(());
+        let mut visit = |found| match found {
+            Ok(found) => visit(found),
+            Err(error) => {
+                failed = Err(error);
+                ControlFlow::Break(())
+            }
+        };
+        // Those of the name itself are asked for on their own.
+        let parent = Some(name.as_str());
+        let _ = self.walk(&directory, &path, parent, Some(name), &mut visit)?;
+        failed
     }
 
     fn tickets(&self, wants: &[Want]) -> Result<Vec<(u64, LockName)>> {

@@ -30,7 +30,7 @@ pub(super) struct Place<'a> {
 /// An attempt to take the lock, which is the only exact question whether it is free.
 pub(super) struct Attempt {
     /// The file, with its lock taken.
-    taken: RefCell<Option<File>>,
+    pub(super) taken: RefCell<Option<File>>,
     /// As `flock -s`.
     is_shared: bool,
 }
@@ -57,11 +57,6 @@ impl Attempt {
             taken: RefCell::new(granted),
             is_shared,
         }
-    }
-
-    /// The file, if its lock was taken.
-    pub(super) fn into_taken(self) -> Option<File> {
-        self.taken.into_inner()
     }
 
     fn try_lock(&self, file: &File) -> io::Result<bool> {

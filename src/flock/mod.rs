@@ -211,7 +211,8 @@ impl FlockSnapshot<'_> {
 
     /// The new hold, if the lock was taken.
     fn into_hold(self, key: &Key, draft: &Draft) -> Result<Option<FlockHold>> {
-        let Some(file) = self.attempt.and_then(Attempt::into_taken) else {
+        let taken = self.attempt.and_then(|attempt| attempt.taken.into_inner());
+        let Some(file) = taken else {
             return Ok(None);
         };
         // Readers share one file.
@@ -307,15 +308,14 @@ impl FlockContender<'_> {
         let Some(open) = &judged.found.handle else {
             return Err(io::ErrorKind::Unsupported.into());
         };
-        let Some(file) = open.open()? else {
-            return Ok(None);
-        };
-        if is_shared {
-            sleeper.block(at_most, || lock_shared(&file), || try_lock_shared(&file))?;
-        } else {
-            sleeper.block(at_most, || lock_record(&file), || try_lock_record(&file))?;
-        }
-        file.try_clone().map(Some)
+        open.with_file(|file| {
+            if is_shared {
+                sleeper.block(at_most, || lock_shared(file), || try_lock_shared(file))?;
+            } else {
+                sleeper.block(at_most, || lock_record(file), || try_lock_record(file))?;
+            }
+            file.try_clone()
+        })
     }
 }
 

@@ -208,39 +208,33 @@ impl Lock {
         shown: &Revision,
         is_spared: impl Fn(&Judged<Handle>) -> bool,
     ) -> Result<Removal> {
+        let request = self.request(&Options::new(), Asker::Caller);
         loop {
-            match self.try_to_remove_shown(shown, &is_spared)? {
+            let updated = self.store.update(Entry::EXISTING, |snapshot| {
+                let mut own = self.shown(&request, snapshot, shown)?;
+                if own.is_none() {
+                    let holds = self.holds(&request, snapshot)?;
+                    // One of several has ended; the others were not shown.
+                    let is_exclusive = holds.iter().all(|own| own.found.key.index.is_none());
+                    own = holds.into_iter().next().filter(|_| is_exclusive);
+                }
+                Ok(match own {
+                    None => (Change::Nothing, Removal::Nothing),
+                    Some(own) if !may_break(shown, &own) => {
+                        (Change::Nothing, Removal::Changed(own))
+                    }
+                    Some(own) if own.confirmed_within().is_some() => {
+                        (Change::Nothing, Removal::Unconfirmed(own))
+                    }
+                    Some(own) if is_spared(&own) => (Change::Nothing, Removal::Spared(own)),
+                    Some(own) => (Change::Remove(own.clone()), Removal::Done(own)),
+                })
+            })?;
+            match updated.unwrap_or(Removal::Nothing) {
                 Removal::Unconfirmed(own) => self.wait_until_confirmed(&own),
                 removal => return Ok(removal),
             }
         }
-    }
-
-    fn try_to_remove_shown(
-        &self,
-        shown: &Revision,
-        is_spared: impl Fn(&Judged<Handle>) -> bool,
-    ) -> Result<Removal> {
-        let request = self.request(&Options::new(), Asker::Caller);
-        let updated = self.store.update(Entry::EXISTING, |snapshot| {
-            let mut own = self.shown(&request, snapshot, shown)?;
-            if own.is_none() {
-                let holds = self.holds(&request, snapshot)?;
-                // One of several has ended; the others were not shown.
-                let is_exclusive = holds.iter().all(|own| own.found.key.index.is_none());
-                own = holds.into_iter().next().filter(|_| is_exclusive);
-            }
-            Ok(match own {
-                None => (Change::Nothing, Removal::Nothing),
-                Some(own) if !may_break(shown, &own) => (Change::Nothing, Removal::Changed(own)),
-                Some(own) if own.confirmed_within().is_some() => {
-                    (Change::Nothing, Removal::Unconfirmed(own))
-                }
-                Some(own) if is_spared(&own) => (Change::Nothing, Removal::Spared(own)),
-                Some(own) => (Change::Remove(own.clone()), Removal::Done(own)),
-            })
-        })?;
-        Ok(updated.unwrap_or(Removal::Nothing))
     }
 
     fn broken(&self, removal: Removal) -> Break {

@@ -32,19 +32,11 @@ pub struct Cleanup {
     pub warnings: Vec<Error>,
 }
 
-/// The records of one lock that were removed or left.
-pub(super) struct CleanedUp {
-    pub(super) was: Box<Status>,
-    pub(super) warnings: Vec<Error>,
-}
+/// A record that was removed, and an error that did not prevent that.
+pub(super) type CleanedUp = (Box<Status>, Option<Error>);
 
-/// Result of the removal of one record.
-enum Removal {
-    Done(Judged<Handle>),
-    /// It does not count as over.
-    Refused(Judged<Handle>),
-    Nothing,
-}
+/// A record, and whether it was removed; `false`: it does not count as over. `None`: there is none.
+type Removal = Option<(Judged<Handle>, bool)>;
 
 impl Cleanup {
     /// Removes what is to be removed of one lock.
@@ -78,9 +70,9 @@ impl Cleanup {
             return;
         }
         match remove() {
-            Ok(Some(cleaned)) => {
-                self.removed.push(*cleaned.was);
-                self.warnings.extend(cleaned.warnings);
+            Ok(Some((was, warning))) => {
+                self.removed.push(*was);
+                self.warnings.extend(warning);
             }
             Ok(None) => {}
             Err(error) => self.errors.push(error),
@@ -117,31 +109,31 @@ impl Lock {
         let mut options = Options::new();
         options.max_age = max_age;
         let mut request = self.request(&options, Asker::Caller);
-        let try_to_remove = |request: &Request| {
+        let try_to_remove = |request: &Request| -> Result<Removal> {
             let updated = self.store.update(Entry::EXISTING, |snapshot| {
                 let Some(own) = self.shown(request, snapshot, shown)? else {
-                    return Ok((Change::Nothing, Removal::Nothing));
+                    return Ok((Change::Nothing, None));
                 };
-                Ok(if may_clean_up(&own.verdict, snapshot.takeover_is_safe()) {
-                    (Change::Remove(own.clone()), Removal::Done(own))
+                let is_over = may_clean_up(&own.verdict, snapshot.takeover_is_safe());
+                let change = if is_over {
+                    Change::Remove(own.clone())
                 } else {
-                    (Change::Nothing, Removal::Refused(own))
-                })
+                    Change::Nothing
+                };
+                Ok((change, Some((own, is_over))))
             })?;
-            Ok(updated.unwrap_or(Removal::Nothing))
+            Ok(updated.flatten())
         };
         let removal = settle(&mut request, try_to_remove, |removal| match removal {
-            Removal::Refused(own) => std::slice::from_ref(own),
-            Removal::Done(_) | Removal::Nothing => &[],
+            Some((own, false)) => std::slice::from_ref(own),
+            _ => &[],
         })?;
-        let Removal::Done(own) = removal else {
+        let Some((own, true)) = removal else {
             return Ok(None);
         };
         let was = Box::new(self.status(&own));
-        let mut warnings = Vec::new();
-        if was.verdict.state == State::Zombie {
-            warnings.extend(self.note(Action::Cleanup, &was, None));
-        }
-        Ok(Some(CleanedUp { was, warnings }))
+        let is_noted = was.verdict.state == State::Zombie;
+        let warning = is_noted.then(|| self.note(Action::Cleanup, &was, None));
+        Ok(Some((was, warning.flatten())))
     }
 }

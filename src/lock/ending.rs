@@ -30,14 +30,14 @@ const EMPTY_LOOKS: u32 = 5;
 /// TERM once these have ended. KILL goes to all that is left when its time has come.
 #[derive(Debug)]
 pub struct Ending {
-    marks: Marks,
+    pub(super) marks: Marks,
     /// Reaped by its supervisor.
     command: Option<Pid>,
     /// By `CLOCK_BOOTTIME`, in milliseconds; `None`: never.
-    kill_at_ms: Option<u64>,
+    pub(super) kill_at_ms: Option<u64>,
     has_begun: bool,
-    /// Another process sends TERM.
-    only_kills: bool,
+    /// Sends no TERM: another process does, or has done so.
+    pub(super) only_kills: bool,
     /// Looks in a row that have found nothing, see [`EMPTY_LOOKS`].
     empty_looks: u32,
     told: BTreeSet<ProcessId>,
@@ -192,19 +192,6 @@ impl Ending {
     /// Waits until one of these processes may have ended, for at most `timeout`.
     pub fn wait(&self, remaining: &Remaining, timeout: Duration) {
         work::wait_for_any(&remaining.processes, timeout);
-    }
-
-    /// Sends no TERM: another process does, or has done so.
-    pub(super) fn only_kill(&mut self, only_kills: bool) {
-        self.only_kills = only_kills;
-    }
-
-    pub(super) fn kill_at_ms(&self) -> Option<u64> {
-        self.kill_at_ms
-    }
-
-    pub(super) fn hold(&self) -> &str {
-        &self.marks.hold
     }
 
     /// Whether what runs was started after TERM, and by nothing that runs.

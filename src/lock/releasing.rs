@@ -49,22 +49,11 @@ pub enum Renewal {
     HeldByRun(Box<Status>),
 }
 
-/// One attempt to release: the decision, and the record that it was about.
-struct Tried {
-    may: MayRelease,
-    /// The record that it was about.
-    own: Option<Judged<Handle>>,
-    /// Its hold had lost one of its locks.
-    was_lost: bool,
-}
+/// One attempt to release: the decision, the record that it was about, and whether its hold had lost one
+/// of its locks.
+type Tried = (MayRelease, Option<Judged<Handle>>, bool);
 
-impl Tried {
-    const FREE: Self = Self {
-        may: MayRelease::Free,
-        own: None,
-        was_lost: false,
-    };
-}
+const FREE: Tried = (MayRelease::Free, None, false);
 
 impl Lock {
     /// Releases a hold of `caller`.
@@ -75,15 +64,14 @@ impl Lock {
         self.ensure_changeable()?;
         let mut request = self.request(&Options::new(), Asker::Caller);
         loop {
-            let tried = settle(
+            let (may, own, was_lost) = settle(
                 &mut request,
                 |request| self.try_release(caller, request),
-                |tried| match tried.may {
+                |(may, own, _)| match may {
                     MayRelease::Remove => &[],
-                    _ => tried.own.as_slice(),
+                    _ => own.as_slice(),
                 },
             )?;
-            let Tried { may, own, was_lost } = tried;
             let Some(own) = own else {
                 return Ok(Release::Free);
             };
@@ -117,17 +105,16 @@ impl Lock {
                 (MayRelease::Remove, _) => 4,
                 (MayRelease::Free, _) => 5,
             }) else {
-                return Ok((Change::Nothing, Tried::FREE));
+                return Ok((Change::Nothing, FREE));
             };
             self.ensure_lock(&own)?;
             let (change, was_lost) = match may {
                 MayRelease::Remove => (Change::Remove(own.clone()), is_lost(&own, snapshot)?),
                 _ => (Change::Nothing, false),
             };
-            let own = Some(own);
-            Ok((change, Tried { may, own, was_lost }))
+            Ok((change, (may, Some(own), was_lost)))
         })?;
-        Ok(updated.unwrap_or(Tried::FREE))
+        Ok(updated.unwrap_or(FREE))
     }
 
     /// Extends a lease, or restarts the age of another detached hold; `ttl` changes its time to live.

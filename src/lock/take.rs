@@ -8,7 +8,8 @@ use crate::backend::{
     SleepLimit,
 };
 use crate::decision::{
-    Decision, Judged, Key, Obstacle, Request, Until, awaits_confirmation, decide, until,
+    Decision, Judged, Key, Obstacle, Request, Until, awaits_confirmation, decide, judge_found,
+    until,
 };
 use crate::error::{Error, Operation, Result};
 use crate::lock::wait::Wait;
@@ -79,7 +80,7 @@ pub(super) fn take(
 ) -> Result<Outcome> {
     let mut losses = 0;
     let mut last_obstacle = None;
-    let mut contender = backend.contender(wait.pace(), mode_of(&request));
+    let mut contender = backend.contender(wait.back_off, mode_of(&request));
     loop {
         (callbacks.ensure_alive)()?;
         let entry = Entry {
@@ -253,6 +254,8 @@ fn plan<'d>(
             if let crate::record::Content::Record(record) = &mut judged.found.content {
                 record.live = live;
             }
+            // The change may have extended it.
+            let judged = judge_found(request, snapshot, judged.found);
             (change, Next::AlreadyHeld(judged))
         }
         Decision::Blocked(judged) => (Change::Nothing, Next::Blocked(Obstacle::Hold(judged))),

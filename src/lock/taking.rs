@@ -11,17 +11,14 @@ use super::options::{Options, RunOptions, milliseconds};
 use super::pending_hold::PendingHold;
 use super::take::{Callbacks, Held, Outcome, take};
 use super::taken_hold::{TakenHold, renewed};
-use super::unfinished::{Unfinished, finish};
+use super::unfinished::Unfinished;
 use super::wait::Wait;
 use crate::backend::Draft;
-use crate::decision::liveness::DEFAULT_MAX_AGE;
+use crate::decision::Asker;
 use crate::decision::verdict::State;
-use crate::decision::{Asker, Judged, judge};
 use crate::error::{Error, Result};
 use crate::files::journal::Action;
 use crate::identity::Pid;
-use crate::observer;
-use crate::open_file::Handle;
 use crate::record::{Format, Kind, Live, Record, cut_command};
 use crate::status::Status;
 use crate::sys::{COMMANDS_INHERIT_LOCKS, keeper, process};
@@ -173,7 +170,7 @@ impl Lock {
         match take(&*self.store, request, &draft, &mut wait, &callbacks)? {
             Outcome::Held(held) => Ok(Taken::Held(Box::new(self.held(*held)))),
             Outcome::AlreadyHeld(judged) => {
-                let mut status = self.rejudged(judged);
+                let mut status = self.status(&judged);
                 status.waiters = self.store.waiters(self.name())?;
                 Ok(Taken::AlreadyHeld(Box::new(status)))
             }
@@ -194,14 +191,6 @@ impl Lock {
                 }))
             }
         }
-    }
-
-    fn finish(&self, judged: &Judged<Handle>, unfinished: &Unfinished) -> bool {
-        let finished = finish(judged, unfinished);
-        if finished.is_told && !finished.is_over {
-            self.note_told(judged);
-        }
-        finished.is_over
     }
 
     /// Writes the displaced and removed holds to the journal, and returns the new hold.
@@ -297,18 +286,6 @@ impl Lock {
             (Some(_), None) => false,
         };
         (!lasts_longer).then(|| renewed(&*self.store, record, Some(ttl)))
-    }
-
-    /// The status after a change of the record that was made by ourselves.
-    fn rejudged(&self, judged: Judged<Handle>) -> Status {
-        let verdict = judge(
-            &judged.found.content,
-            &judged.found.facts,
-            self.store.host().observer(),
-            DEFAULT_MAX_AGE,
-            &observer::now(),
-        );
-        self.status(&Judged { verdict, ..judged })
     }
 }
 

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use super::ending::{Ending, Remaining, kill_at_ms, marks};
+use super::lock::Lock;
 use crate::decision::verdict::Reason;
 use crate::decision::{Judged, Request};
 use crate::error::Result;
@@ -26,52 +27,48 @@ pub(super) fn pause(ending: &Ending, remaining: &Remaining, at_most: Duration) {
     let _ = crate::sys::wait::pause(Duration::from_millis(2));
 }
 
-/// Result of [`finish`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Finished {
-    /// All of the work has ended.
-    pub(super) is_over: bool,
-    /// TERM was sent.
-    pub(super) is_told: bool,
-}
-
 /// How long the process that began it may take to send TERM.
 const BEGINS_MS: u64 = 2_000;
 
-/// Finishes what was begun by a process that is gone: the work of a hold is being ended, and may not
-/// have ended. Blocks for at most about a second.
-pub(super) fn finish(judged: &Judged<Handle>, unfinished: &Unfinished) -> Finished {
-    let mut finished = Finished::default();
-    let Some((record, began)) = begun(judged).filter(|_| is_orphaned_ending(judged)) else {
-        return finished;
-    };
-    let mut slot = unfinished.0.borrow_mut();
-    let fresh = ending_of(judged, kill_at_ms(record, began));
-    let ending = match slot.take() {
-        // The same `Ending` goes on, so that TERM is sent once.
-        Some(ending) if ending.hold() == fresh.hold() => ending,
-        _ => fresh,
-    };
-    let ending = slot.insert(ending);
-    let started = boottime_milliseconds();
-    let may_be_told = started < began.saturating_add(BEGINS_MS);
-    ending.only_kill(record.live.told || may_be_told);
-    loop {
-        let remaining = ending.step();
-        finished.is_told |= remaining.is_told;
-        if remaining.is_over {
-            finished.is_over = !is_locked(judged);
-            return finished;
+impl Lock {
+    /// Finishes what was begun by a process that is gone: the work of a hold is being ended, and may not
+    /// have ended. Blocks for at most about a second. Returns whether all of it has ended.
+    pub(super) fn finish(&self, judged: &Judged<Handle>, unfinished: &Unfinished) -> bool {
+        let Some((record, began)) = begun(judged).filter(|_| is_orphaned_ending(judged)) else {
+            return false;
+        };
+        let mut slot = unfinished.0.borrow_mut();
+        let fresh = ending_of(judged, kill_at_ms(record, began));
+        let ending = match slot.take() {
+            // The same `Ending` goes on, so that TERM is sent once.
+            Some(ending) if ending.marks.hold == fresh.marks.hold => ending,
+            _ => fresh,
+        };
+        let ending = slot.insert(ending);
+        let started = boottime_milliseconds();
+        let may_be_told = started < began.saturating_add(BEGINS_MS);
+        ending.only_kills = record.live.told || may_be_told;
+        let mut is_told = false;
+        let is_over = loop {
+            let remaining = ending.step();
+            is_told |= remaining.is_told;
+            if remaining.is_over {
+                break !is_locked(judged);
+            }
+            let now = boottime_milliseconds();
+            let is_killed = ending.kill_at_ms.is_some_and(|at| now >= at);
+            // What dies of TERM does so at once.
+            let patience = if is_killed { 1_000 } else { 100 };
+            let left = Duration::from_millis((started + patience).saturating_sub(now));
+            if left.is_zero() {
+                break false;
+            }
+            pause(ending, &remaining, left);
+        };
+        if is_told && !is_over {
+            self.note_told(judged);
         }
-        let now = boottime_milliseconds();
-        let is_killed = ending.kill_at_ms().is_some_and(|at| now >= at);
-        // What dies of TERM does so at once.
-        let patience = if is_killed { 1_000 } else { 100 };
-        let left = Duration::from_millis((started + patience).saturating_sub(now));
-        if left.is_zero() {
-            return finished;
-        }
-        pause(ending, &remaining, left);
+        is_over
     }
 }
 
@@ -98,7 +95,7 @@ pub(super) fn settle<T>(
 /// The processes of the work that still run. Sends no signal.
 pub(super) fn look(marks: Marks) -> Remaining {
     let mut ending = Ending::new(marks, None, None);
-    ending.only_kill(true);
+    ending.only_kills = true;
     ending.step()
 }
 

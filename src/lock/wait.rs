@@ -47,7 +47,7 @@ pub struct Wait<'a> {
     started: Option<Duration>,
     /// Another holder was in the way.
     has_waited: bool,
-    back_off: BackOff,
+    pub(super) back_off: BackOff,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,10 +140,6 @@ impl<'a> Wait<'a> {
             at_most: self.left().map(|left| left.max(MIN_PATIENCE)),
             canceled: self.canceled,
         }
-    }
-
-    pub(crate) fn pace(&self) -> BackOff {
-        self.back_off
     }
 
     /// How long to sleep until the state of a lock is certain: until a dead hold can be taken over, or a new
