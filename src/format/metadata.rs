@@ -38,17 +38,6 @@ pub(super) fn complete(
     end: &str,
     visible_at: usize,
 ) -> Result<Written, Error> {
-    let slot_at = append(&mut text, record)?;
-    text.push_str(end);
-    Ok(Written {
-        bytes: text.into_bytes(),
-        slot_at: Some(slot_at),
-        visible_at: Some(visible_at),
-    })
-}
-
-/// Appends the document of `record`; returns where its slot begins.
-fn append(text: &mut String, record: &Record) -> Result<usize, Error> {
     let mut record = record.clone();
     let mut left = MAX_COMMAND;
     record.command.retain(|argument| {
@@ -65,8 +54,13 @@ fn append(text: &mut String, record: &Record) -> Result<usize, Error> {
     text.push_str(&String::from_utf8_lossy(&live::write(&record.live)?));
     let body = serde_json::to_string(&record)?;
     text.push(',');
-    push_ascii(text, body.strip_prefix('{').unwrap_or(&body));
-    Ok(slot_at)
+    push_ascii(&mut text, body.strip_prefix('{').unwrap_or(&body));
+    text.push_str(end);
+    Ok(Written {
+        bytes: text.into_bytes(),
+        slot_at: Some(slot_at),
+        visible_at: Some(visible_at),
+    })
 }
 
 /// Appends JSON in ASCII, with escapes: some characters would end a YAML comment (YAML 1.2, 5.4).
