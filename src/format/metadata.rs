@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use serde::de::IgnoredAny;
 use serde_json::{Error, Value};
 
-use super::live::{self, SLOT_BYTES, Slot};
+use super::live::{self, SLOT_BYTES};
 use super::{Written, native};
 use crate::record::{Content, Record, VERSION};
 
@@ -96,7 +96,7 @@ pub(super) fn slot_at(bytes: &[u8]) -> Option<usize> {
 pub(super) fn around_torn_slot(text: &str) -> Cow<'_, str> {
     let bytes = text.as_bytes();
     let around = slot_at(bytes)
-        .filter(|at| live::read(bytes.get(*at..at + SLOT_BYTES).unwrap_or_default()) == Slot::Torn)
+        .filter(|at| live::read(bytes.get(*at..at + SLOT_BYTES).unwrap_or_default()).is_torn)
         .and_then(|at| live::without_slot(bytes, at))
         .and_then(|around| String::from_utf8(around).ok());
     around.map_or(Cow::Borrowed(text), Cow::Owned)
