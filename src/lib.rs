@@ -175,7 +175,7 @@ pub mod command_line {
     pub use crate::error::cause_text;
     #[cfg(feature = "etcd")]
     pub use crate::etcd::is_etcd_url;
-    pub use crate::lock::{Ending, Remaining, Supervise, user_of};
+    pub use crate::lock::{Ending, Remaining, user_of};
     pub use crate::status::trusted_filesystems;
     #[cfg(all(feature = "cli", feature = "etcd"))]
     pub use crate::sys::directory::is_exposed;

@@ -10,13 +10,24 @@ use crate::identity::ProcessId;
 use crate::name::LockName;
 use crate::record::{Kind, Record, is_same_owner};
 
-/// Whether a request asks for the locks of a hold, all of them and no others.
-fn asks_for_same_locks(request: &Request, held: &Key, record: &Record) -> bool {
+/// Whether a request asks for a hold of the same kind: for its locks, all of them and no others, and not for
+/// another owner. Which process it is to follow is not compared.
+fn asks_for_same(request: &Request, held: &Key, record: &Record) -> bool {
     let has = |want: &Want| {
         want.name == held.name || record.names.iter().any(|name| name == want.name.as_str())
     };
     let is_wanted = |want: &Want| held.index.is_some() == want.mode.is_shared() && has(want);
-    request.wants.len() == record.all_names().count() && request.wants.iter().all(is_wanted)
+    let is_same_kind = match request.asker {
+        Asker::Caller | Asker::Derived => false,
+        Asker::Process(_) => record.kind == Kind::Process && !is_for_another_owner(request, record),
+        Asker::Lease => {
+            record.kind == Kind::Lease
+                && is_same_owner(request.owner.as_deref(), record.owner.as_deref())
+        }
+    };
+    is_same_kind
+        && request.wants.len() == record.all_names().count()
+        && request.wants.iter().all(is_wanted)
 }
 
 /// Whether the same holder asks again for its detached hold.
@@ -26,21 +37,14 @@ pub(super) fn is_same_hold<H>(request: &Request, judged: &Judged<H>) -> bool {
     };
     judged.verdict.is_live()
         && record.is_confirmed()
-        && asks_for_same_locks(request, &judged.found.key, record)
+        && asks_for_same(request, &judged.found.key, record)
         && match request.asker {
-            Asker::Caller | Asker::Derived => false,
             // With the start, or a reused PID would pass for the holder; and seen from here, or one of
             // another PID namespace would.
             Asker::Process(process) => {
-                record.kind == Kind::Process
-                    && record.live.process() == Some(process)
-                    && judged.verdict.pid_alive == Some(true)
-                    && !is_for_another_owner(request, record)
+                record.live.process() == Some(process) && judged.verdict.pid_alive == Some(true)
             }
-            Asker::Lease => {
-                record.kind == Kind::Lease
-                    && is_same_owner(request.owner.as_deref(), record.owner.as_deref())
-            }
+            _ => true,
         }
 }
 
@@ -72,20 +76,8 @@ pub(crate) fn awaits_confirmation<H>(request: &Request, judged: &Judged<H>) -> b
     let Some(record) = judged.record() else {
         return false;
     };
-    let may_be_same = || {
-        asks_for_same_locks(request, &judged.found.key, record)
-            && match request.asker {
-                Asker::Caller | Asker::Derived => false,
-                // Which process it will follow is not on record yet.
-                Asker::Process(_) => {
-                    record.kind == Kind::Process && !is_for_another_owner(request, record)
-                }
-                Asker::Lease => {
-                    record.kind == Kind::Lease
-                        && is_same_owner(request.owner.as_deref(), record.owner.as_deref())
-                }
-            }
-    };
+    // Which process it will follow is not on record yet.
+    let may_be_same = || asks_for_same(request, &judged.found.key, record);
     judged.confirmed_within().is_some() && (request.replaces(judged) || may_be_same())
 }
 

@@ -74,8 +74,8 @@ pub fn evidence(status: &Status, time: ShowTime) -> Option<String> {
         Reason::Incomplete => "incomplete: changed less than 10 s ago".to_owned(),
         Reason::Unverified(uncertainty) => format!("unverified: {}", uncertainty_text(uncertainty)),
         Reason::TooOld(uncertainty) => format!(
-            "zombie: older than its maximum age, and its holder cannot be checked ({})",
-            uncertainty_in_brief(uncertainty)
+            "zombie: older than its maximum age, and its holder cannot be checked: {}",
+            uncertainty_text(uncertainty)
         ),
         Reason::Dead if verdict.evidence == Evidence::LeaseEnded => {
             format!("zombie: its lease has ended{}", takeable_in(status))
@@ -201,18 +201,5 @@ fn uncertainty_text(uncertainty: Uncertainty) -> &'static str {
         Uncertainty::CommandUnknown => {
             "its recorded process has exited, and it may have started another"
         }
-    }
-}
-
-fn uncertainty_in_brief(uncertainty: Uncertainty) -> &'static str {
-    match uncertainty {
-        Uncertainty::OtherHost => "other host",
-        Uncertainty::OtherPidNamespace => "other PID namespace",
-        Uncertainty::UnknownBoot => "possible reboot",
-        Uncertainty::PidOnly => "the process with this PID started later",
-        Uncertainty::ProcessUnreadable => "process not visible",
-        Uncertainty::NoProcess => "no process in its record",
-        Uncertainty::CommandUnknown => "another process may hold it",
-        Uncertainty::LocksNotListed => "kernel locks not listed",
     }
 }

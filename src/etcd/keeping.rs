@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::client::{Client, TIMEOUT};
 use super::commit::{Committed, Granted, Taken, Taking};
-use super::keys::{Keys, Part, only};
+use super::keys::{Part, only};
 use super::messages::{Compare, Txn, TxnAnswer, Watch, WatchAnswer};
 use super::snapshot::EtcdSnapshot;
 use super::store::Etcd;
@@ -138,13 +138,9 @@ impl Keeping {
         &self.etcd.shared.client
     }
 
-    fn store_keys(&self) -> &Keys {
-        &self.etcd.shared.keys
-    }
-
     /// The keys of the record and of the life of each lock.
     fn hold_and_life(&self) -> impl Iterator<Item = (String, String)> {
-        let keys = self.store_keys();
+        let keys = &self.etcd.shared.keys;
         self.keys
             .iter()
             .map(|key| (keys.of(Part::Hold, key), keys.of(Part::Life, key)))
@@ -336,7 +332,7 @@ impl Keeping {
         if self.is_broken() || boottime_milliseconds() >= self.deadlines_ms().0 {
             return Beat::Over;
         }
-        self.resume()
+        self.resume().unwrap_or(Beat::Unknown)
     }
 
     pub(super) fn is_broken(&self) -> bool {
@@ -348,11 +344,7 @@ impl Keeping {
     }
 
     /// Takes the lock again: its life key is gone, and nobody has taken it.
-    fn resume(&self) -> Beat {
-        self.try_to_resume().unwrap_or(Beat::Unknown)
-    }
-
-    fn try_to_resume(&self) -> Result<Beat> {
+    fn resume(&self) -> Result<Beat> {
         let session = self.etcd.session(Patience {
             at_most: Some(Duration::ZERO),
             canceled: None,

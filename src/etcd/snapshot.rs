@@ -310,26 +310,20 @@ impl Etcd {
             },
         };
         let written = hold.or(life).map_or(0, |found| found.mod_revision);
+        let (number, digest) = match content.record() {
+            Some(record) if record.hold != 0 => (record.hold, 0),
+            _ => (0, written.cast_unsigned()),
+        };
         Some(Found {
-            revision: match content.record().map_or(0, |record| record.hold) {
-                0 => Revision {
-                    digest: written.cast_unsigned(),
-                    ..Revision::NONE
-                },
-                hold => Revision {
-                    hold,
-                    ..Revision::NONE
-                },
+            revision: Revision {
+                hold: number,
+                digest,
+                ..Revision::NONE
             },
             facts: Facts {
-                modified: now.wall,
-                kernel_lock: None,
-                lockers: Vec::new(),
-                processes: Vec::new(),
                 same_store: true,
-                shares_kernel_locks: true,
-                stays: false,
                 life: Some(known_as),
+                ..Facts::of_file(now.wall, true)
             },
             key,
             content,

@@ -18,14 +18,6 @@ const START: &str = r#","start":"#;
 /// Room for a PID, and for a start behind it.
 const PROCESS_BYTES: usize = 10 + START.len() + 20;
 
-/// The content of a slot.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Slot {
-    Live(Box<Live>),
-    /// It was read while it was written, or is damaged.
-    Torn,
-}
-
 /// The slot for `live`.
 pub(crate) fn write(live: &Live) -> Result<Vec<u8>, Error> {
     let object = serde_json::to_vec(live)?;
@@ -111,17 +103,22 @@ pub(super) fn without_slot(text: &[u8], at: usize) -> Option<Vec<u8>> {
     Some([before, b"{}", rest.get(SLOT_BYTES..)?].concat())
 }
 
-pub(super) fn read(slot: &[u8]) -> Slot {
+/// The content of a slot. It is torn if it was read while it was written, or is damaged.
+pub(super) fn read(slot: &[u8]) -> Live {
+    let torn = || Live {
+        is_torn: true,
+        ..Live::default()
+    };
     let text = slot.trim_ascii_end();
     if text == b"{}" {
-        return Slot::Live(Box::default());
+        return Live::default();
     }
     if slot.get(SUM_AT..SUMMED_FROM) != Some(&sum(slot)) {
-        return Slot::Torn;
+        return torn();
     }
     match serde_json::from_slice::<Live>(text) {
-        Ok(live) if live.renewed_at.is_none_or(has_four_digits) => Slot::Live(Box::new(live)),
-        _ => Slot::Torn,
+        Ok(live) if live.renewed_at.is_none_or(has_four_digits) => live,
+        _ => torn(),
     }
 }
 
@@ -170,20 +167,13 @@ mod tests {
         }
     }
 
-    fn live(slot: &[u8]) -> Live {
-        match read(slot) {
-            Slot::Live(live) => *live,
-            Slot::Torn => panic!("torn: {}", String::from_utf8_lossy(slot)),
-        }
-    }
-
     #[test]
     fn slot_has_room_for_the_longest_content() {
         let slot = write(&full()).unwrap();
         assert_eq!(slot.len(), SLOT_BYTES);
         let used = slot.trim_ascii_end().len();
         assert!(used < SLOT_BYTES - 16, "{used} bytes");
-        assert_eq!(live(&slot), full());
+        assert_eq!(read(&slot), full());
     }
 
     #[test]
@@ -191,7 +181,7 @@ mod tests {
         let slot = write(&Live::default()).unwrap();
         assert_eq!(slot.trim_ascii_end(), b"{}");
         assert_eq!(slot.len(), SLOT_BYTES);
-        assert_eq!(live(&slot), Live::default());
+        assert_eq!(read(&slot), Live::default());
     }
 
     #[test]
@@ -209,11 +199,11 @@ mod tests {
                 start,
                 ..full()
             };
-            assert_eq!(live(&slot), expected);
+            assert_eq!(read(&slot), expected);
             // A second process in the same draft leaves nothing of the first one.
             fill(&mut slot, 7, None);
-            assert_eq!(live(&slot).pid, Pid::new(7));
-            assert_eq!(live(&slot).start, None);
+            assert_eq!(read(&slot).pid, Pid::new(7));
+            assert_eq!(read(&slot).start, None);
         }
     }
 
@@ -234,15 +224,11 @@ mod tests {
                 for cut in 0..=SLOT_BYTES {
                     let mut mixed = after.clone();
                     mixed[cut..].copy_from_slice(&before[cut..]);
-                    match read(&mixed) {
-                        Slot::Torn => {}
-                        Slot::Live(found) => {
-                            assert!(
-                                *found == live(before) || *found == live(after),
-                                "cut at {cut}"
-                            );
-                        }
-                    }
+                    let found = read(&mixed);
+                    assert!(
+                        found.is_torn || found == read(before) || found == read(after),
+                        "cut at {cut}"
+                    );
                 }
             }
         }

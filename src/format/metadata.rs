@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use serde::de::IgnoredAny;
 use serde_json::{Error, Value};
 
-use super::live::{self, SLOT_BYTES, Slot};
+use super::live::{self, SLOT_BYTES};
 use super::{Written, native};
 use crate::record::{Content, Record, VERSION};
 
@@ -38,17 +38,6 @@ pub(super) fn complete(
     end: &str,
     visible_at: usize,
 ) -> Result<Written, Error> {
-    let slot_at = append(&mut text, record)?;
-    text.push_str(end);
-    Ok(Written {
-        bytes: text.into_bytes(),
-        slot_at: Some(slot_at),
-        visible_at: Some(visible_at),
-    })
-}
-
-/// Appends the document of `record`; returns where its slot begins.
-fn append(text: &mut String, record: &Record) -> Result<usize, Error> {
     let mut record = record.clone();
     let mut left = MAX_COMMAND;
     record.command.retain(|argument| {
@@ -65,8 +54,13 @@ fn append(text: &mut String, record: &Record) -> Result<usize, Error> {
     text.push_str(&String::from_utf8_lossy(&live::write(&record.live)?));
     let body = serde_json::to_string(&record)?;
     text.push(',');
-    push_ascii(text, body.strip_prefix('{').unwrap_or(&body));
-    Ok(slot_at)
+    push_ascii(&mut text, body.strip_prefix('{').unwrap_or(&body));
+    text.push_str(end);
+    Ok(Written {
+        bytes: text.into_bytes(),
+        slot_at: Some(slot_at),
+        visible_at: Some(visible_at),
+    })
 }
 
 /// Appends JSON in ASCII, with escapes: some characters would end a YAML comment (YAML 1.2, 5.4).
@@ -102,7 +96,7 @@ pub(super) fn slot_at(bytes: &[u8]) -> Option<usize> {
 pub(super) fn around_torn_slot(text: &str) -> Cow<'_, str> {
     let bytes = text.as_bytes();
     let around = slot_at(bytes)
-        .filter(|at| live::read(bytes.get(*at..at + SLOT_BYTES).unwrap_or_default()) == Slot::Torn)
+        .filter(|at| live::read(bytes.get(*at..at + SLOT_BYTES).unwrap_or_default()).is_torn)
         .and_then(|at| live::without_slot(bytes, at))
         .and_then(|around| String::from_utf8(around).ok());
     around.map_or(Cow::Borrowed(text), Cow::Owned)

@@ -3,7 +3,7 @@
 
 use serde_json::Error;
 
-use super::live::{self, SLOT_BYTES, Slot};
+use super::live::{self, SLOT_BYTES};
 use crate::record::{Content, Live, MAX_HOLD, Record, VERSION, has_four_digits};
 
 /// The beginning of every native record, up to its slot.
@@ -77,17 +77,11 @@ pub(super) fn document(document: &[u8], slot_at: Option<usize>) -> Content {
     if !(1..=MAX_HOLD).contains(&record.hold) || !has_four_digits(record.acquired_at) {
         return Content::Corrupt;
     }
-    record.live = match live {
-        Slot::Live(live) => *live,
-        Slot::Torn => Live {
-            is_torn: true,
-            ..Live::default()
-        },
-    };
+    record.live = live;
     Content::Record(Box::new(record))
 }
 
-fn edited_live(document: &[u8]) -> Option<Slot> {
+fn edited_live(document: &[u8]) -> Option<Live> {
     #[derive(serde::Deserialize)]
     struct Edited {
         #[serde(default)]
@@ -95,7 +89,7 @@ fn edited_live(document: &[u8]) -> Option<Slot> {
     }
     let edited = serde_json::from_slice::<Edited>(document).ok()?;
     let in_range = edited.live.renewed_at.is_none_or(has_four_digits);
-    in_range.then(|| Slot::Live(Box::new(edited.live)))
+    in_range.then_some(edited.live)
 }
 
 /// The text after `{"onehold":`, with any white space between; `None` if it begins otherwise.

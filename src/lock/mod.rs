@@ -34,6 +34,5 @@ pub use options::{Options, RunOptions};
 pub use pending_hold::PendingHold;
 pub use releasing::{Release, Renewal};
 pub use store::{Listing, Store};
-pub use supervise::Supervise;
 pub use taking::{Acquired, Attempt, Blocked};
 pub use wait::Wait;

@@ -12,44 +12,14 @@ use crate::sys::start::{Program, Started};
 use crate::sys::work::{self, Author};
 use crate::sys::{QueuedSignal, process};
 
-/// Supervises the command of a [`Hold`].
-pub trait Supervise {
+#[doc(hidden)]
+impl Hold {
     /// Starts a command like [`Hold::spawn`] does, without a copy of this process, and with the signals of
     /// `mask` blocked.
     ///
     /// # Errors
     /// As for [`Hold::spawn`].
-    fn start(&mut self, program: &Program, mask: &SignalMask) -> Result<Started>;
-
-    /// Notes once that the command has closed its descriptor of the lock file, as sudo and daemons do.
-    /// From then on a free kernel lock proves nothing about this hold.
-    ///
-    /// # Errors
-    /// The lock file cannot be written.
-    fn note_closed_descriptor(&mut self) -> Result<()>;
-
-    /// Time until [`Hold::is_lost`] returns `true` unless the lease is renewed meanwhile. `None`: no clock
-    /// decides.
-    fn lost_in(&self) -> Option<Duration>;
-
-    /// Begins to end the work of this hold by force: its command, and what that has started. From now
-    /// on its record says so, so that the next process ends the rest if this one is killed. KILL follows
-    /// after [`RunOptions::kill_after`](crate::RunOptions).
-    ///
-    /// All children of this process that it did not have before [`start`](Self::start) are taken for the
-    /// work, the orphans that it [adopts](work::adopt_orphans) too.
-    fn end_work(&mut self, command: &Started) -> Ending;
-
-    /// Goes on to end the work. See [`Ending::step`].
-    fn step(&mut self, ending: &mut Ending) -> Remaining;
-
-    /// Whether a signal tells this process that the hold is to be broken: its work is to be ended and
-    /// the hold released.
-    fn is_told_to_break(&self, received: QueuedSignal) -> bool;
-}
-
-impl Supervise for Hold {
-    fn start(&mut self, program: &Program, mask: &SignalMask) -> Result<Started> {
+    pub fn start(&mut self, program: &Program, mask: &SignalMask) -> Result<Started> {
         self.older = work::own_children();
         let taken = &mut self.taken;
         taken.clear_command()?;
@@ -63,7 +33,12 @@ impl Supervise for Hold {
         Ok(started)
     }
 
-    fn note_closed_descriptor(&mut self) -> Result<()> {
+    /// Notes once that the command has closed its descriptor of the lock file, as sudo and daemons do.
+    /// From then on a free kernel lock proves nothing about this hold.
+    ///
+    /// # Errors
+    /// The lock file cannot be written.
+    pub fn note_closed_descriptor(&mut self) -> Result<()> {
         let held = &self.taken.held;
         let record = held.record();
         if record.close || record.live.let_go || !record.has_command() {
@@ -83,13 +58,22 @@ impl Supervise for Hold {
         self.taken.held.write_live(live)
     }
 
-    fn lost_in(&self) -> Option<Duration> {
+    /// Time until [`Hold::is_lost`] returns `true` unless the lease is renewed meanwhile. `None`: no clock
+    /// decides.
+    #[must_use]
+    pub fn lost_in(&self) -> Option<Duration> {
         let (at, _) = self.taken.held.deadlines_ms()?;
         let left = at.saturating_sub(process::boottime_milliseconds());
         Some(Duration::from_millis(left))
     }
 
-    fn end_work(&mut self, command: &Started) -> Ending {
+    /// Begins to end the work of this hold by force: its command, and what that has started. From now
+    /// on its record says so, so that the next process ends the rest if this one is killed. KILL follows
+    /// after [`RunOptions::kill_after`](crate::RunOptions).
+    ///
+    /// All children of this process that it did not have before [`start`](Self::start) are taken for the
+    /// work, the orphans that it [adopts](work::adopt_orphans) too.
+    pub fn end_work(&mut self, command: &Started) -> Ending {
         let began = process::boottime_milliseconds();
         if !matches!(self.is_lost(), Ok(true)) {
             let mut live = self.taken.held.record().live.clone();
@@ -116,7 +100,8 @@ impl Supervise for Hold {
         Ending::new(marks, Pid::new(command.id()), kill_at_ms)
     }
 
-    fn step(&mut self, ending: &mut Ending) -> Remaining {
+    /// Goes on to end the work. See [`Ending::step`].
+    pub fn step(&mut self, ending: &mut Ending) -> Remaining {
         let remaining = ending.step();
         if remaining.is_told && !self.record().live.told {
             let mut live = self.record().live.clone();
@@ -127,12 +112,13 @@ impl Supervise for Hold {
         remaining
     }
 
-    fn is_told_to_break(&self, received: QueuedSignal) -> bool {
+    /// Whether a signal tells this process that the hold is to be broken: its work is to be ended and
+    /// the hold released.
+    #[must_use]
+    pub fn is_told_to_break(&self, received: QueuedSignal) -> bool {
         received.value == Some(work::number_to_tell(self.number()))
     }
-}
 
-impl Hold {
     /// Starts a command under a hold that a lease keeps. Only a keeper can, which ends with its command.
     #[cfg_attr(
         not(all(feature = "etcd", target_os = "linux")),

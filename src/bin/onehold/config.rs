@@ -456,6 +456,10 @@ mod tests {
                 "2: `details`: unknown key `b`",
             ),
             (
+                "[profiles.a.details.holder]\npid = \"pid\"\nwho = \"b\"\n",
+                "3: `who`: unknown key `b`",
+            ),
+            (
                 "[defaults]\nrefusal = \"{b}\"\n",
                 "2: `refusal`: unknown key `b`",
             ),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use onehold::record::{Kind, Record};
 use onehold::status::Reason;
 use onehold::terminal::is_unsafe;
-use onehold::{Caller, Format, State, Status};
+use onehold::{Caller, Format, Status};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
@@ -168,7 +168,7 @@ impl Serialize for LockObject<'_> {
         keys.serialize_entry("store", &status.store.to_string_lossy())?;
         let exists = !matches!(verdict.reason, Reason::NoFile | Reason::Reserved);
         keys.serialize_entry("exists", &exists)?;
-        keys.serialize_entry("state", state(verdict.state))?;
+        keys.serialize_entry("state", &verdict.state)?;
         keys.serialize_entry("reason", verdict.reason.name())?;
         keys.serialize_entry("proof", &verdict.evidence.name())?;
         keys.serialize_entry("evidence", &describe::evidence(status, local))?;
@@ -208,16 +208,6 @@ impl Serialize for LockObject<'_> {
         keys.serialize_entry("reserved_for", &describe::reserved_for(status))?;
         keys.serialize_entry("details", &self.details)?;
         keys.end()
-    }
-}
-
-fn state(state: State) -> &'static str {
-    match state {
-        State::Free => "free",
-        State::Held => "held",
-        State::Overdue => "overdue",
-        State::Zombie => "zombie",
-        State::NotALock => "not-a-lock",
     }
 }
 

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use onehold::command_line::signal::{self, QueuedSignal, SignalQueue};
 use onehold::command_line::{
-    Ending, Program, Remaining, Started, Supervise as _, adopt_orphans, command_line_of,
-    drop_code_pages, let_work_go, pass_on_wide_code, work_is_contained,
+    Ending, Program, Remaining, Started, adopt_orphans, command_line_of, drop_code_pages,
+    let_work_go, pass_on_wide_code, work_is_contained,
 };
 use onehold::{Hold, LockName, ReleaseOutcome, Status};
 use serde_json::json;

@@ -163,8 +163,9 @@ fn shown(key: &str, value: &Value, is_rfc3339: bool) -> Option<String> {
 }
 
 /// The values of a lock by the names of the profile's program, nested as it has them.
-#[derive(Clone, Debug)]
-pub(crate) struct Details(Box<[(String, Detail)]>);
+#[derive(Clone, Debug, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Details(BTreeMap<String, Detail>);
 
 #[derive(Clone, Debug)]
 enum Detail {
@@ -194,12 +195,6 @@ impl Details {
         } else {
             Value::Null
         }
-    }
-}
-
-impl<'de> Deserialize<'de> for Details {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        BTreeMap::deserialize(deserializer).map(|names| Self(names.into_iter().collect()))
     }
 }
 
