@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::windows::io::AsHandle;
-use std::process::{Command, ExitStatus};
+use std::process::ExitStatus;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
