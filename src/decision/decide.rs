@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::answer::{Decision, Judged, Obstacle};
-use super::request::{Key, Request, first_free, slot_of};
+use super::request::{Index, Key, Request, first_free};
 use super::same_holder::{is_same_hold, is_whole, runs_inside};
 use super::scan::{Finding, Next, scan};
-use super::snapshot::{Found, Snapshot};
+use super::snapshot::Snapshot;
 use super::turn::{Beside, reserved_for};
 use super::verdict::{Reason, State};
 use crate::record::Mode;
@@ -170,7 +170,10 @@ fn take<S: Snapshot + ?Sized>(
                 let replaced = given_back.iter().find(is_replaced);
                 match replaced.and_then(|judged| judged.found.key.index) {
                     Some(index) => Some(index),
-                    None => Some(free_index(&snapshot.shared(&want.name)?, &given_back)),
+                    None => Some(Index {
+                        number: free_number(&snapshot.shared_numbers(&want.name)?, &given_back),
+                        asker: request.asker_digest(),
+                    }),
                 }
             }
         };
@@ -194,26 +197,24 @@ fn take<S: Snapshot + ?Sized>(
 
 /// The number of a new shared record: of the lowest slot that is free. Those `given_back` are dead, but the
 /// file of one may have to stay.
-fn free_index<H>(found: &[Found<H>], given_back: &[&Judged<H>]) -> u32 {
-    let given_back: BTreeSet<_> = given_back
+fn free_number<H>(existing: &[u32], given_back: &[&Judged<H>]) -> u32 {
+    let numbers = |stays: bool| -> BTreeSet<u32> {
+        let found = given_back.iter().map(|judged| &judged.found);
+        let found = found.filter(|found| found.facts.stays || !stays);
+        let indices = found.filter_map(|found| found.key.index);
+        indices.map(|index| index.number).collect()
+    };
+    let (given_back, staying) = (numbers(false), numbers(true));
+    let in_use = existing
         .iter()
-        .filter_map(|judged| judged.found.key.index)
-        .collect();
-    let (mut slots, mut records) = (BTreeSet::new(), BTreeSet::new());
-    for found in found {
-        let Some(index) = found.key.index else {
-            continue;
-        };
-        let is_given_back = given_back.contains(&index);
-        if !is_given_back {
-            slots.insert(slot_of(index));
-        }
-        if !is_given_back || found.facts.stays {
-            records.insert(index);
-        }
-    }
+        .filter(|number| !given_back.contains(number));
+    let in_use: BTreeSet<u32> = in_use.map(|number| Index::from(*number).slot()).collect();
+    let unwritable = existing.iter().copied();
+    let unwritable =
+        unwritable.filter(|number| !given_back.contains(number) || staying.contains(number));
+    let unwritable: BTreeSet<u32> = unwritable.collect();
     first_free(
-        |slot| slots.contains(&slot),
-        |index| !records.contains(&index),
+        |slot| in_use.contains(&slot),
+        |number| !unwritable.contains(&number),
     )
 }

@@ -52,7 +52,10 @@ pub(super) fn scan<S: Snapshot + ?Sized>(
                 return Ok(());
             }
         }
-        let mut near = snapshot.shared(&want.name)?;
+        let mut near = match want.mode {
+            Mode::Shared => snapshot.shared_beside(request, &want.name)?,
+            Mode::Slots(_) | Mode::Exclusive => snapshot.shared(&want.name)?,
+        };
         for ancestor in ancestors {
             near.extend(snapshot.exclusive(&ancestor)?);
             if !want.mode.is_shared() {

@@ -54,7 +54,7 @@ impl HeldRecord for HeldKeys {
         self.keeping
             .keys
             .iter()
-            .filter_map(|key| key.index)
+            .filter_map(|key| key.slot())
             .collect()
     }
 

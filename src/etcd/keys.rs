@@ -13,7 +13,7 @@
 
 use std::ops::Range;
 
-use crate::decision::Key;
+use crate::decision::{Index, Key};
 use crate::name::LockName;
 
 /// The keys of one store.
@@ -62,7 +62,7 @@ impl Keys {
         let (prefix, part, name) = (&self.prefix, part.name(), &key.name);
         match key.index {
             None => format!("{prefix}//{part}/{name}"),
-            Some(index) => format!("{prefix}//{part}/{name}//{index}"),
+            Some(index) => format!("{prefix}//{part}/{name}//{}", index.number),
         }
     }
 
@@ -166,7 +166,10 @@ impl Keys {
         let below = below.strip_prefix(part.name())?.strip_prefix('/')?;
         let (name, index) = match below.split_once("//") {
             None => (below, None),
-            Some((name, index)) => (name, Some(number(index)?)),
+            Some((name, index)) => {
+                let index: Index = index.parse().ok()?;
+                (name, Some(Some(index).filter(|index| index.asker == 0)?))
+            }
         };
         let name = LockName::new(name).ok().filter(|name| !name.is_path())?;
         Some(Key { name, index })
@@ -178,12 +181,6 @@ impl Keys {
         let (name, _) = below.rsplit_once("//")?;
         LockName::new(name).ok().filter(|name| !name.is_path())
     }
-}
-
-/// A number as it is written: no sign, and no zero before it.
-fn number(text: &str) -> Option<u32> {
-    let number: u32 = text.parse().ok()?;
-    (number.to_string() == text).then_some(number)
 }
 
 /// The key alone, as a range.
@@ -215,9 +212,9 @@ mod tests {
         for other in ["a/b", "a/b0", "a/b!", "a/c", "a", "b"] {
             assert!(!below.contains(&exclusive(other)), "{other}");
         }
-        let of = |text: &str, index| Key {
+        let of = |text: &str, index: u32| Key {
             name: name(text),
-            index: Some(index),
+            index: Some(index.into()),
         };
         let slot = keys.of(Part::Hold, &of("a/b", 7));
         assert!(below.contains(&slot) && shared.contains(&slot));
@@ -237,7 +234,7 @@ mod tests {
         ] {
             let key = Key {
                 name: name(text),
-                index,
+                index: index.map(Index::from),
             };
             let text = keys.of(Part::Life, &key);
             assert_eq!(keys.hold_of(Part::Life, &text), Some(key));
@@ -248,6 +245,7 @@ mod tests {
             "/p//hold/a/",
             "/p//hold/a//",
             "/p//hold/a//01",
+            "/p//hold/a//1-0000000f",
             "/p//hold/a//1//2",
             "/p//hold/./x",
             "/p/hold/a",

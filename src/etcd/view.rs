@@ -139,7 +139,7 @@ impl View {
         for (part, range) in Part::BOTH.into_iter().zip(ranges) {
             let holds = self.range(&range).map(|(key, _)| keys.hold_of(part, key));
             for key in holds.flatten() {
-                found.insert((key.name.as_str().to_owned(), key.index), key);
+                found.insert((key.name.as_str().to_owned(), key.slot()), key);
             }
         }
         found.into_values().collect()

@@ -45,7 +45,10 @@ pub(super) fn take(
         let record = judged.record();
         record.is_some_and(|record| !record.names.is_empty())
     };
-    if !others.is_empty() || replaced.is_some_and(has_several) {
+    let has_its_name =
+        |judged: &Judged<Handle>| layout::place_of(&judged.found.key) == layout::place_of(key);
+    let stays_in_place = |judged| !has_several(judged) && has_its_name(judged);
+    if !others.is_empty() || !replaced.is_none_or(stays_in_place) {
         // One hold may have had several of the names.
         let mut gone = Vec::new();
         for judged in put.iter().filter_map(|(_, replaced)| replaced.as_ref()) {

@@ -12,7 +12,7 @@ use super::layout;
 use super::lock_file::{LockFile, OwnedLockPath, is_named, renew_foreign_times};
 use super::shared_names;
 use crate::backend::{Backend as _, HeldRecord, ReleaseOutcome};
-use crate::decision::{Key, slot_of};
+use crate::decision::{Index, Key};
 use crate::error::{Context, Operation, Result};
 use crate::format::{self, VISIBLE_BYTES, live};
 use crate::open_file::read_all;
@@ -44,8 +44,8 @@ pub(super) struct Place {
     /// The directories below the store that lead to it.
     pub(super) parents: Vec<OsString>,
     pub(super) at: OwnedLockPath,
-    /// The number of a shared record.
-    pub(super) index: Option<u32>,
+    /// Which one of the shared records.
+    pub(super) index: Option<Index>,
     /// Its directories are left for the next one.
     pub(super) stays: bool,
 }
@@ -210,7 +210,7 @@ impl HeldRecord for HeldFile {
 
     fn slots(&self) -> Vec<u32> {
         let records = self.places().filter_map(|place| place.index);
-        records.map(slot_of).collect()
+        records.map(Index::slot).collect()
     }
 
     fn file(&self) -> Option<&File> {

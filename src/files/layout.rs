@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use percent_encoding::percent_decode_str;
 
-use crate::decision::Key;
+use crate::decision::{Index, Key};
 use crate::error::Error;
 use crate::name::{LockName, encode};
 
@@ -81,14 +81,13 @@ pub(crate) fn place_of(key: &Key) -> (Vec<OsString>, OsString) {
     }
 }
 
-fn shared_file(index: u32) -> OsString {
+fn shared_file(index: Index) -> OsString {
     format!("{index}{LOCK_SUFFIX}").into()
 }
 
-/// The number of a shared hold by its file.
-pub(crate) fn shared_index(file: &OsStr) -> Option<u32> {
-    let index = file.to_str()?.strip_suffix(LOCK_SUFFIX)?.parse().ok()?;
-    (file == shared_file(index)).then_some(index)
+/// Which shared hold a file is of.
+pub(crate) fn shared_index(file: &OsStr) -> Option<Index> {
+    file.to_str()?.strip_suffix(LOCK_SUFFIX)?.parse().ok()
 }
 
 /// The file of a record below a directory: the store, or for a path its own.
@@ -186,19 +185,25 @@ mod tests {
     #[test]
     fn shared_holds_are_files_beside_the_locks_below_their_name() {
         let name = LockName::new("a/b").unwrap();
-        let key = |index| Key {
+        let key = |index: u32| Key {
             name: name.clone(),
-            index: Some(index),
+            index: Some(index.into()),
         };
         let path = path_below(Path::new("S"), &key(12));
         assert_eq!(path, Path::new("S/a.d/b.d/.shared/12.lock"));
-        assert_eq!(shared_index(OsStr::new("12.lock")), Some(12));
+        assert_eq!(shared_index(OsStr::new("12.lock")), Some(12.into()));
+        let found = shared_index(OsStr::new("12-00c0ffee.lock")).unwrap();
+        assert_eq!((found.number, found.asker), (12, 0x00c0_ffee));
         for other in [
             "012.lock",
             "12",
             "x.lock",
             "-1.lock",
             "4294967296.lock",
+            "12-0.lock",
+            "12-00000000.lock",
+            "12-00C0FFEE.lock",
+            "12-00c0ffee-1.lock",
             ".onehold.lock",
         ] {
             assert_eq!(shared_index(OsStr::new(other)), None, "{other}");

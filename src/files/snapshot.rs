@@ -20,8 +20,8 @@ use crate::backend::{Backend as _, LockSnapshot};
 use crate::decision::liveness::DEFAULT_MAX_AGE;
 use crate::decision::verdict::{Reason, Verdict};
 use crate::decision::{
-    Facts, Found, Key, Moment, Needed, Observer, ProcessFact, Revision, Snapshot, Ticket, Want,
-    judge, needed,
+    Facts, Found, Index, Key, Moment, Needed, Observer, ProcessFact, Request, Revision, Snapshot,
+    Ticket, Want, judge, needed,
 };
 use crate::error::{Context, Error, Operation, Result};
 use crate::identity::{Pid, ProcessId};
@@ -47,8 +47,8 @@ pub(crate) struct FilesSnapshot<'a> {
     queue: OnceCell<Queue>,
     /// The directories below the store that were looked for, whether found or not.
     directories: RefCell<Vec<KnownDirectory>>,
-    /// The shared records of each name that was asked about: a decision asks several times.
-    shared: RefCell<Vec<(LockName, Vec<Found<Handle>>)>>,
+    /// Those of the names that were asked about: a decision asks several times.
+    shared: RefCell<Vec<(LockName, Option<Rc<SharedDirectory>>)>>,
 }
 
 /// The parts of a path below the store, and what is there.
@@ -57,10 +57,17 @@ type KnownDirectory = (Vec<OsString>, Option<Arc<Directory>>);
 /// The directory of the shared records of a name.
 struct SharedDirectory {
     directory: Arc<Directory>,
-    /// Number and file of each record.
-    entries: Vec<(u32, OsString, Kind)>,
+    entries: Vec<SharedEntry>,
     only_removable: Option<u32>,
+    /// All of the records, once they were read.
+    found: OnceCell<Vec<Found<Handle>>>,
 }
+
+type SharedEntry = (Index, OsString, Kind);
+
+/// So many shared records are read by each request to share a name. Of more, it reads as many, from a place that
+/// changes with time, so that no dead one stays; or n requests would read n² / 2.
+const SHARED_READ: usize = 64;
 
 impl<'a> FilesSnapshot<'a> {
     pub(super) fn new(
@@ -244,18 +251,6 @@ impl<'a> FilesSnapshot<'a> {
         Ok(directory)
     }
 
-    /// The shared records of a name, by number. `directory`: that of the locks below it.
-    fn shared_in(&self, directory: &Directory, name: &LockName) -> Result<Vec<Found<Handle>>> {
-        let Some(shared) = self.shared_directory(directory, name)? else {
-            return Ok(Vec::new());
-        };
-        let mut holds = Vec::new();
-        for entry in &shared.entries {
-            holds.extend(self.shared_record(&shared, name, entry)?);
-        }
-        Ok(holds)
-    }
-
     /// The directory of the shared records of a name; `None` if there is none. `directory`: that of the locks
     /// below the name.
     fn shared_directory(
@@ -275,7 +270,7 @@ impl<'a> FilesSnapshot<'a> {
             .into_iter()
             .filter_map(|(file, kind)| Some((layout::shared_index(&file)?, file, kind)))
             .collect();
-        entries.sort_unstable_by_key(|(index, ..)| *index);
+        entries.sort_unstable_by_key(|(index, ..)| index.number);
         let only_removable = if entries.is_empty() {
             None
         } else {
@@ -286,14 +281,51 @@ impl<'a> FilesSnapshot<'a> {
             directory,
             entries,
             only_removable,
+            found: OnceCell::new(),
         }))
+    }
+
+    /// The same, opened and listed once.
+    fn shared_of(&self, name: &LockName) -> Result<Option<Rc<SharedDirectory>>> {
+        let children = layout::children(name);
+        let is_asked = |(asked, _): &&(LockName, _)| asked == name;
+        if let Some((_, known)) = self.shared.borrow().iter().find(is_asked) {
+            return Ok(known.clone());
+        }
+        let directory = if children.is_empty() {
+            None
+        } else {
+            self.directory(&children)?
+        };
+        let shared = match directory {
+            Some(directory) => self.shared_directory(&directory, name)?.map(Rc::new),
+            None => None,
+        };
+        self.shared
+            .borrow_mut()
+            .push((name.clone(), shared.clone()));
+        Ok(shared)
+    }
+
+    /// These records, by number.
+    fn shared_records<'e>(
+        &self,
+        shared: &SharedDirectory,
+        name: &LockName,
+        entries: impl IntoIterator<Item = &'e SharedEntry>,
+    ) -> Result<Vec<Found<Handle>>> {
+        let mut found = Vec::new();
+        for entry in entries {
+            found.extend(self.shared_record(shared, name, entry)?);
+        }
+        Ok(found)
     }
 
     fn shared_record(
         &self,
         shared: &SharedDirectory,
         name: &LockName,
-        (index, file, kind): &(u32, OsString, Kind),
+        (index, file, kind): &SharedEntry,
     ) -> Result<Option<Found<Handle>>> {
         let key = Key {
             name: name.clone(),
@@ -341,7 +373,11 @@ impl<'a> FilesSnapshot<'a> {
                     .and_then(|on_disk| self.found(Key::exclusive(&name), on_disk))
                     .map(|found| found.into_iter().map(Ok).try_for_each(&mut *visit)),
                 Some(Entry::Shared(name)) if without != Some(&name) => self
-                    .shared_in(directory, &name)
+                    .shared_directory(directory, &name)
+                    .and_then(|shared| match shared {
+                        Some(shared) => self.shared_records(&shared, &name, &shared.entries),
+                        None => Ok(Vec::new()),
+                    })
                     .map(|holds| holds.into_iter().map(Ok).try_for_each(&mut *visit)),
                 Some(Entry::Children(name)) => match directory.open_below(&file) {
                     Ok(directory) => self.walk(&directory, &below, Some(&name), without, visit),
@@ -461,28 +497,40 @@ impl Snapshot for FilesSnapshot<'_> {
     }
 
     fn shared(&self, name: &LockName) -> Result<Vec<Found<Handle>>> {
-        let children = layout::children(name);
-        if children.is_empty() {
-            return Ok(Vec::new());
-        }
-        let Some(directory) = self.directory(&children)? else {
+        let Some(shared) = self.shared_of(name)? else {
             return Ok(Vec::new());
         };
-        let is_asked = |(asked, _): &&(LockName, _)| asked == name;
-        if let Some((_, found)) = self.shared.borrow().iter().find(is_asked) {
+        if let Some(found) = shared.found.get() {
             return Ok(found.clone());
         }
-        let found = self.shared_in(&directory, name)?;
-        let asked = (name.clone(), found.clone());
-        self.shared.borrow_mut().push(asked);
-        Ok(found)
+        let found = self.shared_records(&shared, name, &shared.entries)?;
+        Ok(shared.found.get_or_init(|| found).clone())
+    }
+
+    fn shared_beside(&self, request: &Request, name: &LockName) -> Result<Vec<Found<Handle>>> {
+        let shared = self.shared_of(name)?;
+        let is_many = |shared: &&Rc<SharedDirectory>| shared.entries.len() > SHARED_READ;
+        let Some(shared) = shared.as_ref().filter(is_many) else {
+            return self.shared(name);
+        };
+        let (asker, count) = (request.asker_digest(), shared.entries.len());
+        let since = usize::try_from(self.now().boottime_ms).unwrap_or(0) % count;
+        let is_read = |(at, (index, ..)): &(usize, &SharedEntry)| {
+            let is_own = asker != 0 && index.asker == asker;
+            is_own || !request.replace.is_empty() || (at + count - since) % count < SHARED_READ
+        };
+        let entries = shared.entries.iter().enumerate().filter(is_read);
+        self.shared_records(shared, name, entries.map(|(_, entry)| entry))
+    }
+
+    fn shared_numbers(&self, name: &LockName) -> Result<Vec<u32>> {
+        let shared = self.shared_of(name)?;
+        let entries = shared.iter().flat_map(|shared| &shared.entries);
+        Ok(entries.map(|(index, ..)| index.number).collect())
     }
 
     fn shared_shown(&self, name: &LockName, shown: &Revision) -> Result<Option<Found<Handle>>> {
-        let Some(directory) = self.directory(&layout::children(name))? else {
-            return Ok(None);
-        };
-        let Some(shared) = self.shared_directory(&directory, name)? else {
+        let Some(shared) = self.shared_of(name)? else {
             return Ok(None);
         };
         for entry in &shared.entries {

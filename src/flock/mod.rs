@@ -191,7 +191,7 @@ impl FlockSnapshot<'_> {
             } => Found {
                 key: Key {
                     name: name.clone(),
-                    index: is_shared.then_some(0),
+                    index: is_shared.then(|| 0.into()),
                 },
                 content: Content::KernelLock,
                 facts: Facts {

@@ -187,7 +187,7 @@ impl Lock {
         let path = self.path();
         let shared = self.store.path_of_record(&Key {
             name: self.name().clone(),
-            index: Some(0),
+            index: Some(0.into()),
         });
         // A key on etcd has an empty part there, which a path does not show.
         let shared = shared.to_string_lossy();

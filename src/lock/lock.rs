@@ -137,7 +137,7 @@ impl Lock {
     pub fn store_facts(&self, status: &Status) -> Result<Option<crate::status::StoreFacts>> {
         let key = Key {
             name: LockName::new(&status.name)?,
-            index: status.slot,
+            index: status.slot.map(Into::into),
         };
         self.store.facts(&key)
     }

@@ -584,3 +584,21 @@ fn common_invocations_stay_within_their_system_call_limits() {
         assert!(found.is_some(), "{words:?}: {:?}", count(prepare, words));
     }
 }
+
+/// So that n readers take time for n, and not for n².
+#[test]
+fn lock_is_shared_by_as_many_system_calls_beside_300_readers_as_beside_100() {
+    let mut sandbox = Sandbox::new();
+    let mut counts = [100, 200].map(|more| {
+        for _ in 0..more {
+            sandbox.prepare(&["acquire", "-s", "x", "--ttl", "1h"]);
+        }
+        let words = ["acquire", "-s", "x", "--ttl", "1h", "--owner", "o"];
+        let ended = trace(sandbox.command(&words), Fault::Nothing);
+        ended.count(Role::Program)
+    });
+    println!("beside 100 and 300 readers: {counts:?} system calls");
+    // To list the directory takes more.
+    counts[0] += 10;
+    assert!(counts[1] <= counts[0], "{counts:?}");
+}

@@ -501,7 +501,7 @@ impl Setting {
         let name = self.names.iter().position(|name| *name == key.name);
         Slot {
             name: u8::try_from(name.unwrap()).unwrap(),
-            index: key.index.map(|index| u8::try_from(index).unwrap()),
+            index: key.index.map(|index| u8::try_from(index.number).unwrap()),
         }
     }
 
@@ -614,7 +614,7 @@ impl Setting {
         Found {
             key: Key {
                 name: self.names[usize::from(file.slot.name)].clone(),
-                index: file.slot.index.map(u32::from),
+                index: file.slot.index.map(|index| u32::from(index).into()),
             },
             facts: self.facts(world, file, &content, by),
             content,

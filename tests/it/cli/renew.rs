@@ -147,7 +147,10 @@ fn shared_lease_of_two_locks_is_renewed_until_it_has_lost_one() {
     env.onehold(["renew", "y", "--owner", "me"])
         .assert()
         .success();
-    std::fs::remove_file(env.store().join("x.d/.shared/1.lock")).unwrap();
+    let files = env.store().join("x.d/.shared").read_dir().unwrap();
+    let mut files = files.map(|file| file.unwrap().path());
+    let is_second = |path: &std::path::PathBuf| path.to_string_lossy().contains("/1-");
+    std::fs::remove_file(files.find(is_second).unwrap()).unwrap();
     env.onehold(["renew", "y", "--owner", "me"])
         .assert()
         .code(3);

@@ -600,6 +600,37 @@ fn more_dead_readers_than_descriptors_are_replaced_and_removed() {
     assert_eq!(left(&env), [""; 0]);
 }
 
+/// Not all of so many are read.
+#[cfg(unix)]
+#[test]
+fn who_shares_a_lock_already_is_recognized_among_many_readers() {
+    let env = TestEnv::new();
+    let script = "
+        all() { for i in $(seq 80); do onehold acquire -q -s x --ttl 1h --owner o$i || exit 99; done; }
+        all >first; all >again; cmp first again";
+    env.session(script).assert().success();
+    assert_eq!(
+        env.store().join("x.d/.shared").read_dir().unwrap().count(),
+        80
+    );
+}
+
+#[cfg(unix)]
+#[test]
+fn records_of_dead_readers_are_used_again_by_others_however_many_there_are() {
+    let env = TestEnv::new();
+    let script = "
+        for i in $(seq 80); do onehold acquire -q -s x --ttl 1h --owner o$i || exit 99; done
+        for i in $(seq 80); do onehold renew -q x --owner o$i --ttl 1ms || exit 98; done
+        sleep 0.02
+        for i in $(seq 20); do onehold acquire -q -s x --ttl 1h --owner p$i || exit 97; done";
+    env.session(script).assert().success();
+    assert_eq!(
+        env.store().join("x.d/.shared").read_dir().unwrap().count(),
+        80
+    );
+}
+
 /// A writer sleeps on the kernel lock of a reader, whose file it opens again for that.
 #[cfg(unix)]
 #[test]
