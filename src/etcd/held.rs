@@ -54,7 +54,7 @@ impl HeldRecord for HeldKeys {
         self.keeping
             .keys
             .iter()
-            .filter_map(|key| key.slot())
+            .filter_map(crate::decision::Key::slot)
             .collect()
     }
 
