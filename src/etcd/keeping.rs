@@ -70,7 +70,9 @@ pub(super) struct State {
 /// What a beat has brought.
 enum Beat {
     Confirmed(u64),
-    /// The network, or a member without a leader: it says nothing.
+    /// The network, or a member without a leader: another one is asked from now on.
+    Unanswered,
+    /// It says nothing.
     Unknown,
     Over,
 }
@@ -184,6 +186,7 @@ impl Keeping {
         let mut due = third(self.confirmed_ms.load(Ordering::SeqCst));
         let mut watch_until = 0;
         let mut ahead = wall_clock_ahead();
+        let mut unanswered = 0;
         loop {
             let now = boottime_milliseconds();
             if now >= watch_until {
@@ -214,7 +217,15 @@ impl Keeping {
                     self.confirm(at);
                     due = third(at);
                 }
-                Beat::Unknown => due = boottime_milliseconds() + ttl / 40,
+                // A leader that is cut off costs the time of two: its own, and that of a member that still
+                // passes on to it what it is asked.
+                Beat::Unanswered if unanswered + 1 < self.client().address().endpoints.len() => {
+                    unanswered += 1;
+                }
+                Beat::Unanswered | Beat::Unknown => {
+                    unanswered = 0;
+                    due = boottime_milliseconds() + ttl / 40;
+                }
                 Beat::Over => {
                     self.outcome.store(LOST, Ordering::SeqCst);
                     crate::sys::keeper::wake_supervisor();
@@ -251,7 +262,7 @@ impl Keeping {
     }
 
     fn timeout(&self) -> Duration {
-        Duration::from_millis(self.ttl_ms() / 10).min(TIMEOUT)
+        Duration::from_millis(self.ttl_ms() / 20).min(TIMEOUT)
     }
 
     /// Keeps the lease alive, and looks whether the hold still stands.
@@ -273,7 +284,7 @@ impl Keeping {
         });
         let Ok((kept, answer)) = answer else {
             self.client().go_on();
-            return Beat::Unknown;
+            return Beat::Unanswered;
         };
         if !answer.succeeded || kept.ttl <= 0 {
             return self.examine(&answer, kept.ttl > 0);

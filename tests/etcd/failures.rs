@@ -491,6 +491,29 @@ fn member_that_does_not_answer_is_passed_by() {
     assert_eq!(object["error"]["code"], "STORE");
 }
 
+/// From 0.6 times to live after the last one that was kept, its command is ended.
+#[test]
+fn keeper_asks_a_third_member_long_before_its_hold_is_lost_when_two_say_nothing() {
+    let cluster = shared();
+    let proxies: Vec<Proxy> = cluster
+        .endpoints()
+        .iter()
+        .map(|member| Proxy::to(member))
+        .collect();
+    let endpoints: Vec<&str> = proxies.iter().map(|proxy| &*proxy.endpoint).collect();
+    let on = On::at(format!("etcd://{}/two-say-nothing", endpoints.join(",")));
+    let mut holder = start(&on, &["--ttl", "10", "x"], 12_000);
+    wait_until_at_work(&on, 1);
+    let began = Instant::now();
+    proxies[0].cut();
+    proxies[1].cut();
+    wait_until("the third one is asked", || !proxies[2].paths().is_empty());
+    let took = began.elapsed().as_secs_f64();
+    // The first request is due after a third of the time to live.
+    assert!((2.0..5.2).contains(&took), "{took}");
+    assert_eq!(holder.finish(), 0);
+}
+
 #[test]
 fn endpoints_of_two_clusters_are_refused() {
     let other = Cluster::start(1);

@@ -89,7 +89,10 @@ fn holder_that_is_set_apart_together_with_the_leader_ends_its_work_in_time() {
 fn leader_that_is_set_apart_costs_no_hold() {
     let (cluster, on) = start();
     // The default time to live.
-    let mut holder = section(&cluster, HOLDER, &on, &["x"], 25_000);
+    let mut holder = cluster.network().on(HOLDER, &run(&on, &["x"], 25_000));
+    let said = on.env.path("said");
+    holder.stderr(std::fs::File::create(&said).unwrap());
+    let mut holder = Running::spawn(holder);
     wait_until_at_work(&on, 1);
     let mut waiter = section(&cluster, OTHER, &on, &["-w", "60", "x"], 100);
     wait_until("it waits", || waiters(&cluster, &on) == 1);
@@ -99,7 +102,8 @@ fn leader_that_is_set_apart_costs_no_hold() {
         cluster.network().rejoin();
         std::thread::sleep(Duration::from_secs(4));
     }
-    assert_eq!(holder.finish(), 0);
+    let code = holder.finish();
+    assert_eq!(code, 0, "{}", std::fs::read_to_string(said).unwrap());
     assert_eq!(waiter.finish(), 0);
     assert_eq!(assert_exclusive(&on).len(), 2);
 }
