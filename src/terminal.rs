@@ -5,10 +5,11 @@
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for char in text.chars() {
-        if is_unsafe(char) {
-            escaped.extend(char.escape_unicode());
-        } else {
-            escaped.push(char);
+        match char {
+            '\u{1b}' => escaped.push_str("\\e"),
+            _ if char.is_ascii_control() => escaped.extend(char.escape_default()),
+            _ if is_unsafe(char) => escaped.extend(char.escape_unicode()),
+            _ => escaped.push(char),
         }
     }
     escaped

@@ -514,7 +514,7 @@ fn refusal_of_a_native_lock_says_who_holds_it_since_when_and_why() {
     let said = refusal_of_command_line(&fixture.env, &["run", "x", "--", "true"], 1);
     assert_eq!(without_time(&said), without_time(&text));
     assert!(text.contains("Z ("), "{text}");
-    assert!(text.ends_with(" ago): \"a\\u{1b}[2J\""), "{text}");
+    assert!(text.ends_with(" ago): \"a\\e[2J\""), "{text}");
     let dead = fixture.lock("dead");
     fixture.env.create_zombie("dead");
     let attempt = dead.hold(&Options::new().refuse_zombies(), Wait::no());

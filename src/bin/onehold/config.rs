@@ -360,11 +360,22 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
         let number = before.matches('\n').count() + 1;
         let line = text.lines().nth(number - 1).unwrap_or_default();
         let key = line.split_once('=').map_or(line, |(key, _)| key).trim();
-        anyhow::anyhow!(
-            "cannot use `{}`: line {number}: `{key}`: {}",
-            path.display(),
-            with_nearest(error.message())
-        )
+        let what = if is_key_of_defaults(error.message()) {
+            format!("`{key}` belongs below [defaults]")
+        } else {
+            format!("`{key}`: {}", with_nearest(error.message()))
+        };
+        anyhow::anyhow!("cannot use `{}`: line {number}: {what}", path.display())
+    })
+}
+
+/// Whether an unknown key of the file itself is one of its table of defaults.
+fn is_key_of_defaults(message: &str) -> bool {
+    let key = message.strip_prefix("unknown field `");
+    let key = key.and_then(|message| message.split_once("`, expected one of `defaults`"));
+    key.is_some_and(|(key, _)| {
+        let file = toml::from_str::<File>(&format!("[defaults]\n{key} = []"));
+        file.is_err_and(|error| !error.message().starts_with("unknown field"))
     })
 }
 
@@ -447,7 +458,8 @@ mod tests {
                 "[defaults]\non-zombie = \"tke\"\n",
                 "2: `on-zombie`: unknown value `tke`; did you mean `take`?",
             ),
-            ("wait = \"5s\"\n", "1: `wait`: unknown key `wait`"),
+            ("wait = \"5s\"\n", "1: `wait` belongs below [defaults]"),
+            ("wiat = \"5s\"\n", "1: `wiat`: unknown key `wiat`"),
             ("[defaults]\nwait = \n", "2: `wait`: "),
             ("[defaults]\nwait = \"5s\"\nwait = \"6s\"\n", "3: `wait`: "),
             ("[defaults]\ndetails = { a = 1 }\n", "2: `details`: "),

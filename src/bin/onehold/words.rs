@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn control_characters_are_escaped() {
-        assert_eq!(escape("a\u{1b}[2Jb\n"), "a\\u{1b}[2Jb\\u{a}");
+        assert_eq!(escape("a\u{1b}[2Jb\n\t\u{7}"), "a\\e[2Jb\\n\\t\\u{7}");
         assert_eq!(escape("\u{202e}gnp.exe"), "\\u{202e}gnp.exe");
         assert_eq!(escape("Übung ✓"), "Übung ✓");
     }
