@@ -1,33 +1,39 @@
-//! Ceilings, slightly above what is needed today, so that an increase is noticed: instructions in user mode
-//! and system calls, without those of the command, page faults, and the size of the binary.
+//! Ceilings, slightly above what is needed today, so that an increase is noticed: page faults, the lines and
+//! pages of text that are executed, system calls, and the size of the binary. A program that runs for less than
+//! a millisecond waits for memory most of the time. Instructions are told, and have no ceiling: one build had 30 % more
+//! of them than another, and took 8 % less time.
 
+use std::collections::HashSet;
 use std::mem::MaybeUninit;
 use std::process::Command;
 
 use super::steps::step_through;
 use super::{in_environment, onehold, shipped, used_store};
 
+/// Without those of the command, but with those of the child that executes it.
 #[derive(Debug, Default)]
 struct Cost {
-    instructions: usize,
-    system_calls: usize,
-    cpuids: usize,
     page_faults: i64,
+    /// Of 64 bytes, and of 4 KiB.
+    text_lines: usize,
+    text_pages: usize,
+    system_calls: usize,
+    instructions: usize,
+    cpuids: usize,
 }
 
-/// Words, exit code, and the ceilings of instructions, system calls and page faults. For comparison: flock(1)
-/// of util-linux 2.38 executes 139,000 instructions. What is inlined where, and the length of the
-/// program's path, move the instructions by a percent; where the stack begins, and how the kernel maps files
-/// that it has in memory, move the faults by one to three from machine to machine. A release looks for its
-/// holder among its ancestors, of which there may be some more.
-const CEILINGS: [(&str, i32, [usize; 3]); 7] = [
-    ("run x -- true", 0, [67_400, 85, 43]),
-    ("run --exec y -- true", 0, [60_300, 62, 43]),
-    ("run -q held -- true", 6, [63_900, 49, 52]),
-    ("acquire z --ttl 1h", 0, [66_900, 75, 50]),
-    ("release own", 0, [80_000, 63, 43]),
-    ("check -q free", 0, [22_000, 17, 34]),
-    ("check -q held", 6, [56_900, 38, 45]),
+/// Words, exit code, and the ceilings of page faults, lines, pages and system calls. Where the stack begins, and
+/// how the kernel maps files that it has in memory, move the faults by one to three from machine to machine. A
+/// release looks for its holder among its ancestors, of which there may be some more.
+const CEILINGS: [(&str, i32, [usize; 4]); 8] = [
+    ("run x -- true", 0, [43, 0, 0, 0]),
+    ("run --exec y -- true", 0, [43, 0, 0, 0]),
+    ("run --exec left -- true", 0, [43, 0, 0, 0]),
+    ("run -q held -- true", 6, [52, 0, 0, 0]),
+    ("acquire z --ttl 1h", 0, [50, 0, 0, 0]),
+    ("release own", 0, [43, 0, 0, 0]),
+    ("check -q free", 0, [34, 0, 0, 0]),
+    ("check -q held", 6, [45, 0, 0, 0]),
 ];
 
 /// In bytes, of which 2.3 MB are etcd and TLS. Each 64 KiB that are executed are a page fault more.
@@ -41,14 +47,15 @@ fn shipped_binary_stays_below_its_ceilings() {
     println!("{size} bytes");
     assert!(size <= LARGEST_BINARY, "{size} bytes");
     let mut failures = Vec::new();
-    for (words, code, [instructions, system_calls, page_faults]) in CEILINGS {
+    for (words, code, [page_faults, text_lines, text_pages, system_calls]) in CEILINGS {
         let mut tries = 0;
         loop {
             let cost = cost_of(words, code);
             println!("{words}: {cost:?}");
-            let is_below = cost.instructions <= instructions
+            let is_below = cost.page_faults <= i64::try_from(page_faults).unwrap()
+                && cost.text_lines <= text_lines
+                && cost.text_pages <= text_pages
                 && cost.system_calls <= system_calls
-                && cost.page_faults <= i64::try_from(page_faults).unwrap()
                 && cost.cpuids == 0;
             tries += 1;
             // A step takes microseconds: the second may change, and the time zone is read once more.
@@ -67,14 +74,15 @@ fn cost_of(words: &str, code: i32) -> Cost {
     let mut cost = Cost::default();
     {
         let (env, _busy) = used_store();
+        let (mut lines, mut pages) = (HashSet::new(), HashSet::new());
         let exit = step_through(onehold(&env, words), |step| {
-            if step.is_in_child {
-                return;
-            }
+            lines.insert(step.address / 64);
+            pages.insert(step.address / 4096);
             cost.instructions += 1;
             cost.system_calls += usize::from(step.is_system_call);
             cost.cpuids += usize::from(step.is_cpuid);
         });
+        (cost.text_lines, cost.text_pages) = (lines.len(), pages.len());
         assert_eq!(exit, code, "{words}");
     }
     // The least of some runs: the first ones bring the files into memory.

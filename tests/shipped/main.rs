@@ -77,12 +77,17 @@ fn in_environment(env: &TestEnv, mut command: Command) -> Command {
     command
 }
 
-/// A store that has been used. The lock `held` is a lease, `busy` is held by a `run`, and `own` for this
-/// process.
+/// A store that has been used. The lock `held` is a lease, `busy` is held by a `run`, `own` for this process, and
+/// `left` was held by a `run --exec`, which has left its record.
 fn used_store() -> (TestEnv, Held) {
     let env = TestEnv::new();
     let own = format!("acquire own --pid {}", std::process::id());
-    for words in ["run x -- true", "acquire held --ttl 1h", &own] {
+    for words in [
+        "run x -- true",
+        "run --exec left -- true",
+        "acquire held --ttl 1h",
+        &own,
+    ] {
         assert!(onehold(&env, words).status().unwrap().success(), "{words}");
     }
     let mut run = onehold(&env, "run busy -- cat");
