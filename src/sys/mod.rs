@@ -10,7 +10,7 @@
 //! | `spawn`, `start` | a command that is on record before it runs, and that inherits the lock; `program`: by std, for all but Linux |
 //! | `wait` | sleep until a kernel lock is released, a process exits or a file changes |
 //! | `work` | the processes of a hold: all that its command has started, to be signaled and waited for |
-//! | `memory`, `stdio`, `entry` | for the command-line tool: memory it can release, the stdio it was started with, and its beginning |
+//! | `memory`, `stdio`, `startup` | for the command-line tool: memory it can release, the stdio it was started with, and its fast start |
 //!
 //! Code for all Unixes is in `unix`. Each system has a module of its own for the rest, with the
 //! same names; what only Linux has is answered for the others by `not_linux`. All `unsafe` code of the
@@ -23,8 +23,6 @@ use std::time::SystemTime;
 
 use crate::identity::Pid;
 
-#[cfg(feature = "cli")]
-pub(crate) mod arena;
 #[cfg(not(all(feature = "etcd", target_os = "linux")))]
 #[path = "no_keeper.rs"]
 pub(crate) mod keeper;
@@ -48,16 +46,14 @@ pub(crate) mod work;
 
 #[cfg(all(feature = "cli", not(target_os = "linux")))]
 pub(crate) use not_linux as memory;
-#[cfg(all(feature = "cli", target_os = "linux", target_env = "musl"))]
-pub(crate) use system::entry;
 #[cfg(all(feature = "etcd", target_os = "linux"))]
 pub(crate) use system::keeper;
-#[cfg(all(feature = "cli", target_os = "linux"))]
-pub(crate) use system::memory;
 #[cfg(all(feature = "cli", windows))]
 pub(crate) use system::stdio;
 #[cfg(windows)]
 pub(crate) use system::{directory, signal, spawn};
+#[cfg(all(feature = "cli", target_os = "linux"))]
+pub(crate) use system::{memory, startup};
 pub(crate) use system::{process, start, wait};
 #[cfg(all(feature = "cli", unix))]
 pub(crate) use unix::stdio;
