@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Mutex, PoisonError};
 
 pub(crate) use super::alarm::Alarm;
+use super::checked;
 use super::process::kill;
 pub use super::signal_queue::SignalQueue;
 use crate::sys::start::Started;
@@ -214,8 +215,7 @@ fn restore(defaults: u64) {
 /// # Errors
 /// Those of kill(2).
 pub fn send(child: &Started, signal: i32) -> io::Result<()> {
-    let pid = libc::pid_t::try_from(child.id()).map_err(io::Error::other)?;
-    kill(pid, signal)
+    kill(child.id().cast_signed(), signal)
 }
 
 /// The process that a terminal has sent a signal to, and its group: a keeper is none that a terminal knows.
@@ -239,7 +239,7 @@ fn terminals_view() -> (libc::pid_t, libc::pid_t) {
 /// # Errors
 /// Those of kill(2).
 pub fn send_from_terminal(child: &Started, signal: i32, session_only: bool) -> io::Result<()> {
-    let pid = libc::pid_t::try_from(child.id()).map_err(io::Error::other)?;
+    let pid = child.id().cast_signed();
     let (own_pid, own) = terminals_view();
     // SAFETY: these only return numbers.
     let (theirs, leads_session) = unsafe { (libc::getpgid(pid), libc::getsid(own_pid) == own_pid) };
@@ -378,10 +378,9 @@ pub fn terminating_signal(status: ExitStatus) -> Option<i32> {
 /// # Errors
 /// Those of pthread_sigmask(3).
 pub fn without_signals<T>(start: impl FnOnce() -> T) -> io::Result<T> {
-    let before = change_mask(libc::SIG_SETMASK, &all_signals())?;
+    let before = SignalMask::block_all()?;
     let value = start();
-    change_mask(libc::SIG_SETMASK, &before)?;
-    Ok(value)
+    before.set().map(|()| value)
 }
 
 /// Whether the caller of this process ignored a signal, whatever this process has made of that.
@@ -413,9 +412,7 @@ pub(in crate::sys) fn change_action(
     let action = action.map_or(ptr::null(), ptr::from_ref);
     // SAFETY: the new one is live or null; the kernel fills the old one.
     unsafe {
-        if libc::sigaction(signal, action, before.as_mut_ptr()) != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        checked(libc::sigaction(signal, action, before.as_mut_ptr()))?;
         Ok(before.assume_init())
     }
 }
@@ -450,7 +447,7 @@ pub(in crate::sys) fn all_signals() -> libc::sigset_t {
 
 /// The kernel's set of signals (rt_sigprocmask(2)).
 #[cfg(target_os = "linux")]
-pub(in crate::sys) type KernelSignalSet = u64;
+type KernelSignalSet = u64;
 
 /// Returns the mask before. Async-signal-safe.
 pub(in crate::sys) fn change_mask(how: i32, set: &libc::sigset_t) -> io::Result<libc::sigset_t> {
@@ -458,21 +455,18 @@ pub(in crate::sys) fn change_mask(how: i32, set: &libc::sigset_t) -> io::Result<
     // By the kernel's own call: that of the C library leaves out the signals that it uses.
     #[cfg(target_os = "linux")]
     // SAFETY: both sets are live, and at least as long as the size says; the kernel fills the second.
-    let failed = unsafe {
+    checked(unsafe {
         libc::syscall(
             libc::SYS_rt_sigprocmask,
             how,
             ptr::from_ref(set),
             before.as_mut_ptr(),
             size_of::<KernelSignalSet>(),
-        ) != 0
-    };
+        )
+    })?;
     #[cfg(not(target_os = "linux"))]
     // SAFETY: both sets are live; the kernel fills the second.
-    let failed = unsafe { libc::sigprocmask(how, set, before.as_mut_ptr()) != 0 };
-    if failed {
-        return Err(io::Error::last_os_error());
-    }
+    checked(unsafe { libc::sigprocmask(how, set, before.as_mut_ptr()) })?;
     // SAFETY: zeroed above, then filled by the call.
     Ok(unsafe { before.assume_init() })
 }
