@@ -16,6 +16,7 @@
 //! same names; what only Linux has is answered for the others by `not_linux`. All `unsafe` code of the
 //! project is below this module, but for the C function `main` of the static program.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -140,6 +141,14 @@ pub(crate) struct Lockers {
 pub(crate) enum Kind {
     RegularFile,
     OtherOrUnknown,
+}
+
+impl directory::Directory {
+    /// All names in the directory, in no order.
+    pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
+        let entries = self.entries()?;
+        Ok(entries.into_iter().map(|(name, _)| name).collect())
+    }
 }
 
 /// A place in a record that a child fills with its PID before it executes its command.

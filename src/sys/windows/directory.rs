@@ -327,13 +327,7 @@ impl Directory {
         Ok(())
     }
 
-    /// All names in the directory, in no order, without its guard.
-    pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
-        let entries = self.entries()?;
-        Ok(entries.into_iter().map(|(name, _)| name).collect())
-    }
-
-    /// The names in it, with the type of each.
+    /// All names in the directory but its guard, in no order, with the type of each.
     pub(crate) fn entries(&self) -> io::Result<Vec<(OsString, Kind)>> {
         let mut entries = Vec::new();
         for entry in std::fs::read_dir(&self.path)? {

@@ -20,8 +20,8 @@ use windows_sys::Win32::System::Threading::PROCESS_TERMINATE;
 use super::process::{all, created, has_ended, open_to, raw, terminate};
 use crate::identity::{Pid, ProcessId};
 pub use crate::sys::not_linux::adopt_orphans;
-pub(crate) use crate::sys::not_linux::{own_children, wait_for_any};
-use crate::sys::work::{Author, Look, Marks, select};
+pub(crate) use crate::sys::not_linux::{own_children, visit_list, wait_for_any};
+use crate::sys::work::{Author, Look, Marks};
 
 /// The job of the command that this process supervises.
 static OWN_JOB: Mutex<Option<Job>> = Mutex::new(None);
@@ -195,9 +195,9 @@ pub(crate) fn visit(
     _command: Option<Pid>,
     each: &mut dyn FnMut(&Target),
 ) -> Look {
-    let mut look = Look::Nothing;
     let job = OWN_JOB.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(job) = job.as_ref().filter(|_| marks.are_of_own_command()) {
+        let mut look = Look::Nothing;
         for target in job.processes().into_iter().filter_map(Target::open) {
             look = Look::Left;
             each(&target);
@@ -205,16 +205,5 @@ pub(crate) fn visit(
         return look;
     }
     drop(job);
-    let list = match all() {
-        Ok(list) => list,
-        Err(error) => return Look::Failed(error),
-    };
-    for process in select(&list, marks, |_| false) {
-        marks.known.insert(process);
-        if let Some(target) = Target::open(process.pid).filter(|target| target.process == process) {
-            look = Look::Left;
-            each(&target);
-        }
-    }
-    look
+    visit_list(all(), marks, |_| false, each)
 }
