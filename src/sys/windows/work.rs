@@ -17,7 +17,8 @@ use windows_sys::Win32::System::JobObjects::{
 };
 use windows_sys::Win32::System::Threading::PROCESS_TERMINATE;
 
-use super::process::{all, created, has_ended, open_to, raw, terminate};
+use super::checked;
+use super::process::{all, created, has_ended, open_to, terminate};
 use crate::identity::{Pid, ProcessId};
 pub use crate::sys::not_linux::adopt_orphans;
 pub(crate) use crate::sys::not_linux::{own_children, visit_list, wait_for_any};
@@ -53,22 +54,22 @@ impl Job {
         let mut limits = JOBOBJECT_EXTENDED_LIMIT_INFORMATION::default();
         limits.BasicLimitInformation.LimitFlags = flags;
         // SAFETY: the handle is open, and the place lives and its size is given.
-        let set = unsafe {
+        checked(unsafe {
             SetInformationJobObject(
-                raw(&self.0),
+                self.0.as_raw_handle(),
                 JobObjectExtendedLimitInformation,
                 (&raw const limits).cast(),
                 u32::try_from(size_of_val(&limits)).unwrap_or(0),
             )
-        };
-        (set != 0).then_some(())
+        })
+        .ok()
     }
 
     /// `None`: it is in another job that no other can be nested in (before Windows 8).
     pub(super) fn take(&self, child: &Child) -> Option<()> {
         // SAFETY: both handles are open.
-        let taken = unsafe { AssignProcessToJobObject(raw(&self.0), child.as_raw_handle()) };
-        (taken != 0).then_some(())
+        checked(unsafe { AssignProcessToJobObject(self.0.as_raw_handle(), child.as_raw_handle()) })
+            .ok()
     }
 
     /// Its processes outlive it.
@@ -94,7 +95,7 @@ impl Job {
             // SAFETY: the handle is open, and the size is that of the buffer, which is ours.
             let told = unsafe {
                 QueryInformationJobObject(
-                    raw(&self.0),
+                    self.0.as_raw_handle(),
                     JobObjectBasicProcessIdList,
                     numbers.as_mut_ptr().cast(),
                     size,
