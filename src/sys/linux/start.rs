@@ -17,6 +17,7 @@ use crate::sys::signal::SignalMask;
 #[cfg(feature = "etcd")]
 use crate::sys::signal::restore_callers_dispositions;
 use crate::sys::spawn::BeforeExec;
+use crate::sys::unix::checked;
 use crate::sys::unix::process::child_has_ended;
 
 /// What execvp(3) searches where PATH is not set, as glibc does.
@@ -146,7 +147,7 @@ impl Program {
         // SAFETY: the child runs on its own stack, which grows downwards from an aligned end, until
         // it executes or exits; only then does this thread go on, so that everything it is given
         // outlives it. It allocates nothing and makes only async-signal-safe calls.
-        let pid = unsafe {
+        let pid = checked(unsafe {
             let end = stack.as_mut_ptr().add(STACK);
             let end = end.sub(end as usize % 16);
             libc::clone(
@@ -155,14 +156,13 @@ impl Program {
                 libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD,
                 (&raw mut plan).cast::<c_void>(),
             )
-        };
-        let error = io::Error::last_os_error();
+        });
         // The command has been started, whatever becomes of this: to fail now would give its lock away.
         let _ = before.set();
-        if pid < 0 {
-            return Err(error);
-        }
-        let mut started = Started { pid, ended: None };
+        let mut started = Started {
+            pid: pid?,
+            ended: None,
+        };
         let failed = match plan.failed {
             NOT_SHARED => record.map_or(0, |record| failure_of_copy(record, &started)),
             failed => failed,

@@ -195,7 +195,7 @@ pub(super) fn not_a_regular_file(stat: &Stat) -> Option<&'static str> {
     clippy::unnecessary_cast,
     reason = "the types of these fields differ between systems"
 )]
-pub(super) fn id_of(stat: &Stat) -> FileId {
+pub(in crate::sys) fn id_of(stat: &Stat) -> FileId {
     FileId {
         device: stat.st_dev as u64,
         inode: stat.st_ino as u64,

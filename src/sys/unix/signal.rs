@@ -97,7 +97,7 @@ pub(in crate::sys) fn catch_sigalrm() -> io::Result<bool> {
             libc::SIGALRM,
             Some(&action(do_nothing as *const () as libc::sighandler_t, 0)),
         )?;
-        CALLERS.changed(libc::SIGALRM, before.sa_sigaction == libc::SIG_IGN);
+        note_callers(libc::SIGALRM, before.sa_sigaction == libc::SIG_IGN);
         *is_caught = true;
     }
     Ok(true)
@@ -114,41 +114,32 @@ pub fn use_sigalrm() {
     SIGALRM_IS_OURS.store(true, Ordering::Relaxed);
 }
 
-/// Signals whose disposition this process has changed for itself, with what it was before. A command
-/// gets back what the caller had: an ignored signal stays ignored across execve(2), and a caught one
-/// would still be caught between fork and exec.
-struct Dispositions {
-    /// Bit `n`: signal `n` had its default action.
-    default: AtomicU64,
-    /// Bit `n`: signal `n` was ignored.
-    ignored: AtomicU64,
-}
+/// Bit `n`: this process has changed the disposition of signal `n` for itself, which was the default
+/// before. A command gets back what the caller had: an ignored signal stays ignored across execve(2), and
+/// a caught one would still be caught between fork and exec.
+static WERE_DEFAULT: AtomicU64 = AtomicU64::new(0);
 
-static CALLERS: Dispositions = Dispositions {
-    default: AtomicU64::new(0),
-    ignored: AtomicU64::new(0),
-};
+/// The same of signals that were ignored.
+static WERE_IGNORED: AtomicU64 = AtomicU64::new(0);
 
-impl Dispositions {
-    /// Notes what was before, the first time that a signal is changed.
-    fn changed(&self, signal: i32, was_ignored: bool) {
-        let bit = 1_u64 << (signal & 63);
-        let known = self.default.load(Ordering::Relaxed) | self.ignored.load(Ordering::Relaxed);
-        if known & bit == 0 {
-            let noted = if was_ignored {
-                &self.ignored
-            } else {
-                &self.default
-            };
-            noted.fetch_or(bit, Ordering::Relaxed);
-        }
+/// Notes what was before, the first time that a signal is changed.
+fn note_callers(signal: i32, was_ignored: bool) {
+    let bit = 1_u64 << (signal & 63);
+    let known = WERE_DEFAULT.load(Ordering::Relaxed) | WERE_IGNORED.load(Ordering::Relaxed);
+    if known & bit == 0 {
+        let noted = if was_ignored {
+            &WERE_IGNORED
+        } else {
+            &WERE_DEFAULT
+        };
+        noted.fetch_or(bit, Ordering::Relaxed);
     }
 }
 
 /// Notes what SIGPIPE was when the program was started. Rust's runtime ignores it after that.
 #[cfg(all(feature = "cli", not(target_env = "musl")))]
 pub(in crate::sys) fn note_callers_sigpipe() {
-    CALLERS.changed(libc::SIGPIPE, is_ignored(libc::SIGPIPE));
+    note_callers(libc::SIGPIPE, is_ignored(libc::SIGPIPE));
 }
 
 /// Ignores SIGXFSZ from now on, in the whole process, so that a write beyond RLIMIT_FSIZE fails
@@ -177,7 +168,7 @@ pub(in crate::sys) fn replace_disposition(
     let was_ignored = before == libc::SIG_IGN;
     // One that stays ignored is noted, too: std gives SIGPIPE its default before it executes a command.
     if before != disposition || was_ignored {
-        CALLERS.changed(signal, was_ignored);
+        note_callers(signal, was_ignored);
     }
     Ok(was_ignored)
 }
@@ -185,20 +176,20 @@ pub(in crate::sys) fn replace_disposition(
 /// Sets all dispositions back to what the caller had, in a child before it executes. Async-signal-safe,
 /// and one system call for each signal that this process has changed.
 pub(in crate::sys) fn restore_callers_dispositions() {
-    restore(CALLERS.default.load(Ordering::Relaxed));
+    restore(WERE_DEFAULT.load(Ordering::Relaxed));
 }
 
 /// The same for a command that is executed by std, which has set SIGPIPE to its default. What is caught
 /// gets its default from execve(2).
 pub(in crate::sys) fn restore_callers_dispositions_before_exec() {
-    restore(CALLERS.default.load(Ordering::Relaxed) & (1 << libc::SIGXFSZ));
+    restore(WERE_DEFAULT.load(Ordering::Relaxed) & (1 << libc::SIGXFSZ));
 }
 
 /// Sets these signals to their defaults, and those that the caller ignored are ignored again.
 fn restore(defaults: u64) {
     for (noted, disposition) in [
         (defaults, libc::SIG_DFL),
-        (CALLERS.ignored.load(Ordering::Relaxed), libc::SIG_IGN),
+        (WERE_IGNORED.load(Ordering::Relaxed), libc::SIG_IGN),
     ] {
         let mut left = noted;
         while left != 0 {
@@ -291,7 +282,7 @@ pub fn keep_ignored_signals(install: impl FnOnce()) {
     let before = TOLD_APART.map(|signal| (signal, is_ignored(signal)));
     for (signal, is_ignored) in before {
         // A handler would be taken for what the caller had.
-        CALLERS.changed(signal, is_ignored);
+        note_callers(signal, is_ignored);
     }
     install();
     for (signal, is_ignored) in before {
@@ -329,7 +320,7 @@ pub fn tell_signals_apart() -> io::Result<()> {
         // The new one is of the same kind and has the same flags.
         action.sa_sigaction = note_and_call as *const () as libc::sighandler_t;
         change_action(signal, Some(&action))?;
-        CALLERS.changed(signal, false);
+        note_callers(signal, false);
     }
     Ok(())
 }
@@ -387,7 +378,7 @@ pub fn without_signals<T>(start: impl FnOnce() -> T) -> io::Result<T> {
 pub(in crate::sys) fn was_ignored(signal: i32) -> bool {
     let bit = 1_u64 << (signal & 63);
     let has = |noted: &AtomicU64| noted.load(Ordering::Relaxed) & bit != 0;
-    has(&CALLERS.ignored) || (!has(&CALLERS.default) && is_ignored(signal))
+    has(&WERE_IGNORED) || (!has(&WERE_DEFAULT) && is_ignored(signal))
 }
 
 pub(in crate::sys) fn is_ignored(signal: i32) -> bool {

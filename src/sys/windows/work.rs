@@ -18,6 +18,7 @@ use windows_sys::Win32::System::JobObjects::{
 use windows_sys::Win32::System::Threading::PROCESS_TERMINATE;
 
 use super::checked;
+use super::file::is_code;
 use super::process::{all, created, has_ended, open_to, terminate};
 use crate::identity::{Pid, ProcessId};
 pub use crate::sys::not_linux::adopt_orphans;
@@ -93,7 +94,7 @@ impl Job {
             let mut numbers = vec![0_usize; HEADER + room];
             let size = u32::try_from(size_of_val(numbers.as_slice())).unwrap_or(u32::MAX);
             // SAFETY: the handle is open, and the size is that of the buffer, which is ours.
-            let told = unsafe {
+            let told = checked(unsafe {
                 QueryInformationJobObject(
                     self.0.as_raw_handle(),
                     JobObjectBasicProcessIdList,
@@ -101,10 +102,9 @@ impl Job {
                     size,
                     std::ptr::null_mut(),
                 )
-            };
-            let error = io::Error::last_os_error();
-            let more = error.raw_os_error().map(i32::cast_unsigned) == Some(ERROR_MORE_DATA);
-            if told == 0 && more && room < 1 << 20 {
+            });
+            let is_cut = told.is_err_and(|error| is_code(&error, ERROR_MORE_DATA));
+            if is_cut && room < 1 << 20 {
                 room *= 4;
                 continue;
             }
