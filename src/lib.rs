@@ -179,14 +179,13 @@ pub mod command_line {
     pub use crate::status::trusted_filesystems;
     #[cfg(all(feature = "cli", feature = "etcd"))]
     pub use crate::sys::directory::is_exposed;
-    #[cfg(all(feature = "cli", target_os = "linux", target_env = "musl"))]
-    pub use crate::sys::entry::begin;
     pub use crate::sys::process::{command_line as command_line_of, may_signal};
     pub use crate::sys::start::{Program, Started};
+    #[cfg(all(feature = "cli", target_os = "linux"))]
+    pub use crate::sys::startup::{Arena, begin};
     pub use crate::sys::work::{adopt_orphans, let_work_go, work_is_contained};
     #[cfg(feature = "cli")]
     pub use crate::sys::{
-        arena::Arena,
         memory::drop_code_pages,
         spawn::{pass_on_wide_code, replace_process},
         stdio::stdout_was_closed,

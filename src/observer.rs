@@ -7,56 +7,32 @@ use crate::identity::{Origin, Pid, ProcessId};
 use crate::sys::process;
 use crate::sys::{FileId, ProcessParent};
 
-/// Facts about this process and host that do not change, gathered once.
+/// Facts about this host that do not change, gathered once.
 #[derive(Debug, Default)]
 pub(crate) struct HostFacts {
-    facts: OnceLock<Facts>,
-}
-
-#[derive(Debug)]
-struct Facts {
-    observer: Observer,
-    /// The process that asked, and its start.
-    own: (Pid, Option<u64>),
+    observer: OnceLock<Observer>,
 }
 
 impl HostFacts {
-    fn facts(&self) -> &Facts {
-        self.facts.get_or_init(|| {
-            let own = Pid::of_self();
+    pub(crate) fn observer(&self) -> &Observer {
+        self.observer.get_or_init(|| {
             let pid_namespace = process::pid_namespace();
-            Facts {
-                observer: Observer {
-                    boot: process::boot_id(),
-                    machine: process::machine_id(),
-                    pid_namespace,
-                    is_in_container: pid_namespace.is_some_and(process::is_container),
-                    hostname: crate::sys::hostname(),
-                    over: Vec::new(),
-                },
-                own: (own, process::start_ticks(own)),
+            Observer {
+                boot: process::boot_id(),
+                machine: process::machine_id(),
+                pid_namespace,
+                is_in_container: pid_namespace.is_some_and(process::is_container),
+                hostname: crate::sys::hostname(),
+                over: Vec::new(),
             }
         })
-    }
-
-    pub(crate) fn observer(&self) -> &Observer {
-        &self.facts().observer
-    }
-
-    /// The start of the calling process, in ticks since boot.
-    pub(crate) fn own_start(&self) -> Option<u64> {
-        match self.facts().own {
-            (pid, start) if pid == Pid::of_self() => start,
-            // A child forked since.
-            _ => process::start_ticks(Pid::of_self()),
-        }
     }
 
     /// What a record written now by this process says of its origin.
     pub(crate) fn origin(&self, store: FileId) -> Origin {
         let observer = self.observer();
         Origin {
-            start: self.own_start(),
+            start: process::start_ticks(Pid::of_self()),
             boot: observer.boot.clone(),
             machine: observer.machine.clone(),
             pid_namespace: observer.pid_namespace,

@@ -270,7 +270,7 @@ impl Lock {
         if run.exec || matches!(holder, NewHolder::ThisProcess) {
             // The process that keeps it is known from the beginning.
             record.live.pid = Some(own);
-            record.live.start = self.store.host().own_start();
+            record.live.start = process::start_ticks(Pid::of_self());
         }
         Draft { record }
     }

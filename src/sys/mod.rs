@@ -10,12 +10,13 @@
 //! | `spawn`, `start` | a command that is on record before it runs, and that inherits the lock; `program`: by std, for all but Linux |
 //! | `wait` | sleep until a kernel lock is released, a process exits or a file changes |
 //! | `work` | the processes of a hold: all that its command has started, to be signaled and waited for |
-//! | `memory`, `stdio`, `entry` | for the command-line tool: memory it can release, the stdio it was started with, and its beginning |
+//! | `memory`, `stdio`, `startup` | for the command-line tool: memory it can release, the stdio it was started with, and its fast start |
 //!
 //! Code for all Unixes is in `unix`. Each system has a module of its own for the rest, with the
 //! same names; what only Linux has is answered for the others by `not_linux`. All `unsafe` code of the
 //! project is below this module, but for the C function `main` of the static program.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -23,8 +24,6 @@ use std::time::SystemTime;
 
 use crate::identity::Pid;
 
-#[cfg(feature = "cli")]
-pub(crate) mod arena;
 #[cfg(not(all(feature = "etcd", target_os = "linux")))]
 #[path = "no_keeper.rs"]
 pub(crate) mod keeper;
@@ -48,16 +47,14 @@ pub(crate) mod work;
 
 #[cfg(all(feature = "cli", not(target_os = "linux")))]
 pub(crate) use not_linux as memory;
-#[cfg(all(feature = "cli", target_os = "linux", target_env = "musl"))]
-pub(crate) use system::entry;
 #[cfg(all(feature = "etcd", target_os = "linux"))]
 pub(crate) use system::keeper;
-#[cfg(all(feature = "cli", target_os = "linux"))]
-pub(crate) use system::memory;
 #[cfg(all(feature = "cli", windows))]
 pub(crate) use system::stdio;
 #[cfg(windows)]
 pub(crate) use system::{directory, signal, spawn};
+#[cfg(all(feature = "cli", target_os = "linux"))]
+pub(crate) use system::{memory, startup};
 pub(crate) use system::{process, start, wait};
 #[cfg(all(feature = "cli", unix))]
 pub(crate) use unix::stdio;
@@ -144,6 +141,14 @@ pub(crate) struct Lockers {
 pub(crate) enum Kind {
     RegularFile,
     OtherOrUnknown,
+}
+
+impl directory::Directory {
+    /// All names in the directory, in no order.
+    pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
+        let entries = self.entries()?;
+        Ok(entries.into_iter().map(|(name, _)| name).collect())
+    }
 }
 
 /// A place in a record that a child fills with its PID before it executes its command.

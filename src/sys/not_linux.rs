@@ -14,6 +14,7 @@ use std::time::Duration;
 use super::Lockers;
 use super::system::wait::{pause, until_gone};
 use super::system::work::Target;
+use super::work::{Listed, Look, Marks, select};
 use crate::identity::{Pid, ProcessId};
 
 /// The processes that hold a lock on an open file: the system does not tell.
@@ -58,6 +59,29 @@ pub fn adopt_orphans() -> io::Result<()> {
 /// Not needed: the start shows which processes are older than the command, and those are not in a job.
 pub(crate) fn own_children() -> Vec<ProcessId> {
     Vec::new()
+}
+
+/// Calls `each` for every live process of the work that is found in the list of all. `is_marked` looks at one
+/// process.
+pub(crate) fn visit_list(
+    list: io::Result<Vec<Listed>>,
+    marks: &mut Marks,
+    is_marked: impl FnMut(Pid) -> bool,
+    each: &mut dyn FnMut(&Target),
+) -> Look {
+    let list = match list {
+        Ok(list) => list,
+        Err(error) => return Look::Failed(error),
+    };
+    let mut look = Look::Nothing;
+    for process in select(&list, marks, is_marked) {
+        marks.known.insert(process);
+        if let Some(target) = Target::find(process) {
+            look = Look::Left;
+            each(&target);
+        }
+    }
+    look
 }
 
 /// Waits until one of these processes has ended, for at most `timeout`.

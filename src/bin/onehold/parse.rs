@@ -10,7 +10,8 @@ use crate::args::{Cli, Verb};
 use crate::doc_text::{ENVIRONMENT, FILES, examples};
 use crate::exit::{Exit, TABLE, table_of};
 use crate::refusal::Refusal;
-use crate::{complete, fast_parse, output, slip, words};
+use crate::startup::fast_parse;
+use crate::{complete, output, slip, words};
 
 /// The name of the program, as its messages and its help have it.
 const PROGRAM: &str = "onehold";

@@ -12,6 +12,7 @@ use rustix::process::{WaitId, WaitIdOptions, waitid};
 
 use super::process::{ensure_proc_is_ours, listed};
 use crate::identity::{Pid, ProcessId};
+use crate::sys::unix::checked;
 use crate::sys::unix::process::raw;
 use crate::sys::work::Listed;
 
@@ -47,16 +48,13 @@ fn has_child(which: WaitId<'_>, change: WaitIdOptions) -> io::Result<bool> {
 /// Those of waitpid(2).
 pub(super) fn wait_for_child(pid: libc::pid_t) -> io::Result<ExitStatus> {
     let mut status = 0;
-    loop {
-        // SAFETY: the place is ours.
-        if unsafe { libc::waitpid(pid, &raw mut status, 0) } != -1 {
-            return Ok(ExitStatus::from_raw(status));
-        }
-        match io::Error::last_os_error() {
-            error if error.kind() == io::ErrorKind::Interrupted => {}
-            error => return Err(error),
+    // SAFETY: the place is ours.
+    while let Err(error) = checked(unsafe { libc::waitpid(pid, &raw mut status, 0) }) {
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
         }
     }
+    Ok(ExitStatus::from_raw(status))
 }
 
 /// The children of this process, if it has any.

@@ -19,14 +19,16 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, 
 use std::time::Duration;
 
 use rustix::process::{Signal, set_parent_process_death_signal, setsid};
+use rustix::thread::{ClockId, clock_nanosleep_absolute, set_name};
 
 use super::children::{own_children, wait_for_child};
 use super::process::{boottime, boottime_milliseconds};
-use super::timer::{Timer, timespec};
+use super::timer::Timer;
 use super::wait::pause;
 use super::work::{adopt_orphans, kill_descendants};
 use crate::identity::{Pid, ProcessId};
 use crate::sys::QueuedSignal;
+use crate::sys::unix::checked;
 use crate::sys::unix::process::child_has_ended;
 
 /// Room for a request that gives a hold back; twice, so that one is whole while the other is written.
@@ -242,16 +244,10 @@ pub(crate) fn guard() -> io::Result<()> {
 fn sleep_until(milliseconds: u64) {
     let left = milliseconds.saturating_sub(boottime_milliseconds());
     // By the clock of this time namespace.
-    let until = timespec(boottime().saturating_add(Duration::from_millis(left)));
-    // SAFETY: reads a place of ours; no time that is left is asked for.
-    unsafe {
-        libc::clock_nanosleep(
-            libc::CLOCK_BOOTTIME,
-            libc::TIMER_ABSTIME,
-            &raw const until,
-            ptr::null_mut(),
-        )
-    };
+    let until = boottime().saturating_add(Duration::from_millis(left));
+    if let Ok(until) = until.try_into() {
+        let _ = clock_nanosleep_absolute(ClockId::Boottime, &until);
+    }
 }
 
 /// What a child of the keeper does before it executes: it is killed if the keeper is. Async-signal-safe.
@@ -323,15 +319,14 @@ pub fn fork() -> io::Result<Forked> {
     let (end, open) = io::pipe()?;
     signal_at_end(&end, libc::SIGCONT)?;
     // SAFETY: the caller has no other thread.
-    match unsafe { libc::fork() } {
-        -1 => Err(io::Error::last_os_error()),
+    match checked(unsafe { libc::fork() })? {
         0 => {
             IS_KEEPER.store(true, Ordering::Relaxed);
             let _ = ManuallyDrop::new(open);
             let _ = set_parent_process_death_signal(Some(Signal::TERM));
-            // SAFETY: a name that ends with NUL; the others are numbers.
+            let _ = set_name(c"onehold-keeper");
+            // SAFETY: no memory is involved.
             unsafe {
-                libc::prctl(libc::PR_SET_NAME, c"onehold-keeper".as_ptr(), 0, 0, 0);
                 if libc::getppid() != own {
                     libc::_exit(1);
                 }
@@ -353,10 +348,7 @@ fn signal_at_end(pipe: &io::PipeReader, signal: i32) -> io::Result<()> {
     const F_SETSIG: libc::c_int = 10;
     let set = |command, value: libc::c_int| {
         // SAFETY: a descriptor of ours, and numbers.
-        if unsafe { libc::fcntl(pipe.as_raw_fd(), command, value) } == -1 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(())
+        checked(unsafe { libc::fcntl(pipe.as_raw_fd(), command, value) }).map(drop)
     };
     // SAFETY: it returns a number.
     set(libc::F_SETOWN, unsafe { libc::getpid() })?;

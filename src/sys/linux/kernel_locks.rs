@@ -2,14 +2,15 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 
 use rustix::fs::fstat;
 
 use super::children::shown_pids;
-use super::mount::{Mount, value_in};
+use super::mount::{Mount, info_of, value_in};
 use super::process::{is_container, pid_namespace, presence};
 use crate::identity::Pid;
+use crate::sys::unix::file::id_of;
 use crate::sys::{Lockers, ProcessState};
 
 /// More than the kernel returns at once: a page, or one line.
@@ -98,20 +99,19 @@ struct ListedFile(String);
 
 impl ListedFile {
     fn of(file: &impl AsFd) -> Option<Self> {
-        let facts = fstat(file).ok()?;
-        let fd = file.as_fd().as_raw_fd();
-        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap_or_default();
+        let seen = id_of(&fstat(file).ok()?);
+        let info = info_of(file).unwrap_or_default();
         // The list has the device of the filesystem, which is not always that of stat(2): btrfs gives
         // each subvolume a number of its own.
         let device = Mount::of(file).and_then(|mount| mount.device());
-        #[allow(clippy::unnecessary_cast, reason = "not the same type everywhere")]
         let (major, minor) = device.unwrap_or_else(|| {
-            let device = facts.st_dev as u64;
-            (rustix::fs::major(device), rustix::fs::minor(device))
+            (
+                rustix::fs::major(seen.device),
+                rustix::fs::minor(seen.device),
+            )
         });
         // Since Linux 5.14. Overlay filesystems have other numbers in stat(2).
-        #[allow(clippy::unnecessary_cast, reason = "not the same type everywhere")]
-        let inode = value_in(&info, "ino:").unwrap_or_else(|| (facts.st_ino as u64).to_string());
+        let inode = value_in(&info, "ino:").unwrap_or_else(|| seen.inode.to_string());
         Some(Self(format!("{major:02x}:{minor:02x}:{inode}")))
     }
 

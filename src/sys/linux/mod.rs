@@ -2,8 +2,6 @@
 //! available.
 
 mod children;
-#[cfg(all(feature = "cli", target_env = "musl"))]
-pub(crate) mod entry;
 pub(crate) mod filesystem;
 #[cfg(feature = "etcd")]
 pub(crate) mod keeper;
@@ -14,6 +12,8 @@ mod mount;
 pub(crate) mod process;
 pub(crate) mod signal_queue;
 pub(crate) mod start;
+#[cfg(feature = "cli")]
+pub(crate) mod startup;
 pub(in crate::sys) mod timer;
 pub(crate) mod wait;
 pub(crate) mod work;

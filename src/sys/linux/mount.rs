@@ -8,9 +8,7 @@ pub(super) struct Mount(String);
 impl Mount {
     /// `None`: the system does not tell.
     pub(super) fn of(file: &impl AsFd) -> Option<Self> {
-        let fd = file.as_fd().as_raw_fd();
-        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).ok()?;
-        let number = value_in(&info, "mnt_id:")?;
+        let number = value_in(&info_of(file)?, "mnt_id:")?;
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
         let mut lines = mounts.lines();
         let line = lines.find(|line| line.split(' ').next() == Some(&number))?;
@@ -37,7 +35,13 @@ impl Mount {
     }
 }
 
-/// A value in the text of `/proc/PID/fdinfo/FD` (proc_pid_fdinfo(5)).
+/// What the system says of an open file (proc_pid_fdinfo(5)).
+pub(super) fn info_of(file: &impl AsFd) -> Option<String> {
+    let fd = file.as_fd().as_raw_fd();
+    std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).ok()
+}
+
+/// A value in such a text.
 pub(super) fn value_in(info: &str, key: &str) -> Option<String> {
     let mut lines = info.lines();
     lines.find_map(|line| Some(line.strip_prefix(key)?.trim().to_owned()))

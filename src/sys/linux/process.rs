@@ -68,7 +68,7 @@ pub(crate) fn presence(pid: Pid) -> ProcessState {
 /// Whether a process is known to be stopped, by a signal or a tracer, so that it does nothing before it is
 /// continued.
 pub(crate) fn is_stopped(pid: Pid) -> bool {
-    proc_is_ours() && read_stat(pid).is_ok_and(|stat| stat.is_stopped)
+    own_stat().is_some() && read_stat(pid).is_ok_and(|stat| stat.is_stopped)
 }
 
 /// Whether a process has ended and has not been waited for yet, according to /proc. A process whose main
@@ -82,12 +82,12 @@ fn is_defunct(pid: Pid) -> bool {
 /// it. `None` if /proc does not show the process, which proves nothing (hidepid).
 pub(crate) fn start_ticks(pid: Pid) -> Option<u64> {
     let own = own_stat()?;
-    let start = if pid == Pid::of_self() {
-        own.start
+    let stat = if pid.get() == own.pid {
+        own
     } else {
-        read_stat(pid).ok()?.start
+        read_stat(pid).ok()?
     };
-    outside_time_namespace(start)
+    outside_time_namespace(stat.start)
 }
 
 /// Start ticks as a process outside any time namespace reads them.
@@ -111,7 +111,7 @@ pub(crate) fn least_start_after(milliseconds: u64) -> Option<u64> {
 /// The parent of a process, and how the process was started. `None` if /proc does not show it.
 pub(crate) fn kinship(pid: Pid) -> Option<ProcessParent> {
     let own = own_stat()?;
-    let (stat, parent) = if pid == Pid::of_self() {
+    let (stat, parent) = if pid.get() == own.pid {
         (own, std::os::unix::process::parent_id())
     } else {
         let stat = read_stat(pid).ok()?;
@@ -145,9 +145,7 @@ pub(in crate::sys) fn listed(pid: Pid) -> io::Result<Listed> {
 
 /// The real and the saved user of a process (proc_pid_status(5)); `None`: /proc does not show them.
 pub(in crate::sys) fn users_of(pid: Pid) -> Option<[u32; 2]> {
-    if !proc_is_ours() {
-        return None;
-    }
+    ensure_proc_is_ours().ok()?;
     let text = read_of(pid, "status").ok()?;
     let line = text
         .split(|byte| *byte == b'\n')
@@ -161,10 +159,7 @@ pub(in crate::sys) fn users_of(pid: Pid) -> Option<[u32; 2]> {
 /// from the memory of that process.
 #[must_use]
 pub fn command_line(pid: Pid) -> Vec<String> {
-    if !proc_is_ours() {
-        return Vec::new();
-    }
-    let Ok(bytes) = read_of(pid, "cmdline") else {
+    let Ok(bytes) = ensure_proc_is_ours().and_then(|()| read_of(pid, "cmdline")) else {
         return Vec::new();
     };
     let bytes = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
@@ -216,14 +211,9 @@ pub(crate) fn user_of(pid: Pid) -> Option<u32> {
 
 /// The pid namespace of the caller.
 pub(crate) fn pid_namespace() -> Option<u64> {
-    if !proc_is_ours() {
-        return None;
-    }
-    Some(
-        statat(CWD, c"/proc/self/ns/pid", AtFlags::empty())
-            .ok()?
-            .st_ino,
-    )
+    own_stat()?;
+    let facts = statat(CWD, c"/proc/self/ns/pid", AtFlags::empty()).ok()?;
+    Some(facts.st_ino)
 }
 
 /// Milliseconds since boot, suspended time included, as outside any time namespace.
@@ -268,20 +258,11 @@ const PF_FORKNOEXEC: u32 = 0x40;
 )]
 const PROC_SUPER_MAGIC: rustix::fs::FsWord = 0x9fa0;
 
-/// Whether /proc belongs to our own PID namespace. After `unshare --pid` without a new /proc it
+/// Fails unless /proc belongs to our own PID namespace. After `unshare --pid` without a new /proc it
 /// shows the outer one, where our numbers belong to other processes.
-pub(in crate::sys) fn proc_is_ours() -> bool {
-    own_stat().is_some()
-}
-
-/// # Errors
-/// It does not.
 pub(in crate::sys) fn ensure_proc_is_ours() -> io::Result<()> {
-    if !proc_is_ours() {
-        let text = "/proc is missing or shows another PID namespace";
-        return Err(io::Error::other(text));
-    }
-    Ok(())
+    let text = "/proc is missing or shows another PID namespace";
+    own_stat().map(drop).ok_or_else(|| io::Error::other(text))
 }
 
 /// The `stat` of the calling process as it was when it was first asked for: the start and the flags

@@ -7,9 +7,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 #[cfg(feature = "etcd")]
 use super::keeper::admit;
 use crate::sys::QueuedSignal;
-use crate::sys::signal::{
-    KernelSignalSet, SignalMask, all_signals, is_ignored, replace_disposition,
-};
+use crate::sys::signal::{SignalMask, all_signals, is_ignored, replace_disposition};
+use crate::sys::unix::checked;
 
 /// Queued signals of the calling thread, for a program that supervises a command and must forward
 /// them.
@@ -51,21 +50,9 @@ impl SignalQueue {
         // The kernel keeps a blocked signal even if it is ignored (linux/kernel/signal.c,
         // `sig_ignored`).
         let before = SignalMask::block(set)?;
-        // SAFETY: the set lives, and is at least as long as the size says; -1 asks for a new descriptor.
-        let raw = unsafe {
-            libc::syscall(
-                libc::SYS_signalfd4,
-                -1,
-                &raw const set,
-                size_of::<KernelSignalSet>(),
-                libc::SFD_CLOEXEC | libc::SFD_NONBLOCK,
-            )
-        };
-        #[allow(clippy::useless_conversion, reason = "64 bits wide on most systems")]
-        let raw = i32::try_from(raw).map_err(io::Error::other)?;
-        if raw < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
+        // SAFETY: the set lives; -1 asks for a new descriptor.
+        let raw = checked(unsafe { libc::signalfd(-1, &raw const set, flags) })?;
         Ok(Self {
             // SAFETY: the kernel has just created this descriptor; nothing else owns it.
             queue: unsafe { OwnedFd::from_raw_fd(raw) },

@@ -3,9 +3,8 @@
 //! to be done in the child, which costs a third of all that `run` costs.
 
 use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int, c_void};
-use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -15,7 +14,10 @@ use super::process::boottime;
 use super::wait::pause;
 use crate::sys::Recording;
 use crate::sys::signal::SignalMask;
+#[cfg(feature = "etcd")]
+use crate::sys::signal::restore_callers_dispositions;
 use crate::sys::spawn::BeforeExec;
+use crate::sys::unix::checked;
 use crate::sys::unix::process::child_has_ended;
 
 /// What execvp(3) searches where PATH is not set, as glibc does.
@@ -54,10 +56,10 @@ impl Program {
     /// # Errors
     /// A NUL in one of them.
     pub fn new(program: &OsStr, arguments: &[OsString]) -> io::Result<Self> {
-        let mut all = vec![text(program.as_bytes())?];
-        for argument in arguments {
-            all.push(text(argument.as_bytes())?);
-        }
+        let arguments = std::iter::once(program)
+            .chain(arguments.iter().map(OsString::as_os_str))
+            .map(|argument| text(argument.as_bytes()))
+            .collect::<io::Result<_>>()?;
         let environment = std::env::vars_os()
             .map(|(name, value)| variable(&name, &value))
             .collect::<io::Result<_>>()?;
@@ -76,7 +78,7 @@ impl Program {
         };
         Ok(Self {
             places,
-            arguments: all,
+            arguments,
             environment,
             name: program.to_string_lossy().into_owned(),
         })
@@ -109,32 +111,25 @@ impl Program {
 
     /// Starts it. Its child puts itself on record, has the signals of `mask` blocked, and executes.
     pub(crate) fn start(&self, recording: Recording<'_>, mask: &SignalMask) -> io::Result<Started> {
-        let record = recording.record;
-        self.start_after(BeforeExec::new(recording)?, Some(record), mask)
+        self.start_after(Some(BeforeExec::new(recording)?), mask)
     }
 
     /// Starts it as the child of a keeper, with which it ends. It stays in the process group of the keeper's
     /// wrapper, which the keeper leaves. It has the signals of `mask` blocked.
     #[cfg(feature = "etcd")]
-    #[cold]
-    #[inline(never)]
     pub(crate) fn start_kept(&self, mask: &SignalMask) -> io::Result<Started> {
         super::keeper::begin_to_keep()?;
-        let started = self.start_after(BeforeExec::without_file(), None, mask);
+        let started = self.start_after(None, mask);
         super::keeper::leave_session();
         started
     }
 
-    fn start_after(
-        &self,
-        before: BeforeExec,
-        record: Option<&File>,
-        mask: &SignalMask,
-    ) -> io::Result<Started> {
+    /// `recording`: `None` for a hold without a file, whose command is kept by a keeper.
+    fn start_after(&self, recording: Option<BeforeExec>, mask: &SignalMask) -> io::Result<Started> {
         const STACK: usize = 64 * 1024;
+        let record = recording.as_ref().map(|recording| recording.record);
         let mut plan = Plan {
-            before,
-            record: record.map(AsRawFd::as_raw_fd),
+            recording,
             // SAFETY: it only returns a number.
             #[cfg(feature = "etcd")]
             parent: unsafe { libc::getpid() },
@@ -152,7 +147,7 @@ impl Program {
         // SAFETY: the child runs on its own stack, which grows downwards from an aligned end, until
         // it executes or exits; only then does this thread go on, so that everything it is given
         // outlives it. It allocates nothing and makes only async-signal-safe calls.
-        let pid = unsafe {
+        let pid = checked(unsafe {
             let end = stack.as_mut_ptr().add(STACK);
             let end = end.sub(end as usize % 16);
             libc::clone(
@@ -161,14 +156,13 @@ impl Program {
                 libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD,
                 (&raw mut plan).cast::<c_void>(),
             )
-        };
-        let error = io::Error::last_os_error();
+        });
         // The command has been started, whatever becomes of this: to fail now would give its lock away.
         let _ = before.set();
-        if pid < 0 {
-            return Err(error);
-        }
-        let mut started = Started { pid, ended: None };
+        let mut started = Started {
+            pid: pid?,
+            ended: None,
+        };
         let failed = match plan.failed {
             NOT_SHARED => record.map_or(0, |record| failure_of_copy(record, &started)),
             failed => failed,
@@ -190,7 +184,7 @@ const NOT_SHARED: c_int = -1;
 const FAILED_AT: i64 = 1 << 40;
 
 /// Waits until a child with a copy of the memory has executed or ended; why it could not execute.
-fn failure_of_copy(record: &File, child: &Started) -> c_int {
+fn failure_of_copy(record: RawFd, child: &Started) -> c_int {
     /// How long that may take.
     const LIMIT: Duration = Duration::from_secs(5);
     // Of a thread: an emulator shows its own process another one.
@@ -207,15 +201,13 @@ fn failure_of_copy(record: &File, child: &Started) -> c_int {
         let _ = pause(Duration::from_millis(1));
     }
     // SAFETY: no memory is involved.
-    let offset = unsafe { libc::lseek64(record.as_raw_fd(), 0, libc::SEEK_CUR) };
+    let offset = unsafe { libc::lseek64(record, 0, libc::SEEK_CUR) };
     c_int::try_from(offset - FAILED_AT).map_or(0, |failed| failed.max(0))
 }
 
 /// What the child needs, laid out before, since it must not allocate.
 struct Plan<'a> {
-    before: BeforeExec,
-    /// `None`: the hold has no file, and the child is kept by a keeper.
-    record: Option<RawFd>,
+    recording: Option<BeforeExec>,
     #[cfg(feature = "etcd")]
     parent: libc::pid_t,
     mask: &'a SignalMask,
@@ -241,21 +233,18 @@ extern "C" fn in_child(plan: *mut c_void) -> c_int {
     let plan = unsafe { &mut *plan.cast::<Plan<'_>>() };
     plan.failed = 0;
     // Dispositions first: what is waiting comes with the mask, and is for the command.
-    #[cfg(feature = "etcd")]
-    let leashed = match plan.record {
-        None => super::keeper::leash(plan.parent),
-        Some(_) => Ok(()),
+    let prepared = match &mut plan.recording {
+        Some(recording) => recording.run(),
+        #[cfg(feature = "etcd")]
+        None => super::keeper::leash(plan.parent).map(|()| restore_callers_dispositions()),
+        #[cfg(not(feature = "etcd"))]
+        None => Ok(()),
     };
-    #[cfg(not(feature = "etcd"))]
-    let leashed = Ok(());
-    plan.failed = match leashed
-        .and_then(|()| plan.before.run())
-        .and_then(|()| plan.mask.set())
-    {
+    plan.failed = match prepared.and_then(|()| plan.mask.set()) {
         Ok(()) => plan.execute(),
         Err(error) => error.raw_os_error().unwrap_or(libc::EIO),
     };
-    if let Some(record) = plan.record {
+    if let Some(record) = plan.recording.as_ref().map(|recording| recording.record) {
         // SAFETY: no memory is involved. Records are read and written at given places, so the offset is
         // free for use.
         unsafe { libc::lseek64(record, FAILED_AT + i64::from(plan.failed), libc::SEEK_SET) };

@@ -4,6 +4,8 @@ use std::io;
 use std::ptr;
 use std::time::Duration;
 
+use crate::sys::unix::checked;
+
 /// Sends a signal by the clock that does not stop while the machine is suspended.
 #[derive(Debug)]
 pub(in crate::sys) struct Timer(libc::timer_t);
@@ -41,11 +43,9 @@ impl Timer {
         let mut timer: libc::timer_t = ptr::null_mut();
         // SAFETY: both pointers are to live locals. BOOTTIME, so that a suspended machine does not
         // stretch the limit.
-        unsafe {
-            if libc::timer_create(libc::CLOCK_BOOTTIME, &raw mut event, &raw mut timer) != 0 {
-                return Err(io::Error::last_os_error());
-            }
-        }
+        checked(unsafe {
+            libc::timer_create(libc::CLOCK_BOOTTIME, &raw mut event, &raw mut timer)
+        })?;
         Ok(Self(timer))
     }
 
@@ -55,10 +55,8 @@ impl Timer {
             it_interval: timespec(then),
         };
         // SAFETY: the timer is ours until drop; `times` outlives the call.
-        if unsafe { libc::timer_settime(self.0, 0, &raw const times, ptr::null_mut()) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(())
+        checked(unsafe { libc::timer_settime(self.0, 0, &raw const times, ptr::null_mut()) })
+            .map(drop)
     }
 }
 
@@ -73,7 +71,7 @@ impl Drop for Timer {
     clippy::useless_conversion,
     reason = "the types are wider on some systems"
 )]
-pub(super) fn timespec(duration: Duration) -> libc::timespec {
+fn timespec(duration: Duration) -> libc::timespec {
     libc::timespec {
         // 68 years, which fit into every width of the type.
         tv_sec: i32::try_from(duration.as_secs()).unwrap_or(i32::MAX).into(),

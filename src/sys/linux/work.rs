@@ -6,7 +6,6 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{AtFlags, CWD, statat};
 use rustix::io::Errno;
 use rustix::process::{Signal, pidfd_send_signal, set_child_subreaper};
 
@@ -17,6 +16,8 @@ use super::children::{
 };
 use super::process::{has_ended, listed, open_pidfd, presence};
 use crate::identity::{Pid, ProcessId};
+use crate::sys::unix::checked;
+use crate::sys::unix::file::id_of_path;
 use crate::sys::unix::process::reap;
 use crate::sys::unix::wait::timespec;
 pub use crate::sys::unix::work::{let_work_go, work_is_contained};
@@ -98,13 +99,10 @@ impl Target {
         };
         // SAFETY: no memory is involved, and the PID is positive.
         let by_pid = || unsafe {
-            libc::sigqueue(self.process.pid.get().cast_signed(), libc::SIGTERM, value) != 0
+            let pid = self.process.pid.get().cast_signed();
+            checked(libc::sigqueue(pid, libc::SIGTERM, value)).map(drop)
         };
-        let is_refused = || {
-            let refusals = [Some(libc::ENOSYS), Some(libc::EPERM)];
-            refusals.contains(&io::Error::last_os_error().raw_os_error())
-        };
-        let failed = match &self.pidfd {
+        let told = match &self.pidfd {
             Some(pidfd) => {
                 let information = Queued {
                     signal: libc::SIGTERM,
@@ -118,23 +116,27 @@ impl Target {
                     rest: [0; 13],
                 };
                 // SAFETY: the information lives, and is as long as the kernel's (sigaction(2)).
-                let failed = unsafe {
+                let told = checked(unsafe {
                     libc::syscall(
                         libc::SYS_pidfd_send_signal,
                         pidfd.as_raw_fd(),
                         libc::SIGTERM,
                         &raw const information,
                         0,
-                    ) != 0
-                };
-                // As for other signals.
-                failed && !(is_refused() && self.is_alive() && !by_pid())
+                    )
+                });
+                match told.as_ref().map_err(io::Error::raw_os_error) {
+                    // As for other signals.
+                    Err(Some(libc::ENOSYS | libc::EPERM)) if self.is_alive() => by_pid(),
+                    _ => told.map(drop),
+                }
             }
             None => by_pid(),
         };
-        let error = io::Error::last_os_error();
         // It may have ended by now, which is what was to be told.
-        if failed && error.raw_os_error() != Some(libc::ESRCH) {
+        if let Err(error) = told
+            && error.raw_os_error() != Some(libc::ESRCH)
+        {
             return Err(error);
         }
         let _ = self.send(libc::SIGCONT);
@@ -378,12 +380,7 @@ fn has_lock(pid: Pid, file: FileId) -> io::Result<bool> {
         entries => entries.into_iter().flatten(),
     };
     for entry in entries.flatten() {
-        let is_file = statat(CWD, entry.path(), AtFlags::empty()).is_ok_and(|facts| {
-            #[allow(clippy::unnecessary_cast, reason = "not the same type everywhere")]
-            let (device, inode) = (facts.st_dev as u64, facts.st_ino as u64);
-            FileId { device, inode } == file
-        });
-        if !is_file {
+        if !id_of_path(&entry.path()).is_ok_and(|id| id == file) {
             continue;
         }
         let number = entry.file_name();

@@ -16,6 +16,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::identity::{BootId, Pid, ProcessId};
 use crate::sys::digest_of_machine;
 pub(crate) use crate::sys::not_linux::{is_container, least_start_after, pid_namespace, user_of};
+use crate::sys::unix::checked;
 pub use crate::sys::unix::process::may_signal;
 use crate::sys::unix::process::raw;
 pub(crate) use crate::sys::unix::process::{own_uid, user_name};
@@ -121,7 +122,7 @@ pub(crate) fn boot_id() -> Option<BootId> {
     let mut bytes = [0_u8; 64];
     let mut size = bytes.len();
     // SAFETY: the kernel fills at most `size` bytes of a live buffer, and nothing is set.
-    let failed = unsafe {
+    checked(unsafe {
         libc::sysctlbyname(
             c"kern.bootsessionuuid".as_ptr(),
             bytes.as_mut_ptr().cast(),
@@ -129,10 +130,8 @@ pub(crate) fn boot_id() -> Option<BootId> {
             std::ptr::null_mut(),
             0,
         )
-    };
-    if failed != 0 {
-        return None;
-    }
+    })
+    .ok()?;
     let id = bytes.get(..size)?.split(|byte| *byte == 0).next()?;
     Some(BootId {
         id: std::str::from_utf8(id)
@@ -152,9 +151,7 @@ pub(crate) fn machine_id() -> Option<String> {
         tv_nsec: 0,
     };
     // SAFETY: gethostuuid(2) fills 16 bytes of ours, and reads the timeout.
-    if unsafe { libc::gethostuuid(id.as_mut_ptr(), &raw const timeout) } != 0 {
-        return None;
-    }
+    checked(unsafe { libc::gethostuuid(id.as_mut_ptr(), &raw const timeout) }).ok()?;
     digest_of_machine(&format!("{:032x}", u128::from_be_bytes(id)))
 }
 
@@ -248,7 +245,7 @@ fn parse_arguments(bytes: &[u8]) -> Option<(Vec<String>, &[u8])> {
 fn sysctl(name: &mut [c_int], value: &mut [u8]) -> Option<usize> {
     let mut size = value.len();
     // SAFETY: name and value are live, their lengths are given, and nothing is set.
-    let failed = unsafe {
+    let read = checked(unsafe {
         libc::sysctl(
             name.as_mut_ptr(),
             u32::try_from(name.len()).ok()?,
@@ -257,8 +254,8 @@ fn sysctl(name: &mut [c_int], value: &mut [u8]) -> Option<usize> {
             std::ptr::null_mut(),
             0,
         )
-    };
-    (failed == 0).then_some(size)
+    });
+    read.ok().map(|_| size)
 }
 
 #[cfg(test)]

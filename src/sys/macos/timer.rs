@@ -5,6 +5,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::sys::unix::checked;
 use crate::sys::unix::wait::LONGEST;
 
 /// A process has one such timer.
@@ -34,10 +35,8 @@ impl Timer {
             it_value: timeval(first),
         };
         // SAFETY: `times` outlives the call; the previous setting is not requested.
-        if unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const times, ptr::null_mut()) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(())
+        checked(unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const times, ptr::null_mut()) })
+            .map(drop)
     }
 }
 

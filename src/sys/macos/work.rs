@@ -9,9 +9,9 @@ use super::process::{environment_of, listed, presence};
 use crate::identity::{Pid, ProcessId};
 use crate::sys::ProcessState;
 pub use crate::sys::not_linux::adopt_orphans;
-pub(crate) use crate::sys::not_linux::{own_children, wait_for_any};
+pub(crate) use crate::sys::not_linux::{own_children, visit_list, wait_for_any};
 pub use crate::sys::unix::work::{let_work_go, work_is_contained};
-use crate::sys::work::{Listed, Look, Marks, environment_names_hold, select};
+use crate::sys::work::{Listed, Look, Marks, environment_names_hold};
 
 /// A live process of the work.
 #[derive(Debug)]
@@ -55,23 +55,11 @@ pub(crate) fn visit(
     _command: Option<Pid>,
     each: &mut dyn FnMut(&Target),
 ) -> Look {
-    let list = match list() {
-        Ok(list) => list,
-        Err(error) => return Look::Failed(error),
+    let hold = marks.hold.clone();
+    let is_marked = |pid| {
+        environment_of(pid).is_some_and(|environment| environment_names_hold(&environment, &hold))
     };
-    let found = select(&list, marks, |pid| {
-        environment_of(pid)
-            .is_some_and(|environment| environment_names_hold(&environment, &marks.hold))
-    });
-    let mut look = Look::Nothing;
-    for process in found {
-        marks.known.insert(process);
-        if let Some(target) = Target::find(process) {
-            look = Look::Left;
-            each(&target);
-        }
-    }
-    look
+    visit_list(list(), marks, is_marked, each)
 }
 
 fn list() -> io::Result<Vec<Listed>> {

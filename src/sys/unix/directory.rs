@@ -398,13 +398,7 @@ impl Directory {
         Ok(renameat(&self.fd, from, &self.fd, to)?)
     }
 
-    /// All names in the directory, in no order, without `.` and `..`.
-    pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
-        let entries = self.entries()?;
-        Ok(entries.into_iter().map(|(name, _)| name).collect())
-    }
-
-    /// The names in it, with the type of each, if the filesystem reports it.
+    /// All names in the directory but `.` and `..`, in no order, with the type of each, if the filesystem reports it.
     pub(crate) fn entries(&self) -> io::Result<Vec<(OsString, Kind)>> {
         let mut entries = Vec::new();
         for entry in rustix::fs::Dir::read_from(&self.fd)? {

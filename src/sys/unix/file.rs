@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Stat, flock, fstat, statat};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
+use super::checked;
 use super::sharing::WRITABLE_BY_OTHERS;
 use crate::sys::system::filesystem;
 use crate::sys::work::Author;
@@ -126,18 +127,16 @@ fn conflicting_lock(file: &File, question: libc::c_int) -> io::Result<bool> {
         lock.l_whence = libc::SEEK_SET as libc::c_short;
     }
     // SAFETY: the descriptor is open, and the kernel reads and fills a lock of ours.
-    if unsafe { libc::fcntl(file.as_raw_fd(), question, &raw mut lock) } != 0 {
-        return match io::Error::last_os_error() {
+    match checked(unsafe { libc::fcntl(file.as_raw_fd(), question, &raw mut lock) }) {
+        Ok(_) => Ok(filesystem::is_fcntl_lock(&lock)),
+        Err(error) => match error.raw_os_error() {
             // A lock far behind the end that 32 bits reach.
-            error if error.raw_os_error() == Some(libc::EOVERFLOW) => Ok(true),
+            Some(libc::EOVERFLOW) => Ok(true),
             // A filesystem without such locks.
-            error if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EOPNOTSUPP)) => {
-                Ok(false)
-            }
-            error => Err(error),
-        };
+            Some(libc::ENOSYS | libc::EOPNOTSUPP) => Ok(false),
+            _ => Err(error),
+        },
     }
-    Ok(filesystem::is_fcntl_lock(&lock))
 }
 
 // glibc has a narrower `flock` on 32 bits, and there F_OFD_GETLK takes the wide one (fcntl(2)).
@@ -196,7 +195,7 @@ pub(super) fn not_a_regular_file(stat: &Stat) -> Option<&'static str> {
     clippy::unnecessary_cast,
     reason = "the types of these fields differ between systems"
 )]
-pub(super) fn id_of(stat: &Stat) -> FileId {
+pub(in crate::sys) fn id_of(stat: &Stat) -> FileId {
     FileId {
         device: stat.st_dev as u64,
         inode: stat.st_ino as u64,

@@ -8,6 +8,7 @@ use std::ptr;
 use rustix::io::Errno;
 use rustix::process::{geteuid, test_kill_process};
 
+use super::checked;
 use crate::identity::Pid;
 
 /// The number as rustix takes it.
@@ -33,15 +34,10 @@ pub fn may_signal(pid: Pid) -> bool {
 /// Those of kill(2).
 pub(in crate::sys) fn kill(pid: libc::pid_t, signal: i32) -> io::Result<()> {
     // SAFETY: no memory is involved.
-    if unsafe { libc::kill(pid, signal) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
+    checked(unsafe { libc::kill(pid, signal) }).map(drop)
 }
 
 /// The name of a user, or the number of one that has none.
-#[cold]
-#[inline(never)]
 pub(crate) fn user_name(uid: u32) -> String {
     /// Room for an entry of the user database. Those of large directories are longer (getpwuid_r(3)).
     const ROOM: usize = 16 * 1024;
@@ -75,9 +71,8 @@ pub(in crate::sys) fn child_has_ended(pid: u32) -> io::Result<bool> {
         let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
         // SAFETY: the place is ours, and zeroes are a valid value of it.
         let information = unsafe {
-            if libc::waitid(libc::P_ALL, 0, information.as_mut_ptr(), options) == -1 {
-                return Err(io::Error::last_os_error());
-            }
+            let place = information.as_mut_ptr();
+            checked(libc::waitid(libc::P_ALL, 0, place, options))?;
             information.assume_init()
         };
         // SAFETY: the call filled it for a child, or left it zero.

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Mutex, PoisonError};
 
 pub(crate) use super::alarm::Alarm;
+use super::checked;
 use super::process::kill;
 pub use super::signal_queue::SignalQueue;
 use crate::sys::start::Started;
@@ -96,7 +97,7 @@ pub(in crate::sys) fn catch_sigalrm() -> io::Result<bool> {
             libc::SIGALRM,
             Some(&action(do_nothing as *const () as libc::sighandler_t, 0)),
         )?;
-        CALLERS.changed(libc::SIGALRM, before.sa_sigaction == libc::SIG_IGN);
+        note_callers(libc::SIGALRM, before.sa_sigaction == libc::SIG_IGN);
         *is_caught = true;
     }
     Ok(true)
@@ -113,41 +114,32 @@ pub fn use_sigalrm() {
     SIGALRM_IS_OURS.store(true, Ordering::Relaxed);
 }
 
-/// Signals whose disposition this process has changed for itself, with what it was before. A command
-/// gets back what the caller had: an ignored signal stays ignored across execve(2), and a caught one
-/// would still be caught between fork and exec.
-struct Dispositions {
-    /// Bit `n`: signal `n` had its default action.
-    default: AtomicU64,
-    /// Bit `n`: signal `n` was ignored.
-    ignored: AtomicU64,
-}
+/// Bit `n`: this process has changed the disposition of signal `n` for itself, which was the default
+/// before. A command gets back what the caller had: an ignored signal stays ignored across execve(2), and
+/// a caught one would still be caught between fork and exec.
+static WERE_DEFAULT: AtomicU64 = AtomicU64::new(0);
 
-static CALLERS: Dispositions = Dispositions {
-    default: AtomicU64::new(0),
-    ignored: AtomicU64::new(0),
-};
+/// The same of signals that were ignored.
+static WERE_IGNORED: AtomicU64 = AtomicU64::new(0);
 
-impl Dispositions {
-    /// Notes what was before, the first time that a signal is changed.
-    fn changed(&self, signal: i32, was_ignored: bool) {
-        let bit = 1_u64 << (signal & 63);
-        let known = self.default.load(Ordering::Relaxed) | self.ignored.load(Ordering::Relaxed);
-        if known & bit == 0 {
-            let noted = if was_ignored {
-                &self.ignored
-            } else {
-                &self.default
-            };
-            noted.fetch_or(bit, Ordering::Relaxed);
-        }
+/// Notes what was before, the first time that a signal is changed.
+fn note_callers(signal: i32, was_ignored: bool) {
+    let bit = 1_u64 << (signal & 63);
+    let known = WERE_DEFAULT.load(Ordering::Relaxed) | WERE_IGNORED.load(Ordering::Relaxed);
+    if known & bit == 0 {
+        let noted = if was_ignored {
+            &WERE_IGNORED
+        } else {
+            &WERE_DEFAULT
+        };
+        noted.fetch_or(bit, Ordering::Relaxed);
     }
 }
 
 /// Notes what SIGPIPE was when the program was started. Rust's runtime ignores it after that.
 #[cfg(all(feature = "cli", not(target_env = "musl")))]
 pub(in crate::sys) fn note_callers_sigpipe() {
-    CALLERS.changed(libc::SIGPIPE, is_ignored(libc::SIGPIPE));
+    note_callers(libc::SIGPIPE, is_ignored(libc::SIGPIPE));
 }
 
 /// Ignores SIGXFSZ from now on, in the whole process, so that a write beyond RLIMIT_FSIZE fails
@@ -176,7 +168,7 @@ pub(in crate::sys) fn replace_disposition(
     let was_ignored = before == libc::SIG_IGN;
     // One that stays ignored is noted, too: std gives SIGPIPE its default before it executes a command.
     if before != disposition || was_ignored {
-        CALLERS.changed(signal, was_ignored);
+        note_callers(signal, was_ignored);
     }
     Ok(was_ignored)
 }
@@ -184,20 +176,20 @@ pub(in crate::sys) fn replace_disposition(
 /// Sets all dispositions back to what the caller had, in a child before it executes. Async-signal-safe,
 /// and one system call for each signal that this process has changed.
 pub(in crate::sys) fn restore_callers_dispositions() {
-    restore(CALLERS.default.load(Ordering::Relaxed));
+    restore(WERE_DEFAULT.load(Ordering::Relaxed));
 }
 
 /// The same for a command that is executed by std, which has set SIGPIPE to its default. What is caught
 /// gets its default from execve(2).
 pub(in crate::sys) fn restore_callers_dispositions_before_exec() {
-    restore(CALLERS.default.load(Ordering::Relaxed) & (1 << libc::SIGXFSZ));
+    restore(WERE_DEFAULT.load(Ordering::Relaxed) & (1 << libc::SIGXFSZ));
 }
 
 /// Sets these signals to their defaults, and those that the caller ignored are ignored again.
 fn restore(defaults: u64) {
     for (noted, disposition) in [
         (defaults, libc::SIG_DFL),
-        (CALLERS.ignored.load(Ordering::Relaxed), libc::SIG_IGN),
+        (WERE_IGNORED.load(Ordering::Relaxed), libc::SIG_IGN),
     ] {
         let mut left = noted;
         while left != 0 {
@@ -214,8 +206,7 @@ fn restore(defaults: u64) {
 /// # Errors
 /// Those of kill(2).
 pub fn send(child: &Started, signal: i32) -> io::Result<()> {
-    let pid = libc::pid_t::try_from(child.id()).map_err(io::Error::other)?;
-    kill(pid, signal)
+    kill(child.id().cast_signed(), signal)
 }
 
 /// The process that a terminal has sent a signal to, and its group: a keeper is none that a terminal knows.
@@ -239,7 +230,7 @@ fn terminals_view() -> (libc::pid_t, libc::pid_t) {
 /// # Errors
 /// Those of kill(2).
 pub fn send_from_terminal(child: &Started, signal: i32, session_only: bool) -> io::Result<()> {
-    let pid = libc::pid_t::try_from(child.id()).map_err(io::Error::other)?;
+    let pid = child.id().cast_signed();
     let (own_pid, own) = terminals_view();
     // SAFETY: these only return numbers.
     let (theirs, leads_session) = unsafe { (libc::getpgid(pid), libc::getsid(own_pid) == own_pid) };
@@ -291,7 +282,7 @@ pub fn keep_ignored_signals(install: impl FnOnce()) {
     let before = TOLD_APART.map(|signal| (signal, is_ignored(signal)));
     for (signal, is_ignored) in before {
         // A handler would be taken for what the caller had.
-        CALLERS.changed(signal, is_ignored);
+        note_callers(signal, is_ignored);
     }
     install();
     for (signal, is_ignored) in before {
@@ -329,7 +320,7 @@ pub fn tell_signals_apart() -> io::Result<()> {
         // The new one is of the same kind and has the same flags.
         action.sa_sigaction = note_and_call as *const () as libc::sighandler_t;
         change_action(signal, Some(&action))?;
-        CALLERS.changed(signal, false);
+        note_callers(signal, false);
     }
     Ok(())
 }
@@ -378,17 +369,16 @@ pub fn terminating_signal(status: ExitStatus) -> Option<i32> {
 /// # Errors
 /// Those of pthread_sigmask(3).
 pub fn without_signals<T>(start: impl FnOnce() -> T) -> io::Result<T> {
-    let before = change_mask(libc::SIG_SETMASK, &all_signals())?;
+    let before = SignalMask::block_all()?;
     let value = start();
-    change_mask(libc::SIG_SETMASK, &before)?;
-    Ok(value)
+    before.set().map(|()| value)
 }
 
 /// Whether the caller of this process ignored a signal, whatever this process has made of that.
 pub(in crate::sys) fn was_ignored(signal: i32) -> bool {
     let bit = 1_u64 << (signal & 63);
     let has = |noted: &AtomicU64| noted.load(Ordering::Relaxed) & bit != 0;
-    has(&CALLERS.ignored) || (!has(&CALLERS.default) && is_ignored(signal))
+    has(&WERE_IGNORED) || (!has(&WERE_DEFAULT) && is_ignored(signal))
 }
 
 pub(in crate::sys) fn is_ignored(signal: i32) -> bool {
@@ -413,9 +403,7 @@ pub(in crate::sys) fn change_action(
     let action = action.map_or(ptr::null(), ptr::from_ref);
     // SAFETY: the new one is live or null; the kernel fills the old one.
     unsafe {
-        if libc::sigaction(signal, action, before.as_mut_ptr()) != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        checked(libc::sigaction(signal, action, before.as_mut_ptr()))?;
         Ok(before.assume_init())
     }
 }
@@ -450,7 +438,7 @@ pub(in crate::sys) fn all_signals() -> libc::sigset_t {
 
 /// The kernel's set of signals (rt_sigprocmask(2)).
 #[cfg(target_os = "linux")]
-pub(in crate::sys) type KernelSignalSet = u64;
+type KernelSignalSet = u64;
 
 /// Returns the mask before. Async-signal-safe.
 pub(in crate::sys) fn change_mask(how: i32, set: &libc::sigset_t) -> io::Result<libc::sigset_t> {
@@ -458,21 +446,18 @@ pub(in crate::sys) fn change_mask(how: i32, set: &libc::sigset_t) -> io::Result<
     // By the kernel's own call: that of the C library leaves out the signals that it uses.
     #[cfg(target_os = "linux")]
     // SAFETY: both sets are live, and at least as long as the size says; the kernel fills the second.
-    let failed = unsafe {
+    checked(unsafe {
         libc::syscall(
             libc::SYS_rt_sigprocmask,
             how,
             ptr::from_ref(set),
             before.as_mut_ptr(),
             size_of::<KernelSignalSet>(),
-        ) != 0
-    };
+        )
+    })?;
     #[cfg(not(target_os = "linux"))]
     // SAFETY: both sets are live; the kernel fills the second.
-    let failed = unsafe { libc::sigprocmask(how, set, before.as_mut_ptr()) != 0 };
-    if failed {
-        return Err(io::Error::last_os_error());
-    }
+    checked(unsafe { libc::sigprocmask(how, set, before.as_mut_ptr()) })?;
     // SAFETY: zeroed above, then filled by the call.
     Ok(unsafe { before.assume_init() })
 }

@@ -21,8 +21,7 @@ use crate::sys::{Note, Recording};
 /// What the child does between fork and exec. Everything is laid out before, because only
 /// async-signal-safe calls are allowed there (signal-safety(7)).
 pub(in crate::sys) struct BeforeExec {
-    /// −1: there is no file.
-    record: RawFd,
+    pub(in crate::sys) record: RawFd,
     paths: Vec<CString>,
     notes: Vec<Note>,
     /// Room for what is there before.
@@ -93,23 +92,7 @@ impl BeforeExec {
         })
     }
 
-    /// For a hold without a file.
-    #[cfg(all(feature = "etcd", target_os = "linux"))]
-    pub(in crate::sys) fn without_file() -> Self {
-        Self {
-            record: -1,
-            paths: Vec::new(),
-            notes: Vec::new(),
-            found: Vec::new(),
-            inherit: false,
-        }
-    }
-
     pub(in crate::sys) fn run(&mut self) -> io::Result<()> {
-        if self.record < 0 {
-            restore_callers_dispositions();
-            return Ok(());
-        }
         // SAFETY: the parent keeps it open until exec has happened or failed, and we are a fork of
         // it.
         let record = unsafe { BorrowedFd::borrow_raw(self.record) };

@@ -18,7 +18,7 @@ pub(in crate::sys) fn note_stdout(is_closed: bool) {
 }
 
 // Runs before the runtime does; only in the command-line tool, no library should do such things. Where
-// the tool begins without the runtime, `entry` does it.
+// the tool begins without the runtime, `startup` does it.
 // SAFETY: an entry of either section is a function that the loader calls once, with arguments that one
 // without any does not see.
 #[cfg(not(target_env = "musl"))]

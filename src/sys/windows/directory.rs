@@ -15,6 +15,7 @@ use windows_sys::Win32::Storage::FileSystem::{
 };
 use windows_sys::Win32::System::WindowsProgramming::{DRIVE_FIXED, DRIVE_RAMDISK, DRIVE_REMOVABLE};
 
+use super::checked;
 pub(crate) use super::file::*;
 use crate::identity::Pid;
 pub(crate) use crate::sys::not_linux::{lockers, type_of};
@@ -327,13 +328,7 @@ impl Directory {
         Ok(())
     }
 
-    /// All names in the directory, in no order, without its guard.
-    pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
-        let entries = self.entries()?;
-        Ok(entries.into_iter().map(|(name, _)| name).collect())
-    }
-
-    /// The names in it, with the type of each.
+    /// All names in the directory but its guard, in no order, with the type of each.
     pub(crate) fn entries(&self) -> io::Result<Vec<(OsString, Kind)>> {
         let mut entries = Vec::new();
         for entry in std::fs::read_dir(&self.path)? {
@@ -382,10 +377,7 @@ pub(crate) fn may_remove(_directory: &Path, _owner: u32) -> bool {
 fn move_file(from: &Path, to: &Path) -> io::Result<()> {
     let (from, to) = (verbatim(from), verbatim(to));
     // SAFETY: both texts live and end with a null. No flags: nothing is replaced.
-    if unsafe { MoveFileExW(from.as_ptr(), to.as_ptr(), 0) } == 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
+    checked(unsafe { MoveFileExW(from.as_ptr(), to.as_ptr(), 0) })
 }
 
 /// A text for the system.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use windows_sys::Win32::Foundation::{
     ERROR_ACCESS_DENIED, ERROR_DELETE_PENDING, ERROR_LOCK_VIOLATION, ERROR_NOT_LOCKED,
-    ERROR_SHARING_VIOLATION, HANDLE,
+    ERROR_SHARING_VIOLATION,
 };
 use windows_sys::Win32::Storage::FileSystem::{
     BY_HANDLE_FILE_INFORMATION, FILE_FLAG_BACKUP_SEMANTICS, FILE_FLAG_OPEN_REPARSE_POINT,
@@ -20,6 +20,7 @@ use windows_sys::Win32::Storage::FileSystem::{
 };
 use windows_sys::Win32::System::IO::OVERLAPPED;
 
+use super::checked;
 use crate::sys::work::Author;
 use crate::sys::{FileFacts, FileId, existing};
 
@@ -64,9 +65,8 @@ pub(crate) fn facts_of_file(file: &File) -> io::Result<FileFacts> {
     let mut information = MaybeUninit::<BY_HANDLE_FILE_INFORMATION>::zeroed();
     // SAFETY: the handle is open, and the place is ours; zeroes are a valid value of it.
     let information = unsafe {
-        if GetFileInformationByHandle(handle_of(file), information.as_mut_ptr()) == 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let place = information.as_mut_ptr();
+        checked(GetFileInformationByHandle(file.as_raw_handle(), place))?;
         information.assume_init()
     };
     let short = FileId {
@@ -91,9 +91,11 @@ fn long_id(file: &File) -> Option<FileId> {
     // it.
     let information = unsafe {
         let place = information.as_mut_ptr().cast();
-        if GetFileInformationByHandleEx(handle_of(file), FileIdInfo, place, size) == 0 {
-            return None;
-        }
+        let handle = file.as_raw_handle();
+        checked(GetFileInformationByHandleEx(
+            handle, FileIdInfo, place, size,
+        ))
+        .ok()?;
         information.assume_init()
     };
     let id = u128::from_le_bytes(information.FileId.Identifier);
@@ -118,12 +120,9 @@ pub(crate) fn try_lock_shared(file: &File) -> io::Result<bool> {
 pub(crate) fn unlock_record(file: &File) -> io::Result<()> {
     let mut overlapped = locked_byte();
     // SAFETY: the handle is open and the place is ours.
-    if unsafe { UnlockFileEx(handle_of(file), 0, 1, 0, &raw mut overlapped) } != 0 {
-        return Ok(());
-    }
-    match io::Error::last_os_error() {
-        error if is_code(&error, ERROR_NOT_LOCKED) => Ok(()),
-        error => Err(error),
+    match checked(unsafe { UnlockFileEx(file.as_raw_handle(), 0, 1, 0, &raw mut overlapped) }) {
+        Err(error) if is_code(&error, ERROR_NOT_LOCKED) => Ok(()),
+        unlocked => unlocked,
     }
 }
 
@@ -175,26 +174,12 @@ pub(crate) fn sync_file(file: &File) -> io::Result<()> {
 /// Reading and writing at an offset, as on other systems.
 pub(crate) trait FileExt {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
-    fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
     fn write_all_at(&self, buffer: &[u8], offset: u64) -> io::Result<()>;
 }
 
 impl FileExt for File {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         std::os::windows::fs::FileExt::seek_read(self, buffer, offset)
-    }
-
-    fn read_exact_at(&self, buffer: &mut [u8], mut offset: u64) -> io::Result<()> {
-        let mut rest = buffer;
-        while !rest.is_empty() {
-            let read = self.read_at(rest, offset)?;
-            if read == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            rest = rest.get_mut(read..).unwrap_or_default();
-            offset += read as u64;
-        }
-        Ok(())
     }
 
     fn write_all_at(&self, buffer: &[u8], mut offset: u64) -> io::Result<()> {
@@ -261,14 +246,12 @@ pub(super) fn is_code(error: &io::Error, code: u32) -> bool {
 
 fn lock_byte(file: &File, flags: u32) -> io::Result<bool> {
     let mut overlapped = locked_byte();
+    let handle = file.as_raw_handle();
     // SAFETY: the handle is open and was not opened for overlapped use, so that the call has ended
     // when it returns; the structure is ours.
-    if unsafe { LockFileEx(handle_of(file), flags, 0, 1, 0, &raw mut overlapped) } != 0 {
-        return Ok(true);
-    }
-    match io::Error::last_os_error() {
-        error if is_code(&error, ERROR_LOCK_VIOLATION) => Ok(false),
-        error => Err(error),
+    match checked(unsafe { LockFileEx(handle, flags, 0, 1, 0, &raw mut overlapped) }) {
+        Err(error) if is_code(&error, ERROR_LOCK_VIOLATION) => Ok(false),
+        locked => locked.map(|()| true),
     }
 }
 
@@ -278,10 +261,6 @@ fn locked_byte() -> OVERLAPPED {
     overlapped.Anonymous.Anonymous.OffsetHigh =
         u32::try_from(LOCKED_BYTE >> 32).unwrap_or(u32::MAX);
     overlapped
-}
-
-fn handle_of(file: &File) -> HANDLE {
-    file.as_raw_handle()
 }
 
 pub(super) fn not_a_regular_file(seen: &Metadata) -> Option<&'static str> {

@@ -27,3 +27,11 @@ pub(crate) mod start;
 pub(crate) mod stdio;
 pub(crate) mod wait;
 pub(crate) mod work;
+
+/// The error of a call of the system, which has returned 0 if it has failed.
+fn checked(returned: windows_sys::core::BOOL) -> std::io::Result<()> {
+    if returned == 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    Ok(())
+}

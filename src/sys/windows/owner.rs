@@ -12,6 +12,8 @@ use windows_sys::Win32::Security::{
 };
 use windows_sys::Win32::System::Threading::{GetCurrentProcess, OpenProcessToken};
 
+use super::checked;
+
 /// Room for a descriptor with an owner alone, or for a user: a SID has at most 68 bytes
 /// (`SECURITY_MAX_SID_SIZE`). Aligned for the structures in front of it.
 type Room = [u64; 32];
@@ -26,18 +28,20 @@ pub(super) fn is_own_or_of_an_administrator(file: &File) -> io::Result<bool> {
     let mut owner: PSID = std::ptr::null_mut();
     let mut is_default = 0;
     // SAFETY: the handle is open, and the buffer is ours and as long as is said.
-    let read = unsafe {
-        GetKernelObjectSecurity(
+    unsafe {
+        checked(GetKernelObjectSecurity(
             file.as_raw_handle(),
             OWNER_SECURITY_INFORMATION,
             descriptor,
             size,
             &raw mut needed,
-        ) != 0
-            && GetSecurityDescriptorOwner(descriptor, &raw mut owner, &raw mut is_default) != 0
-    };
-    if !read {
-        return Err(io::Error::last_os_error());
+        ))?;
+        let is_default = &raw mut is_default;
+        checked(GetSecurityDescriptorOwner(
+            descriptor,
+            &raw mut owner,
+            is_default,
+        ))?;
     }
     if owner.is_null() {
         return Ok(false);
@@ -59,21 +63,19 @@ fn fill_with_own_user(room: &mut Room) -> io::Result<()> {
     let mut needed = 0;
     let mut token: HANDLE = std::ptr::null_mut();
     // SAFETY: a token that was opened is ours to close, and the buffer is as long as is said.
-    let filled = unsafe {
-        if OpenProcessToken(GetCurrentProcess(), TOKEN_QUERY, &raw mut token) == 0 {
-            return Err(io::Error::last_os_error());
-        }
+    unsafe {
+        checked(OpenProcessToken(
+            GetCurrentProcess(),
+            TOKEN_QUERY,
+            &raw mut token,
+        ))?;
         let token = OwnedHandle::from_raw_handle(token);
-        GetTokenInformation(
+        checked(GetTokenInformation(
             token.as_raw_handle(),
             TokenUser,
             room.as_mut_ptr().cast(),
             size,
             &raw mut needed,
-        )
-    };
-    if filled == 0 {
-        return Err(io::Error::last_os_error());
+        ))
     }
-    Ok(())
 }

@@ -13,7 +13,7 @@ use windows_sys::Wdk::System::SystemInformation::{
     NtQuerySystemInformation, SystemProcessInformation,
 };
 use windows_sys::Win32::Foundation::{
-    ERROR_ACCESS_DENIED, ERROR_INVALID_PARAMETER, ERROR_SUCCESS, FILETIME, HANDLE,
+    ERROR_ACCESS_DENIED, ERROR_INVALID_PARAMETER, ERROR_SUCCESS, FILETIME,
     STATUS_INFO_LENGTH_MISMATCH, WAIT_OBJECT_0,
 };
 use windows_sys::Win32::System::Registry::{
@@ -23,8 +23,10 @@ use windows_sys::Win32::System::Threading::{
     GetProcessId, GetProcessTimes, OpenProcess, PROCESS_QUERY_LIMITED_INFORMATION,
     PROCESS_SYNCHRONIZE, QueryFullProcessImageNameW, TerminateProcess, WaitForSingleObject,
 };
+use windows_sys::Win32::System::WindowsProgramming::SYSTEM_PROCESS_INFORMATION;
 use windows_sys::w;
 
+use super::checked;
 use crate::identity::{BootId, Pid, ProcessId};
 use crate::sys::digest_of_machine;
 use crate::sys::hostname;
@@ -119,8 +121,14 @@ pub fn command_line(pid: Pid) -> Vec<String> {
         return Vec::new();
     };
     // SAFETY: the handle is open, and the length is that of a buffer of ours.
-    let named =
-        unsafe { QueryFullProcessImageNameW(raw(&process), 0, path.as_mut_ptr(), &raw mut length) };
+    let named = unsafe {
+        QueryFullProcessImageNameW(
+            process.as_raw_handle(),
+            0,
+            path.as_mut_ptr(),
+            &raw mut length,
+        )
+    };
     let length = usize::try_from(length).unwrap_or(0);
     match path.get(..length) {
         Some(path) if named != 0 => vec![String::from_utf16_lossy(path)],
@@ -207,7 +215,7 @@ pub(super) fn open_to(rights: u32, pid: Pid) -> io::Result<OwnedHandle> {
     };
     // OpenProcess ignores the two lowest bits of a PID.
     // SAFETY: the handle is open.
-    if unsafe { GetProcessId(raw(&process)) } == pid.get() {
+    if unsafe { GetProcessId(process.as_raw_handle()) } == pid.get() {
         Ok(process)
     } else {
         Err(io::Error::from_raw_os_error(
@@ -219,32 +227,21 @@ pub(super) fn open_to(rights: u32, pid: Pid) -> io::Result<OwnedHandle> {
 /// Whether it has ended: its PID stays in use while any process has a handle to it.
 pub(super) fn has_ended(process: &OwnedHandle) -> bool {
     // SAFETY: the handle is open, and may be waited on.
-    unsafe { WaitForSingleObject(raw(process), 0) == WAIT_OBJECT_0 }
+    unsafe { WaitForSingleObject(process.as_raw_handle(), 0) == WAIT_OBJECT_0 }
 }
 
 /// Ends a process, which was opened to be ended.
 pub(super) fn terminate(process: BorrowedHandle<'_>, code: u32) -> io::Result<()> {
     // SAFETY: the handle is open.
-    if unsafe { TerminateProcess(process.as_raw_handle(), code) } == 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
+    checked(unsafe { TerminateProcess(process.as_raw_handle(), code) })
 }
 
 pub(super) fn created(process: &OwnedHandle) -> Option<u64> {
     let mut times = [FILETIME::default(); 4];
     let [created, exited, kernel, user] = &mut times;
     // SAFETY: the handle is open, and the four places are ours.
-    let told = unsafe { GetProcessTimes(raw(process), created, exited, kernel, user) };
-    (told != 0).then(|| number_of(*created))
-}
-
-pub(super) fn raw(handle: &OwnedHandle) -> HANDLE {
-    handle.as_raw_handle()
-}
-
-fn number_of(time: FILETIME) -> u64 {
-    u64::from(time.dwHighDateTime) << 32 | u64::from(time.dwLowDateTime)
+    let told = unsafe { GetProcessTimes(process.as_raw_handle(), created, exited, kernel, user) };
+    (told != 0).then(|| u64::from(created.dwHighDateTime) << 32 | u64::from(created.dwLowDateTime))
 }
 
 /// `None`: there is no such process, or it no longer has threads.
@@ -254,48 +251,37 @@ fn listed(pid: Pid) -> io::Result<Option<Listed>> {
 
 /// All processes that have threads. Every user may read this.
 pub(super) fn all() -> io::Result<Vec<Listed>> {
-    // SYSTEM_PROCESS_INFORMATION: after two counters, a size and two counters more come the times,
-    // a text, a priority, and the numbers, each in the width of a pointer.
-    const WIDTH: usize = size_of::<usize>();
-    const CREATED_AT: usize = 32;
-    const PID_AT: usize = 56 + 3 * WIDTH;
-    const PARENT_AT: usize = PID_AT + WIDTH;
     let list = list()?;
-    let number = |at: usize, bytes: usize| -> Option<u64> {
-        let field = list.get(at..at.checked_add(bytes)?)?;
-        let mut number = [0; 8];
-        number.get_mut(..bytes)?.copy_from_slice(field);
-        Some(u64::from_le_bytes(number))
-    };
+    let mut rest = list.as_slice();
     let mut found = Vec::new();
-    let mut at = 0;
     loop {
-        let entry = (|| {
-            Some((
-                number(at, 4)?,
-                number(at + 4, 4)?,
-                number(at + CREATED_AT, 8)?,
-                number(at + PID_AT, WIDTH)?,
-                number(at + PARENT_AT, WIDTH)?,
-            ))
-        })();
-        let Some((next, threads, created, number, parent)) = entry else {
+        let Some(entry) = rest.get(..size_of::<SYSTEM_PROCESS_INFORMATION>()) else {
             return Err(io::ErrorKind::InvalidData.into());
         };
-        let pid = u32::try_from(number).ok().and_then(Pid::new);
-        if let Some(pid) = pid.filter(|_| threads > 0) {
+        // SAFETY: it has that many bytes, and all bits are valid in each of its fields.
+        let entry = unsafe {
+            entry
+                .as_ptr()
+                .cast::<SYSTEM_PROCESS_INFORMATION>()
+                .read_unaligned()
+        };
+        let pid = u32::try_from(entry.UniqueProcessId.addr()).ok();
+        if let Some(pid) = pid.and_then(Pid::new).filter(|_| entry.NumberOfThreads > 0) {
+            // Behind a size and two counters.
+            let created = entry.Reserved1.as_chunks().0.get(3);
             found.push(Listed {
                 process: ProcessId {
                     pid,
-                    start: Some(created),
+                    start: created.copied().map(u64::from_le_bytes),
                 },
-                parent: u32::try_from(parent).unwrap_or(0),
+                // The number of its parent, which has no name there.
+                parent: u32::try_from(entry.Reserved2.addr()).unwrap_or(0),
                 group: 0,
                 is_zombie: false,
             });
         }
-        match usize::try_from(next) {
-            Ok(next) if next > 0 => at += next,
+        match usize::try_from(entry.NextEntryOffset) {
+            Ok(next) if next > 0 => rest = rest.get(next..).unwrap_or_default(),
             _ => return Ok(found),
         }
     }

@@ -16,6 +16,7 @@ use windows_sys::Win32::System::Console::{
 use windows_sys::Win32::System::Threading::ExitProcess;
 use windows_sys::core::BOOL;
 
+use super::checked;
 use super::process::terminate;
 use crate::sys::QueuedSignal;
 use crate::sys::program::Started;
@@ -59,9 +60,7 @@ impl SignalQueue {
     /// Those of SetConsoleCtrlHandler.
     pub fn open() -> io::Result<Self> {
         // SAFETY: the handler is a function of that kind, and stays.
-        if unsafe { SetConsoleCtrlHandler(Some(on_control), 1) } == 0 {
-            return Err(io::Error::last_os_error());
-        }
+        checked(unsafe { SetConsoleCtrlHandler(Some(on_control), 1) })?;
         Ok(Self { _private: () })
     }
 

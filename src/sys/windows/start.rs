@@ -1,11 +1,12 @@
 //! Starting a command for the command-line tool, which wants to know when it ends.
 
 use std::io;
+use std::os::windows::io::AsRawHandle;
 use std::process::{Child, Command};
 
 use windows_sys::Win32::System::Threading::{INFINITE, WaitForSingleObject};
 
-use super::process::{open, raw};
+use super::process::open;
 use super::signal::{SIGCHLD, SignalMask, add};
 use super::spawn::spawn_in_job;
 use crate::identity::Pid;
@@ -36,7 +37,7 @@ fn queue_exit_of(pid: u32) {
     };
     let _ = std::thread::Builder::new().spawn(move || {
         // SAFETY: the handle is open, and may be waited on.
-        unsafe { WaitForSingleObject(raw(&process), INFINITE) };
+        unsafe { WaitForSingleObject(process.as_raw_handle(), INFINITE) };
         add(SIGCHLD);
     });
 }

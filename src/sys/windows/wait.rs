@@ -2,13 +2,14 @@
 
 use std::fs::File;
 use std::io;
+use std::os::windows::io::AsRawHandle;
 use std::time::Duration;
 
 use windows_sys::Win32::Foundation::{WAIT_OBJECT_0, WAIT_TIMEOUT};
 use windows_sys::Win32::System::Threading::WaitForSingleObject;
 
 use super::file::{lock_shared, unlock_record};
-use super::process::{open, raw};
+use super::process::open;
 
 use crate::identity::Pid;
 pub(crate) use crate::sys::not_linux::random_u64;
@@ -54,7 +55,7 @@ pub(crate) fn until_gone(pid: Pid, timeout: Duration) -> Option<bool> {
     let process = open(pid).ok()?;
     let milliseconds = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX - 1);
     // SAFETY: the handle is open, and may be waited on.
-    match unsafe { WaitForSingleObject(raw(&process), milliseconds) } {
+    match unsafe { WaitForSingleObject(process.as_raw_handle(), milliseconds) } {
         WAIT_OBJECT_0 => Some(true),
         WAIT_TIMEOUT => Some(false),
         _ => None,

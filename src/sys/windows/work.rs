@@ -17,11 +17,13 @@ use windows_sys::Win32::System::JobObjects::{
 };
 use windows_sys::Win32::System::Threading::PROCESS_TERMINATE;
 
-use super::process::{all, created, has_ended, open_to, raw, terminate};
+use super::checked;
+use super::file::is_code;
+use super::process::{all, created, has_ended, open_to, terminate};
 use crate::identity::{Pid, ProcessId};
 pub use crate::sys::not_linux::adopt_orphans;
-pub(crate) use crate::sys::not_linux::{own_children, wait_for_any};
-use crate::sys::work::{Author, Look, Marks, select};
+pub(crate) use crate::sys::not_linux::{own_children, visit_list, wait_for_any};
+use crate::sys::work::{Author, Look, Marks};
 
 /// The job of the command that this process supervises.
 static OWN_JOB: Mutex<Option<Job>> = Mutex::new(None);
@@ -53,22 +55,22 @@ impl Job {
         let mut limits = JOBOBJECT_EXTENDED_LIMIT_INFORMATION::default();
         limits.BasicLimitInformation.LimitFlags = flags;
         // SAFETY: the handle is open, and the place lives and its size is given.
-        let set = unsafe {
+        checked(unsafe {
             SetInformationJobObject(
-                raw(&self.0),
+                self.0.as_raw_handle(),
                 JobObjectExtendedLimitInformation,
                 (&raw const limits).cast(),
                 u32::try_from(size_of_val(&limits)).unwrap_or(0),
             )
-        };
-        (set != 0).then_some(())
+        })
+        .ok()
     }
 
     /// `None`: it is in another job that no other can be nested in (before Windows 8).
     pub(super) fn take(&self, child: &Child) -> Option<()> {
         // SAFETY: both handles are open.
-        let taken = unsafe { AssignProcessToJobObject(raw(&self.0), child.as_raw_handle()) };
-        (taken != 0).then_some(())
+        checked(unsafe { AssignProcessToJobObject(self.0.as_raw_handle(), child.as_raw_handle()) })
+            .ok()
     }
 
     /// Its processes outlive it.
@@ -92,18 +94,17 @@ impl Job {
             let mut numbers = vec![0_usize; HEADER + room];
             let size = u32::try_from(size_of_val(numbers.as_slice())).unwrap_or(u32::MAX);
             // SAFETY: the handle is open, and the size is that of the buffer, which is ours.
-            let told = unsafe {
+            let told = checked(unsafe {
                 QueryInformationJobObject(
-                    raw(&self.0),
+                    self.0.as_raw_handle(),
                     JobObjectBasicProcessIdList,
                     numbers.as_mut_ptr().cast(),
                     size,
                     std::ptr::null_mut(),
                 )
-            };
-            let error = io::Error::last_os_error();
-            let more = error.raw_os_error().map(i32::cast_unsigned) == Some(ERROR_MORE_DATA);
-            if told == 0 && more && room < 1 << 20 {
+            });
+            let is_cut = told.is_err_and(|error| is_code(&error, ERROR_MORE_DATA));
+            if is_cut && room < 1 << 20 {
                 room *= 4;
                 continue;
             }
@@ -195,9 +196,9 @@ pub(crate) fn visit(
     _command: Option<Pid>,
     each: &mut dyn FnMut(&Target),
 ) -> Look {
-    let mut look = Look::Nothing;
     let job = OWN_JOB.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(job) = job.as_ref().filter(|_| marks.are_of_own_command()) {
+        let mut look = Look::Nothing;
         for target in job.processes().into_iter().filter_map(Target::open) {
             look = Look::Left;
             each(&target);
@@ -205,16 +206,5 @@ pub(crate) fn visit(
         return look;
     }
     drop(job);
-    let list = match all() {
-        Ok(list) => list,
-        Err(error) => return Look::Failed(error),
-    };
-    for process in select(&list, marks, |_| false) {
-        marks.known.insert(process);
-        if let Some(target) = Target::open(process.pid).filter(|target| target.process == process) {
-            look = Look::Left;
-            each(&target);
-        }
-    }
-    look
+    visit_list(all(), marks, |_| false, each)
 }
