@@ -101,6 +101,20 @@ fn man_pages_match_definition() {
     assert_only_files("man", pages);
 }
 
+#[test]
+fn help_and_version_are_what_clap_prints() {
+    // clap has more than one word to read.
+    let printed = |by: &[&str]| Command::new(program()).args(by).output().unwrap().stdout;
+    assert_in_sync(
+        "src/bin/onehold/startup/help.txt",
+        &printed(&["-q", "--help"]),
+    );
+    for word in ["--help", "--version", "-V"] {
+        let (fixed, by_clap) = (printed(&[word]), printed(&["-q", word]));
+        assert!(!fixed.is_empty() && fixed == by_clap, "{word}");
+    }
+}
+
 /// The picture of the README, beside the man pages.
 const PICTURE: &str = "onehold.svg";
 

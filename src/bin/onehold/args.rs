@@ -13,7 +13,7 @@ use onehold::{Format, LockName, Mode};
 use serde::Deserialize;
 
 /// What `--version` prints behind the name; `-V` prints the number alone.
-const LONG_VERSION: &str = if cfg!(feature = "etcd") {
+pub(crate) const LONG_VERSION: &str = if cfg!(feature = "etcd") {
     concat!(env!("CARGO_PKG_VERSION"), "\nfeatures: etcd")
 } else {
     concat!(env!("CARGO_PKG_VERSION"), "\nfeatures: none")

@@ -10,7 +10,7 @@ use crate::args::{Cli, Verb};
 use crate::doc_text::{ENVIRONMENT, FILES, examples};
 use crate::exit::{Exit, TABLE, table_of};
 use crate::refusal::Refusal;
-use crate::startup::fast_parse;
+use crate::startup::{fast_parse, fixed_text};
 use crate::{complete, output, slip, words};
 
 /// The name of the program, as its messages and its help have it.
@@ -20,6 +20,10 @@ const PROGRAM: &str = "onehold";
 pub(crate) fn parse(words: &[OsString]) -> Result<Cli, Exit> {
     if let Some(cli) = fast_parse::parse(words) {
         return Ok(cli);
+    }
+    if let Some(text) = fixed_text::answer(words) {
+        let _ = output::data(&text);
+        return Err(Exit::Done);
     }
     // Not a command of the definition: its words are another command line.
     if let Some((verb, rest)) = words.split_first()
