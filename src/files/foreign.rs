@@ -54,42 +54,31 @@ pub(super) fn recover(
     mut on_disk: OnDisk,
 ) -> Result<OnDisk> {
     for _ in 0..MAX_RETRIES {
-        let is_dead = match &on_disk {
-            OnDisk::Nothing => true,
+        let changed = match &on_disk {
+            OnDisk::Nothing => restore_foreign_file(judge, place, name, None)?,
             OnDisk::NotRegular(_) => false,
             OnDisk::File(file) => {
                 matches!(judge(file), State::Zombie | State::Free)
+                    && (place.recover_takeover(file)?
+                        || restore_foreign_file(judge, place, name, Some(file.facts.id))?)
             }
         };
-        let changed = is_dead
-            && (match &on_disk {
-                OnDisk::File(file) => place.recover_takeover(file)?,
-                OnDisk::Nothing | OnDisk::NotRegular(_) => false,
-            } || restore_foreign_file(judge, place, name, &on_disk)?);
         if !changed {
             return Ok(on_disk);
         }
         on_disk = place.read()?;
     }
-    Err(keeps_changing(place))
-}
-
-pub(super) fn keeps_changing(place: &LockPath<'_>) -> Error {
-    Error::Io {
-        operation: Operation::Read,
-        path: place.path.to_owned(),
-        source: io::Error::other("it keeps changing"),
-    }
+    Err(io::Error::other("it keeps changing")).context(Operation::Read, place.path)
 }
 
 /// Restores the lock file of a live foreign program that a killed takeover left under a temporary
 /// name. A foreign program has removed the record of that takeover since, so the lock now has no
-/// file or a dead record.
+/// file or a `dead` record.
 fn restore_foreign_file(
     judge: &dyn Fn(&LockFile) -> State,
     place: &LockPath<'_>,
     name: &LockName,
-    on_disk: &OnDisk,
+    dead: Option<FileId>,
 ) -> Result<bool> {
     if place.format == Format::Native && !name.is_path() {
         return Ok(false);
@@ -113,17 +102,14 @@ fn restore_foreign_file(
     if !is_foreign {
         return Ok(false);
     }
-    match (judge(&taken_out), on_disk) {
-        (State::Held | State::Overdue, OnDisk::Nothing) => place.put_back(&temporary, None),
-        (State::Held | State::Overdue, OnDisk::File(dead)) => {
-            place.put_back(&temporary, Some(dead.facts.id))
-        }
-        (State::Zombie, _) => {
+    match judge(&taken_out) {
+        State::Held | State::Overdue => place.put_back(&temporary, dead),
+        State::Zombie => {
             // If it stays, the next takeover uses another name.
             let _ = place.directory.unlink(&temporary);
             Ok(false)
         }
-        _ => Ok(false),
+        State::Free | State::NotALock => Ok(false),
     }
 }
 
