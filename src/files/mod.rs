@@ -137,11 +137,8 @@ impl Files {
                 return Ok(Some(updated));
             }
         }
-        Err(Error::Io {
-            operation: Operation::ChangeLocks,
-            path: self.store.clone(),
-            source: io::Error::other("another program keeps changing them"),
-        })
+        let source = io::Error::other("another program keeps changing them");
+        Err(source).context(Operation::ChangeLocks, &self.store)
     }
 }
 
@@ -169,10 +166,6 @@ impl Backend for Files {
     fn locate(self: Arc<Self>, name: LockName) -> Result<(Arc<dyn Backend>, LockName)> {
         let (files, name) = address::locate(self, name)?;
         Ok((files, name))
-    }
-
-    fn is_remote(&self) -> bool {
-        false
     }
 
     fn ask(&self, ask: &mut Ask<'_>) -> Result<()> {

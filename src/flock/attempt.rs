@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-use crate::error::{Context, Error, Operation, Result};
+use crate::error::{Context, Operation, Result};
 use crate::files::{MAX_RETRIES, is_named};
 use crate::format;
 use crate::identity::Pid;
@@ -136,11 +136,8 @@ pub(super) fn ask(place: &Place<'_>, attempt: Option<&Attempt>) -> Result<Kernel
             return Ok(KernelLock::Free);
         }
     }
-    Err(Error::Io {
-        operation: Operation::Lock,
-        path: place.path.to_owned(),
-        source: io::Error::other("another program keeps replacing it"),
-    })
+    let source = io::Error::other("another program keeps replacing it");
+    Err(source).context(Operation::Lock, place.path)
 }
 
 /// Whether a file is locked, and by which processes.

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use crate::backend::{HeldRecord, ReleaseOutcome};
 use crate::error::{Context, Operation, Result};
 use crate::record::{Live, Record};
-use crate::sys::Note;
 use crate::sys::directory::{path_names_file, unlock_record};
 
 /// The file, with its lock. Its record is in memory only.
@@ -41,10 +40,6 @@ impl HeldRecord for FlockHold {
         vec![&self.path]
     }
 
-    fn slots(&self) -> Vec<u32> {
-        Vec::new()
-    }
-
     fn is_lost(&self) -> Result<bool> {
         let is_named = path_names_file(&self.path, &self.file);
         Ok(!is_named.context(Operation::Inspect, &self.path)?)
@@ -53,14 +48,6 @@ impl HeldRecord for FlockHold {
     fn write_live(&mut self, live: Live) -> Result<()> {
         self.record.live = live;
         Ok(())
-    }
-
-    fn notes(&self) -> Result<Vec<Note>> {
-        Ok(Vec::new())
-    }
-
-    fn survives_settling_time(&self) -> Result<bool> {
-        Ok(true)
     }
 
     fn release(&mut self) -> Result<ReleaseOutcome> {

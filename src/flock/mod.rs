@@ -119,10 +119,6 @@ impl Backend for Flock {
         Ok((Arc::new(Self::new(directory, Arc::clone(&self.host))), name))
     }
 
-    fn is_remote(&self) -> bool {
-        false
-    }
-
     fn ask(&self, ask: &mut Ask<'_>) -> Result<()> {
         match self.snapshot(None)? {
             Some(snapshot) => ask(&snapshot),
