@@ -49,13 +49,13 @@ pub(super) struct NewLockFile {
 
 /// The path of a lock file: its directory, kept open, and its name there.
 #[derive(Clone, Copy)]
-pub(super) struct LockPath<'a> {
-    pub(super) directory: &'a Directory,
-    pub(super) file: &'a OsStr,
+pub(crate) struct LockPath<'a> {
+    pub(crate) directory: &'a Directory,
+    pub(crate) file: &'a OsStr,
     /// For messages.
-    pub(super) path: &'a Path,
+    pub(crate) path: &'a Path,
     /// The format that is expected there.
-    pub(super) format: Format,
+    pub(crate) format: Format,
 }
 
 impl LockPath<'_> {

@@ -33,7 +33,7 @@ pub(crate) use directory::Files;
 pub(crate) use foreign::MAX_RETRIES;
 use guard::Guard;
 pub(crate) use guard::{DirectoryFacts, open_directory};
-pub(crate) use lock_file::{is_named, wall_clock};
+pub(crate) use lock_file::{LockPath, is_named, wall_clock};
 pub(crate) use number::by_clock as number_by_clock;
 use queue::Place;
 pub(crate) use sleep::Sleeper;

@@ -11,20 +11,10 @@ use crate::sys::directory::{path_names_file, unlock_record};
 /// The file, with its lock. Its record is in memory only.
 #[derive(Debug)]
 pub(super) struct FlockHold {
-    file: File,
-    path: PathBuf,
+    pub(super) file: File,
+    pub(super) path: PathBuf,
     /// Boxed, as that of a lock file.
-    record: Box<Record>,
-}
-
-impl FlockHold {
-    pub(super) fn new(file: File, path: PathBuf, record: Record) -> Self {
-        Self {
-            file,
-            path,
-            record: Box::new(record),
-        }
-    }
+    pub(super) record: Box<Record>,
 }
 
 impl HeldRecord for FlockHold {

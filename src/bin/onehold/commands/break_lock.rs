@@ -388,9 +388,8 @@ fn move_aside(
         return Ok(None);
     };
     let text = moved_text(status, &moved.to);
-    let note = format!("onehold: {text}");
     let outcome = Outcome::new(Exit::Done, "broken", text).warnings(&moved.warnings);
-    Ok(Some(outcome.note(note).lock(Box::new(status.clone()))))
+    Ok(Some(outcome.told_if(true).lock(Box::new(status.clone()))))
 }
 
 fn not_held(session: &Session, lock: &Lock) -> Outcome {
