@@ -104,18 +104,12 @@ impl Backend for Flock {
     }
 
     fn locate(self: Arc<Self>, name: LockName) -> Result<(Arc<dyn Backend>, LockName)> {
-        let Some(directory) = name.directory() else {
+        let Some(directory) = layout::directory_of(&name)? else {
             return Err(self.unsupported("a path is needed, such as ./x.lock"));
         };
-        if layout::is_shared_dir(directory) {
-            return Err(layout::no_path_of_slot(&name));
-        }
         if !HAS_FLOCK {
             return Err(self.unsupported("this system has no flock(1)"));
         }
-        // Absolute, so that it stays the same when the caller changes its directory.
-        let directory =
-            std::path::absolute(directory).context(Operation::FindDirectory, directory)?;
         Ok((Arc::new(Self::new(directory, Arc::clone(&self.host))), name))
     }
 
