@@ -16,7 +16,7 @@ use crate::name::LockName;
 use crate::open_file::OpenFile;
 use crate::record::{Content, Format, Record, TakeoverInfo, digest};
 use crate::sys::FileId;
-use crate::sys::directory::{Found, facts_of_file};
+use crate::sys::directory::facts_of_file;
 use crate::sys::temporary::{is_temporary, random_temporary_name};
 
 /// Number of retries while another program keeps changing a file.
@@ -88,10 +88,7 @@ fn restore_foreign_file(
     let taken_out = match aside.read() {
         Ok(OnDisk::File(file)) => file,
         Ok(OnDisk::Nothing | OnDisk::NotRegular(_)) => return Ok(false),
-        // In a sticky directory others may give any name to their files.
-        Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => {
-            return Ok(false);
-        }
+        Err(error) if is_denied(&error) => return Ok(false),
         Err(error) => return Err(error),
     };
     // A bare number does not show whether it is our own, which was never in place.
@@ -329,38 +326,30 @@ impl LockPath<'_> {
     /// name is used.
     pub(super) fn claim_temporary_name(&self) -> Result<OsString> {
         let name = own_temporary_name(self.file);
-        let found = match self.directory.find(&name) {
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                return Ok(random_temporary_name());
-            }
-            found => found.context(Operation::Inspect, self.path)?,
+        let left = match self.sibling(&name).read() {
+            Ok(OnDisk::Nothing) => return Ok(name),
+            Ok(OnDisk::NotRegular(_)) => return Ok(random_temporary_name()),
+            Ok(OnDisk::File(left)) => left,
+            Err(error) if is_denied(&error) => return Ok(random_temporary_name()),
+            Err(error) => return Err(error),
         };
-        match found {
-            Found::Missing => Ok(name),
-            Found::Other(_) => Ok(random_temporary_name()),
-            Found::File(file, facts) => {
-                let left = self.read_file(file, facts)?;
-                // Under the guard no other process is about to use it.
-                let is_ours = match &left.content {
-                    Content::Record(record) => record.is_ours(),
-                    Content::Corrupt => true,
-                    Content::UnknownVersion(_) | Content::KernelLock | Content::NotALock(_) => {
-                        false
-                    }
-                };
-                let is_removed = is_ours
-                    && match self.directory.unlink(&name) {
-                        // In a sticky directory others may give it that name.
-                        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => false,
-                        removed => removed.context(Operation::Remove, self.path)?,
-                    };
-                Ok(if is_removed {
-                    name
-                } else {
-                    random_temporary_name()
-                })
-            }
-        }
+        // Under the guard no other process is about to use it.
+        let is_ours = match &left.content {
+            Content::Record(record) => record.is_ours(),
+            Content::Corrupt => true,
+            Content::UnknownVersion(_) | Content::KernelLock | Content::NotALock(_) => false,
+        };
+        let is_removed = is_ours
+            && match self.directory.unlink(&name) {
+                // In a sticky directory others may give it that name.
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => false,
+                removed => removed.context(Operation::Remove, self.path)?,
+            };
+        Ok(if is_removed {
+            name
+        } else {
+            random_temporary_name()
+        })
     }
 
     /// Another file of the same directory.
@@ -392,6 +381,11 @@ fn nanoseconds(time: SystemTime) -> u64 {
         .ok()
         .and_then(|since| u64::try_from(since.as_nanos()).ok())
         .unwrap_or(0)
+}
+
+/// In a sticky directory others may give any name to their files.
+fn is_denied(error: &Error) -> bool {
+    matches!(error, Error::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied)
 }
 
 /// The disk or the user's quota is full, or the file size limit is reached.

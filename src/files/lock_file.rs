@@ -76,12 +76,11 @@ impl LockPath<'_> {
         match found.context(Operation::Open, self.path)? {
             Found::Missing => Ok(OnDisk::Nothing),
             Found::Other(kind) => Ok(OnDisk::NotRegular(kind)),
-            Found::File(file, facts) => self.read_file(file, facts).map(OnDisk::File),
+            Found::File(file, facts) => {
+                let read = LockFile::read(file, facts, self.is_pid_file());
+                read.context(Operation::Read, self.path).map(OnDisk::File)
+            }
         }
-    }
-
-    pub(super) fn read_file(&self, file: File, facts: FileFacts) -> Result<LockFile> {
-        LockFile::read(file, facts, self.is_pid_file()).context(Operation::Read, self.path)
     }
 
     /// Whether a bare number may be a lock there.
