@@ -88,12 +88,11 @@ pub(crate) fn directory_of(name: &LockName) -> Result<Option<PathBuf>> {
 pub(crate) fn place_of(key: &Key) -> (Vec<OsString>, OsString) {
     match key.index {
         None => (parents(&key.name), file_name(&key.name)),
-        Some(index) => (shared(&key.name), shared_file(index)),
+        Some(index) => {
+            let file = format!("{index}{LOCK_SUFFIX}");
+            (shared(&key.name), file.into())
+        }
     }
-}
-
-fn shared_file(index: Index) -> OsString {
-    format!("{index}{LOCK_SUFFIX}").into()
 }
 
 /// Which shared hold a file is of.

@@ -117,7 +117,7 @@ impl Files {
                     file.is_some()
                 }
                 Change::Take { put, remove, draft } => {
-                    let (live, dead): (Vec<_>, Vec<_>) = remove
+                    let (live, mut dead): (Vec<_>, Vec<_>) = remove
                         .into_iter()
                         .partition(|judged| judged.verdict.is_live());
                     // Not beside the new hold: those who shared it, and were to be replaced.
@@ -127,8 +127,12 @@ impl Files {
                     let held = commit::take(&guard, &snapshot, &put, draft, prepared.take())?;
                     updated.hold = held.map(|held| Box::new(held) as _);
                     if updated.hold.is_some() {
-                        updated.removed = remove_relatives(&guard, &snapshot, dead);
-                        updated.removed.append(&mut displaced);
+                        // What cannot be removed stays, such as another user's: it does no harm, and the hold
+                        // is in force already.
+                        let remove = |judged: &_| commit::remove(&guard, &snapshot, judged);
+                        dead.retain(|judged| matches!(remove(judged), Ok(true)));
+                        dead.append(&mut displaced);
+                        updated.removed = dead;
                     }
                     updated.hold.is_some()
                 }
@@ -334,15 +338,4 @@ fn remove_live(
         displaced.push(judged);
     }
     Ok(true)
-}
-
-/// Removes dead relatives of a hold that was taken. What cannot be removed stays, such as another
-/// user's: it does no harm, and the hold is in force already.
-fn remove_relatives(
-    guard: &Guard,
-    snapshot: &FilesSnapshot<'_>,
-    mut remove: Vec<Judged<Handle>>,
-) -> Vec<Judged<Handle>> {
-    remove.retain(|judged| matches!(commit::remove(guard, snapshot, judged), Ok(true)));
-    remove
 }

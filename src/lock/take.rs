@@ -194,17 +194,14 @@ fn ensure_alive(process: Option<ProcessId>) -> Result<()> {
     }
 }
 
-/// A change, and what follows it.
-type Planned<'d> = (Change<'d>, Next);
-
-/// The change that follows from a decision. Pure, but for what the snapshot reads.
+/// The change that follows from a decision, and what follows the change. Pure, but for what the snapshot reads.
 fn plan<'d>(
     lock: &Lock,
     request: &Request,
     snapshot: &dyn LockSnapshot,
     draft: &'d Draft,
     waits: bool,
-) -> Result<Planned<'d>> {
+) -> Result<(Change<'d>, Next)> {
     Ok(match decide(request, snapshot)? {
         Decision::Take { put, remove } => {
             let mut displaced: Vec<Judged<_>> = Vec::new();
