@@ -212,8 +212,8 @@ fn signal(
     new: &mut Vec<ProcessId>,
 ) -> bool {
     let allowed = target.ensure_may_be_signaled(author);
-    let sent = allowed.and_then(|()| send(target));
-    if !sent.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied) {
+    let result = allowed.and_then(|()| send(target));
+    if !result.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied) {
         return true;
     }
     if refused.insert(target.process) {
