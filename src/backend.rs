@@ -256,7 +256,9 @@ pub(crate) trait Backend: Debug + Send + Sync {
     fn locate(self: Arc<Self>, name: LockName) -> Result<(Arc<dyn Backend>, LockName)>;
 
     /// Whether its holders may be on other machines, where they cannot be signaled.
-    fn is_remote(&self) -> bool;
+    fn is_remote(&self) -> bool {
+        false
+    }
 
     /// Reads: see `look` of `dyn Backend`. Where there is no store, nothing is asked.
     fn ask(&self, ask: &mut Ask<'_>) -> Result<()>;
@@ -400,7 +402,9 @@ pub(crate) trait HeldRecord: Debug + Send + Sync {
     fn paths(&self) -> Vec<&Path>;
 
     /// The slot of a shared hold in each of its locks.
-    fn slots(&self) -> Vec<u32>;
+    fn slots(&self) -> Vec<u32> {
+        Vec::new()
+    }
 
     /// Whether it was broken, replaced or deleted.
     fn is_lost(&self) -> Result<bool>;
@@ -409,11 +413,15 @@ pub(crate) trait HeldRecord: Debug + Send + Sync {
     fn write_live(&mut self, live: Live) -> Result<()>;
 
     /// What a child writes into it before it executes its command.
-    fn notes(&self) -> Result<Vec<Note>>;
+    fn notes(&self) -> Result<Vec<Note>> {
+        Ok(Vec::new())
+    }
 
     /// Whether it is still in place after other programs have had time to act on what they read
     /// before. May block for some milliseconds.
-    fn survives_settling_time(&self) -> Result<bool>;
+    fn survives_settling_time(&self) -> Result<bool> {
+        Ok(true)
+    }
 
     /// Removes it, if it is still there.
     fn release(&mut self) -> Result<ReleaseOutcome>;

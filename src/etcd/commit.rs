@@ -310,14 +310,9 @@ impl Session<'_> {
         }
         let (answer, tried_before) = self.txn(CHANGE, &txn)?;
         // It is the one that was sent.
-        let is_written = || {
-            answer
-                .found()
-                .next()
-                .flatten()
-                .is_some_and(|found| found.value == value)
-        };
-        let is_done = answer.succeeded || (tried_before && is_written());
+        let found = answer.found().next().flatten();
+        let is_written = found.is_some_and(|found| found.value == value);
+        let is_done = answer.succeeded || (tried_before && is_written);
         // Of two leases one is left over.
         let unused = if is_done { before } else { lease };
         if let Some(unused) = unused.filter(|_| lease.is_some() && lease != before) {

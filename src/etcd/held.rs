@@ -9,7 +9,6 @@ use super::store::{CHANGE, Etcd};
 use crate::backend::{Backend as _, HeldRecord, Patience, ReleaseOutcome};
 use crate::error::Result;
 use crate::record::{Kind, Live, Record};
-use crate::sys::Note;
 use crate::sys::process::boottime_milliseconds;
 
 /// A hold, and how it is kept.
@@ -83,10 +82,6 @@ impl HeldRecord for HeldKeys {
     fn write_live(&mut self, live: Live) -> Result<()> {
         self.record.live = live;
         Ok(())
-    }
-
-    fn notes(&self) -> Result<Vec<Note>> {
-        Ok(Vec::new())
     }
 
     fn survives_settling_time(&self) -> Result<bool> {

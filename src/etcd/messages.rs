@@ -143,7 +143,7 @@ impl Compare {
 }
 
 /// What is to be read.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub(super) struct Read {
     #[serde(serialize_with = "as_base64")]
     pub(super) key: String,
@@ -165,9 +165,7 @@ impl Read {
         Self {
             key: range.start,
             range_end: range.end,
-            limit: 0,
-            revision: 0,
-            keys_only: false,
+            ..Self::default()
         }
     }
 
@@ -183,23 +181,20 @@ pub(super) enum Operation {
     #[serde(rename = "request_range")]
     Read(Read),
     #[serde(rename = "request_put")]
-    Put(Put),
+    Put {
+        #[serde(serialize_with = "as_base64")]
+        key: String,
+        #[serde(serialize_with = "as_base64")]
+        value: Vec<u8>,
+        /// 0: none.
+        #[serde(serialize_with = "as_text", skip_serializing_if = "is_default")]
+        lease: i64,
+    },
     #[serde(rename = "request_delete_range")]
     Delete {
         #[serde(serialize_with = "as_base64")]
         key: String,
     },
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
-pub(super) struct Put {
-    #[serde(serialize_with = "as_base64")]
-    pub(super) key: String,
-    #[serde(serialize_with = "as_base64")]
-    pub(super) value: Vec<u8>,
-    /// 0: none.
-    #[serde(serialize_with = "as_text", skip_serializing_if = "is_default")]
-    pub(super) lease: i64,
 }
 
 /// Operations that are done at once, if all conditions hold; else others are.
@@ -228,11 +223,11 @@ impl Txn {
 
     /// Writes a key. `lease`: 0 for none.
     pub(super) fn put(&mut self, key: &str, value: &[u8], lease: i64) {
-        self.success.push(Operation::Put(Put {
+        self.success.push(Operation::Put {
             key: key.to_owned(),
             value: value.to_owned(),
             lease,
-        }));
+        });
     }
 
     pub(super) fn delete(&mut self, key: &str) {
@@ -268,44 +263,43 @@ pub(super) struct Authenticate<'a> {
     pub(super) password: &'a str,
 }
 
-#[derive(Debug, Serialize)]
-pub(super) struct Watch {
-    pub(super) create_request: WatchRange,
-}
-
-#[derive(Debug, Serialize)]
-pub(super) struct WatchRange {
-    #[serde(serialize_with = "as_base64")]
-    key: String,
-    #[serde(serialize_with = "as_base64")]
-    range_end: String,
-    filters: &'static [&'static str],
-    /// Events tell what was there before.
-    #[serde(skip_serializing_if = "is_default")]
-    prev_kv: bool,
-}
-
 /// A watch starts at the current revision, which the answer to its creation names. The caller reads what happened
 /// before. A watch that starts at an older revision is slower: etcd catches up on such watches only every 100 ms,
 /// even if nothing has changed in their ranges (`syncWatchersLoop` in its mvcc package).
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Watch {
+    CreateRequest {
+        #[serde(serialize_with = "as_base64")]
+        key: String,
+        #[serde(serialize_with = "as_base64")]
+        range_end: String,
+        filters: &'static [&'static str],
+        /// Events tell what was there before.
+        #[serde(skip_serializing_if = "is_default")]
+        prev_kv: bool,
+    },
+}
+
 impl Watch {
     /// Watches for every change in a range.
     pub(super) fn changes(range: Range<String>) -> Self {
-        let create_request = WatchRange {
+        Self::CreateRequest {
             key: range.start,
             range_end: range.end,
             filters: &[],
             prev_kv: false,
-        };
-        Self { create_request }
+        }
     }
 
     /// Watches for what is deleted in a range, and what that was.
     pub(super) fn deletions(range: Range<String>) -> Self {
-        let mut watch = Self::changes(range);
-        watch.create_request.filters = &["NOPUT"];
-        watch.create_request.prev_kv = true;
-        watch
+        Self::CreateRequest {
+            key: range.start,
+            range_end: range.end,
+            filters: &["NOPUT"],
+            prev_kv: true,
+        }
     }
 }
 

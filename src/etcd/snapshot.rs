@@ -236,11 +236,6 @@ impl Snapshot for EtcdSnapshot<'_> {
             handle: None,
         }))
     }
-
-    /// The ticket of a stopped waiter ends by itself.
-    fn is_stopped(&self, _ticket: &Ticket<Handle>) -> bool {
-        false
-    }
 }
 
 impl Session<'_> {

@@ -4,22 +4,16 @@ use std::sync::Arc;
 
 use super::Files;
 use super::layout;
-use crate::error::{Context, Operation, Result};
+use crate::error::Result;
 use crate::name::LockName;
 
 /// The directory of a lock file and its name there. A path that leads into a store is a name of that store.
 pub(super) fn locate(files: Arc<Files>, name: LockName) -> Result<(Arc<Files>, LockName)> {
     let format = files.format;
-    if name.directory().is_some_and(layout::is_shared_dir) {
-        return Err(layout::no_path_of_slot(&name));
-    }
-    // Absolute, so that it stays the same when the caller changes its directory.
-    let (store, name) = match name.directory() {
+    let (store, name) = match layout::directory_of(&name)? {
         None if !files.is_foreign_directory => return Ok((files, name)),
         None => (files.store.clone(), name),
         Some(directory) => {
-            let directory =
-                std::path::absolute(directory).context(Operation::FindDirectory, directory)?;
             let file = layout::file_name(&name);
             // A symlink may lead into a store, too.
             let resolved = || {

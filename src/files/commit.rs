@@ -63,7 +63,7 @@ pub(super) fn take(
         replaced = None;
     }
     let place = Place::of(guard, snapshot.files, key)?;
-    let path = place.at.borrow();
+    let path = place.at();
     let written = match replaced {
         None => {
             if key.name.is_path() {
@@ -158,12 +158,7 @@ pub(super) fn remove(
         return Ok(false);
     };
     let path = files.path_of_record(&judged.found.key);
-    let place = LockPath {
-        directory: &directory,
-        file: &file,
-        path: &path,
-        format: files.format,
-    };
+    let place = files.at(&directory, &file, &path);
     let is_dead = matches!(judged.verdict.state, State::Zombie | State::Free);
     let removed = if !foreign::is_foreign(&judged.found.content) {
         let is_same = place
@@ -316,12 +311,8 @@ pub(super) fn renew(
     let Some(directory) = guard.descend(&parents)? else {
         return Ok(None);
     };
-    let place = LockPath {
-        directory: &directory,
-        file: &file,
-        path: &files.path_of_record(&judged.found.key),
-        format: files.format,
-    };
+    let path = files.path_of_record(&judged.found.key);
+    let place = files.at(&directory, &file, &path);
     write_slot(&place, open, record, live)
 }
 

@@ -1,10 +1,11 @@
 //! The directory of the locks: its settings for this process, and how it is opened.
 
-use std::ffi::OsString;
-use std::path::PathBuf;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::guard::{DirectoryFacts, Guard, open_directory};
+use super::lock_file::LockPath;
 use crate::backend::{Backend as _, Entry};
 use crate::decision::Key;
 use crate::error::{Context, Operation, Result};
@@ -36,6 +37,21 @@ impl Files {
         let mut path = self.store.clone();
         path.extend(parts);
         path
+    }
+
+    /// The place of a lock file. `path`: for messages.
+    pub(super) fn at<'a>(
+        &self,
+        directory: &'a Directory,
+        file: &'a OsStr,
+        path: &'a Path,
+    ) -> LockPath<'a> {
+        LockPath {
+            directory,
+            file,
+            path,
+            format: self.format,
+        }
     }
 
     pub(super) fn open(&self) -> Result<Option<Directory>> {

@@ -16,7 +16,7 @@ use crate::name::LockName;
 use crate::open_file::OpenFile;
 use crate::record::{Content, Format, Record, TakeoverInfo, digest};
 use crate::sys::FileId;
-use crate::sys::directory::{Found, facts_of_file};
+use crate::sys::directory::facts_of_file;
 use crate::sys::temporary::{is_temporary, random_temporary_name};
 
 /// Number of retries while another program keeps changing a file.
@@ -54,42 +54,31 @@ pub(super) fn recover(
     mut on_disk: OnDisk,
 ) -> Result<OnDisk> {
     for _ in 0..MAX_RETRIES {
-        let is_dead = match &on_disk {
-            OnDisk::Nothing => true,
+        let changed = match &on_disk {
+            OnDisk::Nothing => restore_foreign_file(judge, place, name, None)?,
             OnDisk::NotRegular(_) => false,
             OnDisk::File(file) => {
                 matches!(judge(file), State::Zombie | State::Free)
+                    && (place.recover_takeover(file)?
+                        || restore_foreign_file(judge, place, name, Some(file.facts.id))?)
             }
         };
-        let changed = is_dead
-            && (match &on_disk {
-                OnDisk::File(file) => place.recover_takeover(file)?,
-                OnDisk::Nothing | OnDisk::NotRegular(_) => false,
-            } || restore_foreign_file(judge, place, name, &on_disk)?);
         if !changed {
             return Ok(on_disk);
         }
         on_disk = place.read()?;
     }
-    Err(keeps_changing(place))
-}
-
-pub(super) fn keeps_changing(place: &LockPath<'_>) -> Error {
-    Error::Io {
-        operation: Operation::Read,
-        path: place.path.to_owned(),
-        source: io::Error::other("it keeps changing"),
-    }
+    Err(io::Error::other("it keeps changing")).context(Operation::Read, place.path)
 }
 
 /// Restores the lock file of a live foreign program that a killed takeover left under a temporary
 /// name. A foreign program has removed the record of that takeover since, so the lock now has no
-/// file or a dead record.
+/// file or a `dead` record.
 fn restore_foreign_file(
     judge: &dyn Fn(&LockFile) -> State,
     place: &LockPath<'_>,
     name: &LockName,
-    on_disk: &OnDisk,
+    dead: Option<FileId>,
 ) -> Result<bool> {
     if place.format == Format::Native && !name.is_path() {
         return Ok(false);
@@ -99,10 +88,7 @@ fn restore_foreign_file(
     let taken_out = match aside.read() {
         Ok(OnDisk::File(file)) => file,
         Ok(OnDisk::Nothing | OnDisk::NotRegular(_)) => return Ok(false),
-        // In a sticky directory others may give any name to their files.
-        Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => {
-            return Ok(false);
-        }
+        Err(error) if is_denied(&error) => return Ok(false),
         Err(error) => return Err(error),
     };
     // A bare number does not show whether it is our own, which was never in place.
@@ -113,17 +99,14 @@ fn restore_foreign_file(
     if !is_foreign {
         return Ok(false);
     }
-    match (judge(&taken_out), on_disk) {
-        (State::Held | State::Overdue, OnDisk::Nothing) => place.put_back(&temporary, None),
-        (State::Held | State::Overdue, OnDisk::File(dead)) => {
-            place.put_back(&temporary, Some(dead.facts.id))
-        }
-        (State::Zombie, _) => {
+    match judge(&taken_out) {
+        State::Held | State::Overdue => place.put_back(&temporary, dead),
+        State::Zombie => {
             // If it stays, the next takeover uses another name.
             let _ = place.directory.unlink(&temporary);
             Ok(false)
         }
-        _ => Ok(false),
+        State::Free | State::NotALock => Ok(false),
     }
 }
 
@@ -343,38 +326,30 @@ impl LockPath<'_> {
     /// name is used.
     pub(super) fn claim_temporary_name(&self) -> Result<OsString> {
         let name = own_temporary_name(self.file);
-        let found = match self.directory.find(&name) {
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                return Ok(random_temporary_name());
-            }
-            found => found.context(Operation::Inspect, self.path)?,
+        let left = match self.sibling(&name).read() {
+            Ok(OnDisk::Nothing) => return Ok(name),
+            Ok(OnDisk::NotRegular(_)) => return Ok(random_temporary_name()),
+            Ok(OnDisk::File(left)) => left,
+            Err(error) if is_denied(&error) => return Ok(random_temporary_name()),
+            Err(error) => return Err(error),
         };
-        match found {
-            Found::Missing => Ok(name),
-            Found::Other(_) => Ok(random_temporary_name()),
-            Found::File(file, facts) => {
-                let left = self.read_file(file, facts)?;
-                // Under the guard no other process is about to use it.
-                let is_ours = match &left.content {
-                    Content::Record(record) => record.is_ours(),
-                    Content::Corrupt => true,
-                    Content::UnknownVersion(_) | Content::KernelLock | Content::NotALock(_) => {
-                        false
-                    }
-                };
-                let is_removed = is_ours
-                    && match self.directory.unlink(&name) {
-                        // In a sticky directory others may give it that name.
-                        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => false,
-                        removed => removed.context(Operation::Remove, self.path)?,
-                    };
-                Ok(if is_removed {
-                    name
-                } else {
-                    random_temporary_name()
-                })
-            }
-        }
+        // Under the guard no other process is about to use it.
+        let is_ours = match &left.content {
+            Content::Record(record) => record.is_ours(),
+            Content::Corrupt => true,
+            Content::UnknownVersion(_) | Content::KernelLock | Content::NotALock(_) => false,
+        };
+        let is_removed = is_ours
+            && match self.directory.unlink(&name) {
+                // In a sticky directory others may give it that name.
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => false,
+                removed => removed.context(Operation::Remove, self.path)?,
+            };
+        Ok(if is_removed {
+            name
+        } else {
+            random_temporary_name()
+        })
     }
 
     /// Another file of the same directory.
@@ -406,6 +381,11 @@ fn nanoseconds(time: SystemTime) -> u64 {
         .ok()
         .and_then(|since| u64::try_from(since.as_nanos()).ok())
         .unwrap_or(0)
+}
+
+/// In a sticky directory others may give any name to their files.
+fn is_denied(error: &Error) -> bool {
+    matches!(error, Error::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied)
 }
 
 /// The disk or the user's quota is full, or the file size limit is reached.

@@ -3,13 +3,13 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::directory::Files;
 use super::guard::{Guard, descend};
 use super::layout;
-use super::lock_file::{LockFile, OwnedLockPath, is_named, renew_foreign_times};
+use super::lock_file::{LockFile, LockPath, is_named, renew_foreign_times};
 use super::shared_names;
 use crate::backend::{Backend as _, HeldRecord, ReleaseOutcome};
 use crate::decision::{Index, Key};
@@ -17,11 +17,10 @@ use crate::error::{Context, Operation, Result};
 use crate::format::{self, VISIBLE_BYTES, live};
 use crate::open_file::read_all;
 use crate::record::{Format, Live, Record};
+use crate::sys::Note;
 use crate::sys::directory::{
     Directory, FileExt as _, facts_of_file, path_names_file, sync_file, unlock_record,
 };
-use crate::sys::wait::pause;
-use crate::sys::{Note, process};
 
 /// A lock file of our own, and all that is needed to write and remove it.
 #[derive(Debug)]
@@ -43,7 +42,10 @@ pub(crate) struct HeldFile {
 pub(super) struct Place {
     /// The directories below the store that lead to it.
     pub(super) parents: Vec<OsString>,
-    pub(super) at: OwnedLockPath,
+    directory: Arc<Directory>,
+    file: OsString,
+    path: PathBuf,
+    format: Format,
     /// Which one of the shared records.
     pub(super) index: Option<Index>,
     /// Its directories are left for the next one.
@@ -57,35 +59,41 @@ impl Place {
         let directory = guard
             .descend_or_create(&parents)
             .inspect_err(|_| guard.prune(&parents))?;
-        let at = OwnedLockPath {
-            directory,
-            file,
-            path: files.path_of_record(key),
-            format: files.format,
-        };
         // If it cannot be noted, the directories are removed.
         let stays =
             key.index.is_some() && matches!(shared_names::note(guard.root(), &key.name), Ok(true));
         Ok(Self {
             parents,
-            at,
+            directory,
+            file,
+            path: files.path_of_record(key),
+            format: files.format,
             index: key.index,
             stays,
         })
     }
 
+    pub(super) fn at(&self) -> LockPath<'_> {
+        LockPath {
+            directory: &self.directory,
+            file: &self.file,
+            path: &self.path,
+            format: self.format,
+        }
+    }
+
     fn names(&self, file: &File) -> Result<bool> {
-        is_named(&self.at.directory, &self.at.file, file).context(Operation::Inspect, &self.at.path)
+        is_named(&self.directory, &self.file, file).context(Operation::Inspect, &self.path)
     }
 
     fn unlink(&self, guard: &Guard) -> Result<()> {
-        self.at.borrow().unlink()?;
+        self.at().unlink()?;
         self.prune(guard);
         Ok(())
     }
 
     fn prune(&self, guard: &Guard) {
-        if !self.stays && !self.parents.is_empty() {
+        if !self.stays {
             guard.prune(&self.parents);
         }
     }
@@ -98,11 +106,11 @@ impl HeldFile {
 
     /// Gives the file another name; `false`: it is taken.
     pub(super) fn add(&mut self, guard: &Guard, place: Place) -> Result<bool> {
-        let (from, to) = (&self.place.at, &place.at);
+        let from = &self.place;
         let linked = from
             .directory
-            .link_into(&from.file, &to.directory, &to.file);
-        let linked = linked.context(Operation::CreateLockFile, &to.path)?;
+            .link_into(&from.file, &place.directory, &place.file);
+        let linked = linked.context(Operation::CreateLockFile, &place.path)?;
         let is_ours = linked && place.names(&self.file)?;
         if is_ours {
             self.others.push(place);
@@ -133,7 +141,7 @@ impl HeldFile {
         // The store may have been moved, and another one be in use in its place.
         let is_lost = self.is_lost();
         self.remove_others(&guard)?;
-        let place = self.place.at.borrow();
+        let place = self.place.at();
         if self.record.format == Format::Native {
             place.unlink()?;
         } else if !place.remove_own(&self.file)? {
@@ -165,7 +173,7 @@ impl HeldFile {
         let read = || -> io::Result<LockFile> {
             let file = self.file.try_clone()?;
             let facts = facts_of_file(&file)?;
-            LockFile::read(file, facts, self.place.at.borrow().is_pid_file())
+            LockFile::read(file, facts, self.place.at().is_pid_file())
         };
         let found = read().context(Operation::Read, path)?;
         Ok(found.content.record().is_some_and(|found| {
@@ -201,11 +209,11 @@ fn visible_word(record: &Record) -> Vec<u8> {
 
 impl HeldRecord for HeldFile {
     fn path(&self) -> &Path {
-        &self.place.at.path
+        &self.place.path
     }
 
     fn paths(&self) -> Vec<&Path> {
-        self.places().map(|place| place.at.path.as_path()).collect()
+        self.places().map(|place| place.path.as_path()).collect()
     }
 
     fn slots(&self) -> Vec<u32> {
@@ -221,8 +229,8 @@ impl HeldRecord for HeldFile {
     fn make_durable(&self) -> Result<()> {
         sync_file(&self.file).context(Operation::WriteTo, self.path())?;
         for place in self.places() {
-            let path = &place.at.path;
-            let synced = place.at.directory.sync();
+            let path = &place.path;
+            let synced = place.directory.sync();
             synced.context(Operation::WriteToDirectory, path)?;
             for depth in 0..place.parents.len() {
                 let (above, _) = place.parents.split_at(depth);
@@ -311,15 +319,7 @@ impl HeldRecord for HeldFile {
         let Some(time) = self.record.format.settling_time() else {
             return Ok(true);
         };
-        let until = process::boottime() + time;
-        loop {
-            let left = until.saturating_sub(process::boottime());
-            if left.is_zero() {
-                break;
-            }
-            // A signal may end it early.
-            let _ = pause(left);
-        }
+        std::thread::sleep(time);
         let path = self.path();
         let expected = format::write(&self.record)
             .map_err(io::Error::from)

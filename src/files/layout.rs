@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use percent_encoding::percent_decode_str;
 
 use crate::decision::{Index, Key};
-use crate::error::Error;
+use crate::error::{Context as _, Error, Operation, Result};
 use crate::name::{LockName, encode};
 
 /// The directory of a store that keeps what is not a lock.
@@ -57,7 +57,7 @@ pub(crate) fn shared(name: &LockName) -> Vec<OsString> {
 }
 
 /// Whether a directory is that of the shared holds of a name.
-pub(crate) fn is_shared_dir(directory: &Path) -> bool {
+fn is_shared_dir(directory: &Path) -> bool {
     let parent = directory.parent().and_then(Path::file_name);
     let is_below_name = parent.is_some_and(|name| {
         name.as_encoded_bytes()
@@ -66,23 +66,33 @@ pub(crate) fn is_shared_dir(directory: &Path) -> bool {
     is_below_name && directory.file_name() == Some(OsStr::new(SHARED_DIR))
 }
 
-pub(crate) fn no_path_of_slot(name: &LockName) -> Error {
-    Error::InvalidName {
-        name: name.as_str().to_owned(),
-        reason: "a slot of a shared lock has no path of its own: use the name of the lock",
+/// The directory of a path, absolute, so that it stays the same when the caller changes its directory. `None`: it
+/// is no path.
+pub(crate) fn directory_of(name: &LockName) -> Result<Option<PathBuf>> {
+    let Some(directory) = name.directory() else {
+        return Ok(None);
+    };
+    if is_shared_dir(directory) {
+        return Err(Error::InvalidName {
+            name: name.as_str().to_owned(),
+            reason: "a slot of a shared lock has no path of its own: use the name of the lock",
+        });
     }
+    let absolute = std::path::absolute(directory);
+    absolute
+        .context(Operation::FindDirectory, directory)
+        .map(Some)
 }
 
 /// Where a record is: the directories below the store that lead to it, and its file there.
 pub(crate) fn place_of(key: &Key) -> (Vec<OsString>, OsString) {
     match key.index {
         None => (parents(&key.name), file_name(&key.name)),
-        Some(index) => (shared(&key.name), shared_file(index)),
+        Some(index) => {
+            let file = format!("{index}{LOCK_SUFFIX}");
+            (shared(&key.name), file.into())
+        }
     }
-}
-
-fn shared_file(index: Index) -> OsString {
-    format!("{index}{LOCK_SUFFIX}").into()
 }
 
 /// Which shared hold a file is of.

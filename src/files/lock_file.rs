@@ -3,8 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 use std::time::SystemTime;
 
 use chrono::{DateTime, Utc};
@@ -50,33 +49,13 @@ pub(super) struct NewLockFile {
 
 /// The path of a lock file: its directory, kept open, and its name there.
 #[derive(Clone, Copy)]
-pub(super) struct LockPath<'a> {
-    pub(super) directory: &'a Directory,
-    pub(super) file: &'a OsStr,
+pub(crate) struct LockPath<'a> {
+    pub(crate) directory: &'a Directory,
+    pub(crate) file: &'a OsStr,
     /// For messages.
-    pub(super) path: &'a Path,
+    pub(crate) path: &'a Path,
     /// The format that is expected there.
-    pub(super) format: Format,
-}
-
-/// The path of the lock file of a hold, owned for as long as the hold lasts.
-#[derive(Debug)]
-pub(super) struct OwnedLockPath {
-    pub(super) directory: Arc<Directory>,
-    pub(super) file: OsString,
-    pub(super) path: PathBuf,
-    pub(super) format: Format,
-}
-
-impl OwnedLockPath {
-    pub(super) fn borrow(&self) -> LockPath<'_> {
-        LockPath {
-            directory: &self.directory,
-            file: &self.file,
-            path: &self.path,
-            format: self.format,
-        }
-    }
+    pub(crate) format: Format,
 }
 
 impl LockPath<'_> {
@@ -97,12 +76,11 @@ impl LockPath<'_> {
         match found.context(Operation::Open, self.path)? {
             Found::Missing => Ok(OnDisk::Nothing),
             Found::Other(kind) => Ok(OnDisk::NotRegular(kind)),
-            Found::File(file, facts) => self.read_file(file, facts).map(OnDisk::File),
+            Found::File(file, facts) => {
+                let read = LockFile::read(file, facts, self.is_pid_file());
+                read.context(Operation::Read, self.path).map(OnDisk::File)
+            }
         }
-    }
-
-    pub(super) fn read_file(&self, file: File, facts: FileFacts) -> Result<LockFile> {
-        LockFile::read(file, facts, self.is_pid_file()).context(Operation::Read, self.path)
     }
 
     /// Whether a bare number may be a lock there.
@@ -247,33 +225,29 @@ pub(super) fn encode(record: &Record, path: &Path) -> Result<Written> {
 
 impl LockFile {
     pub(super) fn read(file: File, facts: FileFacts, pid_file: bool) -> io::Result<Self> {
-        if facts.size > MAX_RECORD_BYTES {
-            return Ok(Self {
-                file,
-                facts,
-                content: Content::NotALock("too large for a lock file"),
-                bytes: Vec::new(),
-                pid_file,
-            });
-        }
         let modified = wall_clock(facts.modified);
         let mut reads = 0;
-        loop {
+        let (content, bytes) = loop {
+            if facts.size > MAX_RECORD_BYTES {
+                let too_large = Content::NotALock("too large for a lock file");
+                break (too_large, Vec::new());
+            }
             let bytes = read_all(&file)?;
             let content = format::read(&bytes, pid_file, modified);
             reads += 1;
             // Its holder may have been writing to it.
             let is_torn = content.record().is_some_and(|record| record.live.is_torn);
             if !is_torn || reads == MAX_READS {
-                return Ok(Self {
-                    file,
-                    facts,
-                    content,
-                    bytes,
-                    pid_file,
-                });
+                break (content, bytes);
             }
-        }
+        };
+        Ok(Self {
+            file,
+            facts,
+            content,
+            bytes,
+            pid_file,
+        })
     }
 
     /// Reads it again; whether it has changed.

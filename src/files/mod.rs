@@ -33,7 +33,7 @@ pub(crate) use directory::Files;
 pub(crate) use foreign::MAX_RETRIES;
 use guard::Guard;
 pub(crate) use guard::{DirectoryFacts, open_directory};
-pub(crate) use lock_file::{is_named, wall_clock};
+pub(crate) use lock_file::{LockPath, is_named, wall_clock};
 pub(crate) use number::by_clock as number_by_clock;
 use queue::Place;
 pub(crate) use sleep::Sleeper;
@@ -117,7 +117,7 @@ impl Files {
                     file.is_some()
                 }
                 Change::Take { put, remove, draft } => {
-                    let (live, dead): (Vec<_>, Vec<_>) = remove
+                    let (live, mut dead): (Vec<_>, Vec<_>) = remove
                         .into_iter()
                         .partition(|judged| judged.verdict.is_live());
                     // Not beside the new hold: those who shared it, and were to be replaced.
@@ -127,8 +127,12 @@ impl Files {
                     let held = commit::take(&guard, &snapshot, &put, draft, prepared.take())?;
                     updated.hold = held.map(|held| Box::new(held) as _);
                     if updated.hold.is_some() {
-                        updated.removed = remove_relatives(&guard, &snapshot, dead);
-                        updated.removed.append(&mut displaced);
+                        // What cannot be removed stays, such as another user's: it does no harm, and the hold
+                        // is in force already.
+                        let remove = |judged: &_| commit::remove(&guard, &snapshot, judged);
+                        dead.retain(|judged| matches!(remove(judged), Ok(true)));
+                        dead.append(&mut displaced);
+                        updated.removed = dead;
                     }
                     updated.hold.is_some()
                 }
@@ -137,11 +141,8 @@ impl Files {
                 return Ok(Some(updated));
             }
         }
-        Err(Error::Io {
-            operation: Operation::ChangeLocks,
-            path: self.store.clone(),
-            source: io::Error::other("another program keeps changing them"),
-        })
+        let source = io::Error::other("another program keeps changing them");
+        Err(source).context(Operation::ChangeLocks, &self.store)
     }
 }
 
@@ -169,10 +170,6 @@ impl Backend for Files {
     fn locate(self: Arc<Self>, name: LockName) -> Result<(Arc<dyn Backend>, LockName)> {
         let (files, name) = address::locate(self, name)?;
         Ok((files, name))
-    }
-
-    fn is_remote(&self) -> bool {
-        false
     }
 
     fn ask(&self, ask: &mut Ask<'_>) -> Result<()> {
@@ -341,15 +338,4 @@ fn remove_live(
         displaced.push(judged);
     }
     Ok(true)
-}
-
-/// Removes dead relatives of a hold that was taken. What cannot be removed stays, such as another
-/// user's: it does no harm, and the hold is in force already.
-fn remove_relatives(
-    guard: &Guard,
-    snapshot: &FilesSnapshot<'_>,
-    mut remove: Vec<Judged<Handle>>,
-) -> Vec<Judged<Handle>> {
-    remove.retain(|judged| matches!(commit::remove(guard, snapshot, judged), Ok(true)));
-    remove
 }

@@ -94,12 +94,7 @@ impl<'a> FilesSnapshot<'a> {
     /// finished or reverted first.
     fn read(&self, directory: &Directory, name: &LockName) -> Result<Option<Found<Handle>>> {
         let (file, path) = (layout::file_name(name), self.files.path_of(name));
-        let place = LockPath {
-            directory,
-            file: &file,
-            path: &path,
-            format: self.files.format,
-        };
+        let place = self.files.at(directory, &file, &path);
         let mut on_disk = place.read()?;
         if self.guard.is_some()
             && self.facts.shares_kernel_locks
@@ -113,22 +108,18 @@ impl<'a> FilesSnapshot<'a> {
     fn found(&self, key: Key, on_disk: OnDisk) -> Result<Option<Found<Handle>>> {
         Ok(match on_disk {
             OnDisk::Nothing => None,
-            OnDisk::NotRegular(kind) => Some(self.not_a_lock(key, kind)),
+            OnDisk::NotRegular(kind) => Some(Found {
+                key,
+                content: Content::NotALock(kind),
+                facts: Facts::of_file(self.now().wall, self.facts.shares_kernel_locks),
+                revision: Revision::NONE,
+                handle: None,
+            }),
             OnDisk::File(file) => {
                 let path = self.files.path_of_record(&key);
                 Some(self.found_file(key, file).context(Operation::Read, &path)?)
             }
         })
-    }
-
-    fn not_a_lock(&self, key: Key, what: &'static str) -> Found<Handle> {
-        Found {
-            key,
-            content: Content::NotALock(what),
-            facts: Facts::of_file(self.now().wall, self.facts.shares_kernel_locks),
-            revision: Revision::NONE,
-            handle: None,
-        }
     }
 
     fn found_file(&self, key: Key, mut file: LockFile) -> io::Result<Found<Handle>> {
@@ -184,11 +175,8 @@ impl<'a> FilesSnapshot<'a> {
         let same_store = origin.is_some_and(|origin| {
             (origin.store_device, origin.store_inode) == (self.facts.id.device, self.facts.id.inode)
         });
-        let kernel_lock = if kernel_lock {
-            record_is_locked(&file.file).ok()
-        } else {
-            None
-        };
+        let kernel_lock = kernel_lock.then(|| record_is_locked(&file.file).ok());
+        let kernel_lock = kernel_lock.flatten();
         // A probe does not find the readers of flock(1), and the list does. Beside a record readers do not
         // count.
         let is_listed = file.content.record().is_none() || kernel_lock == Some(true);
@@ -292,14 +280,12 @@ impl<'a> FilesSnapshot<'a> {
         if let Some((_, known)) = self.shared.borrow().iter().find(is_asked) {
             return Ok(known.clone());
         }
-        let directory = if children.is_empty() {
-            None
-        } else {
-            self.directory(&children)?
-        };
-        let shared = match directory {
-            Some(directory) => self.shared_directory(&directory, name)?.map(Rc::new),
-            None => None,
+        let shared = match self.directory(&children)? {
+            // A path has none.
+            Some(directory) if !children.is_empty() => {
+                self.shared_directory(&directory, name)?.map(Rc::new)
+            }
+            _ => None,
         };
         self.shared
             .borrow_mut()
@@ -314,11 +300,9 @@ impl<'a> FilesSnapshot<'a> {
         name: &LockName,
         entries: impl IntoIterator<Item = &'e SharedEntry>,
     ) -> Result<Vec<Found<Handle>>> {
-        let mut found = Vec::new();
-        for entry in entries {
-            found.extend(self.shared_record(shared, name, entry)?);
-        }
-        Ok(found)
+        let records = entries.into_iter();
+        let records = records.map(|entry| self.shared_record(shared, name, entry));
+        records.filter_map(Result::transpose).collect()
     }
 
     fn shared_record(
@@ -369,7 +353,9 @@ impl<'a> FilesSnapshot<'a> {
             let below = path.join(&file);
             let flow = match layout::entry(parent, &file) {
                 Some(Entry::Lock(name)) => self
-                    .listed(directory, (&file, kind), &below)
+                    .files
+                    .at(directory, &file, &below)
+                    .read_listed(kind)
                     .and_then(|on_disk| self.found(Key::exclusive(&name), on_disk))
                     .map(|found| found.into_iter().map(Ok).try_for_each(&mut *visit)),
                 Some(Entry::Shared(name)) if without != Some(&name) => self
@@ -393,21 +379,6 @@ impl<'a> FilesSnapshot<'a> {
             }
         }
         Ok(ControlFlow::Continue(()))
-    }
-
-    fn listed(
-        &self,
-        directory: &Directory,
-        (file, kind): (&OsStr, Kind),
-        path: &Path,
-    ) -> Result<OnDisk> {
-        let place = LockPath {
-            directory,
-            file,
-            path,
-            format: self.files.format,
-        };
-        place.read_listed(kind)
     }
 
     pub(super) fn queue(&self) -> &Queue {

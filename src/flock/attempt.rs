@@ -1,31 +1,21 @@
 //! Asks the kernel for the lock of a file, or looks who has it.
 
 use std::cell::RefCell;
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::path::Path;
 
-use crate::error::{Context, Error, Operation, Result};
-use crate::files::{MAX_RETRIES, is_named};
+use crate::error::{Context, Operation, Result};
+use crate::files::{LockPath, MAX_RETRIES, is_named};
 use crate::format;
 use crate::identity::Pid;
 use crate::open_file::{OpenFile, read_all};
 use crate::record::MAX_RECORD_BYTES;
 use crate::sys::SYMLINK;
 use crate::sys::directory::{
-    Directory, Found as FoundFile, has_exclusive_lock, lockers, needs_write_access,
-    try_lock_record, try_lock_shared,
+    Found as FoundFile, has_exclusive_lock, lockers, needs_write_access, try_lock_record,
+    try_lock_shared,
 };
 use crate::sys::{FileFacts, Lockers};
-
-/// A file, by its directory and its name there.
-pub(super) struct Place<'a> {
-    pub(super) directory: &'a Directory,
-    pub(super) file: &'a OsStr,
-    /// For messages.
-    pub(super) path: &'a Path,
-}
 
 /// An attempt to take the lock, which is the only exact question whether it is free.
 pub(super) struct Attempt {
@@ -67,7 +57,7 @@ impl Attempt {
         }
     }
 
-    fn take(&self, place: &Place<'_>, file: File) -> io::Result<(File, bool)> {
+    fn take(&self, place: &LockPath<'_>, file: File) -> io::Result<(File, bool)> {
         match self.try_lock(&file) {
             Err(error) if needs_write_access(&error) => {
                 match place.directory.find_lockable(place.file, false, true)? {
@@ -79,7 +69,7 @@ impl Attempt {
         }
     }
 
-    fn has_taken(&self, place: &Place<'_>) -> io::Result<bool> {
+    fn has_taken(&self, place: &LockPath<'_>) -> io::Result<bool> {
         let mut taken = self.taken.borrow_mut();
         let Some(file) = taken.as_ref() else {
             return Ok(false);
@@ -95,7 +85,7 @@ impl Attempt {
 
 /// Asks whether a file is locked. An attempt makes the file if there is none, and takes its lock if it can;
 /// `None`: only looks.
-pub(super) fn ask(place: &Place<'_>, attempt: Option<&Attempt>) -> Result<KernelLock> {
+pub(super) fn ask(place: &LockPath<'_>, attempt: Option<&Attempt>) -> Result<KernelLock> {
     if let Some(attempt) = attempt
         && attempt
             .has_taken(place)
@@ -136,11 +126,8 @@ pub(super) fn ask(place: &Place<'_>, attempt: Option<&Attempt>) -> Result<Kernel
             return Ok(KernelLock::Free);
         }
     }
-    Err(Error::Io {
-        operation: Operation::Lock,
-        path: place.path.to_owned(),
-        source: io::Error::other("another program keeps replacing it"),
-    })
+    let source = io::Error::other("another program keeps replacing it");
+    Err(source).context(Operation::Lock, place.path)
 }
 
 /// Whether a file is locked, and by which processes.

@@ -6,26 +6,15 @@ use std::path::{Path, PathBuf};
 use crate::backend::{HeldRecord, ReleaseOutcome};
 use crate::error::{Context, Operation, Result};
 use crate::record::{Live, Record};
-use crate::sys::Note;
 use crate::sys::directory::{path_names_file, unlock_record};
 
 /// The file, with its lock. Its record is in memory only.
 #[derive(Debug)]
 pub(super) struct FlockHold {
-    file: File,
-    path: PathBuf,
+    pub(super) file: File,
+    pub(super) path: PathBuf,
     /// Boxed, as that of a lock file.
-    record: Box<Record>,
-}
-
-impl FlockHold {
-    pub(super) fn new(file: File, path: PathBuf, record: Record) -> Self {
-        Self {
-            file,
-            path,
-            record: Box::new(record),
-        }
-    }
+    pub(super) record: Box<Record>,
 }
 
 impl HeldRecord for FlockHold {
@@ -41,10 +30,6 @@ impl HeldRecord for FlockHold {
         vec![&self.path]
     }
 
-    fn slots(&self) -> Vec<u32> {
-        Vec::new()
-    }
-
     fn is_lost(&self) -> Result<bool> {
         let is_named = path_names_file(&self.path, &self.file);
         Ok(!is_named.context(Operation::Inspect, &self.path)?)
@@ -53,14 +38,6 @@ impl HeldRecord for FlockHold {
     fn write_live(&mut self, live: Live) -> Result<()> {
         self.record.live = live;
         Ok(())
-    }
-
-    fn notes(&self) -> Result<Vec<Note>> {
-        Ok(Vec::new())
-    }
-
-    fn survives_settling_time(&self) -> Result<bool> {
-        Ok(true)
     }
 
     fn release(&mut self) -> Result<ReleaseOutcome> {

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use attempt::{Attempt, KernelLock, Place, ask};
+use attempt::{Attempt, KernelLock, ask};
 use chrono::SubsecRound as _;
 use hold::FlockHold;
 
@@ -21,12 +21,12 @@ use crate::backend::{
     Ask, BackOff, Backend, Change, Contender, Draft, Entry, Limits, LockSnapshot, Plan, QueuePlace,
     SleepLimit, Updated,
 };
-use crate::decision::{
-    Facts, Found, Judged, Key, Moment, Observer, Revision, Snapshot, Ticket, Until, Want,
-};
+use crate::decision::{Facts, Found, Judged, Key, Moment, Observer, Revision, Snapshot, Until};
 use crate::error::{Context, Error, Operation, Result};
 use crate::files::layout;
-use crate::files::{DirectoryFacts, Sleeper, number_by_clock, open_directory, wall_clock};
+use crate::files::{
+    DirectoryFacts, LockPath, Sleeper, number_by_clock, open_directory, wall_clock,
+};
 use crate::identity::ProcessId;
 use crate::name::LockName;
 use crate::observer::{self, HostFacts};
@@ -104,23 +104,13 @@ impl Backend for Flock {
     }
 
     fn locate(self: Arc<Self>, name: LockName) -> Result<(Arc<dyn Backend>, LockName)> {
-        let Some(directory) = name.directory() else {
+        let Some(directory) = layout::directory_of(&name)? else {
             return Err(self.unsupported("a path is needed, such as ./x.lock"));
         };
-        if layout::is_shared_dir(directory) {
-            return Err(layout::no_path_of_slot(&name));
-        }
         if !HAS_FLOCK {
             return Err(self.unsupported("this system has no flock(1)"));
         }
-        // Absolute, so that it stays the same when the caller changes its directory.
-        let directory =
-            std::path::absolute(directory).context(Operation::FindDirectory, directory)?;
         Ok((Arc::new(Self::new(directory, Arc::clone(&self.host))), name))
-    }
-
-    fn is_remote(&self) -> bool {
-        false
     }
 
     fn ask(&self, ask: &mut Ask<'_>) -> Result<()> {
@@ -168,10 +158,11 @@ impl FlockSnapshot<'_> {
     /// `None`: it is free. One of readers has an index.
     fn look(&self, name: &LockName) -> Result<Option<Found<Handle>>> {
         let path = self.store.path_of(name);
-        let place = Place {
+        let place = LockPath {
             directory: &self.directory,
             file: &layout::file_name(name),
             path: &path,
+            format: Format::Flock,
         };
         let shares_kernel_locks = self.facts.shares_kernel_locks;
         Ok(Some(match ask(&place, self.attempt.as_ref())? {
@@ -222,7 +213,11 @@ impl FlockSnapshot<'_> {
         record.hold = number_by_clock(record.acquired_at, 0);
         record.origin = Some(self.store.host.origin(self.facts.id));
         let file = move_to_high_fd(file).context(Operation::Open, &path)?;
-        Ok(Some(FlockHold::new(file, path, record)))
+        Ok(Some(FlockHold {
+            file,
+            path,
+            record: Box::new(record),
+        }))
     }
 }
 
@@ -268,18 +263,6 @@ impl Snapshot for FlockSnapshot<'_> {
         _visit: &mut dyn FnMut(Found<Handle>) -> ControlFlow<()>,
     ) -> Result<()> {
         Ok(())
-    }
-
-    fn tickets(&self, _wants: &[Want]) -> Result<Vec<(u64, LockName)>> {
-        Ok(Vec::new())
-    }
-
-    fn ticket(&self, _number: u64) -> Result<Option<Ticket<Handle>>> {
-        Ok(None)
-    }
-
-    fn is_stopped(&self, _ticket: &Ticket<Handle>) -> bool {
-        false
     }
 }
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use serde_json::Error;
 
-use super::{Fields, ForeignFields, UNKNOWN_VALUE, Written, append_visible, metadata};
-use crate::record::Record;
+use super::{Fields, UNKNOWN_VALUE, Written, append_visible, metadata};
+use crate::record::{Format, Record};
 
 pub(super) const KEYS: [&str; 7] = [
     "pid",
@@ -31,17 +31,16 @@ pub(super) fn matches(fields: &Fields) -> bool {
     fields.has("pid") && fields.has("acquired_at") && named
 }
 
-pub(super) fn read(fields: &Fields, text: &str) -> ForeignFields {
-    ForeignFields {
-        name: None,
-        pid: fields.pid("pid"),
-        hostname: fields.known("hostname"),
-        acquired_at: fields.time("acquired_at"),
-        renewed_at: fields.time("heartbeat_at"),
-        owner: fields.known("session_id"),
-        message: fields.text("operation"),
-        metadata: fields.has(metadata::KEY).then(|| text.to_owned()),
-    }
+/// `None`: it has no process ID.
+pub(super) fn read(fields: &Fields, modified: DateTime<Utc>) -> Option<Record> {
+    let pid = fields.pid("pid")?.ok();
+    let acquired_at = fields.time("acquired_at").unwrap_or(modified);
+    let mut record = Record::new(Format::Memory, pid, acquired_at);
+    record.hostname = fields.known("hostname");
+    record.owner = fields.known("session_id");
+    record.message = fields.text("operation");
+    record.live.renewed_at = fields.time("heartbeat_at");
+    Some(record)
 }
 
 pub(super) fn write(record: &Record) -> Result<Written, Error> {

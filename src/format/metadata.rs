@@ -22,14 +22,6 @@ const PAGE: usize = 4096;
 /// Longest command line that is kept, in bytes: programs read these files into small buffers.
 const MAX_COMMAND: usize = 512;
 
-/// The metadata of a foreign record, as far as it can be used.
-pub(super) enum Metadata {
-    Ours(Box<Record>),
-    UnknownVersion(u64),
-    /// It belongs to another record, or cannot be read.
-    None,
-}
-
 /// Completes a foreign record with the document of `record` and the `end` of its text. `visible_at`:
 /// where it shows its PID.
 pub(super) fn complete(
@@ -103,22 +95,21 @@ pub(super) fn around_torn_slot(text: &str) -> Cow<'_, str> {
 }
 
 /// Completes a foreign record by the document in `text`: all of the file, or a line of it. `value`:
-/// the same document as a JSON parser found it in the file.
-pub(super) fn read(text: &str, value: Option<&Value>, foreign: Record) -> Metadata {
+/// the same document as a JSON parser found it in the file. `None`: it belongs to another record, or cannot be read.
+pub(super) fn read(text: &str, value: Option<&Value>, foreign: Record) -> Option<Content> {
     let content = match (text.find(HEAD), value) {
         (Some(start), _) => embedded(text.as_bytes().get(start..).unwrap_or_default()),
         // Printed again, or of another version.
-        (None, Some(value)) => match value.get(KEY).and_then(Value::as_u64) {
-            Some(VERSION) => native::document(value.to_string().as_bytes(), None),
-            Some(other) => Content::UnknownVersion(other),
-            None => return Metadata::None,
+        (None, Some(value)) => match value.get(KEY)?.as_u64()? {
+            VERSION => native::document(value.to_string().as_bytes(), None),
+            other => Content::UnknownVersion(other),
         },
         (None, None) => native::read(text.as_bytes()).unwrap_or(Content::Corrupt),
     };
     let mut record = match content {
         Content::Record(record) => record,
-        Content::UnknownVersion(version) => return Metadata::UnknownVersion(version),
-        Content::Corrupt | Content::KernelLock | Content::NotALock(_) => return Metadata::None,
+        unknown @ Content::UnknownVersion(_) => return Some(unknown),
+        Content::Corrupt | Content::KernelLock | Content::NotALock(_) => return None,
     };
     // Another program that rewrites the file keeps what it does not know, this included. But it does
     // not tear a slot, which may have named the PID that is shown.
@@ -127,13 +118,13 @@ pub(super) fn read(text: &str, value: Option<&Value>, foreign: Record) -> Metada
         || (shown.is_some() && record.live.pid == shown)
         || record.live.is_torn;
     if !is_shown {
-        return Metadata::None;
+        return None;
     }
     record.format = foreign.format;
     if record.name.is_empty() {
         record.name = foreign.name;
     }
-    Metadata::Ours(record)
+    Some(Content::Record(record))
 }
 
 /// Reads the document that `text` begins with. A torn slot is not always JSON, so the end is looked for

@@ -10,7 +10,7 @@ use chrono::{DateTime, SecondsFormat, Utc};
 use serde_json::{Error, Value};
 
 use crate::identity::Pid;
-use crate::record::{Content, Format, Live, Record, has_four_digits};
+use crate::record::{Content, Format, Record, has_four_digits};
 
 pub(crate) mod live;
 mod memory;
@@ -151,37 +151,23 @@ fn read_foreign(text: &str, pid_file: bool, modified: DateTime<Utc>) -> Content 
 }
 
 fn recognize(fields: &Fields, text: &str, modified: DateTime<Utc>) -> Content {
-    let (visible, format) = if prodigy::matches(fields) {
-        (prodigy::read(fields, text), Format::Prodigy)
+    let in_json = fields.has(metadata::KEY).then_some(text);
+    let (record, metadata) = if prodigy::matches(fields) {
+        (prodigy::read(fields, modified), in_json)
     } else if memory::matches(fields) {
-        (memory::read(fields, text), Format::Memory)
+        (memory::read(fields, modified), in_json)
     } else if sprint::matches(fields) {
-        (sprint::read(fields, text), Format::Sprint)
+        (sprint::read(fields, modified), sprint::metadata(text))
     } else {
         return Content::NotALock(UNKNOWN);
     };
-    let pid = match visible.pid {
-        Some(pid) => pid.ok(),
-        None => return Content::NotALock("like a lock file, but without a process ID"),
+    let Some(record) = record else {
+        return Content::NotALock("like a lock file, but without a process ID");
     };
-    let mut record = Record::new(format, pid, visible.acquired_at.unwrap_or(modified));
-    record.name = visible.name.unwrap_or_default();
-    record.hostname = visible.hostname;
-    record.owner = visible.owner;
-    record.message = visible.message;
-    record.live = Live {
-        renewed_at: visible.renewed_at,
-        ..Live::default()
-    };
-    match visible
-        .metadata
-        .as_deref()
-        .map(|text| metadata::read(text, fields.0.get(metadata::KEY), record.clone()))
-    {
-        Some(metadata::Metadata::Ours(record)) => Content::Record(record),
-        Some(metadata::Metadata::UnknownVersion(version)) => Content::UnknownVersion(version),
-        Some(metadata::Metadata::None) | None => Content::Record(Box::new(record)),
-    }
+    let value = fields.0.get(metadata::KEY);
+    metadata
+        .and_then(|text| metadata::read(text, value, record.clone()))
+        .unwrap_or_else(|| Content::Record(Box::new(record)))
 }
 
 fn number(pid: Option<Pid>) -> u32 {
@@ -194,19 +180,6 @@ fn rfc3339_utc(time: DateTime<Utc>, precision: SecondsFormat) -> String {
 }
 
 const UNKNOWN_VALUE: &str = "unknown";
-
-/// The values of a foreign record. `None`: missing, or not understood.
-#[derive(Default)]
-struct ForeignFields {
-    name: Option<String>,
-    pid: Option<Result<Pid, ()>>,
-    hostname: Option<String>,
-    acquired_at: Option<DateTime<Utc>>,
-    renewed_at: Option<DateTime<Utc>>,
-    owner: Option<String>,
-    message: Option<String>,
-    metadata: Option<String>,
-}
 
 /// The keys of a JSON object or a YAML mapping, and their values.
 struct Fields(serde_json::Map<String, Value>);

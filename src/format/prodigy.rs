@@ -3,11 +3,11 @@
 
 use std::fmt::Write as _;
 
-use chrono::SecondsFormat;
+use chrono::{DateTime, SecondsFormat, Utc};
 use serde_json::Error;
 
-use super::{Fields, ForeignFields, UNKNOWN_VALUE, Written, append_visible, metadata, rfc3339_utc};
-use crate::record::Record;
+use super::{Fields, UNKNOWN_VALUE, Written, append_visible, metadata, rfc3339_utc};
+use crate::record::{Format, Record};
 
 pub(super) const KEYS: [&str; 4] = ["job_id", "process_id", "hostname", "acquired_at"];
 
@@ -15,15 +15,15 @@ pub(super) fn matches(fields: &Fields) -> bool {
     KEYS.iter().all(|key| fields.has(key))
 }
 
-pub(super) fn read(fields: &Fields, text: &str) -> ForeignFields {
-    ForeignFields {
-        name: fields.text("job_id"),
-        pid: fields.pid("process_id"),
+/// `None`: it has no process ID.
+pub(super) fn read(fields: &Fields, modified: DateTime<Utc>) -> Option<Record> {
+    let pid = fields.pid("process_id")?.ok();
+    let acquired_at = fields.time("acquired_at").unwrap_or(modified);
+    Some(Record {
+        name: fields.text("job_id").unwrap_or_default(),
         hostname: fields.known("hostname"),
-        acquired_at: fields.time("acquired_at"),
-        metadata: fields.has(metadata::KEY).then(|| text.to_owned()),
-        ..ForeignFields::default()
-    }
+        ..Record::new(Format::Prodigy, pid, acquired_at)
+    })
 }
 
 pub(super) fn write(record: &Record) -> Result<Written, Error> {

@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-use chrono::SecondsFormat;
+use chrono::{DateTime, SecondsFormat, Utc};
 use saphyr_parser::{Event, Parser, ScalarStyle};
 use serde_json::{Map, Value};
 
-use super::{Fields, ForeignFields, Written, append_visible, metadata, rfc3339_utc};
-use crate::record::Record;
+use super::{Fields, Written, append_visible, metadata, rfc3339_utc};
+use crate::record::{Format, Record};
 
 pub(super) const KEYS: [&str; 5] = [
     "pid",
@@ -24,20 +24,22 @@ pub(super) fn matches(fields: &Fields) -> bool {
     fields.has("pid") && (fields.has("session_id") || fields.has("lock_version"))
 }
 
-pub(super) fn read(fields: &Fields, text: &str) -> ForeignFields {
-    ForeignFields {
-        pid: fields.pid("pid"),
-        acquired_at: fields.time("started_at"),
-        owner: fields
-            .text("session_id")
-            .filter(|session| !session.is_empty()),
+/// `None`: it has no process ID.
+pub(super) fn read(fields: &Fields, modified: DateTime<Utc>) -> Option<Record> {
+    let pid = fields.pid("pid")?.ok();
+    let acquired_at = fields.time("started_at").unwrap_or(modified);
+    let owner = fields.text("session_id");
+    Some(Record {
+        owner: owner.filter(|session| !session.is_empty()),
         message: fields.text("epic_spec"),
-        metadata: text
-            .lines()
-            .find_map(|line| line.strip_prefix(METADATA_LINE))
-            .map(str::to_owned),
-        ..ForeignFields::default()
-    }
+        ..Record::new(Format::Sprint, pid, acquired_at)
+    })
+}
+
+/// The text of what onehold has added.
+pub(super) fn metadata(text: &str) -> Option<&str> {
+    let mut lines = text.lines();
+    lines.find_map(|line| line.strip_prefix(METADATA_LINE))
 }
 
 pub(super) fn write(record: &Record) -> Result<Written, serde_json::Error> {

@@ -115,10 +115,13 @@ impl Ending {
             remaining.processes.push(target.process);
             if killed.insert(target.process) {
                 sent = true;
-                let result = target
-                    .ensure_may_be_signaled(author)
-                    .and_then(|()| target.kill());
-                if note_refusal(target, &result, refused, &mut remaining.refused) {
+                if signal(
+                    target,
+                    author,
+                    Target::kill,
+                    refused,
+                    &mut remaining.refused,
+                ) {
                     remaining.killed.push(target.process);
                 }
             }
@@ -166,10 +169,8 @@ impl Ending {
         remaining.is_told = true;
         let _ = work::visit(&mut self.marks, self.command, &mut |target: &Target| {
             if due.contains(&target.process) && told.insert(target.process) {
-                let result = target
-                    .ensure_may_be_signaled(author)
-                    .and_then(|()| target.ask_to_end());
-                let _ = note_refusal(target, &result, refused, &mut remaining.refused);
+                let ask = Target::ask_to_end;
+                let _ = signal(target, author, ask, refused, &mut remaining.refused);
             }
         });
         !due.is_empty()
@@ -202,15 +203,17 @@ impl Ending {
     }
 }
 
-/// Returns whether the signal was allowed.
-fn note_refusal(
+/// Sends a signal, if that may be done on the word of that author. Returns whether the signal was allowed.
+fn signal(
     target: &Target,
-    result: &io::Result<()>,
+    author: Author,
+    send: fn(&Target) -> io::Result<()>,
     refused: &mut BTreeSet<ProcessId>,
     new: &mut Vec<ProcessId>,
 ) -> bool {
-    let is_refused = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
-    if !result.as_ref().is_err_and(is_refused) {
+    let allowed = target.ensure_may_be_signaled(author);
+    let result = allowed.and_then(|()| send(target));
+    if !result.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied) {
         return true;
     }
     if refused.insert(target.process) {

@@ -172,23 +172,15 @@ impl Hold {
             .map(|name| entry_of_hold(record.hold, name));
         let holds: Vec<String> = enclosing.into_iter().chain(own).collect();
         let names: Vec<&str> = record.all_names().collect();
-        let files: Vec<_> = held
-            .paths()
-            .iter()
-            .map(|path| path.to_string_lossy())
-            .collect();
+        let paths = held.file().map(|_| held.paths()).unwrap_or_default();
+        let files: Vec<_> = paths.iter().map(|path| path.to_string_lossy()).collect();
         let slots: Vec<String> = held.slots().iter().map(u32::to_string).collect();
         // One of an enclosing hold would be another lock's.
-        let files = if held.file().is_some() {
-            files.join("\n")
-        } else {
-            String::new()
-        };
         let slots = (!slots.is_empty()).then(|| slots.join(" "));
         vec![
             ("ONEHOLD_NAME", Some(names.join("\n"))),
             ("ONEHOLD_HOLD", Some(record.hold.to_string())),
-            ("ONEHOLD_FILE", Some(files)),
+            ("ONEHOLD_FILE", Some(files.join("\n"))),
             ("ONEHOLD_HOLDS", Some(holds.join(" "))),
             ("ONEHOLD_SLOT", slots),
         ]

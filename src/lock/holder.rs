@@ -34,7 +34,12 @@ impl Holder {
     /// [`Error::NoSuchProcess`] if no process has it; the ID of a thread is not a PID.
     pub fn process(pid: u32) -> Result<Self> {
         let pid = Pid::new(pid).ok_or(Error::NoSuchProcess { pid })?;
-        id_of(pid).map(Self::Process)
+        let start = match process::presence(pid) {
+            ProcessState::Gone => return Err(Error::NoSuchProcess { pid: pid.get() }),
+            ProcessState::Alive { start } => start,
+            ProcessState::Unknown => None,
+        };
+        Ok(Self::Process(ProcessId { pid, start }))
     }
 
     /// The process that a detached hold of the caller should follow: the script that called it, which
@@ -70,14 +75,6 @@ impl Holder {
             Self::Process(process) | Self::Caller { process, .. } => Some(process),
             Self::Lease => None,
         }
-    }
-}
-
-fn id_of(pid: Pid) -> Result<ProcessId> {
-    match process::presence(pid) {
-        ProcessState::Gone => Err(Error::NoSuchProcess { pid: pid.get() }),
-        ProcessState::Alive { start } => Ok(ProcessId { pid, start }),
-        ProcessState::Unknown => Ok(ProcessId { pid, start: None }),
     }
 }
 
@@ -146,14 +143,10 @@ impl Status {
     /// a hold without a command.
     #[must_use]
     pub fn wait_for_command(&self, limit: Duration) -> bool {
-        let command = self.record.as_ref().and_then(|record| {
-            let command = if record.exec || record.has_command() {
-                record.live.process()
-            } else {
-                None
-            };
-            command.filter(|_| self.verdict.pid_alive == Some(true))
-        });
+        let is_alive = self.verdict.pid_alive == Some(true);
+        let record = self.record.as_ref().filter(|_| is_alive);
+        let record = record.filter(|record| record.exec || record.has_command());
+        let command = record.and_then(|record| record.live.process());
         command.is_none_or(|command| wait_until_gone(command, limit))
     }
 }

@@ -18,8 +18,6 @@ use crate::name::LockName;
 use crate::observer::HostFacts;
 use crate::record::Format;
 use crate::status::Status;
-use crate::sys::process::boottime;
-use crate::sys::wait::pause;
 
 /// A directory of locks.
 ///
@@ -224,7 +222,7 @@ impl Store {
             .filter_map(|lock| lock.verdict.takeable_in)
             .filter(|ripe_in| *ripe_in <= LONGEST_CLEANUP);
         if let Some(ripe_in) = ripe_in.max().filter(|_| !dry_run) {
-            pause_for(ripe_in);
+            std::thread::sleep(ripe_in);
         }
         for status in listing.locks {
             let (name, shown) = (status.name.clone(), status.revision.clone());
@@ -242,18 +240,6 @@ impl Store {
             }
         }
         Ok(cleanup)
-    }
-}
-
-fn pause_for(time: Duration) {
-    let until = boottime().saturating_add(time);
-    loop {
-        let left = until.saturating_sub(boottime());
-        if left.is_zero() {
-            return;
-        }
-        // A signal may end it early.
-        let _ = pause(left);
     }
 }
 

@@ -2,21 +2,21 @@
 
 use std::time::Duration;
 
-use super::unfinished::is_orphaned_ending;
+use super::holder::has_ended;
+use super::lock::Lock;
+use super::taken_hold::TakenHold;
+use super::unfinished::{Unfinished, is_orphaned_ending};
+use super::wait::Wait;
 use crate::backend::{
-    Backend, Change, Contender, Draft, Entry, HeldRecord, LockSnapshot, QueueChange, QueuePlace,
-    SleepLimit,
+    Backend, Change, Contender, Draft, Entry, HeldRecord, LockSnapshot, QueueChange, SleepLimit,
 };
 use crate::decision::{
-    Decision, Judged, Key, Obstacle, Request, Until, awaits_confirmation, decide, judge_found,
-    until,
+    Decision, Judged, Obstacle, Request, Until, awaits_confirmation, decide, judge_found, until,
 };
 use crate::error::{Error, Operation, Result};
-use crate::lock::wait::Wait;
+use crate::identity::ProcessId;
 use crate::open_file::Handle;
-use crate::record::{Live, Mode, Record};
-use crate::status::Status;
-use crate::sys::wait::Watch;
+use crate::record::Content;
 
 /// Number of new holds that an attempt may lose to programs that do not enter the guard.
 const MAX_LOSSES: usize = 100;
@@ -26,63 +26,38 @@ const FINISH_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Result of an attempt to take a lock.
 pub(super) enum Outcome {
-    Held(Box<Held>),
+    Held(Box<TakenHold>),
     /// The same holder already has the lock, by this hold.
     AlreadyHeld(Judged<Handle>),
     Blocked(Obstacle<Handle>),
-    /// The file of this one is not a lock file.
-    NotALock(Key, &'static str),
-}
-
-/// A hold that was taken.
-pub(super) struct Held {
-    pub(super) hold: Box<dyn HeldRecord>,
-    /// The holds that it replaced.
-    pub(super) displaced: Vec<Judged<Handle>>,
-    /// Dead relatives that were removed.
-    pub(super) removed: Vec<Judged<Handle>>,
-    /// Its place in the queue. Leaving it wakes the next waiter, which needs the processor that a
-    /// command is about to start on.
-    pub(super) place: Option<Box<dyn QueuePlace>>,
-    /// The watch that it slept with. Closing it takes milliseconds.
-    pub(super) watch: Option<Watch>,
-}
-
-/// Questions of [`take`] to its caller.
-pub(super) struct Callbacks<'a> {
-    /// The part of the record that a repeated request of the same holder writes, if any.
-    pub(super) extend: &'a dyn Fn(&Record) -> Option<Live>,
-    /// Fails if the process that the hold is for has ended.
-    pub(super) ensure_alive: &'a dyn Fn() -> Result<()>,
-    pub(super) status: &'a dyn Fn(&Obstacle<Handle>) -> Status,
-    /// Ends what is left of a hold whose work is being ended by a process that is gone. Whether
-    /// nothing is left.
-    pub(super) finish: &'a dyn Fn(&Judged<Handle>) -> bool,
 }
 
 /// The step after a decision.
 enum Next {
+    /// The hold is taken, in place of these.
     Taken(Vec<Judged<Handle>>),
-    AlreadyHeld(Judged<Handle>),
-    Blocked(Obstacle<Handle>),
-    NotALock(Key, &'static str),
+    End(Outcome),
     /// It is not confirmed yet.
     Unconfirmed(Judged<Handle>),
     Sleep(Box<(Obstacle<Handle>, Until<Handle>)>),
 }
 
+/// Takes a lock, and waits for it if that is wanted. `process`: the one that the hold is for, if it is not this
+/// one.
 pub(super) fn take(
-    backend: &dyn Backend,
+    lock: &Lock,
     mut request: Request,
     draft: &Draft,
+    process: Option<ProcessId>,
     wait: &mut Wait<'_>,
-    callbacks: &Callbacks<'_>,
 ) -> Result<Outcome> {
+    let backend = &*lock.store;
+    let unfinished_work = Unfinished::default();
     let mut losses = 0;
     let mut last_obstacle = None;
-    let mut contender = backend.contender(wait.back_off, mode_of(&request));
+    let mut contender = backend.contender(wait.back_off, draft.record.mode);
     loop {
-        (callbacks.ensure_alive)()?;
+        ensure_alive(process)?;
         let entry = Entry {
             create: true,
             patience: wait.patience(),
@@ -91,7 +66,7 @@ pub(super) fn take(
         request.ticket = contender.place();
         let waits = wait.is_wanted();
         let updated = contender.update(entry, |snapshot| {
-            plan(&request, snapshot, draft, waits, callbacks.extend)
+            plan(lock, &request, snapshot, draft, waits)
         });
         let updated = match (updated, last_obstacle.take()) {
             // The limit of the wait has passed, or it was canceled, while the store was busy.
@@ -107,7 +82,7 @@ pub(super) fn take(
             continue;
         }
         let unfinished = unfinished(&next);
-        if let Some(judged) = unfinished.filter(|judged| (callbacks.finish)(judged)) {
+        if let Some(judged) = unfinished.filter(|judged| lock.finish(judged, &unfinished_work)) {
             request.over.extend(judged.hold());
             continue;
         }
@@ -124,21 +99,14 @@ pub(super) fn take(
                     }
                     continue;
                 }
-                let (place, watch) = contender.into_parts();
-                return Ok(Outcome::Held(Box::new(Held {
-                    hold,
-                    displaced,
-                    removed: updated.removed,
-                    place,
-                    watch,
-                })));
+                let removed = updated.removed;
+                let taken = lock.taken(hold, contender.into_parts(), displaced, removed);
+                return Ok(Outcome::Held(Box::new(taken)));
             }
-            Next::AlreadyHeld(judged) => return Ok(Outcome::AlreadyHeld(judged)),
-            Next::Blocked(obstacle) => return Ok(Outcome::Blocked(obstacle)),
-            Next::NotALock(key, what) => return Ok(Outcome::NotALock(key, what)),
+            Next::End(outcome) => return Ok(outcome),
             Next::Unconfirmed(judged) => {
                 let obstacle = Obstacle::Hold(judged.clone());
-                if waits && wait.should_stop(false, || (callbacks.status)(&obstacle)) {
+                if waits && wait.should_stop(false, || lock.obstacle_status(&obstacle)) {
                     return Ok(Outcome::Blocked(obstacle));
                 }
                 sleep_until_confirmed(backend, &mut *contender, &request, judged, wait);
@@ -148,7 +116,7 @@ pub(super) fn take(
             Next::Sleep(sleep) => *sleep,
         };
         let is_ripening = matches!(until, Until::Ripe(..));
-        if wait.should_stop(is_ripening, || (callbacks.status)(&obstacle)) {
+        if wait.should_stop(is_ripening, || lock.obstacle_status(&obstacle)) {
             return Ok(Outcome::Blocked(obstacle));
         }
         let limit = sleep_limit(wait, &until, is_unfinished);
@@ -188,11 +156,6 @@ fn sleep_until_confirmed(
     });
 }
 
-fn mode_of(request: &Request) -> Mode {
-    let first = request.wants.first();
-    first.map_or_else(Mode::default, |want| want.mode)
-}
-
 fn sleep_limit<'a>(wait: &Wait<'a>, until: &Until<Handle>, is_unfinished: bool) -> SleepLimit<'a> {
     let mut at_most = match until {
         Until::Ripe(_, after) => wait.until_certain(*after),
@@ -207,11 +170,9 @@ fn sleep_limit<'a>(wait: &Wait<'a>, until: &Until<Handle>, is_unfinished: bool) 
 /// The hold in the way, if its work is being ended by a process that is gone.
 fn unfinished(next: &Next) -> Option<&Judged<Handle>> {
     let obstacle = match next {
-        Next::Blocked(obstacle) => obstacle,
+        Next::End(Outcome::Blocked(obstacle)) => obstacle,
         Next::Sleep(sleep) => &sleep.0,
-        Next::Taken(_) | Next::AlreadyHeld(_) | Next::NotALock(..) | Next::Unconfirmed(_) => {
-            return None;
-        }
+        Next::Taken(_) | Next::End(_) | Next::Unconfirmed(_) => return None,
     };
     match obstacle {
         Obstacle::Hold(judged) if is_orphaned_ending(judged) => Some(judged),
@@ -219,17 +180,28 @@ fn unfinished(next: &Next) -> Option<&Judged<Handle>> {
     }
 }
 
-/// A change, and what follows it.
-type Planned<'d> = (Change<'d>, Next);
+fn blocked(by: Obstacle<Handle>) -> Next {
+    Next::End(Outcome::Blocked(by))
+}
 
-/// The change that follows from a decision. Pure, but for what the snapshot reads.
+/// A wait can last longer than the process that it is for.
+fn ensure_alive(process: Option<ProcessId>) -> Result<()> {
+    match process {
+        Some(process) if has_ended(process) => Err(Error::NoSuchProcess {
+            pid: process.pid.get(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// The change that follows from a decision, and what follows the change. Pure, but for what the snapshot reads.
 fn plan<'d>(
+    lock: &Lock,
     request: &Request,
     snapshot: &dyn LockSnapshot,
     draft: &'d Draft,
     waits: bool,
-    extend: &dyn Fn(&Record) -> Option<Live>,
-) -> Result<Planned<'d>> {
+) -> Result<(Change<'d>, Next)> {
     Ok(match decide(request, snapshot)? {
         Decision::Take { put, remove } => {
             let mut displaced: Vec<Judged<_>> = Vec::new();
@@ -247,19 +219,20 @@ fn plan<'d>(
             (change, Next::Taken(displaced))
         }
         Decision::AlreadyHeld(mut judged) => {
-            let Some(live) = judged.record().and_then(extend) else {
-                return Ok((Change::Nothing, Next::AlreadyHeld(judged)));
+            let extended = |record| lock.extended(record, draft.record.ttl());
+            let Some(live) = judged.record().and_then(extended) else {
+                return Ok((Change::Nothing, Next::End(Outcome::AlreadyHeld(judged))));
             };
             let change = Change::Renew(judged.clone(), Box::new(live.clone()));
-            if let crate::record::Content::Record(record) = &mut judged.found.content {
+            if let Content::Record(record) = &mut judged.found.content {
                 record.live = live;
             }
             // The change may have extended it.
             let judged = judge_found(request, snapshot, judged.found);
-            (change, Next::AlreadyHeld(judged))
+            (change, Next::End(Outcome::AlreadyHeld(judged)))
         }
-        Decision::Blocked(judged) => (Change::Nothing, Next::Blocked(Obstacle::Hold(judged))),
-        Decision::Refuse(judged, what) => (Change::Nothing, Next::NotALock(judged.found.key, what)),
+        Decision::Blocked(judged) => (Change::Nothing, blocked(Obstacle::Hold(judged))),
+        Decision::Refuse(judged, what) => return Err(lock.not_a_lock(&judged.found.key, what)),
         Decision::Wait(Obstacle::Hold(judged)) if awaits_confirmation(request, &judged) => {
             (Change::Nothing, Next::Unconfirmed(judged))
         }
@@ -276,7 +249,7 @@ fn plan<'d>(
             let is_ripening = matches!(&obstacle, Obstacle::Hold(judged)
                 if judged.verdict.takeable_in.is_some());
             if !waits && !is_ripening {
-                return Ok((Change::Queue(change), Next::Blocked(obstacle)));
+                return Ok((Change::Queue(change), blocked(obstacle)));
             }
             if waits && request.ticket.is_none() {
                 change.join = Some((Box::new(request.clone()), draft));

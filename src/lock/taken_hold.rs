@@ -22,6 +22,8 @@ pub(super) struct TakenHold {
     pub(super) name: LockName,
     pub(super) held: Box<dyn HeldRecord>,
     pub(super) displaced: Vec<Status>,
+    /// Its place in the queue. Leaving it wakes the next waiter, which needs the processor that a
+    /// command is about to start on.
     pub(super) place: Option<Box<dyn QueuePlace>>,
     /// Closed only when the hold ends, because closing it takes milliseconds.
     pub(super) _watch: Option<Watch>,

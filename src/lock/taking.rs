@@ -5,22 +5,23 @@ use std::time::Duration;
 use chrono::{SubsecRound as _, TimeDelta, Utc};
 
 use super::hold::Hold;
-use super::holder::{Holder, has_ended};
+use super::holder::Holder;
 use super::lock::Lock;
 use super::options::{Options, RunOptions, milliseconds};
 use super::pending_hold::PendingHold;
-use super::take::{Callbacks, Held, Outcome, take};
+use super::take::{Outcome, take};
 use super::taken_hold::{TakenHold, renewed};
-use super::unfinished::Unfinished;
 use super::wait::Wait;
-use crate::backend::Draft;
-use crate::decision::Asker;
+use crate::backend::{Draft, HeldRecord, QueuePlace};
 use crate::decision::verdict::State;
-use crate::error::{Error, Result};
+use crate::decision::{Asker, Judged};
+use crate::error::Result;
 use crate::files::journal::Action;
-use crate::identity::Pid;
+use crate::identity::{Pid, ProcessId};
+use crate::open_file::Handle;
 use crate::record::{Format, Kind, Live, Record, cut_command};
 use crate::status::Status;
+use crate::sys::wait::Watch;
 use crate::sys::{COMMANDS_INHERIT_LOCKS, keeper, process};
 
 /// The result of a request. A lock held by another holder is a result, not an error.
@@ -160,21 +161,14 @@ impl Lock {
         // Gathered before the guard: reading another process's memory can block.
         let draft = self.draft(&options, holder);
         let request = self.request(&options, holder.asker());
-        let unfinished = Unfinished::default();
-        let callbacks = Callbacks {
-            finish: &|judged| self.finish(judged, &unfinished),
-            extend: &|record| self.extended(record, options.ttl),
-            ensure_alive: &|| holder.ensure_alive(),
-            status: &|obstacle| self.obstacle_status(obstacle),
-        };
-        match take(&*self.store, request, &draft, &mut wait, &callbacks)? {
-            Outcome::Held(held) => Ok(Taken::Held(Box::new(self.held(*held)))),
+        let process = holder.process_id();
+        match take(self, request, &draft, process, &mut wait)? {
+            Outcome::Held(taken) => Ok(Taken::Held(taken)),
             Outcome::AlreadyHeld(judged) => {
                 let mut status = self.status(&judged);
                 status.waiters = self.store.waiters(self.name())?;
                 Ok(Taken::AlreadyHeld(Box::new(status)))
             }
-            Outcome::NotALock(key, what) => Err(self.not_a_lock(&key, what)),
             Outcome::Blocked(obstacle) => {
                 let mut status = self.obstacle_status(&obstacle);
                 if status.slot.is_some() {
@@ -194,10 +188,15 @@ impl Lock {
     }
 
     /// Writes the displaced and removed holds to the journal, and returns the new hold.
-    fn held(&self, held: Held) -> TakenHold {
+    pub(super) fn taken(
+        &self,
+        held: Box<dyn HeldRecord>,
+        (place, watch): (Option<Box<dyn QueuePlace>>, Option<Watch>),
+        mut displaced: Vec<Judged<Handle>>,
+        removed: Vec<Judged<Handle>>,
+    ) -> TakenHold {
         let mut warnings = Vec::new();
-        let mut displaced = held.displaced;
-        for judged in held.removed {
+        for judged in removed {
             // Of those that shared it, each was to be replaced.
             if judged.verdict.is_live() {
                 displaced.push(judged);
@@ -214,7 +213,7 @@ impl Lock {
                 State::Free | State::NotALock => None,
             };
             if let Some(action) = action {
-                let number = Some(held.hold.record().hold);
+                let number = Some(held.record().hold);
                 warnings.extend(self.note(action, was, number));
             }
         }
@@ -223,10 +222,10 @@ impl Lock {
             is_over: false,
             store: self.store.clone(),
             name: self.name().clone(),
-            held: held.hold,
+            held,
             displaced,
-            place: held.place,
-            _watch: held.watch,
+            place,
+            _watch: watch,
             warnings,
         }
     }
@@ -263,7 +262,7 @@ impl Lock {
         if let NewHolder::Detached(Holder::Caller { parent, .. }) = holder {
             record.caller = Some(parent);
         }
-        let follows = holder.detached().and_then(Holder::process_id);
+        let follows = holder.process_id();
         if self.format() != Format::Native {
             record.visible = Some(follows.map_or(own, |process| process.pid));
         }
@@ -277,7 +276,7 @@ impl Lock {
 
     /// The part of the record that a repeated request of the same holder writes: the time to live that it
     /// asks for, unless the hold lasts longer already.
-    fn extended(&self, record: &Record, ttl: Option<Duration>) -> Option<Live> {
+    pub(super) fn extended(&self, record: &Record, ttl: Option<Duration>) -> Option<Live> {
         let ttl = ttl?;
         let asked = Utc::now().checked_add_signed(TimeDelta::from_std(ttl).ok()?)?;
         let lasts_longer = match (record.ttl(), record.live.expires_at) {
@@ -295,6 +294,11 @@ impl NewHolder {
             Self::Detached(holder) => Some(holder),
             Self::ThisProcess | Self::Run(_) => None,
         }
+    }
+
+    /// The other process that it is for.
+    fn process_id(self) -> Option<ProcessId> {
+        self.detached().and_then(Holder::process_id)
     }
 
     fn run(self) -> RunOptions {
@@ -324,16 +328,6 @@ impl NewHolder {
                 .unwrap_or_default(),
             Self::ThisProcess => process::command_line(Pid::of_self()),
             Self::Run(_) => Vec::new(),
-        }
-    }
-
-    /// A wait can last longer than the process that it is for.
-    fn ensure_alive(self) -> Result<()> {
-        match self.detached().and_then(Holder::process_id) {
-            Some(process) if has_ended(process) => Err(Error::NoSuchProcess {
-                pid: process.pid.get(),
-            }),
-            _ => Ok(()),
         }
     }
 }

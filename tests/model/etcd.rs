@@ -228,7 +228,7 @@ impl Store {
             &txn.failure
         };
         let is_kept = |operation: &Operation| match operation {
-            Operation::Put(put) => put.lease == 0 || self.leases.contains(&put.lease),
+            Operation::Put { lease, .. } => *lease == 0 || self.leases.contains(lease),
             Operation::Read(_) | Operation::Delete { .. } => true,
         };
         if !operations.iter().all(is_kept) {
@@ -250,16 +250,16 @@ impl Store {
                         ..ReadAnswer::default()
                     });
                 }
-                Operation::Put(put) => {
-                    let created = self.keys.get(&put.key).map(|found| found.create_revision);
+                Operation::Put { key, value, lease } => {
+                    let created = self.keys.get(key).map(|found| found.create_revision);
                     let found = KeyValue {
-                        key: put.key.clone().into_bytes(),
-                        value: put.value.clone(),
+                        key: key.clone().into_bytes(),
+                        value: value.clone(),
                         create_revision: created.unwrap_or(revision),
                         mod_revision: revision,
-                        lease: put.lease,
+                        lease: *lease,
                     };
-                    self.keys.insert(put.key.clone(), found);
+                    self.keys.insert(key.clone(), found);
                 }
                 Operation::Delete { key } => {
                     self.keys.remove(key);

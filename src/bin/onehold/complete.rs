@@ -69,12 +69,9 @@ fn candidates(words: &[OsString], index: usize) -> Vec<CompletionCandidate> {
         current.as_deref(),
     );
     let mut found = found.unwrap_or_default();
-    let is_option = |candidate: &CompletionCandidate| {
-        candidate.get_value().as_encoded_bytes().starts_with(b"-")
-    };
     if word.is_empty() {
         // Options come after a hyphen.
-        found.retain(|candidate| !is_option(candidate));
+        found.retain(|candidate| !candidate.get_value().as_encoded_bytes().starts_with(b"-"));
         let is_run = before.iter().any(|word| word == "run");
         let last = before.last().and_then(|word| word.to_str());
         let options = slip::definition();

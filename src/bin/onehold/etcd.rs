@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use onehold::EtcdAccess;
 use onehold::command_line::is_exposed;
 
@@ -39,18 +39,16 @@ pub(crate) fn access(config: &EffectiveConfig) -> anyhow::Result<EtcdAccess> {
         None | Some("false" | "0") => false,
         Some("true" | "1") => true,
         Some(other) => {
-            return Err(UsageError(format!(
+            bail!(UsageError(format!(
                 "ETCDCTL_INSECURE_SKIP_TLS_VERIFY: `{other}` is neither true nor false"
-            ))
-            .into());
+            )));
         }
     };
     if access.user.is_some() && access.password.is_none() {
-        return Err(UsageError(
+        bail!(UsageError(
             "no password for the user of etcd: set ETCDCTL_PASSWORD, or `etcd-password-file`"
-                .to_owned(),
-        )
-        .into());
+                .to_owned()
+        ));
     }
     Ok(access)
 }

@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 
 use crate::exit::Exit;
 use crate::refusal::Refusal;
-use crate::session::Session;
 use crate::words;
 
 /// The result of a command.
@@ -121,6 +120,14 @@ impl Outcome {
         self
     }
 
+    /// Tells the message of a success, too, if that is wanted: cron mails all output.
+    pub(crate) fn told_if(mut self, is_wanted: bool) -> Self {
+        if is_wanted && self.failure.is_none() {
+            self.notes.push(format!("onehold: {}", self.message));
+        }
+        self
+    }
+
     /// Fails if these files could not be processed. The warnings name them.
     pub(crate) fn incomplete(mut self, errors: &[Error], done: &str) -> Self {
         if errors.is_empty() {
@@ -155,11 +162,3 @@ impl From<Outcome> for Printed {
 
 /// The result of the function of a command.
 pub(crate) type CommandResult = anyhow::Result<Printed>;
-
-/// Prints the message of a success only with --verbose: cron mails all output.
-pub(crate) fn with_message_if_verbose(session: &Session, mut outcome: Outcome) -> Outcome {
-    if session.global.verbose && outcome.failure.is_none() {
-        outcome.notes.push(format!("onehold: {}", outcome.message));
-    }
-    outcome
-}

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fmt::{Display, Write as _};
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory, FromArgMatches, Parser};
+use clap::{CommandFactory, Parser};
 
 use crate::args::{Cli, Verb};
 use crate::doc_text::{ENVIRONMENT, FILES, examples};
@@ -120,16 +120,11 @@ fn section(title: &str, rows: &[(&str, impl Display)]) -> String {
 }
 
 fn help(words: &[OsString]) -> Exit {
-    match documented().try_get_matches_from(line(words)) {
-        Err(error) => {
-            let _ = error.print();
-            Exit::Done
-        }
-        Ok(matches) => match Cli::from_arg_matches(&matches) {
-            Ok(_) => Exit::Done,
-            Err(error) => usage_error(&error, words),
-        },
+    // Always: these words have asked for it.
+    if let Err(error) = documented().try_get_matches_from(line(words)) {
+        let _ = error.print();
     }
+    Exit::Done
 }
 
 fn usage_error(error: &clap::Error, words: &[OsString]) -> Exit {

@@ -28,8 +28,11 @@ pub(crate) struct Process {
     depth: usize,
 }
 
-/// The processes of the work of a hold. Empty if they cannot be seen from here.
+/// The processes of the work of a live holder. Empty if they cannot be seen from here.
 pub(crate) fn processes(lock: &Lock, status: &Status) -> Vec<Process> {
+    if status.verdict.pid_alive != Some(true) {
+        return Vec::new();
+    }
     let work = status.revision().map(|shown| lock.work(&shown));
     let work = work.and_then(Result::ok).unwrap_or_default();
     in_order_of_a_tree(running(work.iter().map(|process| process.pid)))
@@ -192,10 +195,7 @@ fn heading(status: &Status, at_once: bool) -> String {
 pub(crate) fn effects(lock: &Lock, status: &Status, at_once: bool) -> Vec<String> {
     /// Lines of a question.
     const MAX_PROCESSES: usize = 8;
-    let processes = match status.verdict.pid_alive {
-        Some(true) => processes(lock, status),
-        _ => Vec::new(),
-    };
+    let processes = processes(lock, status);
     if let Some(lockers) = describe::lockers_in_brief(status) {
         return vec![format!("{lockers} keeps its kernel lock")];
     }

@@ -220,8 +220,5 @@ fn already_held(session: &Session, status: Box<Status>) -> Outcome {
     .data(number.to_string())
     .lock(status);
     outcome.hold = Some(number);
-    if session.tells_success() {
-        outcome.notes.push(format!("onehold: {}", outcome.message));
-    }
-    outcome
+    outcome.told_if(session.tells_success())
 }

@@ -176,7 +176,12 @@ fn break_shown(session: &Session, lock: &Lock, status: Status, asked: Asked) -> 
     let broken = if at_once {
         lock.break_at_once(&revision)?
     } else {
-        let mut progress = Waiting::for_work_of(session, &status);
+        let mut progress = Waiting {
+            session,
+            status: &status,
+            since: Instant::now(),
+            is_said: false,
+        };
         lock.break_hold(&revision, &mut |left| progress.goes_on(left))?
     };
     match broken {
@@ -334,7 +339,7 @@ fn still_running(
     outcome.lock(was)
 }
 
-/// Says once what `break` waits for.
+/// Says once that `break` waits for the work of a hold.
 struct Waiting<'a> {
     session: &'a Session,
     status: &'a Status,
@@ -342,16 +347,7 @@ struct Waiting<'a> {
     is_said: bool,
 }
 
-impl<'a> Waiting<'a> {
-    fn for_work_of(session: &'a Session, status: &'a Status) -> Self {
-        Self {
-            session,
-            status,
-            since: Instant::now(),
-            is_said: false,
-        }
-    }
-
+impl Waiting<'_> {
     /// Returns false after Ctrl-C.
     fn goes_on(&mut self, left: Duration) -> bool {
         /// Most work ends at once.
@@ -388,9 +384,8 @@ fn move_aside(
         return Ok(None);
     };
     let text = moved_text(status, &moved.to);
-    let note = format!("onehold: {text}");
     let outcome = Outcome::new(Exit::Done, "broken", text).warnings(&moved.warnings);
-    Ok(Some(outcome.note(note).lock(Box::new(status.clone()))))
+    Ok(Some(outcome.told_if(true).lock(Box::new(status.clone()))))
 }
 
 fn not_held(session: &Session, lock: &Lock) -> Outcome {

@@ -125,10 +125,7 @@ fn inspected(
     let mut lines = Vec::new();
     let mut all_processes = Vec::new();
     for hold in status.all_holds() {
-        let processes = match hold.verdict.pid_alive {
-            Some(true) => work::processes(&lock, hold),
-            _ => Vec::new(),
-        };
+        let processes = work::processes(&lock, hold);
         let listed = work::listed(hold, &processes, false, usize::MAX);
         let mut indent = "  ";
         if !listed.is_empty() && !status.others.is_empty() {
@@ -138,11 +135,10 @@ fn inspected(
         lines.extend(listed.into_iter().map(|line| format!("{indent}{line}")));
         all_processes.extend(processes);
     }
-    let (events, error) = match lock.events(EVENTS) {
-        Ok(events) => (events, None),
-        Err(error) => (Vec::new(), Some(error)),
-    };
-    outcome.warnings.extend(error.as_ref().map(error_chain));
+    let events = lock.events(EVENTS).unwrap_or_else(|error| {
+        outcome.warnings.push(error_chain(&error));
+        Vec::new()
+    });
     if !events.is_empty() {
         lines.push("  journal:".to_owned());
         let described = events.iter().map(describe::event);

@@ -65,9 +65,7 @@ pub(crate) fn cleanup(session: &Session, typed: &args::Cleanup) -> CommandResult
             .collect();
         outcome = outcome.data(lines.join("\n"));
     }
-    if session.global.verbose {
-        outcome.notes.push(format!("onehold: {}", outcome.message));
-    }
+    outcome = outcome.told_if(session.global.verbose);
     for status in &cleanup.left {
         let why = match only_remover(status) {
             Some(user) if status.can_take_over => format!("only user {user} can remove it"),

@@ -47,9 +47,7 @@ pub(crate) fn list(session: &Session, typed: &args::List) -> CommandResult {
     outcome.warnings = listing.errors.iter().map(words::error_chain).collect();
     outcome = outcome.incomplete(&listing.errors, "read");
     // A failure prints its message anyway.
-    if outcome.failure.is_none() && (session.global.verbose || listing.locks.is_empty()) {
-        outcome.notes.push(format!("onehold: {}", outcome.message));
-    }
+    outcome = outcome.told_if(session.global.verbose || listing.locks.is_empty());
     if !session.global.json && !listing.locks.is_empty() {
         outcome = outcome.data(if session.global.verbose {
             verbose(session, &listing.locks)

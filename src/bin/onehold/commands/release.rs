@@ -7,7 +7,7 @@ use crate::commands::break_lock::{Asked, break_lock};
 use crate::commands::not_yours::not_yours;
 use crate::describe::{self, describe_zombie, local};
 use crate::exit::Exit;
-use crate::outcome::{CommandResult, Outcome, with_message_if_verbose};
+use crate::outcome::{CommandResult, Outcome};
 use crate::session::Session;
 use crate::words;
 
@@ -22,9 +22,8 @@ pub(crate) fn release(session: &Session, typed: args::Release) -> CommandResult 
                 words::quoted(&status.name),
                 describe_zombie(&status, local)
             );
-            let note = format!("onehold: {text}");
-            let outcome = Outcome::new(Exit::Done, "released", text);
-            return Ok(outcome.note(note).removed(status).into());
+            let outcome = Outcome::new(Exit::Done, "released", text).told_if(true);
+            return Ok(outcome.removed(status).into());
         }
         Release::Done(status) => released(status),
         Release::Lost(status) => {
@@ -59,7 +58,7 @@ pub(crate) fn release(session: &Session, typed: args::Release) -> CommandResult 
             not_yours(session, "not released", Some(why), status)
         }
     };
-    Ok(with_message_if_verbose(session, outcome).into())
+    Ok(outcome.told_if(session.global.verbose).into())
 }
 
 fn released(status: Box<Status>) -> Outcome {

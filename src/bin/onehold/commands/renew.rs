@@ -8,7 +8,7 @@ use crate::args;
 use crate::commands::not_yours::not_yours;
 use crate::describe::{self, describe_holder, local};
 use crate::exit::Exit;
-use crate::outcome::{CommandResult, Outcome, with_message_if_verbose};
+use crate::outcome::{CommandResult, Outcome};
 use crate::output::{block, store_line};
 use crate::refusal::Refusal;
 use crate::session::Session;
@@ -62,5 +62,5 @@ pub(crate) fn renew(session: &Session, typed: args::Renew) -> CommandResult {
             not_yours(session, "not renewed", Some(why), status)
         }
     };
-    Ok(with_message_if_verbose(session, outcome).into())
+    Ok(outcome.told_if(session.global.verbose).into())
 }
