@@ -296,7 +296,15 @@ fn boottime_offset_nanoseconds() -> Option<i128> {
     *OFFSET.get_or_init(read_boottime_offset)
 }
 
+/// The number of the time namespace that a system begins with, whose offsets are 0
+/// (`PROC_TIME_INIT_INO` in include/linux/proc_ns.h).
+const INITIAL_TIME_NAMESPACE: u64 = 0xEFFF_FFFA;
+
 fn read_boottime_offset() -> Option<i128> {
+    let namespace = rustix::fs::stat(c"/proc/self/ns/time");
+    if namespace.is_ok_and(|namespace| namespace.st_ino == INITIAL_TIME_NAMESPACE) {
+        return Some(0);
+    }
     let text = match open_to_read(c"/proc/self/timens_offsets") {
         Ok(file) => read_whole(&file).ok()?,
         // A kernel without time namespaces.

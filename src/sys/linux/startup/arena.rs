@@ -12,10 +12,12 @@ const SIZE: usize = 256 * 1024;
 #[repr(align(64))]
 struct Block(UnsafeCell<[u8; SIZE]>);
 
-/// An allocator that hands out a block of 256 KiB piece by piece, and then the system's memory.
+/// An allocator that hands out a block of 256 KiB piece by piece, and then the system's memory. The counter
+/// is on the page of the first pieces: behind the block it would be on one of its own.
+#[repr(C)]
 pub struct Arena {
-    block: Block,
     used: AtomicUsize,
+    block: Block,
 }
 
 // SAFETY: a piece of the block is handed out by the counter, and again only after it was freed;
@@ -32,8 +34,8 @@ impl Arena {
     )]
     pub const fn new() -> Self {
         Self {
-            block: Block(UnsafeCell::new([0; SIZE])),
             used: AtomicUsize::new(0),
+            block: Block(UnsafeCell::new([0; SIZE])),
         }
     }
 
