@@ -678,8 +678,9 @@ fn root_ends_the_work_of_a_user_whose_wrapper_was_killed_in_every_store() {
             record["origin"]["start"] = json!(1);
         });
         // Not made: that is what another test has forbidden meanwhile.
-        let file = fs::File::options().write(true).truncate(true);
-        let mut file = { file }.open(&forgery.file).unwrap();
+        let mut existing = fs::File::options();
+        existing.write(true).truncate(true);
+        let mut file = existing.open(&forgery.file).unwrap();
         file.write_all(record.as_ref()).unwrap();
         chown(&forgery.file, Some(Daemon.id()), Some(GROUP)).unwrap();
         let words = format!("onehold run -w 60 {} -- true", forgery.lock);

@@ -92,8 +92,7 @@ pub(crate) fn start_ticks(pid: Pid) -> Option<u64> {
 
 /// Start ticks as a process outside any time namespace reads them.
 fn outside_time_namespace(ticks: u64) -> Option<u64> {
-    let offset = boottime_offset_nanoseconds()? / NANOSECONDS_PER_TICK;
-    u64::try_from(i128::from(ticks) - offset).ok()
+    ticks.checked_sub_signed(boottime_offset_nanoseconds()? / NANOSECONDS_PER_TICK)
 }
 
 /// The time of a start, in milliseconds of [`boottime_milliseconds`].
@@ -218,9 +217,8 @@ pub(crate) fn pid_namespace() -> Option<u64> {
 
 /// Milliseconds since boot, suspended time included, as outside any time namespace.
 pub(crate) fn boottime_milliseconds() -> u64 {
-    let now = i128::try_from(boottime().as_nanos()).unwrap_or(i128::MAX);
-    let normalized = now - boottime_offset_nanoseconds().unwrap_or(0);
-    u64::try_from(normalized / 1_000_000).unwrap_or(0)
+    let now = u64::try_from(boottime().as_nanos()).unwrap_or(u64::MAX);
+    now.saturating_sub_signed(boottime_offset_nanoseconds().unwrap_or(0)) / 1_000_000
 }
 
 /// Time since boot, suspended time included, for measuring how long something takes.
@@ -246,7 +244,7 @@ pub(crate) fn boottime() -> Duration {
 /// asked for: sysconf(3) reads the auxiliary vector, and rustix crashes on the one that valgrind
 /// shows.
 const MILLISECONDS_PER_TICK: u64 = 10;
-const NANOSECONDS_PER_TICK: i128 = 10_000_000;
+const NANOSECONDS_PER_TICK: i64 = 10_000_000;
 
 /// include/linux/sched.h: forked, and not executed a program since.
 const PF_FORKNOEXEC: u32 = 0x40;
@@ -289,10 +287,10 @@ fn own_stat() -> Option<Stat> {
     Some(stat)
 }
 
-/// The offset of the boot clock in the caller's time namespace (time_namespaces(7)).
-fn boottime_offset_nanoseconds() -> Option<i128> {
+/// The offset of the boot clock in the caller's time namespace, of at most 146 years (time_namespaces(7)).
+fn boottime_offset_nanoseconds() -> Option<i64> {
     // A process stays in the time namespace that it began in (time_namespaces(7)).
-    static OFFSET: OnceLock<Option<i128>> = OnceLock::new();
+    static OFFSET: OnceLock<Option<i64>> = OnceLock::new();
     *OFFSET.get_or_init(read_boottime_offset)
 }
 
@@ -300,7 +298,7 @@ fn boottime_offset_nanoseconds() -> Option<i128> {
 /// (`PROC_TIME_INIT_INO` in include/linux/proc_ns.h).
 const INITIAL_TIME_NAMESPACE: u64 = 0xEFFF_FFFA;
 
-fn read_boottime_offset() -> Option<i128> {
+fn read_boottime_offset() -> Option<i64> {
     let namespace = rustix::fs::stat(c"/proc/self/ns/time");
     if namespace.is_ok_and(|namespace| namespace.st_ino == INITIAL_TIME_NAMESPACE) {
         return Some(0);
@@ -316,9 +314,9 @@ fn read_boottime_offset() -> Option<i128> {
         .lines()
         .find_map(|line| line.strip_prefix("boottime"))?
         .split_whitespace();
-    let seconds: i128 = fields.next()?.parse().ok()?;
-    let nanoseconds: i128 = fields.next()?.parse().ok()?;
-    Some(seconds * 1_000_000_000 + nanoseconds)
+    let seconds: i64 = fields.next()?.parse().ok()?;
+    let nanoseconds: i64 = fields.next()?.parse().ok()?;
+    seconds.checked_mul(1_000_000_000)?.checked_add(nanoseconds)
 }
 
 fn open_to_read(path: &CStr) -> io::Result<OwnedFd> {
