@@ -119,6 +119,22 @@ impl Guard {
         })
     }
 
+    /// Enters the guard of a directory that was entered before and kept open; `None`: its path leads elsewhere
+    /// by now. A waiter that has been woken has no time to open it anew.
+    pub(super) fn enter_again(
+        (root, facts): &(Arc<Directory>, DirectoryFacts),
+        path: &Path,
+        patience: Patience<'_>,
+    ) -> Result<Option<(Self, DirectoryFacts)>> {
+        let guard = Self {
+            _signals: lock(root, path, &Deadline::of(patience))?,
+            root: Arc::clone(root),
+            path: path.to_owned(),
+        };
+        let is_same = id_of_path(path).is_ok_and(|named| named == facts.id);
+        Ok(is_same.then_some((guard, *facts)))
+    }
+
     pub(super) fn path(&self) -> &Path {
         &self.path
     }

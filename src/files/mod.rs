@@ -75,7 +75,15 @@ impl Files {
         mut caller: Option<&mut FilesContender<'_>>,
         plan: &mut Plan<'_, '_>,
     ) -> Result<Option<Updated>> {
-        let Some((guard, facts)) = self.enter(entry)? else {
+        let place = caller.as_ref().and_then(|caller| caller.place.as_ref());
+        let mut entered = match place {
+            Some(place) => Guard::enter_again(&place.store, &self.store, entry.patience)?,
+            None => None,
+        };
+        if entered.is_none() {
+            entered = self.enter(entry)?;
+        }
+        let Some((guard, facts)) = entered else {
             return Ok(None);
         };
         let mut prepared = caller
@@ -321,7 +329,9 @@ fn change_queue(
     // Where kernel locks of others are not seen there cannot be a queue. Without a ticket there is
     // still the hold to wait for.
     let (request, draft) = change.join.filter(|_| snapshot.facts.shares_kernel_locks)?;
-    Place::join(guard, &request, draft).ok().flatten()
+    Place::join(guard, snapshot.facts, &request, draft)
+        .ok()
+        .flatten()
 }
 
 /// Removes holds in favor of another one; `false`: one of them has changed since.

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use chrono::Utc;
 
-use super::guard::Guard;
+use super::guard::{DirectoryFacts, Guard};
 use super::layout::{self, Entry, META_DIR};
 use super::number;
 use crate::backend::{Draft, QueuePlace};
@@ -289,7 +289,7 @@ impl Queue {
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(super) number: u64,
-    root: Arc<Directory>,
+    pub(super) store: (Arc<Directory>, DirectoryFacts),
     /// One for each lock.
     queues: Vec<OwnQueue>,
     file: OsString,
@@ -314,13 +314,18 @@ impl Place {
     /// Makes a file for the record, before it sleeps.
     pub(super) fn prepare(&mut self) {
         if self.prepared.is_none() {
-            let file = self.root.create_unnamed().ok().flatten();
+            let file = self.store.0.create_unnamed().ok().flatten();
             self.prepared = file.and_then(|file| move_to_high_fd(file).ok());
         }
     }
 
     /// Takes the last place, under the guard.
-    pub(super) fn join(guard: &Guard, request: &Request, draft: &Draft) -> Result<Option<Self>> {
+    pub(super) fn join(
+        guard: &Guard,
+        facts: DirectoryFacts,
+        request: &Request,
+        draft: &Draft,
+    ) -> Result<Option<Self>> {
         // Nothing is left beside a path lock.
         if request.wants.iter().any(|want| want.name.is_path()) {
             return Ok(None);
@@ -330,7 +335,7 @@ impl Place {
         let written = TicketContent::new(&draft.record, request.clone());
         let mut retries = MAX_RETRIES;
         loop {
-            match Self::write(guard, number, &written) {
+            match Self::write(guard, facts, number, &written) {
                 // The last waiter to leave removes the directory, without the guard.
                 Err(Error::Io { source, .. })
                     if source.kind() == io::ErrorKind::NotFound && retries > 0 =>
@@ -342,7 +347,12 @@ impl Place {
         }
     }
 
-    fn write(guard: &Guard, number: u64, written: &TicketContent) -> Result<Self> {
+    fn write(
+        guard: &Guard,
+        facts: DirectoryFacts,
+        number: u64,
+        written: &TicketContent,
+    ) -> Result<Self> {
         let file = OsString::from(format!("{number:020}"));
         let mut names = written.request.wants.iter().map(|want| &want.name);
         let Some(first) = names.next() else {
@@ -354,7 +364,7 @@ impl Place {
             .context(Operation::CreateTicket, &queue.path(guard).join(&file))?;
         let mut place = Self {
             number,
-            root: Arc::clone(guard.root()),
+            store: (Arc::clone(guard.root()), facts),
             queues: vec![queue],
             file,
             ticket,
@@ -449,7 +459,7 @@ impl Drop for Place {
         }
         let _ = unlock_record(&self.ticket);
         for queue in &self.queues {
-            queue.prune(&self.root);
+            queue.prune(&self.store.0);
         }
     }
 }
