@@ -7,7 +7,7 @@
 //!
 //! `ONEHOLD_SHIPPED` is the path of the shipped binary, `ONEHOLD_ROUNDS` (500) the number of rounds;
 //! everyday commands are measured on tmpfs and in `TMPDIR`, with `LC_ALL=C` and with `LANG=C.UTF-8`,
-//! everything else in `TMPDIR` with `LC_ALL=C`. Absolute times depend on the machine: compare within one
+//! contended ones on tmpfs, everything else in `TMPDIR`, both with `LC_ALL=C`. Absolute times depend on the machine: compare within one
 //! run.
 //!
 //! All programs start in the same way: by posix_spawn(3), which std uses for a path with a slash only, and
@@ -68,11 +68,21 @@ impl Bench {
         let install = |built: &Path, name: &str| install(built, &directory.join(name));
         let floor = directory.join("floor");
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/compare/floor.c");
+        // With musl, like onehold. The static start of glibc asks the processor what it can, which takes 300 µs
+        // in a virtual machine.
+        let target = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
+        let mut asked = Command::new("rustc");
+        let asked = asked.args(["--print", "target-libdir", "--target", &target]);
+        let printed = String::from_utf8(asked.output().unwrap().stdout).unwrap();
+        let musl = Path::new(printed.trim_end()).join("self-contained");
         let mut compiler = Command::new("cc");
         compiler
-            .args(["-O2", "-static", "-o"])
+            .args(["-O2", "-static", "-nostdlib", "-o"])
             .arg(&floor)
-            .arg(source);
+            .args(["crt1.o", "crti.o"].map(|object| musl.join(object)))
+            .arg(source)
+            .args(["libc.a", "crtn.o"].map(|object| musl.join(object)))
+            .arg("-lgcc");
         assert!(compiler.status().unwrap().success(), "{compiler:?}");
         Self {
             onehold: install(&shipped(), "onehold"),
