@@ -262,7 +262,8 @@ impl Keeping {
     }
 
     fn timeout(&self) -> Duration {
-        Duration::from_millis(self.ttl_ms() / 20).min(TIMEOUT)
+        // A handshake with a member on another continent takes half a second.
+        Duration::from_millis(self.ttl_ms() / 20).clamp(Duration::from_secs(1), TIMEOUT)
     }
 
     /// Keeps the lease alive, and looks whether the hold still stands.
