@@ -16,7 +16,7 @@ use crate::record::{Format, Live, Mode, Record};
 use crate::status::{StoreFacts, Waiter};
 use crate::sys::Note;
 use crate::sys::process::boottime;
-use crate::sys::wait::Watch;
+use crate::sys::wait::{Watch, pause};
 
 /// A change of the locks, as the engine decided on it.
 #[derive(Debug)]
@@ -182,6 +182,18 @@ impl<'a> Deadline<'a> {
         let left = |at: Duration| at.saturating_sub(boottime()).min(longest);
         let left = self.at.map_or(longest, left);
         Some(left).filter(|left| !left.is_zero())
+    }
+}
+
+/// Sleeps for so long, also while the machine is suspended, whatever signals come. std would end the program if the
+/// system call failed.
+pub(crate) fn sleep_for(time: Duration) {
+    let deadline = Deadline::of(Patience {
+        at_most: Some(time),
+        canceled: None,
+    });
+    while let Some(left) = deadline.next_sleep(time) {
+        let _ = pause(left);
     }
 }
 

@@ -11,7 +11,7 @@ use super::guard::{Guard, descend};
 use super::layout;
 use super::lock_file::{LockFile, LockPath, is_named, renew_foreign_times};
 use super::shared_names;
-use crate::backend::{Backend as _, HeldRecord, ReleaseOutcome};
+use crate::backend::{Backend as _, HeldRecord, ReleaseOutcome, sleep_for};
 use crate::decision::{Index, Key};
 use crate::error::{Context, Operation, Result};
 use crate::format::{self, VISIBLE_BYTES, live};
@@ -319,7 +319,7 @@ impl HeldRecord for HeldFile {
         let Some(time) = self.record.format.settling_time() else {
             return Ok(true);
         };
-        std::thread::sleep(time);
+        sleep_for(time);
         let path = self.path();
         let expected = format::write(&self.record)
             .map_err(io::Error::from)

@@ -8,7 +8,7 @@ use super::cleanup::{Cleanup, LONGEST_CLEANUP};
 use super::lock::Lock;
 use super::status;
 use super::unfinished::is_over;
-use crate::backend::Backend;
+use crate::backend::{Backend, sleep_for};
 use crate::decision::liveness::DEFAULT_MAX_AGE;
 use crate::decision::{Found, Judged, judge};
 use crate::error::{Error, Result};
@@ -222,7 +222,7 @@ impl Store {
             .filter_map(|lock| lock.verdict.takeable_in)
             .filter(|ripe_in| *ripe_in <= LONGEST_CLEANUP);
         if let Some(ripe_in) = ripe_in.max().filter(|_| !dry_run) {
-            std::thread::sleep(ripe_in);
+            sleep_for(ripe_in);
         }
         for status in listing.locks {
             let (name, shown) = (status.name.clone(), status.revision.clone());
