@@ -172,7 +172,12 @@ fn take<S: Snapshot + ?Sized>(
                     Some(index) => Some(index),
                     None => Some(Index {
                         number: free_number(&snapshot.shared_numbers(&want.name)?, &given_back),
-                        asker: request.asker_digest(),
+                        // Where hosts do not see each other's locks, the name of a file keeps them apart.
+                        asker: if snapshot.takeover_is_safe() {
+                            request.asker_digest()
+                        } else {
+                            0
+                        },
                     }),
                 }
             }

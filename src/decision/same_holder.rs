@@ -18,7 +18,7 @@ fn asks_for_same(request: &Request, held: &Key, record: &Record) -> bool {
     };
     let is_wanted = |want: &Want| held.index.is_some() == want.mode.is_shared() && has(want);
     let is_same_kind = match request.asker {
-        Asker::Caller | Asker::Derived => false,
+        Asker::Caller | Asker::Derived(_) => false,
         Asker::Process(_) => record.kind == Kind::Process && !is_for_another_owner(request, record),
         Asker::Lease => {
             record.kind == Kind::Lease

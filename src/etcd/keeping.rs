@@ -215,6 +215,7 @@ impl Keeping {
             match self.beat() {
                 Beat::Confirmed(at) => {
                     self.confirm(at);
+                    unanswered = 0;
                     due = third(at);
                 }
                 // A leader that is cut off costs the time of two: its own, and that of a member that still

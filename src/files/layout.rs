@@ -1,5 +1,5 @@
 //! Where the files of a store are: `NAME.lock`, `NAME.d/` for the names below it, in that
-//! `.shared/N.lock` for the shared holds of NAME, and `.onehold/` for everything that is not a lock.
+//! `.shared/N.lock` or `N-DIGEST.lock` for the shared holds of NAME, and `.onehold/` for everything that is not a lock.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};

@@ -66,7 +66,7 @@ struct SharedDirectory {
 type SharedEntry = (Index, OsString, Kind);
 
 /// So many shared records are read by each request to share a name. Of more, it reads as many, from a place that
-/// changes with time, so that no dead one stays; or n requests would read n² / 2.
+/// changes with time, so that dead ones are found; or n requests would read n² / 2.
 const SHARED_READ: usize = 64;
 
 impl<'a> FilesSnapshot<'a> {
@@ -480,12 +480,15 @@ impl Snapshot for FilesSnapshot<'_> {
 
     fn shared_beside(&self, request: &Request, name: &LockName) -> Result<Vec<Found<Handle>>> {
         let shared = self.shared_of(name)?;
-        let is_many = |shared: &&Rc<SharedDirectory>| shared.entries.len() > SHARED_READ;
+        let is_many = |shared: &&Rc<SharedDirectory>| {
+            shared.entries.len() > SHARED_READ && self.takeover_is_safe()
+        };
         let Some(shared) = shared.as_ref().filter(is_many) else {
             return self.shared(name);
         };
         let (asker, count) = (request.asker_digest(), shared.entries.len());
-        let since = usize::try_from(self.now().boottime_ms).unwrap_or(0) % count;
+        let since = self.now().boottime_ms % u64::try_from(count).unwrap_or(u64::MAX);
+        let since = usize::try_from(since).unwrap_or(0);
         let is_read = |(at, (index, ..)): &(usize, &SharedEntry)| {
             let is_own = asker != 0 && index.asker == asker;
             is_own || !request.replace.is_empty() || (at + count - since) % count < SHARED_READ

@@ -312,7 +312,7 @@ impl NewHolder {
         match self {
             Self::ThisProcess | Self::Run(_) => Asker::Caller,
             Self::Detached(Holder::Process(process)) => Asker::Process(process),
-            Self::Detached(Holder::Caller { .. }) => Asker::Derived,
+            Self::Detached(Holder::Caller { process, .. }) => Asker::Derived(process),
             Self::Detached(Holder::Lease) => Asker::Lease,
         }
     }

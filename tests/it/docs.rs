@@ -104,7 +104,11 @@ fn man_pages_match_definition() {
 #[test]
 fn help_and_version_are_what_clap_prints() {
     // clap has more than one word to read.
-    let printed = |by: &[&str]| Command::new(program()).args(by).output().unwrap().stdout;
+    let printed = |by: &[&str]| {
+        let mut command = Command::new(program());
+        command.env_remove("COLUMNS").env_remove("CLICOLOR_FORCE");
+        command.args(by).output().unwrap().stdout
+    };
     assert_in_sync(
         "src/bin/onehold/startup/help.txt",
         &printed(&["-q", "--help"]),

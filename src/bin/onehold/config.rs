@@ -374,8 +374,8 @@ fn is_key_of_defaults(message: &str) -> bool {
     let key = message.strip_prefix("unknown field `");
     let key = key.and_then(|message| message.split_once("`, expected one of `defaults`"));
     key.is_some_and(|(key, _)| {
-        let file = toml::from_str::<File>(&format!("[defaults]\n{key} = []"));
-        file.is_err_and(|error| !error.message().starts_with("unknown field"))
+        let file = toml::from_str::<File>(&format!("[defaults]\n{key:?} = []"));
+        !file.is_err_and(|error| error.message().starts_with("unknown field"))
     })
 }
 
@@ -459,7 +459,12 @@ mod tests {
                 "2: `on-zombie`: unknown value `tke`; did you mean `take`?",
             ),
             ("wait = \"5s\"\n", "1: `wait` belongs below [defaults]"),
+            ("dir = \"/x\"\n", "1: `dir` belongs below [defaults]"),
             ("wiat = \"5s\"\n", "1: `wiat`: unknown key `wiat`"),
+            (
+                "\"wait time\" = 5\n",
+                "1: `\"wait time\"`: unknown key `wait time`",
+            ),
             ("[defaults]\nwait = \n", "2: `wait`: "),
             ("[defaults]\nwait = \"5s\"\nwait = \"6s\"\n", "3: `wait`: "),
             ("[defaults]\ndetails = { a = 1 }\n", "2: `details`: "),

@@ -111,7 +111,7 @@ fn confirmation_is_awaited_where_the_hold_may_be_the_same_or_is_to_be_replaced()
         ("a process that is not on record yet", named("a"), holder(), true),
         ("a process, another owner", named("b"), holder(), false),
         ("a run of the same owner", request("x").owned_by("a"), own_lease(), false),
-        ("a script of the same owner", request("x").by(Asker::Derived).owned_by("a"), holder(), false),
+        ("a script of the same owner", request("x").by(Asker::Derived(process(10))).owned_by("a"), holder(), false),
         ("shared leases of one owner", to_share(), reader(), true),
         ("another name", other_name(), own_lease(), false),
         ("a forced take", request("x").replacing(&own_lease()), own_lease(), true),
@@ -166,7 +166,7 @@ fn detached_hold_is_already_held_only_by_the_same_holder() {
         ("another process", named(8), memory([holder()]), Short::Wait(1)),
         ("another process of the same owner", named(8).owned_by("a"), memory([holder().owned_by("a")]), Short::Wait(1)),
         ("the same numbers in another PID namespace", named(7), memory([holder().unverified()]), Short::Wait(1)),
-        ("the process was derived", request("x").by(Asker::Derived), memory([holder()]), Short::Wait(1)),
+        ("the process was derived", request("x").by(Asker::Derived(process(10))), memory([holder()]), Short::Wait(1)),
         ("the caller itself", request("x").by(Asker::Caller), memory([holder()]), Short::Wait(1)),
         ("not confirmed yet", named(7), memory([holder().unconfirmed(0)]), Short::Wait(1)),
         ("dead", named(7), memory([holder().dead()]), Short::Take(vec![put("x", None, Some(1))], vec![])),
@@ -196,7 +196,7 @@ fn hold_of_the_callers_own_script_blocks_unless_a_live_part_of_it_can_release() 
         found
     };
     let named = || detached(1, "x", script);
-    let ask = || request("x").by(Asker::Derived);
+    let ask = || request("x").by(Asker::Derived(process(10)));
     #[rustfmt::skip]
     expect_rows(vec![
         ("the subshell that asked has ended", ask(), memory([derived(gone(subshell))]).below([script]), Short::Blocked(1)),
