@@ -385,6 +385,9 @@ struct Forgery {
     mode: u32,
 }
 
+/// TERM in the masks of /proc/PID/status.
+const TERM: u64 = 1 << 14;
+
 impl Forgery {
     fn new(store: u32, is_path: bool, owner: User, mode: u32) -> Self {
         let place = Place::new(store, "022");
@@ -412,6 +415,12 @@ impl Forgery {
             assert!(Command::new("sh").args(words).status().unwrap().success());
         };
         let command = read().unwrap()["live"]["pid"].to_string();
+        wait_until("it catches TERM", || {
+            let status = fs::read_to_string(format!("/proc/{command}/status")).unwrap();
+            let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+            let caught = u64::from_str_radix(caught.unwrap().trim(), 16).unwrap();
+            caught & TERM != 0
+        });
         kill("-TERM", &wrapper.id().to_string());
         wait_until("its work is being ended", || {
             read().is_ok_and(|record| record["live"]["ending"].is_u64())

@@ -20,9 +20,14 @@ pub fn next_holder(words: &[String]) {
         })
         .map(str::to_owned)
         .collect();
-    let wrapper = format!("{} onehold", words[1]);
+    // It has no name any more if it ends while it is looked at.
+    let wrapper = format!("{} ", words[1]);
     let marked = marked(&format!("WORK_OF={}", words[0]));
-    running.extend(marked.into_iter().filter(|process| *process != wrapper));
+    running.extend(
+        marked
+            .into_iter()
+            .filter(|process| !process.starts_with(&wrapper)),
+    );
     fs::write("next.tmp", format!("{started} {}", running.join(", "))).unwrap();
     fs::rename("next.tmp", "next").unwrap();
 }
