@@ -147,10 +147,13 @@ fn shared_lease_of_two_locks_is_renewed_until_it_has_lost_one() {
     env.onehold(["renew", "y", "--owner", "me"])
         .assert()
         .success();
-    let files = env.store().join("x.d/.shared").read_dir().unwrap();
-    let mut files = files.map(|file| file.unwrap().path());
-    let is_second = |path: &std::path::PathBuf| path.to_string_lossy().contains("/1-");
-    std::fs::remove_file(files.find(is_second).unwrap()).unwrap();
+    let mut files = env.store().join("x.d/.shared").read_dir().unwrap();
+    let second = files.find_map(|file| {
+        let file = file.unwrap();
+        let name = file.file_name().into_string().unwrap();
+        name.starts_with("1-").then(|| file.path())
+    });
+    std::fs::remove_file(second.unwrap()).unwrap();
     env.onehold(["renew", "y", "--owner", "me"])
         .assert()
         .code(3);
