@@ -26,14 +26,14 @@ struct Cost {
 /// how the kernel maps files that it has in memory, move the faults by one to three from machine to machine. A
 /// release looks for its holder among its ancestors, of which there may be some more.
 const CEILINGS: [(&str, i32, [usize; 4]); 8] = [
-    ("run x -- true", 0, [40, 2220, 75, 90]),
-    ("run --exec y -- true", 0, [42, 1920, 76, 60]),
-    ("run --exec left -- true", 0, [46, 2650, 100, 71]),
-    ("run -q held -- true", 6, [50, 2010, 92, 45]),
-    ("acquire z --ttl 1h", 0, [46, 2270, 87, 72]),
-    ("release own", 0, [40, 1760, 68, 56]),
-    ("check -q free", 0, [31, 950, 45, 17]),
-    ("check -q held", 6, [45, 1620, 70, 34]),
+    ("run x -- true", 0, [33, 2200, 78, 90]),
+    ("run --exec y -- true", 0, [33, 1900, 77, 60]),
+    ("run --exec left -- true", 0, [35, 2620, 96, 71]),
+    ("run -q held -- true", 6, [41, 1970, 80, 45]),
+    ("acquire z --ttl 1h", 0, [40, 2260, 87, 72]),
+    ("release own", 0, [33, 1740, 66, 56]),
+    ("check -q free", 0, [22, 930, 32, 17]),
+    ("check -q held", 6, [35, 1600, 66, 34]),
 ];
 
 /// In bytes, of which 2.3 MB are etcd and TLS. Each 64 KiB that are executed are a page fault more.

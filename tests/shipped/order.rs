@@ -14,19 +14,20 @@ use super::steps::step_through;
 use super::{Held, harness, onehold, shipped, used_store};
 
 /// The hot paths, with their exit codes. The most important ones are the first.
-const PATHS: [(&str, i32); 12] = [
-    (SUPERVISION, 0),
-    ("run x -- true", 0),
-    (WAIT, 0),
+const PATHS: [(&str, i32); 13] = [
     ("check -q free", 0),
+    ("run -q busy -- true", 6),
     ("check -q busy", 6),
+    ("run x -- true", 0),
+    ("run --exec left -- true", 0),
+    (SUPERVISION, 0),
     ("acquire z", 0),
     ("release own", 0),
-    ("run -q busy -- true", 6),
-    ("run --exec y -- true", 0),
+    (WAIT, 0),
     ("acquire y --ttl 1h", 0),
     ("run -s shared -- true", 0),
     ("run busy -- true", 6),
+    ("--version", 0),
 ];
 
 /// What counts of it is what follows the start of the command. It needs little, so that it is first, and a
