@@ -1,8 +1,6 @@
 //! The cost of contention: how long a lock is idle between two holders, and how long many short
 //! critical sections take together.
 
-use std::fs::OpenOptions;
-use std::io::{Read as _, Write as _};
 use std::mem::MaybeUninit;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -54,22 +52,6 @@ impl Tool {
     }
 }
 
-/// The critical section: writes down when it begins and when it ends, with its stdin.
-pub(crate) fn stamp(file: &Path) {
-    let mut file = OpenOptions::new()
-        .append(true)
-        .create(true)
-        .open(file)
-        .unwrap();
-    let mut write = |event| {
-        let line = format!("{event} {}\n", now());
-        file.write_all(line.as_bytes()).unwrap();
-    };
-    write("b");
-    let _ = std::io::stdin().read(&mut [0]);
-    write("e");
-}
-
 /// Nanoseconds on a clock that all processes read alike.
 fn now() -> i64 {
     let now = clock_gettime(ClockId::Boottime);
@@ -84,15 +66,10 @@ fn stamps(file: &Path) -> Vec<i64> {
         .collect()
 }
 
-fn stamping(file: &Path) -> String {
-    let own = std::env::current_exe().unwrap();
-    format!("{} --stamp {}", own.display(), file.display())
-}
-
 /// The time from the start of STAMP to its first stamp, in µs.
-fn stamp_alone(root: &Path) -> f64 {
+fn stamp_alone(bench: &Bench, root: &Path) -> f64 {
     let file = root.join("alone");
-    let command = words(&stamping(&file));
+    let command = words(&format!("{} {}", bench.stamp, file.display()));
     let times: Vec<f64> = (0..100)
         .map(|_| {
             let started = now();
@@ -115,7 +92,8 @@ struct Queue {
 /// The gaps between one holder and the next in a queue, in µs.
 fn gaps(tool: Tool, queue: Queue, bench: &Bench, root: &Path) -> Vec<f64> {
     let file = root.join("stamps");
-    let command = words(&format!("{} {}", tool.prefix(bench, root), stamping(&file)));
+    let stamp = format!("{} {}", bench.stamp, file.display());
+    let command = words(&format!("{} {stamp}", tool.prefix(bench, root)));
     let holder = Group::start(&command, root);
     wait_until("the holder has begun", || file.exists());
     let mut waiters = Vec::new();
@@ -202,7 +180,7 @@ pub(crate) fn measure(bench: &Bench) -> Vec<Row> {
     }
     println!(
         "| STAMP alone, in all of these | | | 100 | {:.0} | | | |",
-        stamp_alone(root)
+        stamp_alone(bench, root)
     );
 
     println!("\n| {WORKERS} workers × {EACH} | median s | × | at most | CPU s | × |");

@@ -59,6 +59,9 @@ struct Bench {
     flock: String,
     /// The least that a wrapper can do: open, flock, vfork, exec, wait. Static.
     floor: String,
+    /// A critical section that says when it begins and ends. As small, so that what is measured is not its
+    /// own start.
+    stamp: String,
     rounds: usize,
 }
 
@@ -66,29 +69,12 @@ impl Bench {
     /// Copies the programs into a directory.
     fn install(rounds: usize, directory: &Path) -> Self {
         let install = |built: &Path, name: &str| install(built, &directory.join(name));
-        let floor = directory.join("floor");
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/compare/floor.c");
-        // With musl, like onehold. The static start of glibc asks the processor what it can, which takes 300 µs
-        // in a virtual machine.
-        let target = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
-        let mut asked = Command::new("rustc");
-        let asked = asked.args(["--print", "target-libdir", "--target", &target]);
-        let printed = String::from_utf8(asked.output().unwrap().stdout).unwrap();
-        let musl = Path::new(printed.trim_end()).join("self-contained");
-        let mut compiler = Command::new("cc");
-        compiler
-            .args(["-O2", "-static", "-nostdlib", "-o"])
-            .arg(&floor)
-            .args(["crt1.o", "crti.o"].map(|object| musl.join(object)))
-            .arg(source)
-            .args(["libc.a", "crtn.o"].map(|object| musl.join(object)))
-            .arg("-lgcc");
-        assert!(compiler.status().unwrap().success(), "{compiler:?}");
         Self {
             onehold: install(&shipped(), "onehold"),
             plain: install(&harness::program(), "plain"),
             flock: install(Path::new(&absolute("flock")), "flock"),
-            floor: floor.to_str().unwrap().to_owned(),
+            floor: compile("floor", directory),
+            stamp: compile("stamp", directory),
             rounds,
         }
     }
@@ -96,7 +82,13 @@ impl Bench {
     /// Drops the programs from the page cache: what has just been written lies there in large folios, and
     /// starts a tenth faster than what was read from a disk.
     fn evict(&self) {
-        for program in [&self.onehold, &self.plain, &self.flock, &self.floor] {
+        for program in [
+            &self.onehold,
+            &self.plain,
+            &self.flock,
+            &self.floor,
+            &self.stamp,
+        ] {
             let file = std::fs::File::open(program).unwrap();
             file.sync_all().unwrap();
             rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
@@ -178,12 +170,9 @@ fn main() {
     // Children inherit them, so that no measured command needs a `pre_exec`.
     harness::reset_signals();
     let args: Vec<String> = std::env::args().skip(1).collect();
-    match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["--stamp", file] => return contended::stamp(Path::new(file)),
-        ["--flock-ten", directory, number] => {
-            return many_locks::flock_ten(Path::new(directory), number);
-        }
-        _ => {}
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    if let ["--flock-ten", directory, number] = words[..] {
+        return many_locks::flock_ten(Path::new(directory), number);
     }
     // cargo passes options of its own.
     let wanted: Vec<&String> = args.iter().filter(|word| !word.starts_with("--")).collect();
@@ -215,6 +204,28 @@ fn install(built: &Path, to: &Path) -> String {
     std::fs::write(to, std::fs::read(built).unwrap()).unwrap();
     std::fs::set_permissions(to, std::fs::Permissions::from_mode(0o755)).unwrap();
     to.to_str().unwrap().to_owned()
+}
+
+/// A program in C of the benchmark, static and with musl, like onehold. The static start of glibc asks the
+/// processor what it can, which takes 300 µs in a virtual machine.
+fn compile(name: &str, directory: &Path) -> String {
+    let program = directory.join(name);
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/compare");
+    let target = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
+    let mut asked = Command::new("rustc");
+    let asked = asked.args(["--print", "target-libdir", "--target", &target]);
+    let printed = String::from_utf8(asked.output().unwrap().stdout).unwrap();
+    let musl = Path::new(printed.trim_end()).join("self-contained");
+    let mut compiler = Command::new("cc");
+    compiler
+        .args(["-O2", "-static", "-nostdlib", "-o"])
+        .arg(&program)
+        .args(["crt1.o", "crti.o"].map(|object| musl.join(object)))
+        .arg(sources.join(name).with_extension("c"))
+        .args(["libc.a", "crtn.o"].map(|object| musl.join(object)))
+        .arg("-lgcc");
+    assert!(compiler.status().unwrap().success(), "{compiler:?}");
+    program.to_str().unwrap().to_owned()
 }
 
 /// The static binary, where `.ci/package` puts it.
