@@ -401,7 +401,12 @@ fn with_answer<'d, T>(
 }
 
 /// A place in a queue. Dropping it leaves the queue.
-pub(crate) trait QueuePlace: Debug + Send + Sync {}
+pub(crate) trait QueuePlace: Debug + Send + Sync {
+    /// Leaves the queue, but wakes the next waiter only when it is dropped. `false`: it can only be dropped.
+    fn leave_quietly(&mut self) -> bool {
+        false
+    }
+}
 
 /// A record of the caller's own that is in force.
 pub(crate) trait HeldRecord: Debug + Send + Sync {

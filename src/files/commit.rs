@@ -273,8 +273,13 @@ fn complete(
     record.hold = if put.iter().any(|(key, _)| key.name.is_path()) {
         number::by_clock(now, replaced)
     } else {
-        number::in_store(guard.root(), now, replaced)
-            .context(Operation::WriteHoldNumber, &guard.path().join(META_DIR))?
+        let number = match &snapshot.opened {
+            Some(opened) => number::after_last(&opened.last, now, replaced),
+            None => {
+                number::open(guard.root()).and_then(|last| number::after_last(&last, now, replaced))
+            }
+        };
+        number.context(Operation::WriteHoldNumber, &guard.path().join(META_DIR))?
     };
     record.acquired_at = now;
     record.origin = Some(snapshot.files.host.origin(snapshot.facts.id));

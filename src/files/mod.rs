@@ -89,10 +89,17 @@ impl Files {
         let mut prepared = caller
             .as_mut()
             .and_then(|caller| caller.place.as_mut()?.prepared.take());
+        // After `enter_again`; the queue of another directory is another one.
+        let opened = caller
+            .as_ref()
+            .and_then(|caller| caller.place.as_ref())
+            .filter(|place| Arc::ptr_eq(&place.store.0, guard.root()))
+            .map(Place::opened);
         let mut displaced = Vec::new();
         for _ in 0..MAX_RETRIES {
             let root = Arc::clone(guard.root());
-            let snapshot = FilesSnapshot::new(self, root, facts, Some(&guard));
+            let mut snapshot = FilesSnapshot::new(self, root, facts, Some(&guard));
+            snapshot.opened.clone_from(&opened);
             let change = plan(&snapshot)?;
             let mut updated = Updated::default();
             let done = match change {

@@ -2,6 +2,7 @@
 //! serves as a fencing token.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io;
 
 use chrono::{DateTime, Utc};
@@ -25,9 +26,8 @@ pub(crate) fn by_clock(now: DateTime<Utc>, replaced: u64) -> u64 {
     after(clock, replaced)
 }
 
-/// The number of a hold that replaces `replaced`, in a store, which keeps the last number in a file. Under
-/// its guard.
-pub(super) fn in_store(root: &Directory, now: DateTime<Utc>, replaced: u64) -> io::Result<u64> {
+/// The file in which a store keeps its last number. Under its guard.
+pub(super) fn open(root: &Directory) -> io::Result<File> {
     let name = OsStr::new(META_DIR);
     // Opened on its own, because a symlink in its place must not be followed.
     let own = match root.open_below(name) {
@@ -37,7 +37,11 @@ pub(super) fn in_store(root: &Directory, now: DateTime<Utc>, replaced: u64) -> i
         }
         opened => opened?,
     };
-    let file = own.open_own(OsStr::new(LAST), false)?;
+    own.open_own(OsStr::new(LAST), false)
+}
+
+/// The number of a hold that replaces `replaced`, which is the last one from now on. Under the guard.
+pub(super) fn after_last(file: &File, now: DateTime<Utc>, replaced: u64) -> io::Result<u64> {
     let mut bytes = [0; 8];
     let last = match file.read_at(&mut bytes, 0)? {
         8 => u64::from_le_bytes(bytes),

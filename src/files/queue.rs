@@ -64,10 +64,22 @@ pub(super) fn visible_pid(ticket: &Ticket<Handle>) -> Option<Pid> {
     Some(waiter(ticket).filter(|_| is_visible)?.pid)
 }
 
+/// What a waiter has open of the queues: where it has been woken, it opens nothing anew.
+#[derive(Clone)]
+pub(super) struct Opened {
+    /// That of its ticket. It asks for earlier ones only.
+    number: u64,
+    waiting: Arc<Directory>,
+    queues: Vec<(OsString, Arc<Directory>)>,
+    /// The last hold number of the store.
+    pub(super) last: Arc<File>,
+}
+
 /// The tickets of a store, as far as they were asked for.
 pub(super) struct Queue {
     /// `None`: there are no waiters, or what is there is not a queue.
     waiting: Option<Arc<Directory>>,
+    of: Option<Opened>,
     /// The tickets that were listed, and where each is.
     listed: RefCell<BTreeMap<u64, Listed>>,
     /// The tickets for names with this first segment: each queue is listed once.
@@ -91,6 +103,18 @@ impl Queue {
         let below: PathBuf = [META_DIR, WAITING].iter().collect();
         Self {
             waiting: root.open_below(below.as_os_str()).ok().map(Arc::new),
+            of: None,
+            listed: RefCell::default(),
+            trees: RefCell::default(),
+            reservations: RefCell::default(),
+        }
+    }
+
+    /// The queue before a waiter.
+    pub(super) fn before(opened: Opened) -> Self {
+        Self {
+            waiting: Some(Arc::clone(&opened.waiting)),
+            of: Some(opened),
             listed: RefCell::default(),
             trees: RefCell::default(),
             reservations: RefCell::default(),
@@ -157,13 +181,22 @@ impl Queue {
         name: &LockName,
         found: &mut Vec<(u64, LockName)>,
     ) {
-        let Ok(tickets) = directory.open_below(file).map(Arc::new) else {
-            return;
+        let of = self.of.as_ref();
+        let opened = of.and_then(|of| of.queues.iter().find(|(own, _)| own == file));
+        let tickets = match opened {
+            Some((_, opened)) => Arc::clone(opened),
+            None => match directory.open_below(file) {
+                Ok(tickets) => Arc::new(tickets),
+                Err(_) => return,
+            },
         };
         for file in tickets.names().unwrap_or_default() {
             let Some(number) = file.to_str().and_then(|name| name.parse().ok()) else {
                 continue;
             };
+            if of.is_some_and(|of| number >= of.number) {
+                continue;
+            }
             found.push((number, name.clone()));
             let mut listed = self.listed.borrow_mut();
             let queues = Vec::new();
@@ -294,6 +327,10 @@ pub(crate) struct Place {
     queues: Vec<OwnQueue>,
     file: OsString,
     ticket: File,
+    has_left: bool,
+    /// The directory of all queues.
+    waiting: Arc<Directory>,
+    last: Arc<File>,
     pid: Pid,
     /// For the record of the waiter, made while it has time: that takes a fifth of the time between
     /// waking and starting a command.
@@ -308,9 +345,40 @@ struct OwnQueue {
     path_parts: Vec<OsString>,
 }
 
-impl QueuePlace for Place {}
+impl QueuePlace for Place {
+    fn leave_quietly(&mut self) -> bool {
+        self.remove_ticket();
+        true
+    }
+}
 
 impl Place {
+    fn remove_ticket(&mut self) {
+        if std::mem::replace(&mut self.has_left, true) {
+            return;
+        }
+        // If it cannot be removed, it is a dead waiter's ticket, which the next one removes.
+        for queue in &self.queues {
+            let _ = queue.directory.unlink(&self.file);
+        }
+    }
+
+    /// What it has open of the queues.
+    pub(super) fn opened(&self) -> Opened {
+        let queues = self.queues.iter().filter_map(|queue| {
+            let [_, _, file] = queue.path_parts.as_slice() else {
+                return None;
+            };
+            Some((file.clone(), Arc::clone(&queue.directory)))
+        });
+        Opened {
+            number: self.number,
+            waiting: Arc::clone(&self.waiting),
+            queues: queues.collect(),
+            last: Arc::clone(&self.last),
+        }
+    }
+
     /// Makes a file for the record, before it sleeps.
     pub(super) fn prepare(&mut self) {
         if self.prepared.is_none() {
@@ -330,12 +398,15 @@ impl Place {
         if request.wants.iter().any(|want| want.name.is_path()) {
             return Ok(None);
         }
-        let number = number::in_store(guard.root(), Utc::now(), 0)
-            .context(Operation::WriteHoldNumber, &guard.path().join(META_DIR))?;
+        let last = number::open(guard.root());
+        let drawn = last.and_then(|last| Ok((number::after_last(&last, Utc::now(), 0)?, last)));
+        let (number, last) =
+            drawn.context(Operation::WriteHoldNumber, &guard.path().join(META_DIR))?;
+        let last = Arc::new(last);
         let written = TicketContent::new(&draft.record, request.clone());
         let mut retries = MAX_RETRIES;
         loop {
-            match Self::write(guard, facts, number, &written) {
+            match Self::write(guard, facts, (number, &last), &written) {
                 // The last waiter to leave removes the directory, without the guard.
                 Err(Error::Io { source, .. })
                     if source.kind() == io::ErrorKind::NotFound && retries > 0 =>
@@ -350,9 +421,10 @@ impl Place {
     fn write(
         guard: &Guard,
         facts: DirectoryFacts,
-        number: u64,
+        (number, last): (u64, &Arc<File>),
         written: &TicketContent,
     ) -> Result<Self> {
+        let last = Arc::clone(last);
         let file = OsString::from(format!("{number:020}"));
         let mut names = written.request.wants.iter().map(|want| &want.name);
         let Some(first) = names.next() else {
@@ -360,6 +432,7 @@ impl Place {
                 .context(Operation::CreateTicketIn, guard.path());
         };
         let queue = OwnQueue::make(guard, first)?;
+        let waiting = guard.descend_or_create(queue.path_parts.get(..2).unwrap_or_default())?;
         let ticket = make_ticket(&queue.directory, &file, written)
             .context(Operation::CreateTicket, &queue.path(guard).join(&file))?;
         let mut place = Self {
@@ -368,6 +441,9 @@ impl Place {
             queues: vec![queue],
             file,
             ticket,
+            has_left: false,
+            waiting,
+            last,
             pid: Pid::of_self(),
             prepared: None,
         };
@@ -453,10 +529,7 @@ impl Drop for Place {
         if self.pid != Pid::of_self() {
             return;
         }
-        // If it cannot be removed, it is a dead waiter's ticket, which the next one removes.
-        for queue in &self.queues {
-            let _ = queue.directory.unlink(&self.file);
-        }
+        self.remove_ticket();
         let _ = unlock_record(&self.ticket);
         for queue in &self.queues {
             queue.prune(&self.store.0);

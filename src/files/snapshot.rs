@@ -15,7 +15,7 @@ use super::foreign;
 use super::guard::{DirectoryFacts, Guard};
 use super::layout::{self, Entry, SHARED_DIR};
 use super::lock_file::{LockFile, LockPath, OnDisk, wall_clock};
-use super::queue::{self, Queue};
+use super::queue::{self, Opened, Queue};
 use crate::backend::{Backend as _, LockSnapshot};
 use crate::decision::liveness::DEFAULT_MAX_AGE;
 use crate::decision::verdict::{Reason, Verdict};
@@ -45,6 +45,8 @@ pub(crate) struct FilesSnapshot<'a> {
     /// The answers so far, each of which reads /proc.
     descends_from: RefCell<Vec<(ProcessId, bool)>>,
     queue: OnceCell<Queue>,
+    /// Of a caller that waits.
+    pub(super) opened: Option<Opened>,
     /// The directories below the store that were looked for, whether found or not.
     directories: RefCell<Vec<KnownDirectory>>,
     /// Those of the names that were asked about: a decision asks several times.
@@ -85,6 +87,7 @@ impl<'a> FilesSnapshot<'a> {
             processes: RefCell::default(),
             descends_from: RefCell::default(),
             queue: OnceCell::new(),
+            opened: None,
             directories: RefCell::default(),
             shared: RefCell::default(),
         }
@@ -382,7 +385,10 @@ impl<'a> FilesSnapshot<'a> {
     }
 
     pub(super) fn queue(&self) -> &Queue {
-        self.queue.get_or_init(|| Queue::open(&self.root))
+        self.queue.get_or_init(|| match &self.opened {
+            Some(opened) => Queue::before(opened.clone()),
+            None => Queue::open(&self.root),
+        })
     }
 }
 
@@ -426,7 +432,8 @@ impl LockSnapshot for FilesSnapshot<'_> {
         if name.is_path() {
             return Vec::new();
         }
-        self.queue().waiters(name)
+        // Not the queue before the caller alone.
+        Queue::open(&self.root).waiters(name)
     }
 
     fn waiter(&self, ticket: &Ticket<Handle>) -> Option<Waiter> {

@@ -29,7 +29,10 @@ impl Hold {
         let started = program
             .start(recording, mask)
             .map_err(|source| spawn_error(source, taken.held.path(), program.name()))?;
-        taken.started(started.id());
+        // Where it has ended already, somebody may wait for its lock.
+        if !matches!(started.has_ended(), Ok(true)) {
+            taken.started(started.id());
+        }
         Ok(started)
     }
 

@@ -22,7 +22,7 @@ pub(super) struct TakenHold {
     pub(super) name: LockName,
     pub(super) held: Box<dyn HeldRecord>,
     pub(super) displaced: Vec<Status>,
-    /// Its place in the queue. Leaving it wakes the next waiter, which needs the processor that a
+    /// Its place in the queue. Dropping it wakes the next waiter, which needs the processor that a
     /// command is about to start on.
     pub(super) place: Option<Box<dyn QueuePlace>>,
     /// Closed only when the hold ends, because closing it takes milliseconds.
@@ -56,8 +56,10 @@ impl TakenHold {
     pub(super) fn release(&mut self) -> Result<ReleaseOutcome> {
         self.is_over = true;
         // Leave the queue first, so that a releasing holder gets no reservation.
+        self.place.take_if(|place| !place.leave_quietly());
+        let released = self.held.release();
         self.place = None;
-        self.held.release()
+        released
     }
 
     pub(super) fn renew(&mut self) -> Result<()> {
