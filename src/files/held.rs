@@ -10,6 +10,7 @@ use super::directory::Files;
 use super::guard::{Guard, descend};
 use super::layout;
 use super::lock_file::{LockFile, LockPath, is_named, renew_foreign_times};
+use super::queue;
 use super::shared_names;
 use crate::backend::{Backend as _, HeldRecord, ReleaseOutcome, sleep_for};
 use crate::decision::{Index, Key};
@@ -335,6 +336,11 @@ impl HeldRecord for HeldFile {
         let unlocked = unlock_record(&self.file).context(Operation::Unlock, self.path());
         let ended = ended?;
         unlocked?;
+        if queue::may_have_waiters(&self.root) {
+            // The next holder was woken on this processor. What is left to do here, and be it the end of this
+            // process, can wait.
+            std::thread::yield_now();
+        }
         Ok(ended)
     }
 }

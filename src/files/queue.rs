@@ -98,6 +98,12 @@ struct Listed {
 /// of the file, so that no reservation can be written, and none may last.
 type Reservations = Option<BTreeMap<u64, u64>>;
 
+/// Whether somebody waits for a lock of the store, as far as can be seen by one call.
+pub(super) fn may_have_waiters(root: &Directory) -> bool {
+    let waiting: PathBuf = [META_DIR, WAITING].iter().collect();
+    matches!(root.facts(waiting.as_os_str()), Ok(Some(_)))
+}
+
 impl Queue {
     pub(super) fn open(root: &Directory) -> Self {
         let below: PathBuf = [META_DIR, WAITING].iter().collect();
