@@ -150,9 +150,20 @@ impl Guard {
 
     /// A directory below the store, made if need be.
     pub(super) fn descend_or_create(&self, parts: &[OsString]) -> Result<Arc<Directory>> {
+        self.descend_or_create_from(&self.root, parts, 0)
+    }
+
+    /// As [`Guard::descend_or_create`], from the directory of the first `depth` parts.
+    pub(super) fn descend_or_create_from(
+        &self,
+        directory: &Arc<Directory>,
+        parts: &[OsString],
+        depth: usize,
+    ) -> Result<Arc<Directory>> {
         let mut path = self.path.clone();
-        let mut directory = Arc::clone(&self.root);
-        for part in parts {
+        path.extend(parts.iter().take(depth));
+        let mut directory = Arc::clone(directory);
+        for part in parts.iter().skip(depth) {
             path.push(part);
             // Mostly it is there.
             let opened = match directory.open_below(part) {

@@ -437,8 +437,9 @@ impl Place {
             return Err(io::Error::from(io::ErrorKind::InvalidInput))
                 .context(Operation::CreateTicketIn, guard.path());
         };
-        let queue = OwnQueue::make(guard, first)?;
-        let waiting = guard.descend_or_create(queue.path_parts.get(..2).unwrap_or_default())?;
+        let waiting =
+            guard.descend_or_create(&[OsString::from(META_DIR), OsString::from(WAITING)])?;
+        let queue = OwnQueue::make(guard, &waiting, first)?;
         let ticket = make_ticket(&queue.directory, &file, written)
             .context(Operation::CreateTicket, &queue.path(guard).join(&file))?;
         let mut place = Self {
@@ -454,7 +455,7 @@ impl Place {
             prepared: None,
         };
         for name in names {
-            let queue = OwnQueue::make(guard, name)?;
+            let queue = OwnQueue::make(guard, &place.waiting, name)?;
             if let Some(first) = place.queues.first() {
                 first
                     .directory
@@ -490,11 +491,11 @@ fn make_ticket(directory: &Directory, file: &OsStr, written: &TicketContent) -> 
 }
 
 impl OwnQueue {
-    fn make(guard: &Guard, name: &LockName) -> Result<Self> {
+    fn make(guard: &Guard, waiting: &Arc<Directory>, name: &LockName) -> Result<Self> {
         let mut path_parts = vec![OsString::from(META_DIR), OsString::from(WAITING)];
         path_parts.extend(layout::parents(name));
         path_parts.push(layout::file_name(name));
-        let directory = guard.descend_or_create(&path_parts)?;
+        let directory = guard.descend_or_create_from(waiting, &path_parts, 2)?;
         Ok(Self {
             directory,
             path_parts,
