@@ -343,6 +343,13 @@ pub enum Content {
 }
 
 impl Content {
+    pub(crate) fn into_record(self) -> Option<Record> {
+        match self {
+            Self::Record(record) => Some(*record),
+            Self::UnknownVersion(_) | Self::Corrupt | Self::KernelLock | Self::NotALock(_) => None,
+        }
+    }
+
     pub(crate) fn record(&self) -> Option<&Record> {
         match self {
             Self::Record(record) => Some(record),
@@ -400,15 +407,11 @@ impl Record {
     }
 
     /// The processes that keep this hold alive; the one that tells most comes first.
-    #[must_use]
-    pub fn processes(&self) -> Vec<ProcessId> {
-        if self.is_lease() {
-            return Vec::new();
-        }
-        match self.live.process() {
-            Some(process) if !self.has_command() => vec![process],
-            process => process.into_iter().chain(self.writer()).collect(),
-        }
+    pub fn processes(&self) -> impl Iterator<Item = ProcessId> + use<> {
+        let process = self.live.process().filter(|_| !self.is_lease());
+        let is_alone = self.is_lease() || (process.is_some() && !self.has_command());
+        let writer = self.writer().filter(|_| !is_alone);
+        process.into_iter().chain(writer)
     }
 
     /// Whether it is a lease in force, kept by time only. Until it is confirmed, its writer keeps it.
@@ -630,11 +633,7 @@ mod tests {
                 confirmed && record.kind == Kind::Lease,
                 "{row}"
             );
-            let found: Vec<u32> = record
-                .processes()
-                .iter()
-                .map(|found| found.pid.get())
-                .collect();
+            let found: Vec<u32> = record.processes().map(|found| found.pid.get()).collect();
             assert_eq!(found, processes, "{row}");
             assert_eq!(record.visible_pid(), pid(shown), "{row}");
         }

@@ -71,7 +71,6 @@ impl Caller {
             || (is_alive
                 && record
                     .processes()
-                    .into_iter()
                     .any(|process| Some(process.pid) == verdict.pid && descends_from(process))
                 && belongs_to_acquirer(record, descends_from, has_ended))
     }

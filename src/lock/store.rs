@@ -162,7 +162,7 @@ impl Store {
                 let Found { content, facts, .. } = &judged.found;
                 judged.verdict = judge(content, facts, &observer, max_age, &now);
             }
-            locks.push(status::of_record(&*self.store, &judged));
+            locks.push(status::of_listed(&*self.store, judged));
         })?;
         let mut listing = Listing { locks, errors };
         sort(&mut listing);

@@ -79,7 +79,7 @@ fn count(locks: &[Status]) -> usize {
 }
 
 fn brief(locks: &[Status], width: Option<usize>) -> String {
-    let users: BTreeSet<String> = locks.iter().filter_map(describe::user).collect();
+    let users: BTreeSet<u32> = locks.iter().filter_map(|lock| lock.uid).collect();
     let own_host = hostname::get()
         .ok()
         .map(|name| name.to_string_lossy().into_owned());
@@ -126,7 +126,7 @@ fn runs_now(lock: &Status, running: &[Process]) -> Option<String> {
 
 fn cells(lock: &Status, own_host: Option<&str>, with_user: bool) -> [String; 6] {
     let record = lock.record.as_ref();
-    let user = describe::user(lock).filter(|_| with_user);
+    let user = with_user.then(|| describe::user(lock)).flatten();
     [
         words::escape(&lock.name),
         describe::state_in_table(lock),
