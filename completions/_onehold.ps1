@@ -49,6 +49,7 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
         'onehold;run' {
             [CompletionResult]::new('-w', '-w', [CompletionResultType]::ParameterName, 'Wait up to D: `30` (seconds), `0.5`, `30s`, `5m`, `2h`, `1d`, `forever` [default: do not wait]')
             [CompletionResult]::new('--wait', '--wait', [CompletionResultType]::ParameterName, 'Wait up to D: `30` (seconds), `0.5`, `30s`, `5m`, `2h`, `1d`, `forever` [default: do not wait]')
+            [CompletionResult]::new('--max-waiting', '--max-waiting', [CompletionResultType]::ParameterName, 'Do not wait if N wait already: exit with 6 at once')
             [CompletionResult]::new('--slots', '--slots', [CompletionResultType]::ParameterName, 'Let at most N hold the lock at once, each in a slot of its own, 0 to N-1')
             [CompletionResult]::new('--ttl', '--ttl', [CompletionResultType]::ParameterName, 'Time to live: how long the hold lasts without a renewal')
             [CompletionResult]::new('--owner', '--owner', [CompletionResultType]::ParameterName, 'Unique label, such as a CI job ID; the same label may release and renew the hold')
@@ -90,6 +91,7 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
         'onehold;acquire' {
             [CompletionResult]::new('-w', '-w', [CompletionResultType]::ParameterName, 'Wait up to D: `30` (seconds), `0.5`, `30s`, `5m`, `2h`, `1d`, `forever` [default: do not wait]')
             [CompletionResult]::new('--wait', '--wait', [CompletionResultType]::ParameterName, 'Wait up to D: `30` (seconds), `0.5`, `30s`, `5m`, `2h`, `1d`, `forever` [default: do not wait]')
+            [CompletionResult]::new('--max-waiting', '--max-waiting', [CompletionResultType]::ParameterName, 'Do not wait if N wait already: exit with 6 at once')
             [CompletionResult]::new('--slots', '--slots', [CompletionResultType]::ParameterName, 'Let at most N hold the lock at once, each in a slot of its own, 0 to N-1')
             [CompletionResult]::new('--ttl', '--ttl', [CompletionResultType]::ParameterName, 'Time to live: how long the hold lasts without a renewal')
             [CompletionResult]::new('--owner', '--owner', [CompletionResultType]::ParameterName, 'Unique label, such as a CI job ID; the same label may release and renew the hold')

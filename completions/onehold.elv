@@ -45,6 +45,7 @@ set edit:completion:arg-completer[onehold] = {|@words|
         &'onehold;run'= {
             cand -w 'Wait up to D: `30` (seconds), `0.5`, `30s`, `5m`, `2h`, `1d`, `forever` [default: do not wait]'
             cand --wait 'Wait up to D: `30` (seconds), `0.5`, `30s`, `5m`, `2h`, `1d`, `forever` [default: do not wait]'
+            cand --max-waiting 'Do not wait if N wait already: exit with 6 at once'
             cand --slots 'Let at most N hold the lock at once, each in a slot of its own, 0 to N-1'
             cand --ttl 'Time to live: how long the hold lasts without a renewal'
             cand --owner 'Unique label, such as a CI job ID; the same label may release and renew the hold'
@@ -85,6 +86,7 @@ set edit:completion:arg-completer[onehold] = {|@words|
         &'onehold;acquire'= {
             cand -w 'Wait up to D: `30` (seconds), `0.5`, `30s`, `5m`, `2h`, `1d`, `forever` [default: do not wait]'
             cand --wait 'Wait up to D: `30` (seconds), `0.5`, `30s`, `5m`, `2h`, `1d`, `forever` [default: do not wait]'
+            cand --max-waiting 'Do not wait if N wait already: exit with 6 at once'
             cand --slots 'Let at most N hold the lock at once, each in a slot of its own, 0 to N-1'
             cand --ttl 'Time to live: how long the hold lasts without a renewal'
             cand --owner 'Unique label, such as a CI job ID; the same label may release and renew the hold'

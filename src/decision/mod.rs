@@ -38,6 +38,7 @@ pub(crate) use sleep_on::until;
 #[cfg(feature = "etcd")]
 pub(crate) use snapshot::Life;
 pub(crate) use snapshot::{Facts, Found, ProcessFact, Snapshot, Ticket};
+pub(crate) use turn::waiting_for;
 
 pub use request::Revision;
 

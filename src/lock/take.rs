@@ -12,6 +12,7 @@ use crate::backend::{
 };
 use crate::decision::{
     Decision, Judged, Obstacle, Request, Until, awaits_confirmation, decide, judge_found, until,
+    waiting_for,
 };
 use crate::error::{Error, Operation, Result};
 use crate::identity::ProcessId;
@@ -29,7 +30,8 @@ pub(super) enum Outcome {
     Held(Box<TakenHold>),
     /// The same holder already has the lock, by this hold.
     AlreadyHeld(Judged<Handle>),
-    Blocked(Obstacle<Handle>),
+    /// By a hold or a waiter, or because so many wait already.
+    Blocked(Obstacle<Handle>, Option<usize>),
 }
 
 /// The step after a decision.
@@ -65,13 +67,14 @@ pub(super) fn take(
         // A place that was lost is drawn again, with another number.
         request.ticket = contender.place();
         let waits = wait.is_wanted();
+        let longest_queue = wait.longest_queue();
         let updated = contender.update(entry, |snapshot| {
-            plan(lock, &request, snapshot, draft, waits)
+            plan(lock, &request, snapshot, draft, longest_queue)
         });
         let updated = match (updated, last_obstacle.take()) {
             // The limit of the wait has passed, or it was canceled, while the store was busy.
             (Err(Error::StoreBusy { .. }), Some(obstacle)) => {
-                return Ok(Outcome::Blocked(obstacle));
+                return Ok(Outcome::Blocked(obstacle, None));
             }
             (updated, _) => updated?,
         };
@@ -107,7 +110,7 @@ pub(super) fn take(
             Next::Unconfirmed(judged) => {
                 let obstacle = Obstacle::Hold(judged.clone());
                 if waits && wait.should_stop(false, || lock.obstacle_status(&obstacle)) {
-                    return Ok(Outcome::Blocked(obstacle));
+                    return Ok(Outcome::Blocked(obstacle, None));
                 }
                 sleep_until_confirmed(backend, &mut *contender, &request, judged, wait);
                 last_obstacle = Some(obstacle);
@@ -117,7 +120,7 @@ pub(super) fn take(
         };
         let is_ripening = matches!(until, Until::Ripe(..));
         if wait.should_stop(is_ripening, || lock.obstacle_status(&obstacle)) {
-            return Ok(Outcome::Blocked(obstacle));
+            return Ok(Outcome::Blocked(obstacle, None));
         }
         let limit = sleep_limit(wait, &until, is_unfinished);
         contender.sleep(&until, limit, &mut || {
@@ -170,7 +173,7 @@ fn sleep_limit<'a>(wait: &Wait<'a>, until: &Until<Handle>, is_unfinished: bool) 
 /// The hold in the way, if its work is being ended by a process that is gone.
 fn unfinished(next: &Next) -> Option<&Judged<Handle>> {
     let obstacle = match next {
-        Next::End(Outcome::Blocked(obstacle)) => obstacle,
+        Next::End(Outcome::Blocked(obstacle, None)) => obstacle,
         Next::Sleep(sleep) => &sleep.0,
         Next::Taken(_) | Next::End(_) | Next::Unconfirmed(_) => return None,
     };
@@ -181,7 +184,7 @@ fn unfinished(next: &Next) -> Option<&Judged<Handle>> {
 }
 
 fn blocked(by: Obstacle<Handle>) -> Next {
-    Next::End(Outcome::Blocked(by))
+    Next::End(Outcome::Blocked(by, None))
 }
 
 /// A wait can last longer than the process that it is for.
@@ -200,7 +203,7 @@ fn plan<'d>(
     request: &Request,
     snapshot: &dyn LockSnapshot,
     draft: &'d Draft,
-    waits: bool,
+    longest_queue: Option<u32>,
 ) -> Result<(Change<'d>, Next)> {
     Ok(match decide(request, snapshot)? {
         Decision::Take { put, remove } => {
@@ -248,10 +251,19 @@ fn plan<'d>(
             }
             let is_ripening = matches!(&obstacle, Obstacle::Hold(judged)
                 if judged.verdict.takeable_in.is_some());
-            if !waits && !is_ripening {
+            if longest_queue.is_none() && !is_ripening {
                 return Ok((Change::Queue(change), blocked(obstacle)));
             }
-            if waits && request.ticket.is_none() {
+            if let Some(most) = longest_queue.filter(|_| request.ticket.is_none()) {
+                // Who has no limit does not count.
+                let waiting = match most {
+                    u32::MAX => 0,
+                    _ => waiting_for(&request.wants, snapshot)?,
+                };
+                if waiting >= usize::try_from(most).unwrap_or(usize::MAX) {
+                    let full = Outcome::Blocked(obstacle, Some(waiting));
+                    return Ok((Change::Queue(change), Next::End(full)));
+                }
                 change.join = Some((Box::new(request.clone()), draft));
             }
             let until = until(request, obstacle.clone(), snapshot)?;

@@ -18,6 +18,7 @@ use crate::decision::{Asker, Judged};
 use crate::error::Result;
 use crate::files::journal::Action;
 use crate::identity::{Pid, ProcessId};
+use crate::name::LockName;
 use crate::open_file::Handle;
 use crate::record::{Format, Kind, Live, Record, cut_command};
 use crate::status::Status;
@@ -55,6 +56,8 @@ pub struct Blocked {
     pub status: Box<Status>,
     /// How long it was waited for; `None`: not at all.
     pub waited: Option<Duration>,
+    /// So many were waiting already that it was not waited for, see [`Wait::max_waiting`].
+    pub waiting: Option<usize>,
 }
 
 impl Blocked {
@@ -62,7 +65,11 @@ impl Blocked {
     #[must_use]
     pub fn new(status: Status, waited: Option<Duration>) -> Self {
         let status = Box::new(status);
-        Self { status, waited }
+        Self {
+            status,
+            waited,
+            waiting: None,
+        }
     }
 }
 
@@ -126,6 +133,7 @@ impl Lock {
             Taken::AlreadyHeld(status) => Attempt::Blocked(Blocked {
                 status,
                 waited: None,
+                waiting: None,
             }),
         })
     }
@@ -162,6 +170,10 @@ impl Lock {
         let draft = self.draft(&options, holder);
         let request = self.request(&options, holder.asker());
         let process = holder.process_id();
+        if wait.is_limited_by_queue() && self.names().any(LockName::is_path) {
+            let why_not = "waiters for a path have no queue: use a NAME";
+            return Err(self.store.unsupported(why_not));
+        }
         match take(self, request, &draft, process, &mut wait)? {
             Outcome::Held(taken) => Ok(Taken::Held(taken)),
             Outcome::AlreadyHeld(judged) => {
@@ -169,7 +181,7 @@ impl Lock {
                 status.waiters = self.store.waiters(self.name())?;
                 Ok(Taken::AlreadyHeld(Box::new(status)))
             }
-            Outcome::Blocked(obstacle) => {
+            Outcome::Blocked(obstacle, waiting) => {
                 let mut status = self.obstacle_status(&obstacle);
                 if status.slot.is_some() {
                     let request = self.request(&options, holder.asker());
@@ -182,6 +194,7 @@ impl Lock {
                 Ok(Taken::Blocked(Blocked {
                     status: Box::new(status),
                     waited: wait.waited(),
+                    waiting,
                 }))
             }
         }

@@ -47,6 +47,7 @@ pub struct Wait<'a> {
     started: Option<Duration>,
     /// Another holder was in the way.
     has_waited: bool,
+    max_waiting: Option<u32>,
     pub(super) back_off: BackOff,
 }
 
@@ -87,6 +88,7 @@ impl<'a> Wait<'a> {
             on_wait: None,
             started: None,
             has_waited: false,
+            max_waiting: None,
             back_off: BACK_OFF,
         }
     }
@@ -96,6 +98,26 @@ impl<'a> Wait<'a> {
     pub fn until_canceled(mut self, canceled: &'a AtomicBool) -> Self {
         self.canceled = Some(canceled);
         self
+    }
+
+    /// Does not wait behind so many others: the attempt is [blocked](crate::Blocked::waiting) at once. With 1,
+    /// who finds one waiting knows that its turn begins later than now, and can leave the work to it. Needs a
+    /// store in which waiters have a queue; on NFS and other filesystems of several hosts they have none, and
+    /// this has no effect.
+    #[must_use]
+    pub fn max_waiting(mut self, waiting: u32) -> Self {
+        self.max_waiting = Some(waiting);
+        self
+    }
+
+    /// How many others it waits behind at most; `None`: it does not wait.
+    pub(super) fn longest_queue(&self) -> Option<u32> {
+        self.is_wanted()
+            .then(|| self.max_waiting.unwrap_or(u32::MAX))
+    }
+
+    pub(super) fn is_limited_by_queue(&self) -> bool {
+        self.longest_queue().is_some_and(|most| most < u32::MAX)
     }
 
     /// Where nothing wakes it, a waiter looks again after `first`, doubling up to `most`, each time

@@ -49,6 +49,32 @@ fn order(on: &On) -> Vec<String> {
 }
 
 #[test]
+fn one_of_8_contenders_waits_if_each_allows_one_waiter() {
+    let on = On::new(shared());
+    let number = on.done(&["acquire", "x", "--ttl", "60"]);
+    let line = ["run", "-q", "-w", "60", "--max-waiting", "1", "x", "--"];
+    let mut contenders: Vec<_> = (0..CONTENDERS)
+        .map(|_| {
+            let mut command = on.onehold(&line);
+            command.args(["sh", "-c", "echo >> order"]);
+            Running::spawn(command)
+        })
+        .collect();
+    wait_until("all but one have given up", || {
+        let over = contenders
+            .iter_mut()
+            .filter_map(|each| each.has_ended().then_some(()));
+        over.count() == CONTENDERS - 1
+    });
+    assert_eq!((on.waiters("x"), order(&on).len()), (1, 0));
+    on.done(&["release", "x", "--hold", &number]);
+    let mut codes: Vec<i32> = contenders.iter_mut().map(Running::finish).collect();
+    codes.sort_unstable();
+    assert_eq!((codes[0], &codes[1..]), (0, &[6; CONTENDERS - 1][..]));
+    assert_eq!(order(&on).len(), 1);
+}
+
+#[test]
 fn nobody_gets_ahead_of_a_waiter_that_could_take_the_lock() {
     let on = On::new(shared());
     let number = on.done(&["acquire", "x", "--ttl", "60"]);

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 #[cfg(target_os = "linux")]
 use crate::harness::CONTENDERS;
 use crate::harness::{Running, Signal, TestEnv, program, wait_until};
+use assert_cmd::prelude::OutputAssertExt;
+use predicates::str::{contains, starts_with};
 use serde_json::Value;
 
 /// Starts one waiter for `x` after the other; the command of each writes its number.
@@ -222,6 +224,91 @@ fn files_that_are_not_tickets_do_not_block_the_queue() {
     drop(waiters);
     assert_eq!(late.finish(), 0);
     assert_eq!(try_run(&env), 0);
+}
+
+/// With `--max-waiting`, in a store of its own.
+fn behind_at_most(env: &TestEnv, most: &str, words: &[&str]) -> Command {
+    let wait = ["run", "-w", "1m", "--max-waiting", most];
+    env.onehold(wait.iter().chain(words).copied())
+}
+
+#[test]
+fn one_of_8_contenders_waits_if_each_allows_one_waiter_and_its_command_begins_after_the_hold() {
+    let env = TestEnv::new();
+    let mut holder = env.hold(&["x"]);
+    let script = ["x", "--", "sh", "-c", "echo >> served"];
+    let contenders: Vec<_> = (0..8)
+        .map(|_| {
+            let mut command = behind_at_most(&env, "1", &script);
+            command.stderr(Stdio::piped());
+            std::thread::spawn(move || command.output().unwrap())
+        })
+        .collect();
+    wait_until("all but one have given up", || {
+        contenders.iter().filter(|each| each.is_finished()).count() == 7
+    });
+    assert_eq!(env.number_of_waiters("x"), 1);
+    assert_eq!(env.lines("served"), 0);
+    env.end();
+    holder.finish();
+    let mut codes: Vec<_> = contenders
+        .into_iter()
+        .map(|each| each.join().unwrap().status.code())
+        .collect();
+    codes.sort_unstable();
+    assert_eq!(codes[0], Some(0));
+    assert_eq!(codes[1..], [Some(6); 7]);
+    assert_eq!(env.lines("served"), 1);
+}
+
+#[test]
+fn full_queue_refuses_at_once_says_how_many_wait_and_dead_waiters_do_not_count() {
+    let env = TestEnv::new();
+    let mut holder = env.hold(&["x"]);
+    let mut waiters = start_waiters(&env, 3);
+    behind_at_most(&env, "3", &["x", "--", "true"])
+        .assert()
+        .code(6)
+        .stderr(starts_with(
+            "onehold: 3 are waiting already: `x` is held by process ",
+        ))
+        .stderr(contains("  to wait behind them, raise --max-waiting; "));
+    behind_at_most(&env, "3", &["-E", "0", "x", "--", "false"])
+        .assert()
+        .code(0);
+    let refused = behind_at_most(&env, "3", &["--json", "x", "--", "true"])
+        .output()
+        .unwrap();
+    let object: Value = serde_json::from_slice(&refused.stderr).unwrap();
+    assert_eq!(object["error"]["code"], "QUEUE_FULL");
+    assert_eq!(object["lock"]["waiters"].as_array().unwrap().len(), 3);
+    // Where nobody has to wait it says nothing.
+    behind_at_most(&env, "0", &["free", "--", "true"])
+        .assert()
+        .code(0);
+    behind_at_most(&env, "0", &["x", "--", "true"])
+        .assert()
+        .code(6)
+        .stderr(starts_with("onehold: 3 are waiting already: "));
+    waiters[1].kill();
+    let script = ["x", "--", "sh", "-c", "echo 3 >> served"];
+    let last = behind_at_most(&env, "3", &script).spawn().unwrap();
+    wait_until("another one is in the queue", || {
+        env.number_of_waiters("x") == 3
+    });
+    env.end();
+    holder.finish();
+    assert!(last.wait_with_output().unwrap().status.success());
+    assert_eq!(served(&env), [0, 2, 3]);
+}
+
+#[test]
+fn waiters_for_a_path_cannot_be_counted_so_max_waiting_is_refused() {
+    let env = TestEnv::new();
+    behind_at_most(&env, "1", &["./x.lock", "--", "true"])
+        .assert()
+        .code(2)
+        .stderr(contains("waiters for a path have no queue: use a NAME"));
 }
 
 #[test]

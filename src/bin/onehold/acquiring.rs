@@ -78,7 +78,12 @@ pub(crate) fn acquire_with_prompts<T>(
     let attempt_once = |options: &Options, limit| {
         malformed::attempt_past(session, typed, lock, limit, |left| {
             let progress = Progress::default();
-            let attempted = attempt(options, wait(session, left, lock, &progress));
+            let wait = wait(session, left, lock, &progress);
+            let wait = match typed.max_waiting {
+                Some(most) => wait.max_waiting(most),
+                None => wait,
+            };
+            let attempted = attempt(options, wait);
             progress.end(matches!(attempted, Ok(Attempt::Held(_))));
             if !matches!(attempted, Ok(Attempt::Held(_))) {
                 cancel::end_if_given_up();
@@ -328,12 +333,18 @@ pub(crate) fn refused(
         .filter(|_| !is_ripening || typed.wait.is_some());
     let refusal = match waited {
         _ if is_malformed => Refusal::MALFORMED,
+        _ if blocked.waiting.is_some() => Refusal::QUEUE_FULL,
         _ if status.is_available() && (waited.is_none() || !is_ripening) => Refusal::ZOMBIE,
         Some(_) => Refusal::TIMEOUT,
         None if status.verdict.reason == Reason::Reserved => Refusal::RESERVED,
         None => Refusal::LOCKED,
     };
     let message = match (waited, typed.wait) {
+        _ if refusal == Refusal::QUEUE_FULL => {
+            let waiting = blocked.waiting.unwrap_or_default();
+            let are = if waiting == 1 { "is" } else { "are" };
+            format!("{waiting} {are} waiting already: {holder}")
+        }
         _ if refusal != Refusal::TIMEOUT => holder,
         // The limit as it was asked for: a wait ends a little later.
         (_, Some(WaitLimit::AtMost(limit))) => {
@@ -387,7 +398,11 @@ pub(crate) fn refused(
     }
     let refused = Refused {
         wanted: asked_for,
-        timed_out: refusal == Refusal::TIMEOUT,
+        to_wait: match refusal {
+            Refusal::TIMEOUT => Some("to wait longer, raise --wait"),
+            Refusal::QUEUE_FULL => Some("to wait behind them, raise --max-waiting"),
+            _ => None,
+        },
         by_all: typed.slots.is_none(),
         reentry: reentry(session, typed, lock, &status),
     };

@@ -233,6 +233,11 @@ pub(crate) struct HoldArgs {
     /// Do not wait (default; overrides a configured wait)
     #[arg(short, long, conflicts_with = "wait")]
     pub(crate) no_wait: bool,
+    /// Do not wait if N wait already: exit with 6 at once
+    ///
+    /// With 1, a call that finds another one waiting can leave the work to it: that one runs after now.
+    #[arg(long, value_name = "N")]
+    pub(crate) max_waiting: Option<u32>,
     /// Hold the lock together with others that use --shared; excludes holders without it
     ///
     /// For readers: they exclude writers but not each other. A writer that waits is served before readers

@@ -20,7 +20,7 @@ mod values;
 
 use template::{Details, LIMIT, Template};
 pub(crate) use values::{ConfigPath, WANTED};
-use values::{Directories, FilePath, ProjectPath, Required, Typed, Variable, home, resolved};
+use values::{Directories, FilePath, ProjectPath, Required, Typed, Variables, home, resolved};
 
 /// The built-in profiles, written as a configuration file.
 const BUILT_IN: &str = include_str!("profiles.toml");
@@ -42,7 +42,7 @@ pub(crate) struct Settings {
     backoff_max: Option<Typed<Duration>>,
     on_zombie: Option<OnZombie>,
     pub(crate) confirm_twice: bool,
-    owner_env: Option<Variable>,
+    owner_env: Option<Variables>,
     owner_required: Option<Required>,
     conflict_exit_code: Option<u8>,
     pub(crate) locked_code: Option<Box<str>>,
@@ -198,9 +198,7 @@ impl Settings {
 
     /// The owner of a caller that names none. An unset or empty variable is no owner.
     pub(crate) fn owner(&self) -> Option<String> {
-        let variable = self.owner_env.as_ref()?;
-        let owner = std::env::var(&variable.0).ok();
-        owner.filter(|owner| !owner.is_empty())
+        self.owner_env.as_ref()?.value()
     }
 
     /// First and longest interval between two checks of a lock whose release cannot be observed.

@@ -163,7 +163,8 @@ pub(crate) fn place(is_remote: bool) -> &'static str {
 pub(crate) struct Refused<'a> {
     /// The lock that it asked for.
     pub(crate) wanted: &'a LockName,
-    pub(crate) timed_out: bool,
+    /// What would let it wait longer, if it has waited, or wanted to.
+    pub(crate) to_wait: Option<&'static str>,
     /// Whether all that hold it are in its way. A slot needs the end of one of them.
     pub(crate) by_all: bool,
     pub(crate) reentry: Reentry,
@@ -188,16 +189,10 @@ pub(crate) fn next_step(session: &Session, status: &Status, refused: Option<&Ref
         None => format!("to {what}, run `{break_it}`"),
     };
     let acquires = matches!(session.verb, "acquire" | "run");
-    let timed_out = refused.is_some_and(|refused| refused.timed_out);
-    let wait = |otherwise: &'static str| {
-        if timed_out {
-            "to wait longer, raise --wait"
-        } else {
-            otherwise
-        }
-    };
+    let to_wait_longer = refused.and_then(|refused| refused.to_wait);
+    let wait = |otherwise: &'static str| to_wait_longer.unwrap_or(otherwise);
     let to_wait = wait("to wait, add --wait");
-    if status.verdict.takeable_in.is_some() && timed_out {
+    if status.verdict.takeable_in.is_some() && to_wait_longer.is_some() {
         return format!("  {to_wait}; {}", remove("remove it"));
     }
     if status.is_available() && acquires {

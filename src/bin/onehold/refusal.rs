@@ -17,6 +17,7 @@ impl Refusal {
     // Another holder is in the way.
     pub(crate) const LOCKED: Self = Self::row(Exit::Locked, "blocked", "LOCKED");
     pub(crate) const TIMEOUT: Self = Self::row(Exit::TimedOut, "timeout", "TIMEOUT");
+    pub(crate) const QUEUE_FULL: Self = Self::row(Exit::Locked, "blocked", "QUEUE_FULL");
     pub(crate) const RESERVED: Self = Self::row(Exit::Locked, "blocked", "RESERVED");
     pub(crate) const ZOMBIE: Self = Self::row(Exit::Zombie, "zombie-detected", "ZOMBIE");
     pub(crate) const MALFORMED: Self = Self::row(Exit::Zombie, "zombie-detected", "MALFORMED");
@@ -66,6 +67,7 @@ impl Refusal {
         [
             Self::LOCKED,
             Self::TIMEOUT,
+            Self::QUEUE_FULL,
             Self::RESERVED,
             Self::ZOMBIE,
             Self::MALFORMED,

@@ -192,7 +192,10 @@ fn invalid_configuration_error_names_line_and_key() {
         )));
     for (line, why) in [
         ("dir = 5", "`dir`: expected a path, or an array of paths"),
-        ("owner-env = \"\"", "`owner-env`: not a variable name"),
+        (
+            "owner-env = \"\"",
+            "`owner-env`: expected a variable name, or an array of them",
+        ),
     ] {
         let path = env.write("own.toml", format!("[defaults]\n{line}\n"));
         let mut check = env.onehold(["check", "x"]);
@@ -245,6 +248,32 @@ fn own_profile_sets_directory_format_and_details() {
         .assert()
         .success()
         .stdout(contains(format!("x     held   {pid}")));
+}
+
+#[test]
+fn owner_is_the_first_variable_of_a_list_that_is_set_and_not_empty() {
+    let env = TestEnv::new();
+    let path = env.write(
+        "own.toml",
+        "[defaults]\nowner-env = [\"FIRST\", \"SECOND\", \"THIRD\"]\n",
+    );
+    for (number, (variables, owner, told)) in [
+        (vec![("SECOND", "b"), ("THIRD", "c")], "b", "SECOND is set"),
+        (vec![("FIRST", ""), ("THIRD", "c")], "c", "THIRD is set"),
+        (vec![], "", "none of the variables is set"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let name = format!("x{number}");
+        let mut acquire = env.onehold(["acquire", &name, "--ttl", "1h"]);
+        acquire.env("ONEHOLD_CONFIG", &path).envs(variables.clone());
+        acquire.assert().success();
+        assert_eq!(env.lock(&name)["owner"].as_str().unwrap_or_default(), owner);
+        let mut config = env.onehold(["config"]);
+        config.env("ONEHOLD_CONFIG", &path).envs(variables);
+        config.assert().success().stdout(contains(told));
+    }
 }
 
 #[cfg(unix)]

@@ -176,6 +176,30 @@ fn reports_run_side_by_side_and_the_rebuild_alone() {
 }
 
 #[test]
+fn index_is_rebuilt_once_after_all_the_commits_that_came_meanwhile() {
+    let env = TestEnv::new();
+    executable(&env, "hook", &format!("{}wait\n", example("post-commit")));
+    executable(&env, "rebuild-index", "#!/bin/sh\necho >> rebuilt\n");
+    let mut holder = env.hold(&["index"]);
+    let mut commits: Vec<Running> = (0..8)
+        .map(|_| Running::start(env.command(env.path("hook"))))
+        .collect();
+    wait_until("one waits, and the others are over", || {
+        let over = commits
+            .iter_mut()
+            .filter_map(|commit| commit.has_ended().then_some(()));
+        env.number_of_waiters("index") == 1 && over.count() == 7
+    });
+    assert_eq!(env.lines("rebuilt"), 0);
+    env.end();
+    holder.finish();
+    for mut commit in commits {
+        assert_eq!(commit.finish(), 0);
+    }
+    assert_eq!(env.lines("rebuilt"), 1);
+}
+
+#[test]
 fn deployment_has_both_locks() {
     let env = TestEnv::new();
     executable(

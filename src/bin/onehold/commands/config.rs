@@ -139,11 +139,20 @@ fn source_text(key: &str, sourced: &Sourced) -> String {
         None if *name == Source::BUILT_IN.name => "built-in profile".to_owned(),
         None => name.to_string(),
     };
-    let variable = sourced.value.as_str().filter(|_| key == "owner-env");
-    match variable.map(std::env::var_os) {
-        Some(Some(_)) => format!("{text}; the variable is set"),
-        Some(None) => format!("{text}; the variable is not set"),
-        None => text,
+    if key != "owner-env" {
+        return text;
+    }
+    let names = match &sourced.value {
+        toml::Value::Array(names) => names.as_slice(),
+        one => std::slice::from_ref(one),
+    };
+    let mut names = names.iter().filter_map(toml::Value::as_str);
+    let is_set = |name: &&str| std::env::var(name).is_ok_and(|value| !value.is_empty());
+    match names.clone().find(is_set) {
+        Some(set) if names.nth(1).is_some() => format!("{text}; {set} is set"),
+        Some(_) => format!("{text}; the variable is set"),
+        None if names.nth(1).is_some() => format!("{text}; none of the variables is set"),
+        None => format!("{text}; the variable is not set"),
     }
 }
 

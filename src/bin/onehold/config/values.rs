@@ -166,6 +166,26 @@ impl Directories {
     }
 }
 
+/// Variables: the first one that is set counts.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged, expecting = "expected a variable name, or an array of them")]
+pub(super) enum Variables {
+    One(Variable),
+    Several(Vec<Variable>),
+}
+
+impl Variables {
+    /// The value of the first one that is set, and not empty.
+    pub(super) fn value(&self) -> Option<String> {
+        let variables = match self {
+            Self::One(variable) => std::slice::from_ref(variable),
+            Self::Several(variables) => variables,
+        };
+        let values = variables.iter().map(|variable| std::env::var(&variable.0));
+        values.flatten().find(|value| !value.is_empty())
+    }
+}
+
 /// The name of an environment variable.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(try_from = "String")]

@@ -134,6 +134,7 @@ impl<'a> Words<'a> {
             "--owner" => fill(&mut hold.owner, self.value()?.to_owned())?,
             "--ttl" => fill(&mut hold.ttl, time_to_live(self.value()?).ok()?)?,
             "--max-age" => fill(&mut hold.max_age, duration(self.value()?).ok()?)?,
+            "--max-waiting" => fill(&mut hold.max_waiting, self.value()?.parse().ok()?)?,
             "-E" | "--conflict-exit-code" => {
                 fill(&mut hold.conflict_exit_code, self.value()?.parse().ok()?)?;
             }
@@ -217,6 +218,7 @@ mod tests {
         "-E",
         "-E0",
         "--conflict-exit-code",
+        "--max-waiting",
         "--exec",
         "--close",
         "--pid",
