@@ -91,6 +91,9 @@ pub enum Error {
         /// The pid.
         pid: u32,
     },
+    /// The process that started this one has exited, so that nothing can end with it.
+    #[error("the process that started onehold has exited; the command was not started")]
+    ParentExited,
     /// Every process that could hold the lock ends with the command that asks for it.
     #[error("no process to hold the lock for: the caller ends with this command")]
     NoHolder,

@@ -175,7 +175,9 @@ pub mod command_line {
     pub use crate::error::cause_text;
     #[cfg(feature = "etcd")]
     pub use crate::etcd::is_etcd_url;
-    pub use crate::lock::{Ending, Remaining, user_of};
+    #[cfg(unix)]
+    pub use crate::lock::parent;
+    pub use crate::lock::{Ending, Remaining, process_of as process, until_ended, user_of};
     pub use crate::status::trusted_filesystems;
     #[cfg(all(feature = "cli", feature = "etcd"))]
     pub use crate::sys::directory::is_exposed;
@@ -194,6 +196,8 @@ pub mod command_line {
     /// Signals, for a program that supervises a command under a hold.
     pub mod signal {
         pub use crate::sys::QueuedSignal;
+        #[cfg(unix)]
+        pub use crate::sys::signal::terminate_self;
         pub use crate::sys::signal::{
             SignalMask, SignalQueue, exit_by_signal, ignore_file_size_signal, keep_ignored_signals,
             last_signal, send, send_from_terminal, stop, tell_signals_apart, terminating_signal,

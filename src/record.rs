@@ -304,6 +304,9 @@ pub struct Record {
     /// Time between TERM and KILL for work that is ended by force; `None`: 10 s, 0: no KILL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kill_after_ms: Option<u64>,
+    /// The process that its wrapper ends the work with: once it has exited, the work is ended by force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub die_with: Option<ProcessId>,
     /// The holder holds a kernel lock on the file.
     #[serde(default, skip_serializing_if = "is_default")]
     pub kernel_lock: bool,

@@ -8,7 +8,8 @@ use super::is_at_path;
 use super::time::{ShowTime, short_span, span};
 use crate::decision::verdict::{Evidence, Reason, State, Uncertainty};
 use crate::status::{Locker, Status};
-use crate::sys::process::boottime_milliseconds;
+use crate::sys::ProcessState;
+use crate::sys::process::{boottime_milliseconds, presence};
 use crate::terminal::escape;
 
 /// The second line of a description: the evidence. `None`: the first line says it all.
@@ -56,8 +57,9 @@ pub fn evidence(status: &Status, time: ShowTime) -> Option<String> {
             )
         }
         Reason::Ending => format!(
-            "held: its work is being ended by force{}",
-            ending(status, time).unwrap_or_default()
+            "held: its work is being ended by force{}{}",
+            ending(status, time).unwrap_or_default(),
+            caller_exited(status).unwrap_or_default()
         ),
         Reason::Reserved if verdict.evidence == Evidence::LeaseKept => {
             "reserved until its ticket expires: within 5 s if that process has ended".to_owned()
@@ -163,6 +165,19 @@ fn ending(status: &Status, time: ShowTime) -> Option<String> {
         None => "no KILL".to_owned(),
     };
     Some(format!(", TERM at {}, {kill}", time(began)))
+}
+
+/// "; its caller, process 4711, has exited", where that can be seen.
+fn caller_exited(status: &Status) -> Option<String> {
+    let verdict = &status.verdict;
+    let caller = status.record.as_ref()?.die_with?;
+    let is_here = verdict.pid_alive.is_some() || verdict.wrapper_alive.is_some();
+    let has_exited = match presence(caller.pid) {
+        ProcessState::Gone => true,
+        ProcessState::Alive { start } => caller.started_at_another_time(start),
+        ProcessState::Unknown => false,
+    };
+    (is_here && has_exited).then(|| format!("; its caller, process {}, has exited", caller.pid))
 }
 
 /// "; can be taken over in 12s: its work may not have ended yet".

@@ -33,13 +33,7 @@ impl Holder {
     /// # Errors
     /// [`Error::NoSuchProcess`] if no process has it; the ID of a thread is not a PID.
     pub fn process(pid: u32) -> Result<Self> {
-        let pid = Pid::new(pid).ok_or(Error::NoSuchProcess { pid })?;
-        let start = match process::presence(pid) {
-            ProcessState::Gone => return Err(Error::NoSuchProcess { pid: pid.get() }),
-            ProcessState::Alive { start } => start,
-            ProcessState::Unknown => None,
-        };
-        Ok(Self::Process(ProcessId { pid, start }))
+        process_of(pid).map(Self::Process)
     }
 
     /// The process that a detached hold of the caller should follow: the script that called it, which
@@ -117,6 +111,47 @@ pub(crate) fn has_ended(recorded: ProcessId) -> bool {
 #[must_use]
 pub fn user_of(pid: Pid) -> Option<String> {
     process::user_of(pid).map(process::user_name)
+}
+
+/// Blocks until a process has ended.
+pub fn until_ended(process: ProcessId) {
+    while !wait_until_gone(process, Duration::from_hours(1)) {}
+}
+
+/// The process that started this one.
+///
+/// # Errors
+/// [`Error::ParentExited`], also if that cannot be told from a parent that is the first process of the
+/// system; [`Error::NoSuchProcess`], of 0: it is outside of this PID namespace.
+#[cfg(unix)]
+pub fn parent() -> Result<ProcessId> {
+    let parent = std::os::unix::process::parent_id();
+    // Orphans are given to the first process. In a container that may as well have started this one.
+    let is_container = process::pid_namespace().is_some_and(process::is_container);
+    if parent == 1 && !is_container {
+        return Err(Error::ParentExited);
+    }
+    let found = process_of(parent);
+    // Otherwise it has exited meanwhile, and its PID may be another process's.
+    if parent == 0 || std::os::unix::process::parent_id() == parent {
+        found
+    } else {
+        Err(Error::ParentExited)
+    }
+}
+
+/// A process by its PID.
+///
+/// # Errors
+/// [`Error::NoSuchProcess`].
+pub fn process_of(pid: u32) -> Result<ProcessId> {
+    let pid = Pid::new(pid).ok_or(Error::NoSuchProcess { pid })?;
+    let start = match process::presence(pid) {
+        ProcessState::Gone => return Err(Error::NoSuchProcess { pid: pid.get() }),
+        ProcessState::Alive { start } => start,
+        ProcessState::Unknown => None,
+    };
+    Ok(ProcessId { pid, start })
 }
 
 /// Waits until a process has ended, for at most `limit`; whether it has.

@@ -28,7 +28,9 @@ pub use breaking::{Break, OnBreak};
 pub use cleanup::Cleanup;
 pub use ending::{Ending, Remaining};
 pub use hold::Hold;
-pub use holder::{Holder, user_of};
+#[cfg(unix)]
+pub use holder::parent;
+pub use holder::{Holder, process_of, until_ended, user_of};
 pub use lock::Lock;
 pub use options::{Options, RunOptions};
 pub use pending_hold::PendingHold;

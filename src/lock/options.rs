@@ -6,6 +6,7 @@ use super::holder::Holder;
 use crate::backend::{Backend, Ttl};
 use crate::decision::Revision;
 use crate::error::{Error, Result};
+use crate::identity::ProcessId;
 use crate::name::LockName;
 use crate::record::{MAX_TEXT_BYTES, Mode};
 
@@ -50,6 +51,9 @@ pub struct RunOptions {
     pub supervised: bool,
     /// Time between TERM and KILL when the work is ended by force; `None`: 10 s. Zero: no KILL.
     pub kill_after: Option<Duration>,
+    /// The calling process ends the work once this process has exited. On record, so that the next contender
+    /// ends it if the calling process has been killed.
+    pub die_with: Option<ProcessId>,
 }
 
 impl Options {

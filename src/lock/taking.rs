@@ -270,6 +270,7 @@ impl Lock {
         record.exec = run.exec;
         record.supervised = run.supervised;
         record.kill_after_ms = run.kill_after.map(milliseconds);
+        record.die_with = run.die_with;
         record.kernel_lock =
             holder.detached().is_none() && !(self.store.is_remote() && record.kind == Kind::Run);
         if let NewHolder::Detached(Holder::Caller { parent, .. }) = holder {

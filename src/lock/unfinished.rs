@@ -34,9 +34,11 @@ impl Lock {
     /// Finishes what was begun by a process that is gone: the work of a hold is being ended, and may not
     /// have ended. Blocks for at most about a second. Returns whether all of it has ended.
     pub(super) fn finish(&self, judged: &Judged<Handle>, unfinished: &Unfinished) -> bool {
-        let Some((record, began)) = begun(judged).filter(|_| is_orphaned_ending(judged)) else {
+        let Some(record) = judged.record().filter(|_| is_orphaned_ending(judged)) else {
             return false;
         };
+        // The process that it ends with has exited, and nobody has begun.
+        let began = record.live.ending.unwrap_or_else(boottime_milliseconds);
         let mut slot = unfinished.0.borrow_mut();
         let fresh = ending_of(judged, kill_at_ms(record, began));
         let ending = match slot.take() {
@@ -46,7 +48,7 @@ impl Lock {
         };
         let ending = slot.insert(ending);
         let started = boottime_milliseconds();
-        let may_be_told = started < began.saturating_add(BEGINS_MS);
+        let may_be_told = record.live.ending.is_some() && started < began.saturating_add(BEGINS_MS);
         ending.only_kills = record.live.told || may_be_told;
         let mut is_told = false;
         let is_over = loop {
@@ -97,11 +99,6 @@ pub(super) fn look(marks: Marks) -> Remaining {
     let mut ending = Ending::new(marks, None, None);
     ending.only_kills = true;
     ending.step()
-}
-
-fn begun(judged: &Judged<Handle>) -> Option<(&Record, u64)> {
-    let record = judged.record()?;
-    Some((record, record.live.ending?))
 }
 
 /// The live wrapper that ends the work when a break sends it TERM.

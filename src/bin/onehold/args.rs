@@ -209,6 +209,14 @@ pub(crate) struct Run {
     /// With --exec, only `break` ends the work, after this time.
     #[arg(long, value_name = "D", value_parser = duration)]
     pub(crate) kill_after: Option<Duration>,
+    /// End CMD and all that it has started, or the wait, once the process PID has exited; `parent`: the
+    /// process that started onehold
+    ///
+    /// As after TERM, with exit status 143. If the parent has exited before onehold looks, CMD is not started.
+    /// If onehold is killed, too, the next one that wants the lock ends the work. Has no effect with
+    /// --reentrant under `run` of this lock.
+    #[arg(long, value_name = "PID|parent", value_parser = die_with, conflicts_with = "exec")]
+    pub(crate) die_with: Option<DieWith>,
     /// Do not pass the kernel lock to CMD; if onehold is killed, CMD is tracked by PID only
     #[arg(long)]
     pub(crate) close: bool,
@@ -294,6 +302,13 @@ pub(crate) enum OnZombie {
     Ask,
     /// Exit with status 5
     Fail,
+}
+
+/// The process that a `run` ends with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DieWith {
+    Parent,
+    Pid(u32),
 }
 
 /// What to do if the lock is lost.
@@ -501,6 +516,15 @@ pub(crate) fn slots(text: &str) -> Result<NonZeroU32, String> {
 fn exit_code(text: &str) -> Result<u8, String> {
     text.parse()
         .map_err(|_| format!("not a number from 0 to {}", u8::MAX))
+}
+
+pub(crate) fn die_with(text: &str) -> Result<DieWith, String> {
+    if text == "parent" {
+        return Ok(DieWith::Parent);
+    }
+    pid(text)
+        .map(DieWith::Pid)
+        .map_err(|error| format!("{error}, nor `parent`"))
 }
 
 fn pid(text: &str) -> Result<u32, String> {

@@ -11,7 +11,7 @@ use onehold::{Format, LockName, Operation, State, Status};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::args::{Check, Cleanup, GlobalArgs, HoldArgs, List, OnZombie, Verb, WaitLimit};
+use crate::args::{Check, Cleanup, DieWith, GlobalArgs, HoldArgs, List, OnZombie, Verb, WaitLimit};
 use crate::words;
 
 pub(crate) mod sources;
@@ -45,6 +45,7 @@ pub(crate) struct Settings {
     owner_env: Option<Variables>,
     owner_required: Option<Required>,
     conflict_exit_code: Option<u8>,
+    die_with: Option<Typed<DieWith>>,
     pub(crate) locked_code: Option<Box<str>>,
     refusal: Option<Template>,
     section_refusal: Option<Template>,
@@ -166,6 +167,9 @@ impl Settings {
                 // `run --exec` leaves no process that could renew the heartbeat.
                 if typed.exec {
                     typed.hold.ttl = None;
+                } else {
+                    let configured = self.die_with.as_ref().map(|with| with.0);
+                    typed.die_with = typed.die_with.or(configured);
                 }
             }
             Verb::Acquire(typed) => self.complete_hold(&mut typed.hold, typed.names.first()),

@@ -63,6 +63,7 @@ fn refusal_for(error: &Error) -> Refusal {
         Error::StoreBusy { .. } => Refusal::STORE_BUSY,
         Error::NoSuchProcess { .. } => Refusal::NO_SUCH_PROCESS,
         Error::NoHolder => Refusal::NO_HOLDER,
+        Error::ParentExited => Refusal::CALLER_EXITED,
         Error::NoAtomicExchange { .. } => Refusal::NO_ATOMIC_EXCHANGE,
         Error::LostWhileAcquiring { .. } => Refusal::LOST,
         Error::Remote { .. } => Refusal::STORE,

@@ -21,6 +21,7 @@ mod commands;
 mod complete;
 mod config;
 mod describe;
+mod die_with;
 mod doc_text;
 #[cfg(feature = "etcd")]
 mod etcd;

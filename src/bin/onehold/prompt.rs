@@ -10,6 +10,7 @@ use onehold::Status;
 
 use crate::cancel::Then;
 use crate::describe::{describe_holder, local};
+use crate::die_with;
 use crate::exit::Exit;
 use crate::outcome::Outcome;
 use crate::output::{self, block};
@@ -23,7 +24,10 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) fn report_cancel(session: &Session, then: Then) {
     let session = session.clone();
     let report = move |signal| {
-        let mut outcome = Outcome::refused(Refusal::INTERRUPTED, "canceled; nothing changed");
+        let mut outcome = match die_with::has_exited() {
+            Some(why) => die_with::not_started(why),
+            None => Outcome::refused(Refusal::INTERRUPTED, "canceled; nothing changed"),
+        };
         outcome.exit = Exit::Signal(signal);
         let _ = output::print_outcome(&session, &outcome);
     };

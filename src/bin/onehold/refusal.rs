@@ -36,6 +36,8 @@ impl Refusal {
     // It ended before its time.
     pub(crate) const LOST: Self = Self::row(Exit::Lost, "lost", "LOST");
     pub(crate) const TIME_LIMIT: Self = Self::row(Exit::TimeLimit, "failure", "TIME_LIMIT");
+    pub(crate) const CALLER_EXITED: Self =
+        Self::row(Exit::Signal(15), "interrupted", "CALLER_EXITED");
     pub(crate) const INTERRUPTED: Self = Self::row(Exit::Failed, "interrupted", "INTERRUPTED");
 
     // What was asked for makes no sense, or is not possible.

@@ -18,6 +18,7 @@ use crate::acquiring::displaced;
 use crate::args::OnLost;
 use crate::cancel::{self, SIGINT};
 use crate::describe::{self, describe_holder, local};
+use crate::die_with;
 use crate::exit::Exit;
 use crate::failure::failed;
 use crate::outcome::{Outcome, Printed};
@@ -50,6 +51,7 @@ pub(crate) struct Policy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cause {
     Terminated,
+    CallerExited,
     TimeLimit,
     Broken,
     Lost,
@@ -74,6 +76,9 @@ pub(crate) fn supervise(
         .or_else(cancel::interrupted_after_commit);
     if let Some(signal) = early {
         drop(hold);
+        if let Some(why) = die_with::has_exited() {
+            return die_with::not_started(why).into();
+        }
         return Printed::by_signal(signal);
     }
     // Without it orphans would be out of reach, and the rest of the work is not.
@@ -274,6 +279,11 @@ impl Supervisor<'_> {
                 self.end_work(Cause::Terminated);
                 return;
             }
+            // Sent by the thread that has waited for that.
+            SIGTERM if die_with::has_exited().is_some() => {
+                self.end_work(Cause::CallerExited);
+                return;
+            }
             signal if received.from_process => signal::send(&self.child, signal),
             // Of this process alone: a timer, a limit, a closed pipe.
             _ => return,
@@ -289,7 +299,7 @@ impl Supervisor<'_> {
         if let Some((before, ending)) = &mut self.forced {
             match cause {
                 Cause::Terminated => ending.tell_again(),
-                Cause::TimeLimit => {}
+                Cause::TimeLimit | Cause::CallerExited => {}
                 Cause::Broken | Cause::Lost => {
                     *before = cause;
                     self.say(&self.end_text(cause));
@@ -361,6 +371,7 @@ impl Supervisor<'_> {
         let name = words::quoted(&self.hold.record().name);
         match cause {
             Cause::Terminated => "terminated".to_owned(),
+            Cause::CallerExited => die_with::has_exited().unwrap_or_default().to_owned(),
             Cause::Broken => format!("lock {name} was broken while the command was running"),
             Cause::Lost => format!("lost lock {name} while the command was running"),
             Cause::TimeLimit => {
@@ -445,6 +456,11 @@ impl Supervisor<'_> {
         let mut outcome = if was_lost && (is_broken || self.policy.on_lost == OnLost::Term) {
             let text = ended_text.filter(|_| is_broken).unwrap_or(loss);
             silent(Outcome::refused(Refusal::LOST, text))
+        } else if cause == Some(Cause::CallerExited) {
+            silent(Outcome::refused(
+                Refusal::CALLER_EXITED,
+                ended_text.unwrap_or_default(),
+            ))
         } else if cause == Some(Cause::TimeLimit) {
             let limit = self.policy.time_limit.unwrap_or_default().as_secs_f64();
             let details = json!({ "time_limit_seconds": limit });
@@ -463,7 +479,8 @@ impl Supervisor<'_> {
         outcome.command_exit_code = code.or(Some(command_exit.code().into()));
         outcome.lock = now.map(Box::new);
         let killed_by = status.and_then(signal::terminating_signal);
-        let has_own_code = !was_lost && cause != Some(Cause::TimeLimit);
+        let is_ours = matches!(cause, Some(Cause::TimeLimit | Cause::CallerExited));
+        let has_own_code = !was_lost && !is_ours;
         let is_interrupted = self.interrupted && killed_by == Some(SIGINT);
         if !has_own_code || !(is_interrupted || wide.is_some()) {
             return outcome.into();

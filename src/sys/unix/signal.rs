@@ -357,6 +357,11 @@ pub fn exit_by_signal(signal: i32) {
     }
 }
 
+/// Sends TERM to the calling process.
+pub fn terminate_self() {
+    let _ = kill(std::process::id().cast_signed(), libc::SIGTERM);
+}
+
 /// The signal that ended a process, if one did.
 #[must_use]
 pub fn terminating_signal(status: ExitStatus) -> Option<i32> {

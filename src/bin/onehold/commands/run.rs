@@ -7,6 +7,7 @@ use std::process::Command;
 use anyhow::bail;
 use onehold::command_line::signal::{SignalQueue, ignore_file_size_signal};
 use onehold::command_line::{Program, pass_on_wide_code, replace_process};
+use onehold::record::ProcessId;
 use onehold::{Attempt, Format, Hold, LockName, RunOptions};
 use sha2::{Digest, Sha256};
 
@@ -15,6 +16,7 @@ use crate::acquiring::{
 };
 use crate::args::{self, UsageError};
 use crate::cancel;
+use crate::die_with;
 #[cfg(all(feature = "etcd", target_os = "linux"))]
 use crate::keeper;
 use crate::outcome::{CommandResult, Printed};
@@ -49,6 +51,8 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
         pass_on_wide_code(status);
         return Ok(Printed::Yes(supervise::exit_of(Some(status))));
     }
+    // Before a keeper is between it and this process.
+    let die_with = typed.die_with.map(die_with::find).transpose()?;
     #[cfg(all(feature = "etcd", target_os = "linux"))]
     if lock.is_remote()
         && !typed.exec
@@ -56,7 +60,7 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
     {
         return Ok(printed);
     }
-    let (policy, run_options) = options(&typed);
+    let (policy, run_options) = options(&typed, die_with);
     // Signals are queued for the supervisor from here on. A call that may wait or ask queues them
     // later, because until then a signal must be able to end it.
     let may_block = typed.hold.wait.is_some()
@@ -71,6 +75,9 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
     } else {
         Some(supervise::queue()?)
     };
+    if let Some(process) = die_with {
+        die_with::watch(session, process, queue.is_some())?;
+    }
     // Before the wait, if there is one: after it only what the hold adds is missing.
     let laid_out = if typed.hold.wait.is_some() && !typed.exec {
         Some(lay_out(program, arguments)?)
@@ -89,11 +96,7 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
         Attempt::Blocked(blocked) => {
             let mut outcome = refused(session, &typed.hold, &lock, blocked);
             if is_derived {
-                outcome.notes.push(format!(
-                    "  name derived from the command; to choose one: `onehold run NAME -- {}{}`",
-                    words::path_text(Path::new(program)),
-                    if arguments.is_empty() { "" } else { " …" }
-                ));
+                outcome.notes.push(about_derived_name(program, arguments));
             }
             return Ok(outcome.into());
         }
@@ -155,7 +158,7 @@ fn replaced_by(
 }
 
 /// How the work is ended, and how the hold is kept.
-fn options(typed: &args::Run) -> (Policy, RunOptions) {
+fn options(typed: &args::Run, die_with: Option<ProcessId>) -> (Policy, RunOptions) {
     let policy = Policy {
         on_lost: typed.on_lost,
         time_limit: typed.time_limit.filter(|limit| !limit.is_zero()),
@@ -166,6 +169,7 @@ fn options(typed: &args::Run) -> (Policy, RunOptions) {
         exec: typed.exec,
         supervised: !typed.exec,
         kill_after: typed.kill_after,
+        die_with,
     };
     (policy, run_options)
 }
@@ -192,6 +196,14 @@ fn report_displaced(session: &Session, hold: &Hold, queue: Option<&SignalQueue>)
             output::eprint(&format!("onehold: warning: {warning}"));
         }
     }
+}
+
+fn about_derived_name(program: &OsString, arguments: &[OsString]) -> String {
+    format!(
+        "  name derived from the command; to choose one: `onehold run NAME -- {}{}`",
+        words::path_text(Path::new(program)),
+        if arguments.is_empty() { "" } else { " …" }
+    )
 }
 
 /// Derives a lock name from the resolved path of the command and its arguments. The working directory

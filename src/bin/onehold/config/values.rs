@@ -10,7 +10,7 @@ use onehold::Format;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 
-use crate::args::{WaitLimit, time_to_live, wait_limit};
+use crate::args::{DieWith, WaitLimit, die_with, time_to_live, wait_limit};
 use crate::doc_text::LOCK_KEYS;
 
 pub(super) fn home() -> Option<PathBuf> {
@@ -228,6 +228,12 @@ pub(super) struct Typed<T>(pub(super) T);
 impl<'de> Deserialize<'de> for Typed<Duration> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         read(from, "a duration such as `30s`", time_to_live)
+    }
+}
+
+impl<'de> Deserialize<'de> for Typed<DieWith> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        read(from, "`parent`, or a PID", die_with)
     }
 }
 

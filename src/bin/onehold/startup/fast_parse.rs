@@ -8,8 +8,8 @@ use std::ffi::OsString;
 use onehold::LockName;
 
 use crate::args::{
-    Acquire, Check, Cli, GlobalArgs, HoldArgs, Release, Run, Verb, duration, slots, time_to_live,
-    wait_limit,
+    Acquire, Check, Cli, GlobalArgs, HoldArgs, Release, Run, Verb, die_with, duration, slots,
+    time_to_live, wait_limit,
 };
 
 /// Parses `words`, the arguments without the program's name. `None`: clap must parse them.
@@ -44,13 +44,15 @@ fn run(words: &mut Words<'_>, global: &mut GlobalArgs) -> Option<Run> {
             "--close" => set(&mut run.close)?,
             "--exec" => set(&mut run.exec)?,
             "--time-limit" => fill(&mut run.time_limit, duration(words.value()?).ok()?)?,
+            "--die-with" => fill(&mut run.die_with, die_with(words.value()?).ok()?)?,
             "--kill-after" => fill(&mut run.kill_after, duration(words.value()?).ok()?)?,
             _ if words.global(word, global)? || words.hold(word, &mut run.hold)? => {}
             name => run.names.push(positional(name)?),
         }
     }
     run.command = words.0.to_vec();
-    let conflicting = run.exec && (run.close || run.hold.ttl.is_some() || run.time_limit.is_some());
+    let excludes_exec = run.close || run.hold.ttl.is_some() || run.time_limit.is_some();
+    let conflicting = run.exec && (excludes_exec || run.die_with.is_some());
     (!run.command.is_empty() && !conflicting && no_conflict(&run.hold)).then_some(run)
 }
 
@@ -243,6 +245,8 @@ mod tests {
         "--on-lost",
         "--time-limit",
         "--kill-after",
+        "--die-with",
+        "parent",
         "--on-zombie",
         "take",
         "--reentrant",
