@@ -62,6 +62,7 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             [CompletionResult]::new('--on-lost', '--on-lost', [CompletionResultType]::ParameterName, 'What to do if the lock file is removed or replaced while CMD runs (`break` ends CMD anyway)')
             [CompletionResult]::new('--time-limit', '--time-limit', [CompletionResultType]::ParameterName, 'End CMD and all that it has started after D, and exit with 124; `0`: no limit [default: no limit]')
             [CompletionResult]::new('--kill-after', '--kill-after', [CompletionResultType]::ParameterName, 'Time between TERM and KILL when the work is ended; `0`: no KILL [default: 10s]')
+            [CompletionResult]::new('--die-with', '--die-with', [CompletionResultType]::ParameterName, 'End CMD and all that it has started, or the wait, once the process PID has exited; `parent`: the process that started onehold')
             [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
             [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]')
             [CompletionResult]::new('--format', '--format', [CompletionResultType]::ParameterName, 'Format of new lock files')

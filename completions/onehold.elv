@@ -58,6 +58,7 @@ set edit:completion:arg-completer[onehold] = {|@words|
             cand --on-lost 'What to do if the lock file is removed or replaced while CMD runs (`break` ends CMD anyway)'
             cand --time-limit 'End CMD and all that it has started after D, and exit with 124; `0`: no limit [default: no limit]'
             cand --kill-after 'Time between TERM and KILL when the work is ended; `0`: no KILL [default: 10s]'
+            cand --die-with 'End CMD and all that it has started, or the wait, once the process PID has exited; `parent`: the process that started onehold'
             cand --dir 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]'
             cand --profile 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]'
             cand --format 'Format of new lock files'

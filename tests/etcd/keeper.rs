@@ -110,6 +110,46 @@ fn after(mut holder: AtWork, event: impl FnOnce(&AtWork)) -> After {
 }
 
 #[test]
+fn work_and_waits_end_with_another_process() {
+    let on = On::new(shared());
+    let (mut caller, mut other) = (Running::sleeper(), Running::sleeper());
+    let start = |caller: &Running, name: &str| {
+        let pid = caller.pid().to_string();
+        let line = [
+            "run",
+            "-w",
+            "60",
+            "--die-with",
+            &pid,
+            name,
+            "--",
+            "sh",
+            "-c",
+        ];
+        let mut command = on.onehold(&line);
+        command.arg("echo $$ > began; exec sleep 1000");
+        Running::start_with_output(command)
+    };
+    let mut run = start(&caller, "x");
+    wait_until("the command has begun", || on.env.lines("began") == 1);
+    let mut waiter = start(&other, "x");
+    wait_until("it waits", || on.waiters("x") == 1);
+    other.kill();
+    let (code, _, told) = waiter.finish_with_output();
+    assert_eq!(code, -15, "{told}");
+    assert!(
+        told.contains("has exited; the command was not started"),
+        "{told}"
+    );
+    assert_eq!(on.waiters("x"), 0);
+    caller.kill();
+    let (code, _, told) = run.finish_with_output();
+    assert_eq!(code, 143, "{told}");
+    assert!(told.contains("has exited; sent TERM"), "{told}");
+    assert_eq!(on.code(&["check", "x"]), 0);
+}
+
+#[test]
 fn command_goes_on_when_its_wrapper_is_killed_and_the_next_one_waits_for_it() {
     let holder = at_work(4_000, &[], false);
     let after = after(holder, |holder| send(holder.wrapper.pid(), Signal::KILL));

@@ -9,7 +9,6 @@ use onehold::record::ProcessId;
 use crate::args::DieWith;
 use crate::outcome::Outcome;
 use crate::refusal::Refusal;
-use crate::session::Session;
 
 /// The sentence about the process, once it has exited.
 static HAS_EXITED: OnceLock<String> = OnceLock::new();
@@ -35,16 +34,13 @@ pub(crate) fn find(wanted: DieWith) -> anyhow::Result<ProcessId> {
     })
 }
 
-/// Sends TERM to this process once that process has exited. `is_queued`: signals wait for the supervisor.
+/// Sends TERM to this process once that process has exited.
 #[cfg(unix)]
 #[cold]
 #[inline(never)]
-pub(crate) fn watch(session: &Session, process: ProcessId, is_queued: bool) -> anyhow::Result<()> {
+pub(crate) fn watch(process: ProcessId) -> anyhow::Result<()> {
     use onehold::command_line::{command_line_of, signal, until_ended};
 
-    if !is_queued {
-        crate::prompt::report_cancel(session, crate::cancel::Then::Ends);
-    }
     let command = command_line_of(process.pid);
     let name = crate::describe::process(process.pid.get(), &command);
     let wait = move || {
@@ -68,6 +64,6 @@ pub(crate) fn find(_wanted: DieWith) -> anyhow::Result<ProcessId> {
 }
 
 #[cfg(not(unix))]
-pub(crate) fn watch(_: &Session, _: ProcessId, _: bool) -> anyhow::Result<()> {
+pub(crate) fn watch(_: ProcessId) -> anyhow::Result<()> {
     Ok(())
 }

@@ -167,7 +167,9 @@ pub(in crate::sys) fn admit(received: QueuedSignal, sender: u32) -> Option<Queue
     };
     let is_of_wrapper = i32::try_from(sender) == Ok(page.wrapper.load(Ordering::Relaxed));
     let is_taking = page.phase.load(Ordering::Relaxed) == TAKING;
-    if received.is_of_a_child() || (is_taking && !received.from_process) {
+    // Its own: see `terminate_self`.
+    let is_own = received.signal == libc::SIGTERM && sender == std::process::id();
+    if received.is_of_a_child() || is_own || (is_taking && !received.from_process) {
         return Some(received);
     }
     is_of_wrapper.then(|| QueuedSignal {

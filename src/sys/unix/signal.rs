@@ -357,9 +357,16 @@ pub fn exit_by_signal(signal: i32) {
     }
 }
 
-/// Sends TERM to the calling process.
+/// Sends TERM to the calling process: to its first thread, where the kernel can, because others may not block it.
 pub fn terminate_self() {
-    let _ = kill(std::process::id().cast_signed(), libc::SIGTERM);
+    let own = std::process::id().cast_signed();
+    #[cfg(target_os = "linux")]
+    // SAFETY: no memory is involved. The first thread has the number of the process.
+    unsafe {
+        libc::syscall(libc::SYS_tgkill, own, own, libc::SIGTERM);
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = kill(own, libc::SIGTERM);
 }
 
 /// The signal that ended a process, if one did.

@@ -28,6 +28,8 @@ mod profiles;
 #[cfg(unix)]
 mod operator;
 // Signals, killed processes and daemons under `run`.
+#[cfg(target_os = "linux")]
+mod die_with;
 #[cfg(unix)]
 mod supervision;
 // The same on a terminal, and what a command inherits.

@@ -176,6 +176,32 @@ fn reports_run_side_by_side_and_the_rebuild_alone() {
 }
 
 #[test]
+fn build_ends_with_the_tool_whose_shell_has_started_it() {
+    let env = TestEnv::new();
+    executable(
+        &env,
+        "bin/make",
+        "#!/bin/sh\necho $$ > made\nexec sleep 1000\n",
+    );
+    executable(
+        &env,
+        "build",
+        &format!("#!/bin/sh\n{}", example("--die-with $PPID")),
+    );
+    // The tool; its shell is another process, and outlives it.
+    let mut tool = env.shell("setsid ./build & wait");
+    let path = format!("{}:{}", env.path("bin").display(), path_of(&tool));
+    tool.env("PATH", path);
+    let mut tool = Running::start(tool);
+    wait_until("the build has begun", || env.lines("made") == 1);
+    tool.kill();
+    wait_until("the lock is free", || env.check("build") == 0);
+    let build = format!("/proc/{}/status", env.pid_in("made"));
+    let status = fs::read_to_string(build).unwrap_or_default();
+    assert!(status.is_empty() || status.contains("(zombie)"), "{status}");
+}
+
+#[test]
 fn index_is_rebuilt_once_after_all_the_commits_that_came_meanwhile() {
     let env = TestEnv::new();
     executable(&env, "hook", &format!("{}wait\n", example("post-commit")));

@@ -15,12 +15,13 @@ use crate::acquiring::{
     acquire_with_prompts, displaced_text, is_inside_all, refused, wait_for_displaced,
 };
 use crate::args::{self, UsageError};
-use crate::cancel;
+use crate::cancel::{self, Then};
 use crate::die_with;
 #[cfg(all(feature = "etcd", target_os = "linux"))]
 use crate::keeper;
 use crate::outcome::{CommandResult, Printed};
 use crate::output;
+use crate::prompt::report_cancel;
 use crate::session::{HOLDS, Session};
 use crate::supervise::{self, Policy};
 use crate::words;
@@ -76,7 +77,7 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
         Some(supervise::queue()?)
     };
     if let Some(process) = die_with {
-        die_with::watch(session, process, queue.is_some())?;
+        end_with(session, process, queue.is_some())?;
     }
     // Before the wait, if there is one: after it only what the hold adds is missing.
     let laid_out = if typed.hold.wait.is_some() && !typed.exec {
@@ -196,6 +197,14 @@ fn report_displaced(session: &Session, hold: &Hold, queue: Option<&SignalQueue>)
             output::eprint(&format!("onehold: warning: {warning}"));
         }
     }
+}
+
+/// Ends the run with that process. `is_queued`: signals wait for the supervisor already.
+fn end_with(session: &Session, process: ProcessId, is_queued: bool) -> anyhow::Result<()> {
+    if !is_queued {
+        report_cancel(session, Then::Ends);
+    }
+    die_with::watch(process)
 }
 
 fn about_derived_name(program: &OsString, arguments: &[OsString]) -> String {
