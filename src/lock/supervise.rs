@@ -26,11 +26,11 @@ impl Hold {
         let Some(recording) = recording(&*taken.held)? else {
             return self.start_kept(program, mask);
         };
-        let started = program
+        let mut started = program
             .start(recording, mask)
             .map_err(|source| spawn_error(source, taken.held.path(), program.name()))?;
         // Where it has ended already, somebody may wait for its lock.
-        if !matches!(started.has_ended(), Ok(true)) {
+        if !has_ended(&mut started) {
             taken.started(started.id());
         }
         Ok(started)
@@ -147,4 +147,9 @@ impl Hold {
         let _ = (program, mask);
         Err(NEEDS_KEEPER)
     }
+}
+
+/// On Windows to look for the end of a process is to note it.
+fn has_ended(started: &mut Started) -> bool {
+    matches!(started.has_ended(), Ok(true))
 }

@@ -64,6 +64,7 @@ pub(crate) fn find(_wanted: DieWith) -> anyhow::Result<ProcessId> {
 }
 
 #[cfg(not(unix))]
+#[allow(clippy::unnecessary_wraps, reason = "as where it can be watched")]
 pub(crate) fn watch(_: ProcessId) -> anyhow::Result<()> {
     Ok(())
 }
