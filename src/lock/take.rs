@@ -57,6 +57,7 @@ pub(super) fn take(
     let unfinished_work = Unfinished::default();
     let mut losses = 0;
     let mut last_obstacle = None;
+    let mut has_just_joined = false;
     let mut contender = backend.contender(wait.back_off, draft.record.mode);
     loop {
         ensure_alive(process)?;
@@ -69,6 +70,7 @@ pub(super) fn take(
         let waits = wait.is_wanted();
         let longest_queue = wait.longest_queue();
         let updated = contender.update(entry, |snapshot| {
+            let longest_queue = longest_queue.map(|most| (most, has_just_joined));
             plan(lock, &request, snapshot, draft, longest_queue)
         });
         let updated = match (updated, last_obstacle.take()) {
@@ -81,7 +83,8 @@ pub(super) fn take(
         let Some((updated, next)) = updated else {
             return Err(store_vanished());
         };
-        if updated.may_be_behind_others {
+        has_just_joined = updated.may_be_behind_others;
+        if has_just_joined {
             continue;
         }
         let unfinished = unfinished(&next);
@@ -203,7 +206,7 @@ fn plan<'d>(
     request: &Request,
     snapshot: &dyn LockSnapshot,
     draft: &'d Draft,
-    longest_queue: Option<u32>,
+    longest_queue: Option<(u32, bool)>,
 ) -> Result<(Change<'d>, Next)> {
     Ok(match decide(request, snapshot)? {
         Decision::Take { put, remove } => {
@@ -254,17 +257,20 @@ fn plan<'d>(
             if longest_queue.is_none() && !is_ripening {
                 return Ok((Change::Queue(change), blocked(obstacle)));
             }
-            if let Some(most) = longest_queue.filter(|_| request.ticket.is_none()) {
-                // Who has no limit does not count.
-                let waiting = match most {
-                    u32::MAX => 0,
-                    _ => waiting_for(&request.wants, snapshot)?,
-                };
-                if waiting >= usize::try_from(most).unwrap_or(usize::MAX) {
-                    let full = Outcome::Blocked(obstacle, Some(waiting));
-                    return Ok((Change::Queue(change), Next::End(full)));
+            if let Some((most, has_just_joined)) = longest_queue {
+                let is_new = request.ticket.is_none();
+                // Who has no limit does not count. On etcd others may have joined at the same moment: once it
+                // has a ticket, those before it count.
+                if most < u32::MAX && (is_new || has_just_joined) {
+                    let waiting = waiting_for(&request.wants, snapshot)?;
+                    if waiting >= usize::try_from(most).unwrap_or(usize::MAX) {
+                        let full = Outcome::Blocked(obstacle, Some(waiting));
+                        return Ok((Change::Queue(change), Next::End(full)));
+                    }
                 }
-                change.join = Some((Box::new(request.clone()), draft));
+                if is_new {
+                    change.join = Some((Box::new(request.clone()), draft));
+                }
             }
             let until = until(request, obstacle.clone(), snapshot)?;
             (
