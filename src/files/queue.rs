@@ -98,7 +98,7 @@ struct Listed {
 /// of the file, so that no reservation can be written, and none may last.
 type Reservations = Option<BTreeMap<u64, u64>>;
 
-/// Whether somebody waits for a lock of the store, as far as can be seen by one call.
+/// Whether the store may have waiters: one system call, so it does not say for which lock.
 pub(super) fn may_have_waiters(root: &Directory) -> bool {
     let waiting: PathBuf = [META_DIR, WAITING].iter().collect();
     matches!(root.facts(waiting.as_os_str()), Ok(Some(_)))

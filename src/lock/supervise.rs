@@ -29,7 +29,7 @@ impl Hold {
         let mut started = program
             .start(recording, mask)
             .map_err(|source| spawn_error(source, taken.held.path(), program.name()))?;
-        // Where it has ended already, somebody may wait for its lock.
+        // The start of a command that has ended tells nothing, and noting it delays the release.
         if !has_ended(&mut started) {
             taken.started(started.id());
         }

@@ -204,7 +204,13 @@ fn play(work: &Work, by: EndedBy) -> Result<(), String> {
     if code.is_some_and(|code| code != 0) {
         return Err(format!("{scene}: break exits with {code:?}"));
     }
-    let left = || marked(&format!("WORK_OF={scene}"));
+    // The wrapper has given the lock back, and may need a moment more to end.
+    let wrapper = format!("{} ", run.pid());
+    let left = || {
+        let mut left = marked(&format!("WORK_OF={scene}"));
+        left.retain(|process| !process.starts_with(&wrapper));
+        left
+    };
     if by == EndedBy::Lost {
         // It may overlap with the next holder, but not for long.
         wait_until("the work has ended", || left().is_empty());

@@ -282,7 +282,7 @@ fn full_queue_refuses_at_once_says_how_many_wait_and_dead_waiters_do_not_count()
     let object: Value = serde_json::from_slice(&refused.stderr).unwrap();
     assert_eq!(object["error"]["code"], "QUEUE_FULL");
     assert_eq!(object["lock"]["waiters"].as_array().unwrap().len(), 3);
-    // Where nobody has to wait it says nothing.
+    // It has no effect on a free lock.
     behind_at_most(&env, "0", &["free", "--", "true"])
         .assert()
         .code(0);

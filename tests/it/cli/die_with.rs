@@ -163,7 +163,7 @@ fn process_must_exist_and_the_run_must_have_a_wrapper() {
         .assert()
         .code(125)
         .stderr(contains("\"code\":\"NO_SUCH_PROCESS\""));
-    // Defunct: it has exited, and nobody has waited for it.
+    // A zombie has exited.
     let mut child = Running::sleeper();
     child.signal(Signal::KILL);
     wait_until("it is a zombie", || has_ended(child.pid()));
