@@ -177,7 +177,9 @@ pub mod command_line {
     pub use crate::etcd::is_etcd_url;
     #[cfg(unix)]
     pub use crate::lock::parent;
-    pub use crate::lock::{Ending, Remaining, process_of as process, until_ended, user_of};
+    pub use crate::lock::{
+        Ending, Remaining, process_of as process, tells_to_break, until_ended, user_of,
+    };
     pub use crate::status::trusted_filesystems;
     #[cfg(all(feature = "cli", feature = "etcd"))]
     pub use crate::sys::directory::is_exposed;
@@ -190,7 +192,7 @@ pub mod command_line {
     pub use crate::sys::{
         memory::drop_code_pages,
         spawn::{pass_on_wide_code, replace_process},
-        stdio::stdout_was_closed,
+        stdio::{stdin_was_closed, stdout_was_closed, wait_for_end_of_stdin},
     };
 
     /// Signals, for a program that supervises a command under a hold.

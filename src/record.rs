@@ -443,6 +443,13 @@ impl Record {
         !self.is_detached() && self.live.pid.is_some() && self.live.pid != self.taken_by
     }
 
+    /// Whether its wrapper runs no command: the hold is for the program that has started it.
+    #[must_use]
+    pub fn is_without_command(&self) -> bool {
+        let is_run = self.kind == Kind::Run && !self.exec;
+        is_run && self.live.pid.is_some() && self.live.pid == self.taken_by
+    }
+
     /// The PID that a foreign record shows to other programs.
     pub(crate) fn visible_pid(&self) -> Option<Pid> {
         self.live.pid.or(self.visible).or(self.taken_by)

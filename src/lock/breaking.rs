@@ -148,6 +148,15 @@ impl Lock {
         let Some(record) = own.record() else {
             return Ok(Vec::new());
         };
+        if record.is_without_command() {
+            let is_there = own.verdict.pid_alive == Some(true);
+            return Ok(record
+                .live
+                .process()
+                .filter(|_| is_there)
+                .into_iter()
+                .collect());
+        }
         let mut marks = marks_of(&own);
         if record.kind != Kind::Run {
             // It was running when it acquired the lock.

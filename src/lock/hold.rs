@@ -45,7 +45,8 @@ pub struct Hold {
 
 impl Hold {
     pub(super) fn new(mut taken: Box<TakenHold>) -> Self {
-        if taken.held.record().kind != Kind::Run {
+        let record = taken.held.record();
+        if record.kind != Kind::Run || record.is_without_command() {
             taken.place = None;
         }
         Self {

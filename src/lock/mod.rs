@@ -36,5 +36,6 @@ pub use options::{Options, RunOptions};
 pub use pending_hold::PendingHold;
 pub use releasing::{Release, Renewal};
 pub use store::{Listing, Store};
+pub use supervise::tells_to_break;
 pub use taking::{Acquired, Attempt, Blocked};
 pub use wait::Wait;

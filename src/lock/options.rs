@@ -54,6 +54,8 @@ pub struct RunOptions {
     /// The calling process ends the work once this process has exited. On record, so that the next contender
     /// ends it if the calling process has been killed.
     pub die_with: Option<ProcessId>,
+    /// There is no command: the calling process keeps the hold, and gives it back itself.
+    pub without_command: bool,
 }
 
 impl Options {

@@ -115,13 +115,6 @@ impl Hold {
         remaining
     }
 
-    /// Whether a signal tells this process that the hold is to be broken: its work is to be ended and
-    /// the hold released.
-    #[must_use]
-    pub fn is_told_to_break(&self, received: QueuedSignal) -> bool {
-        received.value == Some(work::number_to_tell(self.number()))
-    }
-
     /// Starts a command under a hold that a lease keeps. Only a keeper can, which ends with its command.
     #[cfg_attr(
         not(all(feature = "etcd", target_os = "linux")),
@@ -147,6 +140,13 @@ impl Hold {
         let _ = (program, mask);
         Err(NEEDS_KEEPER)
     }
+}
+
+/// Whether a signal tells this process that its hold with this number is to be broken: its work is to be
+/// ended and the hold released.
+#[must_use]
+pub fn tells_to_break(received: QueuedSignal, hold: u64) -> bool {
+    received.value == Some(work::number_to_tell(hold))
 }
 
 /// On Windows to look for the end of a process is to note it.

@@ -280,7 +280,8 @@ impl Lock {
         if self.format() != Format::Native {
             record.visible = Some(follows.map_or(own, |process| process.pid));
         }
-        if run.exec || matches!(holder, NewHolder::ThisProcess) {
+        let is_own = matches!(holder, NewHolder::ThisProcess);
+        if run.exec || run.without_command || is_own {
             // The process that keeps it is known from the beginning.
             record.live.pid = Some(own);
             record.live.start = process::start_ticks(Pid::of_self());

@@ -1,11 +1,12 @@
-//! What `acquire` and `run` share: waiting, prompts, force, and refusals.
+//! What `acquire`, `run` and `hold` share: waiting, prompts, force, and refusals.
 
 use std::time::{Duration, Instant};
 
 use onehold::command_line::drop_code_pages;
+use onehold::command_line::signal::SignalQueue;
 use onehold::record::Kind;
 use onehold::status::{Evidence, Reason, Revision};
-use onehold::{Attempt, Blocked, Format, Lock, LockName, Mode, Options, State, Status, Wait};
+use onehold::{Attempt, Blocked, Format, Hold, Lock, LockName, Mode, Options, State, Status, Wait};
 use serde_json::Value;
 
 use crate::args::{self, OnZombie, WaitLimit};
@@ -61,11 +62,44 @@ fn options(session: &Session, typed: &args::HoldArgs, lock: &Lock) -> Options {
     options
 }
 
+/// Refuses `-E 0` where the caller would take that for the lock.
+pub(crate) fn refuse_exit_code_0(
+    session: &Session,
+    typed: &args::HoldArgs,
+) -> Result<(), args::UsageError> {
+    if typed.conflict_exit_code != Some(0) {
+        return Ok(());
+    }
+    let caller = if session.verb == "hold" {
+        "program"
+    } else {
+        "script"
+    };
+    let text = format!(
+        "{} -E 0: the {caller} would go on without the lock",
+        session.verb
+    );
+    Err(args::UsageError(text))
+}
+
+/// Whether to take the lock may take a while, in which a signal ends the program.
+pub(crate) fn may_block(lock: &Lock, typed: &args::HoldArgs) -> bool {
+    typed.wait.is_some()
+        || typed.force
+        // What is dead on another machine is waited for.
+        || lock.is_remote()
+        || typed.on_zombie == Some(OnZombie::Ask)
+}
+
+/// Called when it has to wait, at once, with what is in the way.
+pub(crate) type OnWait<'a> = &'a dyn Fn(&Status);
+
 /// Calls `attempt`, one call of the library, and repeats it with force after each confirmed prompt.
 pub(crate) fn acquire_with_prompts<T>(
     session: &Session,
     typed: &args::HoldArgs,
     lock: &Lock,
+    on_wait: Option<OnWait<'_>>,
     attempt: impl Fn(&Options, Wait<'_>) -> onehold::Result<Attempt<T>>,
 ) -> anyhow::Result<Attempt<T>> {
     if let Some(what) = session.config.settings.required_owner()
@@ -78,7 +112,7 @@ pub(crate) fn acquire_with_prompts<T>(
     let attempt_once = |options: &Options, limit| {
         malformed::attempt_past(session, typed, lock, limit, |left| {
             let progress = Progress::default();
-            let wait = wait(session, left, lock, &progress);
+            let wait = wait(session, left, lock, &progress, on_wait);
             let wait = match typed.max_waiting {
                 Some(most) => wait.max_waiting(most),
                 None => wait,
@@ -122,6 +156,7 @@ fn wait<'a>(
     limit: Option<WaitLimit>,
     lock: &'a Lock,
     progress: &'a Progress,
+    on_wait: Option<OnWait<'a>>,
 ) -> Wait<'a> {
     // --force replaces the holder instead of waiting for it.
     let Some(limit) = limit else {
@@ -137,7 +172,7 @@ fn wait<'a>(
     };
     // With --json, a signal must leave an object however early it comes. And the first process of a PID
     // namespace ignores a signal at its default action (pid_namespaces(7)).
-    let after = if session.global.json || std::process::id() == 1 {
+    let after = if session.global.json || on_wait.is_some() || std::process::id() == 1 {
         Duration::ZERO
     } else {
         PROGRESS_DELAY
@@ -153,6 +188,9 @@ fn wait<'a>(
     wait.on_wait(after, move |status| {
         if !is_remote {
             report_cancel(session, Then::Ends);
+        }
+        if let Some(on_wait) = on_wait {
+            on_wait(status);
         }
         let now = Instant::now();
         let since = now.checked_sub(after).unwrap_or(now);
@@ -281,7 +319,7 @@ fn is_inside(session: &Session, name: &LockName, typed: &args::HoldArgs) -> oneh
 }
 
 fn reentry(session: &Session, typed: &args::HoldArgs, lock: &Lock, status: &Status) -> Reentry {
-    if session.verb != "run" || !session.is_inside(status) {
+    if session.verb == "acquire" || !session.is_inside(status) {
         return Reentry::Impossible;
     }
     if is_inside_all(session, lock, typed).unwrap_or(false) {
@@ -303,7 +341,7 @@ const DETAILS: [&str; 6] = [
     "hold",
 ];
 
-/// The outcome of a refused `acquire` or `run`.
+/// The outcome of a refused `acquire`, `run` or `hold`.
 pub(crate) fn refused(
     session: &Session,
     typed: &args::HoldArgs,
@@ -441,6 +479,36 @@ pub(crate) fn displaced_text(session: &Session, status: &Status) -> Option<Strin
             describe_past_holder(status, local)
         )),
         State::Free | State::NotALock => None,
+    }
+}
+
+/// Says with -v what was acquired, and what has become of those that held it before.
+pub(crate) fn report_acquired(
+    session: &Session,
+    lock: &Lock,
+    hold: &Hold,
+    queue: Option<&SignalQueue>,
+) {
+    if session.global.verbose {
+        let place = output::place(lock.is_remote());
+        let acquired = format!(
+            "acquired {}: hold {}, {place} {}",
+            words::names(lock),
+            hold.number(),
+            words::path_text(hold.path())
+        );
+        output::say(session, &acquired);
+    }
+    let is_ending = || {
+        cancel::interrupted_after_commit().is_some() || queue.is_some_and(SignalQueue::is_ending)
+    };
+    for was in hold.displaced() {
+        if let Some(line) = displaced_text(session, was).filter(|_| session.tells()) {
+            output::eprint(&line);
+        }
+        if let Some(warning) = wait_for_displaced(session, was, is_ending) {
+            output::eprint(&format!("onehold: warning: {warning}"));
+        }
     }
 }
 

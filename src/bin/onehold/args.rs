@@ -133,6 +133,20 @@ pub(crate) enum Verb {
     ///
     /// `acquire` runs no command. What follows `--` are names that begin with a hyphen.
     Acquire(Acquire),
+    /// Hold a lock for a program as long as stdin is open; print the hold number
+    ///
+    /// For programs in any language: start `onehold hold NAME` with a pipe for its stdin and one for its
+    /// stdout, read a line, do the work, and close stdin. The lock is then released, and the exit status is 0.
+    /// If the program is killed, the kernel closes its end of the pipe, which releases the lock, too. What
+    /// arrives on stdin is ignored. No other process of the program may keep that end open.
+    ///
+    /// stdout gets the hold number once the lock is held; with --json one object on each line: see
+    /// onehold(1). If the hold is broken or lost, onehold says so and exits with 8 at once; the program
+    /// then has to stop its work, which `break` does not end.
+    ///
+    /// TERM releases the lock as well. INT, QUIT and HUP from a terminal are ignored while the lock is held,
+    /// because the program gets them, too, and its end counts; if stdin is the terminal, they release it.
+    Hold(HoldUntilEnd),
     /// Release a lock (succeeds if it is already free)
     ///
     /// You may release a hold if --hold or --owner matches, or if the process that it follows is an
@@ -229,6 +243,25 @@ pub(crate) struct Run {
     /// Command and its arguments, after `--`
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Args, Debug, Default)]
+#[command(override_usage = "onehold hold [NAME]... [OPTIONS]")]
+pub(crate) struct HoldUntilEnd {
+    /// Lock name, or a path that starts with `/`, `./` or `../` [default: the path of the profile]
+    ///
+    /// Several names are taken together: all of them or none, as one hold.
+    #[arg(value_name = "NAME", value_parser = lock_name)]
+    pub(crate) names: Vec<LockName>,
+    #[command(flatten)]
+    pub(crate) hold: HoldArgs,
+    /// Release the lock, or end the wait, once the process PID has exited, too; `parent`: the process that
+    /// started onehold
+    #[arg(long, value_name = "PID|parent", value_parser = die_with)]
+    pub(crate) die_with: Option<DieWith>,
+    /// If already running under `run` of this lock, hold nothing, and print the number of that hold
+    #[arg(long)]
+    pub(crate) reentrant: bool,
 }
 
 /// Options of the commands that acquire a lock.

@@ -4,7 +4,8 @@
 //! once there is something to cancel. Until then the signals have their default action.
 
 use std::io::IsTerminal;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering};
 
 use onehold::command_line::signal;
 
@@ -33,10 +34,10 @@ pub(crate) fn given_up() -> &'static AtomicBool {
     &IS_GIVEN_UP
 }
 
-/// Ends the program by the signal that has canceled a wait, once that was given up.
+/// Ends the program by what has canceled a wait, once that was given up.
 pub(crate) fn end_if_given_up() {
     if IS_GIVEN_UP.load(Ordering::SeqCst) {
-        end_by(signal::last_signal().unwrap_or(SIGINT));
+        end_by(CANCELED_BY.load(Ordering::SeqCst));
     }
 }
 
@@ -52,48 +53,76 @@ pub(crate) enum Then {
 /// What follows; a question can come between two waits.
 static GIVES_UP: AtomicBool = AtomicBool::new(false);
 
-fn end_by(number: i32) {
-    signal::exit_by_signal(number);
+/// What has canceled: a signal, or, negated, the signal whose exit code the program ends with because of
+/// something else.
+static CANCELED_BY: AtomicI32 = AtomicI32::new(SIGINT);
+
+fn end_by(cause: i32) {
+    if cause > 0 {
+        signal::exit_by_signal(cause);
+    }
     // The first process of a PID namespace survives a signal at its default.
-    #[allow(clippy::exit, reason = "the program was to end by the signal")]
-    std::process::exit(128 + number);
+    #[allow(clippy::exit, reason = "the program was to end")]
+    std::process::exit(128 + cause.abs());
 }
+
+/// Called with the signal and why it is taken for one, if none has come.
+type Report = Box<dyn Fn(i32, Option<&str>) + Send + Sync>;
+
+static REPORT: OnceLock<Report> = OnceLock::new();
 
 /// Lets Ctrl-C, TERM and HUP call `report` with their number and then end the program by that signal, so
 /// that a calling shell script ends too. One that is ignored stays so.
 ///
 /// The next call only says what follows.
-pub(crate) fn on_interrupt(then: Then, report: impl Fn(i32) + Send + 'static) {
+pub(crate) fn on_interrupt(then: Then, report: impl Fn(i32, Option<&str>) + Send + Sync + 'static) {
     GIVES_UP.store(then == Then::GivesUp, Ordering::SeqCst);
-    let cancel = move || {
-        let number = signal::last_signal().unwrap_or(SIGINT);
-        let canceled =
-            PROGRESS.compare_exchange(CANCELABLE, CANCELED, Ordering::SeqCst, Ordering::SeqCst);
-        if canceled.is_ok() {
-            // The terminal has echoed ^C without a line break.
-            if number == SIGINT && std::io::stderr().is_terminal() {
-                crate::output::eprint("");
-            }
-            report(number);
-            if GIVES_UP.load(Ordering::SeqCst) {
-                IS_GIVEN_UP.store(true, Ordering::SeqCst);
-            } else {
-                end_by(number);
-            }
-        } else if IS_GIVEN_UP.load(Ordering::SeqCst) {
-            // A second one: at once.
-            end_by(number);
-        } else {
+    let _ = REPORT.set(Box::new(report));
+    let by_signal = || {
+        if !cancel(signal::last_signal().unwrap_or(SIGINT), None) {
             INTERRUPTED_AFTER_COMMIT.store(true, Ordering::SeqCst);
         }
     };
     // The handler's thread must not take signals that are sent to the main thread.
     let _ = signal::without_signals(|| {
         signal::keep_ignored_signals(|| {
-            let _ = ctrlc::set_handler(cancel);
+            let _ = ctrlc::set_handler(by_signal);
             let _ = signal::tell_signals_apart();
         });
     });
+}
+
+/// Cancels as Ctrl-C does, and ends with its exit code. `why`: what has happened. Returns `false` after
+/// `commit`.
+pub(crate) fn give_up(why: &str) -> bool {
+    cancel(SIGINT, Some(why))
+}
+
+fn cancel(number: i32, why: Option<&str>) -> bool {
+    let cause = if why.is_some() { -number } else { number };
+    let canceled =
+        PROGRESS.compare_exchange(CANCELABLE, CANCELED, Ordering::SeqCst, Ordering::SeqCst);
+    if canceled.is_ok() {
+        CANCELED_BY.store(cause, Ordering::SeqCst);
+        // The terminal has echoed ^C without a line break.
+        if cause == SIGINT && std::io::stderr().is_terminal() {
+            crate::output::eprint("");
+        }
+        if let Some(report) = REPORT.get() {
+            report(number, why);
+        }
+        if GIVES_UP.load(Ordering::SeqCst) {
+            IS_GIVEN_UP.store(true, Ordering::SeqCst);
+        } else {
+            end_by(cause);
+        }
+    } else if IS_GIVEN_UP.load(Ordering::SeqCst) {
+        // A second one: at once.
+        end_by(cause);
+    } else {
+        return false;
+    }
+    true
 }
 
 /// Ends the time in which a signal cancels, and returns `value`. If one came first, drops `value`,

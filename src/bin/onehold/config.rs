@@ -168,16 +168,23 @@ impl Settings {
                 if typed.exec {
                     typed.hold.ttl = None;
                 } else {
-                    let configured = self.die_with.as_ref().map(|with| with.0);
-                    typed.die_with = typed.die_with.or(configured);
+                    typed.die_with = typed.die_with.or(self.die_with());
                 }
             }
             Verb::Acquire(typed) => self.complete_hold(&mut typed.hold, typed.names.first()),
+            Verb::Hold(typed) => {
+                self.complete_hold(&mut typed.hold, typed.names.first());
+                typed.die_with = typed.die_with.or(self.die_with());
+            }
             Verb::Check(Check { max_age, .. })
             | Verb::List(List { max_age, .. })
             | Verb::Cleanup(Cleanup { max_age, .. }) => *max_age = max_age.or(self.max_age()),
             Verb::Release(_) | Verb::Renew(_) | Verb::Break(_) | Verb::Config => {}
         }
+    }
+
+    fn die_with(&self) -> Option<DieWith> {
+        self.die_with.as_ref().map(|with| with.0)
     }
 
     fn max_age(&self) -> Option<Duration> {

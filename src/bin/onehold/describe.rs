@@ -13,7 +13,7 @@ pub(crate) use onehold::describe::{
     zombie_reason,
 };
 use onehold::journal::{Action, Event};
-use onehold::record::Kind;
+use onehold::record::{Kind, Record};
 use onehold::status::{Reason, Waiter};
 use onehold::{Mode, State, Status};
 
@@ -31,10 +31,16 @@ pub(crate) fn is_run(status: &Status) -> bool {
     record.is_some_and(|record| record.kind == Kind::Run)
 }
 
+/// Whether it is the hold of `onehold hold`.
+pub(crate) fn is_without_command(status: &Status) -> bool {
+    let record = status.record.as_ref();
+    record.is_some_and(Record::is_without_command)
+}
+
 /// "process 4260", of a `run` that supervises its command.
 pub(crate) fn wrapper(status: &Status) -> Option<String> {
     let record = status.record.as_ref()?;
-    let is_run = record.kind == Kind::Run && !record.exec;
+    let is_run = record.kind == Kind::Run && !record.exec && !record.is_without_command();
     let pid = record.taken_by.filter(|_| is_run && !status.is_remote())?;
     Some(match status.verdict.wrapper_alive {
         Some(true) => format!("process {pid}"),
@@ -180,8 +186,9 @@ pub(crate) fn hold_and_locks(status: &Status) -> String {
 }
 
 /// The kind of a hold, as in JSON.
-pub(crate) fn kind(kind: Kind) -> &'static str {
-    match kind {
+pub(crate) fn kind(record: &Record) -> &'static str {
+    match record.kind {
+        Kind::Run if record.is_without_command() => "hold",
         Kind::Run => "run",
         Kind::Process => "job",
         Kind::Lease => "lease",

@@ -4,6 +4,7 @@ use std::sync::OnceLock;
 
 #[cfg(not(unix))]
 use anyhow::bail;
+use onehold::command_line::signal;
 use onehold::record::ProcessId;
 
 use crate::args::DieWith;
@@ -36,22 +37,36 @@ pub(crate) fn find(wanted: DieWith) -> anyhow::Result<ProcessId> {
 
 /// Sends TERM to this process once that process has exited.
 #[cfg(unix)]
+pub(crate) fn terminate_with(process: ProcessId) -> anyhow::Result<()> {
+    watch(process, |why| {
+        let _ = HAS_EXITED.set(why);
+        onehold::command_line::signal::terminate_self();
+    })
+}
+
+/// Calls `then` with the sentence about that process, in a thread, once it has exited.
+#[cfg(unix)]
 #[cold]
 #[inline(never)]
-pub(crate) fn watch(process: ProcessId) -> anyhow::Result<()> {
-    use onehold::command_line::{command_line_of, signal, until_ended};
+pub(crate) fn watch(
+    process: ProcessId,
+    then: impl FnOnce(String) + Send + 'static,
+) -> anyhow::Result<()> {
+    use onehold::command_line::{command_line_of, until_ended};
 
     let command = command_line_of(process.pid);
     let name = crate::describe::process(process.pid.get(), &command);
-    let wait = move || {
+    in_thread("die-with", move || {
         until_ended(process);
-        let _ = HAS_EXITED.set(format!("its caller, {name}, has exited"));
-        signal::terminate_self();
-    };
-    // It must not take the signals that are meant for the main thread.
+        then(format!("its caller, {name}, has exited"));
+    })
+}
+
+/// Starts a thread, which must not take the signals that are meant for the main thread.
+pub(crate) fn in_thread(name: &str, run: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
     let started = signal::without_signals(|| {
-        let thread = std::thread::Builder::new().name("die-with".to_owned());
-        thread.spawn(wait).map(drop)
+        let thread = std::thread::Builder::new().name(name.to_owned());
+        thread.spawn(run).map(drop)
     });
     Ok(started??)
 }
@@ -65,6 +80,12 @@ pub(crate) fn find(_wanted: DieWith) -> anyhow::Result<ProcessId> {
 
 #[cfg(not(unix))]
 #[allow(clippy::unnecessary_wraps, reason = "as where it can be watched")]
-pub(crate) fn watch(_: ProcessId) -> anyhow::Result<()> {
+pub(crate) fn terminate_with(_: ProcessId) -> anyhow::Result<()> {
+    Ok(())
+}
+
+#[cfg(not(unix))]
+#[allow(clippy::unnecessary_wraps, reason = "as where it can be watched")]
+pub(crate) fn watch(_: ProcessId, _: impl FnOnce(String)) -> anyhow::Result<()> {
     Ok(())
 }

@@ -115,6 +115,16 @@ pub(crate) fn examples(verb: &str) -> &'static [Example] {
                 "Hold a lock across the steps of a pipeline",
             ),
         ],
+        "hold" => &[
+            (
+                "onehold hold --json -w 5m import",
+                "As a program starts it, with pipes for stdin and stdout",
+            ),
+            (
+                "coproc onehold hold -w 5m import; read -r N <&${COPROC[0]} || exit",
+                "In bash: until the script ends, or closes ${COPROC[1]}",
+            ),
+        ],
         "release" => &[
             (
                 "onehold release deploy",
@@ -225,7 +235,7 @@ pub(crate) const LOCK_KEYS: [(&str, &str); 41] = [
         "takeable_in_ms",
         "on etcd: how long a dead hold must still be known to be dead before it is taken; null: it can be taken at once",
     ),
-    ("kind", "run; job (acquired for a process); lease"),
+    ("kind", "run; hold; job (acquired for a process); lease"),
     (
         "pid",
         "PID of the process that keeps the hold alive: the command of a run, or the process of an acquire; of a reserved lock that of the waiter",

@@ -16,7 +16,7 @@ use crate::words;
 /// The exit code of an error.
 pub(crate) fn exit_of(refusal: Refusal, verb: &str) -> Exit {
     match (refusal.exit, verb) {
-        (Exit::Failed, "run") => Exit::RunFailed,
+        (Exit::Failed, "run" | "hold") => Exit::RunFailed,
         (exit, _) => exit,
     }
 }
@@ -29,7 +29,7 @@ pub(crate) fn failed(session: &Session, error: &anyhow::Error) -> Outcome {
     let text = known.map(|known| settings.error_message(known));
     let text = text.unwrap_or_else(|| format!("{error:#}"));
     let mut outcome = Outcome::refused(refusal, text);
-    if refusal == Refusal::LOST && session.verb != "run" {
+    if refusal == Refusal::LOST && !matches!(session.verb, "run" | "hold") {
         (outcome.exit, outcome.status) = (Exit::Failed, "failure");
     } else {
         outcome.exit = exit_of(refusal, session.verb);

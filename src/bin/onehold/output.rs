@@ -131,7 +131,7 @@ pub(crate) fn block(status: &Status, verbose: bool) -> Vec<String> {
             lines.extend(
                 status
                     .hold()
-                    .map(|hold| format!("  hold: {hold} ({})", describe::kind(record.kind))),
+                    .map(|hold| format!("  hold: {hold} ({})", describe::kind(record))),
             );
             if !record.names.is_empty() {
                 let names: Vec<String> = status.names().into_iter().map(words::quoted).collect();
@@ -188,7 +188,7 @@ pub(crate) fn next_step(session: &Session, status: &Status, refused: Option<&Ref
         Some(user) => format!("only user {user} can remove it"),
         None => format!("to {what}, run `{break_it}`"),
     };
-    let acquires = matches!(session.verb, "acquire" | "run");
+    let acquires = matches!(session.verb, "acquire" | "run" | "hold");
     let to_wait_longer = refused.and_then(|refused| refused.to_wait);
     let wait = |otherwise: &'static str| to_wait_longer.unwrap_or(otherwise);
     let to_wait = wait("to wait, add --wait");
@@ -242,14 +242,15 @@ pub(crate) fn next_step(session: &Session, status: &Status, refused: Option<&Ref
         let to_wait = wait("to wait for it, add --wait");
         return format!("  the lock is free once that work has ended; {to_wait}");
     }
-    let remove_hold = remove(match (is_run(status), is_by_all) {
+    let has_command = is_run(status) && !describe::is_without_command(status);
+    let remove_hold = remove(match (has_command, is_by_all) {
         (true, false) => "end its command",
         (true, true) => "end their commands",
         (false, false) => "remove the hold",
         (false, true) => "remove their holds",
     });
     match session.verb {
-        "acquire" | "run" => format!("  {to_wait}; {remove_hold}"),
+        _ if acquires => format!("  {to_wait}; {remove_hold}"),
         _ if status.verdict.state == State::Zombie => next_step_for_zombie(session, status),
         // The hold number does not release the hold of a `run`.
         "release" | "renew" if is_detached(status) => {
@@ -308,13 +309,15 @@ fn inside_hint(session: &Session, status: &Status, refused: Option<&Refused>) ->
     }
     match refused.map(|refused| &refused.reentry) {
         Some(Reentry::InMode(mode)) => {
-            let run = match mode {
-                Mode::Exclusive => "run --reentrant".to_owned(),
-                Mode::Shared => "run --reentrant --shared".to_owned(),
-                Mode::Slots(slots) => format!("run --reentrant --slots {slots}"),
+            let mode = match mode {
+                Mode::Exclusive => String::new(),
+                Mode::Shared => " --shared".to_owned(),
+                Mode::Slots(slots) => format!(" --slots {slots}"),
             };
-            let run = command_line(session, &run, status);
-            format!("{begin}: use `{run} -- …`")
+            let verb = format!("{} --reentrant{mode}", session.verb);
+            let line = command_line(session, &verb, status);
+            let command = if session.verb == "run" { " -- …" } else { "" };
+            format!("{begin}: use `{line}{command}`")
         }
         Some(Reentry::WithoutName) => format!("{begin}: leave that name out"),
         Some(Reentry::Impossible) | None => format!("{begin}, which stays held until it exits"),
@@ -363,7 +366,7 @@ pub(crate) fn end_of_lockers(status: &Status) -> String {
     let is_wrapper = |locker: &&Locker| {
         let mut words = locker.command.iter();
         let program = words.next().is_some_and(|word| word.ends_with("onehold"));
-        program && words.any(|word| word == "run")
+        program && words.any(|word| word == "run" || word == "hold")
     };
     match status.lockers.iter().find(is_wrapper) {
         Some(wrapper) => format!("to end its work, run `kill {}`", wrapper.pid),

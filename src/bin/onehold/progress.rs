@@ -138,6 +138,20 @@ fn shown_as() -> Pid {
     Pid::of_self()
 }
 
+/// The position of this process among so many waiters.
+fn own_position(status: &Status) -> Option<(usize, usize)> {
+    let own = status
+        .waiters
+        .iter()
+        .find(|waiter| waiter.pid == shown_as())?;
+    Some((own.position, status.waiters.len()))
+}
+
+/// The position of this process in the queue; `None`: it has none.
+pub(crate) fn position(lock: &Lock) -> Option<usize> {
+    own_position(&lock.check(None).ok()?).map(|(own, _)| own)
+}
+
 /// What tells one hold from the next: its number, or its process.
 type Held = (Option<u64>, Option<Pid>);
 
@@ -170,10 +184,9 @@ fn text(status: Option<&Status>, elapsed: Duration, limit: WaitLimit) -> String 
         WaitLimit::AtMost(limit) => format!("{elapsed} of {}", words::span(limit)),
         WaitLimit::Forever => elapsed,
     };
-    let waiters = status.map_or(&[][..], |status| &status.waiters);
-    let own = waiters.iter().find(|waiter| waiter.pid == shown_as());
-    let position = own.map_or_else(String::new, |own| {
-        format!(", position {} of {}", own.position, waiters.len())
+    let own = status.and_then(own_position);
+    let position = own.map_or_else(String::new, |(own, waiters)| {
+        format!(", position {own} of {waiters}")
     });
     format!("onehold: waiting {time}{position} (Ctrl-C cancels)")
 }

@@ -23,10 +23,14 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// From now on a signal that ends the program is reported.
 pub(crate) fn report_cancel(session: &Session, then: Then) {
     let session = session.clone();
-    let report = move |signal| {
-        let mut outcome = match die_with::has_exited() {
-            Some(why) => die_with::not_started(why),
-            None => Outcome::refused(Refusal::INTERRUPTED, "canceled; nothing changed"),
+    let report = move |signal, why: Option<&str>| {
+        let mut outcome = match (die_with::has_exited(), why) {
+            (Some(why), _) => die_with::not_started(why),
+            (None, why) => {
+                let because = why.map_or_else(String::new, |why| format!(": {why}"));
+                let text = format!("canceled{because}; nothing changed");
+                Outcome::refused(Refusal::INTERRUPTED, text)
+            }
         };
         outcome.exit = Exit::Signal(signal);
         let _ = output::print_outcome(&session, &outcome);

@@ -55,6 +55,11 @@ impl Serialize for Object<'_> {
         let errors = failure.map(|_| outcome.message.as_str()).into_iter();
         let errors: Vec<&str> = errors.chain(self.warnings.iter().copied()).collect();
         let mut keys = serializer.serialize_map(None)?;
+        // The other lines of it are events of its hold.
+        if self.command == "hold" {
+            keys.serialize_entry("event", "failed")?;
+            keys.serialize_entry("exit_code", &outcome.exit.code())?;
+        }
         keys.serialize_entry("success", &failure.is_none())?;
         keys.serialize_entry("command", self.command)?;
         keys.serialize_entry("status", outcome.status)?;
@@ -157,7 +162,9 @@ impl Serialize for LockObject<'_> {
         let format = format.or((status.format == Format::Flock).then_some(Format::Flock));
         let command = record.map(|record| &record.command);
         let command = command.or(status.lockers.first().map(|locker| &locker.command));
-        let wrapper = record.filter(|record| record.kind == Kind::Run && !record.exec);
+        let wrapper = record.filter(|record| {
+            record.kind == Kind::Run && !record.exec && !record.is_without_command()
+        });
         let age = verdict.age.map(|age| age.as_secs_f64());
         let milliseconds = |left: Duration| u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
         let others = status.others.iter();
@@ -175,11 +182,11 @@ impl Serialize for LockObject<'_> {
         keys.serialize_entry("is_zombie", &verdict.is_zombie())?;
         keys.serialize_entry("takeable", &status.is_takeable())?;
         keys.serialize_entry("takeable_in_ms", &verdict.takeable_in.map(milliseconds))?;
-        keys.serialize_entry("kind", &record.map(|record| describe::kind(record.kind)))?;
+        keys.serialize_entry("kind", &record.map(describe::kind))?;
         keys.serialize_entry("pid", &verdict.pid)?;
         keys.serialize_entry("pid_alive", &verdict.pid_alive)?;
         keys.serialize_entry("wrapper_pid", &wrapper.map(|record| record.taken_by))?;
-        keys.serialize_entry("wrapper_alive", &verdict.wrapper_alive)?;
+        keys.serialize_entry("wrapper_alive", &wrapper.and(verdict.wrapper_alive))?;
         keys.serialize_entry("format", &format.map(Format::name))?;
         keys.serialize_entry("hostname", &record.map(|record| &record.hostname))?;
         keys.serialize_entry("user", &describe::user(status))?;

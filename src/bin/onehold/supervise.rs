@@ -9,7 +9,7 @@ use anyhow::Context;
 use onehold::command_line::signal::{self, QueuedSignal, SignalQueue};
 use onehold::command_line::{
     Ending, Program, Remaining, Started, adopt_orphans, command_line_of, drop_code_pages,
-    let_work_go, pass_on_wide_code, work_is_contained,
+    let_work_go, pass_on_wide_code, tells_to_break, work_is_contained,
 };
 use onehold::{Hold, LockName, ReleaseOutcome, Status};
 use serde_json::json;
@@ -28,14 +28,14 @@ use crate::session::Session;
 use crate::words;
 
 /// Interval of the check whether the path still leads to the own lock file.
-const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How often to look for work that is being ended, if the end of no child wakes the wrapper.
 const ENDING_INTERVAL: Duration = Duration::from_millis(250);
 
 // POSIX fixes these numbers, see kill(1).
 pub(crate) const SIGHUP: i32 = 1;
-const SIGQUIT: i32 = 3;
+pub(crate) const SIGQUIT: i32 = 3;
 pub(crate) const SIGTERM: i32 = 15;
 
 /// When the work is ended by force, and how.
@@ -101,7 +101,7 @@ pub(crate) fn supervise(
         policy,
         forced: None,
         is_lost: false,
-        renewal_failed: false,
+        heartbeat: Heartbeat::default(),
         interrupted: false,
         has_said_kill: false,
         has_said_refused: false,
@@ -117,6 +117,34 @@ pub(crate) fn supervise(
     supervisor.finish()
 }
 
+/// When a hold is renewed.
+#[derive(Default)]
+pub(crate) struct Heartbeat {
+    /// The last one; it is tried again after the next check. Until it succeeds the hold only looks older than
+    /// it is.
+    pub(crate) has_failed: bool,
+}
+
+impl Heartbeat {
+    /// How long nothing is due of a hold that is not lost.
+    pub(crate) fn pause_until(&self, hold: &Hold, next_check: Instant) -> Duration {
+        let mut pause = next_check.saturating_duration_since(Instant::now());
+        if !self.has_failed {
+            pause = pause.min(hold.renewal_due_in());
+        }
+        if let Some(lost_in) = hold.lost_in() {
+            pause = pause.min(lost_in.max(Duration::from_millis(10)));
+        }
+        pause
+    }
+
+    pub(crate) fn renew_if_due(&mut self, hold: &mut Hold) {
+        if !self.has_failed && hold.renewal_due_in().is_zero() {
+            self.has_failed = hold.renew().is_err();
+        }
+    }
+}
+
 struct Supervisor<'a> {
     session: &'a Session,
     hold: Hold,
@@ -128,8 +156,7 @@ struct Supervisor<'a> {
     forced: Option<(Cause, Ending)>,
     /// The loss of the lock was noticed.
     is_lost: bool,
-    /// Whether the last renewal failed since the last check.
-    renewal_failed: bool,
+    heartbeat: Heartbeat,
     /// A terminal sent INT.
     interrupted: bool,
     has_said_kill: bool,
@@ -174,7 +201,7 @@ impl Supervisor<'_> {
             let is_over = !self.is_lost && self.hold.lost_in().is_some_and(|left| left.is_zero());
             let is_told = is_over || (self.hold.is_broken() && self.forced.is_none());
             if now >= next_check || is_told {
-                self.renewal_failed = false;
+                self.heartbeat.has_failed = false;
                 self.check();
                 next_check = now + CHECK_INTERVAL;
                 if !is_long_run {
@@ -182,19 +209,19 @@ impl Supervisor<'_> {
                     is_long_run = true;
                 }
             }
-            self.renew();
+            if !self.is_lost {
+                self.heartbeat.renew_if_due(&mut self.hold);
+            }
         }
     }
 
     fn pause_until(&self, next_check: Instant) -> Duration {
         let now = Instant::now();
-        let mut pause = next_check.saturating_duration_since(now);
-        if let Some(due) = self.renewal_due_in() {
-            pause = pause.min(due);
-        }
-        if let Some(lost_in) = self.hold.lost_in().filter(|_| !self.is_lost) {
-            pause = pause.min(lost_in.max(Duration::from_millis(10)));
-        }
+        let mut pause = if self.is_lost {
+            next_check.saturating_duration_since(now)
+        } else {
+            self.heartbeat.pause_until(&self.hold, next_check)
+        };
         if let Some(deadline) = self.deadline {
             pause = pause.min(deadline.saturating_duration_since(now));
         }
@@ -259,7 +286,7 @@ impl Supervisor<'_> {
         if received.is_of_a_child() {
             return;
         }
-        if self.hold.is_told_to_break(received) {
+        if tells_to_break(received, self.hold.number()) {
             self.end_work(Cause::Broken);
             return;
         }
@@ -389,19 +416,6 @@ impl Supervisor<'_> {
         let name = LockName::new(&self.hold.record().name).ok()?;
         let status = self.session.lock(name).ok()?.inspect(None).ok()?;
         Some(status.clone().of_hold(self.hold.number()).unwrap_or(status))
-    }
-
-    /// `None`: the lock is lost, or the last renewal failed and is tried again after the next check.
-    fn renewal_due_in(&self) -> Option<Duration> {
-        let is_renewed = !self.is_lost && !self.renewal_failed;
-        is_renewed.then(|| self.hold.renewal_due_in())
-    }
-
-    fn renew(&mut self) {
-        if self.renewal_due_in() == Some(Duration::ZERO) {
-            // Until it succeeds the hold only looks older than it is.
-            self.renewal_failed = self.hold.renew().is_err();
-        }
     }
 
     fn finish(mut self) -> Printed {

@@ -203,10 +203,22 @@ pub(crate) fn effects(lock: &Lock, status: &Status, at_once: bool) -> Vec<String
         return vec!["it cannot be seen from here whether its work is still going on".to_owned()];
     }
     let mut lines = listed(status, &processes, at_once, MAX_PROCESSES);
-    if is_run(status) && !at_once && processes.iter().any(may_signal) {
+    lines.extend(starter(status));
+    let is_cut_off = is_run(status) && !describe::is_without_command(status) && !at_once;
+    if is_cut_off && processes.iter().any(may_signal) {
         lines.push("what they are writing may be left incomplete".to_owned());
     }
     lines
+}
+
+/// "process 4200 (python3) started it and keeps running": the program that a `hold` is for.
+pub(crate) fn starter(status: &Status) -> Option<String> {
+    let is_here = describe::is_without_command(status) && status.verdict.pid_alive == Some(true);
+    let own = running(status.verdict.pid.filter(|_| is_here).into_iter());
+    let parent = own.first()?.parent.filter(|parent| *parent > 1)?;
+    let command = command_line_of(Pid::new(parent)?);
+    let parent = describe::process(parent, &command);
+    Some(format!("{parent} started it and keeps running"))
 }
 
 /// A line for each process that gets no signal on the word of a lock file that users without that right can

@@ -3,7 +3,17 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+
+static STDIN_WAS_CLOSED: AtomicBool = AtomicBool::new(false);
 static STDOUT_WAS_CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the process was started with standard input closed.
+#[must_use]
+pub fn stdin_was_closed() -> bool {
+    STDIN_WAS_CLOSED.load(Ordering::Relaxed)
+}
 
 /// Whether the process was started with standard output closed. Output is then lost without an
 /// error.
@@ -12,9 +22,29 @@ pub fn stdout_was_closed() -> bool {
     STDOUT_WAS_CLOSED.load(Ordering::Relaxed)
 }
 
-/// Notes it.
-pub(in crate::sys) fn note_stdout(is_closed: bool) {
-    STDOUT_WAS_CLOSED.store(is_closed, Ordering::Relaxed);
+/// Notes that a standard descriptor was closed.
+pub(in crate::sys) fn note_closed(descriptor: i32) {
+    match descriptor {
+        libc::STDIN_FILENO => STDIN_WAS_CLOSED.store(true, Ordering::Relaxed),
+        libc::STDOUT_FILENO => STDOUT_WAS_CLOSED.store(true, Ordering::Relaxed),
+        _ => {}
+    }
+}
+
+/// Reads standard input to its end, whatever it is, or until that fails.
+pub fn wait_for_end_of_stdin() {
+    let stdin = std::io::stdin();
+    let mut ignored = [0; 4096];
+    loop {
+        match rustix::io::read(&stdin, &mut ignored) {
+            Ok(1..) | Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
+                let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
+                let _ = poll(&mut fds, None);
+            }
+            Ok(0) | Err(_) => return,
+        }
+    }
 }
 
 // Runs before the runtime does; only in the command-line tool, no library should do such things. Where
@@ -29,7 +59,11 @@ static LOOK_FIRST: extern "C" fn() = look;
 
 #[cfg(not(target_env = "musl"))]
 extern "C" fn look() {
-    // SAFETY: asks for a flag of a descriptor that may not be open; no memory is involved.
-    note_stdout(unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) } < 0);
+    for descriptor in [libc::STDIN_FILENO, libc::STDOUT_FILENO] {
+        // SAFETY: asks for a flag of a descriptor that may not be open; no memory is involved.
+        if unsafe { libc::fcntl(descriptor, libc::F_GETFD) } < 0 {
+            note_closed(descriptor);
+        }
+    }
     crate::sys::signal::note_callers_sigpipe();
 }

@@ -30,6 +30,9 @@ mod operator;
 // Signals, killed processes and daemons under `run`.
 #[cfg(target_os = "linux")]
 mod die_with;
+// Locks that are held for programs.
+#[cfg(target_os = "linux")]
+mod hold;
 #[cfg(unix)]
 mod supervision;
 // The same on a terminal, and what a command inherits.

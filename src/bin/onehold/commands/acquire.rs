@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use anyhow::bail;
 use chrono::{TimeDelta, Utc};
 use onehold::command_line::stdout_was_closed;
 use onehold::record::Kind;
 use onehold::{Acquired, Attempt, Format, Holder, Mode, PendingHold, Status};
 
 use crate::acquiring::{
-    acquire_with_prompts, displaced, displaced_text, refused, wait_for_displaced,
+    acquire_with_prompts, displaced, displaced_text, refuse_exit_code_0, refused,
+    wait_for_displaced,
 };
-use crate::args::{self, UsageError};
+use crate::args;
 use crate::cancel;
 use crate::describe::{self, describe_holder, is_held, local};
 use crate::exit::Exit;
@@ -22,11 +22,7 @@ use crate::words;
 
 #[inline(never)]
 pub(crate) fn acquire(session: &Session, typed: args::Acquire) -> CommandResult {
-    if typed.hold.conflict_exit_code == Some(0) {
-        bail!(UsageError(
-            "acquire -E 0: the script would go on without the lock".to_owned()
-        ));
-    }
+    refuse_exit_code_0(session, &typed.hold)?;
     let lock = session.named_locks(typed.names)?;
     let holder = match (typed.pid, typed.hold.ttl) {
         (Some(pid), _) => Holder::process(pid)?,
@@ -37,7 +33,7 @@ pub(crate) fn acquire(session: &Session, typed: args::Acquire) -> CommandResult 
     // A TTL of the profile is that of its program.
     let asks_for_lease =
         typed.pid.is_none() && typed.hold.ttl.is_some() && !typed.hold.ttl_is_default;
-    let attempt = acquire_with_prompts(session, &typed.hold, &lock, |options, wait| {
+    let attempt = acquire_with_prompts(session, &typed.hold, &lock, None, |options, wait| {
         lock.acquire(options, holder, wait)
     })?;
     match attempt {

@@ -24,7 +24,7 @@ use crate::refusal::Refusal;
 use crate::session::Session;
 use crate::suggested::command_line;
 use crate::words;
-use crate::work::{effects, next_holder, spared};
+use crate::work::{effects, next_holder, spared, starter};
 
 /// How a hold is to be broken.
 #[derive(Clone, Copy)]
@@ -171,6 +171,7 @@ fn break_shown(session: &Session, lock: &Lock, status: Status, asked: Asked) -> 
             .lock(Box::new(status));
         return Ok(outcome.into());
     }
+    let starter = starter(&status);
     // From here on Ctrl-C cannot change nothing.
     cancel::commit(());
     let broken = if at_once {
@@ -203,7 +204,7 @@ fn break_shown(session: &Session, lock: &Lock, status: Status, asked: Asked) -> 
                 output::eprint(&format!("onehold: {}", outcome.message));
             }
             let warning = running_warning(session, &was, at_once);
-            outcome.warnings.extend(warning);
+            outcome.warnings.extend(warning.or(starter));
             Ok(outcome.removed(was).into())
         }
         Break::StillRunning {
@@ -226,7 +227,8 @@ fn is_harmless(status: &Status) -> bool {
 }
 
 fn question(status: &Status, at_once: bool) -> &'static str {
-    match (is_run(status), at_once) {
+    let has_command = is_run(status) && !describe::is_without_command(status);
+    match (has_command, at_once) {
         (false, _) => "Break it?",
         (true, false) => "End its work and free the lock?",
         (true, true) => "Free the lock now, even though its work may keep running?",

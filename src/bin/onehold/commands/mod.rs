@@ -5,6 +5,7 @@ mod break_lock;
 mod check;
 mod cleanup;
 mod config;
+mod hold;
 mod list;
 mod not_yours;
 mod release;
@@ -16,7 +17,7 @@ use std::io::ErrorKind;
 use onehold::command_line::signal::ignore_file_size_signal;
 use onehold::{Caller, LockName, State, Status};
 
-use crate::args::{Acquire, Cli, Release, Renew, Run, Verb};
+use crate::args::{Acquire, Cli, HoldUntilEnd, Release, Renew, Run, Verb};
 use crate::config::{EffectiveConfig, Settings};
 use crate::exit::Exit;
 use crate::failure::{exit_of, failed, refusal_without_store};
@@ -43,7 +44,7 @@ pub(crate) fn run(mut cli: Cli) -> Exit {
         // A write beyond RLIMIT_FSIZE is to be an error, and not the end of the program.
         let _ = ignore_file_size_signal();
     }
-    let takes = matches!(cli.verb, Verb::Run(_) | Verb::Acquire(_));
+    let takes = matches!(cli.verb, Verb::Run(_) | Verb::Acquire(_) | Verb::Hold(_));
     // The others would make it.
     let uses_store = !takes && lock_name(&cli.verb).is_none_or(|name| !name.is_path());
     let is_of_profile = lock_name(&cli.verb).is_none_or(|name| session.only.as_ref() == Some(name));
@@ -57,6 +58,7 @@ pub(crate) fn run(mut cli: Cli) -> Exit {
     let result = ready.and_then(|()| match cli.verb {
         Verb::Run(typed) => run::run(&session, typed),
         Verb::Acquire(typed) => acquire::acquire(&session, typed),
+        Verb::Hold(typed) => hold::hold(&session, typed),
         Verb::Release(typed) => release::release(&session, typed),
         Verb::Renew(typed) => renew::renew(&session, typed),
         Verb::Check(typed) => check::check(&session, typed),
@@ -104,6 +106,7 @@ fn name(verb: &Verb) -> &'static str {
     match verb {
         Verb::Run(_) => "run",
         Verb::Acquire(_) => "acquire",
+        Verb::Hold(_) => "hold",
         Verb::Release(_) => "release",
         Verb::Renew(_) => "renew",
         Verb::Check(_) => "check",
@@ -119,6 +122,7 @@ fn lock_name(verb: &Verb) -> Option<&LockName> {
     match verb {
         Verb::Run(typed) => typed.names.first(),
         Verb::Acquire(typed) => typed.names.first(),
+        Verb::Hold(typed) => typed.names.first(),
         Verb::Release(typed) => typed.name.as_ref(),
         Verb::Renew(typed) => typed.name.as_ref(),
         Verb::Check(typed) => typed.name.as_ref(),
@@ -130,7 +134,9 @@ fn lock_name(verb: &Verb) -> Option<&LockName> {
 
 fn caller(verb: &Verb, settings: &Settings) -> Caller {
     let (hold, owner) = match verb {
-        Verb::Run(Run { hold, .. }) | Verb::Acquire(Acquire { hold, .. }) => (None, &hold.owner),
+        Verb::Run(Run { hold, .. })
+        | Verb::Acquire(Acquire { hold, .. })
+        | Verb::Hold(HoldUntilEnd { hold, .. }) => (None, &hold.owner),
         Verb::Release(Release { caller, .. }) | Verb::Renew(Renew { caller, .. }) => {
             (caller.hold, &caller.owner)
         }

@@ -5,22 +5,19 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::bail;
-use onehold::command_line::signal::{SignalQueue, ignore_file_size_signal};
+use onehold::command_line::signal::ignore_file_size_signal;
 use onehold::command_line::{Program, pass_on_wide_code, replace_process};
 use onehold::record::ProcessId;
 use onehold::{Attempt, Format, Hold, LockName, RunOptions};
 use sha2::{Digest, Sha256};
 
-use crate::acquiring::{
-    acquire_with_prompts, displaced_text, is_inside_all, refused, wait_for_displaced,
-};
+use crate::acquiring::{acquire_with_prompts, is_inside_all, may_block, refused, report_acquired};
 use crate::args::{self, UsageError};
 use crate::cancel::{self, Then};
 use crate::die_with;
 #[cfg(all(feature = "etcd", target_os = "linux"))]
 use crate::keeper;
 use crate::outcome::{CommandResult, Printed};
-use crate::output;
 use crate::prompt::report_cancel;
 use crate::session::{HOLDS, Session};
 use crate::supervise::{self, Policy};
@@ -64,12 +61,7 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
     let (policy, run_options) = options(&typed, die_with);
     // Signals are queued for the supervisor from here on. A call that may wait or ask queues them
     // later, because until then a signal must be able to end it.
-    let may_block = typed.hold.wait.is_some()
-        || typed.hold.force
-        // What is dead on another machine is waited for.
-        || lock.is_remote()
-        || typed.hold.on_zombie == Some(args::OnZombie::Ask);
-    let queue = if may_block || typed.exec {
+    let queue = if may_block(&lock, &typed.hold) || typed.exec {
         // A queue does this, too.
         let _ = ignore_file_size_signal();
         None
@@ -89,7 +81,7 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
     let words: Vec<_> = words
         .map(|word| word.to_string_lossy().into_owned())
         .collect();
-    let attempt = acquire_with_prompts(session, &typed.hold, &lock, |options, wait| {
+    let attempt = acquire_with_prompts(session, &typed.hold, &lock, None, |options, wait| {
         lock.hold_for_command(&options.clone().command(words.clone()), run_options, wait)
     })?;
     let hold = match attempt {
@@ -107,19 +99,7 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
         None if !typed.exec => Some(supervise::queue()?),
         queue => queue,
     };
-    if session.global.verbose {
-        output::say(
-            session,
-            &format!(
-                "acquired {}: hold {}, {} {}",
-                words::names(&lock),
-                hold.number(),
-                output::place(lock.is_remote()),
-                words::path_text(hold.path())
-            ),
-        );
-    }
-    report_displaced(session, &hold, queue.as_ref());
+    report_acquired(session, &lock, &hold, queue.as_ref());
     let environment = hold.environment(std::env::var(HOLDS).ok().as_deref());
     if typed.exec {
         return replaced_by(command, hold, environment);
@@ -171,6 +151,7 @@ fn options(typed: &args::Run, die_with: Option<ProcessId>) -> (Policy, RunOption
         supervised: !typed.exec,
         kill_after: typed.kill_after,
         die_with,
+        without_command: false,
     };
     (policy, run_options)
 }
@@ -185,26 +166,12 @@ fn lay_out(program: &OsString, arguments: &[OsString]) -> onehold::Result<Progra
     Program::new(found, arguments).map_err(|source| spawn_error(program, source))
 }
 
-fn report_displaced(session: &Session, hold: &Hold, queue: Option<&SignalQueue>) {
-    let is_ending = || {
-        cancel::interrupted_after_commit().is_some() || queue.is_some_and(SignalQueue::is_ending)
-    };
-    for was in hold.displaced() {
-        if let Some(line) = displaced_text(session, was).filter(|_| session.tells()) {
-            output::eprint(&line);
-        }
-        if let Some(warning) = wait_for_displaced(session, was, is_ending) {
-            output::eprint(&format!("onehold: warning: {warning}"));
-        }
-    }
-}
-
 /// Ends the run with that process. `is_queued`: signals wait for the supervisor already.
 fn end_with(session: &Session, process: ProcessId, is_queued: bool) -> anyhow::Result<()> {
     if !is_queued {
         report_cancel(session, Then::Ends);
     }
-    die_with::watch(process)
+    die_with::terminate_with(process)
 }
 
 fn about_derived_name(program: &OsString, arguments: &[OsString]) -> String {

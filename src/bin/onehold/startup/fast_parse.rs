@@ -1,4 +1,4 @@
-//! Parses common command lines of `run`, `acquire`, `release` and `check` without clap, whose start
+//! Parses common command lines of `run`, `acquire`, `hold`, `release` and `check` without clap, whose start
 //! takes about as long as the rest of such an invocation.
 //!
 //! Everything else is left to clap, in particular all errors. A test compares both parsers.
@@ -8,8 +8,8 @@ use std::ffi::OsString;
 use onehold::LockName;
 
 use crate::args::{
-    Acquire, Check, Cli, GlobalArgs, HoldArgs, Release, Run, Verb, die_with, duration, slots,
-    time_to_live, wait_limit,
+    Acquire, Check, Cli, GlobalArgs, HoldArgs, HoldUntilEnd, Release, Run, Verb, die_with,
+    duration, slots, time_to_live, wait_limit,
 };
 
 /// Parses `words`, the arguments without the program's name. `None`: clap must parse them.
@@ -25,6 +25,7 @@ pub(crate) fn parse(words: &[OsString]) -> Option<Cli> {
     let verb = match verb {
         "run" => Verb::Run(run(&mut words, &mut global)?),
         "acquire" => Verb::Acquire(acquire(&mut words, &mut global)?),
+        "hold" => Verb::Hold(hold(&mut words, &mut global)?),
         "release" => Verb::Release(release(&mut words, &mut global)?),
         "check" => Verb::Check(check(&mut words, &mut global)?),
         _ => return None,
@@ -71,6 +72,19 @@ fn acquire(words: &mut Words<'_>, global: &mut GlobalArgs) -> Option<Acquire> {
         .pid
         .is_none_or(|pid| (1..=i32::MAX.unsigned_abs()).contains(&pid));
     (in_range && no_conflict(&acquire.hold)).then_some(acquire)
+}
+
+fn hold(words: &mut Words<'_>, global: &mut GlobalArgs) -> Option<HoldUntilEnd> {
+    let mut hold = HoldUntilEnd::default();
+    while !words.0.is_empty() {
+        let word = words.next()?;
+        if word == "--die-with" {
+            fill(&mut hold.die_with, die_with(words.value()?).ok()?)?;
+        } else if !words.global(word, global)? && !words.hold(word, &mut hold.hold)? {
+            hold.names.push(positional(word)?);
+        }
+    }
+    no_conflict(&hold.hold).then_some(hold)
 }
 
 fn release(words: &mut Words<'_>, global: &mut GlobalArgs) -> Option<Release> {
@@ -176,6 +190,7 @@ mod tests {
     const VOCABULARY: &[&str] = &[
         "run",
         "acquire",
+        "hold",
         "release",
         "check",
         "list",
@@ -281,7 +296,7 @@ mod tests {
             let mut line: Vec<OsString> = Vec::new();
             // Most lines begin with a command, otherwise hardly any would parse.
             if round % 8 != 0 {
-                line.push(VOCABULARY[below(4)].into());
+                line.push(VOCABULARY[below(5)].into());
             }
             for _ in 0..below(7) {
                 line.push(VOCABULARY[below(VOCABULARY.len())].into());
@@ -316,6 +331,7 @@ mod tests {
             "run --slots 3 gpu -- ./train.sh",
             "acquire db cache -w 10m",
             "acquire deploy -w 10m",
+            "hold --json -w 5m import",
             "acquire deploy --ttl 30m --owner 77",
             "release deploy --owner 77",
             "release deploy",

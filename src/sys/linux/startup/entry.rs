@@ -6,7 +6,7 @@ use std::ffi::{CStr, OsString, c_char, c_int};
 use std::os::unix::ffi::OsStringExt;
 
 use crate::sys::signal::replace_disposition;
-use crate::sys::stdio::note_stdout;
+use crate::sys::stdio::note_closed;
 
 /// Does what the runtime does and the tool relies on: closed standard descriptors are opened to /dev/null,
 /// or a lock file could get their number, and SIGPIPE is ignored. Returns the arguments without the
@@ -41,9 +41,7 @@ fn open_closed_descriptors() {
     }
     for descriptor in descriptors {
         if descriptor.revents & libc::POLLNVAL != 0 {
-            if descriptor.fd == libc::STDOUT_FILENO {
-                note_stdout(true);
-            }
+            note_closed(descriptor.fd);
             // SAFETY: a constant text; the lowest free number is this one.
             unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) };
         }

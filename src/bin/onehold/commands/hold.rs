@@ -1,0 +1,386 @@
+//! `hold`: hold a lock for a program, as long as its end of a pipe is open.
+
+use std::cell::Cell;
+use std::io::IsTerminal;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::Instant;
+
+use anyhow::bail;
+use onehold::command_line::signal::{self, QueuedSignal, SignalQueue};
+use onehold::command_line::{
+    drop_code_pages, stdin_was_closed, stdout_was_closed, tells_to_break, wait_for_end_of_stdin,
+};
+use onehold::{Attempt, Format, Hold, Lock, ReleaseOutcome, RunOptions, Status};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::acquiring::{
+    acquire_with_prompts, displaced, is_inside_all, may_block, refuse_exit_code_0, refused,
+    report_acquired,
+};
+use crate::args::{HoldUntilEnd, UsageError};
+use crate::cancel::{self, SIGINT};
+use crate::die_with::{self, in_thread};
+use crate::exit::Exit;
+use crate::outcome::{CommandResult, Printed};
+use crate::output;
+use crate::progress;
+use crate::report::{escape_json, lock_value};
+use crate::session::Session;
+use crate::supervise::{self, CHECK_INTERVAL, Heartbeat, SIGHUP, SIGQUIT, SIGTERM};
+use crate::words;
+
+/// Why a hold ends.
+enum End {
+    Stdin,
+    /// With the sentence about it.
+    Caller(String),
+    Signal(i32),
+    Broken,
+    /// Its file was removed or replaced, or its lease could not be kept.
+    Lost,
+}
+
+impl End {
+    /// `reason` of the last line.
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Stdin => "stdin",
+            Self::Caller(_) => "caller-exited",
+            Self::Signal(_) => "signal",
+            Self::Broken => "broken",
+            Self::Lost => "lost",
+        }
+    }
+}
+
+#[inline(never)]
+pub(crate) fn hold(session: &Session, typed: HoldUntilEnd) -> CommandResult {
+    refuse_exit_code_0(session, &typed.hold)?;
+    if stdin_was_closed() {
+        bail!(UsageError(
+            "stdin is closed: the lock is held as long as it is open".to_owned()
+        ));
+    }
+    let lock = session.named_locks(typed.names)?;
+    if lock.format() == Format::Flock && typed.hold.force {
+        bail!(UsageError(
+            "flock format: --force is not supported: a kernel lock cannot be taken away".to_owned()
+        ));
+    }
+    let die_with = typed.die_with.map(die_with::find).transpose()?;
+    let (end, ends) = mpsc::channel();
+    if let Some(process) = die_with {
+        let end = end.clone();
+        die_with::watch(process, move |why| {
+            if !cancel::give_up(&why) {
+                let _ = end.send(End::Caller(why));
+            }
+        })?;
+    }
+    if typed.reentrant
+        && (lock.format() == Format::Flock || !session.caller.inside.is_empty())
+        && is_inside_all(session, &lock, &typed.hold)?
+    {
+        return enclosed(session, &lock, &end, &ends);
+    }
+    let queue = if may_block(&lock, &typed.hold) {
+        None
+    } else {
+        Some(supervise::queue()?)
+    };
+    let run = RunOptions {
+        supervised: true,
+        without_command: true,
+        ..RunOptions::default()
+    };
+    // It is watched from when it waits, so that a free lock is always held.
+    let is_watched = Cell::new(false);
+    let watch_stdin = || watch_stdin(&is_watched, &end);
+    let begins_to_wait = |status: &Status| {
+        if session.global.json {
+            let _ = Event::waiting(session, &lock, status).print();
+        }
+        // Failing that, it is watched later.
+        let _ = watch_stdin();
+    };
+    let own = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+    let own: Vec<String> = own.collect();
+    let attempt = acquire_with_prompts(
+        session,
+        &typed.hold,
+        &lock,
+        Some(&begins_to_wait),
+        |options, wait| lock.hold_for_command(&options.clone().command(own.clone()), run, wait),
+    )?;
+    let hold = match attempt {
+        Attempt::Held(hold) => hold,
+        Attempt::Blocked(blocked) => {
+            return Ok(refused(session, &typed.hold, &lock, blocked).into());
+        }
+    };
+    let queue = queue.map_or_else(supervise::queue, Ok)?;
+    report_acquired(session, &lock, &hold, Some(&queue));
+    if let Some(signal) = cancel::interrupted_after_commit() {
+        drop(hold);
+        return Ok(Printed::by_signal(signal));
+    }
+    let number = hold.number();
+    pass_on_signals(queue, number, end.clone())?;
+    watch_stdin()?;
+    if let Err(error) = tell_held(session, &Event::held(session, &lock, &hold)) {
+        drop(hold);
+        let cause = words::cause_text(&error);
+        let name = words::names(&lock);
+        output::eprint(&format!(
+            "onehold: cannot print the hold number: {cause}; released {name}"
+        ));
+        return Ok(Printed::Yes(Exit::Failed));
+    }
+    Ok(keep(session, hold, &ends))
+}
+
+/// Waits for the end where the caller runs inside of a hold of the lock. Holds nothing.
+fn enclosed(
+    session: &Session,
+    lock: &Lock,
+    end: &Sender<End>,
+    ends: &Receiver<End>,
+) -> CommandResult {
+    cancel::commit(());
+    let status = lock.inspect(None)?;
+    let number = status.all_holds().find(|hold| session.is_inside(hold));
+    let number = number.and_then(Status::hold).unwrap_or_default();
+    pass_on_signals(supervise::queue()?, 0, end.clone())?;
+    watch_stdin(&Cell::new(false), end)?;
+    let held = Event {
+        event: "held",
+        hold: Some(number),
+        ..Event::default()
+    };
+    tell_held(session, &held)?;
+    let why = ends.recv()?;
+    tell_end(session, number, &why, None, Vec::new());
+    Ok(exit_after(&why))
+}
+
+fn watch_stdin(is_watched: &Cell<bool>, end: &Sender<End>) -> anyhow::Result<()> {
+    if is_watched.get() {
+        return Ok(());
+    }
+    let end = end.clone();
+    in_thread("stdin", move || {
+        wait_for_end_of_stdin();
+        if !cancel::give_up("stdin has ended") {
+            let _ = end.send(End::Stdin);
+        }
+    })?;
+    is_watched.set(true);
+    Ok(())
+}
+
+/// Sends on what a signal says. `hold`: what a break of it sends.
+fn pass_on_signals(queue: SignalQueue, hold: u64, end: Sender<End>) -> anyhow::Result<()> {
+    let is_ours = std::io::stdin().is_terminal();
+    in_thread("signals", move || {
+        loop {
+            let received = match queue.next(None) {
+                Ok(Some(received)) => received,
+                Ok(None) => continue,
+                // Lack of memory, for example.
+                Err(_) => {
+                    std::thread::sleep(CHECK_INTERVAL);
+                    continue;
+                }
+            };
+            let why = if tells_to_break(received, hold) {
+                End::Broken
+            } else if received.is_stop() {
+                let _ = signal::stop(None);
+                continue;
+            } else if ends(received, is_ours) && !queue.is_ignored(received.signal) {
+                End::Signal(received.signal)
+            } else {
+                continue;
+            };
+            if end.send(why).is_err() {
+                return;
+            }
+        }
+    })
+}
+
+/// Whether the signal ends the hold. `is_ours`: the terminal is stdin, and its signals are not for a program
+/// that started this one.
+fn ends(received: QueuedSignal, is_ours: bool) -> bool {
+    match received.signal {
+        SIGTERM => true,
+        SIGINT | SIGHUP | SIGQUIT => received.from_process || is_ours,
+        _ => false,
+    }
+}
+
+/// Keeps the hold until it ends.
+fn keep(session: &Session, mut hold: Hold, ends: &Receiver<End>) -> Printed {
+    let mut heartbeat = Heartbeat::default();
+    let mut next_check = Instant::now() + CHECK_INTERVAL;
+    let why = loop {
+        let pause = heartbeat.pause_until(&hold, next_check);
+        match ends.recv_timeout(pause) {
+            Ok(why) => break why,
+            Err(RecvTimeoutError::Timeout) => {}
+            // Each thread that sends lives as long as this one.
+            Err(RecvTimeoutError::Disconnected) => break End::Lost,
+        }
+        if hold.is_broken() {
+            break End::Broken;
+        }
+        let is_over = hold.lost_in().is_some_and(|left| left.is_zero());
+        if Instant::now() >= next_check || is_over {
+            if is_over || matches!(hold.is_lost(), Ok(true)) {
+                break End::Lost;
+            }
+            heartbeat.has_failed = false;
+            next_check = Instant::now() + CHECK_INTERVAL;
+            drop_code_pages();
+        }
+        heartbeat.renew_if_due(&mut hold);
+    };
+    let number = hold.number();
+    let name = words::quoted(&hold.record().name);
+    // First to its program: once it is released, another may hold it.
+    if let Some(text) = loss(&why, &name) {
+        tell_end(session, number, &why, Some(&text), Vec::new());
+        let _ = hold.release();
+        return Printed::Yes(Exit::Lost);
+    }
+    match hold.release() {
+        Ok(ReleaseOutcome::Released) => {
+            if session.global.verbose {
+                output::say(session, &format!("released {name}"));
+            }
+            tell_end(session, number, &why, None, Vec::new());
+        }
+        Ok(ReleaseOutcome::Lost) => {
+            let text = loss(&End::Lost, &name);
+            tell_end(session, number, &End::Lost, text.as_deref(), Vec::new());
+            return Printed::Yes(Exit::Lost);
+        }
+        Err(error) => tell_end(
+            session,
+            number,
+            &why,
+            None,
+            vec![words::error_chain(&error)],
+        ),
+    }
+    exit_after(&why)
+}
+
+/// The message about a hold that ended before its program.
+fn loss(why: &End, name: &str) -> Option<String> {
+    match why {
+        End::Broken => Some(format!("lock {name} was broken while it was held")),
+        End::Lost => Some(format!("lost lock {name} while it was held")),
+        End::Stdin | End::Caller(_) | End::Signal(_) => None,
+    }
+}
+
+fn exit_after(why: &End) -> Printed {
+    match why {
+        // As if it had never been caught, so that a calling shell script ends, too.
+        End::Signal(signal) if *signal != SIGTERM => Printed::by_signal(*signal),
+        _ => Printed::Yes(Exit::Done),
+    }
+}
+
+/// One line of `--json`. The line `failed` is that of other commands, see `report`.
+#[derive(Default, Serialize)]
+struct Event<'a> {
+    event: &'static str,
+    hold: Option<u64>,
+    slot: Option<u32>,
+    slots: Vec<u32>,
+    file: Option<String>,
+    position: Option<usize>,
+    holder: Option<Value>,
+    displaced: Option<Value>,
+    reason: Option<&'static str>,
+    message: Option<&'a str>,
+    errors: Vec<String>,
+}
+
+impl Event<'_> {
+    fn waiting(session: &Session, lock: &Lock, status: &Status) -> Self {
+        Self {
+            event: "waiting",
+            position: progress::position(lock),
+            holder: Some(lock_value(status, &session.caller)),
+            ..Self::default()
+        }
+    }
+
+    fn held(session: &Session, lock: &Lock, hold: &Hold) -> Self {
+        let slots = hold.slots();
+        let path = hold.path().to_string_lossy().into_owned();
+        let displaced = displaced(hold.displaced());
+        Self {
+            event: "held",
+            hold: Some(hold.number()),
+            slot: slots.first().copied(),
+            slots,
+            file: Some(path).filter(|_| !lock.is_remote()),
+            displaced: displaced.map(|was| lock_value(&was, &session.caller)),
+            errors: hold.warnings().iter().map(words::error_chain).collect(),
+            ..Self::default()
+        }
+    }
+
+    fn print(&self) -> std::io::Result<()> {
+        // Serializing strings, numbers and lists cannot fail.
+        let line = serde_json::to_string(self).unwrap_or_default();
+        output::data(&escape_json(&line))
+    }
+}
+
+/// Tells the program that it holds the lock. Fails if it cannot know that.
+fn tell_held(session: &Session, held: &Event<'_>) -> std::io::Result<()> {
+    // The runtime has replaced a closed stdout by /dev/null, so writing to it would succeed.
+    if stdout_was_closed() {
+        return Err(std::io::Error::other("stdout is closed"));
+    }
+    if session.global.json {
+        return held.print();
+    }
+    for warning in &held.errors {
+        output::eprint(&format!("onehold: warning: {warning}"));
+    }
+    output::data(&held.hold.unwrap_or_default().to_string())
+}
+
+/// Tells the program that it does not hold the lock any more. `loss`: it did not want that.
+fn tell_end(session: &Session, hold: u64, why: &End, loss: Option<&str>, errors: Vec<String>) {
+    if session.global.json {
+        let text = match why {
+            End::Caller(text) => Some(text.as_str()),
+            _ => loss,
+        };
+        let event = Event {
+            event: if loss.is_some() { "lost" } else { "released" },
+            hold: Some(hold),
+            reason: Some(why.reason()),
+            message: text,
+            errors,
+            ..Event::default()
+        };
+        // Whoever reads it may have ended.
+        let _ = event.print();
+        return;
+    }
+    if let Some(text) = loss {
+        output::eprint(&format!("onehold: {text}"));
+    }
+    for error in errors {
+        output::eprint(&format!("onehold: warning: {error}"));
+    }
+}
