@@ -36,6 +36,7 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             [CompletionResult]::new('--version', '--version', [CompletionResultType]::ParameterName, 'Print version')
             [CompletionResult]::new('run', 'run', [CompletionResultType]::ParameterValue, 'Run a command while holding a lock')
             [CompletionResult]::new('acquire', 'acquire', [CompletionResultType]::ParameterValue, 'Acquire a lock for a process or a limited time; print the hold number')
+            [CompletionResult]::new('hold', 'hold', [CompletionResultType]::ParameterValue, 'Hold a lock for a program as long as stdin is open; print the hold number')
             [CompletionResult]::new('release', 'release', [CompletionResultType]::ParameterValue, 'Release a lock (succeeds if it is already free)')
             [CompletionResult]::new('renew', 'renew', [CompletionResultType]::ParameterValue, 'Extend a lease, or restart the age of a hold made by `acquire`')
             [CompletionResult]::new('check', 'check', [CompletionResultType]::ParameterValue, 'Show the holder of a lock and verify it; the exit status is the state')
@@ -115,6 +116,44 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             [CompletionResult]::new('--force', '--force', [CompletionResultType]::ParameterName, 'Take the lock from a live holder or ahead of waiters, without waiting; asks first')
             [CompletionResult]::new('-y', '-y', [CompletionResultType]::ParameterName, 'Answer yes to all questions; a live holder loses the lock only with --force')
             [CompletionResult]::new('--yes', '--yes', [CompletionResultType]::ParameterName, 'Answer yes to all questions; a live holder loses the lock only with --force')
+            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object, even on failure')
+            [CompletionResult]::new('-q', '-q', [CompletionResultType]::ParameterName, 'Print only errors, warnings, questions, and what the command is for')
+            [CompletionResult]::new('--quiet', '--quiet', [CompletionResultType]::ParameterName, 'Print only errors, warnings, questions, and what the command is for')
+            [CompletionResult]::new('-v', '-v', [CompletionResultType]::ParameterName, 'Print details (store, evidence, processes), and successes too')
+            [CompletionResult]::new('--verbose', '--verbose', [CompletionResultType]::ParameterName, 'Print details (store, evidence, processes), and successes too')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
+            [CompletionResult]::new('-V', '-V ', [CompletionResultType]::ParameterName, 'Print version')
+            [CompletionResult]::new('--version', '--version', [CompletionResultType]::ParameterName, 'Print version')
+            break
+        }
+        'onehold;hold' {
+            [CompletionResult]::new('-w', '-w', [CompletionResultType]::ParameterName, 'Wait up to D: `30` (seconds), `0.5`, `30s`, `5m`, `2h`, `1d`, `forever` [default: do not wait]')
+            [CompletionResult]::new('--wait', '--wait', [CompletionResultType]::ParameterName, 'Wait up to D: `30` (seconds), `0.5`, `30s`, `5m`, `2h`, `1d`, `forever` [default: do not wait]')
+            [CompletionResult]::new('--max-waiting', '--max-waiting', [CompletionResultType]::ParameterName, 'Do not wait if N wait already: exit with 6 at once')
+            [CompletionResult]::new('--slots', '--slots', [CompletionResultType]::ParameterName, 'Let at most N hold the lock at once, each in a slot of its own, 0 to N-1')
+            [CompletionResult]::new('--ttl', '--ttl', [CompletionResultType]::ParameterName, 'Time to live: how long the hold lasts without a renewal')
+            [CompletionResult]::new('--owner', '--owner', [CompletionResultType]::ParameterName, 'Unique label, such as a CI job ID; the same label may release and renew the hold')
+            [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'Reason to show to others, at most 1 KiB')
+            [CompletionResult]::new('--message', '--message', [CompletionResultType]::ParameterName, 'Reason to show to others, at most 1 KiB')
+            [CompletionResult]::new('--max-age', '--max-age', [CompletionResultType]::ParameterName, 'Age at which the hold becomes overdue (or a zombie, if the holder cannot be checked) [default: 24h]')
+            [CompletionResult]::new('--on-zombie', '--on-zombie', [CompletionResultType]::ParameterName, 'How to handle a zombie (stale lock) [default: take]')
+            [CompletionResult]::new('-E', '-E ', [CompletionResultType]::ParameterName, 'Exit with N instead of 6 (held) or 7 (timed out)')
+            [CompletionResult]::new('--conflict-exit-code', '--conflict-exit-code', [CompletionResultType]::ParameterName, 'Exit with N instead of 6 (held) or 7 (timed out)')
+            [CompletionResult]::new('--die-with', '--die-with', [CompletionResultType]::ParameterName, 'Release the lock, or end the wait, once the process PID has exited, too; `parent`: the process that started onehold')
+            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
+            [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]')
+            [CompletionResult]::new('--format', '--format', [CompletionResultType]::ParameterName, 'Format of new lock files')
+            [CompletionResult]::new('--color', '--color', [CompletionResultType]::ParameterName, 'When to use color')
+            [CompletionResult]::new('-n', '-n', [CompletionResultType]::ParameterName, 'Do not wait (default; overrides a configured wait)')
+            [CompletionResult]::new('--no-wait', '--no-wait', [CompletionResultType]::ParameterName, 'Do not wait (default; overrides a configured wait)')
+            [CompletionResult]::new('-s', '-s', [CompletionResultType]::ParameterName, 'Hold the lock together with others that use --shared; excludes holders without it')
+            [CompletionResult]::new('--shared', '--shared', [CompletionResultType]::ParameterName, 'Hold the lock together with others that use --shared; excludes holders without it')
+            [CompletionResult]::new('-f', '-f', [CompletionResultType]::ParameterName, 'Take the lock from a live holder or ahead of waiters, without waiting; asks first')
+            [CompletionResult]::new('--force', '--force', [CompletionResultType]::ParameterName, 'Take the lock from a live holder or ahead of waiters, without waiting; asks first')
+            [CompletionResult]::new('-y', '-y', [CompletionResultType]::ParameterName, 'Answer yes to all questions; a live holder loses the lock only with --force')
+            [CompletionResult]::new('--yes', '--yes', [CompletionResultType]::ParameterName, 'Answer yes to all questions; a live holder loses the lock only with --force')
+            [CompletionResult]::new('--reentrant', '--reentrant', [CompletionResultType]::ParameterName, 'If already running under `run` of this lock, hold nothing, and print the number of that hold')
             [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object, even on failure')
             [CompletionResult]::new('-q', '-q', [CompletionResultType]::ParameterName, 'Print only errors, warnings, questions, and what the command is for')
             [CompletionResult]::new('--quiet', '--quiet', [CompletionResultType]::ParameterName, 'Print only errors, warnings, questions, and what the command is for')
@@ -270,6 +309,7 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
         'onehold;help' {
             [CompletionResult]::new('run', 'run', [CompletionResultType]::ParameterValue, 'Run a command while holding a lock')
             [CompletionResult]::new('acquire', 'acquire', [CompletionResultType]::ParameterValue, 'Acquire a lock for a process or a limited time; print the hold number')
+            [CompletionResult]::new('hold', 'hold', [CompletionResultType]::ParameterValue, 'Hold a lock for a program as long as stdin is open; print the hold number')
             [CompletionResult]::new('release', 'release', [CompletionResultType]::ParameterValue, 'Release a lock (succeeds if it is already free)')
             [CompletionResult]::new('renew', 'renew', [CompletionResultType]::ParameterValue, 'Extend a lease, or restart the age of a hold made by `acquire`')
             [CompletionResult]::new('check', 'check', [CompletionResultType]::ParameterValue, 'Show the holder of a lock and verify it; the exit status is the state')
@@ -284,6 +324,9 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             break
         }
         'onehold;help;acquire' {
+            break
+        }
+        'onehold;help;hold' {
             break
         }
         'onehold;help;release' {

@@ -33,6 +33,7 @@ set edit:completion:arg-completer[onehold] = {|@words|
             cand --version 'Print version'
             cand run 'Run a command while holding a lock'
             cand acquire 'Acquire a lock for a process or a limited time; print the hold number'
+            cand hold 'Hold a lock for a program as long as stdin is open; print the hold number'
             cand release 'Release a lock (succeeds if it is already free)'
             cand renew 'Extend a lease, or restart the age of a hold made by `acquire`'
             cand check 'Show the holder of a lock and verify it; the exit status is the state'
@@ -110,6 +111,43 @@ set edit:completion:arg-completer[onehold] = {|@words|
             cand --force 'Take the lock from a live holder or ahead of waiters, without waiting; asks first'
             cand -y 'Answer yes to all questions; a live holder loses the lock only with --force'
             cand --yes 'Answer yes to all questions; a live holder loses the lock only with --force'
+            cand --json 'Print one JSON object, even on failure'
+            cand -q 'Print only errors, warnings, questions, and what the command is for'
+            cand --quiet 'Print only errors, warnings, questions, and what the command is for'
+            cand -v 'Print details (store, evidence, processes), and successes too'
+            cand --verbose 'Print details (store, evidence, processes), and successes too'
+            cand -h 'Print help (see more with ''--help'')'
+            cand --help 'Print help (see more with ''--help'')'
+            cand -V 'Print version'
+            cand --version 'Print version'
+        }
+        &'onehold;hold'= {
+            cand -w 'Wait up to D: `30` (seconds), `0.5`, `30s`, `5m`, `2h`, `1d`, `forever` [default: do not wait]'
+            cand --wait 'Wait up to D: `30` (seconds), `0.5`, `30s`, `5m`, `2h`, `1d`, `forever` [default: do not wait]'
+            cand --max-waiting 'Do not wait if N wait already: exit with 6 at once'
+            cand --slots 'Let at most N hold the lock at once, each in a slot of its own, 0 to N-1'
+            cand --ttl 'Time to live: how long the hold lasts without a renewal'
+            cand --owner 'Unique label, such as a CI job ID; the same label may release and renew the hold'
+            cand -m 'Reason to show to others, at most 1 KiB'
+            cand --message 'Reason to show to others, at most 1 KiB'
+            cand --max-age 'Age at which the hold becomes overdue (or a zombie, if the holder cannot be checked) [default: 24h]'
+            cand --on-zombie 'How to handle a zombie (stale lock) [default: take]'
+            cand -E 'Exit with N instead of 6 (held) or 7 (timed out)'
+            cand --conflict-exit-code 'Exit with N instead of 6 (held) or 7 (timed out)'
+            cand --die-with 'Release the lock, or end the wait, once the process PID has exited, too; `parent`: the process that started onehold'
+            cand --dir 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]'
+            cand --profile 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]'
+            cand --format 'Format of new lock files'
+            cand --color 'When to use color'
+            cand -n 'Do not wait (default; overrides a configured wait)'
+            cand --no-wait 'Do not wait (default; overrides a configured wait)'
+            cand -s 'Hold the lock together with others that use --shared; excludes holders without it'
+            cand --shared 'Hold the lock together with others that use --shared; excludes holders without it'
+            cand -f 'Take the lock from a live holder or ahead of waiters, without waiting; asks first'
+            cand --force 'Take the lock from a live holder or ahead of waiters, without waiting; asks first'
+            cand -y 'Answer yes to all questions; a live holder loses the lock only with --force'
+            cand --yes 'Answer yes to all questions; a live holder loses the lock only with --force'
+            cand --reentrant 'If already running under `run` of this lock, hold nothing, and print the number of that hold'
             cand --json 'Print one JSON object, even on failure'
             cand -q 'Print only errors, warnings, questions, and what the command is for'
             cand --quiet 'Print only errors, warnings, questions, and what the command is for'
@@ -257,6 +295,7 @@ set edit:completion:arg-completer[onehold] = {|@words|
         &'onehold;help'= {
             cand run 'Run a command while holding a lock'
             cand acquire 'Acquire a lock for a process or a limited time; print the hold number'
+            cand hold 'Hold a lock for a program as long as stdin is open; print the hold number'
             cand release 'Release a lock (succeeds if it is already free)'
             cand renew 'Extend a lease, or restart the age of a hold made by `acquire`'
             cand check 'Show the holder of a lock and verify it; the exit status is the state'
@@ -269,6 +308,8 @@ set edit:completion:arg-completer[onehold] = {|@words|
         &'onehold;help;run'= {
         }
         &'onehold;help;acquire'= {
+        }
+        &'onehold;help;hold'= {
         }
         &'onehold;help;release'= {
         }

@@ -32,6 +32,8 @@ mod failures;
 mod partitions;
 // Clocks that are set, and machines that are suspended.
 mod clocks;
+// Holds of programs.
+mod hold;
 // Requests.
 mod costs;
 // Waiters.

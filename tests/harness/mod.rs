@@ -15,6 +15,7 @@
 )]
 
 pub mod foreign;
+pub mod hold;
 #[cfg(unix)]
 pub mod intervals;
 pub mod seen;

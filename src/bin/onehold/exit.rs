@@ -67,51 +67,55 @@ pub(crate) const TABLE: [(&str, &str); 13] = [
     ("0", "success; check: the lock is free"),
     (
         "1",
-        "error: unreadable store, full disk, not a lock file, …; break, release --force: the work could not be ended",
+        "error: unreadable store, full disk, not a lock file, …; hold: the number could not be printed; break, release --force: the work could not be ended",
     ),
     ("2", "usage error"),
     ("3", "renew, break: the lock is not held"),
     ("4", "release, renew, break --hold: held by another holder"),
     (
         "5",
-        "acquire, run: a zombie that --on-zombie does not take; check: zombie or overdue",
+        "acquire, run, hold: a zombie that --on-zombie does not take; check: zombie or overdue",
     ),
     (
         "6",
-        "acquire, run, check: held by another holder; break, release --force: not confirmed",
+        "acquire, run, hold, check: held by another holder; break, release --force: not confirmed",
     ),
-    ("7", "acquire, run: timed out waiting"),
-    ("8", "run: the lock was lost or broken before CMD ended"),
+    ("7", "acquire, run, hold: timed out waiting"),
+    (
+        "8",
+        "run: the lock was lost or broken before CMD ended; hold: the lock was lost or broken",
+    ),
     ("124", "run: CMD was ended at its --time-limit"),
-    ("125", "run: error of onehold itself (instead of 1)"),
+    ("125", "run, hold: error of onehold itself (instead of 1)"),
     (
         "126, 127",
         "run: CMD cannot be executed; run: CMD was not found",
     ),
     (
         "128+n",
-        "run: CMD was killed by signal n; acquire, run, release, break: 129, 130, 143: HUP, Ctrl-C, TERM while it waits or asks",
+        "run: CMD was killed by signal n; acquire, run, hold, release, break: 129, 130, 143: HUP, Ctrl-C, TERM while it waits or asks; hold: 130: stdin has ended while it waits",
     ),
 ];
 
 /// What is true of one verb.
 pub(crate) fn table_of(verb: &str) -> Vec<(&'static str, String)> {
     let definition = Cli::command();
-    let of_verb = |part: &'static str| {
+    let of_verb = |code: &str, part: &'static str| {
+        // These have another code for errors.
+        let of_all = Some(part).filter(|_| code != "1" || !matches!(verb, "run" | "hold"));
         let Some((verbs, meaning)) = part.split_once(": ") else {
-            return Some(part);
+            return of_all;
         };
         let mut verbs = verbs.split(", ").map(|verb| verb.split(' ').next());
         let first = verbs.clone().next().flatten();
         if first.is_none_or(|first| definition.find_subcommand(first).is_none()) {
-            return Some(part);
+            return of_all;
         }
         verbs.any(|named| named == Some(verb)).then_some(meaning)
     };
-    let meaning =
-        |parts: &'static str| -> Vec<&str> { parts.split("; ").filter_map(of_verb).collect() };
-    let rows = TABLE.iter().map(|(code, parts)| (*code, meaning(parts)));
-    // Of `run`, 1 is the command's.
-    let own = rows.filter(|(code, parts)| !parts.is_empty() && (verb, *code) != ("run", "1"));
-    own.map(|(code, parts)| (code, parts.join("; "))).collect()
+    let rows = TABLE.iter().map(|(code, parts)| {
+        let meaning = parts.split("; ").filter_map(|part| of_verb(code, part));
+        (*code, meaning.collect::<Vec<_>>().join("; "))
+    });
+    rows.filter(|(_, meaning)| !meaning.is_empty()).collect()
 }

@@ -197,8 +197,11 @@ impl<'a> Line<'a> {
     fn verb(&self, word: &str) -> Option<&'a str> {
         let verbs = || self.definition.get_subcommands().map(Command::get_name);
         let known = |word: &str| verbs().find(|verb| *verb == word);
+        // It is for programs: a word like it, such as `held`, is rather a name.
+        let typed_by_people = || verbs().filter(|verb| *verb != "hold");
         let begun = || {
-            let mut begun = verbs().filter(|verb| word.len() > 2 && verb.starts_with(word));
+            let mut begun =
+                typed_by_people().filter(|verb| word.len() > 2 && verb.starts_with(word));
             begun.next().filter(|_| begun.next().is_none())
         };
         let of_others = match word {
@@ -212,7 +215,7 @@ impl<'a> Line<'a> {
         };
         let meant = || {
             known(of_others)
-                .or_else(|| mistyped(word, verbs()))
+                .or_else(|| mistyped(word, typed_by_people()))
                 .or_else(begun)
         };
         // Before `--` it is rather a name, and `run` is missing.

@@ -223,7 +223,13 @@ fn ends(received: QueuedSignal, is_ours: bool) -> bool {
 /// Keeps the hold until it ends.
 fn keep(session: &Session, mut hold: Hold, ends: &Receiver<End>) -> Printed {
     let mut heartbeat = Heartbeat::default();
-    let mut next_check = Instant::now() + CHECK_INTERVAL;
+    // On etcd no signal tells of a break.
+    let interval = if session.store.is_remote() {
+        CHECK_INTERVAL / 2
+    } else {
+        CHECK_INTERVAL
+    };
+    let mut next_check = Instant::now() + interval;
     let why = loop {
         let pause = heartbeat.pause_until(&hold, next_check);
         match ends.recv_timeout(pause) {
@@ -241,7 +247,7 @@ fn keep(session: &Session, mut hold: Hold, ends: &Receiver<End>) -> Printed {
                 break End::Lost;
             }
             heartbeat.has_failed = false;
-            next_check = Instant::now() + CHECK_INTERVAL;
+            next_check = Instant::now() + interval;
             drop_code_pages();
         }
         heartbeat.renew_if_due(&mut hold);
