@@ -27,6 +27,8 @@ enum Victim {
     Wrapper,
     /// The wrapper, after a break.
     BrokenWrapper,
+    /// The wrapper, after the end of the process that it ends with.
+    LeftWrapper,
     /// The breaker of a hold with a wrapper.
     Breaker,
     /// The breaker of a hold whose wrapper is dead.
@@ -35,9 +37,10 @@ enum Victim {
     BreakerOfExec,
 }
 
-const VICTIMS: [Victim; 5] = [
+const VICTIMS: [Victim; 6] = [
     Victim::Wrapper,
     Victim::BrokenWrapper,
+    Victim::LeftWrapper,
     Victim::Breaker,
     Victim::BreakerOfOrphans,
     Victim::BreakerOfExec,
@@ -55,7 +58,10 @@ const NEXT: [&[&str]; 6] = [
 
 impl Victim {
     fn is_wrapper(self) -> bool {
-        matches!(self, Self::Wrapper | Self::BrokenWrapper)
+        matches!(
+            self,
+            Self::Wrapper | Self::BrokenWrapper | Self::LeftWrapper
+        )
     }
 
     fn options(self) -> &'static [&'static str] {
@@ -70,6 +76,10 @@ impl Victim {
         let sandbox = Sandbox::new();
         let mut run = vec!["run", "--kill-after", "300ms"];
         run.extend(self.options());
+        let caller = sandbox.holder.pid().to_string();
+        if self == Self::LeftWrapper {
+            run.extend(["--die-with", &caller]);
+        }
         run.extend(["x", "--", "bash", "-c", WORK]);
         let is_listed = || lines(&sandbox) >= LISTED;
         if self.is_wrapper() {
@@ -85,6 +95,8 @@ impl Victim {
                     }
                     if self == Self::BrokenWrapper {
                         let _ = sandbox.invoke(&["break", "x", "--yes"]);
+                    } else if self == Self::LeftWrapper {
+                        let _ = kill(pid(&caller), Signal::SIGKILL);
                     } else if let Some(wrapper) =
                         sandbox.lock(&["check", "x"])["wrapper_pid"].as_i64()
                     {

@@ -64,7 +64,7 @@ const SCENARIO: Scenario = Scenario {
     acquires: false,
 };
 
-const SCENARIOS: [Scenario; 25] = [
+const SCENARIOS: [Scenario; 27] = [
     Scenario {
         name: "acquire",
         prepare: |sandbox| words(&format!("acquire x --pid {}", sandbox.holder.pid())),
@@ -134,6 +134,21 @@ const SCENARIOS: [Scenario; 25] = [
             run_critical_section("run ./x")
         },
         lock: "./x",
+        ..SCENARIO
+    },
+    Scenario {
+        name: "hold",
+        // Its stdin has ended.
+        prepare: |_| words("hold x"),
+        ..SCENARIO
+    },
+    Scenario {
+        name: "hold with a zombie, of two names",
+        prepare: |sandbox| {
+            sandbox.create_zombie("x");
+            words("hold --json x section/y")
+        },
+        also: &["section/y"],
         ..SCENARIO
     },
     Scenario {

@@ -26,6 +26,8 @@ pub(super) enum Flaw {
     NumberIgnored,
     /// The record does not say that the command does not inherit the kernel lock.
     CloseIgnored,
+    /// The record does not say which process a run dies with.
+    CallerIgnored,
     /// The note that the command has let go of the kernel lock is not read.
     NoteIgnored,
     /// A record that could not be read counts as one that says nothing.

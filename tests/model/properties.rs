@@ -112,7 +112,9 @@ fn is_at_work(setting: &Setting, world: &World, at: usize) -> bool {
             Holder::Process => process.followed,
             Holder::Exec | Holder::Library => process.alive,
         };
-    !process.broken && (by_itself || process.child == Child::Running)
+    // What the command has left behind belongs to the work that ends with another process.
+    let is_left = process.left && process.child == Child::Daemon;
+    !process.broken && (by_itself || is_left || process.child == Child::Running)
 }
 
 fn at_work<'a>(
@@ -271,7 +273,8 @@ fn able(setting: &Setting, world: &World) -> bool {
 fn is_quiet(setting: &Setting, world: &World) -> bool {
     let is_quiet = |at: usize| {
         let (process, plan) = (&world.processes[at], &setting.plans[at]);
-        if process.child.is_starting() {
+        // Whoever waits for it ends its work.
+        if process.child.is_starting() || process.left {
             return false;
         }
         if !process.exists() {

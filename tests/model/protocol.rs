@@ -32,6 +32,8 @@ pub(super) enum Action {
     /// The process that a detached hold follows ends.
     EndFollowed(usize),
     Expire(usize),
+    /// The work of a run whose caller has exited is ended: by its wrapper or by whoever wants the lock.
+    EndWork(usize),
     Release(usize),
     Renew(usize),
     Stop(usize),
@@ -900,8 +902,11 @@ impl Model for Setting {
             if process.child.exists() {
                 actions.extend([Action::Child(at), Action::KillChild(at)]);
             }
-            if process.followed {
+            if process.followed && (!plan.dies_with || process.step == Step::Holding) {
                 actions.push(Action::EndFollowed(at));
+            }
+            if process.left {
+                actions.push(Action::EndWork(at));
             }
             if process.in_force && plan.holder == Holder::Lease && !process.expired {
                 actions.push(Action::Expire(at));
@@ -925,7 +930,9 @@ impl Model for Setting {
                     Holder::Lease | Holder::Process => true,
                     Holder::Exec => false,
                     Holder::Library => !process.child.exists(),
-                    Holder::Run => matches!(process.child, Child::Gone | Child::Daemon),
+                    Holder::Run => {
+                        matches!(process.child, Child::Gone | Child::Daemon) && !process.left
+                    }
                 };
                 if may_release {
                     actions.push(Action::Release(at));
@@ -973,7 +980,18 @@ impl Model for Setting {
                 self.drop_descriptors(&mut world, of);
             }
             Action::LetGo(of) => self.let_go(&mut world, of)?,
-            Action::EndFollowed(of) => world.processes[of].followed = false,
+            Action::EndFollowed(of) => {
+                let process = &mut world.processes[of];
+                process.followed = false;
+                process.left = self.plans[of].dies_with;
+            }
+            Action::EndWork(of) => {
+                let process = &mut world.processes[of];
+                (process.left, process.over) = (false, true);
+                process.child = Child::Gone;
+                process.commands = 0;
+                self.drop_descriptors(&mut world, of);
+            }
             Action::Expire(of) => {
                 world.processes[of].expired = true;
                 for own in world.processes[of].own.clone() {

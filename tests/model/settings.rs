@@ -39,6 +39,7 @@ fn run(wants: Vec<(u8, Mode)>) -> Plan {
         close: false,
         lets_go: false,
         daemon: false,
+        dies_with: false,
         waits: false,
         may_stop: false,
         pid_namespace: 0,
@@ -162,6 +163,14 @@ fn with_daemon(plan: Plan) -> Plan {
     Plan {
         daemon: true,
         ..plan
+    }
+}
+
+/// Leaves a daemon, and dies with another process.
+fn dying_with(plan: Plan) -> Plan {
+    Plan {
+        dies_with: true,
+        ..with_daemon(plan)
     }
 }
 
@@ -346,6 +355,29 @@ fn model_of_daemons_holds() {
     holds(
         "two runs that leave daemons",
         Setting::new(vec![leaves_daemon(), leaves_daemon()]).must_happen(&[TAKEOVER]),
+    );
+}
+
+fn run_that_dies_with_its_caller() -> Setting {
+    Setting::new(vec![
+        dying_with(run(exclusive(A))),
+        run(exclusive(A)).twice(),
+    ])
+}
+
+#[test]
+fn model_of_a_run_that_dies_with_its_caller_holds() {
+    holds(
+        "a run that dies with its caller",
+        run_that_dies_with_its_caller().must_happen(&[TAKEOVER]),
+    );
+    holds(
+        "a run that dies with its caller, and a waiter",
+        Setting::new(vec![
+            dying_with(run(exclusive(A))),
+            run(exclusive(A)).waits(),
+        ])
+        .must_happen(&[TAKEOVER, SERVED]),
     );
 }
 
@@ -774,6 +806,12 @@ fn model_of_three_runs_holds() {
 #[test]
 fn model_notices_takeover_from_dead_wrapper() {
     let setting = two_runs().flawed(Flaw::DeadWrapperIsDead);
+    notices(setting, EXCLUSION);
+}
+
+#[test]
+fn model_notices_that_a_caller_is_ignored() {
+    let setting = run_that_dies_with_its_caller().flawed(Flaw::CallerIgnored);
     notices(setting, EXCLUSION);
 }
 

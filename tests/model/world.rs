@@ -58,6 +58,8 @@ pub(super) struct Plan {
     pub(super) lets_go: bool,
     /// The command leaves a process behind that has its descriptors.
     pub(super) daemon: bool,
+    /// `--die-with`: the work ends with the process that it follows.
+    pub(super) dies_with: bool,
     pub(super) waits: bool,
     /// It may be stopped (SIGSTOP) while it waits.
     pub(super) may_stop: bool,
@@ -201,8 +203,12 @@ pub(super) struct Process {
     pub(super) children: u8,
     /// Commands that it still starts under this hold.
     pub(super) commands: u8,
-    /// The process that a detached hold follows is alive.
+    /// The process that a detached hold follows, or that a run dies with, is alive.
     pub(super) followed: bool,
+    /// The process that its run dies with has exited, and nobody has ended the work yet.
+    pub(super) left: bool,
+    /// All of its work has been ended by force.
+    pub(super) over: bool,
     pub(super) own: Vec<Own>,
     pub(super) number: u8,
     /// Its open lock files are locked.
@@ -271,6 +277,12 @@ impl World {
 
     pub(super) fn is_in_place(&self, own: Own) -> bool {
         self.file_at(own.slot).is_some_and(|file| file.id == own.id)
+    }
+
+    /// The holds whose work has been ended by force.
+    pub(super) fn over(&self) -> Vec<u64> {
+        let over = self.processes.iter().filter(|process| process.over);
+        over.map(|process| u64::from(process.number)).collect()
     }
 
     /// Removes all files of a hold: its several names are those of one file.
@@ -447,7 +459,9 @@ impl Setting {
                     child: Child::None,
                     children: 0,
                     commands: plan.commands,
-                    followed: plan.holder == Holder::Process,
+                    followed: plan.holder == Holder::Process || plan.dies_with,
+                    left: false,
+                    over: false,
                     own: Vec::new(),
                     number: 0,
                     locked: false,
@@ -475,6 +489,7 @@ impl Setting {
     pub(super) fn request(&self, world: &World, process: usize) -> Request {
         let mut request = self.requests[process].clone();
         request.ticket = world.processes[process].ticket.map(u64::from);
+        request.over = world.over();
         if let Some(parent) = self.plans[process].inside {
             request.inside = vec![u64::from(world.processes[parent].number)];
         }
@@ -533,6 +548,8 @@ impl Setting {
         record.ttl_ms = (plan.holder == Holder::Lease).then_some(TTL_MS);
         record.close = plan.close && !self.is_flawed(Flaw::CloseIgnored);
         record.exec = plan.holder == Holder::Exec;
+        record.die_with = (plan.dies_with && !self.is_flawed(Flaw::CallerIgnored))
+            .then(|| process_id(followed_pid(at)));
         record.kernel_lock = !matches!(plan.holder, Holder::Process | Holder::Lease);
         record.origin = Some(Origin {
             start: taken_by.start,
@@ -626,6 +643,10 @@ impl Setting {
     pub(super) fn judged(&self, world: &World, file: &File, by: &Observer) -> Judged<u8> {
         let found = self.found(world, file, by);
         let moment = self.moment();
+        let by = &Observer {
+            over: world.over(),
+            ..by.clone()
+        };
         let verdict = judge(&found.content, &found.facts, by, DEFAULT_MAX_AGE, &moment);
         Judged { found, verdict }
     }

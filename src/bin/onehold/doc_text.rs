@@ -208,7 +208,7 @@ pub(crate) fn examples(verb: &str) -> &'static [Example] {
 }
 
 /// The keys of a lock in that object. All are always present.
-pub(crate) const LOCK_KEYS: [(&str, &str); 41] = [
+pub(crate) const LOCK_KEYS: [(&str, &str); 42] = [
     ("name", "NAME as given"),
     ("path", "path of the lock file"),
     ("store", "directory of the lock file"),
@@ -246,6 +246,10 @@ pub(crate) const LOCK_KEYS: [(&str, &str); 41] = [
     ),
     ("wrapper_pid", "PID of the onehold process of a run"),
     ("wrapper_alive", "whether that process is alive"),
+    (
+        "die_with",
+        "PID of the process that a run ends with (--die-with)",
+    ),
     ("format", "native, prodigy, sprint, memory, pid, flock"),
     ("hostname", "host of the holder"),
     (

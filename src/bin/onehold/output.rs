@@ -138,6 +138,8 @@ pub(crate) fn block(status: &Status, verbose: bool) -> Vec<String> {
                 lines.push(format!("  locks: {}", names.join(", ")));
             }
             lines.extend(describe::wrapper(status).map(|wrapper| format!("  wrapper: {wrapper}")));
+            let die_with = record.die_with;
+            lines.extend(die_with.map(|with| format!("  ends with: process {}", with.pid)));
         }
         let user = describe::user(status);
         lines.extend(user.map(|user| format!("  user: {}", words::escape(&user))));

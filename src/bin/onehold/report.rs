@@ -187,6 +187,8 @@ impl Serialize for LockObject<'_> {
         keys.serialize_entry("pid_alive", &verdict.pid_alive)?;
         keys.serialize_entry("wrapper_pid", &wrapper.map(|record| record.taken_by))?;
         keys.serialize_entry("wrapper_alive", &wrapper.and(verdict.wrapper_alive))?;
+        let die_with = record.and_then(|record| record.die_with);
+        keys.serialize_entry("die_with", &die_with.map(|process| process.pid))?;
         keys.serialize_entry("format", &format.map(Format::name))?;
         keys.serialize_entry("hostname", &record.map(|record| &record.hostname))?;
         keys.serialize_entry("user", &describe::user(status))?;

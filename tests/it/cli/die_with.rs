@@ -40,6 +40,12 @@ fn all_work_ends_with_the_process_and_the_exit_code_is_143() {
     let env = TestEnv::new();
     let mut caller = Running::sleeper();
     let (mut run, work) = at_work(&env, &caller);
+    assert_eq!(env.lock("x")["die_with"], caller.pid());
+    let line = format!("  ends with: process {}\n", caller.pid());
+    env.onehold(["check", "-v", "x"])
+        .assert()
+        .code(6)
+        .stdout(contains(line));
     caller.kill();
     let (code, _, told) = run.finish_with_output();
     assert_eq!(code, 143, "{told}");
