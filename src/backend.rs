@@ -13,7 +13,7 @@ use crate::name::LockName;
 use crate::observer::HostFacts;
 use crate::open_file::Handle;
 use crate::record::{Format, Live, Mode, Record};
-use crate::status::{StoreFacts, Waiter};
+use crate::status::{KeptPlace, StoreFacts, Waiter};
 use crate::sys::Note;
 use crate::sys::process::boottime;
 use crate::sys::wait::{Watch, pause};
@@ -59,7 +59,7 @@ pub(crate) struct Draft {
 pub(crate) struct Updated {
     /// The new hold.
     pub(crate) hold: Option<Box<dyn HeldRecord>>,
-    /// The caller has joined the queue, and others may have joined it between the decision and this: decide again.
+    /// The caller has joined the queue, and not behind all that it was decided on: decide again.
     pub(crate) may_be_behind_others: bool,
     /// The dead relatives that were removed.
     pub(crate) removed: Vec<Judged<Handle>>,
@@ -286,6 +286,11 @@ pub(crate) trait Backend: Debug + Send + Sync {
         Ok(Vec::new())
     }
 
+    /// The places in its queue that are kept for waiters that are gone, in order.
+    fn kept_places(&self, _of: &LockName) -> Result<Vec<KeptPlace>> {
+        Ok(Vec::new())
+    }
+
     /// Who has a ticket.
     fn waiter(&self, _ticket: &Ticket<Handle>) -> Option<Waiter> {
         None
@@ -369,11 +374,17 @@ pub(crate) trait Contender {
         is_unchanged: &mut dyn FnMut() -> bool,
     );
 
+    /// Its position in the queue of this lock, the first of which is 1, if its place is kept once it leaves without
+    /// the lock.
+    fn position_kept(&self, _name: &LockName) -> Option<usize> {
+        None
+    }
+
     /// Makes the next decision look at the store again: the caller is about to show what is in the way.
     fn look_again(&mut self) {}
 
     /// Its place, and the watch that it slept with, once it has the lock.
-    fn into_parts(self: Box<Self>) -> (Option<Box<dyn QueuePlace>>, Option<Watch>);
+    fn served(&mut self) -> (Option<Box<dyn QueuePlace>>, Option<Watch>);
 }
 
 impl dyn Contender + '_ {

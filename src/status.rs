@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 pub use crate::decision::Revision;
 pub use crate::decision::liveness::DEFAULT_MAX_AGE;
@@ -84,6 +84,23 @@ pub struct Locker {
     /// When the process began. It may have taken the lock later.
     #[serde(rename = "started_at")]
     pub started: Option<DateTime<Utc>>,
+}
+
+/// A place in the queue that is kept for a waiter that is gone: it delays nobody.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct KeptPlace {
+    /// Who gets it if it asks for the lock again.
+    pub owner: String,
+    /// Since when its waiter had waited.
+    pub since: DateTime<Utc>,
+    /// How long it is still kept.
+    #[serde(rename = "left_seconds", serialize_with = "seconds")]
+    pub left: Duration,
+}
+
+fn seconds<S: Serializer>(span: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(span.as_secs_f64())
 }
 
 /// A process that waits for a lock.

@@ -37,6 +37,11 @@ impl TicketContent {
         }
     }
 
+    /// The process of the waiter, in its own PID namespace.
+    pub(crate) fn pid(&self) -> Pid {
+        self.pid
+    }
+
     /// `None`: it is something else.
     pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
         serde_json::from_slice(bytes).ok()

@@ -493,6 +493,7 @@ pub(super) fn request_of(record: &Record, keys: &[Key]) -> Request {
         take_zombies: false,
         replace: Vec::new(),
         skip_queue: true,
+        keep_ms: None,
         ticket: None,
         observer: None,
         over: Vec::new(),

@@ -219,10 +219,11 @@ impl Contender for EtcdContender<'_> {
         }
     }
 
-    fn into_parts(self: Box<Self>) -> (Option<Box<dyn QueuePlace>>, Option<Watch>) {
-        let place = self
-            .place
-            .map(|place| Box::new(place) as Box<dyn QueuePlace>);
-        (place, None)
+    fn served(&mut self) -> (Option<Box<dyn QueuePlace>>, Option<Watch>) {
+        let place = self.place.take();
+        (
+            place.map(|place| Box::new(place) as Box<dyn QueuePlace>),
+            None,
+        )
     }
 }

@@ -12,6 +12,7 @@ mod foreign;
 mod guard;
 mod held;
 pub(crate) mod journal;
+mod kept_places;
 pub(crate) mod layout;
 mod leftovers;
 mod limits;
@@ -35,7 +36,7 @@ use guard::Guard;
 pub(crate) use guard::{DirectoryFacts, open_directory};
 pub(crate) use lock_file::{LockPath, is_named, wall_clock};
 pub(crate) use number::by_clock as number_by_clock;
-use queue::Place;
+use queue::{Place, Queue};
 pub(crate) use sleep::Sleeper;
 use snapshot::FilesSnapshot;
 
@@ -49,7 +50,7 @@ use crate::name::LockName;
 use crate::observer::HostFacts;
 use crate::open_file::Handle;
 use crate::record::{Format, Kind, Mode};
-use crate::status::Waiter;
+use crate::status::{KeptPlace, Waiter};
 use crate::sys::directory::{Found, record_is_locked, sync_file};
 use crate::sys::process::boottime;
 use crate::sys::wait::Watch;
@@ -110,6 +111,8 @@ impl Files {
                     }
                     let joined = change_queue(&guard, &snapshot, change);
                     if let (Some(caller), Some(joined)) = (&mut caller, joined) {
+                        // Before those that were decided on.
+                        updated.may_be_behind_others = joined.is_resumed;
                         caller.place = Some(joined);
                     }
                     true
@@ -140,6 +143,10 @@ impl Files {
                         continue;
                     }
                     let held = commit::take(&guard, &snapshot, &put, draft, prepared.take())?;
+                    if let Some(owner) = draft.record.owner.as_deref().filter(|_| held.is_some()) {
+                        let names: Vec<_> = put.iter().map(|(key, _)| &key.name).collect();
+                        snapshot.queue().forget_kept(owner, &names);
+                    }
                     updated.hold = held.map(|held| Box::new(held) as _);
                     if updated.hold.is_some() {
                         // What cannot be removed stays, such as another user's: it does no harm, and the hold
@@ -210,7 +217,14 @@ impl Backend for Files {
 
     fn waiters(&self, of: &LockName) -> Result<Vec<Waiter>> {
         Ok(match self.open()? {
-            Some(root) => queue::Queue::open(&root).waiters(of),
+            Some(root) => Queue::open(&root).waiters(of),
+            None => Vec::new(),
+        })
+    }
+
+    fn kept_places(&self, of: &LockName) -> Result<Vec<KeptPlace>> {
+        Ok(match self.open()? {
+            Some(root) => Queue::open(&root).kept(of),
             None => Vec::new(),
         })
     }
@@ -243,7 +257,7 @@ impl Backend for Files {
         let Some(root) = self.open()? else {
             return Ok(Vec::new());
         };
-        let queue = queue::Queue::open(&root);
+        let queue = Queue::open(&root);
         let mut names: Vec<LockName> = queue
             .all()
             .into_iter()
@@ -314,12 +328,19 @@ impl Contender for FilesContender<'_> {
         }
     }
 
+    fn position_kept(&self, name: &LockName) -> Option<usize> {
+        let place = self.place.as_ref().filter(|place| place.is_kept)?;
+        let queue = Queue::open(&place.store.0);
+        Some(queue.waiters_before(place.number, name) + 1)
+    }
+
     /// Closing the watch takes milliseconds, so it is closed when the hold ends.
-    fn into_parts(self: Box<Self>) -> (Option<Box<dyn QueuePlace>>, Option<Watch>) {
-        let place = self
-            .place
-            .map(|place| Box::new(place) as Box<dyn QueuePlace>);
-        (place, self.sleeper.and_then(|sleeper| sleeper.watch))
+    fn served(&mut self) -> (Option<Box<dyn QueuePlace>>, Option<Watch>) {
+        let place = self.place.take().map(|mut place| {
+            place.has_been_served();
+            Box::new(place) as Box<dyn QueuePlace>
+        });
+        (place, self.sleeper.take().and_then(|sleeper| sleeper.watch))
     }
 }
 
@@ -336,9 +357,13 @@ fn change_queue(
     // Where kernel locks of others are not seen there cannot be a queue. Without a ticket there is
     // still the hold to wait for.
     let (request, draft) = change.join.filter(|_| snapshot.facts.shares_kernel_locks)?;
-    Place::join(guard, snapshot.facts, &request, draft)
-        .ok()
-        .flatten()
+    let joined = Place::join(guard, snapshot.facts, &request, draft);
+    let place = joined.ok().flatten()?;
+    if place.is_resumed {
+        // A turn that it missed while nobody waited there does not count.
+        Queue::open(guard.root()).reserve(None, Some(place.number));
+    }
+    Some(place)
 }
 
 /// Removes holds in favor of another one; `false`: one of them has changed since.

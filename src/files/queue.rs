@@ -20,6 +20,7 @@ use std::sync::Arc;
 use chrono::Utc;
 
 use super::guard::{DirectoryFacts, Guard};
+use super::kept_places::{self, TicketName, keep_or_remove};
 use super::layout::{self, Entry, META_DIR};
 use super::number;
 use crate::backend::{Draft, QueuePlace};
@@ -29,7 +30,7 @@ use crate::identity::Pid;
 use crate::name::LockName;
 use crate::open_file::{Handle, OpenFile, read_all};
 use crate::record::MAX_RECORD_BYTES;
-use crate::status::Waiter;
+use crate::status::{KeptPlace, Waiter};
 use crate::sys::directory::{
     Directory, FileExt as _, Found, move_to_high_fd, record_is_locked, try_lock_record,
     unlock_record,
@@ -197,7 +198,8 @@ impl Queue {
             },
         };
         for file in tickets.names().unwrap_or_default() {
-            let Some(number) = file.to_str().and_then(|name| name.parse().ok()) else {
+            let ticket = TicketName::read(&file).filter(|ticket| !ticket.has_no_waiter());
+            let Some(TicketName { number, .. }) = ticket else {
                 continue;
             };
             if of.is_some_and(|of| number >= of.number) {
@@ -234,9 +236,8 @@ impl Queue {
         };
         if !record_is_locked(&ticket).ok()? {
             if remove {
-                // It may be another user's, and then it stays and does no harm.
                 for queue in &queues {
-                    let _ = queue.unlink(&file);
+                    keep_or_remove(queue, &file);
                 }
             }
             return None;
@@ -257,6 +258,37 @@ impl Queue {
             .enumerate()
             .map(|(index, (written, _))| written.into_waiter(index + 1))
             .collect()
+    }
+
+    /// The places in the queue of a lock that are kept for waiters that are gone.
+    pub(super) fn kept(&self, name: &LockName) -> Vec<KeptPlace> {
+        let queue = self.waiting.as_ref().and_then(|waiting| {
+            let path: PathBuf = layout::parents(name).into_iter().collect();
+            let path = path.join(layout::file_name(name));
+            waiting.open_below(path.as_os_str()).ok()
+        });
+        queue.map_or_else(Vec::new, |queue| kept_places::listed(&queue))
+    }
+
+    /// How many live waiters are before a ticket in the queue of a lock.
+    pub(super) fn waiters_before(&self, number: u64, name: &LockName) -> usize {
+        let tickets = self.tickets(name).into_iter();
+        let before = tickets.filter(|(earlier, other)| *earlier < number && other == name);
+        before
+            .filter(|(earlier, _)| self.read(*earlier, false).is_some())
+            .count()
+    }
+
+    /// Forgets the places that are kept for an owner: it has the lock.
+    pub(super) fn forget_kept(&self, owner: &str, names: &[&LockName]) {
+        for name in names {
+            let Some(waiting) = &self.waiting else { return };
+            let path: PathBuf = layout::parents(name).into_iter().collect();
+            let path = path.join(layout::file_name(name));
+            if let Ok(queue) = waiting.open_below(path.as_os_str()) {
+                kept_places::forget(&queue, owner);
+            }
+        }
     }
 
     fn reserved_since(&self, number: u64) -> Option<u64> {
@@ -334,6 +366,10 @@ pub(crate) struct Place {
     file: OsString,
     ticket: File,
     has_left: bool,
+    /// It is kept if the waiter leaves without the lock.
+    pub(super) is_kept: bool,
+    /// It was kept for this waiter.
+    pub(super) is_resumed: bool,
     /// The directory of all queues.
     waiting: Arc<Directory>,
     last: Arc<File>,
@@ -363,6 +399,12 @@ impl Place {
         if std::mem::replace(&mut self.has_left, true) {
             return;
         }
+        if self.is_kept {
+            for queue in &self.queues {
+                keep_or_remove(&queue.directory, &self.file);
+            }
+            return;
+        }
         // If it cannot be removed, it is a dead waiter's ticket, which the next one removes.
         for queue in &self.queues {
             let _ = queue.directory.unlink(&self.file);
@@ -383,6 +425,11 @@ impl Place {
             queues: queues.collect(),
             last: Arc::clone(&self.last),
         }
+    }
+
+    /// The waiter has the lock.
+    pub(super) fn has_been_served(&mut self) {
+        self.is_kept = false;
     }
 
     /// Makes a file for the record, before it sleeps.
@@ -431,7 +478,6 @@ impl Place {
         written: &TicketContent,
     ) -> Result<Self> {
         let last = Arc::clone(last);
-        let file = OsString::from(format!("{number:020}"));
         let mut names = written.request.wants.iter().map(|want| &want.name);
         let Some(first) = names.next() else {
             return Err(io::Error::from(io::ErrorKind::InvalidInput))
@@ -440,6 +486,9 @@ impl Place {
         let waiting =
             guard.descend_or_create(&[OsString::from(META_DIR), OsString::from(WAITING)])?;
         let queue = OwnQueue::make(guard, &waiting, first)?;
+        let resumed = kept_places::find(&queue.directory, &written.request);
+        let number = resumed.map_or(number, |kept| kept.number);
+        let file = TicketName::new(number, &written.request).file();
         let ticket = make_ticket(&queue.directory, &file, written)
             .context(Operation::CreateTicket, &queue.path(guard).join(&file))?;
         let mut place = Self {
@@ -449,6 +498,8 @@ impl Place {
             file,
             ticket,
             has_left: false,
+            is_kept: written.request.keep_ms.is_some(),
+            is_resumed: resumed.is_some(),
             waiting,
             last,
             pid: Pid::of_self(),
@@ -466,6 +517,11 @@ impl Place {
                     )?;
             }
             place.queues.push(queue);
+        }
+        if let Some(kept) = resumed {
+            for queue in &place.queues {
+                let _ = queue.directory.unlink(&kept.file());
+            }
         }
         Ok(place)
     }
@@ -564,10 +620,11 @@ pub(super) fn sweep(guard: &Guard) {
 fn sweep_directory(directory: &Directory) -> bool {
     let mut is_empty = true;
     for file in directory.names().unwrap_or_default() {
-        let is_ticket = file
-            .to_str()
-            .is_some_and(|name| name.parse::<u64>().is_ok());
-        if is_ticket || is_temporary(&file) {
+        let name = TicketName::read(&file);
+        if name.is_some_and(TicketName::has_no_waiter) {
+            continue;
+        }
+        if name.is_some() || is_temporary(&file) {
             let is_live = match directory.find(&file) {
                 Ok(Found::File(ticket, _)) => record_is_locked(&ticket).unwrap_or(true),
                 _ => continue,
@@ -575,12 +632,12 @@ fn sweep_directory(directory: &Directory) -> bool {
             if is_live {
                 is_empty = false;
             } else {
-                let _ = directory.unlink(&file);
+                keep_or_remove(directory, &file);
             }
         } else if let Ok(below) = directory.open_below(&file) {
             is_empty &= sweep_directory(&below);
             let _ = directory.remove_below_if_empty(&file);
         }
     }
-    is_empty
+    is_empty && !kept_places::are_any(directory)
 }

@@ -346,7 +346,7 @@ impl Contender for FlockContender<'_> {
         }
     }
 
-    fn into_parts(self: Box<Self>) -> (Option<Box<dyn QueuePlace>>, Option<Watch>) {
+    fn served(&mut self) -> (Option<Box<dyn QueuePlace>>, Option<Watch>) {
         (None, None)
     }
 }

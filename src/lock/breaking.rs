@@ -18,7 +18,7 @@ use crate::files::journal::{self, Action, Event, Subject};
 use crate::identity::ProcessId;
 use crate::open_file::Handle;
 use crate::record::{KILL_AFTER, Kind};
-use crate::status::Status;
+use crate::status::{KeptPlace, Status};
 use crate::sys::process::{boottime_milliseconds, start_ticks};
 use crate::sys::work::{may_be_signaled, tell_wrapper, wait_for_any};
 
@@ -185,6 +185,15 @@ impl Lock {
         processes.extend(wrapper);
         processes.retain(|process| !may_be_signaled(*process, author));
         Ok(processes)
+    }
+
+    /// The places in the queue that are kept for waiters that are gone, in order; see
+    /// [`Wait::keep_place`](crate::Wait::keep_place).
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn kept_places(&self) -> Result<Vec<KeptPlace>> {
+        self.store.kept_places(self.name())
     }
 
     /// The last events of this lock in the journal of its store, at most `limit`, the latest one last:

@@ -183,6 +183,7 @@ impl Lock {
             take_zombies: !options.refuse_zombies,
             replace: options.replace.clone(),
             skip_queue: options.skip_queue,
+            keep_ms: None,
             ticket: None,
             over: Vec::new(),
             observer,

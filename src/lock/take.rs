@@ -45,8 +45,23 @@ enum Next {
 }
 
 /// Takes a lock, and waits for it if that is wanted. `process`: the one that the hold is for, if it is not this
-/// one.
+/// one. Returns the position that is kept in the queue, too.
 pub(super) fn take(
+    lock: &Lock,
+    request: Request,
+    draft: &Draft,
+    process: Option<ProcessId>,
+    wait: &mut Wait<'_>,
+) -> Result<(Outcome, Option<usize>)> {
+    let mut contender = lock.store.contender(wait.back_off, draft.record.mode);
+    let outcome = take_as(&mut *contender, lock, request, draft, process, wait)?;
+    let is_blocked = matches!(outcome, Outcome::Blocked(..));
+    let kept = is_blocked.then(|| contender.position_kept(lock.name()));
+    Ok((outcome, kept.flatten()))
+}
+
+fn take_as(
+    contender: &mut (dyn Contender + '_),
     lock: &Lock,
     mut request: Request,
     draft: &Draft,
@@ -58,7 +73,6 @@ pub(super) fn take(
     let mut losses = 0;
     let mut last_obstacle = None;
     let mut has_just_joined = false;
-    let mut contender = backend.contender(wait.back_off, draft.record.mode);
     loop {
         ensure_alive(process)?;
         let entry = Entry {
@@ -106,7 +120,7 @@ pub(super) fn take(
                     continue;
                 }
                 let removed = updated.removed;
-                let taken = lock.taken(hold, contender.into_parts(), displaced, removed);
+                let taken = lock.taken(hold, contender.served(), displaced, removed);
                 return Ok(Outcome::Held(Box::new(taken)));
             }
             Next::End(outcome) => return Ok(outcome),
@@ -115,7 +129,7 @@ pub(super) fn take(
                 if waits && wait.should_stop(false, || lock.obstacle_status(&obstacle)) {
                     return Ok(Outcome::Blocked(obstacle, None));
                 }
-                sleep_until_confirmed(backend, &mut *contender, &request, judged, wait);
+                sleep_until_confirmed(backend, contender, &request, judged, wait);
                 last_obstacle = Some(obstacle);
                 continue;
             }

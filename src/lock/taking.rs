@@ -25,6 +25,9 @@ use crate::status::Status;
 use crate::sys::wait::Watch;
 use crate::sys::{COMMANDS_INHERIT_LOCKS, keeper, process};
 
+/// A place in the queue is kept for this long at most.
+const MAX_KEEP: Duration = Duration::from_mins(30);
+
 /// The result of a request. A lock held by another holder is a result, not an error.
 #[derive(Debug)]
 #[must_use]
@@ -58,6 +61,8 @@ pub struct Blocked {
     pub waited: Option<Duration>,
     /// So many were waiting already that it was not waited for, see [`Wait::max_waiting`].
     pub waiting: Option<usize>,
+    /// The position in the queue that is kept, the first of which is 1, see [`Wait::keep_place`].
+    pub kept_position: Option<usize>,
 }
 
 impl Blocked {
@@ -69,6 +74,7 @@ impl Blocked {
             status,
             waited,
             waiting: None,
+            kept_position: None,
         }
     }
 }
@@ -134,6 +140,7 @@ impl Lock {
                 status,
                 waited: None,
                 waiting: None,
+                kept_position: None,
             }),
         })
     }
@@ -168,13 +175,16 @@ impl Lock {
                 .check(&*self.store, self.name(), holder.detached(), holder.run())?;
         // Gathered before the guard: reading another process's memory can block.
         let draft = self.draft(&options, holder);
-        let request = self.request(&options, holder.asker());
+        let mut request = self.request(&options, holder.asker());
         let process = holder.process_id();
-        if wait.is_limited_by_queue() && self.names().any(LockName::is_path) {
+        let needs_queue = wait.is_limited_by_queue() || wait.keeps_place.is_some();
+        if needs_queue && self.names().any(LockName::is_path) {
             let why_not = "waiters for a path have no queue: use a NAME";
             return Err(self.store.unsupported(why_not));
         }
-        match take(self, request, &draft, process, &mut wait)? {
+        request.keep_ms = self.keep_ms(&options, &wait)?;
+        let (outcome, kept_position) = take(self, request, &draft, process, &mut wait)?;
+        match outcome {
             Outcome::Held(taken) => Ok(Taken::Held(taken)),
             Outcome::AlreadyHeld(judged) => {
                 let mut status = self.status(&judged);
@@ -195,9 +205,27 @@ impl Lock {
                     status: Box::new(status),
                     waited: wait.waited(),
                     waiting,
+                    kept_position,
                 }))
             }
         }
+    }
+
+    /// For how long a place in the queue is kept.
+    fn keep_ms(&self, options: &Options, wait: &Wait<'_>) -> Result<Option<u64>> {
+        let Some(keep) = wait.keeps_place.filter(|_| wait.is_wanted()) else {
+            return Ok(None);
+        };
+        let why_not = if options.owner.as_ref().is_none_or(String::is_empty) {
+            "a place in the queue is kept for an owner"
+        } else if keep > MAX_KEEP {
+            "a place in the queue is kept for 30m at most"
+        } else if self.store.is_remote() {
+            "a place in the queue cannot be kept on etcd"
+        } else {
+            return Ok(Some(milliseconds(keep)));
+        };
+        Err(self.store.unsupported(why_not))
     }
 
     /// Writes the displaced and removed holds to the journal, and returns the new hold.

@@ -48,6 +48,7 @@ pub struct Wait<'a> {
     /// Another holder was in the way.
     has_waited: bool,
     max_waiting: Option<u32>,
+    pub(super) keeps_place: Option<Duration>,
     pub(super) back_off: BackOff,
 }
 
@@ -89,6 +90,7 @@ impl<'a> Wait<'a> {
             started: None,
             has_waited: false,
             max_waiting: None,
+            keeps_place: None,
             back_off: BACK_OFF,
         }
     }
@@ -107,6 +109,17 @@ impl<'a> Wait<'a> {
     #[must_use]
     pub fn max_waiting(mut self, waiting: u32) -> Self {
         self.max_waiting = Some(waiting);
+        self
+    }
+
+    /// Keeps the place in the queue for so long, at most 30 minutes, if the wait ends without the lock or the process
+    /// is killed: if the same [owner](crate::Options::owner) waits for the same locks in the same mode again, it goes
+    /// on where it stood. Nobody else waits for a place that is kept. At most 64 are kept for each lock. Of a
+    /// process that was killed the time counts from when another one notices. Needs a directory as the store, and an
+    /// owner.
+    #[must_use]
+    pub fn keep_place(mut self, keep: Duration) -> Self {
+        self.keeps_place = Some(keep);
         self
     }
 

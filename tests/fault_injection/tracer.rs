@@ -88,7 +88,7 @@ const CLOSE: u64 = 3;
 /// program, and calls that according to their man pages always succeed, or cannot fail as they are
 /// called.
 #[rustfmt::skip]
-pub const NEVER_FAILING: [u64; 20] = [
+pub const NEVER_FAILING: [u64; 21] = [
     9, 10, 11, 12, 25, 28,        // mmap mprotect munmap brk mremap madvise
     60, 231,                      // exit exit_group
     202,                          // futex
@@ -97,6 +97,7 @@ pub const NEVER_FAILING: [u64; 20] = [
     13,                           // rt_sigaction
     228,                          // clock_gettime
     318,                          // getrandom
+    334,                          // rseq, of a new thread
 ];
 
 /// Calls that change nothing: to be killed before one of them is to be killed before the next that does.

@@ -45,6 +45,8 @@ mod foreign_programs;
 mod four_systems;
 #[cfg(unix)]
 mod hand_over;
+#[cfg(unix)]
+mod kept_places;
 #[cfg(target_os = "linux")]
 mod lock_programs;
 #[cfg(unix)]

@@ -315,6 +315,7 @@ impl Setting {
             take_zombies: true,
             replace: Vec::new(),
             skip_queue: false,
+            keep_ms: None,
             ticket: None,
             observer: None,
             over: Vec::new(),

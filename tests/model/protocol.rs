@@ -719,6 +719,7 @@ impl Setting {
             take_zombies: true,
             replace: Vec::new(),
             skip_queue: false,
+            keep_ms: None,
             ticket: None,
             observer: Some(observer(self.plans[by].pid_namespace)),
             over: Vec::new(),

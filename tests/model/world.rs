@@ -422,6 +422,7 @@ impl Setting {
                 take_zombies: true,
                 replace: Vec::new(),
                 skip_queue: false,
+                keep_ms: None,
                 ticket: None,
                 observer: Some(observer(plan.pid_namespace)),
                 over: Vec::new(),

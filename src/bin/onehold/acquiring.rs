@@ -7,7 +7,7 @@ use onehold::command_line::signal::SignalQueue;
 use onehold::record::Kind;
 use onehold::status::{Evidence, Reason, Revision};
 use onehold::{Attempt, Blocked, Format, Hold, Lock, LockName, Mode, Options, State, Status, Wait};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::args::{self, OnZombie, WaitLimit};
 use crate::cancel::{self, Then};
@@ -115,6 +115,10 @@ pub(crate) fn acquire_with_prompts<T>(
             let wait = wait(session, left, lock, &progress, on_wait);
             let wait = match typed.max_waiting {
                 Some(most) => wait.max_waiting(most),
+                None => wait,
+            };
+            let wait = match typed.keep_place {
+                Some(keep) => wait.keep_place(keep),
                 None => wait,
             };
             let attempted = attempt(options, wait);
@@ -393,7 +397,22 @@ pub(crate) fn refused(
             format!("timed out after {waited}: {holder}")
         }
     };
+    let kept = typed.keep_place.zip(blocked.kept_position);
+    let message = match kept {
+        Some((keep, position)) => format!(
+            "{message}; your place ({}) is kept for {}",
+            words::ordinal(position),
+            words::short_span(keep)
+        ),
+        None => message,
+    };
     let mut outcome = Outcome::refused(refusal, message);
+    if let Some((keep, position)) = kept {
+        outcome.more = json!({
+            "kept_position": position,
+            "kept_seconds": keep.as_secs_f64(),
+        });
+    }
     match (refusal, typed.conflict_exit_code) {
         (Refusal::MALFORMED | Refusal::ZOMBIE, _) if was_asked => outcome.status = "blocked",
         (Refusal::MALFORMED | Refusal::ZOMBIE, _) | (_, None) => {}

@@ -279,6 +279,12 @@ pub(crate) struct HoldArgs {
     /// With 1, a call that finds another one waiting can leave the work to it: that one runs after now.
     #[arg(long, value_name = "N")]
     pub(crate) max_waiting: Option<u32>,
+    /// Keep the place in the queue for D, at most 30m, if the wait ends without the lock; needs --owner
+    ///
+    /// Also if onehold is killed. If the same owner waits for the same locks again within D, it stands where it
+    /// stood: for tools that end a command after two minutes. A place that is kept delays nobody.
+    #[arg(long, value_name = "D", value_parser = duration)]
+    pub(crate) keep_place: Option<Duration>,
     /// Hold the lock together with others that use --shared; excludes holders without it
     ///
     /// For readers: they exclude writers but not each other. A writer that waits is served before readers
@@ -522,6 +528,15 @@ pub(crate) struct Break {
 pub(crate) enum WaitLimit {
     AtMost(Duration),
     Forever,
+}
+
+impl WaitLimit {
+    pub(crate) fn at_most(self, limit: Duration) -> Self {
+        match self {
+            Self::AtMost(wait) => Self::AtMost(wait.min(limit)),
+            Self::Forever => Self::AtMost(limit),
+        }
+    }
 }
 
 /// A mistake on the command line that is found only after profile and configuration have been read.

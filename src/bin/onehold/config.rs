@@ -37,6 +37,7 @@ pub(crate) struct Settings {
     ttl: Option<Typed<Duration>>,
     section_ttl: Option<Typed<Duration>>,
     wait: Option<Typed<WaitLimit>>,
+    wait_limit: Option<Typed<Duration>>,
     poll: Option<Typed<Duration>>,
     backoff: Option<Typed<Duration>>,
     backoff_max: Option<Typed<Duration>>,
@@ -199,6 +200,9 @@ impl Settings {
         };
         if hold.wait.is_none() && !hold.no_wait {
             hold.wait = self.wait.as_ref().map(|wait| wait.0);
+        }
+        if let (Some(wait), Some(limit)) = (&mut hold.wait, self.wait_limit) {
+            *wait = wait.at_most(limit.0);
         }
         hold.ttl_is_default = hold.ttl.is_none();
         hold.ttl = hold.ttl.or(ttl.map(|span| span.0));

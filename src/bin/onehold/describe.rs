@@ -14,7 +14,7 @@ pub(crate) use onehold::describe::{
 };
 use onehold::journal::{Action, Event};
 use onehold::record::{Kind, Record};
-use onehold::status::{Reason, Waiter};
+use onehold::status::{KeptPlace, Reason, Waiter};
 use onehold::{Mode, State, Status};
 
 use crate::args::ListState;
@@ -131,6 +131,16 @@ pub(crate) fn waiting(waiter: &Waiter) -> String {
         process_on_host(waiter),
         sentences::since(waiter.since, local),
         sentences::message(waiter.message.as_deref())
+    )
+}
+
+/// "place kept for runner-7, waiting since 02:00:07 (3m 1s ago), for 9m 12s more"
+pub(crate) fn kept_place(place: &KeptPlace) -> String {
+    format!(
+        "place kept for {}, waiting {}, for {} more",
+        words::escape(&place.owner),
+        sentences::since(place.since, local),
+        words::span(place.left)
     )
 }
 

@@ -53,6 +53,18 @@ pub(crate) fn listed(names: &[String]) -> String {
 }
 
 /// A path in a message.
+/// "1st", "2nd", "11th"
+pub(crate) fn ordinal(number: usize) -> String {
+    let suffix = match (number % 100, number % 10) {
+        (11..=13, _) => "th",
+        (_, 1) => "st",
+        (_, 2) => "nd",
+        (_, 3) => "rd",
+        _ => "th",
+    };
+    format!("{number}{suffix}")
+}
+
 pub(crate) fn path_text(path: &Path) -> String {
     escape(&path.to_string_lossy())
 }

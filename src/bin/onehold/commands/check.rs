@@ -135,6 +135,12 @@ fn inspected(
         lines.extend(listed.into_iter().map(|line| format!("{indent}{line}")));
         all_processes.extend(processes);
     }
+    let kept = lock.kept_places().unwrap_or_else(|error| {
+        outcome.warnings.push(error_chain(&error));
+        Vec::new()
+    });
+    let described = kept.iter().map(describe::kept_place);
+    lines.extend(described.map(|line| format!("  {line}")));
     let events = lock.events(EVENTS).unwrap_or_else(|error| {
         outcome.warnings.push(error_chain(&error));
         Vec::new()
@@ -144,6 +150,10 @@ fn inspected(
         let described = events.iter().map(describe::event);
         lines.extend(described.map(|line| format!("    {line}")));
     }
-    outcome.more = serde_json::json!({ "processes": all_processes, "journal": events });
+    outcome.more = serde_json::json!({
+        "processes": all_processes,
+        "journal": events,
+        "kept_places": kept,
+    });
     Ok(lines)
 }

@@ -150,6 +150,7 @@ impl<'a> Words<'a> {
             "--owner" => fill(&mut hold.owner, self.value()?.to_owned())?,
             "--ttl" => fill(&mut hold.ttl, time_to_live(self.value()?).ok()?)?,
             "--max-age" => fill(&mut hold.max_age, duration(self.value()?).ok()?)?,
+            "--keep-place" => fill(&mut hold.keep_place, duration(self.value()?).ok()?)?,
             "--max-waiting" => fill(&mut hold.max_waiting, self.value()?.parse().ok()?)?,
             "-E" | "--conflict-exit-code" => {
                 fill(&mut hold.conflict_exit_code, self.value()?.parse().ok()?)?;
@@ -236,6 +237,7 @@ mod tests {
         "-E0",
         "--conflict-exit-code",
         "--max-waiting",
+        "--keep-place",
         "--exec",
         "--close",
         "--pid",

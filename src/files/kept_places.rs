@@ -1,0 +1,254 @@
+//! Places in the queue that are kept for waiters that are gone.
+//!
+//! The ticket of a waiter that wants that says in its name for which owner and for how long. Once the waiter is
+//! gone, whoever finds the ticket renames it: it is no ticket any more, and delays nobody. If the same owner asks
+//! for the same names within that time, it gets the same number.
+
+use std::ffi::{OsStr, OsString};
+use std::time::Duration;
+
+use crate::decision::Request;
+use crate::open_file::read_all;
+use crate::record::digest;
+use crate::status::KeptPlace;
+use crate::sys::ProcessState;
+use crate::sys::directory::{Directory, Found, record_is_locked};
+use crate::sys::process::{boottime_milliseconds, pid_namespace, presence};
+use crate::ticket::TicketContent;
+
+/// How many are kept for each lock.
+const MAX_KEPT: usize = 64;
+
+/// What the name of a ticket says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TicketName {
+    pub(super) number: u64,
+    kept: Option<Kept>,
+}
+
+/// For whom a place is to be kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Kept {
+    /// A digest of the owner.
+    owner: u32,
+    keep_ms: u64,
+    /// By the boot-time clock; `None`: it has a waiter, or nobody has noticed that it has none.
+    until_ms: Option<u64>,
+}
+
+impl TicketName {
+    pub(super) fn new(number: u64, request: &Request) -> Self {
+        let owner = request.owner.as_deref();
+        let kept = owner.zip(request.keep_ms).map(|(owner, keep_ms)| Kept {
+            owner: digest_of(owner),
+            keep_ms,
+            until_ms: None,
+        });
+        Self { number, kept }
+    }
+
+    /// `None`: it is not the name of a ticket.
+    pub(super) fn read(file: &OsStr) -> Option<Self> {
+        let mut parts = file.to_str()?.split('-');
+        let number = parts.next()?.parse().ok()?;
+        let Some(owner) = parts.next() else {
+            return Some(Self { number, kept: None });
+        };
+        let owner = u32::from_str_radix(owner, 16).ok()?;
+        let keep_ms = parts.next()?.parse().ok()?;
+        let until_ms = parts.next().map(str::parse).transpose().ok()?;
+        let kept = Kept {
+            owner,
+            keep_ms,
+            until_ms,
+        };
+        parts.next().is_none().then_some(Self {
+            number,
+            kept: Some(kept),
+        })
+    }
+
+    pub(super) fn file(self) -> OsString {
+        let Self { number, kept } = self;
+        OsString::from(match kept {
+            None => format!("{number:020}"),
+            Some(Kept {
+                owner,
+                keep_ms,
+                until_ms: None,
+            }) => format!("{number:020}-{owner:08x}-{keep_ms}"),
+            Some(Kept {
+                owner,
+                keep_ms,
+                until_ms: Some(until_ms),
+            }) => format!("{number:020}-{owner:08x}-{keep_ms}-{until_ms}"),
+        })
+    }
+
+    /// Whether it is kept without a waiter: no ticket any more.
+    pub(super) fn has_no_waiter(self) -> bool {
+        self.kept.is_some_and(|kept| kept.until_ms.is_some())
+    }
+
+    /// The same without a waiter from now on. `None`: it is not kept.
+    fn without_waiter(self) -> Option<Self> {
+        let mut kept = self.kept?;
+        let until = boottime_milliseconds().saturating_add(kept.keep_ms);
+        kept.until_ms.get_or_insert(until);
+        let kept = Some(kept);
+        Some(Self { kept, ..self })
+    }
+
+    /// How long it is still kept. One of an earlier boot is not.
+    fn left(self) -> Option<Duration> {
+        let kept = self.kept?;
+        let until = kept.until_ms?;
+        let left = until.checked_sub(boottime_milliseconds())?;
+        Some(Duration::from_millis(left)).filter(|_| left > 0 && left <= kept.keep_ms)
+    }
+}
+
+fn digest_of(owner: &str) -> u32 {
+    let [.., a, b, c, d] = digest(owner.as_bytes()).to_be_bytes();
+    u32::from_be_bytes([a, b, c, d])
+}
+
+/// Keeps the place of a ticket without a waiter, or removes the ticket. Under the guard, or by the waiter. What
+/// cannot be changed stays without an error: it may be another user's, and does no harm.
+pub(super) fn keep_or_remove(queue: &Directory, file: &OsStr) {
+    let name = TicketName::read(file);
+    if let Some(kept) = name.and_then(TicketName::without_waiter)
+        && all(queue).count() < MAX_KEPT
+        && queue.rename(file, &kept.file()).is_ok()
+    {
+        return;
+    }
+    let _ = queue.unlink(file);
+}
+
+/// The places in a queue that are kept. Removes those whose time has passed.
+fn all(queue: &Directory) -> impl Iterator<Item = TicketName> {
+    let names = queue.names().unwrap_or_default().into_iter();
+    names.filter_map(|file| {
+        let name = TicketName::read(&file).filter(|name| name.has_no_waiter())?;
+        if name.left().is_none() {
+            let _ = queue.unlink(&file);
+            return None;
+        }
+        Some(name)
+    })
+}
+
+/// Whether places are kept in a queue.
+pub(super) fn are_any(queue: &Directory) -> bool {
+    all(queue).next().is_some()
+}
+
+/// The first place that is kept for a request, and has no waiter. Under the guard.
+pub(super) fn find(queue: &Directory, request: &Request) -> Option<TicketName> {
+    let owner = digest_of(request.owner.as_deref()?);
+    let names = queue.names().unwrap_or_default().into_iter();
+    let mut names: Vec<TicketName> = names.filter_map(|file| TicketName::read(&file)).collect();
+    names.retain(|name| name.kept.is_some_and(|kept| kept.owner == owner));
+    names.sort_by_key(|name| name.number);
+    names.into_iter().find_map(|name| {
+        let content = read(queue, name)?;
+        let is_same =
+            content.request.owner == request.owner && content.request.wants == request.wants;
+        if !is_same {
+            return None;
+        }
+        if name.has_no_waiter() {
+            return name.left().map(|_| name);
+        }
+        // Its waiter has been killed, and nobody has noticed. Of a new one nothing is lost if this is killed now.
+        let kept = name.without_waiter()?;
+        has_no_live_waiter(queue, name, &content).then_some(())?;
+        queue.rename(&name.file(), &kept.file()).ok()?;
+        Some(kept)
+    })
+}
+
+fn read(queue: &Directory, name: TicketName) -> Option<TicketContent> {
+    let Ok(Found::File(file, _)) = queue.find(&name.file()) else {
+        return None;
+    };
+    TicketContent::read(&read_all(&file).ok()?)
+}
+
+/// Whether the waiter of a ticket is dead. Another one may have the kernel lock for a moment, since it was
+/// waiting for it.
+fn has_no_live_waiter(queue: &Directory, name: TicketName, content: &TicketContent) -> bool {
+    let Ok(Found::File(file, _)) = queue.find(&name.file()) else {
+        return false;
+    };
+    let observer = content.request.observer.as_ref();
+    let is_visible = observer.is_some_and(|observer| observer.pid_namespace == pid_namespace());
+    matches!(record_is_locked(&file), Ok(false))
+        || (is_visible && presence(content.pid()) == ProcessState::Gone)
+}
+
+/// The places that are kept for this owner: it has its turn.
+pub(super) fn forget(queue: &Directory, owner: &str) {
+    let owner = digest_of(owner);
+    for name in all(queue) {
+        if name.kept.is_some_and(|kept| kept.owner == owner) {
+            let _ = queue.unlink(&name.file());
+        }
+    }
+}
+
+/// The places that are kept in a queue, in order.
+pub(super) fn listed(queue: &Directory) -> Vec<KeptPlace> {
+    let names = queue.names().unwrap_or_default().into_iter();
+    let mut names: Vec<TicketName> = names.filter_map(|file| TicketName::read(&file)).collect();
+    names.sort_by_key(|name| name.number);
+    let kept = names.into_iter().filter_map(|name| {
+        let content = read(queue, name)?;
+        // Nobody has noticed that its waiter is gone.
+        let is_unnoticed = !name.has_no_waiter() && has_no_live_waiter(queue, name, &content);
+        let left = if is_unnoticed {
+            name.without_waiter()?.left()?
+        } else {
+            name.left()?
+        };
+        let waiter = content.into_waiter(0);
+        Some(KeptPlace {
+            owner: waiter.owner.unwrap_or_default(),
+            since: waiter.since,
+            left,
+        })
+    });
+    kept.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_tickets_are_read_as_they_are_written() {
+        for text in [
+            "00001795658436359231",
+            "00001795658436359231-0000beef-600000",
+            "00001795658436359231-0000beef-600000-36617265",
+        ] {
+            let name = TicketName::read(OsStr::new(text)).unwrap();
+            assert_eq!(name.file(), text);
+            assert_eq!(name.has_no_waiter(), text.ends_with("265"));
+        }
+        for text in [
+            "",
+            "x",
+            "1-",
+            "1-g-1",
+            "1-1",
+            "1-1-x",
+            "1-1-1-x",
+            "1-1-1-1-1",
+            "reserved",
+        ] {
+            assert_eq!(TicketName::read(OsStr::new(text)), None, "{text}");
+        }
+    }
+}
