@@ -59,13 +59,29 @@ pub fn shared() -> &'static Cluster {
         let (sender, started) = mpsc::channel();
         // Its members are killed when the thread ends that has started them: with the process.
         std::thread::spawn(move || {
-            sender.send(Cluster::start(3)).unwrap();
+            let cluster = Cluster::start(3);
+            remove_at_exit(cluster.data.path());
+            sender.send(cluster).unwrap();
             loop {
                 std::thread::park();
             }
         });
         started.recv().unwrap()
     })
+}
+
+/// Removes a directory once this process has ended: what is static is never dropped.
+fn remove_at_exit(directory: &std::path::Path) {
+    let mut remover = Command::new("sh");
+    remover
+        .args(["-c", "cat; sleep 0.2; rm -rf \"$0\""])
+        .arg(directory);
+    remover
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    // The end of the pipe is closed with this process.
+    std::mem::forget(remover.spawn().unwrap());
 }
 
 /// A test environment whose store is on etcd, below a prefix of its own.

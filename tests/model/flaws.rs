@@ -54,6 +54,8 @@ pub(super) enum Flaw {
     /// A waiter sleeps on one that is stopped, and looks 5 s later for each one of its kind ahead: there may
     /// have been many.
     StopUnnoticed,
+    /// A waiter that stands where it stood sleeps on what was decided while it had no place.
+    SleepsAsTheLast,
     /// The end of what a waiter sleeps on does not wake it; it looks again after some seconds.
     NoEvents,
     /// A writer sleeps until a reader is gone, and notes its turn no more often.

@@ -37,6 +37,8 @@ pub(super) enum Action {
     Release(usize),
     Renew(usize),
     Stop(usize),
+    /// Its wait ends without the lock.
+    CutOff(usize),
     /// 5 s pass.
     Pass,
     /// A person is shown the hold in this slot.
@@ -338,6 +340,10 @@ impl Setting {
                 self.enter_process(world, by)?;
                 world.processes[by].step = Step::Deciding;
             }
+            Step::Resumed => {
+                self.enter_process(world, by)?;
+                world.processes[by].step = Step::Deciding;
+            }
             Step::Deciding => self.decide(world, by),
             Step::Committing {
                 puts,
@@ -388,11 +394,22 @@ impl Setting {
             Step::Idle
         };
         process.step = match outcome {
-            Outcome::Take { puts, removes } => Step::Committing {
-                puts,
-                removes,
-                done: 0,
-            },
+            Outcome::Take { puts, removes } => {
+                process.kept = None;
+                Step::Committing {
+                    puts,
+                    removes,
+                    done: 0,
+                }
+            }
+            Outcome::Wait { sleep, .. } if process.kept.is_some() => {
+                process.ticket = process.kept.take();
+                Step::Leaving(Box::new(if self.is_flawed(Flaw::SleepsAsTheLast) {
+                    Step::Queued(sleep)
+                } else {
+                    Step::Resumed
+                }))
+            }
             Outcome::Wait { sleep, .. } if self.plans[by].waits => {
                 if process.ticket.is_none() {
                     world.last_ticket += 1;
@@ -923,6 +940,9 @@ impl Model for Setting {
             if plan.may_stop && matches!(process.step, Step::Queued(_)) {
                 actions.push(Action::Stop(at));
             }
+            if process.cuts > 0 && matches!(process.step, Step::Queued(_)) {
+                actions.push(Action::CutOff(at));
+            }
             if plan.lets_go {
                 actions.push(Action::LetGo(at));
             }
@@ -1008,6 +1028,14 @@ impl Model for Setting {
                 world.processes[by].step = Step::Renewing(0);
             }
             Action::Stop(by) => world.processes[by].stopped = true,
+            Action::CutOff(by) => {
+                let process = &mut world.processes[by];
+                process.cuts -= 1;
+                process.attempts += 1;
+                process.kept = process.ticket;
+                Self::leave_queue(process);
+                process.step = Step::Idle;
+            }
             Action::Pass => {
                 if !self.pass(&mut world) {
                     return None;

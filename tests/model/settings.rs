@@ -41,6 +41,7 @@ fn run(wants: Vec<(u8, Mode)>) -> Plan {
         daemon: false,
         dies_with: false,
         waits: false,
+        cuts: 0,
         may_stop: false,
         pid_namespace: 0,
         commands: 1,
@@ -196,6 +197,14 @@ fn renewing(plan: Plan) -> Plan {
     Plan {
         renewals: 1,
         ..plan
+    }
+}
+
+/// Waits, is cut off, and comes again.
+fn cut_off(plan: Plan) -> Plan {
+    Plan {
+        cuts: 1,
+        ..plan.waits()
     }
 }
 
@@ -379,6 +388,29 @@ fn model_of_a_run_that_dies_with_its_caller_holds() {
         ])
         .must_happen(&[TAKEOVER, SERVED]),
     );
+}
+
+fn waiter_that_is_cut_off() -> Setting {
+    let lease = lease(exclusive(A));
+    Setting::new(vec![
+        lease,
+        cut_off(run(exclusive(A))),
+        run(exclusive(A)).waits(),
+    ])
+}
+
+#[test]
+fn model_of_waiters_that_are_cut_off_holds() {
+    holds(
+        "a waiter that is cut off, and comes again",
+        waiter_that_is_cut_off().must_happen(&[SERVED]),
+    );
+}
+
+#[test]
+fn model_notices_that_a_waiter_that_comes_again_sleeps_as_the_last() {
+    let setting = waiter_that_is_cut_off().flawed(Flaw::SleepsAsTheLast);
+    notices(setting, PROMPT);
 }
 
 #[test]

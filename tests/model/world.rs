@@ -61,6 +61,8 @@ pub(super) struct Plan {
     /// `--die-with`: the work ends with the process that it follows.
     pub(super) dies_with: bool,
     pub(super) waits: bool,
+    /// How often its wait is cut off; its place is kept, and it comes again.
+    pub(super) cuts: u8,
     /// It may be stopped (SIGSTOP) while it waits.
     pub(super) may_stop: bool,
     pub(super) pid_namespace: u64,
@@ -137,6 +139,8 @@ pub(super) enum Step {
     /// In the guard, about to leave it.
     Leaving(Box<Self>),
     Queued(Sleep),
+    /// It stands where it stood, and is about to decide again.
+    Resumed,
     /// A detached hold is about to be handed over.
     Confirming,
     /// It was found in its place, and is about to be confirmed.
@@ -215,6 +219,9 @@ pub(super) struct Process {
     pub(super) locked: bool,
     pub(super) let_go: bool,
     pub(super) ticket: Option<u8>,
+    /// The place that is kept for it while it is gone.
+    pub(super) kept: Option<u8>,
+    pub(super) cuts: u8,
     pub(super) reserved: Reserved,
     /// A detached hold was handed over; a process works under its own hold.
     pub(super) in_force: bool,
@@ -468,6 +475,8 @@ impl Setting {
                     locked: false,
                     let_go: false,
                     ticket: None,
+                    kept: None,
+                    cuts: plan.cuts,
                     reserved: Reserved::No,
                     in_force: false,
                     expired: false,
