@@ -99,6 +99,14 @@ pub struct Origin {
     pub machine: Option<String>,
     /// The PID namespace, by the inode of `/proc/self/ns/pid`.
     pub pid_namespace: Option<u64>,
+    /// The start of the first process of that namespace, in ticks since boot: numbers of namespaces are used
+    /// again. Only in a container, and if there is an instance.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub init_start: Option<u64>,
+    /// The instance that the operator has given this process a name of: there is at most one of that name at a
+    /// time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
     /// `CLOCK_BOOTTIME` in milliseconds when the lock was acquired, as outside any time namespace.
     pub acquired_boottime_ms: u64,
     /// Device of the store directory.

@@ -11,18 +11,32 @@ use crate::sys::{FileId, ProcessParent};
 #[derive(Debug, Default)]
 pub(crate) struct HostFacts {
     observer: OnceLock<Observer>,
+    /// The instance that this process belongs to, as the operator says.
+    instance: Option<String>,
 }
 
 impl HostFacts {
+    pub(crate) fn of_instance(instance: String) -> Self {
+        Self {
+            observer: OnceLock::new(),
+            instance: Some(instance),
+        }
+    }
+
     pub(crate) fn observer(&self) -> &Observer {
         self.observer.get_or_init(|| {
             let pid_namespace = process::pid_namespace();
+            let is_in_container = pid_namespace.is_some_and(process::is_container);
+            let has_init = is_in_container || self.instance.is_some();
+            let init = Pid::new(1).filter(|_| has_init);
             Observer {
                 boot: process::boot_id(),
                 machine: process::machine_id(),
                 pid_namespace,
-                is_in_container: pid_namespace.is_some_and(process::is_container),
+                is_in_container,
                 hostname: crate::sys::hostname(),
+                init_start: init.and_then(process::start_ticks),
+                instance: self.instance.clone(),
                 over: Vec::new(),
             }
         })
@@ -36,6 +50,8 @@ impl HostFacts {
             boot: observer.boot.clone(),
             machine: observer.machine.clone(),
             pid_namespace: observer.pid_namespace,
+            init_start: observer.init_start,
+            instance: observer.instance.clone(),
             acquired_boottime_ms: process::boottime_milliseconds(),
             store_device: store.device,
             store_inode: store.inode,

@@ -13,6 +13,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
@@ -238,9 +239,25 @@ fn a_holder_in_another_pid_namespace_is_judged_by_its_kernel_lock_or_not_at_all(
     assert!(said.contains("\"proof\":\"kernel-lock\""), "{said}");
     assert!(said.contains("\"proof\":\"kernel-lock-gone\""), "{said}");
     assert!(said.contains("mine\n"), "{said}");
-    // A detached hold is not: nobody outside can tell.
-    place.says(inside, "onehold acquire y --pid $$ >/dev/null 2>&1");
+    // A detached hold is not, as long as anything lives there.
+    let script = "onehold acquire y --pid $$ >/dev/null; echo > acquired; exec sleep 1000";
+    let mut container = place.command(inside, script).spawn().unwrap();
+    wait_for(&place.path("acquired"));
     assert_eq!(place.reason("env", "y"), "unverified");
+    // `unshare` is killed alone; its child is the first process of the namespace.
+    let first = place.says("env", &format!("pgrep -P {}", container.id()));
+    place.says("env", &format!("kill -KILL {first}"));
+    container.wait().unwrap();
+    assert_eq!(place.reason("env", "y"), "namespace-gone");
+    // Only root sees that.
+    place.says("env", "chmod -R a+rX store");
+    let user = "setpriv --reuid 1234 --clear-groups";
+    assert_eq!(place.reason(user, "y"), "unverified");
+    let said = place.says("env", "onehold run y -- echo mine");
+    assert!(
+        said.contains("has ended with its container") && said.contains("mine\n"),
+        "{said}"
+    );
     // Inside looks out.
     place.says("env", "setsid sleep 1000 >/dev/null 2>&1 & onehold acquire z --pid $! >/dev/null 2>&1; echo $! > outside");
     assert_eq!(place.reason(inside, "z"), "unverified");
@@ -248,6 +265,61 @@ fn a_holder_in_another_pid_namespace_is_judged_by_its_kernel_lock_or_not_at_all(
     // The same, and /proc is still the outer one's.
     assert_eq!(place.reason("unshare --pid --fork", "z"), "unverified");
     place.says("env", "kill $(cat outside)");
+}
+
+fn wait_for(file: &Path) {
+    let started = Instant::now();
+    while !file.exists() {
+        assert!(
+            started.elapsed() < Duration::from_secs(60),
+            "{}",
+            file.display()
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+#[ignore = "needs root: pid namespaces"]
+fn a_restarted_instance_finds_the_holds_of_its_earlier_incarnation_dead() {
+    let place = Place::new();
+    let inside = "env ONEHOLD_INSTANCE=db-0 unshare --pid --fork --mount-proc";
+    let taken = [
+        "onehold acquire x --pid $$ >/dev/null",
+        "onehold acquire x --ttl 1h >/dev/null",
+        "onehold run --close x -- sleep 1000 & until onehold check x | grep -q sleep; do sleep 0.01; done; kill -KILL -1 || true",
+    ];
+    for script in taken {
+        let _ = place.sh(inside, script);
+        assert_eq!(place.reason(inside, "x"), "instance-restarted", "{script}");
+        // Under another name it is not known to be the same.
+        let other = "env ONEHOLD_INSTANCE=db-1 unshare --pid --fork --mount-proc";
+        assert_ne!(place.reason(other, "x"), "instance-restarted", "{script}");
+        let said = place.says(inside, "onehold run x -- echo mine");
+        assert!(
+            said.contains("ended with an earlier incarnation of its instance"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+#[ignore = "needs root: pid namespaces"]
+fn two_living_instances_of_one_name_exclude_each_other_by_their_kernel_locks() {
+    let place = Place::new();
+    let inside = "env ONEHOLD_INSTANCE=db-0 unshare --pid --fork --mount-proc";
+    let script =
+        "exec onehold run x -- sh -c 'echo > held; until test -e end; do sleep 0.01; done'";
+    let mut first = place.command(inside, script).spawn().unwrap();
+    wait_for(&place.path("held"));
+    assert_eq!(place.reason(inside, "x"), "alive");
+    let refused = place.sh(inside, "onehold run x -- echo mine");
+    assert_eq!(refused.status.code(), Some(6));
+    fs::write(place.path("end"), "").unwrap();
+    assert!(first.wait().unwrap().success());
+    // The same incarnation keeps what it has.
+    let script = "onehold acquire y --pid 1 >/dev/null; onehold check --json y || true";
+    assert!(place.says(inside, script).contains("\"reason\":\"alive\""));
 }
 
 #[test]

@@ -218,7 +218,12 @@ pub(crate) fn may_clean_up(verdict: &Verdict, takeover_is_safe: bool) -> bool {
 fn is_proved(verdict: &Verdict) -> bool {
     matches!(
         verdict.reason,
-        Reason::Dead | Reason::Reused | Reason::Rebooted | Reason::Expired
+        Reason::Dead
+            | Reason::Reused
+            | Reason::Rebooted
+            | Reason::InstanceRestarted
+            | Reason::NamespaceGone
+            | Reason::Expired
     )
 }
 

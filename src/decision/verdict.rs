@@ -55,6 +55,10 @@ pub enum Reason {
     Reused,
     /// Zombie: the holder ran before the last reboot.
     Rebooted,
+    /// Zombie: it was taken by an earlier incarnation of the caller's instance.
+    InstanceRestarted,
+    /// Zombie: its holder was in a PID namespace in which no process lives any more.
+    NamespaceGone,
     /// Zombie: its TTL has expired.
     Expired,
     /// Zombie: unverified, and older than its maximum age.
@@ -109,6 +113,10 @@ pub enum Evidence {
     StartMismatch,
     /// The machine has been rebooted.
     BootMismatch,
+    /// The instance of the caller has been restarted.
+    OtherIncarnation,
+    /// No process lives in the PID namespace of the holder, or it is another one with the same number.
+    NamespaceGone,
     /// The kernel lock of the holder is free.
     KernelLockGone,
     /// A clock.
@@ -138,6 +146,8 @@ impl Reason {
             Self::Dead => "dead",
             Self::Reused => "reused",
             Self::Rebooted => "rebooted",
+            Self::InstanceRestarted => "instance-restarted",
+            Self::NamespaceGone => "namespace-gone",
             Self::Expired => "expired",
             Self::TooOld(_) => "too-old",
             Self::Corrupt => "corrupt",
@@ -159,6 +169,8 @@ impl Evidence {
             Self::PidGone => Some("pid-gone"),
             Self::StartMismatch => Some("other-start"),
             Self::BootMismatch => Some("other-boot"),
+            Self::OtherIncarnation => Some("other-incarnation"),
+            Self::NamespaceGone => Some("namespace-gone"),
             Self::KernelLockGone => Some("kernel-lock-gone"),
             Self::Clock => Some("clock"),
             Self::LeaseKept => Some("lease-kept"),

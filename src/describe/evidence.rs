@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use chrono::{TimeDelta, Utc};
 
-use super::is_at_path;
 use super::time::{ShowTime, short_span, span};
+use super::{instance, is_at_path};
 use crate::decision::verdict::{Evidence, Reason, State, Uncertainty};
 use crate::status::{Locker, Status};
 use crate::sys::ProcessState;
@@ -91,6 +91,12 @@ pub fn evidence(status: &Status, time: ShowTime) -> Option<String> {
         Reason::Dead => "zombie: no process with this PID".to_owned(),
         Reason::Reused => "zombie: the PID now belongs to another process".to_owned(),
         Reason::Rebooted => "zombie: the machine has been rebooted".to_owned(),
+        Reason::InstanceRestarted => {
+            format!("zombie: of an earlier incarnation of {}", instance(status))
+        }
+        Reason::NamespaceGone => {
+            "zombie: no process is left in its PID namespace (a container)".to_owned()
+        }
         Reason::Expired => format!("zombie: {}", expiry(status, time)),
         Reason::Corrupt => "zombie: empty or unreadable, unchanged for 10 s".to_owned(),
         Reason::Malformed(_) => "damaged: not a lock file, unchanged for 10 s".to_owned(),

@@ -122,6 +122,8 @@ pub fn describe_zombie(status: &Status, time: ShowTime) -> String {
         Reason::Expired => "has expired",
         Reason::Dead if status.verdict.evidence == Evidence::LeaseEnded => "whose lease has ended",
         Reason::Rebooted => "ended before the last reboot",
+        Reason::InstanceRestarted => "ended with an earlier incarnation of its instance",
+        Reason::NamespaceGone => "has ended with its container",
         Reason::TooOld(_) => "cannot be checked",
         _ => "has exited",
     };
@@ -142,6 +144,14 @@ pub fn zombie_reason(status: &Status) -> Option<String> {
     Some(match status.verdict.reason {
         Reason::Reused => format!("{} has exited, and another has its PID", process()),
         Reason::Rebooted => format!("{} ended before the last reboot", process()),
+        Reason::InstanceRestarted => {
+            format!(
+                "{} was of an earlier incarnation of {}",
+                process(),
+                instance(status)
+            )
+        }
+        Reason::NamespaceGone => format!("{} has ended with its container", process()),
         Reason::Expired => match status.record.as_ref().and_then(Record::ttl) {
             Some(ttl) => format!("lock is {} old (>{})", age(), short_span(ttl)),
             None => format!("lock is {} old", age()),
@@ -154,6 +164,16 @@ pub fn zombie_reason(status: &Status) -> Option<String> {
         }
         _ => format!("{} has exited", process()),
     })
+}
+
+/// "instance `db-0`"
+pub(super) fn instance(status: &Status) -> String {
+    let origin = status
+        .record
+        .as_ref()
+        .and_then(|record| record.origin.as_ref());
+    let name = origin.and_then(|origin| origin.instance.as_deref());
+    format!("instance {}", quoted(name.unwrap_or_default()))
 }
 
 /// The holder of a hold that was ended by force: "process 4262 (sleep) on vm, holder since

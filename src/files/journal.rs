@@ -293,6 +293,8 @@ fn reason(status: &Status) -> &'static str {
         Reason::Dead => "its holder has exited",
         Reason::Reused => "its holder has exited, and its PID belongs to another process",
         Reason::Rebooted => "rebooted",
+        Reason::InstanceRestarted => "instance restarted",
+        Reason::NamespaceGone => "container ended",
         Reason::Expired => "expired",
         Reason::TooOld(_) => "older than its maximum age",
         Reason::Corrupt => "its lock file was damaged",

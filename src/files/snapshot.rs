@@ -31,7 +31,7 @@ use crate::open_file::{Handle, OpenFile};
 use crate::record::{Content, Format, digest};
 use crate::status::Waiter;
 use crate::sys::directory::{Directory, Kind, lockers, record_is_locked};
-use crate::sys::{ProcessState, process};
+use crate::sys::{PidNamespaceState, ProcessState, process};
 
 /// A store at one moment: under the guard, or while other processes may change it.
 pub(crate) struct FilesSnapshot<'a> {
@@ -42,6 +42,7 @@ pub(crate) struct FilesSnapshot<'a> {
     pub(super) guard: Option<&'a Guard>,
     now: OnceCell<Moment>,
     processes: RefCell<BTreeMap<Pid, ProcessFact>>,
+    pid_namespaces: RefCell<BTreeMap<u64, Option<PidNamespaceState>>>,
     /// The answers so far, each of which reads /proc.
     descends_from: RefCell<Vec<(ProcessId, bool)>>,
     queue: OnceCell<Queue>,
@@ -85,6 +86,7 @@ impl<'a> FilesSnapshot<'a> {
             guard,
             now: OnceCell::new(),
             processes: RefCell::default(),
+            pid_namespaces: RefCell::default(),
             descends_from: RefCell::default(),
             queue: OnceCell::new(),
             opened: None,
@@ -170,6 +172,7 @@ impl<'a> FilesSnapshot<'a> {
             kernel_lock,
             lockers: needs_lockers,
             processes,
+            pid_namespace,
         } = needed(&file.content, self.files.host.observer());
         let origin = file
             .content
@@ -190,12 +193,24 @@ impl<'a> FilesSnapshot<'a> {
             kernel_lock: kernel_lock.map(|is_locked| is_locked || lockers.is_locked),
             lockers: lockers.pids,
             processes: processes.into_iter().map(|pid| self.process(pid)).collect(),
+            pid_namespace: pid_namespace
+                .filter(|_| kernel_lock != Some(true))
+                .and_then(|number| self.pid_namespace(number)),
             same_store,
             ..Facts::of_file(
                 wall_clock(file.facts.modified),
                 self.facts.shares_kernel_locks,
             )
         }
+    }
+
+    /// A listing asks for the same namespace many times.
+    #[cold]
+    fn pid_namespace(&self, number: u64) -> Option<PidNamespaceState> {
+        let mut known = self.pid_namespaces.borrow_mut();
+        *known
+            .entry(number)
+            .or_insert_with(|| process::state_of_pid_namespace(number))
     }
 
     /// A listing asks for the same process many times.

@@ -31,6 +31,8 @@ fn record() -> Record {
         }),
         machine: Some("m".to_owned()),
         pid_namespace: Some(4_026_531_836),
+        init_start: None,
+        instance: None,
         acquired_boottime_ms: 99,
         store_device: 7,
         store_inode: 8,

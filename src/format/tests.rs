@@ -306,6 +306,8 @@ fn ours(format: Format) -> Record {
         }),
         machine: Some("6b5f1f3f4f2a9c10".to_owned()),
         pid_namespace: Some(4_026_531_836),
+        init_start: None,
+        instance: None,
         acquired_boottime_ms: 99,
         store_device: 7,
         store_inode: 8,

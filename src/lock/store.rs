@@ -115,6 +115,18 @@ impl Store {
         self
     }
 
+    /// The name of the instance that this process belongs to: a pod of a StatefulSet, a service of compose. The
+    /// caller says by it that there is **at most one instance of this name at a time**. A hold that was taken under
+    /// the same name before the instance was restarted is then dead. Has no effect on etcd, where leases decide.
+    #[must_use]
+    pub fn instance(mut self, name: impl Into<String>) -> Self {
+        if !self.is_remote() {
+            let host = Arc::new(HostFacts::of_instance(name.into()));
+            self.store = in_directory(self.path.clone(), self.store.format(), host);
+        }
+        self
+    }
+
     /// The store whose journal gets the lines of this one: for directories of other programs.
     #[must_use]
     pub fn journal_in(mut self, store: &Self) -> Self {

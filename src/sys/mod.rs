@@ -215,6 +215,16 @@ pub(crate) enum ProcessState {
     Unknown,
 }
 
+/// Whether a process lives in a PID namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PidNamespaceState {
+    Gone,
+    /// With the start of its first process, in ticks since boot.
+    Alive {
+        init_start: Option<u64>,
+    },
+}
+
 /// Nothing, if there is nothing with that name.
 fn existing<T>(result: Result<T, impl Into<io::Error>>) -> io::Result<Option<T>> {
     match result.map_err(Into::into) {

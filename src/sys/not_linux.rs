@@ -11,10 +11,10 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use super::Lockers;
 use super::system::wait::{pause, until_gone};
 use super::system::work::Target;
 use super::work::{Listed, Look, Marks, select};
+use super::{Lockers, PidNamespaceState};
 use crate::identity::{Pid, ProcessId};
 
 /// The processes that hold a lock on an open file: the system does not tell.
@@ -35,6 +35,11 @@ pub(crate) fn pid_namespace() -> Option<u64> {
 /// There are no PID namespaces.
 pub(crate) fn is_container(_pid_namespace: u64) -> bool {
     false
+}
+
+/// There are no others.
+pub(crate) fn state_of_pid_namespace(_number: u64) -> Option<PidNamespaceState> {
+    None
 }
 
 /// The user of a process: not asked for.

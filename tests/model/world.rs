@@ -369,6 +369,8 @@ pub(super) fn observer(pid_namespace: u64) -> Observer {
         pid_namespace: Some(pid_namespace),
         is_in_container: false,
         hostname: Some("host".to_owned()),
+        init_start: None,
+        instance: None,
         over: Vec::new(),
     }
 }
@@ -566,6 +568,8 @@ impl Setting {
             boot: Some(boot_id()),
             machine: Some("machine".to_owned()),
             pid_namespace: Some(plan.pid_namespace),
+            init_start: None,
+            instance: None,
             acquired_boottime_ms: NOW_MS,
             store_device: 1,
             store_inode: 1,
@@ -616,6 +620,7 @@ impl Setting {
             kernel_lock: needed.kernel_lock.then_some(kernel_lock),
             lockers: Vec::new(),
             processes,
+            pid_namespace: None,
             same_store: true,
             shares_kernel_locks: true,
             stays: false,

@@ -64,6 +64,12 @@ pub(crate) struct GlobalArgs {
     /// says. See onehold-formats(5).
     #[arg(long, global = true, value_name = "FORMAT", value_parser = format())]
     pub(crate) format: Option<Format>,
+    /// Name of the instance that the caller belongs to, of which there is at most one at a time, such as a pod of
+    /// a StatefulSet [default: $ONEHOLD_INSTANCE]
+    ///
+    /// A hold that an earlier incarnation of the instance took is then dead at once. See onehold-states(7).
+    #[arg(long, global = true, value_name = "ID", value_parser = instance)]
+    pub(crate) instance: Option<String>,
     /// Print one JSON object, even on failure
     ///
     /// The object goes to stdout. For `run`, whose stdout belongs to CMD, it is the last line on
@@ -559,6 +565,15 @@ fn lock_name(text: &str) -> Result<LockName, String> {
 pub(crate) fn slots(text: &str) -> Result<NonZeroU32, String> {
     text.parse()
         .map_err(|_| format!("not a number from 1 to {}", u32::MAX))
+}
+
+pub(crate) fn instance(text: &str) -> Result<String, String> {
+    const MAX_BYTES: usize = 256;
+    match text.len() {
+        0 => Err("an empty name".to_owned()),
+        length if length > MAX_BYTES => Err(format!("longer than {MAX_BYTES} bytes")),
+        _ => Ok(text.to_owned()),
+    }
 }
 
 fn exit_code(text: &str) -> Result<u8, String> {

@@ -44,6 +44,7 @@ pub(crate) struct Settings {
     on_zombie: Option<OnZombie>,
     pub(crate) confirm_twice: bool,
     owner_env: Option<Variables>,
+    instance: Option<Typed<String>>,
     owner_required: Option<Required>,
     conflict_exit_code: Option<u8>,
     die_with: Option<Typed<DieWith>>,
@@ -214,6 +215,10 @@ impl Settings {
     /// The owner of a caller that names none. An unset or empty variable is no owner.
     pub(crate) fn owner(&self) -> Option<String> {
         self.owner_env.as_ref()?.value()
+    }
+
+    pub(crate) fn instance(&self) -> Option<String> {
+        self.instance.as_ref().map(|instance| instance.0.clone())
     }
 
     /// First and longest interval between two checks of a lock whose release cannot be observed.

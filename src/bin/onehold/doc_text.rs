@@ -38,7 +38,7 @@ pub(crate) const FILES: [(&str, &str); 8] = [
 
 /// Environment variables, for ENVIRONMENT: first those that onehold reads, then those that it sets
 /// for the command of `run`.
-pub(crate) const ENVIRONMENT: [(&str, &str); 10] = [
+pub(crate) const ENVIRONMENT: [(&str, &str); 11] = [
     (
         "ONEHOLD_DIR",
         "Store directory, unless --dir, the profile's directory or its project directory applies.",
@@ -47,6 +47,10 @@ pub(crate) const ENVIRONMENT: [(&str, &str); 10] = [
     (
         "ONEHOLD_CONFIG",
         "Configuration file, instead of config.toml in $XDG_CONFIG_HOME/onehold or ~/.config/onehold.",
+    ),
+    (
+        "ONEHOLD_INSTANCE",
+        "Instance that the caller belongs to, unless --instance is given.",
     ),
     (
         "HOME",
@@ -216,11 +220,11 @@ pub(crate) const LOCK_KEYS: [(&str, &str); 42] = [
     ("state", "free, held, overdue, zombie, not-a-lock"),
     (
         "reason",
-        "reason of the state: no-file, finished (free); alive, locked (the process on record has exited, and others have locked its file), starting (the wrapper is dead, and the command may be about to start), ending (its work is being ended by force), reserved (for a waiter), lease, unknown-version, incomplete, unverified (held); dead, reused, rebooted, expired, too-old, corrupt, malformed (not a lock file, at a profile's path) (zombie); not-a-lock",
+        "reason of the state: no-file, finished (free); alive, locked (the process on record has exited, and others have locked its file), starting (the wrapper is dead, and the command may be about to start), ending (its work is being ended by force), reserved (for a waiter), lease, unknown-version, incomplete, unverified (held); dead, reused, rebooted, instance-restarted, namespace-gone (the PID namespace of a container), expired, too-old, corrupt, malformed (not a lock file, at a profile's path) (zombie); not-a-lock",
     ),
     (
         "proof",
-        "evidence: kernel-lock, kernel-lock-gone, same-process (PID and start time), same-pid, pid-gone, other-start, other-boot, clock, lease-kept and lease-ended (on etcd), or null",
+        "evidence: kernel-lock, kernel-lock-gone, same-process (PID and start time), same-pid, pid-gone, other-start, other-boot, other-incarnation, namespace-gone, clock, lease-kept and lease-ended (on etcd), or null",
     ),
     ("evidence", "the evidence in words"),
     (

@@ -9,8 +9,8 @@ use percent_encoding::percent_decode_str;
 
 use onehold::{Caller, Format, Lock, LockName, Status, Store};
 
-use crate::args::{GlobalArgs, UsageError};
-use crate::config::EffectiveConfig;
+use crate::args::{self, GlobalArgs, UsageError};
+use crate::config::{EffectiveConfig, Settings};
 use crate::describe::is_held;
 use crate::words;
 
@@ -54,6 +54,9 @@ impl Session {
                 "{format} format: its programs read files: use --dir DIRECTORY"
             ))
             .into());
+        }
+        if let Some(instance) = instance(&global, settings)? {
+            store = store.instance(instance);
         }
         // A profile's directory belongs to another program, so the journal is in onehold's own store.
         // Without a home directory there is none, and the journal is beside the locks.
@@ -220,6 +223,18 @@ impl Session {
         let why = profile.map_or("", |_| " (this profile has no path)");
         UsageError(format!("missing NAME{why}"))
     }
+}
+
+/// The instance that the caller belongs to.
+fn instance(global: &GlobalArgs, settings: &Settings) -> anyhow::Result<Option<String>> {
+    const VARIABLE: &str = "ONEHOLD_INSTANCE";
+    if global.instance.is_some() {
+        return Ok(global.instance.clone());
+    }
+    let set = std::env::var(VARIABLE).ok().filter(|id| !id.is_empty());
+    let set =
+        set.map(|id| args::instance(&id).map_err(|why| UsageError(format!("{VARIABLE}: {why}"))));
+    Ok(set.transpose()?.or_else(|| settings.instance()))
 }
 
 /// The lock of a profile with a path.

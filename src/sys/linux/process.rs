@@ -24,7 +24,7 @@ use crate::sys::unix::process::raw;
 pub(crate) use crate::sys::unix::process::{own_uid, user_name};
 use crate::sys::unix::wait::timespec;
 use crate::sys::work::Listed;
-pub(crate) use crate::sys::{ProcessParent, ProcessState};
+pub(crate) use crate::sys::{PidNamespaceState, ProcessParent, ProcessState};
 
 /// A descriptor of a process.
 pub(super) fn open_pidfd(pid: Pid) -> rustix::io::Result<OwnedFd> {
@@ -213,6 +213,52 @@ pub(crate) fn pid_namespace() -> Option<u64> {
     own_stat()?;
     let facts = statat(CWD, c"/proc/self/ns/pid", AtFlags::empty()).ok()?;
     Some(facts.st_ino)
+}
+
+/// The inode of the initial user namespace (`PROC_USER_INIT_INO`).
+const INITIAL_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
+
+/// Whether a process lives in another PID namespace. Only root of the initial namespaces sees them all; `None`:
+/// the caller does not. The first process of a namespace lives as long as any of it (pid_namespaces(7)), so that
+/// a namespace in use is not missed while processes come and go.
+#[cold]
+pub(crate) fn state_of_pid_namespace(number: u64) -> Option<PidNamespaceState> {
+    let user_namespace = statat(CWD, c"/proc/self/ns/user", AtFlags::empty()).ok()?;
+    let is_root = own_uid() == Some(0) && user_namespace.st_ino == INITIAL_USER_NAMESPACE;
+    if !is_root || pid_namespace().is_none_or(is_container) {
+        return None;
+    }
+    let mut found = None;
+    for entry in std::fs::read_dir("/proc").ok()? {
+        let name = entry.ok()?.file_name();
+        // The first process of the caller's own namespace belongs to that, even if it may not be looked at.
+        let pid = name.to_str().and_then(|name| name.parse().ok());
+        let Some(pid) = pid.filter(|pid| *pid != 1) else {
+            continue;
+        };
+        match statat(CWD, format!("/proc/{pid}/ns/pid"), AtFlags::empty()) {
+            Ok(facts) if facts.st_ino == number => {
+                let init_start = Pid::new(pid)
+                    .filter(|pid| is_first(*pid))
+                    .and_then(start_ticks);
+                if init_start.is_some() {
+                    return Some(PidNamespaceState::Alive { init_start });
+                }
+                found = Some(PidNamespaceState::Alive { init_start });
+            }
+            // It has ended meanwhile.
+            Ok(_) | Err(Errno::NOENT | Errno::SRCH) => {}
+            Err(_) => return None,
+        }
+    }
+    Some(found.unwrap_or(PidNamespaceState::Gone))
+}
+
+/// Whether a process is the first one of its PID namespace.
+fn is_first(pid: Pid) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let pids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    pids.is_some_and(|pids| pids.split_whitespace().last() == Some("1"))
 }
 
 /// Milliseconds since boot, suspended time included, as outside any time namespace.

@@ -15,7 +15,9 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::identity::{BootId, Pid, ProcessId};
 use crate::sys::digest_of_machine;
-pub(crate) use crate::sys::not_linux::{is_container, least_start_after, pid_namespace, user_of};
+pub(crate) use crate::sys::not_linux::{
+    is_container, least_start_after, pid_namespace, state_of_pid_namespace, user_of,
+};
 use crate::sys::unix::checked;
 pub use crate::sys::unix::process::may_signal;
 use crate::sys::unix::process::raw;

@@ -30,7 +30,9 @@ use super::checked;
 use crate::identity::{BootId, Pid, ProcessId};
 use crate::sys::digest_of_machine;
 use crate::sys::hostname;
-pub(crate) use crate::sys::not_linux::{is_container, least_start_after, pid_namespace, user_of};
+pub(crate) use crate::sys::not_linux::{
+    is_container, least_start_after, pid_namespace, state_of_pid_namespace, user_of,
+};
 use crate::sys::work::Listed;
 pub(crate) use crate::sys::{ProcessParent, ProcessState};
 

@@ -10,7 +10,7 @@ use onehold::Format;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 
-use crate::args::{DieWith, WaitLimit, die_with, time_to_live, wait_limit};
+use crate::args::{DieWith, WaitLimit, die_with, instance, time_to_live, wait_limit};
 use crate::doc_text::LOCK_KEYS;
 
 pub(super) fn home() -> Option<PathBuf> {
@@ -234,6 +234,12 @@ impl<'de> Deserialize<'de> for Typed<Duration> {
 impl<'de> Deserialize<'de> for Typed<DieWith> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         read(from, "`parent`, or a PID", die_with)
+    }
+}
+
+impl<'de> Deserialize<'de> for Typed<String> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        read(from, "the name of an instance", instance)
     }
 }
 
