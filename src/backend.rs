@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::decision::{Found, Judged, Key, Moment, Request, Snapshot, Ticket, Until};
 use crate::error::{Error, Result};
+use crate::finding::Finding;
 use crate::name::LockName;
 use crate::observer::HostFacts;
 use crate::open_file::Handle;
@@ -284,6 +285,11 @@ pub(crate) trait Backend: Debug + Send + Sync {
     /// The live waiters of a lock, the first one first.
     fn waiters(&self, _of: &LockName) -> Result<Vec<Waiter>> {
         Ok(Vec::new())
+    }
+
+    /// What can be told of a store of several machines without changing anything.
+    fn examine(&self) -> Vec<Finding> {
+        Vec::new()
     }
 
     /// The places in its queue that are kept for waiters that are gone, in order.

@@ -97,6 +97,7 @@ mod error;
 #[cfg(feature = "etcd")]
 mod etcd;
 mod files;
+mod finding;
 mod flock;
 mod format;
 mod identity;
@@ -115,6 +116,7 @@ pub use decision::ownership::Caller;
 pub use error::{Error, Operation, Result};
 #[cfg(feature = "etcd")]
 pub use etcd::EtcdAccess;
+pub use finding::{Finding, Grade};
 pub use lock::{
     Acquired, Attempt, Blocked, Break, Cleanup, Hold, Holder, Listing, Lock, MovedAside, OnBreak,
     Options, PendingHold, Release, Renewal, RunOptions, Store, Wait,
@@ -178,7 +180,8 @@ pub mod command_line {
     #[cfg(unix)]
     pub use crate::lock::parent;
     pub use crate::lock::{
-        Ending, Remaining, process_of as process, tells_to_break, until_ended, user_of,
+        Ending, Remaining, examine_host, process_of as process, tells_to_break, until_ended,
+        user_of,
     };
     pub use crate::status::trusted_filesystems;
     #[cfg(all(feature = "cli", feature = "etcd"))]

@@ -95,6 +95,13 @@ impl Failure {
         })
     }
 
+    pub(super) fn message(&self) -> &str {
+        match self {
+            Self::Unknown(message) | Self::NoGateway(message) => message,
+            Self::Refused(refused) => &refused.message,
+        }
+    }
+
     /// Of a member of another cluster than the one that has answered before.
     pub(super) fn other_cluster(endpoint: &str) -> Self {
         let message = format!("{endpoint} is a member of another cluster");

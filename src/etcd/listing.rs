@@ -9,9 +9,11 @@ use super::view::View;
 use crate::backend::Patience;
 use crate::decision::{Found, Key, Moment, Snapshot as _};
 use crate::error::{Error, Result};
+use crate::finding::Finding;
 use crate::name::LockName;
 use crate::open_file::Handle;
 use crate::status::StoreFacts;
+use crate::sys::process::boottime_milliseconds;
 
 impl Etcd {
     /// Facts about a hold.
@@ -35,6 +37,58 @@ impl Etcd {
                 .and_then(|left| u64::try_from(left.ttl).ok())
                 .map(Duration::from_secs),
         })
+    }
+
+    /// What each member says, one after the other, and whether the prefix can be read.
+    pub(super) fn examine_members(&self) -> Vec<Finding> {
+        const OLDEST: (u64, u64) = (3, 4);
+        let client = &self.shared.client;
+        let members = &client.address().endpoints;
+        let mut found = Vec::new();
+        let mut answered = 0;
+        for _ in members {
+            let began = boottime_milliseconds();
+            let endpoint = client.endpoint().to_owned();
+            found.push(match client.status() {
+                Ok(status) => {
+                    answered += 1;
+                    let took = boottime_milliseconds().saturating_sub(began);
+                    let detail = format!("{endpoint}: etcd {}, {took} ms", status.version);
+                    let mut parts = status.version.split('.').map(str::parse);
+                    let version = (parts.next(), parts.next());
+                    let is_old = matches!(version, (Some(Ok(major)), Some(Ok(minor)))
+                        if (major, minor) < OLDEST);
+                    if is_old {
+                        Finding::failed("member", detail, "use etcd 3.4 or later")
+                    } else if took > 500 {
+                        let advice =
+                            "leases are renewed by it: raise --ttl, or use a nearer member";
+                        Finding::warning("member", detail, advice)
+                    } else {
+                        Finding::ok("member", detail)
+                    }
+                }
+                Err(failure) => {
+                    let detail = format!("{endpoint}: {}", failure.message());
+                    let advice = "a store needs more than half of its members";
+                    Finding::warning("member", detail, advice)
+                }
+            });
+            client.go_on();
+        }
+        if answered == 0 {
+            let advice = "check the URL, the certificates and the user: see onehold-etcd(7)";
+            found.push(Finding::failed("cluster", "no member answers", advice));
+            return found;
+        }
+        found.push(match self.read_all() {
+            Ok(_) => Finding::ok("prefix", self.url()),
+            Err(error) => {
+                let advice = "give the user the rights that onehold-etcd(7) names";
+                Finding::failed("prefix", format!("cannot be read: {error}"), advice)
+            }
+        });
+        found
     }
 
     /// Everything of the store, by pages of one revision.

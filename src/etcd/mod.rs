@@ -50,6 +50,7 @@ use crate::backend::{
 };
 use crate::decision::{Found, Key, Moment, Ticket, Until};
 use crate::error::{Error, Result};
+use crate::finding::Finding;
 use crate::name::LockName;
 use crate::observer::HostFacts;
 use crate::open_file::Handle;
@@ -64,6 +65,10 @@ impl Etcd {
 }
 
 impl Backend for Etcd {
+    fn examine(&self) -> Vec<Finding> {
+        self.examine_members()
+    }
+
     fn host(&self) -> &Arc<HostFacts> {
         &self.host
     }

@@ -5,6 +5,7 @@ mod aside;
 mod breaking;
 mod cleanup;
 mod ending;
+mod examining;
 mod hold;
 mod holder;
 #[allow(clippy::module_inception, reason = "the file is named after `Lock`")]
@@ -27,6 +28,7 @@ pub use aside::MovedAside;
 pub use breaking::{Break, OnBreak};
 pub use cleanup::Cleanup;
 pub use ending::{Ending, Remaining};
+pub use examining::examine_host;
 pub use hold::Hold;
 #[cfg(unix)]
 pub use holder::parent;

@@ -33,8 +33,8 @@ use crate::status::Status;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Store {
-    journal: PathBuf,
-    store: Arc<dyn Backend>,
+    pub(super) journal: PathBuf,
+    pub(super) store: Arc<dyn Backend>,
     /// Its directory, or its URL.
     path: PathBuf,
 }

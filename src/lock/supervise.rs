@@ -6,6 +6,7 @@ use super::ending::{Ending, Remaining, kill_at_ms, marks};
 use super::hold::{Hold, NEEDS_KEEPER, recording, spawn_error};
 use crate::error::Result;
 use crate::identity::{Pid, ProcessId};
+use crate::record::Format;
 use crate::sys::signal::SignalMask;
 use crate::sys::spawn::command_holds;
 use crate::sys::start::{Program, Started};
@@ -29,8 +30,9 @@ impl Hold {
         let mut started = program
             .start(recording, mask)
             .map_err(|source| spawn_error(source, taken.held.path(), program.name()))?;
-        // The start of a command that has ended tells nothing, and noting it delays the release.
-        if !has_ended(&mut started) {
+        // The start of a command that has ended tells nothing, and noting it delays the release. But a PID file is
+        // known to be ours by the PID that the command has written.
+        if taken.held.record().format != Format::Native || !has_ended(&mut started) {
             taken.started(started.id());
         }
         Ok(started)

@@ -215,6 +215,14 @@ pub(crate) enum ProcessState {
     Unknown,
 }
 
+/// What a filesystem has room for; `None`: that is not known.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Space {
+    pub(crate) is_read_only: bool,
+    pub(crate) free_bytes: Option<u64>,
+    pub(crate) free_files: Option<u64>,
+}
+
 /// Whether a process lives in a PID namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PidNamespaceState {

@@ -37,6 +37,21 @@ pub(crate) fn is_container(_pid_namespace: u64) -> bool {
     false
 }
 
+/// Not asked: to ask would change it.
+pub(crate) fn umask() -> Option<String> {
+    None
+}
+
+/// The processes of other users are visible.
+pub(crate) fn shows_all() -> bool {
+    true
+}
+
+/// kqueue(2) and handles tell the end of a process.
+pub(crate) fn can_watch_processes() -> bool {
+    true
+}
+
 /// There are no others.
 pub(crate) fn state_of_pid_namespace(_number: u64) -> Option<PidNamespaceState> {
     None

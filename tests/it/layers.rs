@@ -12,7 +12,7 @@ const LIBRARY: [&[&str]; 12] = [
     &["format", "decision"],
     &["status"],
     &["describe"],
-    &["observer", "open_file", "ticket"],
+    &["finding", "observer", "open_file", "ticket"],
     &["backend"],
     &["etcd", "files"],
     &["flock"],

@@ -199,6 +199,13 @@ pub(crate) enum Verb {
     /// At the fixed path of a profile, `break` also moves aside a file that is not a lock file, if
     /// the file has not changed for 10 s. It is never removed.
     Break(Break),
+    /// Say whether the store is fit for locks, and what can be proved from here
+    ///
+    /// Looks at the host, the filesystem and the store. Then takes a lock in a name of its own for some seconds:
+    /// eight processes that increment a number 200 times each, a holder and a wrapper that are killed, and the order
+    /// of eight waiters. Each check is ok, a warning, or FAILED, with what to do about it. Exits with 1 if one
+    /// has failed. Run it first on a filesystem or a system that you do not know.
+    Doctor(Doctor),
     /// Show the effective settings and their sources
     ///
     /// The output is a valid configuration file. Each value is followed by its source: an option, an
@@ -527,6 +534,13 @@ pub(crate) struct Break {
     /// Answer yes to all questions
     #[arg(short, long)]
     pub(crate) yes: bool,
+}
+
+#[derive(Args, Debug, Default)]
+pub(crate) struct Doctor {
+    /// Only look: write nothing, and start no process
+    #[arg(long)]
+    pub(crate) quick: bool,
 }
 
 /// The limit of a wait.

@@ -181,7 +181,8 @@ impl Settings {
             Verb::Check(Check { max_age, .. })
             | Verb::List(List { max_age, .. })
             | Verb::Cleanup(Cleanup { max_age, .. }) => *max_age = max_age.or(self.max_age()),
-            Verb::Release(_) | Verb::Renew(_) | Verb::Break(_) | Verb::Config => {}
+            Verb::Release(_) | Verb::Renew(_) | Verb::Break(_) | Verb::Doctor(_) | Verb::Config => {
+            }
         }
     }
 

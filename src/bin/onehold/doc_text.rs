@@ -172,6 +172,16 @@ pub(crate) fn examples(verb: &str) -> &'static [Example] {
             ("onehold cleanup -n", "Show what would be removed"),
             ("onehold cleanup backup", "Remove one zombie"),
         ],
+        "doctor" => &[
+            (
+                "onehold doctor",
+                "Before the first lock on a new machine or filesystem",
+            ),
+            (
+                "onehold --dir /mnt/share/locks doctor --quick",
+                "Look at a directory without writing to it",
+            ),
+        ],
         "config" => &[
             ("onehold config", "Show the effective settings"),
             (

@@ -43,6 +43,7 @@ mod startup;
 mod suggested;
 mod supervise;
 mod table;
+mod trial;
 mod words;
 mod work;
 

@@ -11,7 +11,7 @@ use crate::doc_text::{ENVIRONMENT, FILES, examples};
 use crate::exit::{Exit, TABLE, table_of};
 use crate::refusal::Refusal;
 use crate::startup::{fast_parse, fixed_text};
-use crate::{complete, output, slip, words};
+use crate::{complete, output, slip, trial, words};
 
 /// The name of the program, as its messages and its help have it.
 const PROGRAM: &str = "onehold";
@@ -30,6 +30,11 @@ pub(crate) fn parse(words: &[OsString]) -> Result<Cli, Exit> {
         && verb == complete::VERB
     {
         return Err(complete::complete(rest));
+    }
+    if let Some((verb, rest)) = words.split_first()
+        && verb == trial::VERB
+    {
+        return Err(trial::work(rest));
     }
     let parsed = Cli::try_parse_from(line(words)).and_then(|cli| without_slips(cli, words));
     let error = match parsed {

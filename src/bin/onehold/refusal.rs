@@ -31,6 +31,7 @@ impl Refusal {
     pub(crate) const STILL_RUNNING: Self = Self::row(Exit::Failed, "failure", "STILL_RUNNING");
     pub(crate) const NOT_A_LOCK: Self = Self::row(Exit::Failed, "failure", "NOT_A_LOCK");
     pub(crate) const NOT_RENEWABLE: Self = Self::row(Exit::Failed, "failure", "NOT_RENEWABLE");
+    pub(crate) const UNFIT: Self = Self::row(Exit::Failed, "failure", "UNFIT");
     pub(crate) const INCOMPLETE: Self = Self::row(Exit::Failed, "failure", "INCOMPLETE");
 
     // It ended before its time.

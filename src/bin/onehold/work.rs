@@ -214,7 +214,7 @@ pub(crate) fn effects(lock: &Lock, status: &Status, at_once: bool) -> Vec<String
 /// "process 4200 (python3) started it and keeps running": the program that a `hold` is for.
 pub(crate) fn starter(status: &Status) -> Option<String> {
     let is_here = describe::is_without_command(status) && status.verdict.pid_alive == Some(true);
-    let own = running(status.verdict.pid.filter(|_| is_here).into_iter());
+    let own = running(std::iter::once(status.verdict.pid.filter(|_| is_here)?));
     let parent = own.first()?.parent.filter(|parent| *parent > 1)?;
     let command = command_line_of(Pid::new(parent)?);
     let parent = describe::process(parent, &command);

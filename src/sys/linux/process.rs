@@ -21,7 +21,7 @@ use crate::identity::{BootId, Pid, ProcessId};
 use crate::sys::digest_of_machine;
 pub use crate::sys::unix::process::may_signal;
 use crate::sys::unix::process::raw;
-pub(crate) use crate::sys::unix::process::{own_uid, user_name};
+pub(crate) use crate::sys::unix::process::{descriptor_limit, own_uid, user_name};
 use crate::sys::unix::wait::timespec;
 use crate::sys::work::Listed;
 pub(crate) use crate::sys::{PidNamespaceState, ProcessParent, ProcessState};
@@ -213,6 +213,23 @@ pub(crate) fn pid_namespace() -> Option<u64> {
     own_stat()?;
     let facts = statat(CWD, c"/proc/self/ns/pid", AtFlags::empty()).ok()?;
     Some(facts.st_ino)
+}
+
+/// The umask of the caller, as it is written: asking for it by umask(2) would change it.
+pub(crate) fn umask() -> Option<String> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    line.map(|umask| umask.trim().to_owned())
+}
+
+/// Whether /proc shows the processes of other users.
+pub(crate) fn shows_all() -> bool {
+    statat(CWD, c"/proc/1", AtFlags::empty()).is_ok()
+}
+
+/// Whether the end of a process can be waited for.
+pub(crate) fn can_watch_processes() -> bool {
+    open_pidfd(Pid::of_self()).is_ok()
 }
 
 /// The inode of the initial user namespace (`PROC_USER_INIT_INO`).

@@ -16,12 +16,13 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::identity::{BootId, Pid, ProcessId};
 use crate::sys::digest_of_machine;
 pub(crate) use crate::sys::not_linux::{
-    is_container, least_start_after, pid_namespace, state_of_pid_namespace, user_of,
+    can_watch_processes, is_container, least_start_after, pid_namespace, shows_all,
+    state_of_pid_namespace, umask, user_of,
 };
 use crate::sys::unix::checked;
 pub use crate::sys::unix::process::may_signal;
 use crate::sys::unix::process::raw;
-pub(crate) use crate::sys::unix::process::{own_uid, user_name};
+pub(crate) use crate::sys::unix::process::{descriptor_limit, own_uid, user_name};
 use crate::sys::work::Listed;
 pub(crate) use crate::sys::{ProcessParent, ProcessState};
 

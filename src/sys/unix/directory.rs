@@ -8,8 +8,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use rustix::fs::{
-    Access, AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat, accessat,
-    fchmod, flock, fstat, linkat, mkdirat, openat, renameat, renameat_with, statat, unlinkat,
+    Access, AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat,
+    StatVfsMountFlags, accessat, fchmod, flock, fstat, fstatvfs, linkat, mkdirat, openat, renameat,
+    renameat_with, statat, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -20,7 +21,7 @@ use crate::identity::Pid;
 use crate::sys::system::filesystem;
 pub(crate) use crate::sys::system::filesystem::{local_filesystems, lockers, sync_file, type_of};
 use crate::sys::temporary::random_temporary_name;
-pub(crate) use crate::sys::{FileFacts, FileId, Found, Kind};
+pub(crate) use crate::sys::{FileFacts, FileId, Found, Kind, Space};
 use crate::sys::{SYMLINK, created, existing};
 
 #[derive(Debug)]
@@ -332,6 +333,24 @@ impl Directory {
             }
             exchanged => Ok(exchanged?),
         }
+    }
+
+    /// What its filesystem has room for.
+    pub(crate) fn space(&self) -> io::Result<Space> {
+        let found = fstatvfs(&self.fd)?;
+        // Some have no limit of files (btrfs).
+        let has_limit = found.f_files > 0;
+        Ok(Space {
+            is_read_only: found.f_flag.contains(StatVfsMountFlags::RDONLY),
+            free_bytes: Some(found.f_bavail.saturating_mul(found.f_frsize)),
+            free_files: has_limit.then_some(found.f_favail),
+        })
+    }
+
+    /// Its permissions and its owner.
+    pub(crate) fn modes(&self) -> Option<(u32, u32)> {
+        let found = fstat(&self.fd).ok()?;
+        Some((u32::from(found.st_mode) & 0o7777, found.st_uid))
     }
 
     /// Removes a name; `false` if it did not exist.

@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::ptr;
 
 use rustix::io::Errno;
-use rustix::process::{geteuid, test_kill_process};
+use rustix::process::{Resource, geteuid, getrlimit, test_kill_process};
 
 use super::checked;
 use crate::identity::Pid;
@@ -14,6 +14,11 @@ use crate::identity::Pid;
 /// The number as rustix takes it.
 pub(in crate::sys) fn raw(pid: Pid) -> Option<rustix::process::Pid> {
     rustix::process::Pid::from_raw(pid.get().cast_signed())
+}
+
+/// How many descriptors a process may have; `None`: any number.
+pub(crate) fn descriptor_limit() -> Option<u64> {
+    getrlimit(Resource::Nofile).current
 }
 
 /// The effective user of the calling process.

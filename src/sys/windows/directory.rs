@@ -20,7 +20,7 @@ pub(crate) use super::file::*;
 use crate::identity::Pid;
 pub(crate) use crate::sys::not_linux::{lockers, type_of};
 use crate::sys::temporary::random_temporary_name;
-pub(crate) use crate::sys::{FileFacts, FileId, Found, Kind};
+pub(crate) use crate::sys::{FileFacts, FileId, Found, Kind, Space};
 use crate::sys::{created, existing, not_found};
 
 /// The guard of a directory: a file that, while it is open, cannot be removed or renamed. So there
@@ -72,6 +72,16 @@ impl Directory {
             Err(error) if error.kind() == io::ErrorKind::NotADirectory => Ok(false),
             Err(error) => Err(error),
         }
+    }
+
+    /// What its filesystem has room for: not asked.
+    pub(crate) fn space(&self) -> io::Result<Space> {
+        Ok(Space::default())
+    }
+
+    /// There are no such permissions.
+    pub(crate) fn modes(&self) -> Option<(u32, u32)> {
+        None
     }
 
     /// Does nothing: NTFS keeps a journal of names.

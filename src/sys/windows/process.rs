@@ -31,10 +31,16 @@ use crate::identity::{BootId, Pid, ProcessId};
 use crate::sys::digest_of_machine;
 use crate::sys::hostname;
 pub(crate) use crate::sys::not_linux::{
-    is_container, least_start_after, pid_namespace, state_of_pid_namespace, user_of,
+    can_watch_processes, is_container, least_start_after, pid_namespace, shows_all,
+    state_of_pid_namespace, umask, user_of,
 };
 use crate::sys::work::Listed;
 pub(crate) use crate::sys::{ProcessParent, ProcessState};
+
+/// There is no such limit.
+pub(crate) fn descriptor_limit() -> Option<u64> {
+    None
+}
 
 /// Users have no numbers.
 pub(crate) fn own_uid() -> Option<u32> {

@@ -628,6 +628,14 @@ fn acquire_with_failing_stdout_leaves_nothing_in_any_format() {
     }
 }
 
+#[cfg(unix)]
+#[test]
+fn command_of_a_pid_file_that_ends_at_once_does_not_lose_its_lock() {
+    let env = TestEnv::new();
+    let script = "for i in $(seq 100); do onehold --format pid run ./p -- true || exit; done";
+    env.shell(script).assert().success();
+}
+
 #[test]
 fn detached_hold_in_foreign_format_ends_with_its_process() {
     for system in ALL {

@@ -5,6 +5,7 @@ mod break_lock;
 mod check;
 mod cleanup;
 mod config;
+mod doctor;
 mod hold;
 mod list;
 mod not_yours;
@@ -48,7 +49,7 @@ pub(crate) fn run(mut cli: Cli) -> Exit {
     // The others would make it.
     let uses_store = !takes && lock_name(&cli.verb).is_none_or(|name| !name.is_path());
     let is_of_profile = lock_name(&cli.verb).is_none_or(|name| session.only.as_ref() == Some(name));
-    let ready = if is_of_profile && !matches!(cli.verb, Verb::Config) {
+    let ready = if is_of_profile && !matches!(cli.verb, Verb::Config | Verb::Doctor(_)) {
         session.ensure_directory(takes).map_err(anyhow::Error::from)
     } else {
         Ok(())
@@ -65,6 +66,7 @@ pub(crate) fn run(mut cli: Cli) -> Exit {
         Verb::List(typed) => list::list(&session, &typed),
         Verb::Cleanup(typed) => cleanup::cleanup(&session, &typed),
         Verb::Break(typed) => break_lock::break_hold(&session, typed),
+        Verb::Doctor(typed) => doctor::doctor(&session, &typed),
         Verb::Config => config::config(&session),
     });
     let mut outcome = match result {
@@ -74,7 +76,8 @@ pub(crate) fn run(mut cli: Cli) -> Exit {
     };
     let is_free = |status: &Status| status.verdict.state == State::Free;
     let found_nothing = outcome.lock.as_deref().is_none_or(is_free) && outcome.locks.is_empty();
-    if uses_store && found_nothing && outcome.exit != Exit::Usage {
+    let is_examined = verb == "doctor";
+    if uses_store && found_nothing && !is_examined && outcome.exit != Exit::Usage {
         outcome.warnings.extend(session.missing_store());
     }
     match output::print_outcome(&session, &outcome) {
@@ -113,6 +116,7 @@ fn name(verb: &Verb) -> &'static str {
         Verb::List(_) => "list",
         Verb::Cleanup(_) => "cleanup",
         Verb::Break(_) => "break",
+        Verb::Doctor(_) => "doctor",
         Verb::Config => "config",
     }
 }
@@ -128,7 +132,7 @@ fn lock_name(verb: &Verb) -> Option<&LockName> {
         Verb::Check(typed) => typed.name.as_ref(),
         Verb::Break(typed) => typed.name.as_ref(),
         Verb::Cleanup(typed) => typed.names.first(),
-        Verb::List(_) | Verb::Config => None,
+        Verb::List(_) | Verb::Doctor(_) | Verb::Config => None,
     }
 }
 
@@ -141,7 +145,7 @@ fn caller(verb: &Verb, settings: &Settings) -> Caller {
             (caller.hold, &caller.owner)
         }
         Verb::Check(typed) => (typed.hold, &typed.owner),
-        Verb::Break(_) | Verb::List(_) | Verb::Cleanup(_) | Verb::Config => {
+        Verb::Break(_) | Verb::List(_) | Verb::Cleanup(_) | Verb::Doctor(_) | Verb::Config => {
             return Caller::default();
         }
     };

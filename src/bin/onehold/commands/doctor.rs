@@ -1,0 +1,89 @@
+//! `doctor`: is this store fit for locks, and what can be proved from here?
+
+use std::fmt::Write as _;
+
+use anstyle::{AnsiColor, Style};
+use onehold::command_line::examine_host;
+use onehold::{Finding, Grade};
+use serde_json::json;
+
+use crate::args;
+use crate::exit::Exit;
+use crate::outcome::{CommandResult, Outcome};
+use crate::refusal::Refusal;
+use crate::session::Session;
+use crate::trial::Trial;
+use crate::words;
+
+#[inline(never)]
+pub(crate) fn doctor(session: &Session, typed: &args::Doctor) -> CommandResult {
+    let mut found = examine_host();
+    found.extend(session.store.examine());
+    let is_hopeless = |found: &[Finding]| found.iter().any(|one| one.result == Grade::Failed);
+    if !typed.quick && !is_hopeless(&found) {
+        found.extend(session.store.try_calls());
+        if !is_hopeless(&found) {
+            let is_doubtful = |one: &Finding| one.check == "filesystem" && one.result != Grade::Ok;
+            let is_trusted = !found.iter().any(is_doubtful);
+            found.extend(trial(session, is_trusted));
+        }
+    }
+    let count = |grade| found.iter().filter(|one| one.result == grade).count();
+    let (failed, warnings) = (count(Grade::Failed), count(Grade::Warning));
+    let plural = |count: usize| if count == 1 { "" } else { "s" };
+    let store = session.store_text();
+    let mut outcome = if failed > 0 {
+        let text = format!(
+            "{store} is not fit for locks: {failed} check{} failed",
+            plural(failed)
+        );
+        Outcome::refused(Refusal::UNFIT, text)
+    } else {
+        let text = format!(
+            "{store} is fit for locks ({warnings} warning{})",
+            plural(warnings)
+        );
+        Outcome::new(Exit::Done, "fit", text)
+    };
+    if !session.global.quiet || failed > 0 {
+        // That of a failure goes to stderr.
+        let verdict = if failed > 0 { "" } else { &outcome.message };
+        outcome.data = Some(table(&found, verdict));
+    }
+    outcome.more = json!({ "checks": found });
+    Ok(outcome.into())
+}
+
+fn trial(session: &Session, is_trusted: bool) -> Vec<Finding> {
+    let tried = Trial::new(session, is_trusted).and_then(|trial| trial.run());
+    tried.unwrap_or_else(|error| {
+        let advice = "use another store: --dir";
+        vec![Finding::failed("trial", format!("{error:#}"), advice)]
+    })
+}
+
+/// A line for each check, what to do about it below it, and the verdict.
+fn table(found: &[Finding], verdict: &str) -> String {
+    let widest = found.iter().map(|one| one.check.len()).max();
+    let width = widest.unwrap_or_default();
+    let mut text = String::new();
+    for one in found {
+        let (word, color) = match one.result {
+            Grade::Ok => ("ok", AnsiColor::Green),
+            Grade::Warning => ("warning", AnsiColor::Yellow),
+            Grade::Failed => ("FAILED", AnsiColor::Red),
+        };
+        let style = Style::new().fg_color(Some(color.into()));
+        let detail = words::escape(&one.detail);
+        let _ = writeln!(
+            text,
+            "{:width$}  {style}{word:7}{style:#}  {detail}",
+            one.check
+        );
+        if let Some(advice) = &one.advice {
+            let _ = writeln!(text, "{:width$}           {advice}", "");
+        }
+    }
+    text.push_str(verdict);
+    text.trim_end().to_owned()
+}

@@ -1,0 +1,381 @@
+//! What a store and its host can do for locks: what is seen, and what comes of trying.
+
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use super::store::Store;
+use crate::backend::{Change, Entry, Patience};
+use crate::error::cause_text;
+use crate::files::journal;
+use crate::finding::Finding;
+use crate::identity::Pid;
+use crate::sys::directory::{Directory, Space, record_is_locked, try_lock_record, type_of};
+use crate::sys::process;
+use crate::sys::temporary::{is_temporary, random_temporary_name};
+use crate::sys::wait::Watch;
+
+const OTHER_STORE: &str = "use another directory as the store: --dir";
+
+/// What can be told of this host without changing anything.
+#[must_use]
+pub fn examine_host() -> Vec<Finding> {
+    let mut found = Vec::new();
+    let pid_namespace = process::pid_namespace();
+    found.push(match pid_namespace {
+        None => Finding::failed(
+            "processes",
+            "/proc is missing, or shows another PID namespace",
+            "mount proc on /proc: without it no holder can be checked",
+        ),
+        Some(_) if !process::shows_all() => Finding::warning(
+            "processes",
+            "those of other users are hidden (hidepid)",
+            "holders of other users are known by their kernel locks only: check as root",
+        ),
+        Some(_) => Finding::ok("processes", "all are visible"),
+    });
+    found.extend(pid_namespace.map(|number| {
+        if process::is_container(number) {
+            let what = "a container: detached holds of others cannot be checked from here";
+            Finding::ok("PID namespace", what)
+        } else {
+            Finding::ok("PID namespace", "that of the host")
+        }
+    }));
+    found.push(match process::boot_id() {
+        None => Finding::warning(
+            "boot ID",
+            "unknown",
+            "holds from before a reboot count until their maximum age",
+        ),
+        Some(boot) if boot.masked => Finding::warning(
+            "boot ID",
+            "another file is mounted over it",
+            "a reboot is not noticed: give containers the host's boot_id, or set --instance",
+        ),
+        Some(boot) => Finding::ok("boot ID", boot.id),
+    });
+    found.push(match process::machine_id() {
+        Some(_) => Finding::ok("machine ID", "known"),
+        None => Finding::warning(
+            "machine ID",
+            "unknown",
+            "machines with one host name are taken for one: see machine-id(5)",
+        ),
+    });
+    found.push(if process::can_watch_processes() {
+        Finding::ok("pidfd", "the end of a process wakes a waiter")
+    } else {
+        Finding::warning(
+            "pidfd",
+            "missing",
+            "waiters notice the end of a process by polling: use Linux 5.3 or later",
+        )
+    });
+    found.push(match process::descriptor_limit() {
+        Some(limit) if limit < 64 => Finding::warning(
+            "descriptors",
+            format!("at most {limit}"),
+            "raise the limit: ulimit -n 256",
+        ),
+        Some(limit) => Finding::ok("descriptors", format!("at most {limit}")),
+        None => Finding::ok("descriptors", "no limit"),
+    });
+    let now = chrono::Utc::now();
+    let is_plausible = now.timestamp() > 1_704_067_200;
+    found.push(if is_plausible {
+        Finding::ok("clock", now.format("%Y-%m-%d %H:%M:%S UTC").to_string())
+    } else {
+        Finding::warning(
+            "clock",
+            format!("it is said to be {now}"),
+            "set the clock: leases and ages are shown by it",
+        )
+    });
+    found
+}
+
+impl Store {
+    /// What can be told of the store without changing anything.
+    #[must_use]
+    pub fn examine(&self) -> Vec<Finding> {
+        if self.is_remote() {
+            return self.store.examine();
+        }
+        let path = self.path();
+        let Some(existing) = path.ancestors().find(|above| above.is_dir()) else {
+            return vec![Finding::failed(
+                "store",
+                format!("no part of {} exists", path.display()),
+                "make the directory",
+            )];
+        };
+        let mut found = vec![if existing == path {
+            Finding::ok("store", path.display().to_string())
+        } else {
+            Finding::ok(
+                "store",
+                format!("{}, made by the first hold", path.display()),
+            )
+        }];
+        found.push(filesystem(existing));
+        found.extend(Directory::open(existing).map_or_else(
+            |error| vec![Finding::failed("store", cause_text(&error), OTHER_STORE)],
+            |directory| self.directory(&directory),
+        ));
+        found
+    }
+
+    fn directory(&self, directory: &Directory) -> Vec<Finding> {
+        let mut found = match directory.space() {
+            Ok(space) => space_of(space),
+            Err(error) => vec![Finding::warning(
+                "free space",
+                format!("unknown: {}", cause_text(&error)),
+                "see df(1)",
+            )],
+        };
+        found.extend(directory.modes().map(|(mode, owner)| {
+            let mut detail = format!("{mode:04o}, of user {owner}");
+            if let Some(umask) = process::umask() {
+                let _ = write!(detail, "; umask {umask}");
+            }
+            let own = process::own_uid();
+            if mode & 0o002 != 0 && mode & 0o1000 == 0 {
+                let advice = "anybody may remove lock files: chmod o-w, or chmod +t";
+                Finding::warning("modes", detail, advice)
+            } else if own.is_some_and(|own| own != owner && owner != 0) && mode & 0o022 == 0 {
+                Finding::failed(
+                    "modes",
+                    detail,
+                    "only that user can take locks here: use --dir",
+                )
+            } else {
+                Finding::ok("modes", detail)
+            }
+        }));
+        found.push(self.journal_file());
+        let names = directory.names().unwrap_or_default();
+        let left = names.iter().filter(|name| is_temporary(name)).count();
+        let zombies = self.list(None).map(|listing| {
+            let zombies = listing.locks.iter().filter(|status| status.is_available());
+            zombies.filter(|status| status.verdict.is_zombie()).count()
+        });
+        found.push(match (left, zombies) {
+            (_, Err(error)) => {
+                Finding::failed("records", format!("cannot be read: {error}"), OTHER_STORE)
+            }
+            (0, Ok(0)) => Finding::ok("records", "nothing is left by dead processes"),
+            (left, Ok(zombies)) => Finding::warning(
+                "records",
+                format!("{zombies} zombies, {left} temporary files"),
+                "run `onehold cleanup`",
+            ),
+        });
+        found
+    }
+
+    fn journal_file(&self) -> Finding {
+        const CHECK: &str = "journal";
+        match journal::size(&self.journal) {
+            Ok(None) => Finding::ok(CHECK, "none yet"),
+            Ok(Some(bytes)) => Finding::ok(CHECK, format!("{} KiB", bytes.div_ceil(1024))),
+            Err(error) => Finding::warning(
+                CHECK,
+                format!("cannot be written: {}", cause_text(&error)),
+                "takeovers and breaks are not noted: see FILES in onehold(1)",
+            ),
+        }
+    }
+
+    /// Tries the calls that locks are made of, in the directory of the store, which is made if it is missing.
+    /// Leaves nothing. In a store on etcd there are none.
+    #[must_use]
+    pub fn try_calls(&self) -> Vec<Finding> {
+        if self.is_remote() {
+            return Vec::new();
+        }
+        let entry = Entry {
+            create: true,
+            patience: Patience::SHORT,
+        };
+        // As the first hold makes it.
+        if let Err(error) = self.store.update(entry, |_| Ok((Change::Nothing, ()))) {
+            return vec![Finding::failed("store", error.to_string(), OTHER_STORE)];
+        }
+        match Directory::open(self.path()) {
+            Ok(directory) => tried(&directory),
+            Err(error) => vec![Finding::failed("store", cause_text(&error), OTHER_STORE)],
+        }
+    }
+}
+
+fn filesystem(path: &Path) -> Finding {
+    const CHECK: &str = "filesystem";
+    let name = type_of(path).unwrap_or_else(|| "unknown".to_owned());
+    match Directory::open(path).and_then(|directory| directory.shares_kernel_locks()) {
+        Ok(true) => Finding::ok(CHECK, format!("{name}: all see its kernel locks")),
+        Ok(false) => Finding::warning(
+            CHECK,
+            format!("{name}: other machines may change it"),
+            "there is no takeover and no queue on it: use a local directory, or etcd for many machines",
+        ),
+        Err(error) => Finding::failed(CHECK, cause_text(&error), OTHER_STORE),
+    }
+}
+
+fn space_of(space: Space) -> Vec<Finding> {
+    let mut found = Vec::new();
+    if space.is_read_only {
+        found.push(Finding::failed(
+            "mount",
+            "read-only",
+            "mount it read-write, or use another directory: --dir",
+        ));
+    }
+    found.extend(space.free_bytes.map(|bytes| {
+        let detail = format!("{} MiB", bytes >> 20);
+        match bytes {
+            0..4096 => Finding::failed("free space", "none", "free some space"),
+            4096..0x10_0000 => Finding::warning("free space", detail, "free some space"),
+            _ => Finding::ok("free space", detail),
+        }
+    }));
+    found.extend(space.free_files.map(|files| match files {
+        0 => Finding::failed("inodes", "none is free", "remove some files"),
+        1..100 => Finding::warning("inodes", format!("{files} are free"), "remove some files"),
+        _ => Finding::ok("inodes", format!("{files} are free")),
+    }));
+    found
+}
+
+fn tried(directory: &Directory) -> Vec<Finding> {
+    let names = [random_temporary_name(), random_temporary_name()];
+    let [one, other] = names.each_ref().map(|name| name.as_os_str());
+    let mut found = Vec::new();
+    match directory.create_named(one) {
+        Ok(file) => {
+            found.push(written(&file));
+            found.push(kernel_lock(directory, one, &file));
+            found.push(link(directory, one, other));
+            found.push(unnamed(directory));
+            found.push(exchange(directory, one, other));
+            found.push(watch(&file));
+        }
+        Err(error) => found.push(Finding::failed("write", cause_text(&error), OTHER_STORE)),
+    }
+    for name in names {
+        let _ = directory.unlink(&name);
+    }
+    found
+}
+
+fn written(file: &File) -> Finding {
+    use crate::sys::directory::FileExt as _;
+    let failed = |error: &io::Error| Finding::failed("write", cause_text(error), OTHER_STORE);
+    if let Err(error) = file
+        .write_all_at(&[b'x'; 4096], 0)
+        .and_then(|()| file.sync_all())
+    {
+        return failed(&error);
+    }
+    let ahead = |written: SystemTime| match written.duration_since(SystemTime::now()) {
+        Ok(ahead) => ahead,
+        Err(behind) => behind.duration(),
+    };
+    match file.metadata().and_then(|facts| facts.modified()) {
+        Ok(at) if ahead(at) > Duration::from_secs(2) => Finding::warning(
+            "write",
+            format!(
+                "the clock of the filesystem differs by {} s",
+                ahead(at).as_secs()
+            ),
+            "ages of damaged files are wrong by that: set the clocks",
+        ),
+        Ok(_) => Finding::ok("write", "a file is written and synced"),
+        Err(error) => failed(&error),
+    }
+}
+
+/// Whether a lock that is taken is refused to others.
+fn kernel_lock(directory: &Directory, name: &OsStr, file: &File) -> Finding {
+    const CHECK: &str = "kernel locks";
+    let failed = |detail: String| Finding::failed(CHECK, detail, OTHER_STORE);
+    match try_lock_record(file) {
+        Ok(true) => {}
+        Ok(false) => return failed("flock(2) refuses a lock that nobody has".to_owned()),
+        Err(error) => return failed(format!("flock(2): {}", cause_text(&error))),
+    }
+    let other = directory.open_for_update(name);
+    match other.and_then(|other| record_is_locked(&other)) {
+        Ok(true) => Finding::ok(CHECK, "a lock that is taken is refused to others"),
+        Ok(false) => failed("flock(2) grants a lock that is taken".to_owned()),
+        Err(error) => failed(format!("flock(2): {}", cause_text(&error))),
+    }
+}
+
+/// Whether link(2) leaves a file alone that exists.
+fn link(directory: &Directory, one: &OsStr, other: &OsStr) -> Finding {
+    const CHECK: &str = "link";
+    let failed = |detail: String| Finding::failed(CHECK, detail, OTHER_STORE);
+    match directory.link(one, other) {
+        Ok(true) => {}
+        Ok(false) => return failed("link(2) says that a name exists that does not".to_owned()),
+        Err(error) => return failed(format!("link(2): {}", cause_text(&error))),
+    }
+    let replaced = directory.unlink(other).and_then(|_| {
+        drop(directory.create_named(other)?);
+        let before = directory.facts(other)?;
+        let is_created = directory.link(one, other)?;
+        let after = directory.facts(other)?;
+        let is_same = before.map(|file| file.id) == after.map(|file| file.id);
+        Ok(is_created || !is_same)
+    });
+    match replaced {
+        Ok(false) => Finding::ok(CHECK, "an existing file is not replaced"),
+        Ok(true) => failed("link(2) replaces a file that exists: two can hold one lock".to_owned()),
+        Err(error) => failed(format!("link(2): {}", cause_text(&error))),
+    }
+}
+
+fn unnamed(directory: &Directory) -> Finding {
+    match directory.create_unnamed() {
+        Ok(Some(_)) => Finding::ok("O_TMPFILE", "a killed process leaves no temporary file"),
+        _ => Finding::ok("O_TMPFILE", "missing: temporary files have names"),
+    }
+}
+
+fn exchange(directory: &Directory, one: &OsStr, other: &OsStr) -> Finding {
+    match directory.exchange(one, other) {
+        Ok(()) => Finding::ok("exchange", "lock files of other programs can be taken over"),
+        Err(error) => Finding::warning(
+            "exchange",
+            format!("RENAME_EXCHANGE: {}", cause_text(&error)),
+            "zombies of other programs' formats are not taken over here",
+        ),
+    }
+}
+
+fn watch(file: &File) -> Finding {
+    use crate::sys::directory::FileExt as _;
+    let polled = |detail: String| {
+        let advice = "waiters for holds of `acquire` poll: raise fs.inotify.max_user_instances";
+        Finding::warning("inotify", detail, advice)
+    };
+    let woken = Watch::new().and_then(|mut watch| {
+        watch.add(file, Some(Pid::of_self()))?;
+        file.write_all_at(b"y", 0)?;
+        let began = process::boottime();
+        watch.sleep(Some(Duration::from_millis(500)))?;
+        Ok(process::boottime().saturating_sub(began) < Duration::from_millis(400))
+    });
+    match woken {
+        Ok(true) => Finding::ok("inotify", "a change of a file wakes a waiter"),
+        Ok(false) => polled("a change of a file wakes nobody".to_owned()),
+        Err(error) => polled(cause_text(&error)),
+    }
+}
