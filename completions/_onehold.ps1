@@ -44,6 +44,7 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             [CompletionResult]::new('list', 'list', [CompletionResultType]::ParameterValue, 'List the locks in the store with their states')
             [CompletionResult]::new('cleanup', 'cleanup', [CompletionResultType]::ParameterValue, 'Remove all zombies from the store, or those with the given names')
             [CompletionResult]::new('break', 'break', [CompletionResultType]::ParameterValue, 'Remove a hold by force, after confirmation')
+            [CompletionResult]::new('doctor', 'doctor', [CompletionResultType]::ParameterValue, 'Say whether the store is fit for locks, and what can be proved from here')
             [CompletionResult]::new('config', 'config', [CompletionResultType]::ParameterValue, 'Show the effective settings and their sources')
             [CompletionResult]::new('help', 'help', [CompletionResultType]::ParameterValue, 'Print this message or the help of the given subcommand(s)')
             break
@@ -303,6 +304,24 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             [CompletionResult]::new('--version', '--version', [CompletionResultType]::ParameterName, 'Print version')
             break
         }
+        'onehold;doctor' {
+            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
+            [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]')
+            [CompletionResult]::new('--format', '--format', [CompletionResultType]::ParameterName, 'Format of new lock files')
+            [CompletionResult]::new('--instance', '--instance', [CompletionResultType]::ParameterName, 'Name of the instance that the caller belongs to, of which there is at most one at a time, such as a pod of a StatefulSet [default: $ONEHOLD_INSTANCE]')
+            [CompletionResult]::new('--color', '--color', [CompletionResultType]::ParameterName, 'When to use color')
+            [CompletionResult]::new('--quick', '--quick', [CompletionResultType]::ParameterName, 'Only look: write nothing, and start no process')
+            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object, even on failure')
+            [CompletionResult]::new('-q', '-q', [CompletionResultType]::ParameterName, 'Print only errors, warnings, questions, and what the command is for')
+            [CompletionResult]::new('--quiet', '--quiet', [CompletionResultType]::ParameterName, 'Print only errors, warnings, questions, and what the command is for')
+            [CompletionResult]::new('-v', '-v', [CompletionResultType]::ParameterName, 'Print details (store, evidence, processes), and successes too')
+            [CompletionResult]::new('--verbose', '--verbose', [CompletionResultType]::ParameterName, 'Print details (store, evidence, processes), and successes too')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
+            [CompletionResult]::new('-V', '-V ', [CompletionResultType]::ParameterName, 'Print version')
+            [CompletionResult]::new('--version', '--version', [CompletionResultType]::ParameterName, 'Print version')
+            break
+        }
         'onehold;config' {
             [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
             [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]')
@@ -330,6 +349,7 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             [CompletionResult]::new('list', 'list', [CompletionResultType]::ParameterValue, 'List the locks in the store with their states')
             [CompletionResult]::new('cleanup', 'cleanup', [CompletionResultType]::ParameterValue, 'Remove all zombies from the store, or those with the given names')
             [CompletionResult]::new('break', 'break', [CompletionResultType]::ParameterValue, 'Remove a hold by force, after confirmation')
+            [CompletionResult]::new('doctor', 'doctor', [CompletionResultType]::ParameterValue, 'Say whether the store is fit for locks, and what can be proved from here')
             [CompletionResult]::new('config', 'config', [CompletionResultType]::ParameterValue, 'Show the effective settings and their sources')
             [CompletionResult]::new('help', 'help', [CompletionResultType]::ParameterValue, 'Print this message or the help of the given subcommand(s)')
             break
@@ -359,6 +379,9 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             break
         }
         'onehold;help;break' {
+            break
+        }
+        'onehold;help;doctor' {
             break
         }
         'onehold;help;config' {

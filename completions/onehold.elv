@@ -41,6 +41,7 @@ set edit:completion:arg-completer[onehold] = {|@words|
             cand list 'List the locks in the store with their states'
             cand cleanup 'Remove all zombies from the store, or those with the given names'
             cand break 'Remove a hold by force, after confirmation'
+            cand doctor 'Say whether the store is fit for locks, and what can be proved from here'
             cand config 'Show the effective settings and their sources'
             cand help 'Print this message or the help of the given subcommand(s)'
         }
@@ -290,6 +291,23 @@ set edit:completion:arg-completer[onehold] = {|@words|
             cand -V 'Print version'
             cand --version 'Print version'
         }
+        &'onehold;doctor'= {
+            cand --dir 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]'
+            cand --profile 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]'
+            cand --format 'Format of new lock files'
+            cand --instance 'Name of the instance that the caller belongs to, of which there is at most one at a time, such as a pod of a StatefulSet [default: $ONEHOLD_INSTANCE]'
+            cand --color 'When to use color'
+            cand --quick 'Only look: write nothing, and start no process'
+            cand --json 'Print one JSON object, even on failure'
+            cand -q 'Print only errors, warnings, questions, and what the command is for'
+            cand --quiet 'Print only errors, warnings, questions, and what the command is for'
+            cand -v 'Print details (store, evidence, processes), and successes too'
+            cand --verbose 'Print details (store, evidence, processes), and successes too'
+            cand -h 'Print help (see more with ''--help'')'
+            cand --help 'Print help (see more with ''--help'')'
+            cand -V 'Print version'
+            cand --version 'Print version'
+        }
         &'onehold;config'= {
             cand --dir 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]'
             cand --profile 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]'
@@ -316,6 +334,7 @@ set edit:completion:arg-completer[onehold] = {|@words|
             cand list 'List the locks in the store with their states'
             cand cleanup 'Remove all zombies from the store, or those with the given names'
             cand break 'Remove a hold by force, after confirmation'
+            cand doctor 'Say whether the store is fit for locks, and what can be proved from here'
             cand config 'Show the effective settings and their sources'
             cand help 'Print this message or the help of the given subcommand(s)'
         }
@@ -336,6 +355,8 @@ set edit:completion:arg-completer[onehold] = {|@words|
         &'onehold;help;cleanup'= {
         }
         &'onehold;help;break'= {
+        }
+        &'onehold;help;doctor'= {
         }
         &'onehold;help;config'= {
         }

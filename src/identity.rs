@@ -86,6 +86,19 @@ impl ProcessId {
     }
 }
 
+/// What tells a PID namespace, or an instance, from an earlier one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Incarnation {
+    /// The start of the first process of the PID namespace, in ticks since boot: numbers of namespaces are used
+    /// again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub init_start: Option<u64>,
+    /// The name of the instance, as the operator says: there is at most one of that name at a time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
+}
+
 /// Where and when a record was written, as far as the writer knew. A `None` proves nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -99,14 +112,9 @@ pub struct Origin {
     pub machine: Option<String>,
     /// The PID namespace, by the inode of `/proc/self/ns/pid`.
     pub pid_namespace: Option<u64>,
-    /// The start of the first process of that namespace, in ticks since boot: numbers of namespaces are used
-    /// again. Only in a container, and if there is an instance.
+    /// What tells it from one with the same number. Only in a container, and if there is an instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub init_start: Option<u64>,
-    /// The instance that the operator has given this process a name of: there is at most one of that name at a
-    /// time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub instance: Option<String>,
+    pub incarnation: Option<Box<Incarnation>>,
     /// `CLOCK_BOOTTIME` in milliseconds when the lock was acquired, as outside any time namespace.
     pub acquired_boottime_ms: u64,
     /// Device of the store directory.

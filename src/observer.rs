@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use crate::decision::{Moment, Observer};
-use crate::identity::{Origin, Pid, ProcessId};
+use crate::identity::{Incarnation, Origin, Pid, ProcessId};
 use crate::sys::process;
 use crate::sys::{FileId, ProcessParent};
 
@@ -27,19 +27,27 @@ impl HostFacts {
         self.observer.get_or_init(|| {
             let pid_namespace = process::pid_namespace();
             let is_in_container = pid_namespace.is_some_and(process::is_container);
-            let has_init = is_in_container || self.instance.is_some();
-            let init = Pid::new(1).filter(|_| has_init);
+            let has_incarnation = is_in_container || self.instance.is_some();
+            let incarnation = has_incarnation.then(|| Box::new(self.incarnation()));
             Observer {
                 boot: process::boot_id(),
                 machine: process::machine_id(),
                 pid_namespace,
                 is_in_container,
                 hostname: crate::sys::hostname(),
-                init_start: init.and_then(process::start_ticks),
-                instance: self.instance.clone(),
+                incarnation,
                 over: Vec::new(),
             }
         })
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn incarnation(&self) -> Incarnation {
+        Incarnation {
+            init_start: Pid::new(1).and_then(process::start_ticks),
+            instance: self.instance.clone(),
+        }
     }
 
     /// What a record written now by this process says of its origin.
@@ -50,8 +58,7 @@ impl HostFacts {
             boot: observer.boot.clone(),
             machine: observer.machine.clone(),
             pid_namespace: observer.pid_namespace,
-            init_start: observer.init_start,
-            instance: observer.instance.clone(),
+            incarnation: observer.incarnation.clone(),
             acquired_boottime_ms: process::boottime_milliseconds(),
             store_device: store.device,
             store_inode: store.inode,

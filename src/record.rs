@@ -8,7 +8,7 @@ use std::time::Duration;
 use chrono::{DateTime, Datelike, Utc};
 use serde::{Deserialize, Deserializer, Serialize};
 
-pub use crate::identity::{BootId, Origin, Pid, ProcessId};
+pub use crate::identity::{BootId, Incarnation, Origin, Pid, ProcessId};
 
 /// The version of the native format that this library writes.
 pub(crate) const VERSION: u64 = 1;

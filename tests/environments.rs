@@ -267,11 +267,77 @@ fn a_holder_in_another_pid_namespace_is_judged_by_its_kernel_lock_or_not_at_all(
     place.says("env", "kill $(cat outside)");
 }
 
+/// `onehold doctor` in a store below `mnt`, which `mount` has put there.
+fn doctor_on(mount: &str) -> (String, String) {
+    let place = Place::new();
+    let script = format!(
+        "mkdir mnt; {mount}; code=0; onehold --dir mnt/store doctor || code=$?; echo \"exit $code\"; \
+         umount mnt 2>/dev/null || umount -l mnt"
+    );
+    let said = place.says("unshare --mount --propagation private", &script);
+    let failed = said.lines().filter(|line| line.contains("FAILED"));
+    let failed = failed.collect::<Vec<_>>().join("\n");
+    (failed, said)
+}
+
+#[test]
+#[ignore = "needs root: mounts"]
+fn doctor_fails_on_filesystems_that_are_read_only_full_or_without_inodes() {
+    for (mount, expected) in [
+        ("mount -t tmpfs -o ro none mnt", "mount  "),
+        (
+            "mount -t tmpfs -o size=64k none mnt; cp /dev/zero mnt/full 2>/dev/null || true",
+            "free space",
+        ),
+        (
+            "mount -t tmpfs -o nr_inodes=2 none mnt; touch mnt/last",
+            "inodes",
+        ),
+    ] {
+        let (failed, said) = doctor_on(mount);
+        assert!(failed.starts_with(expected), "{mount}: {said}");
+        assert!(said.contains("exit 1\n"), "{said}");
+    }
+}
+
+#[test]
+#[ignore = "needs root: mounts"]
+fn doctor_fails_on_filesystems_without_working_locks_and_warns_on_fuse() {
+    let programs = std::path::absolute(assert_cmd::cargo::cargo_bin!("onehold")).unwrap();
+    let programs = programs.with_file_name("examples").join("programs");
+    for (flaw, expected) in [
+        ("none", ""),
+        ("flock", "flock(2) grants a lock that is taken"),
+        (
+            "link",
+            "link(2) replaces a file that exists: two can hold one lock",
+        ),
+    ] {
+        let mount = format!(
+            "{} flawed-filesystem {flaw} mnt >/dev/null 2>&1 & until mountpoint -q mnt; do sleep 0.01; done",
+            programs.display()
+        );
+        let (failed, said) = doctor_on(&mount);
+        assert!(
+            said.contains("filesystem      warning") || said.contains("filesystem     warning"),
+            "{said}"
+        );
+        if flaw == "none" {
+            assert!(failed.is_empty() && said.contains("exit 0\n"), "{said}");
+        } else {
+            assert!(
+                failed.contains(expected) && said.contains("exit 1\n"),
+                "{said}"
+            );
+        }
+    }
+}
+
 fn wait_for(file: &Path) {
     let started = Instant::now();
     while !file.exists() {
         assert!(
-            started.elapsed() < Duration::from_secs(60),
+            started.elapsed() < Duration::from_mins(1),
             "{}",
             file.display()
         );

@@ -172,7 +172,8 @@ pub(super) fn instance(status: &Status) -> String {
         .record
         .as_ref()
         .and_then(|record| record.origin.as_ref());
-    let name = origin.and_then(|origin| origin.instance.as_deref());
+    let incarnation = origin.and_then(|origin| origin.incarnation.as_ref());
+    let name = incarnation.and_then(|incarnation| incarnation.instance.as_deref());
     format!("instance {}", quoted(name.unwrap_or_default()))
 }
 

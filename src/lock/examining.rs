@@ -1,6 +1,6 @@
 //! What a store and its host can do for locks: what is seen, and what comes of trying.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io;
@@ -255,7 +255,7 @@ fn space_of(space: Space) -> Vec<Finding> {
 
 fn tried(directory: &Directory) -> Vec<Finding> {
     let names = [random_temporary_name(), random_temporary_name()];
-    let [one, other] = names.each_ref().map(|name| name.as_os_str());
+    let [one, other] = names.each_ref().map(OsString::as_os_str);
     let mut found = Vec::new();
     match directory.create_named(one) {
         Ok(file) => {

@@ -225,6 +225,10 @@ pub(crate) struct Space {
 
 /// Whether a process lives in a PID namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    not(target_os = "linux"),
+    allow(dead_code, reason = "there are no PID namespaces")
+)]
 pub(crate) enum PidNamespaceState {
     Gone,
     /// With the start of its first process, in ticks since boot.

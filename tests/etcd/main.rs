@@ -32,7 +32,8 @@ mod failures;
 mod partitions;
 // Clocks that are set, and machines that are suspended.
 mod clocks;
-// Holds of programs.
+// Holds of programs, and what doctor says.
+mod doctor;
 mod hold;
 // Requests.
 mod costs;

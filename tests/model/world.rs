@@ -369,8 +369,7 @@ pub(super) fn observer(pid_namespace: u64) -> Observer {
         pid_namespace: Some(pid_namespace),
         is_in_container: false,
         hostname: Some("host".to_owned()),
-        init_start: None,
-        instance: None,
+        incarnation: None,
         over: Vec::new(),
     }
 }
@@ -568,8 +567,7 @@ impl Setting {
             boot: Some(boot_id()),
             machine: Some("machine".to_owned()),
             pid_namespace: Some(plan.pid_namespace),
-            init_start: None,
-            instance: None,
+            incarnation: None,
             acquired_boottime_ms: NOW_MS,
             store_device: 1,
             store_inode: 1,

@@ -15,6 +15,8 @@ mod at_work;
 mod common;
 #[cfg(target_os = "linux")]
 mod ending;
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+mod flawed_filesystem;
 mod portable;
 #[path = "../harness/seen.rs"]
 mod seen;
@@ -42,6 +44,8 @@ fn main() {
         "forks" => ending::forks(&words),
         #[cfg(target_os = "linux")]
         "at-work" => at_work::section(&words),
+        #[cfg(all(target_os = "linux", target_env = "gnu"))]
+        "flawed-filesystem" => flawed_filesystem::serve(&words[0], &words[1]),
         _ => panic!("{program} is not known here"),
     }
 }

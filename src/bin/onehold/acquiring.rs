@@ -397,21 +397,9 @@ pub(crate) fn refused(
             format!("timed out after {waited}: {holder}")
         }
     };
-    let kept = typed.keep_place.zip(blocked.kept_position);
-    let message = match kept {
-        Some((keep, position)) => format!(
-            "{message}; your place ({}) is kept for {}",
-            words::ordinal(position),
-            words::short_span(keep)
-        ),
-        None => message,
-    };
     let mut outcome = Outcome::refused(refusal, message);
-    if let Some((keep, position)) = kept {
-        outcome.more = json!({
-            "kept_position": position,
-            "kept_seconds": keep.as_secs_f64(),
-        });
+    if let (Some(keep), Some(position)) = (typed.keep_place, blocked.kept_position) {
+        tell_kept(&mut outcome, keep, position);
     }
     match (refusal, typed.conflict_exit_code) {
         (Refusal::MALFORMED | Refusal::ZOMBIE, _) if was_asked => outcome.status = "blocked",
@@ -468,6 +456,19 @@ pub(crate) fn refused(
         next_step(session, &status, Some(&refused)),
     ]);
     outcome.lock(status)
+}
+
+/// Adds that the place in the queue is kept.
+#[cold]
+#[inline(never)]
+fn tell_kept(outcome: &mut Outcome, keep: Duration, position: usize) {
+    let (place, span) = (words::ordinal(position), words::short_span(keep));
+    let text = format!("; your place ({place}) is kept for {span}");
+    outcome.message.push_str(&text);
+    outcome.more = json!({
+        "kept_position": position,
+        "kept_seconds": keep.as_secs_f64(),
+    });
 }
 
 /// The holds that were displaced, as one object: the first one, with the others beside it.

@@ -67,7 +67,7 @@ pub(crate) const TABLE: [(&str, &str); 13] = [
     ("0", "success; check: the lock is free"),
     (
         "1",
-        "error: unreadable store, full disk, not a lock file, …; hold: the number could not be printed; break, release --force: the work could not be ended",
+        "error: unreadable store, full disk, not a lock file, …; hold: the number could not be printed; doctor: a check has failed; break, release --force: the work could not be ended",
     ),
     ("2", "usage error"),
     ("3", "renew, break: the lock is not held"),

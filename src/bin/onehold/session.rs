@@ -231,10 +231,15 @@ fn instance(global: &GlobalArgs, settings: &Settings) -> anyhow::Result<Option<S
     if global.instance.is_some() {
         return Ok(global.instance.clone());
     }
-    let set = std::env::var(VARIABLE).ok().filter(|id| !id.is_empty());
-    let set =
-        set.map(|id| args::instance(&id).map_err(|why| UsageError(format!("{VARIABLE}: {why}"))));
-    Ok(set.transpose()?.or_else(|| settings.instance()))
+    match std::env::var_os(VARIABLE) {
+        Some(id) if !id.is_empty() => {
+            let id = args::instance(&id.to_string_lossy());
+            Ok(Some(
+                id.map_err(|why| UsageError(format!("{VARIABLE}: {why}")))?,
+            ))
+        }
+        _ => Ok(settings.instance()),
+    }
 }
 
 /// The lock of a profile with a path.

@@ -350,7 +350,12 @@ impl Directory {
     /// Its permissions and its owner.
     pub(crate) fn modes(&self) -> Option<(u32, u32)> {
         let found = fstat(&self.fd).ok()?;
-        Some((u32::from(found.st_mode) & 0o7777, found.st_uid))
+        #[allow(
+            clippy::useless_conversion,
+            reason = "the type of the field differs between systems"
+        )]
+        let mode = u32::from(found.st_mode) & 0o7777;
+        Some((mode, found.st_uid))
     }
 
     /// Removes a name; `false` if it did not exist.

@@ -10,6 +10,8 @@ mod cleanup;
 #[cfg(target_os = "linux")]
 mod completions;
 mod config;
+#[cfg(unix)]
+mod doctor;
 mod hierarchy;
 mod list;
 mod release;

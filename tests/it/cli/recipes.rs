@@ -226,6 +226,54 @@ fn index_is_rebuilt_once_after_all_the_commits_that_came_meanwhile() {
 }
 
 #[test]
+fn wait_that_is_cut_off_goes_on_where_it_stood() {
+    let env = TestEnv::new();
+    // A wait of a second instead of minutes.
+    let config = example("wait-limit").replace("100s", "300ms");
+    let short = env.write("short.toml", &config);
+    let long = env.write("long.toml", config.replace("300ms", "1h"));
+    executable(&env, "bin/make", "#!/bin/sh\necho $SESSION >> built\n");
+    let call = |session: &str, config: &std::path::Path| {
+        let mut command = env.shell(&example("--keep-place 10m build"));
+        let path = format!("{}:{}", env.path("bin").display(), path_of(&command));
+        command.env("PATH", path).env("ONEHOLD_CONFIG", config);
+        command.env("SESSION", session);
+        command
+    };
+    let mut holder = env.hold(&["build"]);
+    for session in ["s-1", "s-2"] {
+        let told = contains("is kept for 10m");
+        call(session, &short).assert().code(7).stderr(told);
+    }
+    // They come again in the other order.
+    let second = Running::start(call("s-2", &long));
+    wait_until("it waits", || env.number_of_waiters("build") == 1);
+    let first = Running::start(call("s-1", &long));
+    wait_until("it waits", || env.number_of_waiters("build") == 2);
+    env.end();
+    holder.finish();
+    for mut call in [first, second] {
+        assert_eq!(call.finish(), 0);
+    }
+    let built = fs::read_to_string(env.path("built")).unwrap();
+    assert_eq!(built, "s-1\ns-2\n");
+}
+
+#[test]
+fn service_that_is_restarted_takes_its_lock_under_its_own_name() {
+    let env = TestEnv::new();
+    let seen = "#!/bin/sh\ncat store/data.lock > seen\n";
+    executable(&env, "bin/migrate", seen);
+    let mut command = env.shell(&example("ONEHOLD_INSTANCE="));
+    let path = format!("{}:{}", env.path("bin").display(), path_of(&command));
+    command.env("PATH", path).env("HOSTNAME", "db-0");
+    command.assert().success();
+    let record = fs::read_to_string(env.path("seen")).unwrap();
+    assert!(record.contains("\"instance\": \"db-0\""), "{record}");
+    assert_eq!(env.check("data"), 0);
+}
+
+#[test]
 fn deployment_has_both_locks() {
     let env = TestEnv::new();
     executable(
@@ -838,5 +886,5 @@ fn commands_of_an_operator_run() {
         .map(|line| env.session(line).output().unwrap().status.code())
         .collect();
     // Without a terminal nobody can confirm the break.
-    assert_eq!(codes, [0, 6, 6, 0].map(Some));
+    assert_eq!(codes, [0, 6, 6, 0, 0].map(Some));
 }

@@ -9,14 +9,14 @@ use serde_json::json;
 
 use crate::args;
 use crate::exit::Exit;
-use crate::outcome::{CommandResult, Outcome};
+use crate::outcome::Outcome;
 use crate::refusal::Refusal;
 use crate::session::Session;
 use crate::trial::Trial;
 use crate::words;
 
 #[inline(never)]
-pub(crate) fn doctor(session: &Session, typed: &args::Doctor) -> CommandResult {
+pub(crate) fn doctor(session: &Session, typed: &args::Doctor) -> Outcome {
     let mut found = examine_host();
     found.extend(session.store.examine());
     let is_hopeless = |found: &[Finding]| found.iter().any(|one| one.result == Grade::Failed);
@@ -51,7 +51,7 @@ pub(crate) fn doctor(session: &Session, typed: &args::Doctor) -> CommandResult {
         outcome.data = Some(table(&found, verdict));
     }
     outcome.more = json!({ "checks": found });
-    Ok(outcome.into())
+    outcome
 }
 
 fn trial(session: &Session, is_trusted: bool) -> Vec<Finding> {

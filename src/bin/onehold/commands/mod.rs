@@ -66,7 +66,7 @@ pub(crate) fn run(mut cli: Cli) -> Exit {
         Verb::List(typed) => list::list(&session, &typed),
         Verb::Cleanup(typed) => cleanup::cleanup(&session, &typed),
         Verb::Break(typed) => break_lock::break_hold(&session, typed),
-        Verb::Doctor(typed) => doctor::doctor(&session, &typed),
+        Verb::Doctor(typed) => Ok(doctor::doctor(&session, &typed).into()),
         Verb::Config => config::config(&session),
     });
     let mut outcome = match result {

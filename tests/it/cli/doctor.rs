@@ -1,0 +1,90 @@
+//! `doctor`: what a store and its host can do for locks.
+
+use assert_cmd::prelude::OutputAssertExt;
+use predicates::prelude::PredicateBooleanExt;
+use predicates::str::contains;
+use serde_json::Value;
+
+use crate::harness::{TestEnv, json_object};
+
+/// The checks of the JSON object, by their names.
+fn results(object: &Value) -> Vec<(&str, &str)> {
+    let checks = object["checks"].as_array().unwrap();
+    let text = |check: &'_ Value, key| check[key].as_str().unwrap().to_owned().leak() as &str;
+    checks
+        .iter()
+        .map(|check| (text(check, "check"), text(check, "result")))
+        .collect()
+}
+
+#[test]
+fn store_on_a_local_filesystem_is_fit_and_nothing_of_the_trial_is_left() {
+    let env = TestEnv::new();
+    let output = env.output(["doctor", "--json"]);
+    assert!(output.status.success());
+    let object = json_object(&output.stdout);
+    assert_eq!(object["status"], "fit");
+    let results = results(&object);
+    for check in [
+        "store",
+        "filesystem",
+        "records",
+        "write",
+        "kernel locks",
+        "link",
+        "contention",
+        "killed holder",
+        "order",
+        "wake-up",
+    ] {
+        assert!(results.contains(&(check, "ok")), "{check}: {object}");
+    }
+    assert!(object.to_string().contains("1600 increments"), "{object}");
+    assert!(env.left_in_store().is_empty() && env.left_in_queues().is_empty());
+}
+
+#[test]
+fn table_has_a_line_for_each_check_and_a_verdict() {
+    let env = TestEnv::new();
+    let output = env.output(["doctor", "--quick"]);
+    let verdict = format!("{} is fit for locks (", env.store().display());
+    let said = contains("\nfilesystem     ok       ").and(contains(verdict));
+    output.assert().success().stdout(said).stderr("");
+}
+
+#[test]
+fn quick_look_writes_nothing() {
+    let env = TestEnv::new();
+    env.onehold(["doctor", "--quick"]).assert().success();
+    assert!(!env.store().exists());
+}
+
+#[test]
+fn zombies_are_a_warning_with_what_to_do() {
+    let env = TestEnv::new();
+    env.create_zombie("x");
+    let told = contains("records        warning  1 zombie").and(contains("run `onehold cleanup`"));
+    env.onehold(["doctor", "--quick"])
+        .assert()
+        .success()
+        .stdout(told);
+}
+
+#[test]
+fn place_that_cannot_be_a_store_fails_with_exit_code_1() {
+    let env = TestEnv::new();
+    env.write("file", "");
+    let words = ["--dir", "file/store", "doctor"];
+    let output = env.output(words);
+    let told = contains("is not fit for locks: ");
+    output
+        .assert()
+        .code(1)
+        .stdout(contains("FAILED"))
+        .stderr(told);
+    let object = env.json(words);
+    assert_eq!(
+        (&object["success"], &object["error"]["code"]),
+        (&false.into(), &"UNFIT".into())
+    );
+}
