@@ -14,7 +14,7 @@ use fuser::{
 };
 
 /// The kernel asks again only where it has to: for a name that it is about to make.
-const TTL: Duration = Duration::from_secs(3600);
+const TTL: Duration = Duration::from_hours(1);
 
 #[derive(Clone)]
 struct Node {
@@ -34,7 +34,7 @@ impl Flawed {
             kind: kind.to_owned(),
             nodes: Mutex::default(),
         };
-        filesystem.make(&mut filesystem.nodes(), None, FileType::Directory, 0o755);
+        Self::make(&mut filesystem.nodes(), None, FileType::Directory, 0o755);
         filesystem
     }
 
@@ -43,7 +43,6 @@ impl Flawed {
     }
 
     fn make(
-        &self,
         nodes: &mut HashMap<u64, Node>,
         place: Option<(u64, &OsStr)>,
         kind: FileType,
@@ -148,7 +147,7 @@ impl Filesystem for Flawed {
 
     fn mkdir(&self, _: &Request, at: INodeNo, name: &OsStr, mode: u32, _: u32, reply: ReplyEntry) {
         let place = Some((at.into(), name));
-        let attr = self.make(&mut self.nodes(), place, FileType::Directory, mode);
+        let attr = Self::make(&mut self.nodes(), place, FileType::Directory, mode);
         reply.entry(&TTL, &attr, Generation(0));
     }
 
@@ -304,7 +303,7 @@ impl Filesystem for Flawed {
         reply: ReplyCreate,
     ) {
         let place = Some((parent.into(), name));
-        let attr = self.make(&mut self.nodes(), place, FileType::RegularFile, mode);
+        let attr = Self::make(&mut self.nodes(), place, FileType::RegularFile, mode);
         reply.created(
             &TTL,
             &attr,
