@@ -45,19 +45,22 @@ enum Next {
 }
 
 /// Takes a lock, and waits for it if that is wanted. `process`: the one that the hold is for, if it is not this
-/// one. Returns the position that is kept in the queue, too.
+/// one. `kept`: gets the position that is kept in the queue.
 pub(super) fn take(
     lock: &Lock,
     request: Request,
     draft: &Draft,
     process: Option<ProcessId>,
     wait: &mut Wait<'_>,
-) -> Result<(Outcome, Option<usize>)> {
+    kept: &mut Option<usize>,
+) -> Result<Outcome> {
+    let keeps_place = request.keep_ms.is_some();
     let mut contender = lock.store.contender(wait.back_off, draft.record.mode);
-    let outcome = take_as(&mut *contender, lock, request, draft, process, wait)?;
-    let is_blocked = matches!(outcome, Outcome::Blocked(..));
-    let kept = is_blocked.then(|| contender.position_kept(lock.name()));
-    Ok((outcome, kept.flatten()))
+    let outcome = take_as(&mut *contender, lock, request, draft, process, wait);
+    if keeps_place && matches!(outcome, Ok(Outcome::Blocked(..))) {
+        *kept = contender.position_kept(lock.name());
+    }
+    outcome
 }
 
 fn take_as(

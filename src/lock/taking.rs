@@ -177,14 +177,18 @@ impl Lock {
         let draft = self.draft(&options, holder);
         let mut request = self.request(&options, holder.asker());
         let process = holder.process_id();
-        let needs_queue = wait.is_limited_by_queue() || wait.keeps_place.is_some();
-        if needs_queue && self.names().any(LockName::is_path) {
-            let why_not = "waiters for a path have no queue: use a NAME";
-            return Err(self.store.unsupported(why_not));
+        if wait.is_limited_by_queue() || wait.keeps_place.is_some() {
+            request.keep_ms = self.keep_ms(&options, &wait)?;
         }
-        request.keep_ms = self.keep_ms(&options, &wait)?;
-        let (outcome, kept_position) = take(self, request, &draft, process, &mut wait)?;
-        match outcome {
+        let mut kept_position = None;
+        match take(
+            self,
+            request,
+            &draft,
+            process,
+            &mut wait,
+            &mut kept_position,
+        )? {
             Outcome::Held(taken) => Ok(Taken::Held(taken)),
             Outcome::AlreadyHeld(judged) => {
                 let mut status = self.status(&judged);
@@ -211,8 +215,14 @@ impl Lock {
         }
     }
 
-    /// For how long a place in the queue is kept.
+    /// For how long a place in the queue is kept, of a wait that needs one.
+    #[cold]
+    #[inline(never)]
     fn keep_ms(&self, options: &Options, wait: &Wait<'_>) -> Result<Option<u64>> {
+        if self.names().any(LockName::is_path) {
+            let why_not = "waiters for a path have no queue: use a NAME";
+            return Err(self.store.unsupported(why_not));
+        }
         let Some(keep) = wait.keeps_place.filter(|_| wait.is_wanted()) else {
             return Ok(None);
         };
