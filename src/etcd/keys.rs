@@ -9,6 +9,7 @@
 //! | `PREFIX//wait/NAME//LEASE` | a ticket; once its waiter has the lock, the number of the hold | its own, of 5 s; then that of the hold |
 //! | `PREFIX//wait/NAME//+NUMBER-LEASE` | the ticket of a waiter whose first one, with this number, has ended | the same |
 //! | `PREFIX//wait/NAME//!LEASE` | the ticket of a caller that takes by force, ahead of all waiters | its own |
+//! | `PREFIX//keep/NAME//DIGEST` | a place that is kept for an owner and request | its own, as long as that is kept |
 //! | `PREFIX//last` | the last number, 16 digits | none |
 
 use std::ops::Range;
@@ -154,6 +155,12 @@ impl Keys {
         // The store may have been restored from a backup meanwhile.
         let first = place.map_or(created, |place| place.clamp(0, created));
         first.cast_unsigned() | AFTER_FORCED
+    }
+
+    /// The places that are kept in the queue of a name.
+    pub(super) fn kept(&self, name: &LockName) -> Range<String> {
+        let prefix = &self.prefix;
+        format!("{prefix}//keep/{name}//")..format!("{prefix}//keep/{name}/0")
     }
 
     pub(super) fn last(&self) -> String {

@@ -18,6 +18,7 @@ mod commit;
 mod failure;
 mod held;
 mod keeping;
+mod kept_places;
 mod keys;
 mod listing;
 mod messages;
@@ -48,14 +49,14 @@ use crate::backend::{
     Ask, BackOff, Backend, Contender, Deadline, Entry, Limits, LockSnapshot as _, Patience, Plan,
     QueuePlace, SleepLimit, Ttl, Updated,
 };
-use crate::decision::{Found, Key, Moment, Ticket, Until};
+use crate::decision::{Found, Key, Moment, Request, Ticket, Until};
 use crate::error::{Error, Result};
 use crate::finding::Finding;
 use crate::name::LockName;
 use crate::observer::HostFacts;
 use crate::open_file::Handle;
 use crate::record::{Format, Mode};
-use crate::status::{StoreFacts, Waiter};
+use crate::status::{KeptPlace, StoreFacts, Waiter};
 use crate::sys::wait::{Watch, pause};
 
 impl Etcd {
@@ -159,6 +160,10 @@ impl Backend for Etcd {
         Ok(self.snapshot(seen).waiters(of))
     }
 
+    fn kept_places(&self, of: &LockName) -> Result<Vec<KeptPlace>> {
+        self.session(Patience::SHORT).kept_places(of)
+    }
+
     fn waiter(&self, ticket: &Ticket<Handle>) -> Option<Waiter> {
         self.snapshot(self.seen().clone()?).waiter(ticket)
     }
@@ -218,6 +223,17 @@ impl Contender for EtcdContender<'_> {
         place.sleep(until, limit);
     }
 
+    fn position_kept(&self, name: &LockName) -> Option<usize> {
+        let place = self.place.as_ref().filter(|place| place.kept.is_some())?;
+        let session = self.etcd.session(Patience::SHORT);
+        let before = session.waiters_before(name, place.tickets.number());
+        before.ok().map(|before| before + 1)
+    }
+
+    fn forget_kept(&self, request: &Request) {
+        self.etcd.forget_kept(request);
+    }
+
     fn look_again(&mut self) {
         if let Some(place) = &mut self.place {
             place.view = None;
@@ -225,7 +241,10 @@ impl Contender for EtcdContender<'_> {
     }
 
     fn served(&mut self) -> (Option<Box<dyn QueuePlace>>, Option<Watch>) {
-        let place = self.place.take();
+        let mut place = self.place.take();
+        if let Some(place) = &mut place {
+            place.has_been_served();
+        }
         (
             place.map(|place| Box::new(place) as Box<dyn QueuePlace>),
             None,

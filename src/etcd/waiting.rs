@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::commit::{Granted, seconds_of};
+use super::kept_places::Kept;
 use super::keys::{Keys, Part, Turn, only};
 use super::messages::{Compare, Event, KeyValue, Operation, Txn, Watch, WatchAnswer};
 use super::snapshot::is_number;
@@ -96,6 +97,8 @@ pub(crate) struct Place {
     /// What stands in its tickets.
     content: TicketContent,
     pub(super) tickets: Tickets,
+    /// It is kept for its owner.
+    pub(super) kept: Option<Kept>,
     /// When its first ones were created: its number.
     first_created: i64,
     /// The lease that the hold will have.
@@ -127,11 +130,20 @@ impl Session<'_> {
         record: &Record,
         lease: Option<Granted>,
     ) -> Result<Place> {
+        let turn = self.turn_of(&request)?;
+        let asked = request.keep_ms.is_some().then(|| request.clone());
         let content = content(record, request);
-        let (tickets, view) = self.put_tickets(&content, Turn::Last)?;
+        let (tickets, view) = self.put_tickets(&content, turn)?;
+        let first_created = match turn {
+            Turn::Again(number) => number,
+            Turn::Last | Turn::BeforeAll => tickets.created,
+        };
+        let kept = asked.map(|request| self.keep_place(&request, record, first_created));
+        let kept = kept.transpose()?.flatten();
         let mut place = Place {
             content,
-            first_created: tickets.created,
+            kept,
+            first_created,
             tickets,
             lease: None,
             lease_due: 0,
@@ -232,6 +244,13 @@ impl Place {
         &self.tickets.shared
     }
 
+    /// Its waiter has the lock.
+    pub(super) fn has_been_served(&mut self) {
+        if let Some(kept) = &mut self.kept {
+            kept.has_been_served();
+        }
+    }
+
     /// The keys of its tickets, and when they were created.
     pub(super) fn keys(&self) -> (&[String], i64) {
         (&self.tickets.keys, self.tickets.created)
@@ -313,7 +332,10 @@ impl Place {
         loop {
             let now = boottime_milliseconds();
             self.keep(now);
-            let wake = self.look_at.min(self.tickets.due).min(self.lease_due);
+            let mut wake = self.look_at.min(self.tickets.due).min(self.lease_due);
+            if let Some(kept) = &self.kept {
+                wake = wake.min(kept.due());
+            }
             let left = Duration::from_millis(wake.saturating_sub(now).max(1));
             let Some(left) = deadline.next_sleep(left).filter(|_| !self.tickets.are_over) else {
                 return;
@@ -419,6 +441,9 @@ impl Place {
         if !self.tickets.keep() {
             // The watch is of the same member.
             self.forget();
+        }
+        if let Some(kept) = &mut self.kept {
+            kept.keep();
         }
         if now < self.lease_due {
             return;

@@ -54,11 +54,15 @@ pub(super) fn take(
     wait: &mut Wait<'_>,
     kept: &mut Option<usize>,
 ) -> Result<Outcome> {
-    let keeps_place = request.keep_ms.is_some();
+    let asked = request.keep_ms.is_some().then(|| request.clone());
     let mut contender = lock.store.contender(wait.back_off, draft.record.mode);
     let outcome = take_as(&mut *contender, lock, request, draft, process, wait);
-    if keeps_place && matches!(outcome, Ok(Outcome::Blocked(..))) {
-        *kept = contender.position_kept(lock.name());
+    if let Some(asked) = asked {
+        match &outcome {
+            Ok(Outcome::Blocked(..)) => *kept = contender.position_kept(lock.name()),
+            Ok(Outcome::Held(taken)) if taken.place.is_none() => contender.forget_kept(&asked),
+            _ => {}
+        }
     }
     outcome
 }

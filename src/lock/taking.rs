@@ -230,8 +230,6 @@ impl Lock {
             "a place in the queue is kept for an owner"
         } else if keep > MAX_KEEP {
             "a place in the queue is kept for 30m at most"
-        } else if self.store.is_remote() {
-            "a place in the queue cannot be kept on etcd"
         } else {
             return Ok(Some(milliseconds(keep)));
         };

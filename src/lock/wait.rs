@@ -115,8 +115,8 @@ impl<'a> Wait<'a> {
     /// Keeps the place in the queue for so long, at most 30 minutes, if the wait ends without the lock or the process
     /// is killed: if the same [owner](crate::Options::owner) waits for the same locks in the same mode again, it goes
     /// on where it stood. Nobody else waits for a place that is kept. At most 64 are kept for each lock. Of a
-    /// process that was killed the time counts from when another one notices. Needs a directory as the store, and an
-    /// owner.
+    /// process that was killed the time counts from when another one notices; on etcd, where it is at least 5 s, from
+    /// when the process has last kept its lease alive, three times in that time. Needs an owner.
     #[must_use]
     pub fn keep_place(mut self, keep: Duration) -> Self {
         self.keeps_place = Some(keep);

@@ -35,6 +35,8 @@ mod clocks;
 // Holds of programs, and what doctor says.
 mod doctor;
 mod hold;
+// Waiters that are cut off, and come again.
+mod kept_places;
 // Requests.
 mod costs;
 // Waiters.

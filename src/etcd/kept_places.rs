@@ -1,0 +1,234 @@
+//! Places in the queue that are kept for waiters that are gone.
+//!
+//! Beside its tickets, such a waiter has a key on a lease of its own, which it keeps alive: for which owner and
+//! request, and the number of the place. So the key outlives its waiter by the time that was asked for. Who waits
+//! for the same owner and request draws its tickets with that number.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::commit::Granted;
+use super::keys::{Keys, Turn, only};
+use super::messages::{KeyValue, Read, Txn};
+use super::snapshot::is_of_waiter;
+use super::store::{Etcd, Session, Shared};
+use crate::decision::{Observer, Request};
+use crate::error::Result;
+use crate::name::LockName;
+use crate::record::{Record, digest};
+use crate::status::KeptPlace;
+use crate::sys::ProcessState;
+use crate::sys::process::{boottime_milliseconds, presence};
+use crate::ticket::TicketContent;
+
+/// How many are kept for each lock.
+const MAX_KEPT: usize = 64;
+
+/// The least time to live that etcd grants in good time.
+const LEAST_SECONDS: i64 = 5;
+
+/// What is in the key of a place.
+#[derive(Debug, Serialize, Deserialize)]
+struct Content {
+    onehold: u64,
+    /// The revision by which the place is numbered.
+    turn: i64,
+    /// Where the waiter is, so that another process there sees whether it is gone.
+    observer: Option<Observer>,
+    waiter: TicketContent,
+}
+
+/// A place that is kept while its waiter is there, and for some time after. Dropping it leaves it kept.
+#[derive(Debug)]
+pub(super) struct Kept {
+    shared: Arc<Shared>,
+    lease: Granted,
+    due: u64,
+    has_been_served: bool,
+}
+
+impl Kept {
+    /// Its waiter has the lock.
+    pub(super) fn has_been_served(&mut self) {
+        self.has_been_served = true;
+    }
+
+    pub(super) fn due(&self) -> u64 {
+        self.due
+    }
+
+    pub(super) fn keep(&mut self) {
+        let now = boottime_milliseconds();
+        if now >= self.due {
+            let _ = self.lease.keep(&self.shared.client);
+            self.due = now + third(&self.lease);
+        }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if self.has_been_served {
+            self.shared.client.revoke(self.lease.id);
+        } else {
+            // From now on.
+            let _ = self.lease.keep(&self.shared.client);
+        }
+    }
+}
+
+fn third(lease: &Granted) -> u64 {
+    u64::try_from(lease.ttl).unwrap_or(0) * 1000 / 3
+}
+
+/// The key of the place that is kept for a request. `None`: it has no owner.
+fn key_of(keys: &Keys, request: &Request) -> Option<String> {
+    let owner = request.owner.as_deref()?;
+    let first = request.wants.first()?;
+    let wants = serde_json::to_string(&request.wants).ok()?;
+    let digest = digest(format!("{owner}\0{wants}").as_bytes());
+    Some(format!("{}{digest:016x}", keys.kept(&first.name).start))
+}
+
+impl Session<'_> {
+    /// The turn of a request: that of the place that is kept for it and has no waiter, or the last one.
+    pub(super) fn turn_of(self, request: &Request) -> Result<Turn> {
+        let Some(key) = key_of(self.keys(), request) else {
+            return Ok(Turn::Last);
+        };
+        let Some(content) = self.read_key(&key)?.as_ref().and_then(read) else {
+            return Ok(Turn::Last);
+        };
+        let waiting = &content.waiter.request;
+        if waiting.owner != request.owner || waiting.wants != request.wants {
+            return Ok(Turn::Last);
+        }
+        let Some(first) = request.wants.first() else {
+            return Ok(Turn::Last);
+        };
+        if let Some(ticket) = self.ticket_with(&first.name, content.turn)? {
+            // Its waiter is there; or it was killed, and its lease has not ended yet.
+            let own = self.etcd.host.observer();
+            let is_here = content.observer.as_ref().is_some_and(|there| {
+                there.boot == own.boot && there.pid_namespace == own.pid_namespace
+            });
+            if !is_here || presence(content.waiter.pid()) != ProcessState::Gone {
+                return Ok(Turn::Last);
+            }
+            self.client().revoke(ticket.lease);
+        }
+        Ok(Turn::Again(content.turn))
+    }
+
+    /// The ticket with this number in the queue of a lock.
+    fn ticket_with(self, name: &LockName, turn: i64) -> Result<Option<KeyValue>> {
+        let number = Keys::number_of_ticket("", turn);
+        let found = self.read(&Read::all(self.keys().tickets_of(name)))?.kvs;
+        let mut found = found.into_iter();
+        Ok(found.find(|ticket| is_of_waiter(ticket) && number_of(ticket) == number))
+    }
+
+    /// Keeps the place of a waiter that asks for that. `None`: it is not kept.
+    pub(super) fn keep_place(
+        self,
+        request: &Request,
+        record: &Record,
+        turn: i64,
+    ) -> Result<Option<Kept>> {
+        let Some((key, keep_ms)) = key_of(self.keys(), request).zip(request.keep_ms) else {
+            return Ok(None);
+        };
+        let range = request
+            .wants
+            .first()
+            .map(|want| self.keys().kept(&want.name));
+        let range = range.unwrap_or_else(|| only(&key));
+        let kept = self.read(&Read {
+            keys_only: true,
+            ..Read::all(range)
+        })?;
+        let is_own = |kept: &KeyValue| kept.key == key.as_bytes();
+        if kept.kvs.iter().filter(|kept| !is_own(kept)).count() >= MAX_KEPT {
+            return Ok(None);
+        }
+        let seconds = i64::try_from(keep_ms.div_ceil(1000)).unwrap_or(i64::MAX);
+        let content = Content {
+            onehold: 1,
+            turn,
+            observer: Some(self.etcd.host.observer().clone()),
+            waiter: TicketContent::new(record, request.clone()),
+        };
+        let written =
+            serde_json::to_vec(&content).map_err(|error| self.etcd.cannot_write(&error))?;
+        let lease = self.grant(seconds.max(LEAST_SECONDS))?;
+        let mut txn = Txn::default();
+        txn.put(&key, &written, lease.id);
+        self.txn("keep a place in", &txn)?;
+        Ok(Some(Kept {
+            shared: Arc::clone(&self.etcd.shared),
+            lease,
+            due: boottime_milliseconds() + third(&lease),
+            has_been_served: false,
+        }))
+    }
+
+    /// Forgets the place that is kept for a request: its owner has the lock.
+    pub(super) fn forget_place(self, request: &Request) -> Result<()> {
+        let key = key_of(self.keys(), request);
+        if let Some(kept) = key.map(|key| self.read_key(&key)).transpose()?.flatten() {
+            self.client().revoke(kept.lease);
+        }
+        Ok(())
+    }
+
+    /// How many wait for a lock before a place.
+    pub(super) fn waiters_before(self, name: &LockName, number: u64) -> Result<usize> {
+        let found = self.read(&Read::all(self.keys().tickets_of(name)))?.kvs;
+        let before = |ticket: &&KeyValue| is_of_waiter(ticket) && number_of(ticket) < number;
+        Ok(found.iter().filter(before).count())
+    }
+
+    /// The places that are kept in the queue of a lock, and have no waiter, in order.
+    pub(super) fn kept_places(self, name: &LockName) -> Result<Vec<KeptPlace>> {
+        let range: Range<String> = self.keys().kept(name);
+        let mut places = Vec::new();
+        for kept in self.read(&Read::all(range))?.kvs {
+            let Some(content) = read(&kept) else { continue };
+            if self.ticket_with(name, content.turn)?.is_some() {
+                continue;
+            }
+            let left = self.client().time_to_live(kept.lease);
+            let left = left.ok().and_then(|left| u64::try_from(left.ttl).ok());
+            let waiter = content.waiter.into_waiter(0);
+            let place = KeptPlace {
+                owner: waiter.owner.unwrap_or_default(),
+                since: waiter.since,
+                left: Duration::from_secs(left.unwrap_or_default()),
+            };
+            places.push((content.turn, place));
+        }
+        places.sort_by_key(|(turn, _)| *turn);
+        Ok(places.into_iter().map(|(_, place)| place).collect())
+    }
+}
+
+fn read(kept: &KeyValue) -> Option<Content> {
+    serde_json::from_slice(&kept.value).ok()
+}
+
+fn number_of(ticket: &KeyValue) -> u64 {
+    let key = String::from_utf8_lossy(&ticket.key);
+    Keys::number_of_ticket(&key, ticket.create_revision)
+}
+
+impl Etcd {
+    /// As [`Session::forget_place`]; what cannot be forgotten ends with its lease.
+    pub(super) fn forget_kept(&self, request: &Request) {
+        let _ = self
+            .session(crate::backend::Patience::SHORT)
+            .forget_place(request);
+    }
+}

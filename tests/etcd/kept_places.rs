@@ -1,0 +1,108 @@
+use std::fs;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::cluster::{On, shared};
+use crate::harness::{Running, wait_until};
+
+/// A run that waits for `x` with a place that is kept for this owner.
+fn call(on: &On, owner: &str, wait: &str) -> Running {
+    let words = [
+        "run",
+        "-w",
+        wait,
+        "--owner",
+        owner,
+        "--keep-place",
+        "10m",
+        "x",
+    ];
+    let mut command = on.onehold(&words);
+    command.args(["--", "sh", "-c", &format!("echo {owner} >> served")]);
+    Running::start_with_output(command)
+}
+
+fn waiting(on: &On) -> Vec<String> {
+    let lock = on.lock("x");
+    let waiters = lock["waiters"].as_array().unwrap();
+    let owner = |waiter: &Value| waiter["owner"].as_str().unwrap_or_default().to_owned();
+    waiters.iter().map(owner).collect()
+}
+
+fn wait_until_waiting(on: &On, owners: &[&str]) {
+    wait_until("they wait in this order", || waiting(on) == owners);
+}
+
+/// The owners that a place is kept for.
+fn kept_for(on: &On) -> Vec<String> {
+    let (_, out, _) = on.output(&["check", "-v", "--json", "x"]);
+    let object: Value = serde_json::from_str(&out).unwrap();
+    let places = object["kept_places"].as_array().unwrap();
+    let owner = |place: &Value| place["owner"].as_str().unwrap().to_owned();
+    places.iter().map(owner).collect()
+}
+
+fn hold(on: &On) -> Running {
+    let script = "echo > held; until test -e end; do sleep 0.01; done";
+    let mut command = on.onehold(&["run", "x", "--", "sh", "-c"]);
+    command.arg(script);
+    let holder = Running::start(command);
+    wait_until("the lock is held", || on.env.path("held").exists());
+    holder
+}
+
+#[test]
+fn waiter_that_was_cut_off_stands_where_it_stood() {
+    let on = On::new(shared());
+    let mut holder = hold(&on);
+    let mut first = call(&on, "a", "60");
+    wait_until_waiting(&on, &["a"]);
+    let mut second = call(&on, "b", "1");
+    let (code, _, told) = second.finish_with_output();
+    assert_eq!(code, 7);
+    assert!(
+        told.contains("; your place (2nd) is kept for 10m\n"),
+        "{told}"
+    );
+    let mut last = call(&on, "c", "60");
+    wait_until_waiting(&on, &["a", "c"]);
+    assert_eq!(kept_for(&on), ["b"]);
+    let mut second = call(&on, "b", "60");
+    wait_until_waiting(&on, &["a", "b", "c"]);
+    assert!(kept_for(&on).is_empty());
+    // Killed with its keeper, as by the kernel. Its ticket would stay for 5 s.
+    for child in crate::keeper::children_of(second.pid()) {
+        crate::keeper::send(child, Signal::KILL);
+    }
+    second.kill();
+    let mut second = call(&on, "b", "60");
+    wait_until_waiting(&on, &["a", "b", "c"]);
+    // A living one of the same owner has its place already.
+    let mut other = call(&on, "b", "60");
+    wait_until_waiting(&on, &["a", "b", "c", "b"]);
+    fs::write(on.env.path("end"), "").unwrap();
+    assert_eq!(holder.finish(), 0);
+    for waiter in [&mut first, &mut second, &mut last, &mut other] {
+        assert_eq!(waiter.finish(), 0);
+    }
+    let served = fs::read_to_string(on.env.path("served")).unwrap();
+    assert_eq!(served, "a\nb\nc\nb\n");
+    assert!(kept_for(&on).is_empty());
+}
+
+#[test]
+fn place_that_is_kept_delays_nobody_and_ends_with_a_hold_of_its_owner() {
+    let on = On::new(shared());
+    let mut holder = hold(&on);
+    let mut cut_off = call(&on, "a", "1");
+    assert_eq!(cut_off.finish(), 7);
+    let mut next = call(&on, "b", "60");
+    wait_until_waiting(&on, &["b"]);
+    fs::write(on.env.path("end"), "").unwrap();
+    assert_eq!((holder.finish(), next.finish()), (0, 0));
+    assert_eq!(kept_for(&on), ["a"]);
+    assert_eq!(call(&on, "a", "60").finish(), 0);
+    assert!(kept_for(&on).is_empty());
+    assert_eq!(on.state("x"), "free");
+}
