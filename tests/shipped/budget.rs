@@ -27,9 +27,9 @@ struct Cost {
 /// release looks for its holder among its ancestors, of which there may be some more.
 const CEILINGS: [(&str, i32, [usize; 4]); 8] = [
     ("run x -- true", 0, [33, 2200, 78, 90]),
-    ("run --exec y -- true", 0, [33, 1900, 77, 60]),
-    ("run --exec left -- true", 0, [35, 2620, 96, 71]),
-    ("run -q held -- true", 6, [41, 1970, 80, 45]),
+    ("run --exec y -- true", 0, [33, 1915, 77, 60]),
+    ("run --exec left -- true", 0, [35, 2645, 96, 71]),
+    ("run -q held -- true", 6, [41, 1989, 80, 45]),
     ("acquire z --ttl 1h", 0, [40, 2260, 87, 72]),
     ("release own", 0, [33, 1740, 66, 56]),
     ("check -q free", 0, [22, 930, 32, 17]),
