@@ -106,28 +106,28 @@ impl Store {
         if self.is_remote() {
             return self.store.examine();
         }
-        let path = self.path();
-        let Some(existing) = path.ancestors().find(|above| above.is_dir()) else {
-            return vec![Finding::failed(
-                "store",
-                format!("no part of {} exists", path.display()),
-                "make the directory",
-            )];
-        };
-        let mut found = vec![if existing == path {
-            Finding::ok("store", path.display().to_string())
-        } else {
-            Finding::ok(
-                "store",
-                format!("{}, made by the first hold", path.display()),
-            )
-        }];
-        found.push(filesystem(existing));
-        found.extend(Directory::open(existing).map_or_else(
-            |error| vec![Finding::failed("store", cause_text(&error), OTHER_STORE)],
-            |directory| self.directory(&directory),
-        ));
-        found
+        let path = std::path::absolute(self.path()).unwrap_or_else(|_| self.path().to_owned());
+        // What is missing of it is made by the first hold.
+        let existing = path.ancestors().find(|above| above.exists());
+        let existing = existing.unwrap_or(&path);
+        let shown = path.display();
+        match Directory::open(existing) {
+            Err(error) => {
+                let detail = format!("{}: {}", existing.display(), cause_text(&error));
+                vec![Finding::failed("store", detail, OTHER_STORE)]
+            }
+            Ok(directory) => {
+                let made = if existing == path {
+                    ""
+                } else {
+                    ", made by the first hold"
+                };
+                let mut found = vec![Finding::ok("store", format!("{shown}{made}"))];
+                found.push(filesystem(existing));
+                found.extend(self.directory(&directory));
+                found
+            }
+        }
     }
 
     fn directory(&self, directory: &Directory) -> Vec<Finding> {
@@ -148,7 +148,7 @@ impl Store {
             if mode & 0o002 != 0 && mode & 0o1000 == 0 {
                 let advice = "anybody may remove lock files: chmod o-w, or chmod +t";
                 Finding::warning("modes", detail, advice)
-            } else if own.is_some_and(|own| own != owner && owner != 0) && mode & 0o022 == 0 {
+            } else if own.is_some_and(|own| own != owner && own != 0) && mode & 0o022 == 0 {
                 Finding::failed(
                     "modes",
                     detail,
@@ -172,7 +172,7 @@ impl Store {
             (0, Ok(0)) => Finding::ok("records", "nothing is left by dead processes"),
             (left, Ok(zombies)) => Finding::warning(
                 "records",
-                format!("{zombies} zombies, {left} temporary files"),
+                format!("dead holders: {zombies}, temporary files: {left}"),
                 "run `onehold cleanup`",
             ),
         });

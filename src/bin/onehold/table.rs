@@ -146,7 +146,7 @@ fn fit(natural: [usize; 6], width: usize, widest: impl Fn(usize, usize) -> usize
 const NAME_TITLE: usize = TITLES[NAME].len();
 
 /// A cell in lines of at most `width` columns.
-fn wrap(cell: &str, width: usize) -> Vec<String> {
+pub(crate) fn wrap(cell: &str, width: usize) -> Vec<String> {
     if width_of(cell) <= width {
         return vec![cell.to_owned()];
     }

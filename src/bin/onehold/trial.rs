@@ -348,6 +348,10 @@ impl<'a> Trial<'a> {
         let _ = hold.release()?;
         let served = waiters.iter_mut().map(Self::holder);
         let served = served.collect::<anyhow::Result<Vec<_>>>()?;
+        for part in &mut waiters {
+            // It has yet to release the lock.
+            part.child.wait()?;
+        }
         let is_in_order = served.is_sorted_by_key(|(number, _)| *number);
         let mut times: Vec<u128> = served.iter().map(|(_, at)| *at).collect();
         times.push(released.as_micros());

@@ -60,10 +60,22 @@ fn quick_look_writes_nothing() {
 }
 
 #[test]
+fn store_that_is_named_by_a_relative_path_is_looked_at_where_it_will_be() {
+    let env = TestEnv::new();
+    let told = contains(format!(
+        "{}, made by the first hold",
+        env.path("s").display()
+    ));
+    let words = ["--dir", "s", "doctor", "--quick"];
+    env.onehold(words).assert().success().stdout(told);
+}
+
+#[test]
 fn zombies_are_a_warning_with_what_to_do() {
     let env = TestEnv::new();
     env.create_zombie("x");
-    let told = contains("records        warning  1 zombie").and(contains("run `onehold cleanup`"));
+    let told =
+        contains("records        warning  dead holders: 1").and(contains("run `onehold cleanup`"));
     env.onehold(["doctor", "--quick"])
         .assert()
         .success()
@@ -74,6 +86,15 @@ fn zombies_are_a_warning_with_what_to_do() {
 fn place_that_cannot_be_a_store_fails_with_exit_code_1() {
     let env = TestEnv::new();
     env.write("file", "");
+    for words in [
+        &["--dir", "file/store", "doctor", "--quick"][..],
+        &["--dir", "file", "doctor"],
+    ] {
+        env.onehold(words)
+            .assert()
+            .code(1)
+            .stdout(contains("store          FAILED"));
+    }
     let words = ["--dir", "file/store", "doctor"];
     let output = env.output(words);
     let told = contains("is not fit for locks: ");

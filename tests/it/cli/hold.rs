@@ -365,25 +365,27 @@ fn hold_inside_of_a_run_of_the_lock_is_refused_unless_it_is_reentrant() {
 #[test]
 fn hold_ends_with_the_process_that_it_is_to_die_with() {
     let env = TestEnv::new();
-    let mut caller = Running::sleeper();
-    let pid = caller.pid().to_string();
-    let with = |args: &[&str]| start(&env, &[&["--json", "--die-with", &pid], args].concat());
-    let mut hold = with(&["x"]);
+    let with = |caller: &Running, args: &[&str]| {
+        let pid = caller.pid().to_string();
+        start(&env, &[&["--json", "--die-with", &pid], args].concat())
+    };
+    let why =
+        |caller: &Running| format!("its caller, process {} (sleep), has exited", caller.pid());
+    let (mut caller, mut other) = (Running::sleeper(), Running::sleeper());
+    let mut hold = with(&caller, &["x"]);
     hold.event("held");
-    let mut waiter = with(&["-w", "1h", "x"]);
+    let mut waiter = with(&other, &["-w", "1h", "x"]);
     waiter.event("waiting");
-    caller.kill();
-    let why = format!("its caller, process {pid} (sleep), has exited");
-    let released = hold.event("released");
-    assert_eq!(released["reason"], "caller-exited");
-    assert_eq!(released["message"], why);
-    assert_eq!(hold.running.finish(), 0);
+    other.kill();
     assert_eq!(waiter.running.finish(), 130);
     let failed = waiter.event("failed");
-    assert_eq!(
-        failed["message"],
-        format!("canceled: {why}; nothing changed")
-    );
+    let message = format!("canceled: {}; nothing changed", why(&other));
+    assert_eq!(failed["message"], message);
+    caller.kill();
+    let released = hold.event("released");
+    assert_eq!(released["reason"], "caller-exited");
+    assert_eq!(released["message"], why(&caller));
+    assert_eq!(hold.running.finish(), 0);
     assert_eq!(env.check("x"), 0);
 }
 

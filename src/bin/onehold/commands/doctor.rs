@@ -12,6 +12,7 @@ use crate::exit::Exit;
 use crate::outcome::Outcome;
 use crate::refusal::Refusal;
 use crate::session::Session;
+use crate::table::{terminal_width, wrap};
 use crate::trial::Trial;
 use crate::words;
 
@@ -62,10 +63,15 @@ fn trial(session: &Session, is_trusted: bool) -> Vec<Finding> {
     })
 }
 
-/// A line for each check, what to do about it below it, and the verdict.
+/// The width of a result, with the gaps around it.
+const RESULT: usize = 11;
+
+/// A line for each check, what to do about it below it, and the verdict. Fits the terminal.
 fn table(found: &[Finding], verdict: &str) -> String {
     let widest = found.iter().map(|one| one.check.len()).max();
     let width = widest.unwrap_or_default();
+    let indent = width + RESULT;
+    let room = terminal_width().map_or(usize::MAX, |whole| whole.saturating_sub(indent).max(20));
     let mut text = String::new();
     for one in found {
         let (word, color) = match one.result {
@@ -74,15 +80,11 @@ fn table(found: &[Finding], verdict: &str) -> String {
             Grade::Failed => ("FAILED", AnsiColor::Red),
         };
         let style = Style::new().fg_color(Some(color.into()));
-        let detail = words::escape(&one.detail);
-        let _ = writeln!(
-            text,
-            "{:width$}  {style}{word:7}{style:#}  {detail}",
-            one.check
-        );
-        if let Some(advice) = &one.advice {
-            let _ = writeln!(text, "{:width$}           {advice}", "");
-        }
+        let _ = write!(text, "{:width$}  {style}{word:7}{style:#}  ", one.check);
+        let parts = std::iter::once(&one.detail).chain(&one.advice);
+        let lines = parts.flat_map(|part| wrap(&words::escape(part), room));
+        let lines: Vec<String> = lines.collect();
+        let _ = writeln!(text, "{}", lines.join(&format!("\n{:indent$}", "")));
     }
     text.push_str(verdict);
     text.trim_end().to_owned()

@@ -19,12 +19,13 @@ use crate::acquiring::{
     report_acquired,
 };
 use crate::args::{HoldUntilEnd, UsageError};
-use crate::cancel::{self, SIGINT};
+use crate::cancel::{self, SIGINT, Then};
 use crate::die_with::{self, in_thread};
 use crate::exit::Exit;
 use crate::outcome::{CommandResult, Printed};
 use crate::output;
 use crate::progress;
+use crate::prompt::report_cancel;
 use crate::report::{escape_json, lock_value};
 use crate::session::Session;
 use crate::supervise::{self, CHECK_INTERVAL, Heartbeat, SIGHUP, SIGQUIT, SIGTERM};
@@ -71,6 +72,8 @@ pub(crate) fn hold(session: &Session, typed: HoldUntilEnd) -> CommandResult {
     let die_with = typed.die_with.map(die_with::find).transpose()?;
     let (end, ends) = mpsc::channel();
     if let Some(process) = die_with {
+        // It may exit before the lock is held.
+        report_cancel(session, Then::Ends);
         let end = end.clone();
         die_with::watch(process, move |why| {
             if !cancel::give_up(&why) {
