@@ -386,10 +386,6 @@ pub(crate) trait Contender {
         None
     }
 
-    /// Forgets the place that was kept for this request, which has got its locks without one. Only where a take does
-    /// not do that itself.
-    fn forget_kept(&self, _request: &Request) {}
-
     /// Makes the next decision look at the store again: the caller is about to show what is in the way.
     fn look_again(&mut self) {}
 

@@ -195,6 +195,25 @@ fn another_users_process_is_alive_though_we_may_not_signal_it() {
 }
 
 #[test]
+#[ignore = "needs root: another user"]
+fn doctor_says_whether_this_user_can_take_locks_here() {
+    let place = Place::new();
+    let script = "chmod 755 .; mkdir -m 755 store
+        user='setpriv --reuid 4321 --regid 4321 --clear-groups'
+        $user onehold doctor --quick 2>&1 | grep ^modes
+        $user onehold doctor --quick >/dev/null 2>&1 || echo user $?
+        chown 4321 store; chmod 700 store
+        onehold doctor --quick 2>&1 | grep ^modes
+        $user onehold doctor --quick >/dev/null; echo user 0";
+    let said = place.says("env", script);
+    let lines: Vec<&str> = said.lines().filter(|line| !line.starts_with(' ')).collect();
+    assert!(lines[0].contains("FAILED"), "{said}");
+    assert_eq!(lines[1], "user 1", "{said}");
+    assert!(lines[2].contains(" ok "), "{said}");
+    assert_eq!(lines[3], "user 0", "{said}");
+}
+
+#[test]
 #[ignore = "needs root: hidepid"]
 fn a_process_that_proc_hides_is_not_dead() {
     let place = Place::new();

@@ -31,7 +31,7 @@ pub(crate) mod verdict;
 pub(crate) use answer::{Decision, Judged, Obstacle, Until};
 pub(crate) use decide::decide;
 pub(crate) use liveness::{Needed, judge, needed};
-pub(crate) use request::{Asker, Index, Key, Moment, Observer, Request, Want};
+pub(crate) use request::{Asker, Index, Key, MAX_KEEP_MS, Moment, Observer, Request, Want};
 pub(crate) use same_holder::awaits_confirmation;
 pub(crate) use scan::judge_found;
 pub(crate) use sleep_on::until;

@@ -217,6 +217,10 @@ impl Session<'_> {
             for (key, _) in taking.put {
                 compare_queue(&mut txn, keys, taking, &key.name);
             }
+            // It has had its turn.
+            if let Some((owner, (first, _))) = record.owner.as_deref().zip(taking.put.first()) {
+                txn.delete(&keys.kept_for(&first.name, owner));
+            }
         }
         // The take of a waiter mostly succeeds, and decoding these reads costs etcd as much as the rest of the
         // request, so a waiter reads again after a failure. Only the names that are taken are read: a decision

@@ -1,8 +1,8 @@
 //! Places in the queue that are kept for waiters that are gone.
 //!
-//! Beside its tickets, such a waiter has a key on a lease of its own, which it keeps alive: for which owner and
-//! request, and the number of the place. So the key outlives its waiter by the time that was asked for. Who waits
-//! for the same owner and request draws its tickets with that number.
+//! Beside its tickets, such a waiter has a key on a lease of its own, which it keeps alive: for which owner, and in it
+//! for which request, and the number of the place. So the key outlives its waiter by the time that was asked for. Who
+//! waits for the same owner and request draws its tickets with that number. A take of that owner removes the key.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use super::commit::Granted;
 use super::keys::{Keys, Turn, only};
 use super::messages::{KeyValue, Read, Txn};
 use super::snapshot::is_of_waiter;
-use super::store::{Etcd, Session, Shared};
+use super::store::{Session, Shared};
 use crate::decision::{Observer, Request};
 use crate::error::Result;
 use crate::name::LockName;
-use crate::record::{Record, digest};
+use crate::record::Record;
 use crate::status::KeptPlace;
 use crate::sys::ProcessState;
 use crate::sys::process::{boottime_milliseconds, presence};
@@ -86,11 +86,8 @@ fn third(lease: &Granted) -> u64 {
 
 /// The key of the place that is kept for a request. `None`: it has no owner.
 fn key_of(keys: &Keys, request: &Request) -> Option<String> {
-    let owner = request.owner.as_deref()?;
     let first = request.wants.first()?;
-    let wants = serde_json::to_string(&request.wants).ok()?;
-    let digest = digest(format!("{owner}\0{wants}").as_bytes());
-    Some(format!("{}{digest:016x}", keys.kept(&first.name).start))
+    Some(keys.kept_for(&first.name, request.owner.as_deref()?))
 }
 
 impl Session<'_> {
@@ -175,15 +172,6 @@ impl Session<'_> {
         }))
     }
 
-    /// Forgets the place that is kept for a request: its owner has the lock.
-    pub(super) fn forget_place(self, request: &Request) -> Result<()> {
-        let key = key_of(self.keys(), request);
-        if let Some(kept) = key.map(|key| self.read_key(&key)).transpose()?.flatten() {
-            self.client().revoke(kept.lease);
-        }
-        Ok(())
-    }
-
     /// How many wait for a lock before a place.
     pub(super) fn waiters_before(self, name: &LockName, number: u64) -> Result<usize> {
         let found = self.read(&Read::all(self.keys().tickets_of(name)))?.kvs;
@@ -222,13 +210,4 @@ fn read(kept: &KeyValue) -> Option<Content> {
 fn number_of(ticket: &KeyValue) -> u64 {
     let key = String::from_utf8_lossy(&ticket.key);
     Keys::number_of_ticket(&key, ticket.create_revision)
-}
-
-impl Etcd {
-    /// As [`Session::forget_place`]; what cannot be forgotten ends with its lease.
-    pub(super) fn forget_kept(&self, request: &Request) {
-        let _ = self
-            .session(crate::backend::Patience::SHORT)
-            .forget_place(request);
-    }
 }

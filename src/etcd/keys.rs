@@ -9,13 +9,14 @@
 //! | `PREFIX//wait/NAME//LEASE` | a ticket; once its waiter has the lock, the number of the hold | its own, of 5 s; then that of the hold |
 //! | `PREFIX//wait/NAME//+NUMBER-LEASE` | the ticket of a waiter whose first one, with this number, has ended | the same |
 //! | `PREFIX//wait/NAME//!LEASE` | the ticket of a caller that takes by force, ahead of all waiters | its own |
-//! | `PREFIX//keep/NAME//DIGEST` | a place that is kept for an owner and request | its own, as long as that is kept |
+//! | `PREFIX//keep/NAME//DIGEST` | a place that is kept for an owner | its own, as long as that is kept |
 //! | `PREFIX//last` | the last number, 16 digits | none |
 
 use std::ops::Range;
 
 use crate::decision::{Index, Key};
 use crate::name::LockName;
+use crate::record::digest;
 
 /// The keys of one store.
 #[derive(Clone, Debug)]
@@ -161,6 +162,12 @@ impl Keys {
     pub(super) fn kept(&self, name: &LockName) -> Range<String> {
         let prefix = &self.prefix;
         format!("{prefix}//keep/{name}//")..format!("{prefix}//keep/{name}/0")
+    }
+
+    /// That of an owner.
+    pub(super) fn kept_for(&self, name: &LockName, owner: &str) -> String {
+        let digest = digest(owner.as_bytes());
+        format!("{}{digest:016x}", self.kept(name).start)
     }
 
     pub(super) fn last(&self) -> String {

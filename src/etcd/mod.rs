@@ -49,7 +49,7 @@ use crate::backend::{
     Ask, BackOff, Backend, Contender, Deadline, Entry, Limits, LockSnapshot as _, Patience, Plan,
     QueuePlace, SleepLimit, Ttl, Updated,
 };
-use crate::decision::{Found, Key, Moment, Request, Ticket, Until};
+use crate::decision::{Found, Key, Moment, Ticket, Until};
 use crate::error::{Error, Result};
 use crate::finding::Finding;
 use crate::name::LockName;
@@ -228,10 +228,6 @@ impl Contender for EtcdContender<'_> {
         let session = self.etcd.session(Patience::SHORT);
         let before = session.waiters_before(name, place.tickets.number());
         before.ok().map(|before| before + 1)
-    }
-
-    fn forget_kept(&self, request: &Request) {
-        self.etcd.forget_kept(request);
     }
 
     fn look_again(&mut self) {

@@ -227,18 +227,20 @@ pub(crate) fn last(store: &Path, lock: &Subject<'_>, limit: usize) -> Result<Vec
     Ok(events)
 }
 
-/// The content of a file of the journal, or its end. `None`: there is no such file.
 /// How long the journal of a store is, if it can be written; `None`: there is none.
 pub(crate) fn size(store: &Path) -> io::Result<Option<u64>> {
-    let path = store.join(META_DIR).join(JOURNAL);
-    let opened = std::fs::OpenOptions::new().append(true).open(path);
+    let opened = Directory::open(store)
+        .and_then(|root| root.open_below(OsStr::new(META_DIR)))
+        .and_then(|own| own.open_for_update(OsStr::new(JOURNAL)));
     match opened.and_then(|journal| journal.metadata()) {
-        Ok(facts) => Ok(Some(facts.len())),
+        Ok(facts) if facts.is_file() => Ok(Some(facts.len())),
+        Ok(_) => Err(io::Error::other("not a regular file")),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
 }
 
+/// The content of a file of the journal, or its end. `None`: there is no such file.
 fn text_of(store: &Path, file: &str) -> io::Result<Option<Vec<u8>>> {
     let found = Directory::open(store)
         .and_then(|root| root.open_below(OsStr::new(META_DIR)))

@@ -7,7 +7,7 @@
 use std::ffi::{OsStr, OsString};
 use std::time::Duration;
 
-use crate::decision::Request;
+use crate::decision::{MAX_KEEP_MS, Request};
 use crate::open_file::read_all;
 use crate::record::digest;
 use crate::status::KeptPlace;
@@ -56,6 +56,9 @@ impl TicketName {
         };
         let owner = u32::from_str_radix(owner, 16).ok()?;
         let keep_ms = parts.next()?.parse().ok()?;
+        if keep_ms > MAX_KEEP_MS {
+            return None;
+        }
         let until_ms = parts.next().map(str::parse).transpose().ok()?;
         let kept = Kept {
             owner,
@@ -93,8 +96,7 @@ impl TicketName {
     /// The same without a waiter from now on. `None`: it is not kept.
     fn without_waiter(self) -> Option<Self> {
         let mut kept = self.kept?;
-        let until = boottime_milliseconds().saturating_add(kept.keep_ms);
-        kept.until_ms.get_or_insert(until);
+        kept.until_ms = Some(boottime_milliseconds().saturating_add(kept.keep_ms));
         let kept = Some(kept);
         Some(Self { kept, ..self })
     }
@@ -113,17 +115,34 @@ fn digest_of(owner: &str) -> u32 {
     u32::from_be_bytes([a, b, c, d])
 }
 
-/// Keeps the place of a ticket without a waiter, or removes the ticket. Under the guard, or by the waiter. What
-/// cannot be changed stays without an error: it may be another user's, and does no harm.
-pub(super) fn keep_or_remove(queue: &Directory, file: &OsStr) {
-    let name = TicketName::read(file);
-    if let Some(kept) = name.and_then(TicketName::without_waiter)
-        && all(queue).count() < MAX_KEPT
-        && queue.rename(file, &kept.file()).is_ok()
-    {
-        return;
+/// Keeps the place of a ticket without a waiter in these queues, or removes the ticket. Under the guard, or by the
+/// waiter. What cannot be changed stays without an error: it may be another user's, and does no harm.
+pub(super) fn keep_or_remove<'a>(queues: impl Iterator<Item = &'a Directory>, file: &OsStr) {
+    let kept = TicketName::read(file).and_then(TicketName::without_waiter);
+    let kept = kept.map(TicketName::file);
+    for queue in queues {
+        let is_kept = kept
+            .as_ref()
+            .is_some_and(|kept| all(queue).count() < MAX_KEPT && queue.rename(file, kept).is_ok());
+        if !is_kept {
+            let _ = queue.unlink(file);
+        }
     }
-    let _ = queue.unlink(file);
+}
+
+/// Whether one more place is kept in a queue.
+pub(super) fn has_room(kept: &[KeptPlace]) -> bool {
+    kept.len() < MAX_KEPT
+}
+
+/// Removes what stands for a place in a further queue of its request, also a ticket whose waiter is dead and that
+/// nobody has noticed. Under the guard.
+pub(super) fn clear(queue: &Directory, number: u64) {
+    for file in queue.names().unwrap_or_default() {
+        if TicketName::read(&file).is_some_and(|name| name.number == number) {
+            let _ = queue.unlink(&file);
+        }
+    }
 }
 
 /// The places in a queue that are kept. Removes those whose time has passed.
@@ -158,12 +177,15 @@ pub(super) fn find(queue: &Directory, request: &Request) -> Option<TicketName> {
         if !is_same {
             return None;
         }
-        if name.has_no_waiter() {
-            return name.left().map(|_| name);
-        }
-        // Its waiter has been killed, and nobody has noticed. Of a new one nothing is lost if this is killed now.
-        let kept = name.without_waiter()?;
-        has_no_live_waiter(queue, name, &content).then_some(())?;
+        let is_free = if name.has_no_waiter() {
+            name.left().is_some()
+        } else {
+            // It has been killed, and nobody has noticed.
+            has_no_live_waiter(queue, name, &content)
+        };
+        // As one that leaves now: so nothing is lost if this process is killed before it has a ticket. And what
+        // cannot be renamed, since it is another user's, would be there for the next call, too.
+        let kept = name.without_waiter().filter(|_| is_free)?;
         queue.rename(&name.file(), &kept.file()).ok()?;
         Some(kept)
     })

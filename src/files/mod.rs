@@ -331,6 +331,7 @@ impl Contender for FilesContender<'_> {
     fn position_kept(&self, name: &LockName) -> Option<usize> {
         let place = self.place.as_ref().filter(|place| place.is_kept)?;
         let queue = Queue::open(&place.store.0);
+        kept_places::has_room(&queue.kept(name)).then_some(())?;
         Some(queue.waiters_before(place.number, name) + 1)
     }
 

@@ -236,9 +236,7 @@ impl Queue {
         };
         if !record_is_locked(&ticket).ok()? {
             if remove {
-                for queue in &queues {
-                    keep_or_remove(queue, &file);
-                }
+                keep_or_remove(queues.iter().map(|queue| &**queue), &file);
             }
             return None;
         }
@@ -400,9 +398,8 @@ impl Place {
             return;
         }
         if self.is_kept {
-            for queue in &self.queues {
-                keep_or_remove(&queue.directory, &self.file);
-            }
+            let queues = self.queues.iter().map(|queue| &*queue.directory);
+            keep_or_remove(queues, &self.file);
             return;
         }
         // If it cannot be removed, it is a dead waiter's ticket, which the next one removes.
@@ -507,21 +504,25 @@ impl Place {
         };
         for name in names {
             let queue = OwnQueue::make(guard, &place.waiting, name)?;
+            if place.is_resumed {
+                kept_places::clear(&queue.directory, number);
+            }
             if let Some(first) = place.queues.first() {
-                first
+                let linked = first
                     .directory
-                    .link_into(&place.file, &queue.directory, &place.file)
-                    .context(
-                        Operation::CreateTicket,
-                        &queue.path(guard).join(&place.file),
-                    )?;
+                    .link_into(&place.file, &queue.directory, &place.file);
+                let is_new = linked.and_then(|is_new| {
+                    is_new
+                        .then_some(())
+                        .ok_or(io::ErrorKind::AlreadyExists.into())
+                });
+                let path = queue.path(guard).join(&place.file);
+                is_new.context(Operation::CreateTicket, &path)?;
             }
             place.queues.push(queue);
         }
-        if let Some(kept) = resumed {
-            for queue in &place.queues {
-                let _ = queue.directory.unlink(&kept.file());
-            }
+        if let Some((kept, first)) = resumed.zip(place.queues.first()) {
+            let _ = first.directory.unlink(&kept.file());
         }
         Ok(place)
     }
@@ -632,7 +633,7 @@ fn sweep_directory(directory: &Directory) -> bool {
             if is_live {
                 is_empty = false;
             } else {
-                keep_or_remove(directory, &file);
+                keep_or_remove(std::iter::once(directory), &file);
             }
         } else if let Ok(below) = directory.open_below(&file) {
             is_empty &= sweep_directory(&below);

@@ -139,21 +139,17 @@ impl Store {
                 "see df(1)",
             )],
         };
-        found.extend(directory.modes().map(|(mode, owner)| {
+        found.extend(directory.modes().map(|(mode, owner, may_write)| {
             let mut detail = format!("{mode:04o}, of user {owner}");
             if let Some(umask) = process::umask() {
                 let _ = write!(detail, "; umask {umask}");
             }
-            let own = process::own_uid();
-            if mode & 0o002 != 0 && mode & 0o1000 == 0 {
+            if !may_write {
+                let advice = "no lock can be taken here by this user: use --dir";
+                Finding::failed("modes", detail, advice)
+            } else if mode & 0o002 != 0 && mode & 0o1000 == 0 {
                 let advice = "anybody may remove lock files: chmod o-w, or chmod +t";
                 Finding::warning("modes", detail, advice)
-            } else if own.is_some_and(|own| own != owner && own != 0) && mode & 0o022 == 0 {
-                Finding::failed(
-                    "modes",
-                    detail,
-                    "only that user can take locks here: use --dir",
-                )
             } else {
                 Finding::ok("modes", detail)
             }

@@ -54,15 +54,13 @@ pub(super) fn take(
     wait: &mut Wait<'_>,
     kept: &mut Option<usize>,
 ) -> Result<Outcome> {
-    let asked = request.keep_ms.is_some().then(|| request.clone());
     let mut contender = lock.store.contender(wait.back_off, draft.record.mode);
     let outcome = take_as(&mut *contender, lock, request, draft, process, wait);
-    if let Some(asked) = asked {
-        match &outcome {
-            Ok(Outcome::Blocked(..)) => *kept = contender.position_kept(lock.name()),
-            Ok(Outcome::Held(taken)) if taken.place.is_none() => contender.forget_kept(&asked),
-            _ => {}
-        }
+    match &outcome {
+        Ok(Outcome::Blocked(..)) => *kept = contender.position_kept(lock.name()),
+        // Its owner has had its turn.
+        Ok(Outcome::AlreadyHeld(_)) => drop(contender.served()),
+        _ => {}
     }
     outcome
 }

@@ -14,7 +14,7 @@ use super::taken_hold::{TakenHold, renewed};
 use super::wait::Wait;
 use crate::backend::{Draft, HeldRecord, QueuePlace};
 use crate::decision::verdict::State;
-use crate::decision::{Asker, Judged};
+use crate::decision::{Asker, Judged, MAX_KEEP_MS};
 use crate::error::Result;
 use crate::files::journal::Action;
 use crate::identity::{Pid, ProcessId};
@@ -24,9 +24,6 @@ use crate::record::{Format, Kind, Live, Record, cut_command};
 use crate::status::Status;
 use crate::sys::wait::Watch;
 use crate::sys::{COMMANDS_INHERIT_LOCKS, keeper, process};
-
-/// A place in the queue is kept for this long at most.
-const MAX_KEEP: Duration = Duration::from_mins(30);
 
 /// The result of a request. A lock held by another holder is a result, not an error.
 #[derive(Debug)]
@@ -223,15 +220,16 @@ impl Lock {
             let why_not = "waiters for a path have no queue: use a NAME";
             return Err(self.store.unsupported(why_not));
         }
-        let Some(keep) = wait.keeps_place.filter(|_| wait.is_wanted()) else {
+        let keep = wait.keeps_place.filter(|_| wait.is_wanted());
+        let Some(keep) = keep.map(milliseconds) else {
             return Ok(None);
         };
         let why_not = if options.owner.as_ref().is_none_or(String::is_empty) {
             "a place in the queue is kept for an owner"
-        } else if keep > MAX_KEEP {
+        } else if keep > MAX_KEEP_MS {
             "a place in the queue is kept for 30m at most"
         } else {
-            return Ok(Some(milliseconds(keep)));
+            return Ok(Some(keep));
         };
         Err(self.store.unsupported(why_not))
     }

@@ -106,3 +106,32 @@ fn place_that_is_kept_delays_nobody_and_ends_with_a_hold_of_its_owner() {
     assert!(kept_for(&on).is_empty());
     assert_eq!(on.state("x"), "free");
 }
+
+#[test]
+fn place_is_used_once_also_by_a_call_that_keeps_none() {
+    let on = On::new(shared());
+    let mut holder = hold(&on);
+    let plain = |wait: &str| {
+        let mut command = on.onehold(&["run", "-w", wait, "--owner", "a", "x", "--"]);
+        command.args(["sh", "-c", "echo a >> served"]);
+        Running::start_with_output(command)
+    };
+    assert_eq!(call(&on, "a", "1").finish(), 7);
+    let mut again = plain("60");
+    wait_until_waiting(&on, &["a"]);
+    fs::write(on.env.path("end"), "").unwrap();
+    holder.finish();
+    assert_eq!(again.finish(), 0);
+    assert!(kept_for(&on).is_empty());
+    // Who need not wait has its turn, too.
+    for file in ["end", "held"] {
+        fs::remove_file(on.env.path(file)).unwrap();
+    }
+    let mut holder = hold(&on);
+    assert_eq!(call(&on, "a", "1").finish(), 7);
+    assert_eq!(kept_for(&on), ["a"]);
+    fs::write(on.env.path("end"), "").unwrap();
+    holder.finish();
+    assert_eq!(plain("0").finish(), 0);
+    assert!(kept_for(&on).is_empty());
+}

@@ -157,6 +157,43 @@ fn place_of_several_locks_is_kept_in_the_queue_of_each() {
 }
 
 #[test]
+fn shared_waiter_for_several_locks_that_was_killed_and_has_come_back_keeps_its_place() {
+    let env = TestEnv::new();
+    let mut holder = env.hold(&["x"]);
+    // Nobody notices the killed one: readers do not look at each other.
+    let mut killed = call(&env, "a", "1h", &["-s", "x", "y"]);
+    wait_until("it waits", || env.number_of_waiters("y") == 1);
+    killed.signal(Signal::KILL);
+    killed.finish();
+    let mut again = call(&env, "a", "1h", &["-s", "x", "y"]);
+    wait_until("it waits", || env.number_of_waiters("y") == 1);
+    // Who comes later looks into both queues.
+    let mut last = call(&env, "b", "1h", &["x", "y"]);
+    wait_until("both wait", || env.number_of_waiters("y") == 2);
+    wait_until_waiting(&env, &["a", "b"]);
+    assert!(kept_for(&env).is_empty());
+    let places = env.json(["check", "-v", "y"])["kept_places"].clone();
+    assert_eq!(places, serde_json::json!([]));
+    env.end();
+    holder.finish();
+    assert_eq!((again.finish(), last.finish()), (0, 0));
+    assert_eq!(served(&env), ["a", "b"]);
+}
+
+#[test]
+fn call_that_finds_the_hold_of_its_owner_has_had_its_turn() {
+    let env = TestEnv::new();
+    let mut holder = env.hold(&["x"]);
+    let acquire = "acquire -w 1h --ttl 1h --owner a --keep-place 10m x";
+    let mut both = [0, 1].map(|_| env.start(acquire.split(' ')));
+    wait_until_waiting(&env, &["a", "a"]);
+    env.end();
+    holder.finish();
+    assert_eq!(both.each_mut().map(Running::finish), [0, 0]);
+    assert!(kept_for(&env).is_empty());
+}
+
+#[test]
 fn place_is_lost_after_its_time_and_beyond_64() {
     let env = TestEnv::new();
     let mut holder = env.hold(&["x"]);
@@ -169,7 +206,9 @@ fn place_is_lost_after_its_time_and_beyond_64() {
     assert_eq!(kept_for(&env), ["short"]);
     wait_until("its time has passed", || kept_for(&env).is_empty());
     for number in 0..65 {
-        cut_off(&format!("o-{number}"), "10m");
+        let told = cut_off(&format!("o-{number}"), "10m");
+        let told = String::from_utf8_lossy(&told.stderr).contains("is kept for");
+        assert_eq!(told, number < 64, "{number}");
     }
     let kept = kept_for(&env);
     assert_eq!((kept.len(), &*kept[0], &*kept[63]), (64, "o-0", "o-63"));

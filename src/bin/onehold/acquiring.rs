@@ -164,7 +164,7 @@ fn wait<'a>(
 ) -> Wait<'a> {
     // --force replaces the holder instead of waiting for it.
     let Some(limit) = limit else {
-        return wait_for_the_dead(session, lock);
+        return wait_for_the_dead(session, lock, on_wait);
     };
     let wait = match limit {
         WaitLimit::Forever => Wait::forever(),
@@ -207,13 +207,21 @@ fn wait<'a>(
 /// be dead for long enough.
 #[cold]
 #[inline(never)]
-fn wait_for_the_dead<'a>(session: &'a Session, lock: &Lock) -> Wait<'a> {
+fn wait_for_the_dead<'a>(
+    session: &'a Session,
+    lock: &Lock,
+    on_wait: Option<OnWait<'a>>,
+) -> Wait<'a> {
     if !lock.is_remote() {
         return Wait::no();
     }
     report_cancel(session, Then::GivesUp);
     let wait = Wait::no().until_canceled(cancel::given_up());
-    wait.on_wait(PROGRESS_DELAY, move |status| {
+    let after = on_wait.map_or(PROGRESS_DELAY, |_| Duration::ZERO);
+    wait.on_wait(after, move |status| {
+        if let Some(on_wait) = on_wait {
+            on_wait(status);
+        }
         if session.tells_success() {
             let left = status.verdict.takeable_in.unwrap_or_default();
             output::eprint(&format!(

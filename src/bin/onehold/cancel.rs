@@ -117,8 +117,10 @@ fn cancel(number: i32, why: Option<&str>) -> bool {
             end_by(cause);
         }
     } else if IS_GIVEN_UP.load(Ordering::SeqCst) {
-        // A second one: at once.
-        end_by(cause);
+        // A second signal: at once. Other causes may be of one event: a program exits, and its pipe ends.
+        if why.is_none() && CANCELED_BY.load(Ordering::SeqCst) > 0 {
+            end_by(cause);
+        }
     } else {
         return false;
     }

@@ -2,10 +2,11 @@
 //! `onehold trial KIND DIR NAME …`.
 
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader, Read};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, SystemTimeError, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use onehold::{Attempt, Caller, Finding, Hold, Lock, LockName, Options, Wait};
@@ -26,8 +27,11 @@ const TIMES: usize = 200;
 /// How long they contend at most.
 const CONTENTION: Duration = Duration::from_secs(4);
 
-/// How long any other part may take.
+/// How long any other step may take.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long all parts take at most.
+const WHOLE: Duration = Duration::from_secs(10);
 
 /// A process of a trial: parses its words and does its part.
 pub(crate) fn work(words: &[OsString]) -> Exit {
@@ -87,15 +91,19 @@ fn count(lock: &Lock, file: &Path) -> anyhow::Result<()> {
 
 /// Holds the lock until stdin ends. Prints the number, and when that was.
 fn hold(lock: &Lock) -> anyhow::Result<()> {
-    let attempt = lock.hold(&Options::new(), Wait::at_most(CONTENTION))?;
+    let attempt = lock.hold(&Options::new(), Wait::at_most(WHOLE))?;
     let Attempt::Held(hold) = attempt else {
-        bail!("not held within {CONTENTION:?}");
+        bail!("not held within {WHOLE:?}");
     };
-    let at = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
-    output::data(&format!("{} {}", hold.number(), at.as_micros()))?;
+    output::data(&format!("{} {}", hold.number(), now()?.as_micros()))?;
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     let _ = hold.release()?;
     Ok(())
+}
+
+/// The wall clock, which all processes of a trial share.
+fn now() -> Result<Duration, SystemTimeError> {
+    SystemTime::now().duration_since(UNIX_EPOCH)
 }
 
 /// A process of the trial, which ends with this one.
@@ -113,6 +121,15 @@ impl Drop for Part {
     }
 }
 
+/// The file with the number that contenders increment.
+struct Counter(PathBuf);
+
+impl Drop for Counter {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
 /// A trial of one store.
 pub(crate) struct Trial<'a> {
     session: &'a Session,
@@ -120,27 +137,38 @@ pub(crate) struct Trial<'a> {
     program: PathBuf,
     /// All who use the store see each other's kernel locks, or it is on etcd.
     is_trusted: bool,
+    deadline: Instant,
 }
 
 impl<'a> Trial<'a> {
     pub(crate) fn new(session: &'a Session, is_trusted: bool) -> anyhow::Result<Self> {
-        let name = LockName::new(format!("onehold-doctor-{}", std::process::id()))?;
+        // In containers that share a store, process IDs are not enough.
+        let (process, time) = (std::process::id(), now()?.as_nanos());
+        let name = LockName::new(format!("onehold-doctor-{process}-{time}"))?;
         Ok(Self {
             session,
             lock: session.lock(name)?,
             program: std::env::current_exe().context("cannot find this program")?,
             is_trusted,
+            deadline: Instant::now() + WHOLE,
         })
     }
 
-    /// All parts, one after the other: at most 10 s.
-    pub(crate) fn run(&self) -> anyhow::Result<Vec<Finding>> {
-        let mut found = vec![self.contention()?, self.killed_holder()?];
+    /// How long the next step may take.
+    fn patience(&self) -> Duration {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        left.min(PATIENCE)
+    }
+
+    /// All parts, one after the other.
+    pub(crate) fn run(&self, found: &mut Vec<Finding>) -> anyhow::Result<()> {
+        found.push(self.contention()?);
+        found.push(self.killed_holder()?);
         if cfg!(unix) && !self.lock.is_remote() {
             found.push(self.killed_wrapper()?);
         }
         found.extend(self.order()?);
-        Ok(found)
+        Ok(())
     }
 
     fn start(&self, mut command: Command) -> anyhow::Result<Part> {
@@ -171,10 +199,16 @@ impl<'a> Trial<'a> {
     /// Contenders that increment a number in a file.
     fn contention(&self) -> anyhow::Result<Finding> {
         const CHECK: &str = "contention";
-        let file = std::env::temp_dir().join(format!("{}.count", self.lock.name()));
-        std::fs::write(&file, "0").with_context(|| format!("cannot write {}", file.display()))?;
+        let file = Counter(std::env::temp_dir().join(self.lock.name().as_str()));
+        // Whatever has that name already is somebody else's, a link to another file for example.
+        let created = File::create_new(&file.0).and_then(|mut created| created.write_all(b"0"));
+        if let Err(error) = created {
+            let detail = format!("not tried: cannot write {}: {error}", file.0.display());
+            let advice = "set TMPDIR to a directory that can be written";
+            return Ok(Finding::warning(CHECK, detail, advice));
+        }
         let began = Instant::now();
-        let parts = (0..CONTENDERS).map(|_| self.part("count", Some(&file)));
+        let parts = (0..CONTENDERS).map(|_| self.part("count", Some(&file.0)));
         let mut parts = parts.collect::<anyhow::Result<Vec<_>>>()?;
         let mut asked: usize = 0;
         let mut failed = 0;
@@ -187,8 +221,7 @@ impl<'a> Trial<'a> {
             }
         }
         let took = began.elapsed();
-        let counted = std::fs::read_to_string(&file).unwrap_or_default();
-        let _ = std::fs::remove_file(&file);
+        let counted = std::fs::read_to_string(&file.0).unwrap_or_default();
         let all = CONTENDERS * TIMES;
         let counted: usize = counted.trim().parse().unwrap_or_default();
         if counted != asked && failed == 0 {
@@ -242,7 +275,7 @@ impl<'a> Trial<'a> {
         part.child.kill()?;
         part.child.wait()?;
         let began = Instant::now();
-        let hold = self.take(PATIENCE)?;
+        let hold = self.take(self.patience())?;
         let took = began.elapsed().as_secs_f64() * 1000.0;
         Ok(match hold {
             Some(hold) => {
@@ -274,7 +307,8 @@ impl<'a> Trial<'a> {
         const CHECK: &str = "killed wrapper";
         let mut command = Command::new(&self.program);
         command.arg("--dir").arg(self.session.store.path());
-        command.args(["run", self.lock.name().as_str(), "--"]);
+        // A profile may require an owner.
+        command.args(["run", "--owner", VERB, self.lock.name().as_str(), "--"]);
         command.arg(&self.program).args([VERB, "sleep"]);
         let mut part = self.start(command)?;
         let began = Instant::now();
@@ -286,15 +320,21 @@ impl<'a> Trial<'a> {
                 .and_then(|status| status.record);
             record.is_some_and(|record| record.live.pid.is_some() && record.live.start.is_some())
         };
-        while !has_begun() && began.elapsed() < PATIENCE {
+        let limit = self.patience();
+        while !has_begun() && began.elapsed() < limit {
             std::thread::sleep(Duration::from_millis(1));
+        }
+        if !has_begun() {
+            let detail = format!("not tried: its command did not start within {limit:.1?}");
+            let advice = "try `onehold run -v NAME -- COMMAND` in this store";
+            return Ok(Finding::warning(CHECK, detail, advice));
         }
         part.child.kill()?;
         part.child.wait()?;
         let is_kept = self.take(Duration::ZERO)?.is_none();
         // Its command ends.
         part.stdin = None;
-        let free = self.take(PATIENCE)?;
+        let free = self.take(self.patience())?;
         if !is_kept {
             let detail = "the lock was free while its command ran";
             return Ok(Finding::failed(CHECK, detail, "do not use this store"));
@@ -320,10 +360,11 @@ impl<'a> Trial<'a> {
 
     /// Waiters, and how soon each is served.
     fn order(&self) -> anyhow::Result<Vec<Finding>> {
-        let Some(hold) = self.take(PATIENCE)? else {
+        let Some(hold) = self.take(self.patience())? else {
             bail!("cannot take the lock again");
         };
         let mut waiters = Vec::new();
+        let mut have_joined = true;
         for number in 1..=CONTENDERS {
             let mut part = self.part("hold", None)?;
             // It releases the lock at once.
@@ -335,16 +376,17 @@ impl<'a> Trial<'a> {
                     .map_or(0, |status| status.waiters.len())
             };
             let limit = if self.is_trusted {
-                PATIENCE
+                self.patience()
             } else {
                 PATIENCE / 20
             };
             while waiting() < number && began.elapsed() < limit {
                 std::thread::sleep(Duration::from_millis(1));
             }
+            have_joined &= waiting() >= number;
             waiters.push(part);
         }
-        let released = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
+        let released = now()?;
         let _ = hold.release()?;
         let served = waiters.iter_mut().map(Self::holder);
         let served = served.collect::<anyhow::Result<Vec<_>>>()?;
@@ -367,9 +409,12 @@ impl<'a> Trial<'a> {
                 "order",
                 format!("{CONTENDERS} waiters are served as they came"),
             )
-        } else if self.is_trusted {
+        } else if self.is_trusted && have_joined {
             let detail = format!("{CONTENDERS} waiters are not served as they came");
             Finding::failed("order", detail, "use another store: --dir")
+        } else if self.is_trusted {
+            let detail = "not tried: waiters join the queue too slowly";
+            Finding::warning("order", detail, "each request takes long here")
         } else {
             let advice = "there is no queue on this filesystem: use another store";
             Finding::warning("order", "waiters are not served as they came", advice)

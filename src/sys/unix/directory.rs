@@ -347,15 +347,17 @@ impl Directory {
         })
     }
 
-    /// Its permissions and its owner.
-    pub(crate) fn modes(&self) -> Option<(u32, u32)> {
+    /// Its permissions, its owner, and whether the caller may make names in it.
+    pub(crate) fn modes(&self) -> Option<(u32, u32, bool)> {
         let found = fstat(&self.fd).ok()?;
         #[allow(
             clippy::useless_conversion,
             reason = "the type of the field differs between systems"
         )]
         let mode = u32::from(found.st_mode) & 0o7777;
-        Some((mode, found.st_uid))
+        let both = Access::WRITE_OK | Access::EXEC_OK;
+        let may_write = accessat(&self.fd, ".", both, AtFlags::EACCESS).is_ok();
+        Some((mode, found.st_uid, may_write))
     }
 
     /// Removes a name; `false` if it did not exist.

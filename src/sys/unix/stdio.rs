@@ -2,9 +2,11 @@
 //! ignored SIGPIPE.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
+use rustix::termios::tcgetpgrp;
 
 static STDIN_WAS_CLOSED: AtomicBool = AtomicBool::new(false);
 static STDOUT_WAS_CLOSED: AtomicBool = AtomicBool::new(false);
@@ -31,6 +33,9 @@ pub(in crate::sys) fn note_closed(descriptor: i32) {
     }
 }
 
+/// How often a job in the background tries to read its terminal.
+const BACKGROUND_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Reads standard input to its end, whatever it is, or until that fails.
 pub fn wait_for_end_of_stdin() {
     let stdin = std::io::stdin();
@@ -41,6 +46,13 @@ pub fn wait_for_end_of_stdin() {
             Err(Errno::AGAIN) => {
                 let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
                 let _ = poll(&mut fds, None);
+            }
+            // A job in the background may not read its terminal (termios(4)), and would be stopped if this thread did
+            // not block SIGTTIN. A terminal that is gone has no foreground group.
+            Err(Errno::IO)
+                if tcgetpgrp(&stdin).is_ok_and(|group| group != rustix::process::getpgrp()) =>
+            {
+                std::thread::sleep(BACKGROUND_INTERVAL);
             }
             Ok(0) | Err(_) => return,
         }

@@ -80,7 +80,7 @@ impl Directory {
     }
 
     /// There are no such permissions.
-    pub(crate) fn modes(&self) -> Option<(u32, u32)> {
+    pub(crate) fn modes(&self) -> Option<(u32, u32, bool)> {
         None
     }
 

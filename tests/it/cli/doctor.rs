@@ -5,7 +5,7 @@ use predicates::prelude::PredicateBooleanExt;
 use predicates::str::contains;
 use serde_json::Value;
 
-use crate::harness::{TestEnv, json_object};
+use crate::harness::{TestEnv, json_object, output};
 
 /// The checks of the JSON object, by their names.
 fn results(object: &Value) -> Vec<(&str, &str)> {
@@ -41,6 +41,55 @@ fn store_on_a_local_filesystem_is_fit_and_nothing_of_the_trial_is_left() {
     }
     assert!(object.to_string().contains("1600 increments"), "{object}");
     assert!(env.left_in_store().is_empty() && env.left_in_queues().is_empty());
+}
+
+#[cfg(unix)]
+#[test]
+fn trial_writes_through_no_link_of_somebody_else() {
+    let env = TestEnv::new();
+    let victim = env.path("victim");
+    std::fs::write(&victim, "precious").unwrap();
+    // The process ID is that of doctor, which takes the shell's place.
+    let script = "ln -s victim onehold-doctor-$$.count && exec onehold doctor";
+    let mut shell = env.shell(script);
+    shell.env("TMPDIR", env.path(""));
+    output(&mut shell).assert().success();
+    assert_eq!(std::fs::read_to_string(&victim).unwrap(), "precious");
+}
+
+#[cfg(unix)]
+#[test]
+fn trial_needs_no_more_than_the_store() {
+    let env = TestEnv::new();
+    let config = "[profiles.tasks]\nowner-required = true\n";
+    let config = env.write("own.toml", config);
+    let mut doctor = env.onehold(["--profile", "tasks", "doctor", "--json"]);
+    doctor.env("ONEHOLD_CONFIG", config);
+    let object = json_object(&output(&mut doctor).stdout);
+    let found = results(&object);
+    assert!(found.contains(&("killed wrapper", "ok")), "{object}");
+    // Nor a directory for temporary files.
+    let mut doctor = env.onehold(["doctor", "--json"]);
+    doctor.env("TMPDIR", env.path("missing"));
+    let object = json_object(&output(&mut doctor).stdout);
+    assert_eq!(object["status"], "fit");
+    let found = results(&object);
+    assert!(found.contains(&("contention", "warning")), "{object}");
+}
+
+#[cfg(unix)]
+#[test]
+fn journal_that_is_no_file_is_a_warning_and_is_not_waited_for() {
+    let env = TestEnv::new();
+    env.done(["run", "x", "--", "true"]);
+    let journal = env.store().join(".onehold").join("events.jsonl");
+    let mut script = env.shell("rm -f \"$0\"; mkfifo \"$0\"");
+    output(script.arg(&journal)).assert().success();
+    let doctor = ["2", "onehold", "doctor", "--quick", "--json"];
+    let mut limited = env.command("timeout");
+    let object = json_object(&output(limited.args(doctor)).stdout);
+    let found = results(&object);
+    assert!(found.contains(&("journal", "warning")), "{object}");
 }
 
 #[test]

@@ -277,6 +277,19 @@ fn background_job_that_reads_from_the_terminal_is_stopped_as_without_onehold() {
     }
 }
 
+#[test]
+#[ignore = "needs python3: apt install python3"]
+fn hold_in_the_background_of_a_terminal_holds_until_it_is_ended() {
+    let env = TestEnv::new();
+    let steps = [
+        "READY> |onehold hold x > number &\\n",
+        "READY> |until test -s number; do :; done; sleep 1.5; onehold check -q x; echo code=$?\\n",
+        "code=6|kill %1; wait %1; onehold check -q x; echo code=$?\\n",
+        "code=0|exit\\n",
+    ];
+    dialog(&env, "bash", "--norc --noprofile", &steps);
+}
+
 #[cfg(target_os = "linux")]
 /// Sets what a caller may have set, and executes the rest of its arguments.
 const CALLER: &str = "\

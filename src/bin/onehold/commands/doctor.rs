@@ -26,7 +26,7 @@ pub(crate) fn doctor(session: &Session, typed: &args::Doctor) -> Outcome {
         if !is_hopeless(&found) {
             let is_doubtful = |one: &Finding| one.check == "filesystem" && one.result != Grade::Ok;
             let is_trusted = !found.iter().any(is_doubtful);
-            found.extend(trial(session, is_trusted));
+            trial(session, is_trusted, &mut found);
         }
     }
     let count = |grade| found.iter().filter(|one| one.result == grade).count();
@@ -55,12 +55,12 @@ pub(crate) fn doctor(session: &Session, typed: &args::Doctor) -> Outcome {
     outcome
 }
 
-fn trial(session: &Session, is_trusted: bool) -> Vec<Finding> {
-    let tried = Trial::new(session, is_trusted).and_then(|trial| trial.run());
-    tried.unwrap_or_else(|error| {
+fn trial(session: &Session, is_trusted: bool, found: &mut Vec<Finding>) {
+    let tried = Trial::new(session, is_trusted).and_then(|trial| trial.run(found));
+    if let Err(error) = tried {
         let advice = "use another store: --dir";
-        vec![Finding::failed("trial", format!("{error:#}"), advice)]
-    })
+        found.push(Finding::failed("trial", format!("{error:#}"), advice));
+    }
 }
 
 /// The width of a result, with the gaps around it.

@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Instant;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use onehold::command_line::signal::{self, QueuedSignal, SignalQueue};
 use onehold::command_line::{
     drop_code_pages, stdin_was_closed, stdout_was_closed, tells_to_break, wait_for_end_of_stdin,
@@ -153,7 +153,8 @@ fn enclosed(
     cancel::commit(());
     let status = lock.inspect(None)?;
     let number = status.all_holds().find(|hold| session.is_inside(hold));
-    let number = number.and_then(Status::hold).unwrap_or_default();
+    let number = number.and_then(Status::hold);
+    let number = number.context("the enclosing hold has ended")?;
     pass_on_signals(supervise::queue()?, 0, end.clone())?;
     watch_stdin(&Cell::new(false), end)?;
     let held = Event {
