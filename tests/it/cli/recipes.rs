@@ -269,7 +269,10 @@ fn service_that_is_restarted_takes_its_lock_under_its_own_name() {
     command.env("PATH", path).env("HOSTNAME", "db-0");
     command.assert().success();
     let record = fs::read_to_string(env.path("seen")).unwrap();
-    assert!(record.contains("\"instance\": \"db-0-migrate\""), "{record}");
+    assert!(
+        record.contains("\"instance\": \"db-0-migrate\""),
+        "{record}"
+    );
     assert_eq!(env.check("data"), 0);
 }
 
