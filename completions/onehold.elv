@@ -240,6 +240,7 @@ set edit:completion:arg-completer[onehold] = {|@words|
             cand --instance 'Name of the instance that the caller belongs to, of which there is at most one at a time, such as a pod of a StatefulSet [default: $ONEHOLD_INSTANCE]'
             cand --color 'When to use color'
             cand --wide 'Do not fit the table to the terminal: messages are whole, and rows may be wrapped'
+            cand --prometheus 'Print metrics in the text format of Prometheus, for the textfile collector of node_exporter'
             cand --json 'Print one JSON object, even on failure'
             cand -q 'Print only errors, warnings, questions, and what the command is for'
             cand --quiet 'Print only errors, warnings, questions, and what the command is for'

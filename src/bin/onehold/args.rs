@@ -499,6 +499,9 @@ pub(crate) struct List {
     /// Do not fit the table to the terminal: messages are whole, and rows may be wrapped
     #[arg(long)]
     pub(crate) wide: bool,
+    /// Print metrics in the text format of Prometheus, for the textfile collector of node_exporter
+    #[arg(long, conflicts_with_all = ["json", "verbose", "wide", "sort"])]
+    pub(crate) prometheus: bool,
     /// Maximum age of holds that do not set their own [default: 24h]
     #[arg(long, value_name = "D", value_parser = duration)]
     pub(crate) max_age: Option<Duration>,

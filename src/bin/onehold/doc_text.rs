@@ -167,6 +167,10 @@ pub(crate) fn examples(verb: &str) -> &'static [Example] {
                 "onehold list --json | jq -r '.locks[] | select(.state == \"overdue\").name'",
                 "List overdue locks: their holders are alive, but older than their maximum age",
             ),
+            (
+                "onehold list --prometheus",
+                "Print metrics; onehold-recipes(7) has a timer and alerts",
+            ),
         ],
         "cleanup" => &[
             ("onehold cleanup -n", "Show what would be removed"),

@@ -34,6 +34,7 @@ mod outcome;
 mod output;
 mod parse;
 mod progress;
+mod prometheus;
 mod prompt;
 mod refusal;
 mod report;

@@ -14,6 +14,7 @@ mod config;
 mod doctor;
 mod hierarchy;
 mod list;
+mod prometheus;
 mod release;
 mod renew;
 mod run;

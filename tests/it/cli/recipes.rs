@@ -277,6 +277,44 @@ fn service_that_is_restarted_takes_its_lock_under_its_own_name() {
 }
 
 #[test]
+fn file_of_metrics_is_replaced_whole() {
+    let env = TestEnv::new();
+    env.done(["acquire", "x", "--ttl", "1h"]);
+    let script = example("--prometheus");
+    executable(&env, "bin/onehold-metrics", &script);
+    fs::create_dir(env.path("collector")).unwrap();
+    for _ in 0..2 {
+        let script = env.path("bin/onehold-metrics");
+        env.command(script).arg("collector").assert().success();
+        let written = fs::read_dir(env.path("collector")).unwrap();
+        let names: Vec<_> = written.map(|file| file.unwrap().file_name()).collect();
+        assert_eq!(names, ["onehold.prom"]);
+    }
+    let text = fs::read_to_string(env.path("collector/onehold.prom")).unwrap();
+    assert!(text.contains("onehold_lock_held{name=\"x\","), "{text}");
+    // Each metric of an alert is there.
+    for line in example("alert: LockOverdue").lines() {
+        for word in line.split(|char: char| !(char.is_alphanumeric() || char == '_')) {
+            let is_written = text.contains(&format!("# TYPE {word} gauge\n"));
+            assert!(
+                is_written || !word.starts_with("onehold_"),
+                "{word}: {text}"
+            );
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs promtool, of the package prometheus"]
+fn alerts_are_valid() {
+    let env = TestEnv::new();
+    env.write("rules.yml", &example("alert: LockOverdue"));
+    let mut promtool = env.command("promtool");
+    let checked = promtool.args(["check", "rules", "rules.yml"]);
+    checked.assert().success().stdout(contains("5 rules found"));
+}
+
+#[test]
 fn deployment_has_both_locks() {
     let env = TestEnv::new();
     executable(

@@ -11,8 +11,10 @@ use onehold::{Listing, State, Status};
 use crate::args::{self, ListOrder};
 use crate::describe::{self, describe_holder, local};
 use crate::exit::Exit;
+use crate::failure::failed;
 use crate::outcome::{CommandResult, Outcome};
 use crate::output::block;
+use crate::prometheus::metrics;
 use crate::session::Session;
 use crate::table::{Row, natural_order, table, terminal_width};
 use crate::words;
@@ -20,17 +22,13 @@ use crate::work::{self, Process};
 
 #[inline(never)]
 pub(crate) fn list(session: &Session, typed: &args::List) -> CommandResult {
-    let mut listing = match &session.only {
-        Some(name) => {
-            let status = session.lock(name.clone())?.check(typed.max_age)?;
-            let status = session.at_fixed_path(status);
-            let mut listing = Listing::default();
-            if status.verdict.reason != Reason::NoFile {
-                listing.locks.push(status);
-            }
-            listing
+    let mut listing = match read(session, typed) {
+        // That it cannot be read is a metric, too.
+        Err(error) if typed.prometheus => {
+            let outcome = failed(session, &error).data(metrics(session, None).trim_end());
+            return Ok(outcome.into());
         }
-        None => session.store.list(typed.max_age)?,
+        listing => listing?,
     };
     let all = count(&listing.locks);
     let is_wanted = |lock: &Status| {
@@ -47,8 +45,11 @@ pub(crate) fn list(session: &Session, typed: &args::List) -> CommandResult {
     outcome.warnings = listing.errors.iter().map(words::error_chain).collect();
     outcome = outcome.incomplete(&listing.errors, "read");
     // A failure prints its message anyway.
-    outcome = outcome.told_if(session.global.verbose || listing.locks.is_empty());
-    if !session.global.json && !listing.locks.is_empty() {
+    let is_empty = listing.locks.is_empty() && !typed.prometheus;
+    outcome = outcome.told_if(session.global.verbose || is_empty);
+    if typed.prometheus {
+        outcome = outcome.data(metrics(session, Some(&listing)).trim_end());
+    } else if !session.global.json && !listing.locks.is_empty() {
         outcome = outcome.data(if session.global.verbose {
             verbose(session, &listing.locks)
         } else {
@@ -57,6 +58,19 @@ pub(crate) fn list(session: &Session, typed: &args::List) -> CommandResult {
     }
     outcome.locks = listing.locks;
     Ok(outcome.into())
+}
+
+fn read(session: &Session, typed: &args::List) -> anyhow::Result<Listing> {
+    let Some(name) = &session.only else {
+        return Ok(session.store.list(typed.max_age)?);
+    };
+    let status = session.lock(name.clone())?.check(typed.max_age)?;
+    let status = session.at_fixed_path(status);
+    let mut listing = Listing::default();
+    if status.verdict.reason != Reason::NoFile {
+        listing.locks.push(status);
+    }
+    Ok(listing)
 }
 
 /// "3 of 33 locks in /srv/locks"
