@@ -290,6 +290,21 @@ fn hold_in_the_background_of_a_terminal_holds_until_it_is_ended() {
     dialog(&env, "bash", "--norc --noprofile", &steps);
 }
 
+#[test]
+#[ignore = "needs python3: apt install python3"]
+fn answer_to_a_question_is_not_taken_for_input_of_the_hold() {
+    let env = TestEnv::new();
+    let steps = [
+        "READY> |sleep 1000 & pid=$!; onehold acquire -q x --pid $pid; (sleep 1; kill $pid) &\\n",
+        "READY> |onehold hold -w 1h --on-zombie ask x\\n",
+        "[y/N]|y\\n",
+        "\n17|\\x04",
+        "READY> |onehold check -q x; echo code=$?\\n",
+        "code=0|exit\\n",
+    ];
+    dialog(&env, "bash", "--norc --noprofile", &steps);
+}
+
 #[cfg(target_os = "linux")]
 /// Sets what a caller may have set, and executes the rest of its arguments.
 const CALLER: &str = "\

@@ -18,7 +18,7 @@ use crate::acquiring::{
     acquire_with_prompts, displaced, is_inside_all, may_block, refuse_exit_code_0, refused,
     report_acquired,
 };
-use crate::args::{HoldUntilEnd, UsageError};
+use crate::args::{HoldUntilEnd, OnZombie, UsageError};
 use crate::cancel::{self, SIGINT, Then};
 use crate::die_with::{self, in_thread};
 use crate::exit::Exit;
@@ -104,8 +104,10 @@ pub(crate) fn hold(session: &Session, typed: HoldUntilEnd) -> CommandResult {
         if session.global.json {
             let _ = Event::waiting(session, &lock, status).print();
         }
-        // Failing that, it is watched later.
-        let _ = watch_stdin();
+        // Failing that, it is watched later. On a terminal, the next line may be the answer to a question.
+        if !(typed.hold.on_zombie == Some(OnZombie::Ask) && std::io::stdin().is_terminal()) {
+            let _ = watch_stdin();
+        }
     };
     let own = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
     let own: Vec<String> = own.collect();
