@@ -181,6 +181,10 @@ pub(crate) enum Verb {
     ///
     /// On a terminal, MESSAGE gets the width that is left. NAME and HOLDER are never cut: what is too long
     /// goes on in the next line. Elsewhere, and with --wide, everything is whole and on one line.
+    ///
+    /// With --prometheus, onehold_lock_held counts the holds of each lock by state and host. Beside it are the
+    /// age of the oldest one, the time until the first lease ends, the waiters, and the longest wait.
+    /// onehold_store_up is 0 if the store cannot be read; the exit status is then 1, as without it.
     List(List),
     /// Remove all zombies from the store, or those with the given names
     ///
