@@ -219,7 +219,7 @@ impl Session<'_> {
             }
             // It has had its turn.
             if let Some((owner, (first, _))) = record.owner.as_deref().zip(taking.put.first()) {
-                txn.delete(&keys.kept_for(&first.name, owner));
+                txn.delete_all(keys.kept_for(&first.name, owner));
             }
         }
         // The take of a waiter mostly succeeds, and decoding these reads costs etcd as much as the rest of the

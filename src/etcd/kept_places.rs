@@ -18,7 +18,7 @@ use super::store::{Session, Shared};
 use crate::decision::{Observer, Request};
 use crate::error::Result;
 use crate::name::LockName;
-use crate::record::Record;
+use crate::record::{Record, digest};
 use crate::status::KeptPlace;
 use crate::sys::ProcessState;
 use crate::sys::process::{boottime_milliseconds, presence};
@@ -45,6 +45,7 @@ struct Content {
 #[derive(Debug)]
 pub(super) struct Kept {
     shared: Arc<Shared>,
+    key: String,
     lease: Granted,
     due: u64,
     has_been_served: bool,
@@ -87,7 +88,9 @@ fn third(lease: &Granted) -> u64 {
 /// The key of the place that is kept for a request. `None`: it has no owner.
 fn key_of(keys: &Keys, request: &Request) -> Option<String> {
     let first = request.wants.first()?;
-    Some(keys.kept_for(&first.name, request.owner.as_deref()?))
+    let of_owner = keys.kept_for(&first.name, request.owner.as_deref()?);
+    let wants = serde_json::to_vec(&request.wants).ok()?;
+    Some(format!("{}{:016x}", of_owner.start, digest(&wants)))
 }
 
 impl Session<'_> {
@@ -151,6 +154,14 @@ impl Session<'_> {
         if kept.kvs.iter().filter(|kept| !is_own(kept)).count() >= MAX_KEPT {
             return Ok(None);
         }
+        // That of another waiter of this owner, which is there: one of them has its place kept.
+        let other = self.read_key(&key)?.as_ref().and_then(read);
+        if let Some((other, first)) = other.zip(request.wants.first())
+            && other.turn != turn
+            && self.ticket_with(&first.name, other.turn)?.is_some()
+        {
+            return Ok(None);
+        }
         let seconds = i64::try_from(keep_ms.div_ceil(1000)).unwrap_or(i64::MAX);
         let content = Content {
             onehold: 1,
@@ -166,10 +177,17 @@ impl Session<'_> {
         self.txn("keep a place in", &txn)?;
         Ok(Some(Kept {
             shared: Arc::clone(&self.etcd.shared),
+            key,
             lease,
             due: boottime_milliseconds() + third(&lease),
             has_been_served: false,
         }))
+    }
+
+    /// Whether a place is still kept: a hold of its owner may have ended it.
+    pub(super) fn is_kept(self, kept: &Kept) -> bool {
+        let found = self.read_key(&kept.key).ok().flatten();
+        found.is_some_and(|found| found.lease == kept.lease.id)
     }
 
     /// How many wait for a lock before a place.

@@ -9,7 +9,7 @@
 //! | `PREFIX//wait/NAME//LEASE` | a ticket; once its waiter has the lock, the number of the hold | its own, of 5 s; then that of the hold |
 //! | `PREFIX//wait/NAME//+NUMBER-LEASE` | the ticket of a waiter whose first one, with this number, has ended | the same |
 //! | `PREFIX//wait/NAME//!LEASE` | the ticket of a caller that takes by force, ahead of all waiters | its own |
-//! | `PREFIX//keep/NAME//DIGEST` | a place that is kept for an owner | its own, as long as that is kept |
+//! | `PREFIX//keep/NAME//OWNER-WANTS` | a place that is kept, with digests of its owner and of what is wanted | its own, as long as that is kept |
 //! | `PREFIX//last` | the last number, 16 digits | none |
 
 use std::ops::Range;
@@ -164,10 +164,11 @@ impl Keys {
         format!("{prefix}//keep/{name}//")..format!("{prefix}//keep/{name}/0")
     }
 
-    /// That of an owner.
-    pub(super) fn kept_for(&self, name: &LockName, owner: &str) -> String {
-        let digest = digest(owner.as_bytes());
-        format!("{}{digest:016x}", self.kept(name).start)
+    /// Those of an owner.
+    pub(super) fn kept_for(&self, name: &LockName, owner: &str) -> Range<String> {
+        let all = self.kept(name).start;
+        let owner = digest(owner.as_bytes());
+        format!("{all}{owner:016x}-")..format!("{all}{owner:016x}.")
     }
 
     pub(super) fn last(&self) -> String {

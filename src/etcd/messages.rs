@@ -194,6 +194,8 @@ pub(super) enum Operation {
     Delete {
         #[serde(serialize_with = "as_base64")]
         key: String,
+        #[serde(serialize_with = "as_base64")]
+        range_end: String,
     },
 }
 
@@ -231,8 +233,14 @@ impl Txn {
     }
 
     pub(super) fn delete(&mut self, key: &str) {
-        let key = key.to_owned();
-        self.success.push(Operation::Delete { key });
+        self.delete_all(only(key));
+    }
+
+    pub(super) fn delete_all(&mut self, range: Range<String>) {
+        self.success.push(Operation::Delete {
+            key: range.start,
+            range_end: range.end,
+        });
     }
 
     /// Reads a key if the conditions do not hold.

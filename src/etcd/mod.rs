@@ -224,8 +224,9 @@ impl Contender for EtcdContender<'_> {
     }
 
     fn position_kept(&self, name: &LockName) -> Option<usize> {
-        let place = self.place.as_ref().filter(|place| place.kept.is_some())?;
+        let place = self.place.as_ref()?;
         let session = self.etcd.session(Patience::SHORT);
+        session.is_kept(place.kept.as_ref()?).then_some(())?;
         let before = session.waiters_before(name, place.tickets.number());
         before.ok().map(|before| before + 1)
     }

@@ -398,7 +398,8 @@ impl Place {
             return;
         }
         if self.is_kept {
-            let queues = self.queues.iter().map(|queue| &*queue.directory);
+            // The first one last: once it is kept there, its owner may have the ticket again.
+            let queues = self.queues.iter().rev().map(|queue| &*queue.directory);
             keep_or_remove(queues, &self.file);
             return;
         }
@@ -488,6 +489,10 @@ impl Place {
         let file = TicketName::new(number, &written.request).file();
         let ticket = make_ticket(&queue.directory, &file, written)
             .context(Operation::CreateTicket, &queue.path(guard).join(&file))?;
+        // The ticket stands for the place from now on.
+        if let Some(kept) = resumed {
+            let _ = queue.directory.unlink(&kept.file());
+        }
         let mut place = Self {
             number,
             store: (Arc::clone(guard.root()), facts),
@@ -520,9 +525,6 @@ impl Place {
                 is_new.context(Operation::CreateTicket, &path)?;
             }
             place.queues.push(queue);
-        }
-        if let Some((kept, first)) = resumed.zip(place.queues.first()) {
-            let _ = first.directory.unlink(&kept.file());
         }
         Ok(place)
     }

@@ -204,7 +204,15 @@ impl Store {
             }
         }
         // Its obstacle may be a relative, which is listed anyway.
-        reserved.retain(|status| !listing.locks.iter().any(|known| known.name == status.name));
+        reserved.retain_mut(|status| {
+            let mut locks = listing.locks.iter_mut();
+            let known = locks.find(|known| known.name == status.name);
+            let is_new = known.is_none();
+            if let Some(known) = known {
+                known.waiters.append(&mut status.waiters);
+            }
+            is_new
+        });
         if !reserved.is_empty() {
             listing.locks.append(&mut reserved);
             sort(listing);

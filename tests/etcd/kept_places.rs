@@ -135,3 +135,36 @@ fn place_is_used_once_also_by_a_call_that_keeps_none() {
     assert_eq!(plain("0").finish(), 0);
     assert!(kept_for(&on).is_empty());
 }
+
+#[test]
+fn places_are_kept_for_each_request_of_an_owner_and_for_one_of_its_waiters() {
+    let on = On::new(shared());
+    let mut holder = hold(&on);
+    let call = |wait: &str, more: &[&str]| {
+        let words = ["run", "-w", wait, "--owner", "a", "--keep-place", "10m"];
+        let mut command = on.onehold(&words);
+        command.args(more).args(["--", "true"]);
+        Running::start_with_output(command)
+    };
+    let has_kept = |mut run: Running| {
+        let (code, _, told) = run.finish_with_output();
+        assert_eq!(code, 7, "{told}");
+        told.contains("is kept for 10m")
+    };
+    for more in [&["x"][..], &["-s", "x"], &["x", "y"]] {
+        assert!(has_kept(call("1", more)));
+    }
+    assert_eq!(kept_for(&on), ["a", "a", "a"]);
+    let mut other = on.onehold(&["run", "-w", "60", "--owner", "b", "x", "--", "true"]);
+    other.stdin(std::process::Stdio::null());
+    let mut other = Running::start_with_output(other);
+    wait_until_waiting(&on, &["b"]);
+    let mut first = call("60", &["x"]);
+    wait_until_waiting(&on, &["a", "b"]);
+    // Beside a waiter with the same request, the second one has no place to keep, and says so.
+    assert!(!has_kept(call("1", &["x"])));
+    fs::write(on.env.path("end"), "").unwrap();
+    holder.finish();
+    assert_eq!((first.finish(), other.finish()), (0, 0));
+    assert!(kept_for(&on).is_empty());
+}

@@ -320,6 +320,9 @@ fn wait_for_a_lock_of_an_ancestor_is_refused_at_once() {
         let inner = inner.replace("run", "run --reentrant");
         let ended = output(&mut env.shell(&format!("{outer} {inner}")));
         assert!(ended.status.success(), "{ended:?}");
+        let inner = "onehold hold --reentrant --format flock x.lock";
+        let ended = output(&mut env.shell(&format!("{outer} {inner}")));
+        assert!(ended.status.success(), "{ended:?}");
     }
 }
 

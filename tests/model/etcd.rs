@@ -261,8 +261,9 @@ impl Store {
                     };
                     self.keys.insert(key.clone(), found);
                 }
-                Operation::Delete { key } => {
-                    self.keys.remove(key);
+                Operation::Delete { key, range_end } => {
+                    let range = key.clone()..range_end.clone();
+                    self.keys.retain(|key, _| !range.contains(key));
                 }
             }
             responses.push(answer);

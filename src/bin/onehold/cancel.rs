@@ -118,7 +118,7 @@ fn cancel(number: i32, why: Option<&str>) -> bool {
         }
     } else if IS_GIVEN_UP.load(Ordering::SeqCst) {
         // A second signal: at once. Other causes may be of one event: a program exits, and its pipe ends.
-        if why.is_none() && CANCELED_BY.load(Ordering::SeqCst) > 0 {
+        if why.is_none() && CANCELED_BY.swap(cause, Ordering::SeqCst) > 0 {
             end_by(cause);
         }
     } else {

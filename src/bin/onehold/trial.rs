@@ -199,14 +199,15 @@ impl<'a> Trial<'a> {
     /// Contenders that increment a number in a file.
     fn contention(&self) -> anyhow::Result<Finding> {
         const CHECK: &str = "contention";
-        let file = Counter(std::env::temp_dir().join(self.lock.name().as_str()));
+        let file = std::env::temp_dir().join(self.lock.name().as_str());
         // Whatever has that name already is somebody else's, a link to another file for example.
-        let created = File::create_new(&file.0).and_then(|mut created| created.write_all(b"0"));
+        let created = File::create_new(&file).and_then(|mut created| created.write_all(b"0"));
         if let Err(error) = created {
-            let detail = format!("not tried: cannot write {}: {error}", file.0.display());
+            let detail = format!("not tried: cannot write {}: {error}", file.display());
             let advice = "set TMPDIR to a directory that can be written";
             return Ok(Finding::warning(CHECK, detail, advice));
         }
+        let file = Counter(file);
         let began = Instant::now();
         let parts = (0..CONTENDERS).map(|_| self.part("count", Some(&file.0)));
         let mut parts = parts.collect::<anyhow::Result<Vec<_>>>()?;
@@ -275,7 +276,8 @@ impl<'a> Trial<'a> {
         part.child.kill()?;
         part.child.wait()?;
         let began = Instant::now();
-        let hold = self.take(self.patience())?;
+        let patience = self.patience();
+        let hold = self.take(patience)?;
         let took = began.elapsed().as_secs_f64() * 1000.0;
         Ok(match hold {
             Some(hold) => {
@@ -283,7 +285,7 @@ impl<'a> Trial<'a> {
                 Finding::ok(CHECK, format!("taken over after {took:.1} ms"))
             }
             None if self.is_trusted => {
-                let detail = format!("not taken over within {PATIENCE:?}");
+                let detail = format!("not taken over within {patience:.1?}");
                 Finding::failed(CHECK, detail, "use another store: --dir")
             }
             None => {

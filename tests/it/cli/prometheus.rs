@@ -93,6 +93,18 @@ fn text_of_a_record_cannot_forge_a_line() {
 }
 
 #[test]
+fn who_waits_for_a_child_waits_for_the_hold_of_its_parent() {
+    let env = TestEnv::new();
+    env.done(["acquire", "a", "--ttl", "1h"]);
+    let mut waiter = env.start(["run", "-w", "1h", "a/b", "--", "true"]);
+    wait_until("it waits", || {
+        value(&metrics(&env, &[]), "onehold_lock_waiters", "a") == Some(1.0)
+    });
+    env.done(["break", "-y", "a"]);
+    assert_eq!(waiter.finish(), 0);
+}
+
+#[test]
 fn metrics_are_filtered_as_the_table_and_are_no_json() {
     let env = TestEnv::new();
     for name in ["a/one", "a/two", "b"] {

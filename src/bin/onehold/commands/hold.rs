@@ -100,12 +100,13 @@ pub(crate) fn hold(session: &Session, typed: HoldUntilEnd) -> CommandResult {
     // It is watched from when it waits, so that a free lock is always held.
     let is_watched = Cell::new(false);
     let watch_stdin = || watch_stdin(&is_watched, &end);
+    let may_ask = typed.hold.on_zombie == Some(OnZombie::Ask) || typed.hold.force;
     let begins_to_wait = |status: &Status| {
         if session.global.json {
             let _ = Event::waiting(session, &lock, status).print();
         }
         // Failing that, it is watched later. On a terminal, the next line may be the answer to a question.
-        if !(typed.hold.on_zombie == Some(OnZombie::Ask) && std::io::stdin().is_terminal()) {
+        if !(may_ask && std::io::stdin().is_terminal()) {
             let _ = watch_stdin();
         }
     };
@@ -154,9 +155,10 @@ fn enclosed(
 ) -> CommandResult {
     cancel::commit(());
     let status = lock.inspect(None)?;
-    let number = status.all_holds().find(|hold| session.is_inside(hold));
-    let number = number.and_then(Status::hold);
-    let number = number.context("the enclosing hold has ended")?;
+    let hold = status.all_holds().find(|hold| session.is_inside(hold));
+    let hold = hold.context("the enclosing hold has ended")?;
+    // flock(1) does not number its locks.
+    let number = hold.hold().unwrap_or_default();
     pass_on_signals(supervise::queue()?, 0, end.clone())?;
     watch_stdin(&Cell::new(false), end)?;
     let held = Event {
