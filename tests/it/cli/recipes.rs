@@ -308,7 +308,7 @@ fn file_of_metrics_is_replaced_whole() {
 #[ignore = "needs promtool, of the package prometheus"]
 fn alerts_are_valid() {
     let env = TestEnv::new();
-    env.write("rules.yml", &example("alert: LockOverdue"));
+    env.write("rules.yml", example("alert: LockOverdue"));
     let mut promtool = env.command("promtool");
     let checked = promtool.args(["check", "rules", "rules.yml"]);
     checked.assert().success().stdout(contains("5 rules found"));

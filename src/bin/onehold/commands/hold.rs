@@ -155,10 +155,10 @@ fn enclosed(
 ) -> CommandResult {
     cancel::commit(());
     let status = lock.inspect(None)?;
-    let hold = status.all_holds().find(|hold| session.is_inside(hold));
-    let hold = hold.context("the enclosing hold has ended")?;
+    let outer = status.all_holds().find(|hold| session.is_inside(hold));
+    let outer = outer.context("the enclosing hold has ended")?;
     // flock(1) does not number its locks.
-    let number = hold.hold().unwrap_or_default();
+    let number = outer.hold().unwrap_or_default();
     pass_on_signals(supervise::queue()?, 0, end.clone())?;
     watch_stdin(&Cell::new(false), end)?;
     let held = Event {
