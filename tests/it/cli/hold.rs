@@ -423,19 +423,14 @@ fn hold_works_in_each_format_and_at_a_path() {
     }
 }
 
-/// Bytes that only this process has in memory, in KiB.
-fn private_memory(pid: u32) -> u64 {
+/// What a process has in memory, in KiB: all of it, and what it has written to.
+fn memory(pid: u32) -> [u64; 2] {
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
-    let sizes = text.lines().filter(|line| line.starts_with("Private_"));
-    sizes
-        .map(|line| {
-            line.split_whitespace()
-                .nth(1)
-                .unwrap()
-                .parse::<u64>()
-                .unwrap()
-        })
-        .sum()
+    ["Rss:", "Private_Dirty:"].map(|key| {
+        let line = text.lines().find(|line| line.starts_with(key)).unwrap();
+        let size = line.split_whitespace().nth(1).unwrap();
+        size.parse().unwrap()
+    })
 }
 
 /// How often the threads of a process have gone to sleep.
@@ -475,12 +470,20 @@ fn hold_needs_no_more_memory_than_a_waiter_and_wakes_no_more_often_than_a_wrappe
         own <= others + 1,
         "{own} wake-ups, and {others} of a wrapper"
     );
-    let [own, others] = [hold.running.pid(), waiter.pid()].map(private_memory);
+    let [own, others] = [hold.running.pid(), waiter.pid()].map(memory);
     // The C library of a test build gives each thread an arena of its own, which the shipped program does not.
     let more = if std::env::var_os("ONEHOLD_TESTED").is_some() {
         0
     } else {
         1024
     };
-    assert!(own <= others + more, "{own} KiB, and {others} of a waiter");
+    assert!(
+        own[1] <= others[1] + more,
+        "{own:?} KiB, and {others:?} of a waiter"
+    );
+    // The kernel maps code in pieces of 64 KiB: which ones it are differs from build to build.
+    assert!(
+        own[0] <= others[0] + more + 64,
+        "{own:?} KiB, and {others:?} of a waiter"
+    );
 }
