@@ -474,7 +474,7 @@ mod tests {
             "success": [
                 {"request_put": {"key": "YQ==", "value": "eA==", "lease": "9"}},
                 {"request_put": {"key": "YQ==", "value": "eA=="}},
-                {"request_delete_range": {"key": "YQ=="}},
+                {"request_delete_range": {"key": "YQ==", "range_end": "YQA="}},
             ],
             "failure": [{"request_range": {"key": "YQ==", "range_end": "Yg==", "limit": "2", "keys_only": true}}],
         });
