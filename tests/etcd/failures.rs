@@ -7,7 +7,7 @@ use crate::at_work::{assert_exclusive, run, sections};
 use crate::cluster::{Cluster, On, shared};
 use crate::harness::{Running, exit_code, wait_until};
 use crate::keeper::{children_of, send};
-use crate::proxy::{Fate, Proxy};
+use crate::proxy::{Fate, Proxy, proxies_of};
 
 fn start(on: &On, args: &[&str], milliseconds: u64) -> Running {
     let mut command = run(on, args, milliseconds);
@@ -256,19 +256,9 @@ fn cleanup_removes_what_it_has_seen_dead_for_its_time_to_live() {
 fn first_waiter_that_is_cut_off_holds_up_the_next_one_for_seconds_only() {
     let on = On::new(shared());
     let number = on.done(&["acquire", "x", "--ttl", "60"]);
-    let proxies: Vec<Proxy> = shared()
-        .endpoints()
-        .iter()
-        .map(|to| Proxy::to(to))
-        .collect();
-    let endpoints: Vec<&str> = proxies.iter().map(|proxy| &*proxy.endpoint).collect();
+    let (proxies, url) = proxies_of(shared(), &on);
     let mut command = run(&on, &["-w", "60", "x"], 100);
-    command
-        .env(
-            "ONEHOLD_DIR",
-            format!("etcd://{}{}", endpoints.join(","), on.prefix()),
-        )
-        .stderr(Stdio::null());
+    command.env("ONEHOLD_DIR", url).stderr(Stdio::null());
     let mut first = Running::spawn(command);
     wait_until("it waits", || on.waiters("x") == 1);
     let mut second = start(&on, &["-w", "60", "x"], 100);
@@ -544,12 +534,10 @@ fn faults_at_random_never_let_two_in() {
     let mut stopped: Option<(usize, Instant)> = None;
     while Instant::now() < deadline {
         while clients.len() < 12 {
-            let proxies: Vec<Proxy> = cluster.endpoints().iter().map(|to| Proxy::to(to)).collect();
-            let endpoints: Vec<&str> = proxies.iter().map(|proxy| &*proxy.endpoint).collect();
+            let (proxies, url) = proxies_of(&cluster, &on);
             let lasts = [5, 5, 50, 50, 500, 12_000][rng.below(6)];
             let name = ["a", "a/b", "c"][rng.below(3)];
             let mut command = run(&on, &["--ttl", "10", "-w", "120", name], lasts);
-            let url = format!("etcd://{}{}", endpoints.join(","), on.prefix());
             command.env("ONEHOLD_DIR", url).stderr(Stdio::null());
             clients.push((Running::spawn(command), proxies));
         }

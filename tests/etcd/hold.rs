@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 use crate::cluster::{On, shared};
 use crate::harness::hold::Hold;
 use crate::harness::{CONTENDERS, wait_until};
-use crate::proxy::Proxy;
+use crate::proxy::proxies_of;
 
 fn start(on: &On, args: &[&str]) -> Hold {
     Hold::start(on.onehold(&[&["hold"], args].concat()))
@@ -59,13 +59,7 @@ fn break_from_elsewhere_is_told_before_the_lock_is_free() {
 #[test]
 fn hold_that_is_cut_off_is_lost_before_another_can_have_the_lock() {
     let on = On::new(shared());
-    let proxies: Vec<Proxy> = shared()
-        .endpoints()
-        .iter()
-        .map(|to| Proxy::to(to))
-        .collect();
-    let endpoints: Vec<&str> = proxies.iter().map(|proxy| &*proxy.endpoint).collect();
-    let url = format!("etcd://{}{}", endpoints.join(","), on.prefix());
+    let (proxies, url) = proxies_of(shared(), &on);
     let mut command = on.onehold(&["hold", "--json", "--ttl", "10", "x"]);
     command.env("ONEHOLD_DIR", url);
     let mut hold = Hold::start(command);

@@ -8,7 +8,7 @@ use crate::at_work::{assert_exclusive, run, run_below, seconds_after, sections};
 use crate::cluster::{On, shared};
 use crate::harness::seen::now;
 use crate::harness::{Running, exit_code, run_together, wait_until};
-use crate::proxy::{Fate, Proxy};
+use crate::proxy::{Fate, Proxy, proxies_of};
 
 /// The time to live of the holds here, in seconds: the least one.
 const TTL: f64 = 10.0;
@@ -51,13 +51,7 @@ fn at_work_below(milliseconds: u64) -> AtWork {
 
 fn start(args: &[&str], deaf: bool, run: impl FnOnce(&On, &[&str]) -> Command) -> AtWork {
     let on = On::new(shared());
-    let proxies: Vec<Proxy> = shared()
-        .endpoints()
-        .iter()
-        .map(|to| Proxy::to(to))
-        .collect();
-    let endpoints: Vec<&str> = proxies.iter().map(|proxy| &*proxy.endpoint).collect();
-    let url = format!("etcd://{}{}", endpoints.join(","), on.prefix());
+    let (proxies, url) = proxies_of(shared(), &on);
     let args = [&["--ttl", "10", "x"], args].concat();
     let mut command = run(&on, &args);
     command.env("ONEHOLD_DIR", url);

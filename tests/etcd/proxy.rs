@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::cluster::{Cluster, On};
+
 /// What becomes of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
@@ -186,4 +188,13 @@ fn serve(shared: &Arc<Shared>, client: &TcpStream) -> Option<()> {
         upstream.write_all(head.as_bytes()).ok()?;
         upstream.write_all(&body).ok()?;
     }
+}
+
+/// A proxy for each member of a cluster, and the URL of a store that is reached through them.
+pub fn proxies_of(cluster: &Cluster, on: &On) -> (Vec<Proxy>, String) {
+    let endpoints = cluster.endpoints();
+    let proxies: Vec<Proxy> = endpoints.iter().map(|to| Proxy::to(to)).collect();
+    let endpoints: Vec<&str> = proxies.iter().map(|proxy| &*proxy.endpoint).collect();
+    let url = format!("etcd://{}{}", endpoints.join(","), on.prefix());
+    (proxies, url)
 }

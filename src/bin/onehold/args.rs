@@ -298,8 +298,9 @@ pub(crate) struct HoldArgs {
     pub(crate) max_waiting: Option<u32>,
     /// Keep the place in the queue for D, at most 30m, if the wait ends without the lock; needs --owner
     ///
-    /// Also if onehold is killed. If the same owner waits for the same locks again within D, it stands where it
-    /// stood: for tools that end a command after two minutes. A place that is kept delays nobody.
+    /// This also works if onehold is killed. If the same owner waits for the same locks again within D, it gets
+    /// its position back. Use it with tools that end a command after a few minutes. A kept place delays no other
+    /// waiter.
     #[arg(long, value_name = "D", value_parser = duration)]
     pub(crate) keep_place: Option<Duration>,
     /// Hold the lock together with others that use --shared; excludes holders without it

@@ -200,7 +200,7 @@ impl<'a> Trial<'a> {
     fn contention(&self) -> anyhow::Result<Finding> {
         const CHECK: &str = "contention";
         let file = std::env::temp_dir().join(self.lock.name().as_str());
-        // Whatever has that name already is somebody else's, a link to another file for example.
+        // An existing file belongs to someone else, and may be a link to yet another file.
         let created = File::create_new(&file).and_then(|mut created| created.write_all(b"0"));
         if let Err(error) = created {
             let detail = format!("not tried: cannot write {}: {error}", file.display());

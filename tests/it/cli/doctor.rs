@@ -5,7 +5,7 @@ use predicates::prelude::PredicateBooleanExt;
 use predicates::str::contains;
 use serde_json::Value;
 
-use crate::harness::{TestEnv, json_object, output};
+use crate::harness::{TestEnv, json_object, output, wait_until};
 
 /// The checks of the JSON object, by their names.
 fn results(object: &Value) -> Vec<(&str, &str)> {
@@ -85,9 +85,10 @@ fn journal_that_is_no_file_is_a_warning_and_is_not_waited_for() {
     let journal = env.store().join(".onehold").join("events.jsonl");
     let mut script = env.shell("rm -f \"$0\"; mkfifo \"$0\"");
     output(script.arg(&journal)).assert().success();
-    let doctor = ["2", "onehold", "doctor", "--quick", "--json"];
-    let mut limited = env.command("timeout");
-    let object = json_object(&output(limited.args(doctor)).stdout);
+    let mut doctor = env.start_with_output(["doctor", "--quick", "--json"]);
+    wait_until("it has looked at the journal", || doctor.has_ended());
+    let (_, printed, _) = doctor.finish_with_output();
+    let object = json_object(printed.as_bytes());
     let found = results(&object);
     assert!(found.contains(&("journal", "warning")), "{object}");
 }
