@@ -260,12 +260,15 @@ impl Queue {
 
     /// The places in the queue of a lock that are kept for waiters that are gone.
     pub(super) fn kept(&self, name: &LockName) -> Vec<KeptPlace> {
-        let queue = self.waiting.as_ref().and_then(|waiting| {
-            let path: PathBuf = layout::parents(name).into_iter().collect();
-            let path = path.join(layout::file_name(name));
-            waiting.open_below(path.as_os_str()).ok()
-        });
+        let queue = self.directory_of(name);
         queue.map_or_else(Vec::new, |queue| kept_places::listed(&queue))
+    }
+
+    fn directory_of(&self, name: &LockName) -> Option<Directory> {
+        let waiting = self.waiting.as_ref()?;
+        let path: PathBuf = layout::parents(name).into_iter().collect();
+        let path = path.join(layout::file_name(name));
+        waiting.open_below(path.as_os_str()).ok()
     }
 
     /// How many live waiters are before a ticket in the queue of a lock.
@@ -279,13 +282,8 @@ impl Queue {
 
     /// Forgets the places that are kept for an owner: it has the lock.
     pub(super) fn forget_kept(&self, owner: &str, names: &[&LockName]) {
-        for name in names {
-            let Some(waiting) = &self.waiting else { return };
-            let path: PathBuf = layout::parents(name).into_iter().collect();
-            let path = path.join(layout::file_name(name));
-            if let Ok(queue) = waiting.open_below(path.as_os_str()) {
-                kept_places::forget(&queue, owner);
-            }
+        for queue in names.iter().filter_map(|name| self.directory_of(name)) {
+            kept_places::forget(&queue, owner);
         }
     }
 

@@ -112,11 +112,11 @@ impl<'a> Wait<'a> {
         self
     }
 
-    /// Keeps the place in the queue for so long, at most 30 minutes, if the wait ends without the lock or the process
-    /// is killed: if the same [owner](crate::Options::owner) waits for the same locks in the same mode again, it goes
-    /// on where it stood. Nobody else waits for a place that is kept. At most 64 are kept for each lock. Of a
-    /// process that was killed the time counts from when another one notices; on etcd, where it is at least 5 s, from
-    /// when the process has last kept its lease alive, three times in that time. Needs an owner.
+    /// Keeps the position in the queue for this time, at most 30 minutes, if the wait ends without the lock or the
+    /// process is killed: if the same [owner](crate::Options::owner) waits for the same locks in the same mode again,
+    /// it gets the position back. A kept place delays no other waiter. Up to 64 are kept for each lock. For a process
+    /// that was killed, the time starts when another process notices. On etcd it is at least 5 s, and starts when the
+    /// process last kept its lease alive, which it does three times in that time. Needs an owner.
     #[must_use]
     pub fn keep_place(mut self, keep: Duration) -> Self {
         self.keeps_place = Some(keep);
