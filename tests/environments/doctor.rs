@@ -1,0 +1,88 @@
+//! `doctor` where locks do not work, or not for this user.
+
+use crate::Place;
+
+#[test]
+#[ignore = "needs root: another user"]
+fn doctor_says_whether_this_user_can_take_locks_here() {
+    let place = Place::new();
+    let script = "chmod 755 .; mkdir -m 755 store
+        user='setpriv --reuid 4321 --regid 4321 --clear-groups'
+        $user onehold doctor --quick 2>&1 | grep ^modes
+        $user onehold doctor --quick >/dev/null 2>&1 || echo user $?
+        chown 4321 store; chmod 700 store
+        onehold doctor --quick 2>&1 | grep ^modes
+        $user onehold doctor --quick >/dev/null; echo user 0";
+    let said = place.says("env", script);
+    let lines: Vec<&str> = said.lines().filter(|line| !line.starts_with(' ')).collect();
+    assert!(lines[0].contains("FAILED"), "{said}");
+    assert_eq!(lines[1], "user 1", "{said}");
+    assert!(lines[2].contains(" ok "), "{said}");
+    assert_eq!(lines[3], "user 0", "{said}");
+}
+
+/// `onehold doctor` in a store below `mnt`, which `mount` has put there.
+fn doctor_on(mount: &str) -> (String, String) {
+    let place = Place::new();
+    let script = format!(
+        "mkdir mnt; {mount}; code=0; onehold --dir mnt/store doctor || code=$?; echo \"exit $code\"; \
+         umount mnt 2>/dev/null || umount -l mnt"
+    );
+    let said = place.says("unshare --mount --propagation private", &script);
+    let failed = said.lines().filter(|line| line.contains("FAILED"));
+    let failed = failed.collect::<Vec<_>>().join("\n");
+    (failed, said)
+}
+
+#[test]
+#[ignore = "needs root: mounts"]
+fn doctor_fails_on_filesystems_that_are_read_only_full_or_without_inodes() {
+    for (mount, expected) in [
+        ("mount -t tmpfs -o ro none mnt", "mount  "),
+        (
+            "mount -t tmpfs -o size=64k none mnt; cp /dev/zero mnt/full 2>/dev/null || true",
+            "free space",
+        ),
+        (
+            "mount -t tmpfs -o nr_inodes=2 none mnt; touch mnt/last",
+            "inodes",
+        ),
+    ] {
+        let (failed, said) = doctor_on(mount);
+        assert!(failed.starts_with(expected), "{mount}: {said}");
+        assert!(said.contains("exit 1\n"), "{said}");
+    }
+}
+
+#[test]
+#[ignore = "needs root: mounts"]
+fn doctor_fails_on_filesystems_without_working_locks_and_warns_on_fuse() {
+    let programs = std::path::absolute(assert_cmd::cargo::cargo_bin!("onehold")).unwrap();
+    let programs = programs.with_file_name("examples").join("programs");
+    for (flaw, expected) in [
+        ("none", ""),
+        ("flock", "flock(2) grants a lock that is taken"),
+        (
+            "link",
+            "link(2) replaces a file that exists: two can hold one lock",
+        ),
+    ] {
+        let mount = format!(
+            "{} flawed-filesystem {flaw} mnt >/dev/null 2>&1 & until mountpoint -q mnt; do sleep 0.01; done",
+            programs.display()
+        );
+        let (failed, said) = doctor_on(&mount);
+        assert!(
+            said.contains("filesystem      warning") || said.contains("filesystem     warning"),
+            "{said}"
+        );
+        if flaw == "none" {
+            assert!(failed.is_empty() && said.contains("exit 0\n"), "{said}");
+        } else {
+            assert!(
+                failed.contains(expected) && said.contains("exit 1\n"),
+                "{said}"
+            );
+        }
+    }
+}
