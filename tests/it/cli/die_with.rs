@@ -142,7 +142,7 @@ fn run_ends_with_the_process_that_started_it() {
 fn nothing_is_started_for_a_parent_that_has_exited() {
     let env = TestEnv::new();
     let script = format!(
-        "(until test -e gone; do sleep 0.01; done; ps -o ppid= -p $(exec sh -c 'echo $PPID') > parent; \
+        "(until test -e gone; do sleep 0.01; done; sed -n 's/^PPid:.//p' /proc/$(exec sh -c 'echo $PPID')/status > parent; \
          exec {} run --die-with parent x -- touch ran) > out 2> told &",
         program().display()
     );
