@@ -147,7 +147,7 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             [CompletionResult]::new('--on-zombie', '--on-zombie', [CompletionResultType]::ParameterName, 'How to handle a zombie (stale lock) [default: take]')
             [CompletionResult]::new('-E', '-E ', [CompletionResultType]::ParameterName, 'Exit with N instead of 6 (held) or 7 (timed out)')
             [CompletionResult]::new('--conflict-exit-code', '--conflict-exit-code', [CompletionResultType]::ParameterName, 'Exit with N instead of 6 (held) or 7 (timed out)')
-            [CompletionResult]::new('--die-with', '--die-with', [CompletionResultType]::ParameterName, 'Release the lock, or end the wait, once the process PID has exited, too; `parent`: the process that started onehold')
+            [CompletionResult]::new('--die-with', '--die-with', [CompletionResultType]::ParameterName, 'Also release the lock, or stop waiting, when process PID exits; `parent`: the process that started onehold')
             [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
             [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]')
             [CompletionResult]::new('--format', '--format', [CompletionResultType]::ParameterName, 'Format of new lock files')

@@ -141,7 +141,7 @@ set edit:completion:arg-completer[onehold] = {|@words|
             cand --on-zombie 'How to handle a zombie (stale lock) [default: take]'
             cand -E 'Exit with N instead of 6 (held) or 7 (timed out)'
             cand --conflict-exit-code 'Exit with N instead of 6 (held) or 7 (timed out)'
-            cand --die-with 'Release the lock, or end the wait, once the process PID has exited, too; `parent`: the process that started onehold'
+            cand --die-with 'Also release the lock, or stop waiting, when process PID exits; `parent`: the process that started onehold'
             cand --dir 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]'
             cand --profile 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]'
             cand --format 'Format of new lock files'

@@ -60,7 +60,7 @@ pub(crate) struct Draft {
 pub(crate) struct Updated {
     /// The new hold.
     pub(crate) hold: Option<Box<dyn HeldRecord>>,
-    /// The caller has joined the queue, and not behind all that it was decided on: decide again.
+    /// The caller has joined the queue, perhaps at another position than was decided on: decide again.
     pub(crate) may_be_behind_others: bool,
     /// The dead relatives that were removed.
     pub(crate) removed: Vec<Judged<Handle>>,
@@ -287,7 +287,7 @@ pub(crate) trait Backend: Debug + Send + Sync {
         Ok(Vec::new())
     }
 
-    /// What can be told of a store of several machines without changing anything.
+    /// What is known about a store of several machines. Changes nothing.
     fn examine(&self) -> Vec<Finding> {
         Vec::new()
     }

@@ -1,4 +1,4 @@
-//! What was found out about something that locks depend on. Data only.
+//! What a check found out about something that locks depend on. Data only.
 
 use serde::Serialize;
 
@@ -8,7 +8,7 @@ pub enum Grade {
     /// As it should be.
     #[serde(rename = "ok")]
     Ok,
-    /// Something is not had, or may surprise.
+    /// A feature is missing, or the result may surprise.
     #[serde(rename = "warning")]
     Warning,
     /// Locks do not work.
@@ -40,7 +40,7 @@ impl Finding {
         }
     }
 
-    /// It is not had, or may surprise.
+    /// A feature is missing, or the result may surprise.
     pub fn warning(
         check: &'static str,
         detail: impl Into<String>,

@@ -443,7 +443,7 @@ impl Record {
         !self.is_detached() && self.live.pid.is_some() && self.live.pid != self.taken_by
     }
 
-    /// Whether its wrapper runs no command: the hold is for the program that has started it.
+    /// Whether there is no command: `onehold hold` holds the lock for the program that started it.
     #[must_use]
     pub fn is_without_command(&self) -> bool {
         let is_run = self.kind == Kind::Run && !self.exec;

@@ -86,11 +86,11 @@ pub struct Locker {
     pub started: Option<DateTime<Utc>>,
 }
 
-/// A place in the queue that is kept for a waiter that is gone: it delays nobody.
+/// A place in the queue that is kept for a waiter that has left. It delays no other waiter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct KeptPlace {
-    /// Who gets it if it asks for the lock again.
+    /// The owner that gets it back by waiting again.
     pub owner: String,
     /// Since when its waiter had waited.
     pub since: DateTime<Utc>,

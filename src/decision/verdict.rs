@@ -57,7 +57,7 @@ pub enum Reason {
     Rebooted,
     /// Zombie: it was taken by an earlier incarnation of the caller's instance.
     InstanceRestarted,
-    /// Zombie: its holder was in a PID namespace in which no process lives any more.
+    /// Zombie: its holder ran in a PID namespace in which no process is left.
     NamespaceGone,
     /// Zombie: its TTL has expired.
     Expired,
@@ -115,7 +115,7 @@ pub enum Evidence {
     BootMismatch,
     /// The instance of the caller has been restarted.
     OtherIncarnation,
-    /// No process lives in the PID namespace of the holder, or it is another one with the same number.
+    /// No process is left in the PID namespace of the holder, or its number was reused.
     NamespaceGone,
     /// The kernel lock of the holder is free.
     KernelLockGone,

@@ -217,7 +217,7 @@ impl Session<'_> {
             for (key, _) in taking.put {
                 compare_queue(&mut txn, keys, taking, &key.name);
             }
-            // It has had its turn.
+            // The owner has had its turn.
             if let Some((owner, (first, _))) = record.owner.as_deref().zip(taking.put.first()) {
                 txn.delete_all(keys.kept_for(&first.name, owner));
             }

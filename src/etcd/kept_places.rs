@@ -1,8 +1,9 @@
-//! Places in the queue that are kept for waiters that are gone.
+//! Places in the queue that are kept for waiters that have left.
 //!
-//! Beside its tickets, such a waiter has a key on a lease of its own, which it keeps alive: for which owner, and in it
-//! for which request, and the number of the place. So the key outlives its waiter by the time that was asked for. Who
-//! waits for the same owner and request draws its tickets with that number. A take of that owner removes the key.
+//! Beside its tickets, such a waiter has a key on a lease of its own, which it keeps alive. The key names the owner
+//! and what is wanted; its value has the number of the place. So the key outlives its waiter by the time that was
+//! asked for. A later waiter with the same owner and request draws its tickets with that number. When the owner takes
+//! the lock, its keys are deleted.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,7 +28,7 @@ use crate::ticket::TicketContent;
 /// How many are kept for each lock.
 const MAX_KEPT: usize = 64;
 
-/// The least time to live that etcd grants in good time.
+/// The shortest time to live that etcd ends on time.
 const LEAST_SECONDS: i64 = 5;
 
 /// What is in the key of a place.
@@ -41,7 +42,7 @@ struct Content {
     waiter: TicketContent,
 }
 
-/// A place that is kept while its waiter is there, and for some time after. Dropping it leaves it kept.
+/// A place that is kept while its waiter exists and for some time after. It stays kept when this is dropped.
 #[derive(Debug)]
 pub(super) struct Kept {
     shared: Arc<Shared>,
@@ -75,7 +76,7 @@ impl Drop for Kept {
         if self.has_been_served {
             self.shared.client.revoke(self.lease.id);
         } else {
-            // From now on.
+            // Its time starts now.
             let _ = self.lease.keep(&self.shared.client);
         }
     }
@@ -110,7 +111,7 @@ impl Session<'_> {
             return Ok(Turn::Last);
         };
         if let Some(ticket) = self.ticket_with(&first.name, content.turn)? {
-            // Its waiter is there; or it was killed, and its lease has not ended yet.
+            // Its waiter exists, or was killed and the lease of its ticket has not ended yet.
             let own = self.etcd.host.observer();
             let is_here = content.observer.as_ref().is_some_and(|there| {
                 there.boot == own.boot && there.pid_namespace == own.pid_namespace
@@ -154,7 +155,7 @@ impl Session<'_> {
         if kept.kvs.iter().filter(|kept| !is_own(kept)).count() >= MAX_KEPT {
             return Ok(None);
         }
-        // That of another waiter of this owner, which is there: one of them has its place kept.
+        // The key belongs to another living waiter of this owner: only one of the two has its place kept.
         let other = self.read_key(&key)?.as_ref().and_then(read);
         if let Some((other, first)) = other.zip(request.wants.first())
             && other.turn != turn

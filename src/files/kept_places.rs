@@ -1,8 +1,8 @@
 //! Places in the queue that are kept for waiters that are gone.
 //!
-//! The ticket of a waiter that wants that says in its name for which owner and for how long. Once the waiter is
-//! gone, whoever finds the ticket renames it: it is no ticket any more, and delays nobody. If the same owner asks
-//! for the same names within that time, it gets the same number.
+//! The name of such a waiter's ticket has a digest of the owner, and how long to keep the place. Once the waiter has
+//! left, whoever finds the ticket renames it. It is then no longer a ticket and delays no waiter. If the same owner
+//! asks for the same names within that time, it gets the same number.
 
 use std::ffi::{OsStr, OsString};
 use std::time::Duration;
@@ -32,7 +32,7 @@ struct Kept {
     /// A digest of the owner.
     owner: u32,
     keep_ms: u64,
-    /// By the boot-time clock; `None`: it has a waiter, or nobody has noticed that it has none.
+    /// By the boot-time clock. `None`: it has a waiter, or no process has noticed yet that the waiter is dead.
     until_ms: Option<u64>,
 }
 
@@ -88,12 +88,12 @@ impl TicketName {
         })
     }
 
-    /// Whether it is kept without a waiter: no ticket any more.
+    /// Whether it is a kept place without a waiter, and so no longer a ticket.
     pub(super) fn has_no_waiter(self) -> bool {
         self.kept.is_some_and(|kept| kept.until_ms.is_some())
     }
 
-    /// The same without a waiter from now on. `None`: it is not kept.
+    /// The same as a kept place whose time starts now. `None`: it is not to be kept.
     fn without_waiter(self) -> Option<Self> {
         let mut kept = self.kept?;
         kept.until_ms = Some(boottime_milliseconds().saturating_add(kept.keep_ms));
@@ -101,7 +101,7 @@ impl TicketName {
         Some(Self { kept, ..self })
     }
 
-    /// How long it is still kept. One of an earlier boot is not.
+    /// How much longer it is kept. `None`: its time has passed, or it is of an earlier boot.
     fn left(self) -> Option<Duration> {
         let kept = self.kept?;
         let until = kept.until_ms?;
@@ -115,8 +115,8 @@ fn digest_of(owner: &str) -> u32 {
     u32::from_be_bytes([a, b, c, d])
 }
 
-/// Keeps the place of a ticket without a waiter in these queues, or removes the ticket. Under the guard, or by the
-/// waiter. What cannot be changed stays without an error: it may be another user's, and does no harm.
+/// Keeps the place of a ticket without a waiter in these queues, or removes the ticket. Called under the guard, or by
+/// the waiter itself. What cannot be changed is left without an error: another user's ticket does no harm.
 pub(super) fn keep_or_remove<'a>(queues: impl Iterator<Item = &'a Directory>, file: &OsStr) {
     let kept = TicketName::read(file).and_then(TicketName::without_waiter);
     let kept = kept.map(TicketName::file);
@@ -135,8 +135,8 @@ pub(super) fn has_room(kept: &[KeptPlace]) -> bool {
     kept.len() < MAX_KEPT
 }
 
-/// Removes what stands for a place in a further queue of its request, also a ticket whose waiter is dead and that
-/// nobody has noticed. Under the guard.
+/// Removes the files of a place in a further queue of its request, even a ticket whose waiter is dead unnoticed.
+/// Called under the guard.
 pub(super) fn clear(queue: &Directory, number: u64) {
     for file in queue.names().unwrap_or_default() {
         if TicketName::read(&file).is_some_and(|name| name.number == number) {
@@ -163,7 +163,7 @@ pub(super) fn are_any(queue: &Directory) -> bool {
     all(queue).next().is_some()
 }
 
-/// The first place that is kept for a request, and has no waiter. Under the guard.
+/// The first place that is kept for a request and has no waiter. Called under the guard.
 pub(super) fn find(queue: &Directory, request: &Request) -> Option<TicketName> {
     let owner = digest_of(request.owner.as_deref()?);
     let names = queue.names().unwrap_or_default().into_iter();
@@ -180,11 +180,11 @@ pub(super) fn find(queue: &Directory, request: &Request) -> Option<TicketName> {
         let is_free = if name.has_no_waiter() {
             name.left().is_some()
         } else {
-            // It has been killed, and nobody has noticed.
+            // Its waiter may have been killed unnoticed.
             has_no_live_waiter(queue, name, &content)
         };
-        // As one that leaves now: so nothing is lost if this process is killed before it has a ticket. And what
-        // cannot be renamed, since it is another user's, would be there for the next call, too.
+        // Kept anew from now on: nothing is lost if this process is killed before it has a ticket. A file that
+        // cannot be renamed is another user's; it would stay and be found again by the next call.
         let kept = name.without_waiter().filter(|_| is_free)?;
         queue.rename(&name.file(), &kept.file()).ok()?;
         Some(kept)
@@ -198,8 +198,8 @@ fn read(queue: &Directory, name: TicketName) -> Option<TicketContent> {
     TicketContent::read(&read_all(&file).ok()?)
 }
 
-/// Whether the waiter of a ticket is dead. Another one may have the kernel lock for a moment, since it was
-/// waiting for it.
+/// Whether the waiter of a ticket is dead. The one behind it may have the kernel lock for a moment, because it slept
+/// on that lock.
 fn has_no_live_waiter(queue: &Directory, name: TicketName, content: &TicketContent) -> bool {
     let Ok(Found::File(file, _)) = queue.find(&name.file()) else {
         return false;
@@ -210,7 +210,7 @@ fn has_no_live_waiter(queue: &Directory, name: TicketName, content: &TicketConte
         || (is_visible && presence(content.pid()) == ProcessState::Gone)
 }
 
-/// The places that are kept for this owner: it has its turn.
+/// Removes the places that are kept for this owner, which has had its turn.
 pub(super) fn forget(queue: &Directory, owner: &str) {
     let owner = digest_of(owner);
     for name in all(queue) {
@@ -227,7 +227,7 @@ pub(super) fn listed(queue: &Directory) -> Vec<KeptPlace> {
     names.sort_by_key(|name| name.number);
     let kept = names.into_iter().filter_map(|name| {
         let content = read(queue, name)?;
-        // Nobody has noticed that its waiter is gone.
+        // Its waiter is dead unnoticed.
         let is_unnoticed = !name.has_no_waiter() && has_no_live_waiter(queue, name, &content);
         let left = if is_unnoticed {
             name.without_waiter()?.left()?

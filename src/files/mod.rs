@@ -111,7 +111,7 @@ impl Files {
                     }
                     let joined = change_queue(&guard, &snapshot, change);
                     if let (Some(caller), Some(joined)) = (&mut caller, joined) {
-                        // Before those that were decided on.
+                        // Ahead of waiters that the decision counted before it.
                         updated.may_be_behind_others = joined.is_resumed;
                         caller.place = Some(joined);
                     }

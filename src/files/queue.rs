@@ -396,7 +396,7 @@ impl Place {
             return;
         }
         if self.is_kept {
-            // The first one last: once it is kept there, its owner may have the ticket again.
+            // The first queue last: once the place is kept there, its owner may already use it again.
             let queues = self.queues.iter().rev().map(|queue| &*queue.directory);
             keep_or_remove(queues, &self.file);
             return;

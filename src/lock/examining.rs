@@ -1,4 +1,4 @@
-//! What a store and its host can do for locks: what is seen, and what comes of trying.
+//! Whether a store and its host are fit for locks: by looking, and by trying the calls.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
@@ -20,7 +20,7 @@ use crate::sys::wait::Watch;
 
 const OTHER_STORE: &str = "use another directory as the store: --dir";
 
-/// What can be told of this host without changing anything.
+/// What is known about this host. Changes nothing.
 #[must_use]
 pub fn examine_host() -> Vec<Finding> {
     let mut found = Vec::new();
@@ -100,14 +100,14 @@ pub fn examine_host() -> Vec<Finding> {
 }
 
 impl Store {
-    /// What can be told of the store without changing anything.
+    /// What is known about the store. Changes nothing.
     #[must_use]
     pub fn examine(&self) -> Vec<Finding> {
         if self.is_remote() {
             return self.store.examine();
         }
         let path = std::path::absolute(self.path()).unwrap_or_else(|_| self.path().to_owned());
-        // What is missing of it is made by the first hold.
+        // The first hold makes the missing directories.
         let existing = path.ancestors().find(|above| above.exists());
         let existing = existing.unwrap_or(&path);
         let shown = path.display();

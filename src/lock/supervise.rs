@@ -151,7 +151,7 @@ pub fn tells_to_break(received: QueuedSignal, hold: u64) -> bool {
     received.value == Some(work::number_to_tell(hold))
 }
 
-/// On Windows to look for the end of a process is to note it.
+/// On Windows, looking whether a process has ended also records that it has.
 fn has_ended(started: &mut Started) -> bool {
     matches!(started.has_ended(), Ok(true))
 }

@@ -37,7 +37,7 @@ impl Lock {
         let Some(record) = judged.record().filter(|_| is_orphaned_ending(judged)) else {
             return false;
         };
-        // Its caller has exited, and no process has begun to end the work.
+        // Its caller has exited, and no process is ending the work yet.
         let began = record.live.ending.unwrap_or_else(boottime_milliseconds);
         let mut slot = unfinished.0.borrow_mut();
         let fresh = ending_of(judged, kill_at_ms(record, began));

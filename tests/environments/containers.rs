@@ -217,7 +217,6 @@ fn a_contender_in_another_pid_namespace_does_not_get_what_is_held_outside() {
 
 #[test]
 #[ignore = "needs root: a PID namespace"]
-#[cfg(target_os = "linux")]
 fn ctrl_c_ends_a_wait_of_the_first_process_of_a_container() {
     let place = Place::new();
     // Such a process survives a signal that it does not catch.
@@ -240,7 +239,6 @@ fn ctrl_c_ends_a_wait_of_the_first_process_of_a_container() {
 
 #[test]
 #[ignore = "needs root: a PID namespace"]
-#[cfg(target_os = "linux")]
 fn first_process_of_a_container_reaps_orphans_and_returns_the_code_of_its_command() {
     let place = Place::new();
     // Each orphan ends at once, and would be a zombie until the first process ends.
@@ -255,7 +253,6 @@ fn first_process_of_a_container_reaps_orphans_and_returns_the_code_of_its_comman
 
 #[test]
 #[ignore = "needs root: a PID namespace"]
-#[cfg(target_os = "linux")]
 fn term_ends_a_wait_of_the_first_process_of_a_container_within_a_second_and_its_ticket() {
     let place = Place::new();
     for (signal, code) in [("TERM", 143), ("INT", 130)] {
@@ -286,7 +283,6 @@ fn term_ends_a_wait_of_the_first_process_of_a_container_within_a_second_and_its_
 
 #[test]
 #[ignore = "needs root: a PID namespace"]
-#[cfg(target_os = "linux")]
 fn break_from_outside_ends_the_work_of_a_container() {
     let place = Place::new();
     let script = "env --default-signal unshare --pid --fork --mount-proc onehold run x -- \
@@ -325,7 +321,6 @@ fn without_proc_locks_are_held_released_and_broken() {
 
 #[test]
 #[ignore = "needs root: namespaces"]
-#[cfg(target_os = "linux")]
 fn without_a_proc_of_its_own_a_wrapper_ends_all_of_its_work_before_the_lock_is_free() {
     // The outer /proc shows other processes under the same numbers.
     let kinds = [

@@ -275,7 +275,6 @@ fn a_store_that_vanishes_under_a_hold_is_noticed_and_one_in_use_cannot_become_re
 }
 
 /// What fcntl(2) calls the two kinds of locks: of a process, and of an open file (Linux).
-#[cfg(target_os = "linux")]
 const FCNTL_LOCKS: [(&str, &str); 4] = [
     ("posix write", "fcntl.lockf(f, fcntl.LOCK_EX)"),
     ("posix read", "fcntl.lockf(f, fcntl.LOCK_SH)"),
@@ -290,7 +289,6 @@ const FCNTL_LOCKS: [(&str, &str); 4] = [
 ];
 
 #[test]
-#[cfg(target_os = "linux")]
 #[ignore = "needs python3: apt install python3"]
 fn file_under_an_fcntl_lock_is_held_whatever_it_says() {
     for (kind, lock) in FCNTL_LOCKS {

@@ -1,6 +1,6 @@
 //! Real processes and filesystems in places where others go wrong. Most need root and namespaces,
 //! and are ignored unless asked for: `cargo test --test environments -- --include-ignored`.
-#![cfg(unix)]
+#![cfg(target_os = "linux")]
 #![allow(missing_docs)]
 #![allow(
     clippy::expect_used,

@@ -164,7 +164,6 @@ fn another_users_dead_task_does_not_keep_a_section_for_good() {
 }
 
 /// A program that runs as root whoever executes it, and takes no signals of that user.
-#[cfg(target_os = "linux")]
 fn set_uid_setpriv(place: &Place) {
     let file = place.path("root-setpriv");
     copy_program(Path::new("/usr/bin/setpriv"), &file);
@@ -172,12 +171,10 @@ fn set_uid_setpriv(place: &Place) {
 }
 
 /// Runs the rest as another user, in a store of that user.
-#[cfg(target_os = "linux")]
 const NOBODY: &str = "setpriv --reuid 65534 --regid 65534 --clear-groups";
 
 #[test]
 #[ignore = "needs root: a set-uid program"]
-#[cfg(target_os = "linux")]
 fn set_uid_command_that_may_not_be_signaled_is_named_and_waited_for() {
     let place = Place::new();
     set_uid_setpriv(&place);
@@ -215,7 +212,6 @@ fn set_uid_command_that_may_not_be_signaled_is_named_and_waited_for() {
 
 #[test]
 #[ignore = "needs root: another user's process"]
-#[cfg(target_os = "linux")]
 fn break_names_what_it_may_not_end_and_leaves_the_lock() {
     let place = Place::new();
     set_uid_setpriv(&place);
@@ -262,7 +258,6 @@ fn break_names_what_it_may_not_end_and_leaves_the_lock() {
 
 #[test]
 #[ignore = "needs root: another user's process"]
-#[cfg(target_os = "linux")]
 fn break_of_another_users_run_names_its_wrapper() {
     let place = Place::new();
     fs::set_permissions(place.root.path(), fs::Permissions::from_mode(0o777)).unwrap();
@@ -291,7 +286,6 @@ fn break_of_another_users_run_names_its_wrapper() {
 
 #[test]
 #[ignore = "needs root: another user's process"]
-#[cfg(target_os = "linux")]
 fn process_out_of_reach_that_keeps_the_kernel_lock_is_said() {
     let place = Place::new();
     set_uid_setpriv(&place);
@@ -345,7 +339,6 @@ fn release_succeeds_if_the_directory_of_the_lock_is_another_users() {
 }
 
 #[test]
-#[cfg(target_os = "linux")]
 #[ignore = "needs strace: apt install strace"]
 fn dead_child_that_cannot_be_removed_does_not_fail_the_hold_of_its_parent() {
     let place = Place::new();

@@ -82,7 +82,7 @@ pub(crate) fn refuse_exit_code_0(
     Err(args::UsageError(text))
 }
 
-/// Whether to take the lock may take a while, in which a signal ends the program.
+/// Whether taking the lock may block. A signal then ends the program.
 pub(crate) fn may_block(lock: &Lock, typed: &args::HoldArgs) -> bool {
     typed.wait.is_some()
         || typed.force
@@ -91,7 +91,7 @@ pub(crate) fn may_block(lock: &Lock, typed: &args::HoldArgs) -> bool {
         || typed.on_zombie == Some(OnZombie::Ask)
 }
 
-/// Called when it has to wait, at once, with what is in the way.
+/// Called as soon as the command has to wait, with what is in the way.
 pub(crate) type OnWait<'a> = &'a dyn Fn(&Status);
 
 /// Calls `attempt`, one call of the library, and repeats it with force after each confirmed prompt.

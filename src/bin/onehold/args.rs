@@ -67,7 +67,7 @@ pub(crate) struct GlobalArgs {
     /// Name of the instance that the caller belongs to, of which there is at most one at a time, such as a pod of
     /// a StatefulSet [default: $ONEHOLD_INSTANCE]
     ///
-    /// A hold that an earlier incarnation of the instance took is then dead at once. See onehold-states(7).
+    /// After a restart, holds of the previous incarnation are known to be dead. See onehold-states(7).
     #[arg(long, global = true, value_name = "ID", value_parser = instance)]
     pub(crate) instance: Option<String>,
     /// Print one JSON object, even on failure
@@ -143,15 +143,16 @@ pub(crate) enum Verb {
     ///
     /// For programs in any language: start `onehold hold NAME` with a pipe for its stdin and one for its
     /// stdout, read a line, do the work, and close stdin. The lock is then released, and the exit status is 0.
-    /// If the program is killed, the kernel closes its end of the pipe, which releases the lock, too. What
-    /// arrives on stdin is ignored. No other process of the program may keep that end open.
+    /// If the program is killed, the kernel closes its end of the pipe, which also releases the lock. Input
+    /// on stdin is ignored. No other process may keep that end of the pipe open.
     ///
     /// stdout gets the hold number once the lock is held; with --json one object on each line: see
-    /// onehold(1). If the hold is broken or lost, onehold says so and exits with 8 at once; the program
-    /// then has to stop its work, which `break` does not end.
+    /// onehold(1). If the hold is broken or lost, onehold says so and exits with 8 at once. The program
+    /// must then stop its work: `break` does not end it.
     ///
-    /// TERM releases the lock as well. INT, QUIT and HUP from a terminal are ignored while the lock is held,
-    /// because the program gets them, too, and its end counts; if stdin is the terminal, they release it.
+    /// TERM also releases the lock. INT, QUIT and HUP from a terminal are ignored while the lock is held,
+    /// because the program gets them too and decides when to stop; if stdin is the terminal, they release
+    /// the lock.
     Hold(HoldUntilEnd),
     /// Release a lock (succeeds if it is already free)
     ///
@@ -205,10 +206,10 @@ pub(crate) enum Verb {
     Break(Break),
     /// Say whether the store is fit for locks, and what can be proved from here
     ///
-    /// Looks at the host, the filesystem and the store. Then takes a lock in a name of its own for some seconds:
-    /// eight processes that increment a number 200 times each, a holder and a wrapper that are killed, and the order
-    /// of eight waiters. Each check is ok, a warning, or FAILED, with what to do about it. Exits with 1 if one
-    /// has failed. Run it first on a filesystem or a system that you do not know.
+    /// Examines the host, the filesystem and the store. Then tries a lock under a name of its own for a few
+    /// seconds: eight processes increment a number 200 times each, a holder and a wrapper are killed, and eight
+    /// waiters must be served in order. Each check is ok, a warning, or FAILED, with advice. Exits with 1 if a
+    /// check failed. Run it before you trust a new machine or filesystem.
     Doctor(Doctor),
     /// Show the effective settings and their sources
     ///
@@ -272,8 +273,8 @@ pub(crate) struct HoldUntilEnd {
     pub(crate) names: Vec<LockName>,
     #[command(flatten)]
     pub(crate) hold: HoldArgs,
-    /// Release the lock, or end the wait, once the process PID has exited, too; `parent`: the process that
-    /// started onehold
+    /// Also release the lock, or stop waiting, when process PID exits; `parent`: the process that started
+    /// onehold
     #[arg(long, value_name = "PID|parent", value_parser = die_with)]
     pub(crate) die_with: Option<DieWith>,
     /// If already running under `run` of this lock, hold nothing, and print the number of that hold

@@ -34,7 +34,7 @@ pub(crate) fn given_up() -> &'static AtomicBool {
     &IS_GIVEN_UP
 }
 
-/// Ends the program by what has canceled a wait, once that was given up.
+/// Ends the program with the signal or exit code that canceled the wait.
 pub(crate) fn end_if_given_up() {
     if IS_GIVEN_UP.load(Ordering::SeqCst) {
         end_by(CANCELED_BY.load(Ordering::SeqCst));
@@ -53,8 +53,8 @@ pub(crate) enum Then {
 /// What follows; a question can come between two waits.
 static GIVES_UP: AtomicBool = AtomicBool::new(false);
 
-/// What has canceled: a signal, or, negated, the signal whose exit code the program ends with because of
-/// something else.
+/// The signal that canceled the wait. Negative: another event did, and the program ends with the exit code of
+/// that signal.
 static CANCELED_BY: AtomicI32 = AtomicI32::new(SIGINT);
 
 fn end_by(cause: i32) {
@@ -66,7 +66,7 @@ fn end_by(cause: i32) {
     std::process::exit(128 + cause.abs());
 }
 
-/// Called with the signal and why it is taken for one, if none has come.
+/// Called with the signal, and with the event that stands for it, if there was one.
 type Report = Box<dyn Fn(i32, Option<&str>) + Send + Sync>;
 
 static REPORT: OnceLock<Report> = OnceLock::new();
@@ -117,7 +117,8 @@ fn cancel(number: i32, why: Option<&str>) -> bool {
             end_by(cause);
         }
     } else if IS_GIVEN_UP.load(Ordering::SeqCst) {
-        // A second signal: at once. Other causes may be of one event: a program exits, and its pipe ends.
+        // A second signal ends the program at once. Two other causes may be one event: a program exits, so its pipe
+        // is closed.
         if why.is_none() && CANCELED_BY.swap(cause, Ordering::SeqCst) > 0 {
             end_by(cause);
         }

@@ -62,7 +62,7 @@ pub(crate) fn watch(
     })
 }
 
-/// Starts a thread, which must not take the signals that are meant for the main thread.
+/// Starts a thread with all signals blocked: they are meant for the main thread.
 pub(crate) fn in_thread(name: &str, run: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
     let started = signal::without_signals(|| {
         let thread = std::thread::Builder::new().name(name.to_owned());

@@ -138,7 +138,7 @@ fn shown_as() -> Pid {
     Pid::of_self()
 }
 
-/// The position of this process among so many waiters.
+/// The position of this process in the queue, and the number of waiters.
 fn own_position(status: &Status) -> Option<(usize, usize)> {
     let own = status
         .waiters

@@ -85,7 +85,7 @@ pub(crate) fn metrics(session: &Session, listing: Option<&Listing>) -> String {
         "Locks and directories that could not be read.",
     );
     text.sample(&store, listing.errors.len());
-    // Once they are escaped, two names or hosts may be the same, and a series may be there once only.
+    // Two names or hosts may be equal after escaping, but a series must not be repeated.
     let mut locks: BTreeMap<String, Vec<&Status>> = BTreeMap::new();
     let mut held: BTreeMap<String, usize> = BTreeMap::new();
     for hold in &listing.locks {
@@ -139,7 +139,7 @@ impl Text {
     }
 }
 
-/// The text of a label: any process that may write to the store chooses names and hosts.
+/// The value of a label. Names and hosts are untrusted: any process that may write to the store chooses them.
 fn label(text: &str) -> String {
     words::escape(text)
         .replace('\\', "\\\\")

@@ -197,7 +197,7 @@ impl<'a> Line<'a> {
     fn verb(&self, word: &str) -> Option<&'a str> {
         let verbs = || self.definition.get_subcommands().map(Command::get_name);
         let known = |word: &str| verbs().find(|verb| *verb == word);
-        // It is for programs: a word like it, such as `held`, is rather a name.
+        // `hold` is meant for programs. A similar word, such as `held`, is more likely a name.
         let typed_by_people = || verbs().filter(|verb| *verb != "hold");
         let begun = || {
             let mut begun =

@@ -120,13 +120,12 @@ pub(crate) fn supervise(
 /// When a hold is renewed.
 #[derive(Default)]
 pub(crate) struct Heartbeat {
-    /// The last one; it is tried again after the next check. Until it succeeds the hold only looks older than
-    /// it is.
+    /// The last renewal failed. The next check tries again; until then the hold only looks older than it is.
     pub(crate) has_failed: bool,
 }
 
 impl Heartbeat {
-    /// How long nothing is due of a hold that is not lost.
+    /// How long to sleep until a renewal or a check is due.
     pub(crate) fn pause_until(&self, hold: &Hold, next_check: Instant) -> Duration {
         let mut pause = next_check.saturating_duration_since(Instant::now());
         if !self.has_failed {

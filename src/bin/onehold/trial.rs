@@ -17,20 +17,20 @@ use crate::exit::Exit;
 use crate::output;
 use crate::session::Session;
 
-/// The word that asks for a process of a trial, in place of a command.
+/// The word that starts a process of the trial, in place of a command.
 pub(crate) const VERB: &str = "trial";
 
 /// Processes that contend, and how often each takes the lock.
 const CONTENDERS: usize = 8;
 const TIMES: usize = 200;
 
-/// How long they contend at most.
+/// How long they contend, at most.
 const CONTENTION: Duration = Duration::from_secs(4);
 
-/// How long any other step may take.
+/// The time limit of any other step.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long all parts take at most.
+/// The time limit of the whole trial.
 const WHOLE: Duration = Duration::from_secs(10);
 
 /// A process of a trial: parses its words and does its part.
@@ -135,14 +135,14 @@ pub(crate) struct Trial<'a> {
     session: &'a Session,
     lock: Lock,
     program: PathBuf,
-    /// All who use the store see each other's kernel locks, or it is on etcd.
+    /// All users of the store see each other's kernel locks, or it is on etcd.
     is_trusted: bool,
     deadline: Instant,
 }
 
 impl<'a> Trial<'a> {
     pub(crate) fn new(session: &'a Session, is_trusted: bool) -> anyhow::Result<Self> {
-        // In containers that share a store, process IDs are not enough.
+        // Two containers that share a store may have the same process IDs.
         let (process, time) = (std::process::id(), now()?.as_nanos());
         let name = LockName::new(format!("onehold-doctor-{process}-{time}"))?;
         Ok(Self {
@@ -255,7 +255,7 @@ impl<'a> Trial<'a> {
         Ok((number.parse()?, at.parse()?))
     }
 
-    /// Takes the lock, within a time.
+    /// Takes the lock, waiting for at most `patience`.
     fn take(&self, patience: Duration) -> onehold::Result<Option<Hold>> {
         Ok(
             match self.lock.hold(&Options::new(), Wait::at_most(patience))? {
@@ -296,7 +296,7 @@ impl<'a> Trial<'a> {
         })
     }
 
-    /// Removes what the dead holder has left.
+    /// Breaks the hold of the dead holder.
     fn break_it(&self) -> onehold::Result<()> {
         if let Some(revision) = self.lock.inspect(None)?.revision() {
             let _ = self.lock.break_at_once(&revision)?;

@@ -235,9 +235,9 @@ pub(crate) fn can_watch_processes() -> bool {
 /// The inode of the initial user namespace (`PROC_USER_INIT_INO`).
 const INITIAL_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
 
-/// Whether a process lives in another PID namespace. Only root of the initial namespaces sees them all; `None`:
-/// the caller does not. The first process of a namespace lives as long as any of it (pid_namespaces(7)), so that
-/// a namespace in use is not missed while processes come and go.
+/// Whether a process lives in another PID namespace. `None`: unknown, because only root in the initial namespaces
+/// sees all of them. The first process of a namespace outlives all others of it (pid_namespaces(7)), so a namespace in
+/// use is not missed while processes come and go.
 #[cold]
 pub(crate) fn state_of_pid_namespace(number: u64) -> Option<PidNamespaceState> {
     let user_namespace = statat(CWD, c"/proc/self/ns/user", AtFlags::empty()).ok()?;
@@ -248,7 +248,7 @@ pub(crate) fn state_of_pid_namespace(number: u64) -> Option<PidNamespaceState> {
     let mut found = None;
     for entry in std::fs::read_dir("/proc").ok()? {
         let name = entry.ok()?.file_name();
-        // The first process of the caller's own namespace belongs to that, even if it may not be looked at.
+        // Process 1 is in the caller's own namespace, even if its namespace cannot be read.
         let pid = name.to_str().and_then(|name| name.parse().ok());
         let Some(pid) = pid.filter(|pid| *pid != 1) else {
             continue;

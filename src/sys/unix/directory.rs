@@ -356,7 +356,7 @@ impl Directory {
         )]
         let mode = u32::from(found.st_mode) & 0o7777;
         let both = Access::WRITE_OK | Access::EXEC_OK;
-        // A seccomp filter may refuse the call (EPERM), which says nothing.
+        // EPERM comes from a seccomp filter and proves nothing.
         let refused = [Errno::ACCESS, Errno::ROFS];
         let may_write = !accessat(&self.fd, ".", both, AtFlags::EACCESS)
             .is_err_and(|error| refused.contains(&error));

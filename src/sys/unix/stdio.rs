@@ -33,7 +33,7 @@ pub(in crate::sys) fn note_closed(descriptor: i32) {
     }
 }
 
-/// How often a job in the background tries to read its terminal.
+/// How often a background job tries again to read its terminal.
 const BACKGROUND_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Reads standard input to its end, whatever it is, or until that fails.
@@ -47,8 +47,8 @@ pub fn wait_for_end_of_stdin() {
                 let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
                 let _ = poll(&mut fds, None);
             }
-            // A job in the background may not read its terminal (termios(4)), and would be stopped if this thread did
-            // not block SIGTTIN. A terminal that is gone has no foreground group.
+            // EIO: a background job must not read its terminal. This thread blocks SIGTTIN, so it is not stopped. A
+            // terminal that has hung up has no foreground group.
             Err(Errno::IO)
                 if tcgetpgrp(&stdin).is_ok_and(|group| group != rustix::process::getpgrp()) =>
             {

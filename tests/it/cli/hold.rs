@@ -10,7 +10,6 @@ use predicates::str::contains;
 use serde_json::{Value, json};
 
 use crate::harness::hold::Hold;
-
 use crate::harness::{CONTENDERS, Running, Signal, TestEnv, output, program, wait_until};
 
 /// `onehold hold ARGS`.

@@ -47,7 +47,7 @@ pub(crate) fn doctor(session: &Session, typed: &args::Doctor) -> Outcome {
         Outcome::new(Exit::Done, "fit", text)
     };
     if !session.global.quiet || failed > 0 {
-        // That of a failure goes to stderr.
+        // The verdict of a failure goes to stderr.
         let verdict = if failed > 0 { "" } else { &outcome.message };
         outcome.data = Some(table(&found, verdict));
     }
@@ -66,7 +66,7 @@ fn trial(session: &Session, is_trusted: bool, found: &mut Vec<Finding>) {
 /// The width of a result, with the gaps around it.
 const RESULT: usize = 11;
 
-/// A line for each check, what to do about it below it, and the verdict. Fits the terminal.
+/// A line for each check, with advice below it, and the verdict. Fits the terminal.
 fn table(found: &[Finding], verdict: &str) -> String {
     let widest = found.iter().map(|one| one.check.len()).max();
     let width = widest.unwrap_or_default();

@@ -97,7 +97,7 @@ pub(crate) fn hold(session: &Session, typed: HoldUntilEnd) -> CommandResult {
         without_command: true,
         ..RunOptions::default()
     };
-    // It is watched from when it waits, so that a free lock is always held.
+    // Watched only while waiting or holding: so a free lock is taken even if stdin is at its end.
     let is_watched = Cell::new(false);
     let watch_stdin = || watch_stdin(&is_watched, &end);
     let may_ask = typed.hold.on_zombie == Some(OnZombie::Ask) || typed.hold.force;
@@ -105,7 +105,7 @@ pub(crate) fn hold(session: &Session, typed: HoldUntilEnd) -> CommandResult {
         if session.global.json {
             let _ = Event::waiting(session, &lock, status).print();
         }
-        // Failing that, it is watched later. On a terminal, the next line may be the answer to a question.
+        // If this fails, stdin is watched once the lock is held. On a terminal, the next line may answer a question.
         if !(may_ask && std::io::stdin().is_terminal()) {
             let _ = watch_stdin();
         }
@@ -146,7 +146,7 @@ pub(crate) fn hold(session: &Session, typed: HoldUntilEnd) -> CommandResult {
     Ok(keep(session, hold, &ends))
 }
 
-/// Waits for the end where the caller runs inside of a hold of the lock. Holds nothing.
+/// Waits for the end when the caller already runs inside a hold of the lock. Holds nothing itself.
 fn enclosed(
     session: &Session,
     lock: &Lock,
@@ -187,7 +187,7 @@ fn watch_stdin(is_watched: &Cell<bool>, end: &Sender<End>) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Sends on what a signal says. `hold`: what a break of it sends.
+/// Turns signals into reasons to end. `hold`: the hold number, which the signal of a break carries.
 fn pass_on_signals(queue: SignalQueue, hold: u64, end: Sender<End>) -> anyhow::Result<()> {
     let is_ours = std::io::stdin().is_terminal();
     in_thread("signals", move || {
@@ -231,7 +231,7 @@ fn ends(received: QueuedSignal, is_ours: bool) -> bool {
 /// Keeps the hold until it ends.
 fn keep(session: &Session, mut hold: Hold, ends: &Receiver<End>) -> Printed {
     let mut heartbeat = Heartbeat::default();
-    // On etcd no signal tells of a break.
+    // On etcd a break sends no signal.
     let interval = if session.store.is_remote() {
         CHECK_INTERVAL / 2
     } else {
@@ -262,7 +262,7 @@ fn keep(session: &Session, mut hold: Hold, ends: &Receiver<End>) -> Printed {
     };
     let number = hold.number();
     let name = words::quoted(&hold.record().name);
-    // First to its program: once it is released, another may hold it.
+    // Tell the program first: after the release, another may hold the lock.
     if let Some(text) = loss(&why, &name) {
         tell_end(session, number, &why, Some(&text), Vec::new());
         let _ = hold.release();
@@ -291,7 +291,7 @@ fn keep(session: &Session, mut hold: Hold, ends: &Receiver<End>) -> Printed {
     exit_after(&why)
 }
 
-/// The message about a hold that ended before its program.
+/// The message if the hold ended against the will of its program.
 fn loss(why: &End, name: &str) -> Option<String> {
     match why {
         End::Broken => Some(format!("lock {name} was broken while it was held")),
@@ -372,7 +372,7 @@ fn tell_held(session: &Session, held: &Event<'_>) -> std::io::Result<()> {
     output::data(&held.hold.unwrap_or_default().to_string())
 }
 
-/// Tells the program that it does not hold the lock any more. `loss`: it did not want that.
+/// Tells the program that it no longer holds the lock. `loss`: the message, if the hold was lost.
 fn tell_end(session: &Session, hold: u64, why: &End, loss: Option<&str>, errors: Vec<String>) {
     if session.global.json {
         let text = match why {
@@ -387,7 +387,7 @@ fn tell_end(session: &Session, hold: u64, why: &End, loss: Option<&str>, errors:
             errors,
             ..Event::default()
         };
-        // Whoever reads it may have ended.
+        // The reader may have exited.
         let _ = event.print();
         return;
     }

@@ -23,7 +23,7 @@ use crate::work::{self, Process};
 #[inline(never)]
 pub(crate) fn list(session: &Session, typed: &args::List) -> CommandResult {
     let mut listing = match read(session, typed) {
-        // That it cannot be read is a metric, too.
+        // An unreadable store is a metric as well.
         Err(error) if typed.prometheus => {
             let outcome = failed(session, &error).data(metrics(session, None).trim_end());
             return Ok(outcome.into());

@@ -166,7 +166,7 @@ fn lay_out(program: &OsString, arguments: &[OsString]) -> onehold::Result<Progra
     Program::new(found, arguments).map_err(|source| spawn_error(program, source))
 }
 
-/// Ends the run with that process. `is_queued`: signals wait for the supervisor already.
+/// Ends the run when that process exits. `is_queued`: signals are already queued for the supervisor.
 fn end_with(session: &Session, process: ProcessId, is_queued: bool) -> anyhow::Result<()> {
     if !is_queued {
         report_cancel(session, Then::Ends);
