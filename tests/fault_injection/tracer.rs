@@ -1,6 +1,6 @@
 //! Runs a program under ptrace(2) with a fault just before one of its system calls.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -72,12 +72,16 @@ struct Task {
     error: Option<Errno>,
 }
 
-const NEW: Task = Task {
-    role: Role::Child,
-    counts: true,
-    in_call: false,
-    error: None,
-};
+impl Task {
+    fn new(role: Role, counts: bool) -> Self {
+        Self {
+            role,
+            counts,
+            in_call: false,
+            error: None,
+        }
+    }
+}
 
 /// The last call of Rust's runtime before `main` sets the handler of this signal.
 const SIGBUS: u64 = 7;
@@ -177,15 +181,8 @@ fn trace_here(mut command: Command, fault: Fault, mut callback: impl FnMut() -> 
     let mut child = command.spawn().unwrap();
     let root = Pid::from_raw(child.id().cast_signed());
     let mut ended = Ended::default();
-    let mut tasks = HashMap::from([(
-        root,
-        Task {
-            role: Role::Program,
-            counts: false,
-            in_call: false,
-            error: None,
-        },
-    )]);
+    let mut tasks = HashMap::from([(root, Task::new(Role::Program, false))]);
+    let mut unknown = HashSet::new();
     waitpid(root, None).unwrap();
     let options = Options::PTRACE_O_TRACESYSGOOD
         | Options::PTRACE_O_TRACEFORK
@@ -201,7 +198,10 @@ fn trace_here(mut command: Command, fault: Fault, mut callback: impl FnMut() -> 
             Ok(status) => status,
             Err(Errno::ECHILD) => break,
             // The tracees are killed with this thread.
-            Err(Errno::EINTR) => panic!("hangs: {command:?}, {fault:?}"),
+            Err(Errno::EINTR) => panic!(
+                "hangs: {command:?}, {fault:?}, with {}",
+                states(tasks.keys())
+            ),
             Err(error) => panic!("{error}"),
         };
         match status {
@@ -265,20 +265,20 @@ fn trace_here(mut command: Command, fault: Fault, mut callback: impl FnMut() -> 
                         libc_event::CLONE => Role::Program,
                         _ => Role::Child,
                     };
-                    let new = tasks
-                        .entry(Pid::from_raw(i32::try_from(new).unwrap()))
-                        .or_insert(NEW);
-                    new.role = role;
-                    new.counts = !of_command;
+                    let new = Pid::from_raw(i32::try_from(new).unwrap());
+                    tasks.insert(new, Task::new(role, !of_command));
+                    if unknown.remove(&new) {
+                        resume(new, None);
+                    }
                 }
                 resume(pid, None);
             }
-            WaitStatus::Stopped(pid, Signal::SIGSTOP) => {
-                // The first stop of a new process.
-                tasks.entry(pid).or_insert(NEW);
-                resume(pid, None);
+            // The first stop of a new process. If it is seen before the event of the one that created it, it lasts
+            // until then: a process that ended meanwhile would be waited for without end.
+            WaitStatus::Stopped(pid, Signal::SIGSTOP) if !tasks.contains_key(&pid) => {
+                unknown.insert(pid);
             }
-            WaitStatus::Stopped(pid, Signal::SIGTRAP) => resume(pid, None),
+            WaitStatus::Stopped(pid, Signal::SIGSTOP | Signal::SIGTRAP) => resume(pid, None),
             WaitStatus::Stopped(pid, signal) => resume(pid, Some(signal)),
             _ => {}
         }
@@ -302,6 +302,16 @@ fn read_all(file: &mut File, text: &mut String) {
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes).unwrap();
     *text = String::from_utf8_lossy(&bytes).into_owned();
+}
+
+/// What the kernel says of processes: the states, and the calls in which they are.
+fn states<'a>(pids: impl Iterator<Item = &'a Pid>) -> String {
+    let state = |pid: &Pid| {
+        ["stat", "syscall"]
+            .map(|file| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default())
+            .concat()
+    };
+    pids.map(state).collect()
 }
 
 fn resume(pid: Pid, signal: Option<Signal>) {
