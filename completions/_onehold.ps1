@@ -45,6 +45,7 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             [CompletionResult]::new('cleanup', 'cleanup', [CompletionResultType]::ParameterValue, 'Remove all zombies from the store, or those with the given names')
             [CompletionResult]::new('break', 'break', [CompletionResultType]::ParameterValue, 'Remove a hold by force, after confirmation')
             [CompletionResult]::new('doctor', 'doctor', [CompletionResultType]::ParameterValue, 'Say whether the store is fit for locks, and what can be proved from here')
+            [CompletionResult]::new('history', 'history', [CompletionResultType]::ParameterValue, 'List holds that have ended, the latest last')
             [CompletionResult]::new('config', 'config', [CompletionResultType]::ParameterValue, 'Show the effective settings and their sources')
             [CompletionResult]::new('help', 'help', [CompletionResultType]::ParameterValue, 'Print this message or the help of the given subcommand(s)')
             break
@@ -66,6 +67,7 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             [CompletionResult]::new('--on-lost', '--on-lost', [CompletionResultType]::ParameterName, 'What to do if the lock file is removed or replaced while CMD runs (`break` ends CMD anyway)')
             [CompletionResult]::new('--time-limit', '--time-limit', [CompletionResultType]::ParameterName, 'End CMD and all that it has started after D, and exit with 124; `0`: no limit [default: no limit]')
             [CompletionResult]::new('--kill-after', '--kill-after', [CompletionResultType]::ParameterName, 'Time between TERM and KILL when the work is ended; `0`: no KILL [default: 10s]')
+            [CompletionResult]::new('--hold-at-least', '--hold-at-least', [CompletionResultType]::ParameterName, 'Keep the lock until D after it was acquired, also if CMD ends sooner; onehold exits with CMD')
             [CompletionResult]::new('--die-with', '--die-with', [CompletionResultType]::ParameterName, 'End CMD and all that it has started, or the wait, once the process PID has exited; `parent`: the process that started onehold')
             [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
             [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]')
@@ -323,6 +325,26 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             [CompletionResult]::new('--version', '--version', [CompletionResultType]::ParameterName, 'Print version')
             break
         }
+        'onehold;history' {
+            [CompletionResult]::new('--since', '--since', [CompletionResultType]::ParameterName, 'Only holds that have ended within the last D: `30m`, `12h`, `7d`')
+            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
+            [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]')
+            [CompletionResult]::new('--format', '--format', [CompletionResultType]::ParameterName, 'Format of new lock files')
+            [CompletionResult]::new('--instance', '--instance', [CompletionResultType]::ParameterName, 'Name of the instance that the caller belongs to, of which there is at most one at a time, such as a pod of a StatefulSet [default: $ONEHOLD_INSTANCE]')
+            [CompletionResult]::new('--color', '--color', [CompletionResultType]::ParameterName, 'When to use color')
+            [CompletionResult]::new('--failed', '--failed', [CompletionResultType]::ParameterName, 'Only holds whose command failed, and holds that were broken, lost, or taken over from a dead holder')
+            [CompletionResult]::new('--summary', '--summary', [CompletionResultType]::ParameterName, 'One row for each lock: runs, failures, times, and the longest holds')
+            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object, even on failure')
+            [CompletionResult]::new('-q', '-q', [CompletionResultType]::ParameterName, 'Print only errors, warnings, questions, and what the command is for')
+            [CompletionResult]::new('--quiet', '--quiet', [CompletionResultType]::ParameterName, 'Print only errors, warnings, questions, and what the command is for')
+            [CompletionResult]::new('-v', '-v', [CompletionResultType]::ParameterName, 'Print details (store, evidence, processes), and successes too')
+            [CompletionResult]::new('--verbose', '--verbose', [CompletionResultType]::ParameterName, 'Print details (store, evidence, processes), and successes too')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
+            [CompletionResult]::new('-V', '-V ', [CompletionResultType]::ParameterName, 'Print version')
+            [CompletionResult]::new('--version', '--version', [CompletionResultType]::ParameterName, 'Print version')
+            break
+        }
         'onehold;config' {
             [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
             [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]')
@@ -351,6 +373,7 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             [CompletionResult]::new('cleanup', 'cleanup', [CompletionResultType]::ParameterValue, 'Remove all zombies from the store, or those with the given names')
             [CompletionResult]::new('break', 'break', [CompletionResultType]::ParameterValue, 'Remove a hold by force, after confirmation')
             [CompletionResult]::new('doctor', 'doctor', [CompletionResultType]::ParameterValue, 'Say whether the store is fit for locks, and what can be proved from here')
+            [CompletionResult]::new('history', 'history', [CompletionResultType]::ParameterValue, 'List holds that have ended, the latest last')
             [CompletionResult]::new('config', 'config', [CompletionResultType]::ParameterValue, 'Show the effective settings and their sources')
             [CompletionResult]::new('help', 'help', [CompletionResultType]::ParameterValue, 'Print this message or the help of the given subcommand(s)')
             break
@@ -383,6 +406,9 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             break
         }
         'onehold;help;doctor' {
+            break
+        }
+        'onehold;help;history' {
             break
         }
         'onehold;help;config' {

@@ -42,6 +42,7 @@ set edit:completion:arg-completer[onehold] = {|@words|
             cand cleanup 'Remove all zombies from the store, or those with the given names'
             cand break 'Remove a hold by force, after confirmation'
             cand doctor 'Say whether the store is fit for locks, and what can be proved from here'
+            cand history 'List holds that have ended, the latest last'
             cand config 'Show the effective settings and their sources'
             cand help 'Print this message or the help of the given subcommand(s)'
         }
@@ -62,6 +63,7 @@ set edit:completion:arg-completer[onehold] = {|@words|
             cand --on-lost 'What to do if the lock file is removed or replaced while CMD runs (`break` ends CMD anyway)'
             cand --time-limit 'End CMD and all that it has started after D, and exit with 124; `0`: no limit [default: no limit]'
             cand --kill-after 'Time between TERM and KILL when the work is ended; `0`: no KILL [default: 10s]'
+            cand --hold-at-least 'Keep the lock until D after it was acquired, also if CMD ends sooner; onehold exits with CMD'
             cand --die-with 'End CMD and all that it has started, or the wait, once the process PID has exited; `parent`: the process that started onehold'
             cand --dir 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]'
             cand --profile 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]'
@@ -309,6 +311,25 @@ set edit:completion:arg-completer[onehold] = {|@words|
             cand -V 'Print version'
             cand --version 'Print version'
         }
+        &'onehold;history'= {
+            cand --since 'Only holds that have ended within the last D: `30m`, `12h`, `7d`'
+            cand --dir 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]'
+            cand --profile 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]'
+            cand --format 'Format of new lock files'
+            cand --instance 'Name of the instance that the caller belongs to, of which there is at most one at a time, such as a pod of a StatefulSet [default: $ONEHOLD_INSTANCE]'
+            cand --color 'When to use color'
+            cand --failed 'Only holds whose command failed, and holds that were broken, lost, or taken over from a dead holder'
+            cand --summary 'One row for each lock: runs, failures, times, and the longest holds'
+            cand --json 'Print one JSON object, even on failure'
+            cand -q 'Print only errors, warnings, questions, and what the command is for'
+            cand --quiet 'Print only errors, warnings, questions, and what the command is for'
+            cand -v 'Print details (store, evidence, processes), and successes too'
+            cand --verbose 'Print details (store, evidence, processes), and successes too'
+            cand -h 'Print help (see more with ''--help'')'
+            cand --help 'Print help (see more with ''--help'')'
+            cand -V 'Print version'
+            cand --version 'Print version'
+        }
         &'onehold;config'= {
             cand --dir 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]'
             cand --profile 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]'
@@ -336,6 +357,7 @@ set edit:completion:arg-completer[onehold] = {|@words|
             cand cleanup 'Remove all zombies from the store, or those with the given names'
             cand break 'Remove a hold by force, after confirmation'
             cand doctor 'Say whether the store is fit for locks, and what can be proved from here'
+            cand history 'List holds that have ended, the latest last'
             cand config 'Show the effective settings and their sources'
             cand help 'Print this message or the help of the given subcommand(s)'
         }
@@ -358,6 +380,8 @@ set edit:completion:arg-completer[onehold] = {|@words|
         &'onehold;help;break'= {
         }
         &'onehold;help;doctor'= {
+        }
+        &'onehold;help;history'= {
         }
         &'onehold;help;config'= {
         }

@@ -99,6 +99,8 @@ pub(crate) struct Limits {
     /// A command that does not inherit the kernel lock, and one that replaces the process.
     pub(crate) close: WhyNot,
     pub(crate) exec: WhyNot,
+    /// A lock that stays taken once its command has ended.
+    pub(crate) keep: WhyNot,
     pub(crate) owner: WhyNot,
     pub(crate) message: WhyNot,
     /// A hold without them.
@@ -127,6 +129,7 @@ impl Limits {
         follow: None,
         close: None,
         exec: None,
+        keep: None,
         owner: None,
         message: None,
         no_owner: None,
@@ -460,6 +463,11 @@ pub(crate) trait HeldRecord: Debug + Send + Sync {
     /// Removes it, if it is still there.
     fn release(&mut self) -> Result<ReleaseOutcome>;
 
+    /// Makes it a lease for so long from now on, if it is still there. Only where [`Limits::keep`] allows it.
+    fn keep(&mut self, _live: Live, _left: Duration) -> Result<ReleaseOutcome> {
+        self.release()
+    }
+
     /// The file of the lock, where it has one.
     fn file(&self) -> Option<&File> {
         None
@@ -488,6 +496,8 @@ pub(crate) trait HeldRecord: Debug + Send + Sync {
 pub enum ReleaseOutcome {
     /// It was removed.
     Released,
+    /// It stays taken for a while: see [`RunOptions::hold_at_least`](crate::RunOptions).
+    Kept,
     /// It was lost before. What is there now was not touched.
     Lost,
 }

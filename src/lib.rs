@@ -156,6 +156,7 @@ pub mod architecture {}
 
 /// The journal of a store: [`Lock::events`] reads it.
 pub mod journal {
+    pub use crate::files::history::{HoldResult, PastHold};
     pub use crate::files::journal::{Action, Actor, Event, PreviousHold};
 }
 

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::str::FromStr;
 use std::time::Duration;
 
-use chrono::{DateTime, Datelike, Utc};
+use chrono::{DateTime, Datelike, SubsecRound as _, TimeDelta, Utc};
 use serde::{Deserialize, Deserializer, Serialize};
 
 pub use crate::identity::{BootId, Incarnation, Origin, Pid, ProcessId};
@@ -178,6 +178,43 @@ pub(crate) struct TakeoverInfo {
     pub(crate) digest: u64,
 }
 
+/// The end of a command whose lock stays taken for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct CommandEnd {
+    /// When, by the wall clock.
+    pub at: DateTime<Utc>,
+    /// Its exit code. `None`: a signal ended it, or the code is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// The signal that ended it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+}
+
+impl CommandEnd {
+    /// A command that has ended now.
+    #[must_use]
+    pub fn now(exit_code: Option<i32>, signal: Option<i32>) -> Self {
+        Self {
+            at: Utc::now().trunc_subsecs(6),
+            exit_code,
+            signal,
+        }
+    }
+}
+
+/// How a holder asked for a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Asked {
+    /// When, by the wall clock.
+    pub at: DateTime<Utc>,
+    /// How many waited already when it began to wait.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub waiting: u32,
+}
+
 /// What a record says that changes while the lock is held. It is written in place, as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -227,6 +264,9 @@ pub struct Live {
     /// told by a signal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broken_by: Option<String>,
+    /// Its command has ended, and nothing but time keeps the hold: see [`Record::hold_at_least_ms`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<CommandEnd>,
     /// It could not be read: it was being written at each attempt.
     #[serde(skip)]
     pub(crate) is_torn: bool,
@@ -240,6 +280,15 @@ impl Live {
             pid,
             start: self.start,
         })
+    }
+
+    /// Whether its times are such as are written.
+    pub(crate) fn has_valid_times(&self) -> bool {
+        let ended = self.ended.map(|end| end.at);
+        self.renewed_at
+            .into_iter()
+            .chain(ended)
+            .all(has_four_digits)
     }
 
     pub(crate) fn set_process(&mut self, process: Option<ProcessId>) {
@@ -283,6 +332,9 @@ pub struct Record {
     /// Why, in the user's words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// When and where its holder asked for it, of a hold that leaves a line in the history.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked: Option<Asked>,
     /// The command line of the holder, at most 4 KiB.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
@@ -292,6 +344,10 @@ pub struct Record {
     /// The age from which the hold counts as overdue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_age_ms: Option<u64>,
+    /// The lock stays taken for so long after it was acquired, also when its command has ended before. From
+    /// then on the hold is a lease.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold_at_least_ms: Option<u64>,
     /// The command does not inherit the kernel lock.
     #[serde(default, skip_serializing_if = "is_default")]
     pub close: bool,
@@ -391,7 +447,28 @@ impl Record {
     /// The time to live in force.
     #[must_use]
     pub fn ttl(&self) -> Option<Duration> {
-        self.live.ttl_ms.or(self.ttl_ms).map(Duration::from_millis)
+        let of_lease = self.live.ttl_ms.or(self.ttl_ms);
+        let ttl = if self.is_kept() {
+            self.hold_at_least_ms
+        } else {
+            of_lease
+        };
+        ttl.map(Duration::from_millis)
+    }
+
+    /// Until when the lock stays taken at least, by the wall clock of the writer.
+    #[must_use]
+    pub fn held_until(&self) -> Option<DateTime<Utc>> {
+        let least = TimeDelta::try_milliseconds(self.hold_at_least_ms?.try_into().ok()?)?;
+        let until = self.acquired_at.checked_add_signed(least)?;
+        Some(until).filter(|until| has_four_digits(*until))
+    }
+
+    /// Whether its command has ended, and the lock stays taken until the time of
+    /// [`hold_at_least_ms`](Self::hold_at_least_ms).
+    #[must_use]
+    pub fn is_kept(&self) -> bool {
+        self.live.ended.is_some()
     }
 
     /// The last heartbeat by the wall clock.

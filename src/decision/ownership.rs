@@ -148,6 +148,8 @@ pub(crate) fn may_renew<S: Snapshot + ?Sized>(
     }
     let expired = judged.verdict.reason == Reason::Expired;
     let is_renewable = match judged.verdict.state {
+        // Its run is over, and renews nothing.
+        _ if judged.record().is_some_and(Record::is_kept) => false,
         State::Held | State::Overdue => true,
         State::Zombie => expired,
         State::Free | State::NotALock => false,

@@ -22,6 +22,7 @@ fn asks_for_same(request: &Request, held: &Key, record: &Record) -> bool {
         Asker::Process(_) => record.kind == Kind::Process && !is_for_another_owner(request, record),
         Asker::Lease => {
             record.kind == Kind::Lease
+                && !record.is_kept()
                 && is_same_owner(request.owner.as_deref(), record.owner.as_deref())
         }
     };
@@ -102,6 +103,10 @@ pub(super) fn runs_inside<S: Snapshot + ?Sized>(
             snapshot.descends_from(ProcessId { pid, start })
         });
     };
+    if record.is_kept() {
+        // What its command has left behind can wait for the end of the time.
+        return false;
+    }
     if record.hold != 0 && request.inside.contains(&record.hold) {
         return true;
     }

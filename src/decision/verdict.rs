@@ -29,7 +29,7 @@ pub enum State {
 pub enum Reason {
     /// Free: no file.
     NoFile,
-    /// Free: left by a `run --exec` whose command has exited.
+    /// Free: left by a `run --exec` whose command has exited, or by a hold that was kept for long enough.
     Finished,
     /// Held or overdue: the holder is alive.
     Alive,
@@ -43,6 +43,8 @@ pub enum Reason {
     Reserved,
     /// Held: a lease that has not expired.
     Lease,
+    /// Held: its command has ended, and the lock stays taken for as long as was asked for.
+    Kept,
     /// Held: written by another version of onehold, with this version of the record; held until broken.
     UnknownVersion(u64),
     /// Held: incomplete, and changed less than 10 s ago.
@@ -140,6 +142,7 @@ impl Reason {
             Self::Ending => "ending",
             Self::Reserved => "reserved",
             Self::Lease => "lease",
+            Self::Kept => "kept",
             Self::UnknownVersion(_) => "unknown-version",
             Self::Incomplete => "incomplete",
             Self::Unverified(_) => "unverified",

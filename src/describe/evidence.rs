@@ -66,6 +66,7 @@ pub fn evidence(status: &Status, time: ShowTime) -> Option<String> {
         }
         Reason::Reserved => "reserved: that process is alive".to_owned(),
         Reason::Lease => format!("lease: {}", expiry(status, time)),
+        Reason::Kept => format!("kept: {}", expiry(status, time)),
         Reason::UnknownVersion(_) => {
             "this version cannot read the record: upgrade, or break the lock".to_owned()
         }
@@ -100,18 +101,19 @@ pub fn evidence(status: &Status, time: ShowTime) -> Option<String> {
         Reason::Expired => format!("zombie: {}", expiry(status, time)),
         Reason::Corrupt => "zombie: empty or unreadable, unchanged for 10 s".to_owned(),
         Reason::Malformed(_) => "damaged: not a lock file, unchanged for 10 s".to_owned(),
-        Reason::Finished
-            if status
-                .record
-                .as_ref()
-                .is_some_and(|record| record.live.released) =>
-        {
-            "left by a release that was killed".to_owned()
-        }
-        Reason::Finished => "left by a finished `run --exec`".to_owned(),
+        Reason::Finished => format!("left by {}", left_by(status)),
         Reason::NoFile | Reason::NotALock(_) => return None,
     };
     Some(text)
+}
+
+/// What a record of a finished hold was left by.
+fn left_by(status: &Status) -> &'static str {
+    match &status.record {
+        Some(record) if record.live.released => "a release that was killed",
+        Some(record) if record.is_kept() => "a finished `run --hold-at-least`",
+        _ => "a finished `run --exec`",
+    }
 }
 
 /// What else is known of the processes of a live holder.

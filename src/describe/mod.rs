@@ -10,12 +10,14 @@ use self::process::lockers;
 use self::time::with_age;
 use crate::decision::verdict::{Evidence, Reason, State, Uncertainty};
 use crate::name::LockName;
-use crate::record::{Mode, Record, VERSION};
+use crate::record::{CommandEnd, Mode, Record, VERSION};
 use crate::status::{Status, Waiter};
 use crate::terminal::escape;
 
 pub use self::evidence::evidence;
-pub use self::process::{lockers_in_brief, lockers_of, process, process_in_brief, process_on_host};
+pub use self::process::{
+    lockers_in_brief, lockers_of, process, process_in_brief, process_on_host, program,
+};
 pub use self::time::{ShowTime, age, short_span, since, span};
 
 /// "`backup` is held by process 4242 (backup.sh) on db1 since 02:00:07 (3h 12m ago): "nightly""
@@ -84,6 +86,13 @@ fn describe(status: &Status, name: &str, time: ShowTime) -> String {
             _ => format!("{name} is held, but its lock file is damaged"),
         };
     };
+    if let Some(end) = record.live.ended {
+        return format!(
+            "{} and stays locked{}",
+            past_run(name, record, end),
+            until(status, record, time)
+        );
+    }
     let certainty = match (verdict.reason, record.mode) {
         (Reason::Unverified(_), Mode::Shared) => "may be shared",
         (Reason::Unverified(_), _) => "may be held",
@@ -104,6 +113,29 @@ fn describe(status: &Status, name: &str, time: ShowTime) -> String {
         text.push_str(", which cannot be checked from here");
     }
     text + &message(record.message.as_deref())
+}
+
+/// "`backup` ran on db1 for 12s (exit 0)"
+fn past_run(name: &str, record: &Record, end: CommandEnd) -> String {
+    let host = record.hostname.as_deref();
+    let host = host.map_or_else(String::new, |host| format!(" on {}", escape(host)));
+    let ran = end.at.signed_duration_since(record.acquired_at);
+    let ran = span(ran.to_std().unwrap_or_default());
+    let how = match (end.exit_code, end.signal) {
+        (Some(code), _) => format!("exit {code}"),
+        (None, Some(signal)) => format!("signal {signal}"),
+        (None, None) => "exit status unknown".to_owned(),
+    };
+    format!("{name} ran{host} for {ran} ({how})")
+}
+
+/// " until 02:00:30 (--hold-at-least 30s): "nightly""
+fn until(status: &Status, record: &Record, time: ShowTime) -> String {
+    let until = status.verdict.expires_at;
+    let until = until.map_or_else(String::new, |at| format!(" until {}", time(at)));
+    let least = short_span(record.ttl().unwrap_or_default());
+    let message = message(record.message.as_deref());
+    format!("{until} (--hold-at-least {least}){message}")
 }
 
 /// The holder of a zombie and how it ended: "process 4262 (sleep) on vm, holder since 20:40:51 (3h
@@ -272,6 +304,11 @@ pub fn holder(status: &Status, record: &Record) -> String {
 pub fn holder_in_brief(status: &Status, record: &Record) -> String {
     let pid = status.verdict.pid.or(record.taken_by);
     let mut text = match pid {
+        _ if record.is_kept() => {
+            let program = process::program(&record.command);
+            let program = program.map(|program| format!(" ({})", escape(program)));
+            format!("finished run{}", program.unwrap_or_default())
+        }
         _ if record.is_lease() => "lease".to_owned(),
         Some(pid) => process_in_brief(pid.get(), &record.command),
         None => "process without a PID".to_owned(),

@@ -72,7 +72,8 @@ fn locker(locker: &Locker, time: ShowTime) -> String {
 
 /// The name of the program. For an interpreter it is the script: the kernel shows a `#!` script as
 /// an argument of its interpreter.
-fn program(command: &[String]) -> Option<&str> {
+#[must_use]
+pub fn program(command: &[String]) -> Option<&str> {
     const INTERPRETERS: [&str; 14] = [
         "sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "fish", "python", "python3", "perl",
         "ruby", "node", "env",

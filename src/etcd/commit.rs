@@ -11,7 +11,7 @@ use super::failure::has_fault;
 use super::keys::{Keys, Part};
 use super::messages::{Compare, KeyValue, Operation, Txn};
 use super::snapshot::is_number;
-use super::store::{CHANGE, DEFAULT_TTL, Session};
+use super::store::{CHANGE, DEFAULT_TTL, Etcd, Session};
 use super::view::{View, content, reads, shows_hold};
 use crate::decision::{Judged, Key};
 use crate::error::{Error, Fault, Result};
@@ -192,12 +192,12 @@ impl Session<'_> {
         for judged in taking.remove.iter().take(MAX_REMOVALS) {
             txn.delete(&keys.of(Part::Hold, &judged.found.key));
         }
-        let value = self.written(record)?;
+        let value = self.etcd.written(record)?;
         for (key, _) in taking.put {
             txn.put(&keys.of(Part::Hold, key), &value, 0);
             txn.put(
                 &keys.of(Part::Life, key),
-                life_value(record).as_bytes(),
+                life_value(record.kind, record.hold).as_bytes(),
                 lease,
             );
         }
@@ -237,10 +237,6 @@ impl Session<'_> {
         }
         txn.ensure_possible()?;
         Ok(txn)
-    }
-
-    fn written(self, record: &Record) -> Result<Vec<u8>> {
-        format::write_compact(record).map_err(|error| self.etcd.cannot_write(&error))
     }
 
     /// Removes a hold that is dead, or one that no keeper would give back. `false`: it has changed.
@@ -283,7 +279,7 @@ impl Session<'_> {
         let of_hold = self.keys_of_hold(judged, view);
         let mut renewed = record.clone();
         renewed.live = changed.clone();
-        let value = self.written(&renewed)?;
+        let value = self.etcd.written(&renewed)?;
         let mut txn = Txn::default();
         for key in &of_hold {
             let hold = keys.of(Part::Hold, key);
@@ -309,7 +305,11 @@ impl Session<'_> {
                 compare_for(&mut txn, keys, view, key, record.mode);
             }
             if let Some(lease) = lease.filter(|_| lease != before) {
-                txn.put(&life, life_value(&renewed).as_bytes(), lease);
+                txn.put(
+                    &life,
+                    life_value(renewed.kind, renewed.hold).as_bytes(),
+                    lease,
+                );
             }
         }
         let (answer, tried_before) = self.txn(CHANGE, &txn)?;
@@ -366,6 +366,13 @@ impl Session<'_> {
         let mut of_hold: Vec<Key> = others.collect();
         of_hold.insert(0, own);
         of_hold
+    }
+}
+
+impl Etcd {
+    /// The value of the key of a record.
+    pub(super) fn written(&self, record: &Record) -> Result<Vec<u8>> {
+        format::write_compact(record).map_err(|error| self.cannot_write(&error))
     }
 }
 
@@ -434,12 +441,12 @@ fn keeps_ticket(record: &Record) -> bool {
 }
 
 /// The value of a life key.
-pub(super) fn life_value(record: &Record) -> String {
-    let kind = match record.kind {
+pub(super) fn life_value(kind: Kind, hold: u64) -> String {
+    let kind = match kind {
         Kind::Lease => "lease",
         Kind::Run | Kind::Process => "run",
     };
-    format!("{kind} {}", record.hold)
+    format!("{kind} {hold}")
 }
 
 /// The last number of a store. `None`: there is none, or it is not a valid one.

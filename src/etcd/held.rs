@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::commit::{Granted, Taken};
 use super::keeping::Keeping;
@@ -91,6 +92,11 @@ impl HeldRecord for HeldKeys {
 
     fn release(&mut self) -> Result<ReleaseOutcome> {
         self.keeping.release()
+    }
+
+    fn keep(&mut self, live: Live, left: Duration) -> Result<ReleaseOutcome> {
+        self.record.live = live;
+        self.keeping.keep(&self.record, left)
     }
 }
 

@@ -11,11 +11,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::client::{Client, TIMEOUT};
-use super::commit::{Committed, Granted, Taken, Taking};
+use super::commit::{Committed, Granted, Taken, Taking, life_value};
 use super::keys::{Part, only};
 use super::messages::{Compare, Txn, TxnAnswer, Watch, WatchAnswer};
 use super::snapshot::EtcdSnapshot;
-use super::store::Etcd;
+use super::store::{Etcd, Session};
 use super::view::{View, content, shows_hold};
 use crate::backend::{Patience, ReleaseOutcome};
 use crate::decision::{Asker, Decision, Key, Request, Revision, Want, decide};
@@ -26,6 +26,8 @@ use crate::sys::process::boottime_milliseconds;
 const KEPT: u8 = 0;
 const BROKEN: u8 = 1;
 const LOST: u8 = 2;
+
+const RELEASE: &str = "release a lock in";
 
 /// By how much the wall clock must have been set for a hold to be looked at.
 const CLOCK_JUMP_MS: u64 = 1000;
@@ -424,6 +426,76 @@ impl Keeping {
         let _ = self.client().txn_once(&txn, TIMEOUT);
     }
 
+    /// For as long as nobody else can have it.
+    fn last_session(&self) -> Session<'_> {
+        let until = self
+            .confirmed_ms
+            .load(Ordering::SeqCst)
+            .saturating_add(self.ttl_ms());
+        let left = until.saturating_sub(boottime_milliseconds());
+        self.etcd.session(Patience {
+            at_most: Some(Duration::from_millis(left)),
+            canceled: None,
+        })
+    }
+
+    /// Makes a transaction fail if the hold was broken meanwhile, or is kept already.
+    fn only_if_unchanged(&self, state: &State, txn: &mut Txn) {
+        for (hold, _) in self.hold_and_life() {
+            txn.only_if(Compare::was_modified_at(&hold, state.modified));
+        }
+    }
+
+    /// What makes the hold a lease.
+    pub(super) fn keep_txn(&self, state: &State, value: &[u8], lease: i64) -> Txn {
+        let mut txn = Txn::default();
+        let life_value = life_value(Kind::Lease, state.record.hold);
+        for (hold, life) in self.hold_and_life() {
+            txn.only_if(Compare::was_created_at(&life, state.created));
+            txn.put(&hold, value, 0);
+            txn.put(&life, life_value.as_bytes(), lease);
+            txn.else_read(&hold);
+        }
+        self.only_if_unchanged(state, &mut txn);
+        self.tickets.iter().for_each(|ticket| txn.delete(ticket));
+        txn
+    }
+
+    /// Makes the hold a lease, or releases it if it is not as it was.
+    pub(super) fn keep(&self, record: &Record, left: Duration) -> Result<ReleaseOutcome> {
+        crate::sys::keeper::work_is_over();
+        let sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = Record {
+            kind: Kind::Lease,
+            kernel_lock: false,
+            ..record.clone()
+        };
+        let value = self.etcd.written(&kept)?;
+        let give_back = {
+            let mut state = self.state();
+            state.is_released = true;
+            let mut give_back = self.release_txn(&state);
+            self.only_if_unchanged(&state, &mut give_back);
+            serde_json::to_vec(&give_back).unwrap_or_default()
+        };
+        self.wake.notify_all();
+        // If this process is killed, its wrapper does not give back what is kept.
+        crate::sys::keeper::tell_wrapper(0, &give_back);
+        let session = self.last_session();
+        let seconds = left.as_millis().div_ceil(1000);
+        let lease = session.grant(seconds.try_into().unwrap_or(i64::MAX))?.id;
+        let txn = self.keep_txn(&self.state(), &value, lease);
+        let (answer, tried_before) = session.txn(RELEASE, &txn)?;
+        let found = answer.found().next().flatten();
+        let is_written = found.is_some_and(|found| found.value == value);
+        if answer.succeeded || (tried_before && is_written) {
+            return Ok(ReleaseOutcome::Kept);
+        }
+        drop(sending);
+        self.client().revoke(lease);
+        self.release()
+    }
+
     pub(super) fn release(&self) -> Result<ReleaseOutcome> {
         // There is no work any more that would have to be ended. Before a request that still waits for its answer.
         crate::sys::keeper::work_is_over();
@@ -434,17 +506,8 @@ impl Keeping {
             (self.release_txn(&state), state.modified, state.record.hold)
         };
         self.wake.notify_all();
-        // Until then nobody else can have it.
-        let until = self
-            .confirmed_ms
-            .load(Ordering::SeqCst)
-            .saturating_add(self.ttl_ms());
-        let left = until.saturating_sub(boottime_milliseconds());
-        let session = self.etcd.session(Patience {
-            at_most: Some(Duration::from_millis(left)),
-            canceled: None,
-        });
-        let (answer, tried_before) = session.txn("release a lock in", &txn)?;
+        let session = self.last_session();
+        let (answer, tried_before) = session.txn(RELEASE, &txn)?;
         if answer.succeeded {
             return Ok(ReleaseOutcome::Released);
         }

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::directory::Files;
 use super::guard::{Guard, descend};
@@ -327,6 +328,18 @@ impl HeldRecord for HeldFile {
             .context(Operation::WriteLockFile, path)?;
         let found = read_all(&self.file).context(Operation::Read, path)?;
         Ok(!self.is_lost()? && found == expected.bytes)
+    }
+
+    fn keep(&mut self, live: Live, _left: Duration) -> Result<ReleaseOutcome> {
+        if self.is_lost()? {
+            return Ok(ReleaseOutcome::Lost);
+        }
+        self.write_live(live)?;
+        // As a lease it must survive a crash of the machine.
+        self.make_durable()?;
+        // Who waits for that lock sees from now on until when to wait.
+        unlock_record(&self.file).context(Operation::Unlock, self.path())?;
+        Ok(ReleaseOutcome::Kept)
     }
 
     fn release(&mut self) -> Result<ReleaseOutcome> {

@@ -1,4 +1,4 @@
-//! The journal of a store: one line for every takeover, break and cleanup.
+//! The journal of a store: one line for every takeover, break and cleanup, and the history.
 
 use std::ffi::OsStr;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -25,10 +25,18 @@ const ROTATED_JOURNAL: &str = "events.jsonl.1";
 
 /// How long others may keep the journal locked: a line takes microseconds.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
-const ROTATE_AT: u64 = 1024 * 1024;
 
-/// Most bytes that are read of a file. One that others own may not be rotated, and grows.
-const MAX_READ: u64 = 2 * ROTATE_AT;
+/// The size from which a journal is replaced by a new one.
+pub(crate) const ROTATE_AT: u64 = 1024 * 1024;
+
+/// A journal.
+#[derive(Clone, Debug)]
+pub(crate) struct Journal {
+    /// The store that it is in.
+    pub(crate) store: PathBuf,
+    /// Its largest size.
+    pub(crate) rotate_at: u64,
+}
 
 /// What was done to a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -120,8 +128,8 @@ pub struct PreviousHold {
     pub command: Vec<String>,
 }
 
-/// Appends a line, outside the guard. `hold`: the number of the new hold, if there is one.
-pub(crate) fn write(store: &Path, action: Action, from: &Status, hold: Option<u64>) -> Result<()> {
+/// What has happened to a hold. `hold`: the number of the new hold, if there is one.
+pub(crate) fn event(action: Action, from: &Status, hold: Option<u64>) -> Event {
     let own = process::own_uid();
     let user = own.map(process::user_name);
     // Asked once: the user database may be slow.
@@ -130,7 +138,7 @@ pub(crate) fn write(store: &Path, action: Action, from: &Status, hold: Option<u6
     } else {
         from.user()
     };
-    let event = Event {
+    Event {
         at: Utc::now(),
         event: action,
         name: from.name.clone(),
@@ -156,13 +164,37 @@ pub(crate) fn write(store: &Path, action: Action, from: &Status, hold: Option<u6
             acquired_at: record.acquired_at,
             command: record.command.clone(),
         }),
-    };
-    if std::fs::metadata(store).is_err() {
-        // The journal of a path lock is in the default store, which may not exist yet.
-        drop(Guard::enter_or_create(store, Patience::SHORT, true)?);
     }
-    let path = store.join(META_DIR).join(JOURNAL);
-    append(store, &event).context(Operation::WriteJournal, &path)
+}
+
+impl Journal {
+    /// Appends a line, outside the guard.
+    pub(crate) fn write(&self, line: &impl Serialize) -> Result<()> {
+        if std::fs::metadata(&self.store).is_err() {
+            // The journal of a path lock is in the default store, which may not exist yet.
+            drop(Guard::enter_or_create(&self.store, Patience::SHORT, true)?);
+        }
+        let written = serde_json::to_vec(line).map_err(io::Error::from);
+        let appended = written.and_then(|line| self.append(line));
+        appended.context(Operation::WriteJournal, &self.path_of(JOURNAL))
+    }
+
+    fn path_of(&self, file: &str) -> PathBuf {
+        self.store.join(META_DIR).join(file)
+    }
+
+    /// Its lines, the oldest first.
+    pub(super) fn lines(&self) -> Result<Vec<Vec<u8>>> {
+        let mut lines = Vec::new();
+        for file in [ROTATED_JOURNAL, JOURNAL] {
+            let text = self
+                .text_of(file)
+                .context(Operation::Read, &self.path_of(file))?;
+            let text = text.unwrap_or_default();
+            lines.extend(text.split(|byte| *byte == b'\n').map(<[u8]>::to_vec));
+        }
+        Ok(lines)
+    }
 }
 
 /// A lock, as its events name it.
@@ -178,7 +210,7 @@ pub(crate) struct Subject<'a> {
 
 impl Subject<'_> {
     /// Whether a record with this path and these names is of the lock.
-    fn is_of(&self, path: &Path, names: &[String]) -> bool {
+    pub(super) fn is_of(&self, path: &Path, names: &[String]) -> bool {
         let text = path.to_string_lossy();
         let index = text
             .strip_prefix(self.shared)
@@ -195,34 +227,24 @@ const MAX_NAMES: usize = 100;
 
 /// The last lines of the journal about a lock, the latest one last, at most `limit`. Lines that cannot be read
 /// are left out.
-pub(crate) fn last(store: &Path, lock: &Subject<'_>, limit: usize) -> Result<Vec<Event>> {
+pub(crate) fn last(journal: &Journal, lock: &Subject<'_>, limit: usize) -> Result<Vec<Event>> {
     let resolved = |path: &Path| {
         let directory = path.parent().and_then(|parent| parent.canonicalize().ok());
         Some((directory?, path.file_name().map(OsStr::to_owned)))
     };
     let path = lock.path;
     let wanted = resolved(path);
-    let mut events = Vec::new();
-    for file in [JOURNAL, ROTATED_JOURNAL] {
-        if events.len() >= limit {
-            break;
-        }
-        let Some(text) =
-            text_of(store, file).context(Operation::Read, &store.join(META_DIR).join(file))?
-        else {
-            continue;
-        };
-        let lines = text.split(|byte| *byte == b'\n').rev();
-        let parsed = lines.filter_map(|line| serde_json::from_slice::<Event>(line).ok());
-        let own = parsed.filter(|event| {
-            let names = event.from.as_ref().map_or(&[][..], |from| &from.names);
-            lock.is_of(&event.path, names)
-                || (event.path.file_name() == path.file_name()
-                    && wanted.is_some()
-                    && resolved(&event.path) == wanted)
-        });
-        events.extend(own.take(limit - events.len()));
-    }
+    let lines = journal.lines()?;
+    let parsed = lines.iter().rev();
+    let parsed = parsed.filter_map(|line| serde_json::from_slice::<Event>(line).ok());
+    let own = parsed.filter(|event| {
+        let names = event.from.as_ref().map_or(&[][..], |from| &from.names);
+        lock.is_of(&event.path, names)
+            || (event.path.file_name() == path.file_name()
+                && wanted.is_some()
+                && resolved(&event.path) == wanted)
+    });
+    let mut events: Vec<Event> = own.take(limit).collect();
     events.reverse();
     Ok(events)
 }
@@ -240,55 +262,58 @@ pub(crate) fn size(store: &Path) -> io::Result<Option<u64>> {
     }
 }
 
-/// The content of a file of the journal, or its end. `None`: there is no such file.
-fn text_of(store: &Path, file: &str) -> io::Result<Option<Vec<u8>>> {
-    let found = Directory::open(store)
-        .and_then(|root| root.open_below(OsStr::new(META_DIR)))
-        .and_then(|own| own.find_regular(OsStr::new(file)));
-    let (mut file, facts) = match found {
-        Ok(Found::File(file, facts)) => (file, facts),
-        Ok(Found::Missing | Found::Other(_)) => return Ok(None),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    file.seek(SeekFrom::Start(facts.size.saturating_sub(MAX_READ)))?;
-    let mut text = Vec::new();
-    file.take(MAX_READ).read_to_end(&mut text)?;
-    Ok(Some(text))
-}
+impl Journal {
+    /// The content of a file of the journal, or its end. `None`: there is no such file.
+    fn text_of(&self, file: &str) -> io::Result<Option<Vec<u8>>> {
+        // One that others own may not be rotated, and grows.
+        let most = 2 * self.rotate_at;
+        let found = Directory::open(&self.store)
+            .and_then(|root| root.open_below(OsStr::new(META_DIR)))
+            .and_then(|own| own.find_regular(OsStr::new(file)));
+        let (mut file, facts) = match found {
+            Ok(Found::File(file, facts)) => (file, facts),
+            Ok(Found::Missing | Found::Other(_)) => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        file.seek(SeekFrom::Start(facts.size.saturating_sub(most)))?;
+        let mut text = Vec::new();
+        file.take(most).read_to_end(&mut text)?;
+        Ok(Some(text))
+    }
 
-fn append(store: &Path, event: &Event) -> io::Result<()> {
-    let mut line = serde_json::to_vec(event)?;
-    line.push(b'\n');
-    let mut root = Directory::open(store)?;
-    root.share()?;
-    root.make_below(OsStr::new(META_DIR))?;
-    let own = root.open_below(OsStr::new(META_DIR))?;
-    let deadline = Instant::now() + LOCK_TIMEOUT;
-    loop {
-        let mut file = own.open_own(OsStr::new(JOURNAL), true)?;
-        // The journal has a lock of its own, so that no line gets lost when it is rotated.
-        if !try_lock_record(&file)? {
-            if Instant::now() >= deadline {
-                return Err(io::Error::new(io::ErrorKind::WouldBlock, "it is locked"));
+    fn append(&self, mut line: Vec<u8>) -> io::Result<()> {
+        line.push(b'\n');
+        let mut root = Directory::open(&self.store)?;
+        root.share()?;
+        root.make_below(OsStr::new(META_DIR))?;
+        let own = root.open_below(OsStr::new(META_DIR))?;
+        let deadline = Instant::now() + LOCK_TIMEOUT;
+        loop {
+            let mut file = own.open_own(OsStr::new(JOURNAL), true)?;
+            // The journal has a lock of its own, so that no line gets lost when it is rotated.
+            if !try_lock_record(&file)? {
+                if Instant::now() >= deadline {
+                    return Err(io::Error::new(io::ErrorKind::WouldBlock, "it is locked"));
+                }
+                std::thread::sleep(Duration::from_millis(2));
+                continue;
             }
-            std::thread::sleep(Duration::from_millis(2));
-            continue;
-        }
-        if !is_named(&own, OsStr::new(JOURNAL), &file)? {
-            continue;
-        }
-        if facts_of_file(&file)?.size >= ROTATE_AT {
-            match own.rename(OsStr::new(JOURNAL), OsStr::new(ROTATED_JOURNAL)) {
-                // In a sticky directory only its owner may rename it. It grows until then.
-                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
-                renamed => {
-                    renamed?;
-                    continue;
+            if !is_named(&own, OsStr::new(JOURNAL), &file)? {
+                continue;
+            }
+            if facts_of_file(&file)?.size >= self.rotate_at {
+                match own.rename(OsStr::new(JOURNAL), OsStr::new(ROTATED_JOURNAL)) {
+                    // In a sticky directory only its owner may rename it. It grows until then.
+                    Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+                    renamed => {
+                        renamed?;
+                        continue;
+                    }
                 }
             }
+            return file.write_all(&line);
         }
-        return file.write_all(&line);
     }
 }
 
@@ -300,6 +325,7 @@ fn reason(status: &Status) -> &'static str {
         | Reason::Ending
         | Reason::Reserved
         | Reason::Lease
+        | Reason::Kept
         | Reason::UnknownVersion(_)
         | Reason::Incomplete
         | Reason::Unverified(_) => "forced by user",

@@ -9,6 +9,7 @@ const FOREIGN: Limits = Limits {
     shared: Some(ONE_HOLDER),
     slots: Some(ONE_HOLDER),
     lease: Some("a lease names no process"),
+    keep: Some("--hold-at-least is not supported: a lease names no process"),
     ..Limits::NONE
 };
 const ONE_HOLDER: &str = "its programs know one holder only";

@@ -11,6 +11,7 @@ mod directory;
 mod foreign;
 mod guard;
 mod held;
+pub(crate) mod history;
 pub(crate) mod journal;
 mod kept_places;
 pub(crate) mod layout;

@@ -93,6 +93,7 @@ impl Backend for Flock {
             follow: Some(ENDS_WITH_PROCESS),
             owner: Some("the file is never written, so --owner is not supported"),
             message: Some("the file is never written, so --message is not supported"),
+            keep: Some("the file is never written, so --hold-at-least is not supported"),
             change: Some("a kernel lock ends with its process"),
             ttl: |ttl| match ttl.asked {
                 Some(_) => Err("the file is never written, so --ttl is not supported"),

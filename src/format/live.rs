@@ -3,7 +3,7 @@
 
 use serde_json::Error;
 
-use crate::record::{Live, digest, has_four_digits};
+use crate::record::{Live, digest};
 
 /// Bytes of the slot. The longest content is about 350 bytes.
 pub(crate) const SLOT_BYTES: usize = 384;
@@ -117,7 +117,7 @@ pub(super) fn read(slot: &[u8]) -> Live {
         return torn();
     }
     match serde_json::from_slice::<Live>(text) {
-        Ok(live) if live.renewed_at.is_none_or(has_four_digits) => live,
+        Ok(live) if live.has_valid_times() => live,
         _ => torn(),
     }
 }
@@ -163,17 +163,33 @@ mod tests {
             released: true,
             // Only where there is no slot.
             broken_by: None,
+            // Then nothing is left of the rest but the end of the time.
+            ended: None,
             is_torn: false,
+        }
+    }
+
+    /// Of a hold whose command has ended.
+    fn kept() -> Live {
+        let mut end = crate::record::CommandEnd::now(Some(i32::MIN), Some(i32::MIN));
+        end.at = full().expires_at.unwrap();
+        Live {
+            ended: Some(end),
+            expires_at: Some(end.at),
+            released: true,
+            ..Live::default()
         }
     }
 
     #[test]
     fn slot_has_room_for_the_longest_content() {
-        let slot = write(&full()).unwrap();
-        assert_eq!(slot.len(), SLOT_BYTES);
-        let used = slot.trim_ascii_end().len();
-        assert!(used < SLOT_BYTES - 16, "{used} bytes");
-        assert_eq!(read(&slot), full());
+        for live in [full(), kept()] {
+            let slot = write(&live).unwrap();
+            assert_eq!(slot.len(), SLOT_BYTES);
+            let used = slot.trim_ascii_end().len();
+            assert!(used < SLOT_BYTES - 16, "{used} bytes");
+            assert_eq!(read(&slot), live);
+        }
     }
 
     #[test]
@@ -217,6 +233,7 @@ mod tests {
         let slots = [
             write(&full()).unwrap(),
             write(&other).unwrap(),
+            write(&kept()).unwrap(),
             write(&Live::default()).unwrap(),
         ];
         for before in &slots {

@@ -4,7 +4,7 @@
 use serde_json::Error;
 
 use super::live::{self, SLOT_BYTES};
-use crate::record::{Content, Live, MAX_HOLD, Record, VERSION, has_four_digits};
+use crate::record::{Content, Kind, Live, MAX_HOLD, Record, VERSION, has_four_digits};
 
 /// The beginning of every native record, up to its slot.
 const HEAD: &[u8] = b"{\n  \"onehold\": 1,\n  \"live\": ";
@@ -78,6 +78,11 @@ pub(super) fn document(document: &[u8], slot_at: Option<usize>) -> Content {
         return Content::Corrupt;
     }
     record.live = live;
+    if record.is_kept() {
+        // Only the slot has been written since it was a `run`.
+        record.kind = Kind::Lease;
+        record.kernel_lock = false;
+    }
     Content::Record(Box::new(record))
 }
 
@@ -88,8 +93,7 @@ fn edited_live(document: &[u8]) -> Option<Live> {
         live: Live,
     }
     let edited = serde_json::from_slice::<Edited>(document).ok()?;
-    let in_range = edited.live.renewed_at.is_none_or(has_four_digits);
-    in_range.then_some(edited.live)
+    edited.live.has_valid_times().then_some(edited.live)
 }
 
 /// The text after `{"onehold":`, with any white space between; `None` if it begins otherwise.

@@ -14,6 +14,7 @@ use crate::decision::ownership::may_break;
 use crate::decision::verdict::{Evidence, Reason, State};
 use crate::decision::{Asker, Judged, Key, Revision};
 use crate::error::{Context, Error, Operation, Result};
+use crate::files::history::{self, PastHold};
 use crate::files::journal::{self, Action, Event, Subject};
 use crate::identity::ProcessId;
 use crate::open_file::Handle;
@@ -117,9 +118,10 @@ impl Lock {
                 look_failed,
             });
         }
-        // Its wrapper may have removed it.
-        let _ = self.remove_shown(shown, |_| false)?;
-        Ok(self.done(was))
+        let removal = self.remove_shown(shown, |_| false)?;
+        // Else its wrapper has removed it, and noted its end.
+        let is_removed = matches!(removal, Removal::Done(_));
+        Ok(self.done(was, is_removed))
     }
 
     /// Removes the hold that was shown, dead or alive, at once. Signals no process: the work of the hold
@@ -202,7 +204,18 @@ impl Lock {
     /// # Errors
     /// The journal cannot be read.
     pub fn events(&self, limit: usize) -> Result<Vec<Event>> {
-        let path = self.path();
+        self.with_subject(|subject| journal::last(self.journal(), subject, limit))
+    }
+
+    /// The holds of this lock that have ended: see [`Store::history`](crate::Store::history).
+    ///
+    /// # Errors
+    /// The journal cannot be read.
+    pub fn history(&self) -> Result<Vec<PastHold>> {
+        self.with_subject(|subject| history::of_lock(self.journal(), subject))
+    }
+
+    fn with_subject<T>(&self, read: impl FnOnce(&Subject<'_>) -> T) -> T {
         let shared = self.store.path_of_record(&Key {
             name: self.name().clone(),
             index: Some(0.into()),
@@ -211,13 +224,12 @@ impl Lock {
         let shared = shared.to_string_lossy();
         let shared = shared.rsplit_once('/').filter(|_| !self.name().is_path());
         let shared = shared.map(|(directory, _)| format!("{directory}/"));
-        let subject = Subject {
+        read(&Subject {
             name: self.name().as_str(),
             store: &self.store.path(),
-            path: &path,
+            path: &self.path(),
             shared: shared.as_deref().unwrap_or_default(),
-        };
-        journal::last(self.journal(), &subject, limit)
+        })
     }
 
     /// Removes a hold, unless it is to be spared.
@@ -261,13 +273,16 @@ impl Lock {
             Removal::Changed(own) | Removal::Spared(own) | Removal::Unconfirmed(own) => {
                 Break::Changed(Box::new(self.status(&own)))
             }
-            Removal::Done(own) => self.done(Box::new(self.status(&own))),
+            Removal::Done(own) => self.done(Box::new(self.status(&own)), true),
         }
     }
 
-    /// Writes a break to the journal.
-    fn done(&self, was: Box<Status>) -> Break {
-        let warnings = self.note(Action::Break, &was, None).into_iter().collect();
+    /// Writes a break to the journal. `is_removed`: by this process.
+    fn done(&self, was: Box<Status>, is_removed: bool) -> Break {
+        let mut warnings: Vec<Error> = self.note(Action::Break, &was, None).into_iter().collect();
+        if is_removed {
+            warnings.extend(self.note_found(&was));
+        }
         Break::Done { was, warnings }
     }
 

@@ -134,6 +134,7 @@ impl Lock {
         let was = Box::new(self.status(&own));
         let is_noted = was.verdict.state == State::Zombie;
         let warning = is_noted.then(|| self.note(Action::Cleanup, &was, None));
-        Ok(Some((was, warning.flatten())))
+        let of_history = self.note_found(&was);
+        Ok(Some((was, warning.flatten().or(of_history))))
     }
 }

@@ -177,7 +177,7 @@ impl Store {
 
     fn journal_file(&self) -> Finding {
         const CHECK: &str = "journal";
-        match journal::size(&self.journal) {
+        match journal::size(&self.journal.store) {
             Ok(None) => Finding::ok(CHECK, "none yet"),
             Ok(Some(bytes)) => Finding::ok(CHECK, format!("{} KiB", bytes.div_ceil(1024))),
             Err(error) => Finding::warning(

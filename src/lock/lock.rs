@@ -1,6 +1,6 @@
 //! One lock: its names, its store, and the holds that are there.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,10 +8,11 @@ use super::options::{Options, milliseconds};
 use crate::backend::{BackOff, Backend, LockSnapshot, SleepLimit};
 use crate::decision::liveness::DEFAULT_MAX_AGE;
 use crate::decision::ownership::may_break;
-use crate::decision::verdict::Reason;
+use crate::decision::verdict::{Reason, State};
 use crate::decision::{Asker, Judged, Key, Observer, Request, Revision, Until, Want, judge_found};
 use crate::error::{Error, Result};
-use crate::files::journal::{self, Action};
+use crate::files::history::{HoldResult, PastHold};
+use crate::files::journal::{self, Action, Journal};
 use crate::name::LockName;
 use crate::open_file::Handle;
 use crate::record::{Format, Mode};
@@ -26,7 +27,7 @@ pub struct Lock {
     /// To be held with it.
     others: Vec<LockName>,
     pub(super) store: Arc<dyn Backend>,
-    journal: PathBuf,
+    journal: Journal,
 }
 
 /// Where nothing wakes, a confirmation is looked for after this, doubling up to the second.
@@ -37,13 +38,13 @@ const CONFIRMATION_PACE: BackOff = BackOff {
 
 impl Lock {
     /// The lock with this name in a store, or at this path.
-    pub(super) fn new(name: LockName, store: &Arc<dyn Backend>, journal: &Path) -> Result<Self> {
+    pub(super) fn new(name: LockName, store: &Arc<dyn Backend>, journal: &Journal) -> Result<Self> {
         let (store, name) = Arc::clone(store).locate(name)?;
         Ok(Self {
             name,
             others: Vec::new(),
             store,
-            journal: journal.to_owned(),
+            journal: journal.clone(),
         })
     }
 
@@ -109,13 +110,41 @@ impl Lock {
         &self.name
     }
 
-    pub(super) fn journal(&self) -> &Path {
+    pub(super) fn journal(&self) -> &Journal {
         &self.journal
     }
 
     /// Writes a line into the journal, or returns a warning: what was done stays done.
     pub(super) fn note(&self, action: Action, was: &Status, hold: Option<u64>) -> Option<Error> {
-        journal::write(&self.journal, action, was, hold).err()
+        let event = journal::event(action, was, hold);
+        self.journal.write(&event).err()
+    }
+
+    /// Writes the end of a hold into the history, if it was asked for with one, or returns a warning. That of a
+    /// command whose lock stayed taken has been written already.
+    pub(super) fn note_end(&self, was: &Status, result: HoldResult) -> Option<Error> {
+        let record = was.record.as_ref().filter(|record| !record.is_kept())?;
+        let store = self.store.path();
+        let mut hold = PastHold::of(record, store, &was.path, was.uid, result, None)?;
+        if let Some(at) = was
+            .verdict
+            .expires_at
+            .filter(|_| result == HoldResult::Expired)
+        {
+            hold.ended_at = at;
+        }
+        self.journal.write(&hold).err()
+    }
+
+    /// The same of a hold that was found over, or broken.
+    pub(super) fn note_found(&self, was: &Status) -> Option<Error> {
+        let result = match (was.verdict.state, was.verdict.reason) {
+            (State::Held | State::Overdue, _) => HoldResult::Broken,
+            (_, Reason::Expired) => HoldResult::Expired,
+            (_, Reason::Finished) => HoldResult::Exited,
+            _ => HoldResult::TakenOver,
+        };
+        self.note_end(was, result)
     }
 
     /// The format that a new hold of it has.

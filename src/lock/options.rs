@@ -36,6 +36,7 @@ pub struct Options {
     pub(crate) skip_queue: bool,
     pub(crate) inside: Vec<u64>,
     pub(crate) mode: Mode,
+    pub(crate) history: bool,
 }
 
 /// How a hold for a command is kept.
@@ -54,6 +55,8 @@ pub struct RunOptions {
     /// The calling process ends the work once this process has exited. On record, so that the next contender
     /// ends it if the calling process has been killed.
     pub die_with: Option<ProcessId>,
+    /// The lock stays taken for so long after it was acquired, also when the command has ended before.
+    pub hold_at_least: Option<Duration>,
     /// There is no command: the calling process keeps the hold, and gives it back itself.
     pub without_command: bool,
 }
@@ -146,6 +149,15 @@ impl Options {
         self
     }
 
+    /// Leaves a line in the journal when the hold has ended, whoever ends it: see
+    /// [`Store::history`](crate::Store::history). If the process is killed between the end and the line, there is
+    /// none.
+    #[must_use]
+    pub fn history(mut self, is_wanted: bool) -> Self {
+        self.history = is_wanted;
+        self
+    }
+
     pub(crate) fn check_lengths(&self) -> Result<()> {
         let check = |text: &Option<String>, what| match text {
             Some(text) if text.len() > MAX_TEXT_BYTES => Err(Error::TooLong {
@@ -177,6 +189,7 @@ impl Options {
             (matches!(self.mode, Mode::Slots(_)), limits.slots),
             (run.close, limits.close),
             (run.exec, limits.exec),
+            (run.hold_at_least.is_some(), limits.keep),
             (self.owner.is_some(), limits.owner),
             (self.message.is_some(), limits.message),
             (!is_given(&self.owner), limits.no_owner),

@@ -12,6 +12,7 @@ use crate::decision::ownership::{Caller, MayRelease, MayRenew, is_lost, may_rele
 use crate::decision::verdict::State;
 use crate::decision::{Asker, Judged, Request};
 use crate::error::{Error, Result};
+use crate::files::history::HoldResult;
 use crate::format::{MEMORY_TTL, MEMORY_TTL_LIMIT};
 use crate::open_file::Handle;
 use crate::record::{Format, Record};
@@ -77,9 +78,21 @@ impl Lock {
             };
             let status = Box::new(self.status(&own));
             return Ok(match may {
-                MayRelease::Remove if status.verdict.state == State::Free => Release::Free,
-                MayRelease::Remove if was_lost => Release::Lost(status),
-                MayRelease::Remove => Release::Done(status),
+                MayRelease::Remove if status.verdict.state == State::Free => {
+                    let _ = self.note_found(&status);
+                    Release::Free
+                }
+                MayRelease::Remove if was_lost => {
+                    let _ = self.note_end(&status, HoldResult::Lost);
+                    Release::Lost(status)
+                }
+                MayRelease::Remove => {
+                    let _ = match status.verdict.state {
+                        State::Zombie => self.note_found(&status),
+                        _ => self.note_end(&status, HoldResult::Released),
+                    };
+                    Release::Done(status)
+                }
                 MayRelease::Free => Release::Free,
                 MayRelease::NotYours => Release::NotYours(status),
                 MayRelease::HeldByRun => Release::HeldByRun(status),

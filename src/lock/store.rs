@@ -13,6 +13,8 @@ use crate::decision::liveness::DEFAULT_MAX_AGE;
 use crate::decision::{Found, Judged, judge};
 use crate::error::{Error, Result};
 use crate::files::Files;
+use crate::files::history::{self, PastHold};
+use crate::files::journal::{Journal, ROTATE_AT};
 use crate::flock::Flock;
 use crate::name::LockName;
 use crate::observer::HostFacts;
@@ -33,7 +35,7 @@ use crate::status::Status;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Store {
-    pub(super) journal: PathBuf,
+    pub(super) journal: Journal,
     pub(super) store: Arc<dyn Backend>,
     /// Its directory, or its URL.
     path: PathBuf,
@@ -58,7 +60,7 @@ impl Store {
         let directory = directory.into();
         let directory = std::path::absolute(&directory).unwrap_or(directory);
         Self {
-            journal: directory.clone(),
+            journal: journal_in(directory.clone()),
             path: directory.clone(),
             store: in_directory(directory, Format::Native, Arc::default()),
         }
@@ -80,7 +82,8 @@ impl Store {
         let etcd = crate::etcd::Etcd::new(url, access)?;
         let path = PathBuf::from(etcd.url());
         // Without a home directory nothing is noted: a warning says so when there is something.
-        let journal = Self::of_user().map_or_else(|_| PathBuf::new(), |store| store.journal);
+        let journal = Self::of_user();
+        let journal = journal.map_or_else(|_| journal_in(PathBuf::new()), |store| store.journal);
         Ok(Self {
             journal,
             path,
@@ -132,6 +135,24 @@ impl Store {
     pub fn journal_in(mut self, store: &Self) -> Self {
         self.journal.clone_from(&store.journal);
         self
+    }
+
+    /// The size in bytes from which its journal is moved to `events.jsonl.1`, and a new one begun: 1 MiB by
+    /// default.
+    #[must_use]
+    pub fn journal_size(mut self, bytes: u64) -> Self {
+        self.journal.rotate_at = bytes;
+        self
+    }
+
+    /// The holds of this store that have ended, of those that were asked for with
+    /// [`Options::history`](crate::Options::history), the oldest first, as far as the journal reaches back. Of a
+    /// store on etcd those of this machine.
+    ///
+    /// # Errors
+    /// The journal cannot be read.
+    pub fn history(&self) -> Result<Vec<PastHold>> {
+        history::of_store(&self.journal, &self.path)
     }
 
     /// Its directory.
@@ -260,6 +281,13 @@ impl Store {
             }
         }
         Ok(cleanup)
+    }
+}
+
+fn journal_in(store: PathBuf) -> Journal {
+    Journal {
+        store,
+        rotate_at: ROTATE_AT,
     }
 }
 

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use super::ending::{Ending, Remaining, kill_at_ms, marks};
 use super::hold::{Hold, NEEDS_KEEPER, recording, spawn_error};
-use crate::error::Result;
+use crate::backend::ReleaseOutcome;
+use crate::error::{Error, Result};
 use crate::identity::{Pid, ProcessId};
-use crate::record::Format;
+use crate::record::{CommandEnd, Format};
 use crate::sys::signal::SignalMask;
 use crate::sys::spawn::command_holds;
 use crate::sys::start::{Program, Started};
@@ -103,6 +104,26 @@ impl Hold {
         marks.others.clone_from(&self.older);
         let kill_at_ms = kill_at_ms(record, began);
         Ending::new(marks, Pid::new(command.id()), kill_at_ms)
+    }
+
+    /// Releases the lock. `end`: of its command, to keep the lock until the time of
+    /// [`RunOptions::hold_at_least`](crate::RunOptions).
+    ///
+    /// # Errors
+    /// The lock file cannot be removed or written.
+    pub fn give_back(&mut self, end: Option<CommandEnd>) -> Result<ReleaseOutcome> {
+        self.taken.give_back(end)
+    }
+
+    /// Notes in the history how the hold has ended, if that is wanted. Returns an error that prevented it.
+    #[must_use]
+    pub fn note_end(
+        &self,
+        released: &Result<ReleaseOutcome>,
+        is_broken: bool,
+        end: Option<CommandEnd>,
+    ) -> Option<Error> {
+        self.taken.note_end(released, is_broken, end)
     }
 
     /// Goes on to end the work. See [`Ending::step`].

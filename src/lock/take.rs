@@ -41,7 +41,15 @@ enum Next {
     End(Outcome),
     /// It is not confirmed yet.
     Unconfirmed(Judged<Handle>),
-    Sleep(Box<(Obstacle<Handle>, Until<Handle>)>),
+    Sleep(Box<Sleep>),
+}
+
+/// What a waiter sleeps on.
+struct Sleep {
+    obstacle: Obstacle<Handle>,
+    until: Until<Handle>,
+    /// How many wait already, of a new waiter that is asked for that.
+    waiting: u32,
 }
 
 /// Takes a lock, and waits for it if that is wanted. `process`: the one that the hold is for, if it is not this
@@ -49,7 +57,7 @@ enum Next {
 pub(super) fn take(
     lock: &Lock,
     request: Request,
-    draft: &Draft,
+    draft: &mut Draft,
     process: Option<ProcessId>,
     wait: &mut Wait<'_>,
     kept: &mut Option<usize>,
@@ -69,7 +77,7 @@ fn take_as(
     contender: &mut (dyn Contender + '_),
     lock: &Lock,
     mut request: Request,
-    draft: &Draft,
+    draft: &mut Draft,
     process: Option<ProcessId>,
     wait: &mut Wait<'_>,
 ) -> Result<Outcome> {
@@ -103,6 +111,9 @@ fn take_as(
             return Err(store_vanished());
         };
         has_just_joined = updated.may_be_behind_others;
+        if let (Some(asked), Next::Sleep(sleep)) = (&mut draft.record.asked, &next) {
+            asked.waiting = asked.waiting.max(sleep.waiting);
+        }
         if has_just_joined {
             continue;
         }
@@ -112,7 +123,9 @@ fn take_as(
             continue;
         }
         let is_unfinished = unfinished.is_some();
-        let (obstacle, until) = match next {
+        let Sleep {
+            obstacle, until, ..
+        } = match next {
             Next::Taken(displaced) => {
                 let Some(mut hold) = updated.hold else {
                     return Err(store_vanished());
@@ -196,7 +209,7 @@ fn sleep_limit<'a>(wait: &Wait<'a>, until: &Until<Handle>, is_unfinished: bool) 
 fn unfinished(next: &Next) -> Option<&Judged<Handle>> {
     let obstacle = match next {
         Next::End(Outcome::Blocked(obstacle, None)) => obstacle,
-        Next::Sleep(sleep) => &sleep.0,
+        Next::Sleep(sleep) => &sleep.obstacle,
         Next::Taken(_) | Next::End(_) | Next::Unconfirmed(_) => return None,
     };
     match obstacle {
@@ -276,14 +289,20 @@ fn plan<'d>(
             if longest_queue.is_none() && !is_ripening {
                 return Ok((Change::Queue(change), blocked(obstacle)));
             }
+            let mut waiting = 0;
             if let Some((most, has_just_joined)) = longest_queue {
                 let is_new = request.ticket.is_none();
+                if is_new && draft.record.asked.is_some() {
+                    waiting = waiting_for(&request.wants, snapshot)?
+                        .try_into()
+                        .unwrap_or(u32::MAX);
+                }
                 // Who has no limit does not count. On etcd others may have joined at the same moment: once it
                 // has a ticket, those before it count.
                 if most < u32::MAX && (is_new || has_just_joined) {
-                    let waiting = waiting_for(&request.wants, snapshot)?;
-                    if waiting >= usize::try_from(most).unwrap_or(usize::MAX) {
-                        let full = Outcome::Blocked(obstacle, Some(waiting));
+                    let others = waiting_for(&request.wants, snapshot)?;
+                    if others >= usize::try_from(most).unwrap_or(usize::MAX) {
+                        let full = Outcome::Blocked(obstacle, Some(others));
                         return Ok((Change::Queue(change), Next::End(full)));
                     }
                 }
@@ -294,7 +313,11 @@ fn plan<'d>(
             let until = until(request, obstacle.clone(), snapshot)?;
             (
                 Change::Queue(change),
-                Next::Sleep(Box::new((obstacle, until))),
+                Next::Sleep(Box::new(Sleep {
+                    obstacle,
+                    until,
+                    waiting,
+                })),
             )
         }
     })

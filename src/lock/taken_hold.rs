@@ -8,9 +8,11 @@ use chrono::{SubsecRound as _, TimeDelta, Utc};
 use super::options::milliseconds;
 use crate::backend::{Backend, HeldRecord, QueuePlace, ReleaseOutcome};
 use crate::error::{Error, Result};
+use crate::files::history::{HoldResult, PastHold};
+use crate::files::journal::Journal;
 use crate::identity::{Pid, ProcessId};
 use crate::name::LockName;
-use crate::record::{Live, Record, has_four_digits};
+use crate::record::{CommandEnd, Live, Record, has_four_digits};
 use crate::status::Status;
 use crate::sys::process;
 use crate::sys::wait::Watch;
@@ -28,6 +30,8 @@ pub(super) struct TakenHold {
     /// Closed only when the hold ends, because closing it takes milliseconds.
     pub(super) _watch: Option<Watch>,
     pub(super) warnings: Vec<Error>,
+    /// Where its end is noted, if that is wanted.
+    pub(super) journal: Option<Journal>,
     /// Who took it.
     pub(super) pid: Pid,
     /// It was released, or handed over to its holder.
@@ -54,12 +58,66 @@ pub(super) fn renewed(store: &dyn Backend, record: &Record, ttl: Option<Duration
 
 impl TakenHold {
     pub(super) fn release(&mut self) -> Result<ReleaseOutcome> {
+        let released = self.give_back(None);
+        let _ = self.note_end(&released, false, None);
+        released
+    }
+
+    /// Gives it back, or keeps it until the time of its record if its command has ended before.
+    pub(super) fn give_back(&mut self, end: Option<CommandEnd>) -> Result<ReleaseOutcome> {
+        let left = self.left_to_keep().filter(|left| !left.is_zero());
         self.is_over = true;
         // Leave the queue first, so that a releasing holder gets no reservation.
         self.place.take_if(|place| !place.leave_quietly());
-        let released = self.held.release();
+        let released = match end.zip(left) {
+            None => self.held.release(),
+            Some((end, left)) => {
+                let live = Live {
+                    ended: Some(end),
+                    expires_at: self.held.record().held_until(),
+                    ..Live::default()
+                };
+                self.held.keep(live, left)
+            }
+        };
         self.place = None;
         released
+    }
+
+    /// Notes its end in the history, if that is wanted; an error that did not prevent anything else.
+    pub(super) fn note_end(
+        &self,
+        released: &Result<ReleaseOutcome>,
+        is_broken: bool,
+        end: Option<CommandEnd>,
+    ) -> Option<Error> {
+        self.journal.as_ref().and_then(|journal| {
+            let signal = end.and_then(|end| end.signal);
+            let result = match (released, end) {
+                (Ok(ReleaseOutcome::Lost), _) if !is_broken => HoldResult::Lost,
+                _ if is_broken => HoldResult::Broken,
+                (_, None) => HoldResult::Released,
+                (_, Some(_)) if signal.is_some() => HoldResult::Signal,
+                (_, Some(_)) => HoldResult::Exited,
+            };
+            let (record, uid) = (self.held.record(), process::own_uid());
+            let path = self.held.path();
+            let hold = PastHold::of(record, self.store.path(), path, uid, result, end)?;
+            journal.write(&hold).err()
+        })
+    }
+
+    /// How much longer the lock is to stay taken when its command has ended.
+    fn left_to_keep(&self) -> Option<Duration> {
+        let record = self.held.record();
+        let until = record
+            .origin
+            .as_ref()?
+            .acquired_boottime_ms
+            .saturating_add(record.hold_at_least_ms?);
+        Some(Duration::from_millis(
+            until.saturating_sub(process::boottime_milliseconds()),
+        ))
     }
 
     pub(super) fn renew(&mut self) -> Result<()> {

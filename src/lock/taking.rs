@@ -20,7 +20,7 @@ use crate::files::journal::Action;
 use crate::identity::{Pid, ProcessId};
 use crate::name::LockName;
 use crate::open_file::Handle;
-use crate::record::{Format, Kind, Live, Record, cut_command};
+use crate::record::{Asked, Format, Kind, Live, Record, cut_command};
 use crate::status::Status;
 use crate::sys::wait::Watch;
 use crate::sys::{COMMANDS_INHERIT_LOCKS, keeper, process};
@@ -171,7 +171,7 @@ impl Lock {
                 .clone()
                 .check(&*self.store, self.name(), holder.detached(), holder.run())?;
         // Gathered before the guard: reading another process's memory can block.
-        let draft = self.draft(&options, holder);
+        let mut draft = self.draft(&options, holder);
         let mut request = self.request(&options, holder.asker());
         let process = holder.process_id();
         if wait.is_limited_by_queue() || wait.keeps_place.is_some() {
@@ -181,7 +181,7 @@ impl Lock {
         match take(
             self,
             request,
-            &draft,
+            &mut draft,
             process,
             &mut wait,
             &mut kept_position,
@@ -251,6 +251,7 @@ impl Lock {
             }
             let was = self.status(&judged);
             warnings.extend(self.note(Action::Cleanup, &was, None));
+            warnings.extend(self.note_found(&was));
         }
         let displaced: Vec<Status> = displaced.iter().map(|judged| self.status(judged)).collect();
         for was in &displaced {
@@ -263,8 +264,11 @@ impl Lock {
                 let number = Some(held.record().hold);
                 warnings.extend(self.note(action, was, number));
             }
+            warnings.extend(self.note_found(was));
         }
+        let has_history = held.record().asked.is_some();
         TakenHold {
+            journal: has_history.then(|| self.journal().clone()),
             pid: Pid::of_self(),
             is_over: false,
             store: self.store.clone(),
@@ -300,11 +304,16 @@ impl Lock {
         record.command = cut_command(holder.command_line(&options.command));
         record.ttl_ms = options.ttl.map(milliseconds);
         record.max_age_ms = options.max_age.map(milliseconds);
+        record.asked = options.history.then_some(Asked {
+            at: now,
+            waiting: 0,
+        });
         record.close = run.close || (record.kind == Kind::Run && !COMMANDS_INHERIT_LOCKS);
         record.exec = run.exec;
         record.supervised = run.supervised;
         record.kill_after_ms = run.kill_after.map(milliseconds);
         record.die_with = run.die_with;
+        record.hold_at_least_ms = run.hold_at_least.map(milliseconds);
         record.kernel_lock =
             holder.detached().is_none() && !(self.store.is_remote() && record.kind == Kind::Run);
         if let NewHolder::Detached(Holder::Caller { parent, .. }) = holder {

@@ -64,7 +64,7 @@ const SCENARIO: Scenario = Scenario {
     acquires: false,
 };
 
-const SCENARIOS: [Scenario; 27] = [
+const SCENARIOS: [Scenario; 29] = [
     Scenario {
         name: "acquire",
         prepare: |sandbox| words(&format!("acquire x --pid {}", sandbox.holder.pid())),
@@ -109,6 +109,20 @@ const SCENARIOS: [Scenario; 27] = [
         name: "run --close of a child",
         prepare: |_| run_critical_section("run --close section/x"),
         lock: "section/x",
+        ..SCENARIO
+    },
+    Scenario {
+        name: "run --hold-at-least",
+        prepare: |_| run_critical_section("run --hold-at-least 1h x"),
+        ..SCENARIO
+    },
+    Scenario {
+        name: "run with a zombie, with a history",
+        prepare: |sandbox| {
+            sandbox.set_history();
+            sandbox.create_zombie("x");
+            run_critical_section("run x")
+        },
         ..SCENARIO
     },
     Scenario {

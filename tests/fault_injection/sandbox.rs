@@ -109,6 +109,17 @@ impl Sandbox {
         }
     }
 
+    /// Has all holds leave a line in the journal.
+    pub fn set_history(&self) {
+        let directory = self.path(".config/onehold");
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(
+            directory.join("config.toml"),
+            "[defaults]\nhistory = true\n",
+        )
+        .unwrap();
+    }
+
     /// Leaves what `words` ask for, a name at least, with a holder that was killed.
     pub fn create_zombie(&mut self, words: &str) {
         let mut holder = Running::sleeper();
@@ -181,6 +192,12 @@ impl Sandbox {
             if code != 0 {
                 return Err(format!("{words:?} exits with {code}"));
             }
+        }
+        let journal = fs::read_to_string(self.path("store/.onehold/events.jsonl"));
+        let journal = journal.unwrap_or_default();
+        let is_whole = |line: &str| serde_json::from_str::<Value>(line).is_ok();
+        if !journal.lines().all(is_whole) || !(journal.is_empty() || journal.ends_with('\n')) {
+            return Err(format!("a line of the journal is not whole: {journal}"));
         }
         self.check_nothing_is_left(global)?;
         let number = self.prepare(&["acquire", "after", "--ttl", "1h"]);

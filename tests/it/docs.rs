@@ -186,6 +186,7 @@ fn formats_man_page_has_every_key_of_a_record() {
     let onehold = |args: &[&str]| {
         let mut command = Command::new(program());
         command.args(args).env("ONEHOLD_DIR", directory.path());
+        command.env("ONEHOLD_HISTORY", "1");
         command.output().unwrap().stdout
     };
     let mut keys = Vec::new();
@@ -202,7 +203,17 @@ fn formats_man_page_has_every_key_of_a_record() {
         let record = onehold(&[&["run", option, name], &cat[..]].concat());
         add_keys(&serde_json::from_slice(&record).unwrap(), &mut keys);
     }
-    for name in ["a", "b"] {
+    onehold(&[
+        "run",
+        "--hold-at-least",
+        "1h",
+        "e",
+        "--",
+        "sh",
+        "-c",
+        "kill -9 $$",
+    ]);
+    for name in ["a", "b", "e"] {
         let record = fs::read(directory.path().join(format!("{name}.lock"))).unwrap();
         add_keys(&serde_json::from_slice(&record).unwrap(), &mut keys);
     }
@@ -269,8 +280,8 @@ fn configuration_of_the_config_page_is_valid() {
 const JSON: &[&str] = &[
     "With --json, stdout contains exactly one object on one line, even on failure. For run, whose stdout belongs to CMD, the object is the last line on stderr. run --exec and run --reentrant are replaced by CMD and print an object only if they fail. If INT, TERM or HUP ends onehold while it waits or asks, the object says interrupted.",
     "hold --json prints an object on each line of stdout instead, with event: waiting (once, when it begins to wait, with position in the queue and holder, an object like lock), held (with hold, slot, slots, file, and displaced, an object like lock), lost (exit status 8) or released, both with hold and reason: stdin (it has ended), signal, caller-exited (--die-with), broken, or lost (its file was removed or replaced, or its lease could not be kept). Each of these has all these keys, null where they do not apply, and message and errors. slots has a number for each lock if it is shared, slot is the first of them; file is null on etcd. Whatever did not hold ends with the event failed: the usual object, with event and exit_code.",
-    "Keys: success; command (the command of onehold); status; lock (an object or null); locks (of list and cleanup); hold (the number of the new hold); displaced (the hold that was taken over or taken by force, an object like lock; if there were several, the first one, and the rest of them are its others); command_exit_code; message (a sentence); errors (the message of a failure, and warnings); error (null, or an object of code, message and details). hold, displaced and command_exit_code are only present where they apply. check -v adds processes (of the hold: pid, parent, user, state, cpu_seconds, command) and journal (its last three events, as in the journal). check -v adds kept_places, too (owner, since, left_seconds). A refusal with --keep-place adds kept_position and kept_seconds. doctor adds checks (check, result: ok, warning or FAILED, detail, advice). config adds file, profile, settings and formats (key, value, source and line of each). For release, break and cleanup, lock and locks are the state before the change, but details is the state after it. Times are RFC 3339 in UTC. Later versions may add keys.",
-    "status is acquired, released, renewed, blocked, zombie-detected (also overdue), clean (free), fit, listed, cleaned, broken, lost, timeout, interrupted (INT, TERM or HUP) or failure. error.code is the reason of a failure: LOCKED, TIMEOUT, QUEUE_FULL, RESERVED, ZOMBIE and MALFORMED (refused), NOT_OWNER, NOT_HELD, NOT_CONFIRMED, SEVERAL_HOLDERS, NOT_A_LOCK, NOT_RENEWABLE, KERNEL_LOCK, UNFIT (of doctor), STILL_RUNNING, LOST, TIME_LIMIT, CALLER_EXITED (--die-with), INTERRUPTED, INCOMPLETE, INVALID_NAME, TOO_LONG, UNSUPPORTED, NO_SUCH_PROCESS, NO_HOLDER, STORE_BUSY, STORE (etcd refuses, or cannot be reached), NO_ATOMIC_EXCHANGE, COMMAND_NOT_FOUND, COMMAND_NOT_EXECUTABLE, USAGE, IO or FAILED. A profile may replace LOCKED and TIMEOUT with its own code.",
+    "Keys: success; command (the command of onehold); status; lock (an object or null); locks (of list and cleanup); hold (the number of the new hold); displaced (the hold that was taken over or taken by force, an object like lock; if there were several, the first one, and the rest of them are its others); command_exit_code; message (a sentence); errors (the message of a failure, and warnings); error (null, or an object of code, message and details). hold, displaced and command_exit_code are only present where they apply. check -v adds processes (of the hold: pid, parent, user, state, cpu_seconds, command) and journal (its last three events, as in the journal). check -v adds kept_places, too (owner, since, left_seconds). A refusal with --keep-place adds kept_position and kept_seconds. doctor adds checks (check, result: ok, warning or FAILED, detail, advice). history adds holds, the oldest first: name, names, hold, mode, user, owner, host, command, asked_at, waited_seconds, waiting_on_arrival (how many waited already), acquired_at, ended_at, held_seconds, result (exited, signal, released, broken, lost, expired, or taken-over from a dead holder), exit_code and signal; with --summary instead summary: name, runs, failed, waited_seconds and held_seconds (p50, p90, max), longest (objects like those of holds). config adds file, profile, settings and formats (key, value, source and line of each). For release, break and cleanup, lock and locks are the state before the change, but details is the state after it. Times are RFC 3339 in UTC. Later versions may add keys.",
+    "status is acquired, released, kept (run --hold-at-least), renewed, blocked, zombie-detected (also overdue), clean (free), fit, listed, cleaned, broken, lost, timeout, interrupted (INT, TERM or HUP) or failure. error.code is the reason of a failure: LOCKED, TIMEOUT, QUEUE_FULL, RESERVED, ZOMBIE and MALFORMED (refused), NOT_OWNER, NOT_HELD, NOT_CONFIRMED, SEVERAL_HOLDERS, NOT_A_LOCK, NOT_RENEWABLE, KERNEL_LOCK, UNFIT (of doctor), STILL_RUNNING, LOST, TIME_LIMIT, CALLER_EXITED (--die-with), INTERRUPTED, INCOMPLETE, INVALID_NAME, TOO_LONG, UNSUPPORTED, NO_SUCH_PROCESS, NO_HOLDER, STORE_BUSY, STORE (etcd refuses, or cannot be reached), NO_ATOMIC_EXCHANGE, COMMAND_NOT_FOUND, COMMAND_NOT_EXECUTABLE, USAGE, IO or FAILED. A profile may replace LOCKED and TIMEOUT with its own code.",
 ];
 
 #[test]

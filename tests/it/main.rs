@@ -46,6 +46,10 @@ mod four_systems;
 #[cfg(unix)]
 mod hand_over;
 #[cfg(unix)]
+mod history;
+#[cfg(unix)]
+mod hold_at_least;
+#[cfg(unix)]
 mod kept_places;
 #[cfg(target_os = "linux")]
 mod lock_programs;

@@ -882,3 +882,6 @@ fn what_is_left_out_is_noticed() {
         assert!(is_noticed, "{flaw:?} was not noticed in {states} states");
     }
 }
+
+#[path = "once_a_night.rs"]
+mod once_a_night;

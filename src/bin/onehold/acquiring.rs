@@ -49,7 +49,9 @@ fn options(session: &Session, typed: &args::HoldArgs, lock: &Lock) -> Options {
     let ttl_is_for_others = typed.ttl_is_default && lock.format() == Format::Flock;
     let mode = args::mode(typed.shared, typed.slots);
     let mut options = basic_options(session, mode, typed.max_age);
-    options = options.inside(session.caller.inside.clone());
+    options = options
+        .inside(session.caller.inside.clone())
+        .history(session.history);
     if let Some(message) = &typed.message {
         options = options.message(message);
     }

@@ -211,6 +211,14 @@ pub(crate) enum Verb {
     /// waiters must be served in order. Each check is ok, a warning, or FAILED, with advice. Exits with 1 if a
     /// check failed. Run it before you trust a new machine or filesystem.
     Doctor(Doctor),
+    /// List holds that have ended, the latest last
+    ///
+    /// Holds leave a line in the journal of the store when they end, if `history = true` is in the
+    /// configuration or ONEHOLD_HISTORY is 1. The lines reach back as far as the journal does, see the key
+    /// journal-size of onehold-config(5). For a store on etcd they are those of this machine. A line may be
+    /// missing if onehold is killed as the hold ends. If a holder has died, its line is written by the next
+    /// one, and tells when that was.
+    History(History),
     /// Show the effective settings and their sources
     ///
     /// The output is a valid configuration file. Each value is followed by its source: an option, an
@@ -241,6 +249,13 @@ pub(crate) struct Run {
     /// With --exec, only `break` ends the work, after this time.
     #[arg(long, value_name = "D", value_parser = duration)]
     pub(crate) kill_after: Option<Duration>,
+    /// Keep the lock until D after it was acquired, also if CMD ends sooner; onehold exits with CMD
+    ///
+    /// Then the hold is a lease with the exit code of CMD, until that time. Others are refused or wait meanwhile,
+    /// also with --time-limit and after TERM. `release`, `break` and --force end it. Nothing is kept if CMD could
+    /// not be executed, or after a break.
+    #[arg(long, value_name = "D", value_parser = duration, conflicts_with = "exec")]
+    pub(crate) hold_at_least: Option<Duration>,
     /// End CMD and all that it has started, or the wait, once the process PID has exited; `parent`: the
     /// process that started onehold
     ///
@@ -484,9 +499,11 @@ pub(crate) enum ListState {
     Held,
     /// Held together with others (--shared)
     Shared,
+    /// The command has ended, and the lock stays taken for a while (--hold-at-least)
+    Kept,
     /// Free, but only the first waiter may take it, for 5 s
     Reserved,
-    /// Left by a finished `run --exec`, or by a release that was killed
+    /// Left by a finished `run --exec` or `run --hold-at-least`, or by a release that was killed
     Free,
     /// A file that is not a lock
     NotALock,
@@ -543,6 +560,23 @@ pub(crate) struct Break {
     /// Answer yes to all questions
     #[arg(short, long)]
     pub(crate) yes: bool,
+}
+
+#[derive(Args, Debug, Default)]
+#[command(override_usage = "onehold history [NAME]... [OPTIONS]")]
+pub(crate) struct History {
+    /// Only holds of these locks [default: all of the store]
+    #[arg(value_name = "NAME", value_parser = lock_name)]
+    pub(crate) names: Vec<LockName>,
+    /// Only holds that have ended within the last D: `30m`, `12h`, `7d`
+    #[arg(long, value_name = "D", value_parser = duration)]
+    pub(crate) since: Option<Duration>,
+    /// Only holds whose command failed, and holds that were broken, lost, or taken over from a dead holder
+    #[arg(long)]
+    pub(crate) failed: bool,
+    /// One row for each lock: runs, failures, times, and the longest holds
+    #[arg(long)]
+    pub(crate) summary: bool,
 }
 
 #[derive(Args, Debug, Default)]

@@ -20,7 +20,9 @@ mod values;
 
 use template::{Details, LIMIT, Template};
 pub(crate) use values::{ConfigPath, WANTED};
-use values::{Directories, FilePath, ProjectPath, Required, Typed, Variables, home, resolved};
+use values::{
+    Directories, FilePath, ProjectPath, Required, Size, Typed, Variables, home, resolved,
+};
 
 /// The built-in profiles, written as a configuration file.
 const BUILT_IN: &str = include_str!("profiles.toml");
@@ -48,6 +50,8 @@ pub(crate) struct Settings {
     owner_required: Option<Required>,
     conflict_exit_code: Option<u8>,
     die_with: Option<Typed<DieWith>>,
+    pub(crate) history: bool,
+    journal_size: Option<Typed<Size>>,
     pub(crate) locked_code: Option<Box<str>>,
     refusal: Option<Template>,
     section_refusal: Option<Template>,
@@ -181,8 +185,12 @@ impl Settings {
             Verb::Check(Check { max_age, .. })
             | Verb::List(List { max_age, .. })
             | Verb::Cleanup(Cleanup { max_age, .. }) => *max_age = max_age.or(self.max_age()),
-            Verb::Release(_) | Verb::Renew(_) | Verb::Break(_) | Verb::Doctor(_) | Verb::Config => {
-            }
+            Verb::Release(_)
+            | Verb::Renew(_)
+            | Verb::Break(_)
+            | Verb::Doctor(_)
+            | Verb::History(_)
+            | Verb::Config => {}
         }
     }
 
@@ -220,6 +228,11 @@ impl Settings {
 
     pub(crate) fn instance(&self) -> Option<String> {
         self.instance.as_ref().map(|instance| instance.0.clone())
+    }
+
+    /// In bytes.
+    pub(crate) fn journal_size(&self) -> Option<u64> {
+        self.journal_size.map(|size| size.0.0)
     }
 
     /// First and longest interval between two checks of a lock whose release cannot be observed.

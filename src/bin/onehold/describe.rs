@@ -63,6 +63,7 @@ pub(crate) fn list_state(status: &Status) -> ListState {
     match (status.verdict.state, status.verdict.reason) {
         (State::Free, _) => ListState::Free,
         (State::Held, Reason::Reserved) => ListState::Reserved,
+        (State::Held, Reason::Kept) => ListState::Kept,
         (State::Held, Reason::Unverified(_) | Reason::Incomplete) => ListState::Unverified,
         (State::Held, _) if is_shared(status) => ListState::Shared,
         (State::Held, _) => ListState::Held,
@@ -186,6 +187,12 @@ pub(crate) fn local(at: DateTime<Utc>) -> String {
         "%Y-%m-%d %H:%M:%S"
     };
     at.format(format).to_string()
+}
+
+/// Local time, with the date.
+pub(crate) fn local_with_date(at: DateTime<Utc>) -> String {
+    let at = at.with_timezone(&Local);
+    at.format("%Y-%m-%d %H:%M:%S").to_string()
 }
 
 /// "hold 7 of `db` and `cache`"

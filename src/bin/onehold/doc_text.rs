@@ -12,7 +12,7 @@ pub(crate) const FILES: [(&str, &str); 8] = [
     ),
     (
         ".onehold/events.jsonl",
-        "Journal of the store: one line for each takeover, break and cleanup, with the user and process that did it (by) and those of the hold that ended (from), rotated at 1 MiB. Path locks and the directory of a profile use the journal of the store that --dir, ONEHOLD_DIR or the configuration's defaults name, else of the default store.",
+        "Journal of the store: one line for each takeover, break and cleanup, with the user and process that did it (by) and those of the hold that ended (from), and one (event end) for each hold with a history, see onehold-history(1). Rotated at 1 MiB, or at journal-size. Path locks and the directory of a profile use the journal of the store that --dir, ONEHOLD_DIR or the configuration's defaults name, else of the default store.",
     ),
     (
         ".onehold/last",
@@ -38,7 +38,7 @@ pub(crate) const FILES: [(&str, &str); 8] = [
 
 /// Environment variables, for ENVIRONMENT: first those that onehold reads, then those that it sets
 /// for the command of `run`.
-pub(crate) const ENVIRONMENT: [(&str, &str); 11] = [
+pub(crate) const ENVIRONMENT: [(&str, &str); 12] = [
     (
         "ONEHOLD_DIR",
         "Store directory, unless --dir, the profile's directory or its project directory applies.",
@@ -51,6 +51,10 @@ pub(crate) const ENVIRONMENT: [(&str, &str); 11] = [
     (
         "ONEHOLD_INSTANCE",
         "Instance that the caller belongs to, unless --instance is given.",
+    ),
+    (
+        "ONEHOLD_HISTORY",
+        "1: holds leave a line in the journal when they end, see onehold-history(1); 0: they do not. Overrides the key history of the configuration.",
     ),
     (
         "HOME",
@@ -226,7 +230,7 @@ pub(crate) fn examples(verb: &str) -> &'static [Example] {
 }
 
 /// The keys of a lock in that object. All are always present.
-pub(crate) const LOCK_KEYS: [(&str, &str); 42] = [
+pub(crate) const LOCK_KEYS: [(&str, &str); 45] = [
     ("name", "NAME as given"),
     ("path", "path of the lock file"),
     ("store", "directory of the lock file"),
@@ -234,7 +238,7 @@ pub(crate) const LOCK_KEYS: [(&str, &str); 42] = [
     ("state", "free, held, overdue, zombie, not-a-lock"),
     (
         "reason",
-        "reason of the state: no-file, finished (free); alive, locked (the process on record has exited, and others have locked its file), starting (the wrapper is dead, and the command may be about to start), ending (its work is being ended by force), reserved (for a waiter), lease, unknown-version, incomplete, unverified (held); dead, reused, rebooted, instance-restarted, namespace-gone (the PID namespace of a container), expired, too-old, corrupt, malformed (not a lock file, at a profile's path) (zombie); not-a-lock",
+        "reason of the state: no-file, finished (free); alive, locked (the process on record has exited, and others have locked its file), starting (the wrapper is dead, and the command may be about to start), ending (its work is being ended by force), reserved (for a waiter), lease, kept (its command has ended, and the lock stays taken, see --hold-at-least of onehold-run(1)), unknown-version, incomplete, unverified (held); dead, reused, rebooted, instance-restarted, namespace-gone (the PID namespace of a container), expired, too-old, corrupt, malformed (not a lock file, at a profile's path) (zombie); not-a-lock",
     ),
     (
         "proof",
@@ -285,6 +289,18 @@ pub(crate) const LOCK_KEYS: [(&str, &str); 42] = [
     ("age_seconds", "the same in seconds"),
     ("ttl_seconds", "time to live (--ttl)"),
     ("expires_at", "time at which the hold expires"),
+    (
+        "ended_at",
+        "of a hold that is kept: when its command ended; else null",
+    ),
+    (
+        "exit_code",
+        "of a hold that is kept: the exit code of its command, null if a signal ended it",
+    ),
+    (
+        "signal",
+        "of a hold that is kept: the signal that ended its command",
+    ),
     ("hold", "hold number"),
     (
         "mode",

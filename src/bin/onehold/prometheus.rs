@@ -116,7 +116,56 @@ pub(crate) fn metrics(session: &Session, listing: Option<&Listing>) -> String {
             }
         }
     }
+    if session.history {
+        past_holds(session, &store, &mut text);
+    }
     text.written
+}
+
+/// What the history tells, as far back as the journal reaches.
+fn past_holds(session: &Session, store: &str, text: &mut Text) {
+    let Ok(holds) = session.store.history() else {
+        return;
+    };
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    let mut sums: BTreeMap<String, [f64; 2]> = BTreeMap::new();
+    for hold in &holds {
+        let result = serde_json::to_value(hold.result).unwrap_or_default();
+        let result = result.as_str().unwrap_or_default();
+        for name in hold.all_names() {
+            let name = format!("name=\"{}\",{store}", label(name));
+            *counts
+                .entry(format!("{name},result=\"{result}\""))
+                .or_default() += 1;
+            let [waited, held] = sums.entry(name).or_default();
+            *waited += hold.waited().as_seconds_f64();
+            *held += hold.held().as_seconds_f64();
+        }
+    }
+    text.describe_counter(
+        "onehold_holds_total",
+        "Holds that have ended, by how; it begins anew when the journal is rotated.",
+    );
+    for (labels, count) in counts {
+        text.sample(&labels, count);
+    }
+    for (at, metric, help) in [
+        (
+            0,
+            "onehold_hold_waited_seconds_total",
+            "How long those holders waited, in sum.",
+        ),
+        (
+            1,
+            "onehold_hold_held_seconds_total",
+            "How long those holds lasted, in sum.",
+        ),
+    ] {
+        text.describe_counter(metric, help);
+        for (labels, sum) in &sums {
+            text.sample(labels, sum.get(at).copied().unwrap_or_default());
+        }
+    }
 }
 
 #[derive(Default)]
@@ -127,9 +176,17 @@ struct Text {
 
 impl Text {
     fn describe(&mut self, metric: &'static str, help: &str) {
+        self.describe_as("gauge", metric, help);
+    }
+
+    fn describe_counter(&mut self, metric: &'static str, help: &str) {
+        self.describe_as("counter", metric, help);
+    }
+
+    fn describe_as(&mut self, kind: &str, metric: &'static str, help: &str) {
         let _ = writeln!(
             self.written,
-            "# HELP {metric} {help}\n# TYPE {metric} gauge"
+            "# HELP {metric} {help}\n# TYPE {metric} {kind}"
         );
         self.metric = metric;
     }

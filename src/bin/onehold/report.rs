@@ -205,6 +205,10 @@ impl Serialize for LockObject<'_> {
         let ttl = record.and_then(Record::ttl);
         keys.serialize_entry("ttl_seconds", &ttl.map(|ttl| ttl.as_secs_f64()))?;
         keys.serialize_entry("expires_at", &verdict.expires_at)?;
+        let end = record.and_then(|record| record.live.ended);
+        keys.serialize_entry("ended_at", &end.map(|end| end.at))?;
+        keys.serialize_entry("exit_code", &end.map(|end| end.exit_code))?;
+        keys.serialize_entry("signal", &end.map(|end| end.signal))?;
         keys.serialize_entry("hold", &status.hold())?;
         keys.serialize_entry("mode", &record.map(|record| record.mode))?;
         keys.serialize_entry("slot", &status.slot)?;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow};
 use percent_encoding::percent_decode_str;
 
+use onehold::status::Reason;
 use onehold::{Caller, Format, Lock, LockName, Status, Store};
 
 use crate::args::{self, GlobalArgs, UsageError};
@@ -28,6 +29,8 @@ pub(crate) struct Session {
     pub(crate) format: Format,
     /// The lock of a profile with a path.
     pub(crate) only: Option<LockName>,
+    /// Whether holds leave a line in the journal when they end.
+    pub(crate) history: bool,
     /// What is wrong with how the store is reached. Printed with the outcome.
     pub(crate) warning: Option<String>,
 }
@@ -67,6 +70,10 @@ impl Session {
                 Err(_) => {}
             }
         }
+        if let Some(bytes) = settings.journal_size() {
+            store = store.journal_size(bytes);
+        }
+        let history = history(settings)?;
         caller.inside = enclosing(|number, _| number.parse().ok());
         #[cfg(feature = "etcd")]
         let warning = store
@@ -84,6 +91,7 @@ impl Session {
             config,
             format,
             only,
+            history,
             warning,
         })
     }
@@ -120,7 +128,9 @@ impl Session {
     /// this invocation.
     pub(crate) fn is_inside(&self, status: &Status) -> bool {
         let is_inside = |hold| self.caller.inside.contains(&hold);
-        is_held(status) && (status.hold().is_some_and(is_inside) || status.is_locked_by_ancestor())
+        is_held(status)
+            && status.verdict.reason != Reason::Kept
+            && (status.hold().is_some_and(is_inside) || status.is_locked_by_ancestor())
     }
 
     /// Whether it is said what goes well: to a person, or if asked to. cron mails all output.
@@ -239,6 +249,21 @@ fn instance(global: &GlobalArgs, settings: &Settings) -> anyhow::Result<Option<S
             ))
         }
         _ => Ok(settings.instance()),
+    }
+}
+
+/// Environment variable that turns the history on or off.
+pub(crate) const HISTORY: &str = "ONEHOLD_HISTORY";
+
+fn history(settings: &Settings) -> Result<bool, UsageError> {
+    let Some(value) = std::env::var_os(HISTORY) else {
+        return Ok(settings.history);
+    };
+    match value.to_str() {
+        Some("") => Ok(settings.history),
+        Some("1" | "true") => Ok(true),
+        Some("0" | "false") => Ok(false),
+        _ => Err(UsageError(format!("{HISTORY}: neither 1 nor 0"))),
     }
 }
 

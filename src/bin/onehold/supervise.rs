@@ -6,11 +6,13 @@ use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use chrono::{DateTime, Utc};
 use onehold::command_line::signal::{self, QueuedSignal, SignalQueue};
 use onehold::command_line::{
     Ending, Program, Remaining, Started, adopt_orphans, command_line_of, drop_code_pages,
     let_work_go, pass_on_wide_code, tells_to_break, work_is_contained,
 };
+use onehold::record::CommandEnd;
 use onehold::{Hold, LockName, ReleaseOutcome, Status};
 use serde_json::json;
 
@@ -417,7 +419,7 @@ impl Supervisor<'_> {
         Some(status.clone().of_hold(self.hold.number()).unwrap_or(status))
     }
 
-    fn finish(mut self) -> Printed {
+    fn finish(self) -> Printed {
         let name = words::quoted(&self.hold.record().name);
         let loss = self.end_text(Cause::Lost);
         if self.forced.is_none() {
@@ -433,15 +435,23 @@ impl Supervisor<'_> {
         let cause = self.forced.as_ref().map(|(cause, _)| *cause);
         let ended_text = cause.map(|cause| self.end_text(cause));
         let is_broken = cause == Some(Cause::Broken);
-        let was_lost = match (self.is_lost || is_broken, self.hold.release()) {
-            (false, Ok(ReleaseOutcome::Released)) => {
-                if session.global.verbose {
-                    output::say(session, &format!("released {name}"));
-                }
+        let mut child = self.child;
+        // Otherwise it is reaped after the release: see `wait`.
+        let until = self.hold.record().held_until().filter(|_| !is_broken);
+        let early = until.map(|_| child.wait());
+        let mut hold = self.hold;
+        let to_keep = early
+            .as_ref()
+            .map(|status| command_end(status.as_ref().ok()));
+        let released = hold.give_back(to_keep);
+        let is_kept = matches!(released, Ok(ReleaseOutcome::Kept));
+        let was_lost = match (self.is_lost || is_broken, &released) {
+            (false, Ok(ReleaseOutcome::Released | ReleaseOutcome::Kept)) => {
+                say_released(session, &name, until.filter(|_| is_kept));
                 false
             }
             (false, Err(error)) => {
-                warnings.push(words::error_chain(&error));
+                warnings.push(words::error_chain(error));
                 false
             }
             (false, Ok(ReleaseOutcome::Lost)) => {
@@ -450,7 +460,7 @@ impl Supervisor<'_> {
             }
             (true, _) => true,
         };
-        let status = match self.child.wait() {
+        let status = match early.unwrap_or_else(|| child.wait()) {
             Ok(status) => Some(status),
             Err(error) => {
                 let cause = words::cause_text(&error);
@@ -458,6 +468,8 @@ impl Supervisor<'_> {
                 None
             }
         };
+        let noted = hold.note_end(&released, is_broken, Some(command_end(status.as_ref())));
+        warnings.extend(noted.as_ref().map(words::error_chain));
         let command_exit = exit_of(status);
         // What was printed when the work began to be ended is not printed again.
         let silent = |mut outcome: Outcome| {
@@ -480,7 +492,11 @@ impl Supervisor<'_> {
             let text = ended_text.unwrap_or_default();
             silent(Outcome::refused(Refusal::TIME_LIMIT, text).details(details))
         } else {
-            let word = if was_lost { "lost" } else { "released" };
+            let word = match (was_lost, is_kept) {
+                (true, _) => "lost",
+                (false, true) => "kept",
+                (false, false) => "released",
+            };
             let text = format!("{name}: the command {}", status_text(status));
             Outcome::new(command_exit, word, text)
         };
@@ -508,6 +524,17 @@ impl Supervisor<'_> {
     }
 }
 
+/// `until`: it stays locked until then.
+fn say_released(session: &Session, name: &str, until: Option<DateTime<Utc>>) {
+    if session.global.verbose {
+        let text = match until {
+            Some(until) => format!("{name} stays locked until {}", local(until)),
+            None => format!("released {name}"),
+        };
+        output::say(session, &text);
+    }
+}
+
 /// Returns whether the exit code does not fit into a byte, as on Windows.
 fn is_wide(status: ExitStatus) -> bool {
     status
@@ -522,6 +549,14 @@ pub(crate) fn exit_of(status: Option<ExitStatus>) -> Exit {
         Some((None, Some(code))) => Exit::Code(u8::try_from(code).unwrap_or(u8::MAX)),
         _ => Exit::RunFailed,
     }
+}
+
+fn command_end(status: Option<&ExitStatus>) -> CommandEnd {
+    let code = status.and_then(ExitStatus::code);
+    CommandEnd::now(
+        code,
+        status.and_then(|status| signal::terminating_signal(*status)),
+    )
 }
 
 fn status_text(status: Option<ExitStatus>) -> String {

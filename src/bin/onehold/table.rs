@@ -21,6 +21,32 @@ pub(crate) fn terminal_width() -> Option<usize> {
     Some(usize::from(columns))
 }
 
+/// A table without colors. `width`: of the terminal; what is too long is cut off at the end of a line.
+pub(crate) fn plain<const N: usize>(
+    titles: &[&str; N],
+    rows: impl Iterator<Item = [String; N]>,
+    width: Option<usize>,
+) -> String {
+    let titles = titles.map(str::to_owned);
+    let rows: Vec<[String; N]> = std::iter::once(titles).chain(rows).collect();
+    let mut widths = [0; N];
+    for row in &rows {
+        for (most, cell) in widths.iter_mut().zip(row) {
+            *most = (*most).max(width_of(cell));
+        }
+    }
+    let line = |row: &[String; N]| {
+        let mut text = String::new();
+        for (cell, most) in row.iter().zip(widths) {
+            text.push_str(cell);
+            text.extend(std::iter::repeat_n(' ', most + GAP - width_of(cell)));
+        }
+        text.truncate(text.trim_end().len());
+        width.map_or_else(|| text.clone(), |width| cut(&text, width))
+    };
+    rows.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
 /// The columns of `list`.
 const TITLES: [&str; 6] = ["NAME", "STATE", "HOLDER", "USER", "AGE", "MESSAGE"];
 

@@ -265,15 +265,19 @@ fn keep(session: &Session, mut hold: Hold, ends: &Receiver<End>) -> Printed {
     // Tell the program first: after the release, another may hold the lock.
     if let Some(text) = loss(&why, &name) {
         tell_end(session, number, &why, Some(&text), Vec::new());
-        let _ = hold.release();
+        let released = hold.give_back(None);
+        let _ = hold.note_end(&released, matches!(why, End::Broken), None);
         return Printed::Yes(Exit::Lost);
     }
-    match hold.release() {
-        Ok(ReleaseOutcome::Released) => {
+    let released = hold.give_back(None);
+    let noted = hold.note_end(&released, false, None);
+    let warnings: Vec<String> = noted.iter().map(words::error_chain).collect();
+    match released {
+        Ok(ReleaseOutcome::Released | ReleaseOutcome::Kept) => {
             if session.global.verbose {
                 output::say(session, &format!("released {name}"));
             }
-            tell_end(session, number, &why, None, Vec::new());
+            tell_end(session, number, &why, None, warnings);
         }
         Ok(ReleaseOutcome::Lost) => {
             let text = loss(&End::Lost, &name);

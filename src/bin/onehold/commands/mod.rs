@@ -6,6 +6,7 @@ mod check;
 mod cleanup;
 mod config;
 mod doctor;
+mod history;
 mod hold;
 mod list;
 mod not_yours;
@@ -67,6 +68,7 @@ pub(crate) fn run(mut cli: Cli) -> Exit {
         Verb::Cleanup(typed) => cleanup::cleanup(&session, &typed),
         Verb::Break(typed) => break_lock::break_hold(&session, typed),
         Verb::Doctor(typed) => Ok(doctor::doctor(&session, &typed).into()),
+        Verb::History(typed) => history::history(&session, typed),
         Verb::Config => config::config(&session),
     });
     let mut outcome = match result {
@@ -117,6 +119,7 @@ fn name(verb: &Verb) -> &'static str {
         Verb::Cleanup(_) => "cleanup",
         Verb::Break(_) => "break",
         Verb::Doctor(_) => "doctor",
+        Verb::History(_) => "history",
         Verb::Config => "config",
     }
 }
@@ -132,6 +135,7 @@ fn lock_name(verb: &Verb) -> Option<&LockName> {
         Verb::Check(typed) => typed.name.as_ref(),
         Verb::Break(typed) => typed.name.as_ref(),
         Verb::Cleanup(typed) => typed.names.first(),
+        Verb::History(typed) => typed.names.first(),
         Verb::List(_) | Verb::Doctor(_) | Verb::Config => None,
     }
 }
@@ -145,9 +149,12 @@ fn caller(verb: &Verb, settings: &Settings) -> Caller {
             (caller.hold, &caller.owner)
         }
         Verb::Check(typed) => (typed.hold, &typed.owner),
-        Verb::Break(_) | Verb::List(_) | Verb::Cleanup(_) | Verb::Doctor(_) | Verb::Config => {
-            return Caller::default();
-        }
+        Verb::Break(_)
+        | Verb::List(_)
+        | Verb::Cleanup(_)
+        | Verb::Doctor(_)
+        | Verb::History(_)
+        | Verb::Config => return Caller::default(),
     };
     Caller {
         hold,

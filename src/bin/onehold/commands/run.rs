@@ -151,6 +151,7 @@ fn options(typed: &args::Run, die_with: Option<ProcessId>) -> (Policy, RunOption
         supervised: !typed.exec,
         kill_after: typed.kill_after,
         die_with,
+        hold_at_least: typed.hold_at_least.filter(|least| !least.is_zero()),
         without_command: false,
     };
     (policy, run_options)

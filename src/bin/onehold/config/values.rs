@@ -255,6 +255,29 @@ impl<'de> Deserialize<'de> for Typed<WaitLimit> {
     }
 }
 
+/// A number of bytes: `65536`, `64K`, `1M`, `1G`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Size(pub(super) u64);
+
+impl<'de> Deserialize<'de> for Typed<Size> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        read(from, "a size such as `4M`", |text| {
+            let units = [('K', 10), ('M', 20), ('G', 30)];
+            let unit = units.into_iter().find(|(unit, _)| text.ends_with(*unit));
+            let (digits, shift) = match unit {
+                Some((unit, shift)) => (text.trim_end_matches(unit), shift),
+                None => (text, 0),
+            };
+            let bytes = digits.parse::<u64>().ok();
+            let bytes = bytes.and_then(|count| count.checked_mul(1 << shift));
+            let bytes = bytes.filter(|bytes| (4096..=1 << 40).contains(bytes));
+            bytes
+                .map(Size)
+                .ok_or("not a size from 4K to 1024G: use `64K`, `4M` or `1G`")
+        })
+    }
+}
+
 fn read<'de, D: Deserializer<'de>, T, E: fmt::Display>(
     from: D,
     expected: &'static str,

@@ -1,0 +1,236 @@
+//! `history`: the holds that have ended.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use chrono::{TimeDelta, Utc};
+use onehold::journal::{HoldResult, PastHold};
+use serde_json::{Value, json};
+
+use crate::args;
+use crate::describe::local_with_date;
+use crate::exit::Exit;
+use crate::outcome::{CommandResult, Outcome};
+use crate::session::Session;
+use crate::table::{plain, terminal_width};
+use crate::words;
+
+/// How many of the longest holders a summary names.
+const LONGEST: usize = 3;
+
+#[inline(never)]
+pub(crate) fn history(session: &Session, typed: args::History) -> CommandResult {
+    let mut holds = read(session, typed.names)?;
+    let since = typed
+        .since
+        .and_then(|since| TimeDelta::from_std(since).ok());
+    let since = since.and_then(|since| Utc::now().checked_sub_signed(since));
+    holds.retain(|hold| {
+        since.is_none_or(|since| hold.ended_at >= since) && (!typed.failed || hold.has_failed())
+    });
+    let plural = if holds.len() == 1 { "" } else { "s" };
+    let store = session.store_text();
+    let message = format!("{} past hold{plural} in {store}", holds.len());
+    let mut outcome = Outcome::new(Exit::Done, "listed", message);
+    outcome = outcome.told_if(session.global.verbose || holds.is_empty());
+    if holds.is_empty() && !session.history {
+        outcome = outcome.note("  nothing is recorded: `history = true` in the configuration, or ONEHOLD_HISTORY=1, changes that");
+    }
+    if session.store.is_remote() {
+        outcome =
+            outcome.note("  those of this machine: a store on etcd has no history of its own");
+    }
+    let summaries = if typed.summary {
+        summaries(&holds)
+    } else {
+        Vec::new()
+    };
+    if session.global.json {
+        let holds: Vec<Value> = holds.iter().map(object).collect();
+        outcome.more = if typed.summary {
+            json!({ "summary": summaries.iter().map(Summary::object).collect::<Vec<_>>() })
+        } else {
+            json!({ "holds": holds })
+        };
+    } else if !holds.is_empty() {
+        let text = if typed.summary {
+            plain(
+                &SUMMARY_TITLES,
+                summaries.iter().map(Summary::cells),
+                terminal_width(),
+            )
+        } else {
+            plain(&TITLES, holds.iter().map(cells), terminal_width())
+        };
+        outcome = outcome.data(text);
+    }
+    Ok(outcome.into())
+}
+
+fn read(session: &Session, names: Vec<onehold::LockName>) -> anyhow::Result<Vec<PastHold>> {
+    let names = if names.is_empty() {
+        session.only.iter().cloned().collect()
+    } else {
+        names
+    };
+    if names.is_empty() {
+        return Ok(session.store.history()?);
+    }
+    let mut holds: Vec<PastHold> = Vec::new();
+    for name in names {
+        let found = session.lock(name)?.history()?;
+        let is_new = |hold: &PastHold| holds.iter().all(|known| known.hold != hold.hold);
+        let found: Vec<PastHold> = found.into_iter().filter(is_new).collect();
+        holds.extend(found);
+    }
+    holds.sort_by_key(|hold| hold.ended_at);
+    Ok(holds)
+}
+
+const TITLES: [&str; 6] = ["WHEN", "NAME", "WHO", "WAITED", "HELD", "RESULT"];
+
+fn cells(hold: &PastHold) -> [String; 6] {
+    [
+        local_with_date(hold.acquired_at),
+        words::escape(&hold.all_names().collect::<Vec<_>>().join(" ")),
+        who(hold),
+        span(hold.waited()),
+        span(hold.held()),
+        result(hold),
+    ]
+}
+
+/// "root (backup.sh)"
+fn who(hold: &PastHold) -> String {
+    let user = hold.user();
+    let user = hold.owner.clone().or(user);
+    let program = onehold::describe::program(&hold.command).map(|program| format!("({program})"));
+    let parts: Vec<String> = user.into_iter().chain(program).collect();
+    words::escape(&parts.join(" "))
+}
+
+fn result(hold: &PastHold) -> String {
+    match (hold.result, hold.exit_code, hold.signal) {
+        (HoldResult::Exited, Some(code), _) => format!("exit {code}"),
+        (_, _, Some(signal)) if hold.result == HoldResult::Signal => format!("signal {signal}"),
+        (result, ..) => word(result),
+    }
+}
+
+/// As in JSON: "taken-over".
+fn word(result: HoldResult) -> String {
+    let value = serde_json::to_value(result).unwrap_or_default();
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// "0.4s", "3m 1s"
+fn span(time: TimeDelta) -> String {
+    let time = time.to_std().unwrap_or_default();
+    if time < Duration::from_secs(10) {
+        return format!("{:.1}s", time.as_secs_f64());
+    }
+    words::span(time)
+}
+
+fn object(hold: &PastHold) -> Value {
+    json!({
+        "name": hold.name,
+        "names": hold.all_names().collect::<Vec<_>>(),
+        "hold": hold.hold,
+        "mode": hold.mode,
+        "user": hold.user(),
+        "owner": hold.owner,
+        "host": hold.host,
+        "command": hold.command,
+        "asked_at": hold.asked_at,
+        "waited_seconds": hold.waited().as_seconds_f64(),
+        "waiting_on_arrival": hold.waiting_on_arrival,
+        "acquired_at": hold.acquired_at,
+        "ended_at": hold.ended_at,
+        "held_seconds": hold.held().as_seconds_f64(),
+        "result": hold.result,
+        "exit_code": hold.exit_code,
+        "signal": hold.signal,
+    })
+}
+
+const SUMMARY_TITLES: [&str; 6] = [
+    "NAME",
+    "RUNS",
+    "FAILED",
+    "WAITED p50/p90/max",
+    "HELD p50/p90/max",
+    "LONGEST",
+];
+
+/// The past holds of one lock.
+struct Summary<'a> {
+    name: &'a str,
+    runs: usize,
+    failed: usize,
+    waited: [TimeDelta; 3],
+    held: [TimeDelta; 3],
+    longest: Vec<&'a PastHold>,
+}
+
+fn summaries(holds: &[PastHold]) -> Vec<Summary<'_>> {
+    let mut of_names: BTreeMap<&str, Vec<&PastHold>> = BTreeMap::new();
+    for hold in holds {
+        for name in hold.all_names() {
+            of_names.entry(name).or_default().push(hold);
+        }
+    }
+    of_names.into_iter().map(Summary::of).collect()
+}
+
+/// p50, p90 and the longest, by nearest rank.
+fn quantiles(mut times: Vec<TimeDelta>) -> [TimeDelta; 3] {
+    times.sort_unstable();
+    [50, 90, 100].map(|percent| {
+        let rank = (times.len() * percent).div_ceil(100).max(1);
+        times.get(rank - 1).copied().unwrap_or_default()
+    })
+}
+
+impl<'a> Summary<'a> {
+    fn of((name, mut holds): (&'a str, Vec<&'a PastHold>)) -> Self {
+        holds.sort_by_key(|hold| std::cmp::Reverse(hold.held()));
+        Self {
+            name,
+            runs: holds.len(),
+            failed: holds.iter().filter(|hold| hold.has_failed()).count(),
+            waited: quantiles(holds.iter().map(|hold| hold.waited()).collect()),
+            held: quantiles(holds.iter().map(|hold| hold.held()).collect()),
+            longest: holds.into_iter().take(LONGEST).collect(),
+        }
+    }
+
+    fn cells(&self) -> [String; 6] {
+        let joined = |times: [TimeDelta; 3]| times.map(span).join("/");
+        let longest = self.longest.iter();
+        let longest = longest.map(|hold| format!("{} {}", span(hold.held()), who(hold)));
+        [
+            words::escape(self.name),
+            self.runs.to_string(),
+            self.failed.to_string(),
+            joined(self.waited),
+            joined(self.held),
+            longest.collect::<Vec<_>>().join(", "),
+        ]
+    }
+
+    fn object(&self) -> Value {
+        let seconds = |times: [TimeDelta; 3]| {
+            let [p50, p90, max] = times.map(TimeDelta::as_seconds_f64);
+            json!({ "p50": p50, "p90": p90, "max": max })
+        };
+        json!({
+            "name": self.name,
+            "runs": self.runs,
+            "failed": self.failed,
+            "waited_seconds": seconds(self.waited),
+            "held_seconds": seconds(self.held),
+            "longest": self.longest.iter().map(|hold| object(hold)).collect::<Vec<_>>(),
+        })
+    }
+}

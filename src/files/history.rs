@@ -1,0 +1,189 @@
+//! The history: a line in the journal for each hold that was asked for with it, once it has ended.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde::{Deserialize, Serialize};
+
+use super::journal::{Journal, Subject};
+use crate::error::Result;
+use crate::record::{CommandEnd, Mode, Record, has_four_digits};
+use crate::sys::process::user_name;
+
+/// How a hold ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum HoldResult {
+    /// Its command exited. Without an exit code: that of a `run --exec`, which nobody has seen.
+    Exited,
+    /// A signal ended its command.
+    Signal,
+    /// It was given back.
+    Released,
+    /// Another process broke it, or took the lock by force.
+    Broken,
+    /// Its lock file was removed or replaced, or its lease was not kept.
+    Lost,
+    /// Its time to live ended.
+    Expired,
+    /// Its holder died, and another process found that.
+    TakenOver,
+}
+
+/// Tells the line from the other ones of the journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum Line {
+    #[serde(rename = "end")]
+    End,
+}
+
+/// A hold that has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct PastHold {
+    event: Line,
+    /// Its store: a directory, or a URL.
+    pub store: PathBuf,
+    /// Its lock file; of a hold of several locks that of the first one.
+    pub path: PathBuf,
+    /// The name of the lock, as given; of a hold of several locks the first one.
+    pub name: String,
+    /// The names of all locks, if it had several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub names: Vec<String>,
+    /// Its number.
+    pub hold: u64,
+    /// How the locks were held.
+    pub mode: Mode,
+    /// The number of its user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// Its host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// Its owner label.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// The command line of the holder.
+    pub command: Vec<String>,
+    /// When the lock was asked for, by the wall clock, as all times here.
+    pub asked_at: DateTime<Utc>,
+    /// How many waited already when its holder began to wait; 0 if it did not wait.
+    pub waiting_on_arrival: u32,
+    /// When it was acquired.
+    pub acquired_at: DateTime<Utc>,
+    /// When it ended. Of a hold whose holder died: when that was found.
+    pub ended_at: DateTime<Utc>,
+    /// How it ended.
+    pub result: HoldResult,
+    /// The exit code of its command.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// The signal that ended its command.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+}
+
+impl PastHold {
+    /// A hold that has ended now. `None`: it was not asked for with a history.
+    pub(crate) fn of(
+        record: &Record,
+        store: PathBuf,
+        path: &Path,
+        uid: Option<u32>,
+        result: HoldResult,
+        end: Option<CommandEnd>,
+    ) -> Option<Self> {
+        let asked = record.asked?;
+        Some(Self {
+            event: Line::End,
+            store,
+            path: path.to_owned(),
+            name: record.name.clone(),
+            names: record.names.clone(),
+            hold: record.hold,
+            mode: record.mode,
+            uid,
+            host: record.hostname.clone(),
+            owner: record.owner.clone(),
+            command: record.command.clone(),
+            asked_at: asked.at,
+            waiting_on_arrival: asked.waiting,
+            acquired_at: record.acquired_at,
+            ended_at: end.map_or_else(Utc::now, |end| end.at),
+            result,
+            exit_code: end.and_then(|end| end.exit_code),
+            signal: end.and_then(|end| end.signal),
+        })
+    }
+
+    /// The name of its user, or the number of one without a name.
+    #[must_use]
+    pub fn user(&self) -> Option<String> {
+        self.uid.map(user_name)
+    }
+
+    /// The names of all its locks.
+    pub fn all_names(&self) -> impl Iterator<Item = &str> {
+        let only = self.names.is_empty().then_some(&self.name);
+        self.names.iter().chain(only).map(String::as_str)
+    }
+
+    /// How long its holder waited; zero if the clock was set back meanwhile.
+    #[must_use]
+    pub fn waited(&self) -> TimeDelta {
+        (self.acquired_at - self.asked_at).max(TimeDelta::zero())
+    }
+
+    /// How long it was held; zero if the clock was set back meanwhile.
+    #[must_use]
+    pub fn held(&self) -> TimeDelta {
+        (self.ended_at - self.acquired_at).max(TimeDelta::zero())
+    }
+
+    /// Whether something went wrong: its command failed, or the hold did not end as its holder wanted.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        match self.result {
+            HoldResult::Exited => self.exit_code.is_some_and(|code| code != 0),
+            HoldResult::Released | HoldResult::Expired => false,
+            HoldResult::Signal | HoldResult::Broken | HoldResult::Lost | HoldResult::TakenOver => {
+                true
+            }
+        }
+    }
+}
+
+/// The past holds in a journal that are wanted, the oldest first. Lines that cannot be read are left out.
+fn read(journal: &Journal, is_wanted: impl Fn(&PastHold) -> bool) -> Result<Vec<PastHold>> {
+    let mut holds = Vec::new();
+    // Whoever breaks a hold that does not answer notes its end, and so does its wrapper.
+    let mut known = BTreeSet::new();
+    for line in journal.lines()? {
+        let hold = serde_json::from_slice::<PastHold>(&line).ok();
+        // Any process that may write there may have written it.
+        let is_valid = |hold: &PastHold| {
+            let times = [hold.asked_at, hold.acquired_at, hold.ended_at];
+            times.into_iter().all(has_four_digits)
+        };
+        if let Some(hold) = hold.filter(|hold| is_valid(hold) && is_wanted(hold))
+            && known.insert((hold.store.clone(), hold.hold))
+        {
+            holds.push(hold);
+        }
+    }
+    holds.sort_by_key(|hold| hold.ended_at);
+    Ok(holds)
+}
+
+/// The past holds of a store.
+pub(crate) fn of_store(journal: &Journal, store: &Path) -> Result<Vec<PastHold>> {
+    read(journal, |hold| hold.store == store)
+}
+
+/// The past holds of a lock.
+pub(crate) fn of_lock(journal: &Journal, lock: &Subject<'_>) -> Result<Vec<PastHold>> {
+    read(journal, |hold| lock.is_of(&hold.path, &hold.names))
+}

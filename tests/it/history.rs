@@ -1,0 +1,281 @@
+//! `history`: holds that have ended.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::harness::{
+    CONTENDERS, Running, Signal, TestEnv, exit_code, json_object, run_together, sorted_codes,
+    wait_until,
+};
+
+/// An environment in which holds have a history.
+fn with_history() -> TestEnv {
+    let env = TestEnv::new();
+    env.write("config.toml", "[defaults]\nhistory = true\n");
+    env
+}
+
+/// `onehold WORDS` with the configuration of that environment.
+fn onehold(env: &TestEnv, words: &[&str]) -> std::process::Command {
+    let mut command = env.onehold(words);
+    command.env("ONEHOLD_CONFIG", env.path("config.toml"));
+    command
+}
+
+fn code(env: &TestEnv, words: &[&str]) -> i32 {
+    exit_code(onehold(env, words).output().unwrap().status)
+}
+
+fn start(env: &TestEnv, words: &[&str]) -> Running {
+    Running::start(onehold(env, words))
+}
+
+/// The past holds, the oldest first.
+fn history(env: &TestEnv, words: &[&str]) -> Vec<Value> {
+    let words = [&["history", "--json"][..], words].concat();
+    let object = json_object(&env.output(words).stdout);
+    object["holds"].as_array().unwrap().clone()
+}
+
+fn results(holds: &[Value]) -> Vec<&str> {
+    let result = |hold: &'_ Value| hold["result"].as_str().unwrap().to_owned().leak() as &str;
+    holds.iter().map(result).collect()
+}
+
+#[test]
+fn each_hold_leaves_one_line_that_says_how_it_ended() {
+    let env = with_history();
+    code(&env, &["run", "exit", "--", "sh", "-c", "exit 3"]);
+    code(&env, &["run", "signal", "--", "sh", "-c", "kill -9 $$"]);
+    code(
+        &env,
+        &["run", "limit", "--time-limit", "0.2", "--", "sleep", "60"],
+    );
+    code(
+        &env,
+        &["run", "kept", "--hold-at-least", "1h", "--", "true"],
+    );
+    code(&env, &["break", "kept", "--yes"]);
+    let acquire = onehold(&env, &["acquire", "released", "--ttl", "1h"])
+        .output()
+        .unwrap();
+    let number = String::from_utf8(acquire.stdout).unwrap();
+    // Who ends it needs no configuration.
+    env.done(["release", "released", "--hold", number.trim()]);
+    code(&env, &["acquire", "expired", "--ttl", "0.1"]);
+    wait_until("it has expired", || env.check("expired") == 5);
+    env.done(["run", "expired", "--", "true"]);
+    let mut holder = Running::sleeper();
+    code(
+        &env,
+        &["acquire", "dead", "--pid", &holder.pid().to_string()],
+    );
+    holder.kill();
+    env.done(["cleanup"]);
+    for (name, how) in [
+        ("broken", &["--yes"][..]),
+        ("forced", &["--yes", "--force"]),
+    ] {
+        let mut run = start(&env, &["run", name, "--", "sleep", "60"]);
+        wait_until("it runs", || env.lock(name)["pid_alive"] == true);
+        env.done([&["break", name], how].concat());
+        assert_eq!(run.finish(), 8);
+    }
+    let mut run = start(&env, &["run", "lost", "--", "sleep", "60"]);
+    wait_until("it runs", || env.lock("lost")["pid_alive"] == true);
+    fs::remove_file(env.store().join("lost.lock")).unwrap();
+    assert_eq!(run.finish(), 8);
+    code(&env, &["run", "--exec", "exec", "--", "true"]);
+    env.done(["run", "exec", "--", "true"]);
+    code(&env, &["hold", "hold"]);
+    code(&env, &["run", "one", "section/two", "--", "true"]);
+
+    let holds = history(&env, &[]);
+    let of =
+        |name: &str| -> Vec<&Value> { holds.iter().filter(|hold| hold["name"] == name).collect() };
+    for (name, result, exit_code, signal) in [
+        ("exit", "exited", Some(3), None),
+        ("signal", "signal", None, Some(9)),
+        ("limit", "signal", None, Some(15)),
+        ("kept", "exited", Some(0), None),
+        ("released", "released", None, None),
+        ("expired", "expired", None, None),
+        ("dead", "taken-over", None, None),
+        ("broken", "broken", None, Some(15)),
+        ("forced", "broken", None, None),
+        ("lost", "lost", None, Some(15)),
+        ("exec", "exited", None, None),
+        ("hold", "released", None, None),
+        ("one", "exited", Some(0), None),
+    ] {
+        let found = of(name);
+        assert_eq!(found.len(), 1, "{name}: {holds:?}");
+        let hold = found[0];
+        assert_eq!(hold["result"], result, "{name}: {hold}");
+        assert_eq!(hold["exit_code"].as_i64(), exit_code, "{name}: {hold}");
+        assert_eq!(hold["signal"].as_i64(), signal, "{name}: {hold}");
+        let times = ["asked_at", "acquired_at", "ended_at"];
+        let times = times.map(|key| hold[key].as_str().unwrap());
+        assert!(times.is_sorted(), "{name}: {hold}");
+        assert!(hold["held_seconds"].as_f64().unwrap() >= 0.0);
+    }
+    assert_eq!(
+        of("one")[0]["names"],
+        serde_json::json!(["one", "section/two"])
+    );
+    assert_eq!(history(&env, &["section/two"]).len(), 1);
+    let failed = history(&env, &["--failed"]);
+    let mut failed: Vec<&str> = failed
+        .iter()
+        .map(|hold| hold["name"].as_str().unwrap())
+        .collect();
+    failed.sort_unstable();
+    assert_eq!(
+        failed,
+        [
+            "broken", "dead", "exit", "forced", "limit", "lost", "signal"
+        ]
+    );
+}
+
+#[test]
+fn nothing_is_written_unless_it_is_wanted() {
+    let env = TestEnv::new();
+    env.done(["run", "x", "--", "true"]);
+    assert!(history(&env, &[]).is_empty());
+    assert!(!env.store().join(".onehold/events.jsonl").exists());
+    let told = String::from_utf8(env.output(["history"]).stderr).unwrap();
+    assert!(
+        told.contains("`history = true` in the configuration, or ONEHOLD_HISTORY=1"),
+        "{told}"
+    );
+    for (value, count) in [("1", 1), ("0", 1), ("true", 2), ("", 2)] {
+        let mut run = env.onehold(["run", "x", "--", "true"]);
+        run.env("ONEHOLD_HISTORY", value);
+        assert!(run.status().unwrap().success());
+        assert_eq!(history(&env, &[]).len(), count, "{value}");
+    }
+    let mut run = env.onehold(["run", "x", "--", "true"]);
+    run.env("ONEHOLD_HISTORY", "yes");
+    assert_eq!(exit_code(run.output().unwrap().status), 2);
+    let on = with_history();
+    let mut run = onehold(&on, &["run", "x", "--", "true"]);
+    run.env("ONEHOLD_HISTORY", "0");
+    assert!(run.status().unwrap().success());
+    assert!(history(&on, &[]).is_empty());
+}
+
+#[test]
+fn waiters_tell_how_long_they_waited_and_behind_how_many() {
+    let env = with_history();
+    let mut holder = env.hold(&["x"]);
+    let mut waiters = Vec::new();
+    for at in 0..CONTENDERS {
+        waiters.push(start(&env, &["run", "-w", "60", "x", "--", "true"]));
+        wait_until("it waits", || env.number_of_waiters("x") == at + 1);
+    }
+    env.end();
+    holder.finish();
+    for waiter in &mut waiters {
+        assert_eq!(waiter.finish(), 0);
+    }
+    let holds = history(&env, &["x"]);
+    let arrived: Vec<u64> = holds
+        .iter()
+        .map(|hold| hold["waiting_on_arrival"].as_u64().unwrap())
+        .collect();
+    assert_eq!(arrived, (0..CONTENDERS as u64).collect::<Vec<_>>());
+    let waited = holds
+        .iter()
+        .map(|hold| hold["waited_seconds"].as_f64().unwrap());
+    // The first one waited for all the others to come.
+    assert!(waited.clone().all(|waited| waited > 0.0));
+    let object = json_object(&env.output(["history", "--summary", "--json"]).stdout);
+    let summary = &object["summary"][0];
+    assert_eq!(
+        (&summary["name"], &summary["runs"]),
+        (&"x".into(), &CONTENDERS.into())
+    );
+    let most = waited.fold(0.0, f64::max);
+    assert_eq!(summary["waited_seconds"]["max"], most);
+    assert_eq!(summary["longest"].as_array().unwrap().len(), 3);
+}
+
+#[test]
+fn runs_side_by_side_leave_a_line_each() {
+    let env = with_history();
+    let calls = (0..4 * CONTENDERS).map(|at| {
+        let name = format!("lock/{}", at % 5);
+        onehold(&env, &["run", "-w", "60", &name, "--", "true"])
+    });
+    let outputs = run_together(calls.collect());
+    assert_eq!(sorted_codes(&outputs), [0; 4 * CONTENDERS]);
+    let holds = history(&env, &[]);
+    assert_eq!(results(&holds), ["exited"; 4 * CONTENDERS]);
+}
+
+#[test]
+fn journal_is_moved_aside_at_its_size_and_both_are_read() {
+    let env = with_history();
+    env.write(
+        "config.toml",
+        "[defaults]\nhistory = true\njournal-size = \"4K\"\n",
+    );
+    for _ in 0..15 {
+        code(&env, &["run", "x", "--", "true"]);
+    }
+    let size = |name| {
+        fs::metadata(env.store().join(".onehold").join(name))
+            .unwrap()
+            .len()
+    };
+    assert!(size("events.jsonl.1") >= 4096 && size("events.jsonl") < 4096 + 1024);
+    let count = history(&env, &[]).len();
+    assert!((10..=15).contains(&count), "{count}");
+    env.write("config.toml", "[defaults]\njournal-size = \"lots\"\n");
+    let told = onehold(&env, &["list"]).output().unwrap();
+    assert_eq!(exit_code(told.status), 1);
+    let told = String::from_utf8(told.stderr).unwrap();
+    assert!(told.contains("not a size from 4K to 1024G"), "{told}");
+}
+
+#[test]
+fn lines_that_are_no_holds_are_left_out() {
+    let env = with_history();
+    code(&env, &["run", "x", "--", "true"]);
+    let file = env.store().join(".onehold/events.jsonl");
+    let line = fs::read_to_string(&file).unwrap();
+    let year = line.find("\"ended_at\":\"").unwrap() + "\"ended_at\":\"".len();
+    let far = format!("{}+200000{}", &line[..year], &line[year + 4..]);
+    let control = line
+        .replace("\"true\"", "\"\\u001b[2Jtrue\"")
+        .replace("\"hold\":", "\"hold\":1");
+    fs::write(
+        &file,
+        format!("{line}{{\"event\":\"end\"\nnothing\n{far}{control}"),
+    )
+    .unwrap();
+    assert_eq!(history(&env, &[]).len(), 2);
+    let shown = env.done(["history"]);
+    assert!(!shown.contains('\u{1b}'), "{shown:?}");
+}
+
+#[test]
+fn only_holds_of_the_time_asked_for_are_listed() {
+    let env = with_history();
+    code(&env, &["run", "x", "--", "true"]);
+    assert_eq!(history(&env, &["--since", "1h"]).len(), 1);
+    wait_until("it is older than that", || {
+        history(&env, &["--since", "0.1"]).is_empty()
+    });
+    let mut run = start(&env, &["run", "./path.lock", "--", "sleep", "60"]);
+    wait_until("it runs", || env.lock("./path.lock")["pid_alive"] == true);
+    run.signal(Signal::TERM);
+    assert_eq!(run.finish(), 143);
+    let holds = history(&env, &["./path.lock"]);
+    assert_eq!(results(&holds), ["signal"]);
+    let table = env.done(["history", "./path.lock"]);
+    assert!(table.starts_with("WHEN "), "{table}");
+    assert!(table.ends_with(" signal 15"), "{table}");
+}
