@@ -17,13 +17,13 @@ use crate::proxy::Proxy;
 const DAY: i64 = 24 * 60 * 60;
 
 /// The wall clock of one process: that of the machine, and so many seconds more.
-struct WallClock {
+pub struct WallClock {
     steps: fs::File,
     path: PathBuf,
 }
 
 impl WallClock {
-    fn new(on: &On, name: &str) -> Self {
+    pub fn new(on: &On, name: &str) -> Self {
         let path = on.env.path(name);
         let steps = fs::File::create(&path).unwrap();
         let clock = Self { steps, path };
@@ -31,12 +31,12 @@ impl WallClock {
         clock
     }
 
-    fn set(&self, seconds: i64) {
+    pub fn set(&self, seconds: i64) {
         self.steps.write_all_at(&seconds.to_ne_bytes(), 0).unwrap();
     }
 
     /// A process and its children have this clock.
-    fn of(&self, command: &mut Command) {
+    pub fn of(&self, command: &mut Command) {
         command
             .env("LD_PRELOAD", shim())
             .env("WALL_CLOCK_STEP", &self.path);

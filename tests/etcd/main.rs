@@ -35,6 +35,7 @@ mod clocks;
 // Holds of programs, and what doctor says.
 mod doctor;
 mod hold;
+mod hold_at_least;
 // Waiters that are cut off, and come again.
 mod kept_places;
 // Requests.

@@ -1,0 +1,178 @@
+use std::fs;
+use std::process::Stdio;
+use std::thread::scope;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::clocks::WallClock;
+use crate::cluster::{On, shared};
+use crate::harness::{CONTENDERS, Running, exit_code, run_together, sorted_codes, wait_until};
+use crate::keeper::{children_of, send};
+
+/// A `run` of `x` that is kept for so long.
+fn run(on: &On, least: &str, command: &[&str]) -> std::process::Command {
+    let mut run = on.onehold(&["run", "--hold-at-least", least, "x", "--"]);
+    run.args(command);
+    run
+}
+
+fn code(mut command: std::process::Command) -> i32 {
+    exit_code(command.output().unwrap().status)
+}
+
+#[test]
+fn lock_stays_taken_and_says_how_its_command_ended() {
+    let on = On::new(shared());
+    let began = Instant::now();
+    assert_eq!(code(run(&on, "1h", &["sh", "-c", "exit 3"])), 3);
+    assert!(began.elapsed() < Duration::from_secs(10));
+    let lock = on.lock("x");
+    assert_eq!(
+        (&lock["state"], &lock["reason"]),
+        (&"held".into(), &"kept".into()),
+        "{lock}"
+    );
+    assert_eq!(
+        (&lock["kind"], &lock["exit_code"]),
+        (&"lease".into(), &3.into()),
+        "{lock}"
+    );
+    let (refused, _, told) = on.output(&["run", "-n", "x", "--", "true"]);
+    assert_eq!(refused, 6);
+    assert!(told.contains(" (exit 3) and stays locked until "), "{told}");
+    let number = lock["hold"].to_string();
+    assert_eq!(on.output(&["renew", "x", "--hold", &number]).0, 3);
+    assert_eq!(on.output(&["release", "x"]).0, 4);
+    assert_eq!(on.output(&["release", "x", "--hold", &number]).0, 0);
+    assert_eq!(on.state("x"), "free");
+    assert_eq!(code(run(&on, "1h", &["true"])), 0);
+    assert_eq!(on.output(&["break", "x", "--yes"]).0, 0);
+    assert_eq!(on.state("x"), "free");
+    for program in ["./nothing", "sh -c 'exit 1'"] {
+        assert_eq!(code(run(&on, "1h", &[program])), 127);
+        assert_eq!(on.state("x"), "free");
+    }
+}
+
+#[test]
+fn contenders_run_one_after_another_and_not_sooner_than_that() {
+    let on = On::new(shared());
+    let calls = (0..CONTENDERS).map(|_| {
+        let words = ["run", "-w", "120", "--hold-at-least", "2s", "x", "--"];
+        let mut run = on.onehold(&words);
+        run.args(["sh", "-c", "date +%s%N >> began"]);
+        run
+    });
+    let outputs = run_together(calls.collect());
+    assert_eq!(sorted_codes(&outputs), [0; CONTENDERS]);
+    let began = fs::read_to_string(on.env.path("began")).unwrap();
+    let began: Vec<u64> = began.lines().map(|line| line.parse().unwrap()).collect();
+    assert_eq!(began.len(), CONTENDERS);
+    // Between taking the lock and the first word of the command some time passes.
+    let least = 2_000_000_000 - 500_000_000;
+    assert!(
+        began.is_sorted_by(|one, next| next - one >= least),
+        "{began:?}"
+    );
+    wait_until("the last one is over", || on.state("x") == "free");
+    // Nobody has to wait for its work: it has ended.
+    assert_eq!(on.output(&["run", "-n", "x", "--", "true"]).0, 0);
+}
+
+#[test]
+fn broken_and_killed_runs_keep_nothing() {
+    let on = On::new(shared());
+    let start = || {
+        let mut command = run(&on, "1h", &["sleep", "60"]);
+        let running = Running::spawn({
+            command.stderr(Stdio::null());
+            command
+        });
+        wait_until("it runs", || {
+            on.state("x") == "held" && on.lock("x")["reason"] == "alive"
+        });
+        running
+    };
+    let mut broken = start();
+    assert_eq!(on.output(&["break", "x", "--yes"]).0, 0);
+    assert_eq!(broken.finish(), 8);
+    wait_until("it is free", || on.state("x") == "free");
+    let mut killed = start();
+    for keeper in children_of(killed.pid()) {
+        send(keeper, Signal::KILL);
+    }
+    killed.finish();
+    wait_until("it was given back", || on.state("x") == "free");
+    let mut terminated = start();
+    terminated.signal(crate::harness::Signal::TERM);
+    assert_eq!(terminated.finish(), 143);
+    assert_eq!(on.lock("x")["reason"], "kept");
+}
+
+/// A line of cron on three machines, each of which begins when its own clock says so. All rounds at once, each on
+/// a lock of its own.
+#[test]
+fn one_of_three_machines_whose_clocks_differ_by_up_to_20_s_runs_in_each_of_20_rounds() {
+    const ROUNDS: usize = 20;
+    const SHIFTS: [i64; 3] = [-20, 3, 20];
+    let on = On::new(shared());
+    scope(|scope| {
+        for round in 0..ROUNDS {
+            // Each is the first one in some of the rounds.
+            let shifts = SHIFTS.map(|shift| if round % 2 == 0 { shift } else { -shift });
+            for (caller, shift) in shifts.into_iter().enumerate() {
+                let on = &on;
+                scope.spawn(move || {
+                    let clock = WallClock::new(on, &format!("clock{round}-{caller}"));
+                    clock.set(shift);
+                    // Whose clock is ahead begins earlier.
+                    let late = u64::try_from(20 - shift).unwrap();
+                    std::thread::sleep(Duration::from_secs(late));
+                    let name = format!("backup{round}");
+                    let words = [
+                        "run",
+                        "-n",
+                        "-E",
+                        "0",
+                        "--hold-at-least",
+                        "50s",
+                        &name,
+                        "--",
+                    ];
+                    let mut command = on.onehold(&words);
+                    command.args(["sh", "-c", &format!("echo {caller} >> ran{round}")]);
+                    clock.of(command.stderr(Stdio::null()));
+                    assert!(command.status().unwrap().success());
+                });
+            }
+        }
+    });
+    for round in 0..ROUNDS {
+        let ran = fs::read_to_string(on.env.path(&format!("ran{round}"))).unwrap();
+        assert_eq!(ran.lines().count(), 1, "{round}: {ran}");
+    }
+}
+
+#[test]
+fn history_of_a_store_on_etcd_is_that_of_the_machine() {
+    let on = On::new(shared());
+    let mut run = on.onehold(&["run", "x", "--", "sh", "-c", "exit 3"]);
+    assert_eq!(
+        exit_code(run.env("ONEHOLD_HISTORY", "1").output().unwrap().status),
+        3
+    );
+    let mut broken = on.onehold(&["run", "x", "--", "sleep", "60"]);
+    broken.env("ONEHOLD_HISTORY", "1").stderr(Stdio::null());
+    let mut broken = Running::spawn(broken);
+    wait_until("it runs", || on.lock("x")["reason"] == "alive");
+    assert_eq!(on.output(&["break", "x", "--yes"]).0, 0);
+    assert_eq!(broken.finish(), 8);
+    let (_, out, _) = on.output(&["history", "--json", "x"]);
+    let object: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let holds = object["holds"].as_array().unwrap();
+    let results: Vec<_> = holds.iter().map(|hold| &hold["result"]).collect();
+    assert_eq!(results, ["exited", "broken"], "{object}");
+    let (_, _, told) = on.output(&["history"]);
+    assert!(told.contains("those of this machine"), "{told}");
+}
