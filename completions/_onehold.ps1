@@ -245,6 +245,7 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
         'onehold;list' {
             [CompletionResult]::new('--sort', '--sort', [CompletionResultType]::ParameterName, 'Order of the locks')
             [CompletionResult]::new('--state', '--state', [CompletionResultType]::ParameterName, 'Show only locks in this state, a word of the column STATE; may be given more than once')
+            [CompletionResult]::new('--watch', '--watch', [CompletionResultType]::ParameterName, 'Print the table again when something changes, and at least every D (after `=`) [default: 5s]')
             [CompletionResult]::new('--max-age', '--max-age', [CompletionResultType]::ParameterName, 'Maximum age of holds that do not set their own [default: 24h]')
             [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
             [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]')

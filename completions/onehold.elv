@@ -235,6 +235,7 @@ set edit:completion:arg-completer[onehold] = {|@words|
         &'onehold;list'= {
             cand --sort 'Order of the locks'
             cand --state 'Show only locks in this state, a word of the column STATE; may be given more than once'
+            cand --watch 'Print the table again when something changes, and at least every D (after `=`) [default: 5s]'
             cand --max-age 'Maximum age of holds that do not set their own [default: 24h]'
             cand --dir 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]'
             cand --profile 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]'

@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::decision::{Found, Judged, Key, Moment, Request, Snapshot, Ticket, Until};
 use crate::error::{Error, Result};
 use crate::finding::Finding;
+use crate::identity::Pid;
 use crate::name::LockName;
 use crate::observer::HostFacts;
 use crate::open_file::Handle;
@@ -313,6 +314,11 @@ pub(crate) trait Backend: Debug + Send + Sync {
         Ok(Vec::new())
     }
 
+    /// What wakes when something about the locks may have changed. `None`: nothing can, or not now.
+    fn watch(&self) -> Option<Box<dyn ChangeWatch>> {
+        None
+    }
+
     /// Removes what killed processes left beside the locks.
     fn sweep(&self, _errors: &mut Vec<Error>) -> Result<()> {
         Ok(())
@@ -418,6 +424,13 @@ fn with_answer<'d, T>(
         Ok(change)
     })?;
     Ok(updated.zip(answer))
+}
+
+/// Wakes when something about the locks of a store may have changed.
+pub(crate) trait ChangeWatch: Debug + Send {
+    /// Sleeps until then, or until one of these processes has ended, for at most so long. What has changed since the
+    /// call before counts as well.
+    fn wait(&mut self, processes: &[Pid], at_most: Duration);
 }
 
 /// A place in a queue. Dropping it leaves the queue.

@@ -119,7 +119,7 @@ pub use etcd::EtcdAccess;
 pub use finding::{Finding, Grade};
 pub use lock::{
     Acquired, Attempt, Blocked, Break, Cleanup, Hold, Holder, Listing, Lock, MovedAside, OnBreak,
-    Options, PendingHold, Release, Renewal, RunOptions, Store, Wait,
+    Options, PendingHold, Release, Renewal, RunOptions, Store, StoreWatch, Wait,
 };
 pub use name::LockName;
 pub use record::{Format, Mode};
@@ -202,6 +202,8 @@ pub mod command_line {
     /// Signals, for a program that supervises a command under a hold.
     pub mod signal {
         pub use crate::sys::QueuedSignal;
+        #[cfg(all(unix, feature = "cli"))]
+        pub use crate::sys::keys::Keys;
         #[cfg(unix)]
         pub use crate::sys::signal::terminate_self;
         pub use crate::sys::signal::{

@@ -1,19 +1,99 @@
 //! All locks of a store, and what only etcd tells about one.
 
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::keys::Part;
+use super::messages::Watch;
 use super::snapshot::{EtcdSnapshot, is_of_waiter, until_not_compacted};
 use super::store::Etcd;
 use super::view::View;
-use crate::backend::Patience;
+use crate::backend::{ChangeWatch, Patience};
 use crate::decision::{Found, Key, Moment, Snapshot as _};
 use crate::error::{Error, Result};
 use crate::finding::Finding;
+use crate::identity::Pid;
 use crate::name::LockName;
 use crate::open_file::Handle;
 use crate::status::StoreFacts;
 use crate::sys::process::boottime_milliseconds;
+
+/// Changes of all locks of a store.
+#[derive(Debug)]
+pub(super) struct PrefixWatch {
+    etcd: Etcd,
+    told: Arc<Told>,
+}
+
+/// What the watches share. They end after a while, and are begun anew.
+#[derive(Debug, Default)]
+struct Told {
+    /// How many watches are there, and whether one has seen something.
+    state: Mutex<(usize, bool)>,
+    wake: Condvar,
+}
+
+impl Told {
+    fn note(&self, change: impl FnOnce(&mut (usize, bool))) {
+        change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
+        self.wake.notify_all();
+    }
+}
+
+impl PrefixWatch {
+    pub(super) fn new(etcd: &Etcd) -> Self {
+        let watch = Self {
+            etcd: etcd.clone(),
+            told: Arc::default(),
+        };
+        watch.begin();
+        watch
+    }
+
+    fn begin(&self) {
+        let keys = &self.etcd.shared.keys;
+        let ranges = [
+            keys.all(Part::Hold),
+            keys.all(Part::Life),
+            keys.all_tickets(),
+        ];
+        let ranges = ranges.map(Watch::changes);
+        self.told.note(|(watches, _)| *watches += 1);
+        let told = Arc::downgrade(&self.told);
+        self.etcd.shared.client.watch(&ranges, move |answer| {
+            let Some(told) = told.upgrade() else {
+                return false;
+            };
+            match answer {
+                // The first answer says that it has begun; what happened before it has not been seen.
+                Some(answer) => told.note(|(_, has_changed)| {
+                    *has_changed |= answer.created || !answer.events.is_empty();
+                }),
+                None => told.note(|(watches, _)| *watches -= 1),
+            }
+            true
+        });
+    }
+}
+
+impl ChangeWatch for PrefixWatch {
+    fn wait(&mut self, _processes: &[Pid], at_most: Duration) {
+        let is_quiet = |(_, has_changed): &mut (usize, bool)| !*has_changed;
+        let state = self
+            .told
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let waited = self.told.wake.wait_timeout_while(state, at_most, is_quiet);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.1 = false;
+        let is_watched = state.0 > 0;
+        drop(state);
+        if !is_watched {
+            self.begin();
+        }
+    }
+}
 
 impl Etcd {
     /// Facts about a hold.

@@ -46,8 +46,8 @@ use view::View;
 use waiting::Place;
 
 use crate::backend::{
-    Ask, BackOff, Backend, Contender, Deadline, Entry, Limits, LockSnapshot as _, Patience, Plan,
-    QueuePlace, SleepLimit, Ttl, Updated,
+    Ask, BackOff, Backend, ChangeWatch, Contender, Deadline, Entry, Limits, LockSnapshot as _,
+    Patience, Plan, QueuePlace, SleepLimit, Ttl, Updated,
 };
 use crate::decision::{Found, Key, Moment, Ticket, Until};
 use crate::error::{Error, Result};
@@ -174,6 +174,10 @@ impl Backend for Etcd {
 
     fn names_with_waiters(&self) -> Result<Vec<LockName>> {
         Ok(self.names_that_are_waited_for())
+    }
+
+    fn watch(&self) -> Option<Box<dyn ChangeWatch>> {
+        Some(Box::new(listing::PrefixWatch::new(self)))
     }
 
     fn facts(&self, key: &Key) -> Result<Option<StoreFacts>> {

@@ -23,6 +23,7 @@ mod queue;
 mod shared_names;
 mod sleep;
 mod snapshot;
+mod tree_watch;
 
 use std::fs::File;
 use std::io;
@@ -41,9 +42,10 @@ use queue::{Place, Queue};
 pub(crate) use sleep::Sleeper;
 use snapshot::FilesSnapshot;
 
+use self::tree_watch::TreeWatch;
 use crate::backend::{
-    Ask, BackOff, Backend, Change, Contender, Entry, Limits, Plan, QueueChange, QueuePlace,
-    SleepLimit, Updated,
+    Ask, BackOff, Backend, Change, ChangeWatch, Contender, Entry, Limits, Plan, QueueChange,
+    QueuePlace, SleepLimit, Updated,
 };
 use crate::decision::{Found as FoundRecord, Judged, Key, Moment, Snapshot as _, Ticket, Until};
 use crate::error::{Context, Error, Operation, Result};
@@ -268,6 +270,10 @@ impl Backend for Files {
         names.sort_by(|one, other| one.as_str().cmp(other.as_str()));
         names.dedup();
         Ok(names)
+    }
+
+    fn watch(&self) -> Option<Box<dyn ChangeWatch>> {
+        Some(Box::new(TreeWatch::new(self.store.clone())?))
     }
 
     fn sweep(&self, errors: &mut Vec<Error>) -> Result<()> {

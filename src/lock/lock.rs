@@ -15,7 +15,7 @@ use crate::files::history::{HoldResult, PastHold};
 use crate::files::journal::{self, Action, Journal};
 use crate::name::LockName;
 use crate::open_file::Handle;
-use crate::record::{Format, Mode};
+use crate::record::{Format, Mode, Record};
 use crate::status::Status;
 
 /// A lock: a name in a store, or the path of one lock file.
@@ -123,14 +123,20 @@ impl Lock {
     /// Writes the end of a hold into the history, if it was asked for with one, or returns a warning. That of a
     /// command whose lock stayed taken has been written already.
     pub(super) fn note_end(&self, was: &Status, result: HoldResult) -> Option<Error> {
-        let record = was.record.as_ref().filter(|record| !record.is_kept())?;
+        let record = was.record.as_ref()?;
+        if record.asked.is_none() || record.is_kept() {
+            return None;
+        }
+        self.write_end(was, record, result)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn write_end(&self, was: &Status, record: &Record, result: HoldResult) -> Option<Error> {
         let store = self.store.path();
         let mut hold = PastHold::of(record, store, &was.path, was.uid, result, None)?;
-        if let Some(at) = was
-            .verdict
-            .expires_at
-            .filter(|_| result == HoldResult::Expired)
-        {
+        let expired = was.verdict.expires_at;
+        if let Some(at) = expired.filter(|_| result == HoldResult::Expired) {
             hold.ended_at = at;
         }
         self.journal.write(&hold).err()

@@ -37,7 +37,7 @@ pub use lock::Lock;
 pub use options::{Options, RunOptions};
 pub use pending_hold::PendingHold;
 pub use releasing::{Release, Renewal};
-pub use store::{Listing, Store};
+pub use store::{Listing, Store, StoreWatch};
 pub use supervise::tells_to_break;
 pub use taking::{Acquired, Attempt, Blocked};
 pub use wait::Wait;

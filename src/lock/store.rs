@@ -8,7 +8,7 @@ use super::cleanup::{Cleanup, LONGEST_CLEANUP};
 use super::lock::Lock;
 use super::status;
 use super::unfinished::is_over;
-use crate::backend::{Backend, sleep_for};
+use crate::backend::{Backend, ChangeWatch, sleep_for};
 use crate::decision::liveness::DEFAULT_MAX_AGE;
 use crate::decision::{Found, Judged, judge};
 use crate::error::{Error, Result};
@@ -16,6 +16,7 @@ use crate::files::Files;
 use crate::files::history::{self, PastHold};
 use crate::files::journal::{Journal, ROTATE_AT};
 use crate::flock::Flock;
+use crate::identity::Pid;
 use crate::name::LockName;
 use crate::observer::HostFacts;
 use crate::record::Format;
@@ -39,6 +40,34 @@ pub struct Store {
     pub(super) store: Arc<dyn Backend>,
     /// Its directory, or its URL.
     path: PathBuf,
+}
+
+/// Waits for changes of a store, see [`Store::watch`].
+#[derive(Debug)]
+pub struct StoreWatch {
+    store: Arc<dyn Backend>,
+    watch: Option<Box<dyn ChangeWatch>>,
+}
+
+/// How often to look where nothing wakes.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+impl StoreWatch {
+    /// Sleeps until something about the locks may have changed since the last call, or until one of these processes
+    /// has ended, for at most so long. It may wake without a change. The first call returns at once, since it only
+    /// begins to watch. Where nothing reports changes, such as those of other hosts on NFS, it wakes once a second.
+    pub fn wait(&mut self, processes: &[Pid], at_most: Duration) {
+        if self.watch.is_none() {
+            self.watch = self.store.watch();
+            if self.watch.is_some() {
+                return;
+            }
+        }
+        match &mut self.watch {
+            Some(watch) => watch.wait(processes, at_most),
+            None => sleep_for(at_most.min(LOOK_INTERVAL)),
+        }
+    }
 }
 
 /// The locks of a store.
@@ -153,6 +182,15 @@ impl Store {
     /// The journal cannot be read.
     pub fn history(&self) -> Result<Vec<PastHold>> {
         history::of_store(&self.journal, &self.path)
+    }
+
+    /// Waits for changes of the store.
+    #[must_use]
+    pub fn watch(&self) -> StoreWatch {
+        StoreWatch {
+            store: Arc::clone(&self.store),
+            watch: None,
+        }
     }
 
     /// Its directory.

@@ -65,7 +65,8 @@ impl TakenHold {
 
     /// Gives it back, or keeps it until the time of its record if its command has ended before.
     pub(super) fn give_back(&mut self, end: Option<CommandEnd>) -> Result<ReleaseOutcome> {
-        let left = self.left_to_keep().filter(|left| !left.is_zero());
+        let left = end.and_then(|_| self.left_to_keep());
+        let left = left.filter(|left| !left.is_zero());
         self.is_over = true;
         // Leave the queue first, so that a releasing holder gets no reservation.
         self.place.take_if(|place| !place.leave_quietly());
@@ -91,20 +92,36 @@ impl TakenHold {
         is_broken: bool,
         end: Option<CommandEnd>,
     ) -> Option<Error> {
-        self.journal.as_ref().and_then(|journal| {
-            let signal = end.and_then(|end| end.signal);
-            let result = match (released, end) {
-                (Ok(ReleaseOutcome::Lost), _) if !is_broken => HoldResult::Lost,
-                _ if is_broken => HoldResult::Broken,
-                (_, None) => HoldResult::Released,
-                (_, Some(_)) if signal.is_some() => HoldResult::Signal,
-                (_, Some(_)) => HoldResult::Exited,
-            };
-            let (record, uid) = (self.held.record(), process::own_uid());
-            let path = self.held.path();
-            let hold = PastHold::of(record, self.store.path(), path, uid, result, end)?;
-            journal.write(&hold).err()
-        })
+        let journal = self.journal.as_ref()?;
+        self.write_end(
+            journal,
+            matches!(released, Ok(ReleaseOutcome::Lost)),
+            is_broken,
+            end,
+        )
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn write_end(
+        &self,
+        journal: &Journal,
+        is_lost: bool,
+        is_broken: bool,
+        end: Option<CommandEnd>,
+    ) -> Option<Error> {
+        let signal = end.and_then(|end| end.signal);
+        let result = match end {
+            _ if is_broken => HoldResult::Broken,
+            _ if is_lost => HoldResult::Lost,
+            None => HoldResult::Released,
+            Some(_) if signal.is_some() => HoldResult::Signal,
+            Some(_) => HoldResult::Exited,
+        };
+        let (record, store) = (self.held.record(), self.store.path());
+        let uid = process::own_uid();
+        let hold = PastHold::of(record, store, self.held.path(), uid, result, end)?;
+        journal.write(&hold).err()
     }
 
     /// How much longer the lock is to stay taken when its command has ended.

@@ -10,7 +10,7 @@
 //! | `spawn`, `start` | a command that is on record before it runs, and that inherits the lock; `program`: by std, for all but Linux |
 //! | `wait` | sleep until a kernel lock is released, a process exits or a file changes |
 //! | `work` | the processes of a hold: all that its command has started, to be signaled and waited for |
-//! | `memory`, `stdio`, `startup` | for the command-line tool: memory it can release, the stdio it was started with, and its fast start |
+//! | `memory`, `stdio`, `keys`, `startup` | for the command-line tool: memory it can release, the stdio it was started with, keys of a terminal, and its fast start |
 //!
 //! Code for all Unixes is in `unix`. Each system has a module of its own for the rest, with the
 //! same names; what only Linux has is answered for the others by `not_linux`. All `unsafe` code of the
@@ -56,10 +56,10 @@ pub(crate) use system::{directory, signal, spawn};
 #[cfg(all(feature = "cli", target_os = "linux"))]
 pub(crate) use system::{memory, startup};
 pub(crate) use system::{process, start, wait};
-#[cfg(all(feature = "cli", unix))]
-pub(crate) use unix::stdio;
 #[cfg(unix)]
 pub(crate) use unix::{directory, signal, spawn};
+#[cfg(all(feature = "cli", unix))]
+pub(crate) use unix::{keys, stdio};
 
 #[cfg(not(any(target_os = "linux", target_os = "macos", windows)))]
 compile_error!(

@@ -24,6 +24,7 @@ mod proxy;
 
 // The same steps on files and on etcd.
 mod verbs;
+mod watch;
 // Wrapper, keeper and command, killed and stopped.
 mod keeper;
 // Members, networks and leases that fail.

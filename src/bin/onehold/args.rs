@@ -509,7 +509,7 @@ pub(crate) enum ListState {
     NotALock,
 }
 
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub(crate) struct List {
     /// Only locks whose names begin with one of these [default: all of the store]
     pub(crate) prefix: Vec<String>,
@@ -522,6 +522,13 @@ pub(crate) struct List {
     /// Do not fit the table to the terminal: messages are whole, and rows may be wrapped
     #[arg(long)]
     pub(crate) wide: bool,
+    /// Print the table again when something changes, and at least every D (after `=`) [default: 5s]
+    ///
+    /// On a terminal it is drawn in place, with new rows (+), changed ones (*) and those that are gone (-)
+    /// marked once; q or Ctrl-C ends it. Elsewhere the tables follow each other.
+    #[arg(long, value_name = "D", value_parser = duration, num_args = 0..=1, require_equals = true,
+        default_missing_value = "5s", conflicts_with_all = ["json", "verbose", "prometheus"])]
+    pub(crate) watch: Option<Duration>,
     /// Print metrics in the text format of Prometheus, for the textfile collector of node_exporter
     #[arg(long, conflicts_with_all = ["json", "verbose", "wide", "sort"])]
     pub(crate) prometheus: bool,

@@ -38,6 +38,8 @@ mod prometheus;
 mod prompt;
 mod refusal;
 mod report;
+mod rows;
+mod screen;
 mod session;
 mod slip;
 mod startup;
@@ -45,6 +47,7 @@ mod suggested;
 mod supervise;
 mod table;
 mod trial;
+mod watch;
 mod words;
 mod work;
 

@@ -89,6 +89,14 @@ pub(crate) fn eprint(line: &str) {
         .write_all(format!("{line}\n").as_bytes());
 }
 
+/// A text as stdout gets it: without colors, if it is to have none.
+pub(crate) fn painted(text: &str) -> String {
+    match AutoStream::choice(&io::stdout()) {
+        ColorChoice::Never => anstream::adapter::strip_str(text).to_string(),
+        _ => text.to_owned(),
+    }
+}
+
 pub(crate) fn data(text: &str) -> io::Result<()> {
     let mut out = AutoStream::auto(io::stdout().lock());
     writeln!(out, "{text}")?;

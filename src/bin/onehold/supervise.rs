@@ -468,8 +468,11 @@ impl Supervisor<'_> {
                 None
             }
         };
-        let noted = hold.note_end(&released, is_broken, Some(command_end(status.as_ref())));
-        warnings.extend(noted.as_ref().map(words::error_chain));
+        if session.history {
+            let end = command_end(status.as_ref());
+            let noted = hold.note_end(&released, is_broken, Some(end));
+            warnings.extend(noted.as_ref().map(words::error_chain));
+        }
         let command_exit = exit_of(status);
         // What was printed when the work began to be ended is not printed again.
         let silent = |mut outcome: Outcome| {
@@ -525,6 +528,7 @@ impl Supervisor<'_> {
 }
 
 /// `until`: it stays locked until then.
+#[inline(never)]
 fn say_released(session: &Session, name: &str, until: Option<DateTime<Utc>>) {
     if session.global.verbose {
         let text = match until {
@@ -551,6 +555,8 @@ pub(crate) fn exit_of(status: Option<ExitStatus>) -> Exit {
     }
 }
 
+#[cold]
+#[inline(never)]
 fn command_end(status: Option<&ExitStatus>) -> CommandEnd {
     let code = status.and_then(ExitStatus::code);
     CommandEnd::now(

@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 use std::io::IsTerminal;
 
+use anstyle::{AnsiColor, Style};
 use onehold::Status;
 use terminal_size::Width;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
@@ -56,11 +57,38 @@ pub(crate) struct Row<'a> {
     pub(crate) status: &'a Status,
     /// In the order of the columns.
     pub(crate) cells: [String; 6],
+    /// `None`: the table has no marks.
+    pub(crate) mark: Option<Mark>,
+}
+
+/// What has become of a row since it was shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mark {
+    None,
+    New,
+    Changed,
+    Gone,
+}
+
+impl Mark {
+    fn text(self) -> String {
+        let (sign, color) = match self {
+            Self::None => return "  ".to_owned(),
+            Self::New => ('+', AnsiColor::Green),
+            Self::Changed => ('*', AnsiColor::Yellow),
+            Self::Gone => ('-', AnsiColor::Red),
+        };
+        let style = Style::new().fg_color(Some(color.into()));
+        format!("{style}{sign}{style:#} ")
+    }
 }
 
 /// The table of `list`. `width`: of the terminal, if it is to fit one. A name that is too long stands on a line
 /// of its own, a holder goes on in the next line, a message is cut off.
 pub(crate) fn table(rows: &[Row<'_>], width: Option<usize>) -> String {
+    let has_marks = rows.iter().any(|row| row.mark.is_some());
+    let no_mark = if has_marks { "  " } else { "" };
+    let width = width.map(|width| width.saturating_sub(no_mark.len()));
     let mut widths = TITLES.map(UnicodeWidthStr::width);
     let has_users = rows.iter().any(|row| !row.cells[USER].is_empty());
     if !has_users {
@@ -86,12 +114,20 @@ pub(crate) fn table(rows: &[Row<'_>], width: Option<usize>) -> String {
         widths = fit(widths, width, widest);
     }
     let mut text = String::new();
+    text.push_str(no_mark);
     line(&mut text, widths, TITLES, None);
-    for Row { status, cells } in rows {
+    for Row {
+        status,
+        cells,
+        mark,
+    } in rows
+    {
         let mut cells = cells.each_ref().map(String::as_str);
+        text.push_str(&mark.map_or_else(String::new, Mark::text));
         if width_of(cells[NAME]) > widths[NAME] {
             text.push_str(std::mem::take(&mut cells[NAME]));
             text.push('\n');
+            text.push_str(no_mark);
         }
         let holder = wrap(cells[HOLDER], widths[HOLDER]);
         let message = cut(cells[MESSAGE], widths[MESSAGE]);
@@ -102,6 +138,7 @@ pub(crate) fn table(rows: &[Row<'_>], width: Option<usize>) -> String {
         for part in parts {
             let mut rest = [""; 6];
             rest[HOLDER] = part;
+            text.push_str(no_mark);
             line(&mut text, widths, rest, None);
         }
     }
@@ -112,6 +149,7 @@ pub(crate) fn table(rows: &[Row<'_>], width: Option<usize>) -> String {
 const NAME: usize = 0;
 const HOLDER: usize = 2;
 const USER: usize = 3;
+pub(crate) const AGE: usize = 4;
 const MESSAGE: usize = 5;
 
 fn line(text: &mut String, widths: [usize; 6], cells: [&str; 6], status: Option<&Status>) {

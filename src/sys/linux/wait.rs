@@ -45,8 +45,12 @@ impl Watch {
     /// Starts to watch a file and a process. No later change is missed, so the caller judges again after
     /// this call. Returns whether the process is watched. Fails when no inotify watch is left (ENOSPC).
     pub(crate) fn add(&mut self, file: &File, process: Option<Pid>) -> io::Result<bool> {
-        // On the file, not on its directory, where other files change. ATTRIB: the link count.
+        // On the file, not on its directory, where other files change. ATTRIB: the link count. Of a directory what
+        // comes and goes in it.
         let flags = WatchFlags::ATTRIB
+            | WatchFlags::CREATE
+            | WatchFlags::DELETE
+            | WatchFlags::MOVE
             | WatchFlags::MODIFY
             | WatchFlags::MOVE_SELF
             | WatchFlags::DELETE_SELF;

@@ -3,6 +3,8 @@
 mod alarm;
 pub(crate) mod directory;
 pub(in crate::sys) mod file;
+#[cfg(feature = "cli")]
+pub(crate) mod keys;
 pub(in crate::sys) mod process;
 mod sharing;
 pub(crate) mod signal;

@@ -41,6 +41,9 @@ mod supervision;
 // The same on a terminal, and what a command inherits.
 #[cfg(unix)]
 mod terminal;
+// The table that is drawn again and again.
+#[cfg(target_os = "linux")]
+mod watch;
 // Invalid lock files, stores and environments.
 mod bad_input;
 // JSON, usage errors, color, closed pipes.

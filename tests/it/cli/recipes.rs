@@ -315,6 +315,68 @@ fn alerts_are_valid() {
 }
 
 #[test]
+#[ignore = "needs jq: apt install jq"]
+fn script_mails_each_failure_once() {
+    let env = TestEnv::new();
+    executable(
+        &env,
+        "onehold-told",
+        &example("# /usr/local/bin/onehold-told"),
+    );
+    executable(&env, "mail", "#!/bin/sh\ncat >> mailed\n");
+    let fail = |name: &str| {
+        let mut run = env.onehold(["run", name, "--", "sh", "-c", "exit 3"]);
+        run.env("ONEHOLD_HISTORY", "1").assert().code(3);
+    };
+    let tell = || {
+        let mut told = env.command(env.path("onehold-told"));
+        let path = format!("{}:{}", env.path("").display(), path_of(&told));
+        told.arg(env.path("")).env("PATH", path).assert().success();
+        let mailed = fs::read_to_string(env.path("mailed")).unwrap_or_default();
+        mailed.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert!(tell().is_empty());
+    fail("one");
+    assert_eq!(tell().len(), 1);
+    fail("two");
+    let told = tell();
+    assert_eq!(told.len(), 2);
+    assert!(
+        told[1].contains(" two hold ") && told[1].ends_with(": exited"),
+        "{told:?}"
+    );
+    assert_eq!(tell().len(), 2);
+}
+
+#[test]
+#[ignore = "needs systemd-analyze: apt install systemd"]
+fn units_are_valid() {
+    let env = TestEnv::new();
+    let mut files = Vec::new();
+    for unit in examples(RECIPES) {
+        let Some(name) = unit
+            .strip_prefix("# /etc/systemd/system/")
+            .and_then(|rest| rest.lines().next())
+        else {
+            continue;
+        };
+        // The programs that it starts are not here.
+        let program = crate::harness::program();
+        let text = unit
+            .replace("/usr/bin/onehold", program.to_str().unwrap())
+            .replace("/usr/local/bin/onehold-told", "/bin/true")
+            .replace("/usr/local/bin/onehold-metrics", "/bin/true");
+        files.push(env.write(name, text));
+    }
+    assert!(files.len() >= 7, "{files:?}");
+    let mut verify = env.command("systemd-analyze");
+    verify
+        .args(["verify", "--man=no", "--recursive-errors=no"])
+        .args(&files);
+    verify.assert().success().stderr("");
+}
+
+#[test]
 fn deployment_has_both_locks() {
     let env = TestEnv::new();
     executable(

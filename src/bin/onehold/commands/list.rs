@@ -1,27 +1,26 @@
 //! `list`: all locks in the store with their states.
 
-use std::cmp::Reverse;
-use std::collections::BTreeSet;
-use std::path::Path;
+use onehold::Status;
 
-use onehold::record::Record;
-use onehold::status::Reason;
-use onehold::{Listing, State, Status};
-
-use crate::args::{self, ListOrder};
-use crate::describe::{self, describe_holder, local};
+use crate::args;
+use crate::describe::{describe_holder, local};
 use crate::exit::Exit;
 use crate::failure::failed;
 use crate::outcome::{CommandResult, Outcome};
 use crate::output::block;
 use crate::prometheus::metrics;
+use crate::rows::{count, counted, filter, read, rows_of};
 use crate::session::Session;
-use crate::table::{Row, natural_order, table, terminal_width};
+use crate::table::{table, terminal_width};
+use crate::watch::watch;
 use crate::words;
 use crate::work::{self, Process};
 
 #[inline(never)]
 pub(crate) fn list(session: &Session, typed: &args::List) -> CommandResult {
+    if let Some(every) = typed.watch {
+        return watch(session, typed, every);
+    }
     let mut listing = match read(session, typed) {
         // An unreadable store is a metric as well.
         Err(error) if typed.prometheus => {
@@ -31,14 +30,7 @@ pub(crate) fn list(session: &Session, typed: &args::List) -> CommandResult {
         listing => listing?,
     };
     let all = count(&listing.locks);
-    let is_wanted = |lock: &Status| {
-        let states = &typed.state;
-        let begins = |prefix: &String| lock.name.starts_with(prefix);
-        (states.is_empty() || states.contains(&describe::list_state(lock)))
-            && (typed.prefix.is_empty() || typed.prefix.iter().any(begins))
-    };
-    listing.locks.retain(is_wanted);
-    sort(&mut listing.locks, typed.sort);
+    filter(&mut listing, typed);
     let is_filtered = !typed.state.is_empty() || !typed.prefix.is_empty();
     let message = counted(session, &listing.locks, all, is_filtered);
     let mut outcome = Outcome::new(Exit::Done, "listed", message);
@@ -60,60 +52,8 @@ pub(crate) fn list(session: &Session, typed: &args::List) -> CommandResult {
     Ok(outcome.into())
 }
 
-fn read(session: &Session, typed: &args::List) -> anyhow::Result<Listing> {
-    let Some(name) = &session.only else {
-        return Ok(session.store.list(typed.max_age)?);
-    };
-    let status = session.lock(name.clone())?.check(typed.max_age)?;
-    let status = session.at_fixed_path(status);
-    let mut listing = Listing::default();
-    if status.verdict.reason != Reason::NoFile {
-        listing.locks.push(status);
-    }
-    Ok(listing)
-}
-
-/// "3 of 33 locks in /srv/locks"
-fn counted(session: &Session, found: &[Status], all: usize, is_filtered: bool) -> String {
-    let store = session.store_text();
-    let plural = if all == 1 { "" } else { "s" };
-    if !is_filtered || all == 0 {
-        return format!("{all} lock{plural} in {store}");
-    }
-    if found.is_empty() {
-        return format!("no match among {all} lock{plural} in {store}");
-    }
-    format!("{} of {all} lock{plural} in {store}", count(found))
-}
-
-/// Other files are shown, and are not counted.
-fn count(locks: &[Status]) -> usize {
-    let is_lock = |lock: &&Status| lock.verdict.state != State::NotALock;
-    locks.iter().filter(is_lock).count()
-}
-
 fn brief(locks: &[Status], width: Option<usize>) -> String {
-    let users: BTreeSet<u32> = locks.iter().filter_map(|lock| lock.uid).collect();
-    let own_host = hostname::get()
-        .ok()
-        .map(|name| name.to_string_lossy().into_owned());
-    let rows: Vec<Row<'_>> = locks
-        .iter()
-        .map(|status| Row {
-            status,
-            cells: cells(status, own_host.as_deref(), users.len() > 1),
-        })
-        .collect();
-    table(&rows, width)
-}
-
-fn sort(locks: &mut [Status], order: ListOrder) {
-    locks.sort_by(|one, other| natural_order(&one.name, &other.name));
-    match order {
-        ListOrder::Name => {}
-        ListOrder::Age => locks.sort_by_key(|lock| Reverse(describe::age(lock))),
-        ListOrder::State => locks.sort_by_key(describe::list_state),
-    }
+    table(&rows_of(locks), width)
 }
 
 fn verbose(session: &Session, locks: &[Status]) -> String {
@@ -136,30 +76,4 @@ fn runs_now(lock: &Status, running: &[Process]) -> Option<String> {
     let command = process.command.iter().map(|word| words::escape(word));
     let command = command.collect::<Vec<_>>().join(" ");
     Some(format!("  runs now: {command}"))
-}
-
-fn cells(lock: &Status, own_host: Option<&str>, with_user: bool) -> [String; 6] {
-    let record = lock.record.as_ref();
-    let user = with_user.then(|| describe::user(lock)).flatten();
-    [
-        words::escape(&lock.name),
-        describe::state_in_table(lock),
-        describe::holder_in_table(lock, own_host),
-        user.map(|user| words::escape(&user)).unwrap_or_default(),
-        describe::age(lock).map(words::span).unwrap_or_default(),
-        record
-            .and_then(|record| record.message.clone().or_else(|| command_of_name(record)))
-            .map(|text| words::escape(&text))
-            .unwrap_or_default(),
-    ]
-}
-
-/// The command of a hold whose name was derived from it, which says more than the name.
-fn command_of_name(record: &Record) -> Option<String> {
-    const DIGEST: usize = 16;
-    let (base, digest) = record.name.rsplit_once('-')?;
-    let is_digest = digest.len() == DIGEST && digest.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let program = Path::new(record.command.first()?).file_name()?;
-    let is_derived = is_digest && program.to_string_lossy().starts_with(base);
-    is_derived.then(|| record.command.join(" "))
 }

@@ -1,0 +1,129 @@
+//! The rows of `list`: which locks, in which order, and what is said of each.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use onehold::record::Record;
+use onehold::status::Reason;
+use onehold::{Listing, State, Status};
+
+use crate::args::{self, ListOrder};
+use crate::describe;
+use crate::session::Session;
+use crate::table::{Row, natural_order};
+use crate::words;
+
+pub(crate) fn filter(listing: &mut Listing, typed: &args::List) {
+    let is_wanted = |lock: &Status| {
+        let states = &typed.state;
+        let begins = |prefix: &String| lock.name.starts_with(prefix);
+        (states.is_empty() || states.contains(&describe::list_state(lock)))
+            && (typed.prefix.is_empty() || typed.prefix.iter().any(begins))
+    };
+    listing.locks.retain(is_wanted);
+    sort(&mut listing.locks, typed.sort);
+}
+
+/// The locks that were asked for.
+pub(crate) fn select(session: &Session, typed: &args::List) -> anyhow::Result<Listing> {
+    let mut listing = read(session, typed)?;
+    filter(&mut listing, typed);
+    Ok(listing)
+}
+
+/// "3 locks in /srv/locks", and what could not be read.
+pub(crate) fn counted_in(session: &Session, listing: &Listing) -> String {
+    let errors = listing.errors.len();
+    let errors = (errors > 0).then(|| format!("; {errors} could not be read"));
+    let text = counted(session, &listing.locks, count(&listing.locks), false);
+    text + &errors.unwrap_or_default()
+}
+
+pub(crate) fn read(session: &Session, typed: &args::List) -> anyhow::Result<Listing> {
+    let Some(name) = &session.only else {
+        return Ok(session.store.list(typed.max_age)?);
+    };
+    let status = session.lock(name.clone())?.check(typed.max_age)?;
+    let status = session.at_fixed_path(status);
+    let mut listing = Listing::default();
+    if status.verdict.reason != Reason::NoFile {
+        listing.locks.push(status);
+    }
+    Ok(listing)
+}
+
+/// "3 of 33 locks in /srv/locks"
+pub(crate) fn counted(
+    session: &Session,
+    found: &[Status],
+    all: usize,
+    is_filtered: bool,
+) -> String {
+    let store = session.store_text();
+    let plural = if all == 1 { "" } else { "s" };
+    if !is_filtered || all == 0 {
+        return format!("{all} lock{plural} in {store}");
+    }
+    if found.is_empty() {
+        return format!("no match among {all} lock{plural} in {store}");
+    }
+    format!("{} of {all} lock{plural} in {store}", count(found))
+}
+
+/// Other files are shown, and are not counted.
+pub(crate) fn count(locks: &[Status]) -> usize {
+    let is_lock = |lock: &&Status| lock.verdict.state != State::NotALock;
+    locks.iter().filter(is_lock).count()
+}
+
+/// Their rows.
+pub(crate) fn rows_of(locks: &[Status]) -> Vec<Row<'_>> {
+    let users: BTreeSet<u32> = locks.iter().filter_map(|lock| lock.uid).collect();
+    let own_host = hostname::get()
+        .ok()
+        .map(|name| name.to_string_lossy().into_owned());
+    locks
+        .iter()
+        .map(|status| Row {
+            status,
+            cells: cells(status, own_host.as_deref(), users.len() > 1),
+            mark: None,
+        })
+        .collect()
+}
+
+fn sort(locks: &mut [Status], order: ListOrder) {
+    locks.sort_by(|one, other| natural_order(&one.name, &other.name));
+    match order {
+        ListOrder::Name => {}
+        ListOrder::Age => locks.sort_by_key(|lock| Reverse(describe::age(lock))),
+        ListOrder::State => locks.sort_by_key(describe::list_state),
+    }
+}
+
+pub(crate) fn cells(lock: &Status, own_host: Option<&str>, with_user: bool) -> [String; 6] {
+    let record = lock.record.as_ref();
+    let user = with_user.then(|| describe::user(lock)).flatten();
+    [
+        words::escape(&lock.name),
+        describe::state_in_table(lock),
+        describe::holder_in_table(lock, own_host),
+        user.map(|user| words::escape(&user)).unwrap_or_default(),
+        describe::age(lock).map(words::span).unwrap_or_default(),
+        record
+            .and_then(|record| record.message.clone().or_else(|| command_of_name(record)))
+            .map(|text| words::escape(&text))
+            .unwrap_or_default(),
+    ]
+}
+
+/// The command of a hold whose name was derived from it, which says more than the name.
+fn command_of_name(record: &Record) -> Option<String> {
+    const DIGEST: usize = 16;
+    let (base, digest) = record.name.rsplit_once('-')?;
+    let is_digest = digest.len() == DIGEST && digest.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let program = Path::new(record.command.first()?).file_name()?;
+    let is_derived = is_digest && program.to_string_lossy().starts_with(base);
+    is_derived.then(|| record.command.join(" "))
+}

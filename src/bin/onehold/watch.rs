@@ -1,0 +1,263 @@
+//! `list --watch`: the table again when something has changed.
+
+use std::io::{self, IsTerminal};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+
+use chrono::Utc;
+use onehold::command_line::signal;
+use onehold::record::Pid;
+use onehold::{Listing, Status};
+use terminal_size::{Height, Width};
+
+use crate::args;
+use crate::cancel::SIGINT;
+use crate::describe::local;
+use crate::outcome::{CommandResult, Printed};
+use crate::rows::{cells, counted_in, rows_of, select};
+use crate::screen::Screen;
+use crate::session::Session;
+use crate::table::{AGE, Mark, cut, table};
+use crate::{exit::Exit, output, words};
+
+/// Between two redraws at least.
+const PACE: Duration = Duration::from_millis(100);
+
+/// How often to look whether the size of the terminal has changed.
+const RESIZE_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Why it ends.
+enum End {
+    Wanted,
+    Signaled,
+}
+
+/// How soon to look again at a store that cannot be read.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What happens.
+enum Event {
+    Listed(anyhow::Result<Listing>),
+    /// q or Ctrl-C was pressed.
+    Quit,
+    Signaled,
+}
+
+/// Prints the table until somebody ends it.
+pub(crate) fn watch(session: &Session, typed: &args::List, every: Duration) -> CommandResult {
+    let (sender, events) = channel();
+    handle_signals(sender.clone());
+    list_in_thread(session.clone(), typed.clone(), every, sender.clone())?;
+    // There, a terminal has to be asked for what others do.
+    if cfg!(windows) || !io::stdout().is_terminal() {
+        return one_after_another(session, &events);
+    }
+    let screen = Screen::enter(move |key| {
+        const CTRL_C: u8 = 3;
+        !matches!(key, b'q' | b'Q' | CTRL_C) || sender.send(Event::Quit).is_ok()
+    })?;
+    let end = redraw(session, &events, &screen, every);
+    // First: a signal ends the program at once.
+    drop(screen);
+    Ok(match end? {
+        End::Wanted => Printed::Yes(Exit::Done),
+        End::Signaled => by_signal(),
+    })
+}
+
+/// Sends each listing of the store.
+fn list_in_thread(
+    session: Session,
+    typed: args::List,
+    every: Duration,
+    sender: Sender<Event>,
+) -> io::Result<()> {
+    let list = move || {
+        let mut watch = session.store.watch();
+        // Before the first look, so that nothing is missed after it.
+        watch.wait(&[], Duration::ZERO);
+        loop {
+            let listed = select(&session, &typed);
+            let holders = listed.as_ref().map(holders).unwrap_or_default();
+            // Errors do not announce themselves.
+            let at_most = if listed.is_ok() {
+                every
+            } else {
+                every.min(RETRY_INTERVAL)
+            };
+            if sender.send(Event::Listed(listed)).is_err() {
+                return;
+            }
+            watch.wait(&holders, at_most);
+            std::thread::sleep(PACE);
+        }
+    };
+    signal::without_signals(|| std::thread::Builder::new().spawn(list))?.map(drop)
+}
+
+/// The processes whose ends would change something.
+fn holders(listing: &Listing) -> Vec<Pid> {
+    let verdicts = listing.locks.iter().map(|lock| &lock.verdict);
+    let alive = verdicts.filter(|verdict| verdict.pid_alive == Some(true));
+    alive.filter_map(|verdict| verdict.pid).collect()
+}
+
+/// INT, TERM and HUP end it, with the terminal as it was.
+fn handle_signals(sender: Sender<Event>) {
+    let _ = signal::without_signals(|| {
+        signal::keep_ignored_signals(|| {
+            let _ = ctrlc::set_handler(move || {
+                let _ = sender.send(Event::Signaled);
+            });
+            let _ = signal::tell_signals_apart();
+        });
+    });
+}
+
+/// The end by a signal. Ctrl-C is how a user ends it.
+fn by_signal() -> Printed {
+    match signal::last_signal().unwrap_or(SIGINT) {
+        SIGINT => Printed::Yes(Exit::Done),
+        other => Printed::by_signal(other),
+    }
+}
+
+/// On a pipe: one table each time.
+fn one_after_another(session: &Session, events: &Receiver<Event>) -> CommandResult {
+    let mut is_first = true;
+    for event in events {
+        let listing = match event {
+            Event::Listed(listing) => listing?,
+            Event::Quit => break,
+            Event::Signaled => return Ok(by_signal()),
+        };
+        let space = if std::mem::take(&mut is_first) {
+            ""
+        } else {
+            "\n"
+        };
+        let text = match rows_of(&listing.locks) {
+            rows if rows.is_empty() => counted_in(session, &listing),
+            rows => table(&rows, None),
+        };
+        match output::data(&format!("{space}{text}")) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
+            printed => printed?,
+        }
+    }
+    Ok(Printed::Yes(Exit::Done))
+}
+
+/// In the alternate screen of a terminal.
+fn redraw(
+    session: &Session,
+    events: &Receiver<Event>,
+    screen: &Screen,
+    every: Duration,
+) -> anyhow::Result<End> {
+    let mut shown: Option<Listing> = None;
+    let mut rows: Vec<(Status, Mark)> = Vec::new();
+    let mut marked_at = Instant::now();
+    let mut head = String::new();
+    let mut size = (0, 0);
+    loop {
+        let has_news = match events.recv_timeout(RESIZE_INTERVAL) {
+            Ok(Event::Listed(Ok(listing))) => {
+                let before = shown.as_ref().map(|shown| &shown.locks[..]);
+                let marked = marked(before, &listing.locks);
+                let is_changed = marked.iter().any(|(_, mark)| *mark != Mark::None);
+                // One change wakes more than once, and its marks are to be seen.
+                if is_changed || marked_at.elapsed() >= every {
+                    marked_at = Instant::now();
+                    rows = marked;
+                } else {
+                    update(&mut rows, &listing.locks);
+                }
+                head = counted_in(session, &listing);
+                shown = Some(listing);
+                true
+            }
+            Ok(Event::Listed(Err(error))) => {
+                head = words::escape(&format!("{error:#}"));
+                true
+            }
+            Ok(Event::Quit) => return Ok(End::Wanted),
+            Ok(Event::Signaled) => return Ok(End::Signaled),
+            Err(RecvTimeoutError::Timeout) => false,
+            Err(RecvTimeoutError::Disconnected) => bail!("nothing is listed any more"),
+        };
+        let now = terminal_size::terminal_size();
+        let now = now.map_or((80, 24), |(Width(width), Height(height))| (width, height));
+        if has_news || now != size {
+            size = now;
+            let (width, height) = (usize::from(size.0), usize::from(size.1));
+            screen.draw(lines(&head, &rows, width), width, height)?;
+        }
+    }
+}
+
+fn is_same(one: &Status, other: &Status) -> bool {
+    one.name == other.name && one.slot == other.slot
+}
+
+/// The rows as they are now, with the marks that they have.
+fn update(rows: &mut Vec<(Status, Mark)>, now: &[Status]) {
+    if rows.is_empty() {
+        *rows = now.iter().map(|lock| (lock.clone(), Mark::None)).collect();
+    }
+    for (shown, mark) in rows {
+        let lock = now.iter().find(|lock| is_same(lock, shown));
+        if let Some(lock) = lock.filter(|_| *mark != Mark::Gone) {
+            *shown = lock.clone();
+        }
+    }
+}
+
+/// The rows with what is new, gone or otherwise than it was shown.
+fn marked(before: Option<&[Status]>, now: &[Status]) -> Vec<(Status, Mark)> {
+    let Some(before) = before else {
+        return now.iter().map(|lock| (lock.clone(), Mark::None)).collect();
+    };
+    let mark = |lock: &Status| match before.iter().find(|shown| is_same(shown, lock)) {
+        None => Mark::New,
+        Some(shown) if shown.hold() != lock.hold() || !look_alike(shown, lock) => Mark::Changed,
+        Some(_) => Mark::None,
+    };
+    let mut rows: Vec<_> = now.iter().map(|lock| (lock.clone(), mark(lock))).collect();
+    for (at, gone) in before.iter().enumerate() {
+        if !now.iter().any(|lock| is_same(lock, gone)) {
+            rows.insert(at.min(rows.len()), (gone.clone(), Mark::Gone));
+        }
+    }
+    rows
+}
+
+/// Whether their rows differ in their age at most.
+fn look_alike(one: &Status, other: &Status) -> bool {
+    let without_age = |lock| {
+        let mut cells = cells(lock, None, true);
+        cells[AGE].clear();
+        cells
+    };
+    without_age(one) == without_age(other)
+}
+
+/// The lines of the screen.
+fn lines(head: &str, rows: &[(Status, Mark)], width: usize) -> Vec<String> {
+    let locks: Vec<Status> = rows.iter().map(|(lock, _)| lock.clone()).collect();
+    let mut marked = rows_of(&locks);
+    for (row, (_, mark)) in marked.iter_mut().zip(rows) {
+        row.mark = Some(*mark);
+    }
+    let now = local(Utc::now());
+    let mut lines = vec![
+        cut(&format!("{now}  {head}  (q quits)"), width),
+        String::new(),
+    ];
+    if !marked.is_empty() {
+        lines.extend(table(&marked, Some(width)).lines().map(str::to_owned));
+    }
+    lines
+}
