@@ -87,11 +87,7 @@ fn describe(status: &Status, name: &str, time: ShowTime) -> String {
         };
     };
     if let Some(end) = record.live.ended {
-        return format!(
-            "{} and stays locked{}",
-            past_run(name, record, end),
-            until(status, record, time)
-        );
+        return past_run(status, name, record, end, time);
     }
     let certainty = match (verdict.reason, record.mode) {
         (Reason::Unverified(_), Mode::Shared) => "may be shared",
@@ -115,8 +111,16 @@ fn describe(status: &Status, name: &str, time: ShowTime) -> String {
     text + &message(record.message.as_deref())
 }
 
-/// "`backup` ran on db1 for 12s (exit 0)"
-fn past_run(name: &str, record: &Record, end: CommandEnd) -> String {
+/// "`backup` ran on db1 for 12s (exit 0) and stays locked until 02:00:30 (--hold-at-least 30s): "nightly""
+#[cold]
+#[inline(never)]
+fn past_run(
+    status: &Status,
+    name: &str,
+    record: &Record,
+    end: CommandEnd,
+    time: ShowTime,
+) -> String {
     let host = record.hostname.as_deref();
     let host = host.map_or_else(String::new, |host| format!(" on {}", escape(host)));
     let ran = end.at.signed_duration_since(record.acquired_at);
@@ -126,16 +130,13 @@ fn past_run(name: &str, record: &Record, end: CommandEnd) -> String {
         (None, Some(signal)) => format!("signal {signal}"),
         (None, None) => "exit status unknown".to_owned(),
     };
-    format!("{name} ran{host} for {ran} ({how})")
-}
-
-/// " until 02:00:30 (--hold-at-least 30s): "nightly""
-fn until(status: &Status, record: &Record, time: ShowTime) -> String {
     let until = status.verdict.expires_at;
     let until = until.map_or_else(String::new, |at| format!(" until {}", time(at)));
     let least = short_span(record.ttl().unwrap_or_default());
     let message = message(record.message.as_deref());
-    format!("{until} (--hold-at-least {least}){message}")
+    format!(
+        "{name} ran{host} for {ran} ({how}) and stays locked{until} (--hold-at-least {least}){message}"
+    )
 }
 
 /// The holder of a zombie and how it ended: "process 4262 (sleep) on vm, holder since 20:40:51 (3h

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, SubsecRound as _, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 
 use super::journal::{Journal, Subject};
 use crate::error::Result;
-use crate::record::{CommandEnd, Mode, Record, has_four_digits};
+use crate::record::{Mode, Record, has_four_digits};
 use crate::sys::process::user_name;
 
 /// How a hold ended.
@@ -34,7 +34,7 @@ pub enum HoldResult {
 
 /// Tells the line from the other ones of the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum Line {
+pub(crate) enum Line {
     #[serde(rename = "end")]
     End,
 }
@@ -43,7 +43,7 @@ enum Line {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PastHold {
-    event: Line,
+    pub(crate) event: Line,
     /// Its store: a directory, or a URL.
     pub store: PathBuf,
     /// Its lock file; of a hold of several locks that of the first one.
@@ -74,7 +74,7 @@ pub struct PastHold {
     pub waiting_on_arrival: u32,
     /// When it was acquired.
     pub acquired_at: DateTime<Utc>,
-    /// When it ended. Of a hold whose holder died: when that was found.
+    /// When it ended: not later than the next one could begin. Of a hold whose holder died: when that was found.
     pub ended_at: DateTime<Utc>,
     /// How it ended.
     pub result: HoldResult,
@@ -87,14 +87,13 @@ pub struct PastHold {
 }
 
 impl PastHold {
-    /// A hold that has ended now. `None`: it was not asked for with a history.
+    /// `None`: it was not asked for with a history.
     pub(crate) fn of(
         record: &Record,
         store: PathBuf,
         path: &Path,
-        uid: Option<u32>,
         result: HoldResult,
-        end: Option<CommandEnd>,
+        ended_at: DateTime<Utc>,
     ) -> Option<Self> {
         let asked = record.asked?;
         Some(Self {
@@ -105,17 +104,17 @@ impl PastHold {
             names: record.names.clone(),
             hold: record.hold,
             mode: record.mode,
-            uid,
+            uid: None,
             host: record.hostname.clone(),
             owner: record.owner.clone(),
             command: record.command.clone(),
             asked_at: asked.at,
             waiting_on_arrival: asked.waiting,
             acquired_at: record.acquired_at,
-            ended_at: end.map_or_else(Utc::now, |end| end.at),
+            ended_at: ended_at.trunc_subsecs(6),
             result,
-            exit_code: end.and_then(|end| end.exit_code),
-            signal: end.and_then(|end| end.signal),
+            exit_code: None,
+            signal: None,
         })
     }
 

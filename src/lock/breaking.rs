@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::ending::{kill_at_ms, marks};
-use super::lock::Lock;
+use super::lock::{Lock, result_of};
 use super::options::{Options, milliseconds};
 use super::unfinished::{
     LOOK_INTERVAL, author, ending_of, is_locked, live_wrapper, look, marks_of, pause,
@@ -120,8 +120,11 @@ impl Lock {
         }
         let removal = self.remove_shown(shown, |_| false)?;
         // Else its wrapper has removed it, and noted its end.
-        let is_removed = matches!(removal, Removal::Done(_));
-        Ok(self.done(was, is_removed))
+        let removed = match removal {
+            Removal::Done(own) => Some(self.status(&own)),
+            _ => None,
+        };
+        Ok(self.done(was, removed))
     }
 
     /// Removes the hold that was shown, dead or alive, at once. Signals no process: the work of the hold
@@ -273,16 +276,18 @@ impl Lock {
             Removal::Changed(own) | Removal::Spared(own) | Removal::Unconfirmed(own) => {
                 Break::Changed(Box::new(self.status(&own)))
             }
-            Removal::Done(own) => self.done(Box::new(self.status(&own)), true),
+            Removal::Done(own) => {
+                let was = self.status(&own);
+                self.done(Box::new(was.clone()), Some(was))
+            }
         }
     }
 
-    /// Writes a break to the journal. `is_removed`: by this process.
-    fn done(&self, was: Box<Status>, is_removed: bool) -> Break {
+    /// Writes a break to the journal. `removed`: by this process, when its work had ended.
+    fn done(&self, was: Box<Status>, removed: Option<Status>) -> Break {
         let mut warnings: Vec<Error> = self.note(Action::Break, &was, None).into_iter().collect();
-        if is_removed {
-            warnings.extend(self.note_found(&was));
-        }
+        let note_end = |removed| self.note_end(&removed, result_of(&was));
+        warnings.extend(removed.and_then(note_end));
         Break::Done { was, warnings }
     }
 

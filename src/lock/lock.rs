@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::{TimeDelta, Utc};
+
 use super::options::{Options, milliseconds};
 use crate::backend::{BackOff, Backend, LockSnapshot, SleepLimit};
 use crate::decision::liveness::DEFAULT_MAX_AGE;
@@ -133,24 +135,25 @@ impl Lock {
     #[cold]
     #[inline(never)]
     fn write_end(&self, was: &Status, record: &Record, result: HoldResult) -> Option<Error> {
-        let store = self.store.path();
-        let mut hold = PastHold::of(record, store, &was.path, was.uid, result, None)?;
+        // When it was judged: nobody else could have the lock then. The age is in whole milliseconds, of two times.
+        let age = was.verdict.age?.saturating_sub(Duration::from_millis(1));
+        let judged_at = TimeDelta::from_std(age).ok();
+        let judged_at = judged_at.and_then(|age| record.renewed_at().checked_add_signed(age));
         let expired = was.verdict.expires_at;
-        if let Some(at) = expired.filter(|_| result == HoldResult::Expired) {
-            hold.ended_at = at;
-        }
+        let ended_at = match expired.filter(|_| result == HoldResult::Expired) {
+            Some(expired) => expired,
+            None => judged_at.unwrap_or_else(Utc::now),
+        };
+        let hold = PastHold {
+            uid: was.uid,
+            ..PastHold::of(record, self.store.path(), &was.path, result, ended_at)?
+        };
         self.journal.write(&hold).err()
     }
 
     /// The same of a hold that was found over, or broken.
     pub(super) fn note_found(&self, was: &Status) -> Option<Error> {
-        let result = match (was.verdict.state, was.verdict.reason) {
-            (State::Held | State::Overdue, _) => HoldResult::Broken,
-            (_, Reason::Expired) => HoldResult::Expired,
-            (_, Reason::Finished) => HoldResult::Exited,
-            _ => HoldResult::TakenOver,
-        };
-        self.note_end(was, result)
+        self.note_end(was, result_of(was))
     }
 
     /// The format that a new hold of it has.
@@ -308,5 +311,15 @@ impl Lock {
             path: self.store.path_of_record(key),
             what,
         }
+    }
+}
+
+/// How a hold ended that was removed as it was found.
+pub(super) fn result_of(was: &Status) -> HoldResult {
+    match (was.verdict.state, was.verdict.reason) {
+        (State::Held | State::Overdue, _) => HoldResult::Broken,
+        (_, Reason::Expired) => HoldResult::Expired,
+        (_, Reason::Finished) => HoldResult::Exited,
+        _ => HoldResult::TakenOver,
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use chrono::{SubsecRound as _, TimeDelta, Utc};
+use chrono::{DateTime, SubsecRound as _, TimeDelta, Utc};
 
 use super::options::milliseconds;
 use crate::backend::{Backend, HeldRecord, QueuePlace, ReleaseOutcome};
@@ -30,8 +30,8 @@ pub(super) struct TakenHold {
     /// Closed only when the hold ends, because closing it takes milliseconds.
     pub(super) _watch: Option<Watch>,
     pub(super) warnings: Vec<Error>,
-    /// Where its end is noted, if that is wanted.
-    pub(super) journal: Option<Journal>,
+    /// Where its end is noted, if that is wanted, and when it was: before anybody else could have the lock.
+    pub(super) history: Option<(Journal, DateTime<Utc>)>,
     /// Who took it.
     pub(super) pid: Pid,
     /// It was released, or handed over to its holder.
@@ -65,24 +65,40 @@ impl TakenHold {
 
     /// Gives it back, or keeps it until the time of its record if its command has ended before.
     pub(super) fn give_back(&mut self, end: Option<CommandEnd>) -> Result<ReleaseOutcome> {
-        let left = end.and_then(|_| self.left_to_keep());
-        let left = left.filter(|left| !left.is_zero());
         self.is_over = true;
+        if let Some((_, ended_at)) = &mut self.history {
+            *ended_at = Utc::now();
+        }
         // Leave the queue first, so that a releasing holder gets no reservation.
         self.place.take_if(|place| !place.leave_quietly());
-        let released = match end.zip(left) {
+        let released = match end {
             None => self.held.release(),
-            Some((end, left)) => {
-                let live = Live {
-                    ended: Some(end),
-                    expires_at: self.held.record().held_until(),
-                    ..Live::default()
-                };
-                self.held.keep(live, left)
-            }
+            Some(end) => self.keep_or_release(end),
         };
         self.place = None;
         released
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn keep_or_release(&mut self, end: CommandEnd) -> Result<ReleaseOutcome> {
+        let record = self.held.record();
+        let acquired = record
+            .origin
+            .as_ref()
+            .map(|origin| origin.acquired_boottime_ms);
+        let until = acquired.zip(record.hold_at_least_ms);
+        let until = until.map_or(0, |(acquired, least)| acquired.saturating_add(least));
+        let left = until.saturating_sub(process::boottime_milliseconds());
+        if left == 0 {
+            return self.held.release();
+        }
+        let live = Live {
+            ended: Some(end),
+            expires_at: record.held_until(),
+            ..Live::default()
+        };
+        self.held.keep(live, Duration::from_millis(left))
     }
 
     /// Notes its end in the history, if that is wanted; an error that did not prevent anything else.
@@ -92,24 +108,15 @@ impl TakenHold {
         is_broken: bool,
         end: Option<CommandEnd>,
     ) -> Option<Error> {
-        let journal = self.journal.as_ref()?;
-        self.write_end(
-            journal,
-            matches!(released, Ok(ReleaseOutcome::Lost)),
-            is_broken,
-            end,
-        )
+        self.history.as_ref()?;
+        let is_lost = matches!(released, Ok(ReleaseOutcome::Lost));
+        self.write_end(is_lost, is_broken, end)
     }
 
     #[cold]
     #[inline(never)]
-    fn write_end(
-        &self,
-        journal: &Journal,
-        is_lost: bool,
-        is_broken: bool,
-        end: Option<CommandEnd>,
-    ) -> Option<Error> {
+    fn write_end(&self, is_lost: bool, is_broken: bool, end: Option<CommandEnd>) -> Option<Error> {
+        let (journal, ended_at) = self.history.as_ref()?;
         let signal = end.and_then(|end| end.signal);
         let result = match end {
             _ if is_broken => HoldResult::Broken,
@@ -118,23 +125,19 @@ impl TakenHold {
             Some(_) if signal.is_some() => HoldResult::Signal,
             Some(_) => HoldResult::Exited,
         };
-        let (record, store) = (self.held.record(), self.store.path());
-        let uid = process::own_uid();
-        let hold = PastHold::of(record, store, self.held.path(), uid, result, end)?;
+        let hold = PastHold {
+            uid: process::own_uid(),
+            exit_code: end.and_then(|end| end.exit_code),
+            signal,
+            ..PastHold::of(
+                self.held.record(),
+                self.store.path(),
+                self.held.path(),
+                result,
+                *ended_at,
+            )?
+        };
         journal.write(&hold).err()
-    }
-
-    /// How much longer the lock is to stay taken when its command has ended.
-    fn left_to_keep(&self) -> Option<Duration> {
-        let record = self.held.record();
-        let until = record
-            .origin
-            .as_ref()?
-            .acquired_boottime_ms
-            .saturating_add(record.hold_at_least_ms?);
-        Some(Duration::from_millis(
-            until.saturating_sub(process::boottime_milliseconds()),
-        ))
     }
 
     pub(super) fn renew(&mut self) -> Result<()> {

@@ -268,7 +268,7 @@ impl Lock {
         }
         let has_history = held.record().asked.is_some();
         TakenHold {
-            journal: has_history.then(|| self.journal().clone()),
+            history: has_history.then(|| (self.journal().clone(), Utc::now())),
             pid: Pid::of_self(),
             is_over: false,
             store: self.store.clone(),

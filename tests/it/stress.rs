@@ -196,6 +196,54 @@ fn intervals(log: &str) -> Vec<Interval> {
     done
 }
 
+/// What the history says otherwise than what was seen: it has no two holds at once, and each was held for as long
+/// as its critical section took.
+fn history_violations(env: &TestEnv, seen: &[Interval]) -> Vec<String> {
+    // By the clock of the sections.
+    let ahead = chrono::Utc::now().timestamp_nanos_opt().unwrap() - i64::try_from(now()).unwrap();
+    let at = |time: &serde_json::Value| {
+        let time: chrono::DateTime<chrono::Utc> = time.as_str().unwrap().parse().unwrap();
+        u64::try_from(time.timestamp_nanos_opt().unwrap() - ahead).unwrap()
+    };
+    let object = env.json(["history"]);
+    let holds = object["holds"].as_array().unwrap();
+    let mut told: Vec<Interval> = holds
+        .iter()
+        .map(|hold| Interval {
+            name: hold["name"].as_str().unwrap().to_owned(),
+            owner: None,
+            shared: None,
+            hold: hold["hold"].as_u64().unwrap(),
+            from: at(&hold["acquired_at"]),
+            to: at(&hold["ended_at"]),
+        })
+        .collect();
+    let mut found = violations(&mut told);
+    let of_hold: HashMap<u64, &Interval> = told.iter().map(|hold| (hold.hold, hold)).collect();
+    // The clocks may be set apart by a little while this runs.
+    let tolerance = 5_000_000;
+    let mut missing = 0;
+    for section in seen {
+        match of_hold.get(&section.hold) {
+            // Its wrapper was killed between the end of the hold and the line.
+            None => missing += 1,
+            Some(told)
+                if told.from > section.from + tolerance || told.to + tolerance < section.to =>
+            {
+                found.push(format!(
+                    "the history has {told:?}, and seen was {section:?}"
+                ));
+            }
+            Some(_) => {}
+        }
+    }
+    println!("{} past holds, {missing} without a line", told.len());
+    if missing * 50 > seen.len() {
+        found.push(format!("{missing} of {} sections have no line", seen.len()));
+    }
+    found
+}
+
 #[test]
 fn critical_sections_never_overlap_under_random_kills_and_stops() {
     let seconds = std::env::var("STRESS_SECONDS")
@@ -209,6 +257,13 @@ fn critical_sections_never_overlap_under_random_kills_and_stops() {
         invocations: AtomicUsize::new(0),
     };
     fs::write(workload.log(), "").unwrap();
+    let config = workload.env.path(".config/onehold/config.toml");
+    fs::create_dir_all(config.parent().unwrap()).unwrap();
+    fs::write(
+        config,
+        "[defaults]\nhistory = true\njournal-size = \"1G\"\n",
+    )
+    .unwrap();
     let signals = std::thread::scope(|scope| {
         let killer = scope.spawn(|| workload.kill_randomly());
         for seed in 0..WORKERS {
@@ -229,7 +284,8 @@ fn critical_sections_never_overlap_under_random_kills_and_stops() {
     env.done(["cleanup"]);
     assert_eq!(env.left_in_store(), [""; 0]);
     let mut intervals = intervals(&fs::read_to_string(workload.log()).unwrap());
-    let violations = violations(&mut intervals);
+    let mut violations = violations(&mut intervals);
+    violations.extend(history_violations(env, &intervals));
     println!(
         "{} invocations, {} critical sections, {signals} signals, {} violations",
         workload.invocations.load(Ordering::Relaxed),

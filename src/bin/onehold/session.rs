@@ -1,6 +1,7 @@
 //! The context of one invocation: the store, the configuration, and the holds that it runs under.
 
 use std::borrow::Cow;
+use std::ffi::OsStr;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
@@ -256,9 +257,15 @@ fn instance(global: &GlobalArgs, settings: &Settings) -> anyhow::Result<Option<S
 pub(crate) const HISTORY: &str = "ONEHOLD_HISTORY";
 
 fn history(settings: &Settings) -> Result<bool, UsageError> {
-    let Some(value) = std::env::var_os(HISTORY) else {
-        return Ok(settings.history);
-    };
+    match std::env::var_os(HISTORY) {
+        None => Ok(settings.history),
+        Some(value) => of_variable(&value, settings),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn of_variable(value: &OsStr, settings: &Settings) -> Result<bool, UsageError> {
     match value.to_str() {
         Some("") => Ok(settings.history),
         Some("1" | "true") => Ok(true),

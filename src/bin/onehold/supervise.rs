@@ -6,7 +6,6 @@ use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use chrono::{DateTime, Utc};
 use onehold::command_line::signal::{self, QueuedSignal, SignalQueue};
 use onehold::command_line::{
     Ending, Program, Remaining, Started, adopt_orphans, command_line_of, drop_code_pages,
@@ -437,9 +436,9 @@ impl Supervisor<'_> {
         let is_broken = cause == Some(Cause::Broken);
         let mut child = self.child;
         // Otherwise it is reaped after the release: see `wait`.
-        let until = self.hold.record().held_until().filter(|_| !is_broken);
-        let early = until.map(|_| child.wait());
         let mut hold = self.hold;
+        let is_to_be_kept = hold.record().hold_at_least_ms.is_some() && !is_broken;
+        let early = is_to_be_kept.then(|| child.wait());
         let to_keep = early
             .as_ref()
             .map(|status| command_end(status.as_ref().ok()));
@@ -447,7 +446,9 @@ impl Supervisor<'_> {
         let is_kept = matches!(released, Ok(ReleaseOutcome::Kept));
         let was_lost = match (self.is_lost || is_broken, &released) {
             (false, Ok(ReleaseOutcome::Released | ReleaseOutcome::Kept)) => {
-                say_released(session, &name, until.filter(|_| is_kept));
+                if session.global.verbose {
+                    say_released(session, &name, &hold, is_kept);
+                }
                 false
             }
             (false, Err(error)) => {
@@ -527,16 +528,15 @@ impl Supervisor<'_> {
     }
 }
 
-/// `until`: it stays locked until then.
+#[cold]
 #[inline(never)]
-fn say_released(session: &Session, name: &str, until: Option<DateTime<Utc>>) {
-    if session.global.verbose {
-        let text = match until {
-            Some(until) => format!("{name} stays locked until {}", local(until)),
-            None => format!("released {name}"),
-        };
-        output::say(session, &text);
-    }
+fn say_released(session: &Session, name: &str, hold: &Hold, is_kept: bool) {
+    let until = hold.record().held_until().filter(|_| is_kept);
+    let text = match until {
+        Some(until) => format!("{name} stays locked until {}", local(until)),
+        None => format!("released {name}"),
+    };
+    output::say(session, &text);
 }
 
 /// Returns whether the exit code does not fit into a byte, as on Windows.
