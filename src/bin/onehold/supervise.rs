@@ -461,14 +461,12 @@ impl Supervisor<'_> {
             }
             (true, _) => true,
         };
-        let status = match early.unwrap_or_else(|| child.wait()) {
-            Ok(status) => Some(status),
-            Err(error) => {
-                let cause = words::cause_text(&error);
-                warnings.push(format!("cannot read the exit code of the command: {cause}"));
-                None
-            }
-        };
+        let status = early.unwrap_or_else(|| child.wait());
+        let status = status.inspect_err(|error| {
+            let cause = words::cause_text(error);
+            warnings.push(format!("cannot read the exit code of the command: {cause}"));
+        });
+        let status = status.ok();
         if session.history {
             let end = command_end(status.as_ref());
             let noted = hold.note_end(&released, is_broken, Some(end));
