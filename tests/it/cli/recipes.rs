@@ -989,5 +989,5 @@ fn commands_of_an_operator_run() {
         .map(|line| env.session(line).output().unwrap().status.code())
         .collect();
     // Without a terminal nobody can confirm the break.
-    assert_eq!(codes, [0, 6, 6, 0, 0].map(Some));
+    assert_eq!(codes, [0, 6, 6, 0, 0, 0].map(Some));
 }
