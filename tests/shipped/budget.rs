@@ -27,9 +27,9 @@ struct Cost {
 /// release looks for its holder among its ancestors, of which there may be some more.
 const CEILINGS: [(&str, i32, [usize; 4]); 8] = [
     ("run x -- true", 0, [33, 2200, 78, 90]),
-    ("run --exec y -- true", 0, [33, 1915, 77, 60]),
-    ("run --exec left -- true", 0, [35, 2645, 96, 71]),
-    ("run -q held -- true", 6, [41, 2000, 80, 45]),
+    ("run --exec y -- true", 0, [33, 1925, 77, 60]),
+    ("run --exec left -- true", 0, [35, 2670, 96, 71]),
+    ("run -q held -- true", 6, [41, 2015, 80, 45]),
     ("acquire z --ttl 1h", 0, [40, 2260, 87, 72]),
     ("release own", 0, [33, 1755, 66, 56]),
     ("check -q free", 0, [22, 930, 32, 17]),
@@ -37,7 +37,7 @@ const CEILINGS: [(&str, i32, [usize; 4]); 8] = [
 ];
 
 /// In bytes, of which 2.3 MB are etcd and TLS. Each 64 KiB that are executed are a page fault more.
-const LARGEST_BINARY: u64 = 5_980_000;
+const LARGEST_BINARY: u64 = 6_200_000;
 
 #[test]
 #[ignore = "needs the shipped binary, which takes minutes to build: ONEHOLD_SHIPPED"]
