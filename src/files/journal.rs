@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 
 use super::guard::Guard;
 use super::layout::META_DIR;
-use super::lock_file::is_named;
 use crate::backend::Patience;
 use crate::decision::verdict::Reason;
 use crate::error::{Context, Operation, Result};
@@ -170,13 +169,18 @@ pub(crate) fn event(action: Action, from: &Status, hold: Option<u64>) -> Event {
 impl Journal {
     /// Appends a line, outside the guard.
     pub(crate) fn write(&self, line: &impl Serialize) -> Result<()> {
-        if std::fs::metadata(&self.store).is_err() {
+        let path = self.path_of(JOURNAL);
+        let line = serde_json::to_vec(line).map_err(io::Error::from);
+        let mut line = line.context(Operation::WriteJournal, &path)?;
+        line.push(b'\n');
+        let mut appended = self.append(&line);
+        let is_missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+        if appended.as_ref().is_err_and(is_missing) {
             // The journal of a path lock is in the default store, which may not exist yet.
             drop(Guard::enter_or_create(&self.store, Patience::SHORT, true)?);
+            appended = self.append(&line);
         }
-        let written = serde_json::to_vec(line).map_err(io::Error::from);
-        let appended = written.and_then(|line| self.append(line));
-        appended.context(Operation::WriteJournal, &self.path_of(JOURNAL))
+        appended.context(Operation::WriteJournal, &path)
     }
 
     fn path_of(&self, file: &str) -> PathBuf {
@@ -282,12 +286,16 @@ impl Journal {
         Ok(Some(text))
     }
 
-    fn append(&self, mut line: Vec<u8>) -> io::Result<()> {
-        line.push(b'\n');
+    fn append(&self, line: &[u8]) -> io::Result<()> {
         let mut root = Directory::open(&self.store)?;
         root.share()?;
-        root.make_below(OsStr::new(META_DIR))?;
-        let own = root.open_below(OsStr::new(META_DIR))?;
+        let own = match root.open_below(OsStr::new(META_DIR)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                root.make_below(OsStr::new(META_DIR))?;
+                root.open_below(OsStr::new(META_DIR))?
+            }
+            own => own?,
+        };
         let deadline = Instant::now() + LOCK_TIMEOUT;
         loop {
             let mut file = own.open_own(OsStr::new(JOURNAL), true)?;
@@ -299,10 +307,12 @@ impl Journal {
                 std::thread::sleep(Duration::from_millis(2));
                 continue;
             }
-            if !is_named(&own, OsStr::new(JOURNAL), &file)? {
+            let facts = facts_of_file(&file)?;
+            let named = own.facts(OsStr::new(JOURNAL))?;
+            if !named.is_some_and(|named| named.id == facts.id) {
                 continue;
             }
-            if facts_of_file(&file)?.size >= self.rotate_at {
+            if facts.size >= self.rotate_at {
                 match own.rename(OsStr::new(JOURNAL), OsStr::new(ROTATED_JOURNAL)) {
                     // In a sticky directory only its owner may rename it. It grows until then.
                     Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
@@ -312,7 +322,7 @@ impl Journal {
                     }
                 }
             }
-            return file.write_all(&line);
+            return file.write_all(line);
         }
     }
 }
