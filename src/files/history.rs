@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::journal::{Journal, Subject};
 use crate::error::Result;
-use crate::record::{Mode, Record, has_four_digits};
+use crate::record::{Mode, Record, has_four_digits, is_default};
 use crate::sys::process::user_name;
 
 /// How a hold ended.
@@ -56,6 +56,7 @@ pub struct PastHold {
     /// Its number.
     pub hold: u64,
     /// How the locks were held.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub mode: Mode,
     /// The number of its user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -71,6 +72,7 @@ pub struct PastHold {
     /// When the lock was asked for, by the wall clock, as all times here.
     pub asked_at: DateTime<Utc>,
     /// How many waited already when its holder began to wait; 0 if it did not wait.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub waiting_on_arrival: u32,
     /// When it was acquired.
     pub acquired_at: DateTime<Utc>,

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::guard::Guard;
 use super::layout::META_DIR;
+use super::lock_file::is_named;
 use crate::backend::Patience;
 use crate::decision::verdict::Reason;
 use crate::error::{Context, Operation, Result};
@@ -288,18 +289,29 @@ impl Journal {
 
     fn append(&self, line: &[u8]) -> io::Result<()> {
         let mut root = Directory::open(&self.store)?;
+        let own = root.open_below(OsStr::new(META_DIR));
+        // Who has opened it before it is moved writes into what it was moved to: that is read as well.
+        if let Ok(own) = &own
+            && let Ok(mut journal) = own.open_to_append(OsStr::new(JOURNAL))
+            && let Ok(facts) = facts_of_file(&journal)
+            && facts.is_regular
+            && facts.size < self.rotate_at
+        {
+            return journal.write_all(line);
+        }
         root.share()?;
-        let own = match root.open_below(OsStr::new(META_DIR)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                root.make_below(OsStr::new(META_DIR))?;
-                root.open_below(OsStr::new(META_DIR))?
-            }
-            own => own?,
-        };
+        root.make_below(OsStr::new(META_DIR))?;
+        let own = root.open_below(OsStr::new(META_DIR))?;
+        self.append_to_new(&own, line)
+    }
+
+    /// Appends a line to a journal that is to be made, or to be moved first.
+    #[cold]
+    fn append_to_new(&self, own: &Directory, line: &[u8]) -> io::Result<()> {
         let deadline = Instant::now() + LOCK_TIMEOUT;
         loop {
             let mut file = own.open_own(OsStr::new(JOURNAL), true)?;
-            // The journal has a lock of its own, so that no line gets lost when it is rotated.
+            // Two that move it at once would move a new one over the old one.
             if !try_lock_record(&file)? {
                 if Instant::now() >= deadline {
                     return Err(io::Error::new(io::ErrorKind::WouldBlock, "it is locked"));
@@ -307,12 +319,10 @@ impl Journal {
                 std::thread::sleep(Duration::from_millis(2));
                 continue;
             }
-            let facts = facts_of_file(&file)?;
-            let named = own.facts(OsStr::new(JOURNAL))?;
-            if !named.is_some_and(|named| named.id == facts.id) {
+            if !is_named(own, OsStr::new(JOURNAL), &file)? {
                 continue;
             }
-            if facts.size >= self.rotate_at {
+            if facts_of_file(&file)?.size >= self.rotate_at {
                 match own.rename(OsStr::new(JOURNAL), OsStr::new(ROTATED_JOURNAL)) {
                     // In a sticky directory only its owner may rename it. It grows until then.
                     Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}

@@ -241,6 +241,12 @@ impl Directory {
         Ok(File::from(file))
     }
 
+    /// The same for writing at its end.
+    pub(crate) fn open_to_append(&self, name: &OsStr) -> io::Result<File> {
+        let flags = OFlags::WRONLY | OFlags::APPEND | CAREFUL;
+        Ok(File::from(openat(&self.fd, name, flags, Mode::empty())?))
+    }
+
     /// Metadata of the file `name`, without opening it. `None` if there is none.
     pub(crate) fn facts(&self, name: &OsStr) -> io::Result<Option<FileFacts>> {
         Ok(self.look(name)?.as_ref().map(facts_of))

@@ -231,6 +231,11 @@ impl Directory {
         )
     }
 
+    /// The same for writing at its end.
+    pub(crate) fn open_to_append(&self, name: &OsStr) -> io::Result<File> {
+        open_shared(OpenOptions::new().append(true), &self.path.join(name))
+    }
+
     /// Metadata of the file `name`. `None` if there is none.
     pub(crate) fn facts(&self, name: &OsStr) -> io::Result<Option<FileFacts>> {
         let seen = look_at(&self.path.join(name), FILE_FLAG_OPEN_REPARSE_POINT);
