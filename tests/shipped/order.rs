@@ -14,7 +14,7 @@ use super::steps::step_through;
 use super::{Held, harness, onehold, shipped, used_store};
 
 /// The hot paths, with their exit codes. The most important ones are the first.
-const PATHS: [(&str, i32); 13] = [
+const PATHS: [(&str, i32); 14] = [
     ("check -q free", 0),
     ("run -q busy -- true", 6),
     ("check -q busy", 6),
@@ -28,7 +28,10 @@ const PATHS: [(&str, i32); 13] = [
     ("run -s shared -- true", 0),
     ("run busy -- true", 6),
     ("--version", 0),
+    (WITH_HISTORY, 0),
 ];
+
+const WITH_HISTORY: &str = "run noted -- true";
 
 /// What counts of it is what follows the start of the command. It needs little, so that it is first, and a
 /// wrapper of a long command keeps little in memory.
@@ -127,7 +130,11 @@ fn executed(placed: &[Placed]) -> (HashMap<String, Hot>, HashMap<String, u32>) {
             !soon || onehold(&env, "check -q soon").status().unwrap().code() == Some(6)
         });
         let mut has_started = false;
-        let exit = step_through(onehold(&env, words), |step| {
+        let mut command = onehold(&env, words);
+        if words == WITH_HISTORY {
+            command.env("ONEHOLD_HISTORY", "1");
+        }
+        let exit = step_through(command, |step| {
             has_started |= step.is_in_child;
             if words == SUPERVISION && !has_started {
                 return;
