@@ -157,15 +157,20 @@ fn executed(placed: &[Placed]) -> (HashMap<String, Hot>, HashMap<String, u32>) {
 /// First what all paths need, then the rest of the first path, then of the second one. Within each, what
 /// most of them need comes first.
 fn in_order(hot: HashMap<String, Hot>) -> Vec<String> {
-    let all = (1 << PATHS.len()) - 1;
-    let rank = |hot: &Hot| match hot.paths {
-        paths if paths == all => 0,
+    // The last path is not worth another place for what the others execute.
+    let last = 1 << (PATHS.len() - 1);
+    let paths = |hot: &Hot| match hot.paths & !last {
+        0 => last,
+        others => others,
+    };
+    let rank = |hot: &Hot| match paths(hot) {
+        paths if paths == last - 1 => 0,
         paths => 1 + paths.trailing_zeros(),
     };
     let mut order: Vec<_> = hot.into_iter().collect();
     order.sort_by_key(|(_, hot)| {
-        let shared = u32::MAX - hot.paths.count_ones();
-        (rank(hot), shared, hot.paths, hot.first)
+        let shared = u32::MAX - paths(hot).count_ones();
+        (rank(hot), shared, paths(hot), hot.first)
     });
     order.into_iter().map(|(input, _)| input).collect()
 }
