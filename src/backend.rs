@@ -261,6 +261,11 @@ pub(crate) trait Backend: Debug + Send + Sync {
     /// What a lock of this name cannot have.
     fn limits(&self, name: &LockName) -> &'static Limits;
 
+    /// Why a lock cannot stay taken when its command has ended, beside what [`Limits::keep`] says.
+    fn why_not_keep(&self) -> WhyNot {
+        None
+    }
+
     /// The error that it cannot have this.
     fn unsupported(&self, what: &'static str) -> Error {
         Error::Unsupported {

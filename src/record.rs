@@ -285,10 +285,8 @@ impl Live {
     /// Whether its times are such as are written.
     pub(crate) fn has_valid_times(&self) -> bool {
         let ended = self.ended.map(|end| end.at);
-        self.renewed_at
-            .into_iter()
-            .chain(ended)
-            .all(has_four_digits)
+        let times = [self.renewed_at, self.expires_at, ended];
+        times.into_iter().flatten().all(has_four_digits)
     }
 
     pub(crate) fn set_process(&mut self, process: Option<ProcessId>) {

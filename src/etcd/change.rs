@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use chrono::{SubsecRound as _, Utc};
+
 use super::commit::{Committed, Granted, Taken, Taking, expiry, seconds_of};
 use super::failure::has_fault;
 use super::held::HeldKeys;
@@ -197,6 +199,8 @@ impl Session<'_> {
         }
         let seconds = seconds_of(&taking.record);
         let record = &mut taking.record;
+        // It may have been waited for.
+        record.acquired_at = Utc::now().trunc_subsecs(6);
         if record.kind == Kind::Lease {
             record.live.expires_at = expiry(seconds);
             record.live.renewed_at = Some(record.acquired_at);

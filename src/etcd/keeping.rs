@@ -29,6 +29,9 @@ const LOST: u8 = 2;
 
 const RELEASE: &str = "release a lock in";
 
+/// In seconds, 285 years: etcd grants no longer one.
+const LONGEST_LEASE: i64 = 9_000_000_000;
+
 /// By how much the wall clock must have been set for a hold to be looked at.
 const CLOCK_JUMP_MS: u64 = 1000;
 
@@ -482,8 +485,8 @@ impl Keeping {
         // If this process is killed, its wrapper does not give back what is kept.
         crate::sys::keeper::tell_wrapper(0, &give_back);
         let session = self.last_session();
-        let seconds = left.as_millis().div_ceil(1000);
-        let lease = session.grant(seconds.try_into().unwrap_or(i64::MAX))?.id;
+        let seconds = i64::try_from(left.as_millis().div_ceil(1000)).unwrap_or(i64::MAX);
+        let lease = session.grant(seconds.min(LONGEST_LEASE))?.id;
         let txn = self.keep_txn(&self.state(), &value, lease);
         let (answer, tried_before) = session.txn(RELEASE, &txn)?;
         let found = answer.found().next().flatten();

@@ -78,19 +78,26 @@ impl PrefixWatch {
 
 impl ChangeWatch for PrefixWatch {
     fn wait(&mut self, _processes: &[Pid], at_most: Duration) {
-        let is_quiet = |(_, has_changed): &mut (usize, bool)| !*has_changed;
-        let state = self
-            .told
-            .state
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let waited = self.told.wake.wait_timeout_while(state, at_most, is_quiet);
+        let lock = || {
+            self.told
+                .state
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+        };
+        let is_watched = lock().0 > 0;
+        if !is_watched {
+            // It tells when it has begun, or that it cannot.
+            self.begin();
+        }
+        let is_quiet = |(watches, has_changed): &mut (usize, bool)| *watches > 0 && !*has_changed;
+        let waited = self.told.wake.wait_timeout_while(lock(), at_most, is_quiet);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         state.1 = false;
-        let is_watched = state.0 > 0;
+        let has_ended = state.0 == 0;
         drop(state);
-        if !is_watched {
-            self.begin();
+        if has_ended {
+            // A member that is gone must not be asked all the time.
+            let _ = crate::sys::wait::pause(at_most.min(Duration::from_secs(1)));
         }
     }
 }

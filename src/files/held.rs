@@ -332,7 +332,8 @@ impl HeldRecord for HeldFile {
 
     fn keep(&mut self, live: Live, _left: Duration) -> Result<ReleaseOutcome> {
         if self.is_lost()? {
-            return Ok(ReleaseOutcome::Lost);
+            // One of several names may be left.
+            return self.release();
         }
         self.write_live(live)?;
         // As a lease it must survive a crash of the machine.

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use chrono::{DateTime, SubsecRound as _, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 
-use super::journal::{Journal, Subject};
+use super::journal::{Journal, MAX_NAMES, Subject};
 use crate::error::Result;
+use crate::name::LockName;
 use crate::record::{Mode, Record, has_four_digits, is_default};
 use crate::sys::process::user_name;
 
@@ -92,7 +93,7 @@ impl PastHold {
     /// `None`: it was not asked for with a history.
     pub(crate) fn of(
         record: &Record,
-        store: PathBuf,
+        store: &Path,
         path: &Path,
         result: HoldResult,
         ended_at: DateTime<Utc>,
@@ -100,8 +101,9 @@ impl PastHold {
         let asked = record.asked?;
         Some(Self {
             event: Line::End,
-            store,
-            path: path.to_owned(),
+            // JSON has no other paths.
+            store: store.to_string_lossy().into_owned().into(),
+            path: path.to_string_lossy().into_owned().into(),
             name: record.name.clone(),
             names: record.names.clone(),
             hold: record.hold,
@@ -157,18 +159,13 @@ impl PastHold {
     }
 }
 
-/// The past holds in a journal that are wanted, the oldest first. Lines that cannot be read are left out.
-fn read(journal: &Journal, is_wanted: impl Fn(&PastHold) -> bool) -> Result<Vec<PastHold>> {
+/// The past holds in these lines that are wanted, the oldest first. Lines that cannot be read are left out.
+fn read(lines: &[Vec<u8>], is_wanted: impl Fn(&PastHold) -> bool) -> Vec<PastHold> {
     let mut holds = Vec::new();
     // Whoever breaks a hold that does not answer notes its end, and so does its wrapper.
     let mut known = BTreeSet::new();
-    for line in journal.lines()? {
-        let hold = serde_json::from_slice::<PastHold>(&line).ok();
-        // Any process that may write there may have written it.
-        let is_valid = |hold: &PastHold| {
-            let times = [hold.asked_at, hold.acquired_at, hold.ended_at];
-            times.into_iter().all(has_four_digits)
-        };
+    for line in lines {
+        let hold = serde_json::from_slice::<PastHold>(line).ok();
         if let Some(hold) = hold.filter(|hold| is_valid(hold) && is_wanted(hold))
             && known.insert((hold.store.clone(), hold.hold))
         {
@@ -176,15 +173,39 @@ fn read(journal: &Journal, is_wanted: impl Fn(&PastHold) -> bool) -> Result<Vec<
         }
     }
     holds.sort_by_key(|hold| hold.ended_at);
-    Ok(holds)
+    holds
 }
 
-/// The past holds of a store.
-pub(crate) fn of_store(journal: &Journal, store: &Path) -> Result<Vec<PastHold>> {
-    read(journal, |hold| hold.store == store)
+/// Any process that may write there may have written it.
+fn is_valid(hold: &PastHold) -> bool {
+    let times = [hold.asked_at, hold.acquired_at, hold.ended_at];
+    times.into_iter().all(has_four_digits)
+        && hold.names.len() <= MAX_NAMES
+        && hold
+            .names
+            .iter()
+            .chain([&hold.name])
+            .all(|name| LockName::new(name).is_ok())
+}
+
+/// Two paths can lead to one store.
+fn resolved(store: &Path) -> PathBuf {
+    store.canonicalize().unwrap_or_else(|_| store.to_owned())
+}
+
+/// The past holds of a store. `only_new`: since the journal was moved last.
+pub(crate) fn of_store(journal: &Journal, store: &Path, only_new: bool) -> Result<Vec<PastHold>> {
+    let wanted = resolved(store);
+    let is_of_store = |hold: &PastHold| hold.store == store || resolved(&hold.store) == wanted;
+    Ok(read(&journal.lines(only_new)?, is_of_store))
 }
 
 /// The past holds of a lock.
 pub(crate) fn of_lock(journal: &Journal, lock: &Subject<'_>) -> Result<Vec<PastHold>> {
-    read(journal, |hold| lock.is_of(&hold.path, &hold.names))
+    let wanted = resolved(lock.store);
+    let is_of_lock = |hold: &PastHold| {
+        let is_named = hold.all_names().any(|name| name == lock.name);
+        lock.is_of(&hold.path, &hold.names) || (is_named && resolved(&hold.store) == wanted)
+    };
+    Ok(read(&journal.lines(false)?, is_of_lock))
 }

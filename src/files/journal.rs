@@ -188,10 +188,11 @@ impl Journal {
         self.store.join(META_DIR).join(file)
     }
 
-    /// Its lines, the oldest first.
-    pub(super) fn lines(&self) -> Result<Vec<Vec<u8>>> {
+    /// Its lines, the oldest first. `only_new`: since it was moved last.
+    pub(super) fn lines(&self, only_new: bool) -> Result<Vec<Vec<u8>>> {
         let mut lines = Vec::new();
-        for file in [ROTATED_JOURNAL, JOURNAL] {
+        let old = (!only_new).then_some(ROTATED_JOURNAL);
+        for file in old.into_iter().chain([JOURNAL]) {
             let text = self
                 .text_of(file)
                 .context(Operation::Read, &self.path_of(file))?;
@@ -228,7 +229,7 @@ impl Subject<'_> {
 }
 
 /// How many names of a hold are noted.
-const MAX_NAMES: usize = 100;
+pub(super) const MAX_NAMES: usize = 100;
 
 /// The last lines of the journal about a lock, the latest one last, at most `limit`. Lines that cannot be read
 /// are left out.
@@ -239,7 +240,7 @@ pub(crate) fn last(journal: &Journal, lock: &Subject<'_>, limit: usize) -> Resul
     };
     let path = lock.path;
     let wanted = resolved(path);
-    let lines = journal.lines()?;
+    let lines = journal.lines(false)?;
     let parsed = lines.iter().rev();
     let parsed = parsed.filter_map(|line| serde_json::from_slice::<Event>(line).ok());
     let own = parsed.filter(|event| {

@@ -45,7 +45,7 @@ use snapshot::FilesSnapshot;
 use self::tree_watch::TreeWatch;
 use crate::backend::{
     Ask, BackOff, Backend, Change, ChangeWatch, Contender, Entry, Limits, Plan, QueueChange,
-    QueuePlace, SleepLimit, Updated,
+    QueuePlace, SleepLimit, Updated, WhyNot,
 };
 use crate::decision::{Found as FoundRecord, Judged, Key, Moment, Snapshot as _, Ticket, Until};
 use crate::error::{Context, Error, Operation, Result};
@@ -270,6 +270,14 @@ impl Backend for Files {
         names.sort_by(|one, other| one.as_str().cmp(other.as_str()));
         names.dedup();
         Ok(names)
+    }
+
+    /// In a sticky directory others could not replace what is left then.
+    fn why_not_keep(&self) -> WhyNot {
+        let root = self.open().ok().flatten()?;
+        root.is_sticky().then_some(
+            "--hold-at-least is not possible: in a sticky directory nobody else could take the lock afterwards",
+        )
     }
 
     fn watch(&self) -> Option<Box<dyn ChangeWatch>> {

@@ -10,8 +10,11 @@ use crate::identity::Pid;
 use crate::sys::directory::facts_of_file;
 use crate::sys::wait::{Watch, pause};
 
-/// Most directories and processes that are watched; of others it is noticed later.
+/// Most directories that are watched; of others it is noticed later.
 const MAX_WATCHED: usize = 1000;
+
+/// Most processes. Each needs a descriptor, of which a process usually has 1024.
+const MAX_PROCESSES: usize = 256;
 
 /// How often to look where the store cannot be watched.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -41,7 +44,7 @@ impl TreeWatch {
         self.watch.begin();
         let before = std::mem::take(&mut self.known);
         let mut left = vec![self.store.clone()];
-        let mut processes = processes.iter().take(MAX_WATCHED);
+        let mut processes = processes.iter().take(MAX_PROCESSES);
         while let Some(path) = left.pop().filter(|_| self.known.len() < MAX_WATCHED) {
             let Some(id) = self.add(&path, processes.next().copied()) else {
                 continue;
@@ -84,5 +87,7 @@ impl ChangeWatch for TreeWatch {
             pause(at_most.min(LOOK_INTERVAL))
         };
         let _ = slept;
+        // The caller needs descriptors.
+        self.watch.begin();
     }
 }

@@ -146,7 +146,7 @@ impl Lock {
         };
         let hold = PastHold {
             uid: was.uid,
-            ..PastHold::of(record, self.store.path(), &was.path, result, ended_at)?
+            ..PastHold::of(record, &self.store.path(), &was.path, result, ended_at)?
         };
         self.journal.write(&hold).err()
     }

@@ -181,7 +181,15 @@ impl Store {
     /// # Errors
     /// The journal cannot be read.
     pub fn history(&self) -> Result<Vec<PastHold>> {
-        history::of_store(&self.journal, &self.path)
+        history::of_store(&self.journal, &self.path, false)
+    }
+
+    /// The same since the journal was moved last: counts of it only grow until they begin anew.
+    ///
+    /// # Errors
+    /// The journal cannot be read.
+    pub fn recent_history(&self) -> Result<Vec<PastHold>> {
+        history::of_store(&self.journal, &self.path, true)
     }
 
     /// Waits for changes of the store.

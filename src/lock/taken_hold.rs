@@ -131,7 +131,7 @@ impl TakenHold {
             signal,
             ..PastHold::of(
                 self.held.record(),
-                self.store.path(),
+                &self.store.path(),
                 self.held.path(),
                 result,
                 *ended_at,

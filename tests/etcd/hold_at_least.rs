@@ -176,3 +176,36 @@ fn history_of_a_store_on_etcd_is_that_of_the_machine() {
     let (_, _, told) = on.output(&["history"]);
     assert!(told.contains("those of this machine"), "{told}");
 }
+
+#[test]
+fn time_is_counted_from_when_the_lock_was_taken_and_not_asked_for() {
+    let on = On::new(shared());
+    let mut holder = on.onehold(&["run", "x", "--", "sleep", "3"]);
+    holder.stderr(Stdio::null());
+    let mut holder = Running::spawn(holder);
+    wait_until("it is held", || on.state("x") == "held");
+    let words = [
+        "run",
+        "-w",
+        "60",
+        "--hold-at-least",
+        "1h",
+        "x",
+        "--",
+        "true",
+    ];
+    let mut waiter = on.onehold(&words);
+    waiter.env("ONEHOLD_HISTORY", "1").stderr(Stdio::null());
+    assert!(waiter.status().unwrap().success());
+    assert_eq!(holder.finish(), 0);
+    let (_, _, told) = on.output(&["run", "-n", "x", "--", "true"]);
+    assert!(
+        told.contains(" for 0s (exit 0) and stays locked until "),
+        "{told}"
+    );
+    let (_, out, _) = on.output(&["history", "--json", "x"]);
+    let object: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let hold = &object["holds"][0];
+    assert!(hold["waited_seconds"].as_f64().unwrap() > 1.0, "{hold}");
+    assert!(hold["held_seconds"].as_f64().unwrap() < 1.0, "{hold}");
+}

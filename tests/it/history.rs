@@ -279,3 +279,18 @@ fn only_holds_of_the_time_asked_for_are_listed() {
     assert!(table.starts_with("WHEN "), "{table}");
     assert!(table.ends_with(" signal 15"), "{table}");
 }
+
+#[test]
+fn store_has_one_history_whatever_it_is_called() {
+    let env = with_history();
+    code(&env, &["run", "x", "--", "true"]);
+    std::os::unix::fs::symlink(env.store(), env.path("link")).unwrap();
+    code(&env, &["--dir", "link", "run", "x", "--", "true"]);
+    for dir in ["link", "store"] {
+        for name in [&[][..], &["x"]] {
+            let words = [&["--dir", dir, "history"][..], name].concat();
+            let object = json_object(&env.output([&words[..], &["--json"]].concat()).stdout);
+            assert_eq!(object["holds"].as_array().unwrap().len(), 2, "{words:?}");
+        }
+    }
+}

@@ -257,3 +257,67 @@ fn it_is_refused_where_nothing_would_keep_it() {
     assert_eq!(env.code(["hold", "--hold-at-least", "5s", "x"]), 2);
     assert!(!env.path("started").exists());
 }
+
+#[test]
+fn sticky_directory_has_no_lock_that_stays_taken() {
+    let env = TestEnv::new();
+    std::fs::create_dir(env.store()).unwrap();
+    let sticky = std::os::unix::fs::PermissionsExt::from_mode(0o1777);
+    std::fs::set_permissions(env.store(), sticky).unwrap();
+    let refused = env.output([
+        "run",
+        "--hold-at-least",
+        "1s",
+        "x",
+        "--",
+        "touch",
+        "started",
+    ]);
+    assert_eq!(exit_code(refused.status), 2);
+    let told = String::from_utf8(refused.stderr).unwrap();
+    assert!(
+        told.contains("in a sticky directory nobody else could take the lock afterwards"),
+        "{told}"
+    );
+    assert!(!env.path("started").exists());
+}
+
+#[test]
+fn hold_that_has_lost_one_of_its_locks_keeps_none() {
+    let env = TestEnv::new();
+    let script = "rm \"$ONEHOLD_DIR/x.lock\"";
+    let run = [
+        "run",
+        "--hold-at-least",
+        "1h",
+        "x",
+        "y",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
+    assert_eq!(env.code(run), 8);
+    assert!(env.left_in_store().is_empty());
+}
+
+#[test]
+fn lock_that_could_not_be_released_is_not_said_to_be() {
+    let env = TestEnv::new();
+    let script = "mkdir \"$ONEHOLD_DIR/other\"; mv \"$ONEHOLD_DIR\" gone; ln -s /proc/self/nothing \"$ONEHOLD_DIR\"";
+    let output = env.output([
+        "run",
+        "--json",
+        "--hold-at-least",
+        "1h",
+        "x",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ]);
+    let told = String::from_utf8(output.stderr).unwrap();
+    let object: serde_json::Value = serde_json::from_str(told.lines().last().unwrap()).unwrap();
+    assert_ne!(object["status"], "released", "{object}");
+    assert_ne!(object["status"], "kept", "{object}");
+}

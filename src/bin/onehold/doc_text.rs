@@ -123,6 +123,16 @@ pub(crate) fn examples(verb: &str) -> &'static [Example] {
                 "Hold a lock across the steps of a pipeline",
             ),
         ],
+        "history" => &[
+            (
+                "onehold history --since 1d --failed",
+                "What went wrong since yesterday",
+            ),
+            (
+                "onehold history --summary backup",
+                "How long the backup takes, and how long it waits",
+            ),
+        ],
         "hold" => &[
             (
                 "onehold hold --json -w 5m import",

@@ -124,7 +124,7 @@ pub(crate) fn metrics(session: &Session, listing: Option<&Listing>) -> String {
 
 /// What the history tells, as far back as the journal reaches.
 fn past_holds(session: &Session, store: &str, text: &mut Text) {
-    let Ok(holds) = session.store.history() else {
+    let Ok(holds) = session.store.recent_history() else {
         return;
     };
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();

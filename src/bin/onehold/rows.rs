@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::path::Path;
 
 use onehold::record::Record;
@@ -25,19 +26,16 @@ pub(crate) fn filter(listing: &mut Listing, typed: &args::List) {
     sort(&mut listing.locks, typed.sort);
 }
 
-/// The locks that were asked for.
-pub(crate) fn select(session: &Session, typed: &args::List) -> anyhow::Result<Listing> {
+/// The locks that were asked for, and how many they are in words.
+pub(crate) fn select(session: &Session, typed: &args::List) -> anyhow::Result<(Listing, String)> {
     let mut listing = read(session, typed)?;
+    let all = count(&listing.locks);
     filter(&mut listing, typed);
-    Ok(listing)
-}
-
-/// "3 locks in /srv/locks", and what could not be read.
-pub(crate) fn counted_in(session: &Session, listing: &Listing) -> String {
-    let errors = listing.errors.len();
-    let errors = (errors > 0).then(|| format!("; {errors} could not be read"));
-    let text = counted(session, &listing.locks, count(&listing.locks), false);
-    text + &errors.unwrap_or_default()
+    let mut text = counted(session, &listing.locks, all, typed);
+    if !listing.errors.is_empty() {
+        let _ = write!(text, "; {} could not be read", listing.errors.len());
+    }
+    Ok((listing, text))
 }
 
 pub(crate) fn read(session: &Session, typed: &args::List) -> anyhow::Result<Listing> {
@@ -58,8 +56,9 @@ pub(crate) fn counted(
     session: &Session,
     found: &[Status],
     all: usize,
-    is_filtered: bool,
+    typed: &args::List,
 ) -> String {
+    let is_filtered = !typed.state.is_empty() || !typed.prefix.is_empty();
     let store = session.store_text();
     let plural = if all == 1 { "" } else { "s" };
     if !is_filtered || all == 0 {

@@ -494,13 +494,8 @@ impl Supervisor<'_> {
             let text = ended_text.unwrap_or_default();
             silent(Outcome::refused(Refusal::TIME_LIMIT, text).details(details))
         } else {
-            let word = match (was_lost, is_kept) {
-                (true, _) => "lost",
-                (false, true) => "kept",
-                (false, false) => "released",
-            };
             let text = format!("{name}: the command {}", status_text(status));
-            Outcome::new(command_exit, word, text)
+            Outcome::new(command_exit, word_of(was_lost, &released), text)
         };
         outcome.warnings = warnings;
         outcome.hold = Some(number);
@@ -535,6 +530,16 @@ fn say_released(session: &Session, name: &str, hold: &Hold, is_kept: bool) {
         None => format!("released {name}"),
     };
     output::say(session, &text);
+}
+
+/// `status` of the JSON object.
+fn word_of(was_lost: bool, released: &onehold::Result<ReleaseOutcome>) -> &'static str {
+    match released {
+        _ if was_lost => "lost",
+        Ok(ReleaseOutcome::Kept) => "kept",
+        Ok(_) => "released",
+        Err(_) => "not-released",
+    }
 }
 
 /// Returns whether the exit code does not fit into a byte, as on Windows.

@@ -1,7 +1,8 @@
 //! `list --watch`: the table again when something has changed.
 
+use std::collections::{BTreeSet, HashMap};
 use std::io::{self, IsTerminal};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
@@ -16,7 +17,7 @@ use crate::args;
 use crate::cancel::SIGINT;
 use crate::describe::local;
 use crate::outcome::{CommandResult, Printed};
-use crate::rows::{cells, counted_in, rows_of, select};
+use crate::rows::{cells, rows_of, select};
 use crate::screen::Screen;
 use crate::session::Session;
 use crate::table::{AGE, Mark, cut, table};
@@ -39,7 +40,8 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What happens.
 enum Event {
-    Listed(anyhow::Result<Listing>),
+    /// The locks, and how many they are in words.
+    Listed(anyhow::Result<(Listing, String)>),
     /// q or Ctrl-C was pressed.
     Quit,
     Signaled,
@@ -47,23 +49,26 @@ enum Event {
 
 /// Prints the table until somebody ends it.
 pub(crate) fn watch(session: &Session, typed: &args::List, every: Duration) -> CommandResult {
-    let (sender, events) = channel();
-    handle_signals(sender.clone());
+    // Who does not read what is printed gets what is there when it does.
+    let (sender, events) = sync_channel(1);
     list_in_thread(session.clone(), typed.clone(), every, sender.clone())?;
     // There, a terminal has to be asked for what others do.
     if cfg!(windows) || !io::stdout().is_terminal() {
-        return one_after_another(session, &events);
+        on_signal(|| end_by_signal());
+        return one_after_another(&events);
     }
+    let signaled = sender.clone();
+    on_signal(move || drop(signaled.send(Event::Signaled)));
     let screen = Screen::enter(move |key| {
         const CTRL_C: u8 = 3;
         !matches!(key, b'q' | b'Q' | CTRL_C) || sender.send(Event::Quit).is_ok()
     })?;
-    let end = redraw(session, &events, &screen, every);
+    let end = redraw(&events, &screen, every);
     // First: a signal ends the program at once.
     drop(screen);
     Ok(match end? {
         End::Wanted => Printed::Yes(Exit::Done),
-        End::Signaled => by_signal(),
+        End::Signaled => end_by_signal(),
     })
 }
 
@@ -72,7 +77,7 @@ fn list_in_thread(
     session: Session,
     typed: args::List,
     every: Duration,
-    sender: Sender<Event>,
+    sender: SyncSender<Event>,
 ) -> io::Result<()> {
     let list = move || {
         let mut watch = session.store.watch();
@@ -80,12 +85,10 @@ fn list_in_thread(
         watch.wait(&[], Duration::ZERO);
         loop {
             let listed = select(&session, &typed);
-            let holders = listed.as_ref().map(holders).unwrap_or_default();
-            // Errors do not announce themselves.
-            let at_most = if listed.is_ok() {
-                every
-            } else {
-                every.min(RETRY_INTERVAL)
+            let (holders, at_most) = match &listed {
+                Ok((listing, _)) => (holders(listing), until_expiry(listing).min(every)),
+                // Errors do not announce themselves.
+                Err(_) => (Vec::new(), every.min(RETRY_INTERVAL)),
             };
             if sender.send(Event::Listed(listed)).is_err() {
                 return;
@@ -101,45 +104,58 @@ fn list_in_thread(
 fn holders(listing: &Listing) -> Vec<Pid> {
     let verdicts = listing.locks.iter().map(|lock| &lock.verdict);
     let alive = verdicts.filter(|verdict| verdict.pid_alive == Some(true));
-    alive.filter_map(|verdict| verdict.pid).collect()
+    let processes: BTreeSet<Pid> = alive.filter_map(|verdict| verdict.pid).collect();
+    processes.into_iter().collect()
 }
 
-/// INT, TERM and HUP end it, with the terminal as it was.
-fn handle_signals(sender: Sender<Event>) {
+/// How long until the first lease ends, of those that have not ended.
+fn until_expiry(listing: &Listing) -> Duration {
+    let now = Utc::now();
+    let expire = listing
+        .locks
+        .iter()
+        .filter_map(|lock| lock.verdict.expires_at);
+    let left = expire.filter_map(|at| at.signed_duration_since(now).to_std().ok());
+    // A little late rather than a little early, which would only be another round.
+    let first = left.min().map(|left| left + Duration::from_millis(2));
+    first.unwrap_or(Duration::MAX)
+}
+
+/// Calls this when INT, TERM or HUP comes.
+fn on_signal(handle: impl FnMut() + Send + 'static) {
     let _ = signal::without_signals(|| {
         signal::keep_ignored_signals(|| {
-            let _ = ctrlc::set_handler(move || {
-                let _ = sender.send(Event::Signaled);
-            });
+            let _ = ctrlc::set_handler(handle);
             let _ = signal::tell_signals_apart();
         });
     });
 }
 
-/// The end by a signal. Ctrl-C is how a user ends it.
-fn by_signal() -> Printed {
-    match signal::last_signal().unwrap_or(SIGINT) {
-        SIGINT => Printed::Yes(Exit::Done),
-        other => Printed::by_signal(other),
+/// Ends the program. Ctrl-C is how a user ends it.
+fn end_by_signal() -> ! {
+    let signal = signal::last_signal().unwrap_or(SIGINT);
+    if signal != SIGINT {
+        signal::exit_by_signal(signal);
     }
+    #[allow(clippy::exit, reason = "the program was to end")]
+    std::process::exit(if signal == SIGINT { 0 } else { 128 + signal });
 }
 
 /// On a pipe: one table each time.
-fn one_after_another(session: &Session, events: &Receiver<Event>) -> CommandResult {
+fn one_after_another(events: &Receiver<Event>) -> CommandResult {
     let mut is_first = true;
     for event in events {
-        let listing = match event {
-            Event::Listed(listing) => listing?,
-            Event::Quit => break,
-            Event::Signaled => return Ok(by_signal()),
+        let Event::Listed(listed) = event else {
+            break;
         };
+        let (listing, counted) = listed?;
         let space = if std::mem::take(&mut is_first) {
             ""
         } else {
             "\n"
         };
         let text = match rows_of(&listing.locks) {
-            rows if rows.is_empty() => counted_in(session, &listing),
+            rows if rows.is_empty() => counted,
             rows => table(&rows, None),
         };
         match output::data(&format!("{space}{text}")) {
@@ -151,12 +167,7 @@ fn one_after_another(session: &Session, events: &Receiver<Event>) -> CommandResu
 }
 
 /// In the alternate screen of a terminal.
-fn redraw(
-    session: &Session,
-    events: &Receiver<Event>,
-    screen: &Screen,
-    every: Duration,
-) -> anyhow::Result<End> {
+fn redraw(events: &Receiver<Event>, screen: &Screen, every: Duration) -> anyhow::Result<End> {
     let mut shown: Option<Listing> = None;
     let mut rows: Vec<(Status, Mark)> = Vec::new();
     let mut marked_at = Instant::now();
@@ -164,7 +175,7 @@ fn redraw(
     let mut size = (0, 0);
     loop {
         let has_news = match events.recv_timeout(RESIZE_INTERVAL) {
-            Ok(Event::Listed(Ok(listing))) => {
+            Ok(Event::Listed(Ok((listing, counted)))) => {
                 let before = shown.as_ref().map(|shown| &shown.locks[..]);
                 let marked = marked(before, &listing.locks);
                 let is_changed = marked.iter().any(|(_, mark)| *mark != Mark::None);
@@ -175,7 +186,7 @@ fn redraw(
                 } else {
                     update(&mut rows, &listing.locks);
                 }
-                head = counted_in(session, &listing);
+                head = counted;
                 shown = Some(listing);
                 true
             }
@@ -193,13 +204,18 @@ fn redraw(
         if has_news || now != size {
             size = now;
             let (width, height) = (usize::from(size.0), usize::from(size.1));
-            screen.draw(lines(&head, &rows, width), width, height)?;
+            screen.draw(lines(&head, &rows, width, height), width, height)?;
         }
     }
 }
 
-fn is_same(one: &Status, other: &Status) -> bool {
-    one.name == other.name && one.slot == other.slot
+/// What a row is of.
+fn key(lock: &Status) -> (&str, Option<u32>) {
+    (&lock.name, lock.slot)
+}
+
+fn by_key(locks: &[Status]) -> HashMap<(&str, Option<u32>), &Status> {
+    locks.iter().map(|lock| (key(lock), lock)).collect()
 }
 
 /// The rows as they are now, with the marks that they have.
@@ -207,10 +223,11 @@ fn update(rows: &mut Vec<(Status, Mark)>, now: &[Status]) {
     if rows.is_empty() {
         *rows = now.iter().map(|lock| (lock.clone(), Mark::None)).collect();
     }
+    let now = by_key(now);
     for (shown, mark) in rows {
-        let lock = now.iter().find(|lock| is_same(lock, shown));
-        if let Some(lock) = lock.filter(|_| *mark != Mark::Gone) {
-            *shown = lock.clone();
+        let lock = now.get(&key(shown)).filter(|_| *mark != Mark::Gone);
+        if let Some(lock) = lock {
+            *shown = (*lock).clone();
         }
     }
 }
@@ -220,14 +237,15 @@ fn marked(before: Option<&[Status]>, now: &[Status]) -> Vec<(Status, Mark)> {
     let Some(before) = before else {
         return now.iter().map(|lock| (lock.clone(), Mark::None)).collect();
     };
-    let mark = |lock: &Status| match before.iter().find(|shown| is_same(shown, lock)) {
+    let (shown, there) = (by_key(before), by_key(now));
+    let mark = |lock: &Status| match shown.get(&key(lock)) {
         None => Mark::New,
         Some(shown) if shown.hold() != lock.hold() || !look_alike(shown, lock) => Mark::Changed,
         Some(_) => Mark::None,
     };
     let mut rows: Vec<_> = now.iter().map(|lock| (lock.clone(), mark(lock))).collect();
     for (at, gone) in before.iter().enumerate() {
-        if !now.iter().any(|lock| is_same(lock, gone)) {
+        if !there.contains_key(&key(gone)) {
             rows.insert(at.min(rows.len()), (gone.clone(), Mark::Gone));
         }
     }
@@ -245,8 +263,9 @@ fn look_alike(one: &Status, other: &Status) -> bool {
 }
 
 /// The lines of the screen.
-fn lines(head: &str, rows: &[(Status, Mark)], width: usize) -> Vec<String> {
-    let locks: Vec<Status> = rows.iter().map(|(lock, _)| lock.clone()).collect();
+fn lines(head: &str, rows: &[(Status, Mark)], width: usize, height: usize) -> Vec<String> {
+    let shown = rows.iter().take(height);
+    let locks: Vec<Status> = shown.map(|(lock, _)| lock.clone()).collect();
     let mut marked = rows_of(&locks);
     for (row, (_, mark)) in marked.iter_mut().zip(rows) {
         row.mark = Some(*mark);
@@ -258,6 +277,8 @@ fn lines(head: &str, rows: &[(Status, Mark)], width: usize) -> Vec<String> {
     ];
     if !marked.is_empty() {
         lines.extend(table(&marked, Some(width)).lines().map(str::to_owned));
+        // What is below the screen in any case.
+        lines.resize(lines.len() + rows.len() - locks.len(), String::new());
     }
     lines
 }

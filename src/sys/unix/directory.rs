@@ -115,6 +115,11 @@ impl Directory {
         Ok((!may_all).then_some(user.as_raw()))
     }
 
+    /// Whether a file in it can only be removed by its own user, by that of the directory and by root.
+    pub(crate) fn is_sticky(&self) -> bool {
+        fstat(&self.fd).is_ok_and(|facts| facts.st_mode & STICKY != 0)
+    }
+
     /// Makes created and removed names survive power loss.
     pub(crate) fn sync(&self) -> io::Result<()> {
         filesystem::sync(&self.fd)

@@ -100,6 +100,11 @@ impl Directory {
         Ok(None)
     }
 
+    #[allow(clippy::unused_self, reason = "as on other systems")]
+    pub(crate) fn is_sticky(&self) -> bool {
+        false
+    }
+
     pub(crate) fn id(&self) -> io::Result<FileId> {
         Ok(facts_of_file(&self.handle)?.id)
     }

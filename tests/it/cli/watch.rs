@@ -33,7 +33,7 @@ impl Watched {
             match line.trim_end() {
                 // The space between two tables.
                 "" => {}
-                title if title.starts_with("NAME ") || title.contains(" locks in ") => rows.clear(),
+                title if title.starts_with("NAME ") || title.contains(" in /") => rows.clear(),
                 row => rows.push(row.to_owned()),
             }
             if is_true(&rows) {
@@ -78,6 +78,35 @@ fn table_is_printed_again_when_something_changes() {
         rows.iter()
             .any(|row| row.starts_with("job ") && row.contains(" zombie "))
     });
+}
+
+#[test]
+fn table_is_printed_when_a_time_ends() {
+    let env = TestEnv::new();
+    let mut watched = Watched::start(&env, &["--watch=1h"]);
+    env.done(["acquire", "lease", "--ttl", "1s"]);
+    env.done(["run", "--hold-at-least", "1s", "kept", "--", "true"]);
+    let has = |rows: &[String], words: [&str; 2]| {
+        let mut rows = rows.iter();
+        rows.any(|row| row.split_whitespace().take(2).eq(words))
+    };
+    watched.until(|rows| has(rows, ["lease", "held"]));
+    watched.until(|rows| has(rows, ["lease", "zombie"]) && has(rows, ["kept", "free"]));
+}
+
+#[test]
+fn locks_that_are_left_out_are_counted() {
+    let env = TestEnv::new();
+    env.done(["acquire", "x", "--ttl", "1h"]);
+    let mut watch = env.onehold(["list", "--watch=1h", "--state", "zombie"]);
+    let mut child = watch.stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    assert!(line.starts_with("no match among 1 lock in "), "{line}");
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 #[test]

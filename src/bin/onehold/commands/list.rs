@@ -31,8 +31,7 @@ pub(crate) fn list(session: &Session, typed: &args::List) -> CommandResult {
     };
     let all = count(&listing.locks);
     filter(&mut listing, typed);
-    let is_filtered = !typed.state.is_empty() || !typed.prefix.is_empty();
-    let message = counted(session, &listing.locks, all, is_filtered);
+    let message = counted(session, &listing.locks, all, typed);
     let mut outcome = Outcome::new(Exit::Done, "listed", message);
     outcome.warnings = listing.errors.iter().map(words::error_chain).collect();
     outcome = outcome.incomplete(&listing.errors, "read");
