@@ -293,10 +293,8 @@ impl Journal {
         let own = root.open_below(OsStr::new(META_DIR));
         // Who has opened it before it is moved writes into what it was moved to: that is read as well.
         if let Ok(own) = &own
-            && let Ok(mut journal) = own.open_to_append(OsStr::new(JOURNAL))
-            && let Ok(facts) = facts_of_file(&journal)
-            && facts.is_regular
-            && facts.size < self.rotate_at
+            && let Ok((mut journal, size)) = own.open_to_append(OsStr::new(JOURNAL))
+            && size < self.rotate_at
         {
             return journal.write_all(line);
         }

@@ -198,7 +198,7 @@ impl Options {
         let why_not = asked
             .into_iter()
             .find_map(|(is_asked, why_not)| why_not.filter(|_| is_asked));
-        let why_not_keep = || store.why_not_keep().filter(|_| run.hold_at_least.is_some());
+        let why_not_keep = || run.hold_at_least.and_then(|_| store.why_not_keep());
         if let Some(why_not) = why_not.or_else(why_not_keep) {
             return Err(store.unsupported(why_not));
         }

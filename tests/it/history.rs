@@ -294,3 +294,19 @@ fn store_has_one_history_whatever_it_is_called() {
         }
     }
 }
+
+/// Where fs.protected_hardlinks is off, a user can link a file of another one into a store.
+#[test]
+fn file_with_another_name_elsewhere_is_not_written() {
+    for name in ["events.jsonl", "last"] {
+        let env = with_history();
+        let own = env.store().join(".onehold");
+        fs::create_dir_all(&own).unwrap();
+        let outside = env.write("outside", "1\n");
+        fs::hard_link(&outside, own.join(name)).unwrap();
+        let told = onehold(&env, &["run", "x", "--", "true"]).output().unwrap();
+        let told = String::from_utf8(told.stderr).unwrap();
+        assert!(told.contains("a file with several names"), "{name}: {told}");
+        assert_eq!(fs::read_to_string(&outside).unwrap(), "1\n", "{name}");
+    }
+}

@@ -30,6 +30,17 @@ pub(crate) struct Directory {
     sharing: Option<Sharing>,
 }
 
+/// Refuses anything but a regular file with one name. Another name may be that of a file elsewhere: where
+/// fs.protected_hardlinks is off (proc_sys_fs(5)), a user can link a file of another one into a store.
+fn ensure_own(file: &File) -> io::Result<Stat> {
+    let facts = fstat(file)?;
+    let several = (facts.st_nlink > 1).then_some("a file with several names");
+    match not_a_regular_file(&facts).or(several) {
+        None => Ok(facts),
+        Some(kind) => Err(io::Error::new(io::ErrorKind::InvalidInput, kind)),
+    }
+}
+
 impl Directory {
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -246,10 +257,12 @@ impl Directory {
         Ok(File::from(file))
     }
 
-    /// The same for writing at its end.
-    pub(crate) fn open_to_append(&self, name: &OsStr) -> io::Result<File> {
+    /// A file of our own for writing at its end, and its size.
+    pub(crate) fn open_to_append(&self, name: &OsStr) -> io::Result<(File, u64)> {
         let flags = OFlags::WRONLY | OFlags::APPEND | CAREFUL;
-        Ok(File::from(openat(&self.fd, name, flags, Mode::empty())?))
+        let file = File::from(openat(&self.fd, name, flags, Mode::empty())?);
+        let size = facts_of(&ensure_own(&file)?).size;
+        Ok((file, size))
     }
 
     /// Metadata of the file `name`, without opening it. `None` if there is none.
@@ -406,10 +419,8 @@ impl Directory {
             }
         };
         let file = File::from(opened?);
-        match not_a_regular_file(&fstat(&file)?) {
-            None => Ok(file),
-            Some(kind) => Err(io::Error::new(io::ErrorKind::InvalidInput, kind)),
-        }
+        ensure_own(&file)?;
+        Ok(file)
     }
 
     /// Makes an empty file that each user of a shared store writes to. It gets its name with its mode, as

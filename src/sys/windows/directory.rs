@@ -237,8 +237,10 @@ impl Directory {
     }
 
     /// The same for writing at its end.
-    pub(crate) fn open_to_append(&self, name: &OsStr) -> io::Result<File> {
-        open_shared(OpenOptions::new().append(true), &self.path.join(name))
+    pub(crate) fn open_to_append(&self, name: &OsStr) -> io::Result<(File, u64)> {
+        let file = open_shared(OpenOptions::new().append(true), &self.path.join(name))?;
+        let size = file.metadata()?.len();
+        Ok((file, size))
     }
 
     /// Metadata of the file `name`. `None` if there is none.
