@@ -200,8 +200,10 @@ fn contenders_run_one_after_another_and_not_sooner_than_that() {
 #[test]
 fn what_a_command_leaves_behind_can_wait_for_the_end() {
     let env = TestEnv::new();
-    let left = "onehold run -w 60 x -- touch served >/dev/null 2>&1 &";
-    let run = ["run", "--hold-at-least", "0.5", "x", "--", "sh", "-c", left];
+    // Before that it would be refused: its own run would never end.
+    let left = "(until ! kill -0 $PPID; do sleep 0.01; done; \
+        onehold run -w 60 x -- touch served) >/dev/null 2>&1 &";
+    let run = ["run", "--hold-at-least", "1s", "x", "--", "sh", "-c", left];
     env.done(run);
     assert_kept(&env, "x");
     wait_until("it has its turn", || env.path("served").exists());

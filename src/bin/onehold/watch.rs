@@ -9,13 +9,13 @@ use anyhow::bail;
 
 use chrono::Utc;
 use onehold::command_line::signal;
-use onehold::record::Pid;
+use onehold::record::{Pid, Record};
 use onehold::{Listing, Status};
 use terminal_size::{Height, Width};
 
 use crate::args;
 use crate::cancel::SIGINT;
-use crate::describe::local;
+use crate::describe::{is_held, local};
 use crate::outcome::{CommandResult, Printed};
 use crate::rows::{cells, rows_of, select};
 use crate::screen::Screen;
@@ -37,6 +37,9 @@ enum End {
 
 /// How soon to look again at a store that cannot be read.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long after the end of a lease it is looked at.
+const EXPIRY_RECHECK: Duration = Duration::from_millis(20);
 
 /// What happens.
 enum Event {
@@ -108,16 +111,18 @@ fn holders(listing: &Listing) -> Vec<Pid> {
     processes.into_iter().collect()
 }
 
-/// How long until the first lease ends, of those that have not ended.
+/// How long until the first hold ends that nothing but time ends.
 fn until_expiry(listing: &Listing) -> Duration {
     let now = Utc::now();
-    let expire = listing
-        .locks
-        .iter()
-        .filter_map(|lock| lock.verdict.expires_at);
-    let left = expire.filter_map(|at| at.signed_duration_since(now).to_std().ok());
-    // A little late rather than a little early, which would only be another round.
-    let first = left.min().map(|left| left + Duration::from_millis(2));
+    let ends_with_time = |lock: &&Status| {
+        let is_detached = lock.record.as_ref().is_some_and(Record::is_detached);
+        is_detached && is_held(lock)
+    };
+    let expire = listing.locks.iter().filter(ends_with_time);
+    let expire = expire.filter_map(|lock| lock.verdict.expires_at);
+    let left = expire.map(|at| at.signed_duration_since(now).to_std().unwrap_or_default());
+    // One that is over by this clock is judged by another one, of the time since boot.
+    let first = left.min().map(|left| left + EXPIRY_RECHECK);
     first.unwrap_or(Duration::MAX)
 }
 

@@ -90,7 +90,6 @@ fn table_is_printed_when_a_time_ends() {
         let mut rows = rows.iter();
         rows.any(|row| row.split_whitespace().take(2).eq(words))
     };
-    watched.until(|rows| has(rows, ["lease", "held"]));
     watched.until(|rows| has(rows, ["lease", "zombie"]) && has(rows, ["kept", "free"]));
 }
 
