@@ -198,7 +198,7 @@ fn intervals(log: &str) -> Vec<Interval> {
 
 /// What the history says otherwise than what was seen: it has no two holds at once, and each was held for as long
 /// as its critical section took.
-fn history_violations(env: &TestEnv, seen: &[Interval]) -> Vec<String> {
+fn history_violations(env: &TestEnv, seen: &[Interval], signals: usize) -> Vec<String> {
     // By the clock of the sections.
     let ahead = chrono::Utc::now().timestamp_nanos_opt().unwrap() - i64::try_from(now()).unwrap();
     let at = |time: &serde_json::Value| {
@@ -238,7 +238,8 @@ fn history_violations(env: &TestEnv, seen: &[Interval]) -> Vec<String> {
         }
     }
     println!("{} past holds, {missing} without a line", told.len());
-    if missing * 50 > seen.len() {
+    // A quarter of the signals kill a wrapper, and most of those do so before the end of the hold.
+    if missing * 10 > signals {
         found.push(format!("{missing} of {} sections have no line", seen.len()));
     }
     found
@@ -285,7 +286,7 @@ fn critical_sections_never_overlap_under_random_kills_and_stops() {
     assert_eq!(env.left_in_store(), [""; 0]);
     let mut intervals = intervals(&fs::read_to_string(workload.log()).unwrap());
     let mut violations = violations(&mut intervals);
-    violations.extend(history_violations(env, &intervals));
+    violations.extend(history_violations(env, &intervals, signals));
     println!(
         "{} invocations, {} critical sections, {signals} signals, {} violations",
         workload.invocations.load(Ordering::Relaxed),
