@@ -429,7 +429,7 @@ impl Keeping {
         let _ = self.client().txn_once(&txn, TIMEOUT);
     }
 
-    /// For as long as nobody else can have it.
+    /// A session for the last request of this hold. It tries for as long as no other process can take the lock.
     fn last_session(&self) -> Session<'_> {
         let until = self
             .confirmed_ms

@@ -17,7 +17,7 @@ use crate::sys::process::user_name;
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum HoldResult {
-    /// Its command exited. Without an exit code: that of a `run --exec`, which nobody has seen.
+    /// Its command exited. The exit code of a `run --exec` is not known.
     Exited,
     /// A signal ended its command.
     Signal,

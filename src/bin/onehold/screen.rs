@@ -33,7 +33,10 @@ impl Screen {
     }
 
     /// Draws over what is there, in one write: a screen that is cleared first flickers.
-    #[allow(clippy::unused_self, reason = "it has been entered")]
+    #[allow(
+        clippy::unused_self,
+        reason = "only a screen that was entered can be drawn"
+    )]
     pub(crate) fn draw(
         &self,
         mut lines: Vec<String>,

@@ -50,7 +50,7 @@ enum Event {
     Signaled,
 }
 
-/// Prints the table until somebody ends it.
+/// Prints the table until a key, a signal or a closed pipe ends it.
 pub(crate) fn watch(session: &Session, typed: &args::List, every: Duration) -> CommandResult {
     // Who does not read what is printed gets what is there when it does.
     let (sender, events) = sync_channel(1);
@@ -90,7 +90,7 @@ fn list_in_thread(
             let listed = select(&session, &typed);
             let (holders, at_most) = match &listed {
                 Ok((listing, _)) => (holders(listing), until_expiry(listing).min(every)),
-                // Errors do not announce themselves.
+                // No event says that the store can be read again.
                 Err(_) => (Vec::new(), every.min(RETRY_INTERVAL)),
             };
             if sender.send(Event::Listed(listed)).is_err() {
