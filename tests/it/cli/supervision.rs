@@ -12,9 +12,14 @@ use crate::harness::{Running, Signal, TestEnv, number_in, send, wait_until};
 /// Starts a `run` of `x` whose command reports its PID and then executes `then`. Returns once the
 /// wrapper has recorded the start time of the command, which it does after the command was started.
 fn running(env: &TestEnv, options: &[&str], then: &str) -> (Running, u32) {
+    running_with_trap(env, options, ":", then)
+}
+
+/// The trap is set before the command says that it runs: a signal that follows is caught.
+fn running_with_trap(env: &TestEnv, options: &[&str], trap: &str, then: &str) -> (Running, u32) {
     let ready = env.path("ready");
     let _ = fs::remove_file(&ready);
-    let script = format!("echo $$ > {}; {then}", ready.display());
+    let script = format!("{trap}; echo $$ > {}; {then}", ready.display());
     let mut args = vec!["run"];
     args.extend(options);
     args.extend(["x", "--", "sh", "-c", &script]);
@@ -130,11 +135,11 @@ fn daemon_holds_nothing_after_wrapper_was_killed() {
 fn term_reaches_command_once_and_its_exit_code_is_returned() {
     let env = TestEnv::new();
     let caught = env.path("caught");
-    let then = format!(
-        "trap 'echo caught >> {}; kill $!; exit 17' TERM; sleep 1000 & wait",
+    let trap = format!(
+        "trap 'echo caught >> {}; kill $!; exit 17' TERM",
         caught.display()
     );
-    let (mut wrapper, _) = running(&env, &[], &then);
+    let (mut wrapper, _) = running_with_trap(&env, &[], &trap, "sleep 1000 & wait");
     wrapper.signal(Signal::TERM);
     assert_eq!(wrapper.finish(), 17);
     assert_eq!(fs::read_to_string(&caught).unwrap(), "caught\n");
@@ -151,8 +156,8 @@ fn signals_from_processes_are_forwarded() {
         ("USR2", Signal::USR2),
     ] {
         let env = TestEnv::new();
-        let then = format!("trap 'kill $!; exit 17' {name}; sleep 1000 & wait");
-        let (mut wrapper, _) = running(&env, &[], &then);
+        let trap = format!("trap 'kill $!; exit 17' {name}");
+        let (mut wrapper, _) = running_with_trap(&env, &[], &trap, "sleep 1000 & wait");
         wrapper.signal(signal);
         assert_eq!(wrapper.finish(), 17, "{name}");
     }
@@ -463,8 +468,9 @@ fn look_that_fails_does_not_pass_for_one_that_finds_nothing() {
 #[test]
 fn break_while_term_is_handled_is_said() {
     let env = TestEnv::new();
-    let then = "trap 'echo > handled; sleep 0.3; exit 5' TERM; while :; do sleep 0.02; done";
-    let (mut wrapper, _) = running(&env, &[], then);
+    let trap = "trap 'echo > handled; sleep 0.3; exit 5' TERM";
+    let then = "while :; do sleep 0.02; done";
+    let (mut wrapper, _) = running_with_trap(&env, &[], trap, then);
     wrapper.signal(Signal::TERM);
     wait_until("the command handles TERM", || env.path("handled").exists());
     env.onehold(["break", "x", "--yes"]).assert().success();
@@ -477,8 +483,9 @@ fn break_while_term_is_handled_is_said() {
 #[test]
 fn work_of_a_killed_wrapper_gets_term_once_whoever_asks_for_the_lock() {
     let env = TestEnv::new();
-    let then = "trap 'echo >> handled' TERM; until test -e end; do sleep 0.02; done";
-    let (mut wrapper, _) = running(&env, &["--kill-after", "0"], then);
+    let trap = "trap 'echo >> handled' TERM";
+    let then = "until test -e end; do sleep 0.02; done";
+    let (mut wrapper, _) = running_with_trap(&env, &["--kill-after", "0"], trap, then);
     wrapper.signal(Signal::TERM);
     wait_until("the command handles TERM", || env.path("handled").exists());
     wait_until("that is on record", || {
