@@ -32,14 +32,20 @@ fn store_on_a_local_filesystem_is_fit_and_nothing_of_the_trial_is_left() {
         "write",
         "kernel locks",
         "link",
-        "contention",
         "killed holder",
         "order",
-        "wake-up",
     ] {
         assert!(results.contains(&(check, "ok")), "{check}: {object}");
     }
-    assert!(object.to_string().contains("1600 increments"), "{object}");
+    // What takes time gets a warning on a busy machine.
+    for check in ["contention", "wake-up"] {
+        let failed = results.contains(&(check, "FAILED"));
+        assert!(
+            !failed && results.iter().any(|row| row.0 == check),
+            "{check}: {object}"
+        );
+    }
+    assert!(object.to_string().contains("none lost"), "{object}");
     assert!(env.left_in_store().is_empty() && env.left_in_queues().is_empty());
 }
 
