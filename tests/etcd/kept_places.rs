@@ -30,6 +30,7 @@ fn waiting(on: &On) -> Vec<String> {
     waiters.iter().map(owner).collect()
 }
 
+#[track_caller]
 fn wait_until_waiting(on: &On, owners: &[&str]) {
     wait_until("they wait in this order", || waiting(on) == owners);
 }
@@ -77,6 +78,9 @@ fn waiter_that_was_cut_off_stands_where_it_stood() {
     }
     second.kill();
     let mut second = call(&on, "b", "60");
+    wait_until("the new call has the place of the killed one", || {
+        on.lock("x")["waiters"][1]["pid"] == second.pid()
+    });
     wait_until_waiting(&on, &["a", "b", "c"]);
     // A living one of the same owner has its place already.
     let mut other = call(&on, "b", "60");

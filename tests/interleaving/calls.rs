@@ -1,0 +1,506 @@
+//! What a system call sees or changes of what processes share: the points at which their order can matter.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use libc::user_regs_struct as Registers;
+use nix::unistd::Pid;
+
+use crate::tracee::{open_file, open_path, polls_now, text_at};
+
+/// Calls that stop the process. All others cost nothing.
+pub const STOPPING: [i64; 57] = [
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_pread64,
+    libc::SYS_pwrite64,
+    libc::SYS_open,
+    libc::SYS_openat,
+    libc::SYS_close,
+    libc::SYS_stat,
+    libc::SYS_lstat,
+    libc::SYS_fstat,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_access,
+    libc::SYS_faccessat,
+    libc::SYS_readlinkat,
+    libc::SYS_getdents64,
+    libc::SYS_mkdir,
+    libc::SYS_mkdirat,
+    libc::SYS_rmdir,
+    libc::SYS_unlink,
+    libc::SYS_unlinkat,
+    libc::SYS_rename,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+    libc::SYS_link,
+    libc::SYS_linkat,
+    libc::SYS_ftruncate,
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    libc::SYS_utimensat,
+    libc::SYS_inotify_add_watch,
+    libc::SYS_flock,
+    libc::SYS_fcntl,
+    libc::SYS_kill,
+    libc::SYS_tgkill,
+    libc::SYS_pidfd_open,
+    libc::SYS_pidfd_send_signal,
+    libc::SYS_wait4,
+    libc::SYS_waitid,
+    libc::SYS_exit_group,
+    libc::SYS_poll,
+    libc::SYS_ppoll,
+    libc::SYS_select,
+    libc::SYS_pselect6,
+    libc::SYS_futex,
+    libc::SYS_pause,
+    libc::SYS_clone,
+    libc::SYS_clone3,
+    libc::SYS_vfork,
+    libc::SYS_nanosleep,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_clock_gettime,
+    libc::SYS_gettimeofday,
+    libc::SYS_time,
+    libc::SYS_timer_create,
+    libc::SYS_timer_settime,
+    libc::SYS_timer_delete,
+];
+
+/// What is shared. Names of files are below the directory of the trial, and each long number in them is `#`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Object {
+    /// Which file has a name, if any.
+    Name(String),
+    /// Which names a directory has.
+    Names(String),
+    Content(String),
+    KernelLock(String),
+    /// Which processes there are, and their states.
+    Processes,
+    /// Anything: what a process does next when it gets a signal.
+    All,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Access {
+    pub object: Object,
+    pub changes: bool,
+}
+
+impl Access {
+    fn sees(object: Object) -> Self {
+        Self {
+            object,
+            changes: false,
+        }
+    }
+
+    fn changes(object: Object) -> Self {
+        Self {
+            object,
+            changes: true,
+        }
+    }
+
+    /// Whether the order of the two can matter.
+    pub fn conflicts_with(&self, other: &Self) -> bool {
+        let same = self.object == other.object
+            || self.object == Object::All
+            || other.object == Object::All;
+        same && (self.changes || other.changes)
+    }
+}
+
+/// A call before which a process has stopped.
+#[derive(Clone, Debug)]
+pub struct Call {
+    pub registers: Registers,
+    /// The call and its file, as a trace shows it.
+    pub text: String,
+    /// The file that it names or has open; as in `text`, but with all digits.
+    pub path: PathBuf,
+    pub accesses: Vec<Access>,
+}
+
+impl Call {
+    pub fn number(&self) -> i64 {
+        self.registers.orig_rax.cast_signed()
+    }
+
+    pub fn leaves_section(&self) -> bool {
+        self.text == IN_SECTION
+    }
+}
+
+/// The call by which the command of a hold ends: what comes before it is in the critical section.
+pub const IN_SECTION: &str = "in the critical section";
+
+/// The names of files that were first seen without one, by inode, and which files were ever locked.
+#[derive(Default)]
+pub struct Files {
+    names: HashMap<u64, String>,
+    created: HashMap<String, usize>,
+    locked: HashMap<u64, String>,
+    /// All that have taken part.
+    pub processes: HashSet<i32>,
+}
+
+/// Each number of four digits or more is `#`: the time, a process, an inode. So is a random part of a name.
+pub fn without_numbers(text: &str) -> String {
+    const TEMPORARY: &str = ".onehold.";
+    if let Some((before, after)) = text.split_once(TEMPORARY) {
+        let after = after.trim_start_matches(|digit: char| digit.is_ascii_hexdigit());
+        return format!("{before}{TEMPORARY}#{}", without_numbers(after));
+    }
+    let mut out = String::new();
+    let mut digits = String::new();
+    for character in text.chars().chain([' ']) {
+        if character.is_ascii_digit() {
+            digits.push(character);
+            continue;
+        }
+        out.push_str(if digits.len() < 4 { &digits } else { "#" });
+        digits.clear();
+        out.push(character);
+    }
+    out.pop();
+    out
+}
+
+fn parent(path: &str) -> String {
+    path.rsplit_once('/')
+        .map_or_else(String::new, |(parent, _)| parent.to_owned())
+}
+
+/// Looks at what a process is about to do.
+pub struct Examiner<'a> {
+    pub pid: Pid,
+    pub task: &'a str,
+    /// The directory of the trial.
+    pub root: &'a Path,
+    pub files: &'a mut Files,
+}
+
+impl Examiner<'_> {
+    /// `None` if nobody else can see it, nor be seen by it.
+    pub fn call(&mut self, registers: Registers) -> Option<Call> {
+        let number = registers.orig_rax.cast_signed();
+        let at = libc::AT_FDCWD as u64;
+        let (first, second, third, fourth) =
+            (registers.rdi, registers.rsi, registers.rdx, registers.r10);
+        let mut path = PathBuf::new();
+        let accesses = match number {
+            libc::SYS_open | libc::SYS_openat => {
+                let (directory, name, flags) = match number {
+                    libc::SYS_open => (at, first, second),
+                    _ => (first, second, third),
+                };
+                path = self.path(directory, name);
+                self.opens(&path, flags as i32)
+            }
+            libc::SYS_stat | libc::SYS_lstat | libc::SYS_access => {
+                path = self.path(at, first);
+                self.looks_at(&path)
+            }
+            libc::SYS_newfstatat | libc::SYS_statx if text_at(self.pid, second).is_empty() => {
+                path = self.descriptor(first);
+                self.content(first, false)
+            }
+            libc::SYS_newfstatat | libc::SYS_statx | libc::SYS_faccessat | libc::SYS_readlinkat => {
+                path = self.path(first, second);
+                self.looks_at(&path)
+            }
+            libc::SYS_mkdir | libc::SYS_rmdir | libc::SYS_unlink => {
+                path = self.path(at, first);
+                self.changes_name(&path)
+            }
+            libc::SYS_mkdirat | libc::SYS_unlinkat | libc::SYS_fchmodat | libc::SYS_utimensat => {
+                path = self.path(first, second);
+                self.changes_name(&path)
+            }
+            libc::SYS_rename | libc::SYS_link => {
+                path = self.path(at, second);
+                let from = self.path(at, first);
+                [self.changes_name(&from), self.changes_name(&path)].concat()
+            }
+            libc::SYS_renameat | libc::SYS_renameat2 => {
+                path = self.path(third, fourth);
+                let from = self.path(first, second);
+                [self.changes_name(&from), self.changes_name(&path)].concat()
+            }
+            libc::SYS_linkat => {
+                path = self.path(third, fourth);
+                [self.content(first, true), self.changes_name(&path)].concat()
+            }
+            libc::SYS_read | libc::SYS_pread64 | libc::SYS_fstat => {
+                path = self.descriptor(first);
+                self.content(first, false)
+            }
+            libc::SYS_write | libc::SYS_pwrite64 | libc::SYS_ftruncate | libc::SYS_fchmod => {
+                path = self.descriptor(first);
+                self.content(first, true)
+            }
+            libc::SYS_getdents64 => {
+                path = self.descriptor(first);
+                let name = self.below(&path).map(Object::Names);
+                name.into_iter().map(Access::sees).collect()
+            }
+            libc::SYS_inotify_add_watch => {
+                path = self.path(at, second);
+                let mut accesses = self.looks_at(&path);
+                accesses.extend(self.below(&path).map(Object::Names).map(Access::sees));
+                accesses
+            }
+            libc::SYS_flock | libc::SYS_fcntl => {
+                if number == libc::SYS_fcntl && !LOCKING.contains(&(second as i32)) {
+                    return None;
+                }
+                path = self.descriptor(first);
+                self.locks(first)
+            }
+            libc::SYS_close => {
+                path = self.descriptor(first);
+                self.unlocks(first)
+            }
+            libc::SYS_exit_group => self.ends(),
+            libc::SYS_kill | libc::SYS_tgkill if second == 0 => {
+                vec![Access::sees(Object::Processes)]
+            }
+            libc::SYS_kill | libc::SYS_tgkill | libc::SYS_pidfd_send_signal => {
+                vec![Access::changes(Object::All)]
+            }
+            libc::SYS_pidfd_open => vec![Access::sees(Object::Processes)],
+            // A look leaves the child as it is.
+            libc::SYS_waitid if fourth as i32 & libc::WNOWAIT != 0 => {
+                vec![Access::sees(Object::Processes)]
+            }
+            libc::SYS_wait4 | libc::SYS_waitid => vec![Access::changes(Object::Processes)],
+            libc::SYS_ppoll if polls_now(self.pid, third) => vec![Access::sees(Object::Processes)],
+            _ => return None,
+        };
+        if accesses.is_empty() {
+            return None;
+        }
+        let name = name_of(number);
+        let shown = match self.below(&path) {
+            Some(below) => below,
+            None if self.is_of_another_process(&path) => {
+                let is_number = |part: &&OsStr| part.to_string_lossy().parse::<u32>().is_ok();
+                let part = |part| if is_number(&part) { "#".as_ref() } else { part };
+                path.iter()
+                    .map(part)
+                    .collect::<PathBuf>()
+                    .display()
+                    .to_string()
+            }
+            None => without_numbers(&path.to_string_lossy()),
+        };
+        let detail = match number {
+            libc::SYS_flock => match second as i32 & !libc::LOCK_NB {
+                libc::LOCK_SH => ", shared",
+                libc::LOCK_EX => ", exclusive",
+                _ => ", unlock",
+            },
+            _ => "",
+        };
+        Some(Call {
+            registers,
+            text: format!("{name}({shown}{detail})"),
+            path,
+            accesses,
+        })
+    }
+
+    fn path(&self, directory: u64, name: u64) -> PathBuf {
+        let name = text_at(self.pid, name);
+        let directory = match (directory as u32).cast_signed() {
+            libc::AT_FDCWD => self.root.to_owned(),
+            _ => self.descriptor(directory),
+        };
+        let joined = directory.join(name);
+        // `x/.` is `x`.
+        joined.components().collect()
+    }
+
+    fn descriptor(&self, descriptor: u64) -> PathBuf {
+        open_path(self.pid, descriptor)
+    }
+
+    /// The name below the directory of the trial, without numbers. Only what is in the store and beside it counts,
+    /// not the output and the home of the processes.
+    fn below(&self, path: &Path) -> Option<String> {
+        let below = path.strip_prefix(self.root).ok()?.to_str()?;
+        let below = below.trim_end_matches(" (deleted)");
+        let is_own = below.is_empty() || below.starts_with("home") || below.starts_with("out.");
+        (!is_own).then(|| without_numbers(below))
+    }
+
+    /// A file in /proc of another process that takes part. What the rest of the machine does is no part of a trial.
+    fn is_of_another_process(&self, path: &Path) -> bool {
+        let Ok(rest) = path.strip_prefix("/proc") else {
+            return false;
+        };
+        let first = rest.iter().next().unwrap_or_default().to_string_lossy();
+        let pid = first.parse::<i32>();
+        pid.is_ok_and(|pid| pid != self.pid.as_raw() && self.files.processes.contains(&pid))
+    }
+
+    fn inode_name(&mut self, inode: u64, path: &Path) -> Option<String> {
+        if let Some(name) = self.files.names.get(&inode) {
+            return Some(name.clone());
+        }
+        let mut name = self.below(path)?;
+        // It was never there by a name.
+        if path.to_string_lossy().contains("/#") {
+            let count = self.files.created.entry(self.task.to_owned()).or_default();
+            *count += 1;
+            name = format!("file {count} of {}", self.task);
+        }
+        self.files.names.insert(inode, name.clone());
+        Some(name)
+    }
+
+    fn opens(&mut self, path: &Path, flags: i32) -> Vec<Access> {
+        if flags & libc::O_TMPFILE == libc::O_TMPFILE {
+            return Vec::new();
+        }
+        if flags & libc::O_CREAT != 0 {
+            return self.changes_name(path);
+        }
+        self.looks_at(path)
+    }
+
+    fn looks_at(&mut self, path: &Path) -> Vec<Access> {
+        if self.is_of_another_process(path) {
+            return vec![Access::sees(Object::Processes)];
+        }
+        let Some(name) = self.below(path) else {
+            return Vec::new();
+        };
+        let mut accesses = vec![Access::sees(Object::Name(name))];
+        if let Ok(found) = path.symlink_metadata()
+            && let Some(name) = self.inode_name(found.ino(), path)
+        {
+            accesses.push(Access::sees(Object::Content(name)));
+        }
+        accesses
+    }
+
+    fn changes_name(&mut self, path: &Path) -> Vec<Access> {
+        let Some(name) = self.below(path) else {
+            return Vec::new();
+        };
+        let mut accesses = vec![
+            Access::changes(Object::Names(parent(&name))),
+            Access::changes(Object::Names(name.clone())),
+            Access::changes(Object::Name(name)),
+        ];
+        if let Ok(found) = path.symlink_metadata()
+            && let Some(name) = self.inode_name(found.ino(), path)
+        {
+            accesses.push(Access::changes(Object::Content(name)));
+        }
+        accesses
+    }
+
+    fn inode(&mut self, descriptor: u64) -> Option<(u64, String)> {
+        let path = self.descriptor(descriptor);
+        self.below(&path)?;
+        let found = fs::metadata(open_file(self.pid, descriptor)).ok()?;
+        let name = self.inode_name(found.ino(), &path)?;
+        Some((found.ino(), name))
+    }
+
+    fn content(&mut self, descriptor: u64, changes: bool) -> Vec<Access> {
+        let path = self.descriptor(descriptor);
+        if self.is_of_another_process(&path) {
+            return vec![Access::sees(Object::Processes)];
+        }
+        let name = self.inode(descriptor).map(|(_, name)| name);
+        let access = |name| Access {
+            object: Object::Content(name),
+            changes,
+        };
+        name.into_iter().map(access).collect()
+    }
+
+    fn locks(&mut self, descriptor: u64) -> Vec<Access> {
+        let Some((inode, name)) = self.inode(descriptor) else {
+            return Vec::new();
+        };
+        self.files.locked.insert(inode, name.clone());
+        vec![Access::changes(Object::KernelLock(name))]
+    }
+
+    /// The end of a process is seen by others, and gives up what only it has open.
+    fn ends(&mut self) -> Vec<Access> {
+        let mut accesses = vec![Access::changes(Object::Processes)];
+        let open = fs::read_dir(format!("/proc/{}/fd", self.pid));
+        for entry in open.into_iter().flatten().flatten() {
+            if let Ok(found) = fs::metadata(entry.path())
+                && let Some(name) = self.files.locked.get(&found.ino())
+            {
+                accesses.push(Access::changes(Object::KernelLock(name.clone())));
+            }
+        }
+        accesses
+    }
+
+    /// To close a file gives up its lock, if nobody else has it open.
+    fn unlocks(&mut self, descriptor: u64) -> Vec<Access> {
+        let Some((inode, _)) = self.inode(descriptor) else {
+            return Vec::new();
+        };
+        let name = self.files.locked.get(&inode).cloned();
+        let change = |name| Access::changes(Object::KernelLock(name));
+        name.into_iter().map(change).collect()
+    }
+}
+
+/// The commands of fcntl(2) that lock.
+const LOCKING: [i32; 6] = [
+    libc::F_GETLK,
+    libc::F_SETLK,
+    libc::F_SETLKW,
+    libc::F_OFD_GETLK,
+    libc::F_OFD_SETLK,
+    libc::F_OFD_SETLKW,
+];
+
+fn name_of(number: i64) -> &'static str {
+    match number {
+        libc::SYS_read => "read",
+        libc::SYS_write => "write",
+        libc::SYS_pread64 => "pread",
+        libc::SYS_pwrite64 => "pwrite",
+        libc::SYS_open | libc::SYS_openat => "open",
+        libc::SYS_close => "close",
+        libc::SYS_stat | libc::SYS_lstat | libc::SYS_newfstatat | libc::SYS_statx => "stat",
+        libc::SYS_fstat => "fstat",
+        libc::SYS_getdents64 => "getdents",
+        libc::SYS_mkdir | libc::SYS_mkdirat => "mkdir",
+        libc::SYS_rmdir => "rmdir",
+        libc::SYS_unlink | libc::SYS_unlinkat => "unlink",
+        libc::SYS_rename | libc::SYS_renameat | libc::SYS_renameat2 => "rename",
+        libc::SYS_link | libc::SYS_linkat => "link",
+        libc::SYS_ftruncate => "ftruncate",
+        libc::SYS_fchmod | libc::SYS_fchmodat => "chmod",
+        libc::SYS_utimensat => "utimensat",
+        libc::SYS_inotify_add_watch => "inotify_add_watch",
+        libc::SYS_flock => "flock",
+        libc::SYS_fcntl => "fcntl",
+        libc::SYS_kill | libc::SYS_tgkill => "kill",
+        libc::SYS_pidfd_open => "pidfd_open",
+        libc::SYS_pidfd_send_signal => "pidfd_send_signal",
+        libc::SYS_wait4 | libc::SYS_waitid => "wait",
+        libc::SYS_exit_group => "exit",
+        libc::SYS_ppoll => "poll",
+        _ => "access",
+    }
+}

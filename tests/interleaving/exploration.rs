@@ -1,0 +1,266 @@
+//! All orders of the calls of a few processes with a bounded number of preemptions.
+//!
+//! After Musuvathi and Qadeer, "Iterative Context Bounding for Systematic Testing of Multithreaded Programs"
+//! (2007). To be preempted before a call is the same as to be preempted after it, if nothing that the others do
+//! meanwhile conflicts with it. So the moments are tried from the last to the first, and one that is the same as the
+//! next one is left out. So is one at which everything has happened that happened in another trial, in the same order
+//! wherever that can matter.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use crate::calls::{Access, Object};
+use crate::flaws::Flaw;
+use crate::scenario::{Place, Scenario, Schedule, Step, Trial};
+
+/// What was seen in all trials of a scenario.
+#[derive(Default)]
+pub struct Explored {
+    pub trials: usize,
+    pub steps: usize,
+    /// Moments that were the same as others.
+    pub left_out: usize,
+    /// Whether more would have been to run.
+    pub cut: bool,
+    /// Trials that did not repeat what the one that they continue has done.
+    pub not_replayed: BTreeSet<String>,
+    /// Each kind of fault, how often it was seen, and the first schedule that shows it.
+    pub faults: BTreeMap<String, (usize, String)>,
+    /// What each process said for each of its exit codes.
+    pub said: BTreeSet<(usize, i32, String)>,
+    pub outcomes: BTreeMap<Vec<Option<i32>>, usize>,
+}
+
+pub struct Bounds {
+    pub preemptions: usize,
+    pub trials: usize,
+    /// Whether the first fault is enough.
+    pub stops_at_fault: bool,
+}
+
+/// A trial whose other orders are to be run.
+struct Parent {
+    schedule: Schedule,
+    preemptions: usize,
+    steps: Vec<Step>,
+}
+
+pub fn show(schedule: &[(usize, String)]) -> String {
+    let parts: Vec<_> = schedule
+        .iter()
+        .map(|(number, name)| format!("{number}:{name}"))
+        .collect();
+    parts.join(",")
+}
+
+pub fn parse(text: &str) -> Schedule {
+    let part = |part: &str| {
+        let (number, name) = part.split_once(':').unwrap();
+        (number.parse().unwrap(), name.to_owned())
+    };
+    text.split(',')
+        .filter(|part| !part.is_empty())
+        .map(part)
+        .collect()
+}
+
+/// Where a trial did not repeat what the one that it continues has done.
+fn difference(before: &[Step], trial: &Trial) -> Option<String> {
+    let mut steps = trial.steps.iter();
+    for (at, step) in before.iter().enumerate() {
+        let now = steps.next().map(|step| (&step.chosen, &step.text));
+        if now != Some((&step.chosen, &step.text)) {
+            return Some(format!("{at}: {now:?}, not {} {}", step.chosen, step.text));
+        }
+    }
+    trial.diverged.then(|| "it could not go on".to_owned())
+}
+
+/// Where a trial is cut, those that are left out lie at random: the same ones each time.
+struct Order(u64);
+
+impl Order {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % limit as u64) as usize
+    }
+}
+
+/// What has happened before each step, whatever the order of what does not conflict.
+fn histories(steps: &[Step]) -> Vec<u64> {
+    let hash = |value: &dyn Fn(&mut DefaultHasher)| {
+        let mut hasher = DefaultHasher::new();
+        value(&mut hasher);
+        hasher.finish()
+    };
+    let mut history = 0_u64;
+    let mut of_tasks: BTreeMap<&str, u64> = BTreeMap::new();
+    // For each object the last change, and who has looked at it since.
+    let mut of_objects: BTreeMap<&Object, (u64, u64)> = BTreeMap::new();
+    let mut histories = Vec::with_capacity(steps.len() + 1);
+    for step in steps {
+        histories.push(history);
+        let mut before = of_tasks
+            .get(step.chosen.as_str())
+            .copied()
+            .unwrap_or_default();
+        for access in &step.accesses {
+            let object = of_objects.entry(&access.object).or_default();
+            before = before.wrapping_add(match (&access.object, access.changes) {
+                (Object::All, _) => history,
+                (_, true) => object.0.wrapping_add(object.1),
+                (_, false) => object.0,
+            });
+        }
+        before = before.wrapping_add(of_objects.get(&Object::All).map_or(0, |all| all.0));
+        let own = hash(&|hasher| (&step.chosen, &step.text, before).hash(hasher));
+        of_tasks.insert(&step.chosen, own);
+        for access in &step.accesses {
+            let object = of_objects.entry(&access.object).or_default();
+            if access.changes {
+                *object = (own, 0);
+            } else {
+                object.1 = object.1.wrapping_add(hash(&|hasher| own.hash(hasher)));
+            }
+        }
+        history = history.wrapping_add(own);
+    }
+    histories.push(history);
+    histories
+}
+
+/// Who has gone on after what has happened, and with how few preemptions.
+#[derive(Default)]
+struct Known(HashMap<(u64, String), usize>);
+
+impl Known {
+    fn note(&mut self, trial: &Trial, from: usize, preemptions: usize) {
+        let histories = histories(&trial.steps);
+        for (history, step) in histories.into_iter().zip(&trial.steps).skip(from) {
+            let known = self.0.entry((history, step.chosen.clone()));
+            let fewest = known.or_insert(preemptions);
+            *fewest = preemptions.min(*fewest);
+        }
+    }
+
+    fn has(&self, history: u64, task: &str, preemptions: usize) -> bool {
+        let fewest = self.0.get(&(history, task.to_owned()));
+        fewest.is_some_and(|fewest| *fewest <= preemptions)
+    }
+}
+
+/// What the others did, from their preemption of a process until it went on.
+struct Meanwhile {
+    at: usize,
+    preemptions: usize,
+    accesses: BTreeSet<Access>,
+}
+
+impl Explored {
+    fn note(&mut self, schedule: &[(usize, String)], before: &[Step], trial: &Trial) {
+        self.trials += 1;
+        self.steps += trial.steps.len();
+        if let Some(difference) = difference(before, trial) {
+            self.not_replayed
+                .insert(format!("{} {difference}", show(schedule)));
+        }
+        *self.outcomes.entry(trial.codes.clone()).or_default() += 1;
+        for (number, (code, said)) in trial.codes.iter().zip(&trial.said).enumerate() {
+            if let Some(code) = code {
+                self.said.insert((number, *code, said.clone()));
+            }
+        }
+        for fault in &trial.faults {
+            self.faults
+                .entry(crate::calls::without_numbers(fault))
+                .or_insert_with(|| (0, show(schedule)))
+                .0 += 1;
+        }
+    }
+}
+
+pub fn explore(
+    place: &Place,
+    scenario: &Scenario,
+    bounds: &Bounds,
+    flaw: Option<Flaw>,
+) -> Explored {
+    let mut explored = Explored::default();
+    let mut order = Order(0x9e37_79b9_7f4a_7c15);
+    place.prepare(scenario);
+    let first = place.trial(scenario, &[], flaw, false);
+    explored.note(&[], &[], &first);
+    // Those with few preemptions first.
+    let mut known = Known::default();
+    known.note(&first, 0, 0);
+    let mut parents: Vec<Vec<Parent>> = (0..=bounds.preemptions).map(|_| Vec::new()).collect();
+    parents[0].push(Parent {
+        schedule: Vec::new(),
+        preemptions: 0,
+        steps: first.steps,
+    });
+    while let Some(some) = parents.iter_mut().find(|some| !some.is_empty()) {
+        let parent = some.swap_remove(order.below(some.len()));
+        let from = parent.schedule.last().map_or(0, |(number, _)| number + 1);
+        let histories = histories(&parent.steps);
+        // For each process that could have gone on instead.
+        let mut next: BTreeMap<&str, Meanwhile> = BTreeMap::new();
+        for (at, step) in parent.steps.iter().enumerate().skip(from).rev() {
+            let preemptions = parent.preemptions + usize::from(step.goes_on);
+            next.retain(|other, _| step.ready.iter().any(|ready| ready == other));
+            if preemptions > bounds.preemptions {
+                next.clear();
+                continue;
+            }
+            for other in step.ready.iter().filter(|other| **other != step.chosen) {
+                if let Some(later) = next.get_mut(other.as_str())
+                    && later.at == at + 1
+                    && parent.steps[at + 1].chosen == step.chosen
+                    && later.preemptions <= preemptions
+                    && !conflict(&step.accesses, &later.accesses)
+                {
+                    later.at = at;
+                    explored.left_out += 1;
+                    continue;
+                }
+                if known.has(histories[at], other, preemptions) {
+                    explored.left_out += 1;
+                    next.remove(other.as_str());
+                    continue;
+                }
+                if explored.trials == bounds.trials
+                    || (bounds.stops_at_fault && !explored.faults.is_empty())
+                {
+                    explored.cut = true;
+                    return explored;
+                }
+                let mut schedule = parent.schedule.clone();
+                schedule.push((at, other.clone()));
+                let trial = place.trial(scenario, &schedule, flaw, false);
+                explored.note(&schedule, &parent.steps[..at], &trial);
+                known.note(&trial, at, preemptions);
+                let meanwhile = trial.steps.iter().skip(at);
+                let meanwhile = meanwhile.take_while(|done| done.chosen != step.chosen);
+                let later = Meanwhile {
+                    at,
+                    preemptions,
+                    accesses: meanwhile.flat_map(|step| step.accesses.clone()).collect(),
+                };
+                next.insert(other, later);
+                parents[preemptions].push(Parent {
+                    schedule,
+                    preemptions,
+                    steps: trial.steps,
+                });
+            }
+        }
+    }
+    explored
+}
+
+fn conflict(own: &[Access], others: &BTreeSet<Access>) -> bool {
+    own.iter()
+        .any(|own| others.iter().any(|other| own.conflicts_with(other)))
+}

@@ -1,0 +1,135 @@
+//! Flaws that are planted into the shipped program, at its calls: each has to be found.
+
+use std::path::PathBuf;
+
+use libc::user_regs_struct as Registers;
+use nix::unistd::Pid;
+
+use crate::calls::{Call, Object};
+
+pub enum Change {
+    /// The call is not made, and returns this.
+    Return(i64),
+    Registers(Box<Registers>),
+}
+
+#[derive(Clone, Copy)]
+pub struct Flaw {
+    pub name: &'static str,
+    /// Pairs of processes that it makes go wrong.
+    pub scenarios: &'static [&'static str],
+    /// What becomes of a call of that process, which was started with these words. The last is how often the flaw
+    /// was planted before.
+    pub change: fn(&Call, Pid, &str, usize) -> Option<Change>,
+}
+
+fn locks(call: &Call) -> bool {
+    call.number() == libc::SYS_flock && call.registers.rsi as i32 & libc::LOCK_UN == 0
+}
+
+/// The guard is the lock of the store directory.
+fn is_guard(call: &Call) -> bool {
+    call.number() == libc::SYS_flock
+        && call
+            .accesses
+            .iter()
+            .any(|access| access.object == Object::KernelLock("s".to_owned()))
+}
+
+fn is(call: &Call, number: i64, path: &str) -> bool {
+    call.number() == number && call.path.ends_with(path)
+}
+
+/// The record that a `run` has open.
+fn own_record(pid: Pid) -> Option<PathBuf> {
+    let path = PathBuf::from(format!("/proc/{pid}/fd/100"));
+    path.metadata()
+        .is_ok_and(|found| found.len() > 0)
+        .then_some(path)
+}
+
+pub const FLAWS: [Flaw; 10] = [
+    Flaw {
+        name: "nobody takes the guard",
+        scenarios: &["run-run-zombie", "two-names", "run-child-parent"],
+        change: |call, _, _, _| is_guard(call).then_some(Change::Return(0)),
+    },
+    Flaw {
+        name: "a release does not take the guard",
+        scenarios: &["release-release-run"],
+        change: |call, _, words, _| {
+            (words.starts_with("release") && is_guard(call)).then_some(Change::Return(0))
+        },
+    },
+    Flaw {
+        name: "a cleanup does not take the guard",
+        scenarios: &[
+            "run-cleanup-zombie",
+            "two-zombie-cleanup",
+            "shared-zombie-cleanup",
+        ],
+        change: |call, _, words, _| {
+            (words.starts_with("cleanup") && is_guard(call)).then_some(Change::Return(0))
+        },
+    },
+    Flaw {
+        name: "a break does not take the guard",
+        scenarios: &["break-run", "break-run-runw"],
+        change: |call, _, words, _| {
+            (words.starts_with("break") && is_guard(call)).then_some(Change::Return(0))
+        },
+    },
+    Flaw {
+        name: "the decision sees no record",
+        scenarios: &["run-run"],
+        change: |call, pid, _, _| {
+            (is(call, libc::SYS_newfstatat, "a.lock") && own_record(pid).is_none())
+                .then_some(Change::Return(-i64::from(libc::ENOENT)))
+        },
+    },
+    Flaw {
+        name: "nothing is removed",
+        scenarios: &["run-run", "runw-release"],
+        change: |call, _, _, _| (call.number() == libc::SYS_unlinkat).then_some(Change::Return(0)),
+    },
+    Flaw {
+        name: "a takeover replaces whatever is there",
+        scenarios: &["prodigy-zombie"],
+        change: |call, _, _, _| {
+            let mut registers = call.registers;
+            (call.number() == libc::SYS_renameat2 && registers.r8 & 2 != 0).then(|| {
+                registers.r8 = 0;
+                Change::Registers(Box::new(registers))
+            })
+        },
+    },
+    Flaw {
+        name: "every other process is taken for dead",
+        scenarios: &["run-run", "acq-run"],
+        change: |call, _, _, _| {
+            (call.number() == libc::SYS_pidfd_open)
+                .then_some(Change::Return(-i64::from(libc::ESRCH)))
+        },
+    },
+    Flaw {
+        name: "a waiter sleeps with the guard",
+        scenarios: &["runw-release", "runw-runw"],
+        change: |call, _, words, _| {
+            let unlocks = call.number() == libc::SYS_flock && !locks(call);
+            (unlocks && words.starts_with("run -w") && call.text.contains("(s,"))
+                .then_some(Change::Return(0))
+        },
+    },
+    Flaw {
+        name: "a waiter is not woken by the kernel lock",
+        scenarios: &["runw-runw"],
+        change: |call, _, _, _| {
+            let mut registers = call.registers;
+            let waits = locks(call) && registers.rsi as i32 & libc::LOCK_NB == 0;
+            (waits && call.text.contains("a.lock")).then(|| {
+                registers.orig_rax = libc::SYS_pause.cast_unsigned();
+                Change::Registers(Box::new(registers))
+            })
+        },
+    },
+];

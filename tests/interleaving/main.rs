@@ -1,0 +1,265 @@
+//! Every order of the calls of two processes, up to a number of preemptions: no two hold one lock, nobody waits
+//! in vain, nothing is left, and what is said is true.
+//!
+//! By default 20 orders of each scenario are tried, with one preemption at most. `INTERLEAVING_PREEMPTIONS=2` tries all
+//! with two, `INTERLEAVING_TRIALS=N` so many of them, `INTERLEAVING_ONLY=NAME,NAME` some scenarios.
+//! `INTERLEAVING_REPLAY='NAME SCHEDULE'` and the test `replay` run one schedule and print each step of it.
+//! `INTERLEAVING_SENTENCES=write` adds what is said to `sentences.txt`, to be read before it is committed.
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#![allow(missing_docs, unreachable_pub)]
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::too_many_lines,
+    clippy::unwrap_used
+)]
+
+mod calls;
+mod exploration;
+mod flaws;
+#[path = "../harness/mod.rs"]
+mod harness;
+mod scenario;
+mod scheduler;
+mod tracee;
+
+use std::collections::BTreeSet;
+use std::env;
+use std::fmt::Write;
+use std::fs;
+use std::sync::Mutex;
+
+use exploration::{Bounds, Explored, explore};
+use flaws::{FLAWS, Flaw};
+use scenario::{Place, Scenario, scenarios};
+
+/// Calls something for each of these on each processor: trials of one scheduler share one.
+fn for_each_on_all_processors<T: Sync>(items: &[T], act: impl Fn(&T, &Place) + Sync) {
+    let next = Mutex::new(items.iter());
+    let processors = std::thread::available_parallelism().unwrap().get();
+    std::thread::scope(|scope| {
+        for processor in 0..processors.min(items.len()) {
+            let (next, act) = (&next, &act);
+            scope.spawn(move || {
+                stay_on(processor);
+                // In memory, if it can be had.
+                let root = match tempfile::tempdir_in("/dev/shm") {
+                    Ok(root) => root,
+                    Err(_) => tempfile::tempdir().unwrap(),
+                };
+                let place = Place::new(root.path());
+                loop {
+                    let item = next.lock().unwrap().next();
+                    let Some(item) = item else { break };
+                    act(item, &place);
+                }
+            });
+        }
+    });
+}
+
+fn stay_on(processor: usize) {
+    // SAFETY: the set is a live local of the size that is told.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(processor, &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set);
+    }
+}
+
+fn number(variable: &str) -> Option<usize> {
+    env::var(variable).ok().map(|text| text.parse().unwrap())
+}
+
+fn chosen(processes: usize) -> Vec<Scenario> {
+    let only = env::var("INTERLEAVING_ONLY").ok();
+    let mut scenarios = scenarios();
+    scenarios.retain(|scenario| match &only {
+        Some(only) => only.split(',').any(|name| name == scenario.name),
+        None => scenario.processes.len() == processes,
+    });
+    scenarios
+}
+
+const SENTENCES: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/tests/interleaving/sentences.txt"
+);
+
+/// `SCENARIO PROCESS CODE TEXT` in each line.
+fn sentences(scenario: &Scenario, explored: &Explored) -> Vec<String> {
+    let line = |(number, code, said): &(usize, i32, String)| {
+        let process = char::from(b'A' + *number as u8);
+        format!("{} {process} {code} {said}", scenario.name)
+    };
+    explored.said.iter().map(line).collect()
+}
+
+fn add_sentences(mut lines: BTreeSet<String>) {
+    static FILE: Mutex<()> = Mutex::new(());
+    let _file = FILE.lock().unwrap();
+    let before = fs::read_to_string(SENTENCES).unwrap_or_default();
+    lines.extend(before.lines().map(str::to_owned));
+    let lines: Vec<String> = lines.into_iter().collect();
+    fs::write(SENTENCES, lines.join("\n") + "\n").unwrap();
+}
+
+fn explore_all(scenarios: &[Scenario], preemptions: usize, trials: usize) {
+    let allowed = fs::read_to_string(SENTENCES).unwrap_or_default();
+    let allowed: Vec<&str> = allowed.lines().collect();
+    let bounds = Bounds {
+        preemptions,
+        trials,
+        stops_at_fault: false,
+    };
+    let faults = Mutex::new(String::new());
+    let said = Mutex::new(BTreeSet::new());
+    for_each_on_all_processors(scenarios, |scenario, place| {
+        let began = std::time::Instant::now();
+        let explored = explore(place, scenario, &bounds, None);
+        let outcomes: Vec<_> = explored
+            .outcomes
+            .iter()
+            .map(|(codes, count)| {
+                let codes: Vec<String> = codes
+                    .iter()
+                    .map(|code| code.map_or("-".to_owned(), |code| code.to_string()))
+                    .collect();
+                format!("{} × {count}", codes.join("/"))
+            })
+            .collect();
+        println!(
+            "{:24} {:6} schedules{} of {:3} calls, {} left out, {:4.0} in a second, {} not replayed, {} faulty: {}",
+            scenario.name,
+            explored.trials,
+            if explored.cut { " (cut)" } else { "" },
+            explored.steps / explored.trials,
+            explored.left_out,
+            explored.trials as f64 / began.elapsed().as_secs_f64(),
+            explored.not_replayed.len(),
+            explored
+                .faults
+                .values()
+                .map(|(count, _)| count)
+                .sum::<usize>(),
+            outcomes.join(", "),
+        );
+        let mut text = String::new();
+        for (fault, (count, schedule)) in &explored.faults {
+            let name = &scenario.name;
+            writeln!(
+                text,
+                "{count} times, INTERLEAVING_REPLAY='{name} {schedule}': {fault}"
+            )
+            .unwrap();
+        }
+        let lines = sentences(scenario, &explored);
+        for line in &lines {
+            if !allowed.contains(&line.as_str()) {
+                writeln!(text, "not in sentences.txt: {line}").unwrap();
+            }
+        }
+        // A number that a process of the machine got again is not in our hands.
+        let tolerated = explored.trials / 50 + 1;
+        for difference in explored.not_replayed.iter().skip(tolerated).take(5) {
+            let name = &scenario.name;
+            writeln!(
+                text,
+                "not replayed, INTERLEAVING_REPLAY='{name} {difference}'"
+            )
+            .unwrap();
+        }
+        faults.lock().unwrap().push_str(&text);
+        said.lock().unwrap().extend(lines);
+    });
+    if env::var("INTERLEAVING_SENTENCES").is_ok_and(|value| value == "write") {
+        add_sentences(said.into_inner().unwrap());
+    }
+    let faults = faults.into_inner().unwrap();
+    assert!(faults.is_empty(), "\n{faults}");
+}
+
+/// How many preemptions, and how many orders of each scenario.
+fn bounds() -> (usize, usize) {
+    let preemptions = number("INTERLEAVING_PREEMPTIONS");
+    let trials = preemptions.map_or(20, |_| usize::MAX);
+    let trials = number("INTERLEAVING_TRIALS").unwrap_or(trials);
+    (preemptions.unwrap_or(1), trials)
+}
+
+#[test]
+fn no_order_of_the_calls_of_two_processes_breaks_a_promise() {
+    let (preemptions, trials) = bounds();
+    explore_all(&chosen(2), preemptions, trials);
+}
+
+#[test]
+fn no_order_of_the_calls_of_three_processes_breaks_a_promise() {
+    let (_, trials) = bounds();
+    explore_all(&chosen(3), 1, trials);
+}
+
+#[test]
+fn each_planted_flaw_is_found() {
+    let only = env::var("INTERLEAVING_FLAW").ok();
+    let flaws: Vec<Flaw> = FLAWS
+        .into_iter()
+        .filter(|flaw| only.as_ref().is_none_or(|only| only == flaw.name))
+        .collect();
+    let bounds = Bounds {
+        preemptions: 1,
+        trials: number("INTERLEAVING_TRIALS").unwrap_or(400),
+        stops_at_fault: true,
+    };
+    let missed = Mutex::new(Vec::new());
+    for_each_on_all_processors(&flaws, |flaw, place| {
+        let mut trials = 0;
+        for name in flaw.scenarios {
+            let scenario = scenarios().into_iter().find(|found| found.name == *name);
+            let scenario = scenario.unwrap_or_else(|| panic!("{name}"));
+            let explored = explore(place, &scenario, &bounds, Some(*flaw));
+            trials += explored.trials;
+            if let Some((fault, (_, schedule))) = explored.faults.first_key_value() {
+                println!(
+                    "{}: {trials} schedules, `{name} {schedule}`: {fault}",
+                    flaw.name
+                );
+                return;
+            }
+        }
+        missed.lock().unwrap().push(flaw.name);
+    });
+    let missed = missed.into_inner().unwrap();
+    assert!(missed.is_empty(), "{missed:?}");
+}
+
+#[test]
+#[ignore = "runs what INTERLEAVING_REPLAY says"]
+fn replay() {
+    let Ok(text) = env::var("INTERLEAVING_REPLAY") else {
+        return;
+    };
+    let (name, schedule) = text.split_once(' ').unwrap_or((&text, ""));
+    let scenario: Vec<Scenario> = scenarios()
+        .into_iter()
+        .filter(|scenario| scenario.name == name)
+        .collect();
+    let flaw = env::var("INTERLEAVING_FLAW").ok();
+    let flaw = FLAWS
+        .into_iter()
+        .find(|found| Some(found.name) == flaw.as_deref());
+    for_each_on_all_processors(&scenario, |scenario, place| {
+        place.prepare(scenario);
+        let trial = place.trial(scenario, &exploration::parse(schedule), flaw, true);
+        println!("{}", trial.log.join("\n"));
+        println!("exit codes {:?}, faults {:?}", trial.codes, trial.faults);
+        for said in &trial.said {
+            println!("- {said}");
+        }
+    });
+}

@@ -1,0 +1,162 @@
+//! What is read and written of a process that is traced.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::PathBuf;
+
+use nix::sys::ptrace;
+use nix::unistd::Pid;
+
+use crate::calls::Call;
+
+/// Reads a string of a process.
+pub fn text_at(pid: Pid, address: u64) -> String {
+    let mut bytes = Vec::new();
+    while bytes.len() < 4096 {
+        // No further than the page, the next one may not be there.
+        let at = address + bytes.len() as u64;
+        let mut part = vec![0; (4096 - (at & 4095) as usize).min(256)];
+        if memory(pid, at, &mut part).is_none() {
+            break;
+        }
+        if let Some(end) = part.iter().position(|byte| *byte == 0) {
+            bytes.extend(&part[..end]);
+            break;
+        }
+        bytes.extend(part);
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+pub fn memory(pid: Pid, address: u64, into: &mut [u8]) -> Option<()> {
+    let local = libc::iovec {
+        iov_base: into.as_mut_ptr().cast(),
+        iov_len: into.len(),
+    };
+    let remote = libc::iovec {
+        iov_base: address as *mut _,
+        iov_len: into.len(),
+    };
+    // SAFETY: the first range is a live buffer; the second one is of another process.
+    let read = unsafe {
+        libc::process_vm_readv(pid.as_raw(), &raw const local, 1, &raw const remote, 1, 0)
+    };
+    (read == into.len().cast_signed()).then_some(())
+}
+
+/// Whether a timeout is zero.
+pub fn polls_now(pid: Pid, timeout: u64) -> bool {
+    let mut bytes = [1; 16];
+    timeout != 0 && memory(pid, timeout, &mut bytes).is_some() && bytes == [0; 16]
+}
+
+pub fn open_file(pid: Pid, descriptor: u64) -> PathBuf {
+    let descriptor = (descriptor as u32).cast_signed();
+    PathBuf::from(format!("/proc/{pid}/fd/{descriptor}"))
+}
+
+/// What a process has open: a path, or a text that is none.
+pub fn open_path(pid: Pid, descriptor: u64) -> PathBuf {
+    fs::read_link(open_file(pid, descriptor)).unwrap_or_default()
+}
+
+pub fn send(task: Pid, signal: i32) {
+    // SAFETY: a thread that is traced by this one, and so not reaped yet.
+    unsafe { libc::syscall(libc::SYS_tkill, task.as_raw(), signal) };
+}
+
+pub fn write_memory(pid: Pid, address: u64, bytes: &[u8]) {
+    // Also what the process itself may not write: its code.
+    let file = File::options()
+        .write(true)
+        .custom_flags(libc::O_CLOEXEC)
+        .open(format!("/proc/{pid}/mem"))
+        .unwrap();
+    file.write_all_at(bytes, address).unwrap();
+}
+
+/// Without it, the process asks the kernel for the time, where it can be answered.
+pub fn hide_vdso(pid: Pid) {
+    const AT_IGNORE: u64 = 1;
+    let registers = ptrace::getregs(pid).unwrap();
+    let mut stack = vec![0_u8; 16 << 10];
+    while memory(pid, registers.rsp, &mut stack).is_none() {
+        stack.truncate(stack.len() - 256);
+    }
+    let word = |at: usize| u64::from_ne_bytes(stack[at * 8..at * 8 + 8].try_into().unwrap());
+    let arguments = word(0) as usize;
+    let mut at = arguments + 2;
+    while word(at) != 0 {
+        at += 1;
+    }
+    at += 1;
+    while word(at) != 0 {
+        if word(at) == libc::AT_SYSINFO_EHDR {
+            write_memory(pid, registers.rsp + at as u64 * 8, &AT_IGNORE.to_ne_bytes());
+        }
+        at += 2;
+    }
+}
+
+/// Replaces the first instructions of a program: `exit_group(0)`.
+pub fn end_at_once(pid: Pid) {
+    // xor edi, edi; mov eax, 231; syscall
+    const EXIT: [u8; 9] = [0x31, 0xff, 0xb8, 0xe7, 0, 0, 0, 0x0f, 0x05];
+    let registers = ptrace::getregs(pid).unwrap();
+    write_memory(pid, registers.rip, &EXIT);
+}
+
+/// A process that is stopped by the tracer goes on as far as others can see.
+pub fn show_as_running(pid: Pid, text: u64, length: u64) {
+    let mut bytes = vec![0; length.cast_signed().clamp(0, 4096) as usize];
+    if memory(pid, text, &mut bytes).is_none() {
+        return;
+    }
+    if let Some(end) = bytes.iter().rposition(|byte| *byte == b')')
+        && bytes.get(end + 2) == Some(&b't')
+    {
+        write_memory(pid, text + end as u64 + 2, b"S");
+    }
+}
+
+/// Whether a lock that a process waits for could be had now.
+pub fn is_free(pid: Pid, call: &Call) -> bool {
+    let path = PathBuf::from(format!("/proc/{pid}/fd/{}", call.registers.rdi as i32));
+    let Ok(file) = File::open(path) else {
+        return true;
+    };
+    let wanted = match call.registers.rsi as i32 & libc::LOCK_SH {
+        0 => rustix::fs::FlockOperation::NonBlockingLockExclusive,
+        _ => rustix::fs::FlockOperation::NonBlockingLockShared,
+    };
+    let is_free = rustix::fs::flock(&file, wanted).is_ok();
+    // A child of another thread may have it open for a moment, too: to close it would not be enough.
+    let _ = rustix::fs::flock(&file, rustix::fs::FlockOperation::Unlock);
+    is_free
+}
+
+/// Whether a process has a signal that it neither blocks nor ignores.
+pub fn has_signal(pid: Pid) -> bool {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mask = |name: &str| {
+        let value = text.lines().find_map(|line| line.strip_prefix(name));
+        u64::from_str_radix(value.unwrap_or("0").trim(), 16).unwrap()
+    };
+    let pending = mask("SigPnd:") | mask("ShdPnd:");
+    pending & !mask("SigBlk:") & !mask("SigIgn:") != 0
+}
+
+/// S and D are also seen for a moment in a call that will not sleep. The other file is only answered once the
+/// task is off its processor, and says "running" otherwise.
+pub fn sleeps(pid: Pid, stat: Option<&File>) -> bool {
+    let state = || {
+        let mut bytes = [0; 64];
+        let read = stat?.read_at(&mut bytes, 0).ok()?;
+        let end = bytes[..read].iter().rposition(|byte| *byte == b')')?;
+        bytes.get(end + 2).copied()
+    };
+    let first = state();
+    matches!(first, Some(b'S' | b'D'))
+        && fs::read(format!("/proc/{pid}/syscall")).is_ok_and(|text| !text.starts_with(b"running"))
+        && state() == first
+}
