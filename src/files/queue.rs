@@ -105,11 +105,20 @@ pub(super) fn may_have_waiters(root: &Directory) -> bool {
     matches!(root.facts(waiting.as_os_str()), Ok(Some(_)))
 }
 
+/// Follows directories, each on its own: a symlink in place of any of them would lead to another store.
+fn open_each(root: &Directory, parts: &[OsString]) -> io::Result<Directory> {
+    let (first, rest) = parts.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    let mut directories = rest.iter();
+    directories.try_fold(root.open_below(first)?, |above, part| above.open_below(part))
+}
+
 impl Queue {
     pub(super) fn open(root: &Directory) -> Self {
-        let below: PathBuf = [META_DIR, WAITING].iter().collect();
+        // Mostly nobody waits.
+        let waiting = may_have_waiters(root)
+            .then(|| open_each(root, &[META_DIR.into(), WAITING.into()]));
         Self {
-            waiting: root.open_below(below.as_os_str()).ok().map(Arc::new),
+            waiting: waiting.and_then(Result::ok).map(Arc::new),
             of: None,
             listed: RefCell::default(),
             trees: RefCell::default(),
@@ -266,9 +275,9 @@ impl Queue {
 
     fn directory_of(&self, name: &LockName) -> Option<Directory> {
         let waiting = self.waiting.as_ref()?;
-        let path: PathBuf = layout::parents(name).into_iter().collect();
-        let path = path.join(layout::file_name(name));
-        waiting.open_below(path.as_os_str()).ok()
+        let mut parts = layout::parents(name);
+        parts.push(layout::file_name(name));
+        open_each(waiting, &parts).ok()
     }
 
     /// How many live waiters are before a ticket in the queue of a lock.
@@ -570,9 +579,8 @@ impl OwnQueue {
     fn prune(&self, root: &Directory) {
         for depth in (1..self.path_parts.len()).rev() {
             let (parents, rest) = self.path_parts.split_at(depth);
-            let parents: PathBuf = parents.iter().collect();
             let Some(name) = rest.first() else { break };
-            let removed = root.open_below(parents.as_os_str()).and_then(|parent| {
+            let removed = open_each(root, parents).and_then(|parent| {
                 if depth == 1
                     && let Ok(waiting) = parent.open_below(name)
                     && waiting.names().is_ok_and(|names| names == [RESERVATIONS])

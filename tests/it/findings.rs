@@ -670,6 +670,30 @@ fn record_is_readable_by_jq_and_python() {
     assert_eq!(json_object(&check.stdout)["lock"]["kind"], "run");
 }
 
+#[test]
+fn waiters_of_another_store_behind_a_symlink_are_left_alone() {
+    let env = TestEnv::new();
+    let _holder = env.hold(&["x"]);
+    let mut waiter = env.start(["run", "-w", "forever", "x", "--", "true"]);
+    wait_until("it waits", || env.number_of_waiters("x") == 1);
+    waiter.kill();
+    let tickets = || {
+        let queue = fs::read_dir(env.path("store/.onehold/waiting/x.lock"));
+        let tickets = queue.into_iter().flatten();
+        let names = tickets.map(|ticket| ticket.unwrap().file_name());
+        names.collect::<Vec<_>>()
+    };
+    let before = tickets();
+    assert_eq!(before.len(), 1);
+    let other = env.path("other");
+    fs::create_dir(&other).unwrap();
+    std::os::unix::fs::symlink(env.path("store/.onehold"), other.join(".onehold")).unwrap();
+    let mut run = env.onehold(["run", "-n", "x", "--", "true"]);
+    let refused = output(run.env("ONEHOLD_DIR", &other));
+    assert_eq!(exit_code(refused.status), 125, "{}", stderr(&refused));
+    assert_eq!(tickets(), before);
+}
+
 // The harness.
 
 #[test]
