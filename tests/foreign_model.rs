@@ -1,7 +1,8 @@
 //! Takeovers beside a foreign program as a model, all of whose states are visited: `run`s and leases in
 //! a foreign format, a program that creates exclusively and removes by name, and a kill at every
-//! moment. Each step names the function of `src/files/foreign.rs` that it mirrors. Variants that leave
-//! something out show that the model would notice. What native records do is in `tests/model/`.
+//! moment. Beside each step is the function that it mirrors, with a hash of its text, so that a test notices when
+//! that function changes. Variants that leave something out show that the model would notice. What native records
+//! do is in `tests/model/`.
 //!
 //! It is a binary of its own since it fills memory: a process that starts others meanwhile, by fork(2), would
 //! copy the tables of all its pages each time.
@@ -78,14 +79,14 @@ enum Step {
     /// A dead record whose taker left a file aside.
     Recovering(FileId),
     RecoveringAside(FileId),
-    /// `LockPath::put_back`, with whose temporary name, in place of what was judged dead.
+    /// With whose temporary name, in place of what was judged dead.
     Returning(usize, Option<FileId>),
     /// Judged dead, as it was read.
     Making(FileId, File),
     Unlinking(FileId),
     Exchanging(FileId, FileId, File),
     Verifying(FileId, FileId, File),
-    /// `LockPath::revert_swap`, with whose temporary name, and what is to come out again.
+    /// With whose temporary name, and what is to come out again.
     PuttingBack(usize, FileId),
     Discarding(usize, FileId),
     /// Published; still in the guard.
@@ -171,7 +172,8 @@ struct Protocol {
 }
 
 impl State {
-    /// `judge`: no process of its record is alive, or the lease has expired.
+    // Mirrors judge_record, src/decision/liveness.rs: fe7cb19abf59b163
+    /// No process of its record is alive, or the lease has expired.
     fn is_dead(&self, id: FileId) -> bool {
         let file = &self.files[id];
         match (file.owner, file.kind) {
@@ -218,6 +220,8 @@ impl State {
         ours.count() + usize::from(self.foreign == Foreign::Holding)
     }
 
+    // Mirrors after_last, src/files/number.rs: 5cfe57b7e1c8f969
+    // Mirrors after, src/files/number.rs: 3a235357c3f2061c
     /// A new file by a process; no hold had its number before.
     fn create(&mut self, by: usize, kind: Kind, judged: Option<(FileId, &File)>) -> FileId {
         let swap = judged.map(|(judged, read)| (by, judged, (read.command, read.expired)));
@@ -281,8 +285,7 @@ impl Process {
 }
 
 impl Protocol {
-    /// `LockPath::take_over`, `LockPath::recover_takeover`, `LockPath::put_back`, `LockPath::link`,
-    /// `HeldFile::release`: one system call each.
+    /// One system call each.
     fn step(&self, state: &mut State, by: usize) -> Option<()> {
         let process = state.processes[by].clone();
         let go = |state: &mut State, step| state.processes[by].step = step;
@@ -297,6 +300,8 @@ impl Protocol {
                 state.processes[by].attempts -= 1;
                 go(state, Step::Looking);
             }
+            // Mirrors recover, src/files/foreign.rs: 8d77f6691dbcf022
+            // Mirrors restore_foreign_file, src/files/foreign.rs: 00cb8faa18f3af1c
             Step::Looking => match state.name {
                 Some(found) if !state.is_dead(found) => state.leave(by, Step::Idle),
                 None if self.flaw != Flaw::NoReturn && state.foreigns_aside().is_some() => {
@@ -321,6 +326,7 @@ impl Protocol {
                     go(state, next);
                 }
             },
+            // Mirrors put_back, src/files/foreign.rs: 37c20a78786ff29d
             Step::Returning(slot, None) => {
                 if state.name.is_none() {
                     state.name = state.aside[slot].take();
@@ -332,6 +338,7 @@ impl Protocol {
                 std::mem::swap(&mut state.name, &mut state.aside[slot]);
                 go(state, Step::Discarding(slot, dead));
             }
+            // Mirrors link, src/files/lock_file.rs: 97037368e0efd921
             Step::Publishing if state.name.is_some() => go(state, Step::Looking),
             Step::Publishing => {
                 let id = state.create(by, process.kind, None);
@@ -344,6 +351,7 @@ impl Protocol {
                 state.name = None;
                 go(state, Step::Publishing);
             }
+            // Mirrors recover_takeover, src/files/foreign.rs: bfe379055497c51d
             Step::Recovering(dead) => {
                 let (slot, judged, said) = state.files[dead].swap?;
                 // What the dead taker had judged, as it was.
@@ -363,6 +371,8 @@ impl Protocol {
                 state.aside[slot] = None;
                 go(state, Step::Looking);
             }
+            // Mirrors take_over, src/files/foreign.rs: 6039d84e7b80e53a
+            // Mirrors claim_temporary_name, src/files/foreign.rs: 8f40ed5c1bd1ee23
             Step::Making(judged, read) => {
                 let id = state.create(by, process.kind, Some((judged, &read)));
                 state.aside[by] = Some(id);
@@ -375,6 +385,7 @@ impl Protocol {
                 std::mem::swap(&mut state.name, &mut state.aside[by]);
                 go(state, Step::Verifying(id, judged, read));
             }
+            // Mirrors is_as_judged, src/files/lock_file.rs: c28e32c639c89994
             Step::Verifying(id, judged, read) => {
                 let as_judged = state.aside[by] == Some(judged) && state.files[judged] == read;
                 if as_judged || self.flaw == Flaw::NoVerification {
@@ -387,6 +398,7 @@ impl Protocol {
                     go(state, Step::PuttingBack(by, id));
                 }
             }
+            // Mirrors revert_swap, src/files/foreign.rs: 49ee3ce44fb66307
             // Removed meanwhile: if by its holder, while our record had the name, it meant what came out.
             Step::PuttingBack(slot, _) if state.name.is_none() => {
                 let came_out = state.aside[slot].take();
@@ -406,6 +418,7 @@ impl Protocol {
                     go(state, Step::PuttingBack(slot, going_back));
                 }
             }
+            // Mirrors discard, src/files/lock_file.rs: 4eaafa149225d437
             Step::Discarding(slot, id) => {
                 if state.aside[slot] == Some(id) {
                     state.aside[slot] = None;
@@ -414,7 +427,7 @@ impl Protocol {
             }
             Step::Taken if process.kind == Kind::Lease => state.leave(by, Step::Confirming),
             Step::Taken => state.leave(by, Step::Holding),
-            // `PendingHold::confirm`.
+            // Mirrors confirm, src/lock/pending_hold.rs: 31130bdb2832e674
             Step::Confirming if state.name == process.file => go(state, Step::InPlace),
             Step::InPlace => {
                 state.files[process.file?].command = true;
@@ -427,6 +440,7 @@ impl Protocol {
             Step::Holding if process.kind == Kind::Run && process.child == Child::None => {
                 state.processes[by].child = Child::Forked;
             }
+            // Mirrors write_slot, src/files/commit.rs: 30597209a1636310
             Step::Renewing => {
                 let id = process.file?;
                 if state.name == Some(id) {
@@ -434,6 +448,7 @@ impl Protocol {
                 }
                 state.leave(by, Step::Holding);
             }
+            // Mirrors remove, src/files/held.rs: 58e28204c38fac96
             Step::Releasing => {
                 let id = process.file?;
                 if state.name == Some(id) || self.flaw == Flaw::BlindRelease {
@@ -453,7 +468,7 @@ impl Protocol {
         Some(())
     }
 
-    /// `sys::spawn::BeforeExec::run`.
+    // Mirrors run, src/sys/unix/spawn.rs: 19929eecbca96848
     fn child_step(&self, state: &mut State, of: usize) -> Option<()> {
         let id = state.processes[of].file?;
         let next = match state.processes[of].child {
@@ -709,4 +724,95 @@ fn model_notices_what_is_left_out() {
     for (flaw, kinds, foreign) in cases {
         assert!(breaks(flaw, kinds, foreign), "{flaw:?} is not noticed");
     }
+}
+
+/// The text of the only function with this name, without comments and white space. In strings there are round brackets
+/// instead of braces, so that those that are left match.
+fn text_of(function: &str, source: &str) -> Option<String> {
+    let (mut text, mut chars) = (String::new(), source.chars().peekable());
+    while let Some(char) = chars.next() {
+        match char {
+            '/' if chars.peek() == Some(&'/') => drop(chars.by_ref().find(|char| *char == '\n')),
+            '"' => {
+                text.push(char);
+                while let Some(inner) = chars.next() {
+                    text.push(match inner {
+                        '{' => '(',
+                        '}' => ')',
+                        _ => inner,
+                    });
+                    match inner {
+                        '\\' => text.extend(chars.next()),
+                        '"' => break,
+                        _ => {}
+                    }
+                }
+            }
+            '\'' if chars.peek() == Some(&'"') => text.extend(chars.next()),
+            _ if char.is_whitespace() => {}
+            _ => text.push(char),
+        }
+    }
+    let begins = ['(', '<'].map(|behind| format!("fn{function}{behind}"));
+    let mut found = begins.iter().flat_map(|begin| text.match_indices(begin));
+    let (start, _) = found.next()?;
+    let mut depth = 0;
+    let end = text[start..].find(|char| {
+        depth += i32::from(char == '{') - i32::from(char == '}');
+        char == '}' && depth == 0
+    })?;
+    found
+        .next()
+        .is_none()
+        .then(|| text[start..=start + end].to_owned())
+}
+
+/// FNV-1a.
+fn hash(text: &str) -> String {
+    let add = |sum: u64, byte: u8| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    format!("{:016x}", text.bytes().fold(0xcbf2_9ce4_8422_2325, add))
+}
+
+#[test]
+fn functions_that_the_model_mirrors_are_as_they_were() {
+    let notes = include_str!("foreign_model.rs").lines().filter_map(|line| {
+        let note = line.trim_start().strip_prefix("// Mirrors ")?;
+        let (function, rest) = note.split_once(", ").unwrap();
+        let (file, noted) = rest.split_once(": ").unwrap();
+        Some((function, file, noted))
+    });
+    let notes: Vec<_> = notes.collect();
+    assert_eq!(notes.len(), 17);
+    let mut changed = Vec::new();
+    for (function, file, noted) in notes {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+        let source = std::fs::read_to_string(path).unwrap();
+        let text = text_of(function, &source);
+        let text = text.unwrap_or_else(|| panic!("{file} has not exactly one function {function}"));
+        let hash = hash(&text);
+        if hash != noted {
+            changed.push(format!(
+                "{function} of {file} has changed: look whether the model still does the same, then note {hash}"
+            ));
+        }
+    }
+    assert!(changed.is_empty(), "{}", changed.join("\n"));
+}
+
+#[test]
+fn change_of_a_function_is_noticed_and_that_of_a_comment_is_not() {
+    let source = "fn other() {}\nfn one<T>(a: T) -> T { let b = \"} // {\"; if c { d } else { e } }\nfn last() {}";
+    let text = text_of("one", source).unwrap();
+    assert!(
+        text.starts_with("fnone<T>") && text.ends_with("else{e}}"),
+        "{text}"
+    );
+    let same = source.replace("if c", "// What it is: }\n    if c");
+    assert_eq!(text_of("one", &same).as_ref(), Some(&text));
+    for (part, changed) in [("{ e }", "{ f }"), ("// {", "// x"), ("a: T", "b: T")] {
+        let other = text_of("one", &source.replace(part, changed)).unwrap();
+        assert_ne!(hash(&other), hash(&text), "{part}");
+    }
+    assert_eq!(text_of("two", source), None);
+    assert_eq!(text_of("one", &source.replace("last", "one")), None);
 }

@@ -1,25 +1,32 @@
 //! A store with every kind of file, made by a stranger, and what stands beside it.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::forgery::{Change, Forgery, Kind, Process, Target, forged};
+use crate::forgery::{Edit, Facts, Forgery, Instead, Kind, Line, Process, User, Whose};
+use crate::forgery::{edited, fnv};
 use crate::harness::{TestEnv, foreign, wait_until};
 
 /// The user that makes the store.
 const STRANGER: u32 = 65_534;
+const THIRD: u32 = 1;
 
-/// What is no lock, and stays as it is.
-const INNOCENT: [(&str, &str); 3] = [
-    ("data.txt", "data\n"),
-    ("section.d/notes.txt", "notes\n"),
-    ("other.d/deep.d/more", "more\n"),
+/// What is no lock, and what is a lock of a holder that lives. Both stay as they are.
+const INNOCENT: [&str; 8] = [
+    "data.txt",
+    "x.lock.bak",
+    "%zz.lock",
+    "section.d/notes.txt",
+    "other.d/deep.d/more",
+    ".onehold/notes",
+    ".onehold/waiting/notes",
+    "lease.lock",
 ];
-
-const CANARY: &str = "canary\n";
 
 struct Sleeper(Child);
 
@@ -56,102 +63,595 @@ impl Drop for Sleeper {
     }
 }
 
-/// The files of a store.
+/// The files and directories of a store.
 pub struct Template {
-    files: Vec<(PathBuf, Vec<u8>)>,
-    victim: Sleeper,
+    files: Vec<Original>,
+    directories: Vec<PathBuf>,
+    /// As records name it.
+    store: String,
+}
+
+struct Original {
+    path: PathBuf,
+    text: Vec<u8>,
+    mode: u32,
+    /// An earlier file that it is another name of.
+    link: Option<usize>,
 }
 
 impl Template {
     pub fn new() -> Self {
         // In a sticky one nothing is kept.
-        let env = place(0o777);
+        let env = place();
         let script = "umask 0; export ONEHOLD_HISTORY=1; \
             onehold run past -- true; onehold run failed -- false; \
             onehold acquire zombie --pid $1; onehold break zombie --yes; \
+            for name in dead left; do sleep 100 & onehold acquire $name --pid $!; kill $!; wait $!; done; \
+            onehold run dead -- true; onehold cleanup; \
             onehold run x -m why --owner o -- sleep 1000 & \
             onehold run section/y z --die-with $1 --kill-after 3 -- sleep 1000 & \
-            onehold acquire pool --slots 2 --pid $1; onehold acquire pool --slots 3 --ttl 1h; \
-            onehold run kept --hold-at-least 1h -- true; \
+            for format in prodigy memory sprint pid; do \
+                onehold run --format $format --owner o -m why own-$format -- sleep 1000 & done; \
+            onehold acquire pool --slots 2 --pid $1; onehold acquire pool --slots 3 --ttl 10d --owner o; \
+            onehold run -s readers -- sleep 1000 & \
+            onehold run -s readers --owner o -- sleep 1000 & \
+            onehold acquire lease --ttl 10d --owner other; \
+            onehold run kept --hold-at-least 10d -- true; \
             until ! onehold check -q x; do sleep 0.01; done; \
-            onehold run -w 100 x --owner a --keep-place 10m -- true & \
-            onehold run -w 100 x section/y -- true & \
-            wait";
+            wait_for() { until [ \"$(ls $ONEHOLD_DIR/.onehold/waiting/x.lock | wc -l)\" = $1 ]; do sleep 0.01; done; }; \
+            onehold run -w 100 x --owner a --keep-place 10m -- true & wait_for 1; \
+            onehold run -w 100 x section/y -- true & wait_for 2; \
+            onehold run -w 100 x --owner b --keep-place 30m -- true & kept=$!; \
+            wait_for 3; kill $kept; wait $kept; touch ready; wait";
         let holder = Sleeper::of(STRANGER);
         let mut shell = env.command("setpriv");
-        shell.args([
-            "--reuid",
-            "65534",
-            "--regid",
-            "65534",
-            "--clear-groups",
-            "sh",
-            "-c",
-            script,
-            "sh",
-        ]);
-        shell
-            .arg(holder.0.id().to_string())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
+        shell.args("--reuid 65534 --regid 65534 --clear-groups sh -c".split(' '));
+        shell.arg(script).arg("sh").arg(holder.0.id().to_string());
+        shell.stdout(Stdio::null()).stderr(Stdio::null());
         shell.process_group(0);
         let mut shell = shell.spawn().unwrap();
-        wait_until("two wait", || {
-            let queue = env.store().join(".onehold/waiting/x.lock");
-            fs::read_dir(queue).is_ok_and(|tickets| tickets.count() >= 2)
+        wait_until("all kinds of files are there", || {
+            let readers = fs::read_dir(env.path("store/readers.d/.shared"));
+            env.path("ready").exists()
+                && readers.is_ok_and(|readers| readers.count() == 2)
+                && [
+                    "section.d/y",
+                    "own-prodigy",
+                    "own-memory",
+                    "own-sprint",
+                    "own-pid",
+                ]
+                .iter()
+                .all(|name| env.path(&format!("store/{name}.lock")).exists())
         });
-        let mut files = Vec::new();
-        read_tree(&env.store(), Path::new(""), &mut files);
+        let store = fs::metadata(env.store()).unwrap();
+        let mut template = Self {
+            files: Vec::new(),
+            directories: vec![PathBuf::new()],
+            store: in_records(&store),
+        };
+        template.read(&env.store(), Path::new(""), &mut BTreeMap::new());
         // SAFETY: the group of the shell that was started above.
         unsafe { libc::kill(-shell.id().cast_signed(), libc::SIGKILL) };
         shell.wait().unwrap();
-        let pid = holder.0.id();
-        for (name, text) in [
-            ("prodigy.lock", foreign::prodigy("prodigy", pid)),
-            ("sprint.lock", foreign::sprint(pid)),
-            ("pid.lock", format!("{pid}\n")),
-        ] {
-            files.push((PathBuf::from(name), text.into_bytes()));
-        }
-        files.sort();
-        assert!(
-            files.len() >= 14,
-            "{:?}",
-            files.iter().map(|(path, _)| path).collect::<Vec<_>>()
-        );
-        Self {
-            files,
-            victim: Sleeper::of(0),
+        template.add_what_is_there_for_a_moment(holder.0.id());
+        template
+    }
+
+    /// `seen`: the files by their inodes.
+    fn read(&mut self, root: &Path, below: &Path, seen: &mut BTreeMap<u64, usize>) {
+        let entries = fs::read_dir(root.join(below)).unwrap();
+        let mut entries: Vec<_> = entries.map(Result::unwrap).collect();
+        // A seed gives the same cases each time.
+        entries.sort_by_key(fs::DirEntry::file_name);
+        for entry in entries {
+            let path = below.join(entry.file_name());
+            let facts = entry.metadata().unwrap();
+            if facts.is_dir() {
+                self.directories.push(path.clone());
+                self.read(root, &path, seen);
+                continue;
+            }
+            let text = fs::read(entry.path()).unwrap();
+            let link = seen.get(&facts.ino()).copied();
+            seen.entry(facts.ino()).or_insert(self.files.len());
+            let mode = facts.mode() & 0o7777;
+            self.files.push(Original {
+                path,
+                text,
+                mode,
+                link,
+            });
         }
     }
 
-    pub fn victim(&self) -> u32 {
-        self.victim.0.id()
+    fn add_what_is_there_for_a_moment(&mut self, pid: u32) {
+        let tickets = self
+            .files
+            .iter()
+            .filter(|file| file.path.starts_with(".onehold/waiting/x.lock"));
+        let numbers = tickets.map(|ticket| {
+            let name = ticket.path.file_name().unwrap().to_str().unwrap();
+            let number: u64 = name.split('-').next().unwrap().parse().unwrap();
+            format!("\"{number}\":1000")
+        });
+        let reserved = format!("{{{}}}", numbers.collect::<Vec<_>>().join(","));
+        // What a takeover that was killed has set aside.
+        let aside = |file: &str| format!(".onehold.{:016x}", fnv(file.as_bytes()));
+        let journal = self.text_of(".onehold/events.jsonl");
+        for (path, text) in [
+            (".onehold/waiting/reserved", reserved),
+            (".onehold/events.jsonl.1", journal),
+            (".onehold/waiting/.onehold.00000000000000ff", String::new()),
+            ("prodigy.lock", foreign::prodigy("prodigy", pid)),
+            (&*aside("prodigy.lock"), foreign::prodigy("prodigy", pid)),
+            ("sprint.lock", foreign::sprint(pid)),
+            ("memory.lock", foreign::memory(pid)),
+            (&*aside("own-memory.lock"), foreign::memory(pid)),
+            ("pid.lock", format!("{pid}\n")),
+            ("empty.lock", String::new()),
+        ] {
+            self.files.push(Original {
+                path: path.into(),
+                text: text.into_bytes(),
+                mode: 0o644,
+                link: None,
+            });
+        }
+        let paths = self
+            .files
+            .iter()
+            .map(|file| file.path.display().to_string());
+        let paths = paths.collect::<Vec<_>>().join(" ");
+        assert!(
+            self.files.len() >= 30 && self.directories.len() >= 9,
+            "{paths}"
+        );
+        assert_eq!(
+            self.files.iter().filter(|file| file.link.is_some()).count(),
+            2,
+            "{paths}"
+        );
+    }
+
+    fn text_of(&self, path: &str) -> String {
+        let mut files = self.files.iter();
+        let file = files.find(|file| file.path == Path::new(path)).unwrap();
+        String::from_utf8(file.text.clone()).unwrap()
+    }
+
+    fn fill(&self, store: &Path, owner: u32) {
+        let here = in_records(&fs::metadata(store).unwrap());
+        for directory in self.directories.iter().skip(1) {
+            make_directory(&store.join(directory), owner);
+        }
+        for Original {
+            path,
+            text,
+            mode,
+            link,
+        } in &self.files
+        {
+            let file = store.join(path);
+            if let Some(link) = link {
+                fs::hard_link(store.join(&self.files[*link].path), file).unwrap();
+                continue;
+            }
+            match std::str::from_utf8(text) {
+                Ok(text) => fs::write(&file, text.replace(&self.store, &here)).unwrap(),
+                Err(_) => fs::write(&file, text).unwrap(),
+            }
+            give(&file, owner, *mode);
+        }
+        for path in INNOCENT {
+            let file = store.join(path);
+            make_directory(file.parent().unwrap(), owner);
+            if !file.exists() {
+                fs::write(&file, "innocent\n").unwrap();
+                give(&file, owner, 0o644);
+            }
+        }
     }
 }
 
-fn place(mode: u32) -> TestEnv {
-    let env = TestEnv::new();
+/// A store in the records of its locks.
+fn in_records(store: &fs::Metadata) -> String {
+    let (device, inode) = (store.dev(), store.ino());
+    format!("\"store_device\":{device},\"store_inode\":{inode}")
+}
+
+fn give(path: &Path, owner: u32, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    lchown(path, Some(owner), Some(owner)).unwrap();
+}
+
+/// A directory that everybody may write to, like a shared store.
+fn make_directory(path: &Path, owner: u32) {
+    let mut missing: Vec<_> = path.ancestors().take_while(|path| !path.exists()).collect();
+    while let Some(directory) = missing.pop() {
+        fs::create_dir(directory).unwrap();
+        give(directory, owner, 0o777);
+    }
+}
+
+/// A directory with an empty store, in memory if possible.
+fn place() -> TestEnv {
+    let memory = tempfile::tempdir_in("/dev/shm");
+    let env = memory.map_or_else(|_| TestEnv::new(), |root| TestEnv { root });
     fs::set_permissions(env.root.path(), fs::Permissions::from_mode(0o777)).unwrap();
-    fs::create_dir(env.store()).unwrap();
-    own(&env.store());
-    fs::set_permissions(env.store(), fs::Permissions::from_mode(mode)).unwrap();
+    make_directory(&env.store(), STRANGER);
     env
 }
 
-fn own(path: &Path) {
-    lchown(path, Some(STRANGER), Some(STRANGER)).unwrap();
+/// What the stranger may not touch, and the processes.
+pub struct Surroundings {
+    outside: TestEnv,
+    /// What is outside: paths, sizes, times, modes, owners.
+    before: RefCell<Vec<String>>,
+    root: RefCell<Sleeper>,
+    third: RefCell<Sleeper>,
+    stranger: RefCell<Sleeper>,
 }
 
-fn read_tree(root: &Path, below: &Path, files: &mut Vec<(PathBuf, Vec<u8>)>) {
-    for entry in fs::read_dir(root.join(below)).unwrap() {
-        let entry = entry.unwrap();
-        let path = below.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            read_tree(root, &path, files);
-        } else {
-            files.push((path, fs::read(entry.path()).unwrap()));
+impl Surroundings {
+    pub fn new(template: &Template) -> Self {
+        let around = Self {
+            outside: place(),
+            before: RefCell::default(),
+            root: RefCell::new(Sleeper::of(0)),
+            third: RefCell::new(Sleeper::of(THIRD)),
+            stranger: RefCell::new(Sleeper::of(STRANGER)),
+        };
+        around.fill_outside(template);
+        around
+    }
+
+    fn fill_outside(&self, template: &Template) {
+        let store = self.outside();
+        fs::remove_dir_all(&store).unwrap();
+        make_directory(&store, 0);
+        template.fill(&store, 0);
+        fs::write(store.join("canary"), "canary\n").unwrap();
+        *self.before.borrow_mut() = state_of(&store);
+    }
+
+    pub fn outside(&self) -> PathBuf {
+        self.outside.store()
+    }
+
+    pub fn process(&self, of: Whose) -> Process {
+        let sleeper = match of {
+            Whose::Root => &self.root,
+            Whose::Third => &self.third,
+            Whose::Stranger => &self.stranger,
+        };
+        sleeper.borrow().process()
+    }
+
+    /// A case may have ended them.
+    fn revive(&self) {
+        let all = [
+            (&self.root, 0),
+            (&self.third, THIRD),
+            (&self.stranger, STRANGER),
+        ];
+        for (sleeper, user) in all {
+            let mut sleeper = sleeper.borrow_mut();
+            if !sleeper.is_alive() {
+                *sleeper = Sleeper::of(user);
+            }
         }
+    }
+}
+
+fn state_of(directory: &Path) -> Vec<String> {
+    let mut state = Vec::new();
+    let mut left = vec![directory.to_owned()];
+    while let Some(path) = left.pop() {
+        let facts = fs::symlink_metadata(&path).unwrap();
+        let (modified, mode, owner) = (facts.modified().unwrap(), facts.mode(), facts.uid());
+        let size = facts.size();
+        state.push(format!(
+            "{} {size} {modified:?} {mode:o} {owner}",
+            path.display()
+        ));
+        if facts.is_dir() {
+            left.extend(
+                fs::read_dir(&path)
+                    .unwrap()
+                    .map(|entry| entry.unwrap().path()),
+            );
+        }
+    }
+    state.sort();
+    state
+}
+
+/// The mode and the owner of a store.
+pub const STORES: [(u32, u32); 5] = [
+    (0o1777, 0),
+    (0o1777, STRANGER),
+    (0o777, 0),
+    (0o2777, STRANGER),
+    (0o755, STRANGER),
+];
+
+/// A store with forged files.
+pub struct Stranger<'a> {
+    env: TestEnv,
+    template: &'a Template,
+    around: &'a Surroundings,
+    /// What of it stands there after the forgeries.
+    innocent: Vec<(PathBuf, Vec<u8>)>,
+    forged: Vec<PathBuf>,
+    third_has_written: bool,
+}
+
+impl<'a> Stranger<'a> {
+    pub fn new(
+        template: &'a Template,
+        around: &'a Surroundings,
+        (mode, owner): (u32, u32),
+        forgeries: &[Forgery],
+    ) -> Self {
+        around.revive();
+        let env = place();
+        template.fill(&env.store(), STRANGER);
+        for directory in template.directories.iter().skip(1) {
+            give(&env.store().join(directory), STRANGER, mode);
+        }
+        give(&env.store(), owner, mode);
+        let mut stranger = Self {
+            env,
+            template,
+            around,
+            innocent: Vec::new(),
+            forged: Vec::new(),
+            third_has_written: false,
+        };
+        for forgery in forgeries {
+            stranger.forge(forgery);
+        }
+        stranger.innocent = INNOCENT
+            .iter()
+            .map(|path| stranger.env.store().join(path))
+            .filter(|file| stranger.is_reached(file) && !stranger.forged.contains(file))
+            .filter_map(|file| read(&file).map(|text| (file, text)))
+            .collect();
+        stranger
+    }
+
+    pub fn env(&self) -> &TestEnv {
+        &self.env
+    }
+
+    pub fn outside(&self) -> PathBuf {
+        self.around.outside()
+    }
+
+    /// The processes that root may send signals to.
+    pub fn processes(&self) -> Vec<u32> {
+        let of_third = self.third_has_written.then_some(Whose::Third);
+        let all = [Some(Whose::Stranger), of_third].into_iter().flatten();
+        all.map(|whose| self.around.process(whose).pid).collect()
+    }
+
+    /// Whether a place is in the store, and not behind a symlink that was put there.
+    fn is_reached(&self, place: &Path) -> bool {
+        let parent = place.parent().unwrap();
+        let is_plain = |path: &Path| path.components().all(|part| part != Component::ParentDir);
+        is_plain(place)
+            && parent.is_dir()
+            && parent.canonicalize().is_ok_and(|found| found == parent)
+    }
+
+    fn edited(&self, text: &[u8], edits: &[Edit]) -> Vec<u8> {
+        let facts = Facts {
+            process: &|whose| self.around.process(whose),
+            outside: &self.outside().display().to_string(),
+        };
+        edited(text, edits, &facts)
+    }
+
+    fn file(&self, at: proptest::sample::Index) -> &'a Original {
+        at.get(&self.template.files)
+    }
+
+    /// An earlier change may have put something else there: then there is nothing to do.
+    fn forge(&mut self, forgery: &Forgery) {
+        let store = self.env.store();
+        let directory =
+            |at: &proptest::sample::Index| store.join(at.get(&self.template.directories));
+        let path = match forgery {
+            Forgery::Text(at, _)
+            | Forgery::Replace(at, _)
+            | Forgery::Rename(at, _)
+            | Forgery::Link(at, _)
+            | Forgery::Owner(at, _)
+            | Forgery::Mode(at, _) => store.join(&self.file(*at).path),
+            Forgery::Copy(of, _, at, name) => {
+                let old = self.file(*of).path.file_name().unwrap().to_str().unwrap();
+                directory(at).join(name.of(old))
+            }
+            Forgery::Lines(true, _) => store.join(".onehold/events.jsonl.1"),
+            Forgery::Lines(false, _) => store.join(".onehold/events.jsonl"),
+            Forgery::Directory(at, _)
+            | Forgery::OwnerOfDirectory(at, _)
+            | Forgery::ModeOfDirectory(at, _) => directory(at),
+        };
+        if !self.is_reached(&path) {
+            return;
+        }
+        self.forged.push(path.clone());
+        match forgery {
+            Forgery::Text(_, edits) => {
+                if let Some(text) = read(&path) {
+                    self.put(&path, &self.edited(&text, edits));
+                }
+            }
+            Forgery::Copy(of, edits, ..) => {
+                let text = read(&store.join(&self.file(*of).path));
+                let text = text.unwrap_or_else(|| self.file(*of).text.clone());
+                self.put(&path, &self.edited(&text, edits));
+            }
+            Forgery::Lines(_, lines) => {
+                let mut text = read(&path).unwrap_or_default();
+                lines.iter().for_each(|line| self.add_line(&mut text, line));
+                self.put(&path, &text);
+            }
+            Forgery::Replace(_, kind) => self.replace(&path, *kind),
+            Forgery::Rename(_, name) | Forgery::Link(_, name) => {
+                let new = path.with_file_name(name.of(path.file_name().unwrap().to_str().unwrap()));
+                // A file of root that only root may write to is no forgery.
+                let _ = match forgery {
+                    Forgery::Rename(..) => fs::rename(&path, &new),
+                    _ => fs::hard_link(&path, &new),
+                };
+                self.forged.push(new);
+            }
+            Forgery::Owner(_, user) | Forgery::OwnerOfDirectory(_, user) => {
+                let Ok(facts) = fs::symlink_metadata(&path) else {
+                    return;
+                };
+                let owner = match user {
+                    User::Root => 0,
+                    User::Third => THIRD,
+                };
+                self.third_has_written |= owner == THIRD;
+                lchown(&path, Some(owner), Some(owner)).unwrap();
+                if facts.is_file() && owner == 0 {
+                    // Or it would be root's word.
+                    fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+                }
+            }
+            Forgery::Mode(_, mode) | Forgery::ModeOfDirectory(_, mode) => {
+                let facts = fs::symlink_metadata(&path);
+                let may =
+                    |facts: fs::Metadata| facts.is_dir() || (facts.is_file() && facts.uid() != 0);
+                if facts.is_ok_and(may) {
+                    fs::set_permissions(&path, fs::Permissions::from_mode(*mode)).unwrap();
+                }
+            }
+            Forgery::Directory(_, instead) if path != store => {
+                self.replace_directory(&path, *instead)
+            }
+            Forgery::Directory(..) => {}
+        }
+    }
+
+    fn add_line(&self, text: &mut Vec<u8>, line: &Line) {
+        let journal = self.template.text_of(".onehold/events.jsonl");
+        let lines: Vec<&str> = journal.lines().collect();
+        let line_of_journal = line.of.get(&lines).replace(&self.template.store, "");
+        let new = self.edited(line_of_journal.as_bytes(), &line.edits);
+        for _ in 0..line.times {
+            text.extend_from_slice(&new);
+            text.push(b'\n');
+        }
+    }
+
+    /// Anew: in a sticky directory root may not open it with `O_CREAT` (proc_sys_fs(5)).
+    fn put(&self, path: &Path, text: &[u8]) {
+        let Some(facts) = self.clear(path) else {
+            return;
+        };
+        fs::write(path, text).unwrap();
+        let mode = facts.map_or(0o644, |facts| facts.mode() & 0o7777);
+        give(path, STRANGER, mode);
+    }
+
+    /// Removes the file there; what it was. `None`: there is a directory.
+    fn clear(&self, path: &Path) -> Option<Option<fs::Metadata>> {
+        debug_assert!(path.starts_with(self.env.store()));
+        match fs::symlink_metadata(path) {
+            Ok(facts) if facts.is_dir() => None,
+            Ok(facts) => {
+                fs::remove_file(path).unwrap();
+                Some(Some(facts).filter(fs::Metadata::is_file))
+            }
+            Err(_) => Some(None),
+        }
+    }
+
+    fn replace(&self, file: &Path, kind: Kind) {
+        if self.clear(file).is_none() {
+            return;
+        }
+        match kind {
+            Kind::SymlinkOutside => symlink(self.same_outside(file), file).unwrap(),
+            Kind::SymlinkToItself => symlink(file, file).unwrap(),
+            // Where fs.protected_hardlinks is off, or as its owner did.
+            Kind::HardLink => fs::hard_link(self.same_outside(file), file).unwrap(),
+            Kind::Fifo => make_fifo(file),
+            Kind::Directory => fs::create_dir(file).unwrap(),
+            Kind::Empty => fs::write(file, "").unwrap(),
+            Kind::Zeros => fs::write(file, [0; 4096]).unwrap(),
+            Kind::Large => fs::write(file, vec![b' '; 3 << 20]).unwrap(),
+        }
+        if !matches!(kind, Kind::HardLink) {
+            lchown(file, Some(STRANGER), Some(STRANGER)).unwrap();
+        }
+    }
+
+    /// The same place of the other store.
+    fn same_outside(&self, path: &Path) -> PathBuf {
+        let below = path.strip_prefix(self.env.store()).unwrap();
+        self.outside().join(below)
+    }
+
+    fn replace_directory(&self, path: &Path, instead: Instead) {
+        match fs::symlink_metadata(path) {
+            Ok(facts) if facts.is_dir() => fs::remove_dir_all(path).unwrap(),
+            Ok(_) => fs::remove_file(path).unwrap(),
+            Err(_) => {}
+        }
+        match instead {
+            Instead::SymlinkOutside => symlink(self.same_outside(path), path).unwrap(),
+            Instead::SymlinkToItself => symlink(path, path).unwrap(),
+            Instead::SymlinkToStore => symlink(self.env.store(), path).unwrap(),
+            Instead::File => fs::write(path, "").unwrap(),
+            Instead::Fifo => make_fifo(path),
+            Instead::Nothing => return,
+            Instead::Nested(depth) => {
+                let below: PathBuf = vec!["d.d"; depth].iter().collect();
+                make_directory(&path.join(below), STRANGER);
+            }
+        }
+        lchown(path, Some(STRANGER), Some(STRANGER)).unwrap();
+    }
+
+    /// What is otherwise than it must be, whatever has happened.
+    pub fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        if !self.around.root.borrow().is_alive() {
+            faults.push("the process of root has ended".to_owned());
+        }
+        let now = state_of(&self.outside());
+        let before = self.around.before.borrow().clone();
+        if now != before {
+            let differs = |file: &&String| now.contains(file) != before.contains(file);
+            let differences: Vec<_> = now.iter().chain(&before).filter(differs).collect();
+            faults.push(format!("outside has changed: {differences:#?}"));
+            self.around.fill_outside(self.template);
+        }
+        for (path, text) in &self.innocent {
+            if read(path).as_ref() != Some(text) {
+                faults.push(format!("{} has changed", path.display()));
+            }
+        }
+        faults
+    }
+
+    /// The forged files, as they are now.
+    pub fn shown(&self) -> String {
+        let shown = |path: &PathBuf| {
+            let facts = fs::symlink_metadata(path);
+            let facts = facts.map(|facts| format!("{:o} {}", facts.mode(), facts.uid()));
+            let text = read(path)
+                .map(|text| String::from_utf8_lossy(&text[..text.len().min(1_500)]).into_owned());
+            format!("{} {facts:?}: {text:?}", path.display())
+        };
+        self.forged.iter().map(shown).collect::<Vec<_>>().join("\n")
     }
 }
 
@@ -161,157 +661,8 @@ fn read(path: &Path) -> Option<Vec<u8>> {
     facts.is_file().then(|| fs::read(path).ok())?
 }
 
-/// A store with forged files.
-pub struct Stranger<'a> {
-    env: TestEnv,
-    own: Sleeper,
-    template: &'a Template,
-    forged: Vec<PathBuf>,
-}
-
-impl<'a> Stranger<'a> {
-    pub fn new(template: &'a Template, forgeries: &[Forgery]) -> Self {
-        let env = place(0o1777);
-        let outside = env.path("outside");
-        fs::create_dir(&outside).unwrap();
-        fs::write(outside.join("canary"), CANARY).unwrap();
-        let mut stranger = Self {
-            env,
-            own: Sleeper::of(STRANGER),
-            template,
-            forged: Vec::new(),
-        };
-        for (path, text) in &template.files {
-            stranger.put(path, text);
-        }
-        for (path, text) in INNOCENT {
-            stranger.put(Path::new(path), text.as_bytes());
-        }
-        for forgery in forgeries {
-            let at = forgery.file.index(template.files.len());
-            let (path, text) = &template.files[at];
-            stranger.forge(path, text, &forgery.change);
-        }
-        stranger
-    }
-
-    pub fn env(&self) -> &TestEnv {
-        &self.env
-    }
-
-    pub fn process(&self) -> u32 {
-        self.own.0.id()
-    }
-
-    fn put(&mut self, path: &Path, text: &[u8]) {
-        let file = self.env.store().join(path);
-        let mut missing = Vec::new();
-        let mut parent = file.parent();
-        while let Some(directory) = parent.filter(|directory| !directory.exists()) {
-            missing.push(directory.to_owned());
-            parent = directory.parent();
-        }
-        for directory in missing.iter().rev() {
-            fs::create_dir(directory).unwrap();
-            own(directory);
-        }
-        fs::write(&file, text).unwrap();
-        own(&file);
-    }
-
-    fn forge(&mut self, path: &Path, text: &[u8], change: &Change) {
-        let file = self.env.store().join(path);
-        let process = |target| match target {
-            Target::Victim => self.template.victim.process(),
-            Target::Own => self.own.process(),
-        };
-        // An earlier change may have put something else there.
-        let text = read(&file).unwrap_or_else(|| text.to_vec());
-        let changed = forged(&text, change, process);
-        self.forged.push(path.to_owned());
-        match change {
-            Change::Replace(kind) => self.replace(&file, *kind),
-            Change::Rename(name) => {
-                let _ = fs::rename(&file, file.with_file_name(name));
-                self.forged.push(path.with_file_name(name));
-            }
-            Change::Copy(name) => {
-                let _ = fs::hard_link(&file, file.with_file_name(name));
-                self.forged.push(path.with_file_name(name));
-            }
-            _ => {
-                let is_file = fs::symlink_metadata(&file)
-                    .is_ok_and(|facts| facts.is_file() && facts.nlink() == 1);
-                if is_file {
-                    // Anew: in a sticky directory root may not open it with O_CREAT (proc_sys_fs(5)).
-                    fs::remove_file(&file).unwrap();
-                    fs::write(&file, changed).unwrap();
-                    own(&file);
-                }
-            }
-        }
-    }
-
-    fn replace(&self, file: &Path, kind: Kind) {
-        if fs::symlink_metadata(file).is_ok_and(|facts| facts.is_dir()) {
-            return;
-        }
-        let _ = fs::remove_file(file);
-        let outside = self.env.path("outside");
-        match kind {
-            Kind::LinkToFile => symlink(outside.join("canary"), file).unwrap(),
-            Kind::LinkToDirectory => symlink(&outside, file).unwrap(),
-            Kind::LinkToItself => symlink(file, file).unwrap(),
-            // Where fs.protected_hardlinks is off, or as its owner did.
-            Kind::HardLink => fs::hard_link(outside.join("canary"), file).unwrap(),
-            Kind::Fifo => {
-                let path = std::ffi::CString::new(file.to_str().unwrap()).unwrap();
-                // SAFETY: a string that ends with NUL.
-                assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o666) }, 0);
-            }
-            Kind::Directory => fs::create_dir(file).unwrap(),
-            Kind::Empty => fs::write(file, "").unwrap(),
-            Kind::Zeros => fs::write(file, [0; 4096]).unwrap(),
-            Kind::Large => fs::write(file, vec![b' '; 3 << 20]).unwrap(),
-        }
-        if !matches!(kind, Kind::HardLink) {
-            own(file);
-        }
-    }
-
-    /// What is otherwise than it must be, whatever has happened.
-    pub fn faults(&self) -> Vec<String> {
-        let mut faults = Vec::new();
-        if !self.template.victim.is_alive() {
-            faults.push("the process of root has ended".to_owned());
-        }
-        let canary = self.env.path("outside/canary");
-        let facts = fs::metadata(&canary).ok();
-        let is_whole = fs::read_to_string(&canary).is_ok_and(|text| text == CANARY)
-            && facts.is_some_and(|facts| (facts.uid(), facts.mode() & 0o777) == (0, 0o644));
-        if !is_whole {
-            faults.push("the file outside has changed".to_owned());
-        }
-        for (path, text) in INNOCENT {
-            if fs::read_to_string(self.env.store().join(path))
-                .ok()
-                .as_deref()
-                != Some(text)
-            {
-                faults.push(format!("{path} has changed"));
-            }
-        }
-        faults
-    }
-
-    /// The forged files, as they are now.
-    pub fn shown(&self) -> String {
-        let shown = |path: &PathBuf| {
-            let text = fs::read(self.env.store().join(path));
-            let text = text
-                .map(|text| String::from_utf8_lossy(&text[..text.len().min(1_500)]).into_owned());
-            format!("{}: {text:?}", path.display())
-        };
-        self.forged.iter().map(shown).collect::<Vec<_>>().join("\n")
-    }
+fn make_fifo(path: &Path) {
+    let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    // SAFETY: a string that ends with NUL.
+    assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o666) }, 0);
 }

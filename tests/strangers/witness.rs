@@ -1,62 +1,70 @@
-//! What a command does to others, as strace(1) sees it.
+//! What commands do to others, as strace(1) sees it.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs;
+use std::path::Path;
 use std::process::Output;
 
-use crate::harness::{TestEnv, output, program};
+use crate::harness::output;
 use crate::store::Stranger;
 
 const TRACED: &str = "trace=kill,tkill,tgkill,pidfd_send_signal,rt_sigqueueinfo,rt_tgsigqueueinfo,open,openat,openat2,\
     creat,unlink,unlinkat,rename,renameat,renameat2,link,linkat,symlink,symlinkat,mkdir,mkdirat,rmdir,mknod,mknodat,\
-    chmod,fchmod,fchmodat,chown,lchown,fchown,fchownat,truncate,ftruncate,utimensat,setxattr,clone,fork,vfork,clone3";
+    chmod,fchmod,fchmodat,chown,lchown,fchown,fchownat,truncate,ftruncate,utimensat,setxattr,mount,clone,fork,vfork,\
+    clone3";
 
 /// The lines of a trace.
 pub struct Seen {
     lines: Vec<String>,
 }
 
-pub fn run(env: &TestEnv, words: &[&str]) -> (Output, Seen) {
-    let mut traced = vec![program().into_os_string()];
-    traced.extend(words.iter().map(Into::into));
-    trace(env, &traced)
-}
-
-pub fn run_shell(env: &TestEnv, script: &str) -> (Output, Seen) {
-    trace(env, &["sh".into(), "-c".into(), script.into()])
-}
-
-fn trace(env: &TestEnv, traced: &[std::ffi::OsString]) -> (Output, Seen) {
-    let file = env.path("trace");
-    let mut strace = env.command("timeout");
-    strace.args([
-        "-s",
-        "KILL",
-        "20",
-        "strace",
-        "-f",
-        "-qq",
-        "-yy",
-        "-s",
-        "4096",
-        "--seccomp-bpf",
-    ]);
+/// Runs a shell script in the directory of the store's parent.
+pub fn run(stranger: &Stranger<'_>, script: &str) -> (Output, Seen) {
+    let file = stranger.env().path("trace");
+    let mut strace = stranger.env().command("timeout");
+    strace.args(["-s", "KILL", "5", "strace", "-f", "-qq", "-s", "4096"]);
+    strace.args(["--decode-fds=path,pidfd", "--seccomp-bpf"]);
     strace
         .args(["--signal=none", "-e", TRACED, "-o"])
-        .arg(&file)
-        .args(traced);
+        .arg(&file);
+    strace
+        .args(["sh", "-c", script])
+        .env("ONEHOLD_HISTORY", "1");
     let output = output(&mut strace);
     let text = fs::read(&file).unwrap_or_default();
     let _ = fs::remove_file(&file);
     let text = String::from_utf8_lossy(&text);
-    let lines = text.lines().map(str::to_owned).collect();
-    (output, Seen { lines })
+    (
+        output,
+        Seen {
+            lines: whole(&text),
+        },
+    )
+}
+
+/// The calls of a trace, those in one piece that others came in between.
+fn whole(trace: &str) -> Vec<String> {
+    let (mut lines, mut begun) = (Vec::new(), HashMap::new());
+    for line in trace.lines() {
+        let pid = line.split(' ').next().unwrap_or_default();
+        if let Some(begin) = line.strip_suffix(" <unfinished ...>") {
+            begun.insert(pid, begin);
+        } else if let Some((_, end)) = line.split_once(" resumed>") {
+            lines.push(format!("{}{end}", begun.remove(pid).unwrap_or_default()));
+        } else {
+            lines.push(line.to_owned());
+        }
+    }
+    // Of processes that were killed meanwhile.
+    lines.extend(begun.into_values().map(str::to_owned));
+    lines
 }
 
 impl Seen {
     pub fn faults(&self, stranger: &Stranger<'_>) -> Vec<String> {
         // What was traced is the command's own.
-        let mut own: HashSet<i64> = HashSet::from([i64::from(stranger.process())]);
+        let mut own: HashSet<i64> = HashSet::new();
+        own.extend(stranger.processes().into_iter().map(i64::from));
         let number = |text: &str| text.parse::<i64>().ok();
         for line in &self.lines {
             own.extend(line.split(' ').next().and_then(number));
@@ -65,24 +73,27 @@ impl Seen {
             let started = line.rsplit_once(" = ").filter(|_| starts);
             own.extend(started.and_then(|(_, pid)| number(pid)));
         }
+        let places = Places::of(stranger);
         let fault = |line: &String| {
             let (_, call) = line.split_once(' ')?;
             let (name, arguments) = call.trim_start().split_once('(')?;
             if name.contains("kill") || name.contains("sig") {
                 return signal(name, arguments, &own, line);
             }
-            let is_write = match name {
-                "open" | "openat" | "openat2" => {
-                    ["O_WRONLY", "O_RDWR", "O_CREAT", "O_TRUNC", "O_TMPFILE"]
-                        .iter()
-                        .any(|flag| arguments.contains(flag))
-                }
-                "clone" | "clone3" | "fork" | "vfork" => false,
-                _ => true,
-            };
-            let has_failed = line.contains(" = -1 ");
-            (is_write && !has_failed && !is_inside(arguments, stranger))
-                .then(|| format!("writes: {line}"))
+            if line.contains(" = -1 ") || ["clone", "clone3", "fork", "vfork"].contains(&name) {
+                return None;
+            }
+            if name.starts_with("open") {
+                return places.open(arguments, line);
+            }
+            if !places.are_inside(arguments) {
+                return Some(format!("writes: {line}"));
+            }
+            let removes = ["unlink", "rename", "rmdir"]
+                .iter()
+                .any(|call| name.starts_with(call));
+            let is_fine = !removes || names(arguments).all(may_be_removed);
+            (!is_fine).then(|| format!("removes: {line}"))
         };
         self.lines.iter().filter_map(fault).collect()
     }
@@ -98,48 +109,109 @@ fn signal(name: &str, arguments: &str, own: &HashSet<i64>, line: &str) -> Option
     {
         return None;
     }
-    // 7<pid:4711>
-    let target = words[0];
-    let target = target
+    // 7<pid:4711>, 7<pid:-1> of one that has ended
+    let by_descriptor = words[0]
         .split_once("<pid:")
-        .map_or(target, |(_, pid)| pid.trim_end_matches('>'));
-    let target: i64 = target.trim_end_matches(')').parse().ok()?;
-    (!own.contains(&target.abs())).then(|| format!("signals process {target}: {line}"))
+        .map(|(_, pid)| pid.trim_end_matches('>'));
+    let target = by_descriptor.unwrap_or(words[0]).trim_end_matches(')');
+    let target = target.parse::<i64>().ok();
+    let is_own = target.is_some_and(|target| own.contains(&target.abs()));
+    let has_ended = by_descriptor == Some("-1");
+    (!is_own && !has_ended).then(|| format!("signals process {target:?}: {line}"))
 }
 
-/// Whether each path of a call is in the store, or one that everybody may write to.
-fn is_inside(arguments: &str, stranger: &Stranger<'_>) -> bool {
-    let store = stranger.env().store();
-    let store = store.to_str().unwrap();
-    let allowed = |path: &str| {
-        path.starts_with(store)
+/// The names in the arguments of a call.
+fn names(arguments: &str) -> impl Iterator<Item = &str> {
+    let quoted = arguments
+        .split(", ")
+        .filter_map(|part| part.strip_prefix('"'));
+    quoted.map(|name| name.rsplit_once('"').map_or(name, |(name, _)| name))
+}
+
+/// Whether a name can be that of a lock, or of what onehold makes.
+fn may_be_removed(name: &str) -> bool {
+    let name = name.rsplit('/').next().unwrap_or(name);
+    let is_ticket = name.starts_with(|first: char| first.is_ascii_digit());
+    let ends = [".lock", ".d", ".shared"];
+    let own = [
+        ".onehold",
+        "waiting",
+        "reserved",
+        "events.jsonl",
+        "events.jsonl.1",
+    ];
+    is_ticket
+        || own.contains(&name)
+        || name.starts_with(".onehold.")
+        || ends.iter().any(|end| name.ends_with(end))
+        || name.contains(".lock.aside-")
+}
+
+struct Places {
+    store: String,
+    /// Where names without a directory are.
+    here: String,
+    outside: String,
+}
+
+impl Places {
+    fn of(stranger: &Stranger<'_>) -> Self {
+        let text = |path: &Path| path.to_str().unwrap().to_owned();
+        Self {
+            store: text(&stranger.env().store()),
+            here: text(stranger.env().root.path()),
+            outside: text(&stranger.outside()),
+        }
+    }
+
+    /// The store, or what everybody may write to.
+    fn may_be_written(&self, path: &str) -> bool {
+        path.starts_with(&self.store)
             || ["/dev/null", "/dev/tty", "/proc/self/"]
                 .iter()
                 .any(|known| path.starts_with(known))
-    };
-    // A name is relative to the descriptor before it, or to the working directory.
-    let mut base = stranger.env().path("").display().to_string();
-    let mut is_inside = true;
-    for part in arguments.split(", ") {
-        if let Some((_, rest)) = part.split_once('<')
-            && let Some((path, _)) = rest.rsplit_once('>')
-            && !part.starts_with('"')
-        {
-            path.trim_end_matches("(deleted)").clone_into(&mut base);
-            // The call is of the descriptor alone.
-            if !arguments.contains('"') {
-                is_inside &= allowed(&base);
-            }
-        } else if let Some(name) = part.strip_prefix('"') {
-            let name = name.split('"').next().unwrap_or_default();
-            let path = if name.starts_with('/') {
-                name.to_owned()
-            } else {
-                format!("{base}/{name}")
-            };
-            // What leads out of it again is outside.
-            is_inside &= allowed(&path) && !name.split('/').any(|part| part == "..");
-        }
     }
-    is_inside
+
+    /// An open of what is not the stranger's. What was opened is behind the number, through all symlinks.
+    fn open(&self, arguments: &str, line: &str) -> Option<String> {
+        let (_, opened) = arguments.rsplit_once(" = ")?;
+        let path = opened.split_once('<').map_or("", |(_, path)| path);
+        let is_write = ["O_WRONLY", "O_RDWR", "O_CREAT", "O_TRUNC", "O_TMPFILE"]
+            .iter()
+            .any(|flag| arguments.contains(flag));
+        if path.starts_with(&self.outside) {
+            return Some(format!("opens: {line}"));
+        }
+        (is_write && !self.may_be_written(path)).then(|| format!("writes: {line}"))
+    }
+
+    /// Whether each path of a call is one that may be written.
+    fn are_inside(&self, arguments: &str) -> bool {
+        // A name is relative to the descriptor before it.
+        let mut base = self.here.clone();
+        let mut are_inside = true;
+        for part in arguments.split(", ") {
+            if let Some((_, rest)) = part.split_once('<')
+                && let Some((path, _)) = rest.rsplit_once('>')
+                && !part.starts_with('"')
+            {
+                path.trim_end_matches("(deleted)").clone_into(&mut base);
+                // The call is of the descriptor alone.
+                if !arguments.contains('"') {
+                    are_inside &= self.may_be_written(&base);
+                }
+            } else if let Some(name) = part.strip_prefix('"') {
+                let name = name.split('"').next().unwrap_or_default();
+                let path = if name.starts_with('/') {
+                    name.to_owned()
+                } else {
+                    format!("{base}/{name}")
+                };
+                // What leads out of it again is outside.
+                are_inside &=
+                    self.may_be_written(&path) && !name.split('/').any(|part| part == "..");
+            }
+        }
+        are_inside
+    }
 }
