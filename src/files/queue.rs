@@ -109,14 +109,16 @@ pub(super) fn may_have_waiters(root: &Directory) -> bool {
 fn open_each(root: &Directory, parts: &[OsString]) -> io::Result<Directory> {
     let (first, rest) = parts.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let mut directories = rest.iter();
-    directories.try_fold(root.open_below(first)?, |above, part| above.open_below(part))
+    directories.try_fold(root.open_below(first)?, |above, part| {
+        above.open_below(part)
+    })
 }
 
 impl Queue {
     pub(super) fn open(root: &Directory) -> Self {
         // Mostly nobody waits.
-        let waiting = may_have_waiters(root)
-            .then(|| open_each(root, &[META_DIR.into(), WAITING.into()]));
+        let waiting =
+            may_have_waiters(root).then(|| open_each(root, &[META_DIR.into(), WAITING.into()]));
         Self {
             waiting: waiting.and_then(Result::ok).map(Arc::new),
             of: None,
