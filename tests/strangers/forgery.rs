@@ -313,7 +313,9 @@ fn name() -> impl Strategy<Value = Name> {
     ]
 }
 
-pub fn forgery() -> impl Strategy<Value = Forgery> {
+/// `focus`: the file that most changes are of.
+pub fn forgery(focus: Index) -> impl Strategy<Value = Forgery> {
+    let file = || prop_oneof![2 => Just(focus), 1 => index()];
     let kind = [
         Kind::SymlinkOutside,
         Kind::SymlinkToItself,
@@ -340,15 +342,15 @@ pub fn forgery() -> impl Strategy<Value = Forgery> {
     let line = (index(), no_edits_or_some.clone(), times);
     let line = line.prop_map(|(of, edits, times)| Line { of, edits, times });
     prop_oneof![
-        14 => (index(), edits()).prop_map(|(at, edits)| Forgery::Text(at, edits)),
-        3 => (index(), select(kind.to_vec())).prop_map(|(at, kind)| Forgery::Replace(at, kind)),
-        1 => (index(), name()).prop_map(|(at, name)| Forgery::Rename(at, name)),
-        1 => (index(), name()).prop_map(|(at, name)| Forgery::Link(at, name)),
-        4 => (index(), no_edits_or_some, index(), name())
+        14 => (file(), edits()).prop_map(|(at, edits)| Forgery::Text(at, edits)),
+        3 => (file(), select(kind.to_vec())).prop_map(|(at, kind)| Forgery::Replace(at, kind)),
+        1 => (file(), name()).prop_map(|(at, name)| Forgery::Rename(at, name)),
+        1 => (file(), name()).prop_map(|(at, name)| Forgery::Link(at, name)),
+        4 => (file(), no_edits_or_some, index(), name())
             .prop_map(|(of, edits, at, name)| Forgery::Copy(of, edits, at, name)),
         3 => (any::<bool>(), vec(line, 1..3)).prop_map(|(is_old, lines)| Forgery::Lines(is_old, lines)),
-        2 => (index(), user()).prop_map(|(at, user)| Forgery::Owner(at, user)),
-        1 => (index(), select(&MODES[..])).prop_map(|(at, mode)| Forgery::Mode(at, mode)),
+        2 => (file(), user()).prop_map(|(at, user)| Forgery::Owner(at, user)),
+        1 => (file(), select(&MODES[..])).prop_map(|(at, mode)| Forgery::Mode(at, mode)),
         3 => (index(), select(instead.to_vec())).prop_map(|(at, instead)| Forgery::Directory(at, instead)),
         1 => (index(), user()).prop_map(|(at, user)| Forgery::OwnerOfDirectory(at, user)),
         1 => (index(), select(&MODES[..])).prop_map(|(at, mode)| Forgery::ModeOfDirectory(at, mode)),

@@ -220,6 +220,24 @@ impl Template {
         String::from_utf8(file.text.clone()).unwrap()
     }
 
+    /// The name of the lock that a file belongs to.
+    pub fn lock_of(&self, file: proptest::sample::Index) -> String {
+        let path = &file.get(&self.files).path;
+        let path = path.strip_prefix(".onehold/waiting").unwrap_or(path);
+        let mut name = Vec::new();
+        for part in path.iter().map(|part| part.to_str().unwrap()) {
+            match part.strip_suffix(".d").or(part.strip_suffix(".lock")) {
+                Some(stem) if !part.starts_with('.') => name.push(stem),
+                _ => break,
+            }
+        }
+        if name.is_empty() {
+            "x".to_owned()
+        } else {
+            name.join("/")
+        }
+    }
+
     fn fill(&self, store: &Path, owner: u32) {
         let here = in_records(&fs::metadata(store).unwrap());
         for directory in self.directories.iter().skip(1) {
