@@ -337,7 +337,7 @@ pub fn forgery(focus: Index) -> impl Strategy<Value = Forgery> {
         Instead::Nested(3),
         Instead::Nested(200),
     ];
-    let times = prop_oneof![8 => 1..3_usize, 1 => Just(3_000)];
+    let times = prop_oneof![8 => 1..3_usize, 1 => Just(1_000)];
     let no_edits_or_some = prop_oneof![Just(Vec::new()), edits()];
     let line = (index(), no_edits_or_some.clone(), times);
     let line = line.prop_map(|(of, edits, times)| Line { of, edits, times });

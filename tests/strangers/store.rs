@@ -231,7 +231,8 @@ impl Template {
                 _ => break,
             }
         }
-        if name.is_empty() {
+        // No command is about the hold that is to stay.
+        if name.is_empty() || name == ["lease"] {
             "x".to_owned()
         } else {
             name.join("/")
@@ -433,7 +434,7 @@ impl<'a> Stranger<'a> {
         stranger.innocent = INNOCENT
             .iter()
             .map(|path| stranger.env.store().join(path))
-            .filter(|file| stranger.is_reached(file) && !stranger.forged.contains(file))
+            .filter(|file| is_reached(file) && !stranger.forged.contains(file))
             .filter_map(|file| read(&file).map(|text| (file, text)))
             .collect();
         stranger
@@ -452,15 +453,6 @@ impl<'a> Stranger<'a> {
         let of_third = self.third_has_written.then_some(Whose::Third);
         let all = [Some(Whose::Stranger), of_third].into_iter().flatten();
         all.map(|whose| self.around.process(whose).pid).collect()
-    }
-
-    /// Whether a place is in the store, and not behind a symlink that was put there.
-    fn is_reached(&self, place: &Path) -> bool {
-        let parent = place.parent().unwrap();
-        let is_plain = |path: &Path| path.components().all(|part| part != Component::ParentDir);
-        is_plain(place)
-            && parent.is_dir()
-            && parent.canonicalize().is_ok_and(|found| found == parent)
     }
 
     fn edited(&self, text: &[u8], edits: &[Edit]) -> Vec<u8> {
@@ -497,25 +489,27 @@ impl<'a> Stranger<'a> {
             | Forgery::OwnerOfDirectory(at, _)
             | Forgery::ModeOfDirectory(at, _) => directory(at),
         };
-        if !self.is_reached(&path) {
+        if !is_reached(&path) {
             return;
         }
         self.forged.push(path.clone());
         match forgery {
             Forgery::Text(_, edits) => {
                 if let Some(text) = read(&path) {
-                    self.put(&path, &self.edited(&text, edits));
+                    put(&path, &self.edited(&text, edits));
                 }
             }
             Forgery::Copy(of, edits, ..) => {
                 let text = read(&store.join(&self.file(*of).path));
                 let text = text.unwrap_or_else(|| self.file(*of).text.clone());
-                self.put(&path, &self.edited(&text, edits));
+                put(&path, &self.edited(&text, edits));
             }
             Forgery::Lines(_, lines) => {
                 let mut text = read(&path).unwrap_or_default();
-                lines.iter().for_each(|line| self.add_line(&mut text, line));
-                self.put(&path, &text);
+                for line in lines {
+                    self.add_line(&mut text, line);
+                }
+                put(&path, &text);
             }
             Forgery::Replace(_, kind) => self.replace(&path, *kind),
             Forgery::Rename(_, name) | Forgery::Link(_, name) => {
@@ -528,7 +522,9 @@ impl<'a> Stranger<'a> {
                 self.forged.push(new);
             }
             Forgery::Owner(_, user) | Forgery::OwnerOfDirectory(_, user) => {
-                let Ok(facts) = fs::symlink_metadata(&path) else {
+                // What belongs to root already may have its other name outside.
+                let facts = fs::symlink_metadata(&path).ok();
+                let Some(facts) = facts.filter(|facts| facts.uid() != 0) else {
                     return;
                 };
                 let owner = match user {
@@ -543,15 +539,15 @@ impl<'a> Stranger<'a> {
                 }
             }
             Forgery::Mode(_, mode) | Forgery::ModeOfDirectory(_, mode) => {
-                let facts = fs::symlink_metadata(&path);
+                let facts = fs::symlink_metadata(&path).ok();
                 let may =
-                    |facts: fs::Metadata| facts.is_dir() || (facts.is_file() && facts.uid() != 0);
-                if facts.is_ok_and(may) {
+                    |facts: fs::Metadata| facts.uid() != 0 && (facts.is_dir() || facts.is_file());
+                if facts.is_some_and(may) {
                     fs::set_permissions(&path, fs::Permissions::from_mode(*mode)).unwrap();
                 }
             }
             Forgery::Directory(_, instead) if path != store => {
-                self.replace_directory(&path, *instead)
+                self.replace_directory(&path, *instead);
             }
             Forgery::Directory(..) => {}
         }
@@ -568,31 +564,8 @@ impl<'a> Stranger<'a> {
         }
     }
 
-    /// Anew: in a sticky directory root may not open it with `O_CREAT` (proc_sys_fs(5)).
-    fn put(&self, path: &Path, text: &[u8]) {
-        let Some(facts) = self.clear(path) else {
-            return;
-        };
-        fs::write(path, text).unwrap();
-        let mode = facts.map_or(0o644, |facts| facts.mode() & 0o7777);
-        give(path, STRANGER, mode);
-    }
-
-    /// Removes the file there; what it was. `None`: there is a directory.
-    fn clear(&self, path: &Path) -> Option<Option<fs::Metadata>> {
-        debug_assert!(path.starts_with(self.env.store()));
-        match fs::symlink_metadata(path) {
-            Ok(facts) if facts.is_dir() => None,
-            Ok(facts) => {
-                fs::remove_file(path).unwrap();
-                Some(Some(facts).filter(fs::Metadata::is_file))
-            }
-            Err(_) => Some(None),
-        }
-    }
-
     fn replace(&self, file: &Path, kind: Kind) {
-        if self.clear(file).is_none() {
+        if !clear(file) {
             return;
         }
         match kind {
@@ -670,6 +643,37 @@ impl<'a> Stranger<'a> {
             format!("{} {facts:?}: {text:?}", path.display())
         };
         self.forged.iter().map(shown).collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// Whether a place is not behind a symlink that was put there.
+fn is_reached(place: &Path) -> bool {
+    let parent = place.parent().unwrap();
+    let is_plain = place.components().all(|part| part != Component::ParentDir);
+    is_plain && parent.is_dir() && parent.canonicalize().is_ok_and(|found| found == parent)
+}
+
+/// Anew: in a sticky directory root may not open it with `O_CREAT` (proc_sys_fs(5)).
+fn put(path: &Path, text: &[u8]) {
+    let before = fs::symlink_metadata(path)
+        .ok()
+        .filter(fs::Metadata::is_file);
+    if clear(path) {
+        fs::write(path, text).unwrap();
+        give(
+            path,
+            STRANGER,
+            before.map_or(0o644, |before| before.mode() & 0o7777),
+        );
+    }
+}
+
+/// Removes what is there, but not a directory: `false`.
+fn clear(path: &Path) -> bool {
+    match fs::symlink_metadata(path) {
+        Ok(facts) if facts.is_dir() => false,
+        Ok(_) => fs::remove_file(path).is_ok(),
+        Err(_) => true,
     }
 }
 
