@@ -276,9 +276,14 @@ fn index() -> impl Strategy<Value = Index> + Clone {
 }
 
 fn value() -> impl Strategy<Value = Value> + Clone {
+    let near_a_limit = (0..=64_u32, -1..=1_i64).prop_map(|(bits, more)| {
+        let power = 1_u64.checked_shl(bits).unwrap_or(0);
+        power.wrapping_add_signed(more)
+    });
+    let number = prop_oneof![near_a_limit, any::<u64>()];
     prop_oneof![
         8 => select(&JSON[..]).prop_map(Value::Json),
-        1 => any::<u64>().prop_map(Value::Number),
+        3 => number.prop_map(Value::Number),
         1 => "\\PC{0,12}".prop_map(Value::Text),
         3 => whose().prop_map(Value::Pid),
         1 => whose().prop_map(Value::Group),

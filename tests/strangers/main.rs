@@ -210,7 +210,7 @@ fn number_in(variable: &str) -> Option<u32> {
 #[ignore = "needs root, and strace: apt install strace"]
 fn no_file_of_another_user_makes_root_do_harm() {
     const THREADS: u32 = 4;
-    let count = number_in("STRANGER_CASES").unwrap_or(600);
+    let count = number_in("STRANGER_CASES").unwrap_or(400);
     let seed = number_in("STRANGER_SEED").unwrap_or(1);
     let template = Template::new();
     let (done, has_failed) = (AtomicUsize::new(0), AtomicBool::new(false));
@@ -235,15 +235,24 @@ fn no_file_of_another_user_makes_root_do_harm() {
                 return Ok(());
             }
             let mut checked = check(&template, &around, &case);
-            // A machine that does other things as well is slow once.
-            if checked.as_ref().is_err_and(|why| why.starts_with(SLOW)) {
-                checked = check(&template, &around, &case);
+            // A machine that does other things as well is slow now and then.
+            for _ in 0..5 {
+                if checked.as_ref().is_err_and(|why| why.starts_with(SLOW)) {
+                    checked = check(&template, &around, &case);
+                }
             }
             if !is_first.get() {
                 done.fetch_add(1, Ordering::Relaxed);
             }
-            if checked.is_err() && !has_failed.swap(true, Ordering::Relaxed) {
+            if let Err(why) = &checked
+                && !has_failed.swap(true, Ordering::Relaxed)
+            {
                 is_first.set(true);
+                // Before it is made smaller, which may take minutes.
+                println!(
+                    "{} cases, then: {case:?}\n{why}",
+                    done.load(Ordering::Relaxed)
+                );
             }
             checked.map_err(TestCaseError::fail)
         });

@@ -80,7 +80,9 @@ impl Seen {
             if name.contains("kill") || name.contains("sig") {
                 return signal(name, arguments, &own, line);
             }
-            if line.contains(" = -1 ") || ["clone", "clone3", "fork", "vfork"].contains(&name) {
+            let is_start = ["clone", "clone3", "fork", "vfork"].contains(&name);
+            // Of a thread that ends with its process strace shows a call without a name.
+            if is_start || line.contains(" = -1 ") || name.starts_with("syscall_") {
                 return None;
             }
             if name.starts_with("open") {
