@@ -440,7 +440,7 @@ impl Protocol {
             Step::Holding if process.kind == Kind::Run && process.child == Child::None => {
                 state.processes[by].child = Child::Forked;
             }
-            // Mirrors write_slot, src/files/commit.rs: 30597209a1636310
+            // Mirrors write_slot, src/files/commit.rs: 5de25fe4d981c515
             Step::Renewing => {
                 let id = process.file?;
                 if state.name == Some(id) {

@@ -331,6 +331,9 @@ fn write_slot(
     let is_damaged = record.live.is_torn && record.kind != Kind::Lease;
     let at = match format::slot_at(record.format, &open.bytes) {
         _ if !record.is_ours() => Err("its record was written by another program"),
+        _ if open.facts.links > record.number_of_names() => {
+            Err("its file has another name, perhaps in another store")
+        }
         _ if is_damaged => Err("the part of its record that a renewal changes is damaged"),
         None if record.format == Format::Pid => Err("a PID file has no room for it"),
         None => Err("its record was edited, and has no room for it"),

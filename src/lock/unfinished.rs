@@ -161,6 +161,11 @@ pub(super) fn marks_of(judged: &Judged<Handle>) -> Marks {
 /// The users who can have written a record.
 pub(super) fn author(judged: &Judged<Handle>) -> Author {
     let open = judged.found.handle.as_ref();
+    // Linked from another store, it is its author's word about that store.
+    let open = open.filter(|open| {
+        let record = judged.record();
+        record.is_none_or(|record| open.facts.links <= record.number_of_names())
+    });
     open.map_or(Author::Unknown, |open| open.author())
 }
 

@@ -113,6 +113,8 @@ pub(crate) struct FileFacts {
     pub(crate) modified: SystemTime,
     /// The number of its user, where users have numbers.
     pub(crate) owner: u32,
+    /// How many names it has.
+    pub(crate) links: u64,
 }
 
 /// The file with a name, opened.

@@ -209,7 +209,10 @@ pub(super) fn facts_of(stat: &Stat) -> FileFacts {
         clippy::unnecessary_cast,
         reason = "the types of these fields differ between systems"
     )]
-    let nanoseconds = Duration::from_nanos(stat.st_mtime_nsec as u64);
+    let (nanoseconds, links) = (
+        Duration::from_nanos(stat.st_mtime_nsec as u64),
+        stat.st_nlink as u64,
+    );
     let modified = match u64::try_from(stat.st_mtime) {
         Ok(seconds) => SystemTime::UNIX_EPOCH
             .checked_add(Duration::from_secs(seconds).saturating_add(nanoseconds)),
@@ -220,6 +223,7 @@ pub(super) fn facts_of(stat: &Stat) -> FileFacts {
         is_regular: not_a_regular_file(stat).is_none(),
         size: u64::try_from(stat.st_size).unwrap_or(0),
         owner: stat.st_uid,
+        links,
         // A time before 1970 is as old as can be.
         modified: modified.unwrap_or(SystemTime::UNIX_EPOCH),
     }

@@ -80,6 +80,7 @@ pub(crate) fn facts_of_file(file: &File) -> io::Result<FileFacts> {
         size: seen.len(),
         modified: seen.modified().unwrap_or(SystemTime::UNIX_EPOCH),
         owner: 0,
+        links: u64::from(information.nNumberOfLinks),
     })
 }
 
