@@ -698,19 +698,18 @@ fn waiters_of_another_store_behind_a_symlink_are_left_alone() {
 fn run_of_another_store_whose_record_is_linked_here_goes_on_when_it_is_broken_here() {
     let env = TestEnv::new();
     let _run = env.hold(&["x"]);
-    let record = || fs::read(env.path("store/x.lock")).unwrap_or_default();
+    let record = || fs::read_to_string(env.path("store/x.lock")).unwrap_or_default();
+    // Its wrapper writes it once the command has begun.
+    wait_until("the start of the command is on record", || {
+        record().contains(",\"start\":")
+    });
     let before = record();
     let other = env.path("other");
     fs::create_dir(&other).unwrap();
     fs::hard_link(env.path("store/x.lock"), other.join("x.lock")).unwrap();
     let mut broken = env.onehold(["break", "x", "--yes"]);
     let broken = output(broken.env("ONEHOLD_DIR", &other));
-    assert_eq!(
-        String::from_utf8(record()),
-        String::from_utf8(before),
-        "{}",
-        stderr(&broken)
-    );
+    assert_eq!(record(), before, "{}", stderr(&broken));
     assert_eq!(env.check("x"), 6, "{}", stderr(&broken));
 }
 
