@@ -19,6 +19,8 @@ pub mod hold;
 #[cfg(unix)]
 pub mod intervals;
 pub mod seen;
+#[cfg(target_os = "linux")]
+pub mod waits;
 #[cfg(windows)]
 mod windows;
 

@@ -29,10 +29,16 @@ pub fn identity(pid: u32) -> Option<String> {
     Some(format!("{pid}.{start}"))
 }
 
+/// The state of a process, as in /proc: one letter.
+#[cfg(target_os = "linux")]
+pub fn state(pid: u32) -> Option<String> {
+    state_and_start(pid).map(|(state, _)| state)
+}
+
 /// Whether a process runs: a zombie does not.
 #[cfg(target_os = "linux")]
 pub fn runs(pid: u32) -> bool {
-    state_and_start(pid).is_some_and(|(state, _)| !matches!(state.as_str(), "Z" | "X"))
+    state(pid).is_some_and(|state| !matches!(state.as_str(), "Z" | "X"))
 }
 
 #[cfg(target_os = "linux")]

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use crate::seen::{append_line, identity, now};
 
-/// `critical-section LOG TIMES [AT-MOST]`: notes when it began and when it ended. It takes `TIMES` times as
+/// `critical-section LOG TIMES AT-MOST CALL`: notes when it began and when it ended. It takes `TIMES` times as
 /// long as it would.
 pub fn critical_section(words: &[String]) {
     let (log, times) = (Path::new(&words[0]), words[1].parse::<u32>().unwrap());
-    let at_most = words.get(2).map_or("", String::as_str);
+    let (at_most, call) = (&words[2], &words[3]);
     let (name, hold) = (
         env::var("ONEHOLD_NAME").unwrap(),
         env::var("ONEHOLD_HOLD").unwrap(),
@@ -25,7 +25,7 @@ pub fn critical_section(words: &[String]) {
         .lines()
         .map(|name| {
             let slot = slots.next().unwrap_or_default();
-            format!("in {own} {from} {name} {hold} {slot} {at_most}")
+            format!("in {own} {from} {name} {hold} {slot} {at_most} {call}")
         })
         .collect();
     append_line(log, &lines.join("\n"));
