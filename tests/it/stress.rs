@@ -25,6 +25,9 @@ use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 const NAMES: [&str; 8] = ["a", "a/1", "a/2", "a/2/x", "b", "b/1", "c", "d"];
 const WORKERS: usize = 10;
 
+/// How long, in microseconds, a critical section takes that is to outlast a round.
+const LONG: usize = 6_000_000;
+
 struct Workload {
     env: TestEnv,
     is_over: AtomicBool,
@@ -38,6 +41,8 @@ struct Workload {
 struct Wrapper {
     pid: u32,
     call: usize,
+    /// It is neither stopped nor killed.
+    is_spared: bool,
     is_stopped: bool,
 }
 
@@ -65,23 +70,23 @@ impl Workload {
             match rng.below(8) {
                 0 => self.lease(name, &mut rng),
                 1 => drop(self.env.output(["cleanup"])),
-                choice => self.run(name, choice),
+                choice => self.run(name, choice, &mut rng),
             }
         }
     }
 
-    fn run(&self, name: &str, choice: usize) {
+    fn run(&self, name: &str, choice: usize, rng: &mut Rng) {
         let wait = ["0", "20ms", "1s"][choice % 3];
         let options: &[&str] = match choice {
             6 => &["--close"],
             7 => &["--ttl", "1h"],
             _ => &[],
         };
-        self.run_as(name, wait, options, 1);
+        self.run_as(name, wait, options, rng.below(4_000));
     }
 
-    /// `times`: how much longer its critical section takes. Returns the exit code.
-    fn run_as(&self, asked: &str, wait: &str, options: &[&str], times: u32) -> i32 {
+    /// Runs a critical section of so many microseconds. Returns the exit code.
+    fn run_as(&self, asked: &str, wait: &str, options: &[&str], microseconds: usize) -> i32 {
         let words = asked.split(' ');
         let call = self.invocations.fetch_add(1, Ordering::Relaxed);
         let at_most = asked
@@ -96,13 +101,14 @@ impl Workload {
             .arg(example("programs"))
             .arg("critical-section")
             .arg(self.log())
-            .args([&times.to_string(), at_most, &call.to_string()]);
+            .args([&microseconds.to_string(), at_most, &call.to_string()]);
         command.stdout(Stdio::null()).stderr(Stdio::null());
         self.note(&format!("call {call} {} {asked}", now()));
         let mut child = command.spawn().unwrap();
         self.wrappers.lock().unwrap().push(Wrapper {
             pid: child.id(),
             call,
+            is_spared: microseconds == LONG,
             is_stopped: false,
         });
         let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
@@ -158,6 +164,9 @@ impl Workload {
                     continue;
                 }
                 let at = rng.below(wrappers.len());
+                if wrappers[at].is_spared {
+                    continue;
+                }
                 if rng.below(10) == 0 {
                     self.stop_or_continue(&mut wrappers, at);
                     continue;
@@ -496,21 +505,24 @@ impl Workload {
                         let asked = SHARING[rng.below(SHARING.len())];
                         let is_cut = asked.contains("--keep-place") && rng.below(2) == 0;
                         let wait = if is_cut { "100ms" } else { "45s" };
-                        // Up to 20 ms, or up to 4 s.
-                        let times = if rng.below(20) == 0 { 1000 } else { 5 };
-                        let code = self.run_as(asked, wait, &[], times);
+                        let code = self.run_as(asked, wait, &[], rng.below(20_000));
                         // It timed out, or it or its command was killed.
                         assert!([0, 7, -9, 137].contains(&code), "{asked}: {code}");
                     }
                 });
             }
-            std::thread::sleep(Duration::from_secs(3));
+            std::thread::sleep(Duration::from_secs(1));
+            // While it is held, others that wait for more than this lock can take none.
+            scope.spawn(move || {
+                self.run_as(["b", "c", "a/1"][(round + round / 3) % 3], "45s", &[], LONG)
+            });
+            std::thread::sleep(Duration::from_secs(2));
             self.is_over.store(true, Ordering::Relaxed);
             let signals = killer.join().unwrap();
             {
                 let mut wrappers = self.wrappers.lock().unwrap();
                 for at in 0..wrappers.len() {
-                    if !wrappers[at].is_stopped {
+                    if !wrappers[at].is_stopped && !wrappers[at].is_spared {
                         self.stop_or_continue(&mut wrappers, at);
                     }
                 }

@@ -56,6 +56,8 @@ pub(super) enum Flaw {
     StopUnnoticed,
     /// A waiter that stands where it stood sleeps on what was decided while it had no place.
     SleepsAsTheLast,
+    /// A place that is kept for a waiter that is gone delays those behind it.
+    KeptPlaceWaits,
     /// The end of what a waiter sleeps on does not wake it; it looks again after some seconds.
     NoEvents,
     /// A writer sleeps until a reader is gone, and notes its turn no more often.

@@ -407,6 +407,73 @@ fn model_of_waiters_that_are_cut_off_holds() {
     );
 }
 
+/// What is held, and what a waiter that may be stopped, or is cut off, and one behind it ask for.
+fn kinds_of_waiters() -> [(&'static str, Plan, Plan, Plan); 6] {
+    let both = [exclusive(A), exclusive(B)].concat();
+    [
+        (
+            "a writer",
+            lease(shared(A)),
+            lease(exclusive(A)),
+            lease(shared(A)),
+        ),
+        (
+            "for a slot",
+            lease(counted(A, 1)),
+            lease(counted(A, 1)),
+            lease(counted(A, 1)),
+        ),
+        (
+            "for two names",
+            lease(exclusive(A)),
+            lease(both),
+            lease(exclusive(A)),
+        ),
+        (
+            "for a parent",
+            lease(exclusive(A_T)),
+            lease(exclusive(A)),
+            lease(exclusive(A_T)),
+        ),
+        (
+            "for a child",
+            lease(exclusive(A)),
+            lease(exclusive(A_T)),
+            lease(exclusive(A)),
+        ),
+        (
+            "of another owner",
+            lease(exclusive(A_T)).owner("one"),
+            lease(exclusive(A)).owner("two"),
+            lease(exclusive(A)).owner("one"),
+        ),
+    ]
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn model_of_each_kind_of_waiter_that_is_cut_off_and_stopped_holds() {
+    for (kind, holder, waiter, last) in kinds_of_waiters() {
+        holds(
+            &format!("waiter that is cut off or stopped, {kind}"),
+            Setting::new(vec![holder, stopping(cut_off(waiter)), last.waits()])
+                .must_happen(&[SERVED, TURN_PASSED]),
+        );
+    }
+}
+
+#[test]
+fn model_notices_that_a_kept_place_delays_others() {
+    notices(
+        waiter_that_is_cut_off().flawed(Flaw::KeptPlaceWaits),
+        PROMPT,
+    );
+    for (_, holder, waiter, last) in kinds_of_waiters() {
+        let setting = Setting::new(vec![holder, cut_off(waiter), last.waits()]);
+        notices(setting.flawed(Flaw::KeptPlaceWaits), PROMPT);
+    }
+}
+
 #[test]
 fn model_notices_that_a_waiter_that_comes_again_sleeps_as_the_last() {
     let setting = waiter_that_is_cut_off().flawed(Flaw::SleepsAsTheLast);
@@ -906,6 +973,10 @@ fn model_notices_ignored_notes() {
 fn model_notices_endless_reservation() {
     let setting = stopped_waiter().flawed(Flaw::EndlessReservation);
     notices(setting, NOT_STUCK);
+    for (_, holder, waiter, last) in kinds_of_waiters() {
+        let setting = Setting::new(vec![holder, stopping(waiter.waits()), last.waits()]);
+        notices(setting.flawed(Flaw::EndlessReservation), PROMPT);
+    }
 }
 
 #[test]

@@ -732,6 +732,11 @@ impl Memory<'_> {
         &self.setting.names[usize::from(file.slot.name)]
     }
 
+    fn listed_ticket(&self, process: &Process) -> Option<u8> {
+        let kept_place_waits = self.setting.is_flawed(Flaw::KeptPlaceWaits);
+        process.ticket.or(process.kept.filter(|_| kept_place_waits))
+    }
+
     /// Whether a name is above one that the caller wants, and not wanted itself.
     fn is_above_caller(&self, name: &LockName) -> bool {
         self.caller.is_some_and(|caller| {
@@ -810,7 +815,7 @@ impl Snapshot for Memory<'_> {
         let first = |name: &LockName| name.as_str().split('/').next().map(str::to_owned);
         let mut tickets = Vec::new();
         for (at, process) in self.world.processes.iter().enumerate() {
-            let Some(number) = process.ticket else {
+            let Some(number) = self.listed_ticket(process) else {
                 continue;
             };
             for theirs in self.setting.wants(at) {
@@ -831,7 +836,7 @@ impl Snapshot for Memory<'_> {
             .world
             .processes
             .iter()
-            .position(|process| process.ticket.map(u64::from) == Some(number));
+            .position(|process| self.listed_ticket(process).map(u64::from) == Some(number));
         let Some(at) = waiter else {
             return Ok(None);
         };

@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use crate::seen::{append_line, identity, now};
 
-/// `critical-section LOG TIMES AT-MOST CALL`: notes when it began and when it ended. It takes `TIMES` times as
-/// long as it would.
+/// `critical-section LOG MICROSECONDS AT-MOST CALL`: notes when it began and when it ended.
 pub fn critical_section(words: &[String]) {
-    let (log, times) = (Path::new(&words[0]), words[1].parse::<u32>().unwrap());
+    let (log, microseconds) = (Path::new(&words[0]), words[1].parse().unwrap());
     let (at_most, call) = (&words[2], &words[3]);
     let (name, hold) = (
         env::var("ONEHOLD_NAME").unwrap(),
@@ -29,6 +28,6 @@ pub fn critical_section(words: &[String]) {
         })
         .collect();
     append_line(log, &lines.join("\n"));
-    std::thread::sleep(times * Duration::from_micros(u64::from(pid % 4000)));
+    std::thread::sleep(Duration::from_micros(microseconds));
     append_line(log, &format!("out {own} {}", now()));
 }
