@@ -10,6 +10,7 @@
 //! | `gone CALL AT` | the test is about to kill it, or has seen its end |
 //! | `in ID AT NAME HOLD SLOT AT-MOST CALL` | its command, the process `ID`, has begun |
 //! | `out ID AT`, `kill ID AT` | the command is about to end; the test is about to kill it |
+//! | `lost FROM AT` | from when to when the observer waited for the machine |
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
@@ -18,7 +19,7 @@ use super::intervals::covers;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// What a loaded machine may need to start a call, or to wake one.
+/// What a machine may need to start a call, or to wake one, beside the time for which the observer waited for it, too.
 pub const MARGIN: u64 = 2 * SECOND;
 
 /// By how much a stopped waiter may delay those behind it: onehold-states(7).
@@ -107,6 +108,8 @@ pub struct Stretch {
     pub to: u64,
     /// How many other waiters were stopped meanwhile.
     pub stopped: usize,
+    /// For how long the observer waited for the machine meanwhile: who is to take a lock waits for it, too.
+    pub lost: u64,
 }
 
 impl Stretch {
@@ -115,7 +118,7 @@ impl Stretch {
     }
 
     fn bound(&self) -> u64 {
-        MARGIN + FOR_EACH_STOPPED * self.stopped as u64
+        MARGIN + FOR_EACH_STOPPED * self.stopped as u64 + self.lost
     }
 
     pub fn is_too_long(&self) -> bool {
@@ -142,6 +145,8 @@ pub struct Waits {
     /// By process.
     holders: HashMap<String, (usize, Rc<Request>)>,
     stops: Vec<Stop>,
+    /// From when to when the observer waited for the machine.
+    lost: Vec<(u64, u64)>,
     stretches: Vec<Stretch>,
 }
 
@@ -158,7 +163,11 @@ impl Waits {
         let end = lines.last().map_or(0, at);
         let unfinished: Vec<Stretch> = waits.unfinished(end).collect();
         waits.stretches.extend(unfinished);
-        waits.stretches
+        let mut stretches = std::mem::take(&mut waits.stretches);
+        for stretch in &mut stretches {
+            stretch.lost = waits.lost_in(stretch);
+        }
+        stretches
     }
 
     pub fn read(&mut self, line: &str) {
@@ -184,6 +193,7 @@ impl Waits {
                 self.leave(call, at);
             }
             "out" | "kill" => drop(self.holders.remove(words[1])),
+            "lost" => self.lost.push((words[1].parse().unwrap(), at)),
             "stop" => {
                 if let Some(waiter) = self.waiters.get_mut(&call()) {
                     waiter.is_stopped = true;
@@ -295,7 +305,17 @@ impl Waits {
             from,
             to: to.max(from),
             stopped: stopped.len(),
+            lost: 0,
         })
+    }
+
+    fn lost_in(&self, stretch: &Stretch) -> u64 {
+        let first = self.lost.partition_point(|(_, to)| *to < stretch.from);
+        let meanwhile = self.lost[first..].iter();
+        meanwhile
+            .take_while(|(from, _)| *from < stretch.to)
+            .map(|(from, to)| to.min(&stretch.to) - from.max(&stretch.from))
+            .sum()
     }
 
     fn unfinished(&self, at: u64) -> impl Iterator<Item = Stretch> {

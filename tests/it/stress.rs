@@ -258,7 +258,12 @@ impl Workload {
         let (mut waits, mut line) = (Waits::default(), String::new());
         let mut seen = BTreeMap::new();
         while !has_ended.load(Ordering::Relaxed) {
+            let due = now() + 300_000_000;
             std::thread::sleep(Duration::from_millis(300));
+            // As much work as a call that starts its command.
+            let control = self.env.shell("sh -c 'echo > control'").status();
+            assert!(control.unwrap().success());
+            self.note(&format!("lost {due} {}", now()));
             while log.read_line(&mut line).unwrap() > 0 && line.ends_with('\n') {
                 waits.read(line.trim_end());
                 line.clear();
@@ -704,6 +709,9 @@ fn observer_finds_waiters_that_could_have_taken_their_locks() {
     for (log, expected) in [
         ("call 1 0 a; in p 2 a 1 - - 1".to_owned(), &[][..]),
         ("call 1 0 a; gone 1 3".to_owned(), &[1]),
+        ("call 1 0 a; lost 2000000000 3; gone 1 3".to_owned(), &[]),
+        ("call 1 0 a; lost 2000000000 4; gone 1 3".to_owned(), &[]),
+        ("call 1 1 a; lost 0 1; gone 1 4".to_owned(), &[1]),
         (format!("{held}; gone 2 9; gone 3 9"), &[]),
         (format!("{held}; out p 9; gone 2 9; in q 11 a 3 - - 3"), &[]),
         (format!("{held}; kill p 9; gone 2 9; in q 12 a 3 - - 3"), &[3]),
