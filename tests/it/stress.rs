@@ -25,8 +25,8 @@ use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 const NAMES: [&str; 8] = ["a", "a/1", "a/2", "a/2/x", "b", "b/1", "c", "d"];
 const WORKERS: usize = 10;
 
-/// How long, in microseconds, a critical section takes that is to outlast a round.
-const LONG: usize = 6_000_000;
+/// How long a call waits that is neither stopped nor killed.
+const SPARED: &str = "50s";
 
 struct Workload {
     env: TestEnv,
@@ -108,7 +108,7 @@ impl Workload {
         self.wrappers.lock().unwrap().push(Wrapper {
             pid: child.id(),
             call,
-            is_spared: microseconds == LONG,
+            is_spared: wait == SPARED,
             is_stopped: false,
         });
         let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
@@ -493,6 +493,13 @@ const SHARING: [&str; 18] = [
     "--owner p --keep-place 10m c b",
 ];
 
+/// A hold that lasts, in microseconds, and a waiter for it and for another lock, which is in nobody's way meanwhile.
+const LONG: [[(&str, usize); 2]; 3] = [
+    [("b", 6_000_000), ("b a", 0)],
+    [("c", 6_000_000), ("c b", 0)],
+    [("a/1", 6_000_000), ("a c", 0)],
+];
+
 impl Workload {
     /// Some seconds in which processes are killed and stopped at random; then those that are left are served. Waiters
     /// that were stopped stay so until then. The number of signals.
@@ -517,11 +524,11 @@ impl Workload {
                 });
             }
             std::thread::sleep(Duration::from_secs(1));
-            // While it is held, others that wait for more than this lock can take none.
-            scope.spawn(move || {
-                self.run_as(["b", "c", "a/1"][(round + round / 3) % 3], "45s", &[], LONG)
-            });
-            std::thread::sleep(Duration::from_secs(2));
+            for (asked, microseconds) in LONG[(round + round / 3) % 3] {
+                scope.spawn(move || self.run_as(asked, SPARED, &[], microseconds));
+                std::thread::sleep(Duration::from_millis(500));
+            }
+            std::thread::sleep(Duration::from_secs(1));
             self.is_over.store(true, Ordering::Relaxed);
             let signals = killer.join().unwrap();
             {
