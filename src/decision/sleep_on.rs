@@ -14,6 +14,10 @@ use crate::record::Mode;
 /// so on, so that many waiters make few looks. That the other one is stopped is noticed in any case.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(5);
 
+/// The same for a waiter that sleeps on one that the free lock is reserved for. That one goes on at once, unless an
+/// earlier waiter has taken meanwhile what is in its way alone: then it stays, and so wakes nobody.
+const RESERVED_INTERVAL: Duration = Duration::from_secs(1);
+
 /// The twelfth looks once a minute, and so do all behind it.
 const MAX_RANK: u32 = 12;
 
@@ -41,8 +45,17 @@ pub(crate) fn until<S: Snapshot + ?Sized>(
                 Until::LeftQueue(ticket, RECHECK_INTERVAL * rank)
             }
             // A waiter that finds the lock free notices when the reservation expires.
-            (Some(Ahead { ticket, .. }), Obstacle::Waiter(_))
-            | (None, Obstacle::Waiter(ticket)) => Until::LeftQueue(ticket, RECHECK_INTERVAL),
+            (Some(Ahead { ticket, .. }), Obstacle::Waiter(_)) => {
+                Until::LeftQueue(ticket, RECHECK_INTERVAL)
+            }
+            (None, Obstacle::Waiter(ticket)) => {
+                let interval = if may_wait_for_more(&ticket.request, request) {
+                    RESERVED_INTERVAL
+                } else {
+                    RECHECK_INTERVAL
+                };
+                Until::LeftQueue(ticket, interval)
+            }
             (None, Obstacle::Hold(judged)) => until_released(request, judged, snapshot)?,
         },
     )
@@ -88,6 +101,12 @@ fn waiter_ahead<S: Snapshot + ?Sized>(
         }
     }
     Ok(ahead)
+}
+
+/// Whether there may be holds in the way of another waiter that are not in ours.
+fn may_wait_for_more(theirs: &Request, ours: &Request) -> bool {
+    let is_ours = |theirs: &Want| ours.wants.iter().any(|ours| ours.name == theirs.name);
+    theirs.owner != ours.owner || !theirs.wants.iter().all(is_ours)
 }
 
 /// Whether another waiter for the same locks could take them whenever we could.

@@ -51,6 +51,8 @@ pub(super) enum Flaw {
     ChainedToWhoeverWaits,
     /// A waiter sleeps on one like itself, and all but the second of a kind look once a minute.
     RareLooks,
+    /// A waiter sleeps on the one that a free lock is reserved for, and looks no sooner than on another.
+    RareLooksAtReservations,
     /// A waiter sleeps on one that is stopped, and looks 5 s later for each one of its kind ahead: there may
     /// have been many.
     StopUnnoticed,

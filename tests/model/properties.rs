@@ -325,7 +325,7 @@ fn is_stuck(setting: &Setting, world: &World) -> bool {
     true
 }
 
-/// Whether a waiter takes what nothing keeps from it: woken by what it sleeps on, without a clock; or, if
+/// Whether a waiter takes what nothing keeps from it: woken by what it sleeps on, or within a second; or, if
 /// others are stopped, by its looks, of which the latest have just been made, within 10 s for each.
 fn prompt(setting: &Setting, world: &World) -> bool {
     let queued = |world: &World, at: usize| match world.processes[at].step {

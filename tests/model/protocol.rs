@@ -129,7 +129,8 @@ impl Setting {
                     Until::AnyReleased(holders) => Sleep::Released(holders[0].found.handle),
                     Until::LeftQueue(ticket, interval) => {
                         let looks = match u8::try_from(interval.as_secs() / 5).unwrap() {
-                            1 => 1,
+                            0 if self.is_flawed(Flaw::RareLooksAtReservations) => 1,
+                            looks @ (0 | 1) => looks,
                             _ if self.is_flawed(Flaw::RareLooks) => 12,
                             looks => looks,
                         };

@@ -337,6 +337,17 @@ fn behind_waiter_for_two() -> Setting {
     ])
 }
 
+/// A lock is reserved for a writer for two, which waits for a reader; an earlier waiter for a child, which waited for
+/// the reader, too, is served first. The last one waits for the other lock.
+fn behind_writer_that_is_passed() -> Setting {
+    Setting::new(vec![
+        lease(shared(A)),
+        lease(exclusive(A_T)).waits(),
+        lease([exclusive(A), exclusive(B)].concat()).waits(),
+        lease(exclusive(B)).waits(),
+    ])
+}
+
 fn writer_behind_reader() -> Setting {
     Setting::new(vec![
         lease(shared(A)),
@@ -460,6 +471,21 @@ fn model_of_each_kind_of_waiter_that_is_cut_off_and_stopped_holds() {
                 .must_happen(&[SERVED, TURN_PASSED]),
         );
     }
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn model_of_a_waiter_behind_a_writer_that_is_passed_holds() {
+    holds(
+        "waiter behind a writer for two names that is passed",
+        behind_writer_that_is_passed().must_happen(&[SERVED]),
+    );
+}
+
+#[test]
+fn model_notices_that_a_reservation_is_looked_at_every_5_s_only() {
+    let setting = behind_writer_that_is_passed();
+    notices(setting.flawed(Flaw::RareLooksAtReservations), PROMPT);
 }
 
 #[test]

@@ -121,7 +121,8 @@ pub(super) struct Put {
 pub(super) enum Sleep {
     /// The end of the hold in this file.
     Released(u8),
-    /// The end of the wait with this ticket. It looks again after so many times 5 s anyway.
+    /// The end of the wait with this ticket. It looks again after so many times 5 s anyway; 0: after
+    /// a second.
     LeftQueue(u8, u8),
 }
 

@@ -403,6 +403,8 @@ fn waiter_sleeps_on_the_latest_earlier_waiter_like_itself_or_on_the_hold() {
         ("another takes zombies", request("x").leaving_zombies(), held().awaited_by([request("x")]), Short::WaitBehind(1), Some(5)),
         ("another runs inside of a hold", request("x"), held().awaited_by([request("x").inside(8)]), Short::WaitBehind(1), Some(5)),
         ("free, and two of them", request("x"), memory([]).awaited_by([request("x"), request("x")]), Short::WaitBehind(2), Some(5)),
+        ("free, and one asks for another lock, too", request("x"), memory([]).awaited_by([request_for(vec![want("x", EXCLUSIVE), want("y", EXCLUSIVE)])]), Short::WaitBehind(1), Some(1)),
+        ("free, and one asks for the parent", request("x/t"), memory([]).awaited_by([request("x")]), Short::WaitBehind(1), Some(1)),
         ("free, and the last one asks for something else", request("x"), memory([]).awaited_by([request("x"), request("x/t")]), Short::WaitBehind(1), Some(5)),
         ("free, and the last one has another owner", request("x"), memory([]).awaited_by([request("x"), request("x").owned_by("a")]), Short::WaitBehind(2), Some(5)),
         ("free, and the last one has missed its turn", request("x"), memory([]).awaited_by([request("x"), request("x")]).reserved(2, 5_000), Short::WaitBehind(1), Some(5)),
