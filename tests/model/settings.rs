@@ -474,15 +474,6 @@ fn model_of_each_kind_of_waiter_that_is_cut_off_and_stopped_holds() {
 }
 
 #[test]
-#[ignore = "takes minutes"]
-fn model_of_a_waiter_behind_a_writer_that_is_passed_holds() {
-    holds(
-        "waiter behind a writer for two names that is passed",
-        behind_writer_that_is_passed().must_happen(&[SERVED]),
-    );
-}
-
-#[test]
 fn model_notices_that_a_reservation_is_looked_at_every_5_s_only() {
     let setting = behind_writer_that_is_passed();
     notices(setting.flawed(Flaw::RareLooksAtReservations), PROMPT);
