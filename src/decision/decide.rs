@@ -135,7 +135,7 @@ impl<H: Clone> Review<H> {
 
 /// The hold of a full lock to name: any of them may make room that does not outlive the caller.
 fn to_wait_for<H>(
-    mut holds: Vec<Judged<H>>,
+    holds: Vec<Judged<H>>,
     is_final: &dyn Fn(&Judged<H>) -> bool,
 ) -> Option<Judged<H>> {
     let at = match holds.iter().position(|judged| !is_final(judged)) {
@@ -146,7 +146,7 @@ fn to_wait_for<H>(
         }
         None => 0,
     };
-    (at < holds.len()).then(|| holds.swap_remove(at))
+    holds.into_iter().nth(at)
 }
 
 /// Takes the locks, after nothing was found in the way.

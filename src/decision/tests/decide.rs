@@ -1,5 +1,7 @@
 //! Table T3: what is decided about a request, and what a waiter sleeps on.
 
+use std::time::Duration;
+
 use super::*;
 
 #[track_caller]
@@ -37,6 +39,8 @@ fn each_row_decides_if_it_applies_alone() {
         ("4: its parent is held", request("x/t"), memory([run(1, "x")]), Short::Wait(1)),
         ("4: its grandparent is held", request("x/t/u"), memory([run(1, "x")]), Short::Wait(1)),
         ("4: its child is held", request("x"), memory([run(1, "x/t")]), Short::Wait(1)),
+        ("4: dead, and not to be taken over yet", request("x"), memory([run(1, "x").without_key_for(19_999)]), Short::Wait(1)),
+        ("3: the same, and not to be taken", request("x").leaving_zombies(), memory([run(1, "x").without_key_for(0)]), Short::Blocked(1)),
         ("4: unverified", request("x"), memory([run(1, "x").unverified()]), Short::Wait(1)),
         ("4: held by one owner, asked for by another", request("x/t").owned_by("b"), memory([run(1, "x").owned_by("a")]), Short::Wait(1)),
         ("4: the same name is held by the same owner", request("x").owned_by("a"), memory([run(1, "x").owned_by("a")]), Short::Wait(1)),
@@ -45,6 +49,7 @@ fn each_row_decides_if_it_applies_alone() {
         ("5: an earlier waiter for a child", request("x"), memory([]).awaited_by([request("x/t")]), Short::WaitBehind(1)),
         ("6: a sibling is held", request("x/t"), memory([run(1, "x/u")]), taken("x/t")),
         ("6: a parent of the same owner is held", request("x/t").owned_by("a"), memory([run(1, "x").owned_by("a")]), taken("x/t")),
+        ("6: a hold that can be taken over by now", request("x"), memory([run(1, "x").without_key_for(20_000)]), Short::Take(vec![put("x", None, Some(1))], vec![])),
         ("6: a zombie is replaced", request("x"), memory([run(1, "x").dead()]), Short::Take(vec![put("x", None, Some(1))], vec![])),
         ("6: what a finished --exec left is replaced, also by who leaves zombies", request("x").leaving_zombies(), memory([run(1, "x").finished()]), Short::Take(vec![put("x", None, Some(1))], vec![])),
         ("6: dead relatives are removed", request("x/t"), memory([run(1, "x").dead(), run(2, "x/t/u").dead(), run(3, "x/u").dead()]), Short::Take(vec![put("x/t", None, None)], vec![1, 2])),
@@ -135,6 +140,80 @@ fn confirmation_is_awaited_where_the_hold_may_be_the_same_or_is_to_be_replaced()
         decided(&request("x").replacing(&stuck), &memory([stuck])),
         taken
     );
+}
+
+#[test]
+fn detached_hold_is_confirmed_within_5_s_or_not_at_all() {
+    let left = |found: Found<u64>| judged(&found).confirmed_within();
+    let job = || detached(1, "x", process(7));
+    let young = |found: Found<u64>| {
+        found.with(|record| {
+            record.acquired_at = now();
+            if let Some(origin) = &mut record.origin {
+                origin.acquired_boottime_ms = BOOTTIME;
+            }
+        })
+    };
+    assert_eq!(left(job().unconfirmed(1_000)), Some(Duration::from_secs(4)));
+    assert_eq!(left(job().unconfirmed(5_000)), None, "too late");
+    assert_eq!(
+        left(job().unconfirmed(0).dead()),
+        None,
+        "its acquirer has ended"
+    );
+    assert_eq!(left(young(job())), None, "confirmed");
+    assert_eq!(left(young(run(1, "x"))), None, "not detached");
+    let foreign = young(job().unconfirmed(0)).with(|record| record.origin = None);
+    assert_eq!(left(foreign), None, "other programs confirm nothing");
+}
+
+#[test]
+fn hold_of_several_names_is_already_held_only_while_it_is_whole() {
+    let ask = |mode| {
+        let wants = request_for(vec![want("x", mode), want("y", mode)]);
+        wants.by(Asker::Lease).owned_by("a")
+    };
+    let both = || lease(1, "x").owned_by("a").and("y");
+    let [first, second] = both();
+    let three = || both().map(|found| found.with(|record| record.names.push("z".to_owned())));
+    let [shared, also_shared] = both().map(|found| found.shared(0));
+    #[rustfmt::skip]
+    expect_rows(vec![
+        ("whole", ask(EXCLUSIVE), memory(both()), Short::AlreadyHeld(1)),
+        ("the second is gone", ask(EXCLUSIVE), memory([first.clone()]), Short::Blocked(1)),
+        ("the first is gone", ask(EXCLUSIVE), memory([second]), Short::Blocked(1)),
+        ("the second is another's", ask(EXCLUSIVE), memory([first, run(2, "y")]), Short::Blocked(1)),
+        ("of one more name", ask(EXCLUSIVE), memory(three()), Short::Wait(1)),
+        ("shared", ask(SHARED), memory([shared.clone(), also_shared]), Short::AlreadyHeld(1)),
+        ("shared, and the second is gone", ask(SHARED), memory([shared]), Short::Blocked(1)),
+    ]);
+}
+
+#[test]
+fn caller_below_whoever_keeps_a_lock_waits_for_itself() {
+    let locked_by = |number: u32| {
+        let mut found = run(1, "x").dead().with(|record| record.origin = None);
+        found.facts.kernel_lock = Some(true);
+        found.facts.lockers = vec![process(number).pid];
+        found
+    };
+    let below = |number| ProcessId {
+        start: None,
+        ..process(number)
+    };
+    let kept = || {
+        lease(1, "x").with(|record| {
+            record.hold_at_least_ms = Some(7_200_000);
+            record.live.ended = Some(crate::record::CommandEnd::now(Some(0), None));
+        })
+    };
+    #[rustfmt::skip]
+    expect_rows(vec![
+        ("an ancestor has locked the file of another process", request("x"), memory([locked_by(7)]).below([below(7)]), Short::Blocked(1)),
+        ("another process has done so", request("x"), memory([locked_by(7)]).below([below(8)]), Short::Wait(1)),
+        ("the command of a hold has ended", request("x").inside(1), memory([kept()]), Short::Wait(1)),
+        ("a run whose command is an ancestor, and which says so itself", request("x"), memory([run(1, "x")]).below([process(11)]), Short::Wait(1)),
+    ]);
 }
 
 #[test]
@@ -247,6 +326,7 @@ fn shared_holds_are_granted_up_to_their_limit() {
         ("two names of two modes", request_for(vec![want("x", SHARED), want("y", EXCLUSIVE)]), memory(holds()), Short::Take(vec![put("x", Some(2), None), put("y", None, None)], vec![])),
         ("two names, the second held", request_for(vec![want("x", SHARED), want("y", EXCLUSIVE)]), memory([run(1, "y")]), Short::Wait(1)),
         ("a live shared hold is replaced in its place", ask(slots(2)).replacing(&first), memory(holds()), at(0, Some(1))),
+        ("what is replaced is removed first", ask(EXCLUSIVE).replacing(&second), memory([first.clone().dead(), second.clone()]), Short::Take(vec![put("x", None, None)], vec![2, 1])),
         ("a live shared hold is replaced by an exclusive one", ask(EXCLUSIVE).replacing(&first), memory([first.clone()]), Short::Take(vec![put("x", None, None)], vec![1])),
     ]);
 }
@@ -373,9 +453,8 @@ fn waiter_sleeps_on_the_latest_earlier_waiter_like_itself_or_on_the_hold() {
         };
         let Ok(until) = until(request, obstacle, memory);
         match until {
-            Until::Released(judged) | Until::Ripe(judged, _) => {
-                (Short::Wait(judged.found.handle), None)
-            }
+            Until::Released(judged) => (Short::Wait(judged.found.handle), None),
+            Until::Ripe(judged, after) => (Short::Wait(judged.found.handle), Some(after.as_secs())),
             Until::AnyReleased(holders) => {
                 let holders = holders.into_iter().map(|judged| judged.found.handle);
                 (Short::WaitForAny(holders.collect()), None)
@@ -421,6 +500,9 @@ fn waiter_sleeps_on_the_latest_earlier_waiter_like_itself_or_on_the_hold() {
         ("all slots are taken", request_for(vec![want("x", slots(2))]), full(), Short::WaitForAny(vec![1, 2]), None),
         ("another waits for one, too", request_for(vec![want("x", slots(2))]), full().awaited_by([request_for(vec![want("x", slots(3))])]), Short::WaitBehind(1), Some(5)),
         ("another that fewer slots are enough for", request_for(vec![want("x", slots(2))]), full().awaited_by([request_for(vec![want("x", slots(1))])]), Short::WaitForAny(vec![1, 2]), None),
+        ("a dead one that can be taken over later", request("x"), memory([run(1, "x").without_key_for(5_000)]), Short::Wait(1), Some(15)),
+        ("all are dead: the first that can be taken over", request_for(vec![want("x", slots(3))]), memory([(1, 5_000), (2, 9_000), (3, 9_000)].map(|(number, ms)| run(number, "x").shared(u32::try_from(number).unwrap()).without_key_for(ms))), Short::Wait(2), Some(11)),
+        ("one of them is dead", request_for(vec![want("x", slots(2))]), memory([run(1, "x").shared(0).without_key_for(0), run(2, "x").shared(1)]), Short::WaitForAny(vec![2]), None),
         ("a writer waits for all of them", request_for(vec![want("x", slots(2))]), full().awaited_by([request("x")]), Short::WaitForAny(vec![1, 2]), None),
     ];
     for (row, request, memory, expected, seconds) in rows {
@@ -436,6 +518,20 @@ fn waiter_sleeps_on_the_latest_earlier_waiter_like_itself_or_on_the_hold() {
         (Short::WaitBehind(1), Some(5)),
         "later waiters do not count"
     );
+}
+
+#[test]
+fn each_waiter_for_a_name_is_counted_once() {
+    let both = || request_for(vec![want("x", EXCLUSIVE), want("x/t", EXCLUSIVE)]);
+    let queue = memory([]).awaited_by([request("x"), both(), request("x/t"), request("x/u")]);
+    let waiting = |names: &[&str]| {
+        let wants: Vec<Want> = names.iter().map(|text| want(text, EXCLUSIVE)).collect();
+        let Ok(waiting) = waiting_for(&wants, &queue);
+        waiting
+    };
+    assert_eq!(waiting(&["x"]), 2);
+    assert_eq!(waiting(&["x", "x/t"]), 3);
+    assert_eq!(waiting(&["x/v"]), 0);
 }
 
 #[test]
