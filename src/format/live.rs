@@ -193,6 +193,17 @@ mod tests {
     }
 
     #[test]
+    fn sum_of_a_slot_is_the_same_in_every_version() {
+        let live = Live {
+            pid: Pid::new(7),
+            ..Live::default()
+        };
+        let slot = write(&live).unwrap();
+        let expected = br#"{"sum":"afbb056acf791890","pid":7}"#;
+        assert_eq!(slot.trim_ascii_end(), expected);
+    }
+
+    #[test]
     fn slot_without_content_is_an_empty_object() {
         let slot = write(&Live::default()).unwrap();
         assert_eq!(slot.trim_ascii_end(), b"{}");

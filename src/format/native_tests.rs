@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use super::*;
+use crate::format::{is_native, is_same_native_record};
 use crate::identity::{BootId, Origin, Pid, ProcessId};
 use crate::record::{Format, Kind, cut_command};
 
@@ -112,6 +113,20 @@ fn record_is_one_json_document_with_its_slot_in_a_fixed_place() {
         assert_eq!(document["pid"], Value::Null, "no PID outside the slot");
         assert_eq!(document["expires_at"], Value::Null);
     }
+}
+
+#[test]
+fn native_record_is_the_same_if_only_its_slot_has_changed() {
+    let [before, after] = [record(), complete()].map(|record| bytes(&record));
+    assert!(is_same_native_record(&before, &after));
+    let mut renamed = record();
+    renamed.name = "x".to_owned();
+    assert!(!is_same_native_record(&before, &bytes(&renamed)));
+    let mut later = record();
+    later.hold += 1;
+    assert!(!is_same_native_record(&before, &bytes(&later)));
+    assert!(is_native(&before) && is_native(b"{\"onehold\": 2}"));
+    assert!(!is_native(b"{\"pid\": 2}"));
 }
 
 #[test]

@@ -180,6 +180,18 @@ fn truncated_file_is_damaged_and_never_names_another_holder() {
 }
 
 #[test]
+fn file_cut_within_a_character_is_a_lock_only_if_its_record_is_whole() {
+    let cut = |text: &str| [text.as_bytes(), b"\xC3"].concat();
+    assert_eq!(record(cut(&format!("{SPRINT}# caf"))), record(SPRINT));
+    assert_eq!(content(cut("pid: 7\nsession_id: \"caf")), Content::Corrupt);
+    let prodigy = PRODIGY.replacen('{', "{\"novelty\": 1,", 1);
+    assert_eq!(record(&prodigy).format, Format::Prodigy);
+    assert_eq!(content(cut(&prodigy)), Content::NotALock(UNKNOWN));
+    let not_cut = [SPRINT.as_bytes(), b"# \xC3 caf"].concat();
+    assert_eq!(content(not_cut), Content::NotALock(UNKNOWN), "not UTF-8");
+}
+
+#[test]
 fn unknown_files_are_not_locks() {
     for text in [
         "12345\n",
@@ -391,6 +403,22 @@ fn slot_and_visible_pid_are_filled_in_place() {
             "{format}"
         );
     }
+}
+
+#[test]
+fn metadata_is_in_ascii_and_keeps_a_command_of_less_than_512_bytes() {
+    let mut expected = ours(Format::Sprint);
+    expected.message = Some("\u{7f} \u{85} é 🔒".to_owned());
+    expected.command = vec!["x".repeat(508)];
+    let text = text_of(&expected);
+    let line = text.lines().last().expect("metadata");
+    assert!(
+        line.bytes().all(|byte| (b' '..=b'~').contains(&byte)),
+        "{line}"
+    );
+    assert_eq!(record(&text), expected);
+    expected.command = vec!["x".repeat(509), "y".to_owned()];
+    assert_eq!(record(text_of(&expected)).command, [""; 0]);
 }
 
 #[test]
