@@ -468,7 +468,8 @@ mod tests {
     fn parse_stat_skips_a_name_with_blanks_and_parentheses() {
         let line = b"812 (a) b) (c) S 800 700 600 0 -1 4194368 1 2 3 4 5 6 7 8 20 0 1 0 110812 9 9";
         let stat = parse_stat(line).expect("a stat line");
-        assert_eq!((stat.parent, stat.group), (800, 700));
+        assert_eq!((stat.pid, stat.parent, stat.group), (812, 800, 700));
+        assert!(!stat.is_zombie && !stat.is_stopped && !stat.is_made_up);
         assert_eq!((stat.flags, stat.start), (0x40_0040, 110_812));
         let fields = "S 800 700 600 0 -1 4194368 1 2 3 4 5 6 7 8 20 0 1 0 110812 9 9";
         let longest = format!("4194304 ({}) {fields}", ")".repeat(63));
@@ -479,6 +480,63 @@ mod tests {
     fn parse_stat_refuses_a_truncated_line() {
         assert!(parse_stat(b"812 (a) S 800 700").is_none());
         assert!(parse_stat(b"").is_none());
+    }
+
+    #[test]
+    fn parse_stat_knows_what_has_ended_is_stopped_or_made_up() {
+        let parsed = |state: &str, memory: &str| {
+            let line =
+                format!("812 (a) {state} 8 7 6 0 -1 4 1 2 3 4 5 6 7 8 20 0 1 0 9 {memory} 9");
+            let stat = parse_stat(line.as_bytes()).expect("a stat line");
+            (stat.is_zombie, stat.is_stopped, stat.is_made_up)
+        };
+        for state in ["Z", "X"] {
+            assert_eq!(parsed(state, "9"), (true, false, false), "{state}");
+        }
+        for state in ["T", "t"] {
+            assert_eq!(parsed(state, "9"), (false, true, false), "{state}");
+        }
+        assert_eq!(parsed("R", "0"), (false, false, true));
+    }
+
+    #[test]
+    fn process_is_gone_once_it_has_exited_though_nobody_has_waited_for_it() {
+        use rustix::process::{Signal, WaitOptions, kill_process, waitpid};
+        let own_start = start_ticks(Pid::of_self()).expect("/proc shows this process");
+        // Until the child can only begin in a later tick.
+        while boottime_milliseconds() < (own_start + 3) * MILLISECONDS_PER_TICK {
+            std::thread::yield_now();
+        }
+        let mut child = std::process::Command::new("cat")
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .expect("cat");
+        let pid = Pid::new(child.id()).expect("a PID");
+        let descriptor = open_pidfd(pid).expect("a descriptor");
+        let ended = |within| has_ended(&descriptor, within).expect("poll(2)");
+        let start = start_ticks(pid);
+        assert!(start > Some(own_start));
+        assert_eq!(presence(pid), ProcessState::Alive { start });
+        assert!(!ended(Duration::ZERO) && !is_defunct(pid) && !is_stopped(pid));
+
+        kill_process(raw(pid).expect("a PID"), Signal::STOP).expect("kill(2)");
+        waitpid(raw(pid), WaitOptions::UNTRACED).expect("it is stopped");
+        assert!(is_stopped(pid) && !ended(Duration::ZERO));
+
+        child.kill().expect("kill(2)");
+        assert!(ended(Duration::from_secs(60)) && is_defunct(pid));
+        assert_eq!(presence(pid), ProcessState::Gone);
+        child.wait().expect("it has ended");
+        assert_eq!(presence(pid), ProcessState::Gone);
+        assert!(!is_defunct(pid));
+    }
+
+    #[test]
+    fn start_is_a_time_since_boot_in_ticks_of_10_ms() {
+        assert_eq!(milliseconds_of_start(7), Some(70));
+        assert_eq!(milliseconds_of_start(u64::MAX), None);
+        assert_eq!(least_start_after(75), Some(6));
+        assert_eq!(least_start_after(0), Some(0));
     }
 
     #[test]
