@@ -132,8 +132,8 @@ fn role<S: Snapshot + ?Sized>(
         (true, true, _) => Role::Told(Finding::Replaceable(judged)),
         (true, false, true) => Role::Told(Finding::Removable(judged)),
         (false, _, true) => Role::Told(Finding::Excludes(judged)),
-        (false, true, false) if judged.found.key.index.is_some() => Role::Beside(judged),
-        (_, _, false) => Role::None,
+        (false, true, false) => Role::Beside(judged),
+        (_, false, false) => Role::None,
     }
 }
 

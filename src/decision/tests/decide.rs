@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::decision::turn::earlier_tickets;
 
 #[track_caller]
 fn expect_rows(rows: Vec<(&str, Request, Memory, Short)>) {
@@ -22,6 +23,11 @@ fn put(
 #[test]
 fn each_row_decides_if_it_applies_alone() {
     let of_process = || request("x").by(Asker::Process(process(7)));
+    let ending = || {
+        run(1, "x")
+            .dead()
+            .with(|record| record.live.ending = Some(7))
+    };
     #[rustfmt::skip]
     expect_rows(vec![
         ("nothing there", request("x"), memory([]), taken("x")),
@@ -47,6 +53,9 @@ fn each_row_decides_if_it_applies_alone() {
         ("5: an earlier waiter", request("x"), memory([]).awaited_by([request("x")]), Short::WaitBehind(1)),
         ("5: an earlier waiter for the parent", request("x/t"), memory([]).awaited_by([request("x")]), Short::WaitBehind(1)),
         ("5: an earlier waiter for a child", request("x"), memory([]).awaited_by([request("x/t")]), Short::WaitBehind(1)),
+        ("4: its child is held, beside a zombie", request("x"), memory([run(1, "x").dead(), run(2, "x/t")]), Short::Wait(2)),
+        ("4: its work is being ended", request("x"), memory([ending()]), Short::Wait(1)),
+        ("6: its work has ended, as the caller has seen", Request { over: vec![1], ..request("x") }, memory([ending()]), Short::Take(vec![put("x", None, Some(1))], vec![])),
         ("6: a sibling is held", request("x/t"), memory([run(1, "x/u")]), taken("x/t")),
         ("6: a parent of the same owner is held", request("x/t").owned_by("a"), memory([run(1, "x").owned_by("a")]), taken("x/t")),
         ("6: a hold that can be taken over by now", request("x"), memory([run(1, "x").without_key_for(20_000)]), Short::Take(vec![put("x", None, Some(1))], vec![])),
@@ -497,6 +506,7 @@ fn waiter_sleeps_on_the_latest_earlier_waiter_like_itself_or_on_the_hold() {
         ("another waits for an unrelated lock", request("x"), held().awaited_by([request("y")]), Short::Wait(1), None),
         ("another does not wait for that hold", request("x"), memory([run(1, "x/a").owned_by("a")]).awaited_by([request("x/b").owned_by("a")]), Short::Wait(1), None),
         ("a reader behind a reader: both wake", request_for(vec![want("x", SHARED)]), held().awaited_by([request_for(vec![want("x", SHARED)])]), Short::Wait(1), None),
+        ("a writer behind readers", request("x"), full(), Short::Wait(1), None),
         ("all slots are taken", request_for(vec![want("x", slots(2))]), full(), Short::WaitForAny(vec![1, 2]), None),
         ("another waits for one, too", request_for(vec![want("x", slots(2))]), full().awaited_by([request_for(vec![want("x", slots(3))])]), Short::WaitBehind(1), Some(5)),
         ("another that fewer slots are enough for", request_for(vec![want("x", slots(2))]), full().awaited_by([request_for(vec![want("x", slots(1))])]), Short::WaitForAny(vec![1, 2]), None),
@@ -518,6 +528,25 @@ fn waiter_sleeps_on_the_latest_earlier_waiter_like_itself_or_on_the_hold() {
         (Short::WaitBehind(1), Some(5)),
         "later waiters do not count"
     );
+}
+
+#[test]
+fn tickets_behind_the_last_one_for_a_related_name_are_not_read() {
+    let read_by = |request: Request, waiters: &[&str]| {
+        let queue = memory([]).awaited_by(waiters.iter().map(|text| super::request(text)));
+        let Ok(numbers) = earlier_tickets(&request, &request.wants, &queue);
+        numbers
+    };
+    assert_eq!(read_by(request("x/t"), &["x/u", "x/v"]), [0; 0]);
+    for related in ["x", "x/t", "x/t/u"] {
+        let waiters = ["x/u", related, "x/v"];
+        assert_eq!(read_by(request("x/t"), &waiters), [1, 2], "{related}");
+    }
+    let second = Request {
+        ticket: Some(2),
+        ..request("x")
+    };
+    assert_eq!(read_by(second, &["x", "x", "x"]), [1]);
 }
 
 #[test]
