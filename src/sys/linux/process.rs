@@ -524,7 +524,7 @@ mod tests {
         assert!(is_stopped(pid) && !ended(Duration::ZERO));
 
         child.kill().expect("kill(2)");
-        assert!(ended(Duration::from_secs(60)) && is_defunct(pid));
+        assert!(ended(Duration::from_mins(1)) && is_defunct(pid));
         assert_eq!(presence(pid), ProcessState::Gone);
         child.wait().expect("it has ended");
         assert_eq!(presence(pid), ProcessState::Gone);
