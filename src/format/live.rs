@@ -204,6 +204,15 @@ mod tests {
     }
 
     #[test]
+    fn slot_with_a_year_of_five_digits_is_torn() {
+        let live = Live {
+            expires_at: Some(chrono::DateTime::<chrono::Utc>::MAX_UTC),
+            ..Live::default()
+        };
+        assert!(read(&write(&live).unwrap()).is_torn);
+    }
+
+    #[test]
     fn slot_without_content_is_an_empty_object() {
         let slot = write(&Live::default()).unwrap();
         assert_eq!(slot.trim_ascii_end(), b"{}");

@@ -122,6 +122,27 @@ fn text_that_the_original_programs_accept_is_accepted() {
 }
 
 #[test]
+fn null_and_what_stands_elsewhere_in_a_mapping_are_no_text() {
+    for (session, owner) in [
+        ("null", None),
+        ("~", None),
+        ("\"null\"", Some("null")),
+        ("[a, b]", None),
+        ("*version", None),
+        ("\"\"", None),
+    ] {
+        let text =
+            format!("lock_version: &version 1\npid: 7\nsession_id: {session}\nepic_spec: e\n");
+        let found = record(&text);
+        assert_eq!(
+            (found.owner.as_deref(), found.message.as_deref()),
+            (owner, Some("e")),
+            "{text}"
+        );
+    }
+}
+
+#[test]
 fn unreadable_time_is_replaced_by_that_of_the_file() {
     for text in [
         PRODIGY.replace("2025-01-11T10:30:00.405967831Z", "2025-01-11T10:30:00"),

@@ -185,6 +185,10 @@ fn hold_of_several_names_is_already_held_only_while_it_is_whole() {
     let both = || lease(1, "x").owned_by("a").and("y");
     let [first, second] = both();
     let three = || both().map(|found| found.with(|record| record.names.push("z".to_owned())));
+    let other_second = || {
+        let wants = request_for(vec![want("x", EXCLUSIVE), want("z", EXCLUSIVE)]);
+        wants.by(Asker::Lease).owned_by("a")
+    };
     let [shared, also_shared] = both().map(|found| found.shared(0));
     #[rustfmt::skip]
     expect_rows(vec![
@@ -192,6 +196,7 @@ fn hold_of_several_names_is_already_held_only_while_it_is_whole() {
         ("the second is gone", ask(EXCLUSIVE), memory([first.clone()]), Short::Blocked(1)),
         ("the first is gone", ask(EXCLUSIVE), memory([second]), Short::Blocked(1)),
         ("the second is another's", ask(EXCLUSIVE), memory([first, run(2, "y")]), Short::Blocked(1)),
+        ("of another second name", other_second(), memory(both()), Short::Wait(1)),
         ("of one more name", ask(EXCLUSIVE), memory(three()), Short::Wait(1)),
         ("shared", ask(SHARED), memory([shared.clone(), also_shared]), Short::AlreadyHeld(1)),
         ("shared, and the second is gone", ask(SHARED), memory([shared]), Short::Blocked(1)),
@@ -327,6 +332,8 @@ fn shared_holds_are_granted_up_to_their_limit() {
         ("a dead one is not taken where that is not safe", ask(SHARED), memory([first.clone().dead()]).over_a_network(), at(1, None)),
         ("inside one of two: the other may end", ask(slots(2)).inside(1), memory(holds()), Short::Wait(2)),
         ("inside all of them", ask(slots(2)).inside(1).inside(2), memory(holds()), Short::Blocked(1)),
+        ("the work of one is being ended", ask(slots(2)), memory([first.clone(), second.clone().with(|record| record.live.ending = Some(7))]), Short::Wait(2)),
+        ("a dead one of the second name", request_for(vec![want("x", SHARED), want("y", SHARED)]), memory([run(1, "y").shared(0).dead()]), Short::Take(vec![put("x", Some(0), None), put("y", Some(0), Some(1))], vec![])),
         ("held exclusively", ask(SHARED), memory([run(1, "x")]), Short::Wait(1)),
         ("exclusive beside shared", ask(EXCLUSIVE), memory(holds()), Short::Wait(1)),
         ("exclusive beside dead shared: they are removed", ask(EXCLUSIVE), memory([first.clone().dead()]), Short::Take(vec![put("x", None, None)], vec![1])),
@@ -453,6 +460,7 @@ fn new_readers_do_not_pass_a_waiting_writer() {
         ("another reader waits", reader(), awaited(reader()), at(1)),
         ("the writer waits for another hold too", reader(), memory([run(1, "x").shared(0), run(2, "x/t")]).awaited_by([request("x")]), Short::Wait(2)),
         ("the writer waits for a parent's readers", request_for(vec![want("x/t", SHARED)]), awaited(request("x/t")), Short::Take(vec![put("x/t", Some(0), None)], vec![])),
+        ("the writer leaves a zombie, and waits for a reader too", reader(), memory([run(1, "x").shared(0), run(2, "x").shared(1).dead()]).awaited_by([request("x").leaving_zombies()]), Short::Take(vec![put("x", Some(1), Some(2))], vec![])),
         ("the writer has missed its turn", reader(), awaited(request("x")).reserved(1, 5_000), at(1)),
     ]);
 }
