@@ -140,9 +140,11 @@ impl Lock {
         let judged_at = TimeDelta::from_std(age).ok();
         let judged_at = judged_at.and_then(|age| record.renewed_at().checked_add_signed(age));
         let expired = was.verdict.expires_at;
+        let judged_at = judged_at.unwrap_or_else(Utc::now);
+        // Whether it has expired is judged in whole milliseconds, so that it may have been just before.
         let ended_at = match expired.filter(|_| result == HoldResult::Expired) {
-            Some(expired) => expired,
-            None => judged_at.unwrap_or_else(Utc::now),
+            Some(expired) => expired.min(judged_at),
+            None => judged_at,
         };
         let hold = PastHold {
             uid: was.uid,
