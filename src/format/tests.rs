@@ -225,6 +225,7 @@ fn unknown_files_are_not_locks() {
         "{\"process_id\": 1, \"hostname\": \"a\", \"acquired_at\": \"2025-01-11T10:30:00Z\"}",
         "{\"name\": \"torn",
         "pid: 12345\n",
+        "pid: sshd",
         // It names no process, so it is not a lock file, and its owner would miss it.
         "{\"pid\": null, \"session_id\": \"abc\", \"cart\": [\"shoe\"]}",
         "{\"pid\": 500.0, \"session_id\": \"abc\"}",
