@@ -31,6 +31,13 @@ pub struct Scenario {
     time: Duration,
 }
 
+impl Scenario {
+    /// Whether all processes of it are under the scheduler.
+    pub fn is_closed(&self) -> bool {
+        self.before_each.is_empty()
+    }
+}
+
 fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
@@ -228,7 +235,7 @@ impl Place {
                         .push(format!("      time passes: {}", scheduler.states()));
                 }
                 // What is not under the scheduler has its own time.
-                if !scenario.before_each.is_empty() && scheduler.waits_for_others() {
+                if !scenario.is_closed() && scheduler.waits_for_others() {
                     continue;
                 }
                 let states = scheduler.states();

@@ -115,9 +115,11 @@ impl Drop for Scheduler<'_> {
 
 impl<'a> Scheduler<'a> {
     pub fn new(root: &'a Path, words: Vec<Vec<String>>, flaw: Option<Flaw>) -> Self {
-        let real = SystemTime::UNIX_EPOCH.elapsed().unwrap();
+        // A file that is written in a trial has the time of the machine: it is not in the future.
+        let ahead = Duration::from_secs(1);
+        let real = SystemTime::UNIX_EPOCH.elapsed().unwrap() + ahead;
         let boot = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-        let boot = Duration::new(boot.tv_sec.cast_unsigned(), boot.tv_nsec as u32);
+        let boot = Duration::new(boot.tv_sec.cast_unsigned(), boot.tv_nsec as u32) + ahead;
         Self {
             root,
             words,
