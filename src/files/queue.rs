@@ -116,7 +116,7 @@ fn open_each(root: &Directory, parts: &[OsString]) -> io::Result<Directory> {
 
 impl Queue {
     pub(super) fn open(root: &Directory) -> Self {
-        // Mostly nobody waits.
+        // Usually there are no waiters.
         let waiting =
             may_have_waiters(root).then(|| open_each(root, &[META_DIR.into(), WAITING.into()]));
         Self {

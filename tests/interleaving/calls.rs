@@ -188,7 +188,7 @@ pub struct Examiner<'a> {
 }
 
 impl Examiner<'_> {
-    /// `None` if nobody else can see it, nor be seen by it.
+    /// `None` if the call neither sees nor changes anything that is shared.
     pub fn call(&mut self, registers: Registers) -> Option<Call> {
         let number = registers.orig_rax.cast_signed();
         let at = libc::AT_FDCWD as u64;
@@ -452,7 +452,7 @@ impl Examiner<'_> {
         accesses
     }
 
-    /// To close a file gives up its lock, if nobody else has it open.
+    /// Closing a file releases its lock, unless another process has it open.
     fn unlocks(&mut self, descriptor: u64) -> Vec<Access> {
         let Some((inode, _)) = self.inode(descriptor) else {
             return Vec::new();

@@ -50,7 +50,7 @@ fn own_record(pid: Pid) -> Option<PathBuf> {
 
 pub const FLAWS: [Flaw; 10] = [
     Flaw {
-        name: "nobody takes the guard",
+        name: "the guard is never taken",
         scenarios: &["run-run-zombie", "two-names", "run-child-parent"],
         change: |call, _, _, _| is_guard(call).then_some(Change::Return(0)),
     },
