@@ -220,7 +220,7 @@ impl State {
         ours.count() + usize::from(self.foreign == Foreign::Holding)
     }
 
-    // Mirrors after_last, src/files/number.rs: 5cfe57b7e1c8f969
+    // Mirrors after_last, src/files/number.rs: ac3def736a00d2d5
     // Mirrors after, src/files/number.rs: 3a235357c3f2061c
     /// A new file by a process; no hold had its number before.
     fn create(&mut self, by: usize, kind: Kind, judged: Option<(FileId, &File)>) -> FileId {

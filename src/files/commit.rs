@@ -274,8 +274,10 @@ fn complete(
         number::by_clock(now, replaced)
     } else {
         let number = match &snapshot.opened {
-            Some(opened) => number::after_last(&opened.last, now, replaced),
-            None => {
+            Some(opened) if number::is_last(guard.root(), &opened.last).unwrap_or(false) => {
+                number::after_last(&opened.last, now, replaced)
+            }
+            _ => {
                 number::open(guard.root()).and_then(|last| number::after_last(&last, now, replaced))
             }
         };

@@ -309,7 +309,15 @@ impl Journal {
     fn append_to_new(&self, own: &Directory, line: &[u8]) -> io::Result<()> {
         let deadline = Instant::now() + LOCK_TIMEOUT;
         loop {
-            let mut file = own.open_own(OsStr::new(JOURNAL), true)?;
+            let mut file = match own.open_own(OsStr::new(JOURNAL), true) {
+                // In a copy of the store by `cp -al`, for example. The line must not appear there.
+                Err(error) if error.kind() == io::ErrorKind::TooManyLinks => {
+                    own.rename(OsStr::new(JOURNAL), OsStr::new(ROTATED_JOURNAL))?;
+                    // A rename to another name of the same file does nothing (rename(2)).
+                    own.open_own(OsStr::new(JOURNAL), true)?
+                }
+                opened => opened?,
+            };
             // Two that move it at once would move a new one over the old one.
             if !try_lock_record(&file)? {
                 if Instant::now() >= deadline {

@@ -275,6 +275,18 @@ pub(crate) fn is_named(directory: &Directory, name: &OsStr, file: &File) -> io::
         .is_some_and(|named| named.id == ours.id))
 }
 
+/// Opens or makes a file of the store whose content may be lost. One that has another name, for example in a
+/// copy of the store by `cp -al`, is replaced: what is written into it would be written there, too.
+pub(super) fn open_or_replace(own: &Directory, name: &OsStr) -> io::Result<File> {
+    match own.open_own(name, false) {
+        Err(error) if error.kind() == io::ErrorKind::TooManyLinks => {
+            own.unlink(name)?;
+            own.open_own(name, false)
+        }
+        opened => opened,
+    }
+}
+
 /// The temporary name that a takeover of `file` uses if it can: the same each time, so that the
 /// next takeover finds what a killed one left, also without `cleanup`.
 pub(super) fn own_temporary_name(file: &OsStr) -> OsString {

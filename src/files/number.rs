@@ -4,12 +4,15 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
+use std::path::Path;
 
 use chrono::{DateTime, Utc};
 
 use super::layout::META_DIR;
+use super::lock_file::is_named;
 use crate::record::MAX_HOLD;
-use crate::sys::directory::{Directory, FileExt as _};
+use crate::sys::directory::{Directory, FileExt as _, Found};
+use crate::sys::temporary::random_temporary_name;
 
 const LAST: &str = "last";
 
@@ -37,20 +40,55 @@ pub(super) fn open(root: &Directory) -> io::Result<File> {
         }
         opened => opened?,
     };
-    own.open_own(OsStr::new(LAST), false)
+    match own.open_own(OsStr::new(LAST), false) {
+        Err(error) if error.kind() == io::ErrorKind::TooManyLinks => replace(&own),
+        opened => opened,
+    }
+}
+
+/// Replaces a file that has another name, for example in a copy of the store by `cp -al`: what is written into
+/// it would be written there, too. Under the guard.
+#[cold]
+fn replace(own: &Directory) -> io::Result<File> {
+    let name = OsStr::new(LAST);
+    let last = match own.find_regular(name)? {
+        Found::File(linked, _) => read(&linked)?,
+        Found::Other(_) | Found::Missing => 0,
+    };
+    let temporary = random_temporary_name();
+    let new = own.open_own(&temporary, false)?;
+    // Not its bytes, which may be those of any file, but a number that follows them if they are one.
+    let written = write(&new, by_clock(Utc::now(), last));
+    if let Err(error) = written.and_then(|()| own.rename(&temporary, name)) {
+        let _ = own.unlink(&temporary);
+        return Err(error);
+    }
+    Ok(new)
+}
+
+/// Whether an open file is still that of the last number.
+pub(super) fn is_last(root: &Directory, file: &File) -> io::Result<bool> {
+    is_named(root, Path::new(META_DIR).join(LAST).as_os_str(), file)
 }
 
 /// The number of a hold that replaces `replaced`, which is the last one from now on. Under the guard.
 pub(super) fn after_last(file: &File, now: DateTime<Utc>, replaced: u64) -> io::Result<u64> {
+    let number = after(by_clock(now, replaced), read(file)?);
+    write(file, number)?;
+    Ok(number)
+}
+
+fn read(file: &File) -> io::Result<u64> {
     let mut bytes = [0; 8];
-    let last = match file.read_at(&mut bytes, 0)? {
+    Ok(match file.read_at(&mut bytes, 0)? {
         8 => u64::from_le_bytes(bytes),
         // New, or truncated by power loss: the clock is ahead of it.
         _ => 0,
-    };
-    let number = after(by_clock(now, replaced), last);
-    file.write_all_at(&number.to_le_bytes(), 0)?;
-    Ok(number)
+    })
+}
+
+fn write(file: &File, number: u64) -> io::Result<()> {
+    file.write_all_at(&number.to_le_bytes(), 0)
 }
 
 fn after(number: u64, other: u64) -> u64 {

@@ -22,6 +22,7 @@ use chrono::Utc;
 use super::guard::{DirectoryFacts, Guard};
 use super::kept_places::{self, TicketName, keep_or_remove};
 use super::layout::{self, Entry, META_DIR};
+use super::lock_file::open_or_replace;
 use super::number;
 use crate::backend::{Draft, QueuePlace};
 use crate::decision::{Request, Ticket};
@@ -357,7 +358,7 @@ impl Queue {
         if reservations.is_empty() && waiting.unlink(name).is_ok() {
             return Ok(());
         }
-        let file = waiting.open_own(name, false)?;
+        let file = open_or_replace(waiting, name)?;
         file.set_len(0)?;
         file.write_all_at(&serde_json::to_vec(reservations)?, 0)
     }

@@ -6,6 +6,7 @@ use std::ffi::OsStr;
 use std::io;
 
 use super::layout::META_DIR;
+use super::lock_file::open_or_replace;
 use crate::name::LockName;
 use crate::record::digest;
 use crate::sys::directory::{Directory, FileExt as _};
@@ -19,7 +20,7 @@ const BYTES: usize = 8;
 /// Notes a name. Returns whether it was known. Under the guard.
 pub(super) fn note(root: &Directory, name: &LockName) -> io::Result<bool> {
     let own = root.open_below(OsStr::new(META_DIR))?;
-    let file = own.open_own(OsStr::new(FILE), false)?;
+    let file = open_or_replace(&own, OsStr::new(FILE))?;
     let mut names = [0; NAMES * BYTES];
     file.read_at(&mut names, 0)?;
     let digest = digest(name.as_str().as_bytes()).to_le_bytes();

@@ -1,12 +1,13 @@
 //! `history`: holds that have ended.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 
 use serde_json::Value;
 
 use crate::harness::{
-    CONTENDERS, Running, Signal, TestEnv, exit_code, json_object, run_together, sorted_codes,
-    wait_until,
+    CONTENDERS, Running, Signal, TestEnv, exit_code, json_object, output, run_together,
+    sorted_codes, wait_until,
 };
 
 /// An environment in which holds have a history.
@@ -297,16 +298,68 @@ fn store_has_one_history_whatever_it_is_called() {
 
 /// Where fs.protected_hardlinks is off, a user can link a file of another one into a store.
 #[test]
-fn file_with_another_name_elsewhere_is_not_written() {
-    for name in ["events.jsonl", "last"] {
+fn file_with_another_name_elsewhere_is_replaced_and_not_written() {
+    for name in ["events.jsonl", "last", "shared"] {
         let env = with_history();
         let own = env.store().join(".onehold");
         fs::create_dir_all(&own).unwrap();
         let outside = env.write("outside", "1\n");
         fs::hard_link(&outside, own.join(name)).unwrap();
-        let told = onehold(&env, &["run", "x", "--", "true"]).output().unwrap();
-        let told = String::from_utf8(told.stderr).unwrap();
-        assert!(told.contains("a file with several names"), "{name}: {told}");
+        code(&env, &["run", "--shared", "x", "--", "true"]);
         assert_eq!(fs::read_to_string(&outside).unwrap(), "1\n", "{name}");
+        assert_eq!(fs::metadata(own.join(name)).unwrap().nlink(), 1, "{name}");
+        assert_eq!(history(&env, &[]).len(), 1, "{name}");
     }
+}
+
+/// As `cp -al` leaves it.
+#[test]
+fn copy_of_a_store_that_shares_its_files_delays_nobody_and_stays_as_it_is() {
+    let env = with_history();
+    let number_of = |name: &str| {
+        let object = json_object(
+            &onehold(&env, &["acquire", name, "--ttl", "1h", "--json"])
+                .output()
+                .unwrap()
+                .stdout,
+        );
+        object["hold"].as_u64().unwrap()
+    };
+    code(&env, &["run", "ended", "--", "true"]);
+    // As after a clock that was set back: it alone does not keep numbers apart.
+    let ahead = number_of("before") + 3_600_000_000;
+    fs::write(env.store().join(".onehold/last"), ahead.to_le_bytes()).unwrap();
+    let mut holder = env.hold(&["x"]);
+    let words = [
+        "run",
+        "--wait",
+        "1m",
+        "x",
+        "--",
+        "sh",
+        "-c",
+        "echo $ONEHOLD_HOLD",
+    ];
+    let mut waiter = env.start_with_output(words);
+    wait_until("one waits", || env.number_of_waiters("x") == 1);
+
+    let mut copy = env.command("cp");
+    assert!(
+        output(
+            copy.args(["-al", "store", "copy"])
+                .current_dir(env.path("."))
+        )
+        .status
+        .success()
+    );
+    let content = |file: &str| fs::read(env.path("copy/.onehold").join(file)).unwrap();
+    let before = ["last", "events.jsonl"].map(content);
+    let after_copy = number_of("after");
+    assert!(after_copy > ahead, "{after_copy} {ahead}");
+    env.end();
+    assert_eq!(holder.finish(), 0);
+    let (_, printed, _) = waiter.finish_with_output();
+    let last: u64 = printed.trim().parse().unwrap();
+    assert!(last > after_copy, "{last} {after_copy}");
+    assert_eq!(["last", "events.jsonl"].map(content), before);
 }

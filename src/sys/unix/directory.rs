@@ -34,10 +34,10 @@ pub(crate) struct Directory {
 /// fs.protected_hardlinks is off (proc_sys_fs(5)), a user can link a file of another one into a store.
 fn ensure_own(file: &File) -> io::Result<Stat> {
     let facts = fstat(file)?;
-    let several = (facts.st_nlink > 1).then_some("a file with several names");
-    match not_a_regular_file(&facts).or(several) {
-        None => Ok(facts),
+    match not_a_regular_file(&facts) {
         Some(kind) => Err(io::Error::new(io::ErrorKind::InvalidInput, kind)),
+        None if facts.st_nlink > 1 => Err(io::ErrorKind::TooManyLinks.into()),
+        None => Ok(facts),
     }
 }
 
