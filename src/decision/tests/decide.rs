@@ -448,6 +448,7 @@ fn new_readers_do_not_pass_a_waiting_writer() {
     let readers = || memory([run(1, "x").shared(0)]);
     let at = |index| Short::Take(vec![put("x", Some(index), None)], vec![]);
     let awaited = |waiter| readers().awaited_by([waiter]);
+    let both = |mode| request_for(vec![want("x", mode), want("y", mode)]);
     let mut patient = request("x");
     patient.max_age_ms *= 1_000;
     #[rustfmt::skip]
@@ -461,6 +462,9 @@ fn new_readers_do_not_pass_a_waiting_writer() {
         ("the writer waits for another hold too", reader(), memory([run(1, "x").shared(0), run(2, "x/t")]).awaited_by([request("x")]), Short::Wait(2)),
         ("the writer waits for a parent's readers", request_for(vec![want("x/t", SHARED)]), awaited(request("x/t")), Short::Take(vec![put("x/t", Some(0), None)], vec![])),
         ("the writer leaves a zombie, and waits for a reader too", reader(), memory([run(1, "x").shared(0), run(2, "x").shared(1).dead()]).awaited_by([request("x").leaving_zombies()]), Short::Take(vec![put("x", Some(1), Some(2))], vec![])),
+        ("the writer waits for readers of another lock", request("y"), awaited(both(EXCLUSIVE)), taken("y")),
+        ("the same, and a reader asks for the free one", request_for(vec![want("y", SHARED)]), awaited(both(EXCLUSIVE)), Short::Take(vec![put("y", Some(0), None)], vec![])),
+        ("the same, and a reader asks for both", both(SHARED), awaited(both(EXCLUSIVE)), Short::WaitBehind(1)),
         ("the writer has missed its turn", reader(), awaited(request("x")).reserved(1, 5_000), at(1)),
     ]);
 }
