@@ -319,6 +319,12 @@ impl Examiner<'_> {
 
     fn path(&self, directory: u64, name: u64) -> PathBuf {
         let name = text_at(self.pid, name);
+        // What is open is watched, and gets a name, by this path.
+        if let Some(number) = name.strip_prefix("/proc/self/fd/") {
+            return number
+                .parse()
+                .map_or_else(|_| name.into(), |number| self.descriptor(number));
+        }
         let directory = match (directory as u32).cast_signed() {
             libc::AT_FDCWD => self.root.to_owned(),
             _ => self.descriptor(directory),

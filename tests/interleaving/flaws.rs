@@ -48,7 +48,7 @@ fn own_record(pid: Pid) -> Option<PathBuf> {
         .then_some(path)
 }
 
-pub const FLAWS: [Flaw; 10] = [
+pub const FLAWS: [Flaw; 15] = [
     Flaw {
         name: "the guard is never taken",
         scenarios: &["run-run-zombie", "two-names", "run-child-parent"],
@@ -130,6 +130,44 @@ pub const FLAWS: [Flaw; 10] = [
                 registers.orig_rax = libc::SYS_pause.cast_unsigned();
                 Change::Registers(Box::new(registers))
             })
+        },
+    },
+    Flaw {
+        name: "no record is locked",
+        scenarios: &["run-run"],
+        change: |call, _, _, _| {
+            (locks(call) && call.text.starts_with("flock(s/##")).then_some(Change::Return(0))
+        },
+    },
+    Flaw {
+        name: "no number is the last one",
+        scenarios: &["number-ahead"],
+        change: |call, _, _, _| {
+            is(call, libc::SYS_pwrite64, ".onehold/last").then_some(Change::Return(8))
+        },
+    },
+    Flaw {
+        name: "no file is watched",
+        scenarios: &["runw-release", "runw-runw"],
+        change: |call, _, _, _| {
+            (call.number() == libc::SYS_inotify_add_watch)
+                .then_some(Change::Return(-i64::from(libc::ENOSPC)))
+        },
+    },
+    Flaw {
+        name: "a ticket is not locked",
+        scenarios: &["runw-runw-release", "runw-3"],
+        change: |call, _, _, _| {
+            (locks(call) && call.text.starts_with("flock(s/.onehold/waiting/"))
+                .then_some(Change::Return(0))
+        },
+    },
+    Flaw {
+        name: "a break signals nobody",
+        scenarios: &["break-endless", "break-endless-runw"],
+        change: |call, _, words, _| {
+            (words.starts_with("break") && call.number() == libc::SYS_pidfd_send_signal)
+                .then_some(Change::Return(0))
         },
     },
 ];

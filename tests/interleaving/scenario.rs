@@ -27,6 +27,8 @@ pub struct Scenario {
     probe: Option<String>,
     check: String,
     never: Vec<Vec<i32>>,
+    /// Whether the lock goes to the one that has waited longest.
+    in_order: bool,
     /// How long all may sleep.
     time: Duration,
 }
@@ -68,6 +70,7 @@ pub fn scenarios() -> Vec<Scenario> {
                 probe: Some("run a -- $X".to_owned()),
                 check: String::new(),
                 never: Vec::new(),
+                in_order: false,
                 time: Duration::ZERO,
             });
             continue;
@@ -88,6 +91,7 @@ pub fn scenarios() -> Vec<Scenario> {
                 let outcome = |text: &str| text.split('|').flat_map(numbers).collect();
                 scenario.never = value.split(';').map(outcome).collect();
             }
+            "in order" => scenario.in_order = value == "yes",
             "time" => scenario.time = Duration::from_millis(value.parse().unwrap()),
             _ => {
                 assert_eq!(key.len(), 1, "{line}");
@@ -163,6 +167,7 @@ impl Place {
                 "$X" => ["w", "x"],
                 "$Y" => ["w2", "x"],
                 "$S" => ["w", "s"],
+                "$F" => ["w", "f"],
                 "$2" => ["w", "2"],
                 _ => {
                     command.arg(word);
@@ -288,6 +293,13 @@ impl Place {
         trial.planted = scheduler.planted;
         for overlap in &scheduler.overlaps {
             trial.faults.push(format!("two inside at once: {overlap}"));
+        }
+        if scenario.in_order {
+            for overtaken in &scheduler.overtaken {
+                trial
+                    .faults
+                    .push(format!("overtaken while waiting: {overtaken}"));
+            }
         }
         let distinct: BTreeSet<&String> = scheduler.numbers.iter().collect();
         if distinct.len() < scheduler.numbers.len() {

@@ -17,7 +17,7 @@ use nix::unistd::Pid;
 use crate::calls::{Call, Examiner, Files, IN_SECTION, STOPPING};
 use crate::flaws::{Change, Flaw};
 use crate::tracee::{
-    end_at_once, has_signal, hide_vdso, is_free, memory, open_path, polls_now, send,
+    end_at_once, end_by_signal, has_signal, hide_vdso, is_free, memory, open_path, polls_now, send,
     show_as_running, sleeps, write_memory,
 };
 
@@ -95,6 +95,9 @@ pub struct Scheduler<'a> {
     /// The hold numbers that commands were given.
     pub numbers: Vec<String>,
     pub overlaps: Vec<String>,
+    /// The processes that have a ticket and not yet the lock, in order of arrival.
+    waiting: Vec<usize>,
+    pub overtaken: Vec<String>,
     /// How often the flaw was planted.
     pub planted: usize,
     pub hung: bool,
@@ -137,6 +140,8 @@ impl<'a> Scheduler<'a> {
             exit_codes: Vec::new(),
             numbers: Vec::new(),
             overlaps: Vec::new(),
+            waiting: Vec::new(),
+            overtaken: Vec::new(),
             planted: 0,
             hung: false,
         }
@@ -239,6 +244,7 @@ impl<'a> Scheduler<'a> {
                     let pid = task.pid;
                     self.inside.retain(|inside| inside.pid != pid);
                 }
+                self.notes_order(at, &call);
                 if !self.plant(at, &call) {
                     self.make(at, call.registers, Some(call));
                 }
@@ -260,6 +266,24 @@ impl<'a> Scheduler<'a> {
             _ => panic!("{name} cannot go on"),
         }
         self.settle();
+    }
+
+    /// Notes who joins the queue, and who takes the lock before those that have joined it earlier.
+    fn notes_order(&mut self, at: usize, call: &Call) {
+        let tree = self.tasks[at].tree;
+        let path = call.path.strip_prefix(self.root).unwrap_or(&call.path);
+        let creates =
+            call.number() == libc::SYS_openat && call.registers.rdx as i32 & libc::O_CREAT != 0;
+        if creates && path.starts_with("s/.onehold/waiting") {
+            self.waiting.push(tree);
+        } else if call.number() == libc::SYS_linkat && path == Path::new("s/a.lock") {
+            match self.waiting.iter().position(|waiter| *waiter == tree) {
+                Some(0) => {}
+                None if self.waiting.is_empty() => {}
+                _ => self.overtaken.push(format!("{:?} by {tree}", self.waiting)),
+            }
+            self.waiting.retain(|waiter| *waiter != tree);
+        }
     }
 
     /// All sleep: lets time pass until one of them is woken by it. Whether there was such a time.
@@ -460,9 +484,16 @@ impl<'a> Scheduler<'a> {
         let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let words: Vec<&str> = line.split('\0').collect();
         if let [COMMAND, section, mode, ..] = words.as_slice() {
-            let mode = mode.chars().next().unwrap();
-            self.enters(pid, section, mode);
-            end_at_once(pid);
+            match mode.chars().next().unwrap() {
+                'f' => {
+                    self.enters(pid, section, 'x');
+                    end_by_signal(pid);
+                }
+                mode => {
+                    self.enters(pid, section, mode);
+                    end_at_once(pid);
+                }
+            }
         } else {
             hide_vdso(pid);
         }

@@ -101,9 +101,18 @@ pub fn hide_vdso(pid: Pid) {
 /// Replaces the first instructions of a program: `exit_group(0)`.
 pub fn end_at_once(pid: Pid) {
     // xor edi, edi; mov eax, 231; syscall
-    const EXIT: [u8; 9] = [0x31, 0xff, 0xb8, 0xe7, 0, 0, 0, 0x0f, 0x05];
+    start_with(pid, &[0x31, 0xff, 0xb8, 0xe7, 0, 0, 0, 0x0f, 0x05]);
+}
+
+/// Replaces the first instructions of a program: `pause()`, again and again.
+pub fn end_by_signal(pid: Pid) {
+    // mov eax, 34; syscall; jmp -9
+    start_with(pid, &[0xb8, 0x22, 0, 0, 0, 0x0f, 0x05, 0xeb, 0xf7]);
+}
+
+fn start_with(pid: Pid, instructions: &[u8]) {
     let registers = ptrace::getregs(pid).unwrap();
-    write_memory(pid, registers.rip, &EXIT);
+    write_memory(pid, registers.rip, instructions);
 }
 
 /// A process that is stopped by the tracer goes on as far as others can see.
