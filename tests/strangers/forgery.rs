@@ -10,6 +10,8 @@ use proptest::sample::{Index, select};
 #[derive(Clone, Debug)]
 pub enum Forgery {
     Text(Index, Vec<Edit>),
+    /// The same, and the file belongs to another user, who lets everybody write it.
+    TextOf(Index, Vec<Edit>, User),
     Replace(Index, Kind),
     Rename(Index, Name),
     /// The same file under another name too.
@@ -276,14 +278,9 @@ fn index() -> impl Strategy<Value = Index> + Clone {
 }
 
 fn value() -> impl Strategy<Value = Value> + Clone {
-    let near_a_limit = (0..=64_u32, -1..=1_i64).prop_map(|(bits, more)| {
-        let power = 1_u64.checked_shl(bits).unwrap_or(0);
-        power.wrapping_add_signed(more)
-    });
-    let number = prop_oneof![near_a_limit, any::<u64>()];
     prop_oneof![
         8 => select(&JSON[..]).prop_map(Value::Json),
-        3 => number.prop_map(Value::Number),
+        3 => number(),
         1 => "\\PC{0,12}".prop_map(Value::Text),
         3 => whose().prop_map(Value::Pid),
         1 => whose().prop_map(Value::Group),
@@ -294,10 +291,28 @@ fn value() -> impl Strategy<Value = Value> + Clone {
     ]
 }
 
+fn number() -> impl Strategy<Value = Value> + Clone {
+    let near_a_limit = (0..=64_u32, -1..=1_i64).prop_map(|(bits, more)| {
+        let power = 1_u64.checked_shl(bits).unwrap_or(0);
+        power.wrapping_add_signed(more)
+    });
+    prop_oneof![near_a_limit, any::<u64>()].prop_map(Value::Number)
+}
+
+/// A key, mostly with a value of its type if that is a number.
+fn added() -> impl Strategy<Value = Edit> + Clone {
+    let (of_number, other): (Vec<_>, Vec<_>) = KEYS.iter().partition(|key| key.ends_with("_ms"));
+    prop_oneof![
+        1 => (index(), select(of_number), number()),
+        3 => (index(), select(other), value()),
+    ]
+    .prop_map(|(at, key, value)| Edit::Add(at, key, value))
+}
+
 fn edits() -> impl Strategy<Value = Vec<Edit>> + Clone {
     let edit = prop_oneof![
         8 => (index(), value()).prop_map(|(at, value)| Edit::Set(at, value)),
-        4 => (index(), select(&KEYS[..]), value()).prop_map(|(at, key, value)| Edit::Add(at, key, value)),
+        4 => added(),
         2 => index().prop_map(Edit::Unname),
         3 => whose().prop_map(Edit::Wrapper),
         3 => whose().prop_map(Edit::Work),
@@ -347,7 +362,8 @@ pub fn forgery(focus: Index) -> impl Strategy<Value = Forgery> {
     let line = (index(), no_edits_or_some.clone(), times);
     let line = line.prop_map(|(of, edits, times)| Line { of, edits, times });
     prop_oneof![
-        14 => (file(), edits()).prop_map(|(at, edits)| Forgery::Text(at, edits)),
+        12 => (file(), edits()).prop_map(|(at, edits)| Forgery::Text(at, edits)),
+        3 => (file(), edits(), user()).prop_map(|(at, edits, user)| Forgery::TextOf(at, edits, user)),
         3 => (file(), select(kind.to_vec())).prop_map(|(at, kind)| Forgery::Replace(at, kind)),
         1 => (file(), name()).prop_map(|(at, name)| Forgery::Rename(at, name)),
         1 => (file(), name()).prop_map(|(at, name)| Forgery::Link(at, name)),

@@ -467,6 +467,25 @@ impl<'a> Stranger<'a> {
         at.get(&self.template.files)
     }
 
+    /// Lets a file or a directory belong to another user.
+    fn give_away(&mut self, path: &Path, user: User) {
+        // What belongs to root already may have its other name outside.
+        let facts = fs::symlink_metadata(path).ok();
+        let Some(facts) = facts.filter(|facts| facts.uid() != 0) else {
+            return;
+        };
+        let owner = match user {
+            User::Root => 0,
+            User::Third => THIRD,
+        };
+        self.third_has_written |= owner == THIRD;
+        lchown(path, Some(owner), Some(owner)).unwrap();
+        if facts.is_file() && owner == 0 {
+            // Or it would be root's word.
+            fs::set_permissions(path, fs::Permissions::from_mode(0o666)).unwrap();
+        }
+    }
+
     /// An earlier change may have put something else there: then there is nothing to do.
     fn forge(&mut self, forgery: &Forgery) {
         let store = self.env.store();
@@ -474,6 +493,7 @@ impl<'a> Stranger<'a> {
             |at: &proptest::sample::Index| store.join(at.get(&self.template.directories));
         let path = match forgery {
             Forgery::Text(at, _)
+            | Forgery::TextOf(at, ..)
             | Forgery::Replace(at, _)
             | Forgery::Rename(at, _)
             | Forgery::Link(at, _)
@@ -494,9 +514,12 @@ impl<'a> Stranger<'a> {
         }
         self.forged.push(path.clone());
         match forgery {
-            Forgery::Text(_, edits) => {
+            Forgery::Text(_, edits) | Forgery::TextOf(_, edits, _) => {
                 if let Some(text) = read(&path) {
                     put(&path, &self.edited(&text, edits));
+                }
+                if let Forgery::TextOf(_, _, user) = forgery {
+                    self.give_away(&path, *user);
                 }
             }
             Forgery::Copy(of, edits, ..) => {
@@ -522,21 +545,7 @@ impl<'a> Stranger<'a> {
                 self.forged.push(new);
             }
             Forgery::Owner(_, user) | Forgery::OwnerOfDirectory(_, user) => {
-                // What belongs to root already may have its other name outside.
-                let facts = fs::symlink_metadata(&path).ok();
-                let Some(facts) = facts.filter(|facts| facts.uid() != 0) else {
-                    return;
-                };
-                let owner = match user {
-                    User::Root => 0,
-                    User::Third => THIRD,
-                };
-                self.third_has_written |= owner == THIRD;
-                lchown(&path, Some(owner), Some(owner)).unwrap();
-                if facts.is_file() && owner == 0 {
-                    // Or it would be root's word.
-                    fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
-                }
+                self.give_away(&path, *user);
             }
             Forgery::Mode(_, mode) | Forgery::ModeOfDirectory(_, mode) => {
                 let facts = fs::symlink_metadata(&path).ok();

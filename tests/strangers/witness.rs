@@ -139,6 +139,8 @@ fn may_be_removed(name: &str) -> bool {
         ".onehold",
         "waiting",
         "reserved",
+        "last",
+        "shared",
         "events.jsonl",
         "events.jsonl.1",
     ];
