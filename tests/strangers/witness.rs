@@ -179,6 +179,10 @@ impl Places {
     /// An open of what is not the stranger's. What was opened is behind the number, through all symlinks.
     fn open(&self, arguments: &str, line: &str) -> Option<String> {
         let (_, opened) = arguments.rsplit_once(" = ")?;
+        // Its thread ended with its process meanwhile.
+        if opened == "?" {
+            return None;
+        }
         let path = opened.split_once('<').map_or("", |(_, path)| path);
         let is_write = ["O_WRONLY", "O_RDWR", "O_CREAT", "O_TRUNC", "O_TMPFILE"]
             .iter()
