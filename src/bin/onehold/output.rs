@@ -11,6 +11,7 @@ use onehold::{Caller, Format, LockName, Mode, State, Status};
 use crate::args::Color;
 use crate::config::Settings;
 use crate::describe::{self, is_held, is_run, local};
+use crate::failure::exit_of;
 use crate::outcome::Outcome;
 use crate::refusal::Refusal;
 use crate::report::object;
@@ -403,7 +404,8 @@ pub(crate) fn paint(status: &Status, text: &str) -> String {
 
 /// Prints the JSON object of a failure that happened before the store was known.
 pub(crate) fn bare_failure(verb: &str, refusal: Refusal, message: &str) {
-    let outcome = Outcome::refused(refusal, message);
+    let mut outcome = Outcome::refused(refusal, message);
+    outcome.exit = exit_of(refusal, verb);
     let (caller, settings) = (Caller::default(), Settings::default());
     let line = object(verb, &outcome, &[], &caller, &settings);
     let _ = print_object(verb, &line);

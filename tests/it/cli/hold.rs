@@ -167,6 +167,12 @@ fn whatever_did_not_hold_ends_with_an_event_that_has_the_exit_code() {
         (&["--die-with", "999999999", "x"], 125, "NO_SUCH_PROCESS"),
         (&["--exec", "x"], 2, "USAGE"),
     ];
+    std::fs::write(env.path("config"), "wait").unwrap();
+    let mut without_config = env.onehold(["hold", "--json", "x"]);
+    without_config.env("ONEHOLD_CONFIG", env.path("config"));
+    let mut refused = Hold::start(without_config);
+    assert_eq!(refused.event("failed")["exit_code"], 125);
+    assert_eq!(refused.running.finish(), 125);
     for (args, code, error) in cases {
         let mut refused = start(&env, &[&["--json"], args].concat());
         assert_eq!(refused.running.finish(), code, "{args:?}");
