@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::{Place, on_tmpfs};
+use crate::{Place, json_object, on_tmpfs};
 
 #[test]
 #[ignore = "needs root: a read-only mount"]
@@ -336,7 +336,7 @@ fn path_through_a_symlink_into_a_store_is_the_lock_of_that_store() {
         "onehold acquire -q sec/x --ttl 1h; ln -s store/sec.d link",
     );
     let check = place.says("env", "onehold check --json ./link/x.lock || true");
-    let object: serde_json::Value = serde_json::from_str(&check).unwrap();
+    let object = json_object(&check);
     assert_eq!(object["lock"]["name"], "sec/x", "{check}");
 }
 

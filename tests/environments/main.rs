@@ -15,11 +15,20 @@ mod filesystems;
 mod kernel;
 mod users;
 
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "the tests of the schema use the rest"
+)]
+#[path = "../harness/schema.rs"]
+mod schema;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use serde_json::Value;
 use tempfile::TempDir;
 
 /// Copies a program that is executed soon. Not by this process: what another thread forks would keep the
@@ -28,6 +37,13 @@ use tempfile::TempDir;
 fn copy_program(from: &Path, to: &Path) {
     let copied = Command::new("cp").args([from, to]).status().unwrap();
     assert!(copied.success());
+}
+
+/// What `--json` has printed.
+fn json_object(said: &str) -> Value {
+    let object = serde_json::from_str(said).unwrap();
+    schema::assert_valid(&object);
+    object
 }
 
 struct Place {
@@ -87,7 +103,7 @@ impl Place {
 
     fn reason(&self, before: &str, name: &str) -> String {
         let said = self.says(before, &format!("onehold check --json {name} || true"));
-        let object: serde_json::Value = serde_json::from_str(&said).unwrap();
+        let object = json_object(&said);
         object["lock"]["reason"].as_str().unwrap().to_owned()
     }
 }

@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::cluster::{Cluster, On, free_port};
-use crate::harness::{Running, wait_until};
+use crate::harness::{Running, json_object, wait_until};
 
 /// Enables users. One of them, `ci`, may use the store; its password is `secret`.
 fn enable_users(cluster: &Cluster, on: &On) {
@@ -41,7 +41,7 @@ fn start_holder_and_waiter(on: &On) -> [Running; 2] {
     let waiter = Running::spawn(of_user(on, &args));
     wait_until("it waits", || {
         let output = of_user(on, &["check", "--json", "x"]).output().unwrap();
-        let object: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let object = json_object(&output.stdout);
         object["lock"]["waiters"][0].is_object()
     });
     [holder, waiter]
@@ -199,7 +199,7 @@ fn password_file_that_others_can_read_draws_a_warning() {
         assert_eq!(said, if is_exposed { &*expected } else { "" }, "{mode:o}");
         let output = call(&["check", "--json", "x"]);
         assert!(output.status.success(), "{output:?}");
-        let object: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let object = json_object(&output.stdout);
         let errors = object["errors"].as_array().unwrap();
         assert_eq!(errors.len(), usize::from(is_exposed), "{mode:o}: {object}");
     }

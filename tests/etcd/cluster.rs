@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::harness::{self, TestEnv, wait_until};
+use crate::harness::{self, TestEnv, json_object, wait_until};
 use crate::network::Network;
 
 /// Members of etcd, on loopback or on hosts of their own.
@@ -144,8 +144,8 @@ impl On {
     #[track_caller]
     pub fn lock(&self, name: &str) -> Value {
         let (_, stdout, stderr) = self.output(&["check", "--json", name]);
-        let object: Value = serde_json::from_str(&stdout).unwrap_or_else(|_| panic!("{stderr}"));
-        object["lock"].clone()
+        assert!(!stdout.is_empty(), "{stderr}");
+        json_object(stdout.as_bytes())["lock"].take()
     }
 
     #[track_caller]

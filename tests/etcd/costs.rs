@@ -1,7 +1,7 @@
 use std::fmt::Write as _;
 
 use crate::cluster::{Cluster, On, shared};
-use crate::harness::{CONTENDERS, Running, wait_until};
+use crate::harness::{CONTENDERS, Running, json_object, wait_until};
 use crate::proxy::{Fate, Proxy};
 
 const GRANT: &str = "/v3/lease/grant";
@@ -145,7 +145,8 @@ fn list_is_paged_and_complete() {
     let behind = On::at(format!("etcd://{}{}", proxy.endpoint, on.prefix()));
     let locks = || {
         let (_, stdout, stderr) = behind.output(&["list", "--json"]);
-        let object: serde_json::Value = serde_json::from_str(&stdout).expect(&stderr);
+        assert!(!stdout.is_empty(), "{stderr}");
+        let object = json_object(stdout.as_bytes());
         let locks = object["locks"].as_array().unwrap().clone();
         assert!(locks.iter().all(|lock| lock["state"] == "zombie"));
         locks.len()

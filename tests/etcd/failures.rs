@@ -5,7 +5,7 @@ use rustix::process::Signal;
 
 use crate::at_work::{assert_exclusive, run, sections};
 use crate::cluster::{Cluster, On, shared};
-use crate::harness::{Running, exit_code, wait_until};
+use crate::harness::{Running, exit_code, last_json_object, wait_until};
 use crate::keeper::{children_of, send};
 use crate::proxy::{Fate, Proxy, proxies_of};
 
@@ -477,7 +477,7 @@ fn member_that_does_not_answer_is_passed_by() {
     assert!(stderr.contains("connection refused"), "{stderr}");
     let (code, stdout, stderr) = nobody.output(&["run", "--json", "x", "--", "true"]);
     assert_eq!((code, &*stdout), (125, ""));
-    let object: serde_json::Value = serde_json::from_str(stderr.lines().last().unwrap()).unwrap();
+    let object = last_json_object(stderr.as_bytes());
     assert_eq!(object["error"]["code"], "STORE");
 }
 

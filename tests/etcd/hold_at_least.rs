@@ -7,7 +7,9 @@ use rustix::process::Signal;
 
 use crate::clocks::WallClock;
 use crate::cluster::{On, shared};
-use crate::harness::{CONTENDERS, Running, exit_code, run_together, sorted_codes, wait_until};
+use crate::harness::{
+    CONTENDERS, Running, exit_code, json_object, run_together, sorted_codes, wait_until,
+};
 use crate::keeper::{children_of, send};
 
 /// A `run` of `x` that is kept for so long.
@@ -169,7 +171,7 @@ fn history_of_a_store_on_etcd_is_that_of_the_machine() {
     assert_eq!(on.output(&["break", "x", "--yes"]).0, 0);
     assert_eq!(broken.finish(), 8);
     let (_, out, _) = on.output(&["history", "--json", "x"]);
-    let object: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let object = json_object(out.as_bytes());
     let holds = object["holds"].as_array().unwrap();
     let results: Vec<_> = holds.iter().map(|hold| &hold["result"]).collect();
     assert_eq!(results, ["exited", "broken"], "{object}");
@@ -204,7 +206,7 @@ fn time_is_counted_from_when_the_lock_was_taken_and_not_asked_for() {
         "{told}"
     );
     let (_, out, _) = on.output(&["history", "--json", "x"]);
-    let object: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let object = json_object(out.as_bytes());
     let hold = &object["holds"][0];
     assert!(hold["waited_seconds"].as_f64().unwrap() > 1.0, "{hold}");
     assert!(hold["held_seconds"].as_f64().unwrap() < 1.0, "{hold}");

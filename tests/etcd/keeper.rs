@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::at_work::{assert_exclusive, run, run_below, seconds_after, sections};
 use crate::cluster::{On, shared};
 use crate::harness::seen::now;
-use crate::harness::{Running, exit_code, run_together, wait_until};
+use crate::harness::{Running, exit_code, json_object, run_together, wait_until};
 use crate::proxy::{Fate, Proxy, proxies_of};
 
 /// The time to live of the holds here, in seconds: the least one.
@@ -489,7 +489,7 @@ fn wrapper_says_that_its_keeper_was_killed_while_it_waited() {
                         the command was not started";
         assert!(said.contains(expected), "{said}");
         if json {
-            let object: serde_json::Value = serde_json::from_str(&said).unwrap();
+            let object = json_object(said.as_bytes());
             assert_eq!(object["message"], expected, "{said}");
         }
         wait_until("its place ends with its lease", || on.waiters("x") == 0);

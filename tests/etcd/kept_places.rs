@@ -4,7 +4,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::cluster::{On, shared};
-use crate::harness::{Running, wait_until};
+use crate::harness::{Running, json_object, wait_until};
 
 /// A run that waits for `x` with a place that is kept for this owner.
 fn call(on: &On, owner: &str, wait: &str) -> Running {
@@ -38,7 +38,7 @@ fn wait_until_waiting(on: &On, owners: &[&str]) {
 /// The owners that a place is kept for.
 fn kept_for(on: &On) -> Vec<String> {
     let (_, out, _) = on.output(&["check", "-v", "--json", "x"]);
-    let object: Value = serde_json::from_str(&out).unwrap();
+    let object = json_object(out.as_bytes());
     let places = object["kept_places"].as_array().unwrap();
     let owner = |place: &Value| place["owner"].as_str().unwrap().to_owned();
     places.iter().map(owner).collect()

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::at_work::{assert_exclusive, run, seconds_after, sections};
 use crate::cluster::{Cluster, On};
 use crate::harness::seen::now;
-use crate::harness::{Running, exit_code, wait_until};
+use crate::harness::{Running, exit_code, json_object, wait_until};
 use crate::network::Network;
 
 const HOLDER: usize = 3;
@@ -37,7 +37,7 @@ fn waiters(cluster: &Cluster, on: &On) -> usize {
         .network()
         .on(OTHER, &on.onehold(&["check", "--json", "x"]));
     let output = { command }.output().unwrap();
-    let object: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    let object = json_object(&output.stdout);
     object["lock"]["waiters"].as_array().map_or(0, Vec::len)
 }
 

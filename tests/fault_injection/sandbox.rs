@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::harness::{Running, TestEnv, exit_code, foreign};
+use crate::harness::{Running, TestEnv, exit_code, foreign, json_object};
 
 pub struct Sandbox {
     pub env: TestEnv,
@@ -137,7 +137,7 @@ impl Sandbox {
     /// `lock` of the JSON object of a command.
     pub fn lock(&self, words: &[&str]) -> Value {
         let (_, stdout) = self.invoke(&[words, &["--json"]].concat());
-        serde_json::from_str::<Value>(&stdout).unwrap()["lock"].take()
+        json_object(stdout.as_bytes())["lock"].take()
     }
 
     fn end_commands(&self) {

@@ -5,7 +5,7 @@ use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
 use serde_json::Value;
 
-use super::Running;
+use super::{Running, json_object};
 
 /// `onehold hold`, and this test's ends of its pipes.
 pub struct Hold {
@@ -39,7 +39,7 @@ impl Hold {
     #[track_caller]
     pub fn event(&mut self, name: &str) -> Value {
         let line = self.line();
-        let event: Value = serde_json::from_str(&line).unwrap();
+        let event = json_object(line.as_bytes());
         assert_eq!(event["event"], name, "{line}");
         event
     }

@@ -18,6 +18,7 @@ pub mod foreign;
 pub mod hold;
 #[cfg(unix)]
 pub mod intervals;
+pub mod schema;
 pub mod seen;
 #[cfg(target_os = "linux")]
 pub mod waits;
@@ -31,6 +32,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use chrono::{DateTime, Utc};
 #[cfg(unix)]
 pub use rustix::process::Signal;
 use serde_json::Value;
@@ -362,12 +364,28 @@ pub fn exit_code(status: ExitStatus) -> i32 {
     status.code().unwrap()
 }
 
-/// Exactly one JSON object, on one line.
+/// What `--json` has printed: exactly one object, on one line, as onehold-json(5) says.
 #[track_caller]
 pub fn json_object(bytes: &[u8]) -> Value {
     let text = std::str::from_utf8(bytes).unwrap();
     assert_eq!(text.lines().count(), 1, "not one line: {text:?}");
-    serde_json::from_str(text).unwrap()
+    let object = serde_json::from_str(text).unwrap();
+    schema::assert_valid(&object);
+    object
+}
+
+/// The same behind the output of a command.
+#[track_caller]
+pub fn last_json_object(bytes: &[u8]) -> Value {
+    let text = std::str::from_utf8(bytes).unwrap();
+    json_object(text.lines().last().unwrap_or_default().as_bytes())
+}
+
+/// A time in such an object. Texts do not compare as times: they have 0, 3, 6 or 9 decimals.
+#[track_caller]
+pub fn time(value: &Value) -> DateTime<Utc> {
+    let time = DateTime::parse_from_rfc3339(value.as_str().unwrap());
+    time.unwrap().to_utc()
 }
 
 /// Waits until a condition is true that is bound to become true; `condition` is a clause.

@@ -672,7 +672,8 @@ fn sprint_mutex_of_dead_process_is_not_taken_over_without_a_terminal() {
 
     let asked = output(&mut sprint(&env));
     assert_eq!(exit_code(asked.status), 1);
-    assert_eq!(json_object(&asked.stdout)["status"], "blocked");
+    let said: Value = serde_json::from_slice(&asked.stdout).unwrap();
+    assert_eq!(said["status"], "blocked");
 
     let mut acquire = env.command("setsid");
     acquire.args(["-w".as_ref(), program().as_os_str()]);

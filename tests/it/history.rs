@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::harness::{
     CONTENDERS, Running, Signal, TestEnv, exit_code, json_object, output, run_together,
-    sorted_codes, wait_until,
+    sorted_codes, time, wait_until,
 };
 
 /// An environment in which holds have a history.
@@ -117,7 +117,7 @@ fn each_hold_leaves_one_line_that_says_how_it_ended() {
         assert_eq!(hold["exit_code"].as_i64(), exit_code, "{name}: {hold}");
         assert_eq!(hold["signal"].as_i64(), signal, "{name}: {hold}");
         let times = ["asked_at", "acquired_at", "ended_at"];
-        let times = times.map(|key| hold[key].as_str().unwrap());
+        let times = times.map(|key| time(&hold[key]));
         assert!(times.is_sorted(), "{name}: {hold}");
         assert!(hold["held_seconds"].as_f64().unwrap() >= 0.0);
     }

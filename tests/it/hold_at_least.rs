@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::harness::{
-    CONTENDERS, Signal, TestEnv, exit_code, run_together, sorted_codes, wait_until,
+    CONTENDERS, Signal, TestEnv, exit_code, last_json_object, run_together, sorted_codes, time,
+    wait_until,
 };
 
 /// A run of `true` that keeps the lock, and its hold number.
@@ -54,7 +55,7 @@ fn lock_stays_taken_and_says_how_its_command_ended() {
         (&3.into(), &().into())
     );
     assert_eq!(lock["ttl_seconds"], 3600.0);
-    let times = ["acquired_at", "ended_at", "expires_at"].map(|key| lock[key].as_str().unwrap());
+    let times = ["acquired_at", "ended_at", "expires_at"].map(|key| time(&lock[key]));
     assert!(times.is_sorted(), "{times:?}");
     let refused = env.output(["run", "x", "--", "touch", "started"]);
     assert_eq!(exit_code(refused.status), 6);
@@ -318,8 +319,7 @@ fn lock_that_could_not_be_released_is_not_said_to_be() {
         "-c",
         script,
     ]);
-    let told = String::from_utf8(output.stderr).unwrap();
-    let object: serde_json::Value = serde_json::from_str(told.lines().last().unwrap()).unwrap();
+    let object = last_json_object(&output.stderr);
     assert_ne!(object["status"], "released", "{object}");
     assert_ne!(object["status"], "kept", "{object}");
 }

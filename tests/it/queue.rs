@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 #[cfg(target_os = "linux")]
 use crate::harness::CONTENDERS;
-use crate::harness::{Running, Signal, TestEnv, program, wait_until};
+use crate::harness::{Running, Signal, TestEnv, json_object, program, wait_until};
 use assert_cmd::prelude::OutputAssertExt;
 use predicates::str::{contains, starts_with};
 use serde_json::Value;
@@ -279,7 +279,7 @@ fn full_queue_refuses_at_once_says_how_many_wait_and_dead_waiters_do_not_count()
     let refused = behind_at_most(&env, "3", &["--json", "x", "--", "true"])
         .output()
         .unwrap();
-    let object: Value = serde_json::from_slice(&refused.stderr).unwrap();
+    let object = json_object(&refused.stderr);
     assert_eq!(object["error"]["code"], "QUEUE_FULL");
     assert_eq!(object["lock"]["waiters"].as_array().unwrap().len(), 3);
     // It has no effect on a free lock.

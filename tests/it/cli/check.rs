@@ -4,7 +4,7 @@ use serde_json::Value;
 
 #[cfg(unix)]
 use crate::harness::Signal;
-use crate::harness::{Running, TestEnv, wait_until};
+use crate::harness::{Running, TestEnv, last_json_object, wait_until};
 
 #[test]
 fn check_of_free_lock_is_0_and_creates_nothing() {
@@ -179,8 +179,7 @@ fn assert_check_agrees_with_run(env: &TestEnv, what: &str, name: &str, owner: &s
     };
     assert!(is_expected, "{what}: check {checked}, run {run:?}");
     if run.status.code() == Some(6) {
-        let text = String::from_utf8(run.stderr).unwrap();
-        let refused: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+        let refused = last_json_object(&run.stderr);
         for key in ["name", "state", "reason", "hold", "pid"] {
             assert_eq!(refused["lock"][key], lock[key], "{what}: {key}");
         }

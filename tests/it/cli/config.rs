@@ -44,7 +44,7 @@ fn config_shows_each_value_with_its_source() {
         command.arg("--json").env_remove("ONEHOLD_DIR");
         command.envs(variables.iter().copied());
         let output = command.output().unwrap();
-        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+        json_object(&output.stdout)
     };
     let plain = of(&["config"], &[]);
     assert_eq!(source(&plain, "dir"), ("defaults".to_owned(), Some(3)));

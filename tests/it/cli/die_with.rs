@@ -4,7 +4,8 @@ use assert_cmd::prelude::OutputAssertExt;
 use predicates::str::contains;
 
 use crate::harness::{
-    Running, Signal, TestEnv, dead_pid, program, run_together, send, sorted_codes, wait_until,
+    Running, Signal, TestEnv, dead_pid, last_json_object, program, run_together, send,
+    sorted_codes, wait_until,
 };
 
 /// The words of a `run` that ends with a process.
@@ -68,8 +69,7 @@ fn command_that_ignores_term_is_killed_after_its_time_and_json_tells_the_reason(
     wait_until("the command has begun", || env.lines("began") == 1);
     caller.kill();
     let (code, _, told) = run.finish_with_output();
-    let last = told.lines().last().unwrap();
-    let object: serde_json::Value = serde_json::from_str(last).unwrap();
+    let object = last_json_object(told.as_bytes());
     assert_eq!(code, 143);
     assert_eq!(object["error"]["code"], "CALLER_EXITED");
     assert_eq!(object["command_exit_code"], 137);

@@ -100,23 +100,8 @@ fn increments_under_holds_of_eight_programs_add_up() {
     assert!(env.left_in_store().is_empty() && env.left_in_queues().is_empty());
 }
 
-/// The keys of each line of `--json` but `failed`.
-const KEYS: [&str; 11] = [
-    "displaced",
-    "errors",
-    "event",
-    "file",
-    "hold",
-    "holder",
-    "message",
-    "position",
-    "reason",
-    "slot",
-    "slots",
-];
-
 #[test]
-fn json_tells_each_event_on_a_line_with_the_same_keys() {
+fn json_tells_each_event_on_a_line() {
     let env = TestEnv::new();
     let mut holder = env.hold(&["x"]);
     let mut first = start(&env, &["--json", "-w", "1h", "x"]);
@@ -145,10 +130,6 @@ fn json_tells_each_event_on_a_line_with_the_same_keys() {
     second.running.signal(Signal::TERM);
     assert_eq!(second.event("released")["reason"], "signal");
     assert_eq!(second.running.finish(), 0);
-    for event in [waiting, held, released] {
-        let keys: Vec<&String> = event.as_object().unwrap().keys().collect();
-        assert_eq!(keys, KEYS);
-    }
 }
 
 #[test]

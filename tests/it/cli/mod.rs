@@ -47,6 +47,8 @@ mod watch;
 // Invalid lock files, stores and environments.
 mod bad_input;
 // JSON, usage errors, color, closed pipes.
+#[cfg(target_os = "linux")]
+mod json;
 mod output;
 // Hints for lines that do not parse.
 #[cfg(unix)]

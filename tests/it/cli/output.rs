@@ -5,7 +5,7 @@ use serde_json::Value;
 
 #[cfg(unix)]
 use crate::harness::Signal;
-use crate::harness::{TestEnv, json_object, wait_until};
+use crate::harness::{TestEnv, json_object, last_json_object, wait_until};
 
 #[test]
 fn usage_error_is_2_and_changes_nothing() {
@@ -257,8 +257,7 @@ fn object_has_displaced_hold_and_new_hold_is_mine() {
         .onehold(["run", "--json", "--force", "--yes", "x", "--", "true"])
         .output()
         .unwrap();
-    let said = String::from_utf8(out.stderr).unwrap();
-    let object = json_object(said.lines().last().unwrap().as_bytes());
+    let object = last_json_object(&out.stderr);
     assert_eq!(object["displaced"]["hold"], taken["hold"]);
     assert_eq!(object["displaced"]["reason"], "lease");
 }
@@ -284,8 +283,7 @@ fn object_names_every_displaced_hold() {
         .onehold(["run", "--json", "--force", "--yes", "x", "y", "--", "true"])
         .output()
         .unwrap();
-    let said = String::from_utf8(out.stderr).unwrap();
-    let object = json_object(said.lines().last().unwrap().as_bytes());
+    let object = last_json_object(&out.stderr);
     assert_eq!(displaced(&object), [hold(&taken), other]);
 }
 

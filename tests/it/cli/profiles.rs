@@ -11,7 +11,7 @@ use serde_json::Value;
 
 #[cfg(unix)]
 use crate::harness::Signal;
-use crate::harness::{Running, TestEnv, json_object};
+use crate::harness::{Running, TestEnv, json_object, last_json_object};
 
 fn dead_sprint(env: &TestEnv) {
     let mut dies = Running::sleeper();
@@ -558,9 +558,7 @@ fn every_answer_has_the_details_of_the_profile() {
             "run" => output.stderr,
             _ => output.stdout,
         };
-        let text = String::from_utf8(line).unwrap();
-        let object: Value = serde_json::from_str(text.trim()).unwrap();
-        object["lock"]["details"]["lock_info"].clone()
+        last_json_object(&line)["lock"]["details"]["lock_info"].take()
     };
     assert_eq!(info(&["check"])["exists"], false);
     let run = ["run", "--owner", "s", "-m", "e", "--", "true"];

@@ -4,9 +4,8 @@
 use std::sync::Mutex;
 
 use assert_cmd::prelude::OutputAssertExt;
-use serde_json::Value;
 
-use crate::harness::TestEnv;
+use crate::harness::{TestEnv, json_object};
 
 /// What is typed, and the line that was meant. `""`: that is not sure, and there is no hint.
 const SLIPS: &[(&str, &str)] = &[
@@ -375,7 +374,7 @@ fn pasted(line: &str) -> Effect {
     let script = format!("{SETUP}\n{line}\ncode=$?\nonehold list --json >locks\nexit $code");
     let output = env.command("sh").args(["-c", &script]).output().unwrap();
     let read = |name: &str| std::fs::read_to_string(env.path(name)).unwrap_or_default();
-    let listing: Value = serde_json::from_str(&read("locks")).unwrap();
+    let listing = json_object(read("locks").as_bytes());
     let held = listing["locks"].as_array().unwrap().iter();
     let held = held.map(|lock| format!("{} {} {}", lock["name"], lock["state"], lock["owner"]));
     let root = env.root.path().to_str().unwrap();

@@ -7,7 +7,9 @@ use predicates::Predicate;
 use predicates::boolean::PredicateBooleanExt as _;
 use predicates::str::{contains, is_match};
 
-use crate::harness::{Running, Signal, TestEnv, number_in, send, wait_until};
+use crate::harness::{
+    Running, Signal, TestEnv, json_object, last_json_object, number_in, send, wait_until,
+};
 
 /// Starts a `run` of `x` whose command reports its PID and then executes `then`. Returns once the
 /// wrapper has recorded the start time of the command, which it does after the command was started.
@@ -321,7 +323,7 @@ fn interrupted_wait_leaves_one_object_and_no_ticket() {
             let (ended, out, err) = waiting.finish_with_output();
             let died = (-signal.as_raw(), "");
             assert_eq!((ended, out.as_str()), died, "it dies of the signal");
-            let object: serde_json::Value = serde_json::from_str(&err).unwrap();
+            let object = json_object(err.as_bytes());
             assert_eq!(object["status"], "interrupted", "{err}");
             assert_eq!(object["error"]["code"], "INTERRUPTED");
             assert_eq!(env.lock("x")["waiters"].as_array().map(Vec::len), Some(0));
@@ -539,8 +541,7 @@ fn time_limit_ends_the_command_with_124() {
     run(&["--time-limit", "1h"], "exit 3").code(3).stderr("");
     run(&["--time-limit", "0"], "exit 3").code(3).stderr("");
     let assert = run(&["--json", "--time-limit", "0.1"], "sleep 1000");
-    let err = String::from_utf8(assert.code(124).get_output().stderr.clone()).unwrap();
-    let object: serde_json::Value = serde_json::from_str(&err).unwrap();
+    let object = last_json_object(&assert.code(124).get_output().stderr);
     assert_eq!(object["error"]["code"], "TIME_LIMIT");
     assert_eq!(object["error"]["details"]["time_limit_seconds"], 0.1);
     assert_eq!(env.left_in_store(), [""; 0]);
