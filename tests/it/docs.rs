@@ -10,6 +10,7 @@ mod doc_text;
 #[allow(dead_code, reason = "the binary uses the rest")]
 #[path = "../../src/bin/onehold/exit.rs"]
 mod exit;
+mod json_page;
 #[cfg(target_os = "linux")]
 mod picture;
 
@@ -84,6 +85,8 @@ fn man_pages_match_definition() {
             .map(|verb| format!("onehold-{}.1", verb.get_name())),
     );
     pages.extend(BY_HAND.map(str::to_owned));
+    pages.push("onehold-json.5".to_owned());
+    assert_in_sync("man/onehold-json.5", &json_page::page(&pages));
     assert_in_sync("man/onehold.1", &page(&command, "onehold", "", &pages));
     for verb in verbs {
         let name = verb.get_name().to_owned();
@@ -276,32 +279,8 @@ fn configuration_of_the_config_page_is_valid() {
         .success();
 }
 
-/// The object of `--json`, for JSON OUTPUT.
-const JSON: &[&str] = &[
-    "With --json, stdout contains exactly one object on one line, even on failure. For run, whose stdout belongs to CMD, the object is the last line on stderr. run --exec and run --reentrant are replaced by CMD and print an object only if they fail. If INT, TERM or HUP ends onehold while it waits or asks, the object says interrupted.",
-    "hold --json prints an object on each line of stdout instead, with event: waiting (once, when it begins to wait, with position in the queue and holder, an object like lock), held (with hold, slot, slots, file, and displaced, an object like lock), lost (exit status 8) or released, both with hold and reason: stdin (it has ended), signal, caller-exited (--die-with), broken, or lost (its file was removed or replaced, or its lease could not be kept). Each of these has all these keys, null where they do not apply, and message and errors. slots has a number for each lock if it is shared, slot is the first of them; file is null on etcd. Whatever did not hold ends with the event failed: the usual object, with event and exit_code.",
-    "Keys: success; command (the command of onehold); status; lock (an object or null); locks (of list and cleanup); hold (the number of the new hold); displaced (the hold that was taken over or taken by force, an object like lock; if there were several, the first one, and the rest of them are its others); command_exit_code; message (a sentence); errors (the message of a failure, and warnings); error (null, or an object of code, message and details). hold, displaced and command_exit_code are only present where they apply. check -v adds processes (of the hold: pid, parent, user, state, cpu_seconds, command) and journal (its last three events, as in the journal). check -v adds kept_places, too (owner, since, left_seconds). A refusal with --keep-place adds kept_position and kept_seconds. doctor adds checks (check, result: ok, warning or FAILED, detail, advice). history adds holds, the oldest first: name, names, hold, mode, user, owner, host, command, asked_at, waited_seconds, waiting_on_arrival (how many waited already), acquired_at, ended_at, held_seconds, result (exited, signal, released, broken, lost, expired, or taken-over from a dead holder), exit_code and signal; with --summary instead summary: name, runs, failed, waited_seconds and held_seconds (p50, p90, max), longest (objects like those of holds). config adds file, profile, settings and formats (key, value, source and line of each). For release, break and cleanup, lock and locks are the state before the change, but details is the state after it. Times are RFC 3339 in UTC. Later versions may add keys.",
-    "status is acquired, released, kept (run --hold-at-least), not-released (its lock file could not be removed), renewed, blocked, zombie-detected (also overdue), clean (free), fit, listed, cleaned, broken, lost, timeout, interrupted (INT, TERM or HUP) or failure. error.code is the reason of a failure: LOCKED, TIMEOUT, QUEUE_FULL, RESERVED, ZOMBIE and MALFORMED (refused), NOT_OWNER, NOT_HELD, NOT_CONFIRMED, SEVERAL_HOLDERS, NOT_A_LOCK, NOT_RENEWABLE, KERNEL_LOCK, UNFIT (of doctor), STILL_RUNNING, LOST, TIME_LIMIT, CALLER_EXITED (--die-with), INTERRUPTED, INCOMPLETE, INVALID_NAME, TOO_LONG, UNSUPPORTED, NO_SUCH_PROCESS, NO_HOLDER, STORE_BUSY, STORE (etcd refuses, or cannot be reached), NO_ATOMIC_EXCHANGE, COMMAND_NOT_FOUND, COMMAND_NOT_EXECUTABLE, USAGE, IO or FAILED. A profile may replace LOCKED and TIMEOUT with its own code.",
-];
-
-#[test]
-fn man_page_has_every_error_code() {
-    let source = fs::read_to_string(root().join("src/bin/onehold/refusal.rs")).unwrap();
-    let codes: Vec<&str> = source
-        .split("Self::row(")
-        .skip(1)
-        .map(|row| row.split('"').nth(3).unwrap())
-        .collect();
-    assert!(codes.len() >= 30, "{codes:?}");
-    let page = fs::read_to_string(root().join("man/onehold.1")).unwrap();
-    let (_, listed) = page.split_once("error.code is").unwrap();
-    let (listed, _) = listed.split_once('\n').unwrap();
-    let is_code = |char: char| char.is_ascii_uppercase() || char == '_';
-    let listed: Vec<&str> = listed.split(|char| !is_code(char)).collect();
-    for code in codes {
-        assert!(listed.contains(&code), "onehold(1) lacks {code}");
-    }
-}
+/// For JSON OUTPUT.
+const JSON: &str = "With --json, each command prints one JSON object, even if it fails. onehold-json(5) describes its keys, and the rules by which they change.";
 
 /// A page of section 1. `pages` are the files of all pages.
 fn page(command: &clap::Command, called: &str, verb: &str, pages: &[String]) -> Vec<u8> {
@@ -337,11 +316,8 @@ fn page(command: &clap::Command, called: &str, verb: &str, pages: &[String]) -> 
     let mut roff = Roff::new();
     if verb.is_empty() {
         roff.control("SH", ["JSON OUTPUT"]);
-        for paragraph in JSON {
-            roff.control("PP", []);
-            roff.text([roman(*paragraph)]);
-        }
-        table(&mut roff, "LOCK OBJECT", &doc_text::LOCK_KEYS);
+        roff.control("PP", []);
+        roff.text([roman(JSON)]);
         table(&mut roff, "EXIT STATUS", &exit::TABLE);
         table(&mut roff, "FILES", &doc_text::FILES);
         table(&mut roff, "ENVIRONMENT", &doc_text::ENVIRONMENT);
@@ -369,14 +345,18 @@ fn page(command: &clap::Command, called: &str, verb: &str, pages: &[String]) -> 
     }
     roff.control("SH", ["SEE ALSO"]);
     let own = format!("{}.1", called.replace(' ', "-"));
-    let others: Vec<String> = pages
-        .iter()
-        .filter(|page| **page != own)
-        .map(|page| format!("{})", page.replace('.', "(")))
-        .collect();
-    roff.text([roman(others.join(", "))]);
+    roff.text([roman(others(pages, &own))]);
     out.extend(roff.render().into_bytes());
     out
+}
+
+/// For SEE ALSO: all pages but this one.
+fn others(pages: &[String], own: &str) -> String {
+    let others = pages.iter().filter(|page| **page != own);
+    let others: Vec<String> = others
+        .map(|page| format!("{})", page.replace('.', "(")))
+        .collect();
+    others.join(", ")
 }
 
 fn table(roff: &mut Roff, title: &str, rows: &[(&str, &str)]) {

@@ -186,7 +186,8 @@ fn is_parent_reexport(root: &Path, file: &Path, other: &Path) -> bool {
     (is_mod && other.parent() == file.parent()) || (is_root && other.starts_with(root))
 }
 
-fn collect(directory: &Path, files: &mut Vec<PathBuf>) {
+/// The source files below a directory, without those of tests.
+pub(crate) fn collect(directory: &Path, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(directory).expect("a directory") {
         let path = entry.expect("an entry").path();
         if path.is_dir() {

@@ -73,7 +73,7 @@ pub(crate) struct GlobalArgs {
     /// Print one JSON object, even on failure
     ///
     /// The object goes to stdout. For `run`, whose stdout belongs to CMD, it is the last line on
-    /// stderr.
+    /// stderr. See onehold-json(5).
     #[arg(long, global = true)]
     pub(crate) json: bool,
     /// Print only errors, warnings, questions, and what the command is for
@@ -147,7 +147,7 @@ pub(crate) enum Verb {
     /// on stdin is ignored. No other process may keep that end of the pipe open.
     ///
     /// stdout gets the hold number once the lock is held; with --json one object on each line: see
-    /// onehold(1). If the hold is broken or lost, onehold says so and exits with 8 at once. The program
+    /// onehold-json(5). If the hold is broken or lost, onehold says so and exits with 8 at once. The program
     /// must then stop its work: `break` does not end it.
     ///
     /// TERM also releases the lock. INT, QUIT and HUP from a terminal are ignored while the lock is held,

@@ -9,7 +9,7 @@ pub(crate) struct Refusal {
     pub(crate) exit: Exit,
     /// `status` of the JSON object.
     pub(crate) status: &'static str,
-    /// `error.code` of the JSON object. onehold(1) lists them.
+    /// `error.code` of the JSON object. onehold-json(5) lists them.
     pub(crate) code: &'static str,
 }
 

@@ -15,7 +15,7 @@ use crate::config::Settings;
 use crate::describe::{self, local};
 use crate::outcome::Outcome;
 
-/// The object of `--json`, on one line.
+/// The object of `--json`, on one line. onehold-json(5) is the contract.
 pub(crate) fn object(
     command: &str,
     outcome: &Outcome,
@@ -240,7 +240,7 @@ mod tests {
             .keys()
             .map(String::as_str)
             .collect();
-        let mut known = LOCK_KEYS.map(|(key, _)| key).to_vec();
+        let mut known = LOCK_KEYS.to_vec();
         found.sort_unstable();
         known.sort_unstable();
         assert_eq!(found, known);

@@ -145,7 +145,7 @@ impl TryFrom<String> for Key {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        if text == WANTED || LOCK_KEYS.iter().any(|(key, _)| *key == text) {
+        if text == WANTED || LOCK_KEYS.contains(&&*text) {
             Ok(Self(text))
         } else {
             Err(format!("unknown key `{text}`"))
