@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::journal::{Journal, MAX_NAMES, Subject};
 use crate::error::Result;
 use crate::name::LockName;
-use crate::record::{Mode, Record, has_four_digits, is_default};
+use crate::record::{MAX_HOLD, Mode, Record, has_four_digits, is_default};
 use crate::sys::process::user_name;
 
 /// How a hold ended.
@@ -180,6 +180,7 @@ fn read(lines: &[Vec<u8>], is_wanted: impl Fn(&PastHold) -> bool) -> Vec<PastHol
 fn is_valid(hold: &PastHold) -> bool {
     let times = [hold.asked_at, hold.acquired_at, hold.ended_at];
     times.into_iter().all(has_four_digits)
+        && hold.hold <= MAX_HOLD
         && hold.names.len() <= MAX_NAMES
         && hold
             .names

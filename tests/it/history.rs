@@ -251,10 +251,11 @@ fn lines_that_are_no_holds_are_left_out() {
     let far = format!("{}+200000{}", &line[..year], &line[year + 4..]);
     let control = line
         .replace("\"true\"", "\"\\u001b[2Jtrue\"")
-        .replace("\"hold\":", "\"hold\":1");
+        .replace("\"hold\":1", "\"hold\":2");
+    let large = line.replace("\"hold\":", "\"hold\":9");
     fs::write(
         &file,
-        format!("{line}{{\"event\":\"end\"\nnothing\n{far}{control}"),
+        format!("{line}{{\"event\":\"end\"\nnothing\n{far}{large}{control}"),
     )
     .unwrap();
     assert_eq!(history(&env, &[]).len(), 2);
