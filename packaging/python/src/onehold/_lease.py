@@ -1,0 +1,116 @@
+"""Leases: locks that are held for a time, whatever becomes of this process."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Optional, Tuple, Type, cast
+
+from onehold._options import Duration, Name, Options, display, words
+from onehold._program import ask
+from onehold.errors import Answer, Lost, failure, moment
+
+if TYPE_CHECKING:
+    # Type checkers have it built in, and nothing needs it when the program runs.
+    from typing_extensions import Unpack
+
+
+class Lease:
+    """A lock that is held until it expires. `renew` starts its time again, `release` ends it."""
+
+    number: int
+    """Hold number. It only grows, so a storage can refuse an earlier holder."""
+    slot: Optional[int]
+    """Number of the slot, 0 and up, if the lock is shared or has slots."""
+    expires_at: Optional[datetime]
+
+    def __init__(
+        self,
+        answer: Answer,
+        names: Tuple[Name, ...],
+        program: Optional[Name],
+        directory: Optional[Name],
+        profile: Optional[str],
+        format: Optional[str],
+    ) -> None:
+        self.names = names
+        self.number = answer["hold"]
+        self.slot = answer["lock"]["slot"]
+        self.expires_at = moment(answer["lock"]["expires_at"])
+        self._program = program
+        self._directory = directory
+        self._profile = profile
+        self._format = format
+        self._released = False
+
+    def _ask(self, verb: str, ttl: Optional[Duration] = None) -> Answer:
+        line = words(
+            verb,
+            self.names[:1],
+            hold=self.number,
+            ttl=ttl,
+            directory=self._directory,
+            profile=self._profile,
+            format=self._format,
+        )
+        answer = ask(self._program, line)
+        # NOT_HELD of `renew`, NOT_OWNER of both: another hold may have begun.
+        if not answer["success"] and answer["error"]["code"] not in ("NOT_HELD", "NOT_OWNER"):
+            raise failure(answer)
+        return answer
+
+    def _lost(self, answer: Answer) -> Lost:
+        text = f"lost lock {display(self.names)}: its lease has ended: {answer['message']}"
+        return Lost(text, {**answer, "hold": self.number, "reason": "expired"})
+
+    def renew(self, ttl: Optional[Duration] = None) -> None:
+        """Starts the time to live again, or a new one. Raises `Lost` if another one may have held the lock."""
+        answer = self._ask("renew", ttl)
+        if not answer["success"]:
+            raise self._lost(answer)
+        self.expires_at = moment(answer["lock"]["expires_at"])
+
+    def release(self) -> None:
+        """Releases the lock. Raises `Lost` if the lease had expired before. A second call does nothing."""
+        if self._released:
+            return
+        self._released = True
+        answer = self._ask("release")
+        before = cast("Optional[Answer]", answer["lock"])
+        if not answer["success"] or before is None or before["state"] != "held":
+            raise self._lost(answer)
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        traceback: Optional[TracebackType],
+    ) -> None:
+        try:
+            self.release()
+        except Lost:
+            if kind is None:
+                raise
+
+
+def acquire(
+    *names: Name,
+    ttl: Duration,
+    wait: Optional[Duration] = None,
+    program: Optional[Name] = None,
+    **options: Unpack[Options],
+) -> Lease:
+    """Acquires a lock for the time `ttl`, whether this process lives or not.
+
+    A second call with the same `owner` gets the same lease, with its time started again. `Locked` is raised if the
+    lock is held, and `TimedOut` after a wait.
+    """
+    answer = ask(program, words("acquire", names, ttl=ttl, wait=wait, **options))
+    if not answer["success"]:
+        raise failure(answer)
+    return Lease(
+        answer, names, program, options.get("directory"), options.get("profile"), options.get("format")
+    )
