@@ -42,9 +42,10 @@ pub enum Edit {
     Add(Index, &'static str, Value),
     /// Another name for a key.
     Unname(Index),
-    /// The processes in it are this one: as the wrapper, or as the work of a hold that is being ended.
+    /// The processes in it are this one: as the wrapper, or as the work of a hold that is being ended, which has so
+    /// much time until KILL.
     Wrapper(Whose),
-    Work(Whose),
+    Work(Whose, Option<Value>),
     Byte(Index, u8),
     Cut(Index),
     Insert(Index, Vec<u8>),
@@ -315,7 +316,7 @@ fn edits() -> impl Strategy<Value = Vec<Edit>> + Clone {
         4 => added(),
         2 => index().prop_map(Edit::Unname),
         3 => whose().prop_map(Edit::Wrapper),
-        3 => whose().prop_map(Edit::Work),
+        3 => (whose(), proptest::option::of(number())).prop_map(|(whose, after)| Edit::Work(whose, after)),
         1 => (index(), any::<u8>()).prop_map(|(at, byte)| Edit::Byte(at, byte)),
         1 => index().prop_map(Edit::Cut),
         1 => (index(), vec(any::<u8>(), 1..9)).prop_map(|(at, bytes)| Edit::Insert(at, bytes)),
@@ -443,7 +444,14 @@ fn edit_once(text: &mut Vec<u8>, edit: &Edit, facts: &Facts<'_>) {
             }
         }
         Edit::Wrapper(whose) => aim(text, (facts.process)(*whose), None),
-        Edit::Work(whose) => {
+        Edit::Work(whose, kill_after) => {
+            if let Some(after) = kill_after
+                && let Some(record) = values(text)
+                    .first()
+                    .filter(|record| text[record.start] == b'{')
+            {
+                add(text, record, "kill_after_ms", &facts.text(after));
+            }
             aim(text, (facts.process)(*whose), Some(1));
             let slot = find(text, b"{\"sum\"")
                 .and_then(|at| values(text).into_iter().find(|value| value.start == at));

@@ -147,7 +147,7 @@ pub(crate) enum Verb {
     /// on stdin is ignored. No other process may keep that end of the pipe open.
     ///
     /// stdout gets the hold number once the lock is held; with --json one object on each line: see
-    /// onehold-json(5). If the hold is broken or lost, onehold says so and exits with 8 at once. The program
+    /// onehold-json(5). If the hold is broken or lost, onehold says so at once, and exits with 8. The program
     /// must then stop its work: `break` does not end it.
     ///
     /// TERM also releases the lock. INT, QUIT and HUP from a terminal are ignored while the lock is held,
