@@ -1,0 +1,66 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+import { acquire, check, Locked, lock, Lost, TimedOut, tryLock } from "onehold";
+import { newDirectory, onehold, startScript, until, waiters } from "./store.mjs";
+
+test("a lease outlives its process, and the same owner goes on with it", async (t) => {
+  const dir = newDirectory(t);
+  const source = 'import { acquire } from "onehold"; const dir = process.argv.at(-1); console.log((await acquire(["a", "b"], { dir, ttl: "1m", owner: "job" })).number);';
+  const script = startScript(t, source, { words: [dir] });
+  const number = Number(await script.next());
+  assert.equal(await script.closed, 0);
+  assert.equal(await tryLock("b", { dir }), null);
+  await assert.rejects(acquire("a", { dir, ttl: "1m", owner: "other" }), Locked);
+
+  const lease = await acquire(["a", "b"], { dir, ttl: "1m", owner: "job" });
+  assert.deepEqual([lease.number, lease.names, lease.owner, lease.slot], [number, ["a", "b"], "job", null]);
+  assert.equal(lease.expiresAt.toISOString(), new Date((await check("a", { dir })).expires_at).toISOString());
+  await lease.renew({ ttl: "1h" });
+  assert.ok(lease.expiresAt - Date.now() > 3_500_000);
+  assert.equal((await check("b", { dir })).ttl_seconds, 3600);
+  await lease.release();
+  await lease.release();
+  assert.equal((await check("b", { dir })).state, "free");
+});
+
+test("a lease that is gone rejects with Lost", async (t) => {
+  const dir = newDirectory(t);
+  const lease = await acquire("a", { dir, ttl: "1m" });
+  await onehold(dir, "break", "--yes", "a");
+  await assert.rejects(lease.renew(), { name: "Lost", code: "NOT_HELD" });
+  const hold = await lock("a", { dir });
+  await assert.rejects(lease.renew(), (error) => error instanceof Lost && error.code === "NOT_OWNER");
+  await assert.rejects(lease[Symbol.asyncDispose](), (error) => error instanceof Lost && error.holder.hold === hold.number);
+  assert.equal((await check("a", { dir })).hold, hold.number);
+  await hold.release();
+});
+
+test("a lease waits, times out and is aborted", async (t) => {
+  const dir = newDirectory(t);
+  const hold = await lock("a", { dir });
+  await assert.rejects(acquire("a", { dir, ttl: "1m", wait: 50 }), TimedOut);
+  const controller = new AbortController();
+  const waiting = acquire("a", { dir, ttl: "1m", wait: "1m", signal: controller.signal }).catch((error) => error);
+  await until(async () => (await waiters("a", dir)) === 1);
+  controller.abort();
+  assert.equal(await waiting, controller.signal.reason);
+  assert.equal(await waiters("a", dir), 0);
+  const next = acquire("a", { dir, ttl: "1m", wait: "1m" });
+  await until(async () => (await waiters("a", dir)) === 1);
+  await hold.release();
+  await (await next).release();
+  await assert.rejects(acquire("a", { dir }), TypeError);
+});
+
+test("a process that is killed while it waits for a lease gets none", async (t) => {
+  const dir = newDirectory(t);
+  const hold = await lock("a", { dir });
+  const source = 'import { acquire } from "onehold"; await acquire("a", { dir: process.argv.at(-1), ttl: "1m", wait: "20s" });';
+  const script = startScript(t, source, { words: [dir] });
+  await until(async () => (await waiters("a", dir)) === 1);
+  script.kill("SIGKILL");
+  await script.closed;
+  await hold.release();
+  await (await lock("a", { dir, wait: "20s" })).release();
+  assert.equal((await check("a", { dir })).state, "free");
+});

@@ -1,0 +1,133 @@
+import assert from "node:assert/strict";
+import { existsSync, readlinkSync } from "node:fs";
+import { mkdir, readFile, symlink, writeFile } from "node:fs/promises";
+import { createRequire } from "node:module";
+import { delimiter, dirname, join } from "node:path";
+import test from "node:test";
+import * as imported from "onehold";
+import { check, lock, programPath } from "onehold";
+import { newDirectory, run, until } from "./store.mjs";
+
+const { TARBALLS: tarballs, BUILD_TARBALLS: buildTarballs, TSC: tsc, TYPE_ROOTS: typeRoots } = process.env;
+const platform = `${process.platform}-${process.arch}`;
+const { version } = JSON.parse(await readFile("node_modules/onehold/package.json", "utf8"));
+const launcher = join(process.cwd(), "node_modules/.bin/onehold");
+
+async function succeed(...words) {
+  const end = await run(...words);
+  assert.equal(end.code, 0, end.stdout + end.stderr);
+  return end.stdout;
+}
+
+test("`import` and `require` give the same functions and classes", () => {
+  const required = createRequire(import.meta.url)("onehold");
+  const names = ["LockError", "Locked", "Lost", "NotFound", "TimedOut", "acquire", "check", "lock", "programPath", "tryLock"];
+  assert.deepEqual(Object.keys(required).sort(), names);
+  for (const name of names) assert.equal(imported[name], required[name]);
+});
+
+test("the packages depend on nothing else, run no script, and have one version", async () => {
+  const main = JSON.parse(await readFile("node_modules/onehold/package.json", "utf8"));
+  assert.deepEqual([main.dependencies, main.scripts], [undefined, undefined]);
+  assert.deepEqual(main.optionalDependencies, { "@onehold/linux-arm64": version, "@onehold/linux-x64": version });
+  const [os, cpu] = platform.split("-");
+  const part = JSON.parse(await readFile(`node_modules/@onehold/${platform}/package.json`, "utf8"));
+  assert.deepEqual([part.version, part.os, part.cpu, part.scripts], [version, [os], [cpu], undefined]);
+  assert.match(await succeed(programPath(), ["--version"]), /^onehold /);
+});
+
+test("the tarballs have the files that `npm pack` would put there, and npm corrects nothing", async (t) => {
+  for (const name of [`onehold-${version}.tgz`, `onehold-${platform}-${version}.tgz`]) {
+    const directory = newDirectory(t);
+    await succeed("tar", ["xzf", join(tarballs, name), "-C", directory]);
+    const cwd = join(directory, "package");
+    const before = await readFile(join(cwd, "package.json"), "utf8");
+    const [packed] = JSON.parse(await succeed("npm", ["pack", "--dry-run", "--json"], { cwd }));
+    const listed = (await succeed("tar", ["tzf", join(tarballs, name)])).trim().split("\n").filter((path) => !path.endsWith("/"));
+    assert.equal(packed.filename.split("/").join("-").replace("@", ""), name);
+    assert.deepEqual(packed.files.map(({ path }) => `package/${path}`).sort(), listed.sort());
+    await succeed("npm", ["pkg", "fix"], { cwd });
+    assert.deepEqual(JSON.parse(await readFile(join(cwd, "package.json"), "utf8")), JSON.parse(before));
+  }
+});
+
+test("the same input makes the same bytes", async (t) => {
+  const directory = newDirectory(t);
+  const build = (out, umask) =>
+    succeed("bash", ["-c", `umask ${umask}; SOURCE_DATE_EPOCH=1700000000 "$@"`, "bash", buildTarballs, version, join(directory, out), `x86_64-unknown-linux-musl=${programPath()}`]);
+  await build("one", "022");
+  await build("two", "077");
+  await succeed("diff", ["-r", join(directory, "one"), join(directory, "two")]);
+  const wrong = await run(buildTarballs, [version, join(directory, "three"), `riscv64gc-unknown-linux-musl=${programPath()}`]);
+  assert.deepEqual([wrong.code, wrong.stderr], [2, "build-tarballs: there is no npm package for `riscv64gc-unknown-linux-musl`\n"]);
+});
+
+test("without the platform package, the program on PATH is used, or the error says what to do", async (t) => {
+  const directory = newDirectory(t);
+  await writeFile(join(directory, "package.json"), '{ "private": true }');
+  await succeed("npm", ["install", "--offline", join(tarballs, `onehold-${version}.tgz`)], { cwd: directory });
+  await mkdir(join(directory, "path"));
+  await symlink(programPath(), join(directory, "path/onehold"));
+  const source = 'const { lock, programPath } = require("onehold"); lock("a", { dir: "store" }).then((hold) => hold.release()).then(() => console.log(programPath()), (error) => console.log(error.name, error.message))';
+  const script = (PATH) => succeed(process.execPath, ["-e", source], { cwd: directory, env: { ...process.env, PATH } });
+  assert.equal(await script(join(directory, "path")), "onehold\n");
+  assert.equal(await script(join(directory, "store")),
+    `NotFound start \`onehold\`: no such program; install @onehold/${platform}, put onehold on PATH, or set the option \`program\`\n`);
+  const command = await run(join(directory, "node_modules/.bin/onehold"), ["list"]);
+  assert.deepEqual([command.code, command.stderr], [127, `onehold: package @onehold/${platform} is not installed\n`]);
+});
+
+test("the command passes arguments, exit statuses and signals through", async (t) => {
+  const dir = newDirectory(t);
+  const script = (text) => run(launcher, ["--dir", dir, "run", "a b", "--", "sh", "-c", text]);
+  assert.deepEqual(await script('echo "$ONEHOLD_NAME"; exit 7'), { code: 7, signal: null, stdout: "a b\n", stderr: "" });
+  assert.equal((await script("kill -TERM $$")).code, 143);
+  const npx = await run("npx", ["--offline", "onehold", "--dir", dir, "run", "a", "--", "sh", "-c", "exit 7"]);
+  assert.equal(npx.code, 7, npx.stderr);
+});
+
+test("the command is the program itself, and `acquire` holds for the script that calls it", async (t) => {
+  const dir = newDirectory(t);
+  const source = '"$1" --dir "$2" acquire a >/dev/null; "$1" --dir "$2" run b -- sh -c "readlink /proc/$$/exe /proc/\\$PPID/exe; exit 3"; "$1" --dir "$2" check -q a';
+  const end = await run("sh", ["-c", source, "sh", launcher, dir]);
+  assert.equal(end.code, 6, "the script has lost its lock while it ran");
+  assert.equal(end.stdout.split("\n")[1], programPath());
+  assert.notEqual((await check("a", { dir })).state, "held");
+});
+
+const program = `
+import { acquire, check, Hold, Lease, lock, Locked, LockError, LockObject, Lost, NotFound, programPath, TimedOut, tryLock } from "onehold";
+
+export async function typed(signal: AbortSignal): Promise<void> {
+  const hold: Hold = await lock(["a", "b"] as const, { wait: "5m", slots: 3, shared: false, signal, onWaiting: ({ position, holder }) => void [position?.toFixed(), holder?.pid] });
+  const numbers: number[] = [hold.number, ...hold.slots];
+  hold.lost.then(({ reason, message }) => reason === "broken" && message.trim());
+  await hold.release();
+  await using other = await lock("c", { wait: 500, ttl: "1m", maxAge: "1d", keepPlace: "1m", owner: "me", maxWaiting: 2, message: "m", dir: "/d", program: programPath() });
+  const maybe: Hold | null = await tryLock("d");
+  const lease: Lease = await acquire("e", { ttl: 60_000 });
+  await lease.renew({ ttl: "1h" });
+  const state: LockObject["state"] = (await check("f")).state;
+  try {
+    await lock("g");
+  } catch (error) {
+    if (error instanceof Lost) error.reason satisfies string;
+    if (error instanceof Locked || error instanceof TimedOut || error instanceof NotFound) error.since?.getTime();
+    if (error instanceof LockError) [error.code.length, error.host?.length, error.holder?.waiters[0]?.pid];
+  }
+  void [numbers, other.number, maybe?.slot, state];
+  // @ts-expect-error
+  await tryLock("h", { wait: "5m" });
+  // @ts-expect-error
+  await acquire("i", {});
+  // @ts-expect-error
+  await lock("j", { wiat: "5m" });
+  // @ts-expect-error
+  hold.number = 1;
+}
+`;
+
+test("the types hold in a strict program, as a module and as CommonJS", async () => {
+  await Promise.all(["typed.mts", "typed.cts"].map((file) => writeFile(file, program)));
+  await succeed(tsc, ["--strict", "--noEmit", "--target", "es2022", "--module", "nodenext", "--types", "node", "--typeRoots", typeRoots, "typed.mts", "typed.cts"]);
+});

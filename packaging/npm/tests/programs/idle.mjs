@@ -1,0 +1,3 @@
+// A child that outlives its parent.
+process.on("disconnect", () => {});
+setInterval(() => {}, 1000);
