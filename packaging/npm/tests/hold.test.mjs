@@ -13,7 +13,7 @@ test("a hold has a number that grows, and the path of its file", async (t) => {
   assert.equal(shown.path, first.file);
   assert.deepEqual([shown.owner, shown.message, shown.ttl_seconds], ["job 7", "nightly", 90]);
   assert.deepEqual([first.slot, first.slots, first.displaced], [null, [], null]);
-  await first.release();
+  await soon(first.release());
   const second = await lock("-a", { dir });
   assert.ok(second.number > first.number);
   await second.release();
@@ -51,7 +51,7 @@ test("a queue that is full and a place that is kept are options", async (t) => {
   const hold = await lock("a", { dir });
   const waiting = lock("a", { dir, wait: Infinity });
   await until(async () => (await waiters("a", dir)) === 1);
-  const error = await lock("a", { dir, wait: "1m", maxWaiting: 1 }).catch((error) => error);
+  const error = await lock("a", { dir, wait: "20s", maxWaiting: 1 }).catch((error) => error);
   assert.deepEqual([error.constructor, error.code], [Locked, "QUEUE_FULL"]);
   await assert.rejects(lock("a", { dir, wait: 50, keepPlace: "1m", owner: "me" }), TimedOut);
   const { kept_places: kept } = JSON.parse((await onehold(dir, "--json", "-v", "check", "a")).stdout);
@@ -145,13 +145,13 @@ test("a signal aborts the wait and leaves the queue", async (t) => {
   const dir = newDirectory(t);
   const hold = await lock("a", { dir });
   const controller = new AbortController();
-  const waiting = lock("a", { dir, wait: "1m", signal: controller.signal });
+  const waiting = lock("a", { dir, wait: "20s", signal: controller.signal });
   await until(async () => (await waiters("a", dir)) === 1);
   const reason = new Error("enough");
   controller.abort(reason);
   assert.equal(await waiting.catch((error) => error), reason);
   assert.equal(await waiters("a", dir), 0);
-  await assert.rejects(lock("a", { dir, wait: "1m", signal: AbortSignal.timeout(50) }), { name: "TimeoutError" });
+  await assert.rejects(lock("a", { dir, wait: "20s", signal: AbortSignal.timeout(50) }), { name: "TimeoutError" });
   await assert.rejects(lock("b", { dir, signal: AbortSignal.abort() }), { name: "AbortError" });
   assert.equal((await check("b", { dir })).exists, false);
   await hold.release();
@@ -192,7 +192,7 @@ test("what `onWaiting` throws ends the wait", async (t) => {
   const dir = newDirectory(t);
   const hold = await lock("a", { dir, message: "long" });
   const thrown = new Error("no");
-  const wait = lock("a", { dir, wait: "1m", onWaiting: ({ position, holder }) => {
+  const wait = lock("a", { dir, wait: "20s", onWaiting: ({ position, holder }) => {
     assert.deepEqual([position, holder.message], [1, "long"]);
     throw thrown;
   } });
@@ -230,7 +230,7 @@ test("a program that is missing, that is not onehold, and that is killed", async
   await assert.rejects(lock("a", { dir, program: "/bin/true" }), { code: "PROGRAM_ENDED", message: "hold `a`: `/bin/true` exited with 0" });
   await assert.rejects(lock("a", { dir, program: "/bin/echo" }), { code: "PROGRAM_ENDED", message: "hold `a`: `/bin/echo` printed no JSON" });
   const hold = await lock("a", { dir });
-  const waiting = lock("a", { dir, wait: "1m" }).catch((error) => error);
+  const waiting = lock("a", { dir, wait: "20s" }).catch((error) => error);
   await until(async () => (await waiters("a", dir)) === 1);
   process.kill((await check("a", { dir })).waiters[0].pid, "SIGKILL");
   assert.match((await waiting).message, /^hold `a`: `.*` was killed by SIGKILL$/);

@@ -1,6 +1,8 @@
 import assert from "node:assert/strict";
+import { writeFile } from "node:fs/promises";
+import { join } from "node:path";
 import test from "node:test";
-import { acquire, check, Locked, lock, Lost, TimedOut, tryLock } from "onehold";
+import { acquire, check, Locked, lock, Lost, programPath, TimedOut, tryLock } from "onehold";
 import { newDirectory, onehold, startScript, until, waiters } from "./store.mjs";
 
 test("a lease outlives its process, and the same owner goes on with it", async (t) => {
@@ -62,5 +64,18 @@ test("a process that is killed while it waits for a lease gets none", async (t) 
   await script.closed;
   await hold.release();
   await (await lock("a", { dir, wait: "20s" })).release();
+  assert.equal((await check("a", { dir })).state, "free");
+});
+
+test("a lease that was acquired as its wait is aborted is released", async (t) => {
+  const dir = newDirectory(t);
+  const program = join(dir, "onehold-that-ignores-term");
+  await writeFile(program, `#!/bin/sh\ntrap "" TERM\n'${programPath()}' "$@"\nuntil [ -e '${dir}/aborted' ]; do sleep 0.01; done\n`, { mode: 0o755 });
+  const controller = new AbortController();
+  const acquired = acquire("a", { dir, program, ttl: "1m", signal: controller.signal }).catch((error) => error);
+  await until(async () => (await check("a", { dir })).state === "held");
+  controller.abort();
+  await writeFile(join(dir, "aborted"), "");
+  assert.equal(await acquired, controller.signal.reason);
   assert.equal((await check("a", { dir })).state, "free");
 });

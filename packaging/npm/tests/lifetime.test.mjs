@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { existsSync } from "node:fs";
+import { readFileSync } from "node:fs";
 import test from "node:test";
 import { Worker } from "node:worker_threads";
 import { lock, tryLock } from "onehold";
@@ -69,7 +69,7 @@ for (const start of ['fork("programs/idle.mjs", { detached: true })', 'spawn("sl
     const child = Number(await script.next());
     t.after(() => process.kill(child, "SIGKILL"));
     isSoon(t, await freed(dir, () => script.kill("SIGKILL")));
-    assert.ok(existsSync(`/proc/${child}`));
+    assert.match(readFileSync(`/proc/${child}/stat`, "utf8"), /\) [RS] /);
   });
 }
 

@@ -1,12 +1,11 @@
 import assert from "node:assert/strict";
-import { existsSync, readlinkSync } from "node:fs";
 import { mkdir, readFile, symlink, writeFile } from "node:fs/promises";
 import { createRequire } from "node:module";
-import { delimiter, dirname, join } from "node:path";
+import { join } from "node:path";
 import test from "node:test";
 import * as imported from "onehold";
-import { check, lock, programPath } from "onehold";
-import { newDirectory, run, until } from "./store.mjs";
+import { check, programPath } from "onehold";
+import { newDirectory, run } from "./store.mjs";
 
 const { TARBALLS: tarballs, BUILD_TARBALLS: buildTarballs, TSC: tsc, TYPE_ROOTS: typeRoots } = process.env;
 const platform = `${process.platform}-${process.arch}`;
@@ -130,4 +129,15 @@ export async function typed(signal: AbortSignal): Promise<void> {
 test("the types hold in a strict program, as a module and as CommonJS", async () => {
   await Promise.all(["typed.mts", "typed.cts"].map((file) => writeFile(file, program)));
   await succeed(tsc, ["--strict", "--noEmit", "--target", "es2022", "--module", "nodenext", "--types", "node", "--typeRoots", typeRoots, "typed.mts", "typed.cts"]);
+});
+
+test("the examples of the page run", async (t) => {
+  const page = await readFile("node_modules/onehold/README.md", "utf8");
+  const examples = [...page.matchAll(/^```js\n(.*?)^```$/gms)].map(([, source]) => source);
+  assert.equal(examples.length, 5);
+  const words = (source) => ["--input-type=module", "-e", source];
+  const parses = (await run(process.execPath, words("{ await using nothing = null; }"))).code === 0;
+  for (const source of examples.filter((source) => parses || !source.includes("await using"))) {
+    await succeed(process.execPath, words(source), { env: { ...process.env, ONEHOLD_DIR: newDirectory(t) } });
+  }
 });
