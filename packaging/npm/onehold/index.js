@@ -97,14 +97,18 @@ function quoted(names) {
   return [names].flat().map((name) => `\`${name}\``).join(", ");
 }
 
-function programPath() {
-  const path = `@onehold/${process.platform}-${process.arch}/bin/onehold`;
+// Found once: without descriptors left, it would not be found later.
+const installedProgram = (() => {
   try {
-    return require.resolve(path);
+    return require.resolve(`@onehold/${process.platform}-${process.arch}/bin/onehold`);
   } catch (error) {
     if (error.code !== "MODULE_NOT_FOUND") throw error;
     return "onehold";
   }
+})();
+
+function programPath() {
+  return installedProgram;
 }
 
 function notStarted(program, cause) {
@@ -168,7 +172,7 @@ class Hold {
 
 // Errors are made in async functions, after an `await`, so that their stacks lead to the caller.
 async function lock(names, options = {}) {
-  const { program = programPath(), signal, onWaiting } = options;
+  const { program = installedProgram, signal, onWaiting } = options;
   const words = [...wordsOf(waiting, ["program", "signal", "onWaiting"], options), ...namesOf(names)];
   signal?.throwIfAborted();
   const outcome = await new Promise((resolve) => {
@@ -247,7 +251,7 @@ async function tryLock(names, options = {}) {
 }
 
 // The answer of a command that does not hold: one JSON object, whatever the exit status is.
-async function answerOf(command, words, { program = programPath(), signal }) {
+async function answerOf(command, words, { program = installedProgram, signal }) {
   const child = spawn(program, [command, "--json", ...words], { stdio: ["ignore", "pipe", "inherit"] });
   const abort = () => child.kill();
   signal?.addEventListener("abort", abort);
