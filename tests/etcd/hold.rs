@@ -1,8 +1,9 @@
+use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use crate::cluster::{On, shared};
 use crate::harness::hold::Hold;
-use crate::harness::{CONTENDERS, wait_until};
+use crate::harness::{CONTENDERS, TestEnv, wait_until};
 use crate::proxy::proxies_of;
 
 fn start(on: &On, args: &[&str]) -> Hold {
@@ -41,6 +42,23 @@ fn programs_are_served_in_order_and_leave_nothing() {
         assert_eq!(waiter.event("released")["reason"], "stdin");
     }
     assert_eq!(on.state("x"), "free");
+}
+
+#[test]
+fn end_of_stdin_ends_a_wait_for_an_etcd_that_does_not_answer() {
+    // It takes no connection, and says nothing.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let unreachable = TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
+    for address in [silent.local_addr(), unreachable] {
+        let env = TestEnv::new();
+        let store = format!("etcd://{}", address.unwrap());
+        let words = ["--dir", &store, "hold", "--json", "-w", "5m", "x"];
+        let mut hold = Hold::start(env.onehold(words));
+        let began = Instant::now();
+        assert_eq!(hold.end(), 130);
+        assert!(began.elapsed() < Duration::from_secs(5));
+        assert_eq!(hold.event("failed")["error"]["code"], "INTERRUPTED");
+    }
 }
 
 #[test]

@@ -98,7 +98,7 @@ export interface Lease {
   [Symbol.asyncDispose](): Promise<void>;
 }
 
-/** The lock object of the JSON output, see onehold(1). Later versions may add keys. */
+/** The lock object of the JSON output, see onehold-json(5). Later versions may add keys. */
 export interface LockObject {
   name: string;
   path: string;

@@ -75,7 +75,7 @@ def check(
     profile: Optional[str] = None,
     program: Optional[Name] = None,
 ) -> Answer:
-    """Who holds a lock: the object `lock` of onehold(1), with `state`, `pid`, `hostname`, `message` and others."""
+    """Who holds a lock: the lock object of onehold-json(5), with `state`, `pid`, `hostname`, `message` and others."""
     answer = ask(program, words("check", names, directory=directory, profile=profile))
     if answer["lock"] is None:
         raise failure(answer)

@@ -37,7 +37,7 @@ class Locked(Error):
 
     @property
     def holder(self) -> Optional[Answer]:
-        """The lock and its holder: the object `lock` of onehold(1)."""
+        """The lock and its holder: the lock object of onehold-json(5)."""
         return cast("Optional[Answer]", self.answer.get("lock"))
 
     def _of_holder(self, key: str) -> Any:

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::io::IsTerminal;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use onehold::command_line::signal::{self, QueuedSignal, SignalQueue};
@@ -100,13 +100,20 @@ pub(crate) fn hold(session: &Session, typed: HoldUntilEnd) -> CommandResult {
     // Watched only while waiting or holding: so a free lock is taken even if stdin is at its end.
     let is_watched = Cell::new(false);
     let watch_stdin = || watch_stdin(&is_watched, &end);
+    // There, it may be for an answer; and the end is told only once.
+    let is_terminal = std::io::stdin().is_terminal();
     let may_ask = typed.hold.on_zombie == Some(OnZombie::Ask) || typed.hold.force;
+    if lock.is_remote() && !is_terminal {
+        // etcd may not answer for as long as a wait lasts.
+        report_cancel(session, Then::Ends);
+        watch_stdin_after(CHECK_INTERVAL)?;
+    }
     let begins_to_wait = |status: &Status| {
         if session.global.json {
             let _ = Event::waiting(session, &lock, status).print();
         }
         // If this fails, stdin is watched once the lock is held. On a terminal, the next line may answer a question.
-        if !(may_ask && std::io::stdin().is_terminal()) {
+        if !(may_ask && is_terminal) {
             let _ = watch_stdin();
         }
     };
@@ -170,6 +177,15 @@ fn enclosed(
     let why = ends.recv()?;
     tell_end(session, number, &why, None, Vec::new());
     Ok(exit_after(&why))
+}
+
+/// Gives up if stdin has ended after that time, and the lock is not held.
+fn watch_stdin_after(time: Duration) -> anyhow::Result<()> {
+    in_thread("unanswered", move || {
+        std::thread::sleep(time);
+        wait_for_end_of_stdin();
+        cancel::give_up("stdin has ended");
+    })
 }
 
 fn watch_stdin(is_watched: &Cell<bool>, end: &Sender<End>) -> anyhow::Result<()> {
