@@ -123,7 +123,10 @@ fn cases(template: &Template) -> impl Strategy<Value = Case> {
     any::<Index>().prop_flat_map(|focus| {
         let lock = template.lock_of(focus);
         let name = prop_oneof![2 => Just(lock), 1 => select(&NAMES[..]).prop_map(str::to_owned)];
-        let command = (select(&COMMANDS[..]), name).prop_map(|(command, name)| {
+        // By these, root ends processes.
+        let ending = select(&["break N --yes --all", "run -n N -- true"][..]);
+        let command = prop_oneof![1 => ending, 3 => select(&COMMANDS[..])];
+        let command = (command, name).prop_map(|(command, name)| {
             let words = command.split(' ');
             let words: Vec<_> = words
                 .map(|word| if word == "N" { &name } else { word })
