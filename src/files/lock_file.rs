@@ -261,6 +261,11 @@ impl LockFile {
         Ok(true)
     }
 
+    /// Whether it has no name any more.
+    pub(super) fn is_removed(&self) -> io::Result<bool> {
+        Ok(facts_of_file(&self.file)?.links == 0)
+    }
+
     pub(super) fn into_parts(self) -> (Content, OpenFile) {
         let open = OpenFile::new(self.file, self.facts, self.bytes);
         (self.content, open)

@@ -122,19 +122,26 @@ impl<'a> FilesSnapshot<'a> {
             }),
             OnDisk::File(file) => {
                 let path = self.files.path_of_record(&key);
-                Some(self.found_file(key, file).context(Operation::Read, &path)?)
+                self.found_file(key, file).context(Operation::Read, &path)?
             }
         })
     }
 
-    fn found_file(&self, key: Key, mut file: LockFile) -> io::Result<Found<Handle>> {
+    fn found_file(&self, key: Key, mut file: LockFile) -> io::Result<Option<Found<Handle>>> {
         let mut facts = self.facts(&file);
         // Its holder writes into it without the guard: the process that a hold is handed over to, the
         // PID of a command. If the writer has ended since the file was read, what it wrote last is
         // there only now. A process that has ended writes nothing more, so that a record which still
         // says the same is judged by its last content.
         let mut reads = 1;
-        while may_be_dead(&self.judge_by(&file, &facts)) && file.read_again()? {
+        while may_be_dead(&self.judge_by(&file, &facts)) {
+            if !file.read_again()? {
+                // Without the guard, its holder may have released it and then exited.
+                if self.guard.is_none() && file.is_removed()? {
+                    return Ok(None);
+                }
+                break;
+            }
             facts = self.facts(&file);
             reads += 1;
             if reads > MAX_READS {
@@ -142,13 +149,13 @@ impl<'a> FilesSnapshot<'a> {
             }
         }
         let (content, open) = file.into_parts();
-        Ok(Found {
+        Ok(Some(Found {
             key,
             facts,
             revision: revision(&content, &open),
             content,
             handle: Some(Rc::new(open)),
-        })
+        }))
     }
 
     /// Judges a file that no caller asked about.
@@ -410,14 +417,12 @@ impl<'a> FilesSnapshot<'a> {
 /// Number of reads of a record that changes while it is judged.
 const MAX_READS: usize = 100;
 
-/// Whether nothing was seen that keeps a hold alive now.
+/// Whether no process was seen that keeps a hold alive now. Its kernel lock was probed before.
 fn may_be_dead(verdict: &Verdict) -> bool {
     !matches!(
         verdict.reason,
         Reason::Alive
-            | Reason::Locked
             | Reason::Lease
-            | Reason::Starting
             | Reason::Ending
             | Reason::UnknownVersion(_)
             | Reason::Malformed(_)

@@ -232,7 +232,7 @@ pub(crate) fn spared(lock: &Lock, status: &Status) -> Vec<String> {
         let command = command_line_of(process.pid);
         let user = user_of(process.pid).unwrap_or_else(|| "?".to_owned());
         format!(
-            "  {} gets no signal: it belongs to user {}, which may not be the author of the lock file",
+            "  {} gets no signal: it belongs to user {}, who may not be the author of the lock file",
             describe::process(process.pid.get(), &command),
             words::escape(&user)
         )
