@@ -1,3 +1,4 @@
+import faulthandler
 import os
 import pathlib
 import shutil
@@ -14,6 +15,18 @@ import pytest
 import onehold
 
 TESTS = pathlib.Path(__file__).parent
+
+# Python takes no KeyboardInterrupt, and its children none either, if this one was started in the background of a
+# script, which ignores the signal.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def limit():
+    """A test that hangs ends the run, and says where each thread was."""
+    faulthandler.dump_traceback_later(120, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture(scope="session", autouse=True)
