@@ -133,10 +133,13 @@ impl<'a> FilesSnapshot<'a> {
         // PID of a command. If the writer has ended since the file was read, what it wrote last is
         // there only now. A process that has ended writes nothing more, so that a record which still
         // says the same is judged by its last content.
+        let has_exited = |fact: &ProcessFact| fact.state == ProcessState::Gone;
         let mut reads = 1;
-        while may_be_dead(&self.judge_by(&file, &facts)) {
+        while may_be_dead(&self.judge_by(&file, &facts))
+            || (self.guard.is_none() && facts.processes.iter().any(has_exited))
+        {
             if !file.read_again()? {
-                // Without the guard, its holder may have released it and then exited.
+                // Without the guard, its holder may have released it before it exited.
                 if self.guard.is_none() && file.is_removed()? {
                     return Ok(None);
                 }
