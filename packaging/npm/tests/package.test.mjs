@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { mkdir, readFile, symlink, writeFile } from "node:fs/promises";
+import { mkdir, readFile, realpath, symlink, writeFile } from "node:fs/promises";
 import { createRequire } from "node:module";
 import { join } from "node:path";
 import test from "node:test";
@@ -9,6 +9,7 @@ import { newDirectory, run } from "./store.mjs";
 
 const { TARBALLS: tarballs, BUILD_TARBALLS: buildTarballs, TSC: tsc, TYPE_ROOTS: typeRoots } = process.env;
 const platform = `${process.platform}-${process.arch}`;
+const target = `${process.arch === "x64" ? "x86_64" : "aarch64"}-unknown-linux-musl`;
 const { version } = JSON.parse(await readFile("node_modules/onehold/package.json", "utf8"));
 const launcher = join(process.cwd(), "node_modules/.bin/onehold");
 
@@ -52,13 +53,29 @@ test("the tarballs have the files that `npm pack` would put there, and npm corre
 
 test("the same input makes the same bytes", async (t) => {
   const directory = newDirectory(t);
-  const build = (out, umask) =>
-    succeed("bash", ["-c", `umask ${umask}; SOURCE_DATE_EPOCH=1700000000 "$@"`, "bash", buildTarballs, version, join(directory, out), `x86_64-unknown-linux-musl=${programPath()}`]);
+  const TMPDIR = join(directory, "bin", "temporary");
+  await mkdir(TMPDIR, { recursive: true });
+  const build = (out, umask, env) =>
+    succeed("bash", ["-c", `umask ${umask}; SOURCE_DATE_EPOCH=1700000000 "$@"`, "bash", buildTarballs, version, join(directory, out), `${target}=${programPath()}`], { env: { ...process.env, ...env } });
   await build("one", "022");
-  await build("two", "077");
+  await build("two", "077", { TMPDIR });
   await succeed("diff", ["-r", join(directory, "one"), join(directory, "two")]);
-  const wrong = await run(buildTarballs, [version, join(directory, "three"), `riscv64gc-unknown-linux-musl=${programPath()}`]);
-  assert.deepEqual([wrong.code, wrong.stderr], [2, "build-tarballs: there is no npm package for `riscv64gc-unknown-linux-musl`\n"]);
+});
+
+test("only a static program of its processor becomes a package", async (t) => {
+  const directory = newDirectory(t);
+  const build = async (target, program) => {
+    const { code, stderr } = await run(buildTarballs, [version, directory, `${target}=${program}`]);
+    return [code, stderr];
+  };
+  for (const unknown of ["riscv64gc-unknown-linux-musl", target.replace("musl", "gnu")]) {
+    assert.deepEqual(await build(unknown, programPath()), [2, `build-tarballs: there is no npm package for \`${unknown}\`\n`]);
+  }
+  const [otherTarget, other] = target === "x86_64-unknown-linux-musl" ? ["aarch64-unknown-linux-musl", "arm64"] : ["x86_64-unknown-linux-musl", "x64"];
+  assert.deepEqual(await build(otherTarget, programPath()), [1, `build-tarballs: read \`${programPath()}\`: not a program for ${other}\n`]);
+  assert.deepEqual(await build(target, launcher), [1, `build-tarballs: read \`${launcher}\`: not a program for ${process.arch}\n`]);
+  const dynamic = await realpath("/bin/sh");
+  assert.deepEqual(await build(target, dynamic), [1, `build-tarballs: read \`${dynamic}\`: not a static program, since it names a dynamic linker\n`]);
 });
 
 test("without the platform package, the program on PATH is used, or the error says what to do", async (t) => {
