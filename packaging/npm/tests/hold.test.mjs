@@ -21,13 +21,14 @@ test("a hold has a number that grows, and the path of its file", async (t) => {
 
 test("a lock that is held rejects with its holder", async (t) => {
   const dir = newDirectory(t);
+  const began = Date.now();
   const hold = await lock("a", { dir, message: "nightly", owner: "me" });
   const error = await lock("a", { dir }).catch((error) => error);
   assert.ok(error instanceof Locked && error instanceof LockError && !(error instanceof TimedOut));
   assert.deepEqual([error.name, error.code, error.host], ["Locked", "LOCKED", hostname()]);
   assert.match(error.message, /^`a` is held by process .* of me .*"nightly"$/);
   assert.deepEqual([error.holder.message, error.holder.hold], ["nightly", hold.number]);
-  assert.ok(Date.now() - error.since >= 0 && Date.now() - error.since < 60_000);
+  assert.ok(error.since >= began && error.since <= Date.now());
   assert.match(error.stack, /hold\.test\.mjs/);
   assert.equal(await tryLock("a", { dir }), null);
   await hold.release();
@@ -53,7 +54,9 @@ test("a queue that is full and a place that is kept are options", async (t) => {
   await until(async () => (await waiters("a", dir)) === 1);
   const error = await lock("a", { dir, wait: "20s", maxWaiting: 1 }).catch((error) => error);
   assert.deepEqual([error.constructor, error.code], [Locked, "QUEUE_FULL"]);
-  await assert.rejects(lock("a", { dir, wait: 50, keepPlace: "1m", owner: "me" }), TimedOut);
+  const controller = new AbortController();
+  const onWaiting = () => controller.abort();
+  await assert.rejects(lock("a", { dir, wait: "20s", keepPlace: "1m", owner: "me", signal: controller.signal, onWaiting }), { name: "AbortError" });
   const { kept_places: kept } = JSON.parse((await onehold(dir, "--json", "-v", "check", "a")).stdout);
   assert.deepEqual(kept.map(({ owner }) => owner), ["me"]);
   await hold.release();
@@ -103,7 +106,7 @@ test("`release` notices a loss that the event loop has not seen", async (t) => {
     import { check, lock } from "onehold";
     const dir = process.argv.at(-1);
     const hold = await lock("a", { dir });
-    spawnSync("sh", ["-c", 'kill "$1"; while [ -e "$2" ]; do :; done', "sh", String((await check("a", { dir })).pid), hold.file]);
+    spawnSync("sh", ["-c", 'kill "$1"; while [ -e "$2" ]; do sleep 0.01; done', "sh", String((await check("a", { dir })).pid), hold.file]);
     console.log(await hold.release().then(() => "released", (error) => error.reason));
   `;
   assert.equal(await startScript(t, source, { words: [dir] }).next(), "signal");
@@ -172,9 +175,11 @@ test("a wait that is aborted as it gets the lock holds it or leaves it free", as
   let held = 0;
   for (let round = 0; round < 80; round++) {
     const controller = new AbortController();
-    setTimeout(() => controller.abort(), round % 8);
+    const locked = lock("a", { dir, signal: controller.signal });
+    if (round % 8) setTimeout(() => controller.abort(), round % 8);
+    else controller.abort();
     try {
-      await (await lock("a", { dir, signal: controller.signal })).release();
+      await (await locked).release();
       held++;
     } catch (error) {
       assert.equal(error.name, "AbortError");
@@ -185,7 +190,7 @@ test("a wait that is aborted as it gets the lock holds it or leaves it free", as
     await next.release();
   }
   t.diagnostic(`${aborted} aborted, ${held} held`);
-  assert.ok(aborted > 0 && aborted + held === 80);
+  assert.ok(aborted >= 10 && aborted + held === 80);
 });
 
 test("what `onWaiting` throws ends the wait", async (t) => {

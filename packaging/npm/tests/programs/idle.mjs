@@ -1,3 +1,4 @@
 // A child that outlives its parent.
 process.on("disconnect", () => {});
 setInterval(() => {}, 1000);
+process.send("runs");
