@@ -59,9 +59,9 @@ export interface Waiting {
 export interface Loss {
   /**
    * `broken`, `lost` (its file was removed or replaced, or its lease could not be kept), `signal` or `killed` (somebody
-   * ended the process that holds it).
+   * ended the process that holds it), or `stdin` (something other than `release` closed the pipe to that process).
    */
-  reason: "broken" | "lost" | "signal" | "killed";
+  reason: "broken" | "lost" | "signal" | "stdin" | "killed";
   message: string;
 }
 
@@ -172,7 +172,7 @@ export class LockError extends Error {
   since: Date | null;
 }
 
-/** Somebody else holds the lock, or waits for it. */
+/** Somebody else holds the lock, or waits for it; or its dead holder is not to be taken over. */
 export class Locked extends LockError {}
 
 /** The time to wait is over. */

@@ -120,7 +120,7 @@ function notStarted(program, cause) {
 }
 
 function failure({ status, message, lock, error }) {
-  const Failure = { blocked: Locked, timeout: TimedOut }[status] ?? LockError;
+  const Failure = { blocked: Locked, "zombie-detected": Locked, timeout: TimedOut }[status] ?? LockError;
   return new Failure(error.code, message, { holder: lock });
 }
 
@@ -131,6 +131,12 @@ function parsed(line) {
     return null;
   }
 }
+
+// Why a hold has ended, where the program says it with one word.
+const causes = {
+  signal: "the process that held it got a signal",
+  stdin: "the pipe to the process that held it was closed",
+};
 
 function endOf(child) {
   return child.signalCode ? `was killed by ${child.signalCode}` : `exited with ${child.exitCode}`;
@@ -193,7 +199,6 @@ async function lock(names, options = {}) {
       resolve(value);
     };
     const take = (event) => {
-      const lost = (message) => ended({ reason: event.reason, message: event.message ?? message });
       switch (event.event) {
         case "waiting":
           onWaiting?.({ position: event.position, holder: event.holder });
@@ -208,11 +213,11 @@ async function lock(names, options = {}) {
           settle({ hold: new Hold(child, end, event) });
           break;
         case "released":
-          if (event.reason === "stdin") ended(null);
-          else lost(`hold ${quoted(names)}: the process that held it got a signal`);
-          break;
-        case "lost":
-          lost(`hold ${quoted(names)}: ${event.reason}`);
+        case "lost": {
+          const { reason } = event;
+          if (reason === "stdin" && child.stdin.writableEnded) return ended(null); // by `release`
+          ended({ reason, message: event.message ?? `hold ${quoted(names)}: ${causes[reason] ?? reason}` });
+        }
       }
     };
     child.once("error", (notStarted) => settle({ notStarted }));

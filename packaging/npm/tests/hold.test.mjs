@@ -1,9 +1,10 @@
 import assert from "node:assert/strict";
-import { rm } from "node:fs/promises";
+import { open, rm, writeFile } from "node:fs/promises";
 import { hostname } from "node:os";
+import { join } from "node:path";
 import test from "node:test";
-import { check, lock, Locked, LockError, Lost, NotFound, TimedOut, tryLock } from "onehold";
-import { newDirectory, onehold, soon, startScript, until, waiters } from "./store.mjs";
+import { acquire, check, lock, Locked, LockError, Lost, NotFound, programPath, TimedOut, tryLock } from "onehold";
+import { newDirectory, onehold, run, soon, startScript, until, waiters } from "./store.mjs";
 
 test("a hold has a number that grows, and the path of its file", async (t) => {
   const dir = newDirectory(t);
@@ -32,6 +33,21 @@ test("a lock that is held rejects with its holder", async (t) => {
   assert.match(error.stack, /hold\.test\.mjs/);
   assert.equal(await tryLock("a", { dir }), null);
   await hold.release();
+});
+
+test("a dead hold that the configuration does not take over is refused with Locked", async (t) => {
+  const dir = newDirectory(t);
+  await writeFile(join(dir, "config.toml"), '[defaults]\non-zombie = "fail"\n');
+  const program = join(dir, "configured");
+  await writeFile(program, `#!/bin/sh\nONEHOLD_CONFIG='${dir}/config.toml' exec '${programPath()}' "$@"\n`, { mode: 0o755 });
+  const hold = await lock("a", { dir });
+  process.kill((await check("a", { dir })).pid, "SIGKILL");
+  await soon(hold.lost);
+  for (const refused of [lock("a", { dir, program }), acquire("a", { dir, program, ttl: "1m" })]) {
+    const error = await refused.catch((error) => error);
+    assert.deepEqual([error.constructor, error.code, error.holder.hold], [Locked, "ZOMBIE", hold.number]);
+  }
+  assert.equal(await tryLock("a", { dir, program }), null);
 });
 
 test("a wait ends with TimedOut, in milliseconds and with a unit", async (t) => {
@@ -98,6 +114,20 @@ for (const [signal, reason] of [["SIGKILL", "killed"], ["SIGTERM", "signal"]]) {
     await next.release();
   });
 }
+
+test("the end of stdin is a loss unless `release` was called", async (t) => {
+  const dir = newDirectory(t);
+  const fifo = join(dir, "stdin");
+  await run("mkfifo", [fifo]);
+  const program = join(dir, "onehold-with-another-stdin");
+  await writeFile(program, `#!/bin/sh\nexec '${programPath()}' "$@" <'${fifo}'\n`, { mode: 0o755 });
+  const writer = await open(fifo, "r+");
+  const hold = await lock("a", { dir, program });
+  await writer.close();
+  assert.deepEqual(await soon(hold.lost), { reason: "stdin", message: "hold `a`: the pipe to the process that held it was closed" });
+  await assert.rejects(hold.release(), { name: "Lost", reason: "stdin" });
+  await (await tryLock("a", { dir })).release();
+});
 
 test("`release` notices a loss that the event loop has not seen", async (t) => {
   const dir = newDirectory(t);
