@@ -93,7 +93,7 @@ export interface Lease {
   readonly displaced: LockObject | null;
   /** Lets the lease last for `ttl` from now, or for as long as before. Rejects with `Lost` if it is gone. */
   renew(options?: { ttl?: Duration }): Promise<void>;
-  /** Resolves when this lease is gone. Rejects with `Lost` if somebody else holds the lock. */
+  /** Resolves when the lock is free. Rejects with `Lost` if the lease had expired before. A second call does nothing. */
   release(): Promise<void>;
   [Symbol.asyncDispose](): Promise<void>;
 }

@@ -2,6 +2,7 @@
 "use strict";
 
 const { spawn } = require("node:child_process");
+const { resolve: absolute } = require("node:path");
 const { createInterface } = require("node:readline");
 
 class LockError extends Error {
@@ -267,12 +268,14 @@ async function answerOf(command, words, { program = installedProgram, signal }) 
   if (error) throw notStarted(program, error);
   const answer = parsed(output);
   if (answer) return answer;
+  if (signal?.aborted) throw signal.reason;
   throw new LockError("PROGRAM_ENDED", `${command}: \`${program}\` ${endOf(child)}`);
 }
 
 class Lease {
   #name;
   #options;
+  #release;
 
   constructor(answer, { dir, program }) {
     const { lock } = answer;
@@ -282,8 +285,9 @@ class Lease {
     this.owner = lock.owner;
     this.expiresAt = new Date(lock.expires_at);
     this.displaced = answer.displaced ?? null;
-    this.#name = lock.name;
-    this.#options = { dir, program };
+    // Neither depends on the current directory, which may change.
+    this.#name = /^\.{0,2}\//.test(lock.name) ? lock.path : lock.name;
+    this.#options = { dir: lock.store.startsWith("/") ? lock.store : dir, program };
   }
 
   async renew({ ttl } = {}) {
@@ -291,12 +295,25 @@ class Lease {
     this.expiresAt = new Date(answer.lock.expires_at);
   }
 
-  async release() {
-    await this.#run("release", {});
+  release() {
+    this.#release ??= this.#end();
+    return this.#release;
   }
 
   [Symbol.asyncDispose ?? Symbol.for("nodejs.asyncDispose")]() {
     return this.release();
+  }
+
+  async #end() {
+    try {
+      const { lock } = await this.#run("release", {});
+      if (lock?.state === "held") return;
+      const message = `release ${quoted(this.names)}: the lease has expired`;
+      throw new Lost("NOT_HELD", message, { reason: "expired", holder: lock });
+    } catch (error) {
+      this.#release = null; // a store that did not answer may do so later
+      throw error;
+    }
   }
 
   async #run(command, options) {
@@ -311,15 +328,18 @@ class Lease {
 }
 
 async function acquire(names, options) {
-  const { signal } = options ?? {};
   if (!options?.ttl) throw new TypeError("missing option `ttl`: a lease ends when it expires");
+  const { signal } = options;
   const words = [...wordsOf(waiting, ["program", "signal"], options), ...namesOf(names)];
   signal?.throwIfAborted();
-  const answer = await answerOf("acquire", words, options);
+  const program = options.program?.includes("/") ? absolute(options.program) : options.program;
+  const answer = await answerOf("acquire", words, { program, signal });
   if (!answer.success && !signal?.aborted) throw failure(answer);
-  const lease = answer.success ? new Lease(answer, options) : null;
+  const lease = answer.success ? new Lease(answer, { ...options, program }) : null;
   if (!signal?.aborted) return lease;
-  await lease?.release();
+  await lease?.release().catch((error) => {
+    if (!(error instanceof Lost)) throw error;
+  });
   throw signal.reason;
 }
 

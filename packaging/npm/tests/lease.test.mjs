@@ -38,6 +38,50 @@ test("a lease that is gone rejects with Lost", async (t) => {
   await hold.release();
 });
 
+test("the release of a lease that has expired rejects with Lost", async (t) => {
+  const dir = newDirectory(t);
+  const expired = async (name) => {
+    const lease = await acquire(name, { dir, ttl: 1 });
+    await until(async () => (await check(name, { dir })).state !== "held");
+    return lease;
+  };
+  const lease = await expired("a");
+  await (await lock("a", { dir })).release(); // another holder, meanwhile
+  await assert.rejects(lease.release(), (error) => error instanceof Lost && error.code === "NOT_HELD" && error.reason === "expired");
+  await assert.rejects(lease.release(), Lost);
+  await assert.rejects((await expired("b"))[Symbol.asyncDispose](), Lost);
+  assert.equal((await check("b", { dir })).state, "free");
+});
+
+test("a second release of a lease does nothing, whoever has the lock", async (t) => {
+  const dir = newDirectory(t);
+  const lease = await acquire("a", { dir, ttl: "1m" });
+  await Promise.all([lease.release(), lease.release()]);
+  const hold = await lock("a", { dir });
+  await lease.release();
+  assert.equal((await check("a", { dir })).hold, hold.number);
+  await hold.release();
+});
+
+test("a lease stays the same when the current directory changes", async (t) => {
+  const source = `
+    import { symlinkSync } from "node:fs";
+    import { acquire, check, programPath } from "onehold";
+    const begin = process.argv.at(-1);
+    process.chdir(begin);
+    symlinkSync(programPath(), "program");
+    const options = { ttl: "1m", program: "./program" };
+    const leases = [await acquire("a", { dir: "store", ...options }), await acquire("./b", options)];
+    process.chdir("/");
+    for (const lease of leases) {
+      await lease.renew({ ttl: "1h" });
+      await lease.release();
+    }
+    console.log((await check("a", { dir: begin + "/store" })).state, (await check(begin + "/b")).state);
+  `;
+  assert.equal(await startScript(t, source, { words: [newDirectory(t)] }).next(), "free free");
+});
+
 test("a lease waits, times out and is aborted", async (t) => {
   const dir = newDirectory(t);
   const hold = await lock("a", { dir });
@@ -68,13 +112,25 @@ test("a process that is killed while it waits for a lease gets none", async (t) 
   assert.equal((await check("a", { dir })).state, "free");
 });
 
-test("a lease that was acquired as its wait is aborted is released", async (t) => {
+test("a lease whose signal is aborted before the program answers rejects with the reason", async (t) => {
+  const dir = newDirectory(t);
+  const program = join(dir, "onehold-without-answer");
+  await writeFile(program, "#!/bin/sh\nexec sleep 60\n", { mode: 0o755 });
+  const controller = new AbortController();
+  const acquired = acquire("a", { dir, program, ttl: "1m", signal: controller.signal }).catch((error) => error);
+  const reason = new Error("enough");
+  controller.abort(reason);
+  assert.equal(await acquired, reason);
+});
+
+for (const broken of [false, true]) test(`a lease that was acquired${broken ? " and broken" : ""} as its wait is aborted is released`, async (t) => {
   const dir = newDirectory(t);
   const program = join(dir, "onehold-that-ignores-term");
   await writeFile(program, `#!/bin/sh\ntrap "" TERM\n'${programPath()}' "$@"\nuntil [ -e '${dir}/aborted' ]; do sleep 0.01; done\n`, { mode: 0o755 });
   const controller = new AbortController();
   const acquired = acquire("a", { dir, program, ttl: "1m", signal: controller.signal }).catch((error) => error);
   await until(async () => (await check("a", { dir })).state === "held");
+  if (broken) await onehold(dir, "break", "--yes", "a");
   controller.abort();
   await writeFile(join(dir, "aborted"), "");
   assert.equal(await acquired, controller.signal.reason);
