@@ -28,7 +28,10 @@ interface HoldOptions extends StoreOptions {
 }
 
 interface WaitOptions {
-  /** How long to wait. `Infinity` and `"forever"` have no limit. The default is not to wait. */
+  /**
+   * How long to wait. `Infinity` and `"forever"` have no limit. Without it the configuration of onehold decides; its
+   * default is not to wait.
+   */
   wait?: Duration;
   /** Do not wait if this many wait already. */
   maxWaiting?: number;
@@ -160,8 +163,8 @@ export interface Waiter {
 /** An error of onehold. */
 export class LockError extends Error {
   /**
-   * An error code of the JSON output, such as `LOCKED`, `TIMEOUT`, `QUEUE_FULL`, `USAGE` or `STORE`. Of this package
-   * are `PROGRAM_NOT_FOUND`, `PROGRAM_NOT_STARTED` and `PROGRAM_ENDED`.
+   * An error code of the JSON output, such as `LOCKED`, `TIMEOUT`, `QUEUE_FULL`, `USAGE` or `STORE`. This package
+   * adds `PROGRAM_NOT_FOUND`, `PROGRAM_NOT_STARTED` and `PROGRAM_ENDED`.
    */
   code: string;
   /** The lock as it was found, with its holder. */
@@ -192,7 +195,7 @@ export function lock(names: string | readonly string[], options?: LockOptions): 
 /** Takes a lock as `lock` does, if that can be done without waiting; otherwise resolves with null. */
 export function tryLock(names: string | readonly string[], options?: TryLockOptions): Promise<Hold | null>;
 
-/** Takes a lock for a limited time, which this process need not live to see. */
+/** Takes a lock for a limited time, even if this process ends first. */
 export function acquire(names: string | readonly string[], options: AcquireOptions): Promise<Lease>;
 
 /** The state of a lock. */
