@@ -19,7 +19,7 @@ const RECHECK_INTERVAL: Duration = Duration::from_secs(5);
 const RESERVED_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The twelfth looks once a minute, and so do all behind it.
-const MAX_RANK: u32 = 12;
+const MAX_RANK: usize = 12;
 
 /// Number of tickets that are read to find one to sleep on.
 const MAX_READ: usize = 64;
@@ -64,7 +64,7 @@ pub(crate) fn until<S: Snapshot + ?Sized>(
 /// The latest earlier waiter that could take its locks whenever we could, and would then be in our way.
 struct Ahead<H> {
     ticket: Ticket<H>,
-    /// How many such waiters there are.
+    /// Its place among the waiters for the first lock. Whether those before it are such waiters is not read.
     rank: u32,
 }
 
@@ -79,7 +79,6 @@ fn waiter_ahead<S: Snapshot + ?Sized>(
         return Ok(None);
     }
     let owner_matters = owner_matters(request, obstacle);
-    let mut ahead = None;
     let earlier = earlier_tickets(request, &request.wants, snapshot)?;
     for number in earlier.into_iter().rev().take(MAX_READ) {
         let Some(ticket) = snapshot.ticket(number)? else {
@@ -91,16 +90,17 @@ fn waiter_ahead<S: Snapshot + ?Sized>(
             continue;
         }
         // It would not go on, and so not wake us.
-        if ahead.is_none() && snapshot.is_stopped(&ticket) {
+        if snapshot.is_stopped(&ticket) {
             continue;
         }
-        let ahead = ahead.get_or_insert(Ahead { ticket, rank: 0 });
-        ahead.rank += 1;
-        if ahead.rank == MAX_RANK || matches!(obstacle, Obstacle::Waiter(_)) {
-            break;
-        }
+        let first = request.wants.first().map(|want| &want.name);
+        let tickets = snapshot.tickets(&request.wants)?.into_iter();
+        let before = tickets.filter(|(earlier, name)| *earlier < number && Some(name) == first);
+        let rank = before.take(MAX_RANK - 1).count() + 1;
+        let rank = u32::try_from(rank).unwrap_or(1);
+        return Ok(Some(Ahead { ticket, rank }));
     }
-    Ok(ahead)
+    Ok(None)
 }
 
 /// Whether there may be holds in the way of another waiter that are not in ours.
