@@ -3,9 +3,11 @@
 import ast
 import base64
 import csv
+import email
 import hashlib
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import zipfile
@@ -21,6 +23,7 @@ MACHINES = {"x86_64": 62, "aarch64": 183}
 
 
 def build(program, processor, out):
+    pytest.importorskip("tomllib", reason="build-wheel needs Python 3.11")
     command = [sys.executable, PACKAGE / "build-wheel", program, f"{processor}-unknown-linux-musl", VERSION, out]
     environment = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}
     result = subprocess.run(command, capture_output=True, text=True, env=environment)
@@ -59,8 +62,11 @@ def test_name_and_tags_agree(wheel):
         assert tags & set(sys_tags())
 
 
-@pytest.mark.parametrize("system, accepted", [("manylinux_2_17", True), ("musllinux_1_1", True), ("linux", False)])
-def test_pip_accepts_both_tags(built, system, accepted, tmp_path):
+SYSTEMS = [("manylinux_2_17", True), ("manylinux2014", True), ("musllinux_1_1", True), ("linux", False)]
+
+
+@pytest.mark.parametrize("system, accepted", SYSTEMS)
+def test_pip_accepts_all_tags(built, system, accepted, tmp_path):
     processor, wheel, _ = built
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--no-index", "--no-deps"]
     target = ["--dry-run", "--only-binary=:all:", "--target", tmp_path, "--platform", f"{system}_{processor}"]
@@ -84,6 +90,16 @@ def test_record(wheel):
         program = f"onehold-{VERSION}.data/scripts/onehold"
         assert {name for name, mode in modes.items() if mode != 0o100644} == {program} and modes[program] == 0o100755
         assert {"onehold/py.typed", "onehold/__init__.py", "onehold/aio.py"} <= set(names)
+        assert f"onehold-{VERSION}.dist-info/licenses/LICENSE" in names
+
+
+def test_metadata(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        text = archive.read(f"onehold-{VERSION}.dist-info/METADATA").decode("utf-8")
+    fields = email.message_from_string(text)
+    assert (fields["License-Expression"], fields["License-File"]) == ("MIT", "LICENSE")
+    # Relative links would lead nowhere.
+    assert re.findall(r"\]\((?!https:)", fields.get_payload()) == []
 
 
 def test_refused_programs(program, tmp_path):
@@ -100,8 +116,13 @@ def test_program_of_the_wheel_is_on_path_and_starts(program):
     assert pathlib.Path(program).read_bytes() == content
 
 
+def test_licence_is_that_of_the_repository():
+    # A copy: pip builds from this directory alone, and an archive of it would not have what a link points to.
+    assert (PACKAGE / "LICENSE").read_bytes() == (PACKAGE / "../../LICENSE").read_bytes()
+
+
 def test_sources_are_of_python_3_9():
     sources = [*(PACKAGE / "src").rglob("*.py"), *(PACKAGE / "examples").glob("*.py"), *(PACKAGE / "tests").glob("*.py")]
     assert len(sources) > 10
     for source in sources:
-        ast.parse(source.read_text(), str(source), feature_version=(3, 9))
+        ast.parse(source.read_text(encoding="utf-8"), str(source), feature_version=(3, 9))
