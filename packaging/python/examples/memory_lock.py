@@ -10,17 +10,17 @@ LockError = onehold.Locked
 class MemoryLock:
     def __init__(self, workspace_root="."):
         self._store = {"profile": "memory", "directory": workspace_root}
-        self._thread = threading.RLock()
-        self._holds = []
+        self._mutex, self._thread, self._holds = threading.Lock(), None, []
 
     def acquire_blocking(self, operation, max_wait=5.0, break_stale=True):
         options = {"wait": max_wait, "message": operation, "on_zombie": "take" if break_stale else "fail"}
-        if not self._thread.acquire(timeout=max_wait):
-            raise LockError("another thread of this process holds the lock")
         with contextlib.ExitStack() as hold:
-            hold.callback(self._thread.release)
-            if not self._holds:  # else the same thread acquires once more what it has
-                hold.enter_context(onehold.lock(**options, **self._store))
+            if self._thread is not threading.current_thread():  # else it acquires once more what it has
+                if not self._mutex.acquire(timeout=max_wait):
+                    raise LockError("another thread of this process holds the lock")
+                hold.callback(self._mutex.release)
+                hold.enter_context(onehold.lock(**options, **self._store).acquire())
+            self._thread = threading.current_thread()
             self._holds.append(hold.pop_all())
 
     def acquire_nowait(self, operation, break_stale=True):
@@ -31,6 +31,7 @@ class MemoryLock:
 
     def release(self):
         if self._holds:
+            self._thread = self._thread if self._holds[1:] else None
             self._holds.pop().close()
 
     @contextlib.contextmanager

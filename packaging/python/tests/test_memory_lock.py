@@ -71,6 +71,20 @@ def test_8_other_threads_are_refused(module, tmp_path):
         lock.release()
 
 
+def test_another_thread_may_release(module, tmp_path):
+    lock = module.MemoryLock(tmp_path)
+    lock.acquire_blocking("mine")
+    lock.acquire_blocking("mine, once more")
+    with ThreadPoolExecutor(1) as other:
+        other.submit(lock.release).result()
+        assert lock.status()["we_hold_it"] is True
+        other.submit(lock.release).result()
+        assert other.submit(lock.acquire_nowait, "theirs").result() is True
+    assert lock.acquire_nowait("mine") is False
+    lock.release()
+    assert lock.status()["locked"] is False
+
+
 def test_8_threads_count(module, tmp_path):
     lock = module.MemoryLock(tmp_path)
     count = [0]
