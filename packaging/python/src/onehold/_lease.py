@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Optional, Tuple, Type, cast
+from typing import Optional, Tuple, Type, cast
 
-from onehold._options import Duration, Name, Options, display, words
+from onehold._options import Duration, Name, Options, Unpack, display, name_of, store, words
 from onehold._program import ask
 from onehold.errors import Answer, Lost, failure, moment
-
-if TYPE_CHECKING:
-    # Type checkers have it built in, and nothing needs it when the program runs.
-    from typing_extensions import Unpack
 
 
 class Lease:
@@ -34,11 +30,13 @@ class Lease:
         format: Optional[str],
     ) -> None:
         self.names = names
+        # This process may change its directory before `release`.
+        self._first = tuple(name_of(name) for name in names[:1])
         self.number = answer["hold"]
         self.slot = answer["lock"]["slot"]
         self.expires_at = moment(answer["lock"]["expires_at"])
         self._program = program
-        self._directory = directory
+        self._directory = store(directory)
         self._profile = profile
         self._format = format
         self._released = False
@@ -46,7 +44,7 @@ class Lease:
     def _ask(self, verb: str, ttl: Optional[Duration] = None) -> Answer:
         line = words(
             verb,
-            self.names[:1],
+            self._first,
             hold=self.number,
             ttl=ttl,
             directory=self._directory,
@@ -64,7 +62,7 @@ class Lease:
         return Lost(text, {**answer, "hold": self.number, "reason": "expired"})
 
     def renew(self, ttl: Optional[Duration] = None) -> None:
-        """Starts the time to live again, or a new one. Raises `Lost` if another one may have held the lock."""
+        """Restarts the time to live, or sets a new one. Raises `Lost` if somebody else may have held the lock."""
         answer = self._ask("renew", ttl)
         if not answer["success"]:
             raise self._lost(answer)

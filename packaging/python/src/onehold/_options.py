@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import os
+import sys
 from datetime import timedelta
-from typing import List, Optional, Tuple, TypedDict, Union
+from typing import TYPE_CHECKING, Any, List, Literal, Optional, Tuple, TypedDict, Union
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack as Unpack
+elif sys.version_info >= (3, 11):
+    from typing import Unpack
+else:
+
+    class Unpack:
+        """For `typing.get_type_hints`."""
+
+        def __class_getitem__(cls, options: Any) -> Any:
+            return options
+
 
 Duration = Union[str, float, timedelta]
-Name = Union[str, "os.PathLike[str]"]
+Name = Union[str, os.PathLike[str]]
+OnZombie = Literal["take", "ask", "fail"]
 
 
 class Options(TypedDict, total=False):
@@ -24,7 +39,7 @@ class Options(TypedDict, total=False):
     owner: Optional[str]
     message: Optional[str]
     max_age: Optional[Duration]
-    on_zombie: Optional[str]
+    on_zombie: Optional[OnZombie]
     directory: Optional[Name]
     profile: Optional[str]
     format: Optional[str]
@@ -43,6 +58,23 @@ def display(names: Tuple[Name, ...]) -> str:
     return ", ".join(f"`{os.fspath(name)}`" for name in names)
 
 
+def absolute(path: Name) -> str:
+    """The same path after `os.chdir`. Not `os.path.abspath`, which drops `..` behind a symbolic link."""
+    text = os.fspath(path)
+    return text if os.path.isabs(text) else os.path.join(os.getcwd(), text)
+
+
+def store(directory: Optional[Name]) -> Optional[str]:
+    if directory is None:
+        return None
+    text = os.fspath(directory)
+    return text if "://" in text else absolute(text)
+
+
+def name_of(name: Name) -> str:
+    return absolute(name) if not isinstance(name, str) or name.startswith(("./", "../")) else name
+
+
 def words(
     verb: str,
     names: Tuple[Name, ...],
@@ -56,7 +88,7 @@ def words(
     owner: Optional[str] = None,
     message: Optional[str] = None,
     max_age: Optional[Duration] = None,
-    on_zombie: Optional[str] = None,
+    on_zombie: Optional[OnZombie] = None,
     hold: Optional[int] = None,
     directory: Optional[Name] = None,
     profile: Optional[str] = None,
@@ -80,14 +112,14 @@ def words(
         ("message", message),
         ("on-zombie", on_zombie),
         ("hold", hold),
-        ("dir", None if directory is None else os.fspath(directory)),
+        ("dir", store(directory)),
         ("profile", profile),
         ("format", format),
     ):
         if value is not None:
             # One word: the value may begin with a hyphen.
             line.append(f"--{option}={value}")
-    texts = [name if isinstance(name, str) else os.path.abspath(name) for name in names]
+    texts = [name_of(name) for name in names]
     if any(text.startswith("-") for text in texts):
         # Only then: behind it, `acquire` accepts no other names.
         line.append("--")

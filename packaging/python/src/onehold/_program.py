@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sysconfig
+from pathlib import PurePath
 from typing import Any, Dict, Iterator, List, Optional, cast
 
 from onehold._options import Name, words
@@ -21,8 +22,10 @@ def _scripts() -> Iterator[str]:
     # pip install --prefix and --target do not use the scheme of the interpreter.
     package = os.path.dirname(os.path.abspath(__file__))
     site_packages = os.path.dirname(package)
-    yield os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(site_packages))), "bin")
     yield os.path.join(site_packages, "bin")
+    # Only of that layout: above another --target there may be a directory to which anybody can write.
+    if any(PurePath(site_packages).match(f"lib*/python*/{name}-packages") for name in ("site", "dist")):
+        yield os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(site_packages))), "bin")
     yield sysconfig.get_path("scripts", f"{os.name}_user")
 
 
@@ -65,7 +68,7 @@ def ask(program: Optional[Name], line: List[str]) -> Answer:
             process.terminate()
             raise
     if not output:
-        raise Error(f"{line[0]}: `{path}` has ended with {process.returncode} and without an answer")
+        raise Error(f"{line[0]}: `{path}` exited with {process.returncode} without an answer")
     return cast("Dict[str, Any]", json.loads(output))
 
 
@@ -73,10 +76,11 @@ def check(
     *names: Name,
     directory: Optional[Name] = None,
     profile: Optional[str] = None,
+    format: Optional[str] = None,
     program: Optional[Name] = None,
 ) -> Answer:
     """Who holds a lock: the lock object of onehold-json(5), with `state`, `pid`, `hostname`, `message` and others."""
-    answer = ask(program, words("check", names, directory=directory, profile=profile))
+    answer = ask(program, words("check", names, directory=directory, profile=profile, format=format))
     if answer["lock"] is None:
         raise failure(answer)
     return cast("Answer", answer["lock"])
