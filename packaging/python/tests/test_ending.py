@@ -1,6 +1,7 @@
 """How holds end: blocks, killed processes, forks, breaks, signals."""
 
 import asyncio
+import linecache
 import os
 import pathlib
 import pty
@@ -10,6 +11,8 @@ import sys
 import textwrap
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 
 import pytest
 from conftest import eventually
@@ -417,3 +420,290 @@ def test_end_of_a_loop_ends_8_blocks_and_frees_their_locks():
 
     asyncio.run(asyncio.wait_for(main(), 20))
     assert ends == ["free"] * 8
+
+
+LATE = {
+    "generator": """
+        import contextlib, onehold
+        @contextlib.contextmanager
+        def single_instance():
+            with onehold.lock("a"): yield
+        instance = single_instance()
+        instance.__enter__()
+    """,
+    "__del__": """
+        import onehold
+        class Service:
+            def __init__(self): self.hold = onehold.lock("a").acquire()
+            def __del__(self): self.hold.release()
+        service = Service()
+    """,
+}
+
+
+@pytest.mark.parametrize("how", LATE)
+def test_release_while_the_interpreter_ends_does_not_hang(processes, how):
+    assert processes(LATE[how]).wait(20) == 0
+    with onehold.lock("a", wait=10):
+        pass
+
+
+def test_block_that_is_entered_in_one_thread_and_left_in_another_frees_the_lock():
+    def resource():
+        with onehold.lock("a"):
+            yield
+
+    opened = resource()
+    with ThreadPoolExecutor(1) as other:
+        other.submit(next, opened).result()
+    assert onehold.check("a")["state"] == "held"
+    assert next(opened, "end") == "end"
+    assert onehold.check("a")["state"] == "free"
+
+
+def test_block_that_is_entered_in_one_task_and_left_in_another_frees_the_lock():
+    async def resource():
+        async with onehold.aio.lock("a"):
+            yield
+
+    async def next_of(opened):
+        return [_ async for _ in opened]
+
+    async def main():
+        opened = resource()
+        await asyncio.ensure_future(opened.__anext__())
+        assert onehold.check("a")["state"] == "held"
+        assert await asyncio.ensure_future(next_of(opened)) == []
+        assert onehold.check("a")["state"] == "free"
+
+    asyncio.run(main())
+
+
+def slots_held():
+    pool = onehold.check("pool")
+    return 0 if pool["state"] == "free" else 1 + len(pool["others"])
+
+
+def opened_in_8_threads(block):
+    def resource():
+        with block():
+            yield
+
+    opened = [resource() for _ in range(8)]
+    threads = [threading.Thread(target=next, args=(one,)) for one in opened]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert slots_held() == 8
+    return opened
+
+
+def test_8_generators_that_end_in_another_thread_free_one_slot_each():
+    lock = onehold.lock("pool", slots=8)
+    for number, one in enumerate(opened_in_8_threads(lock.acquire)):
+        assert next(one, "end") == "end"
+        assert slots_held() == 7 - number
+
+
+def test_block_of_another_thread_is_not_guessed():
+    lock = onehold.lock("pool", slots=8)
+    opened = opened_in_8_threads(lambda: lock)
+    with pytest.raises(RuntimeError):
+        next(opened[0], None)
+    assert slots_held() == 8
+    for _, hold in list(lock._holds):
+        hold.release()
+    for one in opened:
+        with suppress(RuntimeError):
+            one.close()
+
+
+def test_ctrl_c_at_any_line_before_the_block_leaves_nothing_held():
+    package = os.path.dirname(onehold.__file__)
+    held, rounds = [], 0
+    while True:
+        rounds += 1
+        left, line = rounds, None
+
+        def trace(frame, event, argument):
+            nonlocal left, line
+            if not frame.f_code.co_filename.startswith(package):
+                return None
+            # There Python takes no signal, and an exception of a tracer would not leave the `with` around it.
+            source = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+            left -= event == "line" and not source.startswith(("with ", "try:"))
+            if left == 0 and line is None:
+                line = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+                raise KeyboardInterrupt
+            return trace
+
+        sys.settrace(trace)
+        try:
+            with onehold.lock(f"a{rounds}"):
+                sys.settrace(None)
+                break
+        except KeyboardInterrupt:
+            sys.settrace(None)
+        try:
+            onehold.lock(f"a{rounds}", wait=0.5).acquire().release()
+        except onehold.TimedOut:
+            held.append(line)
+    assert held == []
+    assert rounds > 30
+
+
+def test_interrupted_release_can_be_repeated():
+    hold = onehold.lock("a").acquire()
+
+    def trace(frame, event, argument):
+        if frame.f_code.co_name == "let_go":
+            raise KeyboardInterrupt
+
+    sys.settrace(trace)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            hold.release()
+    finally:
+        sys.settrace(None)
+    hold.release()
+    assert onehold.check("a")["state"] == "free"
+
+
+def test_fork_by_a_signal_while_the_program_is_started_copies_no_hold(monkeypatch):
+    children = []
+
+    class Popen(subprocess.Popen):
+        def _execute_child(self, *arguments):
+            super()._execute_child(*arguments)
+            if not children:
+                children.append(os.fork())
+                if children[0] == 0:
+                    signal.alarm(30)
+                    signal.pause()
+
+    monkeypatch.setattr(subprocess, "Popen", Popen)
+    hold = onehold.lock("a").acquire()
+    release = threading.Thread(target=hold.release, daemon=True)
+    release.start()
+    release.join(5)
+    try:
+        assert not release.is_alive()
+        assert onehold.check("a")["state"] == "free"
+    finally:
+        os.kill(children[0], signal.SIGKILL)
+        os.waitpid(children[0], 0)
+
+
+def test_pipe_that_something_else_has_closed_is_a_loss():
+    before = write_ends_of_pipes()
+    with pytest.raises(onehold.Lost) as error:
+        with onehold.lock("a") as hold:
+            os.close(next(end for end in write_ends_of_pipes() if end not in before))
+            assert hold.lost.wait(5)
+    assert error.value.reason == "stdin"
+
+    async def main():
+        with pytest.raises(onehold.Lost) as error:
+            async with onehold.aio.lock("a") as hold:
+                os.close(next(end for end in write_ends_of_pipes() if end not in before))
+                await asyncio.wait_for(hold.lost.wait(), 5)
+        assert error.value.reason == "stdin"
+
+    before = write_ends_of_pipes()
+    asyncio.run(main())
+
+
+def test_loss_at_the_end_of_the_block_does_not_cancel_what_follows():
+    async def work():
+        with pytest.raises(onehold.Lost):
+            async with onehold.aio.lock("a", on_lost=asyncio.current_task().cancel):
+                os.kill(onehold.check("a")["pid"], signal.SIGKILL)
+        await asyncio.sleep(0.05)
+        return "not cancelled"
+
+    for _ in range(5):
+        assert asyncio.run(asyncio.wait_for(work(), 20)) == "not cancelled"
+
+
+def test_lost_signal_does_not_come_behind_the_block(monkeypatch):
+    ends, sent = [], threading.Event()
+    send = signal.pthread_kill
+
+    def send_late(*arguments):
+        time.sleep(0.1)
+        send(*arguments)
+        sent.set()
+
+    monkeypatch.setattr(signal, "pthread_kill", send_late)
+    before = signal.signal(signal.SIGUSR1, lambda *_: ends.append("signal"))
+    try:
+        with pytest.raises(onehold.Lost):
+            with onehold.lock("a", lost_signal=signal.SIGUSR1) as hold:
+                os.kill(onehold.check("a")["pid"], signal.SIGKILL)
+                hold.lost.wait(10)
+        ends.append("block")
+        assert sent.wait(10)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert ends == ["signal", "block"]
+
+
+def test_forked_child_does_not_hold_an_async_lock():
+    async def main():
+        hold = await onehold.aio.lock("a").acquire()
+
+        def work():
+            assert hold.lost.is_set()
+            with pytest.raises(onehold.Lost) as error:
+                hold.release().send(None)
+            assert error.value.reason == "forked"
+
+        assert in_child(work)
+        assert not hold.lost.is_set()
+        await hold.release()
+
+    asyncio.run(main())
+
+
+def test_async_lock_fails_where_the_loop_cannot_read_pipes():
+    class Loop(asyncio.SelectorEventLoop):
+        def _make_read_pipe_transport(self, *arguments, **named):
+            raise NotImplementedError
+
+    loop = Loop()
+    try:
+        with pytest.raises(NotImplementedError):
+            loop.run_until_complete(asyncio.wait_for(onehold.aio.lock("a").acquire(), 5))
+    finally:
+        loop.close()
+    assert onehold.check("a")["state"] == "free"
+
+
+def test_8_releases_at_once_all_return_when_the_lock_is_free():
+    hold = onehold.lock("a").acquire()
+    process = onehold.check("a")["pid"]
+    # Stopped, it cannot free the lock.
+    os.kill(process, signal.SIGSTOP)
+    with ThreadPoolExecutor(8) as threads:
+        releases = [threads.submit(hold.release) for _ in range(8)]
+        try:
+            assert wait(releases, timeout=0.3).done == set()
+        finally:
+            os.kill(process, signal.SIGCONT)
+    assert [release.result() for release in releases] == [None] * 8
+    assert onehold.check("a")["state"] == "free"
+
+    async def main():
+        hold = await onehold.aio.lock("a").acquire()
+        process = onehold.check("a")["pid"]
+        os.kill(process, signal.SIGSTOP)
+        releases = [asyncio.ensure_future(hold.release()) for _ in range(8)]
+        try:
+            assert (await asyncio.wait(releases, timeout=0.3))[0] == set()
+        finally:
+            os.kill(process, signal.SIGCONT)
+        await asyncio.gather(*releases)
+        assert onehold.check("a")["state"] == "free"
+
+    asyncio.run(main())

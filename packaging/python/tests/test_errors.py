@@ -3,6 +3,7 @@
 import asyncio
 import pickle
 import socket
+import typing
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 
@@ -83,7 +84,7 @@ def test_not_found(tmp_path, monkeypatch):
     # A program that is no onehold ends without an answer.
     with pytest.raises(onehold.Error) as caught:
         onehold.lock("a", program="/bin/true").acquire()
-    assert "has ended with 0" in str(caught.value)
+    assert "exited with 0 without an answer" in str(caught.value)
 
     monkeypatch.setattr("onehold._program._scripts", lambda: iter([str(tmp_path)]))
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -91,6 +92,23 @@ def test_not_found(tmp_path, monkeypatch):
     with pytest.raises(onehold.NotFound) as caught:
         lock.acquire()
     assert "on PATH" in str(caught.value)
+
+
+def test_program_is_not_looked_for_above_a_target(monkeypatch):
+    def scripts(site_packages):
+        monkeypatch.setattr("onehold._program.__file__", f"{site_packages}/onehold/_program.py")
+        return list(onehold._program._scripts())
+
+    target = scripts("/tmp/a/b/deps")
+    assert "/tmp/a/b/deps/bin" in target and "/tmp/bin" not in target and "/tmp/a/bin" not in target
+    assert "/opt/x/bin" in scripts("/opt/x/lib/python3.9/site-packages")
+    assert "/opt/x/local/bin" in scripts("/opt/x/local/lib64/python3/dist-packages")
+    assert "/tmp/bin" not in scripts("/tmp/lib/python3/deps")
+
+
+def test_types_can_be_read_while_the_program_runs():
+    for function in (onehold.lock, onehold.try_lock, onehold.acquire, onehold.aio.lock, onehold.aio.try_lock):
+        assert typing.get_type_hints(function)["options"]
 
 
 def test_durations():

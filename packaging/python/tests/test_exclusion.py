@@ -2,7 +2,9 @@
 
 import asyncio
 import fcntl
+import functools
 import os
+import pathlib
 import queue
 import subprocess
 import sys
@@ -263,6 +265,44 @@ def test_decorator_refuses_what_would_run_without_the_lock():
     for function in (generator, async_generator, len):
         with pytest.raises(TypeError):
             onehold.aio.lock("a")(function)
+
+
+def test_decorator_does_not_run_a_coroutine_without_the_lock():
+    ran = []
+
+    async def coroutine():
+        ran.append(onehold.check("a")["state"])
+
+    for function in (lambda: coroutine(), functools.partial(lambda: coroutine())):
+        with pytest.raises(TypeError):
+            asyncio.run(onehold.lock("a")(function)())
+    assert ran == []
+    assert onehold.check("a")["state"] == "free"
+
+
+def test_relative_paths_are_those_of_the_directory_in_which_they_were_given(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere/deep").mkdir(parents=True)
+    (tmp_path / "work/link").symlink_to(tmp_path / "elsewhere/deep")
+    locks = [
+        onehold.lock("a", directory="store"),
+        onehold.lock("./a.lock"),
+        onehold.lock(pathlib.Path("b.lock")),
+        # A lock of `elsewhere`, as for the command line.
+        onehold.lock("./link/../c.lock"),
+        onehold.lock("d", directory=pathlib.Path("link/../store")),
+    ]
+    leases = [onehold.acquire("e", ttl=60, directory="store"), onehold.acquire("./e.lock", ttl=60)]
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    files = []
+    for lock in locks:
+        with lock as hold:
+            files.append(os.path.relpath(os.path.realpath(hold.file), tmp_path))
+    assert files == [
+        *("work/store/a.lock", "work/a.lock", "work/b.lock", "elsewhere/c.lock", "elsewhere/store/d.lock"),
+    ]
+    for lease in leases:
+        lease.renew()
+        lease.release()
 
 
 def test_async_decorator_and_try_lock():

@@ -1,36 +1,36 @@
 """Locks that are held as long as a block, a function or this process runs."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import functools
 import inspect
-import io
-import json
 import signal
+import sys
 import threading
+from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional, Tuple, Type, TypeVar, cast
+from typing import Any, Callable, List, Optional, Tuple, Type, TypeVar, cast
 
-from onehold._options import Duration, Name, Options, display, words
+from onehold._options import Duration, Name, Options, Unpack, display, words
 from onehold._pipe import Holder
 from onehold._program import find_program
 from onehold.errors import Answer, Error, Locked, Lost, failure
 
-if TYPE_CHECKING:
-    # Type checkers have it built in, and nothing needs it when the program runs.
-    from typing_extensions import Unpack
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 OnLost = Callable[[Lost], object]
+AnyHold = TypeVar("AnyHold")
 
 
-def loss(event: Optional[Answer], names: Tuple[Name, ...], number: int) -> Optional[Lost]:
+def loss(event: Optional[Answer], names: Tuple[Name, ...], number: int, released: bool) -> Optional[Lost]:
     """Why a hold has ended, from its last event; `None` if we have ended it ourselves."""
     if event is None:
         text = f"lost lock {display(names)}: the process that held it was killed"
         return Lost(text, {"hold": number, "reason": "killed"})
     if event["event"] == "released" and event["reason"] == "stdin":
-        return None
+        text = f"lost lock {display(names)}: this program has closed the pipe that kept it held"
+        return None if released else Lost(text, event)
     text = f"lost lock {display(names)}: the process that held it has ended by itself"
     return Lost(event["message"] or text, event)
 
@@ -40,20 +40,23 @@ def forked(names: Tuple[Name, ...], number: int) -> Lost:
     return Lost(text, {"hold": number, "reason": "forked"})
 
 
-def no_answer(names: Tuple[Name, ...], status: int) -> Error:
-    return Error(f"cannot hold {display(names)}: onehold has ended with {status} and without an answer")
+def not_held(event: Optional[Answer], names: Tuple[Name, ...], status: int) -> Error:
+    if event is not None and event["event"] == "failed":
+        return failure(event)
+    return Error(f"cannot hold {display(names)}: onehold exited with {status} without an answer")
 
 
-def _events(stdout: io.FileIO) -> Iterator[Answer]:
-    # Not a buffered reader: its own lock could be taken by another thread at a fork.
-    rest = b""
-    while True:
-        part = stdout.read(65536)
-        if not part:
-            return
-        *lines, rest = (rest + part).split(b"\n")
-        for line in lines:
-            yield json.loads(line)
+def own_hold(holds: List[Tuple[object, AnyHold]], caller: object) -> AnyHold:
+    """Takes the newest hold of a thread or task out of the list; that of another one only if there is no choice."""
+    entries = list(holds)
+    found = [entry for entry in entries if entry[0] is caller] or entries
+    if not found or (found is entries and len(found) > 1):
+        raise RuntimeError(
+            "release: the block was entered in another thread or task, which cannot be told from others; "
+            "use `lock.acquire()` for each block"
+        )
+    holds.remove(found[-1])
+    return found[-1][1]
 
 
 class Hold:
@@ -86,45 +89,44 @@ class Hold:
         self._loss: Optional[Lost] = None
         self._ended = threading.Event()
         self._holder = Holder(command)
-        self._messages = _events(self._holder.stdout)
+        self._messages = self._holder.read()
+        self._watching = threading.Thread(target=self._watch, name="onehold", daemon=True)
+
+    def _take(self) -> None:
         try:
-            held = self._wait()
+            self._holder.start()
+            held = next(self._messages)
+            if held is None or held["event"] != "held":
+                raise not_held(held, self.names, self._holder.end())
             self.number = held["hold"]
             self.slot = held["slot"]
             self.slots = held["slots"]
             self.file = held["file"]
             self.displaced = held["displaced"]
             self._holder.after_fork = self._not_held_in_child
-            self._watching = threading.Thread(target=self._watch, name="onehold", daemon=True)
             self._watching.start()
         except BaseException:
             self._holder.let_go()
-            self._holder.process.wait()
-            self._holder.stdout.close()
+            if self._holder.process is not None:
+                self._holder.end()
             raise
 
-    def _wait(self) -> Answer:
-        for event in self._messages:
-            if event["event"] == "held":
-                return event
-            if event["event"] == "failed":
-                raise failure(event)
-        raise no_answer(self.names, self._holder.process.wait())
-
     def _watch(self) -> None:
-        self._loss = loss(next(self._messages, None), self.names, self.number)
-        if self._loss is not None:
-            self.lost.set()
-        self._ended.set()
+        lost = loss(next(self._messages), self.names, self.number, self._released)
         try:
-            if self._loss is not None and self._lost_signal is not None:
-                # To the main thread, whose sleep or read it then interrupts.
+            if lost is not None:
+                self._loss = lost
+                self.lost.set()
+            told = lost is not None and not self._released
+            if told and self._lost_signal is not None:
+                # To the main thread, whose sleep or read it then interrupts. Not behind the block: `release` waits.
                 signal.pthread_kill(cast("int", threading.main_thread().ident), self._lost_signal)
-            if self._loss is not None and self._on_lost is not None:
-                self._on_lost(self._loss)
+            self._ended.set()
+            if told and self._on_lost is not None:
+                self._on_lost(cast("Lost", lost))
         finally:
-            self._holder.process.wait()
-            self._holder.stdout.close()
+            self._ended.set()
+            self._holder.end()
 
     def _not_held_in_child(self) -> None:
         # New ones: a thread of the parent may have the locks of the old ones.
@@ -135,16 +137,19 @@ class Hold:
         self._loss = forked(self.names, self.number)
 
     def release(self) -> None:
-        """Releases the lock, and returns when it is free. A second call does nothing."""
-        if self._released:
-            return
+        """Releases the lock, and returns when it is free. A second call raises nothing."""
         self._released = True
         self._holder.let_go()
+        if sys.is_finalizing():
+            # The thread no longer runs. The process frees the lock all the same.
+            return
         self._ended.wait()
-        if self._loss is not None:
-            # Without its process: where etcd does not answer, that needs some seconds to exit.
-            raise self._loss
-        self._watching.join()
+        lost, self._loss = self._loss, None
+        if lost is not None:
+            raise lost
+        if not self.lost.is_set():
+            # Not after a loss: where etcd does not answer, the process needs some seconds to exit.
+            self._watching.join()
 
     def __enter__(self) -> Hold:
         return self
@@ -160,15 +165,16 @@ class Hold:
         except Lost:
             if kind is None:
                 raise
-
-
-class _HoldsOfThread(threading.local):
-    def __init__(self) -> None:
-        self.stack: List[Hold] = []
+        finally:
+            # Once more: Ctrl-C may have interrupted `release`.
+            self._holder.let_go()
 
 
 class Lock:
-    """A lock to take: by `with`, by `acquire`, or as a decorator. Any number of threads may use one at once."""
+    """A lock to take: by `with`, by `acquire`, or as a decorator. Any number of threads may use one at once.
+
+    In a generator, use `with lock.acquire()`: it may end in another thread.
+    """
 
     def __init__(
         self,
@@ -183,17 +189,29 @@ class Lock:
         self._program = program
         self._on_lost = on_lost
         self._lost_signal = lost_signal
-        self._holds = _HoldsOfThread()
+        self._holds: List[Tuple[object, Hold]] = []
 
-    def acquire(self) -> Hold:
-        """Takes the lock until `release` of what it returns, or the end of this process."""
+    def _new(self) -> Hold:
         command = [find_program(self._program), *self._line]
         return Hold(command, self._names, self._on_lost, self._lost_signal)
 
-    def __enter__(self) -> Hold:
-        hold = self.acquire()
-        self._holds.stack.append(hold)
+    def acquire(self) -> Hold:
+        """Takes the lock until `release` of what it returns, or the end of this process."""
+        hold = self._new()
+        hold._take()
         return hold
+
+    def __enter__(self) -> Hold:
+        entry = (threading.current_thread(), self._new())
+        try:
+            entry[1]._take()
+            self._holds.append(entry)
+            return entry[1]
+        except BaseException:
+            entry[1]._holder.let_go()
+            with suppress(ValueError):
+                self._holds.remove(entry)
+            raise
 
     def __exit__(
         self,
@@ -201,19 +219,26 @@ class Lock:
         error: Optional[BaseException],
         traceback: Optional[TracebackType],
     ) -> None:
-        self._holds.stack.pop().__exit__(kind, error, traceback)
+        own_hold(self._holds, threading.current_thread()).__exit__(kind, error, traceback)
 
     def __call__(self, function: Function) -> Function:
         """Decorates a function: each call of it holds the lock."""
+        name = getattr(function, "__name__", function)
+        is_async = f"decorate `{name}`: use `onehold.aio.lock` for what is async"
         if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-            raise TypeError(f"decorate `{function.__name__}`: use `onehold.aio.lock` for what is async")
+            raise TypeError(is_async)
         if inspect.isgeneratorfunction(function):
-            raise TypeError(f"decorate `{function.__name__}`: a generator would run without the lock")
+            raise TypeError(f"decorate `{name}`: a generator would run without the lock")
 
         @functools.wraps(function)
         def call(*arguments: Any, **named: Any) -> Any:
-            with self:
-                return function(*arguments, **named)
+            with self.acquire():
+                answer = function(*arguments, **named)
+                if inspect.iscoroutine(answer):
+                    answer.close()
+                if inspect.isawaitable(answer):
+                    raise TypeError(is_async)
+                return answer
 
         return cast("Function", call)
 

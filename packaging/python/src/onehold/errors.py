@@ -78,7 +78,7 @@ class Lost(Error):
 
     @property
     def reason(self) -> Optional[str]:
-        """`broken`, `lost`, `signal`, `killed`, `forked` or, of a lease, `expired`."""
+        """`broken`, `lost`, `signal`, `killed`, `stdin`, `forked` or, of a lease, `expired`."""
         return cast("Optional[str]", self.answer.get("reason"))
 
 
