@@ -79,10 +79,14 @@ class Holder:
                 self._kept_open.close()
         _started.discard(self)
 
-    def end(self) -> int:
-        """Waits until the process has exited. Its answer is the exit status."""
+    def wait(self) -> int:
+        """Lets go, and waits until the process has exited. Its answer is the exit status."""
         self.let_go()
-        status = cast("subprocess.Popen[bytes]", self.process).wait()
+        return cast("subprocess.Popen[bytes]", self.process).wait()
+
+    def end(self) -> int:
+        """As `wait`, and closes its stdout."""
+        status = self.wait()
         with suppress(OSError):
             self.stdout.close()
         return status

@@ -96,7 +96,7 @@ class Hold:
     def _end_of_messages(self) -> None:
         self._message(None)
         # Its stdin and stdout have ended, so the process exits: this does not block the loop for long.
-        self._status = self._holder.end()
+        self._status = self._holder.wait()
         self._exited.set()
 
     def _not_held_in_child(self) -> None:
