@@ -135,9 +135,7 @@ impl<'a> FilesSnapshot<'a> {
         // says the same is judged by its last content.
         let has_exited = |fact: &ProcessFact| fact.state == ProcessState::Gone;
         let mut reads = 1;
-        while may_be_dead(&self.judge_by(&file, &facts))
-            || (self.guard.is_none() && facts.processes.iter().any(has_exited))
-        {
+        while may_be_dead(&self.judge_by(&file, &facts)) || facts.processes.iter().any(has_exited) {
             if !file.read_again()? {
                 // Without the guard, its holder may have released it before it exited.
                 if self.guard.is_none() && file.is_removed()? {

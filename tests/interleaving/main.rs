@@ -171,7 +171,7 @@ fn explore_all(scenarios: &[Scenario], preemptions: usize, trials: usize) {
         }
         // A number that a process of the machine got again is not in our hands.
         let tolerated = if scenario.is_closed() {
-            explored.trials / 50 + 1
+            explored.trials / 20 + 2
         } else {
             explored.trials
         };

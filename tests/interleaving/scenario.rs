@@ -372,7 +372,7 @@ impl Place {
     }
 }
 
-/// Each number is `#`, and so on: what differs from trial to trial.
+/// Each number is `#`, columns have two spaces between them, and so on: what differs from trial to trial.
 fn without_details(text: &str, root: &Path) -> String {
     let text = text.replace(root.to_str().unwrap(), "DIR");
     let text = text.replace(&*hostname::get().unwrap().to_string_lossy(), "HOST");
@@ -382,7 +382,7 @@ fn without_details(text: &str, root: &Path) -> String {
             if !out.ends_with('#') {
                 out.push('#');
             }
-        } else {
+        } else if character != ' ' || !out.ends_with("  ") {
             out.push(character);
         }
     }
