@@ -27,6 +27,8 @@ fn lock_is_held_until_stdin_ends_and_what_arrives_there_is_ignored() {
     assert_eq!(lock["kind"], "hold");
     assert_eq!(lock["pid"], hold.running.pid());
     assert_eq!(lock["message"], "nightly");
+    let words = &lock["command"].as_array().unwrap()[1..];
+    assert_eq!(words, ["hold", "-m", "nightly", "x"]);
     assert_eq!(lock["wrapper_pid"], Value::Null);
     assert_eq!(env.code(["run", "x", "--", "true"]), 6);
     // More than a pipe takes that nobody reads.

@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use onehold::command_line::signal::{self, QueuedSignal, SignalQueue};
 use onehold::command_line::{
-    drop_code_pages, stdin_was_closed, stdout_was_closed, tells_to_break, wait_for_end_of_stdin,
+    command_line_of, drop_code_pages, stdin_was_closed, stdout_was_closed, tells_to_break,
+    wait_for_end_of_stdin,
 };
+use onehold::record::Pid;
 use onehold::{Attempt, Format, Hold, Lock, ReleaseOutcome, RunOptions, Status};
 use serde::Serialize;
 use serde_json::Value;
@@ -117,8 +119,9 @@ pub(crate) fn hold(session: &Session, typed: HoldUntilEnd) -> CommandResult {
             let _ = watch_stdin();
         }
     };
-    let own = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
-    let own: Vec<String> = own.collect();
+    // Not std::env::args_os: the program that is shipped begins without the runtime that fills it.
+    let own = Pid::new(std::process::id()).map(command_line_of);
+    let own = own.unwrap_or_default();
     let attempt = acquire_with_prompts(
         session,
         &typed.hold,
