@@ -26,6 +26,9 @@ use crate::sys::work::{may_be_signaled, tell_wrapper, wait_for_any};
 /// How long a process may take to exit after KILL. One in an uninterruptible sleep takes longer.
 const AFTER_KILL: Duration = Duration::from_secs(2);
 
+/// How long a process that gets no signal may take to end because others of the work have ended.
+const WITHOUT_SIGNAL: Duration = Duration::from_secs(1);
+
 /// How long a wrapper may take to write that it ends its work. It is continued if it was stopped.
 const WRAPPER_ANSWERS: Duration = Duration::from_secs(3);
 
@@ -391,13 +394,15 @@ impl Lock {
             .map(|(_, wrapper)| wrapper)
             .or_else(|| unsupervising_wrapper(&own));
         let mut ending = ending_of(&own, kill_at);
-        let mut empty_since = None;
+        let (mut empty_since, mut spared_since) = (None, None);
         loop {
             let remaining = ending.step();
             if remaining.is_told {
                 self.note_told(&own);
             }
             let now = boottime_milliseconds();
+            let mut left = remaining.processes.iter();
+            let is_spared = left.all(|process| !may_be_signaled(*process, ending.marks.author));
             let until = if remaining.is_over {
                 match wrapper {
                     // It does not answer, and keeps its own lock. Its children were looked at.
@@ -406,8 +411,11 @@ impl Lock {
                     None if !is_locked(&own) => return Ok(Work::Ended),
                     None => *empty_since.get_or_insert(now) + milliseconds(AFTER_KILL),
                 }
+            } else if is_spared && remaining.look_failed.is_none() {
+                // Whoever wrote the record may ask for any time before KILL, which these do not get.
+                *spared_since.get_or_insert(now) + milliseconds(WITHOUT_SIGNAL)
             } else {
-                empty_since = None;
+                (empty_since, spared_since) = (None, None);
                 give_up_at.saturating_add(milliseconds(AFTER_KILL))
             };
             let left = Duration::from_millis(until.saturating_sub(now));

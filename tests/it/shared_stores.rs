@@ -676,6 +676,26 @@ fn process_that_gets_no_signal_is_named_with_its_user() {
 
 #[test]
 #[ignore = "needs root: two ordinary users"]
+fn break_does_not_wait_for_a_process_that_gets_no_signal() {
+    let mut forgery = Forgery::new(0o1777, false, Daemon, 0o644);
+    // TERM was sent, it says, and KILL is due in 4,000 years.
+    let record = forged(&forgery.genuine, |record| {
+        forgery.names_victim(record, 0);
+        record["live"]["ending"] = json!(1);
+        record["live"]["told"] = json!(true);
+        record["kill_after_ms"] = json!(130_000_000_000_000_u64);
+    });
+    forgery.plays(&record, Root, "check LOCK");
+    let ended = forgery.place.does(Root, "timeout 5 onehold break --yes x");
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(1), "{said}");
+    let pid = forgery.victims[0].pid();
+    let named = format!("process {pid} (sleep) gets no signal: it belongs to user root");
+    assert!(said.contains(&named), "{said}");
+}
+
+#[test]
+#[ignore = "needs root: two ordinary users"]
 fn root_ends_the_work_of_a_user_whose_wrapper_was_killed_in_every_store() {
     for (store, is_path, ..) in FORGERIES {
         let forgery = Forgery::new(store, is_path, Daemon, 0o644);

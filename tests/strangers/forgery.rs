@@ -445,7 +445,9 @@ fn edit_once(text: &mut Vec<u8>, edit: &Edit, facts: &Facts<'_>) {
         }
         Edit::Wrapper(whose) => aim(text, (facts.process)(*whose), None),
         Edit::Work(whose, kill_after) => {
+            // A run of its own may ask for any time, and `break` grants it.
             if let Some(after) = kill_after
+                && !matches!(whose, Whose::Stranger)
                 && let Some(record) = values(text)
                     .first()
                     .filter(|record| text[record.start] == b'{')
