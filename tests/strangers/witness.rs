@@ -77,6 +77,8 @@ impl Seen {
         let fault = |line: &String| {
             let (_, call) = line.split_once(' ')?;
             let (name, arguments) = call.trim_start().split_once('(')?;
+            // Its process ended meanwhile, by another thread.
+            let arguments = arguments.trim_end_matches(" = ? <unavailable>");
             if name.contains("kill") || name.contains("sig") {
                 return signal(name, arguments, &own, line);
             }
