@@ -1,6 +1,6 @@
 //! Names of locks: what is a name, and which name is above which.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fmt::{self, Write as _};
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -39,10 +39,8 @@ pub struct LockName {
 enum Place {
     /// Encoded segments.
     Store(Vec<String>),
-    Path {
-        directory: PathBuf,
-        file: OsString,
-    },
+    /// With a directory and a file name.
+    Path(PathBuf),
 }
 
 impl LockName {
@@ -90,16 +88,13 @@ impl LockName {
         if HAS_DEVICES && path.file_name().is_some_and(is_no_file_name) {
             return Err(invalid(name, "Windows has no file of that name"));
         }
-        match (path.parent(), path.file_name()) {
-            (Some(directory), Some(file)) => Ok(Self {
-                text: name.to_string_lossy().into(),
-                place: Arc::new(Place::Path {
-                    directory: directory.to_owned(),
-                    file: file.to_owned(),
-                }),
-            }),
-            _ => Err(invalid(name, "a directory cannot be a lock file")),
+        if path.file_name().is_none() {
+            return Err(invalid(name, "a directory cannot be a lock file"));
         }
+        Ok(Self {
+            text: name.to_string_lossy().into(),
+            place: Arc::new(Place::Path(path.to_owned())),
+        })
     }
 
     /// The name, as it was given. A path that is not UTF-8 is shown with replacement characters.
@@ -111,14 +106,14 @@ impl LockName {
     /// Whether it is the path of a lock file rather than a name in a store.
     #[must_use]
     pub fn is_path(&self) -> bool {
-        matches!(*self.place, Place::Path { .. })
+        matches!(*self.place, Place::Path(_))
     }
 
     /// Whether a program that creates `NAME.lock` in the same directory, without encoding anything,
     /// means the same file.
     pub(crate) fn is_plain(&self) -> bool {
         match &*self.place {
-            Place::Path { .. } => true,
+            Place::Path(_) => true,
             Place::Store(segments) => matches!(segments.as_slice(), [one] if **one == *self.text),
         }
     }
@@ -127,7 +122,7 @@ impl LockName {
     pub(crate) fn directory(&self) -> Option<&Path> {
         match &*self.place {
             Place::Store(_) => None,
-            Place::Path { directory, .. } => Some(directory),
+            Place::Path(path) => path.parent(),
         }
     }
 
@@ -147,17 +142,15 @@ impl LockName {
 
     /// Whether `other` is below this name. A path has no relatives.
     pub(crate) fn is_ancestor_of(&self, other: &Self) -> bool {
-        let (Place::Store(own), Place::Store(others)) = (&*self.place, &*other.place) else {
-            return false;
-        };
-        own.len() < others.len() && begin_alike(own, others)
+        let (own, others) = (self.segments(), other.segments());
+        !own.is_empty() && own.len() < others.len() && begin_alike(own, others)
     }
 
     /// Its segments, encoded for file names; empty for a path.
     pub(crate) fn segments(&self) -> &[String] {
         match &*self.place {
             Place::Store(segments) => segments,
-            Place::Path { .. } => &[],
+            Place::Path(_) => &[],
         }
     }
 
@@ -165,7 +158,7 @@ impl LockName {
     pub(crate) fn path_file(&self) -> Option<&OsStr> {
         match &*self.place {
             Place::Store(_) => None,
-            Place::Path { file, .. } => Some(file),
+            Place::Path(path) => path.file_name(),
         }
     }
 }
