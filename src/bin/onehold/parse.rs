@@ -26,35 +26,26 @@ pub(crate) fn parse(words: &[OsString]) -> Result<Cli, Exit> {
         return Err(Exit::Done);
     }
     // Not a command of the definition: its words are another command line.
-    if let Some((verb, rest)) = words.split_first()
-        && verb == complete::VERB
-    {
-        return Err(complete::complete(rest));
-    }
-    if let Some((verb, rest)) = words.split_first()
-        && verb == trial::VERB
-    {
-        return Err(trial::work(rest));
+    match words {
+        [verb, rest @ ..] if verb == complete::VERB => return Err(complete::complete(rest)),
+        [verb, rest @ ..] if verb == trial::VERB => return Err(trial::work(rest)),
+        _ => {}
     }
     let parsed = Cli::try_parse_from(line(words)).and_then(|cli| without_slips(cli, words));
-    let error = match parsed {
-        Ok(cli) => return Ok(cli),
-        Err(error) => error,
-    };
-    match error.kind() {
+    parsed.map_err(|error| match error.kind() {
         // Only the help needs the long texts.
-        ErrorKind::DisplayHelp => Err(help(words)),
+        ErrorKind::DisplayHelp => help(words),
         ErrorKind::DisplayVersion => {
             let _ = error.print();
-            Err(Exit::Done)
+            Exit::Done
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand if words.is_empty() => {
             let help = Cli::command().render_help().ansi().to_string();
             output::eprint(help.trim_end());
-            Err(Exit::Usage)
+            Exit::Usage
         }
-        _ => Err(usage_error(&error, words)),
-    }
+        _ => usage_error(&error, words),
+    })
 }
 
 /// Refuses what clap does not notice.
@@ -150,10 +141,7 @@ fn usage_error(error: &clap::Error, words: &[OsString]) -> Exit {
     let message = match (error.kind(), error.get(ContextKind::InvalidArg)) {
         (ErrorKind::MissingRequiredArgument, Some(ContextValue::Strings(missing))) => {
             // clap writes `<CMD>...`.
-            let names = missing
-                .iter()
-                .map(|name| name.trim_matches(['<', '>', '.']));
-            let names = names.collect::<Vec<_>>().join(" ");
+            let names = missing.join(" ").replace(['<', '>', '.'], "");
             let place = if names == "CMD" { " after --" } else { "" };
             format!("missing {names}{place}")
         }
