@@ -654,7 +654,7 @@ pub(crate) fn die_with(text: &str) -> Result<DieWith, String> {
         .map_err(|error| format!("{error}, nor `parent`"))
 }
 
-fn pid(text: &str) -> Result<u32, String> {
+pub(crate) fn pid(text: &str) -> Result<u32, String> {
     text.parse()
         .ok()
         .filter(|pid| (1..=i32::MAX.unsigned_abs()).contains(pid))

@@ -9,7 +9,7 @@ use onehold::LockName;
 
 use crate::args::{
     Acquire, Check, Cli, GlobalArgs, HoldArgs, HoldUntilEnd, Release, Run, Verb, die_with,
-    duration, slots, time_to_live, wait_limit,
+    duration, pid, slots, time_to_live, wait_limit,
 };
 
 /// Parses `words`, the arguments without the program's name. `None`: clap must parse them.
@@ -39,15 +39,14 @@ pub(crate) fn parse(words: &[OsString]) -> Option<Cli> {
 fn run(words: &mut Words<'_>, global: &mut GlobalArgs) -> Option<Run> {
     let mut run = Run::default();
     loop {
-        let word = words.next()?;
-        match word {
+        match words.next()? {
             "--" => break,
             "--close" => set(&mut run.close)?,
             "--exec" => set(&mut run.exec)?,
             "--time-limit" => fill(&mut run.time_limit, duration(words.value()?).ok()?)?,
             "--die-with" => fill(&mut run.die_with, die_with(words.value()?).ok()?)?,
             "--kill-after" => fill(&mut run.kill_after, duration(words.value()?).ok()?)?,
-            _ if words.global(word, global)? || words.hold(word, &mut run.hold)? => {}
+            word if words.global(word, global)? || words.hold(word, &mut run.hold)? => {}
             name => run.names.push(positional(name)?),
         }
     }
@@ -60,28 +59,22 @@ fn run(words: &mut Words<'_>, global: &mut GlobalArgs) -> Option<Run> {
 fn acquire(words: &mut Words<'_>, global: &mut GlobalArgs) -> Option<Acquire> {
     let mut acquire = Acquire::default();
     while !words.0.is_empty() {
-        let word = words.next()?;
-        if word == "--pid" {
-            let pid = words.value()?.parse().ok()?;
-            fill(&mut acquire.pid, pid)?;
-        } else if !words.global(word, global)? && !words.hold(word, &mut acquire.hold)? {
-            acquire.names.push(positional(word)?);
+        match words.next()? {
+            "--pid" => fill(&mut acquire.pid, pid(words.value()?).ok()?)?,
+            word if words.global(word, global)? || words.hold(word, &mut acquire.hold)? => {}
+            name => acquire.names.push(positional(name)?),
         }
     }
-    let in_range = acquire
-        .pid
-        .is_none_or(|pid| (1..=i32::MAX.unsigned_abs()).contains(&pid));
-    (in_range && no_conflict(&acquire.hold)).then_some(acquire)
+    no_conflict(&acquire.hold).then_some(acquire)
 }
 
 fn hold(words: &mut Words<'_>, global: &mut GlobalArgs) -> Option<HoldUntilEnd> {
     let mut hold = HoldUntilEnd::default();
     while !words.0.is_empty() {
-        let word = words.next()?;
-        if word == "--die-with" {
-            fill(&mut hold.die_with, die_with(words.value()?).ok()?)?;
-        } else if !words.global(word, global)? && !words.hold(word, &mut hold.hold)? {
-            hold.names.push(positional(word)?);
+        match words.next()? {
+            "--die-with" => fill(&mut hold.die_with, die_with(words.value()?).ok()?)?,
+            word if words.global(word, global)? || words.hold(word, &mut hold.hold)? => {}
+            name => hold.names.push(positional(name)?),
         }
     }
     no_conflict(&hold.hold).then_some(hold)
@@ -90,11 +83,10 @@ fn hold(words: &mut Words<'_>, global: &mut GlobalArgs) -> Option<HoldUntilEnd> 
 fn release(words: &mut Words<'_>, global: &mut GlobalArgs) -> Option<Release> {
     let mut release = Release::default();
     while !words.0.is_empty() {
-        let word = words.next()?;
-        match word {
+        match words.next()? {
             "--hold" => fill(&mut release.caller.hold, words.value()?.parse().ok()?)?,
             "--owner" => fill(&mut release.caller.owner, words.value()?.to_owned())?,
-            _ if words.global(word, global)? => {}
+            word if words.global(word, global)? => {}
             name => fill(&mut release.name, positional(name)?)?,
         }
     }
