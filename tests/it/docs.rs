@@ -319,8 +319,9 @@ fn page(command: &clap::Command, called: &str, verb: &str, pages: &[String]) -> 
         roff.control("PP", []);
         roff.text([roman(JSON)]);
         table(&mut roff, "EXIT STATUS", &exit::TABLE);
-        table(&mut roff, "FILES", &doc_text::FILES);
-        table(&mut roff, "ENVIRONMENT", &doc_text::ENVIRONMENT);
+        table(&mut roff, "FILES", &doc_text::rows(doc_text::FILES));
+        let variables = doc_text::rows(doc_text::ENVIRONMENT);
+        table(&mut roff, "ENVIRONMENT", &variables);
     } else {
         let codes = exit::table_of(verb);
         let codes: Vec<(&str, &str)> = codes
@@ -335,12 +336,12 @@ fn page(command: &clap::Command, called: &str, verb: &str, pages: &[String]) -> 
         )]);
     }
     roff.control("SH", ["EXAMPLES"]);
-    for (line, purpose) in doc_text::examples(verb) {
+    for (line, purpose) in doc_text::rows(doc_text::examples(verb)) {
         roff.control("PP", []);
         roff.text([roman(format!("{purpose}:"))]);
         roff.control("PP", []);
         roff.control("RS", ["4"]);
-        roff.text([bold(*line)]);
+        roff.text([bold(line)]);
         roff.control("RE", []);
     }
     roff.control("SH", ["SEE ALSO"]);
@@ -534,7 +535,7 @@ fn manual_examples_parse() {
         .map(|verb| verb.get_name().to_owned())
         .collect();
     for verb in verbs.iter().map(String::as_str).chain([""]) {
-        let examples = doc_text::examples(verb);
+        let examples = doc_text::rows(doc_text::examples(verb));
         assert!(!examples.is_empty(), "{verb}");
         for (line, _) in examples {
             let words = command_words(&line[line.find("onehold ").unwrap()..]);

@@ -7,7 +7,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
 
 use crate::args::{Cli, Verb};
-use crate::doc_text::{ENVIRONMENT, FILES, examples};
+use crate::doc_text::{ENVIRONMENT, FILES, examples, rows};
 use crate::exit::{Exit, TABLE, table_of};
 use crate::refusal::Refusal;
 use crate::startup::{fast_parse, fixed_text};
@@ -79,17 +79,17 @@ fn line(words: &[OsString]) -> impl Iterator<Item = OsString> {
 pub(crate) fn documented() -> clap::Command {
     let mut command = Cli::command().after_long_help(format!(
         "{}\n\n{}\n\n{}\n\n{}\n\n{MORE}",
-        section("Examples", examples("")),
+        section("Examples", &rows(examples(""))),
         section("Exit status", &TABLE),
-        section("Environment", &ENVIRONMENT),
-        section("Files", &FILES),
+        section("Environment", &rows(ENVIRONMENT)),
+        section("Files", &rows(FILES)),
     ));
     // Only then the verbs have the global options, which are described once.
     command.build();
     command.mut_subcommands(|verb| {
         let text = format!(
             "{}\n\n{}\n\n{GLOBAL}",
-            section("Examples", examples(verb.get_name())),
+            section("Examples", &rows(examples(verb.get_name()))),
             section("Exit status", &table_of(verb.get_name())),
         );
         verb.mut_args(|arg| {
