@@ -70,13 +70,13 @@ pub(crate) struct Settings {
     pub(crate) etcd_key: Option<ConfigPath>,
 }
 
+/// A configuration file: its sections, and the formats of lock files by their paths or directories.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct File {
-    defaults: Settings,
-    profiles: BTreeMap<String, Settings>,
-    /// The formats of lock files, by their paths or directories.
-    formats: BTreeMap<FilePath, Typed<Format>>,
+struct File<S = Settings, F = BTreeMap<FilePath, Typed<Format>>> {
+    defaults: S,
+    profiles: BTreeMap<String, S>,
+    formats: F,
 }
 
 /// The effective settings, and where they come from.
@@ -111,15 +111,12 @@ impl EffectiveConfig {
     /// Reads the configuration file and applies the selected profile.
     pub(crate) fn read(global: &GlobalArgs) -> anyhow::Result<Self> {
         let (file, text, mut configured) = configuration()?;
-        let default_dir = match &configured.defaults.dir {
-            Some(dir) => Some(dir.first()?),
-            None => None,
-        };
-        let from_environment = || std::env::var("ONEHOLD_PROFILE").ok();
+        let default_dir = configured.defaults.dir.as_ref();
+        let default_dir = default_dir.map(Directories::first).transpose()?;
         let profile = global
             .profile
             .clone()
-            .or_else(from_environment)
+            .or_else(|| std::env::var("ONEHOLD_PROFILE").ok())
             .filter(|name| !name.is_empty());
         Ok(Self {
             settings: effective(&mut configured, &text, profile.as_deref())?,
@@ -133,11 +130,10 @@ impl EffectiveConfig {
 
     /// The line that `--verbose` prints.
     pub(crate) fn describe(&self) -> Option<String> {
-        let file = self.file.as_ref();
+        let file = self.file.iter();
         let file = file.map(|file| format!("configuration: {}", file.display()));
-        let profile = self.profile.as_ref();
-        let profile = profile.map(|profile| format!("profile: {profile}"));
-        let parts: Vec<String> = file.into_iter().chain(profile).collect();
+        let profile = self.profile.iter().map(|name| format!("profile: {name}"));
+        let parts: Vec<String> = file.chain(profile).collect();
         (!parts.is_empty()).then(|| parts.join("; "))
     }
 }

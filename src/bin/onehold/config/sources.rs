@@ -4,10 +4,9 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use anyhow::bail;
-use serde::Deserialize;
 use toml::Spanned;
 
-use super::{BUILT_IN, EffectiveConfig};
+use super::{BUILT_IN, EffectiveConfig, File};
 use crate::args::UsageError;
 
 /// The keys that a profile does not inherit from the defaults: where and how onehold's own locks are stored.
@@ -43,13 +42,7 @@ impl Source {
 }
 
 /// A configuration file as it is written.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Written {
-    defaults: Section,
-    profiles: BTreeMap<String, Section>,
-    formats: Section,
-}
+type Written = File<Section, Section>;
 
 type Section = BTreeMap<String, Spanned<toml::Value>>;
 
