@@ -325,7 +325,7 @@ impl Settings {
 
     /// The values of a lock under the keys of the profile's program, if it has some.
     pub(crate) fn details(&self, lock: impl FnOnce() -> Value) -> Option<Value> {
-        Some(self.details.as_ref()?.fill(&lock()))
+        Some(self.details.as_ref()?.fill(&lock()).into())
     }
 
     /// What an owner is called if there must be one.

@@ -76,26 +76,21 @@ fn parts(mut text: &str) -> Result<Vec<Part>, String> {
 }
 
 fn value(inside: &str) -> Result<Part, String> {
-    let (name, fallback) = match inside.split_once('|') {
-        Some((name, fallback)) => (name, Some(fallback.to_owned())),
-        None => (inside, None),
-    };
-    let (key, format) = match name.split_once(':') {
-        Some((key, format)) => (key, Some(format)),
-        None => (name, None),
-    };
+    let mut name_and_fallback = inside.splitn(2, '|');
+    let name = name_and_fallback.next().unwrap_or_default();
+    let (key, format) = name.split_once(':').unwrap_or((name, "utc"));
     if key != LIMIT {
         Key::try_from(key.to_owned())?;
     }
     let is_rfc3339 = match format {
-        None | Some("utc") => false,
-        Some("rfc3339") => true,
-        Some(other) => return Err(format!("unknown format `{other}`: use utc or rfc3339")),
+        "utc" => false,
+        "rfc3339" => true,
+        other => return Err(format!("unknown format `{other}`: use utc or rfc3339")),
     };
     Ok(Part::Value {
         key: key.to_owned(),
         is_rfc3339,
-        fallback,
+        fallback: name_and_fallback.next().map(str::to_owned),
     })
 }
 
@@ -174,27 +169,18 @@ enum Detail {
 }
 
 impl Details {
-    pub(crate) fn fill(&self, lock: &Value) -> Value {
+    pub(crate) fn fill(&self, lock: &Value) -> Map<String, Value> {
         let values = self.0.iter().map(|(name, detail)| {
             let value = match detail {
-                Detail::Value(key) => value_of(lock, &key.0).cloned().unwrap_or(Value::Null),
-                Detail::Table(table) => table.fill_or_null(lock),
+                Detail::Value(key) => value_of(lock, &key.0).cloned(),
+                // Null if nothing in it is known.
+                Detail::Table(table) => Some(table.fill(lock))
+                    .filter(|filled| !filled.values().all(Value::is_null))
+                    .map(Value::Object),
             };
-            (name.clone(), value)
+            (name.clone(), value.unwrap_or(Value::Null))
         });
-        Value::Object(values.collect::<Map<_, _>>())
-    }
-
-    /// Null if nothing in the table is known.
-    fn fill_or_null(&self, lock: &Value) -> Value {
-        let filled = self.fill(lock);
-        let is_known = |value: &Value| !value.is_null();
-        let values = filled.as_object().map(Map::values);
-        if values.into_iter().flatten().any(is_known) {
-            filled
-        } else {
-            Value::Null
-        }
+        values.collect()
     }
 }
 
@@ -285,9 +271,9 @@ mod tests {
                 .unwrap();
         let held = json!({ "exists": true, "pid": 7, "owner": null });
         let expected = json!({ "locked": true, "holder": { "pid": 7, "who": null } });
-        assert_eq!(details.fill(&held), expected);
+        assert_eq!(Value::Object(details.fill(&held)), expected);
         let free = json!({ "exists": false, "pid": null, "owner": null });
         let expected = json!({ "locked": false, "holder": null });
-        assert_eq!(details.fill(&free), expected);
+        assert_eq!(Value::Object(details.fill(&free)), expected);
     }
 }
