@@ -20,9 +20,7 @@ mod values;
 
 use template::{Details, LIMIT, Template};
 pub(crate) use values::{ConfigPath, WANTED};
-use values::{
-    Directories, FilePath, ProjectPath, Required, Size, Typed, Variables, home, resolved,
-};
+use values::{Directories, FilePath, ProjectPath, Required, Typed, Variables, home, resolved};
 
 /// The built-in profiles, written as a configuration file.
 const BUILT_IN: &str = include_str!("profiles.toml");
@@ -51,7 +49,7 @@ pub(crate) struct Settings {
     conflict_exit_code: Option<u8>,
     die_with: Option<Typed<DieWith>>,
     pub(crate) history: bool,
-    journal_size: Option<Typed<Size>>,
+    journal_size: Option<Typed<u64>>,
     pub(crate) locked_code: Option<Box<str>>,
     refusal: Option<Template>,
     section_refusal: Option<Template>,
@@ -228,7 +226,7 @@ impl Settings {
 
     /// In bytes.
     pub(crate) fn journal_size(&self) -> Option<u64> {
-        self.journal_size.map(|size| size.0.0)
+        self.journal_size.map(|size| size.0)
     }
 
     /// First and longest interval between two checks of a lock whose release cannot be observed.

@@ -256,23 +256,17 @@ impl<'de> Deserialize<'de> for Typed<WaitLimit> {
 }
 
 /// A number of bytes: `65536`, `64K`, `1M`, `1G`.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Size(pub(super) u64);
-
-impl<'de> Deserialize<'de> for Typed<Size> {
+impl<'de> Deserialize<'de> for Typed<u64> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         read(from, "a size such as `4M`", |text| {
             let units = [('K', 10), ('M', 20), ('G', 30)];
             let unit = units.into_iter().find(|(unit, _)| text.ends_with(*unit));
-            let (digits, shift) = match unit {
-                Some((unit, shift)) => (text.trim_end_matches(unit), shift),
-                None => (text, 0),
-            };
+            let shift = unit.map_or(0, |(_, shift)| shift);
+            let digits = unit.map_or(text, |(unit, _)| text.trim_end_matches(unit));
             let bytes = digits.parse::<u64>().ok();
             let bytes = bytes.and_then(|count| count.checked_mul(1 << shift));
-            let bytes = bytes.filter(|bytes| (4096..=1 << 40).contains(bytes));
             bytes
-                .map(Size)
+                .filter(|bytes| (4096..=1 << 40).contains(bytes))
                 .ok_or("not a size from 4K to 1024G: use `64K`, `4M` or `1G`")
         })
     }
