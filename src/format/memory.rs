@@ -8,7 +8,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use serde_json::Error;
 
-use super::{Fields, UNKNOWN_VALUE, Written, append_visible, metadata};
+use super::{Fields, UNKNOWN_VALUE, Written, append_visible, behind, metadata};
 use crate::record::{Format, Record};
 
 pub(super) const KEYS: [&str; 7] = [
@@ -74,23 +74,15 @@ pub(crate) fn renewed_times(bytes: &[u8], now: DateTime<Utc>) -> Option<(u64, Ve
     let now = time(now);
     let acquired = value_of(bytes, "acquired_at", now.len())?;
     let heartbeat = value_of(bytes, "heartbeat_at", now.len())?;
+    let between = bytes.get(acquired.end..heartbeat.start)?;
     // One write for both, so that a reader never sees only one of them.
-    let mut both = bytes.get(acquired.start..heartbeat.end)?.to_vec();
-    let (first, _) = both.split_at_mut_checked(now.len())?;
-    first.copy_from_slice(now.as_bytes());
-    let second_at = both.len().checked_sub(now.len())?;
-    let (_, second) = both.split_at_mut_checked(second_at)?;
-    second.copy_from_slice(now.as_bytes());
+    let both = [now.as_bytes(), between, now.as_bytes()].concat();
     Some((acquired.start as u64, both))
 }
 
 /// The place of the value of a key of ours, if it has this length.
 fn value_of(bytes: &[u8], key: &str, length: usize) -> Option<Range<usize>> {
-    let before = format!("\n  \"{key}\": \"");
-    let found = bytes
-        .windows(before.len())
-        .position(|window| window == before.as_bytes())?;
-    let start = found + before.len();
+    let start = behind(bytes, &format!("\n  \"{key}\": \""))?;
     let end = start + length;
     (bytes.get(end) == Some(&b'"')).then_some(start..end)
 }

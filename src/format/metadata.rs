@@ -8,7 +8,7 @@ use serde::de::IgnoredAny;
 use serde_json::{Error, Value};
 
 use super::live::{self, SLOT_BYTES};
-use super::{Written, native};
+use super::{Written, behind, native};
 use crate::record::{Content, Record, VERSION};
 
 /// The key of a JSON record that holds the document.
@@ -70,17 +70,9 @@ fn push_ascii(text: &mut String, json: &str) {
 
 /// Where the slot begins in a file of ours; `None` if it was edited.
 pub(super) fn slot_at(bytes: &[u8]) -> Option<usize> {
-    let head = HEAD.as_bytes();
-    let found = bytes
-        .windows(head.len())
-        .position(|window| window == head)?
-        + head.len();
-    let blanks = bytes
-        .get(found..)?
-        .iter()
-        .take_while(|byte| **byte == b' ')
-        .count();
-    let at = found + blanks;
+    let found = behind(bytes, HEAD)?;
+    let mut rest = bytes.get(found..)?.iter();
+    let at = found + rest.position(|byte| *byte != b' ')?;
     live::is_slot(bytes, at).then_some(at)
 }
 

@@ -84,6 +84,13 @@ fn append_visible(text: &mut String, pid: Option<Pid>) -> usize {
     at
 }
 
+/// Where the first `text` in the bytes ends.
+fn behind(bytes: &[u8], text: &str) -> Option<usize> {
+    let mut windows = bytes.windows(text.len());
+    let at = windows.position(|window| window == text.as_bytes())?;
+    Some(at + text.len())
+}
+
 /// Reads a lock file, whatever it is. `pid_file`: a bare number is expected. `modified`: its mtime,
 /// for formats without a time.
 pub(crate) fn read(bytes: &[u8], pid_file: bool, modified: DateTime<Utc>) -> Content {
