@@ -19,10 +19,10 @@ use crate::sys::{FileFacts, Lockers};
 
 /// An attempt to take the lock, which is the only exact question whether it is free.
 pub(super) struct Attempt {
-    /// The file, with its lock taken.
+    /// The file, with its lock taken: before, in a sleep, or by this attempt.
     pub(super) taken: RefCell<Option<File>>,
     /// As `flock -s`.
-    is_shared: bool,
+    pub(super) is_shared: bool,
 }
 
 /// What is known of a file that flock(1) locks.
@@ -41,27 +41,13 @@ pub(super) enum KernelLock {
 }
 
 impl Attempt {
-    /// `granted`: the file, if its lock was taken before, in a sleep.
-    pub(super) fn new(granted: Option<File>, is_shared: bool) -> Self {
-        Self {
-            taken: RefCell::new(granted),
-            is_shared,
-        }
-    }
-
-    fn try_lock(&self, file: &File) -> io::Result<bool> {
-        if self.is_shared {
-            try_lock_shared(file)
-        } else {
-            try_lock_record(file)
-        }
-    }
-
     fn take(&self, place: &LockPath<'_>, file: File) -> io::Result<(File, bool)> {
-        match self.try_lock(&file) {
+        match try_lock(&file, self.is_shared) {
             Err(error) if needs_write_access(&error) => {
                 match place.directory.find_lockable(place.file, false, true)? {
-                    FoundFile::File(file, _) => self.try_lock(&file).map(|taken| (file, taken)),
+                    FoundFile::File(file, _) => {
+                        try_lock(&file, self.is_shared).map(|taken| (file, taken))
+                    }
                     FoundFile::Missing | FoundFile::Other(_) => Err(error),
                 }
             }
@@ -80,6 +66,15 @@ impl Attempt {
             *taken = None;
         }
         Ok(is_named)
+    }
+}
+
+/// Tries to take the lock of a file. `is_shared`: as `flock -s`.
+pub(super) fn try_lock(file: &File, is_shared: bool) -> io::Result<bool> {
+    if is_shared {
+        try_lock_shared(file)
+    } else {
+        try_lock_record(file)
     }
 }
 
@@ -115,7 +110,7 @@ pub(super) fn ask(place: &LockPath<'_>, attempt: Option<&Attempt>) -> Result<Ker
         if !is_taken {
             let lockers = lockers(&file).unwrap_or_default().pids;
             return Ok(KernelLock::Locked {
-                open: opened(file, facts),
+                open: OpenFile::new(file, facts, Vec::new()),
                 kernel_lock: Some(true),
                 lockers,
                 is_shared: false,
@@ -154,16 +149,12 @@ fn look_at(file: File, facts: FileFacts) -> io::Result<KernelLock> {
         KernelLock::Free
     } else {
         KernelLock::Locked {
-            open: opened(file, facts),
+            open: OpenFile::new(file, facts, Vec::new()),
             kernel_lock,
             lockers: pids,
             is_shared: !is_exclusive,
         }
     })
-}
-
-fn opened(file: File, facts: FileFacts) -> OpenFile {
-    OpenFile::new(file, facts, Vec::new())
 }
 
 const LINK: &str = "a symbolic link: give the path that it leads to";

@@ -4,7 +4,7 @@
 mod attempt;
 mod hold;
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use attempt::{Attempt, KernelLock, ask};
+use attempt::{Attempt, KernelLock, ask, try_lock};
 use chrono::SubsecRound as _;
 use hold::FlockHold;
 
@@ -32,9 +32,7 @@ use crate::name::LockName;
 use crate::observer::{self, HostFacts};
 use crate::open_file::Handle;
 use crate::record::{Content, Format, Mode, digest};
-use crate::sys::directory::{
-    Directory, lock_record, lock_shared, move_to_high_fd, try_lock_record, try_lock_shared,
-};
+use crate::sys::directory::{Directory, lock_record, lock_shared, move_to_high_fd};
 use crate::sys::wait::Watch;
 use crate::sys::{HAS_FLOCK, not_found};
 
@@ -292,12 +290,9 @@ impl FlockContender<'_> {
         let Some(open) = &judged.found.handle else {
             return Err(io::ErrorKind::Unsupported.into());
         };
+        let lock = if is_shared { lock_shared } else { lock_record };
         open.with_file(|file| {
-            if is_shared {
-                sleeper.block(at_most, || lock_shared(file), || try_lock_shared(file))?;
-            } else {
-                sleeper.block(at_most, || lock_record(file), || try_lock_record(file))?;
-            }
+            sleeper.block(at_most, || lock(file), || try_lock(file, is_shared))?;
             file.try_clone()
         })
     }
@@ -305,7 +300,10 @@ impl FlockContender<'_> {
 
 impl Contender for FlockContender<'_> {
     fn apply(&mut self, _entry: Entry<'_>, plan: &mut Plan<'_, '_>) -> Result<Option<Updated>> {
-        let attempt = Attempt::new(self.granted.take(), self.is_shared);
+        let attempt = Attempt {
+            taken: RefCell::new(self.granted.take()),
+            is_shared: self.is_shared,
+        };
         let Some(snapshot) = self.store.snapshot(Some(attempt))? else {
             return Err(not_found()).context(Operation::OpenDirectory, &self.store.directory);
         };
