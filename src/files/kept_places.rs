@@ -207,7 +207,7 @@ fn has_no_live_waiter(queue: &Directory, name: TicketName, content: &TicketConte
     let observer = content.request.observer.as_ref();
     let is_visible = observer.is_some_and(|observer| observer.pid_namespace == pid_namespace());
     matches!(record_is_locked(&file), Ok(false))
-        || (is_visible && presence(content.pid()) == ProcessState::Gone)
+        || (is_visible && presence(content.pid) == ProcessState::Gone)
 }
 
 /// Removes the places that are kept for this owner, which has had its turn.
