@@ -39,10 +39,9 @@ pub(crate) fn config(session: &Session) -> CommandResult {
 }
 
 fn header(session: &Session) -> Vec<String> {
-    let mut lines = Vec::new();
     let file = session.config.file.as_deref();
     let file = file.map_or_else(|| "none".to_owned(), words::path_text);
-    lines.push(format!("# configuration: {file}"));
+    let mut lines = vec![format!("# configuration: {file}")];
     if let Some(profile) = &session.config.profile {
         let source = match session.global.profile {
             Some(_) => "--profile",
@@ -58,23 +57,18 @@ fn header(session: &Session) -> Vec<String> {
 
 /// Replaces the keys that name the store by the directory or path that they lead to.
 fn put_store(session: &Session, settings: &mut Values) {
-    let by_key = |key: &str, settings: &mut Values| {
+    let mut by_key = |key| {
         let found = settings.remove(key);
         found.map_or(Source::DEFAULT, |found| found.source)
     };
-    let configured = by_key("dir", settings);
-    let project = by_key("project-dir", settings);
-    let text = |path: &Path| {
-        let absolute = std::path::absolute(path).ok();
-        let absolute = absolute.filter(|_| !session.store.is_remote());
-        absolute
-            .as_deref()
-            .unwrap_or(path)
-            .to_string_lossy()
-            .into_owned()
+    let configured = by_key("dir");
+    let project = by_key("project-dir");
+    let text = |path: &Path| match std::path::absolute(path) {
+        Ok(absolute) if !session.store.is_remote() => absolute.to_string_lossy().into_owned(),
+        _ => path.to_string_lossy().into_owned(),
     };
     if let Some(only) = &session.only {
-        let source = by_key("path", settings);
+        let source = by_key("path");
         put(settings, "path", text(Path::new(only.as_str())), source);
         return;
     }
