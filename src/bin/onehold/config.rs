@@ -291,8 +291,7 @@ impl Settings {
         values
             .as_object_mut()?
             .insert(LIMIT.to_owned(), limit.into());
-        let text = template.fill(&values);
-        Some(text).filter(|text| !text.is_empty())
+        template.fill(&values)
     }
 
     /// The message of the profile's program about a lock that it does not get. The arguments are those of
@@ -317,8 +316,7 @@ impl Settings {
     /// The message of the profile's program when it takes over from a dead holder. `lock` is only asked
     /// for if the profile has one.
     pub(crate) fn takeover(&self, lock: impl FnOnce() -> Value) -> Option<String> {
-        let text = self.takeover.as_ref()?.fill(&lock());
-        Some(text).filter(|text| !text.is_empty())
+        self.takeover.as_ref()?.fill(&lock())
     }
 
     /// The values of a lock under the keys of the profile's program, if it has some.

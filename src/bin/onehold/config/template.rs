@@ -100,8 +100,8 @@ impl Template {
         self.0.iter().any(|line| line.parts.iter().any(names_it))
     }
 
-    /// The text for a lock. `values`: its JSON object, and perhaps [`LIMIT`].
-    pub(crate) fn fill(&self, values: &Value) -> String {
+    /// The text for a lock; `None`: there is none. `values`: its JSON object, and perhaps [`LIMIT`].
+    pub(crate) fn fill(&self, values: &Value) -> Option<String> {
         let mut lines: Vec<String> = Vec::new();
         let mut is_left_out = false;
         for line in &self.0 {
@@ -112,7 +112,7 @@ impl Template {
             is_left_out = filled.is_none();
             lines.extend(filled);
         }
-        lines.join("\n")
+        Some(lines.join("\n")).filter(|text| !text.is_empty())
     }
 }
 
@@ -216,7 +216,8 @@ mod tests {
     use super::*;
 
     fn filled(text: &str, values: &Value) -> String {
-        Template::try_from(text.to_owned()).unwrap().fill(values)
+        let template = Template::try_from(text.to_owned()).unwrap();
+        template.fill(values).unwrap_or_default()
     }
 
     #[test]
