@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 
 use crate::args::{DieWith, WaitLimit, die_with, instance, time_to_live, wait_limit};
-use crate::doc_text::LOCK_KEYS;
+use crate::doc_text::lock_keys;
 
 pub(super) fn home() -> Option<PathBuf> {
     std::env::home_dir().filter(|home| home.is_absolute())
@@ -145,7 +145,7 @@ impl TryFrom<String> for Key {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        if text == WANTED || LOCK_KEYS.contains(&&*text) {
+        if text == WANTED || lock_keys().any(|key| key == text) {
             Ok(Self(text))
         } else {
             Err(format!("unknown key `{text}`"))
