@@ -17,13 +17,7 @@ pub(super) fn write(record: &Record) -> Result<Vec<u8>, Error> {
     let body = serde_json::to_vec_pretty(record)?;
     let body = body.strip_prefix(b"{").unwrap_or(&body);
     let slot = live::write(&record.live)?;
-    let mut bytes = Vec::with_capacity(HEAD.len() + SLOT_BYTES + body.len() + 2);
-    bytes.extend_from_slice(HEAD);
-    bytes.extend_from_slice(&slot);
-    bytes.push(b',');
-    bytes.extend_from_slice(body);
-    bytes.push(b'\n');
-    Ok(bytes)
+    Ok([HEAD, &slot, b",", body, b"\n"].concat())
 }
 
 /// The document of a record without blanks, and without places in a file.
@@ -31,11 +25,9 @@ pub(super) fn write(record: &Record) -> Result<Vec<u8>, Error> {
 pub(crate) fn write_compact(record: &Record) -> Result<Vec<u8>, Error> {
     let body = serde_json::to_vec(record)?;
     let body = body.strip_prefix(b"{").unwrap_or(&body);
-    let mut bytes = format!("{{\"onehold\":{VERSION},\"live\":").into_bytes();
-    serde_json::to_writer(&mut bytes, &record.live)?;
-    bytes.push(b',');
-    bytes.extend_from_slice(body);
-    Ok(bytes)
+    let head = format!("{{\"onehold\":{VERSION},\"live\":");
+    let live = serde_json::to_vec(&record.live)?;
+    Ok([head.as_bytes(), &live, b",", body].concat())
 }
 
 /// Where the slot begins; `None` if the record was edited by hand and has none.
