@@ -137,17 +137,14 @@ fn read_foreign(text: &str, pid_file: bool, modified: DateTime<Utc>) -> Content 
     let around = metadata::around_torn_slot(text);
     let json = serde_json::from_str::<Value>(&around);
     let is_cut_off = json.as_ref().is_err_and(serde_json::Error::is_eof);
-    let parsed = match json {
-        Ok(Value::Object(object)) => Ok(Fields(object)),
+    let fields = match json {
+        Ok(Value::Object(object)) => Some(Fields(object)),
         Ok(_) => return Content::NotALock(UNKNOWN),
-        Err(error) if error.is_eof() => Err(()),
+        Err(_) if is_cut_off => None,
         Err(_) => sprint::fields(text),
     };
-    let content = match parsed {
-        Ok(fields) => recognize(&fields, text, modified),
-        Err(()) => Content::NotALock(UNKNOWN),
-    };
-    match content {
+    let content = fields.map(|fields| recognize(&fields, text, modified));
+    match content.unwrap_or(Content::NotALock(UNKNOWN)) {
         // It may still be being written.
         Content::NotALock(_) if is_truncated_record(text.as_bytes()) && is_cut_off => {
             Content::Corrupt
@@ -227,12 +224,8 @@ impl Fields {
 /// Whether truncated JSON may be the beginning of a lock file: its first key, as far as it goes, is
 /// that of a format.
 fn is_truncated_record(text: &[u8]) -> bool {
-    let keys = || {
-        prodigy::KEYS
-            .iter()
-            .chain(memory::KEYS.iter())
-            .map(|key| key.as_bytes())
-    };
+    let keys = prodigy::KEYS.into_iter().chain(memory::KEYS);
+    let mut keys = keys.map(str::as_bytes);
     let Some(inside) = text.trim_ascii_start().strip_prefix(b"{") else {
         return false;
     };
@@ -241,8 +234,8 @@ fn is_truncated_record(text: &[u8]) -> bool {
         return inside.is_empty();
     };
     match key.iter().position(|byte| *byte == b'"') {
-        Some(end) => keys().any(|known| Some(known) == key.get(..end)),
-        None => keys().any(|known| known.starts_with(key)),
+        Some(end) => keys.any(|known| Some(known) == key.get(..end)),
+        None => keys.any(|known| known.starts_with(key)),
     }
 }
 

@@ -83,24 +83,21 @@ fn value_of<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     line.strip_prefix(key)?.trim_start().strip_prefix(':')
 }
 
-/// The scalars of a YAML mapping, without what is nested in it. `Err`: not a mapping, or not
+/// The scalars of a YAML mapping, without what is nested in it. `None`: not a mapping, or not
 /// readable.
-pub(super) fn fields(text: &str) -> Result<Fields, ()> {
+pub(super) fn fields(text: &str) -> Option<Fields> {
     // Without this key it is not one.
     if !text.contains("pid") {
-        return Ok(Fields(Map::new()));
+        return Some(Fields(Map::new()));
     }
     // Aliases are not followed, so that nothing grows.
     let mut events = Parser::new_from_str(text);
-    let mut next = || match events.next_event() {
-        Some(Ok((event, _))) => Ok(event),
-        Some(Err(_)) | None => Err(()),
-    };
+    let mut next = || events.next_event()?.ok().map(|(event, _)| event);
     loop {
         match next()? {
             Event::Nothing | Event::StreamStart | Event::DocumentStart(_) => {}
             Event::MappingStart(..) => break,
-            _ => return Err(()),
+            _ => return None,
         }
     }
     let mut fields = Map::new();
@@ -139,9 +136,9 @@ pub(super) fn fields(text: &str) -> Result<Fields, ()> {
     // Incomplete, or followed by something else: its program did not write that.
     loop {
         match next()? {
-            Event::StreamEnd => return Ok(Fields(fields)),
+            Event::StreamEnd => return Some(Fields(fields)),
             Event::DocumentEnd | Event::Nothing => {}
-            _ => return Err(()),
+            _ => return None,
         }
     }
 }
