@@ -11,7 +11,6 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use attempt::{Attempt, KernelLock, ask, try_lock};
 use chrono::SubsecRound as _;
@@ -21,7 +20,7 @@ use crate::backend::{
     Ask, BackOff, Backend, Change, Contender, Draft, Entry, Limits, LockSnapshot, Plan, QueuePlace,
     SleepLimit, Updated,
 };
-use crate::decision::{Facts, Found, Judged, Key, Moment, Observer, Revision, Snapshot, Until};
+use crate::decision::{Facts, Found, Key, Moment, Observer, Revision, Snapshot, Until};
 use crate::error::{Context, Error, Operation, Result};
 use crate::files::layout;
 use crate::files::{
@@ -279,25 +278,6 @@ struct FlockContender<'a> {
     granted: Option<File>,
 }
 
-impl FlockContender<'_> {
-    /// Blocks until the lock that was found is taken.
-    fn lock(
-        sleeper: &Sleeper,
-        judged: &Judged<Handle>,
-        is_shared: bool,
-        at_most: Duration,
-    ) -> io::Result<Option<File>> {
-        let Some(open) = &judged.found.handle else {
-            return Err(io::ErrorKind::Unsupported.into());
-        };
-        let lock = if is_shared { lock_shared } else { lock_record };
-        open.with_file(|file| {
-            sleeper.block(at_most, || lock(file), || try_lock(file, is_shared))?;
-            file.try_clone()
-        })
-    }
-}
-
 impl Contender for FlockContender<'_> {
     fn apply(&mut self, _entry: Entry<'_>, plan: &mut Plan<'_, '_>) -> Result<Option<Updated>> {
         let attempt = Attempt {
@@ -330,10 +310,19 @@ impl Contender for FlockContender<'_> {
         let at_most = limit.slice();
         let new = || Sleeper::new(self.back_off);
         let sleeper = self.sleeper.get_or_insert_with(new);
-        let slept = match until {
-            Until::Released(judged) => Self::lock(sleeper, judged, self.is_shared, at_most),
-            _ => Err(io::ErrorKind::Unsupported.into()),
+        let found = match until {
+            Until::Released(judged) => judged.found.handle.as_ref(),
+            _ => None,
         };
+        let is_shared = self.is_shared;
+        let lock = if is_shared { lock_shared } else { lock_record };
+        // Blocks until the lock that was found is taken.
+        let slept = found.map_or(Err(io::ErrorKind::Unsupported.into()), |open| {
+            open.with_file(|file| {
+                sleeper.block(at_most, || lock(file), || try_lock(file, is_shared))?;
+                file.try_clone()
+            })
+        });
         match slept {
             Ok(granted) => {
                 self.granted = granted;
