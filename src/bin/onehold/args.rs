@@ -600,15 +600,6 @@ pub(crate) enum WaitLimit {
     Forever,
 }
 
-impl WaitLimit {
-    pub(crate) fn at_most(self, limit: Duration) -> Self {
-        match self {
-            Self::AtMost(wait) => Self::AtMost(wait.min(limit)),
-            Self::Forever => Self::AtMost(limit),
-        }
-    }
-}
-
 /// A mistake on the command line that is found only after profile and configuration have been read.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]

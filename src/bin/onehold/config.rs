@@ -205,8 +205,11 @@ impl Settings {
         if hold.wait.is_none() && !hold.no_wait {
             hold.wait = self.wait.as_ref().map(|wait| wait.0);
         }
-        if let (Some(wait), Some(limit)) = (&mut hold.wait, self.wait_limit) {
-            *wait = wait.at_most(limit.0);
+        if let (Some(wait), Some(Typed(limit))) = (&mut hold.wait, self.wait_limit) {
+            *wait = WaitLimit::AtMost(match *wait {
+                WaitLimit::AtMost(wait) => wait.min(limit),
+                WaitLimit::Forever => limit,
+            });
         }
         hold.ttl_is_default = hold.ttl.is_none();
         hold.ttl = hold.ttl.or(ttl.map(|span| span.0));
