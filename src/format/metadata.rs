@@ -45,8 +45,12 @@ pub(super) fn complete(
     // `write` returns ASCII.
     text.push_str(&String::from_utf8_lossy(&live::write(&record.live)?));
     let body = serde_json::to_string(&record)?;
+    let body = body.strip_prefix('{').unwrap_or(&body);
     text.push(',');
-    push_ascii(&mut text, body.strip_prefix('{').unwrap_or(&body));
+    // Some characters would end a YAML comment (YAML 1.2, 5.4).
+    text.push_str(&escape_json(body, |char| {
+        !char.is_ascii() || char == '\u{7f}'
+    }));
     text.push_str(end);
     Ok(Written {
         bytes: text.into_bytes(),
@@ -55,17 +59,20 @@ pub(super) fn complete(
     })
 }
 
-/// Appends JSON in ASCII, with escapes: some characters would end a YAML comment (YAML 1.2, 5.4).
-fn push_ascii(text: &mut String, json: &str) {
+/// JSON with escapes in place of some characters.
+#[must_use]
+pub fn escape_json(json: &str, is_escaped: impl Fn(char) -> bool) -> String {
+    let mut escaped = String::with_capacity(json.len());
     for char in json.chars() {
-        if char.is_ascii() && char != '\u{7f}' {
-            text.push(char);
-            continue;
-        }
-        for unit in char.encode_utf16(&mut [0; 2]) {
-            let _ = write!(text, "\\u{unit:04x}");
+        if is_escaped(char) {
+            for unit in char.encode_utf16(&mut [0; 2]) {
+                let _ = write!(escaped, "\\u{unit:04x}");
+            }
+        } else {
+            escaped.push(char);
         }
     }
+    escaped
 }
 
 /// Where the slot begins in a file of ours; `None` if it was edited.

@@ -21,6 +21,7 @@ mod prodigy;
 mod sprint;
 
 pub(crate) use memory::{MAX_TTL as MEMORY_TTL, TTL_LIMIT as MEMORY_TTL_LIMIT, renewed_times};
+pub use metadata::escape_json;
 #[cfg(feature = "etcd")]
 pub(crate) use native::{read as read_native, write_compact};
 

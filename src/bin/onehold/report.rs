@@ -1,6 +1,5 @@
 //! The JSON object of `--json`.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use onehold::record::{Kind, Record};
@@ -98,17 +97,7 @@ struct ErrorObject<'a> {
 
 /// Escapes what could control a terminal. serde escapes only what JSON requires.
 pub(crate) fn escape_json(json: &str) -> String {
-    let mut escaped = String::with_capacity(json.len());
-    for char in json.chars() {
-        if is_unsafe(char) {
-            for unit in char.encode_utf16(&mut [0; 2]) {
-                let _ = write!(escaped, "\\u{unit:04x}");
-            }
-        } else {
-            escaped.push(char);
-        }
-    }
-    escaped
+    onehold::command_line::escape_json(json, is_unsafe)
 }
 
 /// One lock as in the JSON object.
