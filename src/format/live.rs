@@ -20,14 +20,9 @@ const PROCESS_BYTES: usize = 10 + START.len() + 20;
 
 /// The slot for `live`.
 pub(crate) fn write(live: &Live) -> Result<Vec<u8>, Error> {
-    let object = serde_json::to_vec(live)?;
-    let mut slot = Vec::with_capacity(SLOT_BYTES);
-    match object.strip_prefix(b"{") {
-        Some(b"}") | None => slot.extend_from_slice(b"{}"),
-        Some(keys) => {
-            slot.extend_from_slice(br#"{"sum":"0000000000000000","#);
-            slot.extend_from_slice(keys);
-        }
+    let mut slot = serde_json::to_vec(live)?;
+    if slot != b"{}" {
+        slot.splice(..1, *br#"{"sum":"0000000000000000","#);
     }
     slot.resize(SLOT_BYTES, b' ');
     put_sum(&mut slot);
@@ -43,9 +38,7 @@ pub(crate) fn draft(live: &Live) -> Result<Vec<u8>, Error> {
         ..live.clone()
     };
     let object = serde_json::to_vec(&rest)?;
-    let mut slot = Vec::with_capacity(SLOT_BYTES);
-    slot.extend_from_slice(br#"{"sum":"0000000000000000"#);
-    slot.extend_from_slice(PID);
+    let mut slot = [br#"{"sum":"0000000000000000"#.as_slice(), PID].concat();
     slot.resize(PID_AT + PROCESS_BYTES, b' ');
     match object.strip_prefix(b"{") {
         Some(b"}") | None => slot.push(b'}'),
