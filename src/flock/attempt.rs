@@ -10,12 +10,12 @@ use crate::format;
 use crate::identity::Pid;
 use crate::open_file::{OpenFile, read_all};
 use crate::record::MAX_RECORD_BYTES;
+use crate::sys::FileFacts;
 use crate::sys::SYMLINK;
 use crate::sys::directory::{
     Found as FoundFile, has_exclusive_lock, lockers, needs_write_access, try_lock_record,
     try_lock_shared,
 };
-use crate::sys::{FileFacts, Lockers};
 
 /// An attempt to take the lock, which is the only exact question whether it is free.
 pub(super) struct Attempt {
@@ -132,14 +132,9 @@ pub(super) fn ask(place: &LockPath<'_>, attempt: Option<&Attempt>) -> Result<Ker
 fn look_at(file: File, facts: FileFacts) -> io::Result<KernelLock> {
     let listed = lockers(&file);
     let is_listed = listed.is_some();
-    let Lockers {
-        is_locked,
-        is_exclusive,
-        pids,
-        is_complete,
-    } = listed.unwrap_or_default();
-    let (kernel_lock, is_exclusive) = if is_locked || is_complete {
-        (Some(is_locked), is_exclusive)
+    let seen = listed.unwrap_or_default();
+    let (kernel_lock, is_exclusive) = if seen.is_locked || seen.is_complete {
+        (Some(seen.is_locked), seen.is_exclusive)
     } else if has_exclusive_lock(&file)? {
         (Some(true), true)
     } else {
@@ -151,7 +146,7 @@ fn look_at(file: File, facts: FileFacts) -> io::Result<KernelLock> {
         KernelLock::Locked {
             open: OpenFile::new(file, facts, Vec::new()),
             kernel_lock,
-            lockers: pids,
+            lockers: seen.pids,
             is_shared: !is_exclusive,
         }
     })
