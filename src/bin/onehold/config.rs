@@ -156,11 +156,12 @@ pub(crate) fn profile_names() -> anyhow::Result<Vec<String>> {
 
 impl Settings {
     pub(crate) fn format(&self) -> Option<Format> {
-        self.format.as_ref().map(|format| format.0)
+        self.format.map(|format| format.0)
     }
 
     /// Sets the options that were not given on the command line.
     pub(crate) fn complete(&self, verb: &mut Verb) {
+        let die_with = self.die_with.map(|with| with.0);
         match verb {
             Verb::Run(typed) => {
                 self.complete_hold(&mut typed.hold, typed.names.first());
@@ -168,17 +169,19 @@ impl Settings {
                 if typed.exec {
                     typed.hold.ttl = None;
                 } else {
-                    typed.die_with = typed.die_with.or(self.die_with());
+                    typed.die_with = typed.die_with.or(die_with);
                 }
             }
             Verb::Acquire(typed) => self.complete_hold(&mut typed.hold, typed.names.first()),
             Verb::Hold(typed) => {
                 self.complete_hold(&mut typed.hold, typed.names.first());
-                typed.die_with = typed.die_with.or(self.die_with());
+                typed.die_with = typed.die_with.or(die_with);
             }
             Verb::Check(Check { max_age, .. })
             | Verb::List(List { max_age, .. })
-            | Verb::Cleanup(Cleanup { max_age, .. }) => *max_age = max_age.or(self.max_age()),
+            | Verb::Cleanup(Cleanup { max_age, .. }) => {
+                *max_age = max_age.or(self.max_age.map(|age| age.0));
+            }
             Verb::Release(_)
             | Verb::Renew(_)
             | Verb::Break(_)
@@ -186,14 +189,6 @@ impl Settings {
             | Verb::History(_)
             | Verb::Config => {}
         }
-    }
-
-    fn die_with(&self) -> Option<DieWith> {
-        self.die_with.as_ref().map(|with| with.0)
-    }
-
-    fn max_age(&self) -> Option<Duration> {
-        self.max_age.map(|span| span.0)
     }
 
     fn complete_hold(&self, hold: &mut HoldArgs, name: Option<&LockName>) {
@@ -213,7 +208,7 @@ impl Settings {
         }
         hold.ttl_is_default = hold.ttl.is_none();
         hold.ttl = hold.ttl.or(ttl.map(|span| span.0));
-        hold.max_age = hold.max_age.or(self.max_age());
+        hold.max_age = hold.max_age.or(self.max_age.map(|age| age.0));
         hold.on_zombie = hold.on_zombie.or(self.on_zombie);
         hold.conflict_exit_code = hold.conflict_exit_code.or(self.conflict_exit_code);
     }
