@@ -89,19 +89,15 @@ fn edited_live(document: &[u8]) -> Option<Live> {
 }
 
 /// The text after `{"onehold":`, with any white space between; `None` if it begins otherwise.
-pub(super) fn after_our_key(bytes: &[u8]) -> Option<&[u8]> {
+fn after_our_key(bytes: &[u8]) -> Option<&[u8]> {
     let inside = bytes.trim_ascii_start().strip_prefix(b"{")?;
     let after_name = inside.trim_ascii_start().strip_prefix(br#""onehold""#)?;
-    Some(
-        after_name
-            .trim_ascii_start()
-            .strip_prefix(b":")
-            .unwrap_or_default(),
-    )
+    let colon = after_name.trim_ascii_start();
+    Some(colon.strip_prefix(b":").unwrap_or_default())
 }
 
 /// Read without a JSON parser, so that a later version need not even be JSON behind its number.
-pub(super) fn leading_number(bytes: &[u8]) -> Option<u64> {
+fn leading_number(bytes: &[u8]) -> Option<u64> {
     let bytes = bytes.trim_ascii_start();
     let end = bytes.iter().position(|byte| !byte.is_ascii_digit())?;
     let digits = bytes.get(..end)?;
