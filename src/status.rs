@@ -162,7 +162,7 @@ impl Status {
         self.verdict = Verdict {
             pid: Some(waiter.pid),
             pid_alive,
-            ..Verdict::new(State::Held, Reason::Reserved, evidence)
+            ..Verdict::new(Reason::Reserved, evidence)
         };
         // An earlier holder has nothing to do with it any more, and permission to replace that one
         // does not cover the waiter's hold.
@@ -177,7 +177,7 @@ impl Status {
     pub fn removed(&self) -> Self {
         Self {
             record: None,
-            verdict: Verdict::new(State::Free, Reason::NoFile, Evidence::None),
+            verdict: Verdict::new(Reason::NoFile, Evidence::None),
             lockers: Vec::new(),
             uid: None,
             slot: None,

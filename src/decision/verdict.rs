@@ -130,6 +130,24 @@ pub enum Evidence {
 }
 
 impl Reason {
+    /// The state of a lock for this reason. One whose holder is alive may also be overdue.
+    fn state(self) -> State {
+        match self {
+            Self::NoFile | Self::Finished => State::Free,
+            Self::Dead
+            | Self::Reused
+            | Self::Rebooted
+            | Self::InstanceRestarted
+            | Self::NamespaceGone
+            | Self::Expired
+            | Self::TooOld(_)
+            | Self::Corrupt
+            | Self::Malformed(_) => State::Zombie,
+            Self::NotALock(_) => State::NotALock,
+            _ => State::Held,
+        }
+    }
+
     /// Its name in JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -214,9 +232,9 @@ impl Verdict {
         matches!(self.state, State::Zombie | State::Overdue)
     }
 
-    pub(crate) fn new(state: State, reason: Reason, evidence: Evidence) -> Self {
+    pub(crate) fn new(reason: Reason, evidence: Evidence) -> Self {
         Self {
-            state,
+            state: reason.state(),
             reason,
             evidence,
             pid: None,

@@ -6,7 +6,7 @@ use chrono::Utc;
 
 use super::lock::Lock;
 use crate::decision::liveness::is_unchanged;
-use crate::decision::verdict::{Evidence, Reason, State, Verdict};
+use crate::decision::verdict::{Evidence, Reason, Verdict};
 use crate::error::{Error, Result};
 use crate::files::journal::Action;
 use crate::status::Status;
@@ -34,12 +34,12 @@ impl Lock {
         let Some(modified) = status.modified else {
             return status;
         };
-        let (state, reason) = if is_unchanged(modified, Utc::now()) {
-            (State::Zombie, Reason::Malformed(what))
+        let reason = if is_unchanged(modified, Utc::now()) {
+            Reason::Malformed(what)
         } else {
-            (State::Held, Reason::Incomplete)
+            Reason::Incomplete
         };
-        status.verdict = Verdict::new(state, reason, Evidence::Clock);
+        status.verdict = Verdict::new(reason, Evidence::Clock);
         status.is_moved_aside = moves_aside;
         status
     }

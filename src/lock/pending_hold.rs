@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::holder::Holder;
 use super::status;
 use super::taken_hold::{TakenHold, hold_accessors, renewed};
-use crate::decision::verdict::{Evidence, Reason, State, Verdict};
+use crate::decision::verdict::{Evidence, Reason, Verdict};
 use crate::error::{Error, Result};
 use crate::record::{Kind, Live, Record};
 use crate::status::Status;
@@ -46,7 +46,7 @@ impl PendingHold {
             Some(_) => (Reason::Alive, Evidence::SameProcess),
             None => (Reason::Lease, Evidence::Clock),
         };
-        let mut verdict = Verdict::new(State::Held, reason, evidence);
+        let mut verdict = Verdict::new(reason, evidence);
         verdict.pid = process.map(|process| process.pid);
         verdict.pid_alive = process.map(|_| true);
         verdict.age = Some(Duration::ZERO);

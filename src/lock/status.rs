@@ -70,7 +70,7 @@ fn without_record(store: &dyn Backend, judged: &Judged<Handle>) -> Status {
 
 /// A free lock.
 pub(super) fn of_free(store: &dyn Backend, name: &LockName) -> Status {
-    let verdict = Verdict::new(State::Free, Reason::NoFile, Evidence::None);
+    let verdict = Verdict::new(Reason::NoFile, Evidence::None);
     with_verdict(store, name, store.path_of(name), verdict)
 }
 

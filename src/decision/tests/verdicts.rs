@@ -65,7 +65,10 @@ fn verdict_says_whether_others_are_kept_out_and_whether_an_operator_should_look(
         (Zombie, Reason::Dead, false, false, true),
         (NotALock, Reason::NotALock("x"), false, false, false),
     ] {
-        let verdict = Verdict::new(state, reason, Evidence::None);
+        let verdict = Verdict {
+            state,
+            ..Verdict::new(reason, Evidence::None)
+        };
         assert_eq!(verdict.is_live(), is_live, "{verdict:?}");
         assert_eq!(verdict.is_certainly_held(), is_certain, "{verdict:?}");
         assert_eq!(verdict.is_zombie(), is_zombie, "{verdict:?}");
