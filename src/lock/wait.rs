@@ -41,7 +41,8 @@ type OnWait<'a> = Box<dyn FnMut(&Status) + 'a>;
 /// let wait = Wait::at_most(Duration::from_secs(30));
 /// ```
 pub struct Wait<'a> {
-    limit: Limit,
+    /// `None`: as long as it takes; zero: not at all.
+    limit: Option<Duration>,
     canceled: Option<&'a AtomicBool>,
     on_wait: Option<(Duration, OnWait<'a>)>,
     started: Option<Duration>,
@@ -52,37 +53,26 @@ pub struct Wait<'a> {
     pub(super) back_off: BackOff,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Limit {
-    No,
-    AtMost(Duration),
-    Forever,
-}
-
 impl<'a> Wait<'a> {
     /// Does not wait.
     #[must_use]
     pub fn no() -> Self {
-        Self::new(Limit::No)
+        Self::new(Some(Duration::ZERO))
     }
 
     /// Waits for at most this long, suspended time included. Zero: does not wait.
     #[must_use]
     pub fn at_most(limit: Duration) -> Self {
-        Self::new(if limit.is_zero() {
-            Limit::No
-        } else {
-            Limit::AtMost(limit)
-        })
+        Self::new(Some(limit))
     }
 
     /// Waits as long as it takes.
     #[must_use]
     pub fn forever() -> Self {
-        Self::new(Limit::Forever)
+        Self::new(None)
     }
 
-    fn new(limit: Limit) -> Self {
+    fn new(limit: Option<Duration>) -> Self {
         Self {
             limit,
             canceled: None,
@@ -153,7 +143,7 @@ impl<'a> Wait<'a> {
     }
 
     pub(crate) fn is_wanted(&self) -> bool {
-        self.limit != Limit::No
+        self.limit != Some(Duration::ZERO)
     }
 
     /// How long it has waited for a holder, if at all.
@@ -180,9 +170,10 @@ impl<'a> Wait<'a> {
     /// How long to sleep until the state of a lock is certain: until a dead hold can be taken over, or a new
     /// one is confirmed. That is not a wait for a holder, because it always ends.
     pub(crate) fn until_certain(&self, after: Duration) -> Duration {
-        match self.limit {
-            Limit::No => after,
-            Limit::AtMost(_) | Limit::Forever => after.min(self.next_sleep()),
+        if self.is_wanted() {
+            after.min(self.next_sleep())
+        } else {
+            after
         }
     }
 
@@ -193,8 +184,7 @@ impl<'a> Wait<'a> {
         is_ripening: bool,
         status: impl FnOnce() -> Status,
     ) -> bool {
-        let is_without_limit = is_ripening && self.limit == Limit::No;
-        if self.limit == Limit::No && !is_ripening {
+        if !self.is_wanted() && !is_ripening {
             return true;
         }
         self.started.get_or_insert_with(boottime);
@@ -206,13 +196,9 @@ impl<'a> Wait<'a> {
             let _ = grow_fd_table();
             callback(&status());
         }
-        let is_over = !is_without_limit && self.left().is_some_and(|left| left.is_zero());
-        self.is_canceled() || is_over
-    }
-
-    pub(crate) fn is_canceled(&self) -> bool {
-        self.canceled
-            .is_some_and(|canceled| canceled.load(Ordering::Relaxed))
+        let is_over = self.is_wanted() && self.left().is_some_and(|left| left.is_zero());
+        let is_set = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
+        is_over || self.canceled.is_some_and(is_set)
     }
 
     /// `None`: there is no callback.
@@ -223,11 +209,10 @@ impl<'a> Wait<'a> {
 
     /// `None`: no limit.
     fn left(&self) -> Option<Duration> {
-        match self.limit {
-            Limit::No => Some(Duration::ZERO),
-            Limit::Forever => None,
-            Limit::AtMost(limit) => Some(limit.saturating_sub(self.elapsed().unwrap_or_default())),
-        }
+        Some(
+            self.limit?
+                .saturating_sub(self.elapsed().unwrap_or_default()),
+        )
     }
 
     /// Whether the callback is due, or the wait is over: what is in the way is about to be shown.
