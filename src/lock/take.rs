@@ -5,17 +5,16 @@ use std::time::Duration;
 use super::holder::has_ended;
 use super::lock::Lock;
 use super::taken_hold::TakenHold;
-use super::unfinished::{Unfinished, is_orphaned_ending};
+use super::unfinished::is_orphaned_ending;
 use super::wait::Wait;
 use crate::backend::{
     Backend, Change, Contender, Draft, Entry, HeldRecord, LockSnapshot, QueueChange, SleepLimit,
 };
 use crate::decision::{
-    Decision, Judged, Obstacle, Request, Until, awaits_confirmation, decide, judge_found, until,
-    waiting_for,
+    Asker, Decision, Judged, Obstacle, Request, Until, awaits_confirmation, decide, judge_found,
+    until, waiting_for,
 };
 use crate::error::{Error, Operation, Result};
-use crate::identity::ProcessId;
 use crate::open_file::Handle;
 use crate::record::Content;
 
@@ -52,25 +51,25 @@ struct Sleep {
     waiting: u32,
 }
 
-/// Takes a lock, and waits for it if that is wanted. `process`: the one that the hold is for, if it is not this
-/// one. `kept`: gets the position that is kept in the queue.
+/// Takes a lock, and waits for it if that is wanted. Also returns the position that is kept in the queue.
 pub(super) fn take(
     lock: &Lock,
     request: Request,
     draft: &mut Draft,
-    process: Option<ProcessId>,
     wait: &mut Wait<'_>,
-    kept: &mut Option<usize>,
-) -> Result<Outcome> {
+) -> Result<(Outcome, Option<usize>)> {
     let mut contender = lock.store.contender(wait.back_off, draft.record.mode);
-    let outcome = take_as(&mut *contender, lock, request, draft, process, wait);
-    match &outcome {
-        Ok(Outcome::Blocked(..)) => *kept = contender.position_kept(lock.name()),
+    let outcome = take_as(&mut *contender, lock, request, draft, wait)?;
+    let kept = match &outcome {
+        Outcome::Blocked(..) => contender.position_kept(lock.name()),
         // Its owner has had its turn.
-        Ok(Outcome::AlreadyHeld(_)) => drop(contender.served()),
-        _ => {}
-    }
-    outcome
+        Outcome::AlreadyHeld(_) => {
+            drop(contender.served());
+            None
+        }
+        Outcome::Held(_) => None,
+    };
+    Ok((outcome, kept))
 }
 
 fn take_as(
@@ -78,16 +77,15 @@ fn take_as(
     lock: &Lock,
     mut request: Request,
     draft: &mut Draft,
-    process: Option<ProcessId>,
     wait: &mut Wait<'_>,
 ) -> Result<Outcome> {
     let backend = &*lock.store;
-    let unfinished_work = Unfinished::default();
+    let mut unfinished_work = None;
     let mut losses = 0;
     let mut last_obstacle = None;
     let mut has_just_joined = false;
     loop {
-        ensure_alive(process)?;
+        ensure_alive(request.asker)?;
         let entry = Entry {
             create: true,
             patience: wait.patience(),
@@ -118,7 +116,8 @@ fn take_as(
             continue;
         }
         let unfinished = unfinished(&next);
-        if let Some(judged) = unfinished.filter(|judged| lock.finish(judged, &unfinished_work)) {
+        if let Some(judged) = unfinished.filter(|judged| lock.finish(judged, &mut unfinished_work))
+        {
             request.over.extend(judged.hold());
             continue;
         }
@@ -223,11 +222,12 @@ fn blocked(by: Obstacle<Handle>) -> Next {
 }
 
 /// A wait can last longer than the process that it is for.
-fn ensure_alive(process: Option<ProcessId>) -> Result<()> {
-    match process {
-        Some(process) if has_ended(process) => Err(Error::NoSuchProcess {
-            pid: process.pid.get(),
-        }),
+fn ensure_alive(asker: Asker) -> Result<()> {
+    match asker {
+        Asker::Process(process) | Asker::Derived(process) if has_ended(process) => {
+            let pid = process.pid.get();
+            Err(Error::NoSuchProcess { pid })
+        }
         _ => Ok(()),
     }
 }

@@ -17,7 +17,7 @@ use crate::decision::verdict::State;
 use crate::decision::{Asker, Judged, MAX_KEEP_MS};
 use crate::error::Result;
 use crate::files::journal::Action;
-use crate::identity::{Pid, ProcessId};
+use crate::identity::Pid;
 use crate::name::LockName;
 use crate::open_file::Handle;
 use crate::record::{Asked, Format, Kind, Live, Record, cut_command};
@@ -133,12 +133,7 @@ impl Lock {
             Taken::Held(taken) => Attempt::Held(Hold::new(taken)),
             Taken::Blocked(blocked) => Attempt::Blocked(blocked),
             // Only detached holds are repeated.
-            Taken::AlreadyHeld(status) => Attempt::Blocked(Blocked {
-                status,
-                waited: None,
-                waiting: None,
-                kept_position: None,
-            }),
+            Taken::AlreadyHeld(status) => Attempt::Blocked(Blocked::new(*status, None)),
         })
     }
 
@@ -173,19 +168,11 @@ impl Lock {
         // Gathered before the guard: reading another process's memory can block.
         let mut draft = self.draft(&options, holder);
         let mut request = self.request(&options, holder.asker());
-        let process = holder.process_id();
         if wait.is_limited_by_queue() || wait.keeps_place.is_some() {
             request.keep_ms = self.keep_ms(&options, &wait)?;
         }
-        let mut kept_position = None;
-        match take(
-            self,
-            request,
-            &mut draft,
-            process,
-            &mut wait,
-            &mut kept_position,
-        )? {
+        let (outcome, kept_position) = take(self, request, &mut draft, &mut wait)?;
+        match outcome {
             Outcome::Held(taken) => Ok(Taken::Held(taken)),
             Outcome::AlreadyHeld(judged) => {
                 let mut status = self.status(&judged);
@@ -319,7 +306,7 @@ impl Lock {
         if let NewHolder::Detached(Holder::Caller { parent, .. }) = holder {
             record.caller = Some(parent);
         }
-        let follows = holder.process_id();
+        let follows = holder.detached().and_then(Holder::process_id);
         if self.format() != Format::Native {
             record.visible = Some(follows.map_or(own, |process| process.pid));
         }
@@ -352,11 +339,6 @@ impl NewHolder {
             Self::Detached(holder) => Some(holder),
             Self::ThisProcess | Self::Run(_) => None,
         }
-    }
-
-    /// The other process that it is for.
-    fn process_id(self) -> Option<ProcessId> {
-        self.detached().and_then(Holder::process_id)
     }
 
     fn run(self) -> RunOptions {

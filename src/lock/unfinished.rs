@@ -1,6 +1,5 @@
 //! Finishing what another process has begun: the work of a hold is being ended, and that process is gone.
 
-use std::cell::RefCell;
 use std::time::Duration;
 
 use super::ending::{Ending, Remaining, kill_at_ms, marks};
@@ -17,10 +16,6 @@ use crate::sys::work::{Author, Marks};
 /// Interval between two looks where no event wakes the caller.
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The work that a caller is finishing.
-#[derive(Debug, Default)]
-pub(super) struct Unfinished(RefCell<Option<Ending>>);
-
 pub(super) fn pause(ending: &Ending, remaining: &Remaining, at_most: Duration) {
     ending.wait(remaining, at_most.min(LOOK_INTERVAL));
     // A process that this one may not look at would be looked for without a pause.
@@ -32,21 +27,21 @@ const BEGINS_MS: u64 = 2_000;
 
 impl Lock {
     /// Finishes what was begun by a process that is gone: the work of a hold is being ended, and may not
-    /// have ended. Blocks for at most about a second. Returns whether all of it has ended.
-    pub(super) fn finish(&self, judged: &Judged<Handle>, unfinished: &Unfinished) -> bool {
+    /// have ended. Blocks for at most about a second. Returns whether all of it has ended. `unfinished`: the work
+    /// that the caller is finishing.
+    pub(super) fn finish(&self, judged: &Judged<Handle>, unfinished: &mut Option<Ending>) -> bool {
         let Some(record) = judged.record().filter(|_| is_orphaned_ending(judged)) else {
             return false;
         };
         // Its caller has exited, and no process is ending the work yet.
         let began = record.live.ending.unwrap_or_else(boottime_milliseconds);
-        let mut slot = unfinished.0.borrow_mut();
         let fresh = ending_of(judged, kill_at_ms(record, began));
-        let ending = match slot.take() {
+        let ending = match unfinished.take() {
             // The same `Ending` goes on, so that TERM is sent once.
             Some(ending) if ending.marks.hold == fresh.marks.hold => ending,
             _ => fresh,
         };
-        let ending = slot.insert(ending);
+        let ending = unfinished.insert(ending);
         let started = boottime_milliseconds();
         let may_be_told = record.live.ending.is_some() && started < began.saturating_add(BEGINS_MS);
         ending.only_kills = record.live.told || may_be_told;
