@@ -8,7 +8,7 @@ use super::taken_hold::TakenHold;
 use super::unfinished::is_orphaned_ending;
 use super::wait::Wait;
 use crate::backend::{
-    Backend, Change, Contender, Draft, Entry, HeldRecord, LockSnapshot, QueueChange, SleepLimit,
+    Backend, Change, Contender, Draft, Entry, HeldRecord, LockSnapshot, QueueChange,
 };
 use crate::decision::{
     Asker, Decision, Judged, Obstacle, Request, Until, awaits_confirmation, decide, judge_found,
@@ -34,12 +34,14 @@ pub(super) enum Outcome {
 }
 
 /// The step after a decision.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "there is one, which is moved once"
+)]
 enum Next {
     /// The hold is taken, in place of these.
     Taken(Vec<Judged<Handle>>),
     End(Outcome),
-    /// It is not confirmed yet.
-    Unconfirmed(Judged<Handle>),
     Sleep(Box<Sleep>),
 }
 
@@ -47,6 +49,11 @@ enum Next {
 struct Sleep {
     obstacle: Obstacle<Handle>,
     until: Until<Handle>,
+    /// The process that acquires the hold has not confirmed it yet.
+    is_unconfirmed: bool,
+    /// When the state of the lock is certain, if it is not: a hold is confirmed or not, or a dead one can be
+    /// taken over.
+    certain_in: Option<Duration>,
     /// How many wait already, of a new waiter that is asked for that.
     waiting: u32,
 }
@@ -79,7 +86,6 @@ fn take_as(
     draft: &mut Draft,
     wait: &mut Wait<'_>,
 ) -> Result<Outcome> {
-    let backend = &*lock.store;
     let mut unfinished_work = None;
     let mut losses = 0;
     let mut last_obstacle = None;
@@ -122,9 +128,7 @@ fn take_as(
             continue;
         }
         let is_unfinished = unfinished.is_some();
-        let Sleep {
-            obstacle, until, ..
-        } = match next {
+        let sleep = match next {
             Next::Taken(displaced) => {
                 let Some(mut hold) = updated.hold else {
                     return Err(store_vanished());
@@ -141,29 +145,28 @@ fn take_as(
                 return Ok(Outcome::Held(Box::new(taken)));
             }
             Next::End(outcome) => return Ok(outcome),
-            Next::Unconfirmed(judged) => {
-                let obstacle = Obstacle::Hold(judged.clone());
-                if waits && wait.should_stop(false, || lock.obstacle_status(&obstacle)) {
-                    return Ok(Outcome::Blocked(obstacle, None));
-                }
-                sleep_until_confirmed(backend, contender, &request, judged, wait);
-                last_obstacle = Some(obstacle);
-                continue;
-            }
             Next::Sleep(sleep) => *sleep,
         };
-        let is_ripening = matches!(until, Until::Ripe(..));
-        if wait.should_stop(is_ripening, || lock.obstacle_status(&obstacle)) {
-            return Ok(Outcome::Blocked(obstacle, None));
+        let status = || lock.obstacle_status(&sleep.obstacle);
+        // Also who does not wait wants to know whether a hold is confirmed.
+        let may_stop = waits || !sleep.is_unconfirmed;
+        if may_stop && wait.should_stop(sleep.certain_in.is_some(), status) {
+            return Ok(Outcome::Blocked(sleep.obstacle, None));
         }
-        let limit = sleep_limit(wait, &until, is_unfinished);
-        contender.sleep(&until, limit, &mut || {
-            is_unchanged(backend, &request, &obstacle)
+        let mut at_most = match sleep.certain_in {
+            Some(after) => wait.until_certain(after),
+            None => wait.next_sleep(),
+        };
+        if is_unfinished {
+            at_most = at_most.min(FINISH_INTERVAL);
+        }
+        contender.sleep(&sleep.until, wait.sleep_limit(at_most), &mut || {
+            is_unchanged(&*lock.store, &request, &sleep.obstacle)
         });
-        if wait.is_due() {
+        if wait.is_due() && !sleep.is_unconfirmed {
             contender.look_again();
         }
-        last_obstacle = Some(obstacle);
+        last_obstacle = Some(sleep.obstacle);
     }
 }
 
@@ -176,40 +179,12 @@ fn survives(hold: &mut dyn HeldRecord) -> Result<bool> {
     survives
 }
 
-/// Sleeps until the process that acquires a hold has confirmed it, or has ended, or has had its time.
-fn sleep_until_confirmed(
-    backend: &dyn Backend,
-    contender: &mut dyn Contender,
-    request: &Request,
-    judged: Judged<Handle>,
-    wait: &Wait<'_>,
-) {
-    let left = judged.confirmed_within().unwrap_or_default();
-    let limit = wait.sleep_limit(wait.until_certain(left));
-    let obstacle = Obstacle::Hold(judged.clone());
-    let until = Until::Released(judged);
-    contender.sleep(&until, limit, &mut || {
-        is_unchanged(backend, request, &obstacle)
-    });
-}
-
-fn sleep_limit<'a>(wait: &Wait<'a>, until: &Until<Handle>, is_unfinished: bool) -> SleepLimit<'a> {
-    let mut at_most = match until {
-        Until::Ripe(_, after) => wait.until_certain(*after),
-        _ => wait.next_sleep(),
-    };
-    if is_unfinished {
-        at_most = at_most.min(FINISH_INTERVAL);
-    }
-    wait.sleep_limit(at_most)
-}
-
 /// The hold in the way, if its work is being ended by a process that is gone.
 fn unfinished(next: &Next) -> Option<&Judged<Handle>> {
     let obstacle = match next {
         Next::End(Outcome::Blocked(obstacle, None)) => obstacle,
-        Next::Sleep(sleep) => &sleep.obstacle,
-        Next::Taken(_) | Next::End(_) | Next::Unconfirmed(_) => return None,
+        Next::Sleep(sleep) if !sleep.is_unconfirmed => &sleep.obstacle,
+        _ => return None,
     };
     match obstacle {
         Obstacle::Hold(judged) if is_orphaned_ending(judged) => Some(judged),
@@ -272,7 +247,14 @@ fn plan<'d>(
         Decision::Blocked(judged) => (Change::Nothing, blocked(Obstacle::Hold(judged))),
         Decision::Refuse(judged, what) => return Err(lock.not_a_lock(&judged.found.key, what)),
         Decision::Wait(Obstacle::Hold(judged)) if awaits_confirmation(request, &judged) => {
-            (Change::Nothing, Next::Unconfirmed(judged))
+            let sleep = Sleep {
+                is_unconfirmed: true,
+                certain_in: judged.confirmed_within(),
+                until: Until::Released(judged.clone()),
+                obstacle: Obstacle::Hold(judged),
+                waiting: 0,
+            };
+            (Change::Nothing, Next::Sleep(Box::new(sleep)))
         }
         Decision::Wait(obstacle) => {
             let mut change = QueueChange::default();
@@ -311,14 +293,18 @@ fn plan<'d>(
                 }
             }
             let until = until(request, obstacle.clone(), snapshot)?;
-            (
-                Change::Queue(change),
-                Next::Sleep(Box::new(Sleep {
-                    obstacle,
-                    until,
-                    waiting,
-                })),
-            )
+            let certain_in = match &until {
+                Until::Ripe(_, after) => Some(*after),
+                _ => None,
+            };
+            let sleep = Sleep {
+                obstacle,
+                until,
+                is_unconfirmed: false,
+                certain_in,
+                waiting,
+            };
+            (Change::Queue(change), Next::Sleep(Box::new(sleep)))
         }
     })
 }
