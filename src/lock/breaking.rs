@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use super::ending::{kill_at_ms, marks};
+use super::ending::{Ending, kill_at_ms, marks};
+use super::holder::seen_now;
 use super::lock::{Lock, result_of};
 use super::options::{Options, milliseconds};
 use super::unfinished::{
-    LOOK_INTERVAL, author, ending_of, is_locked, live_wrapper, look, marks_of, pause,
-    unsupervising_wrapper,
+    LOOK_INTERVAL, author, is_locked, live_wrapper, look, marks_of, pause, unsupervising_wrapper,
 };
 use crate::backend::{Change, Entry};
 use crate::decision::ownership::may_break;
-use crate::decision::verdict::{Evidence, Reason, State};
+use crate::decision::verdict::{Evidence, Reason};
 use crate::decision::{Asker, Judged, Key, Revision};
 use crate::error::{Context, Error, Operation, Result};
 use crate::files::history::{self, PastHold};
@@ -102,19 +102,13 @@ impl Lock {
             removal => return Ok(self.broken(removal)),
         };
         let was = Box::new(self.status(&own));
-        if is_locked_by_unknown(&own) {
+        let work = if is_locked_by_unknown(&own) {
             let lockers = own.found.facts.lockers.iter();
-            let processes = lockers.map(|pid| ProcessId {
-                pid: *pid,
-                start: start_ticks(*pid),
-            });
-            return Ok(Break::StillRunning {
-                was,
-                processes: processes.collect(),
-                look_failed: None,
-            });
-        }
-        if let Work::Left(processes, look_failed) = self.end_work(shown, &own, on_break)? {
+            Work::Left(lockers.copied().map(seen_now).collect(), None)
+        } else {
+            self.end_work(shown, &own, on_break)?
+        };
+        if let Work::Left(processes, look_failed) = work {
             return Ok(Break::StillRunning {
                 was,
                 processes,
@@ -158,12 +152,8 @@ impl Lock {
         };
         if record.is_without_command() {
             let is_there = own.verdict.pid_alive == Some(true);
-            return Ok(record
-                .live
-                .process()
-                .filter(|_| is_there)
-                .into_iter()
-                .collect());
+            let process = record.live.process().filter(|_| is_there);
+            return Ok(process.into_iter().collect());
         }
         let mut marks = marks_of(&own);
         if record.kind != Kind::Run {
@@ -393,7 +383,7 @@ impl Lock {
         let wrapper = live_wrapper(&own)
             .map(|(_, wrapper)| wrapper)
             .or_else(|| unsupervising_wrapper(&own));
-        let mut ending = ending_of(&own, kill_at);
+        let mut ending = Ending::new(marks_of(&own), None, kill_at);
         let (mut empty_since, mut spared_since) = (None, None);
         loop {
             let remaining = ending.step();
@@ -453,6 +443,5 @@ fn is_locked_by_unknown(own: &Judged<Handle>) -> bool {
 fn is_run_at_work(own: &Judged<Handle>) -> bool {
     own.record()
         .is_some_and(|record| record.kind == Kind::Run && record.origin.is_some())
-        && matches!(own.verdict.state, State::Held | State::Overdue)
         && own.verdict.is_certainly_held()
 }

@@ -140,6 +140,12 @@ pub fn parent() -> Result<ProcessId> {
     }
 }
 
+/// The process that has a PID now.
+pub(super) fn seen_now(pid: Pid) -> ProcessId {
+    let start = process::start_ticks(pid);
+    ProcessId { pid, start }
+}
+
 /// A process by its PID.
 ///
 /// # Errors

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use super::ending::{Ending, Remaining, kill_at_ms, marks};
 use super::hold::{Hold, NEEDS_KEEPER, recording, spawn_error};
+use super::holder::seen_now;
 use crate::backend::ReleaseOutcome;
 use crate::error::{Error, Result};
-use crate::identity::{Pid, ProcessId};
+use crate::identity::Pid;
 use crate::record::{CommandEnd, Format};
 use crate::sys::signal::SignalMask;
 use crate::sys::spawn::command_holds;
@@ -59,9 +60,7 @@ impl Hold {
         {
             return Ok(());
         }
-        let mut live = record.live.clone();
-        live.let_go = true;
-        self.taken.held.write_live(live)
+        self.taken.write(|live| live.let_go = true)
     }
 
     /// Time until [`Hold::is_lost`] returns `true` unless the lease is renewed meanwhile. `None`: no clock
@@ -82,9 +81,7 @@ impl Hold {
     pub fn end_work(&mut self, command: &Started) -> Ending {
         let began = process::boottime_milliseconds();
         if !matches!(self.is_lost(), Ok(true)) {
-            let mut live = self.taken.held.record().live.clone();
-            live.ending = Some(began);
-            let written = self.taken.held.write_live(live);
+            let written = self.taken.write(|live| live.ending = Some(began));
             self.taken.warnings.extend(written.err());
         }
         let record = self.taken.held.record();
@@ -95,9 +92,7 @@ impl Hold {
             record.writer()
         } else {
             // The keeper, and not its wrapper, which is on record.
-            let pid = Pid::of_self();
-            let start = process::start_ticks(pid);
-            Some(ProcessId { pid, start })
+            Some(seen_now(Pid::of_self()))
         };
         // This process may have had children before.
         marks.since = record.live.start.unwrap_or(marks.since);
@@ -130,10 +125,8 @@ impl Hold {
     pub fn step(&mut self, ending: &mut Ending) -> Remaining {
         let remaining = ending.step();
         if remaining.is_told && !self.record().live.told {
-            let mut live = self.record().live.clone();
-            live.told = true;
             // If this fails and this process is killed, the next one sends TERM again.
-            let _ = self.taken.held.write_live(live);
+            let _ = self.taken.write(|live| live.told = true);
         }
         remaining
     }

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use chrono::{DateTime, SubsecRound as _, TimeDelta, Utc};
 
+use super::holder::seen_now;
 use super::options::milliseconds;
 use crate::backend::{Backend, HeldRecord, QueuePlace, ReleaseOutcome};
 use crate::error::{Error, Result};
 use crate::files::history::{HoldResult, PastHold};
 use crate::files::journal::Journal;
-use crate::identity::{Pid, ProcessId};
+use crate::identity::Pid;
 use crate::name::LockName;
 use crate::record::{CommandEnd, Live, Record, has_four_digits};
 use crate::status::Status;
@@ -149,16 +150,18 @@ impl TakenHold {
         self.held.write_live(live)
     }
 
+    /// Writes what changes of its record.
+    pub(super) fn write(&mut self, change: impl FnOnce(&mut Live)) -> Result<()> {
+        let mut live = self.held.record().live.clone();
+        change(&mut live);
+        self.held.write_live(live)
+    }
+
     /// A command runs under it. Its PID is on record already; its start makes it certain.
     pub(super) fn started(&mut self, pid: u32) {
         self.place = None;
         let Some(pid) = Pid::new(pid) else { return };
-        let mut live = self.held.record().live.clone();
-        live.set_process(Some(ProcessId {
-            pid,
-            start: process::start_ticks(pid),
-        }));
-        let written = self.held.write_live(live);
+        let written = self.write(|live| live.set_process(Some(seen_now(pid))));
         self.warnings.extend(written.err());
     }
 
@@ -168,10 +171,10 @@ impl TakenHold {
         if !self.held.record().has_command() {
             return Ok(());
         }
-        let mut live = self.held.record().live.clone();
-        live.set_process(None);
-        live.let_go = false;
-        self.held.write_live(live)
+        self.write(|live| {
+            live.set_process(None);
+            live.let_go = false;
+        })
     }
 
     pub(super) fn ensure_in_place(&self) -> Result<()> {

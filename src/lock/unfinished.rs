@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::ending::{Ending, Remaining, kill_at_ms, marks};
+use super::holder::seen_now;
 use super::lock::Lock;
 use crate::decision::verdict::Reason;
 use crate::decision::{Judged, Request};
@@ -10,7 +11,7 @@ use crate::error::Result;
 use crate::identity::ProcessId;
 use crate::open_file::Handle;
 use crate::record::Record;
-use crate::sys::process::{boottime_milliseconds, start_ticks};
+use crate::sys::process::boottime_milliseconds;
 use crate::sys::work::{Author, Marks};
 
 /// Interval between two looks where no event wakes the caller.
@@ -35,7 +36,7 @@ impl Lock {
         };
         // Its caller has exited, and no process is ending the work yet.
         let began = record.live.ending.unwrap_or_else(boottime_milliseconds);
-        let fresh = ending_of(judged, kill_at_ms(record, began));
+        let fresh = Ending::new(marks_of(judged), None, kill_at_ms(record, began));
         let ending = match unfinished.take() {
             // The same `Ending` goes on, so that TERM is sent once.
             Some(ending) if ending.marks.hold == fresh.marks.hold => ending,
@@ -125,10 +126,6 @@ pub(super) fn is_orphaned_ending<H>(judged: &Judged<H>) -> bool {
         }
 }
 
-pub(super) fn ending_of(judged: &Judged<Handle>, kill_at_ms: Option<u64>) -> Ending {
-    Ending::new(marks_of(judged), None, kill_at_ms)
-}
-
 pub(super) fn marks_of(judged: &Judged<Handle>) -> Marks {
     let Some(record) = judged.record() else {
         return Marks::default();
@@ -146,9 +143,8 @@ pub(super) fn marks_of(judged: &Judged<Handle>) -> Marks {
         Some(command.pid) == judged.verdict.pid && judged.verdict.pid_alive == Some(true)
     });
     marks.known.extend(command.and_then(|command| {
-        let start = start_ticks(command.pid);
-        let is_same = !command.started_at_another_time(start);
-        is_same.then_some(ProcessId { start, ..command })
+        let seen = seen_now(command.pid);
+        command.is_same(seen).then_some(seen)
     }));
     marks
 }
