@@ -88,7 +88,7 @@ impl Ending {
                 .kill_at_ms
                 .is_some_and(|at| boottime_milliseconds() >= at);
             let sent = if is_kill {
-                self.kill(&mut remaining)
+                self.look(&mut remaining, true)
             } else {
                 self.tell(&mut remaining)
             };
@@ -105,50 +105,39 @@ impl Ending {
         }
     }
 
-    /// Sends KILL to every process that is found and has not got it. Returns whether there was one.
-    fn kill(&mut self, remaining: &mut Remaining) -> bool {
+    /// Lists what is left. `kills`: sends KILL to every process that has not got it. Returns whether there was one.
+    fn look(&mut self, remaining: &mut Remaining, kills: bool) -> bool {
         let (killed, refused) = (&mut self.killed, &mut self.refused);
         let author = self.marks.author;
         let mut sent = false;
         remaining.processes.clear();
         let look = work::visit(&mut self.marks, self.command, &mut |target: &Target| {
             remaining.processes.push(target.process);
-            if killed.insert(target.process) {
+            if kills && killed.insert(target.process) {
                 sent = true;
-                if signal(
-                    target,
-                    author,
-                    Target::kill,
-                    refused,
-                    &mut remaining.refused,
-                ) {
+                if signal(target, author, Target::kill, refused, remaining) {
                     remaining.killed.push(target.process);
                 }
             }
         });
-        remaining.look_failed = self.note_look(look);
-        sent
-    }
-
-    /// Returns why it failed, if it did.
-    fn note_look(&mut self, look: Look) -> Option<io::Error> {
+        remaining.look_failed = None;
         self.empty_looks = match look {
             Look::Left => 0,
             Look::Unsure => self.empty_looks + 1,
             Look::Nothing => EMPTY_LOOKS,
             Look::Failed(error) => {
-                self.empty_looks = 0;
-                return Some(error);
+                remaining.look_failed = Some(error);
+                0
             }
         };
-        None
+        sent
     }
 
     /// Sends TERM to the processes that are due. Returns whether there was one.
     ///
     /// They are listed before the first signal: what a handler for TERM starts is not among them.
     fn tell(&mut self, remaining: &mut Remaining) -> bool {
-        self.list(remaining);
+        self.look(remaining, false);
         let mut due: BTreeSet<ProcessId> = remaining.processes.iter().copied().collect();
         if self.only_kills {
             return false;
@@ -160,7 +149,7 @@ impl Ending {
             due.retain(|process| !self.told.contains(process));
         } else {
             // One list may miss a process that has just lost its parent.
-            self.list(remaining);
+            self.look(remaining, false);
             due.extend(&remaining.processes);
         }
         self.has_begun = true;
@@ -169,19 +158,10 @@ impl Ending {
         remaining.is_told = true;
         let _ = work::visit(&mut self.marks, self.command, &mut |target: &Target| {
             if due.contains(&target.process) && told.insert(target.process) {
-                let ask = Target::ask_to_end;
-                let _ = signal(target, author, ask, refused, &mut remaining.refused);
+                signal(target, author, Target::ask_to_end, refused, remaining);
             }
         });
         !due.is_empty()
-    }
-
-    fn list(&mut self, remaining: &mut Remaining) {
-        remaining.processes.clear();
-        let look = work::visit(&mut self.marks, self.command, &mut |target: &Target| {
-            remaining.processes.push(target.process);
-        });
-        remaining.look_failed = self.note_look(look);
     }
 
     /// Sends TERM to all of it once more, at the next step.
@@ -209,7 +189,7 @@ fn signal(
     author: Author,
     send: fn(&Target) -> io::Result<()>,
     refused: &mut BTreeSet<ProcessId>,
-    new: &mut Vec<ProcessId>,
+    remaining: &mut Remaining,
 ) -> bool {
     let allowed = target.ensure_may_be_signaled(author);
     let result = allowed.and_then(|()| send(target));
@@ -217,7 +197,7 @@ fn signal(
         return true;
     }
     if refused.insert(target.process) {
-        new.push(target.process);
+        remaining.refused.push(target.process);
     }
     false
 }
