@@ -216,17 +216,10 @@ pub(crate) fn may_clean_up(verdict: &Verdict, takeover_is_safe: bool) -> bool {
     is_left && takeover_is_safe && verdict.takeable_in.is_none()
 }
 
-/// Whether the holder is known to have ended, rather than too old or damaged.
+/// Whether the holder of a zombie is known to have ended, rather than too old or damaged.
 fn is_proved(verdict: &Verdict) -> bool {
-    matches!(
-        verdict.reason,
-        Reason::Dead
-            | Reason::Reused
-            | Reason::Rebooted
-            | Reason::InstanceRestarted
-            | Reason::NamespaceGone
-            | Reason::Expired
-    )
+    use Reason::{Corrupt, Malformed, TooOld};
+    !matches!(verdict.reason, TooOld(_) | Corrupt | Malformed(_))
 }
 
 /// A live `run` is released by its wrapper only.
@@ -236,5 +229,5 @@ fn is_held_by_run<H>(judged: &Judged<H>) -> bool {
         let is_locked = judged.verdict.evidence == super::verdict::Evidence::KernelLock;
         record.kind == Kind::Run || (record.format == Format::Pid && is_locked)
     });
-    is_run && matches!(judged.verdict.state, State::Held | State::Overdue)
+    is_run && judged.verdict.is_live()
 }

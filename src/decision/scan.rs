@@ -110,16 +110,13 @@ fn role<S: Snapshot + ?Sized>(
 ) -> Role<S::Handle> {
     let judged = judge_found(request, snapshot, found);
     let is_own = judged.found.key.name == want.name;
-    if judged.verdict.state == State::NotALock {
-        // It has no holder, so relatives ignore it; but it must not be overwritten either.
-        return if is_own {
-            Role::Told(Finding::Excludes(judged))
-        } else {
-            Role::None
-        };
-    }
-    if is_own && awaits_confirmation(request, &judged) {
+    // It has no holder, so relatives ignore it; but it must not be overwritten either.
+    let is_not_a_lock = judged.verdict.state == State::NotALock;
+    if is_own && (is_not_a_lock || awaits_confirmation(request, &judged)) {
         return Role::Told(Finding::Excludes(judged));
+    }
+    if is_not_a_lock {
+        return Role::None;
     }
     if is_own && request.replaces(&judged) {
         return Role::Told(Finding::Replaceable(judged));

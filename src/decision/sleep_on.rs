@@ -84,13 +84,11 @@ fn waiter_ahead<S: Snapshot + ?Sized>(
         let Some(ticket) = snapshot.ticket(number)? else {
             continue;
         };
+        // One that is stopped would not go on, and so not wake us.
         if !can_as_much(&ticket.request, request, owner_matters)
             || has_missed_its_turn(&ticket, snapshot)
+            || snapshot.is_stopped(&ticket)
         {
-            continue;
-        }
-        // It would not go on, and so not wake us.
-        if snapshot.is_stopped(&ticket) {
             continue;
         }
         let first = request.wants.first().map(|want| &want.name);
