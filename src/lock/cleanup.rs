@@ -46,18 +46,11 @@ impl Cleanup {
         dry_run: bool,
         remove: impl FnOnce() -> Result<Option<CleanedUp>>,
     ) {
-        if !status.is_available() {
+        let takeable_in = status.verdict.takeable_in.unwrap_or_default();
+        if takeable_in > LONGEST_CLEANUP || !status.is_available() {
             if status.verdict.state == State::Zombie {
                 self.left.push(status);
             }
-            return;
-        }
-        if status
-            .verdict
-            .takeable_in
-            .is_some_and(|left| left > LONGEST_CLEANUP)
-        {
-            self.left.push(status);
             return;
         }
         if dry_run {
@@ -106,9 +99,7 @@ impl Lock {
         let Some(shown) = shown else {
             return Ok(None);
         };
-        let mut options = Options::new();
-        options.max_age = max_age;
-        let mut request = self.request(&options, Asker::Caller);
+        let mut request = self.request(&Options::judging(max_age), Asker::Caller);
         let try_to_remove = |request: &Request| -> Result<Removal> {
             let updated = self.store.update(Entry::EXISTING, |snapshot| {
                 let Some(own) = self.shown(request, snapshot, shown)? else {

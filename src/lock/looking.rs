@@ -23,9 +23,7 @@ impl Lock {
     /// # Errors
     /// The store or a lock file cannot be read.
     pub fn check(&self, max_age: Option<Duration>) -> Result<Status> {
-        let mut options = Options::new();
-        options.max_age = max_age;
-        self.check_for(&options)
+        self.check_for(&Options::judging(max_age))
     }
 
     /// [Checks](Self::check) the lock for a caller with these options, by the decision that an attempt to
@@ -108,9 +106,7 @@ impl Lock {
     /// # Errors
     /// As for [`check`](Self::check).
     pub fn inspect(&self, max_age: Option<Duration>) -> Result<Status> {
-        let mut options = Options::new();
-        options.max_age = max_age;
-        let mut request = self.request(&options, Asker::Caller);
+        let mut request = self.request(&Options::judging(max_age), Asker::Caller);
         let look = |request: &Request| {
             self.store.look(|snapshot| {
                 let holds = self.holds(request, snapshot)?;

@@ -68,6 +68,14 @@ impl Options {
         Self::default()
     }
 
+    /// For a caller that only looks. `max_age`: of holds that do not set their own.
+    pub(super) fn judging(max_age: Option<Duration>) -> Self {
+        Self {
+            max_age,
+            ..Self::default()
+        }
+    }
+
     /// A label, such as a session or a runner; at most 1 KiB. The same label may release and renew
     /// the hold, and may hold parents and children of the lock.
     #[must_use]
