@@ -6,7 +6,7 @@ use super::liveness::{belongs_to_acquirer, has_ended};
 use super::request::{Asker, Key, Request, Revision, Want};
 use super::same_holder::is_whole;
 use super::snapshot::Snapshot;
-use super::verdict::{Reason, State, Verdict};
+use super::verdict::{Evidence, Reason, State, Verdict};
 use crate::identity::ProcessId;
 use crate::name::LockName;
 use crate::record::{Format, Kind, Mode, Record, is_same_owner};
@@ -106,20 +106,14 @@ pub(crate) fn may_release<S: Snapshot + ?Sized>(
     judged: &Judged<S::Handle>,
     snapshot: &S,
 ) -> MayRelease {
-    match judged.verdict.state {
-        State::Free if !caller.means_another(judged) && snapshot.takeover_is_safe() => {
-            MayRelease::Remove
-        }
+    let verdict = &judged.verdict;
+    let may_anybody = !caller.means_another(judged) && snapshot.takeover_is_safe();
+    // A holder that is known to be dead cannot release it itself.
+    let is_dead = is_proved(verdict) && verdict.takeable_in.is_none();
+    match verdict.state {
+        State::Free if may_anybody => MayRelease::Remove,
         State::Free => MayRelease::Free,
-        // A holder that is known to be dead cannot release it itself.
-        State::Zombie
-            if is_proved(&judged.verdict)
-                && judged.verdict.takeable_in.is_none()
-                && snapshot.takeover_is_safe()
-                && !caller.means_another(judged) =>
-        {
-            MayRelease::Remove
-        }
+        State::Zombie if may_anybody && is_dead => MayRelease::Remove,
         _ if judged.confirmed_within().is_some() => MayRelease::Unconfirmed,
         _ if !caller.owns_judged(judged, snapshot) => MayRelease::NotYours,
         _ if is_held_by_run(judged) => MayRelease::HeldByRun,
@@ -139,22 +133,13 @@ pub(crate) fn may_renew<S: Snapshot + ?Sized>(
         return Ok(MayRenew::Unconfirmed);
     }
     // Until it is confirmed a detached hold is its writer's, which may not live to hand it over, or is
-    // about to write the same bytes, without the guard.
-    let is_pending = judged
-        .record()
-        .is_some_and(|record| record.is_ours() && record.is_detached() && !record.is_confirmed());
-    if is_pending {
-        return Ok(MayRenew::Nothing);
-    }
+    // about to write the same bytes, without the guard. And the run of a hold that is kept is over.
+    let is_nobodys = judged.record().is_some_and(|record| {
+        let is_pending = record.is_ours() && record.is_detached() && !record.is_confirmed();
+        is_pending || record.is_kept()
+    });
     let expired = judged.verdict.reason == Reason::Expired;
-    let is_renewable = match judged.verdict.state {
-        // Its run is over, and renews nothing.
-        _ if judged.record().is_some_and(Record::is_kept) => false,
-        State::Held | State::Overdue => true,
-        State::Zombie => expired,
-        State::Free | State::NotALock => false,
-    };
-    if !is_renewable {
+    if is_nobodys || !(judged.verdict.is_live() || expired) {
         return Ok(MayRenew::Nothing);
     }
     if !caller.owns_judged(judged, snapshot) {
@@ -162,7 +147,7 @@ pub(crate) fn may_renew<S: Snapshot + ?Sized>(
     }
     // A holder of a kernel lock writes its record itself, without the guard: what was read here may
     // be an earlier command of it.
-    let writes_itself = judged.verdict.evidence == super::verdict::Evidence::KernelLock;
+    let writes_itself = judged.verdict.evidence == Evidence::KernelLock;
     if writes_itself || is_held_by_run(judged) {
         return Ok(MayRenew::HeldByRun);
     }
@@ -226,7 +211,7 @@ fn is_proved(verdict: &Verdict) -> bool {
 fn is_held_by_run<H>(judged: &Judged<H>) -> bool {
     let is_run = judged.record().is_some_and(|record| {
         // A PID file does not say so, but nothing else locks one of ours.
-        let is_locked = judged.verdict.evidence == super::verdict::Evidence::KernelLock;
+        let is_locked = judged.verdict.evidence == Evidence::KernelLock;
         record.kind == Kind::Run || (record.format == Format::Pid && is_locked)
     });
     is_run && judged.verdict.is_live()
