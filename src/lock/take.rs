@@ -153,14 +153,11 @@ fn take_as(
         if may_stop && wait.should_stop(sleep.certain_in.is_some(), status) {
             return Ok(Outcome::Blocked(sleep.obstacle, None));
         }
-        let mut at_most = match sleep.certain_in {
-            Some(after) => wait.until_certain(after),
-            None => wait.next_sleep(),
-        };
+        let mut limit = wait.sleep_limit(sleep.certain_in);
         if is_unfinished {
-            at_most = at_most.min(FINISH_INTERVAL);
+            limit.at_most = limit.at_most.min(FINISH_INTERVAL);
         }
-        contender.sleep(&sleep.until, wait.sleep_limit(at_most), &mut || {
+        contender.sleep(&sleep.until, limit, &mut || {
             is_unchanged(&*lock.store, &request, &sleep.obstacle)
         });
         if wait.is_due() && !sleep.is_unconfirmed {

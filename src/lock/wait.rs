@@ -119,10 +119,6 @@ impl<'a> Wait<'a> {
             .then(|| self.max_waiting.unwrap_or(u32::MAX))
     }
 
-    pub(super) fn is_limited_by_queue(&self) -> bool {
-        self.longest_queue().is_some_and(|most| most < u32::MAX)
-    }
-
     /// Where nothing wakes it, a waiter looks again after `first`, doubling up to `most`, each time
     /// shortened by up to a half at random. Default: 100 ms and 2 s.
     #[must_use]
@@ -164,16 +160,6 @@ impl<'a> Wait<'a> {
         Patience {
             at_most: self.left().map(|left| left.max(MIN_PATIENCE)),
             canceled: self.canceled,
-        }
-    }
-
-    /// How long to sleep until the state of a lock is certain: until a dead hold can be taken over, or a new
-    /// one is confirmed. That is not a wait for a holder, because it always ends.
-    pub(crate) fn until_certain(&self, after: Duration) -> Duration {
-        if self.is_wanted() {
-            after.min(self.next_sleep())
-        } else {
-            after
         }
     }
 
@@ -230,7 +216,14 @@ impl<'a> Wait<'a> {
             .map_or(longest, |left| longest.min(left))
     }
 
-    pub(crate) fn sleep_limit(&self, at_most: Duration) -> SleepLimit<'a> {
+    /// How long to sleep at most. `certain_in`: when the state of the lock is certain, if it is not. A sleep until
+    /// then is not a wait for a holder, because it always ends.
+    pub(crate) fn sleep_limit(&self, certain_in: Option<Duration>) -> SleepLimit<'a> {
+        let at_most = match certain_in {
+            None => self.next_sleep(),
+            Some(after) if self.is_wanted() => after.min(self.next_sleep()),
+            Some(after) => after,
+        };
         SleepLimit {
             at_most,
             canceled: self.canceled,
