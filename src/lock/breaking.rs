@@ -144,10 +144,8 @@ impl Lock {
     /// # Errors
     /// The store cannot be read.
     pub fn work(&self, shown: &Revision) -> Result<Vec<ProcessId>> {
-        let Some(own) = self.look_shown(shown)? else {
-            return Ok(Vec::new());
-        };
-        let Some(record) = own.record() else {
+        let own = self.look_shown(shown)?;
+        let Some((own, record)) = own.as_ref().and_then(|own| Some((own, own.record()?))) else {
             return Ok(Vec::new());
         };
         if record.is_without_command() {
@@ -155,14 +153,14 @@ impl Lock {
             let process = record.live.process().filter(|_| is_there);
             return Ok(process.into_iter().collect());
         }
-        let mut marks = marks_of(&own);
+        let mut marks = marks_of(own);
         if record.kind != Kind::Run {
             // It was running when it acquired the lock.
             marks.since = 0;
         }
         let author = marks.author;
         let mut processes = look(marks).processes;
-        if record.kind == Kind::Run && live_wrapper(&own).is_none() {
+        if record.kind == Kind::Run && live_wrapper(own).is_none() {
             processes.retain(|process| may_be_signaled(*process, author));
         }
         Ok(processes)
@@ -200,7 +198,7 @@ impl Lock {
     /// # Errors
     /// The journal cannot be read.
     pub fn events(&self, limit: usize) -> Result<Vec<Event>> {
-        self.with_subject(|subject| journal::last(self.journal(), subject, limit))
+        self.with_subject(|subject| journal::last(&self.journal, subject, limit))
     }
 
     /// The holds of this lock that have ended: see [`Store::history`](crate::Store::history).
@@ -208,7 +206,7 @@ impl Lock {
     /// # Errors
     /// The journal cannot be read.
     pub fn history(&self) -> Result<Vec<PastHold>> {
-        self.with_subject(|subject| history::of_lock(self.journal(), subject))
+        self.with_subject(|subject| history::of_lock(&self.journal, subject))
     }
 
     fn with_subject<T>(&self, read: impl FnOnce(&Subject<'_>) -> T) -> T {
@@ -366,29 +364,23 @@ impl Lock {
         };
         // Some records have no room for it, and another user's cannot be written. Its work can be ended
         // nevertheless, but only by this process.
-        let own = match note_begin(true) {
-            Ok(updated) => updated,
-            Err(_) => note_begin(false)?,
-        };
-        let Some(own) = own.flatten() else {
-            return Ok(Work::Ended);
-        };
-        let Some(record) = own.record() else {
+        let own = note_begin(true).or_else(|_| note_begin(false))?.flatten();
+        let Some((own, record)) = own.as_ref().and_then(|own| Some((own, own.record()?))) else {
             return Ok(Work::Ended);
         };
         // An earlier process may have begun it.
         let began = record.live.ending.unwrap_or_else(boottime_milliseconds);
         let kill_at = kill_at_ms(record, began);
         let give_up_at = kill_at.unwrap_or(boottime_milliseconds() + milliseconds(KILL_AFTER));
-        let wrapper = live_wrapper(&own)
+        let wrapper = live_wrapper(own)
             .map(|(_, wrapper)| wrapper)
-            .or_else(|| unsupervising_wrapper(&own));
-        let mut ending = Ending::new(marks_of(&own), None, kill_at);
+            .or_else(|| unsupervising_wrapper(own));
+        let mut ending = Ending::new(marks_of(own), None, kill_at);
         let (mut empty_since, mut spared_since) = (None, None);
         loop {
             let remaining = ending.step();
             if remaining.is_told {
-                self.note_told(&own);
+                self.note_told(own);
             }
             let now = boottime_milliseconds();
             let mut left = remaining.processes.iter();
@@ -398,7 +390,7 @@ impl Lock {
                     // It does not answer, and keeps its own lock. Its children were looked at.
                     Some(wrapper) if start_ticks(wrapper.pid).is_some() => return Ok(Work::Ended),
                     Some(wrapper) => return Ok(Work::Left(vec![wrapper], None)),
-                    None if !is_locked(&own) => return Ok(Work::Ended),
+                    None if !is_locked(own) => return Ok(Work::Ended),
                     None => *empty_since.get_or_insert(now) + milliseconds(AFTER_KILL),
                 }
             } else if is_spared && remaining.look_failed.is_none() {

@@ -212,11 +212,7 @@ pub(super) fn marks(record: &Record) -> Marks {
     Marks {
         hold: entry_of_hold(record.hold, &record.name),
         since: since.unwrap_or(0),
-        wrapper: None,
-        file: None,
-        others: Vec::new(),
-        known: BTreeSet::new(),
-        author: Author::Unknown,
+        ..Marks::default()
     }
 }
 

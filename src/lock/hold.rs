@@ -87,13 +87,12 @@ impl Hold {
     #[must_use]
     pub fn renewal_due_in(&self) -> Duration {
         let record = self.taken.held.record();
-        let every = record.ttl().map_or(HEARTBEAT_INTERVAL, |ttl| {
-            (ttl / 3).clamp(Duration::from_millis(10), HEARTBEAT_INTERVAL)
-        });
-        let every = record
-            .format
-            .heartbeat_interval()
-            .map_or(every, |interval| every.min(interval));
+        let of_ttl = record
+            .ttl()
+            .map(|ttl| (ttl / 3).max(Duration::from_millis(10)));
+        let of_format = record.format.heartbeat_interval();
+        let every = [of_ttl, of_format].into_iter().flatten();
+        let every = every.fold(HEARTBEAT_INTERVAL, Duration::min);
         let acquired = record
             .origin
             .as_ref()

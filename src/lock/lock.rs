@@ -29,7 +29,7 @@ pub struct Lock {
     /// To be held with it.
     others: Vec<LockName>,
     pub(super) store: Arc<dyn Backend>,
-    journal: Journal,
+    pub(super) journal: Journal,
 }
 
 /// Where nothing wakes, a confirmation is looked for after this, doubling up to the second.
@@ -110,10 +110,6 @@ impl Lock {
     #[must_use]
     pub fn name(&self) -> &LockName {
         &self.name
-    }
-
-    pub(super) fn journal(&self) -> &Journal {
-        &self.journal
     }
 
     /// Writes a line into the journal, or returns a warning: what was done stays done.

@@ -166,18 +166,6 @@ impl Options {
         self
     }
 
-    pub(crate) fn check_lengths(&self) -> Result<()> {
-        let check = |text: &Option<String>, what| match text {
-            Some(text) if text.len() > MAX_TEXT_BYTES => Err(Error::TooLong {
-                what,
-                limit: MAX_TEXT_BYTES,
-            }),
-            _ => Ok(()),
-        };
-        check(&self.owner, "owner")?;
-        check(&self.message, "message")
-    }
-
     /// The options as a lock of this store can have them, or why it cannot.
     pub(crate) fn check(
         mut self,
@@ -186,6 +174,12 @@ impl Options {
         holder: Option<Holder>,
         run: RunOptions,
     ) -> Result<Self> {
+        for (text, what) in [(&self.owner, "owner"), (&self.message, "message")] {
+            let limit = MAX_TEXT_BYTES;
+            if text.as_ref().is_some_and(|text| text.len() > limit) {
+                return Err(Error::TooLong { what, limit });
+            }
+        }
         let limits = store.limits(name);
         let is_given = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
         let is_lease = holder == Some(Holder::Lease);

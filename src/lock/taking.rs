@@ -160,15 +160,12 @@ impl Lock {
     }
 
     fn take(&self, options: &Options, holder: NewHolder, mut wait: Wait<'_>) -> Result<Taken> {
-        options.check_lengths()?;
-        let options =
-            options
-                .clone()
-                .check(&*self.store, self.name(), holder.detached(), holder.run())?;
+        let checked = options.clone();
+        let options = checked.check(&*self.store, self.name(), holder.detached(), holder.run())?;
         // Gathered before the guard: reading another process's memory can block.
         let mut draft = self.draft(&options, holder);
         let mut request = self.request(&options, holder.asker());
-        if wait.is_limited_by_queue() || wait.keeps_place.is_some() {
+        if wait.longest_queue().is_some_and(|most| most < u32::MAX) || wait.keeps_place.is_some() {
             request.keep_ms = self.keep_ms(&options, &wait)?;
         }
         let (outcome, kept_position) = take(self, request, &mut draft, &mut wait)?;
@@ -255,7 +252,7 @@ impl Lock {
         }
         let has_history = held.record().asked.is_some();
         TakenHold {
-            history: has_history.then(|| (self.journal().clone(), Utc::now())),
+            history: has_history.then(|| (self.journal.clone(), Utc::now())),
             pid: Pid::of_self(),
             is_over: false,
             store: self.store.clone(),
@@ -324,11 +321,9 @@ impl Lock {
     pub(super) fn extended(&self, record: &Record, ttl: Option<Duration>) -> Option<Live> {
         let ttl = ttl?;
         let asked = Utc::now().checked_add_signed(TimeDelta::from_std(ttl).ok()?)?;
-        let lasts_longer = match (record.ttl(), record.live.expires_at) {
-            (None, _) => true,
-            (Some(_), Some(expires)) => expires >= asked,
-            (Some(_), None) => false,
-        };
+        let is_at_least = |expires| expires >= asked;
+        let lasts_longer =
+            record.ttl().is_none() || record.live.expires_at.is_some_and(is_at_least);
         (!lasts_longer).then(|| renewed(&*self.store, record, Some(ttl)))
     }
 }
