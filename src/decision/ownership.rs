@@ -22,28 +22,16 @@ pub struct Caller {
     pub inside: Vec<u64>,
 }
 
-/// Whether a hold may be released.
+/// Whether a hold may be released, or renewed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MayRelease {
-    Remove,
-    Free,
-    NotYours,
-    /// The wrapper releases it when its command exits.
-    HeldByRun,
-    /// Not decided before the process that acquires it has confirmed it.
-    Unconfirmed,
-}
-
-/// Whether a hold may be renewed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MayRenew {
-    Renew,
-    /// It has ended, or another could take it now.
+pub(crate) enum May {
+    Go,
+    /// It is free; of one to be renewed: it has ended, or another could take it now.
     Nothing,
-    /// It has lost one of its locks.
+    /// It has lost one of its locks. The others may be released.
     Lost,
     NotYours,
-    /// The wrapper renews it.
+    /// The wrapper renews it, and releases it when its command exits.
     HeldByRun,
     /// Not decided before the process that acquires it has confirmed it.
     Unconfirmed,
@@ -105,19 +93,19 @@ pub(crate) fn may_release<S: Snapshot + ?Sized>(
     caller: &Caller,
     judged: &Judged<S::Handle>,
     snapshot: &S,
-) -> MayRelease {
+) -> May {
     let verdict = &judged.verdict;
     let may_anybody = !caller.means_another(judged) && snapshot.takeover_is_safe();
     // A holder that is known to be dead cannot release it itself.
     let is_dead = is_proved(verdict) && verdict.takeable_in.is_none();
     match verdict.state {
-        State::Free if may_anybody => MayRelease::Remove,
-        State::Free => MayRelease::Free,
-        State::Zombie if may_anybody && is_dead => MayRelease::Remove,
-        _ if judged.confirmed_within().is_some() => MayRelease::Unconfirmed,
-        _ if !caller.owns_judged(judged, snapshot) => MayRelease::NotYours,
-        _ if is_held_by_run(judged) => MayRelease::HeldByRun,
-        _ => MayRelease::Remove,
+        State::Free if may_anybody => May::Go,
+        State::Free => May::Nothing,
+        State::Zombie if may_anybody && is_dead => May::Go,
+        _ if judged.confirmed_within().is_some() => May::Unconfirmed,
+        _ if !caller.owns_judged(judged, snapshot) => May::NotYours,
+        _ if is_held_by_run(judged) => May::HeldByRun,
+        _ => May::Go,
     }
 }
 
@@ -128,9 +116,9 @@ pub(crate) fn may_renew<S: Snapshot + ?Sized>(
     judged: &Judged<S::Handle>,
     request: &Request,
     snapshot: &S,
-) -> Result<MayRenew, S::Error> {
+) -> Result<May, S::Error> {
     if judged.confirmed_within().is_some() {
-        return Ok(MayRenew::Unconfirmed);
+        return Ok(May::Unconfirmed);
     }
     // Until it is confirmed a detached hold is its writer's, which may not live to hand it over, or is
     // about to write the same bytes, without the guard. And the run of a hold that is kept is over.
@@ -140,22 +128,22 @@ pub(crate) fn may_renew<S: Snapshot + ?Sized>(
     });
     let expired = judged.verdict.reason == Reason::Expired;
     if is_nobodys || !(judged.verdict.is_live() || expired) {
-        return Ok(MayRenew::Nothing);
+        return Ok(May::Nothing);
     }
     if !caller.owns_judged(judged, snapshot) {
-        return Ok(MayRenew::NotYours);
+        return Ok(May::NotYours);
     }
     // A holder of a kernel lock writes its record itself, without the guard: what was read here may
     // be an earlier command of it.
     let writes_itself = judged.verdict.evidence == Evidence::KernelLock;
     if writes_itself || is_held_by_run(judged) {
-        return Ok(MayRenew::HeldByRun);
+        return Ok(May::HeldByRun);
     }
     if !is_whole(judged, snapshot)? {
-        return Ok(MayRenew::Lost);
+        return Ok(May::Lost);
     }
     if !expired {
-        return Ok(MayRenew::Renew);
+        return Ok(May::Go);
     }
     let again = Request {
         wants: wants_of(judged),
@@ -166,8 +154,8 @@ pub(crate) fn may_renew<S: Snapshot + ?Sized>(
         ..request.clone()
     };
     Ok(match decide(&again, snapshot)? {
-        Decision::Take { .. } => MayRenew::Renew,
-        _ => MayRenew::Nothing,
+        Decision::Take { .. } => May::Go,
+        _ => May::Nothing,
     })
 }
 

@@ -8,7 +8,7 @@ use super::options::Options;
 use super::taken_hold::renewed;
 use super::unfinished::settle;
 use crate::backend::{Change, Entry, Ttl};
-use crate::decision::ownership::{Caller, MayRelease, MayRenew, is_lost, may_release, may_renew};
+use crate::decision::ownership::{Caller, May, is_lost, may_release, may_renew};
 use crate::decision::verdict::State;
 use crate::decision::{Asker, Judged, Request};
 use crate::error::{Error, Result};
@@ -50,11 +50,10 @@ pub enum Renewal {
     HeldByRun(Box<Status>),
 }
 
-/// One attempt to release: the decision, the record that it was about, and whether its hold had lost one
-/// of its locks.
-type Tried = (MayRelease, Option<Judged<Handle>>, bool);
+/// One attempt to release or renew: the decision, and the record that it was about.
+type Tried = (May, Option<Judged<Handle>>);
 
-const FREE: Tried = (MayRelease::Free, None, false);
+const NOTHING: Tried = (May::Nothing, None);
 
 impl Lock {
     /// Releases a hold of `caller`.
@@ -65,11 +64,11 @@ impl Lock {
         self.ensure_changeable()?;
         let mut request = self.request(&Options::new(), Asker::Caller);
         loop {
-            let (may, own, was_lost) = settle(
+            let (may, own) = settle(
                 &mut request,
                 |request| self.try_release(caller, request),
-                |(may, own, _)| match may {
-                    MayRelease::Remove => &[],
+                |(may, own)| match may {
+                    May::Go | May::Lost => &[],
                     _ => own.as_slice(),
                 },
             )?;
@@ -78,25 +77,25 @@ impl Lock {
             };
             let status = Box::new(self.status(&own));
             return Ok(match may {
-                MayRelease::Remove if status.verdict.state == State::Free => {
+                May::Go if status.verdict.state == State::Free => {
                     let _ = self.note_found(&status);
                     Release::Free
                 }
-                MayRelease::Remove if was_lost => {
+                May::Lost => {
                     let _ = self.note_end(&status, HoldResult::Lost);
                     Release::Lost(status)
                 }
-                MayRelease::Remove => {
+                May::Go => {
                     let _ = match status.verdict.state {
                         State::Zombie => self.note_found(&status),
                         _ => self.note_end(&status, HoldResult::Released),
                     };
                     Release::Done(status)
                 }
-                MayRelease::Free => Release::Free,
-                MayRelease::NotYours => Release::NotYours(status),
-                MayRelease::HeldByRun => Release::HeldByRun(status),
-                MayRelease::Unconfirmed => {
+                May::Nothing => Release::Free,
+                May::NotYours => Release::NotYours(status),
+                May::HeldByRun => Release::HeldByRun(status),
+                May::Unconfirmed => {
                     self.wait_until_confirmed(&own);
                     continue;
                 }
@@ -110,24 +109,24 @@ impl Lock {
             let holds = holds
                 .into_iter()
                 .map(|own| (may_release(caller, &own, snapshot), own));
-            let Some((may, own)) = first_by(holds, |may, own| match (may, own.verdict.state) {
-                (MayRelease::Remove, State::Held | State::Overdue) => 0,
-                (MayRelease::Unconfirmed, _) => 1,
-                (MayRelease::HeldByRun, _) => 2,
-                (MayRelease::NotYours, _) => 3,
-                (MayRelease::Remove, _) => 4,
-                (MayRelease::Free, _) => 5,
-            }) else {
-                return Ok((Change::Nothing, FREE));
+            // What is left of a dead one can wait.
+            let rank = |may, own: &Judged<_>| match may {
+                May::Go if !own.verdict.is_live() => 4,
+                may => rank(may),
+            };
+            let Some((may, own)) = first_by(holds, rank) else {
+                return Ok((Change::Nothing, NOTHING));
             };
             self.ensure_lock(&own)?;
-            let (change, was_lost) = match may {
-                MayRelease::Remove => (Change::Remove(own.clone()), is_lost(&own, snapshot)?),
-                _ => (Change::Nothing, false),
-            };
-            Ok((change, (may, Some(own), was_lost)))
+            Ok(match may {
+                May::Go if is_lost(&own, snapshot)? => {
+                    (Change::Remove(own.clone()), (May::Lost, Some(own)))
+                }
+                May::Go => (Change::Remove(own.clone()), (may, Some(own))),
+                _ => (Change::Nothing, (may, Some(own))),
+            })
         })?;
-        Ok(updated.unwrap_or(FREE))
+        Ok(updated.unwrap_or(NOTHING))
     }
 
     /// Extends a lease, or restarts the age of another detached hold; `ttl` changes its time to live.
@@ -152,16 +151,16 @@ impl Lock {
             };
             let status = Box::new(self.status(&own));
             return Ok(match may {
-                MayRenew::Renew => {
+                May::Go => {
                     let now = self.inspect(None)?;
                     let renewed = status.hold().and_then(|hold| now.clone().of_hold(hold));
                     Renewal::Done(Box::new(renewed.unwrap_or(now)))
                 }
-                MayRenew::Nothing => Renewal::Nothing(status),
-                MayRenew::Lost => Renewal::Lost(status),
-                MayRenew::NotYours => Renewal::NotYours(status),
-                MayRenew::HeldByRun => Renewal::HeldByRun(status),
-                MayRenew::Unconfirmed => {
+                May::Nothing => Renewal::Nothing(status),
+                May::Lost => Renewal::Lost(status),
+                May::NotYours => Renewal::NotYours(status),
+                May::HeldByRun => Renewal::HeldByRun(status),
+                May::Unconfirmed => {
                     self.wait_until_confirmed(&own);
                     continue;
                 }
@@ -169,12 +168,7 @@ impl Lock {
         }
     }
 
-    /// Makes one attempt to renew. Returns the decision, and the record that it was about.
-    fn try_renew(
-        &self,
-        caller: &Caller,
-        ttl: Option<Duration>,
-    ) -> Result<(MayRenew, Option<Judged<Handle>>)> {
+    fn try_renew(&self, caller: &Caller, ttl: Option<Duration>) -> Result<Tried> {
         let request = self.request(&Options::new(), Asker::Caller);
         let updated = self.store.update(Entry::EXISTING, |snapshot| {
             let mut holds = Vec::new();
@@ -183,17 +177,11 @@ impl Lock {
                 let may = may_renew(caller, &own, &request, snapshot)?;
                 holds.push((may, own));
             }
-            let Some((may, own)) = first_by(holds, |may, _| match may {
-                MayRenew::Renew => 0,
-                MayRenew::Unconfirmed => 1,
-                MayRenew::HeldByRun | MayRenew::Lost => 2,
-                MayRenew::NotYours => 3,
-                MayRenew::Nothing => 4,
-            }) else {
-                return Ok((Change::Nothing, (MayRenew::Nothing, None)));
+            let Some((may, own)) = first_by(holds, |may, _| rank(may)) else {
+                return Ok((Change::Nothing, NOTHING));
             };
             let change = match (may, own.record()) {
-                (MayRenew::Renew, Some(record)) => {
+                (May::Go, Some(record)) => {
                     check_memory_ttl(record, ttl)?;
                     Change::Renew(own.clone(), Box::new(renewed(&*self.store, record, ttl)))
                 }
@@ -201,18 +189,28 @@ impl Lock {
             };
             Ok((change, (may, Some(own))))
         })?;
-        Ok(updated.unwrap_or((MayRenew::Nothing, None)))
+        Ok(updated.unwrap_or(NOTHING))
     }
 }
 
 /// The hold with the lowest rank; of several the latest.
-fn first_by<M>(
-    holds: impl IntoIterator<Item = (M, Judged<Handle>)>,
-    rank: impl Fn(&M, &Judged<Handle>) -> u8,
-) -> Option<(M, Judged<Handle>)> {
+fn first_by(
+    holds: impl IntoIterator<Item = (May, Judged<Handle>)>,
+    rank: impl Fn(May, &Judged<Handle>) -> u8,
+) -> Option<(May, Judged<Handle>)> {
     holds
         .into_iter()
-        .min_by_key(|(may, own)| (rank(may, own), Reverse(own.hold())))
+        .min_by_key(|(may, own)| (rank(*may, own), Reverse(own.hold())))
+}
+
+fn rank(may: May) -> u8 {
+    match may {
+        May::Go => 0,
+        May::Unconfirmed => 1,
+        May::HeldByRun | May::Lost => 2,
+        May::NotYours => 3,
+        May::Nothing => 5,
+    }
 }
 
 fn check_memory_ttl(record: &Record, ttl: Option<Duration>) -> Result<()> {

@@ -9,9 +9,7 @@ use super::world::{
     Visitor, World, child_pid, followed_pid, is_dead, max_age_ms, observer, revision, wrapper_pid,
 };
 use crate::Caller;
-use crate::decision::ownership::{
-    MayRelease, MayRenew, may_break, may_clean_up, may_release, may_renew,
-};
+use crate::decision::ownership::{May, may_break, may_clean_up, may_release, may_renew};
 use crate::decision::{
     Asker, Decision, Judged, Obstacle, Request, Snapshot as _, Ticket, Until, decide, excludes,
     until,
@@ -658,7 +656,7 @@ impl Setting {
         let memory = self.memory(world, by);
         world.file_at(own.slot).is_some_and(|file| {
             let judged = self.judged_by(world, by, file);
-            may_release(&Self::caller(world, by), &judged, &memory) == MayRelease::Remove
+            may_release(&Self::caller(world, by), &judged, &memory) == May::Go
         })
     }
 
@@ -744,7 +742,7 @@ impl Setting {
         };
         let memory = self.memory(world, by);
         let Ok(may) = may_renew(&caller, &judged, &request, &memory);
-        may == MayRenew::Renew
+        may == May::Go
     }
 
     /// As `BeforeExec::run`.
