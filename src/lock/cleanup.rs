@@ -32,9 +32,6 @@ pub struct Cleanup {
     pub warnings: Vec<Error>,
 }
 
-/// A record that was removed, and an error that did not prevent that.
-pub(super) type CleanedUp = (Box<Status>, Option<Error>);
-
 /// A record, and whether it was removed; `false`: it does not count as over. `None`: there is none.
 type Removal = Option<(Judged<Handle>, bool)>;
 
@@ -44,7 +41,7 @@ impl Cleanup {
         &mut self,
         status: Status,
         dry_run: bool,
-        remove: impl FnOnce() -> Result<Option<CleanedUp>>,
+        remove: impl FnOnce(&mut Self) -> Result<()>,
     ) {
         let takeable_in = status.verdict.takeable_in.unwrap_or_default();
         if takeable_in > LONGEST_CLEANUP || !status.is_available() {
@@ -62,13 +59,8 @@ impl Cleanup {
             outcome.push(status);
             return;
         }
-        match remove() {
-            Ok(Some((was, warning))) => {
-                self.removed.push(*was);
-                self.warnings.extend(warning);
-            }
-            Ok(None) => {}
-            Err(error) => self.errors.push(error),
+        if let Err(error) = remove(self) {
+            self.errors.push(error);
         }
     }
 }
@@ -84,20 +76,22 @@ impl Lock {
         let status = self.inspect(max_age)?;
         let holds = status.all_holds();
         for hold in holds.filter(|hold| hold.verdict.reason != Reason::NoFile) {
-            let remove = || self.remove_zombie(hold.revision.as_ref(), max_age);
-            cleanup.add(hold.clone(), dry_run, remove);
+            cleanup.add(hold.clone(), dry_run, |cleanup| {
+                self.remove_zombie(hold.revision.as_ref(), max_age, cleanup)
+            });
         }
         Ok(cleanup)
     }
 
-    /// Removes what is left of a finished or dead hold; `None`: there is nothing to remove.
+    /// Removes what is left of a finished or dead hold, if it is still there.
     pub(super) fn remove_zombie(
         &self,
         shown: Option<&Revision>,
         max_age: Option<Duration>,
-    ) -> Result<Option<CleanedUp>> {
+        cleanup: &mut Cleanup,
+    ) -> Result<()> {
         let Some(shown) = shown else {
-            return Ok(None);
+            return Ok(());
         };
         let mut request = self.request(&Options::judging(max_age), Asker::Caller);
         let try_to_remove = |request: &Request| -> Result<Removal> {
@@ -106,12 +100,8 @@ impl Lock {
                     return Ok((Change::Nothing, None));
                 };
                 let is_over = may_clean_up(&own.verdict, snapshot.takeover_is_safe());
-                let change = if is_over {
-                    Change::Remove(own.clone())
-                } else {
-                    Change::Nothing
-                };
-                Ok((change, Some((own, is_over))))
+                let change = is_over.then(|| Change::Remove(own.clone()));
+                Ok((change.unwrap_or(Change::Nothing), Some((own, is_over))))
             })?;
             Ok(updated.flatten())
         };
@@ -120,12 +110,14 @@ impl Lock {
             _ => &[],
         })?;
         let Some((own, true)) = removal else {
-            return Ok(None);
+            return Ok(());
         };
-        let was = Box::new(self.status(&own));
+        let was = self.status(&own);
         let is_noted = was.verdict.state == State::Zombie;
         let warning = is_noted.then(|| self.note(Action::Cleanup, &was, None));
         let of_history = self.note_found(&was);
-        Ok(Some((was, warning.flatten().or(of_history))))
+        cleanup.warnings.extend(warning.flatten().or(of_history));
+        cleanup.removed.push(was);
+        Ok(())
     }
 }

@@ -313,10 +313,9 @@ impl Store {
         }
         for status in listing.locks {
             let (name, shown) = (status.name.clone(), status.revision.clone());
-            cleanup.add(status, dry_run, || {
-                LockName::new(name)
-                    .and_then(|name| self.lock(name))
-                    .and_then(|lock| lock.remove_zombie(shown.as_ref(), max_age))
+            cleanup.add(status, dry_run, |cleanup| {
+                let lock = self.lock(LockName::new(name)?)?;
+                lock.remove_zombie(shown.as_ref(), max_age, cleanup)
             });
         }
         if !dry_run {
