@@ -160,20 +160,14 @@ fn until_released<S: Snapshot + ?Sized>(
             None => Until::Released(judged),
         });
     }
-    let mut holders = Vec::new();
-    let mut ripening: Option<(Judged<_>, Duration)> = None;
-    for found in snapshot.shared(&held.name)? {
-        let judged = judge_found(request, snapshot, found);
-        if judged.verdict.is_live() {
-            holders.push(judged);
-        } else if let Some(after) = judged.verdict.takeable_in
-            && ripening.as_ref().is_none_or(|(_, first)| after < *first)
-        {
-            ripening = Some((judged, after));
-        }
-    }
-    Ok(match ripening {
-        Some((judged, after)) if holders.is_empty() => Until::Ripe(judged, after),
+    let found = snapshot.shared(&held.name)?.into_iter();
+    let judged = found.map(|found| judge_found(request, snapshot, found));
+    let (holders, dead): (Vec<_>, Vec<_>) = judged.partition(|judged| judged.verdict.is_live());
+    let ripening = dead
+        .into_iter()
+        .filter_map(|judged| Some((judged.verdict.takeable_in?, judged)));
+    Ok(match ripening.min_by_key(|(after, _)| *after) {
+        Some((after, judged)) if holders.is_empty() => Until::Ripe(judged, after),
         _ => Until::AnyReleased(holders),
     })
 }
