@@ -27,11 +27,9 @@ impl Lock {
     /// caller moves a damaged one aside unasked when it acquires the lock.
     #[must_use]
     pub fn at_own_place(mut status: Status, moves_aside: bool) -> Status {
-        let Reason::NotALock(what) = status.verdict.reason else {
-            return status;
-        };
-        // No program writes its lock into a directory or a device.
-        let Some(modified) = status.modified else {
+        // No program writes its lock into a directory or a device, which have no such time.
+        let seen = (status.verdict.reason, status.modified);
+        let (Reason::NotALock(what), Some(modified)) = seen else {
             return status;
         };
         let reason = if is_unchanged(modified, Utc::now()) {

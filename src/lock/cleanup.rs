@@ -50,16 +50,11 @@ impl Cleanup {
             }
             return;
         }
-        if dry_run {
-            let outcome = if status.may_be_removed() {
-                &mut self.removed
-            } else {
-                &mut self.left
-            };
-            outcome.push(status);
-            return;
-        }
-        if let Err(error) = remove(self) {
+        if dry_run && status.may_be_removed() {
+            self.removed.push(status);
+        } else if dry_run {
+            self.left.push(status);
+        } else if let Err(error) = remove(self) {
             self.errors.push(error);
         }
     }

@@ -135,13 +135,11 @@ impl Lock {
         let age = was.verdict.age?.saturating_sub(Duration::from_millis(1));
         let judged_at = TimeDelta::from_std(age).ok();
         let judged_at = judged_at.and_then(|age| record.renewed_at().checked_add_signed(age));
-        let expired = was.verdict.expires_at;
         let judged_at = judged_at.unwrap_or_else(Utc::now);
         // Whether it has expired is judged in whole milliseconds, so that it may have been just before.
-        let ended_at = match expired.filter(|_| result == HoldResult::Expired) {
-            Some(expired) => expired.min(judged_at),
-            None => judged_at,
-        };
+        let limit = was.verdict.expires_at;
+        let limit = limit.filter(|_| result == HoldResult::Expired);
+        let ended_at = limit.map_or(judged_at, |limit| limit.min(judged_at));
         let hold = PastHold {
             uid: was.uid,
             ..PastHold::of(record, &self.store.path(), &was.path, result, ended_at)?

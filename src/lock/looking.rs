@@ -62,12 +62,8 @@ impl Lock {
                 if let Some(live) = live.filter(|_| judged.is_some() && !status.verdict.is_live()) {
                     std::mem::swap(&mut status, live);
                 }
-                let waiters = snapshot.waiters(self.name());
-                let status = Status {
-                    others,
-                    waiters,
-                    ..status
-                };
+                status.others = others;
+                status.waiters = snapshot.waiters(self.name());
                 // It passes through several hands.
                 Ok(Box::new((status, judged)))
             })

@@ -217,11 +217,8 @@ fn plan<'d>(
             let mut displaced: Vec<Judged<_>> = Vec::new();
             for judged in put.iter().filter_map(|(_, replaced)| replaced.as_ref()) {
                 // One hold may have had several of the names.
-                let revision = &judged.found.revision;
-                if !displaced
-                    .iter()
-                    .any(|known| known.found.revision == *revision)
-                {
+                let is_it = |known: &Judged<_>| known.found.revision == judged.found.revision;
+                if !displaced.iter().any(is_it) {
                     displaced.push(judged.clone());
                 }
             }

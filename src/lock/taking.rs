@@ -187,10 +187,9 @@ impl Lock {
                 }
                 status.waiters = self.store.waiters(self.name()).unwrap_or_default();
                 Ok(Taken::Blocked(Blocked {
-                    status: Box::new(status),
-                    waited: wait.waited(),
                     waiting,
                     kept_position,
+                    ..Blocked::new(status, wait.waited())
                 }))
             }
         }
