@@ -127,7 +127,10 @@ impl Lock {
 
     /// The public description of a record.
     pub(super) fn status(&self, judged: &Judged<Handle>) -> Status {
-        status::of_record(&*self.store, judged)
+        Status {
+            record: judged.record().cloned(),
+            ..status::without_record(&*self.store, judged)
+        }
     }
 
     pub(super) fn obstacle_status(&self, obstacle: &Obstacle<Handle>) -> Status {

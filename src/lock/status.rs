@@ -14,24 +14,8 @@ use crate::record::Content;
 use crate::status::{Locker, Status};
 use crate::sys::process;
 
-/// The status of a lock by its record.
-pub(super) fn of_record(store: &dyn Backend, judged: &Judged<Handle>) -> Status {
-    Status {
-        record: judged.record().cloned(),
-        ..without_record(store, judged)
-    }
-}
-
-/// As [`of_record`], of what is not needed any more.
-pub(super) fn of_listed(store: &dyn Backend, judged: Judged<Handle>) -> Status {
-    let status = without_record(store, &judged);
-    Status {
-        record: judged.found.content.into_record(),
-        ..status
-    }
-}
-
-fn without_record(store: &dyn Backend, judged: &Judged<Handle>) -> Status {
+/// The status of a lock by its record, without a copy of that.
+pub(super) fn without_record(store: &dyn Backend, judged: &Judged<Handle>) -> Status {
     let is_kernel_lock = judged.found.content == Content::KernelLock;
     // Neither can be replaced.
     let is_record = judged.verdict.state != State::NotALock && !is_kernel_lock;

@@ -241,7 +241,9 @@ impl Store {
                 let Found { content, facts, .. } = &judged.found;
                 judged.verdict = judge(content, facts, &observer, max_age, &now);
             }
-            locks.push(status::of_listed(&*self.store, judged));
+            let mut status = status::without_record(&*self.store, &judged);
+            status.record = judged.found.content.into_record();
+            locks.push(status);
         })?;
         let mut listing = Listing { locks, errors };
         sort(&mut listing);
