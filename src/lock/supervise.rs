@@ -48,19 +48,14 @@ impl Hold {
     pub fn note_closed_descriptor(&mut self) -> Result<()> {
         let held = &self.taken.held;
         let record = held.record();
-        if record.close || record.live.let_go || !record.has_command() {
-            return Ok(());
+        let may_have = record.has_command() && !record.close && !record.live.let_go;
+        let pid = record.live.pid.filter(|_| may_have);
+        match (pid, held.file()) {
+            (Some(pid), Some(file)) if !command_holds(pid.get(), file) => {
+                self.taken.write(|live| live.let_go = true)
+            }
+            _ => Ok(()),
         }
-        let Some(pid) = record.live.pid else {
-            return Ok(());
-        };
-        if held
-            .file()
-            .is_none_or(|file| command_holds(pid.get(), file))
-        {
-            return Ok(());
-        }
-        self.taken.write(|live| live.let_go = true)
     }
 
     /// Time until [`Hold::is_lost`] returns `true` unless the lease is renewed meanwhile. `None`: no clock
