@@ -203,6 +203,7 @@ fn first_by(
         .min_by_key(|(may, own)| (rank(*may, own), Reverse(own.hold())))
 }
 
+/// What comes first of the holds of a lock; 4 is left to `try_release`.
 fn rank(may: May) -> u8 {
     match may {
         May::Go => 0,

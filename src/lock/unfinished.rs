@@ -37,12 +37,9 @@ impl Lock {
         // Its caller has exited, and no process is ending the work yet.
         let began = record.live.ending.unwrap_or_else(boottime_milliseconds);
         let fresh = Ending::new(marks_of(judged), None, kill_at_ms(record, began));
-        let ending = match unfinished.take() {
-            // The same `Ending` goes on, so that TERM is sent once.
-            Some(ending) if ending.marks.hold == fresh.marks.hold => ending,
-            _ => fresh,
-        };
-        let ending = unfinished.insert(ending);
+        // The same `Ending` goes on, so that TERM is sent once.
+        unfinished.take_if(|ending| ending.marks.hold != fresh.marks.hold);
+        let ending = unfinished.get_or_insert(fresh);
         let started = boottime_milliseconds();
         let may_be_told = record.live.ending.is_some() && started < began.saturating_add(BEGINS_MS);
         ending.only_kills = record.live.told || may_be_told;
