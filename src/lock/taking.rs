@@ -266,7 +266,8 @@ impl Lock {
 
     fn draft(&self, options: &Options, holder: NewHolder) -> Draft {
         let now = Utc::now().trunc_subsecs(6);
-        let own = own_pid_or_wrapper();
+        // The process that others see as the holder: of a keeper its wrapper.
+        let own = keeper::wrapper().unwrap_or_else(Pid::of_self);
         let mut record = Record::new(self.format(), Some(own), now);
         let run = holder.run();
         self.name().as_str().clone_into(&mut record.name);
@@ -364,9 +365,4 @@ impl NewHolder {
             Self::Run(_) => Vec::new(),
         }
     }
-}
-
-/// The process that others see as the holder: of a keeper its wrapper.
-fn own_pid_or_wrapper() -> Pid {
-    keeper::wrapper().unwrap_or_else(Pid::of_self)
 }
