@@ -7,7 +7,7 @@ use super::holder::seen_now;
 use super::lock::{Lock, result_of};
 use super::options::{Options, milliseconds};
 use super::unfinished::{
-    LOOK_INTERVAL, author, is_locked, live_wrapper, look, marks_of, pause, unsupervising_wrapper,
+    author, is_locked, live_wrapper, look, marks_of, pause, unsupervising_wrapper,
 };
 use crate::backend::{Change, Entry};
 use crate::decision::ownership::may_break;
@@ -21,7 +21,7 @@ use crate::open_file::Handle;
 use crate::record::{KILL_AFTER, Kind};
 use crate::status::{KeptPlace, Status};
 use crate::sys::process::{boottime_milliseconds, start_ticks};
-use crate::sys::work::{may_be_signaled, tell_wrapper, wait_for_any};
+use crate::sys::work::{may_be_signaled, tell_wrapper};
 
 /// How long a process may take to exit after KILL. One in an uninterruptible sleep takes longer.
 const AFTER_KILL: Duration = Duration::from_secs(2);
@@ -339,9 +339,7 @@ impl Lock {
                 }
                 return Ok(Work::Left(processes, None));
             }
-            wait_for_any(&[wrapper], left.min(LOOK_INTERVAL));
-            // One that cannot be waited for returns at once.
-            let _ = crate::sys::wait::pause(Duration::from_millis(2));
+            pause(&[wrapper], left);
         }
     }
 
@@ -404,7 +402,7 @@ impl Lock {
             if left.is_zero() || !on_break(left) {
                 return Ok(Work::Left(remaining.processes, remaining.look_failed));
             }
-            pause(&ending, &remaining, left);
+            pause(&remaining.processes, left);
         }
     }
 

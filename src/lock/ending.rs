@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::time::Duration;
 
 use super::options::milliseconds;
 use crate::identity::{Pid, ProcessId};
@@ -168,11 +167,6 @@ impl Ending {
     pub fn tell_again(&mut self) {
         self.told.clear();
         self.has_begun = false;
-    }
-
-    /// Waits until one of these processes may have ended, for at most `timeout`.
-    pub fn wait(&self, remaining: &Remaining, timeout: Duration) {
-        work::wait_for_any(&remaining.processes, timeout);
     }
 
     /// Whether what runs was started after TERM, and by nothing that runs.

@@ -12,13 +12,14 @@ use crate::identity::ProcessId;
 use crate::open_file::Handle;
 use crate::record::Record;
 use crate::sys::process::boottime_milliseconds;
-use crate::sys::work::{Author, Marks};
+use crate::sys::work::{Author, Marks, wait_for_any};
 
 /// Interval between two looks where no event wakes the caller.
-pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-pub(super) fn pause(ending: &Ending, remaining: &Remaining, at_most: Duration) {
-    ending.wait(remaining, at_most.min(LOOK_INTERVAL));
+/// Waits until one of these processes may have ended.
+pub(super) fn pause(processes: &[ProcessId], at_most: Duration) {
+    wait_for_any(processes, at_most.min(LOOK_INTERVAL));
     // A process that this one may not look at would be looked for without a pause.
     let _ = crate::sys::wait::pause(Duration::from_millis(2));
 }
@@ -58,7 +59,7 @@ impl Lock {
             if left.is_zero() {
                 break false;
             }
-            pause(ending, &remaining, left);
+            pause(&remaining.processes, left);
         };
         if is_told && !is_over {
             self.note_told(judged);
