@@ -359,7 +359,7 @@ impl Session<'_> {
                 let hold = view.get(&keys.of(Part::Hold, &exclusive));
                 return hold.is_some_and(is_of_hold).then_some(exclusive);
             }
-            let shared = keys.shared(Part::Hold, &name);
+            let shared = keys.several(Part::Hold, &name);
             let (key, _) = view.range(&shared).find(|(_, found)| is_of_hold(found))?;
             keys.hold_of(Part::Hold, key)
         });
@@ -394,12 +394,12 @@ fn compare_for(txn: &mut Txn, keys: &Keys, view: &View, key: &Key, mode: Mode) {
             .into_iter()
             .for_each(&mut is_unwritten);
         if mode.slots().is_some() {
-            is_unwritten(keys.shared(Part::Hold, &key.name));
+            is_unwritten(keys.several(Part::Hold, &key.name));
         }
     } else {
         is_unwritten(keys.below(Part::Hold, &key.name));
         for ancestor in key.name.ancestors() {
-            is_unwritten(keys.shared(Part::Hold, &ancestor));
+            is_unwritten(keys.several(Part::Hold, &ancestor));
         }
     }
 }
@@ -411,19 +411,19 @@ fn compare_queue(txn: &mut Txn, keys: &Keys, taking: &Taking<'_>, name: &LockNam
         txn.only_if(Compare::has_nothing_newer(tickets, view.revision));
     };
     match taking.ticket {
-        None if view.is_guess() => has_nothing_newer(keys.tickets_below(name)),
+        None if view.is_guess() => has_nothing_newer(keys.below(Part::Wait, name)),
         None => has_nothing_newer(keys.tree(name)),
         Some(_) => has_nothing_newer(keys.tickets_out_of_turn(name)),
     }
     for ancestor in name.ancestors() {
         if view.is_guess() {
-            has_nothing_newer(keys.tickets_of(&ancestor));
+            has_nothing_newer(keys.several(Part::Wait, &ancestor));
         } else if taking.ticket.is_some() {
             has_nothing_newer(keys.tickets_out_of_turn(&ancestor));
         }
     }
     if let Some((_, created)) = taking.ticket.filter(|_| view.is_guess()) {
-        let tickets = keys.tickets_below(name);
+        let tickets = keys.below(Part::Wait, name);
         txn.only_if(Compare::has_nothing_older(tickets, created));
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::commit::Granted;
-use super::keys::{Keys, Turn, only};
+use super::keys::{Keys, Part, Turn, only};
 use super::messages::{KeyValue, Read, Txn};
 use super::snapshot::is_of_waiter;
 use super::store::{Session, Shared};
@@ -127,7 +127,9 @@ impl Session<'_> {
     /// The ticket with this number in the queue of a lock.
     fn ticket_with(self, name: &LockName, turn: i64) -> Result<Option<KeyValue>> {
         let number = Keys::number_of_ticket("", turn);
-        let found = self.read(&Read::all(self.keys().tickets_of(name)))?.kvs;
+        let found = self
+            .read(&Read::all(self.keys().several(Part::Wait, name)))?
+            .kvs;
         let mut found = found.into_iter();
         Ok(found.find(|ticket| is_of_waiter(ticket) && number_of(ticket) == number))
     }
@@ -145,7 +147,7 @@ impl Session<'_> {
         let range = request
             .wants
             .first()
-            .map(|want| self.keys().kept(&want.name));
+            .map(|want| self.keys().several(Part::Keep, &want.name));
         let range = range.unwrap_or_else(|| only(&key));
         let kept = self.read(&Read {
             keys_only: true,
@@ -193,14 +195,16 @@ impl Session<'_> {
 
     /// How many wait for a lock before a place.
     pub(super) fn waiters_before(self, name: &LockName, number: u64) -> Result<usize> {
-        let found = self.read(&Read::all(self.keys().tickets_of(name)))?.kvs;
+        let found = self
+            .read(&Read::all(self.keys().several(Part::Wait, name)))?
+            .kvs;
         let before = |ticket: &&KeyValue| is_of_waiter(ticket) && number_of(ticket) < number;
         Ok(found.iter().filter(before).count())
     }
 
     /// The places that are kept in the queue of a lock, and have no waiter, in order.
     pub(super) fn kept_places(self, name: &LockName) -> Result<Vec<KeptPlace>> {
-        let range: Range<String> = self.keys().kept(name);
+        let range: Range<String> = self.keys().several(Part::Keep, name);
         let mut places = Vec::new();
         for kept in self.read(&Read::all(range))?.kvs {
             let Some(content) = read(&kept) else { continue };

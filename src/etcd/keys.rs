@@ -35,20 +35,27 @@ pub(super) enum Turn {
     BeforeAll,
 }
 
-/// What a hold has two of.
+/// What a key is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Hold,
     Life,
+    /// Tickets.
+    Wait,
+    /// Places in the queue that are kept.
+    Keep,
 }
 
 impl Part {
+    /// What a hold has two of.
     pub(super) const BOTH: [Self; 2] = [Self::Hold, Self::Life];
 
     fn name(self) -> &'static str {
         match self {
             Self::Hold => "hold",
             Self::Life => "life",
+            Self::Wait => "wait",
+            Self::Keep => "keep",
         }
     }
 }
@@ -61,10 +68,10 @@ impl Keys {
     }
 
     pub(super) fn of(&self, part: Part, key: &Key) -> String {
-        let (prefix, part, name) = (&self.prefix, part.name(), &key.name);
+        let of_name = self.exclusive(part, &key.name);
         match key.index {
-            None => format!("{prefix}//{part}/{name}"),
-            Some(index) => format!("{prefix}//{part}/{name}//{}", index.number),
+            None => of_name,
+            Some(index) => format!("{of_name}//{}", index.number),
         }
     }
 
@@ -72,13 +79,13 @@ impl Keys {
         format!("{}//{}/{name}", self.prefix, part.name())
     }
 
-    /// The shared holds of a name.
-    pub(super) fn shared(&self, part: Part, name: &LockName) -> Range<String> {
+    /// What a name has several of: shared holds, tickets, places that are kept.
+    pub(super) fn several(&self, part: Part, name: &LockName) -> Range<String> {
         let of_name = self.exclusive(part, name);
         format!("{of_name}//")..format!("{of_name}/0")
     }
 
-    /// The holds of its descendants, and its own shared ones: `0` follows `/`.
+    /// What is of its descendants, and what it has several of itself: `0` follows `/`.
     pub(super) fn below(&self, part: Part, name: &LockName) -> Range<String> {
         let of_name = self.exclusive(part, name);
         format!("{of_name}/")..format!("{of_name}0")
@@ -105,32 +112,14 @@ impl Keys {
         format!("{prefix}//{part}/")..format!("{prefix}//{part}0")
     }
 
-    pub(super) fn all_tickets(&self) -> Range<String> {
-        let prefix = &self.prefix;
-        format!("{prefix}//wait/")..format!("{prefix}//wait0")
-    }
-
     /// The tickets of all names with the same first part.
     pub(super) fn tree(&self, name: &LockName) -> Range<String> {
-        let first = name.as_str().split('/').next().unwrap_or_default();
-        let prefix = &self.prefix;
-        format!("{prefix}//wait/{first}/")..format!("{prefix}//wait/{first}0")
-    }
-
-    /// The tickets of a name and of its descendants.
-    pub(super) fn tickets_below(&self, name: &LockName) -> Range<String> {
-        let prefix = &self.prefix;
-        format!("{prefix}//wait/{name}/")..format!("{prefix}//wait/{name}0")
-    }
-
-    /// The tickets of a name alone.
-    pub(super) fn tickets_of(&self, name: &LockName) -> Range<String> {
-        let prefix = &self.prefix;
-        format!("{prefix}//wait/{name}//")..format!("{prefix}//wait/{name}/0")
+        let ancestors = name.ancestors();
+        self.below(Part::Wait, ancestors.first().unwrap_or(name))
     }
 
     pub(super) fn ticket(&self, name: &LockName, lease: i64, turn: Turn) -> String {
-        let tickets = format!("{}//wait/{name}//", self.prefix);
+        let tickets = self.several(Part::Wait, name).start;
         match turn {
             Turn::Last => format!("{tickets}{lease:016x}"),
             Turn::Again(number) => format!("{tickets}+{number:016x}-{lease:016x}"),
@@ -140,7 +129,7 @@ impl Keys {
 
     /// The tickets of a name that count before some which were created earlier: `!` and `+` come before all digits.
     pub(super) fn tickets_out_of_turn(&self, name: &LockName) -> Range<String> {
-        let tickets = format!("{}//wait/{name}//", self.prefix);
+        let tickets = self.several(Part::Wait, name).start;
         format!("{tickets}!")..format!("{tickets}0")
     }
 
@@ -158,15 +147,9 @@ impl Keys {
         first.cast_unsigned() | AFTER_FORCED
     }
 
-    /// The places that are kept in the queue of a name.
-    pub(super) fn kept(&self, name: &LockName) -> Range<String> {
-        let prefix = &self.prefix;
-        format!("{prefix}//keep/{name}//")..format!("{prefix}//keep/{name}/0")
-    }
-
-    /// Those of an owner.
+    /// The places that are kept for an owner.
     pub(super) fn kept_for(&self, name: &LockName, owner: &str) -> Range<String> {
-        let all = self.kept(name).start;
+        let all = self.several(Part::Keep, name).start;
         let owner = digest(owner.as_bytes());
         format!("{all}{owner:016x}-")..format!("{all}{owner:016x}.")
     }
@@ -216,7 +199,7 @@ mod tests {
         let keys = Keys::new("/p");
         let below = keys.below(Part::Hold, &name("a/b"));
         let [before, after] = keys.descendants(Part::Hold, &name("a/b"));
-        let shared = keys.shared(Part::Hold, &name("a/b"));
+        let shared = keys.several(Part::Hold, &name("a/b"));
         let exclusive = |text: &str| keys.exclusive(Part::Hold, &name(text));
         for child in ["a/b/c", "a/b/!", "a/b/c/d", "a/b/é", "a/b/0"] {
             let key = exclusive(child);
@@ -290,7 +273,7 @@ mod tests {
         for (ticket, is_out_of_turn) in [(&first, false), (&again, true), (&forced, true)] {
             let range = keys.tickets_out_of_turn(&name("a"));
             assert_eq!(range.contains(ticket), is_out_of_turn, "{ticket}");
-            assert!(keys.tickets_of(&name("a")).contains(ticket));
+            assert!(keys.several(Part::Wait, &name("a")).contains(ticket));
         }
         for junk in [
             "+",

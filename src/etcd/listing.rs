@@ -55,7 +55,7 @@ impl PrefixWatch {
         let ranges = [
             keys.all(Part::Hold),
             keys.all(Part::Life),
-            keys.all_tickets(),
+            keys.all(Part::Wait),
         ];
         let ranges = ranges.map(Watch::changes);
         self.told.note(|(watches, _)| *watches += 1);
@@ -185,7 +185,7 @@ impl Etcd {
         for range in [
             keys.all(Part::Hold),
             keys.all(Part::Life),
-            keys.all_tickets(),
+            keys.all(Part::Wait),
         ] {
             while let Some(gap) = view.gap(&range) {
                 session.read_page(&mut view, gap)?;
@@ -226,7 +226,7 @@ impl Etcd {
     /// The names that have live waiters, as they were listed.
     pub(super) fn names_that_are_waited_for(&self) -> Vec<LockName> {
         let keys = &self.shared.keys;
-        let tickets = keys.all_tickets();
+        let tickets = keys.all(Part::Wait);
         let seen = self.seen();
         let mut names: Vec<LockName> = seen
             .iter()

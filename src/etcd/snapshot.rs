@@ -109,7 +109,7 @@ impl<'a> EtcdSnapshot<'a> {
 
     fn written(&self, number: u64) -> Option<TicketContent> {
         let view = self.view.borrow();
-        let all = self.keys().all_tickets();
+        let all = self.keys().all(Part::Wait);
         let (_, _, found) = view.tickets(&all).find(|(other, _, _)| *other == number)?;
         TicketContent::read(&found.value)
     }
@@ -164,7 +164,7 @@ impl Snapshot for EtcdSnapshot<'_> {
     }
 
     fn shared(&self, name: &LockName) -> Result<Vec<Found<Handle>>> {
-        let ranges = Part::BOTH.map(|part| self.keys().shared(part, name));
+        let ranges = Part::BOTH.map(|part| self.keys().several(part, name));
         for range in &ranges {
             self.ensure(range, name)?;
         }

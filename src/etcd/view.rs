@@ -277,8 +277,8 @@ pub(super) fn area(keys: &Keys, name: &LockName, revision: i64) -> Vec<Read> {
     for ancestor in name.ancestors() {
         reads.push(read(only(&keys.exclusive(Part::Hold, &ancestor)), 0, false));
         reads.push(read(only(&keys.exclusive(Part::Life, &ancestor)), 0, true));
-        reads.push(read(keys.shared(Part::Hold, &ancestor), FIRST_PAGE, false));
-        reads.push(read(keys.shared(Part::Life, &ancestor), FIRST_PAGE, true));
+        reads.push(read(keys.several(Part::Hold, &ancestor), FIRST_PAGE, false));
+        reads.push(read(keys.several(Part::Life, &ancestor), FIRST_PAGE, true));
     }
     reads
 }

@@ -380,7 +380,7 @@ impl Place {
             // Its holder may resume it.
             Until::Ripe(judged, _) => vec![only(&keys.of(Part::Hold, &judged.found.key))],
             Until::LeftQueue(ticket, _) => {
-                let all = keys.all_tickets();
+                let all = keys.all(Part::Wait);
                 let tickets = view.tickets(&all);
                 let same = tickets.filter(|(number, _, _)| *number == ticket.number);
                 same.map(|(_, key, _)| only(key)).collect()
