@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::commit::Granted;
-use super::keys::{Keys, Part, Turn, only};
+use super::keys::{Keys, Part, Turn};
 use super::messages::{KeyValue, Read, Txn};
 use super::snapshot::is_of_waiter;
 use super::store::{Session, Shared};
@@ -86,18 +86,19 @@ fn third(lease: &Granted) -> u64 {
     u64::try_from(lease.ttl).unwrap_or(0) * 1000 / 3
 }
 
-/// The key of the place that is kept for a request. `None`: it has no owner.
-fn key_of(keys: &Keys, request: &Request) -> Option<String> {
-    let first = request.wants.first()?;
-    let of_owner = keys.kept_for(&first.name, request.owner.as_deref()?);
+/// The lock in whose queue a place is kept for a request, and its key. `None`: it has no owner.
+fn kept_for<'a>(keys: &Keys, request: &'a Request) -> Option<(&'a LockName, String)> {
+    let first = &request.wants.first()?.name;
+    let of_owner = keys.kept_for(first, request.owner.as_deref()?);
     let wants = serde_json::to_vec(&request.wants).ok()?;
-    Some(format!("{}{:016x}", of_owner.start, digest(&wants)))
+    let key = format!("{}{:016x}", of_owner.start, digest(&wants));
+    Some((first, key))
 }
 
 impl Session<'_> {
     /// The turn of a request: that of the place that is kept for it and has no waiter, or the last one.
     pub(super) fn turn_of(self, request: &Request) -> Result<Turn> {
-        let Some(key) = key_of(self.keys(), request) else {
+        let Some((name, key)) = kept_for(self.keys(), request) else {
             return Ok(Turn::Last);
         };
         let Some(content) = self.read_key(&key)?.as_ref().and_then(read) else {
@@ -107,10 +108,7 @@ impl Session<'_> {
         if waiting.owner != request.owner || waiting.wants != request.wants {
             return Ok(Turn::Last);
         }
-        let Some(first) = request.wants.first() else {
-            return Ok(Turn::Last);
-        };
-        if let Some(ticket) = self.ticket_with(&first.name, content.turn)? {
+        if let Some(ticket) = self.ticket_with(name, content.turn)? {
             // Its waiter exists, or was killed and the lease of its ticket has not ended yet.
             let own = self.etcd.host.observer();
             let is_here = content.observer.as_ref().is_some_and(|there| {
@@ -141,17 +139,15 @@ impl Session<'_> {
         record: &Record,
         turn: i64,
     ) -> Result<Option<Kept>> {
-        let Some((key, keep_ms)) = key_of(self.keys(), request).zip(request.keep_ms) else {
+        let Some(keep_ms) = request.keep_ms else {
             return Ok(None);
         };
-        let range = request
-            .wants
-            .first()
-            .map(|want| self.keys().several(Part::Keep, &want.name));
-        let range = range.unwrap_or_else(|| only(&key));
+        let Some((name, key)) = kept_for(self.keys(), request) else {
+            return Ok(None);
+        };
         let kept = self.read(&Read {
             keys_only: true,
-            ..Read::all(range)
+            ..Read::all(self.keys().several(Part::Keep, name))
         })?;
         let is_own = |kept: &KeyValue| kept.key == key.as_bytes();
         if kept.kvs.iter().filter(|kept| !is_own(kept)).count() >= MAX_KEPT {
@@ -159,9 +155,9 @@ impl Session<'_> {
         }
         // The key belongs to another living waiter of this owner: only one of the two has its place kept.
         let other = self.read_key(&key)?.as_ref().and_then(read);
-        if let Some((other, first)) = other.zip(request.wants.first())
+        if let Some(other) = other
             && other.turn != turn
-            && self.ticket_with(&first.name, other.turn)?.is_some()
+            && self.ticket_with(name, other.turn)?.is_some()
         {
             return Ok(None);
         }
