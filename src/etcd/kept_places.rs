@@ -122,14 +122,22 @@ impl Session<'_> {
         Ok(Turn::Again(content.turn))
     }
 
+    /// The tickets of the waiters for a lock, each with its number.
+    fn tickets_of(self, name: &LockName) -> Result<impl Iterator<Item = (u64, KeyValue)>> {
+        let found = self.read(&Read::all(self.keys().several(Part::Wait, name)))?;
+        let of_waiters = found.kvs.into_iter().filter(is_of_waiter);
+        Ok(of_waiters.map(|ticket| {
+            let key = String::from_utf8_lossy(&ticket.key);
+            let number = Keys::number_of_ticket(&key, ticket.create_revision);
+            (number, ticket)
+        }))
+    }
+
     /// The ticket with this number in the queue of a lock.
     fn ticket_with(self, name: &LockName, turn: i64) -> Result<Option<KeyValue>> {
-        let number = Keys::number_of_ticket("", turn);
-        let found = self
-            .read(&Read::all(self.keys().several(Part::Wait, name)))?
-            .kvs;
-        let mut found = found.into_iter();
-        Ok(found.find(|ticket| is_of_waiter(ticket) && number_of(ticket) == number))
+        let asked = Keys::number_of_ticket("", turn);
+        let found = self.tickets_of(name)?.find(|(number, _)| *number == asked);
+        Ok(found.map(|(_, ticket)| ticket))
     }
 
     /// Keeps the place of a waiter that asks for that. `None`: it is not kept.
@@ -190,12 +198,9 @@ impl Session<'_> {
     }
 
     /// How many wait for a lock before a place.
-    pub(super) fn waiters_before(self, name: &LockName, number: u64) -> Result<usize> {
-        let found = self
-            .read(&Read::all(self.keys().several(Part::Wait, name)))?
-            .kvs;
-        let before = |ticket: &&KeyValue| is_of_waiter(ticket) && number_of(ticket) < number;
-        Ok(found.iter().filter(before).count())
+    pub(super) fn waiters_before(self, name: &LockName, place: u64) -> Result<usize> {
+        let tickets = self.tickets_of(name)?;
+        Ok(tickets.filter(|(number, _)| *number < place).count())
     }
 
     /// The places that are kept in the queue of a lock, and have no waiter, in order.
@@ -224,9 +229,4 @@ impl Session<'_> {
 
 fn read(kept: &KeyValue) -> Option<Content> {
     serde_json::from_slice(&kept.value).ok()
-}
-
-fn number_of(ticket: &KeyValue) -> u64 {
-    let key = String::from_utf8_lossy(&ticket.key);
-    Keys::number_of_ticket(&key, ticket.create_revision)
 }
