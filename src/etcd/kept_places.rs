@@ -48,20 +48,12 @@ pub(super) struct Kept {
     shared: Arc<Shared>,
     key: String,
     lease: Granted,
-    due: u64,
-    has_been_served: bool,
+    pub(super) due: u64,
+    /// Its waiter has the lock.
+    pub(super) has_been_served: bool,
 }
 
 impl Kept {
-    /// Its waiter has the lock.
-    pub(super) fn has_been_served(&mut self) {
-        self.has_been_served = true;
-    }
-
-    pub(super) fn due(&self) -> u64 {
-        self.due
-    }
-
     pub(super) fn keep(&mut self) {
         let now = boottime_milliseconds();
         if now >= self.due {

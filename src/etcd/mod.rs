@@ -243,8 +243,8 @@ impl Contender for EtcdContender<'_> {
 
     fn served(&mut self) -> (Option<Box<dyn QueuePlace>>, Option<Watch>) {
         let mut place = self.place.take();
-        if let Some(place) = &mut place {
-            place.has_been_served();
+        if let Some(kept) = place.as_mut().and_then(|place| place.kept.as_mut()) {
+            kept.has_been_served = true;
         }
         (
             place.map(|place| Box::new(place) as Box<dyn QueuePlace>),

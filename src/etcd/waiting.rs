@@ -244,13 +244,6 @@ impl Place {
         &self.tickets.shared
     }
 
-    /// Its waiter has the lock.
-    pub(super) fn has_been_served(&mut self) {
-        if let Some(kept) = &mut self.kept {
-            kept.has_been_served();
-        }
-    }
-
     /// The keys of its tickets, and when they were created.
     pub(super) fn keys(&self) -> (&[String], i64) {
         (&self.tickets.keys, self.tickets.created)
@@ -334,7 +327,7 @@ impl Place {
             self.keep(now);
             let mut wake = self.look_at.min(self.tickets.due).min(self.lease_due);
             if let Some(kept) = &self.kept {
-                wake = wake.min(kept.due());
+                wake = wake.min(kept.due);
             }
             let left = Duration::from_millis(wake.saturating_sub(now).max(1));
             let Some(left) = deadline.next_sleep(left).filter(|_| !self.tickets.are_over) else {
