@@ -48,6 +48,11 @@ impl Granted {
         })
     }
 
+    pub(super) fn ttl_ms(&self) -> u64 {
+        let seconds = u64::try_from(self.ttl).unwrap_or(0);
+        seconds.saturating_mul(1000)
+    }
+
     /// Keeps it alive. `None`: it is not known whether it is, and the next member is to be asked.
     pub(super) fn keep(&mut self, client: &Client) -> Option<bool> {
         let sent = boottime_milliseconds();
@@ -133,8 +138,7 @@ impl Session<'_> {
             let last = keys.last();
             taking.record.hold = number(taking.view, &last, replaced.unwrap_or(0), now_us());
         }
-        let ttl = u64::try_from(lease.ttl).ok();
-        taking.record.ttl_ms = ttl.map(|ttl| ttl.saturating_mul(1000));
+        taking.record.ttl_ms = Some(lease.ttl_ms());
         let txn = self.take_txn(&taking, lease.id)?;
         let (answer, tried_before) = match self.txn(TAKE, &txn) {
             Ok(answer) => answer,

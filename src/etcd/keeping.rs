@@ -158,8 +158,7 @@ impl Keeping {
     }
 
     fn ttl_ms(&self) -> u64 {
-        let ttl = self.state().lease.ttl;
-        u64::try_from(ttl).unwrap_or(0).saturating_mul(1000)
+        self.state().lease.ttl_ms()
     }
 
     pub(super) fn deadlines_ms(&self) -> (u64, u64) {

@@ -58,7 +58,7 @@ impl Kept {
         let now = boottime_milliseconds();
         if now >= self.due {
             let _ = self.lease.keep(&self.shared.client);
-            self.due = now + third(&self.lease);
+            self.due = now + self.lease.ttl_ms() / 3;
         }
     }
 }
@@ -72,10 +72,6 @@ impl Drop for Kept {
             let _ = self.lease.keep(&self.shared.client);
         }
     }
-}
-
-fn third(lease: &Granted) -> u64 {
-    u64::try_from(lease.ttl).unwrap_or(0) * 1000 / 3
 }
 
 /// The lock in whose queue a place is kept for a request, and its key. `None`: it has no owner.
@@ -178,7 +174,7 @@ impl Session<'_> {
             shared: Arc::clone(&self.etcd.shared),
             key,
             lease,
-            due: boottime_milliseconds() + third(&lease),
+            due: boottime_milliseconds() + lease.ttl_ms() / 3,
             has_been_served: false,
         }))
     }

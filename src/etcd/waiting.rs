@@ -230,9 +230,8 @@ fn content(record: &Record, request: Request) -> TicketContent {
 }
 
 /// When a lease is to be kept alive again.
-fn third(lease: &Granted) -> u64 {
-    let ttl = u64::try_from(lease.ttl).unwrap_or(0);
-    lease.since_ms + ttl * 1000 / 3
+fn due(lease: Granted) -> u64 {
+    lease.since_ms + lease.ttl_ms() / 3
 }
 
 const DRAW: &str = "join the queue in";
@@ -251,7 +250,7 @@ impl Place {
 
     /// Keeps a lease for the hold.
     pub(super) fn keep_lease(&mut self, lease: Option<Granted>) {
-        self.lease_due = lease.as_ref().map_or(0, third);
+        self.lease_due = lease.map_or(0, due);
         self.lease = lease;
     }
 
@@ -450,7 +449,7 @@ impl Place {
             }
         }
         self.lease_due = match &self.lease {
-            Some(lease) if kept != Some(None) => third(lease),
+            Some(lease) if kept != Some(None) => due(*lease),
             _ => boottime_milliseconds() + RETRY_MS,
         };
     }
