@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use ureq::Agent;
 
 use super::address::{Address, EtcdAccess};
-use super::failure::{Failure, Said, is_about_certificates, unreachable};
+use super::failure::{Failure, unreachable};
 use super::messages::{
     Authenticate, AuthenticateAnswer, Grant, Header, LeaseAnswer, Nothing, OfLease, Read,
     ReadAnswer, StatusAnswer, Streamed, Txn, TxnAnswer, Watch, WatchAnswer,
@@ -78,33 +78,25 @@ impl Client {
         mut once: impl FnMut() -> Answer<T>,
     ) -> Result<(T, bool)> {
         let deadline = Deadline::of(patience);
-        let mut said: Vec<Said> = Vec::new();
+        let mut said: Vec<(String, Failure)> = Vec::new();
         let mut may_be_done = false;
         loop {
             let endpoint = self.endpoint().to_owned();
-            let (message, is_final) = match once() {
+            let failure = match once() {
                 Ok(answer) => return Ok((answer, may_be_done)),
                 Err(Failure::Refused(refused)) => {
                     return Err(refused.error(operation, &self.address, self.user.is_some()));
                 }
-                Err(Failure::Unknown(message)) => {
-                    may_be_done = true;
-                    let is_final = is_about_certificates(&message);
-                    (message, is_final)
-                }
-                Err(Failure::NoGateway(message)) => (message, true),
+                Err(failure) => failure,
             };
-            said.retain(|other| other.endpoint != endpoint);
-            said.push(Said {
-                endpoint,
-                message,
-                is_final,
-            });
+            may_be_done |= matches!(failure, Failure::Unknown(_));
+            said.retain(|(other, _)| *other != endpoint);
+            said.push((endpoint, failure));
             self.go_on();
             if said.len() < self.address.endpoints.len() {
                 continue;
             }
-            let is_hopeless = said.iter().all(|said| said.is_final);
+            let is_hopeless = said.iter().all(|(_, failure)| failure.is_final());
             let left = deadline.next_sleep(RETRY_INTERVAL);
             let Some(left) = left.filter(|_| !is_hopeless) else {
                 return Err(unreachable(operation, &self.address, &said));

@@ -41,14 +41,6 @@ pub(super) struct Refused {
     pub(super) fault: Fault,
 }
 
-/// What an endpoint has said instead of an answer.
-pub(super) struct Said {
-    pub(super) endpoint: String,
-    pub(super) message: String,
-    /// That does not change by itself.
-    pub(super) is_final: bool,
-}
-
 impl Failure {
     /// Of an answer with this status of HTTP.
     pub(super) fn of_answer(status: u16, text: &[u8]) -> Self {
@@ -99,6 +91,14 @@ impl Failure {
         match self {
             Self::Unknown(message) | Self::NoGateway(message) => message,
             Self::Refused(refused) => &refused.message,
+        }
+    }
+
+    /// Whether it does not change by itself.
+    pub(super) fn is_final(&self) -> bool {
+        match self {
+            Self::Unknown(message) => is_about_certificates(message),
+            Self::NoGateway(_) | Self::Refused(_) => true,
         }
     }
 
@@ -159,9 +159,13 @@ impl Refused {
     }
 }
 
-/// That no member has done it, with what each has said.
-pub(super) fn unreachable(operation: &'static str, address: &Address, said: &[Said]) -> Error {
-    let any = |is: fn(&str) -> bool| said.iter().any(|said| is(&said.message));
+/// That no member has done it, with what each endpoint has said instead of an answer.
+pub(super) fn unreachable(
+    operation: &'static str,
+    address: &Address,
+    said: &[(String, Failure)],
+) -> Error {
+    let any = |is: fn(&str) -> bool| said.iter().any(|(_, failure)| is(failure.message()));
     // A member that does not trust a client closes the connection, mostly before it has said why. One that
     // expects the other scheme closes it as well.
     let is_closed = |message: &str| {
@@ -189,13 +193,13 @@ pub(super) fn unreachable(operation: &'static str, address: &Address, said: &[Sa
     };
     let said: Vec<String> = said
         .iter()
-        .map(|said| format!("{}: {}", said.endpoint, said.message))
+        .map(|(endpoint, failure)| format!("{endpoint}: {}", failure.message()))
         .collect();
     address.error(operation, said.join("; "), Some(remedy))
 }
 
 /// Whether a member and the caller do not trust each other.
-pub(super) fn is_about_certificates(message: &str) -> bool {
+fn is_about_certificates(message: &str) -> bool {
     let message = message.to_lowercase();
     let words = ["certificate", "issuer", "unknownca"];
     words.iter().any(|word| message.contains(word))
