@@ -158,7 +158,7 @@ impl Session<'_> {
             let (own, view) = if taking.ticket.is_some() {
                 (answer.found().next().flatten().cloned(), View::unread())
             } else {
-                let view = View::of_answer(keys, &names_of(taking.put), answer, 0);
+                let view = View::of_answer(keys, &names_of(taking.put), answer);
                 (life.and_then(|life| view.get(&life).cloned()), view)
             };
             // An earlier try was applied.

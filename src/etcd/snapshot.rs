@@ -83,7 +83,7 @@ impl<'a> EtcdSnapshot<'a> {
         } else {
             let txn = Txn::of_reads(area(keys, name, view.revision));
             let (answer, _) = self.session.txn(READ, &txn)?;
-            view.add_answer(keys, std::slice::from_ref(name), answer, 0);
+            view.add_answer(keys, std::slice::from_ref(name), answer);
         }
         Ok(())
     }

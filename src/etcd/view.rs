@@ -227,33 +227,22 @@ impl View {
         true
     }
 
-    /// Takes in the answer to a transaction whose reads are those for `asked`, from its answer `from` on.
-    pub(super) fn add_answer(
-        &mut self,
-        keys: &Keys,
-        asked: &[LockName],
-        answer: TxnAnswer,
-        from: usize,
-    ) {
+    /// Takes in the answer to a transaction whose last operations are the reads for `asked`.
+    pub(super) fn add_answer(&mut self, keys: &Keys, asked: &[LockName], answer: TxnAnswer) {
         self.begin_at(answer.header.revision);
-        let mut answers = answer.responses.into_iter().skip(from);
-        for name in asked {
-            for (read, answer) in area(keys, name, 0).into_iter().zip(&mut answers) {
-                let _ = self.add(read, answer.response_range.unwrap_or_default());
-            }
-            self.asked.push(name.clone());
+        let reads: Vec<Read> = reads(keys, asked).collect();
+        let before = answer.responses.len().saturating_sub(reads.len());
+        let answers = answer.responses.into_iter().skip(before);
+        for (read, answer) in reads.into_iter().zip(answers) {
+            let _ = self.add(read, answer.response_range.unwrap_or_default());
         }
+        self.asked.extend_from_slice(asked);
     }
 
     /// The view that such a transaction brought.
-    pub(super) fn of_answer(
-        keys: &Keys,
-        asked: &[LockName],
-        answer: TxnAnswer,
-        from: usize,
-    ) -> Self {
+    pub(super) fn of_answer(keys: &Keys, asked: &[LockName], answer: TxnAnswer) -> Self {
         let mut view = Self::unread();
-        view.add_answer(keys, asked, answer, from);
+        view.add_answer(keys, asked, answer);
         view
     }
 }

@@ -209,7 +209,7 @@ impl Session<'_> {
         let (answer, _) = self.txn(DRAW, &txn)?;
         if answer.succeeded {
             tickets.created = answer.header.revision;
-            let view = View::of_answer(keys, &names, answer, names.len());
+            let view = View::of_answer(keys, &names, answer);
             return Ok((tickets, view));
         }
         // An earlier try was applied.

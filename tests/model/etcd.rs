@@ -383,7 +383,7 @@ impl Setting {
         if self.flaw == Flaw::Unjudged && !view.is_assumed() {
             let txn = Txn::of_reads(reads(&etcd.shared.keys, view.asked()));
             let answer = world.store.apply(&txn).unwrap();
-            view = View::of_answer(&etcd.shared.keys, view.asked(), answer, 0);
+            view = View::of_answer(&etcd.shared.keys, view.asked(), answer);
         }
         let replaced = put.iter().filter_map(|(_, old)| old.as_ref()?.record());
         let replaced = replaced.map(|record| record.hold).max();
@@ -480,7 +480,7 @@ fn fate(store: &mut Store, keys: &Keys, sent: &Sent) -> Fate {
     if answer.succeeded {
         return Fate::Taken(answer.header.revision);
     }
-    let view = View::of_answer(keys, &sent.asked, answer, 0);
+    let view = View::of_answer(keys, &sent.asked, answer);
     let own = view.get(&keys.of(super::keys::Part::Life, &sent.keys[0]));
     match own.filter(|own| sent.tried && own.lease == sent.lease) {
         Some(own) => Fate::Taken(own.create_revision),
@@ -569,7 +569,7 @@ impl Model for Setting {
                     .map(|name| named(name))
                     .collect();
                 let answer = next.store.apply(&Txn::of_reads(reads(&keys, &asked)))?;
-                let view = View::of_answer(&keys, &asked, answer, 0);
+                let view = View::of_answer(&keys, &asked, answer);
                 next.clients[at].phase = Phase::Looks(view);
             }
             Step::Decide(at) => {
@@ -707,7 +707,7 @@ impl Setting {
         let keys = Keys::new("/p");
         let asked: Vec<LockName> = held.keys.iter().map(|key| key.name.clone()).collect();
         let answer = next.store.apply(&Txn::of_reads(reads(&keys, &asked)))?;
-        let view = View::of_answer(&keys, &asked, answer, 0);
+        let view = View::of_answer(&keys, &asked, answer);
         let request = request_to_resume(&record, &held.keys);
         let (decision, view) = self.decide(&mut next.clients[at], &request, view);
         let Decision::Take { put, remove } = decision else {
