@@ -37,7 +37,7 @@ impl Session<'_> {
         if self.break_run(judged, view, ahead)? {
             return Ok(true);
         }
-        Err(self.client().address().error(
+        Err(self.client().address.error(
             "break a hold in",
             "its keeper has not ended its work".to_owned(),
             Some("wait until its lease ends, which nothing but its keeper keeps alive"),

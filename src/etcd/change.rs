@@ -122,7 +122,7 @@ impl Etcd {
                         place.view = Some(view.clone());
                         place.keep_lease(attempts.spare);
                     }
-                    *self.seen() = Some(view);
+                    *self.shared.seen() = Some(view);
                     return Ok(Some(Updated::default()));
                 }
                 Change::Queue(QueueChange {
@@ -131,7 +131,7 @@ impl Etcd {
                 }) => {
                     let lease = attempts.spare.take();
                     *place = Some(session.draw(*request, &draft.record, lease)?);
-                    *self.seen() = Some(view);
+                    *self.shared.seen() = Some(view);
                     return Ok(Some(Updated {
                         // Its ticket was written after the decision.
                         may_be_behind_others: true,

@@ -36,7 +36,7 @@ pub(super) type Answer<T> = std::result::Result<T, Failure>;
 
 /// The members of a cluster. One of them is asked, until it does not answer.
 pub(super) struct Client {
-    address: Address,
+    pub(super) address: Address,
     agent: Agent,
     names: Names,
     user: Option<(String, String)>,
@@ -103,10 +103,6 @@ impl Client {
             };
             let _ = pause(left);
         }
-    }
-
-    pub(super) fn address(&self) -> &Address {
-        &self.address
     }
 
     /// The endpoint that is asked.

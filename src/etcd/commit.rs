@@ -190,7 +190,7 @@ impl Session<'_> {
             // What is alive is removed before: a key that is put again keeps its create revision.
             txn.only_if(Compare::is_missing(&keys.of(Part::Life, key)));
         }
-        for gone in view.supposed_gone() {
+        for gone in &view.supposed_gone {
             txn.only_if(Compare::is_missing(gone));
         }
         for judged in taking.remove.iter().take(MAX_REMOVALS) {

@@ -224,7 +224,7 @@ impl Keeping {
                 }
                 // A leader that is cut off costs the time of two: its own, and that of a member that still
                 // passes on to it what it is asked.
-                Beat::Unanswered if unanswered + 1 < self.client().address().endpoints.len() => {
+                Beat::Unanswered if unanswered + 1 < self.client().address.endpoints.len() => {
                     unanswered += 1;
                 }
                 Beat::Unanswered | Beat::Unknown => {

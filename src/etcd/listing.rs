@@ -130,7 +130,7 @@ impl Etcd {
     pub(super) fn examine_members(&self) -> Vec<Finding> {
         const OLDEST: (u64, u64) = (3, 4);
         let client = &self.shared.client;
-        let members = &client.address().endpoints;
+        let members = &client.address.endpoints;
         let mut found = Vec::new();
         let mut answered = 0;
         for _ in members {
@@ -207,14 +207,14 @@ impl Etcd {
             all.filter(move |key| keys.hold_of(part, key).is_none())
         };
         let no_locks = Part::BOTH.into_iter().flat_map(is_no_hold);
-        let no_locks = view.no_text().chain(no_locks);
+        let no_locks = view.no_text.iter().chain(no_locks);
         let errors = no_locks.map(|key| self.is_no_name(key)).collect();
         for key in view.holds(keys, Part::BOTH.map(|part| keys.all(part))) {
             if let Some(found) = self.found(&view, key, now) {
                 each(now, found);
             }
         }
-        *self.seen() = Some(view);
+        *self.shared.seen() = Some(view);
         Ok(errors)
     }
 
@@ -227,7 +227,7 @@ impl Etcd {
     pub(super) fn names_that_are_waited_for(&self) -> Vec<LockName> {
         let keys = &self.shared.keys;
         let tickets = keys.all(Part::Wait);
-        let seen = self.seen();
+        let seen = self.shared.seen();
         let mut names: Vec<LockName> = seen
             .iter()
             .flat_map(|view| view.range(&tickets))

@@ -79,7 +79,7 @@ impl Backend for Etcd {
     }
 
     fn path_of_record(&self, key: &Key) -> PathBuf {
-        let address = self.shared.client.address();
+        let address = &self.shared.client.address;
         let store = address
             .url
             .strip_suffix(&address.prefix)
@@ -140,7 +140,7 @@ impl Backend for Etcd {
             ask(&snapshot)?;
             Ok(snapshot.into_view())
         })?;
-        *self.seen() = Some(view);
+        *self.shared.seen() = Some(view);
         Ok(())
     }
 
@@ -156,7 +156,7 @@ impl Backend for Etcd {
     }
 
     fn waiters(&self, of: &LockName) -> Result<Vec<Waiter>> {
-        let seen = self.seen().clone().unwrap_or_else(View::unread);
+        let seen = self.shared.seen().clone().unwrap_or_else(View::unread);
         Ok(self.snapshot(seen).waiters(of))
     }
 
@@ -165,7 +165,7 @@ impl Backend for Etcd {
     }
 
     fn waiter(&self, ticket: &Ticket<Handle>) -> Option<Waiter> {
-        self.snapshot(self.seen().clone()?).waiter(ticket)
+        self.snapshot(self.shared.seen().clone()?).waiter(ticket)
     }
 
     fn list(&self, each: &mut dyn FnMut(Moment, Found<Handle>)) -> Result<Vec<Error>> {

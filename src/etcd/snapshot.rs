@@ -78,7 +78,7 @@ impl<'a> EtcdSnapshot<'a> {
         let (keys, mut view) = (self.keys(), self.view.borrow_mut());
         if view.is_guess() {
             view.guess_area(keys, name, gap);
-        } else if view.asked().contains(name) {
+        } else if view.asked.contains(name) {
             self.session.read_page(&mut view, gap)?;
         } else {
             let txn = Txn::of_reads(area(keys, name, view.revision));

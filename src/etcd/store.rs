@@ -63,12 +63,7 @@ impl Etcd {
     }
 
     pub(crate) fn url(&self) -> &str {
-        &self.shared.client.address().url
-    }
-
-    /// What was seen last.
-    pub(super) fn seen(&self) -> MutexGuard<'_, Option<View>> {
-        self.shared.seen()
+        &self.shared.client.address.url
     }
 
     pub(super) fn session<'a>(&'a self, patience: Patience<'a>) -> Session<'a> {
@@ -79,7 +74,7 @@ impl Etcd {
     }
 
     pub(super) fn error(&self, operation: &'static str, reason: String) -> Error {
-        let address = self.shared.client.address();
+        let address = &self.shared.client.address;
         address.error(operation, reason, None)
     }
 
@@ -130,6 +125,7 @@ impl<'a> Session<'a> {
 }
 
 impl Shared {
+    /// What was seen last.
     pub(super) fn seen(&self) -> MutexGuard<'_, Option<View>> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }

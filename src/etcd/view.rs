@@ -38,11 +38,12 @@ pub(super) struct View {
     /// The ranges of which everything is in `keys`.
     covered: Vec<Range<String>>,
     /// The names whose surroundings were asked for.
-    asked: Vec<LockName>,
+    pub(super) asked: Vec<LockName>,
     /// Records that are supposed to have been deleted, since their life keys were: given back, and not dead.
     /// A take says so of each, since one that is dead has not been judged.
-    supposed_gone: BTreeSet<String>,
-    no_text: BTreeSet<String>,
+    pub(super) supposed_gone: BTreeSet<String>,
+    /// Keys that are not text, as they are shown. No key of a store is one of them.
+    pub(super) no_text: BTreeSet<String>,
     /// How many keys are read at once.
     pub(super) page: i64,
 }
@@ -112,11 +113,6 @@ impl View {
         self.source == Source::Unread
     }
 
-    /// Whether everything in a range is known.
-    pub(super) fn knows(&self, range: &Range<String>) -> bool {
-        self.gap(range).is_none()
-    }
-
     pub(super) fn get(&self, key: &str) -> Option<&KeyValue> {
         self.keys.get(key)
     }
@@ -162,10 +158,6 @@ impl View {
         self.supposed_gone.insert(hold);
     }
 
-    pub(super) fn supposed_gone(&self) -> impl Iterator<Item = &String> {
-        self.supposed_gone.iter()
-    }
-
     /// Notes that a key has been deleted since.
     pub(super) fn remove(&mut self, key: &str) {
         if self.keys.remove(key).is_some() && self.source == Source::Read {
@@ -173,12 +165,7 @@ impl View {
         }
     }
 
-    /// The names whose surroundings were asked for.
-    pub(super) fn asked(&self) -> &[LockName] {
-        &self.asked
-    }
-
-    /// The first part of a range that is not known.
+    /// The first part of a range that is not known. `None`: everything in it is.
     pub(super) fn gap(&self, range: &Range<String>) -> Option<Range<String>> {
         let mut from = range.start.clone();
         while from < range.end {
@@ -192,11 +179,6 @@ impl View {
             from.clone_from(end);
         }
         None
-    }
-
-    /// Keys that are not text, as they are shown. No key of a store is one of them.
-    pub(super) fn no_text(&self) -> impl Iterator<Item = &String> {
-        self.no_text.iter()
     }
 
     /// Takes in what was read of a range. `false`: nothing of it, since all that was read is no text.

@@ -260,7 +260,8 @@ impl Place {
             return false;
         }
         let (tickets, created) = self.keys();
-        if tickets.iter().all(|ticket| view.knows(&only(ticket))) {
+        let is_known = |ticket: &String| view.gap(&only(ticket)).is_none();
+        if tickets.iter().all(is_known) {
             let is_there = |found: &KeyValue| found.create_revision == created;
             return !tickets
                 .iter()

@@ -381,9 +381,9 @@ impl Setting {
         };
         let etcd = etcd();
         if self.flaw == Flaw::Unjudged && !view.is_assumed() {
-            let txn = Txn::of_reads(reads(&etcd.shared.keys, view.asked()));
+            let txn = Txn::of_reads(reads(&etcd.shared.keys, &view.asked));
             let answer = world.store.apply(&txn).unwrap();
-            view = View::of_answer(&etcd.shared.keys, view.asked(), answer);
+            view = View::of_answer(&etcd.shared.keys, &view.asked, answer);
         }
         let replaced = put.iter().filter_map(|(_, old)| old.as_ref()?.record());
         let replaced = replaced.map(|record| record.hold).max();
@@ -410,7 +410,7 @@ impl Setting {
         let sent = Sent {
             txn: self.flawed(at, txn),
             keys: put.into_iter().map(|(key, _)| key).collect(),
-            asked: view.asked().to_vec(),
+            asked: view.asked.clone(),
             hold,
             lease,
             age,
