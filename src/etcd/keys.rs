@@ -112,6 +112,11 @@ impl Keys {
         format!("{prefix}//{part}/")..format!("{prefix}//{part}0")
     }
 
+    /// All holds and tickets.
+    pub(super) fn everything(&self) -> [Range<String>; 3] {
+        [Part::Hold, Part::Life, Part::Wait].map(|part| self.all(part))
+    }
+
     /// The tickets of all names with the same first part.
     pub(super) fn tree(&self, name: &LockName) -> Range<String> {
         let ancestors = name.ancestors();

@@ -1,10 +1,10 @@
 //! All locks of a store, and what only etcd tells about one.
 
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TryRecvError, TrySendError};
 use std::time::Duration;
 
 use super::keys::Part;
-use super::messages::Watch;
+use super::messages::{Watch, WatchAnswer};
 use super::snapshot::{EtcdSnapshot, is_of_waiter, until_not_compacted};
 use super::store::Etcd;
 use super::view::View;
@@ -22,80 +22,41 @@ use crate::sys::process::boottime_milliseconds;
 #[derive(Debug)]
 pub(super) struct PrefixWatch {
     etcd: Etcd,
-    told: Arc<Told>,
-}
-
-/// What the watches share. They end after a while, and are begun anew.
-#[derive(Debug, Default)]
-struct Told {
-    /// How many watches are there, and whether one has seen something.
-    state: Mutex<(usize, bool)>,
-    wake: Condvar,
-}
-
-impl Told {
-    fn note(&self, change: impl FnOnce(&mut (usize, bool))) {
-        change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
-        self.wake.notify_all();
-    }
+    /// Says that something has changed, once for all that has. Its sender is gone when the watch has ended.
+    news: Receiver<()>,
 }
 
 impl PrefixWatch {
     pub(super) fn new(etcd: &Etcd) -> Self {
-        let watch = Self {
+        Self {
             etcd: etcd.clone(),
-            told: Arc::default(),
-        };
-        watch.begin();
-        watch
+            news: begin(etcd),
+        }
     }
+}
 
-    fn begin(&self) {
-        let keys = &self.etcd.shared.keys;
-        let ranges = [
-            keys.all(Part::Hold),
-            keys.all(Part::Life),
-            keys.all(Part::Wait),
-        ];
-        let ranges = ranges.map(Watch::changes);
-        self.told.note(|(watches, _)| *watches += 1);
-        let told = Arc::downgrade(&self.told);
-        self.etcd.shared.client.watch(&ranges, move |answer| {
-            let Some(told) = told.upgrade() else {
-                return false;
-            };
-            match answer {
-                // The first answer says that it has begun; what happened before it has not been seen.
-                Some(answer) => told.note(|(_, has_changed)| {
-                    *has_changed |= answer.created || !answer.events.is_empty();
-                }),
-                None => told.note(|(watches, _)| *watches -= 1),
-            }
-            true
-        });
-    }
+/// Begins a watch, which ends after a while.
+fn begin(etcd: &Etcd) -> Receiver<()> {
+    let ranges = etcd.shared.keys.everything().map(Watch::changes);
+    let (sender, news) = mpsc::sync_channel(1);
+    etcd.shared.client.watch(&ranges, move |answer| {
+        // The first answer says that it has begun; what happened before it has not been seen.
+        let tells = |answer: WatchAnswer| answer.created || !answer.events.is_empty();
+        let is_heard = || sender.try_send(()) != Err(TrySendError::Disconnected(()));
+        !answer.is_some_and(tells) || is_heard()
+    });
+    news
 }
 
 impl ChangeWatch for PrefixWatch {
     fn wait(&mut self, _processes: &[Pid], at_most: Duration) {
-        let lock = || {
-            self.told
-                .state
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-        };
-        let is_watched = lock().0 > 0;
-        if !is_watched {
-            // It tells when it has begun, or that it cannot.
-            self.begin();
+        match self.news.try_recv() {
+            Ok(()) => return,
+            Err(TryRecvError::Empty) => {}
+            // The new one tells when it has begun, or that it cannot.
+            Err(TryRecvError::Disconnected) => self.news = begin(&self.etcd),
         }
-        let is_quiet = |(watches, has_changed): &mut (usize, bool)| *watches > 0 && !*has_changed;
-        let waited = self.told.wake.wait_timeout_while(lock(), at_most, is_quiet);
-        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        state.1 = false;
-        let has_ended = state.0 == 0;
-        drop(state);
-        if has_ended {
+        if self.news.recv_timeout(at_most) == Err(RecvTimeoutError::Disconnected) {
             // A member that is gone must not be asked all the time.
             let _ = crate::sys::wait::pause(at_most.min(Duration::from_secs(1)));
         }
@@ -182,11 +143,7 @@ impl Etcd {
     fn read_all(&self) -> Result<View> {
         let (keys, session) = (&self.shared.keys, self.session(Patience::SHORT));
         let mut view = View::unread();
-        for range in [
-            keys.all(Part::Hold),
-            keys.all(Part::Life),
-            keys.all(Part::Wait),
-        ] {
+        for range in keys.everything() {
             while let Some(gap) = view.gap(&range) {
                 session.read_page(&mut view, gap)?;
             }
