@@ -273,11 +273,11 @@ impl Client {
     }
 
     /// Reads a watch in a thread of its own until `each` returns false, the watch ends, or some time has
-    /// passed; then `each` gets `None`.
+    /// passed; then `each` is dropped.
     pub(super) fn watch(
         self: &Arc<Self>,
         ranges: &[Watch],
-        mut each: impl FnMut(Option<WatchAnswer>) -> bool + Send + 'static,
+        mut each: impl FnMut(WatchAnswer) -> bool + Send + 'static,
     ) {
         let body: Vec<u8> = ranges
             .iter()
@@ -289,24 +289,20 @@ impl Client {
             .timeout_recv_body(Some(WATCH_LIMIT))
             .build();
         let read = move || {
-            if let Ok(answer) = request.send(&body[..]) {
-                let mut lines = BufReader::new(answer.into_body().into_reader());
-                let mut line = String::new();
-                while matches!(lines.read_line(&mut line), Ok(length) if length > 0) {
-                    let answer = serde_json::from_str::<Streamed<WatchAnswer>>(&line);
-                    let Some(answer) = answer.ok().and_then(|answer| answer.result) else {
-                        break;
-                    };
-                    if answer.canceled {
-                        break;
-                    }
-                    if !each(Some(answer)) {
-                        return;
-                    }
-                    line.clear();
+            let Ok(answer) = request.send(&body[..]) else {
+                return;
+            };
+            let lines = BufReader::new(answer.into_body().into_reader()).lines();
+            for line in lines.map_while(std::io::Result::ok) {
+                let answer = serde_json::from_str::<Streamed<WatchAnswer>>(&line);
+                let answer = answer.ok().and_then(|answer| answer.result);
+                let goes_on = answer
+                    .filter(|answer| !answer.canceled)
+                    .is_some_and(&mut each);
+                if !goes_on {
+                    return;
                 }
             }
-            let _ = each(None);
         };
         // Signals are for the main thread. Without a thread the waiter looks again in time.
         let _ = crate::sys::signal::without_signals(|| {

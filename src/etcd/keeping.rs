@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::client::{Client, TIMEOUT};
 use super::commit::{Committed, Granted, Taken, Taking, life_value};
 use super::keys::{Part, only};
-use super::messages::{Compare, Txn, TxnAnswer, Watch, WatchAnswer};
+use super::messages::{Compare, Txn, TxnAnswer, Watch};
 use super::snapshot::EtcdSnapshot;
 use super::store::{Etcd, Session};
 use super::view::{View, content, shows_hold};
@@ -254,11 +254,8 @@ impl Keeping {
             };
             let mut state = keeping.state();
             // The watch does not report what happened before it began.
-            let tells = |answer: &WatchAnswer| {
-                let is_later = answer.created && answer.header.revision > since;
-                is_later || !answer.events.is_empty()
-            };
-            if answer.as_ref().is_some_and(tells) {
+            let is_later = answer.created && answer.header.revision > since;
+            if is_later || !answer.events.is_empty() {
                 state.is_told = true;
                 keeping.wake.notify_all();
             }

@@ -4,7 +4,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TryRecvError, TrySendErr
 use std::time::Duration;
 
 use super::keys::Part;
-use super::messages::{Watch, WatchAnswer};
+use super::messages::Watch;
 use super::snapshot::{EtcdSnapshot, is_of_waiter, until_not_compacted};
 use super::store::Etcd;
 use super::view::View;
@@ -41,9 +41,8 @@ fn begin(etcd: &Etcd) -> Receiver<()> {
     let (sender, news) = mpsc::sync_channel(1);
     etcd.shared.client.watch(&ranges, move |answer| {
         // The first answer says that it has begun; what happened before it has not been seen.
-        let tells = |answer: WatchAnswer| answer.created || !answer.events.is_empty();
-        let is_heard = || sender.try_send(()) != Err(TrySendError::Disconnected(()));
-        !answer.is_some_and(tells) || is_heard()
+        let tells = answer.created || !answer.events.is_empty();
+        !tells || sender.try_send(()) != Err(TrySendError::Disconnected(()))
     });
     news
 }

@@ -119,7 +119,7 @@ pub(crate) struct Place {
 #[derive(Debug)]
 struct Watching {
     ranges: Vec<Range<String>>,
-    news: Mutex<Receiver<Option<WatchAnswer>>>,
+    news: Mutex<Receiver<WatchAnswer>>,
 }
 
 impl Session<'_> {
@@ -345,10 +345,10 @@ impl Place {
                 news.recv_timeout(left)
             });
             match news {
-                Some(Ok(Some(answer))) if self.has_ended(&answer) => return,
-                Some(Ok(Some(_)) | Err(RecvTimeoutError::Timeout)) => {}
+                Some(Ok(answer)) if self.has_ended(&answer) => return,
+                Some(Ok(_) | Err(RecvTimeoutError::Timeout)) => {}
                 // It has ended, or was never begun.
-                Some(Ok(None) | Err(RecvTimeoutError::Disconnected)) | None => {
+                Some(Err(RecvTimeoutError::Disconnected)) | None => {
                     self.forget();
                     let _ = pause(Duration::from_millis(100).min(left));
                     return;
