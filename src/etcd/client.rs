@@ -304,12 +304,7 @@ impl Client {
                 }
             }
         };
-        // Signals are for the main thread. Without a thread the waiter looks again in time.
-        let _ = crate::sys::signal::without_signals(|| {
-            let _ = std::thread::Builder::new()
-                .name("watch".to_owned())
-                .stack_size(256 * 1024)
-                .spawn(read);
-        });
+        // Without a thread the waiter looks again in time.
+        let _ = crate::sys::start_thread("watch", 256 * 1024, read);
     }
 }

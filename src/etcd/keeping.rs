@@ -125,13 +125,7 @@ impl Keeping {
         start_once(&self.has_guard, crate::sys::keeper::guard);
         start_once(&self.has_thread, || {
             let keeping = Arc::clone(self);
-            let start = || {
-                std::thread::Builder::new()
-                    .name("keeper".to_owned())
-                    .stack_size(256 * 1024)
-                    .spawn(move || keeping.go_on())
-            };
-            crate::sys::signal::without_signals(start)?.map(drop)
+            crate::sys::start_thread("keeper", 256 * 1024, move || keeping.go_on())
         });
     }
 

@@ -83,6 +83,18 @@ pub(crate) const FILES_IGNORE_CASE: bool = cfg!(any(target_os = "macos", windows
 /// What is said of a symbolic link in the place of a file.
 pub(crate) const SYMLINK: &str = "a symbolic link";
 
+/// Starts a thread that signals are not for.
+#[cfg(feature = "etcd")]
+pub(crate) fn start_thread(
+    name: &str,
+    stack_size: usize,
+    run: impl FnOnce() + Send + 'static,
+) -> io::Result<()> {
+    let thread = std::thread::Builder::new().name(name.to_owned());
+    let thread = thread.stack_size(stack_size);
+    signal::without_signals(|| thread.spawn(run))?.map(drop)
+}
+
 /// The system's error for a missing name: ENOENT and ERROR_FILE_NOT_FOUND are one number.
 pub(crate) fn not_found() -> io::Error {
     io::Error::from_raw_os_error(2)

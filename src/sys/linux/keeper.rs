@@ -232,13 +232,7 @@ pub(crate) fn guard() -> io::Result<()> {
             let _ = pause(Duration::from_millis(20));
         }
     };
-    let start = || {
-        std::thread::Builder::new()
-            .name("guard".to_owned())
-            .stack_size(64 * 1024)
-            .spawn(guard)
-    };
-    crate::sys::signal::without_signals(start)?.map(drop)
+    crate::sys::start_thread("guard", 64 * 1024, guard)
 }
 
 /// Sleeps until a moment of the boot-time clock, in milliseconds: time for which the machine is suspended
