@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use chrono::{SubsecRound as _, Utc};
 
-use super::commit::{Committed, Granted, Taken, Taking, expiry, seconds_of};
+use super::commit::{Committed, Granted, Taking, expiry, seconds_of};
 use super::failure::has_fault;
 use super::held::HeldKeys;
 use super::keeping::request_of;
@@ -153,13 +153,13 @@ impl Etcd {
                         ticket: place.as_ref().map(Place::keys),
                     };
                     match session.take(taking, &mut attempts)? {
-                        Committed::Done((taken, lease)) => {
+                        Committed::Done(taken) => {
                             if let Some(place) = place {
                                 place.tickets.are_over = true;
                             }
                             let removed = remove.into_iter().chain(attempts.displaced);
                             return Ok(Some(Updated {
-                                hold: Some(Box::new(HeldKeys::new(self, taken, lease))),
+                                hold: Some(Box::new(HeldKeys::new(self, *taken))),
                                 removed: removed.collect(),
                                 ..Updated::default()
                             }));
@@ -181,11 +181,7 @@ impl Etcd {
 }
 
 impl Session<'_> {
-    fn take(
-        self,
-        mut taking: Taking<'_>,
-        attempts: &mut Attempts<'_>,
-    ) -> Result<Committed<(Taken, Granted)>> {
+    fn take(self, mut taking: Taking<'_>, attempts: &mut Attempts<'_>) -> Result<Committed> {
         // By force: what is alive goes first, and the lock is reserved for the caller meanwhile.
         if let Some(live) = taking.replaced().find(|judged| judged.verdict.is_live()) {
             if attempts.ahead.is_none() {
@@ -215,15 +211,12 @@ impl Session<'_> {
             Some(lease) => lease,
             None => self.grant(seconds)?,
         };
-        Ok(match self.commit_take(taking, lease)? {
-            Committed::Done(taken) => Committed::Done((taken, lease)),
-            Committed::Changed(view) => {
-                // For the next attempt.
-                attempts.spare = Some(lease);
-                Committed::Changed(view)
-            }
-            Committed::NoLease => Committed::NoLease,
-        })
+        let committed = self.commit_take(taking, lease)?;
+        if let Committed::Changed(_) = committed {
+            // For the next attempt.
+            attempts.spare = Some(lease);
+        }
+        Ok(committed)
     }
 }
 

@@ -92,9 +92,9 @@ impl<'a> Taking<'a> {
     }
 }
 
-/// Result of a change.
-pub(super) enum Committed<T> {
-    Done(T),
+/// Result of a take.
+pub(super) enum Committed {
+    Done(Box<Taken>),
     /// Something was otherwise than it was decided on.
     Changed(View),
     /// The lease has ended.
@@ -104,6 +104,7 @@ pub(super) enum Committed<T> {
 /// What was taken.
 pub(super) struct Taken {
     pub(super) record: Record,
+    pub(super) lease: Granted,
     pub(super) keys: Vec<Key>,
     /// The revision of the transaction: when its life keys were created.
     pub(super) created: i64,
@@ -123,11 +124,7 @@ impl Session<'_> {
     }
 
     /// Takes locks, all of them or none.
-    pub(super) fn commit_take(
-        self,
-        mut taking: Taking<'_>,
-        lease: Granted,
-    ) -> Result<Committed<Taken>> {
+    pub(super) fn commit_take(self, mut taking: Taking<'_>, lease: Granted) -> Result<Committed> {
         let keys = self.keys();
         if !taking.resumes {
             let replaced = taking
@@ -171,13 +168,14 @@ impl Session<'_> {
             Some((tickets, _)) if keeps_ticket(&taking.record) => tickets.to_vec(),
             _ => Vec::new(),
         };
-        Ok(Committed::Done(Taken {
+        Ok(Committed::Done(Box::new(Taken {
             record: taking.record,
+            lease,
             keys: of_hold,
             created,
             term: header.raft_term,
             tickets,
-        }))
+        })))
     }
 
     /// The transaction that takes locks. Its reads, if it fails, are the next view; those of a waiter only say

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::commit::{Granted, Taken};
+use super::commit::Taken;
 use super::keeping::Keeping;
 use super::store::{CHANGE, Etcd};
 use crate::backend::{Backend as _, HeldRecord, Patience, ReleaseOutcome};
@@ -25,12 +25,12 @@ pub(crate) struct HeldKeys {
 const LONG_MS: u64 = 500;
 
 impl HeldKeys {
-    pub(super) fn new(etcd: &Etcd, taken: Taken, lease: Granted) -> Self {
+    pub(super) fn new(etcd: &Etcd, taken: Taken) -> Self {
         let record = Box::new(taken.record.clone());
         let paths = taken.keys.iter().map(|key| etcd.path_of_record(key));
         let held = Self {
             paths: paths.collect(),
-            keeping: Keeping::begin(etcd, taken, lease),
+            keeping: Keeping::begin(etcd, taken),
             record,
             taken_ms: boottime_milliseconds(),
         };

@@ -83,8 +83,8 @@ enum Beat {
 }
 
 impl Keeping {
-    pub(super) fn begin(etcd: &Etcd, taken: Taken, lease: Granted) -> Arc<Self> {
-        let kind = taken.record.kind;
+    pub(super) fn begin(etcd: &Etcd, taken: Taken) -> Arc<Self> {
+        let (kind, lease) = (taken.record.kind, taken.lease);
         let keeping = Arc::new(Self {
             etcd: etcd.clone(),
             keys: taken.keys,

@@ -441,19 +441,19 @@ impl Setting {
     }
 
     fn keeping(&self, at: usize, held: &Held) -> Arc<Keeping> {
+        let since_ms = crate::sys::process::boottime_milliseconds();
         let taken = Taken {
             record: self.record(at, held.hold),
+            lease: Granted {
+                since_ms,
+                ..granted(held.lease)
+            },
             keys: held.keys.clone(),
             created: held.created,
             term: 1,
             tickets: Vec::new(),
         };
-        let since_ms = crate::sys::process::boottime_milliseconds();
-        let lease = Granted {
-            since_ms,
-            ..granted(held.lease)
-        };
-        Keeping::begin(&etcd(), taken, lease)
+        Keeping::begin(&etcd(), taken)
     }
 }
 
