@@ -65,16 +65,16 @@ impl Address {
             Some(("etcds", rest)) => (true, rest),
             _ => return Err(invalid("it begins neither with etcd:// nor with etcds://")),
         };
-        let (hosts, prefix) = match rest.find('/') {
-            Some(at) => rest.split_at(at),
-            None => (rest, ""),
-        };
+        let (hosts, prefix) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         if hosts.contains('@') {
             return Err(invalid(
                 "user and password in it are seen by every user: set ETCDCTL_USER and ETCDCTL_PASSWORD",
             ));
         }
-        let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
+        let prefix = match prefix.strip_suffix('/').unwrap_or(prefix) {
+            "" => DEFAULT_PREFIX,
+            prefix => prefix,
+        };
         let segments = prefix.strip_prefix('/').map(|below| below.split('/'));
         if segments.is_some_and(|mut segments| segments.any(str::is_empty)) {
             return Err(invalid("empty part in its prefix"));
@@ -84,32 +84,23 @@ impl Address {
                 "control character, `%`, `?` or `#` in its prefix, which is used as it stands",
             ));
         }
-        let is_given = !hosts.is_empty();
-        let given: Vec<&str> = if is_given {
-            hosts.split(',').collect()
+        let (given, no_list): (Vec<&str>, _) = if hosts.is_empty() {
+            let endpoints = access.endpoints.iter().map(String::as_str);
+            let no_list = "ETCDCTL_ENDPOINTS is no list of HOST[:PORT]";
+            (endpoints.collect(), no_list)
         } else {
-            access.endpoints.iter().map(String::as_str).collect()
+            (hosts.split(',').collect(), "not a list of HOST[:PORT]")
         };
         if given.is_empty() {
             return Err(invalid("no host: name one, or set ETCDCTL_ENDPOINTS"));
         }
         let mut endpoints: Vec<String> = Vec::new();
         for host in given {
-            let reason = if is_given {
-                "not a list of HOST[:PORT]"
-            } else {
-                "ETCDCTL_ENDPOINTS is no list of HOST[:PORT]"
-            };
-            let found = endpoint(host).ok_or_else(|| invalid(reason))?;
+            let found = endpoint(host).ok_or_else(|| invalid(no_list))?;
             if !endpoints.contains(&found) {
                 endpoints.push(found);
             }
         }
-        let prefix = if prefix.is_empty() {
-            DEFAULT_PREFIX
-        } else {
-            prefix
-        };
         let scheme = if is_encrypted { "etcds" } else { "etcd" };
         Ok(Self {
             is_encrypted,
@@ -150,19 +141,13 @@ fn endpoint(text: &str) -> Option<String> {
         .or_else(|| text.strip_prefix("https://"))
         .unwrap_or(text);
     let text = text.strip_suffix('/').unwrap_or(text);
-    let (host, port) = match text.strip_prefix('[') {
-        Some(rest) => {
-            let (host, port) = rest.split_once(']')?;
-            host.parse::<std::net::Ipv6Addr>().ok()?;
-            (format!("[{host}]"), port)
-        }
-        None => match text.find(':') {
-            Some(at) => {
-                let (host, port) = text.split_at(at);
-                (host.to_owned(), port)
-            }
-            None => (text.to_owned(), ""),
-        },
+    let (host, port) = if let Some(rest) = text.strip_prefix('[') {
+        let (host, port) = rest.split_once(']')?;
+        host.parse::<std::net::Ipv6Addr>().ok()?;
+        (format!("[{host}]"), port)
+    } else {
+        let (host, port) = text.split_at(text.find(':').unwrap_or(text.len()));
+        (host.to_owned(), port)
     };
     let port = match port {
         "" => DEFAULT_PORT,
