@@ -13,7 +13,7 @@ use super::store::{Etcd, Session};
 use super::view::View;
 use super::waiting::{Place, Tickets};
 use crate::backend::{Change, Deadline, Entry, Patience, Plan, QueueChange, Updated};
-use crate::decision::{Judged, Key, Request};
+use crate::decision::{Judged, Request};
 use crate::error::{Error, Fault, Result};
 use crate::open_file::Handle;
 use crate::record::Kind;
@@ -223,12 +223,8 @@ impl Session<'_> {
 /// Asks for locks in place of live holds, ahead of all waiters. Waiters treat the holds that are to be replaced as
 /// gone, so none of them takes one of several locks while the next hold is being broken.
 fn request_by_force(taking: &Taking<'_>) -> Request {
-    let keys: Vec<Key> = taking.put.iter().map(|(key, _)| key.clone()).collect();
     let replaced = taking.replaced();
-    Request {
-        replace: replaced
-            .map(|judged| judged.found.revision.clone())
-            .collect(),
-        ..request_of(&taking.record, &keys)
-    }
+    let replaced = replaced.map(|judged| judged.found.revision.clone());
+    let keys = taking.put.iter().map(|(key, _)| key);
+    request_of(&taking.record, keys, replaced.collect())
 }

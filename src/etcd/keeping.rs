@@ -528,26 +528,27 @@ pub(super) fn request_to_resume(record: &Record, keys: &[Key]) -> Request {
         hold: record.hold,
         ..Revision::NONE
     };
-    Request {
-        replace: vec![own],
-        ..request_of(record, keys)
-    }
+    request_of(record, keys.iter(), vec![own])
 }
 
-/// Asks for what a record is of, without regard to waiters.
-pub(super) fn request_of(record: &Record, keys: &[Key]) -> Request {
+/// Asks for what a record is of in place of some holds, without regard to waiters.
+pub(super) fn request_of<'a>(
+    record: &Record,
+    keys: impl Iterator<Item = &'a Key>,
+    replace: Vec<Revision>,
+) -> Request {
     let want = |key: &Key| Want {
         name: key.name.clone(),
         mode: record.mode,
     };
     Request {
-        wants: keys.iter().map(want).collect(),
+        wants: keys.map(want).collect(),
         owner: record.owner.clone(),
         inside: Vec::new(),
         asker: Asker::Caller,
         max_age_ms: u64::MAX,
         take_zombies: false,
-        replace: Vec::new(),
+        replace,
         skip_queue: true,
         keep_ms: None,
         ticket: None,
