@@ -195,13 +195,10 @@ impl Session<'_> {
             txn.delete(&keys.of(Part::Hold, &judged.found.key));
         }
         let value = self.etcd.written(record)?;
+        let life_value = life_value(record.kind, record.hold);
         for (key, _) in taking.put {
             txn.put(&keys.of(Part::Hold, key), &value, 0);
-            txn.put(
-                &keys.of(Part::Life, key),
-                life_value(record.kind, record.hold).as_bytes(),
-                lease,
-            );
+            txn.put(&keys.of(Part::Life, key), life_value.as_bytes(), lease);
         }
         if !taking.resumes {
             let digits = format!("{:016}", record.hold);
@@ -297,6 +294,7 @@ impl Session<'_> {
             Kind::Lease => Some(self.lease_to_renew(record, &renewed, before)?),
             Kind::Run | Kind::Process => None,
         };
+        let life_value = life_value(renewed.kind, renewed.hold);
         for key in of_hold.iter().filter(|_| lease.is_some()) {
             let life = keys.of(Part::Life, key);
             if let Some(before) = before {
@@ -307,11 +305,7 @@ impl Session<'_> {
                 compare_for(&mut txn, keys, view, key, record.mode);
             }
             if let Some(lease) = lease.filter(|_| lease != before) {
-                txn.put(
-                    &life,
-                    life_value(renewed.kind, renewed.hold).as_bytes(),
-                    lease,
-                );
+                txn.put(&life, life_value.as_bytes(), lease);
             }
         }
         let (answer, tried_before) = self.txn(CHANGE, &txn)?;
