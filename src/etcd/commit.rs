@@ -8,11 +8,11 @@ use chrono::{DateTime, SubsecRound, TimeDelta, Utc};
 
 use super::client::{Answer, Client, TIMEOUT};
 use super::failure::has_fault;
-use super::keys::{Keys, Part};
-use super::messages::{Compare, KeyValue, Operation, Txn};
+use super::keys::{Keys, Part, only};
+use super::messages::{Compare, Operation, Txn};
 use super::snapshot::is_number;
 use super::store::{CHANGE, DEFAULT_TTL, Etcd, Session};
-use super::view::{View, content, reads, shows_hold};
+use super::view::{View, hold_number, reads, shows_hold};
 use crate::decision::{Judged, Key};
 use crate::error::{Error, Fault, Result};
 use crate::format;
@@ -338,30 +338,19 @@ impl Session<'_> {
         let Some(record) = judged.record() else {
             return vec![own];
         };
-        let is_of_hold = |found: &KeyValue| {
-            let content = content(&found.value, true);
-            content
-                .record()
-                .is_some_and(|other| other.hold == record.hold)
-        };
         let keys = self.keys();
-        let others = record
-            .names
-            .iter()
-            .filter_map(|name| LockName::new(name).ok());
-        let others = others.filter(|name| *name != own.name).filter_map(|name| {
-            let exclusive = Key::exclusive(&name);
-            if own.index.is_none() {
-                let hold = view.get(&keys.of(Part::Hold, &exclusive));
-                return hold.is_some_and(is_of_hold).then_some(exclusive);
-            }
-            let shared = keys.several(Part::Hold, &name);
-            let (key, _) = view.range(&shared).find(|(_, found)| is_of_hold(found))?;
+        let names = record.names.iter();
+        let names = names.filter_map(|name| LockName::new(name).ok());
+        let others = names.filter(|name| *name != own.name).filter_map(|name| {
+            let holds = match own.index {
+                None => only(&keys.exclusive(Part::Hold, &name)),
+                Some(_) => keys.several(Part::Hold, &name),
+            };
+            let mut holds = view.range(&holds);
+            let (key, _) = holds.find(|(_, found)| hold_number(found) == Some(record.hold))?;
             keys.hold_of(Part::Hold, key)
         });
-        let mut of_hold: Vec<Key> = others.collect();
-        of_hold.insert(0, own);
-        of_hold
+        std::iter::once(own.clone()).chain(others).collect()
     }
 }
 

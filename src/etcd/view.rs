@@ -274,8 +274,14 @@ pub(super) fn content(value: &[u8], is_alive: bool) -> Content {
 
 /// Whether what a transaction has read has a record of this hold. `None`: one that cannot be read.
 pub(super) fn shows_hold(answer: &TxnAnswer, number: Option<u64>) -> bool {
-    answer.found().flatten().any(|found| {
-        let content = content(&found.value, true);
-        content.record().map(|record| record.hold) == number
-    })
+    answer
+        .found()
+        .flatten()
+        .any(|found| hold_number(found) == number)
+}
+
+/// The number of the hold whose record this is. `None`: it cannot be read.
+pub(super) fn hold_number(found: &KeyValue) -> Option<u64> {
+    let content = content(&found.value, true);
+    content.record().map(|record| record.hold)
 }
