@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::commit::Taken;
 use super::keeping::Keeping;
-use super::store::{CHANGE, Etcd};
-use crate::backend::{Backend as _, HeldRecord, Patience, ReleaseOutcome};
+use super::store::Etcd;
+use crate::backend::{Backend as _, HeldRecord, ReleaseOutcome};
 use crate::error::Result;
 use crate::record::{Kind, Live, Record};
 use crate::sys::process::boottime_milliseconds;
@@ -104,16 +104,5 @@ impl Drop for HeldKeys {
     fn drop(&mut self) {
         // A lease of `acquire` is kept by nothing but time; its thread was never started.
         self.keeping.stop();
-    }
-}
-
-impl Etcd {
-    /// Sends what a keeper that was killed has left to be sent: its hold is given back. Whether it was there.
-    pub(super) fn send_release(&self, request: &[u8]) -> Result<bool> {
-        let txn: serde_json::Value =
-            serde_json::from_slice(request).map_err(|error| self.cannot_write(&error))?;
-        let session = self.session(Patience::SHORT);
-        let (answer, tried_before) = session.until_known(CHANGE, |client| client.send_txn(&txn))?;
-        Ok(answer.succeeded || tried_before)
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::keys::Part;
 use super::messages::Watch;
-use super::snapshot::{EtcdSnapshot, is_of_waiter, until_not_compacted};
+use super::snapshot::{EtcdSnapshot, until_not_compacted};
 use super::store::Etcd;
 use super::view::View;
 use crate::backend::{ChangeWatch, Patience};
@@ -13,7 +13,6 @@ use crate::decision::{Found, Key, Moment, Snapshot as _};
 use crate::error::{Error, Result};
 use crate::finding::Finding;
 use crate::identity::Pid;
-use crate::name::LockName;
 use crate::open_file::Handle;
 use crate::status::StoreFacts;
 use crate::sys::process::boottime_milliseconds;
@@ -164,7 +163,11 @@ impl Etcd {
         };
         let no_locks = Part::BOTH.into_iter().flat_map(is_no_hold);
         let no_locks = view.no_text.iter().chain(no_locks);
-        let errors = no_locks.map(|key| self.is_no_name(key)).collect();
+        let error = |key: &String| {
+            let reason = format!("`{key}` is not the name of a lock");
+            self.error("read a key of", reason)
+        };
+        let errors = no_locks.map(error).collect();
         for key in view.holds(keys, Part::BOTH.map(|part| keys.all(part))) {
             if let Some(found) = self.found(&view, key, now) {
                 each(now, found);
@@ -172,26 +175,5 @@ impl Etcd {
         }
         *self.shared.seen() = Some(view);
         Ok(errors)
-    }
-
-    fn is_no_name(&self, key: &str) -> Error {
-        let reason = format!("`{key}` is not the name of a lock");
-        self.error("read a key of", reason)
-    }
-
-    /// The names that have live waiters, as they were listed.
-    pub(super) fn names_that_are_waited_for(&self) -> Vec<LockName> {
-        let keys = &self.shared.keys;
-        let tickets = keys.all(Part::Wait);
-        let seen = self.shared.seen();
-        let mut names: Vec<LockName> = seen
-            .iter()
-            .flat_map(|view| view.range(&tickets))
-            .filter(|(_, found)| is_of_waiter(found))
-            .filter_map(|(key, _)| keys.name_of_ticket(key))
-            .collect();
-        names.sort_by(|one, other| one.as_str().cmp(other.as_str()));
-        names.dedup();
-        names
     }
 }

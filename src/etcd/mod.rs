@@ -39,9 +39,9 @@ use std::time::Duration;
 
 pub use address::{EtcdAccess, is_etcd_url};
 use keys::Part;
-use snapshot::{EtcdSnapshot, until_not_compacted};
+use snapshot::{EtcdSnapshot, is_of_waiter, until_not_compacted};
 pub(crate) use store::Etcd;
-use store::{DEFAULT_TTL, LEAST_TTL, LEAST_TTL_OF_RUN, MAX_SEGMENTS};
+use store::{CHANGE, DEFAULT_TTL, LEAST_TTL, LEAST_TTL_OF_RUN, MAX_SEGMENTS};
 use view::View;
 use waiting::Place;
 
@@ -79,12 +79,9 @@ impl Backend for Etcd {
     }
 
     fn path_of_record(&self, key: &Key) -> PathBuf {
-        let address = &self.shared.client.address;
-        let store = address
-            .url
-            .strip_suffix(&address.prefix)
-            .unwrap_or(&address.url);
-        PathBuf::from(format!("{store}{}", self.shared.keys.of(Part::Hold, key)))
+        let key = self.shared.keys.of(Part::Hold, key);
+        let below = key.strip_prefix(&self.shared.client.address.prefix);
+        PathBuf::from(format!("{}{}", self.url(), below.unwrap_or_default()))
     }
 
     fn format(&self) -> Format {
@@ -173,7 +170,19 @@ impl Backend for Etcd {
     }
 
     fn names_with_waiters(&self) -> Result<Vec<LockName>> {
-        Ok(self.names_that_are_waited_for())
+        let keys = &self.shared.keys;
+        let tickets = keys.all(Part::Wait);
+        // As they were listed.
+        let seen = self.shared.seen();
+        let mut names: Vec<LockName> = seen
+            .iter()
+            .flat_map(|view| view.range(&tickets))
+            .filter(|(_, found)| is_of_waiter(found))
+            .filter_map(|(key, _)| keys.name_of_ticket(key))
+            .collect();
+        names.sort_by(|one, other| one.as_str().cmp(other.as_str()));
+        names.dedup();
+        Ok(names)
     }
 
     fn watch(&self) -> Option<Box<dyn ChangeWatch>> {
@@ -185,7 +194,11 @@ impl Backend for Etcd {
     }
 
     fn give_back(&self, request: &[u8]) -> Result<bool> {
-        self.send_release(request)
+        let txn: serde_json::Value =
+            serde_json::from_slice(request).map_err(|error| self.cannot_write(&error))?;
+        let session = self.session(Patience::SHORT);
+        let (answer, tried_before) = session.until_known(CHANGE, |client| client.send_txn(&txn))?;
+        Ok(answer.succeeded || tried_before)
     }
 }
 
