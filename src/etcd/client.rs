@@ -247,8 +247,12 @@ impl Client {
         }
     }
 
-    pub(super) fn time_to_live(&self, id: i64) -> Answer<LeaseAnswer> {
-        self.post("/v3/lease/timetolive", &OfLease { id }, TIMEOUT)
+    /// How much is left of a lease. `None`: nothing, or that is not known.
+    pub(super) fn time_to_live(&self, id: i64) -> Option<Duration> {
+        let answer: Answer<LeaseAnswer> =
+            self.post("/v3/lease/timetolive", &OfLease { id }, TIMEOUT);
+        let left = u64::try_from(answer.ok()?.ttl).ok();
+        left.map(Duration::from_secs)
     }
 
     pub(super) fn status(&self) -> Answer<StatusAnswer> {

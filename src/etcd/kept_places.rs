@@ -7,7 +7,6 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -201,12 +200,11 @@ impl Session<'_> {
                 continue;
             }
             let left = self.client().time_to_live(kept.lease);
-            let left = left.ok().and_then(|left| u64::try_from(left.ttl).ok());
             let waiter = content.waiter.into_waiter(0);
             let place = KeptPlace {
                 owner: waiter.owner.unwrap_or_default(),
                 since: waiter.since,
-                left: Duration::from_secs(left.unwrap_or_default()),
+                left: left.unwrap_or_default(),
             };
             places.push((content.turn, place));
         }

@@ -73,15 +73,13 @@ impl Etcd {
             .get(&self.shared.keys.of(Part::Life, key))
             .map(|life| life.lease)
             .filter(|lease| *lease != 0);
-        let left = lease.and_then(|lease| client.time_to_live(lease).ok());
+        let lease_left = lease.and_then(|lease| client.time_to_live(lease));
         Ok(StoreFacts {
             member: client.endpoint().to_owned(),
             version: client.status().ok().map(|status| status.version),
             revision: view.revision,
             modified: view.modified(&self.shared.keys.of(Part::Hold, key)),
-            lease_left: left
-                .and_then(|left| u64::try_from(left.ttl).ok())
-                .map(Duration::from_secs),
+            lease_left,
         })
     }
 
