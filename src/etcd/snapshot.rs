@@ -26,7 +26,7 @@ use crate::ticket::TicketContent;
 pub(crate) struct EtcdSnapshot<'a> {
     session: Session<'a>,
     view: RefCell<View>,
-    now: OnceCell<Moment>,
+    pub(super) now: OnceCell<Moment>,
     /// Only tickets before this one count.
     place: Option<u64>,
 }
@@ -44,14 +44,6 @@ impl<'a> EtcdSnapshot<'a> {
     /// For a caller with this ticket.
     pub(super) fn with_place(self, place: Option<u64>) -> Self {
         Self { place, ..self }
-    }
-
-    /// At another time than now.
-    #[cfg(test)]
-    pub(super) fn at(session: Session<'a>, view: View, now: Moment) -> Self {
-        let snapshot = Self::new(session, view);
-        let _ = snapshot.now.set(now);
-        snapshot
     }
 
     pub(super) fn into_view(self) -> View {
@@ -95,11 +87,10 @@ impl<'a> EtcdSnapshot<'a> {
     }
 
     /// The tickets of those names, in order of arrival.
-    fn tickets_in(&self, tree: &Range<String>) -> Vec<(u64, LockName)> {
+    fn tickets_in(&self, trees: &[Range<String>]) -> Vec<(u64, LockName)> {
         let view = self.view.borrow();
-        let tickets = view
-            .tickets(tree)
-            .filter(|(_, _, found)| is_of_waiter(found));
+        let tickets = trees.iter().flat_map(|tree| view.tickets(tree));
+        let tickets = tickets.filter(|(_, _, found)| is_of_waiter(found));
         let mut tickets: Vec<(u64, LockName)> = tickets
             .filter_map(|(number, key, _)| Some((number, self.keys().name_of_ticket(key)?)))
             .collect();
@@ -121,7 +112,7 @@ impl LockSnapshot for EtcdSnapshot<'_> {
         if self.ensure(&tree, name).is_err() {
             return Vec::new();
         }
-        self.tickets_in(&tree)
+        self.tickets_in(&[tree])
             .into_iter()
             .filter(|(_, other)| other == name)
             .filter_map(|(number, _)| self.written(number))
@@ -221,10 +212,8 @@ impl Snapshot for EtcdSnapshot<'_> {
                 trees.push(tree);
             }
         }
-        let tickets = trees.iter().flat_map(|tree| self.tickets_in(tree));
-        let counts = |number: u64| self.place.is_none_or(|place| number < place);
-        let mut tickets: Vec<_> = tickets.filter(|(number, _)| counts(*number)).collect();
-        tickets.sort_by_key(|(number, _)| *number);
+        let mut tickets = self.tickets_in(&trees);
+        tickets.retain(|(number, _)| self.place.is_none_or(|place| *number < place));
         Ok(tickets)
     }
 

@@ -357,7 +357,8 @@ impl Setting {
                 gone.insert(key.clone(), since);
             }
         }
-        let snapshot = EtcdSnapshot::at(etcd.session(Patience::SHORT), view, present());
+        let snapshot = EtcdSnapshot::new(etcd.session(Patience::SHORT), view);
+        let _ = snapshot.now.set(present());
         let decision = decide(request, &snapshot).unwrap();
         let view = snapshot.into_view();
         for key in etcd.shared.gone.lock().unwrap().keys() {

@@ -103,7 +103,8 @@ impl Night {
         loop {
             let etcd = etcd();
             let session = etcd.session(Patience::SHORT);
-            let snapshot = EtcdSnapshot::at(session, view, self.moment(caller, now));
+            let snapshot = EtcdSnapshot::new(session, view);
+            let _ = snapshot.now.set(self.moment(caller, now));
             let Decision::Take { put, remove } = decide(&request, &snapshot).unwrap() else {
                 return None;
             };
