@@ -90,12 +90,8 @@ impl Session<'_> {
             let _ = pause(left);
             interval = (interval * 2).min(LONGEST_INTERVAL);
         }
-        self.remove_rest(&judged)
-    }
-
-    /// Removes the record of a hold that was broken, if its lease has ended before its keeper gave it back.
-    fn remove_rest(self, judged: &Judged<Handle>) -> Result<bool> {
-        match self.look_again(judged)? {
+        // Its lease may have ended before its keeper gave it back.
+        match self.look_again(&judged)? {
             None => Ok(true),
             // It was resumed.
             Some((rest, _)) if rest.found.facts.life == Some(Life::Kept) => Ok(false),

@@ -160,11 +160,6 @@ impl Keeping {
         (confirmed + ttl / 10 * 6, confirmed + ttl / 10 * 9)
     }
 
-    fn confirm(&self, at: u64) {
-        self.confirmed_ms.store(at, Ordering::SeqCst);
-        self.tell_guard();
-    }
-
     /// Tells the wrapper until when the command may run, and what gives the hold back if this process is
     /// killed.
     fn tell_guard(&self) {
@@ -212,7 +207,8 @@ impl Keeping {
             }
             match self.beat() {
                 Beat::Confirmed(at) => {
-                    self.confirm(at);
+                    self.confirmed_ms.store(at, Ordering::SeqCst);
+                    self.tell_guard();
                     unanswered = 0;
                     due = third(at);
                 }
@@ -257,11 +253,6 @@ impl Keeping {
         });
     }
 
-    fn timeout(&self) -> Duration {
-        // A handshake with a member on another continent takes half a second.
-        Duration::from_millis(self.ttl_ms() / 20).clamp(Duration::from_secs(1), TIMEOUT)
-    }
-
     /// Keeps the lease alive, and looks whether the hold still stands.
     fn beat(&self) -> Beat {
         let _sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
@@ -274,9 +265,12 @@ impl Keeping {
             }
             (state.lease.id, self.check_txn(&state))
         };
-        let kept = self.client().keep_alive_once(lease, self.timeout());
+        // A handshake with a member on another continent takes half a second.
+        let timeout = Duration::from_millis(self.ttl_ms() / 20);
+        let timeout = timeout.clamp(Duration::from_secs(1), TIMEOUT);
+        let kept = self.client().keep_alive_once(lease, timeout);
         let answer = kept.and_then(|kept| {
-            let answer = self.client().txn_once(&check, self.timeout())?;
+            let answer = self.client().txn_once(&check, timeout)?;
             Ok((kept, answer))
         });
         let Ok((kept, answer)) = answer else {

@@ -303,11 +303,8 @@ impl Place {
             at_most: Some(at_most),
             canceled: limit.canceled,
         });
-        if self
-            .watch
-            .as_ref()
-            .is_none_or(|watch| watch.ranges != awaited)
-        {
+        let watched = self.watch.as_ref().map(|watch| &watch.ranges);
+        if watched != Some(&awaited) {
             self.watch = Some(self.watch(awaited));
         }
         let is_behind_another = matches!(until, Until::LeftQueue(ticket, _)
@@ -325,10 +322,9 @@ impl Place {
         loop {
             let now = boottime_milliseconds();
             self.keep(now);
-            let mut wake = self.look_at.min(self.tickets.due).min(self.lease_due);
-            if let Some(kept) = &self.kept {
-                wake = wake.min(kept.due);
-            }
+            let kept_due = self.kept.as_ref().map_or(u64::MAX, |kept| kept.due);
+            let wake = self.look_at.min(self.tickets.due).min(self.lease_due);
+            let wake = wake.min(kept_due);
             let left = Duration::from_millis(wake.saturating_sub(now).max(1));
             let Some(left) = deadline.next_sleep(left).filter(|_| !self.tickets.are_over) else {
                 return;
