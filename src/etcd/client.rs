@@ -167,10 +167,7 @@ impl Client {
         timeout: Duration,
     ) -> Answer<T> {
         let body = serde_json::to_vec(body).map_err(|error| Failure::Unknown(error.to_string()))?;
-        let request = self
-            .request(token, path, timeout)
-            .timeout_recv_body(Some(timeout.max(TIMEOUT)))
-            .build();
+        let request = self.request(token, path, timeout).build();
         let unanswered = |error| Failure::unanswered(&error);
         let mut answer = request.send(&body[..]).map_err(unanswered)?;
         let status = answer.status().as_u16();
@@ -211,6 +208,7 @@ impl Client {
             .timeout_send_request(Some(timeout))
             .timeout_send_body(Some(timeout))
             .timeout_recv_response(Some(timeout))
+            .timeout_recv_body(Some(TIMEOUT))
     }
 
     /// Notes which cluster has answered. Endpoints of two clusters would be two stores.
@@ -226,8 +224,7 @@ impl Client {
 
     pub(super) fn grant_once(&self, seconds: i64) -> Answer<LeaseAnswer> {
         let answer: LeaseAnswer = self.post("/v3/lease/grant", &Grant { ttl: seconds }, TIMEOUT)?;
-        self.note(answer.header)?;
-        Ok(answer)
+        self.note(answer.header).map(|()| answer)
     }
 
     /// Ends a lease and deletes its keys. Once, since it would end anyway.
@@ -239,10 +236,7 @@ impl Client {
         let answer: Streamed<LeaseAnswer> =
             self.post("/v3/lease/keepalive", &OfLease { id }, timeout)?;
         match (answer.result, answer.error) {
-            (Some(result), None) => {
-                self.note(result.header)?;
-                Ok(result)
-            }
+            (Some(result), None) => self.note(result.header).map(|()| result),
             (_, error) => Err(Failure::Unknown(error.unwrap_or_default().message)),
         }
     }
@@ -261,8 +255,7 @@ impl Client {
 
     pub(super) fn txn_once(&self, txn: &Txn, timeout: Duration) -> Answer<TxnAnswer> {
         let answer: TxnAnswer = self.post("/v3/kv/txn", txn, timeout)?;
-        self.note(answer.header)?;
-        Ok(answer)
+        self.note(answer.header).map(|()| answer)
     }
 
     /// A transaction that was prepared as JSON.
@@ -272,8 +265,7 @@ impl Client {
 
     pub(super) fn read_once(&self, read: &Read) -> Answer<ReadAnswer> {
         let answer: ReadAnswer = self.post("/v3/kv/range", read, TIMEOUT)?;
-        self.note(answer.header)?;
-        Ok(answer)
+        self.note(answer.header).map(|()| answer)
     }
 
     /// Reads a watch in a thread of its own until `each` returns false, the watch ends, or some time has
