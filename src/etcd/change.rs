@@ -93,7 +93,8 @@ impl Etcd {
             attempts.begin(self.url())?;
             let own = place.as_ref().map(|place| &place.tickets);
             let own = attempts.ahead.as_ref().or(own).map(Tickets::number);
-            let snapshot = EtcdSnapshot::new(session, view).with_place(own);
+            let mut snapshot = EtcdSnapshot::new(session, view);
+            snapshot.place = own;
             let planned = plan(&snapshot);
             view = snapshot.into_view();
             if let Some(place) = place

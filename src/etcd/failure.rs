@@ -44,19 +44,21 @@ pub(super) struct Refused {
 impl Failure {
     /// Of an answer with this status of HTTP.
     pub(super) fn of_answer(status: u16, text: &[u8]) -> Self {
-        let refusal = serde_json::from_slice::<Refusal>(text).ok();
-        let Some(refusal) = refusal.filter(|refusal| refusal.code != 0) else {
-            let shown = String::from_utf8_lossy(text);
-            let shown = shown.trim().lines().next().unwrap_or_default().to_owned();
-            return match status {
-                404 => Self::NoGateway(NO_GATEWAY.to_owned()),
-                ..500 => Self::NoGateway(format!("HTTP status {status}: {shown}")),
-                _ => Self::Unknown(format!("HTTP status {status}: {shown}")),
-            };
-        };
+        let refusal: Refusal = serde_json::from_slice(text).unwrap_or_default();
+        let is_of_etcd = refusal.code != 0;
         // Of the path, and not of a lease.
-        if status == 404 && refusal.message == "Not Found" {
+        if status == 404 && (!is_of_etcd || refusal.message == "Not Found") {
             return Self::NoGateway(NO_GATEWAY.to_owned());
+        }
+        if !is_of_etcd {
+            let shown = String::from_utf8_lossy(text);
+            let shown = shown.trim().lines().next().unwrap_or_default();
+            let said = format!("HTTP status {status}: {shown}");
+            return if status < 500 {
+                Self::NoGateway(said)
+            } else {
+                Self::Unknown(said)
+            };
         }
         let is_unknown = matches!(
             refusal.code,

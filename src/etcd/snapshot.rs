@@ -28,7 +28,7 @@ pub(crate) struct EtcdSnapshot<'a> {
     view: RefCell<View>,
     pub(super) now: OnceCell<Moment>,
     /// Only tickets before this one count.
-    place: Option<u64>,
+    pub(super) place: Option<u64>,
 }
 
 impl<'a> EtcdSnapshot<'a> {
@@ -39,11 +39,6 @@ impl<'a> EtcdSnapshot<'a> {
             now: OnceCell::new(),
             place: None,
         }
-    }
-
-    /// For a caller with this ticket.
-    pub(super) fn with_place(self, place: Option<u64>) -> Self {
-        Self { place, ..self }
     }
 
     pub(super) fn into_view(self) -> View {

@@ -15,9 +15,10 @@ const FIRST_PAGE: i64 = 100;
 const PAGE: i64 = 500;
 
 /// Where the content of a view comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 enum Source {
     /// Nothing was read yet.
+    #[default]
     Unread,
     /// Nothing was read: it is guessed that there is nothing. Good for nothing but a take, which fails if the
     /// guess is wrong.
@@ -29,7 +30,7 @@ enum Source {
 }
 
 /// Keys of a store as of one revision.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct View {
     source: Source,
     /// 0: none.
@@ -51,14 +52,8 @@ pub(super) struct View {
 impl View {
     pub(super) fn unread() -> Self {
         Self {
-            source: Source::Unread,
-            revision: 0,
-            keys: BTreeMap::new(),
-            covered: Vec::new(),
-            asked: Vec::new(),
-            supposed_gone: BTreeSet::new(),
-            no_text: BTreeSet::new(),
             page: PAGE,
+            ..Self::default()
         }
     }
 
