@@ -159,6 +159,14 @@ impl Patience<'_> {
         at_most: Some(Duration::from_secs(10)),
         canceled: None,
     };
+
+    /// For so long, and not to be canceled.
+    pub(crate) fn of(time: Duration) -> Self {
+        Self {
+            at_most: Some(time),
+            ..Self::SHORT
+        }
+    }
 }
 
 /// Until when something is tried.
@@ -193,10 +201,7 @@ impl<'a> Deadline<'a> {
 /// Sleeps for so long, also while the machine is suspended, whatever signals come. std would end the program if the
 /// system call failed.
 pub(crate) fn sleep_for(time: Duration) {
-    let deadline = Deadline::of(Patience {
-        at_most: Some(time),
-        canceled: None,
-    });
+    let deadline = Deadline::of(Patience::of(time));
     while let Some(left) = deadline.next_sleep(time) {
         let _ = pause(left);
     }

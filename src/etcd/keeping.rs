@@ -347,10 +347,7 @@ impl Keeping {
 
     /// Takes the lock again: its life key is gone, and nobody has taken it.
     fn resume(&self) -> Result<Beat> {
-        let session = self.etcd.session(Patience {
-            at_most: Some(Duration::ZERO),
-            canceled: None,
-        });
+        let session = self.etcd.session(Patience::of(Duration::ZERO));
         let (record, ttl) = {
             let state = self.state();
             (state.record.clone(), state.lease.ttl)
@@ -415,15 +412,10 @@ impl Keeping {
 
     /// A session for the last request of this hold. It tries for as long as no other process can take the lock.
     fn last_session(&self) -> Session<'_> {
-        let until = self
-            .confirmed_ms
-            .load(Ordering::SeqCst)
-            .saturating_add(self.ttl_ms());
+        let confirmed = self.confirmed_ms.load(Ordering::SeqCst);
+        let until = confirmed.saturating_add(self.ttl_ms());
         let left = until.saturating_sub(boottime_milliseconds());
-        self.etcd.session(Patience {
-            at_most: Some(Duration::from_millis(left)),
-            canceled: None,
-        })
+        self.etcd.session(Patience::of(Duration::from_millis(left)))
     }
 
     /// Makes a transaction fail if the hold was broken meanwhile, or is kept already.
