@@ -1,12 +1,17 @@
 //! What a waiter writes into its ticket: in a file of the queue, or in a key on etcd.
 
+use std::time::Duration;
+
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
 use crate::decision::Request;
 use crate::identity::Pid;
 use crate::record::{Record, VERSION};
-use crate::status::Waiter;
+use crate::status::{KeptPlace, Waiter};
+
+/// How many places are kept in the queue of each lock.
+pub(crate) const MAX_KEPT: usize = 64;
 
 /// The content of a ticket: who waits, and for what. Others decide for the waiter by it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -41,6 +46,19 @@ impl TicketContent {
     /// `None`: it is something else.
     pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
         serde_json::from_slice(bytes).ok()
+    }
+
+    /// Whether its place is kept for whoever asks for this.
+    pub(crate) fn is_for(&self, request: &Request) -> bool {
+        self.request.owner == request.owner && self.request.wants == request.wants
+    }
+
+    pub(crate) fn into_kept_place(self, left: Duration) -> KeptPlace {
+        KeptPlace {
+            owner: self.request.owner.unwrap_or_default(),
+            since: self.since,
+            left,
+        }
     }
 
     pub(crate) fn into_waiter(self, position: usize) -> Waiter {

@@ -22,10 +22,7 @@ use crate::record::{Record, digest};
 use crate::status::KeptPlace;
 use crate::sys::ProcessState;
 use crate::sys::process::{boottime_milliseconds, presence};
-use crate::ticket::TicketContent;
-
-/// How many are kept for each lock.
-const MAX_KEPT: usize = 64;
+use crate::ticket::{MAX_KEPT, TicketContent};
 
 /// The shortest time to live that etcd ends on time.
 const LEAST_SECONDS: i64 = 5;
@@ -88,13 +85,10 @@ impl Session<'_> {
         let Some((name, key)) = kept_for(self.keys(), request) else {
             return Ok(Turn::Last);
         };
-        let Some(content) = self.read_key(&key)?.as_ref().and_then(read) else {
+        let content = self.read_key(&key)?.as_ref().and_then(read);
+        let Some(content) = content.filter(|content| content.waiter.is_for(request)) else {
             return Ok(Turn::Last);
         };
-        let waiting = &content.waiter.request;
-        if waiting.owner != request.owner || waiting.wants != request.wants {
-            return Ok(Turn::Last);
-        }
         if let Some(ticket) = self.ticket_with(name, content.turn)? {
             // Its waiter exists, or was killed and the lease of its ticket has not ended yet.
             let own = self.etcd.host.observer();
@@ -200,12 +194,7 @@ impl Session<'_> {
                 continue;
             }
             let left = self.client().time_to_live(kept.lease);
-            let waiter = content.waiter.into_waiter(0);
-            let place = KeptPlace {
-                owner: waiter.owner.unwrap_or_default(),
-                since: waiter.since,
-                left: left.unwrap_or_default(),
-            };
+            let place = content.waiter.into_kept_place(left.unwrap_or_default());
             places.push((content.turn, place));
         }
         places.sort_by_key(|(turn, _)| *turn);

@@ -14,10 +14,7 @@ use crate::status::KeptPlace;
 use crate::sys::ProcessState;
 use crate::sys::directory::{Directory, Found, record_is_locked};
 use crate::sys::process::{boottime_milliseconds, pid_namespace, presence};
-use crate::ticket::TicketContent;
-
-/// How many are kept for each lock.
-const MAX_KEPT: usize = 64;
+use crate::ticket::{MAX_KEPT, TicketContent};
 
 /// What the name of a ticket says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,12 +168,7 @@ pub(super) fn find(queue: &Directory, request: &Request) -> Option<TicketName> {
     names.retain(|name| name.kept.is_some_and(|kept| kept.owner == owner));
     names.sort_by_key(|name| name.number);
     names.into_iter().find_map(|name| {
-        let content = read(queue, name)?;
-        let is_same =
-            content.request.owner == request.owner && content.request.wants == request.wants;
-        if !is_same {
-            return None;
-        }
+        let content = read(queue, name).filter(|content| content.is_for(request))?;
         let is_free = if name.has_no_waiter() {
             name.left().is_some()
         } else {
@@ -234,12 +226,7 @@ pub(super) fn listed(queue: &Directory) -> Vec<KeptPlace> {
         } else {
             name.left()?
         };
-        let waiter = content.into_waiter(0);
-        Some(KeptPlace {
-            owner: waiter.owner.unwrap_or_default(),
-            since: waiter.since,
-            left,
-        })
+        Some(content.into_kept_place(left))
     });
     kept.collect()
 }
