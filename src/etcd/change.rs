@@ -104,19 +104,16 @@ impl Etcd {
                 view = place.view.take().unwrap_or_else(View::unread);
                 continue;
             }
-            let change = match planned {
-                Err(error) if has_fault(&error, Fault::Compacted) => {
-                    view = View::unread();
-                    continue;
-                }
-                planned => planned?,
+            let reads_again = match &planned {
+                Err(error) => has_fault(error, Fault::Compacted),
+                // Without a take nothing would show that it is otherwise.
+                Ok(change) => view.is_assumed() && !matches!(change, Change::Take { .. }),
             };
-            // Without a take nothing would show that it is otherwise.
-            if view.is_assumed() && !matches!(change, Change::Take { .. }) {
+            if reads_again {
                 view = View::unread();
                 continue;
             }
-            let is_done = match change {
+            let is_done = match planned? {
                 Change::Nothing | Change::Queue(QueueChange { join: None, .. }) => {
                     // For the next decision of a waiter, until it hears of a change.
                     if let Some(place) = place {
@@ -204,10 +201,8 @@ impl Session<'_> {
         } else {
             record.live.pid = record.taken_by;
         }
-        record.origin = Some(self.etcd.host.origin(FileId {
-            device: 0,
-            inode: 0,
-        }));
+        let (device, inode) = (0, 0);
+        record.origin = Some(self.etcd.host.origin(FileId { device, inode }));
         let lease = match attempts.spare.take() {
             Some(lease) => lease,
             None => self.grant(seconds)?,
