@@ -6,7 +6,7 @@
 //! itself known for T that the life key is gone.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -49,8 +49,6 @@ pub(super) struct Keeping {
     /// Tickets that end with the hold.
     tickets: Vec<String>,
     state: Mutex<State>,
-    /// t0, by the boot-time clock.
-    confirmed_ms: AtomicU64,
     outcome: AtomicU8,
     wake: Condvar,
     /// Held while something is sent for the hold: it is not resumed while it is given back.
@@ -62,6 +60,7 @@ pub(super) struct Keeping {
 #[derive(Debug)]
 pub(super) struct State {
     record: Record,
+    /// Its `since_ms` is t0.
     lease: Granted,
     /// When the life keys were created.
     created: i64,
@@ -74,7 +73,7 @@ pub(super) struct State {
 
 /// What a beat has brought.
 enum Beat {
-    Confirmed(u64),
+    Confirmed,
     /// The network, or a member without a leader: another one is asked from now on.
     Unanswered,
     /// It says nothing.
@@ -97,7 +96,6 @@ impl Keeping {
                 is_released: false,
                 is_told: false,
             }),
-            confirmed_ms: AtomicU64::new(lease.since_ms),
             outcome: AtomicU8::new(KEPT),
             wake: Condvar::new(),
             sending: Mutex::new(()),
@@ -107,11 +105,8 @@ impl Keeping {
         // The lease may have been granted long before, by another leader.
         let age = boottime_milliseconds().saturating_sub(lease.since_ms);
         let is_old = lease.term != taken.term || age > keeping.ttl_ms() / 3;
-        if kind != Kind::Lease
-            && is_old
-            && let Beat::Confirmed(at) = keeping.beat()
-        {
-            keeping.confirmed_ms.store(at, Ordering::SeqCst);
+        if kind != Kind::Lease && is_old {
+            keeping.beat();
         }
         keeping.tell_guard();
         keeping
@@ -156,7 +151,8 @@ impl Keeping {
     }
 
     pub(super) fn deadlines_ms(&self) -> (u64, u64) {
-        let (confirmed, ttl) = (self.confirmed_ms.load(Ordering::SeqCst), self.ttl_ms());
+        let lease = self.state().lease;
+        let (confirmed, ttl) = (lease.since_ms, lease.ttl_ms());
         (confirmed + ttl / 10 * 6, confirmed + ttl / 10 * 9)
     }
 
@@ -175,8 +171,8 @@ impl Keeping {
     /// Runs in the thread.
     fn go_on(self: Arc<Self>) {
         let ttl = self.ttl_ms();
-        let third = |at: u64| at.saturating_add(ttl / 3);
-        let mut due = third(self.confirmed_ms.load(Ordering::SeqCst));
+        let third = || self.state().lease.since_ms.saturating_add(ttl / 3);
+        let mut due = third();
         let mut watch_until = 0;
         let mut ahead = wall_clock_ahead();
         let mut unanswered = 0;
@@ -206,11 +202,10 @@ impl Keeping {
                 continue;
             }
             match self.beat() {
-                Beat::Confirmed(at) => {
-                    self.confirmed_ms.store(at, Ordering::SeqCst);
+                Beat::Confirmed => {
                     self.tell_guard();
                     unanswered = 0;
-                    due = third(at);
+                    due = third();
                 }
                 // A leader that is cut off costs the time of two: its own, and that of a member that still
                 // passes on to it what it is asked.
@@ -285,7 +280,8 @@ impl Keeping {
         if !is_one_term || endpoint != self.client().endpoint() {
             return Beat::Unknown;
         }
-        Beat::Confirmed(sent)
+        self.state().lease.since_ms = sent;
+        Beat::Confirmed
     }
 
     pub(super) fn check_txn(&self, state: &State) -> Txn {
@@ -377,7 +373,7 @@ impl Keeping {
                 state.lease = lease;
                 state.created = taken.created;
                 state.modified = taken.created;
-                Ok(Beat::Confirmed(lease.since_ms))
+                Ok(Beat::Confirmed)
             }
             Committed::Changed(_) | Committed::NoLease => {
                 self.client().revoke(lease.id);
@@ -412,8 +408,8 @@ impl Keeping {
 
     /// A session for the last request of this hold. It tries for as long as no other process can take the lock.
     fn last_session(&self) -> Session<'_> {
-        let confirmed = self.confirmed_ms.load(Ordering::SeqCst);
-        let until = confirmed.saturating_add(self.ttl_ms());
+        let lease = self.state().lease;
+        let until = lease.since_ms.saturating_add(lease.ttl_ms());
         let left = until.saturating_sub(boottime_milliseconds());
         self.etcd.session(Patience::of(Duration::from_millis(left)))
     }
