@@ -10,21 +10,16 @@ use serde::de::DeserializeOwned;
 use ureq::Agent;
 
 use super::address::{Address, EtcdAccess};
-use super::failure::{Failure, unreachable};
+use super::failure::Failure;
 use super::messages::{
     Authenticate, AuthenticateAnswer, Grant, Header, LeaseAnswer, Nothing, OfLease, Read,
     ReadAnswer, StatusAnswer, Streamed, Txn, TxnAnswer, Watch, WatchAnswer,
 };
 use super::transport::{Names, agent};
-use crate::backend::{Deadline, Patience};
 use crate::error::{Fault, Result};
-use crate::sys::wait::pause;
 
 /// How long a member may take for each part of an answer.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(2);
-
-/// How long to wait after all members were tried.
-const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The largest answer: a page of records, each of them smaller than etcd's limit for a request.
 const MAX_ANSWER: u64 = 64 * 1024 * 1024;
@@ -39,7 +34,7 @@ pub(super) struct Client {
     pub(super) address: Address,
     agent: Agent,
     names: Names,
-    user: Option<(String, String)>,
+    pub(super) user: Option<(String, String)>,
     token: Mutex<Option<String>>,
     current: AtomicUsize,
     /// 0: no member has answered.
@@ -67,42 +62,6 @@ impl Client {
             current: AtomicUsize::new(0),
             cluster: AtomicI64::new(0),
         })
-    }
-
-    /// Sends a request, to one member after the other, until its fate is known. A refusal is an error. The second
-    /// value: an earlier try may have been applied.
-    pub(super) fn until_known<T>(
-        &self,
-        operation: &'static str,
-        patience: Patience<'_>,
-        mut once: impl FnMut() -> Answer<T>,
-    ) -> Result<(T, bool)> {
-        let deadline = Deadline::of(patience);
-        let mut said: Vec<(String, Failure)> = Vec::new();
-        let mut may_be_done = false;
-        loop {
-            let endpoint = self.endpoint().to_owned();
-            let failure = match once() {
-                Ok(answer) => return Ok((answer, may_be_done)),
-                Err(Failure::Refused(refused)) => {
-                    return Err(refused.error(operation, &self.address, self.user.is_some()));
-                }
-                Err(failure) => failure,
-            };
-            may_be_done |= matches!(failure, Failure::Unknown(_));
-            said.retain(|(other, _)| *other != endpoint);
-            said.push((endpoint, failure));
-            self.go_on();
-            if said.len() < self.address.endpoints.len() {
-                continue;
-            }
-            let is_hopeless = said.iter().all(|(_, failure)| failure.is_final());
-            let left = deadline.next_sleep(RETRY_INTERVAL);
-            let Some(left) = left.filter(|_| !is_hopeless) else {
-                return Err(unreachable(operation, &self.address, &said));
-            };
-            let _ = pause(left);
-        }
     }
 
     /// The endpoint that is asked.

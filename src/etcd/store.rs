@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use super::address::{Address, EtcdAccess};
 use super::client::{Answer, Client, TIMEOUT};
+use super::failure::{Failure, unreachable};
 use super::keys::Keys;
 use super::messages::{KeyValue, Read, ReadAnswer, Txn, TxnAnswer};
 use super::view::View;
-use crate::backend::Patience;
+use crate::backend::{Deadline, Patience};
 use crate::error::{Error, Result};
 use crate::observer::HostFacts;
+use crate::sys::wait::pause;
 
 /// The time to live of a `run`.
 pub(super) const DEFAULT_TTL: Duration = Duration::from_secs(20);
@@ -25,6 +27,9 @@ pub(super) const LEAST_TTL: Duration = Duration::from_secs(5);
 
 /// The most parts of a name: each is compared when it is taken.
 pub(super) const MAX_SEGMENTS: usize = 31;
+
+/// How long to wait after all members were tried.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(super) const READ: &str = "read locks in";
 pub(super) const CHANGE: &str = "change a lock in";
@@ -99,14 +104,40 @@ impl<'a> Session<'a> {
         &self.etcd.shared.client
     }
 
-    /// As [`Client::until_known`].
+    /// Sends a request, to one member after the other, until its fate is known. A refusal is an error. The second
+    /// value: an earlier try may have been applied.
     pub(super) fn until_known<T>(
         self,
         operation: &'static str,
         mut once: impl FnMut(&Client) -> Answer<T>,
     ) -> Result<(T, bool)> {
         let client = self.client();
-        client.until_known(operation, self.patience, || once(client))
+        let deadline = Deadline::of(self.patience);
+        let mut said: Vec<(String, Failure)> = Vec::new();
+        let mut may_be_done = false;
+        loop {
+            let endpoint = client.endpoint().to_owned();
+            let failure = match once(client) {
+                Ok(answer) => return Ok((answer, may_be_done)),
+                Err(Failure::Refused(refused)) => {
+                    return Err(refused.error(operation, &client.address, client.user.is_some()));
+                }
+                Err(failure) => failure,
+            };
+            may_be_done |= matches!(failure, Failure::Unknown(_));
+            said.retain(|(other, _)| *other != endpoint);
+            said.push((endpoint, failure));
+            client.go_on();
+            if said.len() < client.address.endpoints.len() {
+                continue;
+            }
+            let is_hopeless = said.iter().all(|(_, failure)| failure.is_final());
+            let left = deadline.next_sleep(RETRY_INTERVAL);
+            let Some(left) = left.filter(|_| !is_hopeless) else {
+                return Err(unreachable(operation, &client.address, &said));
+            };
+            let _ = pause(left);
+        }
     }
 
     /// Its answer, and whether an earlier try may have been applied.
