@@ -153,14 +153,10 @@ fn endpoint(text: &str) -> Option<String> {
         "" => DEFAULT_PORT,
         port => port.strip_prefix(':')?,
     };
-    let is_host = |host: &str| {
-        !host.is_empty()
-            && host
-                .chars()
-                .all(|char| char.is_alphanumeric() || "-._[]:".contains(char))
-    };
-    (is_host(&host) && port.parse::<u16>().is_ok_and(|port| port != 0))
-        .then(|| format!("{host}:{port}"))
+    let is_of_host = |char: char| char.is_alphanumeric() || "-._[]:".contains(char);
+    let is_host = !host.is_empty() && host.chars().all(is_of_host);
+    let is_port = port.parse::<u16>().is_ok_and(|port| port != 0);
+    (is_host && is_port).then(|| format!("{host}:{port}"))
 }
 
 /// The URL as it may be shown.

@@ -84,10 +84,8 @@ pub(super) struct Taking<'a> {
 impl<'a> Taking<'a> {
     /// What goes when they are taken.
     pub(super) fn replaced(&self) -> impl Iterator<Item = &'a Judged<Handle>> + use<'a> {
-        let in_place = self
-            .put
-            .iter()
-            .filter_map(|(_, replaced)| replaced.as_ref());
+        let put = self.put.iter();
+        let in_place = put.filter_map(|(_, replaced)| replaced.as_ref());
         in_place.chain(self.remove)
     }
 }
@@ -127,10 +125,8 @@ impl Session<'_> {
     pub(super) fn commit_take(self, mut taking: Taking<'_>, lease: Granted) -> Result<Committed> {
         let keys = self.keys();
         if !taking.resumes {
-            let replaced = taking
-                .put
-                .iter()
-                .filter_map(|(_, old)| old.as_ref()?.record());
+            let put = taking.put.iter();
+            let replaced = put.filter_map(|(_, old)| old.as_ref()?.record());
             let replaced = replaced.map(|record| record.hold).max();
             let last = keys.last();
             taking.record.hold = number(taking.view, &last, replaced.unwrap_or(0), now_us());

@@ -8,6 +8,7 @@ use super::commit::Taken;
 use super::keeping::Keeping;
 use super::store::Etcd;
 use crate::backend::{Backend as _, HeldRecord, ReleaseOutcome};
+use crate::decision::Key;
 use crate::error::Result;
 use crate::record::{Kind, Live, Record};
 use crate::sys::process::boottime_milliseconds;
@@ -51,11 +52,7 @@ impl HeldRecord for HeldKeys {
     }
 
     fn slots(&self) -> Vec<u32> {
-        self.keeping
-            .keys
-            .iter()
-            .filter_map(crate::decision::Key::slot)
-            .collect()
+        self.keeping.keys.iter().filter_map(Key::slot).collect()
     }
 
     fn is_broken(&self) -> bool {

@@ -69,10 +69,8 @@ impl Etcd {
         let _ = snapshot.exclusive(&key.name)?;
         let _ = snapshot.shared(&key.name)?;
         let view = snapshot.into_view();
-        let lease = view
-            .get(&self.shared.keys.of(Part::Life, key))
-            .map(|life| life.lease)
-            .filter(|lease| *lease != 0);
+        let life = view.get(&self.shared.keys.of(Part::Life, key));
+        let lease = life.map(|life| life.lease).filter(|lease| *lease != 0);
         let lease_left = lease.and_then(|lease| client.time_to_live(lease));
         Ok(StoreFacts {
             member: client.endpoint().to_owned(),

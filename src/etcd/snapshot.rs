@@ -313,11 +313,8 @@ impl Etcd {
     /// For how long this process has known that a record is dead, as it stands now.
     fn known_gone_for(&self, key: &str, hold: Option<&KeyValue>, now: Moment) -> u64 {
         let revision = hold.map_or(0, |hold| hold.mod_revision);
-        let mut gone = self
-            .shared
-            .gone
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let gone = self.shared.gone.lock();
+        let mut gone = gone.unwrap_or_else(PoisonError::into_inner);
         let since = gone
             .entry((key.to_owned(), revision))
             .or_insert(now.boottime_ms);
