@@ -145,11 +145,8 @@ impl Client {
         path: &str,
         timeout: Duration,
     ) -> ureq::config::ConfigBuilder<ureq::typestate::RequestScope<ureq::typestate::WithBody>> {
-        let scheme = if self.address.is_encrypted {
-            "https"
-        } else {
-            "http"
-        };
+        let is_encrypted = self.address.is_encrypted;
+        let scheme = if is_encrypted { "https" } else { "http" };
         let mut request = self
             .agent
             .post(format!("{scheme}://{}{path}", self.endpoint()))

@@ -54,10 +54,9 @@ impl Failure {
             let shown = String::from_utf8_lossy(text);
             let shown = shown.trim().lines().next().unwrap_or_default();
             let said = format!("HTTP status {status}: {shown}");
-            return if status < 500 {
-                Self::NoGateway(said)
-            } else {
-                Self::Unknown(said)
+            return match status {
+                ..500 => Self::NoGateway(said),
+                _ => Self::Unknown(said),
             };
         }
         let is_unknown = matches!(

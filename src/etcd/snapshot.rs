@@ -240,7 +240,6 @@ impl Session<'_> {
     /// Reads a page of what is not known of a range, from its beginning on.
     pub(super) fn read_page(self, view: &mut View, gap: Range<String>) -> Result<()> {
         let mut read = Read {
-            revision: view.revision,
             keys_only: self.keys().all(Part::Life).contains(&gap.start),
             ..Read::all(gap)
         };
