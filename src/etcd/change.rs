@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use chrono::{SubsecRound as _, Utc};
 
-use super::commit::{Committed, Granted, Taking, expiry, seconds_of};
+use super::client::Granted;
+use super::commit::{Committed, Taking, expiry, seconds_of};
 use super::failure::has_fault;
 use super::held::HeldKeys;
 use super::keeping::request_of;

@@ -17,6 +17,7 @@ use super::messages::{
 };
 use super::transport::{Names, agent};
 use crate::error::{Fault, Result};
+use crate::sys::process::boottime_milliseconds;
 
 /// How long a member may take for each part of an answer.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(2);
@@ -39,6 +40,40 @@ pub(super) struct Client {
     current: AtomicUsize,
     /// 0: no member has answered.
     cluster: AtomicI64,
+}
+
+/// A lease that was granted, and what it is worth.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Granted {
+    pub(super) id: i64,
+    /// As the server has granted it, in seconds.
+    pub(super) ttl: i64,
+    /// When the request was sent by which it is known to be kept, by the boot-time clock.
+    pub(super) since_ms: u64,
+    /// The term of the leader then.
+    pub(super) term: i64,
+}
+
+impl Granted {
+    pub(super) fn ttl_ms(&self) -> u64 {
+        let seconds = u64::try_from(self.ttl).unwrap_or(0);
+        seconds.saturating_mul(1000)
+    }
+
+    /// Keeps it alive. `None`: it is not known whether it is, and the next member is to be asked.
+    pub(super) fn keep(&mut self, client: &Client) -> Option<bool> {
+        let sent = boottime_milliseconds();
+        let Ok(kept) = client.keep_alive_once(self.id, TIMEOUT) else {
+            client.go_on();
+            return None;
+        };
+        let is_kept = kept.ttl > 0;
+        if is_kept {
+            self.since_ms = sent;
+            self.term = kept.header.raft_term;
+        }
+        Some(is_kept)
+    }
 }
 
 impl std::fmt::Debug for Client {
@@ -178,9 +213,16 @@ impl Client {
         Ok(())
     }
 
-    pub(super) fn grant_once(&self, seconds: i64) -> Answer<LeaseAnswer> {
+    pub(super) fn grant_once(&self, seconds: i64) -> Answer<Granted> {
+        let since_ms = boottime_milliseconds();
         let answer: LeaseAnswer = self.post("/v3/lease/grant", &Grant { ttl: seconds }, TIMEOUT)?;
-        self.note(answer.header).map(|()| answer)
+        self.note(answer.header)?;
+        Ok(Granted {
+            id: answer.id,
+            ttl: answer.ttl,
+            since_ms,
+            term: answer.header.raft_term,
+        })
     }
 
     /// Ends a lease and deletes its keys. Once, since it would end anyway.

@@ -6,7 +6,7 @@
 
 use chrono::{DateTime, SubsecRound, TimeDelta, Utc};
 
-use super::client::{Answer, Client, TIMEOUT};
+use super::client::{Client, Granted, TIMEOUT};
 use super::failure::has_fault;
 use super::keys::{Keys, Part, only};
 use super::messages::{Compare, Operation, Txn};
@@ -19,55 +19,9 @@ use crate::format;
 use crate::name::LockName;
 use crate::open_file::Handle;
 use crate::record::{Kind, Live, MAX_HOLD, Mode, Record};
-use crate::sys::process::boottime_milliseconds;
 
 /// How many dead records one take removes; more are left to a cleanup.
 const MAX_REMOVALS: usize = 64;
-
-/// A lease that was granted, and what it is worth.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Granted {
-    pub(super) id: i64,
-    /// As the server has granted it, in seconds.
-    pub(super) ttl: i64,
-    /// When the request was sent by which it is known to be kept, by the boot-time clock.
-    pub(super) since_ms: u64,
-    /// The term of the leader then.
-    pub(super) term: i64,
-}
-
-impl Granted {
-    pub(super) fn once(client: &Client, seconds: i64) -> Answer<Self> {
-        let since_ms = boottime_milliseconds();
-        let answer = client.grant_once(seconds)?;
-        Ok(Self {
-            id: answer.id,
-            ttl: answer.ttl,
-            since_ms,
-            term: answer.header.raft_term,
-        })
-    }
-
-    pub(super) fn ttl_ms(&self) -> u64 {
-        let seconds = u64::try_from(self.ttl).unwrap_or(0);
-        seconds.saturating_mul(1000)
-    }
-
-    /// Keeps it alive. `None`: it is not known whether it is, and the next member is to be asked.
-    pub(super) fn keep(&mut self, client: &Client) -> Option<bool> {
-        let sent = boottime_milliseconds();
-        let Ok(kept) = client.keep_alive_once(self.id, TIMEOUT) else {
-            client.go_on();
-            return None;
-        };
-        let is_kept = kept.ttl > 0;
-        if is_kept {
-            self.since_ms = sent;
-            self.term = kept.header.raft_term;
-        }
-        Some(is_kept)
-    }
-}
 
 /// What is to be put.
 pub(super) struct Taking<'a> {
@@ -117,7 +71,7 @@ const TAKE: &str = "take a lock in";
 impl Session<'_> {
     /// Grants a lease.
     pub(super) fn grant(self, seconds: i64) -> Result<Granted> {
-        let (lease, _) = self.until_known(TAKE, |client| Granted::once(client, seconds))?;
+        let (lease, _) = self.until_known(TAKE, |client| client.grant_once(seconds))?;
         Ok(lease)
     }
 

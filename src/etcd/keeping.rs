@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::client::{Client, TIMEOUT};
-use super::commit::{Committed, Granted, Taken, Taking, life_value};
+use super::client::{Client, Granted, TIMEOUT};
+use super::commit::{Committed, Taken, Taking, life_value};
 use super::keys::{Part, only};
 use super::messages::{Compare, Txn, TxnAnswer, Watch};
 use super::snapshot::EtcdSnapshot;

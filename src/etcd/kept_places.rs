@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::commit::Granted;
+use super::client::Granted;
 use super::keys::{Keys, Part, Turn};
 use super::messages::{KeyValue, Read, Txn};
 use super::snapshot::is_of_waiter;

@@ -11,7 +11,8 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::commit::{Granted, seconds_of};
+use super::client::Granted;
+use super::commit::seconds_of;
 use super::kept_places::Kept;
 use super::keys::{Keys, Part, Turn, only};
 use super::messages::{Compare, Event, KeyValue, Operation, Txn, Watch, WatchAnswer};
@@ -440,7 +441,7 @@ impl Place {
         let client = Arc::clone(&self.shared().client);
         let kept = self.lease.as_mut().map(|lease| lease.keep(&client));
         if matches!(kept, None | Some(Some(false))) {
-            self.lease = Granted::once(&client, self.lease_seconds).ok();
+            self.lease = client.grant_once(self.lease_seconds).ok();
             if self.lease.is_none() {
                 client.go_on();
             }

@@ -13,7 +13,8 @@ use chrono::{DateTime, Utc};
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
 use super::EtcdAccess;
-use super::commit::{Granted, Taken, Taking, number};
+use super::client::Granted;
+use super::commit::{Taken, Taking, number};
 use super::keeping::{Keeping, request_to_resume};
 use super::keys::Keys;
 use super::messages::{
