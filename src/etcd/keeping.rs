@@ -446,14 +446,10 @@ impl Keeping {
             ..record.clone()
         };
         let value = self.etcd.written(&kept)?;
-        let give_back = {
-            let mut state = self.state();
-            state.is_released = true;
-            let mut give_back = self.release_txn(&state);
-            self.only_if_unchanged(&state, &mut give_back);
-            serde_json::to_vec(&give_back).unwrap_or_default()
-        };
-        self.wake.notify_all();
+        self.stop();
+        let mut give_back = self.release_txn(&self.state());
+        self.only_if_unchanged(&self.state(), &mut give_back);
+        let give_back = serde_json::to_vec(&give_back).unwrap_or_default();
         // If this process is killed, its wrapper does not give back what is kept.
         crate::sys::keeper::tell_wrapper(0, &give_back);
         let session = self.last_session();
@@ -475,23 +471,19 @@ impl Keeping {
         // There is no work any more that would have to be ended. Before a request that still waits for its answer.
         crate::sys::keeper::work_is_over();
         let _sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        self.stop();
         let (txn, modified, number) = {
-            let mut state = self.state();
-            state.is_released = true;
+            let state = self.state();
             (self.release_txn(&state), state.modified, state.record.hold)
         };
-        self.wake.notify_all();
         let session = self.last_session();
         let (answer, tried_before) = session.txn(RELEASE, &txn)?;
-        if answer.succeeded {
-            return Ok(ReleaseOutcome::Released);
-        }
         let is_ours = shows_hold(&answer, Some(number));
         if is_ours {
             self.clean(modified);
         }
-        // It was applied, and the answer was lost.
-        if tried_before && !is_ours {
+        // Or it was applied, and the answer was lost.
+        if answer.succeeded || (tried_before && !is_ours) {
             return Ok(ReleaseOutcome::Released);
         }
         Ok(ReleaseOutcome::Lost)
