@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -269,7 +269,7 @@ impl Client {
     /// Reads a watch in a thread of its own until `each` returns false, the watch ends, or some time has
     /// passed; then `each` is dropped.
     pub(super) fn watch(
-        self: &Arc<Self>,
+        &self,
         ranges: &[Watch],
         mut each: impl FnMut(WatchAnswer) -> bool + Send + 'static,
     ) {

@@ -130,7 +130,7 @@ impl Keeping {
         self.wake.notify_all();
     }
 
-    fn client(&self) -> &Arc<Client> {
+    fn client(&self) -> &Client {
         &self.etcd.shared.client
     }
 

@@ -43,7 +43,7 @@ pub(crate) struct Etcd {
 
 #[derive(Debug)]
 pub(super) struct Shared {
-    pub(super) client: Arc<Client>,
+    pub(super) client: Client,
     pub(super) keys: Keys,
     /// Since when this process has known a record, as it stands, to be dead, by the boot-time clock.
     pub(super) gone: Mutex<HashMap<(String, i64), u64>>,
@@ -58,7 +58,7 @@ impl Etcd {
         let keys = Keys::new(&address.prefix);
         Ok(Self {
             shared: Arc::new(Shared {
-                client: Arc::new(Client::new(address, access)?),
+                client: Client::new(address, access)?,
                 keys,
                 gone: Mutex::default(),
                 seen: Mutex::default(),

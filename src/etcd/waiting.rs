@@ -438,8 +438,8 @@ impl Place {
         if now < self.lease_due {
             return;
         }
-        let client = Arc::clone(&self.shared().client);
-        let kept = self.lease.as_mut().map(|lease| lease.keep(&client));
+        let client = &self.tickets.shared.client;
+        let kept = self.lease.as_mut().map(|lease| lease.keep(client));
         if matches!(kept, None | Some(Some(false))) {
             self.lease = client.grant_once(self.lease_seconds).ok();
             if self.lease.is_none() {
