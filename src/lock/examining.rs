@@ -110,24 +110,16 @@ impl Store {
         // The first hold makes the missing directories.
         let existing = path.ancestors().find(|above| above.exists());
         let existing = existing.unwrap_or(&path);
-        let shown = path.display();
-        match Directory::open(existing) {
-            Err(error) => {
-                let detail = format!("{}: {}", existing.display(), cause_text(&error));
-                vec![Finding::failed("store", detail, OTHER_STORE)]
-            }
-            Ok(directory) => {
-                let made = if existing == path {
-                    ""
-                } else {
-                    ", made by the first hold"
-                };
-                let mut found = vec![Finding::ok("store", format!("{shown}{made}"))];
-                found.push(filesystem(existing));
-                found.extend(self.directory(&directory));
-                found
-            }
-        }
+        let (shown, found) = (path.display(), existing.display());
+        let directory = match Directory::open(existing) {
+            Ok(directory) => directory,
+            Err(error) => return vec![unusable("store", &format!("{found}: "), &error)],
+        };
+        let made = (existing != path).then_some(", made by the first hold");
+        let store = Finding::ok("store", format!("{shown}{}", made.unwrap_or_default()));
+        let mut found = vec![store, filesystem(existing, &directory)];
+        found.extend(self.directory(&directory));
+        found
     }
 
     fn directory(&self, directory: &Directory) -> Vec<Finding> {
@@ -205,22 +197,33 @@ impl Store {
         }
         match Directory::open(self.path()) {
             Ok(directory) => tried(&directory),
-            Err(error) => vec![Finding::failed("store", cause_text(&error), OTHER_STORE)],
+            Err(error) => vec![unusable("store", "", &error)],
         }
     }
 }
 
-fn filesystem(path: &Path) -> Finding {
+/// Why no store can be here. `before`: what the message begins with.
+fn unusable(check: &'static str, before: &str, error: &io::Error) -> Finding {
+    let detail = format!("{before}{}", cause_text(error));
+    Finding::failed(check, detail, OTHER_STORE)
+}
+
+/// What was found, or that a call has failed that no store can do without.
+fn needed(check: &'static str, call: &str, found: io::Result<Finding>) -> Finding {
+    found.unwrap_or_else(|error| unusable(check, call, &error))
+}
+
+fn filesystem(path: &Path, directory: &Directory) -> Finding {
     const CHECK: &str = "filesystem";
     let name = type_of(path).unwrap_or_else(|| "unknown".to_owned());
-    match Directory::open(path).and_then(|directory| directory.shares_kernel_locks()) {
+    match directory.shares_kernel_locks() {
         Ok(true) => Finding::ok(CHECK, format!("{name}: all see its kernel locks")),
         Ok(false) => Finding::warning(
             CHECK,
             format!("{name}: other machines may change it"),
             "there is no takeover and no queue on it: use a local directory, or etcd for many machines",
         ),
-        Err(error) => Finding::failed(CHECK, cause_text(&error), OTHER_STORE),
+        Err(error) => unusable(CHECK, "", &error),
     }
 }
 
@@ -249,93 +252,73 @@ fn space_of(space: Space) -> Vec<Finding> {
     found
 }
 
+const LOCKS: &str = "kernel locks";
+const LINK: &str = "link";
+
 fn tried(directory: &Directory) -> Vec<Finding> {
     let names = [random_temporary_name(), random_temporary_name()];
     let [one, other] = names.each_ref().map(OsString::as_os_str);
-    let mut found = Vec::new();
-    match directory.create_named(one) {
-        Ok(file) => {
-            found.push(written(&file));
-            found.push(kernel_lock(directory, one, &file));
-            found.push(link(directory, one, other));
-            found.push(unnamed(directory));
-            found.push(exchange(directory, one, other));
-            found.push(watch(&file));
-        }
-        Err(error) => found.push(Finding::failed("write", cause_text(&error), OTHER_STORE)),
-    }
+    let found = match directory.create_named(one) {
+        Ok(file) => vec![
+            needed("write", "", written(&file)),
+            needed(LOCKS, "flock(2): ", kernel_lock(directory, one, &file)),
+            needed(LINK, "link(2): ", link(directory, one, other)),
+            unnamed(directory),
+            exchange(directory, one, other),
+            watch(&file),
+        ],
+        Err(error) => vec![unusable("write", "", &error)],
+    };
     for name in names {
         let _ = directory.unlink(&name);
     }
     found
 }
 
-fn written(file: &File) -> Finding {
+fn written(file: &File) -> io::Result<Finding> {
     use crate::sys::directory::FileExt as _;
-    let failed = |error: &io::Error| Finding::failed("write", cause_text(error), OTHER_STORE);
-    if let Err(error) = file
-        .write_all_at(&[b'x'; 4096], 0)
-        .and_then(|()| file.sync_all())
-    {
-        return failed(&error);
+    file.write_all_at(&[b'x'; 4096], 0)?;
+    file.sync_all()?;
+    let modified = file.metadata()?.modified()?;
+    let ahead = modified.duration_since(SystemTime::now());
+    let apart = ahead.unwrap_or_else(|behind| behind.duration());
+    if apart <= Duration::from_secs(2) {
+        return Ok(Finding::ok("write", "a file is written and synced"));
     }
-    let ahead = |written: SystemTime| match written.duration_since(SystemTime::now()) {
-        Ok(ahead) => ahead,
-        Err(behind) => behind.duration(),
-    };
-    match file.metadata().and_then(|facts| facts.modified()) {
-        Ok(at) if ahead(at) > Duration::from_secs(2) => Finding::warning(
-            "write",
-            format!(
-                "the clock of the filesystem differs by {} s",
-                ahead(at).as_secs()
-            ),
-            "ages of damaged files are wrong by that: set the clocks",
-        ),
-        Ok(_) => Finding::ok("write", "a file is written and synced"),
-        Err(error) => failed(&error),
-    }
+    let seconds = apart.as_secs();
+    let detail = format!("the clock of the filesystem differs by {seconds} s");
+    let advice = "ages of damaged files are wrong by that: set the clocks";
+    Ok(Finding::warning("write", detail, advice))
 }
 
 /// Whether a lock that is taken is refused to others.
-fn kernel_lock(directory: &Directory, name: &OsStr, file: &File) -> Finding {
-    const CHECK: &str = "kernel locks";
-    let failed = |detail: String| Finding::failed(CHECK, detail, OTHER_STORE);
-    match try_lock_record(file) {
-        Ok(true) => {}
-        Ok(false) => return failed("flock(2) refuses a lock that nobody has".to_owned()),
-        Err(error) => return failed(format!("flock(2): {}", cause_text(&error))),
-    }
-    let other = directory.open_for_update(name);
-    match other.and_then(|other| record_is_locked(&other)) {
-        Ok(true) => Finding::ok(CHECK, "a lock that is taken is refused to others"),
-        Ok(false) => failed("flock(2) grants a lock that is taken".to_owned()),
-        Err(error) => failed(format!("flock(2): {}", cause_text(&error))),
-    }
+fn kernel_lock(directory: &Directory, name: &OsStr, file: &File) -> io::Result<Finding> {
+    let wrong = if !try_lock_record(file)? {
+        "flock(2) refuses a lock that nobody has"
+    } else if !record_is_locked(&directory.open_for_update(name)?)? {
+        "flock(2) grants a lock that is taken"
+    } else {
+        let detail = "a lock that is taken is refused to others";
+        return Ok(Finding::ok(LOCKS, detail));
+    };
+    Ok(Finding::failed(LOCKS, wrong, OTHER_STORE))
 }
 
 /// Whether link(2) leaves a file alone that exists.
-fn link(directory: &Directory, one: &OsStr, other: &OsStr) -> Finding {
-    const CHECK: &str = "link";
-    let failed = |detail: String| Finding::failed(CHECK, detail, OTHER_STORE);
-    match directory.link(one, other) {
-        Ok(true) => {}
-        Ok(false) => return failed("link(2) says that a name exists that does not".to_owned()),
-        Err(error) => return failed(format!("link(2): {}", cause_text(&error))),
+fn link(directory: &Directory, one: &OsStr, other: &OsStr) -> io::Result<Finding> {
+    let failed = |detail: &str| Ok(Finding::failed(LINK, detail, OTHER_STORE));
+    if !directory.link(one, other)? {
+        return failed("link(2) says that a name exists that does not");
     }
-    let replaced = directory.unlink(other).and_then(|_| {
-        drop(directory.create_named(other)?);
-        let before = directory.facts(other)?;
-        let is_created = directory.link(one, other)?;
-        let after = directory.facts(other)?;
-        let is_same = before.map(|file| file.id) == after.map(|file| file.id);
-        Ok(is_created || !is_same)
-    });
-    match replaced {
-        Ok(false) => Finding::ok(CHECK, "an existing file is not replaced"),
-        Ok(true) => failed("link(2) replaces a file that exists: two can hold one lock".to_owned()),
-        Err(error) => failed(format!("link(2): {}", cause_text(&error))),
+    directory.unlink(other)?;
+    drop(directory.create_named(other)?);
+    let before = directory.facts(other)?;
+    let is_created = directory.link(one, other)?;
+    let after = directory.facts(other)?;
+    if is_created || before.map(|file| file.id) != after.map(|file| file.id) {
+        return failed("link(2) replaces a file that exists: two can hold one lock");
     }
+    Ok(Finding::ok(LINK, "an existing file is not replaced"))
 }
 
 fn unnamed(directory: &Directory) -> Finding {
