@@ -5,11 +5,11 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, SystemTimeError, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
-use onehold::{Attempt, Caller, Finding, Hold, Lock, LockName, Options, Wait};
+use onehold::{Caller, Finding, Hold, Lock, LockName, Options, Wait};
 
 use crate::args::GlobalArgs;
 use crate::config::EffectiveConfig;
@@ -45,28 +45,33 @@ pub(crate) fn work(words: &[OsString]) -> Exit {
 }
 
 fn part(words: &[OsString]) -> anyhow::Result<()> {
-    let [kind, rest @ ..] = words else {
-        bail!("no part of a trial");
-    };
-    if kind == "sleep" {
-        let _ = std::io::stdin().read_to_end(&mut Vec::new());
-        return Ok(());
+    match words {
+        [kind] if kind == "sleep" => {
+            let _ = std::io::stdin().read_to_end(&mut Vec::new());
+            Ok(())
+        }
+        [kind, directory, name] if kind == "hold" => hold(&lock(directory, name)?),
+        [kind, directory, name, file] if kind == "count" => {
+            count(&lock(directory, name)?, Path::new(file))
+        }
+        _ => bail!("unknown part of a trial"),
     }
-    let [directory, name, file @ ..] = rest else {
-        bail!("no lock for a trial");
-    };
+}
+
+fn lock(directory: &OsString, name: &OsString) -> anyhow::Result<Lock> {
     let global = GlobalArgs {
         dir: Some(PathBuf::from(directory)),
         ..GlobalArgs::default()
     };
     let config = EffectiveConfig::read(&global)?;
     let session = Session::new(VERB, global, Caller::default(), config)?;
-    let lock = session.lock(LockName::new(name)?)?;
-    match (kind.to_str(), file) {
-        (Some("count"), [file]) => count(&lock, Path::new(file)),
-        (Some("hold"), _) => hold(&lock),
-        _ => bail!("unknown part of a trial"),
-    }
+    Ok(session.lock(LockName::new(name)?)?)
+}
+
+/// Takes the lock, waiting for at most `patience`.
+fn take(lock: &Lock, patience: Duration) -> onehold::Result<Option<Hold>> {
+    let attempt = lock.hold(&Options::new(), Wait::at_most(patience))?;
+    Ok(attempt.into_result().ok())
 }
 
 /// Increments a number, and prints how often.
@@ -75,9 +80,8 @@ fn count(lock: &Lock, file: &Path) -> anyhow::Result<()> {
     let mut done = 0;
     while done < TIMES {
         let left = deadline.saturating_duration_since(Instant::now());
-        let hold = match lock.hold(&Options::new(), Wait::at_most(left))? {
-            Attempt::Held(hold) => hold,
-            Attempt::Blocked(_) => break,
+        let Some(hold) = take(lock, left)? else {
+            break;
         };
         let number = std::fs::read_to_string(file)?;
         let number: usize = number.trim().parse()?;
@@ -91,10 +95,7 @@ fn count(lock: &Lock, file: &Path) -> anyhow::Result<()> {
 
 /// Holds the lock until stdin ends. Prints the number, and when that was.
 fn hold(lock: &Lock) -> anyhow::Result<()> {
-    let attempt = lock.hold(&Options::new(), Wait::at_most(WHOLE))?;
-    let Attempt::Held(hold) = attempt else {
-        bail!("not held within {WHOLE:?}");
-    };
+    let hold = take(lock, WHOLE)?.with_context(|| format!("not held within {WHOLE:?}"))?;
     output::data(&format!("{} {}", hold.number(), now()?.as_micros()))?;
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     let _ = hold.release()?;
@@ -107,17 +108,35 @@ fn now() -> Result<Duration, SystemTimeError> {
 }
 
 /// A process of the trial, which ends with this one.
-struct Part {
-    child: Child,
-    stdin: Option<ChildStdin>,
-    stdout: BufReader<ChildStdout>,
+struct Part(Child);
+
+impl Part {
+    /// The line that it prints.
+    fn line(&mut self) -> anyhow::Result<String> {
+        let mut line = String::new();
+        let stdout = self.0.stdout.as_mut().context("no pipe")?;
+        BufReader::new(stdout).read_line(&mut line)?;
+        Ok(line)
+    }
+
+    /// Waits until it holds the lock. Returns its number, and when it was taken, in microseconds.
+    fn held(&mut self) -> anyhow::Result<(u64, u128)> {
+        let line = self.line()?;
+        let parts = line.trim().split_once(' ');
+        let (number, at) = parts.context("it did not get the lock")?;
+        Ok((number.parse()?, at.parse()?))
+    }
+
+    /// As another process would kill it.
+    fn kill(&mut self) -> std::io::Result<()> {
+        self.0.kill()?;
+        self.0.wait().map(drop)
+    }
 }
 
 impl Drop for Part {
     fn drop(&mut self) {
-        self.stdin = None;
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.kill();
     }
 }
 
@@ -179,14 +198,8 @@ impl<'a> Trial<'a> {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
-        let mut child = command.spawn().context("cannot start this program again")?;
-        let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
-        let stdout = BufReader::new(stdout.context("no pipe")?);
-        Ok(Part {
-            child,
-            stdin,
-            stdout,
-        })
+        let started = command.spawn().context("cannot start this program again");
+        Ok(Part(started?))
     }
 
     fn part(&self, kind: &str, file: Option<&Path>) -> anyhow::Result<Part> {
@@ -211,19 +224,15 @@ impl<'a> Trial<'a> {
         let began = Instant::now();
         let parts = (0..CONTENDERS).map(|_| self.part("count", Some(&file.0)));
         let mut parts = parts.collect::<anyhow::Result<Vec<_>>>()?;
-        let mut asked: usize = 0;
-        let mut failed = 0;
+        let (mut asked, mut failed) = (0, 0);
         for part in &mut parts {
-            let mut line = String::new();
-            part.stdout.read_line(&mut line)?;
-            match line.trim().parse::<usize>() {
+            match part.line()?.trim().parse::<usize>() {
                 Ok(done) => asked += done,
                 Err(_) => failed += 1,
             }
         }
         let took = began.elapsed();
         let counted = std::fs::read_to_string(&file.0).unwrap_or_default();
-        let all = CONTENDERS * TIMES;
         let counted: usize = counted.trim().parse().unwrap_or_default();
         if counted != asked && failed == 0 {
             let detail = format!(
@@ -238,31 +247,10 @@ impl<'a> Trial<'a> {
         let seconds = took.as_secs_f64();
         let detail =
             format!("{CONTENDERS} processes, {counted} increments in {seconds:.2} s, none lost");
-        if counted < all {
+        if counted < CONTENDERS * TIMES {
             return Ok(Finding::warning(CHECK, detail, "each hold takes long here"));
         }
         Ok(Finding::ok(CHECK, detail))
-    }
-
-    /// A process that holds the lock. Returns its number, and when it was taken, in microseconds.
-    fn holder(part: &mut Part) -> anyhow::Result<(u64, u128)> {
-        let mut line = String::new();
-        part.stdout.read_line(&mut line)?;
-        let (number, at) = line
-            .trim()
-            .split_once(' ')
-            .context("it did not get the lock")?;
-        Ok((number.parse()?, at.parse()?))
-    }
-
-    /// Takes the lock, waiting for at most `patience`.
-    fn take(&self, patience: Duration) -> onehold::Result<Option<Hold>> {
-        Ok(
-            match self.lock.hold(&Options::new(), Wait::at_most(patience))? {
-                Attempt::Held(hold) => Some(hold),
-                Attempt::Blocked(_) => None,
-            },
-        )
     }
 
     fn killed_holder(&self) -> anyhow::Result<Finding> {
@@ -272,12 +260,11 @@ impl<'a> Trial<'a> {
             return Ok(Finding::ok(CHECK, detail));
         }
         let mut part = self.part("hold", None)?;
-        Self::holder(&mut part)?;
-        part.child.kill()?;
-        part.child.wait()?;
+        part.held()?;
+        part.kill()?;
         let began = Instant::now();
         let patience = self.patience();
-        let hold = self.take(patience)?;
+        let hold = take(&self.lock, patience)?;
         let took = began.elapsed().as_secs_f64() * 1000.0;
         Ok(match hold {
             Some(hold) => {
@@ -315,12 +302,9 @@ impl<'a> Trial<'a> {
         let mut part = self.start(command)?;
         let began = Instant::now();
         let has_begun = || {
-            let record = self
-                .lock
-                .inspect(None)
-                .ok()
-                .and_then(|status| status.record);
-            record.is_some_and(|record| record.live.pid.is_some() && record.live.start.is_some())
+            let status = self.lock.inspect(None).ok();
+            let live = status.and_then(|status| Some(status.record?.live));
+            live.is_some_and(|live| live.pid.is_some() && live.start.is_some())
         };
         let limit = self.patience();
         while !has_begun() && began.elapsed() < limit {
@@ -331,12 +315,12 @@ impl<'a> Trial<'a> {
             let advice = "try `onehold run -v NAME -- COMMAND` in this store";
             return Ok(Finding::warning(CHECK, detail, advice));
         }
-        part.child.kill()?;
-        part.child.wait()?;
-        let is_kept = self.take(Duration::ZERO)?.is_none();
-        // Its command ends.
-        part.stdin = None;
-        let free = self.take(self.patience())?;
+        // Of its command, which is to run on.
+        let stdin = part.0.stdin.take();
+        part.kill()?;
+        let is_kept = take(&self.lock, Duration::ZERO)?.is_none();
+        drop(stdin);
+        let free = take(&self.lock, self.patience())?;
         if !is_kept {
             let detail = "the lock was free while its command ran";
             return Ok(Finding::failed(CHECK, detail, "do not use this store"));
@@ -352,30 +336,25 @@ impl<'a> Trial<'a> {
             }
             None => {
                 self.break_it()?;
-                Finding::ok(
-                    CHECK,
-                    "the lock is held until its command ends, and then a zombie",
-                )
+                let detail = "the lock is held until its command ends, and then a zombie";
+                Finding::ok(CHECK, detail)
             }
         })
     }
 
     /// Waiters, and how soon each is served.
     fn order(&self) -> anyhow::Result<Vec<Finding>> {
-        let Some(hold) = self.take(self.patience())? else {
-            bail!("cannot take the lock again");
-        };
+        let hold = take(&self.lock, self.patience())?.context("cannot take the lock again")?;
         let mut waiters = Vec::new();
         let mut have_joined = true;
         for number in 1..=CONTENDERS {
             let mut part = self.part("hold", None)?;
             // It releases the lock at once.
-            part.stdin = None;
+            part.0.stdin = None;
             let began = Instant::now();
             let waiting = || {
-                self.lock
-                    .check(None)
-                    .map_or(0, |status| status.waiters.len())
+                let status = self.lock.check(None);
+                status.map_or(0, |status| status.waiters.len())
             };
             let limit = if self.is_trusted {
                 self.patience()
@@ -390,11 +369,11 @@ impl<'a> Trial<'a> {
         }
         let released = now()?;
         let _ = hold.release()?;
-        let served = waiters.iter_mut().map(Self::holder);
+        let served = waiters.iter_mut().map(Part::held);
         let served = served.collect::<anyhow::Result<Vec<_>>>()?;
         for part in &mut waiters {
             // It has yet to release the lock.
-            part.child.wait()?;
+            part.0.wait()?;
         }
         let is_in_order = served.is_sorted_by_key(|(number, _)| *number);
         let mut times: Vec<u128> = served.iter().map(|(_, at)| *at).collect();
@@ -405,12 +384,9 @@ impl<'a> Trial<'a> {
         gaps.sort_unstable();
         let median = gaps.get(gaps.len() / 2).copied().unwrap_or_default();
         let longest = gaps.last().copied().unwrap_or_default();
-        let milliseconds = |micros: u128| format!("{}.{} ms", micros / 1000, micros % 1000 / 100);
         let order = if is_in_order {
-            Finding::ok(
-                "order",
-                format!("{CONTENDERS} waiters are served as they came"),
-            )
+            let detail = format!("{CONTENDERS} waiters are served as they came");
+            Finding::ok("order", detail)
         } else if self.is_trusted && have_joined {
             let detail = format!("{CONTENDERS} waiters are not served as they came");
             Finding::failed("order", detail, "use another store: --dir")
@@ -421,11 +397,9 @@ impl<'a> Trial<'a> {
             let advice = "there is no queue on this filesystem: use another store";
             Finding::warning("order", "waiters are not served as they came", advice)
         };
-        let detail = format!(
-            "{}, at most {}",
-            milliseconds(median),
-            milliseconds(longest)
-        );
+        let milliseconds = |micros: u128| format!("{}.{} ms", micros / 1000, micros % 1000 / 100);
+        let [median, most] = [median, longest].map(milliseconds);
+        let detail = format!("{median}, at most {most}");
         let latency = if longest < 1_000_000 {
             Finding::ok("wake-up", detail)
         } else {
