@@ -114,25 +114,29 @@ pub(crate) fn acquire_with_prompts<T>(
     let attempt_once = |options: &Options, limit| {
         malformed::attempt_past(session, typed, lock, limit, |left| {
             let progress = Progress::default();
-            let wait = wait(session, left, lock, &progress, on_wait);
-            let wait = match typed.max_waiting {
-                Some(most) => wait.max_waiting(most),
-                None => wait,
-            };
-            let wait = match typed.keep_place {
-                Some(keep) => wait.keep_place(keep),
-                None => wait,
-            };
-            let attempted = attempt(options, wait);
-            progress.end(matches!(attempted, Ok(Attempt::Held(_))));
-            if !matches!(attempted, Ok(Attempt::Held(_))) {
-                cancel::end_if_given_up();
+            let mut wait = wait(session, left, lock, &progress, on_wait);
+            if let Some(most) = typed.max_waiting {
+                wait = wait.max_waiting(most);
             }
-            attempted
+            if let Some(keep) = typed.keep_place {
+                wait = wait.keep_place(keep);
+            }
+            match attempt(options, wait) {
+                Ok(Attempt::Held(held)) => {
+                    progress.end(true);
+                    // From here on Ctrl-C does not cancel.
+                    Ok(Attempt::Held(cancel::commit(held)))
+                }
+                attempted => {
+                    progress.end(false);
+                    cancel::end_if_given_up();
+                    attempted
+                }
+            }
         })
     };
     for _ in 0..MAX_PROMPTS {
-        let blocked = match committed(attempt_once(&options, limit)?) {
+        let blocked = match attempt_once(&options, limit)? {
             Attempt::Blocked(blocked) => blocked,
             held @ Attempt::Held(_) => return Ok(held),
         };
@@ -146,15 +150,7 @@ pub(crate) fn acquire_with_prompts<T>(
         }
     }
     // The lock changed hands after each confirmation: one last attempt with the last answer.
-    Ok(committed(attempt_once(&options, None)?))
-}
-
-/// Ends the time in which Ctrl-C cancels, once the lock is held.
-fn committed<T>(attempt: Attempt<T>) -> Attempt<T> {
-    match attempt {
-        Attempt::Held(value) => Attempt::Held(cancel::commit(value)),
-        blocked @ Attempt::Blocked(_) => blocked,
-    }
+    Ok(attempt_once(&options, None)?)
 }
 
 fn wait<'a>(
@@ -164,33 +160,31 @@ fn wait<'a>(
     progress: &'a Progress,
     on_wait: Option<OnWait<'a>>,
 ) -> Wait<'a> {
-    // --force replaces the holder instead of waiting for it.
-    let Some(limit) = limit else {
-        return wait_for_the_dead(session, lock, on_wait);
+    let is_remote = lock.is_remote();
+    let mut wait = match limit {
+        Some(WaitLimit::Forever) => Wait::forever(),
+        Some(WaitLimit::AtMost(limit)) => Wait::at_most(limit),
+        // Does not wait for a holder: --force replaces it. What is found dead on another machine is taken over
+        // once it has been known to be dead for long enough.
+        None if is_remote => Wait::no(),
+        None => return Wait::no(),
     };
-    let wait = match limit {
-        WaitLimit::Forever => Wait::forever(),
-        WaitLimit::AtMost(limit) => Wait::at_most(limit),
-    };
-    let wait = match session.config.settings.back_off() {
-        Some((first, most)) => wait.back_off(first, most),
-        None => wait,
-    };
+    if let Some((first, most)) = session.config.settings.back_off() {
+        wait = wait.back_off(first, most);
+    }
     // With --json, a signal must leave an object however early it comes. And the first process of a PID
     // namespace ignores a signal at its default action (pid_namespaces(7)).
-    let after = if session.global.json || on_wait.is_some() || std::process::id() == 1 {
+    let reports_all = limit.is_some() && (session.global.json || std::process::id() == 1);
+    let after = if reports_all || on_wait.is_some() {
         Duration::ZERO
     } else {
         PROGRESS_DELAY
     };
-    let is_remote = lock.is_remote();
-    let wait = if is_remote {
+    if is_remote {
         // What has been sent would be there until its lease ends.
         report_cancel(session, Then::GivesUp);
-        wait.until_canceled(cancel::given_up())
-    } else {
-        wait
-    };
+        wait = wait.until_canceled(cancel::given_up());
+    }
     wait.on_wait(after, move |status| {
         if !is_remote {
             report_cancel(session, Then::Ends);
@@ -198,6 +192,10 @@ fn wait<'a>(
         if let Some(on_wait) = on_wait {
             on_wait(status);
         }
+        let Some(limit) = limit else {
+            tell_ripening(session, status);
+            return;
+        };
         let now = Instant::now();
         let since = now.checked_sub(after).unwrap_or(now);
         progress.begin(session, lock, status, limit, since);
@@ -205,34 +203,18 @@ fn wait<'a>(
     })
 }
 
-/// Does not wait for a holder. What is found dead on another machine is taken over once it has been known to
-/// be dead for long enough.
+/// Says when a dead holder is replaced.
 #[cold]
 #[inline(never)]
-fn wait_for_the_dead<'a>(
-    session: &'a Session,
-    lock: &Lock,
-    on_wait: Option<OnWait<'a>>,
-) -> Wait<'a> {
-    if !lock.is_remote() {
-        return Wait::no();
+fn tell_ripening(session: &Session, status: &Status) {
+    if session.tells_success() {
+        let left = status.verdict.takeable_in.unwrap_or_default();
+        output::eprint(&format!(
+            "onehold: {}; taking it over in {}",
+            describe_holder(status, local),
+            words::span(left)
+        ));
     }
-    report_cancel(session, Then::GivesUp);
-    let wait = Wait::no().until_canceled(cancel::given_up());
-    let after = on_wait.map_or(PROGRESS_DELAY, |_| Duration::ZERO);
-    wait.on_wait(after, move |status| {
-        if let Some(on_wait) = on_wait {
-            on_wait(status);
-        }
-        if session.tells_success() {
-            let left = status.verdict.takeable_in.unwrap_or_default();
-            output::eprint(&format!(
-                "onehold: {}; taking it over in {}",
-                describe_holder(status, local),
-                words::span(left)
-            ));
-        }
-    })
 }
 
 /// Returns the hold to replace, if options and user allow it: with `--force`, or a zombie with
@@ -243,20 +225,15 @@ fn confirm_replace(
     lock: &Lock,
     status: &Status,
 ) -> Option<Revision> {
-    // The hold of a parent or child is only replaced under its own name.
-    if !is_named(status, lock) {
-        return None;
-    }
     // On another machine the work of a hold that has just died may not have ended.
     let zombie = status.is_available() && status.verdict.takeable_in.is_none();
     // Programs that ask about zombies (sprint) also ask about overdue holders.
     let may_be_replaced = zombie || status.verdict.state == State::Overdue;
-    let asked = typed.force || (typed.on_zombie == Some(OnZombie::Ask) && may_be_replaced);
-    if !asked {
-        return None;
-    }
+    let is_asked = typed.force || (typed.on_zombie == Some(OnZombie::Ask) && may_be_replaced);
     // --yes answers questions about the dead. Only --force takes a lock from the living.
-    if typed.yes && !zombie && !typed.force {
+    let is_allowed = typed.force || zombie || !typed.yes;
+    // The hold of a parent or child is only replaced under its own name.
+    if !(is_asked && is_allowed && is_named(status, lock)) {
         return None;
     }
     let revision = status.revision()?;
@@ -363,12 +340,13 @@ pub(crate) fn refused(
     blocked: Blocked,
 ) -> Outcome {
     let status = blocked.status;
+    let asked_for = wanted(&status, lock);
     // Of a refusal that is not printed only the exit code counts.
     let is_silent = session.global.quiet && !session.global.json;
     let holder = if is_silent {
         String::new()
     } else {
-        describe_obstacle(&status, wanted(&status, lock), local)
+        describe_obstacle(&status, asked_for, local)
     };
     let is_malformed = matches!(status.verdict.reason, Reason::Malformed(_));
     // As the programs that ask say it after the answer no.
@@ -391,21 +369,21 @@ pub(crate) fn refused(
         None if status.verdict.reason == Reason::Reserved => Refusal::RESERVED,
         None => Refusal::LOCKED,
     };
-    let message = match (waited, typed.wait) {
-        _ if refusal == Refusal::QUEUE_FULL => {
+    let message = match (refusal, typed.wait) {
+        (Refusal::QUEUE_FULL, _) => {
             let waiting = blocked.waiting.unwrap_or_default();
             let are = if waiting == 1 { "is" } else { "are" };
             format!("{waiting} {are} waiting already: {holder}")
         }
-        _ if refusal != Refusal::TIMEOUT => holder,
         // The limit as it was asked for: a wait ends a little later.
-        (_, Some(WaitLimit::AtMost(limit))) => {
+        (Refusal::TIMEOUT, Some(WaitLimit::AtMost(limit))) => {
             format!("timed out after {}: {holder}", words::short_span(limit))
         }
-        (waited, _) => {
+        (Refusal::TIMEOUT, _) => {
             let waited = words::span(waited.unwrap_or_default());
             format!("timed out after {waited}: {holder}")
         }
+        _ => holder,
     };
     let mut outcome = Outcome::refused(refusal, message);
     if let (Some(keep), Some(position)) = (typed.keep_place, blocked.kept_position) {
@@ -426,7 +404,6 @@ pub(crate) fn refused(
     } else {
         Value::Null
     };
-    let asked_for = wanted(&status, lock);
     if let Some(values) = object.as_object_mut() {
         values.insert(WANTED.to_owned(), asked_for.as_str().into());
     }
