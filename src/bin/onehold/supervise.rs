@@ -379,17 +379,14 @@ impl Supervisor<'_> {
         match self.policy.on_lost {
             OnLost::Term if !is_broken => self.end_work(Cause::Lost),
             OnLost::Term => {}
-            OnLost::Warn => self.say(&format!(
-                "{}; the command keeps running",
-                self.end_text(Cause::Lost)
-            )),
+            OnLost::Warn => {
+                let loss = self.end_text(Cause::Lost);
+                self.say(&format!("{loss}; the command keeps running"));
+            }
         }
         // Of a store that may be out of reach nothing is asked: there is no time for it.
-        let is_here = !self.session.store.is_remote();
-        if !is_here || self.session.global.json {
-            return;
-        }
-        if let Some(now) = self.now() {
+        let is_told = !self.session.store.is_remote() && !self.session.global.json;
+        if is_told && let Some(now) = self.now() {
             output::eprint(&format!("  now: {}", describe_holder(&now, local)));
         }
     }
@@ -444,23 +441,18 @@ impl Supervisor<'_> {
             .map(|status| command_end(status.as_ref().ok()));
         let released = hold.give_back(to_keep);
         let is_kept = matches!(released, Ok(ReleaseOutcome::Kept));
-        let was_lost = match (self.is_lost || is_broken, &released) {
-            (false, Ok(ReleaseOutcome::Released | ReleaseOutcome::Kept)) => {
-                if session.global.verbose {
-                    say_released(session, &name, &hold, is_kept);
+        let mut was_lost = self.is_lost || is_broken;
+        if !was_lost {
+            match &released {
+                Ok(ReleaseOutcome::Lost) => {
+                    output::say(session, &loss);
+                    was_lost = true;
                 }
-                false
+                Ok(_) if session.global.verbose => say_released(session, &name, &hold, is_kept),
+                Ok(_) => {}
+                Err(error) => warnings.push(words::error_chain(error)),
             }
-            (false, Err(error)) => {
-                warnings.push(words::error_chain(error));
-                false
-            }
-            (false, Ok(ReleaseOutcome::Lost)) => {
-                output::say(session, &loss);
-                true
-            }
-            (true, _) => true,
-        };
+        }
         let status = early.unwrap_or_else(|| child.wait());
         let status = status.inspect_err(|error| {
             let cause = words::cause_text(error);
@@ -473,30 +465,24 @@ impl Supervisor<'_> {
             warnings.extend(noted.as_ref().map(words::error_chain));
         }
         let command_exit = exit_of(status);
-        // What was printed when the work began to be ended is not printed again.
-        let silent = |mut outcome: Outcome| {
-            if !session.global.json {
-                outcome.failure = None;
-            }
-            outcome
-        };
         let mut outcome = if was_lost && (is_broken || self.policy.on_lost == OnLost::Term) {
             let text = ended_text.filter(|_| is_broken).unwrap_or(loss);
-            silent(Outcome::refused(Refusal::LOST, text))
+            Outcome::refused(Refusal::LOST, text)
         } else if cause == Some(Cause::CallerExited) {
-            silent(Outcome::refused(
-                Refusal::CALLER_EXITED,
-                ended_text.unwrap_or_default(),
-            ))
+            Outcome::refused(Refusal::CALLER_EXITED, ended_text.unwrap_or_default())
         } else if cause == Some(Cause::TimeLimit) {
             let limit = self.policy.time_limit.unwrap_or_default().as_secs_f64();
             let details = json!({ "time_limit_seconds": limit });
             let text = ended_text.unwrap_or_default();
-            silent(Outcome::refused(Refusal::TIME_LIMIT, text).details(details))
+            Outcome::refused(Refusal::TIME_LIMIT, text).details(details)
         } else {
             let text = format!("{name}: the command {}", status_text(status));
             Outcome::new(command_exit, word_of(was_lost, &released), text)
         };
+        // What was printed when the work began to be ended is not printed again.
+        if !session.global.json {
+            outcome.failure = None;
+        }
         outcome.warnings = warnings;
         outcome.hold = Some(number);
         outcome.displaced = displaced;
