@@ -11,12 +11,12 @@ use onehold::command_line::{
     Ending, Program, Remaining, Started, adopt_orphans, command_line_of, drop_code_pages,
     let_work_go, pass_on_wide_code, tells_to_break, work_is_contained,
 };
-use onehold::record::CommandEnd;
+use onehold::record::{CommandEnd, KILL_AFTER};
 use onehold::{Hold, LockName, ReleaseOutcome, Status};
 use serde_json::json;
 
 use crate::acquiring::displaced;
-use crate::args::OnLost;
+use crate::args::{self, OnLost};
 use crate::cancel::{self, SIGINT};
 use crate::describe::{self, describe_holder, local};
 use crate::die_with;
@@ -39,15 +39,6 @@ pub(crate) const SIGHUP: i32 = 1;
 pub(crate) const SIGQUIT: i32 = 3;
 pub(crate) const SIGTERM: i32 = 15;
 
-/// When the work is ended by force, and how.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Policy {
-    pub(crate) on_lost: OnLost,
-    pub(crate) time_limit: Option<Duration>,
-    /// Zero: no KILL.
-    pub(crate) kill_after: Duration,
-}
-
 /// Why the work is ended by force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cause {
@@ -69,7 +60,7 @@ pub(crate) fn supervise(
     mut hold: Hold,
     program: &Program,
     queue: &SignalQueue,
-    policy: Policy,
+    typed: &args::Run,
 ) -> Printed {
     // There is no command yet to forward a signal to.
     let early = queue
@@ -92,14 +83,13 @@ pub(crate) fn supervise(
             return outcome.into();
         }
     };
+    let time_limit = typed.time_limit.filter(|limit| !limit.is_zero());
     let mut supervisor = Supervisor {
         session,
-        deadline: policy
-            .time_limit
-            .and_then(|limit| Instant::now().checked_add(limit)),
+        typed,
+        deadline: time_limit.and_then(|limit| Instant::now().checked_add(limit)),
         hold,
         child,
-        policy,
         forced: None,
         is_lost: false,
         heartbeat: Heartbeat::default(),
@@ -147,9 +137,9 @@ impl Heartbeat {
 
 struct Supervisor<'a> {
     session: &'a Session,
+    typed: &'a args::Run,
     hold: Hold,
     child: Started,
-    policy: Policy,
     /// When the time limit ends.
     deadline: Option<Instant>,
     /// The work is being ended by force.
@@ -342,12 +332,14 @@ impl Supervisor<'_> {
             self.report(&remaining);
             return;
         }
+        // Zero: no KILL.
+        let wanted = self.typed.kill_after.unwrap_or(KILL_AFTER);
         // Without a lease the work has to end before another holder may begin.
         let left = self.hold.valid_until().filter(|_| cause == Cause::Lost);
         let kill_after = match left.map(|left| Duration::from_secs(left.as_secs())) {
-            Some(left) if self.policy.kill_after.is_zero() => left,
-            Some(left) => left.min(self.policy.kill_after),
-            None => self.policy.kill_after,
+            Some(left) if wanted.is_zero() => left,
+            Some(left) => left.min(wanted),
+            None => wanted,
         };
         let kill = match kill_after {
             Duration::ZERO => String::new(),
@@ -376,7 +368,7 @@ impl Supervisor<'_> {
         self.is_lost = true;
         // Whoever breaks a hold that does not answer removes it at last.
         let is_broken = matches!(self.forced, Some((Cause::Broken, _)));
-        match self.policy.on_lost {
+        match self.typed.on_lost {
             OnLost::Term if !is_broken => self.end_work(Cause::Lost),
             OnLost::Term => {}
             OnLost::Warn => {
@@ -399,7 +391,7 @@ impl Supervisor<'_> {
             Cause::Broken => format!("lock {name} was broken while the command was running"),
             Cause::Lost => format!("lost lock {name} while the command was running"),
             Cause::TimeLimit => {
-                let limit = self.policy.time_limit.unwrap_or_default();
+                let limit = self.typed.time_limit.unwrap_or_default();
                 format!(
                     "the command exceeded its time limit of {}",
                     words::short_span(limit)
@@ -465,13 +457,13 @@ impl Supervisor<'_> {
             warnings.extend(noted.as_ref().map(words::error_chain));
         }
         let command_exit = exit_of(status);
-        let mut outcome = if was_lost && (is_broken || self.policy.on_lost == OnLost::Term) {
+        let mut outcome = if was_lost && (is_broken || self.typed.on_lost == OnLost::Term) {
             let text = ended_text.filter(|_| is_broken).unwrap_or(loss);
             Outcome::refused(Refusal::LOST, text)
         } else if cause == Some(Cause::CallerExited) {
             Outcome::refused(Refusal::CALLER_EXITED, ended_text.unwrap_or_default())
         } else if cause == Some(Cause::TimeLimit) {
-            let limit = self.policy.time_limit.unwrap_or_default().as_secs_f64();
+            let limit = self.typed.time_limit.unwrap_or_default().as_secs_f64();
             let details = json!({ "time_limit_seconds": limit });
             let text = ended_text.unwrap_or_default();
             Outcome::refused(Refusal::TIME_LIMIT, text).details(details)

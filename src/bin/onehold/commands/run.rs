@@ -7,7 +7,6 @@ use std::process::Command;
 use anyhow::bail;
 use onehold::command_line::signal::ignore_file_size_signal;
 use onehold::command_line::{Program, pass_on_wide_code, replace_process};
-use onehold::record::ProcessId;
 use onehold::{Attempt, Format, Hold, LockName, RunOptions};
 use sha2::{Digest, Sha256};
 
@@ -20,7 +19,7 @@ use crate::keeper;
 use crate::outcome::{CommandResult, Printed};
 use crate::prompt::report_cancel;
 use crate::session::{HOLDS, Session};
-use crate::supervise::{self, Policy};
+use crate::supervise;
 use crate::words;
 
 pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
@@ -58,7 +57,15 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
     {
         return Ok(printed);
     }
-    let (policy, run_options) = options(&typed, die_with);
+    let run_options = RunOptions {
+        close: typed.close,
+        exec: typed.exec,
+        supervised: !typed.exec,
+        kill_after: typed.kill_after,
+        die_with,
+        hold_at_least: typed.hold_at_least.filter(|least| !least.is_zero()),
+        without_command: false,
+    };
     // Signals are queued for the supervisor from here on. A call that may wait or ask queues them
     // later, because until then a signal must be able to end it.
     let queue = if may_block(&lock, &typed.hold) || typed.exec {
@@ -69,14 +76,14 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
         Some(supervise::queue()?)
     };
     if let Some(process) = die_with {
-        end_with(session, process, queue.is_some())?;
+        if queue.is_none() {
+            report_cancel(session, Then::Ends);
+        }
+        die_with::terminate_with(process)?;
     }
     // Before the wait, if there is one: after it only what the hold adds is missing.
-    let laid_out = if typed.hold.wait.is_some() && !typed.exec {
-        Some(lay_out(program, arguments)?)
-    } else {
-        None
-    };
+    let waits = typed.hold.wait.is_some() && !typed.exec;
+    let laid_out = waits.then(|| lay_out(program, arguments)).transpose()?;
     let words = typed.command.iter();
     let words: Vec<_> = words
         .map(|word| word.to_string_lossy().into_owned())
@@ -94,40 +101,31 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
             return Ok(outcome.into());
         }
     };
-    // Queue signals before anything else, so that none is lost.
-    let queue = match queue {
-        None if !typed.exec => Some(supervise::queue()?),
-        queue => queue,
-    };
-    report_acquired(session, &lock, &hold, queue.as_ref());
-    let environment = hold.environment(std::env::var(HOLDS).ok().as_deref());
     if typed.exec {
-        return replaced_by(command, hold, environment);
+        report_acquired(session, &lock, &hold, None);
+        return replaced_by(command, hold);
     }
-    let Some(queue) = queue else {
-        bail!("no signal queue");
-    };
+    // Queue signals before anything else, so that none is lost.
+    let queue = queue.map_or_else(supervise::queue, Ok)?;
+    report_acquired(session, &lock, &hold, Some(&queue));
+    let environment = hold.environment(std::env::var(HOLDS).ok().as_deref());
     let command = laid_out
         .map_or_else(|| lay_out(program, arguments), Ok)?
         .with(&environment)
         .map_err(|source| spawn_error(program, source))?;
     Ok(supervise::supervise(
-        session, hold, &command, &queue, policy,
+        session, hold, &command, &queue, &typed,
     ))
 }
 
 /// Returns only if the command does not take the place of this program.
-fn replaced_by(
-    mut command: Command,
-    mut hold: Hold,
-    environment: Vec<(&'static str, Option<String>)>,
-) -> CommandResult {
+fn replaced_by(mut command: Command, mut hold: Hold) -> CommandResult {
     if let Some(signal) = cancel::interrupted_after_commit() {
         // Releases the lock.
         drop(hold);
         return Ok(Printed::by_signal(signal));
     }
-    for (name, value) in environment {
+    for (name, value) in hold.environment(std::env::var(HOLDS).ok().as_deref()) {
         match value {
             Some(value) => command.env(name, value),
             None => command.env_remove(name),
@@ -138,25 +136,6 @@ fn replaced_by(
     Err(error.into())
 }
 
-/// How the work is ended, and how the hold is kept.
-fn options(typed: &args::Run, die_with: Option<ProcessId>) -> (Policy, RunOptions) {
-    let policy = Policy {
-        on_lost: typed.on_lost,
-        time_limit: typed.time_limit.filter(|limit| !limit.is_zero()),
-        kill_after: typed.kill_after.unwrap_or(onehold::record::KILL_AFTER),
-    };
-    let run_options = RunOptions {
-        close: typed.close,
-        exec: typed.exec,
-        supervised: !typed.exec,
-        kill_after: typed.kill_after,
-        die_with,
-        hold_at_least: typed.hold_at_least.filter(|least| !least.is_zero()),
-        without_command: false,
-    };
-    (policy, run_options)
-}
-
 /// The command, as far as it does not depend on its hold.
 fn lay_out(program: &OsString, arguments: &[OsString]) -> onehold::Result<Program> {
     // Finds a script by the suffixes in PATHEXT, which Windows itself does not apply.
@@ -165,14 +144,6 @@ fn lay_out(program: &OsString, arguments: &[OsString]) -> onehold::Result<Progra
         .as_deref()
         .map_or(program.as_os_str(), Path::as_os_str);
     Program::new(found, arguments).map_err(|source| spawn_error(program, source))
-}
-
-/// Ends the run when that process exits. `is_queued`: signals are already queued for the supervisor.
-fn end_with(session: &Session, process: ProcessId, is_queued: bool) -> anyhow::Result<()> {
-    if !is_queued {
-        report_cancel(session, Then::Ends);
-    }
-    die_with::terminate_with(process)
 }
 
 fn about_derived_name(program: &OsString, arguments: &[OsString]) -> String {
