@@ -17,7 +17,7 @@ use crate::describe::{
 };
 use crate::exit::Exit;
 use crate::malformed;
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, Printed};
 use crate::output::{self, Reentry, Refused, block, next_step};
 use crate::progress::Progress;
 use crate::prompt::{confirm, report_cancel};
@@ -517,6 +517,16 @@ pub(crate) fn report_acquired(
             output::eprint(&format!("onehold: warning: {warning}"));
         }
     }
+}
+
+/// Gives back what is held under a number that could not be printed: dropped, it releases the lock.
+pub(crate) fn give_back_untold<T>(held: T, lock: &Lock, error: &std::io::Error) -> Printed {
+    drop(held);
+    let (cause, name) = (words::cause_text(error), words::names(lock));
+    output::eprint(&format!(
+        "onehold: cannot print the hold number: {cause}; released {name}"
+    ));
+    Printed::Yes(Exit::Failed)
 }
 
 /// Shorter waits are not shown and start no thread for signals. Both together cost a third of the time

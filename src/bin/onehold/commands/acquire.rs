@@ -8,7 +8,7 @@ use onehold::record::Kind;
 use onehold::{Acquired, Attempt, Format, Holder, Mode, PendingHold, Status};
 
 use crate::acquiring::{
-    acquire_with_prompts, displaced, displaced_text, refuse_exit_code_0, refused,
+    acquire_with_prompts, displaced, displaced_text, give_back_untold, refuse_exit_code_0, refused,
     wait_for_displaced,
 };
 use crate::args;
@@ -149,13 +149,7 @@ fn hand_over(
         output::print_data(session, &outcome)
     };
     if let Err(error) = printed {
-        // Dropping `pending` releases the lock.
-        drop(pending);
-        output::eprint(&format!(
-            "onehold: cannot print the hold number: {}; released {name}",
-            words::cause_text(&error)
-        ));
-        return Printed::Yes(Exit::Failed);
+        return give_back_untold(pending, lock, &error);
     }
     let exit = match pending.confirm() {
         Ok(_) => {

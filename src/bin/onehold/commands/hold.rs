@@ -17,8 +17,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::acquiring::{
-    acquire_with_prompts, displaced, is_inside_all, may_block, refuse_exit_code_0, refused,
-    report_acquired,
+    acquire_with_prompts, displaced, give_back_untold, is_inside_all, may_block,
+    refuse_exit_code_0, refused, report_acquired,
 };
 use crate::args::{HoldUntilEnd, OnZombie, UsageError};
 use crate::cancel::{self, SIGINT, Then};
@@ -89,11 +89,8 @@ pub(crate) fn hold(session: &Session, typed: HoldUntilEnd) -> CommandResult {
     {
         return enclosed(session, &lock, &end, &ends);
     }
-    let queue = if may_block(&lock, &typed.hold) {
-        None
-    } else {
-        Some(supervise::queue()?)
-    };
+    let is_immediate = !may_block(&lock, &typed.hold);
+    let queue = is_immediate.then(supervise::queue).transpose()?;
     let run = RunOptions {
         supervised: true,
         without_command: true,
@@ -120,8 +117,7 @@ pub(crate) fn hold(session: &Session, typed: HoldUntilEnd) -> CommandResult {
         }
     };
     // Not std::env::args_os: the program that is shipped begins without the runtime that fills it.
-    let own = Pid::new(std::process::id()).map(command_line_of);
-    let own = own.unwrap_or_default();
+    let own = command_line_of(Pid::of_self());
     let attempt = acquire_with_prompts(
         session,
         &typed.hold,
@@ -145,13 +141,7 @@ pub(crate) fn hold(session: &Session, typed: HoldUntilEnd) -> CommandResult {
     pass_on_signals(queue, number, end.clone())?;
     watch_stdin()?;
     if let Err(error) = tell_held(session, &Event::held(session, &lock, &hold)) {
-        drop(hold);
-        let cause = words::cause_text(&error);
-        let name = words::names(&lock);
-        output::eprint(&format!(
-            "onehold: cannot print the hold number: {cause}; released {name}"
-        ));
-        return Ok(Printed::Yes(Exit::Failed));
+        return Ok(give_back_untold(hold, &lock, &error));
     }
     Ok(keep(session, hold, &ends))
 }
@@ -178,8 +168,7 @@ fn enclosed(
     };
     tell_held(session, &held)?;
     let why = ends.recv()?;
-    tell_end(session, number, &why, None, Vec::new());
-    Ok(exit_after(&why))
+    Ok(tell_end(session, number, &why, None, None))
 }
 
 /// Gives up if stdin has ended after that time, and the lock is not held.
@@ -283,35 +272,24 @@ fn keep(session: &Session, mut hold: Hold, ends: &Receiver<End>) -> Printed {
     let name = words::quoted(&hold.record().name);
     // Tell the program first: after the release, another may hold the lock.
     if let Some(text) = loss(&why, &name) {
-        tell_end(session, number, &why, Some(&text), Vec::new());
+        let exit = tell_end(session, number, &why, Some(&text), None);
         let released = hold.give_back(None);
         let _ = hold.note_end(&released, matches!(why, End::Broken), None);
-        return Printed::Yes(Exit::Lost);
+        return exit;
     }
     let released = hold.give_back(None);
     let noted = hold.note_end(&released, false, None);
-    let warnings: Vec<String> = noted.iter().map(words::error_chain).collect();
-    match released {
+    let (why, error) = match &released {
         Ok(ReleaseOutcome::Released | ReleaseOutcome::Kept) => {
             if session.global.verbose {
                 output::say(session, &format!("released {name}"));
             }
-            tell_end(session, number, &why, None, warnings);
+            (why, noted.as_ref())
         }
-        Ok(ReleaseOutcome::Lost) => {
-            let text = loss(&End::Lost, &name);
-            tell_end(session, number, &End::Lost, text.as_deref(), Vec::new());
-            return Printed::Yes(Exit::Lost);
-        }
-        Err(error) => tell_end(
-            session,
-            number,
-            &why,
-            None,
-            vec![words::error_chain(&error)],
-        ),
-    }
-    exit_after(&why)
+        Ok(ReleaseOutcome::Lost) => (End::Lost, None),
+        Err(error) => (why, Some(error)),
+    };
+    tell_end(session, number, &why, loss(&why, &name).as_deref(), error)
 }
 
 /// The message if the hold ended against the will of its program.
@@ -320,14 +298,6 @@ fn loss(why: &End, name: &str) -> Option<String> {
         End::Broken => Some(format!("lock {name} was broken while it was held")),
         End::Lost => Some(format!("lost lock {name} while it was held")),
         End::Stdin | End::Caller(_) | End::Signal(_) => None,
-    }
-}
-
-fn exit_after(why: &End) -> Printed {
-    match why {
-        // As if it had never been caught, so that a calling shell script ends, too.
-        End::Signal(signal) if *signal != SIGTERM => Printed::by_signal(*signal),
-        _ => Printed::Yes(Exit::Done),
     }
 }
 
@@ -359,14 +329,14 @@ impl Event<'_> {
 
     fn held(session: &Session, lock: &Lock, hold: &Hold) -> Self {
         let slots = hold.slots();
-        let path = hold.path().to_string_lossy().into_owned();
+        let path = || hold.path().to_string_lossy().into_owned();
         let displaced = displaced(hold.displaced());
         Self {
             event: "held",
             hold: Some(hold.number()),
             slot: slots.first().copied(),
             slots,
-            file: Some(path).filter(|_| !lock.is_remote()),
+            file: (!lock.is_remote()).then(path),
             displaced: displaced.map(|was| lock_value(&was, &session.caller)),
             errors: hold.warnings().iter().map(words::error_chain).collect(),
             ..Self::default()
@@ -395,8 +365,16 @@ fn tell_held(session: &Session, held: &Event<'_>) -> std::io::Result<()> {
     output::data(&held.hold.unwrap_or_default().to_string())
 }
 
-/// Tells the program that it no longer holds the lock. `loss`: the message, if the hold was lost.
-fn tell_end(session: &Session, hold: u64, why: &End, loss: Option<&str>, errors: Vec<String>) {
+/// Tells the program that it no longer holds the lock, and ends as it has to. `loss`: the message, if the hold was
+/// lost.
+fn tell_end(
+    session: &Session,
+    hold: u64,
+    why: &End,
+    loss: Option<&str>,
+    error: Option<&onehold::Error>,
+) -> Printed {
+    let errors: Vec<String> = error.map(words::error_chain).into_iter().collect();
     if session.global.json {
         let text = match why {
             End::Caller(text) => Some(text.as_str()),
@@ -412,12 +390,18 @@ fn tell_end(session: &Session, hold: u64, why: &End, loss: Option<&str>, errors:
         };
         // The reader may have exited.
         let _ = event.print();
-        return;
+    } else {
+        if let Some(text) = loss {
+            output::eprint(&format!("onehold: {text}"));
+        }
+        for error in errors {
+            output::eprint(&format!("onehold: warning: {error}"));
+        }
     }
-    if let Some(text) = loss {
-        output::eprint(&format!("onehold: {text}"));
-    }
-    for error in errors {
-        output::eprint(&format!("onehold: warning: {error}"));
+    match why {
+        _ if loss.is_some() => Printed::Yes(Exit::Lost),
+        // As if it had never been caught, so that a calling shell script ends, too.
+        End::Signal(signal) if *signal != SIGTERM => Printed::by_signal(*signal),
+        _ => Printed::Yes(Exit::Done),
     }
 }
