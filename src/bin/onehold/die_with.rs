@@ -2,12 +2,11 @@
 
 use std::sync::OnceLock;
 
-#[cfg(not(unix))]
-use anyhow::bail;
-use onehold::command_line::signal;
+use onehold::command_line::{command_line_of, signal, until_ended};
 use onehold::record::ProcessId;
 
 use crate::args::DieWith;
+use crate::describe;
 use crate::outcome::Outcome;
 use crate::refusal::Refusal;
 
@@ -35,27 +34,32 @@ pub(crate) fn find(wanted: DieWith) -> anyhow::Result<ProcessId> {
     })
 }
 
+#[cfg(not(unix))]
+pub(crate) fn find(_wanted: DieWith) -> anyhow::Result<ProcessId> {
+    anyhow::bail!(crate::args::UsageError(
+        "--die-with is not supported on this system".to_owned()
+    ))
+}
+
 /// Sends TERM to this process once that process has exited.
-#[cfg(unix)]
 pub(crate) fn terminate_with(process: ProcessId) -> anyhow::Result<()> {
     watch(process, |why| {
         let _ = HAS_EXITED.set(why);
-        onehold::command_line::signal::terminate_self();
+        // Elsewhere none is found.
+        #[cfg(unix)]
+        signal::terminate_self();
     })
 }
 
 /// Calls `then` with the sentence about that process, in a thread, once it has exited.
-#[cfg(unix)]
 #[cold]
 #[inline(never)]
 pub(crate) fn watch(
     process: ProcessId,
     then: impl FnOnce(String) + Send + 'static,
 ) -> anyhow::Result<()> {
-    use onehold::command_line::{command_line_of, until_ended};
-
     let command = command_line_of(process.pid);
-    let name = crate::describe::process(process.pid.get(), &command);
+    let name = describe::process(process.pid.get(), &command);
     in_thread("die-with", move || {
         until_ended(process);
         then(format!("its caller, {name}, has exited"));
@@ -69,23 +73,4 @@ pub(crate) fn in_thread(name: &str, run: impl FnOnce() + Send + 'static) -> anyh
         thread.spawn(run).map(drop)
     });
     Ok(started??)
-}
-
-#[cfg(not(unix))]
-pub(crate) fn find(_wanted: DieWith) -> anyhow::Result<ProcessId> {
-    bail!(crate::args::UsageError(
-        "--die-with is not supported on this system".to_owned()
-    ))
-}
-
-#[cfg(not(unix))]
-#[allow(clippy::unnecessary_wraps, reason = "as where it can be watched")]
-pub(crate) fn terminate_with(_: ProcessId) -> anyhow::Result<()> {
-    Ok(())
-}
-
-#[cfg(not(unix))]
-#[allow(clippy::unnecessary_wraps, reason = "as where it can be watched")]
-pub(crate) fn watch(_: ProcessId, _: impl FnOnce(String)) -> anyhow::Result<()> {
-    Ok(())
 }
