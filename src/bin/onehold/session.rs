@@ -244,10 +244,8 @@ fn instance(global: &GlobalArgs, settings: &Settings) -> anyhow::Result<Option<S
     }
     match std::env::var_os(VARIABLE) {
         Some(id) if !id.is_empty() => {
-            let id = args::instance(&id.to_string_lossy());
-            Ok(Some(
-                id.map_err(|why| UsageError(format!("{VARIABLE}: {why}")))?,
-            ))
+            let id = args::instance(&id.to_string_lossy()).map(Some);
+            id.map_err(|why| UsageError(format!("{VARIABLE}: {why}")).into())
         }
         _ => Ok(settings.instance()),
     }
@@ -374,18 +372,7 @@ fn local_directory(dir: PathBuf) -> Result<PathBuf, UsageError> {
     if onehold::command_line::is_etcd_url(&text) {
         return Ok(dir);
     }
-    if text.starts_with("etcd://") || text.starts_with("etcds://") {
-        return Err(UsageError(format!(
-            "cannot use `{text}` as the store: this build has no etcd: install a released one, or build it \
-             with `--features etcd`"
-        )));
-    }
     let lower = text.to_ascii_lowercase();
-    if lower.starts_with("etcd:") || lower.starts_with("etcds:") {
-        return Err(UsageError(format!(
-            "cannot use `{text}` as the store: a store on etcd is etcd://HOSTS/PREFIX, or etcds:// for TLS"
-        )));
-    }
     let is_scheme = |scheme: &str| {
         // A single letter is a drive of Windows.
         scheme.len() > 1
@@ -394,12 +381,19 @@ fn local_directory(dir: PathBuf) -> Result<PathBuf, UsageError> {
                 .chars()
                 .all(|char| char.is_ascii_alphanumeric() || "+-.".contains(char))
     };
-    match text.split_once("://") {
-        Some((scheme, _)) if is_scheme(scheme) => Err(UsageError(format!(
-            "cannot use `{text}` as the store: it is neither a directory nor etcd://HOSTS/PREFIX"
-        ))),
-        _ => Ok(dir),
-    }
+    let scheme = text.split_once("://").map(|(scheme, _)| scheme);
+    let why = if matches!(scheme, Some("etcd" | "etcds")) {
+        "this build has no etcd: install a released one, or build it with `--features etcd`"
+    } else if lower.starts_with("etcd:") || lower.starts_with("etcds:") {
+        "a store on etcd is etcd://HOSTS/PREFIX, or etcds:// for TLS"
+    } else if scheme.is_some_and(is_scheme) {
+        "it is neither a directory nor etcd://HOSTS/PREFIX"
+    } else {
+        return Ok(dir);
+    };
+    Err(UsageError(format!(
+        "cannot use `{text}` as the store: {why}"
+    )))
 }
 
 /// The numbers and names of the holds that this invocation runs under.
