@@ -26,7 +26,11 @@ pub(crate) fn doctor(session: &Session, typed: &args::Doctor) -> Outcome {
         if !is_hopeless(&found) {
             let is_doubtful = |one: &Finding| one.check == "filesystem" && one.result != Grade::Ok;
             let is_trusted = !found.iter().any(is_doubtful);
-            trial(session, is_trusted, &mut found);
+            let trial = Trial::new(session, is_trusted).and_then(|trial| trial.run(&mut found));
+            found.extend(trial.err().map(|error| {
+                let advice = "use another store: --dir";
+                Finding::failed("trial", format!("{error:#}"), advice)
+            }));
         }
     }
     let count = |grade| found.iter().filter(|one| one.result == grade).count();
@@ -34,16 +38,12 @@ pub(crate) fn doctor(session: &Session, typed: &args::Doctor) -> Outcome {
     let plural = |count: usize| if count == 1 { "" } else { "s" };
     let store = session.store_text();
     let mut outcome = if failed > 0 {
-        let text = format!(
-            "{store} is not fit for locks: {failed} check{} failed",
-            plural(failed)
-        );
+        let plural = plural(failed);
+        let text = format!("{store} is not fit for locks: {failed} check{plural} failed");
         Outcome::refused(Refusal::UNFIT, text)
     } else {
-        let text = format!(
-            "{store} is fit for locks ({warnings} warning{})",
-            plural(warnings)
-        );
+        let plural = plural(warnings);
+        let text = format!("{store} is fit for locks ({warnings} warning{plural})");
         Outcome::new(Exit::Done, "fit", text)
     };
     if !session.global.quiet || failed > 0 {
@@ -53,14 +53,6 @@ pub(crate) fn doctor(session: &Session, typed: &args::Doctor) -> Outcome {
     }
     outcome.more = json!({ "checks": found });
     outcome
-}
-
-fn trial(session: &Session, is_trusted: bool, found: &mut Vec<Finding>) {
-    let tried = Trial::new(session, is_trusted).and_then(|trial| trial.run(found));
-    if let Err(error) = tried {
-        let advice = "use another store: --dir";
-        found.push(Finding::failed("trial", format!("{error:#}"), advice));
-    }
 }
 
 /// The width of a result, with the gaps around it.
