@@ -29,14 +29,12 @@ pub(crate) struct Progress {
 }
 
 enum Shown {
-    Line { name: String, since: Instant },
-    Live(LiveLine),
-}
-
-/// A line on the terminal and the thread that updates it.
-struct LiveLine {
-    stop: mpsc::Sender<()>,
-    thread: JoinHandle<()>,
+    Line {
+        name: String,
+        since: Instant,
+    },
+    /// A line on the terminal and the thread that updates it, until the sender is dropped.
+    Live(mpsc::Sender<()>, JoinHandle<()>),
 }
 
 impl Progress {
@@ -62,7 +60,7 @@ impl Progress {
         };
         output::eprint(&format!("{}{still_held}", holder_line(status)));
         *self.shown.borrow_mut() = if std::io::stderr().is_terminal() {
-            LiveLine::start(lock.clone(), holder_of(status), limit, since).map(Shown::Live)
+            Shown::live(lock.clone(), holder_of(status), limit, since)
         } else {
             Some(Shown::Line {
                 name: words::names(lock),
@@ -74,27 +72,22 @@ impl Progress {
     /// Ends the display. `acquired`: the lock was acquired.
     pub(crate) fn end(&self, acquired: bool) {
         match self.shown.borrow_mut().take() {
-            Some(Shown::Line { name, since }) if acquired => output::eprint(&format!(
-                "onehold: acquired {name} after {}",
-                words::span(since.elapsed())
-            )),
+            Some(Shown::Line { name, since }) if acquired => {
+                let waited = words::span(since.elapsed());
+                output::eprint(&format!("onehold: acquired {name} after {waited}"));
+            }
             None | Some(Shown::Line { .. }) => {}
-            Some(Shown::Live(live)) => {
-                drop(live.stop);
-                let _ = live.thread.join();
+            Some(Shown::Live(stop, thread)) => {
+                drop(stop);
+                let _ = thread.join();
             }
         }
     }
 }
 
-impl LiveLine {
+impl Shown {
     /// `shown`: the holder that has been shown.
-    fn start(
-        lock: Lock,
-        mut shown: Option<Held>,
-        limit: WaitLimit,
-        since: Instant,
-    ) -> Option<Self> {
+    fn live(lock: Lock, mut shown: Option<Held>, limit: WaitLimit, since: Instant) -> Option<Self> {
         let (stop, stopped) = mpsc::channel::<()>();
         // Signals must reach the thread that waits.
         let thread = without_signals(|| {
@@ -122,10 +115,7 @@ impl LiveLine {
                 line.finish_and_clear();
             })
         });
-        Some(Self {
-            stop,
-            thread: thread.ok()?.ok()?,
-        })
+        Some(Self::Live(stop, thread.ok()?.ok()?))
     }
 }
 
@@ -164,17 +154,11 @@ fn holder_of(status: &Status) -> Option<Held> {
 
 /// "onehold: waiting for runner-7: `x` is held by …"
 fn holder_line(status: &Status) -> String {
-    let owner = status
-        .record
-        .as_ref()
-        .and_then(|record| record.owner.as_deref());
-    let owner = owner.map_or_else(String::new, |owner| {
-        format!(" for {}", words::escape(owner))
-    });
-    format!(
-        "onehold: waiting{owner}: {}",
-        describe_holder(status, local)
-    )
+    let record = status.record.as_ref();
+    let owner = record.and_then(|record| record.owner.as_deref());
+    let owner = owner.map(|owner| format!(" for {}", words::escape(owner)));
+    let (owner, holder) = (owner.unwrap_or_default(), describe_holder(status, local));
+    format!("onehold: waiting{owner}: {holder}")
 }
 
 /// "onehold: waiting 12s of 5m, position 2 of 3 (Ctrl-C cancels)"
