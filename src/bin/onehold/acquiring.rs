@@ -72,15 +72,10 @@ pub(crate) fn refuse_exit_code_0(
     if typed.conflict_exit_code != Some(0) {
         return Ok(());
     }
-    let caller = if session.verb == "hold" {
-        "program"
-    } else {
-        "script"
-    };
-    let text = format!(
-        "{} -E 0: the {caller} would go on without the lock",
-        session.verb
-    );
+    let is_hold = session.verb == "hold";
+    let caller = if is_hold { "program" } else { "script" };
+    let verb = session.verb;
+    let text = format!("{verb} -E 0: the {caller} would go on without the lock");
     Err(args::UsageError(text))
 }
 
@@ -208,12 +203,9 @@ fn wait<'a>(
 #[inline(never)]
 fn tell_ripening(session: &Session, status: &Status) {
     if session.tells_success() {
-        let left = status.verdict.takeable_in.unwrap_or_default();
-        output::eprint(&format!(
-            "onehold: {}; taking it over in {}",
-            describe_holder(status, local),
-            words::span(left)
-        ));
+        let left = words::span(status.verdict.takeable_in.unwrap_or_default());
+        let holder = describe_holder(status, local);
+        output::eprint(&format!("onehold: {holder}; taking it over in {left}"));
     }
 }
 
@@ -294,11 +286,12 @@ pub(crate) fn is_inside_all(
     lock: &Lock,
     typed: &args::HoldArgs,
 ) -> onehold::Result<bool> {
-    let mut names = lock.names();
-    names.try_fold(
-        true,
-        |all, name| Ok(all && is_inside(session, name, typed)?),
-    )
+    for name in lock.names() {
+        if !is_inside(session, name, typed)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 fn is_inside(session: &Session, name: &LockName, typed: &args::HoldArgs) -> onehold::Result<bool> {
@@ -468,23 +461,20 @@ pub(crate) fn displaced(displaced: &[Status]) -> Option<Box<Status>> {
 
 /// The message about a hold that was taken over or taken by force.
 pub(crate) fn displaced_text(session: &Session, status: &Status) -> Option<String> {
+    let name = words::quoted(&status.name);
     match status.verdict.state {
         State::Zombie => {
-            let own = format!(
-                "onehold: took over zombie {}: {}",
-                words::quoted(&status.name),
-                describe_zombie(status, local)
-            );
+            let zombie = describe_zombie(status, local);
+            let own = format!("onehold: took over zombie {name}: {zombie}");
             // The message of the foreign program comes first: its callers look for it.
             let settings = &session.config.settings;
             let foreign = settings.takeover(|| lock_value(status, &session.caller));
             Some(foreign.map_or_else(|| own.clone(), |foreign| format!("{foreign}\n{own}")))
         }
-        State::Held | State::Overdue => Some(format!(
-            "onehold: took {} by force from {}",
-            words::quoted(&status.name),
-            describe_past_holder(status, local)
-        )),
+        State::Held | State::Overdue => {
+            let holder = describe_past_holder(status, local);
+            Some(format!("onehold: took {name} by force from {holder}"))
+        }
         State::Free | State::NotALock => None,
     }
 }
@@ -497,13 +487,12 @@ pub(crate) fn report_acquired(
     queue: Option<&SignalQueue>,
 ) {
     if session.global.verbose {
-        let place = output::place(lock.is_remote());
-        let acquired = format!(
-            "acquired {}: hold {}, {place} {}",
-            words::names(lock),
-            hold.number(),
-            words::path_text(hold.path())
+        let (names, number) = (words::names(lock), hold.number());
+        let (place, path) = (
+            output::place(lock.is_remote()),
+            words::path_text(hold.path()),
         );
+        let acquired = format!("acquired {names}: hold {number}, {place} {path}");
         output::say(session, &acquired);
     }
     let is_ending = || {
@@ -552,21 +541,20 @@ pub(crate) fn wait_for_displaced(
         return Some(format!("{lockers} was not signaled and keeps running"));
     }
     let pid = status.verdict.pid?;
+    let has_kernel_lock = status.verdict.evidence == Evidence::KernelLock;
     // A PID file does not say whether its process runs a command. A kernel lock means a `run`, whose
     // wrapper notices the loss itself.
-    let is_watched_pid_file =
-        record.format == Format::Pid && status.verdict.evidence == Evidence::KernelLock;
-    let process = describe::process(pid.get(), &record.command);
-    if status.verdict.pid_alive.is_none()
-        && status.verdict.evidence == Evidence::KernelLock
-        && !is_watched_pid_file
-    {
-        return Some(format!(
-            "cannot check from here whether {process} has exited"
-        ));
-    }
-    if status.verdict.pid_alive != Some(true) || is_watched_pid_file {
+    if has_kernel_lock && record.format == Format::Pid {
         return None;
+    }
+    let process = describe::process(pid.get(), &record.command);
+    match status.verdict.pid_alive {
+        Some(true) => {}
+        None if has_kernel_lock => {
+            let text = format!("cannot check from here whether {process} has exited");
+            return Some(text);
+        }
+        None | Some(false) => return None,
     }
     // These have no wrapper that would notice the loss.
     if record.kind != Kind::Run || record.exec {
@@ -576,9 +564,9 @@ pub(crate) fn wait_for_displaced(
         return None;
     }
     if session.tells() {
+        let time = words::span(EXIT_TIMEOUT);
         output::eprint(&format!(
-            "onehold: waiting up to {} for {process} to exit",
-            words::span(EXIT_TIMEOUT)
+            "onehold: waiting up to {time} for {process} to exit"
         ));
     }
     let deadline = Instant::now() + EXIT_TIMEOUT;
