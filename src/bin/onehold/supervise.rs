@@ -180,8 +180,7 @@ impl Supervisor<'_> {
                 Err(_) => std::thread::sleep(Duration::from_millis(100)),
             }
             let now = Instant::now();
-            if self.deadline.is_some_and(|deadline| now >= deadline) {
-                self.deadline = None;
+            if self.deadline.take_if(|deadline| now >= *deadline).is_some() {
                 // Not if it has ended meanwhile: then its exit code counts.
                 if !matches!(self.child.has_ended(), Ok(true)) {
                     self.end_work(Cause::TimeLimit);
@@ -194,9 +193,8 @@ impl Supervisor<'_> {
                 self.heartbeat.has_failed = false;
                 self.check();
                 next_check = now + CHECK_INTERVAL;
-                if !is_long_run {
+                if !std::mem::replace(&mut is_long_run, true) {
                     drop_code_pages();
-                    is_long_run = true;
                 }
             }
             if !self.is_lost {
@@ -391,11 +389,8 @@ impl Supervisor<'_> {
             Cause::Broken => format!("lock {name} was broken while the command was running"),
             Cause::Lost => format!("lost lock {name} while the command was running"),
             Cause::TimeLimit => {
-                let limit = self.typed.time_limit.unwrap_or_default();
-                format!(
-                    "the command exceeded its time limit of {}",
-                    words::short_span(limit)
-                )
+                let limit = words::short_span(self.typed.time_limit.unwrap_or_default());
+                format!("the command exceeded its time limit of {limit}")
             }
         }
     }
@@ -428,11 +423,8 @@ impl Supervisor<'_> {
         let mut hold = self.hold;
         let is_to_be_kept = hold.record().hold_at_least_ms.is_some() && !is_broken;
         let early = is_to_be_kept.then(|| child.wait());
-        let to_keep = early
-            .as_ref()
-            .map(|status| command_end(status.as_ref().ok()));
-        let released = hold.give_back(to_keep);
-        let is_kept = matches!(released, Ok(ReleaseOutcome::Kept));
+        let known = early.as_ref().map(|status| status.as_ref().ok().copied());
+        let released = hold.give_back(known.map(command_end));
         let mut was_lost = self.is_lost || is_broken;
         if !was_lost {
             match &released {
@@ -440,7 +432,7 @@ impl Supervisor<'_> {
                     output::say(session, &loss);
                     was_lost = true;
                 }
-                Ok(_) if session.global.verbose => say_released(session, &name, &hold, is_kept),
+                Ok(how) if session.global.verbose => say_released(session, &name, &hold, *how),
                 Ok(_) => {}
                 Err(error) => warnings.push(words::error_chain(error)),
             }
@@ -452,8 +444,8 @@ impl Supervisor<'_> {
         });
         let status = status.ok();
         if session.history {
-            let end = command_end(status.as_ref());
-            let noted = hold.note_end(&released, is_broken, Some(end));
+            let end = Some(command_end(status));
+            let noted = hold.note_end(&released, is_broken, end);
             warnings.extend(noted.as_ref().map(words::error_chain));
         }
         let command_exit = exit_of(status);
@@ -501,8 +493,9 @@ impl Supervisor<'_> {
 
 #[cold]
 #[inline(never)]
-fn say_released(session: &Session, name: &str, hold: &Hold, is_kept: bool) {
-    let until = hold.record().held_until().filter(|_| is_kept);
+fn say_released(session: &Session, name: &str, hold: &Hold, how: ReleaseOutcome) {
+    let until = hold.record().held_until();
+    let until = until.filter(|_| how == ReleaseOutcome::Kept);
     let text = match until {
         Some(until) => format!("{name} stays locked until {}", local(until)),
         None => format!("released {name}"),
@@ -522,10 +515,8 @@ fn word_of(was_lost: bool, released: &onehold::Result<ReleaseOutcome>) -> &'stat
 
 /// Returns whether the exit code does not fit into a byte, as on Windows.
 fn is_wide(status: ExitStatus) -> bool {
-    status
-        .code()
-        .is_some_and(|code| u8::try_from(code).is_err())
-        && signal::terminating_signal(status).is_none()
+    let code = status.code().map(u8::try_from);
+    matches!(code, Some(Err(_))) && signal::terminating_signal(status).is_none()
 }
 
 pub(crate) fn exit_of(status: Option<ExitStatus>) -> Exit {
@@ -538,12 +529,9 @@ pub(crate) fn exit_of(status: Option<ExitStatus>) -> Exit {
 
 #[cold]
 #[inline(never)]
-fn command_end(status: Option<&ExitStatus>) -> CommandEnd {
-    let code = status.and_then(ExitStatus::code);
-    CommandEnd::now(
-        code,
-        status.and_then(|status| signal::terminating_signal(*status)),
-    )
+fn command_end(status: Option<ExitStatus>) -> CommandEnd {
+    let code = status.and_then(|status| status.code());
+    CommandEnd::now(code, status.and_then(signal::terminating_signal))
 }
 
 fn status_text(status: Option<ExitStatus>) -> String {
