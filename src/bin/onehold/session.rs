@@ -168,19 +168,15 @@ impl Session {
         Lock::at_own_place(status, self.config.settings.takes_zombies())
     }
 
-    pub(crate) fn lock(&self, name: LockName) -> onehold::Result<Lock> {
-        let format = match self.global.format {
-            Some(typed) => typed,
-            None => self.config.format_of(&name).unwrap_or(self.format),
-        };
-        // As flock(1) takes it.
-        let is_file = format == Format::Flock && !name.is_path();
-        let name = if is_file {
+    pub(crate) fn lock(&self, mut name: LockName) -> onehold::Result<Lock> {
+        let typed = self.global.format;
+        let format = typed.or_else(|| self.config.format_of(&name));
+        let format = format.unwrap_or(self.format);
+        if format == Format::Flock && !name.is_path() {
+            // As flock(1) takes it.
             let below = self.root().strip_prefix(".").unwrap_or(self.root());
-            LockName::new(Path::new(".").join(below).join(name.as_str()))?
-        } else {
-            name
-        };
+            name = LockName::new(Path::new(".").join(below).join(name.as_str()))?;
+        }
         if format == self.format {
             self.store.lock(name)
         } else {
