@@ -104,13 +104,11 @@ fn hand_over(
         }
         Holder::Lease => time(record.ttl().unwrap_or_default()),
     };
-    let mut outcome = Outcome::new(
-        Exit::Done,
-        "acquired",
-        format!("acquired {name}{} for {follows}", slots(lock, &pending)),
-    )
-    .data(pending.number().to_string())
-    .warnings(pending.warnings());
+    let slots = slots(lock, &pending);
+    let text = format!("acquired {name}{slots} for {follows}");
+    let mut outcome = Outcome::new(Exit::Done, "acquired", text)
+        .data(pending.number().to_string())
+        .warnings(pending.warnings());
     if is_no_lease {
         outcome.warnings.push(format!(
             "the {} format has no leases: the hold also ends with its process",
@@ -118,11 +116,9 @@ fn hand_over(
         ));
     }
     if session.global.verbose {
-        outcome.notes.push(format!(
-            "  {}: {}",
-            output::place(lock.is_remote()),
-            words::path_text(pending.path())
-        ));
+        let path = words::path_text(pending.path());
+        let place = output::place(lock.is_remote());
+        outcome.notes.push(format!("  {place}: {path}"));
     }
     for was in pending.displaced() {
         outcome.notes.extend(displaced_text(session, was));
@@ -181,34 +177,25 @@ fn slots(lock: &onehold::Lock, pending: &PendingHold) -> String {
 
 /// "30m, until 12:30:00"
 fn time(ttl: Duration) -> String {
-    match TimeDelta::from_std(ttl)
-        .ok()
-        .and_then(|ttl| Utc::now().checked_add_signed(ttl))
-    {
-        Some(end) => {
-            let shown = words::short_span(ttl);
-            // It has the two largest units.
-            let is_whole = humantime::parse_duration(&shown).is_ok_and(|parsed| parsed == ttl);
-            let whole = || humantime::format_duration(ttl).to_string();
-            let shown = if is_whole { shown } else { whole() };
-            format!("{shown}, until {}", describe::local(end))
-        }
-        None => "ever".to_owned(),
+    let span = TimeDelta::from_std(ttl).ok();
+    let Some(end) = span.and_then(|span| Utc::now().checked_add_signed(span)) else {
+        return "ever".to_owned();
+    };
+    let mut shown = words::short_span(ttl);
+    // It has the two largest units.
+    if humantime::parse_duration(&shown) != Ok(ttl) {
+        shown = humantime::format_duration(ttl).to_string();
     }
+    format!("{shown}, until {}", local(end))
 }
 
 fn already_held(session: &Session, status: Box<Status>) -> Outcome {
     let number = status.hold().unwrap_or_default();
-    let mut outcome = Outcome::new(
-        Exit::Done,
-        "acquired",
-        format!(
-            "already acquired by this holder: {}",
-            describe_holder(&status, local)
-        ),
-    )
-    .data(number.to_string())
-    .lock(status);
+    let holder = describe_holder(&status, local);
+    let text = format!("already acquired by this holder: {holder}");
+    let mut outcome = Outcome::new(Exit::Done, "acquired", text)
+        .data(number.to_string())
+        .lock(status);
     outcome.hold = Some(number);
     outcome.told_if(session.tells_success())
 }

@@ -87,10 +87,8 @@ pub(crate) fn run(mut cli: Cli) -> Exit {
         // A closed pipe is not an error: `onehold list | head`.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => outcome.exit,
         Err(error) => {
-            output::eprint(&format!(
-                "onehold: cannot write to stdout: {}",
-                words::cause_text(&error)
-            ));
+            let cause = words::cause_text(&error);
+            output::eprint(&format!("onehold: cannot write to stdout: {cause}"));
             match outcome.exit {
                 Exit::Done => Exit::Failed,
                 exit => exit,
@@ -149,12 +147,7 @@ fn caller(verb: &Verb, settings: &Settings) -> Caller {
             (caller.hold, &caller.owner)
         }
         Verb::Check(typed) => (typed.hold, &typed.owner),
-        Verb::Break(_)
-        | Verb::List(_)
-        | Verb::Cleanup(_)
-        | Verb::Doctor(_)
-        | Verb::History(_)
-        | Verb::Config => return Caller::default(),
+        _ => return Caller::default(),
     };
     Caller {
         hold,
