@@ -21,8 +21,7 @@ use crate::cancel::{self, SIGINT};
 use crate::describe::{self, describe_holder, local};
 use crate::die_with;
 use crate::exit::Exit;
-use crate::failure::failed;
-use crate::outcome::{Outcome, Printed};
+use crate::outcome::{CommandResult, Outcome, Printed};
 use crate::output;
 use crate::refusal::Refusal;
 use crate::session::Session;
@@ -61,7 +60,7 @@ pub(crate) fn supervise(
     program: &Program,
     queue: &SignalQueue,
     typed: &args::Run,
-) -> Printed {
+) -> CommandResult {
     // There is no command yet to forward a signal to.
     let early = queue
         .take_ending()
@@ -69,20 +68,13 @@ pub(crate) fn supervise(
     if let Some(signal) = early {
         drop(hold);
         if let Some(why) = die_with::has_exited() {
-            return die_with::not_started(why).into();
+            return Ok(die_with::not_started(why).into());
         }
-        return Printed::by_signal(signal);
+        return Ok(Printed::by_signal(signal));
     }
     // Without it orphans would be out of reach, and the rest of the work is not.
     let _ = adopt_orphans();
-    let child = match hold.start(program, &queue.mask_before()) {
-        Ok(child) => child,
-        Err(error) => {
-            let outcome = failed(session, &error.into());
-            drop(hold);
-            return outcome.into();
-        }
-    };
+    let child = hold.start(program, &queue.mask_before())?;
     let time_limit = typed.time_limit.filter(|limit| !limit.is_zero());
     let mut supervisor = Supervisor {
         session,
@@ -105,7 +97,7 @@ pub(crate) fn supervise(
         );
     }
     supervisor.wait(queue);
-    supervisor.finish()
+    Ok(supervisor.finish())
 }
 
 /// When a hold is renewed.

@@ -113,9 +113,7 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
         .map_or_else(|| lay_out(program, arguments), Ok)?
         .with(&environment)
         .map_err(|source| spawn_error(program, source))?;
-    Ok(supervise::supervise(
-        session, hold, &command, &queue, &typed,
-    ))
+    supervise::supervise(session, hold, &command, &queue, &typed)
 }
 
 /// Returns only if the command does not take the place of this program.
