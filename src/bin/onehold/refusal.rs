@@ -67,14 +67,7 @@ impl Refusal {
 
     /// Whether another holder is in the way, which the exit code says, too.
     pub(crate) fn is_conflict(self) -> bool {
-        [
-            Self::LOCKED,
-            Self::TIMEOUT,
-            Self::QUEUE_FULL,
-            Self::RESERVED,
-            Self::ZOMBIE,
-            Self::MALFORMED,
-        ]
-        .contains(&self)
+        let says_so = matches!(self.exit, Exit::Locked | Exit::TimedOut | Exit::Zombie);
+        says_so && self != Self::NOT_CONFIRMED
     }
 }
