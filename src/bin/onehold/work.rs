@@ -216,8 +216,7 @@ pub(crate) fn starter(status: &Status) -> Option<String> {
     let is_here = describe::is_without_command(status) && status.verdict.pid_alive == Some(true);
     let own = running(std::iter::once(status.verdict.pid.filter(|_| is_here)?));
     let parent = own.first()?.parent.filter(|parent| *parent > 1)?;
-    let command = command_line_of(Pid::new(parent)?);
-    let parent = describe::process(parent, &command);
+    let parent = describe::process(parent, &command_line_of(Pid::new(parent)?));
     Some(format!("{parent} started it and keeps running"))
 }
 
@@ -229,12 +228,11 @@ pub(crate) fn spared(lock: &Lock, status: &Status) -> Vec<String> {
     let processes = status.revision().map(|shown| lock.spared_work(&shown));
     let processes = processes.and_then(Result::ok).unwrap_or_default();
     let shown = processes.iter().take(MAX_PROCESSES).map(|process| {
-        let command = command_line_of(process.pid);
         let user = user_of(process.pid).unwrap_or_else(|| "?".to_owned());
+        let user = words::escape(&user);
+        let process = describe::process(process.pid.get(), &command_line_of(process.pid));
         format!(
-            "  {} gets no signal: it belongs to user {}, who may not be the author of the lock file",
-            describe::process(process.pid.get(), &command),
-            words::escape(&user)
+            "  {process} gets no signal: it belongs to user {user}, who may not be the author of the lock file"
         )
     });
     shown.collect()
