@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::io::IsTerminal;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -248,11 +248,9 @@ fn keep(session: &Session, mut hold: Hold, ends: &Receiver<End>) -> Printed {
     let mut next_check = Instant::now() + interval;
     let why = loop {
         let pause = heartbeat.pause_until(&hold, next_check);
-        match ends.recv_timeout(pause) {
-            Ok(why) => break why,
-            Err(RecvTimeoutError::Timeout) => {}
-            // Each thread that sends lives as long as this one.
-            Err(RecvTimeoutError::Disconnected) => break End::Lost,
+        // Not disconnected: the caller has a sender, too.
+        if let Ok(why) = ends.recv_timeout(pause) {
+            break why;
         }
         if hold.is_broken() {
             break End::Broken;
