@@ -31,7 +31,7 @@ use crate::words;
 /// Runs a command and prints its outcome.
 pub(crate) fn run(mut cli: Cli) -> Exit {
     output::set_color(cli.global.color);
-    let verb = name(&cli.verb);
+    let (verb, _) = about(&cli.verb);
     let json = cli.global.json;
     let session = match session(verb, &mut cli) {
         Ok(session) => session,
@@ -46,10 +46,11 @@ pub(crate) fn run(mut cli: Cli) -> Exit {
         // A write beyond RLIMIT_FSIZE is to be an error, and not the end of the program.
         let _ = ignore_file_size_signal();
     }
+    let (_, name) = about(&cli.verb);
     let takes = matches!(cli.verb, Verb::Run(_) | Verb::Acquire(_) | Verb::Hold(_));
     // The others would make it.
-    let uses_store = !takes && lock_name(&cli.verb).is_none_or(|name| !name.is_path());
-    let is_of_profile = lock_name(&cli.verb).is_none_or(|name| session.only.as_ref() == Some(name));
+    let uses_store = !takes && name.is_none_or(|name| !name.is_path());
+    let is_of_profile = name.is_none_or(|name| session.only.as_ref() == Some(name));
     let ready = if is_of_profile && !matches!(cli.verb, Verb::Config | Verb::Doctor(_)) {
         session.ensure_directory(takes).map_err(anyhow::Error::from)
     } else {
@@ -105,36 +106,22 @@ fn session(verb: &'static str, cli: &mut Cli) -> anyhow::Result<Session> {
     Session::new(verb, cli.global.clone(), caller, config)
 }
 
-fn name(verb: &Verb) -> &'static str {
+/// The name of a verb, and the lock that it is for, the first one of several; `None`: that of the profile, or all
+/// of the store.
+fn about(verb: &Verb) -> (&'static str, Option<&LockName>) {
     match verb {
-        Verb::Run(_) => "run",
-        Verb::Acquire(_) => "acquire",
-        Verb::Hold(_) => "hold",
-        Verb::Release(_) => "release",
-        Verb::Renew(_) => "renew",
-        Verb::Check(_) => "check",
-        Verb::List(_) => "list",
-        Verb::Cleanup(_) => "cleanup",
-        Verb::Break(_) => "break",
-        Verb::Doctor(_) => "doctor",
-        Verb::History(_) => "history",
-        Verb::Config => "config",
-    }
-}
-
-/// The lock that a verb is for, the first one of several; `None`: that of the profile, or all of the store.
-fn lock_name(verb: &Verb) -> Option<&LockName> {
-    match verb {
-        Verb::Run(typed) => typed.names.first(),
-        Verb::Acquire(typed) => typed.names.first(),
-        Verb::Hold(typed) => typed.names.first(),
-        Verb::Release(typed) => typed.name.as_ref(),
-        Verb::Renew(typed) => typed.name.as_ref(),
-        Verb::Check(typed) => typed.name.as_ref(),
-        Verb::Break(typed) => typed.name.as_ref(),
-        Verb::Cleanup(typed) => typed.names.first(),
-        Verb::History(typed) => typed.names.first(),
-        Verb::List(_) | Verb::Doctor(_) | Verb::Config => None,
+        Verb::Run(typed) => ("run", typed.names.first()),
+        Verb::Acquire(typed) => ("acquire", typed.names.first()),
+        Verb::Hold(typed) => ("hold", typed.names.first()),
+        Verb::Release(typed) => ("release", typed.name.as_ref()),
+        Verb::Renew(typed) => ("renew", typed.name.as_ref()),
+        Verb::Check(typed) => ("check", typed.name.as_ref()),
+        Verb::List(_) => ("list", None),
+        Verb::Cleanup(typed) => ("cleanup", typed.names.first()),
+        Verb::Break(typed) => ("break", typed.name.as_ref()),
+        Verb::Doctor(_) => ("doctor", None),
+        Verb::History(typed) => ("history", typed.names.first()),
+        Verb::Config => ("config", None),
     }
 }
 
