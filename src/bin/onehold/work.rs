@@ -89,14 +89,9 @@ fn in_order_of_a_tree(mut found: Vec<Process>) -> Vec<Process> {
     let (mut rest, mut next): (Vec<_>, Vec<_>) = found.into_iter().partition(is_child);
     let mut ordered = Vec::new();
     while let Some(process) = next.pop() {
-        let (mut children, others): (Vec<_>, Vec<_>) = rest
-            .into_iter()
-            .partition(|other| other.parent == Some(process.pid));
-        rest = others;
-        for child in &mut children {
-            child.depth = process.depth + 1;
-        }
-        next.append(&mut children);
+        let depth = process.depth + 1;
+        let children = rest.extract_if(.., |other| other.parent == Some(process.pid));
+        next.extend(children.map(|child| Process { depth, ..child }));
         ordered.push(process);
     }
     // A PID was reused while the list was read.
