@@ -41,11 +41,7 @@ impl Finding {
     }
 
     /// A feature is missing, or the result may surprise.
-    pub fn warning(
-        check: &'static str,
-        detail: impl Into<String>,
-        advice: impl Into<String>,
-    ) -> Self {
+    pub fn warning(check: &'static str, detail: impl Into<String>, advice: &str) -> Self {
         Self {
             result: Grade::Warning,
             advice: Some(advice.into()),
@@ -54,11 +50,7 @@ impl Finding {
     }
 
     /// Locks do not work.
-    pub fn failed(
-        check: &'static str,
-        detail: impl Into<String>,
-        advice: impl Into<String>,
-    ) -> Self {
+    pub fn failed(check: &'static str, detail: impl Into<String>, advice: &str) -> Self {
         Self {
             result: Grade::Failed,
             ..Self::warning(check, detail, advice)
