@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use onehold::Lock;
-use onehold::command_line::signal::{self, SignalQueue};
+use onehold::command_line::signal;
 use onehold::keeper::{Forked, Keeper, fork, let_run_on};
 
 use anyhow::Context;
@@ -39,24 +39,17 @@ pub(crate) fn wrap(
             }
             Ok(None)
         }
-        Forked::Wrapper(keeper) => {
-            let queue = supervise::queue()?;
-            Ok(Some(watch(session, lock, &keeper, &queue)?))
-        }
+        Forked::Wrapper(keeper) => watch(session, lock, &keeper).map(Some),
     }
 }
 
-fn watch(
-    session: &Session,
-    lock: &Lock,
-    keeper: &Keeper,
-    queue: &SignalQueue,
-) -> anyhow::Result<Printed> {
+fn watch(session: &Session, lock: &Lock, keeper: &Keeper) -> anyhow::Result<Printed> {
+    let queue = supervise::queue()?;
     let mut is_late = false;
     let mut canceled_by = None;
     while !keeper.has_ended() {
-        let late_in = keeper.time_left().map(|left| left + LATE);
-        if keeper.time_left().is_some_and(|left| left.is_zero()) {
+        let left = keeper.time_left();
+        if left.is_some_and(|left| left.is_zero()) {
             // Once more, a little later: the keeper does the same at this moment.
             let _ = queue.next(Some(LATE));
             if !keeper.has_ended() && keeper.time_left().is_some_and(|left| left.is_zero()) {
@@ -66,7 +59,7 @@ fn watch(
             }
             continue;
         }
-        let pause = late_in.map_or(LOOK_INTERVAL, |left| left.min(LOOK_INTERVAL));
+        let pause = left.map_or(LOOK_INTERVAL, |left| (left + LATE).min(LOOK_INTERVAL));
         let Ok(Some(received)) = queue.next(Some(pause)) else {
             continue;
         };
