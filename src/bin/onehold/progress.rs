@@ -50,10 +50,8 @@ impl Progress {
         if !session.tells_success() {
             return;
         }
-        let held: Vec<String> = enclosing_names()
-            .iter()
-            .map(|name| words::quoted(name))
-            .collect();
+        let held = enclosing_names();
+        let held: Vec<String> = held.iter().map(|name| words::quoted(name)).collect();
         let still_held = match &held[..] {
             [] => String::new(),
             held => format!("; still holding {}", held.join(", ")),
@@ -130,10 +128,8 @@ fn shown_as() -> Pid {
 
 /// The position of this process in the queue, and the number of waiters.
 fn own_position(status: &Status) -> Option<(usize, usize)> {
-    let own = status
-        .waiters
-        .iter()
-        .find(|waiter| waiter.pid == shown_as())?;
+    let mut waiters = status.waiters.iter();
+    let own = waiters.find(|waiter| waiter.pid == shown_as())?;
     Some((own.position, status.waiters.len()))
 }
 

@@ -62,10 +62,8 @@ pub(crate) fn supervise(
     typed: &args::Run,
 ) -> CommandResult {
     // There is no command yet to forward a signal to.
-    let early = queue
-        .take_ending()
-        .or_else(cancel::interrupted_after_commit);
-    if let Some(signal) = early {
+    let early = queue.take_ending();
+    if let Some(signal) = early.or_else(cancel::interrupted_after_commit) {
         drop(hold);
         if let Some(why) = die_with::has_exited() {
             return Ok(die_with::not_started(why).into());
@@ -486,11 +484,11 @@ impl Supervisor<'_> {
 #[cold]
 #[inline(never)]
 fn say_released(session: &Session, name: &str, hold: &Hold, how: ReleaseOutcome) {
-    let until = hold.record().held_until();
-    let until = until.filter(|_| how == ReleaseOutcome::Kept);
-    let text = match until {
-        Some(until) => format!("{name} stays locked until {}", local(until)),
-        None => format!("released {name}"),
+    let text = match (how, hold.record().held_until()) {
+        (ReleaseOutcome::Kept, Some(until)) => {
+            format!("{name} stays locked until {}", local(until))
+        }
+        _ => format!("released {name}"),
     };
     output::say(session, &text);
 }
