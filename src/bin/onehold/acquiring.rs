@@ -495,14 +495,11 @@ pub(crate) fn report_acquired(
         let acquired = format!("acquired {names}: hold {number}, {place} {path}");
         output::say(session, &acquired);
     }
-    let is_ending = || {
-        cancel::interrupted_after_commit().is_some() || queue.is_some_and(SignalQueue::is_ending)
-    };
     for was in hold.displaced() {
         if let Some(line) = displaced_text(session, was).filter(|_| session.tells()) {
             output::eprint(&line);
         }
-        if let Some(warning) = wait_for_displaced(session, was, is_ending) {
+        if let Some(warning) = wait_for_displaced(session, was, queue) {
             output::eprint(&format!("onehold: warning: {warning}"));
         }
     }
@@ -526,12 +523,12 @@ const PROGRESS_DELAY: Duration = Duration::from_millis(500);
 /// wrapper notices the loss.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(12);
 
-/// Waits until the command of a displaced `run` has exited or `should_stop` returns true. Returns a
-/// warning if a process of the old holder still runs.
+/// Waits until the command of a displaced `run` has exited or a signal ends this program. Returns a
+/// warning if a process of the old holder still runs. `queue`: that of the signals, if there is one.
 pub(crate) fn wait_for_displaced(
     session: &Session,
     status: &Status,
-    mut should_stop: impl FnMut() -> bool,
+    queue: Option<&SignalQueue>,
 ) -> Option<String> {
     const CHECK_INTERVAL: Duration = Duration::from_millis(200);
     let record = status.record.as_ref()?;
@@ -570,7 +567,10 @@ pub(crate) fn wait_for_displaced(
         ));
     }
     let deadline = Instant::now() + EXIT_TIMEOUT;
-    while !should_stop() {
+    let is_ending = || {
+        cancel::interrupted_after_commit().is_some() || queue.is_some_and(SignalQueue::is_ending)
+    };
+    while !is_ending() {
         let left = deadline.saturating_duration_since(Instant::now());
         if status.wait_for_command(left.min(CHECK_INTERVAL)) {
             return None;

@@ -122,11 +122,8 @@ fn hand_over(
     }
     for was in pending.displaced() {
         outcome.notes.extend(displaced_text(session, was));
-        outcome
-            .warnings
-            .extend(wait_for_displaced(session, was, || {
-                cancel::interrupted_after_commit().is_some()
-            }));
+        let warning = wait_for_displaced(session, was, None);
+        outcome.warnings.extend(warning);
     }
     if let Some(signal) = cancel::interrupted_after_commit() {
         // Releases the lock.

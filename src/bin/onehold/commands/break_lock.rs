@@ -260,9 +260,7 @@ fn running_warning(session: &Session, was: &Status, at_once: bool) -> Option<Str
     if is_run && was.verdict.pid_alive == Some(true) {
         return None;
     }
-    wait_for_displaced(session, was, || {
-        cancel::interrupted_after_commit().is_some()
-    })
+    wait_for_displaced(session, was, None)
 }
 
 /// Nothing can take a kernel lock from its process.
