@@ -12,7 +12,7 @@ use onehold::{Listing, State, Status};
 use crate::args::{self, ListOrder};
 use crate::describe;
 use crate::session::Session;
-use crate::table::{Row, natural_order};
+use crate::table::{Mark, Row, natural_order};
 use crate::words;
 
 pub(crate) fn filter(listing: &mut Listing, typed: &args::List) {
@@ -76,20 +76,20 @@ pub(crate) fn count(locks: &[Status]) -> usize {
     locks.iter().filter(is_lock).count()
 }
 
-/// Their rows.
-pub(crate) fn rows_of(locks: &[Status]) -> Vec<Row<'_>> {
-    let users: BTreeSet<u32> = locks.iter().filter_map(|lock| lock.uid).collect();
+/// Their rows, with their marks.
+pub(crate) fn rows_of<'a>(
+    locks: impl Iterator<Item = (&'a Status, Option<Mark>)> + Clone,
+) -> Vec<Row<'a>> {
+    let users: BTreeSet<u32> = locks.clone().filter_map(|(lock, _)| lock.uid).collect();
     let own_host = hostname::get()
         .ok()
         .map(|name| name.to_string_lossy().into_owned());
-    locks
-        .iter()
-        .map(|status| Row {
-            status,
-            cells: cells(status, own_host.as_deref(), users.len() > 1),
-            mark: None,
-        })
-        .collect()
+    let row = |(status, mark)| Row {
+        status,
+        cells: cells(status, own_host.as_deref(), users.len() > 1),
+        mark,
+    };
+    locks.map(row).collect()
 }
 
 fn sort(locks: &mut [Status], order: ListOrder) {

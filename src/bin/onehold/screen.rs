@@ -31,28 +31,19 @@ impl Screen {
             keys,
         })
     }
+}
 
-    /// Draws over what is there, in one write: a screen that is cleared first flickers.
-    #[allow(
-        clippy::unused_self,
-        reason = "only a screen that was entered can be drawn"
-    )]
-    pub(crate) fn draw(
-        &self,
-        mut lines: Vec<String>,
-        width: usize,
-        height: usize,
-    ) -> io::Result<()> {
-        if lines.len() > height {
-            let left = lines.len() - height + 1;
-            lines.truncate(height.saturating_sub(1));
-            lines.push(cut(&format!("… {left} more lines"), width));
-        }
-        // To the end of each line, and of the screen.
-        let lines = lines.iter().map(|line| output::painted(line) + "\x1b[K");
-        let text = lines.collect::<Vec<_>>().join("\n");
-        write(&format!("\x1b[H{text}\x1b[J"))
+/// Draws over what is there, in one write: a screen that is cleared first flickers.
+pub(crate) fn draw(mut lines: Vec<String>, width: usize, height: usize) -> io::Result<()> {
+    if lines.len() > height {
+        let left = lines.len() - height + 1;
+        lines.truncate(height.saturating_sub(1));
+        lines.push(cut(&format!("… {left} more lines"), width));
     }
+    // To the end of each line, and of the screen.
+    let lines = lines.iter().map(|line| output::painted(line) + "\x1b[K");
+    let text = lines.collect::<Vec<_>>().join("\n");
+    write(&format!("\x1b[H{text}\x1b[J"))
 }
 
 /// Reads the keys in a thread. `None`: there is no terminal to read them from.

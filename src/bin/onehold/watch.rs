@@ -18,7 +18,7 @@ use crate::cancel::SIGINT;
 use crate::describe::{is_held, local};
 use crate::outcome::{CommandResult, Printed};
 use crate::rows::{cells, rows_of, select};
-use crate::screen::Screen;
+use crate::screen::{Screen, draw};
 use crate::session::Session;
 use crate::table::{AGE, Mark, cut, table};
 use crate::{exit::Exit, output, words};
@@ -29,26 +29,14 @@ const PACE: Duration = Duration::from_millis(100);
 /// How often to look whether the size of the terminal has changed.
 const RESIZE_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Why it ends.
-enum End {
-    Wanted,
-    Signaled,
-}
-
 /// How soon to look again at a store that cannot be read.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long after the end of a lease it is looked at.
 const EXPIRY_RECHECK: Duration = Duration::from_millis(20);
 
-/// What happens.
-enum Event {
-    /// The locks, and how many they are in words.
-    Listed(anyhow::Result<(Listing, String)>),
-    /// q or Ctrl-C was pressed.
-    Quit,
-    Signaled,
-}
+/// What happens: the locks were listed, and how many they are in words. `None`: a key or a signal ends it.
+type Event = Option<anyhow::Result<(Listing, String)>>;
 
 /// Prints the table until a key, a signal or a closed pipe ends it.
 pub(crate) fn watch(session: &Session, typed: &args::List, every: Duration) -> CommandResult {
@@ -61,18 +49,16 @@ pub(crate) fn watch(session: &Session, typed: &args::List, every: Duration) -> C
         return one_after_another(&events);
     }
     let signaled = sender.clone();
-    on_signal(move || drop(signaled.send(Event::Signaled)));
+    on_signal(move || drop(signaled.send(None)));
     let screen = Screen::enter(move |key| {
         const CTRL_C: u8 = 3;
-        !matches!(key, b'q' | b'Q' | CTRL_C) || sender.send(Event::Quit).is_ok()
+        !matches!(key, b'q' | b'Q' | CTRL_C) || sender.send(None).is_ok()
     })?;
-    let end = redraw(&events, &screen, every);
+    let redrawn = redraw(&events, every);
     // First: a signal ends the program at once.
     drop(screen);
-    Ok(match end? {
-        End::Wanted => Printed::Yes(Exit::Done),
-        End::Signaled => end_by_signal(),
-    })
+    redrawn?;
+    end_by_signal()
 }
 
 /// Sends each listing of the store.
@@ -93,7 +79,7 @@ fn list_in_thread(
                 // No event says that the store can be read again.
                 Err(_) => (Vec::new(), every.min(RETRY_INTERVAL)),
             };
-            if sender.send(Event::Listed(listed)).is_err() {
+            if sender.send(Some(listed)).is_err() {
                 return;
             }
             watch.wait(&holders, at_most);
@@ -136,7 +122,7 @@ fn on_signal(handle: impl FnMut() + Send + 'static) {
     });
 }
 
-/// Ends the program. Ctrl-C is how a user ends it.
+/// Ends the program. Without a signal, or by Ctrl-C, a user ends it.
 fn end_by_signal() -> ! {
     let signal = signal::last_signal().unwrap_or(SIGINT);
     if signal != SIGINT {
@@ -148,18 +134,10 @@ fn end_by_signal() -> ! {
 
 /// On a pipe: one table each time.
 fn one_after_another(events: &Receiver<Event>) -> CommandResult {
-    let mut is_first = true;
-    for event in events {
-        let Event::Listed(listed) = event else {
-            break;
-        };
+    let mut space = "";
+    for listed in events.iter().flatten() {
         let (listing, counted) = listed?;
-        let space = if std::mem::take(&mut is_first) {
-            ""
-        } else {
-            "\n"
-        };
-        let text = match rows_of(&listing.locks) {
+        let text = match rows_of(listing.locks.iter().map(|lock| (lock, None))) {
             rows if rows.is_empty() => counted,
             rows => table(&rows, None),
         };
@@ -167,40 +145,39 @@ fn one_after_another(events: &Receiver<Event>) -> CommandResult {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
             printed => printed?,
         }
+        space = "\n";
     }
     Ok(Printed::Yes(Exit::Done))
 }
 
 /// In the alternate screen of a terminal.
-fn redraw(events: &Receiver<Event>, screen: &Screen, every: Duration) -> anyhow::Result<End> {
-    let mut shown: Option<Listing> = None;
+fn redraw(events: &Receiver<Event>, every: Duration) -> anyhow::Result<()> {
+    let mut shown: Option<Vec<Status>> = None;
     let mut rows: Vec<(Status, Mark)> = Vec::new();
     let mut marked_at = Instant::now();
     let mut head = String::new();
     let mut size = (0, 0);
     loop {
         let has_news = match events.recv_timeout(RESIZE_INTERVAL) {
-            Ok(Event::Listed(Ok((listing, counted)))) => {
-                let before = shown.as_ref().map(|shown| &shown.locks[..]);
-                let marked = marked(before, &listing.locks);
+            Ok(Some(Ok((listing, counted)))) => {
+                let marked = marked(shown.as_deref(), &listing.locks);
                 let is_changed = marked.iter().any(|(_, mark)| *mark != Mark::None);
                 // One change wakes more than once, and its marks are to be seen.
-                if is_changed || marked_at.elapsed() >= every {
+                if is_changed || rows.is_empty() || marked_at.elapsed() >= every {
                     marked_at = Instant::now();
                     rows = marked;
                 } else {
                     update(&mut rows, &listing.locks);
                 }
                 head = counted;
-                shown = Some(listing);
+                shown = Some(listing.locks);
                 true
             }
-            Ok(Event::Listed(Err(error))) => {
+            Ok(Some(Err(error))) => {
                 head = words::escape(&format!("{error:#}"));
                 true
             }
-            Ok(Event::Quit) => return Ok(End::Wanted),
-            Ok(Event::Signaled) => return Ok(End::Signaled),
+            Ok(None) => return Ok(()),
             Err(RecvTimeoutError::Timeout) => false,
             Err(RecvTimeoutError::Disconnected) => bail!("nothing is listed any more"),
         };
@@ -209,7 +186,7 @@ fn redraw(events: &Receiver<Event>, screen: &Screen, every: Duration) -> anyhow:
         if has_news || now != size {
             size = now;
             let (width, height) = (usize::from(size.0), usize::from(size.1));
-            screen.draw(lines(&head, &rows, width, height), width, height)?;
+            draw(lines(&head, &rows, width, height), width, height)?;
         }
     }
 }
@@ -224,10 +201,7 @@ fn by_key(locks: &[Status]) -> HashMap<(&str, Option<u32>), &Status> {
 }
 
 /// The rows as they are now, with the marks that they have.
-fn update(rows: &mut Vec<(Status, Mark)>, now: &[Status]) {
-    if rows.is_empty() {
-        *rows = now.iter().map(|lock| (lock.clone(), Mark::None)).collect();
-    }
+fn update(rows: &mut [(Status, Mark)], now: &[Status]) {
     let now = by_key(now);
     for (shown, mark) in rows {
         let lock = now.get(&key(shown)).filter(|_| *mark != Mark::Gone);
@@ -270,20 +244,16 @@ fn look_alike(one: &Status, other: &Status) -> bool {
 /// The lines of the screen.
 fn lines(head: &str, rows: &[(Status, Mark)], width: usize, height: usize) -> Vec<String> {
     let shown = rows.iter().take(height);
-    let locks: Vec<Status> = shown.map(|(lock, _)| lock.clone()).collect();
-    let mut marked = rows_of(&locks);
-    for (row, (_, mark)) in marked.iter_mut().zip(rows) {
-        row.mark = Some(*mark);
-    }
+    let shown = rows_of(shown.map(|(lock, mark)| (lock, Some(*mark))));
     let now = local(Utc::now());
     let mut lines = vec![
         cut(&format!("{now}  {head}  (q quits)"), width),
         String::new(),
     ];
-    if !marked.is_empty() {
-        lines.extend(table(&marked, Some(width)).lines().map(str::to_owned));
+    if !shown.is_empty() {
+        lines.extend(table(&shown, Some(width)).lines().map(str::to_owned));
         // What is below the screen in any case.
-        lines.resize(lines.len() + rows.len() - locks.len(), String::new());
+        lines.resize(lines.len() + rows.len() - shown.len(), String::new());
     }
     lines
 }

@@ -52,7 +52,7 @@ pub(crate) fn list(session: &Session, typed: &args::List) -> CommandResult {
 }
 
 fn brief(locks: &[Status], width: Option<usize>) -> String {
-    table(&rows_of(locks), width)
+    table(&rows_of(locks.iter().map(|lock| (lock, None))), width)
 }
 
 fn verbose(session: &Session, locks: &[Status]) -> String {
