@@ -14,22 +14,22 @@ const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
 
 /// Dropping it leaves the terminal as it was.
 pub(crate) struct Screen {
+    /// `None`: there is no terminal to read them from.
     #[cfg(unix)]
-    keys: Option<std::sync::Arc<signal::Keys>>,
+    _keys: Option<signal::Keys>,
 }
 
 impl Screen {
     /// `on_key`: called for each key, until it returns `false`.
     pub(crate) fn enter(on_key: impl FnMut(u8) -> bool + Send + 'static) -> io::Result<Self> {
-        #[cfg(unix)]
-        let keys = keys(on_key)?;
         #[cfg(not(unix))]
         drop(on_key);
-        write(ENTER)?;
-        Ok(Self {
+        let screen = Self {
             #[cfg(unix)]
-            keys,
-        })
+            _keys: signal::Keys::read(on_key).ok(),
+        };
+        write(ENTER)?;
+        Ok(screen)
     }
 }
 
@@ -46,21 +46,6 @@ pub(crate) fn draw(mut lines: Vec<String>, width: usize, height: usize) -> io::R
     write(&format!("\x1b[H{text}\x1b[J"))
 }
 
-/// Reads the keys in a thread. `None`: there is no terminal to read them from.
-#[cfg(unix)]
-fn keys(
-    mut on_key: impl FnMut(u8) -> bool + Send + 'static,
-) -> io::Result<Option<std::sync::Arc<signal::Keys>>> {
-    let keys = signal::Keys::open().ok().map(std::sync::Arc::new);
-    if let Some(keys) = keys.clone() {
-        let read = move || {
-            while keys.next().is_ok_and(&mut on_key) {}
-        };
-        signal::without_signals(|| std::thread::Builder::new().spawn(read))??;
-    }
-    Ok(keys)
-}
-
 fn write(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
@@ -70,9 +55,5 @@ fn write(text: &str) -> io::Result<()> {
 impl Drop for Screen {
     fn drop(&mut self) {
         let _ = write(LEAVE);
-        #[cfg(unix)]
-        if let Some(keys) = &self.keys {
-            keys.restore();
-        }
     }
 }

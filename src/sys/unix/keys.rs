@@ -5,7 +5,10 @@ use std::io::{self, Read};
 
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 
-/// The terminal in a mode in which it passes on each key, signals too, and shows none.
+use super::signal::without_signals;
+
+/// The terminal in a mode in which it passes on each key, signals too, and shows none. Dropping it sets the
+/// mode that was there before.
 #[derive(Debug)]
 pub struct Keys {
     terminal: File,
@@ -13,29 +16,30 @@ pub struct Keys {
 }
 
 impl Keys {
+    /// Calls `on_key` in a thread for each byte that a key sends, until it returns `false` or the terminal is
+    /// gone.
+    ///
     /// # Errors
-    /// There is no terminal, or those of tcsetattr(3).
-    pub fn open() -> io::Result<Self> {
+    /// There is no terminal, or those of tcsetattr(3) and of threads.
+    pub fn read(mut on_key: impl FnMut(u8) -> bool + Send + 'static) -> io::Result<Self> {
         let terminal = OpenOptions::new().read(true).open("/dev/tty")?;
         let before = tcgetattr(&terminal)?;
         let mut modes = before.clone();
         modes.local_modes -= LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG;
+        let mut typed = terminal.try_clone()?;
+        let read = move || {
+            let mut byte = [0];
+            while typed.read_exact(&mut byte).is_ok() && on_key(u8::from_le_bytes(byte)) {}
+        };
         tcsetattr(&terminal, OptionalActions::Now, &modes)?;
-        Ok(Self { terminal, before })
+        let keys = Self { terminal, before };
+        without_signals(|| std::thread::Builder::new().spawn(read))??;
+        Ok(keys)
     }
+}
 
-    /// The next byte that a key sends.
-    ///
-    /// # Errors
-    /// The terminal is gone.
-    pub fn next(&self) -> io::Result<u8> {
-        let mut byte = [0];
-        (&self.terminal).read_exact(&mut byte)?;
-        Ok(u8::from_le_bytes(byte))
-    }
-
-    /// Sets the mode that was there before.
-    pub fn restore(&self) {
+impl Drop for Keys {
+    fn drop(&mut self) {
         let _ = tcsetattr(&self.terminal, OptionalActions::Now, &self.before);
     }
 }
