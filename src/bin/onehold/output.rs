@@ -111,9 +111,9 @@ pub(crate) fn block(status: &Status, verbose: bool) -> Vec<String> {
     let waiters = status.waiters.len();
     let waiting = (waiters > 0 && !verbose).then(|| format!("{waiters} waiting"));
     let others = status.others.iter().filter(|other| is_held(other)).count();
-    let more = if status.record.is_some() { " more" } else { "" };
-    let plural = if others == 1 { "" } else { "s" };
-    let others = (others > 0).then(|| format!("{others}{more} holder{plural}"));
+    let is_beside = status.record.is_some();
+    let holder = if is_beside { "more holder" } else { "holder" };
+    let others = (others > 0).then(|| words::counted(others, holder));
     let facts: Vec<String> = evidence.into_iter().chain(others).chain(waiting).collect();
     if !facts.is_empty() {
         lines.push(format!("  {}", facts.join("; ")));

@@ -2,7 +2,6 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 use std::path::Path;
 
 use onehold::record::Record;
@@ -15,7 +14,10 @@ use crate::session::Session;
 use crate::table::{Mark, Row, natural_order};
 use crate::words;
 
-pub(crate) fn filter(listing: &mut Listing, typed: &args::List) {
+/// The locks that were asked for, and how many they are in words: "3 of 33 locks in /srv/locks".
+pub(crate) fn select(session: &Session, typed: &args::List) -> anyhow::Result<(Listing, String)> {
+    let mut listing = read(session, typed)?;
+    let all = count(&listing.locks);
     let is_wanted = |lock: &Status| {
         let states = &typed.state;
         let begins = |prefix: &String| lock.name.starts_with(prefix);
@@ -24,21 +26,21 @@ pub(crate) fn filter(listing: &mut Listing, typed: &args::List) {
     };
     listing.locks.retain(is_wanted);
     sort(&mut listing.locks, typed.sort);
-}
-
-/// The locks that were asked for, and how many they are in words.
-pub(crate) fn select(session: &Session, typed: &args::List) -> anyhow::Result<(Listing, String)> {
-    let mut listing = read(session, typed)?;
-    let all = count(&listing.locks);
-    filter(&mut listing, typed);
-    let mut text = counted(session, &listing.locks, all, typed);
-    if !listing.errors.is_empty() {
-        let _ = write!(text, "; {} could not be read", listing.errors.len());
-    }
+    let is_filtered = !typed.state.is_empty() || !typed.prefix.is_empty();
+    let found = match listing.locks.len() {
+        _ if !is_filtered || all == 0 => String::new(),
+        0 => "no match among ".to_owned(),
+        _ => format!("{} of ", count(&listing.locks)),
+    };
+    let text = format!(
+        "{found}{} in {}",
+        words::counted(all, "lock"),
+        session.store_text()
+    );
     Ok((listing, text))
 }
 
-pub(crate) fn read(session: &Session, typed: &args::List) -> anyhow::Result<Listing> {
+fn read(session: &Session, typed: &args::List) -> anyhow::Result<Listing> {
     let Some(name) = &session.only else {
         return Ok(session.store.list(typed.max_age)?);
     };
@@ -51,27 +53,8 @@ pub(crate) fn read(session: &Session, typed: &args::List) -> anyhow::Result<List
     Ok(listing)
 }
 
-/// "3 of 33 locks in /srv/locks"
-pub(crate) fn counted(
-    session: &Session,
-    found: &[Status],
-    all: usize,
-    typed: &args::List,
-) -> String {
-    let is_filtered = !typed.state.is_empty() || !typed.prefix.is_empty();
-    let store = session.store_text();
-    let plural = if all == 1 { "" } else { "s" };
-    if !is_filtered || all == 0 {
-        return format!("{all} lock{plural} in {store}");
-    }
-    if found.is_empty() {
-        return format!("no match among {all} lock{plural} in {store}");
-    }
-    format!("{} of {all} lock{plural} in {store}", count(found))
-}
-
 /// Other files are shown, and are not counted.
-pub(crate) fn count(locks: &[Status]) -> usize {
+fn count(locks: &[Status]) -> usize {
     let is_lock = |lock: &&Status| lock.verdict.state != State::NotALock;
     locks.iter().filter(is_lock).count()
 }

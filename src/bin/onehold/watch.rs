@@ -1,6 +1,7 @@
 //! `list --watch`: the table again when something has changed.
 
 use std::collections::{BTreeSet, HashMap};
+use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
@@ -73,9 +74,14 @@ fn list_in_thread(
         // Before the first look, so that nothing is missed after it.
         watch.wait(&[], Duration::ZERO);
         loop {
-            let listed = select(&session, &typed);
-            let (holders, at_most) = match &listed {
-                Ok((listing, _)) => (holders(listing), until_expiry(listing).min(every)),
+            let mut listed = select(&session, &typed);
+            let (holders, at_most) = match &mut listed {
+                Ok((listing, counted)) => {
+                    if !listing.errors.is_empty() {
+                        let _ = write!(counted, "; {} could not be read", listing.errors.len());
+                    }
+                    (holders(listing), until_expiry(listing).min(every))
+                }
                 // No event says that the store can be read again.
                 Err(_) => (Vec::new(), every.min(RETRY_INTERVAL)),
             };

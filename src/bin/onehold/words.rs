@@ -52,7 +52,12 @@ pub(crate) fn listed(names: &[String]) -> String {
     }
 }
 
-/// A path in a message.
+/// "1 lock", "3 locks"
+pub(crate) fn counted(count: usize, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{plural}")
+}
+
 /// "1st", "2nd", "11th"
 pub(crate) fn ordinal(number: usize) -> String {
     let suffix = match (number % 100, number % 10) {
@@ -65,6 +70,7 @@ pub(crate) fn ordinal(number: usize) -> String {
     format!("{number}{suffix}")
 }
 
+/// A path in a message.
 pub(crate) fn path_text(path: &Path) -> String {
     escape(&path.to_string_lossy())
 }

@@ -80,8 +80,8 @@ fn break_each(
     let live = holds.iter().filter(|hold| !is_harmless(hold)).count();
     let cannot_ask = live > 0 && !asked.yes && !has_terminal();
     if cannot_ask {
-        let plural = if live == 1 { "" } else { "s" };
-        let text = format!("not confirmed: {name} has {live} holder{plural}");
+        let holders = words::counted(live, "holder");
+        let text = format!("not confirmed: {name} has {holders}");
         let outcome = Outcome::refused(Refusal::NOT_CONFIRMED, text)
             .note(output::store_line(status))
             .note("  cannot ask for confirmation: no terminal (use --hold N --yes, or --all --yes)")

@@ -48,14 +48,13 @@ pub(crate) fn cleanup(session: &Session, typed: &args::Cleanup) -> CommandResult
     } else {
         "removed"
     };
-    let store = session.store_text();
-    let plural = if count == 1 { "" } else { "s" };
     let what = if session.store.is_remote() {
         "record"
     } else {
         "lock file"
     };
-    let message = format!("{done} {count} {what}{plural} in {store}");
+    let counted = words::counted(count, what);
+    let message = format!("{done} {counted} in {}", session.store_text());
     let mut outcome = Outcome::new(Exit::Done, word, message);
     if !session.global.quiet && count > 0 {
         let lines: Vec<_> = cleanup

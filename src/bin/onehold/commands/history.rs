@@ -28,9 +28,8 @@ pub(crate) fn history(session: &Session, typed: args::History) -> CommandResult 
     holds.retain(|hold| {
         since.is_none_or(|since| hold.ended_at >= since) && (!typed.failed || hold.has_failed())
     });
-    let plural = if holds.len() == 1 { "" } else { "s" };
-    let store = session.store_text();
-    let message = format!("{} past hold{plural} in {store}", holds.len());
+    let count = words::counted(holds.len(), "past hold");
+    let message = format!("{count} in {}", session.store_text());
     let mut outcome = Outcome::new(Exit::Done, "listed", message);
     outcome = outcome.told_if(session.global.verbose || holds.is_empty());
     if holds.is_empty() && !session.history {

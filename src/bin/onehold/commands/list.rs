@@ -9,7 +9,7 @@ use crate::failure::failed;
 use crate::outcome::{CommandResult, Outcome};
 use crate::output::block;
 use crate::prometheus::metrics;
-use crate::rows::{count, counted, filter, read, rows_of};
+use crate::rows::{rows_of, select};
 use crate::session::Session;
 use crate::table::{table, terminal_width};
 use crate::watch::watch;
@@ -21,17 +21,14 @@ pub(crate) fn list(session: &Session, typed: &args::List) -> CommandResult {
     if let Some(every) = typed.watch {
         return watch(session, typed, every);
     }
-    let mut listing = match read(session, typed) {
+    let (listing, message) = match select(session, typed) {
         // An unreadable store is a metric as well.
         Err(error) if typed.prometheus => {
             let outcome = failed(session, &error).data(metrics(session, None).trim_end());
             return Ok(outcome.into());
         }
-        listing => listing?,
+        selected => selected?,
     };
-    let all = count(&listing.locks);
-    filter(&mut listing, typed);
-    let message = counted(session, &listing.locks, all, typed);
     let mut outcome = Outcome::new(Exit::Done, "listed", message);
     outcome.warnings = listing.errors.iter().map(words::error_chain).collect();
     outcome = outcome.incomplete(&listing.errors, "read");
