@@ -12,7 +12,7 @@ pub(crate) use onehold::describe::{
     holder, holder_on_host, lockers_in_brief, process, process_on_host, relation, reserved_for,
     zombie_reason,
 };
-use onehold::journal::{Action, Event};
+use onehold::journal::{Action, Event, HoldResult};
 use onehold::record::{Kind, Record};
 use onehold::status::{KeptPlace, Reason, Waiter};
 use onehold::{Mode, State, Status};
@@ -200,6 +200,12 @@ pub(crate) fn hold_and_locks(status: &Status) -> String {
     let number = status.hold().unwrap_or_default();
     let names = words::quoted_names(status.names());
     format!("hold {number} of {names}")
+}
+
+/// How a hold ended, as in JSON: "taken-over".
+pub(crate) fn result(result: HoldResult) -> String {
+    let value = serde_json::to_value(result).unwrap_or_default();
+    value.as_str().unwrap_or_default().to_owned()
 }
 
 /// The kind of a hold, as in JSON.

@@ -22,28 +22,25 @@ const METRICS: [Metric; 4] = [
         "onehold_lock_age_seconds",
         "Time since the lock was acquired; of the oldest hold, if several share it.",
         |holds, _| {
-            greatest(
-                holds
-                    .iter()
-                    .filter_map(|hold| describe::age(hold)?.as_secs_f64().into()),
-            )
+            let ages = holds.iter().filter_map(|hold| describe::age(hold));
+            Some(ages.max()?.as_secs_f64())
         },
     ),
     (
         "onehold_lock_expires_seconds",
         "Time until the lease of a holder ends, the first one if several share the lock; negative once it has ended.",
         |holds, now| {
-            let first = holds
-                .iter()
-                .filter_map(|hold| hold.verdict.expires_at)
-                .min()?;
-            Some(seconds(first, now))
+            let ends = holds.iter().filter_map(|hold| hold.verdict.expires_at);
+            Some(seconds(ends.min()?, now))
         },
     ),
     (
         "onehold_lock_waiters",
         "Processes that wait for the lock.",
-        |holds, _| greatest(holds.iter().map(|hold| float(hold.waiters.len()))),
+        |holds, _| {
+            let waiters = holds.iter().map(|hold| hold.waiters.len()).max()?;
+            Some(f64::from(u32::try_from(waiters).ok()?))
+        },
     ),
     (
         "onehold_lock_longest_wait_seconds",
@@ -55,15 +52,6 @@ const METRICS: [Metric; 4] = [
     ),
 ];
 
-#[allow(clippy::cast_precision_loss, reason = "there are fewer than 2^53")]
-fn float(count: usize) -> f64 {
-    count as f64
-}
-
-fn greatest(values: impl Iterator<Item = f64>) -> Option<f64> {
-    values.reduce(f64::max)
-}
-
 fn seconds(to: DateTime<Utc>, from: DateTime<Utc>) -> f64 {
     to.signed_duration_since(from).as_seconds_f64()
 }
@@ -71,55 +59,46 @@ fn seconds(to: DateTime<Utc>, from: DateTime<Utc>) -> f64 {
 /// The metrics of a store. `listing`: `None` if it cannot be reached or read.
 pub(crate) fn metrics(session: &Session, listing: Option<&Listing>) -> String {
     let store = format!("store=\"{}\"", label(&session.store_text()));
-    let mut text = Text::default();
-    text.describe(
+    let mut text = Text(String::new());
+    text.add(
         "onehold_store_up",
         "Whether the store could be read: 1 if so, else 0.",
+        [(&store, u8::from(listing.is_some()))],
     );
-    text.sample(&store, u8::from(listing.is_some()));
     let Some(listing) = listing else {
-        return text.written;
+        return text.0;
     };
-    text.describe(
+    text.add(
         "onehold_store_errors",
         "Locks and directories that could not be read.",
+        [(&store, listing.errors.len())],
     );
-    text.sample(&store, listing.errors.len());
     // Two names or hosts may be equal after escaping, but a series must not be repeated.
     let mut locks: BTreeMap<String, Vec<&Status>> = BTreeMap::new();
     let mut held: BTreeMap<String, usize> = BTreeMap::new();
     for hold in &listing.locks {
         let name = format!("name=\"{}\",{store}", label(&hold.name));
-        let host = hold
-            .record
-            .as_ref()
-            .and_then(|record| record.hostname.as_deref());
+        let record = hold.record.as_ref();
+        let host = record.and_then(|record| record.hostname.as_deref());
         let (state, host) = (describe::state(hold), label(host.unwrap_or_default()));
-        *held
-            .entry(format!("{name},state=\"{state}\",host=\"{host}\""))
-            .or_default() += 1;
+        let labels = format!("{name},state=\"{state}\",host=\"{host}\"");
+        *held.entry(labels).or_default() += 1;
         locks.entry(name).or_default().push(hold);
     }
-    text.describe(
+    text.add(
         "onehold_lock_held",
         "Holds by their state and host, several if they share the lock; the next acquire takes over a zombie.",
+        held,
     );
-    for (labels, count) in held {
-        text.sample(&labels, count);
-    }
     let now = Utc::now();
     for (metric, help, value) in METRICS {
-        text.describe(metric, help);
-        for (labels, holds) in &locks {
-            if let Some(value) = value(holds, now) {
-                text.sample(labels, value);
-            }
-        }
+        let sample = |(labels, holds): (_, &Vec<_>)| Some((labels, value(holds, now)?));
+        text.add(metric, help, locks.iter().filter_map(sample));
     }
     if session.history {
         past_holds(session, &store, &mut text);
     }
-    text.written
+    text.0
 }
 
 /// What the history tells, as far back as the journal reaches.
@@ -130,69 +109,50 @@ fn past_holds(session: &Session, store: &str, text: &mut Text) {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     let mut sums: BTreeMap<String, [f64; 2]> = BTreeMap::new();
     for hold in &holds {
-        let result = serde_json::to_value(hold.result).unwrap_or_default();
-        let result = result.as_str().unwrap_or_default();
+        let result = describe::result(hold.result);
         for name in hold.all_names() {
             let name = format!("name=\"{}\",{store}", label(name));
-            *counts
-                .entry(format!("{name},result=\"{result}\""))
-                .or_default() += 1;
+            let labels = format!("{name},result=\"{result}\"");
+            *counts.entry(labels).or_default() += 1;
             let [waited, held] = sums.entry(name).or_default();
             *waited += hold.waited().as_seconds_f64();
             *held += hold.held().as_seconds_f64();
         }
     }
-    text.describe_counter(
+    text.add(
         "onehold_holds_total",
         "Holds that have ended, by how; it begins anew when the journal is rotated.",
+        counts,
     );
-    for (labels, count) in counts {
-        text.sample(&labels, count);
-    }
-    for (at, metric, help) in [
-        (
-            0,
-            "onehold_hold_waited_seconds_total",
-            "How long those holders waited, in sum.",
-        ),
-        (
-            1,
-            "onehold_hold_held_seconds_total",
-            "How long those holds lasted, in sum.",
-        ),
-    ] {
-        text.describe_counter(metric, help);
-        for (labels, sum) in &sums {
-            text.sample(labels, sum.get(at).copied().unwrap_or_default());
-        }
-    }
+    text.add(
+        "onehold_hold_waited_seconds_total",
+        "How long those holders waited, in sum.",
+        sums.iter().map(|(labels, [waited, _])| (labels, waited)),
+    );
+    text.add(
+        "onehold_hold_held_seconds_total",
+        "How long those holds lasted, in sum.",
+        sums.iter().map(|(labels, [_, held])| (labels, held)),
+    );
 }
 
-#[derive(Default)]
-struct Text {
-    written: String,
-    metric: &'static str,
-}
+struct Text(String);
 
 impl Text {
-    fn describe(&mut self, metric: &'static str, help: &str) {
-        self.describe_as("gauge", metric, help);
-    }
-
-    fn describe_counter(&mut self, metric: &'static str, help: &str) {
-        self.describe_as("counter", metric, help);
-    }
-
-    fn describe_as(&mut self, kind: &str, metric: &'static str, help: &str) {
-        let _ = writeln!(
-            self.written,
-            "# HELP {metric} {help}\n# TYPE {metric} {kind}"
-        );
-        self.metric = metric;
-    }
-
-    fn sample(&mut self, labels: &str, value: impl Display) {
-        let _ = writeln!(self.written, "{}{{{labels}}} {value}", self.metric);
+    /// Adds a metric with its samples: labels and values.
+    fn add(
+        &mut self,
+        metric: &str,
+        help: &str,
+        samples: impl IntoIterator<Item = (impl Display, impl Display)>,
+    ) {
+        // As names of counters end.
+        let is_counter = metric.ends_with("_total");
+        let kind = if is_counter { "counter" } else { "gauge" };
+        let _ = writeln!(self.0, "# HELP {metric} {help}\n# TYPE {metric} {kind}");
+        for (labels, value) in samples {
+            let _ = writeln!(self.0, "{metric}{{{labels}}} {value}");
+        }
     }
 }
 

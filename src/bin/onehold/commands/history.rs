@@ -8,7 +8,7 @@ use onehold::journal::{HoldResult, PastHold};
 use serde_json::{Value, json};
 
 use crate::args;
-use crate::describe::local_with_date;
+use crate::describe::{self, local_with_date};
 use crate::exit::Exit;
 use crate::outcome::{CommandResult, Outcome};
 use crate::session::Session;
@@ -112,14 +112,8 @@ fn result(hold: &PastHold) -> String {
     match (hold.result, hold.exit_code, hold.signal) {
         (HoldResult::Exited, Some(code), _) => format!("exit {code}"),
         (_, _, Some(signal)) if hold.result == HoldResult::Signal => format!("signal {signal}"),
-        (result, ..) => word(result),
+        (result, ..) => describe::result(result),
     }
-}
-
-/// As in JSON: "taken-over".
-fn word(result: HoldResult) -> String {
-    let value = serde_json::to_value(result).unwrap_or_default();
-    value.as_str().unwrap_or_default().to_owned()
 }
 
 /// "0.4s", "3m 1s"
