@@ -206,6 +206,15 @@ impl Session {
         is_needed.then(|| Cow::Borrowed(self.store.path()))
     }
 
+    /// The locks that were named on the command line or by a profile. None: all of the store.
+    pub(crate) fn chosen<'a>(&'a self, typed: &'a [LockName]) -> &'a [LockName] {
+        if typed.is_empty() {
+            self.only.as_slice()
+        } else {
+            typed
+        }
+    }
+
     /// The lock that was named on the command line or by a profile.
     pub(crate) fn named_lock(&self, name: Option<LockName>) -> anyhow::Result<Lock> {
         let name = name.or_else(|| self.only.clone());

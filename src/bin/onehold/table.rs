@@ -22,30 +22,35 @@ pub(crate) fn terminal_width() -> Option<usize> {
     Some(usize::from(columns))
 }
 
-/// A table without colors. `width`: of the terminal; what is too long is cut off at the end of a line.
+/// A table without colors. What is too long for the terminal is cut off at the end of a line.
 pub(crate) fn plain<const N: usize>(
-    titles: &[&str; N],
+    titles: [&str; N],
     rows: impl Iterator<Item = [String; N]>,
-    width: Option<usize>,
 ) -> String {
-    let titles = titles.map(str::to_owned);
-    let rows: Vec<[String; N]> = std::iter::once(titles).chain(rows).collect();
-    let mut widths = [0; N];
+    let rows: Vec<[String; N]> = rows.collect();
+    let widths = widths(titles, &rows);
+    let mut text = String::new();
+    line(&mut text, widths, titles, None);
     for row in &rows {
+        line(&mut text, widths, row.each_ref().map(String::as_str), None);
+    }
+    let width = terminal_width().unwrap_or(usize::MAX);
+    let lines: Vec<String> = text.lines().map(|line| cut(line, width)).collect();
+    lines.join("\n")
+}
+
+/// The widths of the columns: those of their widest cells.
+fn widths<'a, const N: usize>(
+    titles: [&str; N],
+    rows: impl IntoIterator<Item = &'a [String; N]>,
+) -> [usize; N] {
+    let mut widths = titles.map(UnicodeWidthStr::width);
+    for row in rows {
         for (most, cell) in widths.iter_mut().zip(row) {
             *most = (*most).max(width_of(cell));
         }
     }
-    let line = |row: &[String; N]| {
-        let mut text = String::new();
-        for (cell, most) in row.iter().zip(widths) {
-            text.push_str(cell);
-            text.extend(std::iter::repeat_n(' ', most + GAP - width_of(cell)));
-        }
-        text.truncate(text.trim_end().len());
-        width.map_or_else(|| text.clone(), |width| cut(&text, width))
-    };
-    rows.iter().map(line).collect::<Vec<_>>().join("\n")
+    widths
 }
 
 /// The columns of `list`.
@@ -89,18 +94,16 @@ pub(crate) fn table(rows: &[Row<'_>], width: Option<usize>) -> String {
     let has_marks = rows.iter().any(|row| row.mark.is_some());
     let no_mark = if has_marks { "  " } else { "" };
     let width = width.map(|width| width.saturating_sub(no_mark.len()));
-    let mut widths = TITLES.map(UnicodeWidthStr::width);
-    let has_users = rows.iter().any(|row| !row.cells[USER].is_empty());
-    if !has_users {
+    let mut widths = widths(TITLES, rows.iter().map(|row| &row.cells));
+    let has = |column: usize| {
+        let mut cells = rows.iter().filter_map(|row| row.cells.get(column));
+        cells.any(|cell| !cell.is_empty())
+    };
+    if !has(USER) {
         widths[USER] = 0;
     }
-    for row in rows {
-        for (most, cell) in widths.iter_mut().zip(&row.cells) {
-            *most = (*most).max(width_of(cell));
-        }
-    }
     if let Some(width) = width {
-        if rows.iter().all(|row| row.cells[MESSAGE].is_empty()) {
+        if !has(MESSAGE) {
             widths[MESSAGE] = 0;
         }
         let widest = |column: usize, most: usize| {
@@ -113,17 +116,11 @@ pub(crate) fn table(rows: &[Row<'_>], width: Option<usize>) -> String {
         };
         widths = fit(widths, width, widest);
     }
-    let mut text = String::new();
-    text.push_str(no_mark);
+    let mut text = no_mark.to_owned();
     line(&mut text, widths, TITLES, None);
-    for Row {
-        status,
-        cells,
-        mark,
-    } in rows
-    {
-        let mut cells = cells.each_ref().map(String::as_str);
-        text.push_str(&mark.map_or_else(String::new, Mark::text));
+    for row in rows {
+        let mut cells = row.cells.each_ref().map(String::as_str);
+        text.push_str(&row.mark.map_or_else(String::new, Mark::text));
         if width_of(cells[NAME]) > widths[NAME] {
             text.push_str(std::mem::take(&mut cells[NAME]));
             text.push('\n');
@@ -134,7 +131,7 @@ pub(crate) fn table(rows: &[Row<'_>], width: Option<usize>) -> String {
         cells[MESSAGE] = &message;
         let mut parts = holder.iter().map(String::as_str);
         cells[HOLDER] = parts.next().unwrap_or_default();
-        line(&mut text, widths, cells, Some(status));
+        line(&mut text, widths, cells, Some(row.status));
         for part in parts {
             let mut rest = [""; 6];
             rest[HOLDER] = part;
@@ -152,7 +149,13 @@ const USER: usize = 3;
 pub(crate) const AGE: usize = 4;
 const MESSAGE: usize = 5;
 
-fn line(text: &mut String, widths: [usize; 6], cells: [&str; 6], status: Option<&Status>) {
+/// `status`: determines the color of the second cell.
+fn line<const N: usize>(
+    text: &mut String,
+    widths: [usize; N],
+    cells: [&str; N],
+    status: Option<&Status>,
+) {
     for (index, (cell, most)) in cells.into_iter().zip(widths).enumerate() {
         if most == 0 {
             continue;

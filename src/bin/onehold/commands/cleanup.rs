@@ -13,12 +13,7 @@ use crate::words;
 
 #[inline(never)]
 pub(crate) fn cleanup(session: &Session, typed: &args::Cleanup) -> CommandResult {
-    let only = session.only.as_slice();
-    let names = if typed.names.is_empty() {
-        only
-    } else {
-        &typed.names
-    };
+    let names = session.chosen(&typed.names);
     let mut without = Vec::new();
     let cleanup = if names.is_empty() {
         session.store.cleanup(typed.dry_run, typed.max_age)?

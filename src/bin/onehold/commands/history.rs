@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use chrono::{TimeDelta, Utc};
+use onehold::LockName;
 use onehold::journal::{HoldResult, PastHold};
 use serde_json::{Value, json};
 
@@ -12,19 +13,19 @@ use crate::describe::{self, local_with_date};
 use crate::exit::Exit;
 use crate::outcome::{CommandResult, Outcome};
 use crate::session::Session;
-use crate::table::{plain, terminal_width};
+use crate::table::plain;
 use crate::words;
 
 /// How many of the longest holders a summary names.
 const LONGEST: usize = 3;
 
 #[inline(never)]
-pub(crate) fn history(session: &Session, typed: args::History) -> CommandResult {
-    let mut holds = read(session, typed.names)?;
-    let since = typed
-        .since
-        .and_then(|since| TimeDelta::from_std(since).ok());
-    let since = since.and_then(|since| Utc::now().checked_sub_signed(since));
+pub(crate) fn history(session: &Session, typed: &args::History) -> CommandResult {
+    let mut holds = read(session, session.chosen(&typed.names))?;
+    let since = typed.since.and_then(|since| {
+        let since = TimeDelta::from_std(since).ok()?;
+        Utc::now().checked_sub_signed(since)
+    });
     holds.retain(|hold| {
         since.is_none_or(|since| hold.ended_at >= since) && (!typed.failed || hold.has_failed())
     });
@@ -39,45 +40,32 @@ pub(crate) fn history(session: &Session, typed: args::History) -> CommandResult 
         outcome =
             outcome.note("  those of this machine: a store on etcd has no history of its own");
     }
-    let summaries = if typed.summary {
-        summaries(&holds)
-    } else {
-        Vec::new()
-    };
-    if session.global.json {
-        let holds: Vec<Value> = holds.iter().map(object).collect();
-        outcome.more = if typed.summary {
-            json!({ "summary": summaries.iter().map(Summary::object).collect::<Vec<_>>() })
-        } else {
-            json!({ "holds": holds })
-        };
-    } else if !holds.is_empty() {
-        let text = if typed.summary {
-            plain(
-                &SUMMARY_TITLES,
-                summaries.iter().map(Summary::cells),
-                terminal_width(),
-            )
-        } else {
-            plain(&TITLES, holds.iter().map(cells), terminal_width())
-        };
-        outcome = outcome.data(text);
+    match (session.global.json, typed.summary) {
+        (true, true) => {
+            let objects: Vec<Value> = summaries(&holds).iter().map(Summary::object).collect();
+            outcome.more = json!({ "summary": objects });
+        }
+        (true, false) => {
+            let objects: Vec<Value> = holds.iter().map(object).collect();
+            outcome.more = json!({ "holds": objects });
+        }
+        (false, _) if holds.is_empty() => {}
+        (false, true) => {
+            let rows = summaries(&holds).into_iter().map(|summary| summary.cells());
+            outcome.data = Some(plain(SUMMARY_TITLES, rows));
+        }
+        (false, false) => outcome.data = Some(plain(TITLES, holds.iter().map(cells))),
     }
     Ok(outcome.into())
 }
 
-fn read(session: &Session, names: Vec<onehold::LockName>) -> anyhow::Result<Vec<PastHold>> {
-    let names = if names.is_empty() {
-        session.only.iter().cloned().collect()
-    } else {
-        names
-    };
+fn read(session: &Session, names: &[LockName]) -> anyhow::Result<Vec<PastHold>> {
     if names.is_empty() {
         return Ok(session.store.history()?);
     }
     let mut holds: Vec<PastHold> = Vec::new();
     for name in names {
-        let found = session.lock(name)?.history()?;
+        let found = session.lock(name.clone())?.history()?;
         let is_new = |hold: &PastHold| holds.iter().all(|known| known.hold != hold.hold);
         let found: Vec<PastHold> = found.into_iter().filter(is_new).collect();
         holds.extend(found);

@@ -69,7 +69,7 @@ pub(crate) fn run(mut cli: Cli) -> Exit {
         Verb::Cleanup(typed) => cleanup::cleanup(&session, &typed),
         Verb::Break(typed) => break_lock::break_hold(&session, typed),
         Verb::Doctor(typed) => Ok(doctor::doctor(&session, &typed).into()),
-        Verb::History(typed) => history::history(&session, typed),
+        Verb::History(typed) => history::history(&session, &typed),
         Verb::Config => config::config(&session),
     });
     let mut outcome = match result {
