@@ -550,7 +550,7 @@ pub(crate) struct Cleanup {
     pub(crate) max_age: Option<Duration>,
 }
 
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 pub(crate) struct Break {
     /// Lock name or path [default: the path of the profile]
     #[arg(value_parser = lock_name)]

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use onehold::command_line::command_line_of;
-use onehold::record::ProcessId;
+use onehold::record::{Pid, ProcessId};
 use onehold::status::{Evidence, Reason};
 use onehold::{Break, Format, Lock, State, Status};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::acquiring::wait_for_displaced;
 use crate::args;
@@ -26,31 +26,16 @@ use crate::suggested::command_line;
 use crate::words;
 use crate::work::{effects, next_holder, spared, starter};
 
-/// How a hold is to be broken.
-#[derive(Clone, Copy)]
-pub(crate) struct Asked {
-    /// The one with this number, among those of the lock.
-    pub(crate) hold: Option<u64>,
-    pub(crate) yes: bool,
-    /// Its work may keep running.
-    pub(crate) at_once: bool,
-}
-
 #[inline(never)]
 pub(crate) fn break_hold(session: &Session, mut typed: args::Break) -> CommandResult {
     let lock = session.named_lock(typed.name.take())?;
-    let asked = Asked {
-        hold: typed.hold,
-        yes: typed.yes,
-        at_once: typed.force,
-    };
     if typed.hold.is_none() {
         let status = lock.inspect(None)?;
         if !status.others.is_empty() {
-            return break_each(session, &lock, &status, asked, typed.all);
+            return break_each(session, &lock, &status, &typed);
         }
     }
-    break_lock(session, &lock, asked)
+    break_lock(session, &lock, &typed)
 }
 
 /// Breaks several holds of one lock, each after confirmation.
@@ -58,15 +43,12 @@ fn break_each(
     session: &Session,
     lock: &Lock,
     status: &Status,
-    asked: Asked,
-    all: bool,
+    typed: &args::Break,
 ) -> CommandResult {
-    let holds: Vec<&Status> = status
-        .all_holds()
-        .filter(|hold| hold.hold().is_some())
-        .collect();
+    let holds = status.all_holds().filter(|hold| hold.hold().is_some());
+    let holds: Vec<&Status> = holds.collect();
     let name = words::quoted(lock.name().as_str());
-    if asked.yes && !all {
+    if typed.yes && !typed.all {
         let text = format!("{name} has {} holders", holds.len());
         let numbers: Vec<_> = holds.iter().map(|hold| hold.hold()).collect();
         return Ok(Outcome::refused(Refusal::SEVERAL_HOLDERS, text)
@@ -78,7 +60,7 @@ fn break_each(
     }
     let (mut broken, mut worst, mut warnings) = (Vec::new(), None, Vec::new());
     let live = holds.iter().filter(|hold| !is_harmless(hold)).count();
-    let cannot_ask = live > 0 && !asked.yes && !has_terminal();
+    let cannot_ask = live > 0 && !typed.yes && !has_terminal();
     if cannot_ask {
         let holders = words::counted(live, "holder");
         let text = format!("not confirmed: {name} has {holders}");
@@ -89,15 +71,16 @@ fn break_each(
         worst = Some(Box::new(outcome));
     }
     for hold in holds.iter().filter(|hold| !cannot_ask || is_harmless(hold)) {
-        let asked = Asked {
+        let one = args::Break {
+            name: None,
             hold: hold.hold(),
-            ..asked
+            ..*typed
         };
-        let ended = if asked.yes {
-            break_shown(session, lock, (*hold).clone(), asked)
+        let ended = if one.yes {
+            break_shown(session, lock, (*hold).clone(), &one)
         } else {
             // As it is now: the answer to the question before may have come late.
-            break_lock(session, lock, asked)
+            break_lock(session, lock, &one)
         };
         match ended? {
             Printed::No(outcome) if outcome.exit == Exit::Done => {
@@ -120,14 +103,20 @@ fn break_each(
 }
 
 /// Breaks a hold after confirmation.
-pub(crate) fn break_lock(session: &Session, lock: &Lock, asked: Asked) -> CommandResult {
+pub(crate) fn break_lock(session: &Session, lock: &Lock, typed: &args::Break) -> CommandResult {
     let status = lock.inspect(None)?;
-    let found = asked.hold.and_then(|hold| status.clone().of_hold(hold));
-    break_shown(session, lock, found.unwrap_or(status), asked)
+    let found = typed.hold.and_then(|hold| status.clone().of_hold(hold));
+    break_shown(session, lock, found.unwrap_or(status), typed)
 }
 
-fn break_shown(session: &Session, lock: &Lock, status: Status, asked: Asked) -> CommandResult {
-    let Asked { hold, yes, at_once } = asked;
+fn break_shown(
+    session: &Session,
+    lock: &Lock,
+    status: Status,
+    typed: &args::Break,
+) -> CommandResult {
+    // By force its work may keep running.
+    let (yes, at_once) = (typed.yes, typed.force);
     if let Reason::NotALock(what) = status.verdict.reason {
         // Elsewhere the name may be wrong. The path of a profile is meant for this lock alone.
         if session.is_fixed_path(lock)
@@ -147,7 +136,7 @@ fn break_shown(session: &Session, lock: &Lock, status: Status, asked: Asked) -> 
     let Some(revision) = status.revision() else {
         return Ok(not_held(session, lock).into());
     };
-    if let Some(hold) = hold.filter(|hold| status.hold() != Some(*hold)) {
+    if let Some(hold) = typed.hold.filter(|hold| status.hold() != Some(*hold)) {
         if status.slot.is_none() {
             return Ok(another(session, Box::new(status)).into());
         }
@@ -177,13 +166,7 @@ fn break_shown(session: &Session, lock: &Lock, status: Status, asked: Asked) -> 
     let broken = if at_once {
         lock.break_at_once(&revision)?
     } else {
-        let mut progress = Waiting {
-            session,
-            status: &status,
-            since: Instant::now(),
-            is_said: false,
-        };
-        lock.break_hold(&revision, &mut |left| progress.goes_on(left))?
+        lock.break_hold(&revision, &mut waiting(session, &status))?
     };
     match broken {
         Break::Done { was, warnings } => {
@@ -212,9 +195,8 @@ fn break_shown(session: &Session, lock: &Lock, status: Status, asked: Asked) -> 
             processes,
             look_failed,
         } => {
-            let spared = spared(lock, &was);
-            let outcome = still_running(session, was, &processes, look_failed.as_ref(), spared);
-            Ok(outcome.into())
+            let look_failed = look_failed.as_ref();
+            Ok(still_running(session, lock, was, &processes, look_failed).into())
         }
         Break::Nothing => Ok(not_held(session, lock).into()),
         Break::Changed(status) => Ok(another(session, status).into()),
@@ -275,88 +257,69 @@ fn held_by_kernel_lock(session: &Session, status: Status) -> Outcome {
 /// The outcome of a break that could not end all of the work.
 fn still_running(
     session: &Session,
+    lock: &Lock,
     was: Box<Status>,
     processes: &[ProcessId],
     look_failed: Option<&std::io::Error>,
-    spared: Vec<String>,
 ) -> Outcome {
-    let name = words::quoted(&was.name);
-    let found: Vec<(u32, Vec<String>)> = processes
-        .iter()
-        .map(|process| (process.pid.get(), command_line_of(process.pid)))
-        .collect();
-    let details = json!({
-        "hold": was.hold(),
-        "processes": found
-            .iter()
-            .map(|(pid, command)| json!({ "pid": pid, "command": command }))
-            .collect::<Vec<_>>(),
-    });
-    let is_locked = was.verdict.reason == Reason::Locked;
-    let text = if is_locked {
-        format!("not broken: {}", describe_holder(&was, local))
+    let found = processes.iter().map(|process| process.pid);
+    let found: Vec<(Pid, Vec<String>)> = found.map(|pid| (pid, command_line_of(pid))).collect();
+    let object = |(pid, command): &_| json!({ "pid": pid, "command": command });
+    let objects: Vec<Value> = found.iter().map(object).collect();
+    let (why, mut notes) = if was.verdict.reason == Reason::Locked {
+        let lines = output::block(&was, session.global.verbose);
+        (describe_holder(&was, local), lines)
     } else {
-        format!("not broken: the work of {name} could not be ended")
-    };
-    let mut outcome = Outcome::refused(Refusal::STILL_RUNNING, text).details(details);
-    if is_locked {
-        outcome.notes = output::block(&was, session.global.verbose);
-    } else {
-        outcome.notes.extend(found.iter().map(|(pid, command)| {
-            let process = describe::process(*pid, command);
-            format!("  still running: {process}")
-        }));
-        match look_failed.map(|error| words::cause_text(error)) {
-            Some(cause) => outcome
-                .notes
-                .push(format!("  its processes cannot be listed: {cause}")),
-            None if found.is_empty() => outcome.notes.push(
-                "  still running: a process that keeps the lock file open and cannot be seen from here"
-                    .to_owned(),
-            ),
-            None => {}
+        let line = |process: String| format!("  still running: {process}");
+        let processes = found.iter();
+        let processes = processes.map(|(pid, command)| describe::process(pid.get(), command));
+        let mut lines: Vec<String> = processes.map(line).collect();
+        if let Some(error) = look_failed {
+            let cause = words::cause_text(error);
+            lines.push(format!("  its processes cannot be listed: {cause}"));
+        } else if found.is_empty() {
+            let unseen = "a process that keeps the lock file open and cannot be seen from here";
+            lines.push(line(unseen.to_owned()));
         }
-    }
-    let is_spared = !spared.is_empty();
-    outcome.notes.extend(spared);
+        let name = words::quoted(&was.name);
+        (format!("the work of {name} could not be ended"), lines)
+    };
+    let spared = spared(lock, &was);
     let record = was.record.as_ref();
     let is_never_killed = record.is_some_and(|record| record.kill_after().is_none());
-    if is_never_killed && !found.is_empty() && !is_spared {
+    if is_never_killed && !found.is_empty() && spared.is_empty() {
         let pids: Vec<String> = found.iter().map(|(pid, _)| pid.to_string()).collect();
-        outcome.notes.push(format!(
+        notes.push(format!(
             "  it got no KILL, because of --kill-after 0; to end it, run `kill -KILL {}`",
             pids.join(" ")
         ));
     }
-    outcome.notes.push(output::store_line(&was));
+    notes.extend(spared);
+    notes.push(output::store_line(&was));
     let break_it = command_line(session, "break", &was);
-    outcome.notes.push(match output::only_remover(&was) {
+    notes.push(match output::only_remover(&was) {
         Some(user) => {
             format!("  it belongs to user {user}: ask that user to run `{break_it}`")
         }
         None => format!("  to free the lock while it runs: `{break_it} --force`"),
     });
-    outcome.lock(was)
+    Outcome::refused(Refusal::STILL_RUNNING, format!("not broken: {why}"))
+        .details(json!({ "hold": was.hold(), "processes": objects }))
+        .notes(notes)
+        .lock(was)
 }
 
-/// Says once that `break` waits for the work of a hold.
-struct Waiting<'a> {
-    session: &'a Session,
-    status: &'a Status,
-    since: Instant,
-    is_said: bool,
-}
-
-impl Waiting<'_> {
-    /// Returns false after Ctrl-C.
-    fn goes_on(&mut self, left: Duration) -> bool {
-        /// Most work ends at once.
-        const DELAY: Duration = Duration::from_millis(500);
-        let is_due = self.since.elapsed() >= DELAY && !self.is_said;
-        if is_due && self.session.tells() {
-            self.is_said = true;
-            let record = self.status.record.as_ref();
-            let holder = record.map(|record| describe::holder_on_host(self.status, record));
+/// Says once that `break` waits for the work of a hold. Returns false after Ctrl-C.
+fn waiting(session: &Session, status: &Status) -> impl FnMut(Duration) -> bool {
+    /// Most work ends at once.
+    const DELAY: Duration = Duration::from_millis(500);
+    let since = Instant::now();
+    let mut is_said = !session.tells();
+    move |left| {
+        if !is_said && since.elapsed() >= DELAY {
+            is_said = true;
+            let record = status.record.as_ref();
+            let holder = record.map(|record| describe::holder_on_host(status, record));
             output::eprint(&format!(
                 "onehold: waiting up to {} for the work of {} to end",
                 words::span(left + Duration::from_millis(999)),

@@ -3,7 +3,7 @@
 use onehold::{Release, State, Status};
 
 use crate::args;
-use crate::commands::break_lock::{Asked, break_lock};
+use crate::commands::break_lock::break_lock;
 use crate::commands::not_yours::not_yours;
 use crate::describe::{self, describe_zombie, local};
 use crate::exit::Exit;
@@ -45,12 +45,12 @@ pub(crate) fn release(session: &Session, typed: args::Release) -> CommandResult 
             }
         }
         Release::NotYours(_) | Release::HeldByRun(_) if typed.force => {
-            let asked = Asked {
+            let typed = args::Break {
                 hold: session.caller.hold,
                 yes: typed.yes,
-                at_once: false,
+                ..args::Break::default()
             };
-            return break_lock(session, &lock, asked);
+            return break_lock(session, &lock, &typed);
         }
         Release::NotYours(status) => not_yours(session, "not released", None, status),
         Release::HeldByRun(status) => {
