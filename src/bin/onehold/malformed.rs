@@ -39,14 +39,14 @@ pub(crate) fn attempt_past<T>(
         if let Some(WaitLimit::AtMost(limit)) = limit {
             left = Some(WaitLimit::AtMost(limit.saturating_sub(began.elapsed())));
         }
-        let status = match move_aside(session, typed, lock)? {
-            Malformed::TryAgain => continue,
-            Malformed::Young(_) if waits(left) => {
-                std::thread::sleep(YOUNG_FILE_INTERVAL);
-                continue;
-            }
-            Malformed::Young(status) | Malformed::Stays(status) => status,
+        let Some(status) = move_aside(session, typed, lock)? else {
+            continue;
         };
+        // Its program may still be writing it.
+        if status.verdict.reason == Reason::Incomplete && waits(left) {
+            std::thread::sleep(YOUNG_FILE_INTERVAL);
+            continue;
+        }
         let waited = waits(limit).then(|| began.elapsed());
         return Ok(Attempt::Blocked(Blocked::new(status, waited)));
     }
@@ -55,16 +55,6 @@ pub(crate) fn attempt_past<T>(
 
 fn waits(limit: Option<WaitLimit>) -> bool {
     limit.is_some_and(|limit| limit != WaitLimit::AtMost(Duration::ZERO))
-}
-
-/// Result of the attempt to move the file aside.
-enum Malformed {
-    /// It is no longer in the way, or may be a lock file by now.
-    TryAgain,
-    /// Its program may still be writing it.
-    Young(Status),
-    /// The user did not agree to move it.
-    Stays(Status),
 }
 
 /// What is done about a damaged file. It may be data that is needed, so `--on-zombie take` alone does not
@@ -77,21 +67,22 @@ pub(crate) fn rule(session: &Session, typed: &args::HoldArgs) -> OnZombie {
     }
 }
 
-/// Moves the file aside if the profile takes zombies, or the user agrees.
+/// Moves the file aside if the profile takes zombies, or the user agrees. `None`: it is no longer in the way, or
+/// may be a lock file by now.
 fn move_aside(
     session: &Session,
     typed: &args::HoldArgs,
     lock: &Lock,
-) -> onehold::Result<Malformed> {
+) -> onehold::Result<Option<Status>> {
     let status = session.at_fixed_path(lock.inspect(None)?);
     match status.verdict.reason {
         Reason::Malformed(_) => {}
-        Reason::Incomplete => return Ok(Malformed::Young(status)),
+        Reason::Incomplete => return Ok(Some(status)),
         Reason::NotALock(what) => {
             let path = status.path;
             return Err(Error::NotALock { path, what });
         }
-        _ => return Ok(Malformed::TryAgain),
+        _ => return Ok(None),
     }
     let agrees = match rule(session, typed) {
         OnZombie::Take => true,
@@ -101,7 +92,7 @@ fn move_aside(
         OnZombie::Fail => false,
     };
     if !agrees {
-        return Ok(Malformed::Stays(status));
+        return Ok(Some(status));
     }
     if let Some(moved) = lock.move_aside()? {
         if session.tells() {
@@ -112,7 +103,7 @@ fn move_aside(
             output::eprint(&format!("onehold: warning: {warning}"));
         }
     }
-    Ok(Malformed::TryAgain)
+    Ok(None)
 }
 
 /// The message about a file that was moved aside.
