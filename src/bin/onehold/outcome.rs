@@ -120,6 +120,14 @@ impl Outcome {
         self
     }
 
+    /// What was found, or nothing and a warning.
+    pub(crate) fn found<T: Default>(&mut self, result: onehold::Result<T>) -> T {
+        result.unwrap_or_else(|error| {
+            self.warnings.push(words::error_chain(&error));
+            T::default()
+        })
+    }
+
     /// Tells the message of a success, too, if that is wanted: cron mails all output.
     pub(crate) fn told_if(mut self, is_wanted: bool) -> Self {
         if is_wanted && self.failure.is_none() {

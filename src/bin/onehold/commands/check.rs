@@ -7,11 +7,11 @@ use crate::args;
 use crate::describe::{self, describe_holder, describe_obstacle, local};
 use crate::exit::Exit;
 use crate::outcome::{CommandResult, Outcome};
-use crate::output::{block, next_step, paint};
+use crate::output::{block, next_step, paint, store_line};
 use crate::refusal::Refusal;
 use crate::report::lock_value;
 use crate::session::Session;
-use crate::words::{error_chain, path_text};
+use crate::words;
 use crate::work;
 
 #[inline(never)]
@@ -72,7 +72,7 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
             lines.push(next_step(session, &status, None));
         }
         if session.global.verbose {
-            lines.push(format!("  store: {}", path_text(&status.store)));
+            lines.push(store_line(&status));
             lines.extend(store_facts(&lock, &status, &mut outcome));
             lines.extend(inspected(session, &status, &mut outcome)?);
         }
@@ -85,26 +85,21 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
 #[cold]
 #[inline(never)]
 fn store_facts(lock: &onehold::Lock, status: &Status, outcome: &mut Outcome) -> Vec<String> {
-    let facts = match lock.store_facts(status) {
-        Ok(Some(facts)) => facts,
-        Ok(None) => return Vec::new(),
-        Err(error) => {
-            outcome.warnings.push(error_chain(&error));
-            return Vec::new();
-        }
+    let Some(facts) = outcome.found(lock.store_facts(status)) else {
+        return Vec::new();
     };
     let version = facts.version.as_deref().unwrap_or("of unknown version");
     let mut lines = vec![format!(
         "  member: {}, etcd {}, revision {}",
-        crate::words::escape(&facts.member),
-        crate::words::escape(version),
+        words::escape(&facts.member),
+        words::escape(version),
         facts.revision
     )];
     if facts.modified != 0 {
         lines.push(format!("  written at revision: {}", facts.modified));
     }
     if let Some(left) = facts.lease_left {
-        let left = crate::words::span(left);
+        let left = words::span(left);
         lines.push(format!(
             "  its lease lasts {left} without another keepalive"
         ));
@@ -135,16 +130,10 @@ fn inspected(
         lines.extend(listed.into_iter().map(|line| format!("{indent}{line}")));
         all_processes.extend(processes);
     }
-    let kept = lock.kept_places().unwrap_or_else(|error| {
-        outcome.warnings.push(error_chain(&error));
-        Vec::new()
-    });
+    let kept = outcome.found(lock.kept_places());
     let described = kept.iter().map(describe::kept_place);
     lines.extend(described.map(|line| format!("  {line}")));
-    let events = lock.events(EVENTS).unwrap_or_else(|error| {
-        outcome.warnings.push(error_chain(&error));
-        Vec::new()
-    });
+    let events = outcome.found(lock.events(EVENTS));
     if !events.is_empty() {
         lines.push("  journal:".to_owned());
         let described = events.iter().map(describe::event);
