@@ -118,49 +118,43 @@ pub(crate) fn block(status: &Status, verbose: bool) -> Vec<String> {
     if !facts.is_empty() {
         lines.push(format!("  {}", facts.join("; ")));
     }
-    if verbose && waiters > 0 {
-        lines.push("  waiting, in order:".to_owned());
-        let waiters = status.waiters.iter();
-        lines.extend(
-            waiters.map(|waiter| format!("    {}. {}", waiter.position, describe::waiting(waiter))),
-        );
+    if !verbose {
+        return lines;
     }
-    if verbose {
-        if let Some(record) = &status.record {
-            if !record.command.is_empty() {
-                let command = record
-                    .command
-                    .iter()
-                    .map(|argument| words::shell_quoted(&words::escape(argument)))
-                    .collect::<Vec<_>>()
-                    .join(" ");
-                lines.push(format!("  command: {command}"));
-            }
-            // Other programs do not number their holds.
-            lines.extend(
-                status
-                    .hold()
-                    .map(|hold| format!("  hold: {hold} ({})", describe::kind(record))),
-            );
-            if !record.names.is_empty() {
-                let names: Vec<String> = status.names().into_iter().map(words::quoted).collect();
-                lines.push(format!("  locks: {}", names.join(", ")));
-            }
-            lines.extend(describe::wrapper(status).map(|wrapper| format!("  wrapper: {wrapper}")));
-            let die_with = record.die_with;
-            lines.extend(die_with.map(|with| format!("  ends with: process {}", with.pid)));
+    if waiters > 0 {
+        lines.push("  waiting, in order:".to_owned());
+    }
+    for waiter in &status.waiters {
+        let position = waiter.position;
+        lines.push(format!("    {position}. {}", describe::waiting(waiter)));
+    }
+    if let Some(record) = &status.record {
+        if !record.command.is_empty() {
+            let command = record.command.iter().map(|word| words::escape(word));
+            lines.push(format!("  command: {}", words::shell_line(command)));
         }
-        let user = describe::user(status);
-        lines.extend(user.map(|user| format!("  user: {}", words::escape(&user))));
-        let what = place(status.is_remote());
-        lines.push(format!("  {what}: {}", path_text(&status.path)));
-        if !status.can_take_over {
-            let filesystem = status.filesystem();
-            lines.push(format!(
-                "  filesystem: {}, whose kernel locks other machines may not see: no takeover, no queue",
-                filesystem.as_deref().unwrap_or("unknown")
-            ));
+        // Other programs do not number their holds.
+        if let Some(hold) = status.hold() {
+            lines.push(format!("  hold: {hold} ({})", describe::kind(record)));
         }
+        if !record.names.is_empty() {
+            let names: Vec<String> = status.names().into_iter().map(words::quoted).collect();
+            lines.push(format!("  locks: {}", names.join(", ")));
+        }
+        lines.extend(describe::wrapper(status).map(|wrapper| format!("  wrapper: {wrapper}")));
+        let die_with = record.die_with;
+        lines.extend(die_with.map(|with| format!("  ends with: process {}", with.pid)));
+    }
+    let user = describe::user(status);
+    lines.extend(user.map(|user| format!("  user: {}", words::escape(&user))));
+    let what = place(status.is_remote());
+    lines.push(format!("  {what}: {}", path_text(&status.path)));
+    if !status.can_take_over {
+        let filesystem = status.filesystem();
+        lines.push(format!(
+            "  filesystem: {}, whose kernel locks other machines may not see: no takeover, no queue",
+            filesystem.as_deref().unwrap_or("unknown")
+        ));
     }
     lines
 }

@@ -7,7 +7,7 @@ use clap::{Arg, Command, CommandFactory, Parser};
 use onehold::terminal::is_unsafe;
 
 use crate::args::Cli;
-use crate::words::shell_quoted;
+use crate::words::shell_line;
 
 /// `words`: the arguments without the program's name.
 pub(crate) fn hint(words: &[OsString]) -> Option<String> {
@@ -23,7 +23,7 @@ pub(crate) fn hint(words: &[OsString]) -> Option<String> {
     if lines.iter().any(|line| Cli::try_parse_from(line).is_err()) {
         return None;
     }
-    let lines: Vec<String> = lines.iter().map(|line| quoted(line)).collect();
+    let lines: Vec<String> = lines.iter().map(|line| shell_line(line.iter())).collect();
     Some(format!("did you mean `{}`?", lines.join(" && ")))
 }
 
@@ -344,9 +344,4 @@ fn of_flock(name: &str) -> Option<&'static str> {
 
 fn is_program(word: &str) -> bool {
     which::which(word).is_ok()
-}
-
-fn quoted(line: &[String]) -> String {
-    let words: Vec<String> = line.iter().map(|word| shell_quoted(word)).collect();
-    words.join(" ")
 }

@@ -75,6 +75,12 @@ pub(crate) fn path_text(path: &Path) -> String {
     escape(&path.to_string_lossy())
 }
 
+/// Arguments, as a shell reads them.
+pub(crate) fn shell_line(words: impl Iterator<Item = impl AsRef<str>>) -> String {
+    let words: Vec<String> = words.map(|word| shell_quoted(word.as_ref())).collect();
+    words.join(" ")
+}
+
 /// An argument, as a shell reads it.
 pub(crate) fn shell_quoted(text: &str) -> String {
     shlex::try_quote(text).map_or_else(|_| text.to_owned(), std::borrow::Cow::into_owned)
