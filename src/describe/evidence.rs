@@ -24,21 +24,17 @@ pub fn evidence(status: &Status, time: ShowTime) -> Option<String> {
                 Evidence::LeaseKept => "its lease is kept",
                 _ => "a process with this PID is running",
             };
-            let how = if verdict.state == State::Overdue {
-                format!("overdue: older than {}, but alive ({how})", max_age(status))
+            let note = wrapper_note(status);
+            if verdict.state == State::Overdue {
+                let age = max_age(status);
+                format!("overdue: older than {age}, but alive ({how}){note}")
             } else {
-                format!("alive: {how}")
-            };
-            match verdict.evidence {
-                Evidence::LeaseKept => how,
-                _ => format!("{how}{}", wrapper_note(status)),
+                format!("alive: {how}{note}")
             }
         }
         Reason::Locked => {
-            let process = match verdict.pid {
-                Some(pid) => format!("process {pid}"),
-                None => "the process".to_owned(),
-            };
+            let process = verdict.pid.map(|pid| format!("process {pid}"));
+            let process = process.as_deref().unwrap_or("the process");
             let end = match verdict.pid_alive {
                 Some(false) => "has exited",
                 _ => "began later",
@@ -83,9 +79,6 @@ pub fn evidence(status: &Status, time: ShowTime) -> Option<String> {
         Reason::Dead if verdict.evidence == Evidence::LeaseEnded => {
             format!("zombie: its lease has ended{}", takeable_in(status))
         }
-        Reason::Expired if verdict.evidence == Evidence::LeaseEnded => {
-            format!("zombie: {}{}", expiry(status, time), takeable_in(status))
-        }
         Reason::Dead if verdict.evidence == Evidence::KernelLockGone => {
             "zombie: no process holds its kernel lock".to_owned()
         }
@@ -98,7 +91,7 @@ pub fn evidence(status: &Status, time: ShowTime) -> Option<String> {
         Reason::NamespaceGone => {
             "zombie: no process is left in its PID namespace (a container)".to_owned()
         }
-        Reason::Expired => format!("zombie: {}", expiry(status, time)),
+        Reason::Expired => format!("zombie: {}{}", expiry(status, time), takeable_in(status)),
         Reason::Corrupt => "zombie: empty or unreadable, unchanged for 10 s".to_owned(),
         Reason::Malformed(_) => "damaged: not a lock file, unchanged for 10 s".to_owned(),
         Reason::Finished => format!("left by {}", left_by(status)),
@@ -120,6 +113,7 @@ fn left_by(status: &Status) -> &'static str {
 fn wrapper_note(status: &Status) -> String {
     let verdict = &status.verdict;
     match (verdict.wrapper_alive, &status.record) {
+        _ if verdict.evidence == Evidence::LeaseKept => String::new(),
         (Some(false), Some(record)) if !record.exec => match record.taken_by {
             Some(pid) => format!("; its wrapper (process {pid}) has exited"),
             None => String::new(),
@@ -145,13 +139,8 @@ fn kernel_lock(status: &Status) -> String {
 /// "its maximum age of 1d", if the hold has one of its own.
 fn max_age(status: &Status) -> String {
     let own = status.record.as_ref().and_then(|record| record.max_age_ms);
-    match own {
-        Some(age) => format!(
-            "its maximum age of {}",
-            short_span(Duration::from_millis(age))
-        ),
-        None => "its maximum age".to_owned(),
-    }
+    let own = own.map(|age| format!(" of {}", short_span(Duration::from_millis(age))));
+    format!("its maximum age{}", own.unwrap_or_default())
 }
 
 /// ", TERM at 02:00:07, KILL at 02:00:17", of work on this machine.
@@ -166,10 +155,10 @@ fn ending(status: &Status, time: ShowTime) -> Option<String> {
     let began =
         Utc::now().checked_sub_signed(TimeDelta::try_milliseconds(ago.try_into().ok()?)?)?;
     let kill = match record.kill_after() {
-        Some(after) => format!(
-            "KILL at {}",
-            time(began.checked_add_signed(TimeDelta::from_std(after).ok()?)?)
-        ),
+        Some(after) => {
+            let at = began.checked_add_signed(TimeDelta::from_std(after).ok()?)?;
+            format!("KILL at {}", time(at))
+        }
         None => "no KILL".to_owned(),
     };
     Some(format!(", TERM at {}, {kill}", time(began)))

@@ -51,45 +51,39 @@ pub fn describe_obstacle(status: &Status, wanted: &LockName, time: ShowTime) -> 
 
 fn describe(status: &Status, name: &str, time: ShowTime) -> String {
     let verdict = &status.verdict;
-    match (verdict.state, verdict.reason) {
-        (State::Free, _) if status.record.is_none() && !status.others.is_empty() => {
-            return format!("{name} can be held by one more");
-        }
-        (State::Free, _) => return format!("{name} is free"),
-        (State::Zombie, Reason::Malformed(what)) => return format!("{name} is damaged: {what}"),
-        (State::Zombie, _) => {
-            return format!("{name} is a zombie: {}", describe_zombie(status, time));
-        }
-        (State::NotALock, Reason::NotALock(what)) => {
-            return format!("{name} is not a lock: {what}");
-        }
-        (_, Reason::Reserved) => {
-            return match reserved_for(status) {
-                Some(waiter) => {
-                    let process = process_on_host(waiter);
-                    format!("{name} is reserved for {process}, first in the queue")
-                }
-                None => format!("{name} is reserved for the first waiter"),
-            };
-        }
-        (_, Reason::Locked) => return format!("{name} is held by {}", lockers(status, time)),
-        _ => {}
-    }
-    let Some(record) = &status.record else {
-        return match verdict.reason {
-            Reason::Alive => format!("{name} is held by {}", lockers(status, time)),
-            Reason::Unverified(_) => format!("{name} may be held"),
-            Reason::UnknownVersion(version) => {
-                format!("{name} was locked by {}", other_version(version))
+    let what = match (verdict.state, verdict.reason, &status.record) {
+        (State::Free, _, None) if !status.others.is_empty() => "can be held by one more".to_owned(),
+        (State::Free, ..) => "is free".to_owned(),
+        (State::Zombie, Reason::Malformed(what), _) => format!("is damaged: {what}"),
+        (State::Zombie, ..) => format!("is a zombie: {}", describe_zombie(status, time)),
+        (State::NotALock, Reason::NotALock(what), _) => format!("is not a lock: {what}"),
+        (_, Reason::Reserved, _) => match reserved_for(status) {
+            Some(waiter) => {
+                let process = process_on_host(waiter);
+                format!("is reserved for {process}, first in the queue")
             }
-            Reason::Incomplete => format!("{name} may be held: its lock file is incomplete"),
-            _ => format!("{name} is held, but its lock file is damaged"),
-        };
+            None => "is reserved for the first waiter".to_owned(),
+        },
+        (_, Reason::Locked, _) | (_, Reason::Alive, None) => {
+            format!("is held by {}", lockers(status, time))
+        }
+        (.., Some(record)) => return describe_hold(status, name, record, time),
+        (_, Reason::Unverified(_), None) => "may be held".to_owned(),
+        (_, Reason::UnknownVersion(version), None) => {
+            format!("was locked by {}", other_version(version))
+        }
+        (_, Reason::Incomplete, None) => "may be held: its lock file is incomplete".to_owned(),
+        (.., None) => "is held, but its lock file is damaged".to_owned(),
     };
+    format!("{name} {what}")
+}
+
+fn describe_hold(status: &Status, name: &str, record: &Record, time: ShowTime) -> String {
     if let Some(end) = record.live.ended {
         return past_run(status, name, record, end, time);
     }
-    let certainty = match (verdict.reason, record.mode) {
+    let reason = status.verdict.reason;
+    let certainty = match (reason, record.mode) {
         (Reason::Unverified(_), Mode::Shared) => "may be shared",
         (Reason::Unverified(_), _) => "may be held",
         (_, Mode::Shared) => "is shared",
@@ -105,7 +99,7 @@ fn describe(status: &Status, name: &str, time: ShowTime) -> String {
         holder_on_host(status, record),
         since(record.acquired_at, time)
     );
-    if verdict.reason == Reason::Unverified(Uncertainty::OtherHost) {
+    if reason == Reason::Unverified(Uncertainty::OtherHost) {
         text.push_str(", which cannot be checked from here");
     }
     text + &message(record.message.as_deref())
@@ -121,8 +115,7 @@ fn past_run(
     end: CommandEnd,
     time: ShowTime,
 ) -> String {
-    let host = record.hostname.as_deref();
-    let host = host.map_or_else(String::new, |host| format!(" on {}", escape(host)));
+    let ran_on_host = on_host("ran".to_owned(), record.hostname.as_deref());
     let ran = end.at.signed_duration_since(record.acquired_at);
     let ran = span(ran.to_std().unwrap_or_default());
     let how = match (end.exit_code, end.signal) {
@@ -135,7 +128,7 @@ fn past_run(
     let least = short_span(record.ttl().unwrap_or_default());
     let message = message(record.message.as_deref());
     format!(
-        "{name} ran{host} for {ran} ({how}) and stays locked{until} (--hold-at-least {least}){message}"
+        "{name} {ran_on_host} for {ran} ({how}) and stays locked{until} (--hold-at-least {least}){message}"
     )
 }
 
@@ -201,12 +194,9 @@ pub fn zombie_reason(status: &Status) -> Option<String> {
 
 /// "instance `db-0`"
 pub(super) fn instance(status: &Status) -> String {
-    let origin = status
-        .record
-        .as_ref()
-        .and_then(|record| record.origin.as_ref());
-    let incarnation = origin.and_then(|origin| origin.incarnation.as_ref());
-    let name = incarnation.and_then(|incarnation| incarnation.instance.as_deref());
+    let record = status.record.as_ref();
+    let origin = record.and_then(|record| record.origin.as_ref());
+    let name = origin.and_then(|origin| origin.incarnation.as_ref()?.instance.as_deref());
     format!("instance {}", quoted(name.unwrap_or_default()))
 }
 
@@ -236,10 +226,8 @@ fn other_version(version: u64) -> String {
 /// The waiter that the lock is reserved for.
 #[must_use]
 pub fn reserved_for(status: &Status) -> Option<&Waiter> {
-    let first = status
-        .waiters
-        .iter()
-        .find(|waiter| Some(waiter.pid) == status.verdict.pid);
+    let mut waiters = status.waiters.iter();
+    let first = waiters.find(|waiter| Some(waiter.pid) == status.verdict.pid);
     first.filter(|_| status.verdict.reason == Reason::Reserved)
 }
 
@@ -259,9 +247,14 @@ fn past_holder(status: &Status, record: &Record, end: &str, time: ShowTime) -> S
 /// "process 4242 (backup.sh) on db1"
 #[must_use]
 pub fn holder_on_host(status: &Status, record: &Record) -> String {
-    match &record.hostname {
-        Some(host) => format!("{} on {}", holder(status, record), escape(host)),
-        None => holder(status, record),
+    on_host(holder(status, record), record.hostname.as_deref())
+}
+
+/// "process 4242 (backup.sh) on db1", if the host is known.
+fn on_host(what: String, host: Option<&str>) -> String {
+    match host {
+        Some(host) => format!("{what} on {}", escape(host)),
+        None => what,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::on_host;
 use super::time::{ShowTime, since};
 use crate::decision::verdict::Reason;
 use crate::status::{Locker, Status, Waiter};
@@ -26,10 +27,7 @@ pub fn process_in_brief(pid: u32, command: &[String]) -> String {
 #[must_use]
 pub fn process_on_host(waiter: &Waiter) -> String {
     let process = process(waiter.pid.get(), &waiter.command);
-    match &waiter.hostname {
-        Some(host) => format!("{process} on {}", escape(host)),
-        None => process,
-    }
+    on_host(process, waiter.hostname.as_deref())
 }
 
 /// Who has locked a file whose record does not say it.

@@ -25,10 +25,8 @@ pub(super) fn with_age(at: DateTime<Utc>, time: ShowTime) -> String {
 /// Time since the lock was acquired, not since the last heartbeat.
 #[must_use]
 pub fn age(status: &Status) -> Option<Duration> {
-    let since = status
-        .record
-        .as_ref()
-        .map(|record| Utc::now().signed_duration_since(record.acquired_at));
+    let record = status.record.as_ref();
+    let since = record.map(|record| Utc::now().signed_duration_since(record.acquired_at));
     since
         .and_then(|since| since.to_std().ok())
         .or(status.verdict.age)
