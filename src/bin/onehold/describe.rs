@@ -65,7 +65,7 @@ pub(crate) fn list_state(status: &Status) -> ListState {
         (State::Held, Reason::Reserved) => ListState::Reserved,
         (State::Held, Reason::Kept) => ListState::Kept,
         (State::Held, Reason::Unverified(_) | Reason::Incomplete) => ListState::Unverified,
-        (State::Held, _) if is_shared(status) => ListState::Shared,
+        (State::Held, _) if mode(status) == Some(Mode::Shared) => ListState::Shared,
         (State::Held, _) => ListState::Held,
         (State::Overdue, _) => ListState::Overdue,
         (State::Zombie, Reason::Malformed(_)) => ListState::Damaged,
@@ -74,9 +74,8 @@ pub(crate) fn list_state(status: &Status) -> ListState {
     }
 }
 
-fn is_shared(status: &Status) -> bool {
-    let record = status.record.as_ref();
-    record.is_some_and(|record| record.mode == Mode::Shared)
+fn mode(status: &Status) -> Option<Mode> {
+    status.record.as_ref().map(|record| record.mode)
 }
 
 /// The state as a word of `list --state`.
@@ -88,10 +87,8 @@ pub(crate) fn state(status: &Status) -> String {
 /// The same with slot and waiters, for a table: "held, slot 2 +1".
 pub(crate) fn state_in_table(status: &Status) -> String {
     let mut text = state(status);
-    let mode = status.record.as_ref().map(|record| record.mode);
-    if let (ListState::Held, Some(slot), Some(Mode::Slots(_))) =
-        (list_state(status), status.slot, mode)
-    {
+    let (state, mode) = (list_state(status), mode(status));
+    if let (ListState::Held, Some(slot), Some(Mode::Slots(_))) = (state, status.slot, mode) {
         let _ = write!(text, ", slot {slot}");
     }
     if !status.waiters.is_empty() {
@@ -103,13 +100,13 @@ pub(crate) fn state_in_table(status: &Status) -> String {
 /// What identifies the holder, or the waiter that the lock is reserved for: "4242 (backup.sh)", "lease of
 /// runner-7", "77 (job.sh) on db1". Without the name of this host.
 pub(crate) fn holder_in_table(status: &Status, own_host: Option<&str>) -> String {
-    let with_host = |holder: String, host: Option<&str>| match host {
+    let with_host = |holder: String, host: &Option<String>| match host.as_deref() {
         Some(host) if Some(host) != own_host => format!("{holder} on {}", words::escape(host)),
         _ => holder,
     };
     if let Some(waiter) = reserved_for(status) {
         let process = sentences::process_in_brief(waiter.pid.get(), &waiter.command);
-        return with_host(format!("for {process}"), waiter.hostname.as_deref());
+        return with_host(format!("for {process}"), &waiter.hostname);
     }
     let lockers = sentences::lockers_of(status).iter();
     let lockers: Vec<String> = lockers
@@ -117,10 +114,10 @@ pub(crate) fn holder_in_table(status: &Status, own_host: Option<&str>) -> String
         .collect();
     match &status.record {
         _ if !lockers.is_empty() => lockers.join(", "),
-        Some(record) => with_host(
-            sentences::holder_in_brief(status, record),
-            record.hostname.as_deref(),
-        ),
+        Some(record) => {
+            let holder = sentences::holder_in_brief(status, record);
+            with_host(holder, &record.hostname)
+        }
         None => String::new(),
     }
 }
@@ -180,13 +177,11 @@ pub(crate) fn event(event: &Event) -> String {
 
 /// Local time of day, with the date if it is not today.
 pub(crate) fn local(at: DateTime<Utc>) -> String {
-    let at = at.with_timezone(&Local);
-    let format = if at.date_naive() == Local::now().date_naive() {
-        "%H:%M:%S"
-    } else {
-        "%Y-%m-%d %H:%M:%S"
-    };
-    at.format(format).to_string()
+    let shown = at.with_timezone(&Local);
+    if shown.date_naive() == Local::now().date_naive() {
+        return shown.format("%H:%M:%S").to_string();
+    }
+    local_with_date(at)
 }
 
 /// Local time, with the date.
