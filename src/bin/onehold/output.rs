@@ -186,6 +186,7 @@ pub(crate) enum Reentry {
 
 /// What to do about a refusal. `refused`: of `acquire` or `run`.
 pub(crate) fn next_step(session: &Session, status: &Status, refused: Option<&Refused>) -> String {
+    let verdict = &status.verdict;
     let is_by_all = refused.is_some_and(|refused| refused.by_all) && !status.others.is_empty();
     let break_it = if is_by_all { BREAK_ALL } else { "break" };
     let break_it = command_line(session, break_it, status);
@@ -197,73 +198,62 @@ pub(crate) fn next_step(session: &Session, status: &Status, refused: Option<&Ref
     let to_wait_longer = refused.and_then(|refused| refused.to_wait);
     let wait = |otherwise: &'static str| to_wait_longer.unwrap_or(otherwise);
     let to_wait = wait("to wait, add --wait");
-    if status.verdict.takeable_in.is_some() && to_wait_longer.is_some() {
-        return format!("  {to_wait}; {}", remove("remove it"));
-    }
-    if status.is_available() && acquires {
-        return format!(
-            "  to take it over, use --on-zombie take; {}",
-            remove("remove it")
-        );
-    }
-    if matches!(status.verdict.reason, Reason::Malformed(_)) {
-        let break_it = store_command(session, "break");
-        let yes = if acquires { "add --yes or " } else { "" };
-        return format!("  file left unchanged; to move it aside, {yes}run `{break_it}`");
-    }
-    let is_young_file = status.verdict.reason == Reason::Incomplete && status.record.is_none();
-    if is_young_file
-        && session
-            .only
-            .as_ref()
-            .is_some_and(|only| only.as_str() == status.name)
-    {
-        let to_wait = wait("to wait for that, add --wait");
-        return format!("  it is damaged if it stays unchanged for 10 s; {to_wait}");
-    }
-    if status.verdict.is_zombie() && !status.can_take_over {
-        return format!(
-            "  no takeover on a shared filesystem; if the holder is dead, run `{break_it}`"
-        );
-    }
-    let is_unnamed = status.record.is_none() && status.verdict.reason == Reason::Alive;
-    if is_unnamed || status.verdict.reason == Reason::Locked {
-        return next_step_for_kernel_lock(status, acquires.then_some(to_wait));
-    }
-    if session.is_inside(status) {
-        return inside_hint(session, status, refused);
-    }
-    if status.verdict.reason == Reason::Reserved && acquires {
-        let to_wait = wait("to queue, add --wait");
-        return format!("  {to_wait}; to skip the queue, add --force");
-    }
-    if acquires && is_held_for_ancestor(status) {
-        return format!(
-            "  your own script holds it: run `{}` first",
-            command_line(session, "release", status)
-        );
-    }
-    if status.verdict.reason == Reason::Ending && acquires {
-        let to_wait = wait("to wait for it, add --wait");
-        return format!("  the lock is free once that work has ended; {to_wait}");
-    }
+    let only = session.only.as_ref();
+    let is_at_own_path = only.is_some_and(|only| only.as_str() == status.name);
+    let is_unnamed = status.record.is_none() || verdict.reason == Reason::Locked;
     let has_command = is_run(status) && !describe::is_without_command(status);
-    let remove_hold = remove(match (has_command, is_by_all) {
+    let end_hold = match (has_command, is_by_all) {
         (true, false) => "end its command",
         (true, true) => "end their commands",
         (false, false) => "remove the hold",
         (false, true) => "remove their holds",
-    });
-    match session.verb {
-        _ if acquires => format!("  {to_wait}; {remove_hold}"),
-        _ if status.verdict.state == State::Zombie => next_step_for_zombie(session, status),
-        // The hold number does not release the hold of a `run`.
-        "release" | "renew" if is_detached(status) => {
-            let pass = proof(status);
-            format!("  if it is yours, pass its {pass}; {remove_hold}")
+    };
+    let step = match verdict.reason {
+        _ if verdict.takeable_in.is_some() && to_wait_longer.is_some() => {
+            format!("{to_wait}; {}", remove("remove it"))
         }
-        _ => format!("  {remove_hold}"),
-    }
+        _ if acquires && status.is_available() => {
+            let remove_it = remove("remove it");
+            format!("to take it over, use --on-zombie take; {remove_it}")
+        }
+        Reason::Malformed(_) => {
+            let break_it = store_command(session, "break");
+            let yes = if acquires { "add --yes or " } else { "" };
+            format!("file left unchanged; to move it aside, {yes}run `{break_it}`")
+        }
+        Reason::Incomplete if status.record.is_none() && is_at_own_path => {
+            let to_wait = wait("to wait for that, add --wait");
+            format!("it is damaged if it stays unchanged for 10 s; {to_wait}")
+        }
+        _ if verdict.is_zombie() && !status.can_take_over => {
+            format!("no takeover on a shared filesystem; if the holder is dead, run `{break_it}`")
+        }
+        Reason::Alive | Reason::Locked if is_unnamed => {
+            next_step_for_kernel_lock(status, acquires.then_some(to_wait))
+        }
+        _ if session.is_inside(status) => inside_hint(session, status, refused),
+        Reason::Reserved if acquires => {
+            let to_wait = wait("to queue, add --wait");
+            format!("{to_wait}; to skip the queue, add --force")
+        }
+        _ if acquires && is_held_for_ancestor(status) => {
+            let release = command_line(session, "release", status);
+            format!("your own script holds it: run `{release}` first")
+        }
+        Reason::Ending if acquires => {
+            let to_wait = wait("to wait for it, add --wait");
+            format!("the lock is free once that work has ended; {to_wait}")
+        }
+        _ if acquires => format!("{to_wait}; {}", remove(end_hold)),
+        _ if verdict.state == State::Zombie => next_step_for_zombie(session, status),
+        // The hold number does not release the hold of a `run`.
+        _ if matches!(session.verb, "release" | "renew") && is_detached(status) => {
+            let (pass, remove) = (proof(status), remove(end_hold));
+            format!("if it is yours, pass its {pass}; {remove}")
+        }
+        _ => remove(end_hold),
+    };
+    format!("  {step}")
 }
 
 /// What shows that a hold is the caller's.
@@ -287,25 +277,21 @@ pub(crate) fn only_remover(status: &Status) -> Option<String> {
 
 /// How a zombie ends that can be taken over.
 fn next_step_for_zombie(session: &Session, status: &Status) -> String {
-    match only_remover(status) {
-        Some(user) if status.slot.is_some() => {
-            return format!("  only user {user} can remove it");
-        }
-        Some(user) => return format!("  only user {user} can take it over or remove it"),
-        None => {}
-    }
     let cleanup = command_line(session, "cleanup", status);
-    if session.config.settings.takes_zombies() {
-        format!("  the next `run` or `acquire` takes it over; to remove it, run `{cleanup}`")
-    } else {
-        format!("  to remove it, run `{cleanup}`")
+    match only_remover(status) {
+        Some(user) if status.slot.is_some() => format!("only user {user} can remove it"),
+        Some(user) => format!("only user {user} can take it over or remove it"),
+        None if session.config.settings.takes_zombies() => {
+            format!("the next `run` or `acquire` takes it over; to remove it, run `{cleanup}`")
+        }
+        None => format!("to remove it, run `{cleanup}`"),
     }
 }
 
 /// A hint for a command that was called under the hold that refuses it.
 fn inside_hint(session: &Session, status: &Status, refused: Option<&Refused>) -> String {
     let begin = format!(
-        "  this command already runs under {}",
+        "this command already runs under {}",
         words::quoted(&status.name)
     );
     let is_relative = refused.is_some_and(|refused| refused.wanted.as_str() != status.name);
@@ -354,15 +340,15 @@ fn next_step_for_kernel_lock(status: &Status, to_wait: Option<&str>) -> String {
     let end = end_of_lockers(status);
     if status.format != Format::Flock && status.record.is_none() {
         return format!(
-            "  the file has no record; to exclude flock(1) and be excluded by it, add --format flock; {end}"
+            "the file has no record; to exclude flock(1) and be excluded by it, add --format flock; {end}"
         );
     }
     match to_wait {
         Some(_) if status.is_locked_by_ancestor() => {
-            "  this command runs under that process: a wait would never end".to_owned()
+            "this command runs under that process: a wait would never end".to_owned()
         }
-        Some(to_wait) => format!("  {to_wait}; {end}"),
-        None => format!("  {end}"),
+        Some(to_wait) => format!("{to_wait}; {end}"),
+        None => end,
     }
 }
 
