@@ -217,26 +217,21 @@ pub(crate) fn wrap(cell: &str, width: usize) -> Vec<String> {
     if width_of(cell) <= width {
         return vec![cell.to_owned()];
     }
-    let mut lines = vec![String::new()];
+    let mut lines = Vec::new();
+    let mut line = String::new();
     for word in cell.split_inclusive(' ') {
-        let fits = |line: &String| width_of(line) + width_of(word.trim_end()) <= width;
-        if !lines.last().is_some_and(fits) {
-            lines.push(String::new());
+        if width_of(&line) + width_of(word.trim_end()) > width {
+            lines.push(std::mem::take(&mut line));
         }
         for char in word.chars() {
-            let is_full = |line: &String| {
-                char != ' '
-                    && !line.is_empty()
-                    && width_of(line) + char.width().unwrap_or(0) > width
-            };
-            if lines.last().is_some_and(is_full) {
-                lines.push(String::new());
+            let is_full = width_of(&line) + char.width().unwrap_or(0) > width;
+            if char != ' ' && is_full {
+                lines.push(std::mem::take(&mut line));
             }
-            if let Some(line) = lines.last_mut() {
-                line.push(char);
-            }
+            line.push(char);
         }
     }
+    lines.push(line);
     let lines = lines.iter().map(|line| line.trim_end().to_owned());
     lines.filter(|line| !line.is_empty()).collect()
 }
@@ -275,24 +270,17 @@ pub(crate) fn natural_order(one: &str, other: &str) -> Ordering {
         let (digits, rest) = number(left);
         let (other_digits, other_rest) = number(right);
         if !digits.is_empty() && !other_digits.is_empty() {
-            let (short, other_short) = (
-                digits.trim_start_matches('0'),
-                other_digits.trim_start_matches('0'),
-            );
-            let by_value = (short.len(), short).cmp(&(other_short.len(), other_short));
-            if by_value != Ordering::Equal {
-                return by_value;
+            match by_value(digits, other_digits) {
+                Ordering::Equal => (left, right) = (rest, other_rest),
+                order => return order,
             }
-            (left, right) = (rest, other_rest);
             continue;
         }
-        let mut chars = (left.chars(), right.chars());
-        match (chars.0.next(), chars.1.next()) {
-            (Some(char), Some(other_char)) if char == other_char => {
-                (left, right) = (chars.0.as_str(), chars.1.as_str());
-            }
+        let (mut chars, mut other_chars) = (left.chars(), right.chars());
+        match (chars.next(), other_chars.next()) {
             (None, None) => return one.cmp(other),
-            (char, other_char) => return char.cmp(&other_char),
+            (char, other_char) if char != other_char => return char.cmp(&other_char),
+            _ => (left, right) = (chars.as_str(), other_chars.as_str()),
         }
     }
 }
@@ -301,6 +289,12 @@ pub(crate) fn natural_order(one: &str, other: &str) -> Ordering {
 fn number(text: &str) -> (&str, &str) {
     let end = text.bytes().take_while(u8::is_ascii_digit).count();
     text.split_at(end)
+}
+
+/// Compares numbers of any length.
+fn by_value(digits: &str, other: &str) -> Ordering {
+    let [digits, other] = [digits, other].map(|digits| digits.trim_start_matches('0'));
+    (digits.len(), digits).cmp(&(other.len(), other))
 }
 
 #[cfg(test)]
