@@ -26,10 +26,10 @@ pub(crate) const VERB: &str = "complete";
 
 /// Prints the candidates. Reports no errors, which would appear in the line that is being typed.
 pub(crate) fn complete(arguments: &[OsString]) -> Exit {
-    let [index, words @ ..] = arguments else {
-        return Exit::Usage;
-    };
-    let Some(index) = index.to_str().and_then(|index| index.parse::<usize>().ok()) else {
+    let index = arguments
+        .first()
+        .and_then(|index| index.to_str()?.parse().ok());
+    let (Some(index), [_, words @ ..]) = (index, arguments) else {
         return Exit::Usage;
     };
     let mut text = String::new();
@@ -90,10 +90,8 @@ fn candidates(words: &[OsString], index: usize) -> Vec<CompletionCandidate> {
 fn typed(before: &[OsString]) -> ArgMatches {
     let mut plain = Cli::command().ignore_errors(true);
     let typed = plain.try_get_matches_from_mut(before).unwrap_or_default();
-    typed
-        .subcommand()
-        .map_or(&typed, |(_, typed)| typed)
-        .clone()
+    let of_verb = typed.subcommand().map(|(_, typed)| typed.clone());
+    of_verb.unwrap_or(typed)
 }
 
 /// The names of locks that were typed for `run` or `acquire`.
@@ -132,9 +130,8 @@ fn beginning_as(
     all: impl IntoIterator<Item = (String, String)>,
 ) -> Vec<CompletionCandidate> {
     let word = word.to_string_lossy();
-    let fitting = all
-        .into_iter()
-        .filter(|(value, _)| value.starts_with(&*word));
+    let all = all.into_iter();
+    let fitting = all.filter(|(value, _)| value.starts_with(&*word));
     let candidates = fitting.enumerate().map(|(place, (value, help))| {
         CompletionCandidate::new(value)
             .help(Some(help.into()))
@@ -201,29 +198,20 @@ fn profiles(_: &ArgMatches, word: &OsStr) -> Vec<CompletionCandidate> {
 
 /// The lock that was typed; all locks if there was none.
 fn named_locks(typed: &ArgMatches) -> Vec<Status> {
-    let name = typed.try_get_one::<LockName>("name").ok().flatten();
-    let name = name
-        .cloned()
-        .or_else(|| typed_names(typed).into_iter().next());
-    let Some(name) = name else {
+    let first = || typed_names(typed).into_iter().next();
+    let Some(name) = value(typed, "name").or_else(first) else {
         return locks(typed);
     };
-    let status = session(typed)
-        .and_then(|session| session.lock(name).ok())
-        .and_then(|lock| lock.inspect(None).ok());
+    let status = session(typed).and_then(|session| session.lock(name).ok()?.inspect(None).ok());
     let holds = status.iter().flat_map(Status::all_holds);
     holds.cloned().collect()
 }
 
 /// The locks of the store, those of live holders first.
 fn locks(typed: &ArgMatches) -> Vec<Status> {
-    let Some(session) = session(typed).filter(|session| session.only.is_none()) else {
-        return Vec::new();
-    };
-    let Ok(listing) = session.store.list(None) else {
-        return Vec::new();
-    };
-    let mut locks = listing.locks;
+    let session = session(typed).filter(|session| session.only.is_none());
+    let listing = session.and_then(|session| session.store.list(None).ok());
+    let mut locks = listing.unwrap_or_default().locks;
     locks.retain(|lock| lock.verdict.state != State::NotALock);
     locks.sort_by(|one, other| natural_order(&one.name, &other.name));
     locks.sort_by_key(|lock| !matches!(lock.verdict.state, State::Held | State::Overdue));
