@@ -18,8 +18,8 @@ pub(crate) struct HostFacts {
 impl HostFacts {
     pub(crate) fn of_instance(instance: String) -> Self {
         Self {
-            observer: OnceLock::new(),
             instance: Some(instance),
+            ..Self::default()
         }
     }
 

@@ -53,15 +53,6 @@ pub struct Status {
     pub(crate) is_moved_aside: bool,
 }
 
-impl Status {
-    /// The type of the filesystem that the store is on, such as `ext4` or `fuse.sshfs`, as far as the
-    /// system tells.
-    #[must_use]
-    pub fn filesystem(&self) -> Option<String> {
-        type_of(&self.store)
-    }
-}
-
 /// The names of the filesystems whose kernel locks are seen by every process that can open their files.
 /// On any other there is no takeover and no queue.
 pub fn trusted_filesystems() -> impl Iterator<Item = &'static str> {
@@ -128,6 +119,13 @@ impl Status {
     #[must_use]
     pub fn is_remote(&self) -> bool {
         self.is_remote
+    }
+
+    /// The type of the filesystem that the store is on, such as `ext4` or `fuse.sshfs`, as far as the
+    /// system tells.
+    #[must_use]
+    pub fn filesystem(&self) -> Option<String> {
+        type_of(&self.store)
     }
 
     /// Whether acquire takes the lock unasked.

@@ -36,10 +36,8 @@ pub(crate) fn failed(session: &Session, error: &anyhow::Error) -> Outcome {
     }
     outcome.notes.extend(match known {
         Some(known) => hint(session, known),
-        None if refusal == Refusal::USAGE => {
-            Some(format!("  for help, run `onehold {} --help`", session.verb))
-        }
-        None => None,
+        None => (refusal == Refusal::USAGE)
+            .then(|| format!("  for help, run `onehold {} --help`", session.verb)),
     });
     outcome
 }
@@ -87,10 +85,8 @@ fn is_at_fixed_path(session: &Session, path: &Path) -> bool {
 /// What removes a file that onehold does not remove.
 fn removal(path: &Path) -> String {
     if cfg!(windows) {
-        return format!(
-            "if no program needs it, remove `{}`",
-            words::path_text(path)
-        );
+        let path = words::path_text(path);
+        return format!("if no program needs it, remove `{path}`");
     }
     let is_directory = path.symlink_metadata().is_ok_and(|found| found.is_dir());
     let rm = if is_directory { "rm -r" } else { "rm" };
@@ -123,10 +119,10 @@ fn hint(session: &Session, error: &Error) -> Option<String> {
         #[cfg(feature = "etcd")]
         Error::NotALock { path, .. } if session.store.is_remote() => crate::etcd::removal(path)?,
         // Its programs choose the names.
-        Error::NotALock { path, .. } if session.config.profile.is_some() => format!(
-            "  left unchanged; onehold only removes locks: {}",
-            removal(path)
-        ),
+        Error::NotALock { path, .. } if session.config.profile.is_some() => {
+            let removal = removal(path);
+            format!("  left unchanged; onehold only removes locks: {removal}")
+        }
         Error::NotALock { .. } if session.verb == "break" => {
             "  left unchanged; onehold only removes locks".to_owned()
         }

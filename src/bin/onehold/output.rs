@@ -317,11 +317,8 @@ fn inside_hint(session: &Session, status: &Status, refused: Option<&Refused>) ->
 
 /// Whether both the hold and the one that was asked for can have an owner.
 fn has_owner(session: &Session, status: &Status) -> bool {
-    session.format.has_owners()
-        && status
-            .record
-            .as_ref()
-            .is_some_and(|record| record.format.has_owners())
+    let mut formats = status.record.iter().map(|record| record.format);
+    session.format.has_owners() && formats.any(Format::has_owners)
 }
 
 fn is_detached(status: &Status) -> bool {

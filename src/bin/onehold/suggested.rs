@@ -10,9 +10,8 @@ pub(crate) const BREAK_ALL: &str = "break --all";
 
 /// A command line for this lock that works from any directory.
 pub(crate) fn command_line(session: &Session, verb: &str, status: &Status) -> String {
-    let is_path = status.name.starts_with('/')
-        || status.name.starts_with("./")
-        || status.name.starts_with("../");
+    let mut starts = ["/", "./", "../"].iter();
+    let is_path = starts.any(|start| status.name.starts_with(start));
     let name = if is_path {
         status.path.to_string_lossy().into_owned()
     } else {

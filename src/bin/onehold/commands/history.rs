@@ -89,8 +89,7 @@ fn cells(hold: &PastHold) -> [String; 6] {
 
 /// "root (backup.sh)"
 fn who(hold: &PastHold) -> String {
-    let user = hold.user();
-    let user = hold.owner.clone().or(user);
+    let user = hold.owner.clone().or_else(|| hold.user());
     let program = onehold::describe::program(&hold.command).map(|program| format!("({program})"));
     let parts: Vec<String> = user.into_iter().chain(program).collect();
     words::escape(&parts.join(" "))

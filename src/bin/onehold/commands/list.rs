@@ -41,15 +41,15 @@ pub(crate) fn list(session: &Session, typed: &args::List) -> CommandResult {
         outcome = outcome.data(if session.global.verbose {
             verbose(session, &listing.locks)
         } else {
-            brief(&listing.locks, terminal_width().filter(|_| !typed.wide))
+            let width = terminal_width().filter(|_| !typed.wide);
+            table(
+                &rows_of(listing.locks.iter().map(|lock| (lock, None))),
+                width,
+            )
         });
     }
     outcome.locks = listing.locks;
     Ok(outcome.into())
-}
-
-fn brief(locks: &[Status], width: Option<usize>) -> String {
-    table(&rows_of(locks.iter().map(|lock| (lock, None))), width)
 }
 
 fn verbose(session: &Session, locks: &[Status]) -> String {
