@@ -23,7 +23,8 @@ pub(crate) fn cleanup(session: &Session, typed: &args::Cleanup) -> CommandResult
             let lock = session.lock(name.clone())?;
             let one = lock.cleanup(typed.dry_run, typed.max_age)?;
             if one.removed.is_empty() && one.left.is_empty() && one.errors.is_empty() {
-                without.push(words::quoted(name.as_str()));
+                let name = words::quoted(name.as_str());
+                without.push(format!("onehold: {name}: nothing to remove"));
             }
             all.removed.extend(one.removed);
             all.left.extend(one.left);
@@ -33,30 +34,19 @@ pub(crate) fn cleanup(session: &Session, typed: &args::Cleanup) -> CommandResult
         all
     };
     let count = cleanup.removed.len();
-    let word = match (count, typed.dry_run) {
-        (0, _) => "clean",
-        (_, true) => "zombie-detected",
-        (_, false) => "cleaned",
-    };
-    let done = if typed.dry_run {
-        "would remove"
+    let (word, done) = if typed.dry_run {
+        ("zombie-detected", "would remove")
     } else {
-        "removed"
+        ("cleaned", "removed")
     };
-    let what = if session.store.is_remote() {
-        "record"
-    } else {
-        "lock file"
-    };
-    let counted = words::counted(count, what);
+    let word = if count == 0 { "clean" } else { word };
+    let is_remote = session.store.is_remote();
+    let counted = words::counted(count, if is_remote { "record" } else { "lock file" });
     let message = format!("{done} {counted} in {}", session.store_text());
     let mut outcome = Outcome::new(Exit::Done, word, message);
     if !session.global.quiet && count > 0 {
-        let lines: Vec<_> = cleanup
-            .removed
-            .iter()
-            .map(|status| removed_text(done, status))
-            .collect();
+        let removed = cleanup.removed.iter();
+        let lines: Vec<_> = removed.map(|status| removed_text(done, status)).collect();
         outcome = outcome.data(lines.join("\n"));
     }
     outcome = outcome.told_if(session.global.verbose);
@@ -68,16 +58,11 @@ pub(crate) fn cleanup(session: &Session, typed: &args::Cleanup) -> CommandResult
                 command_line(session, "break", status)
             ),
         };
-        let holder = describe_holder(status, local);
-        outcome
-            .warnings
-            .push(format!("not removed: {holder}; {why}"));
+        let warning = format!("not removed: {}; {why}", describe_holder(status, local));
+        outcome.warnings.push(warning);
     }
     if session.tells_success() {
-        let nothing = without
-            .iter()
-            .map(|name| format!("onehold: {name}: nothing to remove"));
-        outcome.notes.extend(nothing);
+        outcome.notes.extend(without);
     }
     let settings = &session.config.settings;
     let text = |error| settings.error_message(error);
