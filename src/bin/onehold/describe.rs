@@ -37,11 +37,15 @@ pub(crate) fn is_without_command(status: &Status) -> bool {
     record.is_some_and(Record::is_without_command)
 }
 
+/// Whether it is of a `run` that supervises its command.
+pub(crate) fn is_supervised(record: &Record) -> bool {
+    record.kind == Kind::Run && !record.exec && !record.is_without_command()
+}
+
 /// "process 4260", of a `run` that supervises its command.
 pub(crate) fn wrapper(status: &Status) -> Option<String> {
-    let record = status.record.as_ref()?;
-    let is_run = record.kind == Kind::Run && !record.exec && !record.is_without_command();
-    let pid = record.taken_by.filter(|_| is_run && !status.is_remote())?;
+    let record = status.record.as_ref().filter(|_| !status.is_remote())?;
+    let pid = record.taken_by.filter(|_| is_supervised(record))?;
     Some(match status.verdict.wrapper_alive {
         Some(true) => format!("process {pid}"),
         Some(false) => format!("process {pid}, which has exited"),

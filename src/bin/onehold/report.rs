@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use onehold::record::{Kind, Record};
+use onehold::record::Record;
 use onehold::status::Reason;
 use onehold::terminal::is_unsafe;
 use onehold::{Caller, Format, Status};
@@ -46,11 +46,23 @@ struct Object<'a> {
     settings: &'a Settings,
 }
 
+impl Object<'_> {
+    /// One lock, with its values in the words of the profile's program. They tell of a lock that was removed how
+    /// it is now.
+    fn lock<'a>(&'a self, status: &'a Status) -> LockObject<'a> {
+        let details = self.settings.details(|| {
+            let now = self.outcome.is_removed.then(|| status.removed());
+            lock_value(now.as_ref().unwrap_or(status), &self.caller)
+        });
+        LockObject::of(status, &self.caller, details)
+    }
+}
+
 impl Serialize for Object<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let outcome = self.outcome;
         let failure = outcome.failure.as_ref();
-        let lock = |status| with_details(status, &self.caller, outcome.is_removed, self.settings);
+        let lock = |status| self.lock(status);
         let errors = failure.map(|_| outcome.message.as_str()).into_iter();
         let errors: Vec<&str> = errors.chain(self.warnings.iter().copied()).collect();
         let mut keys = serializer.serialize_map(None)?;
@@ -102,26 +114,7 @@ pub(crate) fn escape_json(json: &str) -> String {
 
 /// One lock as in the JSON object.
 pub(crate) fn lock_value(status: &Status, caller: &Caller) -> Value {
-    serde_json::to_value(LockObject::of(status, caller)).unwrap_or_default()
-}
-
-/// One lock, with its values in the words of the profile's program. They tell of a lock that was removed how
-/// it is now.
-fn with_details<'a>(
-    status: &'a Status,
-    caller: &'a Caller,
-    is_removed: bool,
-    settings: &Settings,
-) -> LockObject<'a> {
-    let details = settings.details(|| {
-        let now = is_removed.then(|| status.removed());
-        lock_value(now.as_ref().unwrap_or(status), caller)
-    });
-    LockObject {
-        status,
-        caller,
-        details,
-    }
+    serde_json::to_value(LockObject::of(status, caller, None)).unwrap_or_default()
 }
 
 struct LockObject<'a> {
@@ -131,11 +124,11 @@ struct LockObject<'a> {
 }
 
 impl<'a> LockObject<'a> {
-    fn of(status: &'a Status, caller: &'a Caller) -> Self {
+    fn of(status: &'a Status, caller: &'a Caller, details: Option<Value>) -> Self {
         Self {
             status,
             caller,
-            details: None,
+            details,
         }
     }
 }
@@ -151,13 +144,12 @@ impl Serialize for LockObject<'_> {
         let format = format.or((status.format == Format::Flock).then_some(Format::Flock));
         let command = record.map(|record| &record.command);
         let command = command.or(status.lockers.first().map(|locker| &locker.command));
-        let wrapper = record.filter(|record| {
-            record.kind == Kind::Run && !record.exec && !record.is_without_command()
-        });
+        let wrapper = record.filter(|record| describe::is_supervised(record));
         let age = verdict.age.map(|age| age.as_secs_f64());
         let milliseconds = |left: Duration| u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
         let others = status.others.iter();
-        let others: Vec<_> = others.map(|other| Self::of(other, self.caller)).collect();
+        let others = others.map(|other| Self::of(other, self.caller, None));
+        let others: Vec<_> = others.collect();
         let mut keys = serializer.serialize_map(None)?;
         keys.serialize_entry("name", &status.name)?;
         keys.serialize_entry("path", &status.path.to_string_lossy())?;
