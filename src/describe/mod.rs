@@ -162,33 +162,30 @@ pub fn zombie_reason(status: &Status) -> Option<String> {
     if status.verdict.state != State::Zombie {
         return None;
     }
-    let age = || span(status.verdict.age.unwrap_or_default());
-    let process = || match status.verdict.pid {
+    let age = span(status.verdict.age.unwrap_or_default());
+    let process = match status.verdict.pid {
         Some(pid) => format!("process {pid}"),
         None => "its process".to_owned(),
     };
     Some(match status.verdict.reason {
-        Reason::Reused => format!("{} has exited, and another has its PID", process()),
-        Reason::Rebooted => format!("{} ended before the last reboot", process()),
+        Reason::Reused => format!("{process} has exited, and another has its PID"),
+        Reason::Rebooted => format!("{process} ended before the last reboot"),
         Reason::InstanceRestarted => {
-            format!(
-                "{} was of an earlier incarnation of {}",
-                process(),
-                instance(status)
-            )
+            let instance = instance(status);
+            format!("{process} was of an earlier incarnation of {instance}")
         }
-        Reason::NamespaceGone => format!("{} has ended with its container", process()),
+        Reason::NamespaceGone => format!("{process} has ended with its container"),
         Reason::Expired => match status.record.as_ref().and_then(Record::ttl) {
-            Some(ttl) => format!("lock is {} old (>{})", age(), short_span(ttl)),
-            None => format!("lock is {} old", age()),
+            Some(ttl) => format!("lock is {age} old (>{})", short_span(ttl)),
+            None => format!("lock is {age} old"),
         },
-        Reason::TooOld(_) => format!("lock is {} old, and cannot be checked", age()),
+        Reason::TooOld(_) => format!("lock is {age} old, and cannot be checked"),
         Reason::Corrupt => "its lock file is damaged".to_owned(),
         Reason::Malformed(what) => format!("its file is not a lock: {what}"),
         Reason::Dead if status.verdict.evidence == Evidence::LeaseEnded => {
-            format!("the lease of {} has ended", process())
+            format!("the lease of {process} has ended")
         }
-        _ => format!("{} has exited", process()),
+        _ => format!("{process} has exited"),
     })
 }
 
