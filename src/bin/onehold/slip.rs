@@ -11,10 +11,8 @@ use crate::words::shell_line;
 
 /// `words`: the arguments without the program's name.
 pub(crate) fn hint(words: &[OsString]) -> Option<String> {
-    let words: Vec<&str> = words
-        .iter()
-        .map(|word| word.to_str())
-        .collect::<Option<_>>()?;
+    let words = words.iter().map(|word| word.to_str());
+    let words: Vec<&str> = words.collect::<Option<_>>()?;
     // The shell would get it as it is escaped.
     if words.iter().any(|word| word.chars().any(is_unsafe)) {
         return None;
@@ -74,11 +72,9 @@ impl<'a> Options<'a> {
     /// The names of the options of a word, and the value in it.
     fn split<'w>(&self, word: &'w str) -> (Vec<String>, Option<&'w str>) {
         if let Some(long) = word.strip_prefix("--") {
-            let (name, value) = match long.split_once('=') {
-                Some((name, value)) => (name, Some(value)),
-                None => (long, None),
-            };
-            return (vec![name.to_owned()], value);
+            let parts = long.split_once('=');
+            let name = parts.map_or(long, |(name, _)| name);
+            return (vec![name.to_owned()], parts.map(|(_, value)| value));
         }
         let mut names = Vec::new();
         for (at, letter) in word.char_indices().skip(1) {
@@ -95,11 +91,8 @@ impl<'a> Options<'a> {
     /// Whether the next word is the value of an option.
     pub(crate) fn need_value(&self, word: &str) -> bool {
         let (names, value) = self.split(word);
-        let last = names
-            .last()
-            .filter(|_| word.starts_with('-') && value.is_none());
-        last.and_then(|name| self.named(name))
-            .is_some_and(takes_value)
+        let option = names.last().and_then(|name| self.named(name));
+        word.starts_with('-') && value.is_none() && option.is_some_and(takes_value)
     }
 }
 
@@ -109,15 +102,13 @@ fn takes_value(option: &Arg) -> bool {
 
 /// The only one that differs in one letter, or by two neighbors swapped.
 fn mistyped<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let mut near: Vec<&str> = known
-        .filter(|known| strsim::damerau_levenshtein(word, known) == 1)
-        .collect();
-    near.sort_unstable();
-    near.dedup();
-    match near[..] {
-        [only] => Some(only),
-        _ => None,
-    }
+    only(known.filter(|known| strsim::damerau_levenshtein(word, known) == 1))
+}
+
+/// The word of these, if they are all the same.
+fn only<'a>(mut words: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let first = words.next()?;
+    words.all(|word| word == first).then_some(first)
 }
 
 /// A command line, as far as it was read.
@@ -200,9 +191,8 @@ impl<'a> Line<'a> {
         // `hold` is meant for programs. A similar word, such as `held`, is more likely a name.
         let typed_by_people = || verbs().filter(|verb| *verb != "hold");
         let begun = || {
-            let mut begun =
-                typed_by_people().filter(|verb| word.len() > 2 && verb.starts_with(word));
-            begun.next().filter(|_| begun.next().is_none())
+            let begins = |verb: &&str| word.len() > 2 && verb.starts_with(word);
+            only(typed_by_people().filter(begins))
         };
         let of_others = match word {
             "status" | "show" | "info" => "check",
@@ -213,11 +203,8 @@ impl<'a> Line<'a> {
             "exec" => "run",
             _ => word,
         };
-        let meant = || {
-            known(of_others)
-                .or_else(|| mistyped(word, typed_by_people()))
-                .or_else(begun)
-        };
+        let similar = || mistyped(word, typed_by_people()).or_else(begun);
+        let meant = || known(of_others).or_else(similar);
         // Before `--` it is rather a name, and `run` is missing.
         let fits = |verb: &&str| self.command.is_none() || matches!(*verb, "run" | "acquire");
         known(word).or_else(|| meant().filter(fits))
@@ -320,10 +307,8 @@ impl<'a> Line<'a> {
         };
         // These take one name. The number of a hold is that of one lock.
         let takes_one = matches!(verb, "release" | "renew" | "break");
-        if takes_one
-            && self.names.len() > 1
-            && !self.options.iter().any(|option| option == "--hold")
-        {
+        let has_hold = self.options.iter().any(|option| option == "--hold");
+        if takes_one && self.names.len() > 1 && !has_hold {
             return Some(self.names.chunks(1).map(line).collect());
         }
         Some(vec![line(&self.names)])
