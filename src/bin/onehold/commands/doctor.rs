@@ -35,15 +35,14 @@ pub(crate) fn doctor(session: &Session, typed: &args::Doctor) -> Outcome {
     }
     let count = |grade| found.iter().filter(|one| one.result == grade).count();
     let (failed, warnings) = (count(Grade::Failed), count(Grade::Warning));
-    let plural = |count: usize| if count == 1 { "" } else { "s" };
     let store = session.store_text();
     let mut outcome = if failed > 0 {
-        let plural = plural(failed);
-        let text = format!("{store} is not fit for locks: {failed} check{plural} failed");
+        let checks = words::counted(failed, "check");
+        let text = format!("{store} is not fit for locks: {checks} failed");
         Outcome::refused(Refusal::UNFIT, text)
     } else {
-        let plural = plural(warnings);
-        let text = format!("{store} is fit for locks ({warnings} warning{plural})");
+        let warnings = words::counted(warnings, "warning");
+        let text = format!("{store} is fit for locks ({warnings})");
         Outcome::new(Exit::Done, "fit", text)
     };
     if !session.global.quiet || failed > 0 {
