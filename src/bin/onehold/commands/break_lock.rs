@@ -17,7 +17,7 @@ use crate::describe::{
 };
 use crate::exit::Exit;
 use crate::malformed::moved_text;
-use crate::outcome::{CommandResult, Outcome, Printed};
+use crate::outcome::{CommandResult, Outcome};
 use crate::output;
 use crate::prompt::{confirm, has_terminal};
 use crate::refusal::Refusal;
@@ -32,10 +32,10 @@ pub(crate) fn break_hold(session: &Session, mut typed: args::Break) -> CommandRe
     if typed.hold.is_none() {
         let status = lock.inspect(None)?;
         if !status.others.is_empty() {
-            return break_each(session, &lock, &status, &typed);
+            return Ok(break_each(session, &lock, &status, &typed)?.into());
         }
     }
-    break_lock(session, &lock, &typed)
+    Ok(break_lock(session, &lock, &typed)?.into())
 }
 
 /// Breaks several holds of one lock, each after confirmation.
@@ -44,7 +44,7 @@ fn break_each(
     lock: &Lock,
     status: &Status,
     typed: &args::Break,
-) -> CommandResult {
+) -> anyhow::Result<Outcome> {
     let holds = status.all_holds().filter(|hold| hold.hold().is_some());
     let holds: Vec<&Status> = holds.collect();
     let name = words::quoted(lock.name().as_str());
@@ -55,8 +55,7 @@ fn break_each(
             .details(json!({ "holds": numbers }))
             .note(output::store_line(status))
             .note("  to break one of them, add --hold N; to break all, add --all")
-            .lock(Box::new(status.clone()))
-            .into());
+            .lock(Box::new(status.clone())));
     }
     let (mut broken, mut worst, mut warnings) = (Vec::new(), None, Vec::new());
     let live = holds.iter().filter(|hold| !is_harmless(hold)).count();
@@ -66,9 +65,10 @@ fn break_each(
         let text = format!("not confirmed: {name} has {holders}");
         let outcome = Outcome::refused(Refusal::NOT_CONFIRMED, text)
             .note(output::store_line(status))
-            .note("  cannot ask for confirmation: no terminal (use --hold N --yes, or --all --yes)")
-            .lock(Box::new(status.clone()));
-        worst = Some(Box::new(outcome));
+            .note(
+                "  cannot ask for confirmation: no terminal (use --hold N --yes, or --all --yes)",
+            );
+        worst = Some(outcome.lock(Box::new(status.clone())));
     }
     for hold in holds.iter().filter(|hold| !cannot_ask || is_harmless(hold)) {
         let one = args::Break {
@@ -76,34 +76,36 @@ fn break_each(
             hold: hold.hold(),
             ..*typed
         };
-        let ended = if one.yes {
-            break_shown(session, lock, (*hold).clone(), &one)
+        let outcome = if one.yes {
+            break_shown(session, lock, (*hold).clone(), &one)?
         } else {
             // As it is now: the answer to the question before may have come late.
-            break_lock(session, lock, &one)
+            break_lock(session, lock, &one)?
         };
-        match ended? {
-            Printed::No(outcome) if outcome.exit == Exit::Done => {
+        match outcome.exit {
+            Exit::Done => {
                 warnings.extend(outcome.warnings);
                 broken.extend(outcome.lock.map(|was| *was));
             }
             // It has ended by itself.
-            Printed::No(outcome) if outcome.exit == Exit::NotHeld => {}
-            Printed::No(outcome) => worst = worst.or(Some(outcome)),
-            Printed::Yes(exit) => return Ok(Printed::Yes(exit)),
+            Exit::NotHeld => {}
+            _ => worst = worst.or(Some(outcome)),
         }
     }
     let text = format!("broke {} of {} holds on {name}", broken.len(), holds.len());
-    let none = || Outcome::new(Exit::Done, "broken", text);
-    let mut outcome = worst.map_or_else(none, |worst| *worst);
+    let mut outcome = worst.unwrap_or_else(|| Outcome::new(Exit::Done, "broken", text));
     outcome.is_removed = outcome.exit == Exit::Done;
     outcome.locks = broken;
     outcome.warnings.extend(warnings);
-    Ok(outcome.into())
+    Ok(outcome)
 }
 
 /// Breaks a hold after confirmation.
-pub(crate) fn break_lock(session: &Session, lock: &Lock, typed: &args::Break) -> CommandResult {
+pub(crate) fn break_lock(
+    session: &Session,
+    lock: &Lock,
+    typed: &args::Break,
+) -> anyhow::Result<Outcome> {
     let status = lock.inspect(None)?;
     let found = typed.hold.and_then(|hold| status.clone().of_hold(hold));
     break_shown(session, lock, found.unwrap_or(status), typed)
@@ -114,7 +116,7 @@ fn break_shown(
     lock: &Lock,
     status: Status,
     typed: &args::Break,
-) -> CommandResult {
+) -> anyhow::Result<Outcome> {
     // By force its work may keep running.
     let (yes, at_once) = (typed.yes, typed.force);
     if let Reason::NotALock(what) = status.verdict.reason {
@@ -122,27 +124,23 @@ fn break_shown(
         if session.is_fixed_path(lock)
             && let Some(outcome) = move_aside(session, lock, &status, yes)?
         {
-            return Ok(outcome.into());
+            return Ok(outcome);
         }
-        return Err(onehold::Error::NotALock {
-            path: status.path,
-            what,
-        }
-        .into());
+        let path = status.path;
+        return Err(onehold::Error::NotALock { path, what }.into());
     }
     if lock.format() == Format::Flock && status.verdict.state == State::Held {
-        return Ok(held_by_kernel_lock(session, status).into());
+        return Ok(held_by_kernel_lock(session, status));
     }
     let Some(revision) = status.revision() else {
-        return Ok(not_held(session, lock).into());
+        return Ok(not_held(session, lock));
     };
     if let Some(hold) = typed.hold.filter(|hold| status.hold() != Some(*hold)) {
         if status.slot.is_none() {
-            return Ok(another(session, Box::new(status)).into());
+            return Ok(another(session, Box::new(status)));
         }
         let text = format!("{}: hold {hold} has ended", words::quoted(&status.name));
-        let outcome = Outcome::refused(Refusal::NOT_HELD, text);
-        return Ok(outcome.lock(Box::new(status)).into());
+        return Ok(Outcome::refused(Refusal::NOT_HELD, text).lock(Box::new(status)));
     }
     let agrees = || {
         let mut effects = effects(lock, &status, at_once);
@@ -154,11 +152,10 @@ fn break_shown(
     let is_refused = status.verdict.reason == Reason::Locked && !at_once;
     if !yes && !is_harmless(&status) && !is_refused && !agrees() {
         let text = format!("not confirmed: {}", describe_holder(&status, local));
-        let outcome = Outcome::refused(Refusal::NOT_CONFIRMED, text)
+        return Ok(Outcome::refused(Refusal::NOT_CONFIRMED, text)
             .details(json!({ "hold": status.hold() }))
             .note(output::store_line(&status))
-            .lock(Box::new(status));
-        return Ok(outcome.into());
+            .lock(Box::new(status)));
     }
     let starter = starter(&status);
     // From here on Ctrl-C cannot change nothing.
@@ -188,7 +185,7 @@ fn break_shown(
             }
             let warning = running_warning(session, &was, at_once);
             outcome.warnings.extend(warning.or(starter));
-            Ok(outcome.removed(was).into())
+            Ok(outcome.removed(was))
         }
         Break::StillRunning {
             was,
@@ -196,10 +193,10 @@ fn break_shown(
             look_failed,
         } => {
             let look_failed = look_failed.as_ref();
-            Ok(still_running(session, lock, was, &processes, look_failed).into())
+            Ok(still_running(session, lock, was, &processes, look_failed))
         }
-        Break::Nothing => Ok(not_held(session, lock).into()),
-        Break::Changed(status) => Ok(another(session, status).into()),
+        Break::Nothing => Ok(not_held(session, lock)),
+        Break::Changed(status) => Ok(another(session, status)),
     }
 }
 

@@ -50,7 +50,7 @@ pub(crate) fn release(session: &Session, typed: args::Release) -> CommandResult 
                 yes: typed.yes,
                 ..args::Break::default()
             };
-            return break_lock(session, &lock, &typed);
+            return Ok(break_lock(session, &lock, &typed)?.into());
         }
         Release::NotYours(status) => not_yours(session, "not released", None, status),
         Release::HeldByRun(status) => {
