@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use super::directory::Files;
 use super::layout;
@@ -20,13 +19,13 @@ impl Files {
     /// Gives the file of a lock another name in its directory, and returns its new path. `None`: it
     /// is not a regular file, it has become a lock file, or it changed less than 10 s ago.
     pub(super) fn rename_aside(&self, name: &LockName) -> Result<Option<PathBuf>> {
-        let Some((guard, facts)) = self.enter(Entry::EXISTING)? else {
+        let Some(guard) = self.enter(Entry::EXISTING)? else {
             return Ok(None);
         };
-        let Some(directory) = guard.descend(&layout::parents(name))? else {
+        let Some(directory) = guard.root.descend(&layout::parents(name))? else {
             return Ok(None);
         };
-        let snapshot = FilesSnapshot::new(self, Arc::clone(guard.root()), facts, Some(&guard));
+        let snapshot = FilesSnapshot::new(self, &guard.root, Some(&guard));
         let Some(found) = snapshot.exclusive(name)? else {
             return Ok(None);
         };

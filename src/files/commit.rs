@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io;
-use std::sync::Arc;
 
 use chrono::SubsecRound;
 
@@ -83,8 +82,7 @@ pub(super) fn take(
         }
     };
     let mut held = HeldFile {
-        files: snapshot.files.clone(),
-        root: Arc::clone(guard.root()),
+        root: guard.root.clone(),
         place,
         others: Vec::new(),
         file,
@@ -130,11 +128,11 @@ fn replace(
 /// decide.
 fn swap_fallback(snapshot: &FilesSnapshot<'_>, judged: &Judged<Handle>) -> SwapFallback {
     let files = snapshot.files;
-    let own_store = snapshot.facts.shares_kernel_locks
+    let own_store = snapshot.root.shares_kernel_locks
         && !judged.found.key.name.is_path()
         && files.format == Format::Native;
     let decided = !matches!(judged.verdict.state, State::Zombie | State::Free)
-        || !snapshot.facts.shares_kernel_locks;
+        || !snapshot.root.shares_kernel_locks;
     if own_store || decided {
         SwapFallback::Rename
     } else {
@@ -154,7 +152,7 @@ pub(super) fn remove(
         return Ok(false);
     };
     let (parents, file) = layout::place_of(&judged.found.key);
-    let Some(directory) = guard.descend(&parents)? else {
+    let Some(directory) = guard.root.descend(&parents)? else {
         return Ok(false);
     };
     let path = files.path_of_record(&judged.found.key);
@@ -215,7 +213,7 @@ fn remove_other_names(
         } else {
             layout::parents(&name)
         };
-        let Ok(Some(directory)) = guard.descend(&parents) else {
+        let Ok(Some(directory)) = guard.root.descend(&parents) else {
             continue;
         };
         let path = snapshot.files.below(&parents);
@@ -251,7 +249,7 @@ fn placeholder(snapshot: &FilesSnapshot<'_>, judged: &Judged<Handle>) -> Record 
     judged.found.key.name.as_str().clone_into(&mut record.name);
     record.kernel_lock = true;
     record.hostname.clone_from(&files.host.observer().hostname);
-    record.origin = Some(files.host.origin(snapshot.facts.id));
+    record.origin = Some(files.host.origin(snapshot.root.id));
     record
 }
 
@@ -274,17 +272,18 @@ fn complete(
         number::by_clock(now, replaced)
     } else {
         let number = match &snapshot.opened {
-            Some(opened) if number::is_last(guard.root(), &opened.last).unwrap_or(false) => {
+            Some(opened)
+                if number::is_last(&guard.root.directory, &opened.last).unwrap_or(false) =>
+            {
                 number::after_last(&opened.last, now, replaced)
             }
-            _ => {
-                number::open(guard.root()).and_then(|last| number::after_last(&last, now, replaced))
-            }
+            _ => number::open(&guard.root.directory)
+                .and_then(|last| number::after_last(&last, now, replaced)),
         };
-        number.context(Operation::WriteHoldNumber, &guard.path().join(META_DIR))?
+        number.context(Operation::WriteHoldNumber, &guard.root.path.join(META_DIR))?
     };
     record.acquired_at = now;
-    record.origin = Some(snapshot.files.host.origin(snapshot.facts.id));
+    record.origin = Some(snapshot.files.host.origin(snapshot.root.id));
     Ok(record)
 }
 
@@ -300,7 +299,7 @@ pub(super) fn ensure_fits(
     }
     let mut record = draft.record.clone();
     record.hold = number::by_clock(record.acquired_at, 0);
-    record.origin = Some(files.host.origin(snapshot.facts.id));
+    record.origin = Some(files.host.origin(snapshot.root.id));
     encode(&record, &files.store).map(|_| ())
 }
 
@@ -315,7 +314,7 @@ pub(super) fn renew(
         return Ok(None);
     };
     let (parents, file) = layout::place_of(&judged.found.key);
-    let Some(directory) = guard.descend(&parents)? else {
+    let Some(directory) = guard.root.descend(&parents)? else {
         return Ok(None);
     };
     let path = files.path_of_record(&judged.found.key);

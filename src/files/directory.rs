@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::guard::{DirectoryFacts, Guard, open_directory};
+use super::guard::{Guard, open_directory};
 use super::lock_file::LockPath;
 use crate::backend::{Backend as _, Entry};
 use crate::decision::Key;
@@ -58,7 +58,7 @@ impl Files {
         open_directory(&self.store)
     }
 
-    pub(super) fn enter(&self, entry: Entry<'_>) -> Result<Option<(Guard, DirectoryFacts)>> {
+    pub(super) fn enter(&self, entry: Entry<'_>) -> Result<Option<Guard>> {
         if entry.create && !self.is_foreign_directory {
             // A directory of other programs is made as they make it.
             let is_private = self.format == Format::Native;

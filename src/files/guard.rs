@@ -24,25 +24,37 @@ const MAX_ATTEMPTS: usize = 10;
 /// A store directory, kept open and locked. `drop` unlocks it explicitly: closing the descriptor
 /// would not unlock it while a child forked by another thread still has it.
 pub(super) struct Guard {
-    root: Arc<Directory>,
-    path: PathBuf,
+    pub(super) root: Root,
     _signals: SignalBlock,
 }
 
-/// Facts about a store directory that do not change while it is open.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct DirectoryFacts {
+/// A store directory, kept open, and what does not change meanwhile.
+#[derive(Clone, Debug)]
+pub(crate) struct Root {
+    pub(crate) directory: Arc<Directory>,
+    pub(super) path: PathBuf,
     pub(crate) id: FileId,
     /// Kernel locks in it are seen by everyone who can open its files.
     pub(crate) shares_kernel_locks: bool,
 }
 
-impl DirectoryFacts {
-    pub(crate) fn of(root: &Directory, path: &Path) -> Result<Self> {
-        Ok(Self {
-            id: root.id().context(Operation::InspectStore, path)?,
-            shares_kernel_locks: shares_kernel_locks(root, path)?,
-        })
+impl Root {
+    /// `None` if there is none.
+    pub(crate) fn open(path: &Path) -> Result<Option<Self>> {
+        let Some(directory) = open_directory(path)? else {
+            return Ok(None);
+        };
+        Ok(Some(Self {
+            id: directory.id().context(Operation::InspectStore, path)?,
+            shares_kernel_locks: shares_kernel_locks(&directory, path)?,
+            directory: Arc::new(directory),
+            path: path.to_owned(),
+        }))
+    }
+
+    /// A directory below the store; `None` if it does not exist.
+    pub(super) fn descend(&self, parts: &[OsString]) -> Result<Option<Arc<Directory>>> {
+        descend(&self.directory, &self.path, parts)
     }
 }
 
@@ -61,29 +73,34 @@ impl Guard {
         path: &Path,
         patience: Patience<'_>,
         is_store: bool,
-    ) -> Result<Option<(Self, DirectoryFacts)>> {
+    ) -> Result<Option<Self>> {
         let limit = Deadline::of(patience);
         loop {
-            let Some(mut root) = open_directory(path)? else {
+            let Some(mut directory) = open_directory(path)? else {
                 return Ok(None);
             };
-            let shares_kernel_locks = shares_kernel_locks(&root, path)?;
-            let signals = lock(&root, path, &limit)?;
-            let id = if is_store { root.share() } else { root.id() };
-            let id = id.context(Operation::InspectStore, path)?;
-            let guard = Self {
-                root: Arc::new(root),
-                path: path.to_owned(),
-                _signals: signals,
+            let shares_kernel_locks = shares_kernel_locks(&directory, path)?;
+            let signals = lock(&directory, path, &limit)?;
+            let id = if is_store {
+                directory.share()
+            } else {
+                directory.id()
             };
-            let facts = DirectoryFacts {
+            let id = id.context(Operation::InspectStore, path)?;
+            let root = Root {
+                directory: Arc::new(directory),
+                path: path.to_owned(),
                 id,
                 shares_kernel_locks,
+            };
+            let guard = Self {
+                root,
+                _signals: signals,
             };
             // The directory may have been removed or moved before it was locked, and another one put
             // in its place.
             match id_of_path(path) {
-                Ok(named) if named == id => return Ok(Some((guard, facts))),
+                Ok(named) if named == id => return Ok(Some(guard)),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
                 Err(error) => return Err(error).context(Operation::InspectStore, path),
@@ -97,7 +114,7 @@ impl Guard {
         path: &Path,
         patience: Patience<'_>,
         is_private: bool,
-    ) -> Result<(Self, DirectoryFacts)> {
+    ) -> Result<Self> {
         for _ in 0..MAX_ATTEMPTS {
             if let Some(entered) = Self::enter(path, patience, true)? {
                 return Ok(entered);
@@ -110,47 +127,24 @@ impl Guard {
 
     /// Enters the guard of a directory that is open already, wherever it was moved: who reaches it
     /// by its new path locks the same inode.
-    pub(super) fn reenter(root: &Arc<Directory>, path: &Path) -> Result<Self> {
-        let signals = lock(root, path, &Deadline::of(Patience::SHORT))?;
+    pub(super) fn reenter(root: &Root, patience: Patience<'_>) -> Result<Self> {
         Ok(Self {
-            root: Arc::clone(root),
-            path: path.to_owned(),
-            _signals: signals,
+            _signals: lock(&root.directory, &root.path, &Deadline::of(patience))?,
+            root: root.clone(),
         })
     }
 
     /// Enters the guard of a directory that was entered before and kept open; `None`: its path leads elsewhere
     /// by now. A waiter that has been woken has no time to open it anew.
-    pub(super) fn enter_again(
-        (root, facts): &(Arc<Directory>, DirectoryFacts),
-        path: &Path,
-        patience: Patience<'_>,
-    ) -> Result<Option<(Self, DirectoryFacts)>> {
-        let guard = Self {
-            _signals: lock(root, path, &Deadline::of(patience))?,
-            root: Arc::clone(root),
-            path: path.to_owned(),
-        };
-        let is_same = id_of_path(path).is_ok_and(|named| named == facts.id);
-        Ok(is_same.then_some((guard, *facts)))
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    pub(super) fn root(&self) -> &Arc<Directory> {
-        &self.root
-    }
-
-    /// A directory below the store; `None` if it does not exist.
-    pub(super) fn descend(&self, parts: &[OsString]) -> Result<Option<Arc<Directory>>> {
-        descend(&self.root, &self.path, parts)
+    pub(super) fn enter_again(root: &Root, patience: Patience<'_>) -> Result<Option<Self>> {
+        let guard = Self::reenter(root, patience)?;
+        let is_same = id_of_path(&root.path).is_ok_and(|named| named == root.id);
+        Ok(is_same.then_some(guard))
     }
 
     /// A directory below the store, made if need be.
     pub(super) fn descend_or_create(&self, parts: &[OsString]) -> Result<Arc<Directory>> {
-        self.descend_or_create_from(&self.root, parts, 0)
+        self.descend_or_create_from(&self.root.directory, parts, 0)
     }
 
     /// As [`Guard::descend_or_create`], from the directory of the first `depth` parts.
@@ -160,7 +154,7 @@ impl Guard {
         parts: &[OsString],
         depth: usize,
     ) -> Result<Arc<Directory>> {
-        let mut path = self.path.clone();
+        let mut path = self.root.path.clone();
         path.extend(parts.iter().take(depth));
         let mut directory = Arc::clone(directory);
         for part in parts.iter().skip(depth) {
@@ -185,7 +179,7 @@ impl Guard {
     pub(super) fn prune(&self, parts: &[OsString]) {
         for depth in (1..=parts.len()).rev() {
             let (parents, part) = parts.split_at(depth - 1);
-            let (Ok(Some(parent)), Some(part)) = (self.descend(parents), part.first()) else {
+            let (Ok(Some(parent)), Some(part)) = (self.root.descend(parents), part.first()) else {
                 continue;
             };
             if !matches!(parent.remove_below_if_empty(part), Ok(true)) {
@@ -197,7 +191,7 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        let _ = self.root.unlock();
+        let _ = self.root.directory.unlock();
     }
 }
 

@@ -35,7 +35,7 @@ use std::time::Duration;
 pub(crate) use directory::Files;
 pub(crate) use foreign::MAX_RETRIES;
 use guard::Guard;
-pub(crate) use guard::{DirectoryFacts, open_directory};
+pub(crate) use guard::Root;
 pub(crate) use lock_file::{LockPath, is_named, wall_clock};
 pub(crate) use number::by_clock as number_by_clock;
 use queue::{Place, Queue};
@@ -81,13 +81,13 @@ impl Files {
     ) -> Result<Option<Updated>> {
         let place = caller.as_ref().and_then(|caller| caller.place.as_ref());
         let mut entered = match place {
-            Some(place) => Guard::enter_again(&place.store, &self.store, entry.patience)?,
+            Some(place) => Guard::enter_again(&place.root, entry.patience)?,
             None => None,
         };
         if entered.is_none() {
             entered = self.enter(entry)?;
         }
-        let Some((guard, facts)) = entered else {
+        let Some(guard) = entered else {
             return Ok(None);
         };
         let mut prepared = caller
@@ -97,12 +97,11 @@ impl Files {
         let opened = caller
             .as_ref()
             .and_then(|caller| caller.place.as_ref())
-            .filter(|place| Arc::ptr_eq(&place.store.0, guard.root()))
+            .filter(|place| Arc::ptr_eq(&place.root.directory, &guard.root.directory))
             .map(Place::opened);
         let mut displaced = Vec::new();
         for _ in 0..MAX_RETRIES {
-            let root = Arc::clone(guard.root());
-            let mut snapshot = FilesSnapshot::new(self, root, facts, Some(&guard));
+            let mut snapshot = FilesSnapshot::new(self, &guard.root, Some(&guard));
             snapshot.opened.clone_from(&opened);
             let change = plan(&snapshot)?;
             let mut updated = Updated::default();
@@ -198,11 +197,10 @@ impl Backend for Files {
     }
 
     fn ask(&self, ask: &mut Ask<'_>) -> Result<()> {
-        let Some(root) = self.open()? else {
-            return Ok(());
-        };
-        let facts = DirectoryFacts::of(&root, &self.store)?;
-        ask(&FilesSnapshot::new(self, Arc::new(root), facts, None))
+        match Root::open(&self.store)? {
+            Some(root) => ask(&FilesSnapshot::new(self, &root, None)),
+            None => Ok(()),
+        }
     }
 
     fn apply(&self, entry: Entry<'_>, plan: &mut Plan<'_, '_>) -> Result<Option<Updated>> {
@@ -238,12 +236,10 @@ impl Backend for Files {
 
     /// Takes no guard: a lock that is taken or released meanwhile may be missing or not.
     fn list(&self, each: &mut dyn FnMut(Moment, FoundRecord<Handle>)) -> Result<Vec<Error>> {
-        let Some(root) = self.open()? else {
+        let Some(root) = Root::open(&self.store)? else {
             return Ok(Vec::new());
         };
-        let facts = DirectoryFacts::of(&root, &self.store)?;
-        let root = Arc::new(root);
-        let snapshot = FilesSnapshot::new(self, Arc::clone(&root), facts, None);
+        let snapshot = FilesSnapshot::new(self, &root, None);
         let mut errors = Vec::new();
         let mut visit = |found| {
             match found {
@@ -252,7 +248,7 @@ impl Backend for Files {
             }
             ControlFlow::Continue(())
         };
-        let _ = snapshot.walk(&root, &self.store, None, None, &mut visit)?;
+        let _ = snapshot.walk(&root.directory, &self.store, None, None, &mut visit)?;
         Ok(errors)
     }
 
@@ -345,7 +341,7 @@ impl Contender for FilesContender<'_> {
 
     fn position_kept(&self, name: &LockName) -> Option<usize> {
         let place = self.place.as_ref().filter(|place| place.is_kept)?;
-        let queue = Queue::open(&place.store.0);
+        let queue = Queue::open(&place.root.directory);
         kept_places::has_room(&queue.kept(name)).then_some(())?;
         Some(queue.waiters_before(place.number, name) + 1)
     }
@@ -372,12 +368,12 @@ fn change_queue(
     }
     // Where kernel locks of others are not seen there cannot be a queue. Without a ticket there is
     // still the hold to wait for.
-    let (request, draft) = change.join.filter(|_| snapshot.facts.shares_kernel_locks)?;
-    let joined = Place::join(guard, snapshot.facts, &request, draft);
+    let (request, draft) = change.join.filter(|_| snapshot.root.shares_kernel_locks)?;
+    let joined = Place::join(guard, &request, draft);
     let place = joined.ok().flatten()?;
     if place.is_resumed {
         // A turn that it missed while nobody waited there does not count.
-        Queue::open(guard.root()).reserve(None, Some(place.number));
+        Queue::open(&guard.root.directory).reserve(None, Some(place.number));
     }
     Some(place)
 }

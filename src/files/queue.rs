@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use chrono::Utc;
 
-use super::guard::{DirectoryFacts, Guard};
+use super::guard::{Guard, Root};
 use super::kept_places::{self, TicketName, keep_or_remove};
 use super::layout::{self, Entry, META_DIR};
 use super::lock_file::open_or_replace;
@@ -368,7 +368,7 @@ impl Queue {
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(super) number: u64,
-    pub(super) store: (Arc<Directory>, DirectoryFacts),
+    pub(super) root: Root,
     /// One for each lock.
     queues: Vec<OwnQueue>,
     file: OsString,
@@ -443,31 +443,26 @@ impl Place {
     /// Makes a file for the record, before it sleeps.
     pub(super) fn prepare(&mut self) {
         if self.prepared.is_none() {
-            let file = self.store.0.create_unnamed().ok().flatten();
+            let file = self.root.directory.create_unnamed().ok().flatten();
             self.prepared = file.and_then(|file| move_to_high_fd(file).ok());
         }
     }
 
     /// Takes the last place, under the guard.
-    pub(super) fn join(
-        guard: &Guard,
-        facts: DirectoryFacts,
-        request: &Request,
-        draft: &Draft,
-    ) -> Result<Option<Self>> {
+    pub(super) fn join(guard: &Guard, request: &Request, draft: &Draft) -> Result<Option<Self>> {
         // Nothing is left beside a path lock.
         if request.wants.iter().any(|want| want.name.is_path()) {
             return Ok(None);
         }
-        let last = number::open(guard.root());
+        let last = number::open(&guard.root.directory);
         let drawn = last.and_then(|last| Ok((number::after_last(&last, Utc::now(), 0)?, last)));
         let (number, last) =
-            drawn.context(Operation::WriteHoldNumber, &guard.path().join(META_DIR))?;
+            drawn.context(Operation::WriteHoldNumber, &guard.root.path.join(META_DIR))?;
         let last = Arc::new(last);
         let written = TicketContent::new(&draft.record, request.clone());
         let mut retries = MAX_RETRIES;
         loop {
-            match Self::write(guard, facts, (number, &last), &written) {
+            match Self::write(guard, (number, &last), &written) {
                 // The last waiter to leave removes the directory, without the guard.
                 Err(Error::Io { source, .. })
                     if source.kind() == io::ErrorKind::NotFound && retries > 0 =>
@@ -481,7 +476,6 @@ impl Place {
 
     fn write(
         guard: &Guard,
-        facts: DirectoryFacts,
         (number, last): (u64, &Arc<File>),
         written: &TicketContent,
     ) -> Result<Self> {
@@ -489,7 +483,7 @@ impl Place {
         let mut names = written.request.wants.iter().map(|want| &want.name);
         let Some(first) = names.next() else {
             return Err(io::Error::from(io::ErrorKind::InvalidInput))
-                .context(Operation::CreateTicketIn, guard.path());
+                .context(Operation::CreateTicketIn, &guard.root.path);
         };
         let waiting =
             guard.descend_or_create(&[OsString::from(META_DIR), OsString::from(WAITING)])?;
@@ -505,7 +499,7 @@ impl Place {
         }
         let mut place = Self {
             number,
-            store: (Arc::clone(guard.root()), facts),
+            root: guard.root.clone(),
             queues: vec![queue],
             file,
             ticket,
@@ -572,7 +566,7 @@ impl OwnQueue {
     }
 
     fn path(&self, guard: &Guard) -> PathBuf {
-        let mut path = guard.path().to_owned();
+        let mut path = guard.root.path.clone();
         path.extend(&self.path_parts);
         path
     }
@@ -607,7 +601,7 @@ impl Drop for Place {
         self.remove_ticket();
         let _ = unlock_record(&self.ticket);
         for queue in &self.queues {
-            queue.prune(&self.store.0);
+            queue.prune(&self.root.directory);
         }
     }
 }
@@ -616,13 +610,13 @@ impl Drop for Place {
 /// is left without an error, as are files that are not ours: they do no harm.
 pub(super) fn sweep(guard: &Guard) {
     let parts = [OsString::from(META_DIR), OsString::from(WAITING)];
-    let Ok(Some(waiting)) = guard.descend(&parts) else {
+    let Ok(Some(waiting)) = guard.root.descend(&parts) else {
         return;
     };
     let is_empty = sweep_directory(&waiting);
     if is_empty {
         let _ = waiting.unlink(OsStr::new(RESERVATIONS));
-        if let Ok(Some(meta)) = guard.descend(parts.split_at(1).0) {
+        if let Ok(Some(meta)) = guard.root.descend(parts.split_at(1).0) {
             let _ = meta.remove_below_if_empty(OsStr::new(WAITING));
         }
     }

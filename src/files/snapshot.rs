@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::directory::Files;
 use super::foreign;
-use super::guard::{DirectoryFacts, Guard};
+use super::guard::{Guard, Root};
 use super::layout::{self, Entry, SHARED_DIR};
 use super::lock_file::{LockFile, LockPath, OnDisk, wall_clock};
 use super::queue::{self, Opened, Queue};
@@ -36,8 +36,7 @@ use crate::sys::{PidNamespaceState, ProcessState, process};
 /// A store at one moment: under the guard, or while other processes may change it.
 pub(crate) struct FilesSnapshot<'a> {
     pub(super) files: &'a Files,
-    pub(super) root: Arc<Directory>,
-    pub(super) facts: DirectoryFacts,
+    pub(super) root: &'a Root,
     /// `None`: nothing is changed, not even what a killed process left.
     pub(super) guard: Option<&'a Guard>,
     now: OnceCell<Moment>,
@@ -73,16 +72,10 @@ type SharedEntry = (Index, OsString, Kind);
 const SHARED_READ: usize = 64;
 
 impl<'a> FilesSnapshot<'a> {
-    pub(super) fn new(
-        files: &'a Files,
-        root: Arc<Directory>,
-        facts: DirectoryFacts,
-        guard: Option<&'a Guard>,
-    ) -> Self {
+    pub(super) fn new(files: &'a Files, root: &'a Root, guard: Option<&'a Guard>) -> Self {
         Self {
             files,
             root,
-            facts,
             guard,
             now: OnceCell::new(),
             processes: RefCell::default(),
@@ -102,7 +95,7 @@ impl<'a> FilesSnapshot<'a> {
         let place = self.files.at(directory, &file, &path);
         let mut on_disk = place.read()?;
         if self.guard.is_some()
-            && self.facts.shares_kernel_locks
+            && self.root.shares_kernel_locks
             && foreign::may_have_leftovers(&place, name, &on_disk)
         {
             on_disk = foreign::recover(&|file| self.judge(file).state, &place, name, on_disk)?;
@@ -116,7 +109,7 @@ impl<'a> FilesSnapshot<'a> {
             OnDisk::NotRegular(kind) => Some(Found {
                 key,
                 content: Content::NotALock(kind),
-                facts: Facts::of_file(self.now().wall, self.facts.shares_kernel_locks),
+                facts: Facts::of_file(self.now().wall, self.root.shares_kernel_locks),
                 revision: Revision::NONE,
                 handle: None,
             }),
@@ -187,7 +180,7 @@ impl<'a> FilesSnapshot<'a> {
             .record()
             .and_then(|record| record.origin.as_ref());
         let same_store = origin.is_some_and(|origin| {
-            (origin.store_device, origin.store_inode) == (self.facts.id.device, self.facts.id.inode)
+            (origin.store_device, origin.store_inode) == (self.root.id.device, self.root.id.inode)
         });
         let kernel_lock = kernel_lock.then(|| record_is_locked(&file.file).ok());
         let kernel_lock = kernel_lock.flatten();
@@ -207,7 +200,7 @@ impl<'a> FilesSnapshot<'a> {
             same_store,
             ..Facts::of_file(
                 wall_clock(file.facts.modified),
-                self.facts.shares_kernel_locks,
+                self.root.shares_kernel_locks,
             )
         }
     }
@@ -245,7 +238,7 @@ impl<'a> FilesSnapshot<'a> {
     /// holds are asked for one after the other.
     fn directory(&self, parts: &[OsString]) -> Result<Option<Arc<Directory>>> {
         let Some((last, above)) = parts.split_last() else {
-            return Ok(Some(Arc::clone(&self.root)));
+            return Ok(Some(Arc::clone(&self.root.directory)));
         };
         let is_known = |(known, _): &&(Vec<OsString>, _)| known == parts;
         if let Some((_, directory)) = self.directories.borrow().iter().find(is_known) {
@@ -410,7 +403,7 @@ impl<'a> FilesSnapshot<'a> {
     pub(super) fn queue(&self) -> &Queue {
         self.queue.get_or_init(|| match &self.opened {
             Some(opened) => Queue::before(opened.clone()),
-            None => Queue::open(&self.root),
+            None => Queue::open(&self.root.directory),
         })
     }
 }
@@ -454,7 +447,7 @@ impl LockSnapshot for FilesSnapshot<'_> {
             return Vec::new();
         }
         // Not the queue before the caller alone.
-        Queue::open(&self.root).waiters(name)
+        Queue::open(&self.root.directory).waiters(name)
     }
 
     fn waiter(&self, ticket: &Ticket<Handle>) -> Option<Waiter> {
@@ -475,7 +468,7 @@ impl Snapshot for FilesSnapshot<'_> {
     }
 
     fn takeover_is_safe(&self) -> bool {
-        self.facts.shares_kernel_locks
+        self.root.shares_kernel_locks
     }
 
     fn descends_from(&self, process: ProcessId) -> bool {

@@ -24,16 +24,14 @@ use crate::backend::{
 use crate::decision::{Facts, Found, Judged, Key, Moment, Observer, Revision, Snapshot, Until};
 use crate::error::{Context, Error, Operation, Result};
 use crate::files::layout;
-use crate::files::{
-    DirectoryFacts, LockPath, Sleeper, number_by_clock, open_directory, wall_clock,
-};
+use crate::files::{LockPath, Root, Sleeper, number_by_clock, wall_clock};
 use crate::identity::ProcessId;
 use crate::name::LockName;
 use crate::observer::{self, HostFacts};
 use crate::open_file::Handle;
 use crate::record::{Content, Format, Mode, digest};
 use crate::sys::directory::{
-    Directory, lock_record, lock_shared, move_to_high_fd, try_lock_record, try_lock_shared,
+    lock_record, lock_shared, move_to_high_fd, try_lock_record, try_lock_shared,
 };
 use crate::sys::wait::Watch;
 use crate::sys::{HAS_FLOCK, not_found};
@@ -55,13 +53,10 @@ impl Flock {
     }
 
     fn snapshot(&self, attempt: Option<Attempt>) -> Result<Option<FlockSnapshot<'_>>> {
-        let Some(directory) = open_directory(&self.directory)? else {
-            return Ok(None);
-        };
-        Ok(Some(FlockSnapshot {
+        let root = Root::open(&self.directory)?;
+        Ok(root.map(|root| FlockSnapshot {
             store: self,
-            facts: DirectoryFacts::of(&directory, &self.directory)?,
-            directory: Arc::new(directory),
+            root,
             attempt,
             now: OnceCell::new(),
         }))
@@ -148,8 +143,7 @@ impl Backend for Flock {
 /// The files at one moment.
 struct FlockSnapshot<'a> {
     store: &'a Flock,
-    directory: Arc<Directory>,
-    facts: DirectoryFacts,
+    root: Root,
     /// Tries to take the lock. `None`: only looks.
     attempt: Option<Attempt>,
     now: OnceCell<Moment>,
@@ -160,12 +154,12 @@ impl FlockSnapshot<'_> {
     fn look(&self, name: &LockName) -> Result<Option<Found<Handle>>> {
         let path = self.store.path_of(name);
         let place = LockPath {
-            directory: &self.directory,
+            directory: &self.root.directory,
             file: &layout::file_name(name),
             path: &path,
             format: Format::Flock,
         };
-        let shares_kernel_locks = self.facts.shares_kernel_locks;
+        let shares_kernel_locks = self.root.shares_kernel_locks;
         Ok(Some(match ask(&place, self.attempt.as_ref())? {
             KernelLock::Free => return Ok(None),
             KernelLock::NotALock(what) => Found {
@@ -212,7 +206,7 @@ impl FlockSnapshot<'_> {
         let mut record = draft.record.clone();
         record.acquired_at = chrono::Utc::now().trunc_subsecs(6);
         record.hold = number_by_clock(record.acquired_at, 0);
-        record.origin = Some(self.store.host.origin(self.facts.id));
+        record.origin = Some(self.store.host.origin(self.root.id));
         let file = move_to_high_fd(file).context(Operation::Open, &path)?;
         Ok(Some(FlockHold {
             file,
@@ -237,7 +231,7 @@ impl Snapshot for FlockSnapshot<'_> {
     }
 
     fn takeover_is_safe(&self) -> bool {
-        self.facts.shares_kernel_locks
+        self.root.shares_kernel_locks
     }
 
     fn descends_from(&self, process: ProcessId) -> bool {
