@@ -271,11 +271,9 @@ fn complete(
     record.hold = if put.iter().any(|(key, _)| key.name.is_path()) {
         number::by_clock(now, replaced)
     } else {
-        let number = match &snapshot.opened {
-            Some(opened)
-                if number::is_last(&guard.root.directory, &opened.last).unwrap_or(false) =>
-            {
-                number::after_last(&opened.last, now, replaced)
+        let number = match snapshot.place {
+            Some(place) if number::is_last(&guard.root.directory, &place.last).unwrap_or(false) => {
+                number::after_last(&place.last, now, replaced)
             }
             _ => number::open(&guard.root.directory)
                 .and_then(|last| number::after_last(&last, now, replaced)),

@@ -72,14 +72,13 @@ impl Files {
         record_is_locked(&file).ok()?.then_some(file)
     }
 
-    /// Makes the change that `plan` returns. `caller`: one that may wait for it.
+    /// Makes the change that `plan` returns. `place`: that of the caller in the queue.
     fn change(
         &self,
         entry: Entry<'_>,
-        mut caller: Option<&mut FilesContender<'_>>,
+        place: &mut Option<Place>,
         plan: &mut Plan<'_, '_>,
     ) -> Result<Option<Updated>> {
-        let place = caller.as_ref().and_then(|caller| caller.place.as_ref());
         let mut entered = match place {
             Some(place) => Guard::enter_again(&place.root, entry.patience)?,
             None => None,
@@ -90,19 +89,15 @@ impl Files {
         let Some(guard) = entered else {
             return Ok(None);
         };
-        let mut prepared = caller
-            .as_mut()
-            .and_then(|caller| caller.place.as_mut()?.prepared.take());
+        let mut prepared = place.as_mut().and_then(|place| place.prepared.take());
         // After `enter_again`; the queue of another directory is another one.
-        let opened = caller
-            .as_ref()
-            .and_then(|caller| caller.place.as_ref())
-            .filter(|place| Arc::ptr_eq(&place.root.directory, &guard.root.directory))
-            .map(Place::opened);
+        let is_in_queue =
+            |place: &&Place| Arc::ptr_eq(&place.root.directory, &guard.root.directory);
+        let own_place = place.as_ref().filter(is_in_queue);
         let mut displaced = Vec::new();
         for _ in 0..MAX_RETRIES {
             let mut snapshot = FilesSnapshot::new(self, &guard.root, Some(&guard));
-            snapshot.opened.clone_from(&opened);
+            snapshot.place = own_place;
             let change = plan(&snapshot)?;
             let mut updated = Updated::default();
             let done = match change {
@@ -111,11 +106,11 @@ impl Files {
                     if let Some((_, draft)) = &change.join {
                         commit::ensure_fits(self, &snapshot, draft)?;
                     }
-                    let joined = change_queue(&guard, &snapshot, change);
-                    if let (Some(caller), Some(joined)) = (&mut caller, joined) {
+                    if let Some(joined) = change_queue(&guard, &snapshot, change) {
                         // Ahead of waiters that the decision counted before it.
                         updated.may_be_behind_others = joined.is_resumed;
-                        caller.place = Some(joined);
+                        *place = Some(joined);
+                        return Ok(Some(updated));
                     }
                     true
                 }
@@ -204,7 +199,7 @@ impl Backend for Files {
     }
 
     fn apply(&self, entry: Entry<'_>, plan: &mut Plan<'_, '_>) -> Result<Option<Updated>> {
-        self.change(entry, None, plan)
+        self.change(entry, &mut None, plan)
     }
 
     fn contender(&self, back_off: BackOff, _mode: Mode) -> Box<dyn Contender + '_> {
@@ -301,7 +296,7 @@ struct FilesContender<'a> {
 
 impl Contender for FilesContender<'_> {
     fn apply(&mut self, entry: Entry<'_>, plan: &mut Plan<'_, '_>) -> Result<Option<Updated>> {
-        self.files.change(entry, Some(self), plan)
+        self.files.change(entry, &mut self.place, plan)
     }
 
     fn place(&self) -> Option<u64> {
@@ -349,7 +344,7 @@ impl Contender for FilesContender<'_> {
     /// Closing the watch takes milliseconds, so it is closed when the hold ends.
     fn served(&mut self) -> (Option<Box<dyn QueuePlace>>, Option<Watch>) {
         let place = self.place.take().map(|mut place| {
-            place.has_been_served();
+            place.is_kept = false;
             Box::new(place) as Box<dyn QueuePlace>
         });
         (place, self.sleeper.take().and_then(|sleeper| sleeper.watch))

@@ -66,22 +66,13 @@ pub(super) fn visible_pid(ticket: &Ticket<Handle>) -> Option<Pid> {
     Some(waiter(ticket).filter(|_| is_visible)?.pid)
 }
 
-/// What a waiter has open of the queues: where it has been woken, it opens nothing anew.
-#[derive(Clone)]
-pub(super) struct Opened {
-    /// That of its ticket. It asks for earlier ones only.
-    number: u64,
-    waiting: Arc<Directory>,
-    queues: Vec<(OsString, Arc<Directory>)>,
-    /// The last hold number of the store.
-    pub(super) last: Arc<File>,
-}
-
 /// The tickets of a store, as far as they were asked for.
-pub(super) struct Queue {
+#[derive(Default)]
+pub(super) struct Queue<'a> {
     /// `None`: there are no waiters, or what is there is not a queue.
     waiting: Option<Arc<Directory>>,
-    of: Option<Opened>,
+    /// That of a waiter, which asks for earlier tickets only. Where it has been woken, it opens nothing anew.
+    own: Option<&'a Place>,
     /// The tickets that were listed, and where each is.
     listed: RefCell<BTreeMap<u64, Listed>>,
     /// The tickets for names with this first segment: each queue is listed once.
@@ -115,28 +106,23 @@ fn open_each(root: &Directory, parts: &[OsString]) -> io::Result<Directory> {
     })
 }
 
-impl Queue {
+impl<'a> Queue<'a> {
     pub(super) fn open(root: &Directory) -> Self {
         // Usually there are no waiters.
         let waiting =
             may_have_waiters(root).then(|| open_each(root, &[META_DIR.into(), WAITING.into()]));
         Self {
             waiting: waiting.and_then(Result::ok).map(Arc::new),
-            of: None,
-            listed: RefCell::default(),
-            trees: RefCell::default(),
-            reservations: RefCell::default(),
+            ..Self::default()
         }
     }
 
     /// The queue before a waiter.
-    pub(super) fn before(opened: Opened) -> Self {
+    pub(super) fn before(place: &'a Place) -> Self {
         Self {
-            waiting: Some(Arc::clone(&opened.waiting)),
-            of: Some(opened),
-            listed: RefCell::default(),
-            trees: RefCell::default(),
-            reservations: RefCell::default(),
+            waiting: Some(Arc::clone(&place.waiting)),
+            own: Some(place),
+            ..Self::default()
         }
     }
 
@@ -200,10 +186,8 @@ impl Queue {
         name: &LockName,
         found: &mut Vec<(u64, LockName)>,
     ) {
-        let of = self.of.as_ref();
-        let opened = of.and_then(|of| of.queues.iter().find(|(own, _)| own == file));
-        let tickets = match opened {
-            Some((_, opened)) => Arc::clone(opened),
+        let tickets = match self.own.and_then(|own| own.queue(file)) {
+            Some(opened) => Arc::clone(opened),
             None => match directory.open_below(file) {
                 Ok(tickets) => Arc::new(tickets),
                 Err(_) => return,
@@ -214,7 +198,7 @@ impl Queue {
             let Some(TicketName { number, .. }) = ticket else {
                 continue;
             };
-            if of.is_some_and(|of| number >= of.number) {
+            if self.own.is_some_and(|own| number >= own.number) {
                 continue;
             }
             found.push((number, name.clone()));
@@ -380,7 +364,8 @@ pub(crate) struct Place {
     pub(super) is_resumed: bool,
     /// The directory of all queues.
     waiting: Arc<Directory>,
-    last: Arc<File>,
+    /// The last hold number of the store.
+    pub(super) last: Arc<File>,
     pid: Pid,
     /// For the record of the waiter, made while it has time: that takes a fifth of the time between
     /// waking and starting a command.
@@ -419,25 +404,10 @@ impl Place {
         }
     }
 
-    /// What it has open of the queues.
-    pub(super) fn opened(&self) -> Opened {
-        let queues = self.queues.iter().filter_map(|queue| {
-            let [_, _, file] = queue.path_parts.as_slice() else {
-                return None;
-            };
-            Some((file.clone(), Arc::clone(&queue.directory)))
-        });
-        Opened {
-            number: self.number,
-            waiting: Arc::clone(&self.waiting),
-            queues: queues.collect(),
-            last: Arc::clone(&self.last),
-        }
-    }
-
-    /// The waiter has the lock.
-    pub(super) fn has_been_served(&mut self) {
-        self.is_kept = false;
+    /// The queue of one of its locks, by the name of its directory.
+    fn queue(&self, file: &OsStr) -> Option<&Arc<Directory>> {
+        let is_it = |queue: &&OwnQueue| matches!(&*queue.path_parts, [_, _, own] if own == file);
+        Some(&self.queues.iter().find(is_it)?.directory)
     }
 
     /// Makes a file for the record, before it sleeps.

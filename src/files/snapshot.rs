@@ -15,7 +15,7 @@ use super::foreign;
 use super::guard::{Guard, Root};
 use super::layout::{self, Entry, SHARED_DIR};
 use super::lock_file::{LockFile, LockPath, OnDisk, wall_clock};
-use super::queue::{self, Opened, Queue};
+use super::queue::{self, Place, Queue};
 use crate::backend::{Backend as _, LockSnapshot};
 use crate::decision::liveness::DEFAULT_MAX_AGE;
 use crate::decision::verdict::{Reason, Verdict};
@@ -44,9 +44,9 @@ pub(crate) struct FilesSnapshot<'a> {
     pid_namespaces: RefCell<BTreeMap<u64, Option<PidNamespaceState>>>,
     /// The answers so far, each of which reads /proc.
     descends_from: RefCell<Vec<(ProcessId, bool)>>,
-    queue: OnceCell<Queue>,
+    queue: OnceCell<Queue<'a>>,
     /// Of a caller that waits.
-    pub(super) opened: Option<Opened>,
+    pub(super) place: Option<&'a Place>,
     /// The directories below the store that were looked for, whether found or not.
     directories: RefCell<Vec<KnownDirectory>>,
     /// Those of the names that were asked about: a decision asks several times.
@@ -82,7 +82,7 @@ impl<'a> FilesSnapshot<'a> {
             pid_namespaces: RefCell::default(),
             descends_from: RefCell::default(),
             queue: OnceCell::new(),
-            opened: None,
+            place: None,
             directories: RefCell::default(),
             shared: RefCell::default(),
         }
@@ -400,9 +400,9 @@ impl<'a> FilesSnapshot<'a> {
         Ok(ControlFlow::Continue(()))
     }
 
-    pub(super) fn queue(&self) -> &Queue {
-        self.queue.get_or_init(|| match &self.opened {
-            Some(opened) => Queue::before(opened.clone()),
+    pub(super) fn queue(&self) -> &Queue<'a> {
+        self.queue.get_or_init(|| match self.place {
+            Some(place) => Queue::before(place),
             None => Queue::open(&self.root.directory),
         })
     }
