@@ -186,8 +186,9 @@ impl<'a> Queue<'a> {
         name: &LockName,
         found: &mut Vec<(u64, LockName)>,
     ) {
-        let tickets = match self.own.and_then(|own| own.queue(file)) {
-            Some(opened) => Arc::clone(opened),
+        let own = self.own.map_or(&[][..], |own| &own.queues);
+        let tickets = match own.iter().find(|queue| queue.name == *name) {
+            Some(queue) => Arc::clone(&queue.directory),
             None => match directory.open_below(file) {
                 Ok(tickets) => Arc::new(tickets),
                 Err(_) => return,
@@ -375,9 +376,8 @@ pub(crate) struct Place {
 /// The queue of one lock.
 #[derive(Debug)]
 struct OwnQueue {
+    name: LockName,
     directory: Arc<Directory>,
-    /// The directories that lead to it, from the store on.
-    path_parts: Vec<OsString>,
 }
 
 impl QueuePlace for Place {
@@ -402,12 +402,6 @@ impl Place {
         for queue in &self.queues {
             let _ = queue.directory.unlink(&self.file);
         }
-    }
-
-    /// The queue of one of its locks, by the name of its directory.
-    fn queue(&self, file: &OsStr) -> Option<&Arc<Directory>> {
-        let is_it = |queue: &&OwnQueue| matches!(&*queue.path_parts, [_, _, own] if own == file);
-        Some(&self.queues.iter().find(is_it)?.directory)
     }
 
     /// Makes a file for the record, before it sleeps.
@@ -523,29 +517,34 @@ fn make_ticket(directory: &Directory, file: &OsStr, written: &TicketContent) -> 
     Err(io::ErrorKind::WouldBlock.into())
 }
 
+/// The directories that lead to the queue of a lock, from the store on.
+fn path_parts(name: &LockName) -> Vec<OsString> {
+    let mut parts = vec![META_DIR.into(), WAITING.into()];
+    parts.extend(layout::parents(name));
+    parts.push(layout::file_name(name));
+    parts
+}
+
 impl OwnQueue {
     fn make(guard: &Guard, waiting: &Arc<Directory>, name: &LockName) -> Result<Self> {
-        let mut path_parts = vec![OsString::from(META_DIR), OsString::from(WAITING)];
-        path_parts.extend(layout::parents(name));
-        path_parts.push(layout::file_name(name));
-        let directory = guard.descend_or_create_from(waiting, &path_parts, 2)?;
         Ok(Self {
-            directory,
-            path_parts,
+            name: name.clone(),
+            directory: guard.descend_or_create_from(waiting, &path_parts(name), 2)?,
         })
     }
 
     fn path(&self, guard: &Guard) -> PathBuf {
         let mut path = guard.root.path.clone();
-        path.extend(&self.path_parts);
+        path.extend(path_parts(&self.name));
         path
     }
 
     /// Removes its directories as far as they are empty. A process that makes them again has the guard, which
     /// the caller need not have, and retries if this removal was faster.
     fn prune(&self, root: &Directory) {
-        for depth in (1..self.path_parts.len()).rev() {
-            let (parents, rest) = self.path_parts.split_at(depth);
+        let parts = path_parts(&self.name);
+        for depth in (1..parts.len()).rev() {
+            let (parents, rest) = parts.split_at(depth);
             let Some(name) = rest.first() else { break };
             let removed = open_each(root, parents).and_then(|parent| {
                 if depth == 1
