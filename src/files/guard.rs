@@ -56,6 +56,21 @@ impl Root {
     pub(super) fn descend(&self, parts: &[OsString]) -> Result<Option<Arc<Directory>>> {
         descend(&self.directory, &self.path, parts)
     }
+
+    /// Removes the directories behind the first `depth` of these parts, innermost first, as far as they are empty;
+    /// `true` if none is left. One that cannot be removed stays, such as another user's in a sticky directory: it
+    /// does no harm.
+    pub(super) fn prune(&self, parts: &[OsString], depth: usize) -> bool {
+        (depth..parts.len()).rev().all(|depth| {
+            let (parents, rest) = parts.split_at(depth);
+            match (self.descend(parents), rest.first()) {
+                (Ok(Some(parent)), Some(part)) => {
+                    matches!(parent.remove_below_if_empty(part), Ok(true))
+                }
+                _ => true,
+            }
+        })
+    }
 }
 
 /// Opens a directory of locks; `None` if there is none.
@@ -174,18 +189,9 @@ impl Guard {
         Ok(directory)
     }
 
-    /// Removes the directories that led to a lock file, innermost first, as far as they are empty. One
-    /// that cannot be removed stays, such as another user's in a sticky directory: it does no harm.
+    /// Removes the directories that led to a lock file, as far as they are empty.
     pub(super) fn prune(&self, parts: &[OsString]) {
-        for depth in (1..=parts.len()).rev() {
-            let (parents, part) = parts.split_at(depth - 1);
-            let (Ok(Some(parent)), Some(part)) = (self.root.descend(parents), part.first()) else {
-                continue;
-            };
-            if !matches!(parent.remove_below_if_empty(part), Ok(true)) {
-                break;
-            }
-        }
+        self.root.prune(parts, 0);
     }
 }
 

@@ -541,24 +541,18 @@ impl OwnQueue {
 
     /// Removes its directories as far as they are empty. A process that makes them again has the guard, which
     /// the caller need not have, and retries if this removal was faster.
-    fn prune(&self, root: &Directory) {
+    fn prune(&self, root: &Root) {
         let parts = path_parts(&self.name);
-        for depth in (1..parts.len()).rev() {
-            let (parents, rest) = parts.split_at(depth);
-            let Some(name) = rest.first() else { break };
-            let removed = open_each(root, parents).and_then(|parent| {
-                if depth == 1
-                    && let Ok(waiting) = parent.open_below(name)
-                    && waiting.names().is_ok_and(|names| names == [RESERVATIONS])
-                {
-                    let _ = waiting.unlink(OsStr::new(RESERVATIONS));
-                }
-                parent.remove_below_if_empty(name)
-            });
-            if !matches!(removed, Ok(true)) {
-                break;
-            }
+        let (waiting, _) = parts.split_at(2);
+        if !root.prune(&parts, 2) {
+            return;
         }
+        if let Ok(Some(waiting)) = root.descend(waiting)
+            && waiting.names().is_ok_and(|names| names == [RESERVATIONS])
+        {
+            let _ = waiting.unlink(OsStr::new(RESERVATIONS));
+        }
+        root.prune(waiting, 1);
     }
 }
 
@@ -570,7 +564,7 @@ impl Drop for Place {
         self.remove_ticket();
         let _ = unlock_record(&self.ticket);
         for queue in &self.queues {
-            queue.prune(&self.root.directory);
+            queue.prune(&self.root);
         }
     }
 }
