@@ -143,7 +143,7 @@ impl<'a> Queue<'a> {
         if let [children] = layout::children(&first).as_slice()
             && let Ok(directory) = waiting.open_below(children)
         {
-            self.list(&Arc::new(directory), Some(first.as_str()), &mut found);
+            self.list(&directory, Some(first.as_str()), &mut found);
         }
         found.sort_by_key(|(number, _)| *number);
         self.trees.borrow_mut().insert(tree, found.clone());
@@ -160,18 +160,13 @@ impl<'a> Queue<'a> {
         found
     }
 
-    fn list(
-        &self,
-        directory: &Arc<Directory>,
-        parent: Option<&str>,
-        found: &mut Vec<(u64, LockName)>,
-    ) {
+    fn list(&self, directory: &Directory, parent: Option<&str>, found: &mut Vec<(u64, LockName)>) {
         for file in directory.names().unwrap_or_default() {
             match layout::entry(parent, &file) {
                 Some(Entry::Lock(name)) => self.list_lock(directory, &file, &name, found),
                 Some(Entry::Children(name)) => {
                     if let Ok(below) = directory.open_below(&file) {
-                        self.list(&Arc::new(below), Some(&name), found);
+                        self.list(&below, Some(&name), found);
                     }
                 }
                 Some(Entry::Shared(_)) | None => {}
@@ -245,36 +240,35 @@ impl<'a> Queue<'a> {
         Some((written, OpenFile::new(ticket, facts, bytes)))
     }
 
+    /// The tickets for a lock that have a live waiter, the first one first.
+    fn live(&self, name: &LockName) -> impl Iterator<Item = (u64, TicketContent)> {
+        let tickets = self.tickets(name).into_iter();
+        let own = tickets.filter(move |(_, other)| other == name);
+        own.filter_map(|(number, _)| Some((number, self.read(number, false)?.0)))
+    }
+
     /// The live waiters for a lock, the first one first.
     pub(super) fn waiters(&self, name: &LockName) -> Vec<Waiter> {
-        let tickets = self.tickets(name);
-        let own = tickets.into_iter().filter(|(_, other)| other == name);
-        own.filter_map(|(number, _)| self.read(number, false))
-            .enumerate()
-            .map(|(index, (written, _))| written.into_waiter(index + 1))
-            .collect()
+        let waiters = self.live(name).enumerate();
+        let waiters = waiters.map(|(index, (_, written))| written.into_waiter(index + 1));
+        waiters.collect()
     }
 
     /// The places in the queue of a lock that are kept for waiters that are gone.
     pub(super) fn kept(&self, name: &LockName) -> Vec<KeptPlace> {
         let queue = self.directory_of(name);
-        queue.map_or_else(Vec::new, |queue| kept_places::listed(&queue))
+        queue.as_ref().map(kept_places::listed).unwrap_or_default()
     }
 
     fn directory_of(&self, name: &LockName) -> Option<Directory> {
-        let waiting = self.waiting.as_ref()?;
-        let mut parts = layout::parents(name);
-        parts.push(layout::file_name(name));
-        open_each(waiting, &parts).ok()
+        let parts = path_parts(name);
+        open_each(self.waiting.as_ref()?, parts.get(2..)?).ok()
     }
 
     /// How many live waiters are before a ticket in the queue of a lock.
     pub(super) fn waiters_before(&self, number: u64, name: &LockName) -> usize {
-        let tickets = self.tickets(name).into_iter();
-        let before = tickets.filter(|(earlier, other)| *earlier < number && other == name);
-        before
-            .filter(|(earlier, _)| self.read(*earlier, false).is_some())
-            .count()
+        let before = self.live(name).take_while(|(earlier, _)| *earlier < number);
+        before.count()
     }
 
     /// Forgets the places that are kept for an owner: it has the lock.
