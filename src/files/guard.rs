@@ -10,13 +10,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::{Deadline, Patience};
+use crate::backend::{BackOff, Deadline, Patience};
 use crate::error::{Context, Error, Operation, Result};
 use crate::sys::FileId;
 use crate::sys::directory::{Directory, id_of_path, make_private};
 use crate::sys::not_found;
 use crate::sys::process::boottime;
 use crate::sys::signal::{Alarm, SignalBlock};
+use crate::sys::wait::pause;
 
 /// Number of attempts to make and open a store that another process removes.
 const MAX_ATTEMPTS: usize = 10;
@@ -260,13 +261,14 @@ fn lock(root: &Directory, path: &Path, limit: &Deadline<'_>) -> Result<SignalBlo
             return Ok(signals);
         }
     }
-    // Without a timer, as under a limit on them, the directory is polled.
-    let locked = match Alarm::new().ok().flatten() {
-        Some(alarm) => lock_until(root, &alarm, limit),
-        None => poll_until(root, limit),
-    };
-    if locked.context(Operation::LockStore, path)? {
-        return block();
+    let blocking = Blocking::new(POLL);
+    while let Some(left) = limit.next_sleep(IDLE) {
+        // flock(2) wakes in order and immediately.
+        let locked = blocking.until(left, || root.lock(), || root.try_lock());
+        if !matches!(&locked, Err(error) if error.kind() == io::ErrorKind::Interrupted) {
+            locked.context(Operation::LockStore, path)?;
+            return block();
+        }
     }
     Err(Error::StoreBusy {
         path: path.to_owned(),
@@ -275,32 +277,52 @@ fn lock(root: &Directory, path: &Path, limit: &Deadline<'_>) -> Result<SignalBlo
     })
 }
 
-/// Sleeps in flock(2), which wakes in order and immediately; `false`: the wait is over.
-fn lock_until(root: &Directory, alarm: &Alarm, limit: &Deadline<'_>) -> io::Result<bool> {
-    while let Some(left) = limit.next_sleep(IDLE) {
-        alarm.set(left)?;
-        match root.lock() {
-            Ok(()) => return alarm.clear().map(|()| true),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(false)
-}
-
 /// Longest sleep of a wait without a limit.
 const IDLE: Duration = Duration::from_mins(1);
 
-/// The guard is kept for a fraction of a millisecond. Without a signal to end a blocking call by, it
-/// is polled.
-fn poll_until(root: &Directory, limit: &Deadline<'_>) -> io::Result<bool> {
-    let mut pause = Duration::from_micros(50);
-    while let Some(left) = limit.next_sleep(IDLE) {
-        std::thread::sleep(pause.min(left));
-        if root.try_lock()? {
-            return Ok(true);
-        }
-        pause = (pause * 2).min(Duration::from_millis(1));
+/// The guard is kept for a fraction of a millisecond.
+const POLL: BackOff = BackOff {
+    first: Duration::from_micros(50),
+    most: Duration::from_millis(1),
+};
+
+/// How to block in a call of the kernel, which an alarm ends.
+#[derive(Debug)]
+pub(crate) struct Blocking {
+    /// `None`, as under a limit on timers: nothing would end the call, and it is polled.
+    alarm: Option<Alarm>,
+    poll: BackOff,
+}
+
+impl Blocking {
+    pub(super) fn new(poll: BackOff) -> Self {
+        let alarm = Alarm::new().ok().flatten();
+        Self { alarm, poll }
     }
-    Ok(false)
+
+    /// Blocks for at most so long: then it is `Interrupted`. `is_done`: what to poll.
+    pub(crate) fn until(
+        &self,
+        at_most: Duration,
+        call: impl FnOnce() -> io::Result<()>,
+        is_done: impl Fn() -> io::Result<bool>,
+    ) -> io::Result<()> {
+        if let Some(alarm) = &self.alarm {
+            alarm.set(at_most)?;
+            let woken = call();
+            alarm.clear()?;
+            return woken;
+        }
+        let deadline = boottime().saturating_add(at_most);
+        let mut interval = self.poll.first;
+        while !is_done()? {
+            let left = deadline.saturating_sub(boottime());
+            if left.is_zero() {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+            pause(left.min(interval))?;
+            interval = (interval * 2).min(self.poll.most);
+        }
+        Ok(())
+    }
 }

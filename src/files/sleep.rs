@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io;
 use std::time::Duration;
 
+use super::guard::Blocking;
 use super::queue::visible_pid;
 use crate::backend::BackOff;
 use crate::decision::verdict::{Evidence, Reason, State};
@@ -13,7 +14,6 @@ use crate::open_file::Handle;
 use crate::record::{Kind, Record};
 use crate::sys::directory::record_is_locked;
 use crate::sys::process::{boottime, is_stopped};
-use crate::sys::signal::Alarm;
 use crate::sys::wait::{Watch, pause, random_u64, until_unlocked};
 
 /// Where a kernel lock can be asked for, but not waited for, it is asked for after this, doubling up
@@ -38,7 +38,7 @@ const MAX_WATCHED: usize = 256;
 /// The state of a waiter between two sleeps.
 #[derive(Debug)]
 pub(crate) struct Sleeper {
-    alarm: Option<Alarm>,
+    pub(crate) blocking: Blocking,
     /// Closing an inotify descriptor takes 5 to 24 ms, so it is kept until there is nothing to hurry
     /// for.
     pub(super) watch: Option<Watch>,
@@ -49,8 +49,7 @@ pub(crate) struct Sleeper {
 impl Sleeper {
     pub(crate) fn new(back_offs: BackOff) -> Self {
         Self {
-            // Without one the lock is polled.
-            alarm: Alarm::new().ok().flatten(),
+            blocking: Blocking::new(LOCK_POLL),
             watch: None,
             back_off: back_offs.first,
             back_offs,
@@ -145,23 +144,8 @@ impl Sleeper {
     /// Blocks on a kernel lock.
     pub(super) fn sleep_on_lock(&self, file: &File, at_most: Duration) -> io::Result<()> {
         let is_unlocked = || record_is_locked(file).map(|is_locked| !is_locked);
-        self.block(at_most, || until_unlocked(file), is_unlocked)
-    }
-
-    /// Blocks in a call of the kernel. Where nothing could end that, it asks again and again.
-    pub(crate) fn block(
-        &self,
-        at_most: Duration,
-        call: impl FnOnce() -> io::Result<()>,
-        is_done: impl Fn() -> io::Result<bool>,
-    ) -> io::Result<()> {
-        let Some(alarm) = &self.alarm else {
-            return poll(at_most, is_done);
-        };
-        alarm.set(at_most)?;
-        let woken = call();
-        alarm.clear()?;
-        woken
+        self.blocking
+            .until(at_most, || until_unlocked(file), is_unlocked)
     }
 
     /// Sleeps until something happens to one of these holds.
@@ -229,21 +213,6 @@ impl Sleeper {
         // Interrupted or not, the caller decides again.
         let _ = pause(at_most.min(jittered));
     }
-}
-
-/// Without an alarm nothing would end a blocking call at its limit.
-fn poll(at_most: Duration, is_done: impl Fn() -> io::Result<bool>) -> io::Result<()> {
-    let deadline = boottime().saturating_add(at_most);
-    let mut interval = LOCK_POLL.first;
-    while !is_done()? {
-        let left = deadline.saturating_sub(boottime());
-        if left.is_zero() {
-            return Err(io::ErrorKind::Interrupted.into());
-        }
-        pause(left.min(interval))?;
-        interval = (interval * 2).min(LOCK_POLL.most);
-    }
-    Ok(())
 }
 
 /// A hold can end before its kernel lock does: a process that its command left behind may keep the

@@ -287,10 +287,11 @@ impl FlockContender<'_> {
             return Err(io::ErrorKind::Unsupported.into());
         };
         open.with_file(|file| {
+            let blocking = &sleeper.blocking;
             if is_shared {
-                sleeper.block(at_most, || lock_shared(file), || try_lock_shared(file))?;
+                blocking.until(at_most, || lock_shared(file), || try_lock_shared(file))?;
             } else {
-                sleeper.block(at_most, || lock_record(file), || try_lock_record(file))?;
+                blocking.until(at_most, || lock_record(file), || try_lock_record(file))?;
             }
             file.try_clone()
         })
