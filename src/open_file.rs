@@ -15,6 +15,11 @@ use crate::sys::{FileFacts, FileId};
 /// What a found record or ticket is referred to by. `None`: it is not a regular file.
 pub(crate) type Handle = Option<Rc<OpenFile>>;
 
+/// The file of a handle, to sleep on it.
+pub(crate) fn file_of(handle: &Handle) -> io::Result<&OpenFile> {
+    handle.as_deref().ok_or(io::ErrorKind::Unsupported.into())
+}
+
 /// A file that was found, kept open or opened again when it is needed.
 #[derive(Debug)]
 pub(crate) struct OpenFile {

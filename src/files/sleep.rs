@@ -10,7 +10,7 @@ use super::queue::visible_pid;
 use crate::backend::BackOff;
 use crate::decision::verdict::{Evidence, Reason, State};
 use crate::decision::{Judged, Ticket, Until};
-use crate::open_file::Handle;
+use crate::open_file::{Handle, file_of};
 use crate::record::{Kind, Record};
 use crate::sys::directory::record_is_locked;
 use crate::sys::process::{boottime, is_stopped};
@@ -95,9 +95,7 @@ impl Sleeper {
 
     /// Sleeps until another waiter leaves the queue, or is stopped.
     fn sleep_on_waiter(&self, ticket: &Ticket<Handle>, at_most: Duration) -> io::Result<()> {
-        let Some(open) = &ticket.handle else {
-            return Err(io::ErrorKind::Unsupported.into());
-        };
+        let open = file_of(&ticket.handle)?;
         let waiter = visible_pid(ticket);
         let deadline = boottime().saturating_add(at_most);
         // If the ticket is gone, something has happened.
@@ -125,9 +123,7 @@ impl Sleeper {
         at_most: Duration,
         is_unchanged: &mut dyn FnMut() -> bool,
     ) -> io::Result<()> {
-        let Some(open) = &judged.found.handle else {
-            return Err(io::ErrorKind::Unsupported.into());
-        };
+        let open = file_of(&judged.found.handle)?;
         if judged.verdict.evidence == Evidence::KernelLock {
             // A shared lock is granted beside a reader of flock(1), so it cannot be waited for.
             if judged.record().is_none() && !open.is_locked()? {
@@ -167,9 +163,7 @@ impl Sleeper {
             at_most = at_most.min(EVENT_RECHECK);
         }
         for judged in holders.iter().take(MAX_WATCHED) {
-            let Some(open) = &judged.found.handle else {
-                return Err(io::ErrorKind::Unsupported.into());
-            };
+            let open = file_of(&judged.found.handle)?;
             let (verdict, record) = (&judged.verdict, judged.record());
             // A wrapper outlives its command, and removes the record.
             let process = match verdict.wrapper_alive {

@@ -28,7 +28,7 @@ use crate::files::{LockPath, Root, Sleeper, number_by_clock, wall_clock};
 use crate::identity::ProcessId;
 use crate::name::LockName;
 use crate::observer::{self, HostFacts};
-use crate::open_file::Handle;
+use crate::open_file::{Handle, file_of};
 use crate::record::{Content, Format, Mode, digest};
 use crate::sys::directory::{
     lock_record, lock_shared, move_to_high_fd, try_lock_record, try_lock_shared,
@@ -283,9 +283,7 @@ impl FlockContender<'_> {
         is_shared: bool,
         at_most: Duration,
     ) -> io::Result<Option<File>> {
-        let Some(open) = &judged.found.handle else {
-            return Err(io::ErrorKind::Unsupported.into());
-        };
+        let open = file_of(&judged.found.handle)?;
         open.with_file(|file| {
             let blocking = &sleeper.blocking;
             if is_shared {
