@@ -12,12 +12,11 @@ use std::time::Duration;
 
 use crate::backend::{BackOff, Deadline, Patience};
 use crate::error::{Context, Error, Operation, Result};
-use crate::sys::FileId;
 use crate::sys::directory::{Directory, id_of_path, make_private};
-use crate::sys::not_found;
 use crate::sys::process::boottime;
 use crate::sys::signal::{Alarm, SignalBlock};
 use crate::sys::wait::pause;
+use crate::sys::{FileId, created, existing, not_found};
 
 /// Number of attempts to make and open a store that another process removes.
 const MAX_ATTEMPTS: usize = 10;
@@ -76,10 +75,7 @@ impl Root {
 
 /// Opens a directory of locks; `None` if there is none.
 pub(crate) fn open_directory(path: &Path) -> Result<Option<Directory>> {
-    match Directory::open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        opened => opened.context(Operation::OpenStore, path).map(Some),
-    }
+    existing(Directory::open(path)).context(Operation::OpenStore, path)
 }
 
 impl Guard {
@@ -115,11 +111,10 @@ impl Guard {
             };
             // The directory may have been removed or moved before it was locked, and another one put
             // in its place.
-            match id_of_path(path) {
-                Ok(named) if named == id => return Ok(Some(guard)),
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-                Err(error) => return Err(error).context(Operation::InspectStore, path),
+            match existing(id_of_path(path)).context(Operation::InspectStore, path)? {
+                Some(named) if named == id => return Ok(Some(guard)),
+                Some(_) => {}
+                None => return Ok(None),
             }
         }
     }
@@ -229,19 +224,15 @@ fn create_store(path: &Path, is_private: bool) -> Result<()> {
     } else {
         std::fs::create_dir(path)
     };
-    match made {
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
-        created => {
-            created.context(Operation::CreateStore, path)?;
-            // Once in the life of a store: a lease must not be lost with its directory.
-            match path.parent() {
-                Some(parent) => Directory::open(parent)
-                    .and_then(|parent| parent.sync())
-                    .context(Operation::WriteTo, parent),
-                None => Ok(()),
-            }
-        }
+    if created(made).context(Operation::CreateStore, path)?
+        && let Some(parent) = path.parent()
+    {
+        // Once in the life of a store: a lease must not be lost with its directory.
+        Directory::open(parent)
+            .and_then(|parent| parent.sync())
+            .context(Operation::WriteTo, parent)?;
     }
+    Ok(())
 }
 
 /// Whether kernel locks in this directory are seen by everyone who can open its files.

@@ -31,7 +31,7 @@ use crate::open_file::{Handle, OpenFile};
 use crate::record::{Content, Format, digest};
 use crate::status::Waiter;
 use crate::sys::directory::{Directory, Kind, lockers, record_is_locked};
-use crate::sys::{PidNamespaceState, ProcessState, process};
+use crate::sys::{PidNamespaceState, ProcessState, existing, process};
 
 /// A store at one moment: under the guard, or while other processes may change it.
 pub(crate) struct FilesSnapshot<'a> {
@@ -245,12 +245,9 @@ impl<'a> FilesSnapshot<'a> {
             return Ok(directory.clone());
         }
         let directory = match self.directory(above)? {
-            Some(parent) => match parent.open_below(last) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-                opened => Some(Arc::new(
-                    opened.context(Operation::OpenDirectory, &self.files.below(parts))?,
-                )),
-            },
+            Some(parent) => existing(parent.open_below(last))
+                .context(Operation::OpenDirectory, &self.files.below(parts))?
+                .map(Arc::new),
             None => None,
         };
         let known = (parts.to_vec(), directory.clone());
