@@ -31,22 +31,13 @@ pub(crate) fn file_name(name: &LockName) -> OsString {
 
 /// The directories below the store that lead to the lock file, outermost first.
 pub(crate) fn parents(name: &LockName) -> Vec<OsString> {
-    let segments = name.segments();
-    let parents = segments
-        .split_last()
-        .map_or(&[][..], |(_, parents)| parents);
-    parents
-        .iter()
-        .map(|segment| children_dir(segment))
-        .collect()
+    let segments = name.segments().split_last();
+    directories(segments.map_or(&[], |(_, parents)| parents))
 }
 
 /// The directories below the store that lead to the locks below a name.
 pub(crate) fn children(name: &LockName) -> Vec<OsString> {
-    name.segments()
-        .iter()
-        .map(|segment| children_dir(segment))
-        .collect()
+    directories(name.segments())
 }
 
 /// The directories below the store that lead to the shared holds of a name.
@@ -171,8 +162,11 @@ pub(crate) fn lock_in_store(directory: &Path, file: &OsStr) -> Option<(PathBuf, 
     is_canonical.then_some((store, name))
 }
 
-fn children_dir(segment: &str) -> OsString {
-    OsString::from(format!("{segment}{CHILDREN_SUFFIX}"))
+fn directories(segments: &[String]) -> Vec<OsString> {
+    let directories = segments.iter();
+    directories
+        .map(|segment| format!("{segment}{CHILDREN_SUFFIX}").into())
+        .collect()
 }
 
 #[cfg(test)]
