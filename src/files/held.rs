@@ -186,14 +186,6 @@ impl HeldFile {
             }
         }))
     }
-
-    fn write_visible(&self) -> io::Result<()> {
-        let Some(at) = self.visible_at else {
-            return Ok(());
-        };
-        let word = visible_word(&self.record);
-        self.file.write_all_at(&word, at as u64)
-    }
 }
 
 /// The PID that other programs see, as it is on disk.
@@ -274,8 +266,10 @@ impl HeldRecord for HeldFile {
                 let slot = live::write(&self.record.live)?;
                 self.file.write_all_at(&slot, at as u64)?;
             }
-            if self.record.visible_pid() != shown {
-                self.write_visible()?;
+            let is_new = self.record.visible_pid() != shown;
+            if let Some(at) = self.visible_at.filter(|_| is_new) {
+                let word = visible_word(&self.record);
+                self.file.write_all_at(&word, at as u64)?;
             }
             Ok(())
         };
