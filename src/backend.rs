@@ -255,6 +255,11 @@ pub(crate) trait Backend: Debug + Send + Sync {
 
     fn path_of_record(&self, key: &Key) -> PathBuf;
 
+    /// That of the exclusive record of a name.
+    fn path_of(&self, name: &LockName) -> PathBuf {
+        self.path_of_record(&Key::exclusive(name))
+    }
+
     /// The format of new records.
     fn format(&self) -> Format;
 
@@ -370,10 +375,6 @@ impl dyn Backend + '_ {
     ) -> Result<Option<T>> {
         let answered = with_answer(plan, |plan| self.apply(entry, plan))?;
         Ok(answered.map(|(_, answer)| answer))
-    }
-
-    pub(crate) fn path_of(&self, name: &LockName) -> PathBuf {
-        self.path_of_record(&Key::exclusive(name))
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use super::directory::Files;
 use super::layout;
 use super::snapshot::FilesSnapshot;
-use crate::backend::Entry;
+use crate::backend::{Backend as _, Entry};
 use crate::decision::Snapshot as _;
 use crate::decision::liveness::is_unchanged;
 use crate::error::{Context, Operation, Result};

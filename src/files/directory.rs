@@ -6,10 +6,8 @@ use std::sync::Arc;
 
 use super::guard::{Guard, open_directory};
 use super::lock_file::LockPath;
-use crate::backend::{Backend as _, Entry};
-use crate::decision::Key;
+use crate::backend::Entry;
 use crate::error::{Context, Operation, Result};
-use crate::name::LockName;
 use crate::observer::HostFacts;
 use crate::record::Format;
 use crate::sys::directory::Directory;
@@ -27,11 +25,6 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// The exclusive lock file of a name.
-    pub(super) fn path_of(&self, name: &LockName) -> PathBuf {
-        self.path_of_record(&Key::exclusive(name))
-    }
-
     /// The path of a directory below the store.
     pub(super) fn below(&self, parts: &[OsString]) -> PathBuf {
         let mut path = self.store.clone();

@@ -48,10 +48,6 @@ impl Flock {
         Self { directory, host }
     }
 
-    fn path_of(&self, name: &LockName) -> PathBuf {
-        self.directory.join(layout::file_name(name))
-    }
-
     fn snapshot(&self, attempt: Option<Attempt>) -> Result<Option<FlockSnapshot<'_>>> {
         let root = Root::open(&self.directory)?;
         Ok(root.map(|root| FlockSnapshot {
