@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::guard::{Guard, open_directory};
+use super::guard::Guard;
 use super::lock_file::LockPath;
 use crate::backend::Entry;
 use crate::error::{Context, Operation, Result};
@@ -45,10 +45,6 @@ impl Files {
             path,
             format: self.format,
         }
-    }
-
-    pub(super) fn open(&self) -> Result<Option<Directory>> {
-        open_directory(&self.store)
     }
 
     pub(super) fn enter(&self, entry: Entry<'_>) -> Result<Option<Guard>> {

@@ -74,7 +74,7 @@ impl Root {
 }
 
 /// Opens a directory of locks; `None` if there is none.
-pub(crate) fn open_directory(path: &Path) -> Result<Option<Directory>> {
+pub(super) fn open_directory(path: &Path) -> Result<Option<Directory>> {
     existing(Directory::open(path)).context(Operation::OpenStore, path)
 }
 

@@ -34,8 +34,8 @@ use std::time::Duration;
 
 pub(crate) use directory::Files;
 pub(crate) use foreign::MAX_RETRIES;
-use guard::Guard;
 pub(crate) use guard::Root;
+use guard::{Guard, open_directory};
 pub(crate) use lock_file::{LockPath, is_named, wall_clock};
 pub(crate) use number::by_clock as number_by_clock;
 use queue::{Place, Queue};
@@ -64,7 +64,7 @@ const RECHECK_INTERVAL: Duration = Duration::from_secs(5);
 impl Files {
     /// The lock file of a name, if its kernel lock is held.
     fn locked_file(&self, name: &LockName) -> Option<File> {
-        let root = Arc::new(self.open().ok()??);
+        let root = Arc::new(open_directory(&self.store).ok()??);
         let directory = guard::descend(&root, &self.store, &layout::parents(name)).ok()??;
         let Found::File(file, _) = directory.find(&layout::file_name(name)).ok()? else {
             return None;
@@ -212,17 +212,13 @@ impl Backend for Files {
     }
 
     fn waiters(&self, of: &LockName) -> Result<Vec<Waiter>> {
-        Ok(match self.open()? {
-            Some(root) => Queue::open(&root).waiters(of),
-            None => Vec::new(),
-        })
+        let waiters = open_directory(&self.store)?.map(|root| Queue::open(&root).waiters(of));
+        Ok(waiters.unwrap_or_default())
     }
 
     fn kept_places(&self, of: &LockName) -> Result<Vec<KeptPlace>> {
-        Ok(match self.open()? {
-            Some(root) => Queue::open(&root).kept(of),
-            None => Vec::new(),
-        })
+        let kept = open_directory(&self.store)?.map(|root| Queue::open(&root).kept(of));
+        Ok(kept.unwrap_or_default())
     }
 
     fn waiter(&self, ticket: &Ticket<Handle>) -> Option<Waiter> {
@@ -248,7 +244,7 @@ impl Backend for Files {
     }
 
     fn names_with_waiters(&self) -> Result<Vec<LockName>> {
-        let Some(root) = self.open()? else {
+        let Some(root) = open_directory(&self.store)? else {
             return Ok(Vec::new());
         };
         let queue = Queue::open(&root);
@@ -265,7 +261,7 @@ impl Backend for Files {
 
     /// In a sticky directory others could not replace what is left then.
     fn why_not_keep(&self) -> WhyNot {
-        let root = self.open().ok().flatten()?;
+        let root = open_directory(&self.store).ok().flatten()?;
         root.is_sticky().then_some(
             "--hold-at-least is not possible: in a sticky directory nobody else could take the lock afterwards",
         )
