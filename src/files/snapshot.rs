@@ -88,21 +88,6 @@ impl<'a> FilesSnapshot<'a> {
         }
     }
 
-    /// Reads the lock file of a name in its directory. Under the guard, a takeover that was killed is
-    /// finished or reverted first.
-    fn read(&self, directory: &Directory, name: &LockName) -> Result<Option<Found<Handle>>> {
-        let (file, path) = (layout::file_name(name), self.files.path_of(name));
-        let place = self.files.at(directory, &file, &path);
-        let mut on_disk = place.read()?;
-        if self.guard.is_some()
-            && self.root.shares_kernel_locks
-            && foreign::may_have_leftovers(&place, name, &on_disk)
-        {
-            on_disk = foreign::recover(&|file| self.judge(file).state, &place, name, on_disk)?;
-        }
-        self.found(Key::exclusive(name), on_disk)
-    }
-
     fn found(&self, key: Key, on_disk: OnDisk) -> Result<Option<Found<Handle>>> {
         Ok(match on_disk {
             OnDisk::Nothing => None,
@@ -478,11 +463,21 @@ impl Snapshot for FilesSnapshot<'_> {
         answer
     }
 
+    /// Under the guard, a takeover that was killed is finished or reverted first.
     fn exclusive(&self, name: &LockName) -> Result<Option<Found<Handle>>> {
         let Some(directory) = self.directory(&layout::parents(name))? else {
             return Ok(None);
         };
-        self.read(&directory, name)
+        let (file, path) = (layout::file_name(name), self.files.path_of(name));
+        let place = self.files.at(&directory, &file, &path);
+        let mut on_disk = place.read()?;
+        if self.guard.is_some()
+            && self.root.shares_kernel_locks
+            && foreign::may_have_leftovers(&place, name, &on_disk)
+        {
+            on_disk = foreign::recover(&|file| self.judge(file).state, &place, name, on_disk)?;
+        }
+        self.found(Key::exclusive(name), on_disk)
     }
 
     fn shared(&self, name: &LockName) -> Result<Vec<Found<Handle>>> {
