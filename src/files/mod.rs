@@ -47,7 +47,7 @@ use crate::backend::{
     Ask, BackOff, Backend, Change, ChangeWatch, Contender, Entry, Limits, Plan, QueueChange,
     QueuePlace, SleepLimit, Updated, WhyNot,
 };
-use crate::decision::{Found as FoundRecord, Judged, Key, Moment, Snapshot as _, Ticket, Until};
+use crate::decision::{Found as FoundRecord, Key, Moment, Snapshot as _, Ticket, Until};
 use crate::error::{Context, Error, Operation, Result};
 use crate::name::LockName;
 use crate::observer::HostFacts;
@@ -95,7 +95,7 @@ impl Files {
             |place: &&Place| Arc::ptr_eq(&place.root.directory, &guard.root.directory);
         let own_place = place.as_ref().filter(is_in_queue);
         let mut displaced = Vec::new();
-        for _ in 0..MAX_RETRIES {
+        'attempts: for _ in 0..MAX_RETRIES {
             let mut snapshot = FilesSnapshot::new(self, &guard.root, Some(&guard));
             snapshot.place = own_place;
             let change = plan(&snapshot)?;
@@ -136,8 +136,11 @@ impl Files {
                         .into_iter()
                         .partition(|judged| judged.verdict.is_live());
                     // Not beside the new hold: those who shared it, and were to be replaced.
-                    if !remove_live(&guard, &snapshot, live, &mut displaced)? {
-                        continue;
+                    for judged in live {
+                        if !commit::remove(&guard, &snapshot, &judged)? {
+                            continue 'attempts;
+                        }
+                        displaced.push(judged);
                     }
                     let held = commit::take(&guard, &snapshot, &put, draft, prepared.take())?;
                     if let Some(owner) = draft.record.owner.as_deref().filter(|_| held.is_some()) {
@@ -367,20 +370,4 @@ fn change_queue(
         Queue::open(&guard.root.directory).reserve(None, Some(place.number));
     }
     Some(place)
-}
-
-/// Removes holds in favor of another one; `false`: one of them has changed since.
-fn remove_live(
-    guard: &Guard,
-    snapshot: &FilesSnapshot<'_>,
-    live: Vec<Judged<Handle>>,
-    displaced: &mut Vec<Judged<Handle>>,
-) -> Result<bool> {
-    for judged in live {
-        if !commit::remove(guard, snapshot, &judged)? {
-            return Ok(false);
-        }
-        displaced.push(judged);
-    }
-    Ok(true)
 }
