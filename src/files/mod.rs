@@ -360,11 +360,9 @@ fn change_queue(
             .queue()
             .reserve(change.reserve, change.restore_turn);
     }
-    // Where kernel locks of others are not seen there cannot be a queue. Without a ticket there is
-    // still the hold to wait for.
+    // Where kernel locks of others are not seen there cannot be a queue.
     let (request, draft) = change.join.filter(|_| snapshot.root.shares_kernel_locks)?;
-    let joined = Place::join(guard, &request, draft);
-    let place = joined.ok().flatten()?;
+    let place = Place::join(guard, &request, draft)?;
     if place.is_resumed {
         // A turn that it missed while nobody waited there does not count.
         Queue::open(&guard.root.directory).reserve(None, Some(place.number));

@@ -406,30 +406,23 @@ impl Place {
         }
     }
 
-    /// Takes the last place, under the guard.
-    pub(super) fn join(guard: &Guard, request: &Request, draft: &Draft) -> Result<Option<Self>> {
+    /// Takes the last place, under the guard. `None`: there is still the hold to wait for, and nobody is told why.
+    pub(super) fn join(guard: &Guard, request: &Request, draft: &Draft) -> Option<Self> {
         // Nothing is left beside a path lock.
         if request.wants.iter().any(|want| want.name.is_path()) {
-            return Ok(None);
+            return None;
         }
-        let last = number::open(&guard.root.directory);
-        let drawn = last.and_then(|last| Ok((number::after_last(&last, Utc::now(), 0)?, last)));
-        let (number, last) =
-            drawn.context(Operation::WriteHoldNumber, &guard.root.path.join(META_DIR))?;
-        let last = Arc::new(last);
+        let last = Arc::new(number::open(&guard.root.directory).ok()?);
+        let number = number::after_last(&last, Utc::now(), 0).ok()?;
         let written = TicketContent::new(&draft.record, request.clone());
-        let mut retries = MAX_RETRIES;
-        loop {
+        for _ in 0..=MAX_RETRIES {
             match Self::write(guard, (number, &last), &written) {
                 // The last waiter to leave removes the directory, without the guard.
-                Err(Error::Io { source, .. })
-                    if source.kind() == io::ErrorKind::NotFound && retries > 0 =>
-                {
-                    retries -= 1;
-                }
-                written => return written.map(Some),
+                Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+                written => return written.ok(),
             }
         }
+        None
     }
 
     fn write(
@@ -439,9 +432,11 @@ impl Place {
     ) -> Result<Self> {
         let last = Arc::clone(last);
         let mut names = written.request.wants.iter().map(|want| &want.name);
+        let cannot = |kind: io::ErrorKind| {
+            Err::<Self, _>(io::Error::from(kind)).context(Operation::CreateTicket, &guard.root.path)
+        };
         let Some(first) = names.next() else {
-            return Err(io::Error::from(io::ErrorKind::InvalidInput))
-                .context(Operation::CreateTicketIn, &guard.root.path);
+            return cannot(io::ErrorKind::InvalidInput);
         };
         let waiting =
             guard.descend_or_create(&[OsString::from(META_DIR), OsString::from(WAITING)])?;
@@ -450,11 +445,12 @@ impl Place {
         let number = resumed.map_or(number, |kept| kept.number);
         let file = TicketName::new(number, &written.request).file();
         let ticket = make_ticket(&queue.directory, &file, written)
-            .context(Operation::CreateTicket, &queue.path(guard).join(&file))?;
+            .context(Operation::CreateTicket, &guard.root.path)?;
         // The ticket stands for the place from now on.
         if let Some(kept) = resumed {
             let _ = queue.directory.unlink(&kept.file());
         }
+        let of_ticket = Arc::clone(&queue.directory);
         let mut place = Self {
             number,
             root: guard.root.clone(),
@@ -474,17 +470,9 @@ impl Place {
             if place.is_resumed {
                 kept_places::clear(&queue.directory, number);
             }
-            if let Some(first) = place.queues.first() {
-                let linked = first
-                    .directory
-                    .link_into(&place.file, &queue.directory, &place.file);
-                let is_new = linked.and_then(|is_new| {
-                    is_new
-                        .then_some(())
-                        .ok_or(io::ErrorKind::AlreadyExists.into())
-                });
-                let path = queue.path(guard).join(&place.file);
-                is_new.context(Operation::CreateTicket, &path)?;
+            let linked = of_ticket.link_into(&place.file, &queue.directory, &place.file);
+            if !linked.context(Operation::CreateTicket, &guard.root.path)? {
+                return cannot(io::ErrorKind::AlreadyExists);
             }
             place.queues.push(queue);
         }
@@ -525,12 +513,6 @@ impl OwnQueue {
             name: name.clone(),
             directory: guard.descend_or_create_from(waiting, &path_parts(name), 2)?,
         })
-    }
-
-    fn path(&self, guard: &Guard) -> PathBuf {
-        let mut path = guard.root.path.clone();
-        path.extend(path_parts(&self.name));
-        path
     }
 
     /// Removes its directories as far as they are empty. A process that makes them again has the guard, which
