@@ -54,7 +54,16 @@ impl Root {
 
     /// A directory below the store; `None` if it does not exist.
     pub(super) fn descend(&self, parts: &[OsString]) -> Result<Option<Arc<Directory>>> {
-        descend(&self.directory, &self.path, parts)
+        let mut path = self.path.clone();
+        let mut directory = Arc::clone(&self.directory);
+        for part in parts {
+            path.push(part);
+            directory = match directory.open_below(part) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+                opened => Arc::new(opened.context(Operation::OpenDirectory, &path)?),
+            };
+        }
+        Ok(Some(directory))
     }
 
     /// Removes the directories behind the first `depth` of these parts, innermost first, as far as they are empty;
@@ -195,24 +204,6 @@ impl Drop for Guard {
     fn drop(&mut self) {
         let _ = self.root.directory.unlock();
     }
-}
-
-/// Follows the directories of a name; `None` if one does not exist.
-pub(super) fn descend(
-    root: &Arc<Directory>,
-    path: &Path,
-    parts: &[OsString],
-) -> Result<Option<Arc<Directory>>> {
-    let mut path = path.to_owned();
-    let mut directory = Arc::clone(root);
-    for part in parts {
-        path.push(part);
-        directory = match directory.open_below(part) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            opened => Arc::new(opened.context(Operation::OpenDirectory, &path)?),
-        };
-    }
-    Ok(Some(directory))
 }
 
 fn create_store(path: &Path, is_private: bool) -> Result<()> {

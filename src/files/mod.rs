@@ -62,16 +62,6 @@ use crate::sys::wait::Watch;
 const RECHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 impl Files {
-    /// The lock file of a name, if its kernel lock is held.
-    fn locked_file(&self, name: &LockName) -> Option<File> {
-        let root = Arc::new(open_directory(&self.store).ok()??);
-        let directory = guard::descend(&root, &self.store, &layout::parents(name)).ok()??;
-        let Found::File(file, _) = directory.find(&layout::file_name(name)).ok()? else {
-            return None;
-        };
-        record_is_locked(&file).ok()?.then_some(file)
-    }
-
     /// Makes the change that `plan` returns. `place`: that of the caller in the queue.
     fn change(
         &self,
@@ -323,7 +313,7 @@ impl Contender for FilesContender<'_> {
         // Mostly the waiter that left the queue has the lock now. As long as its kernel lock is held
         // there is nothing to decide, and the guard is left to those that pass the lock on.
         if let (true, [want]) = (woken, ticket.request.wants.as_slice())
-            && let Some(file) = self.files.locked_file(&want.name)
+            && let Some(file) = locked_file(self.place.as_ref(), &want.name)
         {
             let slept = boottime().saturating_sub(started);
             // Its hold may not be in the way: it may have the same owner.
@@ -348,6 +338,15 @@ impl Contender for FilesContender<'_> {
         });
         (place, self.sleeper.take().and_then(|sleeper| sleeper.watch))
     }
+}
+
+/// The lock file of a name, if its kernel lock is held.
+fn locked_file(place: Option<&Place>, name: &LockName) -> Option<File> {
+    let directory = place?.root.descend(&layout::parents(name)).ok()??;
+    let Found::File(file, _) = directory.find(&layout::file_name(name)).ok()? else {
+        return None;
+    };
+    record_is_locked(&file).ok()?.then_some(file)
 }
 
 fn change_queue(
