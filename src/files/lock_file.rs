@@ -144,13 +144,11 @@ impl LockPath<'_> {
             let _ = self.directory.unlink(temporary);
             return Ok(new);
         }
-        match self.directory.rename(temporary, self.file) {
-            Ok(()) => Ok(new),
-            Err(error) => {
-                self.discard(temporary, &new);
-                Err(error).context(Operation::TakeOver, self.path)
-            }
-        }
+        let renamed = self.directory.rename(temporary, self.file);
+        let renamed = renamed.inspect_err(|_| self.discard(temporary, &new));
+        renamed
+            .context(Operation::TakeOver, self.path)
+            .map(|()| new)
     }
 
     /// Removes the name; `false` if it was gone.
