@@ -29,15 +29,10 @@ impl Files {
         let Some(found) = snapshot.exclusive(name)? else {
             return Ok(None);
         };
-        let now = snapshot.now().wall;
-        let judged = match &found.handle {
-            Some(open)
-                if matches!(found.content, Content::NotALock(_))
-                    && is_unchanged(found.facts.modified, now) =>
-            {
-                open.facts
-            }
-            _ => return Ok(None),
+        let is_meant = matches!(found.content, Content::NotALock(_))
+            && is_unchanged(found.facts.modified, snapshot.now().wall);
+        let Some(judged) = found.handle.filter(|_| is_meant) else {
+            return Ok(None);
         };
         let (file, path) = (layout::file_name(name), self.path_of(name));
         // Neither a lock file of a store nor a temporary file, which `cleanup` would remove.
@@ -48,7 +43,7 @@ impl Files {
             renamed => renamed.context(Operation::MoveAside, &path)?,
         }
         let moved = directory.facts(&aside).context(Operation::Inspect, &path)?;
-        if moved.is_some_and(|moved| moved != judged) {
+        if moved.is_some_and(|moved| moved != judged.facts) {
             // Meanwhile another program has put its file there, or written to this one.
             directory
                 .move_if_free(&aside, &file)

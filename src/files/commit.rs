@@ -40,21 +40,16 @@ pub(super) fn take(
     };
     let mut record = complete(guard, snapshot, put, draft)?;
     let mut replaced = replaced.as_ref();
-    let has_several = |judged: &Judged<Handle>| {
-        let record = judged.record();
-        record.is_some_and(|record| !record.names.is_empty())
+    let stays_in_place = |judged: &Judged<Handle>| {
+        let has_one_name = judged.record().is_none_or(|record| record.names.is_empty());
+        has_one_name && layout::place_of(&judged.found.key) == layout::place_of(key)
     };
-    let has_its_name =
-        |judged: &Judged<Handle>| layout::place_of(&judged.found.key) == layout::place_of(key);
-    let stays_in_place = |judged| !has_several(judged) && has_its_name(judged);
     if !others.is_empty() || !replaced.is_none_or(stays_in_place) {
         // One hold may have had several of the names.
         let mut gone = Vec::new();
         for judged in put.iter().filter_map(|(_, replaced)| replaced.as_ref()) {
-            if gone.contains(&&judged.found.revision) {
-                continue;
-            }
-            if !remove(guard, snapshot, judged)? {
+            let is_gone = gone.contains(&&judged.found.revision);
+            if !is_gone && !remove(guard, snapshot, judged)? {
                 return Ok(None);
             }
             gone.push(&judged.found.revision);
