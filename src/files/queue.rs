@@ -191,12 +191,10 @@ impl<'a> Queue<'a> {
         };
         for file in tickets.names().unwrap_or_default() {
             let ticket = TicketName::read(&file).filter(|ticket| !ticket.has_no_waiter());
-            let Some(TicketName { number, .. }) = ticket else {
+            let is_asked = |number: &u64| self.own.is_none_or(|own| *number < own.number);
+            let Some(number) = ticket.map(|ticket| ticket.number).filter(is_asked) else {
                 continue;
             };
-            if self.own.is_some_and(|own| number >= own.number) {
-                continue;
-            }
             found.push((number, name.clone()));
             let mut listed = self.listed.borrow_mut();
             let queues = Vec::new();
@@ -552,12 +550,9 @@ pub(super) fn sweep(guard: &Guard) {
     let Ok(Some(waiting)) = guard.root.descend(&parts) else {
         return;
     };
-    let is_empty = sweep_directory(&waiting);
-    if is_empty {
+    if sweep_directory(&waiting) {
         let _ = waiting.unlink(OsStr::new(RESERVATIONS));
-        if let Ok(Some(meta)) = guard.root.descend(parts.split_at(1).0) {
-            let _ = meta.remove_below_if_empty(OsStr::new(WAITING));
-        }
+        guard.root.prune(&parts, 1);
     }
 }
 
