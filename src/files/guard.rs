@@ -4,6 +4,7 @@
 //! that can block belongs under the guard: no output, prompt, fork, name lookup, sleep or fsync, and
 //! nothing that waits for another process.
 
+use std::cell::OnceCell;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -271,14 +272,14 @@ const POLL: BackOff = BackOff {
 /// How to block in a call of the kernel, which an alarm ends.
 #[derive(Debug)]
 pub(crate) struct Blocking {
-    /// `None`, as under a limit on timers: nothing would end the call, and it is polled.
-    alarm: Option<Alarm>,
+    /// Made for the first call. `None`, as under a limit on timers: nothing would end the call, and it is polled.
+    alarm: OnceCell<Option<Alarm>>,
     poll: BackOff,
 }
 
 impl Blocking {
     pub(super) fn new(poll: BackOff) -> Self {
-        let alarm = Alarm::new().ok().flatten();
+        let alarm = OnceCell::new();
         Self { alarm, poll }
     }
 
@@ -289,7 +290,7 @@ impl Blocking {
         call: impl FnOnce() -> io::Result<()>,
         is_done: impl Fn() -> io::Result<bool>,
     ) -> io::Result<()> {
-        if let Some(alarm) = &self.alarm {
+        if let Some(alarm) = self.alarm.get_or_init(|| Alarm::new().ok().flatten()) {
             alarm.set(at_most)?;
             let woken = call();
             alarm.clear()?;

@@ -198,9 +198,8 @@ impl Backend for Files {
     fn contender(&self, back_off: BackOff, _mode: Mode) -> Box<dyn Contender + '_> {
         Box::new(FilesContender {
             files: self,
-            back_off,
             place: None,
-            sleeper: None,
+            sleeper: Sleeper::new(back_off),
         })
     }
 
@@ -277,10 +276,8 @@ impl Backend for Files {
 #[derive(Debug)]
 struct FilesContender<'a> {
     files: &'a Files,
-    back_off: BackOff,
     place: Option<Place>,
-    /// Made with its first sleep.
-    sleeper: Option<Sleeper>,
+    sleeper: Sleeper,
 }
 
 impl Contender for FilesContender<'_> {
@@ -304,9 +301,7 @@ impl Contender for FilesContender<'_> {
         // Nothing else ends a sleep in the kernel.
         let at_most = limit.slice();
         let started = boottime();
-        let new = || Sleeper::new(self.back_off);
-        let sleeper = self.sleeper.get_or_insert_with(new);
-        let woken = sleeper.sleep(until, at_most, is_unchanged);
+        let woken = self.sleeper.sleep(until, at_most, is_unchanged);
         let Until::LeftQueue(ticket, _) = until else {
             return;
         };
@@ -319,7 +314,7 @@ impl Contender for FilesContender<'_> {
             // Its hold may not be in the way: it may have the same owner.
             let left = at_most.min(RECHECK_INTERVAL).saturating_sub(slept);
             // Interrupted or not, the caller decides again.
-            let _ = sleeper.sleep_on_lock(&file, left);
+            let _ = self.sleeper.sleep_on_lock(&file, left);
         }
     }
 
@@ -336,7 +331,7 @@ impl Contender for FilesContender<'_> {
             place.is_kept = false;
             Box::new(place) as Box<dyn QueuePlace>
         });
-        (place, self.sleeper.take().and_then(|sleeper| sleeper.watch))
+        (place, self.sleeper.watch.take())
     }
 }
 

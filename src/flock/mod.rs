@@ -125,8 +125,7 @@ impl Backend for Flock {
         Box::new(FlockContender {
             store: self,
             is_shared: mode.is_shared(),
-            back_off,
-            sleeper: None,
+            sleeper: Sleeper::new(back_off),
             granted: None,
         })
     }
@@ -263,9 +262,7 @@ struct FlockContender<'a> {
     store: &'a Flock,
     /// As `flock -s`.
     is_shared: bool,
-    back_off: BackOff,
-    /// Made with its first sleep.
-    sleeper: Option<Sleeper>,
+    sleeper: Sleeper,
     /// The file whose lock was taken in the last sleep: to give it back and to take it again would let others
     /// in between.
     granted: Option<File>,
@@ -273,16 +270,11 @@ struct FlockContender<'a> {
 
 impl FlockContender<'_> {
     /// Blocks until the lock that was found is taken.
-    fn lock(
-        sleeper: &Sleeper,
-        judged: &Judged<Handle>,
-        is_shared: bool,
-        at_most: Duration,
-    ) -> io::Result<Option<File>> {
+    fn lock(&self, judged: &Judged<Handle>, at_most: Duration) -> io::Result<Option<File>> {
         let open = file_of(&judged.found.handle)?;
         open.with_file(|file| {
-            let blocking = &sleeper.blocking;
-            if is_shared {
+            let blocking = &self.sleeper.blocking;
+            if self.is_shared {
                 blocking.until(at_most, || lock_shared(file), || try_lock_shared(file))?;
             } else {
                 blocking.until(at_most, || lock_record(file), || try_lock_record(file))?;
@@ -319,20 +311,18 @@ impl Contender for FlockContender<'_> {
         _is_unchanged: &mut dyn FnMut() -> bool,
     ) {
         let at_most = limit.slice();
-        let new = || Sleeper::new(self.back_off);
-        let sleeper = self.sleeper.get_or_insert_with(new);
         let slept = match until {
-            Until::Released(judged) => Self::lock(sleeper, judged, self.is_shared, at_most),
+            Until::Released(judged) => self.lock(judged, at_most),
             _ => Err(io::ErrorKind::Unsupported.into()),
         };
         match slept {
             Ok(granted) => {
                 self.granted = granted;
-                sleeper.begin_again();
+                self.sleeper.begin_again();
             }
             // The caller decides again.
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(_) => sleeper.sleep_backoff(at_most),
+            Err(_) => self.sleeper.sleep_backoff(at_most),
         }
     }
 
