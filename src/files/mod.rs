@@ -133,20 +133,19 @@ impl Files {
                         displaced.push(judged);
                     }
                     let held = commit::take(&guard, &snapshot, &put, draft, prepared.take())?;
-                    if let Some(owner) = draft.record.owner.as_deref().filter(|_| held.is_some()) {
+                    let Some(held) = held else { continue };
+                    if let Some(owner) = &draft.record.owner {
                         let names: Vec<_> = put.iter().map(|(key, _)| &key.name).collect();
                         snapshot.queue().forget_kept(owner, &names);
                     }
-                    updated.hold = held.map(|held| Box::new(held) as _);
-                    if updated.hold.is_some() {
-                        // What cannot be removed stays, such as another user's: it does no harm, and the hold
-                        // is in force already.
-                        let remove = |judged: &_| commit::remove(&guard, &snapshot, judged);
-                        dead.retain(|judged| matches!(remove(judged), Ok(true)));
-                        dead.append(&mut displaced);
-                        updated.removed = dead;
-                    }
-                    updated.hold.is_some()
+                    updated.hold = Some(Box::new(held));
+                    // What cannot be removed stays, such as another user's: it does no harm, and the hold
+                    // is in force already.
+                    let remove = |judged: &_| commit::remove(&guard, &snapshot, judged);
+                    dead.retain(|judged| matches!(remove(judged), Ok(true)));
+                    dead.append(&mut displaced);
+                    updated.removed = dead;
+                    true
                 }
             };
             if done {
