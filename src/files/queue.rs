@@ -43,10 +43,8 @@ use crate::ticket::TicketContent;
 pub(super) const WAITING: &str = "waiting";
 
 /// Since when a free lock has been reserved for which ticket.
+/// Read as far as a record is: that is enough for thousands of stopped waiters.
 const RESERVATIONS: &str = "reserved";
-
-/// Most bytes of reservations that are read: enough for thousands of stopped waiters.
-const MAX_RESERVATION_BYTES: usize = 64 * 1024;
 
 /// Number of attempts to make the directory of a queue that another process removes.
 const MAX_RETRIES: usize = 100;
@@ -286,22 +284,16 @@ impl<'a> Queue<'a> {
 
     fn read_reservations(&self) -> Reservations {
         let waiting = self.waiting.as_ref()?;
-        // An empty text is not parsed: to say where the error is, serde_json asks the processor for
-        // its features, which takes 50 µs in a virtual machine.
-        let (file, facts) = match waiting.find(OsStr::new(RESERVATIONS)) {
-            Ok(Found::File(file, facts)) => (file, facts),
+        let file = match waiting.find(OsStr::new(RESERVATIONS)) {
+            Ok(Found::File(file, _)) => file,
             Ok(Found::Other(_)) => return None,
             _ => return Some(BTreeMap::new()),
         };
-        // No larger than the file: to fill the most that is read takes longer than all the rest.
-        let size = usize::try_from(facts.size).unwrap_or(usize::MAX);
-        let mut bytes = vec![0; size.min(MAX_RESERVATION_BYTES)];
-        let read = file.read_at(&mut bytes, 0).ok().filter(|read| *read > 0);
-        let text = read.and_then(|read| bytes.get(..read));
-        Some(
-            text.and_then(|text| serde_json::from_slice(text).ok())
-                .unwrap_or_default(),
-        )
+        // An empty text is not parsed: to say where the error is, serde_json asks the processor for
+        // its features, which takes 50 µs in a virtual machine.
+        let text = read_all(&file).ok().filter(|text| !text.is_empty());
+        let read = text.and_then(|text| serde_json::from_slice(&text).ok());
+        Some(read.unwrap_or_default())
     }
 
     /// Reserves the lock for `reserve` from now on, and gives `restore_turn` its turn again. Under
