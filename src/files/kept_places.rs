@@ -53,24 +53,15 @@ impl TicketName {
     pub(super) fn read(file: &OsStr) -> Option<Self> {
         let mut parts = file.to_str()?.split('-');
         let number = parts.next()?.parse().ok()?;
-        let Some(owner) = parts.next() else {
-            return Some(Self { number, kept: None });
+        let kept = match parts.next() {
+            Some(owner) => Some(Kept {
+                owner: u32::from_str_radix(owner, 16).ok()?,
+                keep_ms: parts.next()?.parse().ok().filter(|ms| *ms <= MAX_KEEP_MS)?,
+                until_ms: parts.next().map(str::parse).transpose().ok()?,
+            }),
+            None => None,
         };
-        let owner = u32::from_str_radix(owner, 16).ok()?;
-        let keep_ms = parts.next()?.parse().ok()?;
-        if keep_ms > MAX_KEEP_MS {
-            return None;
-        }
-        let until_ms = parts.next().map(str::parse).transpose().ok()?;
-        let kept = Kept {
-            owner,
-            keep_ms,
-            until_ms,
-        };
-        parts.next().is_none().then_some(Self {
-            number,
-            kept: Some(kept),
-        })
+        parts.next().is_none().then_some(Self { number, kept })
     }
 
     pub(super) fn file(self) -> OsString {
