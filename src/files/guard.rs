@@ -98,19 +98,15 @@ impl Guard {
     ) -> Result<Option<Self>> {
         let limit = Deadline::of(patience);
         loop {
-            let Some(mut directory) = open_directory(path)? else {
+            let Some(mut root) = open_directory(path)? else {
                 return Ok(None);
             };
-            let shares_kernel_locks = shares_kernel_locks(&directory, path)?;
-            let signals = lock(&directory, path, &limit)?;
-            let id = if is_store {
-                directory.share()
-            } else {
-                directory.id()
-            };
+            let shares_kernel_locks = shares_kernel_locks(&root, path)?;
+            let signals = lock(&root, path, &limit)?;
+            let id = if is_store { root.share() } else { root.id() };
             let id = id.context(Operation::InspectStore, path)?;
             let root = Root {
-                directory: Arc::new(directory),
+                directory: Arc::new(root),
                 path: path.to_owned(),
                 id,
                 shares_kernel_locks,

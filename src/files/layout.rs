@@ -143,17 +143,13 @@ pub(crate) fn lock_in_store(directory: &Path, file: &OsStr) -> Option<(PathBuf, 
     let encoded = file.to_str()?.strip_suffix(LOCK_SUFFIX)?;
     let mut store = directory.to_owned();
     let mut segments = vec![percent_decode_str(encoded).decode_utf8().ok()?.into_owned()];
-    loop {
-        let has_meta =
-            std::fs::symlink_metadata(store.join(META_DIR)).is_ok_and(|metadata| metadata.is_dir());
-        if has_meta {
-            break;
-        }
+    let is_store = |path: &Path| {
+        std::fs::symlink_metadata(path.join(META_DIR)).is_ok_and(|metadata| metadata.is_dir())
+    };
+    while !is_store(&store) {
         let encoded = store.file_name()?.to_str()?.strip_suffix(CHILDREN_SUFFIX)?;
         segments.push(percent_decode_str(encoded).decode_utf8().ok()?.into_owned());
-        if !store.pop() {
-            return None;
-        }
+        store.pop();
     }
     segments.reverse();
     let name = LockName::new(segments.join("/")).ok()?;
