@@ -25,11 +25,11 @@ use crate::sys::wait::{Watch, pause};
 pub(crate) enum Change<'d> {
     Nothing,
     /// Writes new records, each in place of what was found there, and removes others: all or none of
-    /// the new ones.
+    /// the new ones. `draft`: the record without what the backend adds: number, time, store.
     Take {
         put: Vec<(Key, Option<Judged<Handle>>)>,
         remove: Vec<Judged<Handle>>,
-        draft: &'d Draft,
+        draft: &'d Record,
     },
     /// Removes records, if they are still what was found.
     Remove(Judged<Handle>),
@@ -42,18 +42,12 @@ pub(crate) enum Change<'d> {
 /// A change of the queue.
 #[derive(Debug, Default)]
 pub(crate) struct QueueChange<'d> {
-    /// Adds the caller at its end.
-    pub(crate) join: Option<(Box<Request>, &'d Draft)>,
+    /// Adds the caller at its end, with such a draft.
+    pub(crate) join: Option<(Box<Request>, &'d Record)>,
     /// Reserves the lock for this waiter from now on, unless it is already.
     pub(crate) reserve: Option<u64>,
     /// This waiter has a turn again.
     pub(crate) restore_turn: Option<u64>,
-}
-
-/// A record without what the backend adds when it writes it: number, time, store.
-#[derive(Clone, Debug)]
-pub(crate) struct Draft {
-    pub(crate) record: Record,
 }
 
 /// Result of an update.

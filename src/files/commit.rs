@@ -13,7 +13,7 @@ use super::layout::{self, META_DIR};
 use super::lock_file::{LockPath, NewLockFile, encode, renew_foreign_times};
 use super::number;
 use super::snapshot::FilesSnapshot;
-use crate::backend::{Backend as _, Draft};
+use crate::backend::Backend as _;
 use crate::decision::verdict::State;
 use crate::decision::{Judged, Key};
 use crate::error::{Context, Error, Operation, Result};
@@ -32,7 +32,7 @@ pub(super) fn take(
     guard: &Guard,
     snapshot: &FilesSnapshot<'_>,
     put: &[(Key, Option<Judged<Handle>>)],
-    draft: &Draft,
+    draft: &Record,
     prepared: Option<File>,
 ) -> Result<Option<HeldFile>> {
     let Some(((key, replaced), others)) = put.split_first() else {
@@ -253,7 +253,7 @@ fn complete(
     guard: &Guard,
     snapshot: &FilesSnapshot<'_>,
     put: &[(Key, Option<Judged<Handle>>)],
-    draft: &Draft,
+    draft: &Record,
 ) -> Result<Record> {
     let now = chrono::Utc::now().trunc_subsecs(6);
     let replaced = put
@@ -262,7 +262,7 @@ fn complete(
         .map(|record| record.hold)
         .max()
         .unwrap_or(0);
-    let mut record = draft.record.clone();
+    let mut record = draft.clone();
     record.hold = if put.iter().any(|(key, _)| key.name.is_path()) {
         number::by_clock(now, replaced)
     } else {
@@ -285,12 +285,12 @@ fn complete(
 pub(super) fn ensure_fits(
     files: &Files,
     snapshot: &FilesSnapshot<'_>,
-    draft: &Draft,
+    draft: &Record,
 ) -> Result<()> {
-    if draft.record.names.is_empty() {
+    if draft.names.is_empty() {
         return Ok(());
     }
-    let mut record = draft.record.clone();
+    let mut record = draft.clone();
     record.hold = number::by_clock(record.acquired_at, 0);
     record.origin = Some(files.host.origin(snapshot.root.id));
     encode(&record, &files.store).map(|_| ())

@@ -134,7 +134,7 @@ impl Files {
                     }
                     let held = commit::take(&guard, &snapshot, &put, draft, prepared.take())?;
                     let Some(held) = held else { continue };
-                    if let Some(owner) = &draft.record.owner {
+                    if let Some(owner) = &draft.owner {
                         let names: Vec<_> = put.iter().map(|(key, _)| &key.name).collect();
                         snapshot.queue().forget_kept(owner, &names);
                     }

@@ -24,13 +24,13 @@ use super::kept_places::{self, TicketName, keep_or_remove};
 use super::layout::{self, Entry, META_DIR};
 use super::lock_file::open_or_replace;
 use super::number;
-use crate::backend::{Draft, QueuePlace};
+use crate::backend::QueuePlace;
 use crate::decision::{Request, Ticket};
 use crate::error::{Context, Error, Operation, Result};
 use crate::identity::Pid;
 use crate::name::LockName;
 use crate::open_file::{Handle, OpenFile, read_all};
-use crate::record::MAX_RECORD_BYTES;
+use crate::record::{MAX_RECORD_BYTES, Record};
 use crate::status::{KeptPlace, Waiter};
 use crate::sys::directory::{
     Directory, FileExt as _, Found, move_to_high_fd, record_is_locked, try_lock_record,
@@ -397,14 +397,14 @@ impl Place {
     }
 
     /// Takes the last place, under the guard. `None`: there is still the hold to wait for, and nobody is told why.
-    pub(super) fn join(guard: &Guard, request: &Request, draft: &Draft) -> Option<Self> {
+    pub(super) fn join(guard: &Guard, request: &Request, draft: &Record) -> Option<Self> {
         // Nothing is left beside a path lock.
         if request.wants.iter().any(|want| want.name.is_path()) {
             return None;
         }
         let last = Arc::new(number::open(&guard.root.directory).ok()?);
         let number = number::after_last(&last, Utc::now(), 0).ok()?;
-        let written = TicketContent::new(&draft.record, request.clone());
+        let written = TicketContent::new(draft, request.clone());
         for _ in 0..=MAX_RETRIES {
             match Self::write(guard, (number, &last), &written) {
                 // The last waiter to leave removes the directory, without the guard.

@@ -18,7 +18,7 @@ use chrono::SubsecRound as _;
 use hold::FlockHold;
 
 use crate::backend::{
-    Ask, BackOff, Backend, Change, Contender, Draft, Entry, Limits, LockSnapshot, Plan, QueuePlace,
+    Ask, BackOff, Backend, Change, Contender, Entry, Limits, LockSnapshot, Plan, QueuePlace,
     SleepLimit, Updated,
 };
 use crate::decision::{Facts, Found, Judged, Key, Moment, Observer, Revision, Snapshot, Until};
@@ -29,7 +29,7 @@ use crate::identity::ProcessId;
 use crate::name::LockName;
 use crate::observer::{self, HostFacts};
 use crate::open_file::{Handle, file_of};
-use crate::record::{Content, Format, Mode, digest};
+use crate::record::{Content, Format, Mode, Record, digest};
 use crate::sys::directory::{
     lock_record, lock_shared, move_to_high_fd, try_lock_record, try_lock_shared,
 };
@@ -191,14 +191,14 @@ impl FlockSnapshot<'_> {
     }
 
     /// The new hold, if the lock was taken.
-    fn into_hold(self, key: &Key, draft: &Draft) -> Result<Option<FlockHold>> {
+    fn into_hold(self, key: &Key, draft: &Record) -> Result<Option<FlockHold>> {
         let taken = self.attempt.and_then(|attempt| attempt.taken.into_inner());
         let Some(file) = taken else {
             return Ok(None);
         };
         // Readers share one file.
         let path = self.store.path_of(&key.name);
-        let mut record = draft.record.clone();
+        let mut record = draft.clone();
         record.acquired_at = chrono::Utc::now().trunc_subsecs(6);
         record.hold = number_by_clock(record.acquired_at, 0);
         record.origin = Some(self.store.host.origin(self.root.id));

@@ -12,7 +12,7 @@ use super::pending_hold::PendingHold;
 use super::take::{Outcome, take};
 use super::taken_hold::{TakenHold, renewed};
 use super::wait::Wait;
-use crate::backend::{Draft, HeldRecord, QueuePlace};
+use crate::backend::{HeldRecord, QueuePlace};
 use crate::decision::verdict::State;
 use crate::decision::{Asker, Judged, MAX_KEEP_MS};
 use crate::error::Result;
@@ -281,7 +281,7 @@ impl Lock {
         }
     }
 
-    fn draft(&self, options: &Options, holder: NewHolder) -> Draft {
+    fn draft(&self, options: &Options, holder: NewHolder) -> Record {
         let now = Utc::now().trunc_subsecs(6);
         let own = own_pid_or_wrapper();
         let mut record = Record::new(self.format(), Some(own), now);
@@ -329,7 +329,7 @@ impl Lock {
             record.live.pid = Some(own);
             record.live.start = process::start_ticks(Pid::of_self());
         }
-        Draft { record }
+        record
     }
 
     /// The part of the record that a repeated request of the same holder writes: the time to live that it
