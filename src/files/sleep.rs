@@ -80,17 +80,7 @@ impl Sleeper {
             Until::Ripe(..) => Err(io::ErrorKind::Unsupported.into()),
             Until::AnyReleased(holders) => self.sleep_on_events(holders, at_most, is_unchanged),
         };
-        match slept {
-            Ok(()) => {
-                self.begin_again();
-                true
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => false,
-            Err(_) => {
-                self.sleep_backoff(at_most);
-                false
-            }
-        }
+        self.woken_by(slept, at_most).is_some()
     }
 
     /// Sleeps until another waiter leaves the queue, or is stopped.
@@ -194,12 +184,18 @@ impl Sleeper {
         watch.sleep(Some(at_most))
     }
 
-    /// After a sleep that something has ended the next look comes soon again.
-    pub(crate) fn begin_again(&mut self) {
-        self.back_off = self.back_offs.first;
+    /// What has ended a sleep, if it was not a signal. Where nothing can, it sleeps for a while.
+    pub(crate) fn woken_by<T>(&mut self, slept: io::Result<T>, at_most: Duration) -> Option<T> {
+        match &slept {
+            // The next look comes soon again.
+            Ok(_) => self.back_off = self.back_offs.first,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => self.sleep_backoff(at_most),
+        }
+        slept.ok()
     }
 
-    pub(crate) fn sleep_backoff(&mut self, at_most: Duration) {
+    fn sleep_backoff(&mut self, at_most: Duration) {
         // Half to all of it, so that waiters that began together do not stay together.
         let whole = u64::try_from(self.back_off.as_millis()).unwrap_or(u64::MAX);
         let jittered = Duration::from_millis(whole / 2 + random_u64() % (whole / 2 + 1));

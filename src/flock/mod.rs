@@ -315,14 +315,9 @@ impl Contender for FlockContender<'_> {
             Until::Released(judged) => self.lock(judged, at_most),
             _ => Err(io::ErrorKind::Unsupported.into()),
         };
-        match slept {
-            Ok(granted) => {
-                self.granted = granted;
-                self.sleeper.begin_again();
-            }
-            // The caller decides again.
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(_) => self.sleeper.sleep_backoff(at_most),
+        // Otherwise the caller decides again.
+        if let Some(granted) = self.sleeper.woken_by(slept, at_most) {
+            self.granted = granted;
         }
     }
 
