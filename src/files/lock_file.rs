@@ -258,16 +258,6 @@ impl LockFile {
         *self = Self::read(self.file.try_clone()?, facts, self.pid_file)?;
         Ok(true)
     }
-
-    /// Whether it has no name any more.
-    pub(super) fn is_removed(&self) -> io::Result<bool> {
-        Ok(facts_of_file(&self.file)?.links == 0)
-    }
-
-    pub(super) fn into_parts(self) -> (Content, OpenFile) {
-        let open = OpenFile::new(self.file, self.facts, self.bytes);
-        (self.content, open)
-    }
 }
 
 /// Whether `name` names an open file.

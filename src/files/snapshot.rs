@@ -30,7 +30,7 @@ use crate::observer;
 use crate::open_file::{Handle, OpenFile};
 use crate::record::{Content, Format, digest};
 use crate::status::Waiter;
-use crate::sys::directory::{Directory, Kind, lockers, record_is_locked};
+use crate::sys::directory::{Directory, Kind, facts_of_file, lockers, record_is_locked};
 use crate::sys::{PidNamespaceState, ProcessState, existing, process};
 
 /// A store at one moment: under the guard, or while other processes may change it.
@@ -116,7 +116,7 @@ impl<'a> FilesSnapshot<'a> {
         while may_be_dead(&self.judge_by(&file, &facts)) || facts.processes.iter().any(has_exited) {
             if !file.read_again()? {
                 // Without the guard, its holder may have released it before it exited.
-                if self.guard.is_none() && file.is_removed()? {
+                if self.guard.is_none() && facts_of_file(&file.file)?.links == 0 {
                     return Ok(None);
                 }
                 break;
@@ -127,7 +127,8 @@ impl<'a> FilesSnapshot<'a> {
                 return Err(io::Error::other("it keeps changing"));
             }
         }
-        let (content, open) = file.into_parts();
+        let content = file.content;
+        let open = OpenFile::new(file.file, file.facts, file.bytes);
         Ok(Some(Found {
             key,
             facts,
