@@ -184,12 +184,12 @@ impl<'a> Deadline<'a> {
     }
 }
 
-/// Sleeps for so long, also while the machine is suspended, whatever signals come. std would end the program if the
-/// system call failed.
-pub(crate) fn sleep_for(time: Duration) {
+/// Sleeps for so long, also while the machine is suspended, whatever signals come; `canceled` ends it. std would end
+/// the program if the system call failed.
+pub(crate) fn sleep_for(time: Duration, canceled: Option<&AtomicBool>) {
     let deadline = Deadline::of(Patience {
         at_most: Some(time),
-        canceled: None,
+        canceled,
     });
     while let Some(left) = deadline.next_sleep(time) {
         let _ = pause(left);
