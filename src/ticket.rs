@@ -12,7 +12,8 @@ use crate::status::Waiter;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct TicketContent {
     onehold: u64,
-    pid: Pid,
+    /// The process of the waiter, in its own PID namespace.
+    pub(crate) pid: Pid,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     hostname: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -35,11 +36,6 @@ impl TicketContent {
             since: record.acquired_at,
             request,
         }
-    }
-
-    /// The process of the waiter, in its own PID namespace.
-    pub(crate) fn pid(&self) -> Pid {
-        self.pid
     }
 
     /// `None`: it is something else.

@@ -116,7 +116,7 @@ impl Session<'_> {
             let is_here = content.observer.as_ref().is_some_and(|there| {
                 there.boot == own.boot && there.pid_namespace == own.pid_namespace
             });
-            if !is_here || presence(content.waiter.pid()) != ProcessState::Gone {
+            if !is_here || presence(content.waiter.pid) != ProcessState::Gone {
                 return Ok(Turn::Last);
             }
             self.client().revoke(ticket.lease);

@@ -95,7 +95,7 @@ impl TicketName {
         let is_visible = observer.is_some_and(|observer| observer.pid_namespace == pid_namespace());
         // The one behind it may have the kernel lock for a moment, because it slept on that lock.
         let is_dead = matches!(record_is_locked(file), Ok(false))
-            || (is_visible && presence(content.pid()) == ProcessState::Gone);
+            || (is_visible && presence(content.pid) == ProcessState::Gone);
         self.without_waiter().filter(|_| is_dead)
     }
 
