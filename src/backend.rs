@@ -25,11 +25,11 @@ use crate::sys::wait::{Watch, pause};
 pub(crate) enum Change<'d> {
     Nothing,
     /// Writes new records, each in place of what was found there, and removes others: all or none of
-    /// the new ones.
+    /// the new ones. `draft`: the record without what the backend adds: number, time, store.
     Take {
         put: Vec<(Key, Option<Judged<Handle>>)>,
         remove: Vec<Judged<Handle>>,
-        draft: &'d Draft,
+        draft: &'d Record,
     },
     /// Removes records, if they are still what was found.
     Remove(Judged<Handle>),
@@ -42,18 +42,12 @@ pub(crate) enum Change<'d> {
 /// A change of the queue.
 #[derive(Debug, Default)]
 pub(crate) struct QueueChange<'d> {
-    /// Adds the caller at its end.
-    pub(crate) join: Option<(Box<Request>, &'d Draft)>,
+    /// Adds the caller at its end, with such a draft.
+    pub(crate) join: Option<(Box<Request>, &'d Record)>,
     /// Reserves the lock for this waiter from now on, unless it is already.
     pub(crate) reserve: Option<u64>,
     /// This waiter has a turn again.
     pub(crate) restore_turn: Option<u64>,
-}
-
-/// A record without what the backend adds when it writes it: number, time, store.
-#[derive(Clone, Debug)]
-pub(crate) struct Draft {
-    pub(crate) record: Record,
 }
 
 /// Result of an update.
@@ -198,10 +192,13 @@ impl<'a> Deadline<'a> {
     }
 }
 
-/// Sleeps for so long, also while the machine is suspended, whatever signals come. std would end the program if the
-/// system call failed.
-pub(crate) fn sleep_for(time: Duration) {
-    let deadline = Deadline::of(Patience::of(time));
+/// Sleeps for so long, also while the machine is suspended, whatever signals come; `canceled` ends it. std would end
+/// the program if the system call failed.
+pub(crate) fn sleep_for(time: Duration, canceled: Option<&AtomicBool>) {
+    let deadline = Deadline::of(Patience {
+        at_most: Some(time),
+        canceled,
+    });
     while let Some(left) = deadline.next_sleep(time) {
         let _ = pause(left);
     }
@@ -259,6 +256,11 @@ pub(crate) trait Backend: Debug + Send + Sync {
     fn path(&self) -> PathBuf;
 
     fn path_of_record(&self, key: &Key) -> PathBuf;
+
+    /// That of the exclusive record of a name.
+    fn path_of(&self, name: &LockName) -> PathBuf {
+        self.path_of_record(&Key::exclusive(name))
+    }
 
     /// The format of new records.
     fn format(&self) -> Format;
@@ -375,10 +377,6 @@ impl dyn Backend + '_ {
     ) -> Result<Option<T>> {
         let answered = with_answer(plan, |plan| self.apply(entry, plan))?;
         Ok(answered.map(|(_, answer)| answer))
-    }
-
-    pub(crate) fn path_of(&self, name: &LockName) -> PathBuf {
-        self.path_of_record(&Key::exclusive(name))
     }
 }
 

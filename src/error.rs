@@ -197,7 +197,6 @@ operations! {
     CreateLockFileInDirectory: "create lock file in the directory of",
     CreateStore: "create store",
     CreateTicket: "create queue ticket",
-    CreateTicketIn: "create queue ticket in",
     FindDirectory: "find the directory",
     Inspect: "inspect",
     InspectFilesystem: "inspect the filesystem of",

@@ -8,12 +8,17 @@ use std::sync::Arc;
 
 use crate::format;
 use crate::record::MAX_RECORD_BYTES;
+use crate::sys::FileFacts;
 use crate::sys::directory::{Directory, FileExt as _, Found, author_of, record_is_locked};
 use crate::sys::work::Author;
-use crate::sys::{FileFacts, FileId};
 
 /// What a found record or ticket is referred to by. `None`: it is not a regular file.
 pub(crate) type Handle = Option<Rc<OpenFile>>;
+
+/// The file of a handle, to sleep on it.
+pub(crate) fn file_of(handle: &Handle) -> io::Result<&OpenFile> {
+    handle.as_deref().ok_or(io::ErrorKind::Unsupported.into())
+}
 
 /// A file that was found, kept open or opened again when it is needed.
 #[derive(Debug)]
@@ -65,10 +70,6 @@ impl OpenFile {
             && facts.owner == self.facts.owner
             && format::is_same_native_record(&self.bytes, &read_all(&file)?);
         is_same.then(|| with(&file)).transpose()
-    }
-
-    pub(crate) fn id(&self) -> FileId {
-        self.facts.id
     }
 
     /// The number of its user, where users have numbers.

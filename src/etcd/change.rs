@@ -129,7 +129,7 @@ impl Etcd {
                     ..
                 }) => {
                     let lease = attempts.spare.take();
-                    *place = Some(session.draw(*request, &draft.record, lease)?);
+                    *place = Some(session.draw(*request, draft, lease)?);
                     *self.shared.seen() = Some(view);
                     return Ok(Some(Updated {
                         // Its ticket was written after the decision.
@@ -147,7 +147,7 @@ impl Etcd {
                         view: &view,
                         put: &put,
                         remove: &remove,
-                        record: draft.record.clone(),
+                        record: draft.clone(),
                         resumes: false,
                         ticket: place.as_ref().map(Place::keys),
                     };

@@ -46,8 +46,8 @@ use view::View;
 use waiting::Place;
 
 use crate::backend::{
-    Ask, BackOff, Backend, ChangeWatch, Contender, Deadline, Entry, Limits, LockSnapshot as _,
-    Patience, Plan, QueuePlace, SleepLimit, Ttl, Updated,
+    Ask, BackOff, Backend, ChangeWatch, Contender, Entry, Limits, LockSnapshot as _, Patience,
+    Plan, QueuePlace, SleepLimit, Ttl, Updated, sleep_for,
 };
 use crate::decision::{Found, Key, Moment, Ticket, Until};
 use crate::error::{Error, Result};
@@ -57,7 +57,7 @@ use crate::observer::HostFacts;
 use crate::open_file::Handle;
 use crate::record::{Format, Mode};
 use crate::status::{KeptPlace, StoreFacts, Waiter};
-use crate::sys::wait::{Watch, pause};
+use crate::sys::wait::Watch;
 
 impl Etcd {
     fn snapshot(&self, view: View) -> EtcdSnapshot<'_> {
@@ -228,14 +228,7 @@ impl Contender for EtcdContender<'_> {
         let Some(place) = &mut self.place else {
             // Only for a dead hold: nothing but time is waited for.
             let at_most = limit.at_most.saturating_add(Duration::from_millis(1));
-            let deadline = Deadline::of(Patience {
-                at_most: Some(at_most),
-                canceled: limit.canceled,
-            });
-            while let Some(left) = deadline.next_sleep(at_most) {
-                let _ = pause(left);
-            }
-            return;
+            return sleep_for(at_most, limit.canceled);
         };
         place.sleep(until, limit);
     }

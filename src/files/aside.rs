@@ -3,12 +3,11 @@
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use super::directory::Files;
 use super::layout;
 use super::snapshot::FilesSnapshot;
-use crate::backend::Entry;
+use crate::backend::{Backend as _, Entry};
 use crate::decision::Snapshot as _;
 use crate::decision::liveness::is_unchanged;
 use crate::error::{Context, Operation, Result};
@@ -20,25 +19,20 @@ impl Files {
     /// Gives the file of a lock another name in its directory, and returns its new path. `None`: it
     /// is not a regular file, it has become a lock file, or it changed less than 10 s ago.
     pub(super) fn rename_aside(&self, name: &LockName) -> Result<Option<PathBuf>> {
-        let Some((guard, facts)) = self.enter(Entry::EXISTING)? else {
+        let Some(guard) = self.enter(Entry::EXISTING)? else {
             return Ok(None);
         };
-        let Some(directory) = guard.descend(&layout::parents(name))? else {
+        let Some(directory) = guard.root.descend(&layout::parents(name))? else {
             return Ok(None);
         };
-        let snapshot = FilesSnapshot::new(self, Arc::clone(guard.root()), facts, Some(&guard));
+        let snapshot = FilesSnapshot::new(self, &guard.root, Some(&guard));
         let Some(found) = snapshot.exclusive(name)? else {
             return Ok(None);
         };
-        let now = snapshot.now().wall;
-        let judged = match &found.handle {
-            Some(open)
-                if matches!(found.content, Content::NotALock(_))
-                    && is_unchanged(found.facts.modified, now) =>
-            {
-                open.facts
-            }
-            _ => return Ok(None),
+        let is_meant = matches!(found.content, Content::NotALock(_))
+            && is_unchanged(found.facts.modified, snapshot.now().wall);
+        let Some(judged) = found.handle.filter(|_| is_meant) else {
+            return Ok(None);
         };
         let (file, path) = (layout::file_name(name), self.path_of(name));
         // Neither a lock file of a store nor a temporary file, which `cleanup` would remove.
@@ -49,7 +43,7 @@ impl Files {
             renamed => renamed.context(Operation::MoveAside, &path)?,
         }
         let moved = directory.facts(&aside).context(Operation::Inspect, &path)?;
-        if moved.is_some_and(|moved| moved != judged) {
+        if moved.is_some_and(|moved| moved != judged.facts) {
             // Meanwhile another program has put its file there, or written to this one.
             directory
                 .move_if_free(&aside, &file)

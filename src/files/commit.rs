@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io;
-use std::sync::Arc;
 
 use chrono::SubsecRound;
 
@@ -14,7 +13,7 @@ use super::layout::{self, META_DIR};
 use super::lock_file::{LockPath, NewLockFile, encode, renew_foreign_times};
 use super::number;
 use super::snapshot::FilesSnapshot;
-use crate::backend::{Backend as _, Draft};
+use crate::backend::Backend as _;
 use crate::decision::verdict::State;
 use crate::decision::{Judged, Key};
 use crate::error::{Context, Error, Operation, Result};
@@ -33,7 +32,7 @@ pub(super) fn take(
     guard: &Guard,
     snapshot: &FilesSnapshot<'_>,
     put: &[(Key, Option<Judged<Handle>>)],
-    draft: &Draft,
+    draft: &Record,
     prepared: Option<File>,
 ) -> Result<Option<HeldFile>> {
     let Some(((key, replaced), others)) = put.split_first() else {
@@ -41,21 +40,16 @@ pub(super) fn take(
     };
     let mut record = complete(guard, snapshot, put, draft)?;
     let mut replaced = replaced.as_ref();
-    let has_several = |judged: &Judged<Handle>| {
-        let record = judged.record();
-        record.is_some_and(|record| !record.names.is_empty())
+    let stays_in_place = |judged: &Judged<Handle>| {
+        let has_one_name = judged.record().is_none_or(|record| record.names.is_empty());
+        has_one_name && layout::place_of(&judged.found.key) == layout::place_of(key)
     };
-    let has_its_name =
-        |judged: &Judged<Handle>| layout::place_of(&judged.found.key) == layout::place_of(key);
-    let stays_in_place = |judged| !has_several(judged) && has_its_name(judged);
     if !others.is_empty() || !replaced.is_none_or(stays_in_place) {
         // One hold may have had several of the names.
         let mut gone = Vec::new();
         for judged in put.iter().filter_map(|(_, replaced)| replaced.as_ref()) {
-            if gone.contains(&&judged.found.revision) {
-                continue;
-            }
-            if !remove(guard, snapshot, judged)? {
+            let is_gone = gone.contains(&&judged.found.revision);
+            if !is_gone && !remove(guard, snapshot, judged)? {
                 return Ok(None);
             }
             gone.push(&judged.found.revision);
@@ -83,8 +77,7 @@ pub(super) fn take(
         }
     };
     let mut held = HeldFile {
-        files: snapshot.files.clone(),
-        root: Arc::clone(guard.root()),
+        root: guard.root.clone(),
         place,
         others: Vec::new(),
         file,
@@ -130,11 +123,11 @@ fn replace(
 /// decide.
 fn swap_fallback(snapshot: &FilesSnapshot<'_>, judged: &Judged<Handle>) -> SwapFallback {
     let files = snapshot.files;
-    let own_store = snapshot.facts.shares_kernel_locks
+    let own_store = snapshot.root.shares_kernel_locks
         && !judged.found.key.name.is_path()
         && files.format == Format::Native;
     let decided = !matches!(judged.verdict.state, State::Zombie | State::Free)
-        || !snapshot.facts.shares_kernel_locks;
+        || !snapshot.root.shares_kernel_locks;
     if own_store || decided {
         SwapFallback::Rename
     } else {
@@ -154,7 +147,7 @@ pub(super) fn remove(
         return Ok(false);
     };
     let (parents, file) = layout::place_of(&judged.found.key);
-    let Some(directory) = guard.descend(&parents)? else {
+    let Some(directory) = guard.root.descend(&parents)? else {
         return Ok(false);
     };
     let path = files.path_of_record(&judged.found.key);
@@ -215,7 +208,7 @@ fn remove_other_names(
         } else {
             layout::parents(&name)
         };
-        let Ok(Some(directory)) = guard.descend(&parents) else {
+        let Ok(Some(directory)) = guard.root.descend(&parents) else {
             continue;
         };
         let path = snapshot.files.below(&parents);
@@ -251,7 +244,7 @@ fn placeholder(snapshot: &FilesSnapshot<'_>, judged: &Judged<Handle>) -> Record 
     judged.found.key.name.as_str().clone_into(&mut record.name);
     record.kernel_lock = true;
     record.hostname.clone_from(&files.host.observer().hostname);
-    record.origin = Some(files.host.origin(snapshot.facts.id));
+    record.origin = Some(files.host.origin(snapshot.root.id));
     record
 }
 
@@ -260,7 +253,7 @@ fn complete(
     guard: &Guard,
     snapshot: &FilesSnapshot<'_>,
     put: &[(Key, Option<Judged<Handle>>)],
-    draft: &Draft,
+    draft: &Record,
 ) -> Result<Record> {
     let now = chrono::Utc::now().trunc_subsecs(6);
     let replaced = put
@@ -269,22 +262,21 @@ fn complete(
         .map(|record| record.hold)
         .max()
         .unwrap_or(0);
-    let mut record = draft.record.clone();
+    let mut record = draft.clone();
     record.hold = if put.iter().any(|(key, _)| key.name.is_path()) {
         number::by_clock(now, replaced)
     } else {
-        let number = match &snapshot.opened {
-            Some(opened) if number::is_last(guard.root(), &opened.last).unwrap_or(false) => {
-                number::after_last(&opened.last, now, replaced)
+        let number = match snapshot.place {
+            Some(place) if number::is_last(&guard.root.directory, &place.last).unwrap_or(false) => {
+                number::after_last(&place.last, now, replaced)
             }
-            _ => {
-                number::open(guard.root()).and_then(|last| number::after_last(&last, now, replaced))
-            }
+            _ => number::open(&guard.root.directory)
+                .and_then(|last| number::after_last(&last, now, replaced)),
         };
-        number.context(Operation::WriteHoldNumber, &guard.path().join(META_DIR))?
+        number.context(Operation::WriteHoldNumber, &guard.root.path.join(META_DIR))?
     };
     record.acquired_at = now;
-    record.origin = Some(snapshot.files.host.origin(snapshot.facts.id));
+    record.origin = Some(snapshot.files.host.origin(snapshot.root.id));
     Ok(record)
 }
 
@@ -293,14 +285,14 @@ fn complete(
 pub(super) fn ensure_fits(
     files: &Files,
     snapshot: &FilesSnapshot<'_>,
-    draft: &Draft,
+    draft: &Record,
 ) -> Result<()> {
-    if draft.record.names.is_empty() {
+    if draft.names.is_empty() {
         return Ok(());
     }
-    let mut record = draft.record.clone();
+    let mut record = draft.clone();
     record.hold = number::by_clock(record.acquired_at, 0);
-    record.origin = Some(files.host.origin(snapshot.facts.id));
+    record.origin = Some(files.host.origin(snapshot.root.id));
     encode(&record, &files.store).map(|_| ())
 }
 
@@ -315,7 +307,7 @@ pub(super) fn renew(
         return Ok(None);
     };
     let (parents, file) = layout::place_of(&judged.found.key);
-    let Some(directory) = guard.descend(&parents)? else {
+    let Some(directory) = guard.root.descend(&parents)? else {
         return Ok(None);
     };
     let path = files.path_of_record(&judged.found.key);

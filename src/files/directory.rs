@@ -4,12 +4,10 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::guard::{DirectoryFacts, Guard, open_directory};
+use super::guard::Guard;
 use super::lock_file::LockPath;
-use crate::backend::{Backend as _, Entry};
-use crate::decision::Key;
+use crate::backend::Entry;
 use crate::error::{Context, Operation, Result};
-use crate::name::LockName;
 use crate::observer::HostFacts;
 use crate::record::Format;
 use crate::sys::directory::Directory;
@@ -27,11 +25,6 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// The exclusive lock file of a name.
-    pub(super) fn path_of(&self, name: &LockName) -> PathBuf {
-        self.path_of_record(&Key::exclusive(name))
-    }
-
     /// The path of a directory below the store.
     pub(super) fn below(&self, parts: &[OsString]) -> PathBuf {
         let mut path = self.store.clone();
@@ -54,11 +47,7 @@ impl Files {
         }
     }
 
-    pub(super) fn open(&self) -> Result<Option<Directory>> {
-        open_directory(&self.store)
-    }
-
-    pub(super) fn enter(&self, entry: Entry<'_>) -> Result<Option<(Guard, DirectoryFacts)>> {
+    pub(super) fn enter(&self, entry: Entry<'_>) -> Result<Option<Guard>> {
         if entry.create && !self.is_foreign_directory {
             // A directory of other programs is made as they make it.
             let is_private = self.format == Format::Native;

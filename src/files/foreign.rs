@@ -187,28 +187,23 @@ impl LockPath<'_> {
     }
 
     fn rename_if_judged(&self, judged: &OpenFile, temporary: &OsStr) -> Result<bool> {
-        if !self
-            .is_as_judged(self.file, judged)
-            .context(Operation::Inspect, self.path)?
-        {
-            return Ok(false);
+        let is_judged = self.is_as_judged(self.file, judged);
+        let is_judged = is_judged.context(Operation::Inspect, self.path)?;
+        if is_judged {
+            let renamed = self.directory.rename(temporary, self.file);
+            renamed.context(Operation::TakeOver, self.path)?;
         }
-        self.directory
-            .rename(temporary, self.file)
-            .context(Operation::TakeOver, self.path)?;
-        Ok(true)
+        Ok(is_judged)
     }
 
     /// Removes a live record, and nothing that another program has put there since it was judged.
     pub(super) fn remove_if_judged(&self, judged: &OpenFile) -> Result<bool> {
-        let temporary = self.claim_temporary_name()?;
-        self.remove_if(&temporary, || self.is_as_judged(&temporary, judged))
+        self.remove_if(|temporary| self.is_as_judged(temporary, judged))
     }
 
     /// Removes a file of our own, whatever its content, and nothing else that is at its place.
     pub(super) fn remove_own(&self, own: &std::fs::File) -> Result<bool> {
-        let temporary = self.claim_temporary_name()?;
-        self.remove_if(&temporary, || is_named(self.directory, &temporary, own))
+        self.remove_if(|temporary| is_named(self.directory, temporary, own))
     }
 
     /// Removes a dead record by taking it over first: programs that do not enter the guard see a live
@@ -235,16 +230,13 @@ impl LockPath<'_> {
     }
 
     /// Removes what is there if, once it has a temporary name, it is what was meant.
-    fn remove_if(
-        &self,
-        temporary: &OsStr,
-        is_meant: impl FnOnce() -> io::Result<bool>,
-    ) -> Result<bool> {
+    fn remove_if(&self, is_meant: impl FnOnce(&OsStr) -> io::Result<bool>) -> Result<bool> {
+        let temporary = &*self.claim_temporary_name()?;
         match self.directory.rename(self.file, temporary) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             renamed => renamed.context(Operation::Remove, self.path)?,
         }
-        let is_meant = is_meant();
+        let is_meant = is_meant(temporary);
         if !matches!(is_meant, Ok(true)) {
             // If another file has come meanwhile, this one cannot go back, and is not ours to remove.
             self.directory

@@ -4,19 +4,20 @@
 //! that can block belongs under the guard: no output, prompt, fork, name lookup, sleep or fsync, and
 //! nothing that waits for another process.
 
+use std::cell::OnceCell;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::{Deadline, Patience};
+use crate::backend::{BackOff, Deadline, Patience};
 use crate::error::{Context, Error, Operation, Result};
-use crate::sys::FileId;
 use crate::sys::directory::{Directory, id_of_path, make_private};
-use crate::sys::not_found;
 use crate::sys::process::boottime;
 use crate::sys::signal::{Alarm, SignalBlock};
+use crate::sys::wait::pause;
+use crate::sys::{FileId, created, existing, not_found};
 
 /// Number of attempts to make and open a store that another process removes.
 const MAX_ATTEMPTS: usize = 10;
@@ -24,34 +25,67 @@ const MAX_ATTEMPTS: usize = 10;
 /// A store directory, kept open and locked. `drop` unlocks it explicitly: closing the descriptor
 /// would not unlock it while a child forked by another thread still has it.
 pub(super) struct Guard {
-    root: Arc<Directory>,
-    path: PathBuf,
+    pub(super) root: Root,
     _signals: SignalBlock,
 }
 
-/// Facts about a store directory that do not change while it is open.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct DirectoryFacts {
+/// A store directory, kept open, and what does not change meanwhile.
+#[derive(Clone, Debug)]
+pub(crate) struct Root {
+    pub(crate) directory: Arc<Directory>,
+    pub(super) path: PathBuf,
     pub(crate) id: FileId,
     /// Kernel locks in it are seen by everyone who can open its files.
     pub(crate) shares_kernel_locks: bool,
 }
 
-impl DirectoryFacts {
-    pub(crate) fn of(root: &Directory, path: &Path) -> Result<Self> {
-        Ok(Self {
-            id: root.id().context(Operation::InspectStore, path)?,
-            shares_kernel_locks: shares_kernel_locks(root, path)?,
+impl Root {
+    /// `None` if there is none.
+    pub(crate) fn open(path: &Path) -> Result<Option<Self>> {
+        let Some(directory) = open_directory(path)? else {
+            return Ok(None);
+        };
+        Ok(Some(Self {
+            id: directory.id().context(Operation::InspectStore, path)?,
+            shares_kernel_locks: shares_kernel_locks(&directory, path)?,
+            directory: Arc::new(directory),
+            path: path.to_owned(),
+        }))
+    }
+
+    /// A directory below the store; `None` if it does not exist.
+    pub(super) fn descend(&self, parts: &[OsString]) -> Result<Option<Arc<Directory>>> {
+        let mut path = self.path.clone();
+        let mut directory = Arc::clone(&self.directory);
+        for part in parts {
+            path.push(part);
+            directory = match directory.open_below(part) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+                opened => Arc::new(opened.context(Operation::OpenDirectory, &path)?),
+            };
+        }
+        Ok(Some(directory))
+    }
+
+    /// Removes the directories behind the first `depth` of these parts, innermost first, as far as they are empty;
+    /// `true` if none is left. One that cannot be removed stays, such as another user's in a sticky directory: it
+    /// does no harm.
+    pub(super) fn prune(&self, parts: &[OsString], depth: usize) -> bool {
+        (depth..parts.len()).rev().all(|depth| {
+            let (parents, rest) = parts.split_at(depth);
+            match (self.descend(parents), rest.first()) {
+                (Ok(Some(parent)), Some(part)) => {
+                    matches!(parent.remove_below_if_empty(part), Ok(true))
+                }
+                _ => true,
+            }
         })
     }
 }
 
 /// Opens a directory of locks; `None` if there is none.
-pub(crate) fn open_directory(path: &Path) -> Result<Option<Directory>> {
-    match Directory::open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        opened => opened.context(Operation::OpenStore, path).map(Some),
-    }
+pub(super) fn open_directory(path: &Path) -> Result<Option<Directory>> {
+    existing(Directory::open(path)).context(Operation::OpenStore, path)
 }
 
 impl Guard {
@@ -61,7 +95,7 @@ impl Guard {
         path: &Path,
         patience: Patience<'_>,
         is_store: bool,
-    ) -> Result<Option<(Self, DirectoryFacts)>> {
+    ) -> Result<Option<Self>> {
         let limit = Deadline::of(patience);
         loop {
             let Some(mut root) = open_directory(path)? else {
@@ -71,22 +105,22 @@ impl Guard {
             let signals = lock(&root, path, &limit)?;
             let id = if is_store { root.share() } else { root.id() };
             let id = id.context(Operation::InspectStore, path)?;
-            let guard = Self {
-                root: Arc::new(root),
+            let root = Root {
+                directory: Arc::new(root),
                 path: path.to_owned(),
-                _signals: signals,
-            };
-            let facts = DirectoryFacts {
                 id,
                 shares_kernel_locks,
             };
+            let guard = Self {
+                root,
+                _signals: signals,
+            };
             // The directory may have been removed or moved before it was locked, and another one put
             // in its place.
-            match id_of_path(path) {
-                Ok(named) if named == id => return Ok(Some((guard, facts))),
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-                Err(error) => return Err(error).context(Operation::InspectStore, path),
+            match existing(id_of_path(path)).context(Operation::InspectStore, path)? {
+                Some(named) if named == id => return Ok(Some(guard)),
+                Some(_) => {}
+                None => return Ok(None),
             }
         }
     }
@@ -97,7 +131,7 @@ impl Guard {
         path: &Path,
         patience: Patience<'_>,
         is_private: bool,
-    ) -> Result<(Self, DirectoryFacts)> {
+    ) -> Result<Self> {
         for _ in 0..MAX_ATTEMPTS {
             if let Some(entered) = Self::enter(path, patience, true)? {
                 return Ok(entered);
@@ -110,47 +144,24 @@ impl Guard {
 
     /// Enters the guard of a directory that is open already, wherever it was moved: who reaches it
     /// by its new path locks the same inode.
-    pub(super) fn reenter(root: &Arc<Directory>, path: &Path) -> Result<Self> {
-        let signals = lock(root, path, &Deadline::of(Patience::SHORT))?;
+    pub(super) fn reenter(root: &Root, patience: Patience<'_>) -> Result<Self> {
         Ok(Self {
-            root: Arc::clone(root),
-            path: path.to_owned(),
-            _signals: signals,
+            _signals: lock(&root.directory, &root.path, &Deadline::of(patience))?,
+            root: root.clone(),
         })
     }
 
     /// Enters the guard of a directory that was entered before and kept open; `None`: its path leads elsewhere
     /// by now. A waiter that has been woken has no time to open it anew.
-    pub(super) fn enter_again(
-        (root, facts): &(Arc<Directory>, DirectoryFacts),
-        path: &Path,
-        patience: Patience<'_>,
-    ) -> Result<Option<(Self, DirectoryFacts)>> {
-        let guard = Self {
-            _signals: lock(root, path, &Deadline::of(patience))?,
-            root: Arc::clone(root),
-            path: path.to_owned(),
-        };
-        let is_same = id_of_path(path).is_ok_and(|named| named == facts.id);
-        Ok(is_same.then_some((guard, *facts)))
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    pub(super) fn root(&self) -> &Arc<Directory> {
-        &self.root
-    }
-
-    /// A directory below the store; `None` if it does not exist.
-    pub(super) fn descend(&self, parts: &[OsString]) -> Result<Option<Arc<Directory>>> {
-        descend(&self.root, &self.path, parts)
+    pub(super) fn enter_again(root: &Root, patience: Patience<'_>) -> Result<Option<Self>> {
+        let guard = Self::reenter(root, patience)?;
+        let is_same = id_of_path(&root.path).is_ok_and(|named| named == root.id);
+        Ok(is_same.then_some(guard))
     }
 
     /// A directory below the store, made if need be.
     pub(super) fn descend_or_create(&self, parts: &[OsString]) -> Result<Arc<Directory>> {
-        self.descend_or_create_from(&self.root, parts, 0)
+        self.descend_or_create_from(&self.root.directory, parts, 0)
     }
 
     /// As [`Guard::descend_or_create`], from the directory of the first `depth` parts.
@@ -160,7 +171,7 @@ impl Guard {
         parts: &[OsString],
         depth: usize,
     ) -> Result<Arc<Directory>> {
-        let mut path = self.path.clone();
+        let mut path = self.root.path.clone();
         path.extend(parts.iter().take(depth));
         let mut directory = Arc::clone(directory);
         for part in parts.iter().skip(depth) {
@@ -180,43 +191,16 @@ impl Guard {
         Ok(directory)
     }
 
-    /// Removes the directories that led to a lock file, innermost first, as far as they are empty. One
-    /// that cannot be removed stays, such as another user's in a sticky directory: it does no harm.
+    /// Removes the directories that led to a lock file, as far as they are empty.
     pub(super) fn prune(&self, parts: &[OsString]) {
-        for depth in (1..=parts.len()).rev() {
-            let (parents, part) = parts.split_at(depth - 1);
-            let (Ok(Some(parent)), Some(part)) = (self.descend(parents), part.first()) else {
-                continue;
-            };
-            if !matches!(parent.remove_below_if_empty(part), Ok(true)) {
-                break;
-            }
-        }
+        self.root.prune(parts, 0);
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        let _ = self.root.unlock();
+        let _ = self.root.directory.unlock();
     }
-}
-
-/// Follows the directories of a name; `None` if one does not exist.
-pub(super) fn descend(
-    root: &Arc<Directory>,
-    path: &Path,
-    parts: &[OsString],
-) -> Result<Option<Arc<Directory>>> {
-    let mut path = path.to_owned();
-    let mut directory = Arc::clone(root);
-    for part in parts {
-        path.push(part);
-        directory = match directory.open_below(part) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            opened => Arc::new(opened.context(Operation::OpenDirectory, &path)?),
-        };
-    }
-    Ok(Some(directory))
 }
 
 fn create_store(path: &Path, is_private: bool) -> Result<()> {
@@ -228,19 +212,15 @@ fn create_store(path: &Path, is_private: bool) -> Result<()> {
     } else {
         std::fs::create_dir(path)
     };
-    match made {
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
-        created => {
-            created.context(Operation::CreateStore, path)?;
-            // Once in the life of a store: a lease must not be lost with its directory.
-            match path.parent() {
-                Some(parent) => Directory::open(parent)
-                    .and_then(|parent| parent.sync())
-                    .context(Operation::WriteTo, parent),
-                None => Ok(()),
-            }
-        }
+    if created(made).context(Operation::CreateStore, path)?
+        && let Some(parent) = path.parent()
+    {
+        // Once in the life of a store: a lease must not be lost with its directory.
+        Directory::open(parent)
+            .and_then(|parent| parent.sync())
+            .context(Operation::WriteTo, parent)?;
     }
+    Ok(())
 }
 
 /// Whether kernel locks in this directory are seen by everyone who can open its files.
@@ -260,13 +240,14 @@ fn lock(root: &Directory, path: &Path, limit: &Deadline<'_>) -> Result<SignalBlo
             return Ok(signals);
         }
     }
-    // Without a timer, as under a limit on them, the directory is polled.
-    let locked = match Alarm::new().ok().flatten() {
-        Some(alarm) => lock_until(root, &alarm, limit),
-        None => poll_until(root, limit),
-    };
-    if locked.context(Operation::LockStore, path)? {
-        return block();
+    let blocking = Blocking::new(POLL);
+    while let Some(left) = limit.next_sleep(IDLE) {
+        // flock(2) wakes in order and immediately.
+        let locked = blocking.until(left, || root.lock(), || root.try_lock());
+        if !matches!(&locked, Err(error) if error.kind() == io::ErrorKind::Interrupted) {
+            locked.context(Operation::LockStore, path)?;
+            return block();
+        }
     }
     Err(Error::StoreBusy {
         path: path.to_owned(),
@@ -275,32 +256,52 @@ fn lock(root: &Directory, path: &Path, limit: &Deadline<'_>) -> Result<SignalBlo
     })
 }
 
-/// Sleeps in flock(2), which wakes in order and immediately; `false`: the wait is over.
-fn lock_until(root: &Directory, alarm: &Alarm, limit: &Deadline<'_>) -> io::Result<bool> {
-    while let Some(left) = limit.next_sleep(IDLE) {
-        alarm.set(left)?;
-        match root.lock() {
-            Ok(()) => return alarm.clear().map(|()| true),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(false)
-}
-
 /// Longest sleep of a wait without a limit.
 const IDLE: Duration = Duration::from_mins(1);
 
-/// The guard is kept for a fraction of a millisecond. Without a signal to end a blocking call by, it
-/// is polled.
-fn poll_until(root: &Directory, limit: &Deadline<'_>) -> io::Result<bool> {
-    let mut pause = Duration::from_micros(50);
-    while let Some(left) = limit.next_sleep(IDLE) {
-        std::thread::sleep(pause.min(left));
-        if root.try_lock()? {
-            return Ok(true);
-        }
-        pause = (pause * 2).min(Duration::from_millis(1));
+/// The guard is kept for a fraction of a millisecond.
+const POLL: BackOff = BackOff {
+    first: Duration::from_micros(50),
+    most: Duration::from_millis(1),
+};
+
+/// How to block in a call of the kernel, which an alarm ends.
+#[derive(Debug)]
+pub(crate) struct Blocking {
+    /// Made for the first call. `None`, as under a limit on timers: nothing would end the call, and it is polled.
+    alarm: OnceCell<Option<Alarm>>,
+    poll: BackOff,
+}
+
+impl Blocking {
+    pub(super) fn new(poll: BackOff) -> Self {
+        let alarm = OnceCell::new();
+        Self { alarm, poll }
     }
-    Ok(false)
+
+    /// Blocks for at most so long: then it is `Interrupted`. `is_done`: what to poll.
+    pub(crate) fn until(
+        &self,
+        at_most: Duration,
+        call: impl FnOnce() -> io::Result<()>,
+        is_done: impl Fn() -> io::Result<bool>,
+    ) -> io::Result<()> {
+        if let Some(alarm) = self.alarm.get_or_init(|| Alarm::new().ok().flatten()) {
+            alarm.set(at_most)?;
+            let woken = call();
+            alarm.clear()?;
+            return woken;
+        }
+        let deadline = boottime().saturating_add(at_most);
+        let mut interval = self.poll.first;
+        while !is_done()? {
+            let left = deadline.saturating_sub(boottime());
+            if left.is_zero() {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+            pause(left.min(interval))?;
+            interval = (interval * 2).min(self.poll.most);
+        }
+        Ok(())
+    }
 }

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::directory::Files;
-use super::guard::{Guard, descend};
+use super::guard::{Guard, Root};
 use super::layout;
 use super::lock_file::{LockFile, LockPath, is_named, renew_foreign_times};
 use super::queue;
 use super::shared_names;
-use crate::backend::{Backend as _, HeldRecord, ReleaseOutcome, sleep_for};
+use crate::backend::{Backend as _, HeldRecord, Patience, ReleaseOutcome, sleep_for};
 use crate::decision::{Index, Key};
 use crate::error::{Context, Operation, Result};
 use crate::format::{self, VISIBLE_BYTES, live};
@@ -27,8 +27,7 @@ use crate::sys::directory::{
 /// A lock file of our own, and all that is needed to write and remove it.
 #[derive(Debug)]
 pub(crate) struct HeldFile {
-    pub(super) files: Files,
-    pub(super) root: Arc<Directory>,
+    pub(super) root: Root,
     pub(super) place: Place,
     /// The other names of the file, of a hold of several locks.
     pub(super) others: Vec<Place>,
@@ -62,8 +61,8 @@ impl Place {
             .descend_or_create(&parents)
             .inspect_err(|_| guard.prune(&parents))?;
         // If it cannot be noted, the directories are removed.
-        let stays =
-            key.index.is_some() && matches!(shared_names::note(guard.root(), &key.name), Ok(true));
+        let note = || shared_names::note(&guard.root.directory, &key.name);
+        let stays = key.index.is_some() && matches!(note(), Ok(true));
         Ok(Self {
             parents,
             directory,
@@ -135,7 +134,7 @@ impl HeldFile {
     }
 
     fn remove(&self) -> Result<ReleaseOutcome> {
-        let guard = Guard::reenter(&self.root, &self.files.store)?;
+        let guard = Guard::reenter(&self.root, Patience::SHORT)?;
         if !self.place.names(&self.file)? || !self.is_as_written()? {
             self.remove_others(&guard)?;
             return Ok(ReleaseOutcome::Lost);
@@ -187,14 +186,6 @@ impl HeldFile {
             }
         }))
     }
-
-    fn write_visible(&self) -> io::Result<()> {
-        let Some(at) = self.visible_at else {
-            return Ok(());
-        };
-        let word = visible_word(&self.record);
-        self.file.write_all_at(&word, at as u64)
-    }
 }
 
 /// The PID that other programs see, as it is on disk.
@@ -236,7 +227,7 @@ impl HeldRecord for HeldFile {
             synced.context(Operation::WriteToDirectory, path)?;
             for depth in 0..place.parents.len() {
                 let (above, _) = place.parents.split_at(depth);
-                if let Some(directory) = descend(&self.root, &self.files.store, above)? {
+                if let Some(directory) = self.root.descend(above)? {
                     let synced = directory.sync();
                     synced.context(Operation::WriteToDirectories, path)?;
                 }
@@ -275,8 +266,10 @@ impl HeldRecord for HeldFile {
                 let slot = live::write(&self.record.live)?;
                 self.file.write_all_at(&slot, at as u64)?;
             }
-            if self.record.visible_pid() != shown {
-                self.write_visible()?;
+            let is_new = self.record.visible_pid() != shown;
+            if let Some(at) = self.visible_at.filter(|_| is_new) {
+                let word = visible_word(&self.record);
+                self.file.write_all_at(&word, at as u64)?;
             }
             Ok(())
         };
@@ -321,7 +314,7 @@ impl HeldRecord for HeldFile {
         let Some(time) = self.record.format.settling_time() else {
             return Ok(true);
         };
-        sleep_for(time);
+        sleep_for(time, None);
         let path = self.path();
         let expected = format::write(&self.record)
             .map_err(io::Error::from)
@@ -350,7 +343,7 @@ impl HeldRecord for HeldFile {
         let unlocked = unlock_record(&self.file).context(Operation::Unlock, self.path());
         let ended = ended?;
         unlocked?;
-        if queue::may_have_waiters(&self.root) {
+        if queue::may_have_waiters(&self.root.directory) {
             // The next holder was woken on this processor. What is left to do here, and be it the end of this
             // process, can wait.
             std::thread::yield_now();

@@ -18,7 +18,7 @@ use crate::identity::Pid;
 use crate::record::cut_command;
 use crate::status::Status;
 use crate::sys::directory::{Directory, Found, facts_of_file, try_lock_record};
-use crate::sys::{hostname, process};
+use crate::sys::{existing, hostname, process};
 
 const JOURNAL: &str = "events.jsonl";
 const ROTATED_JOURNAL: &str = "events.jsonl.1";
@@ -260,11 +260,10 @@ pub(crate) fn size(store: &Path) -> io::Result<Option<u64>> {
     let opened = Directory::open(store)
         .and_then(|root| root.open_below(OsStr::new(META_DIR)))
         .and_then(|own| own.open_for_update(OsStr::new(JOURNAL)));
-    match opened.and_then(|journal| journal.metadata()) {
-        Ok(facts) if facts.is_file() => Ok(Some(facts.len())),
-        Ok(_) => Err(io::Error::other("not a regular file")),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
+    match existing(opened.and_then(|journal| journal.metadata()))? {
+        Some(facts) if facts.is_file() => Ok(Some(facts.len())),
+        Some(_) => Err(io::Error::other("not a regular file")),
+        None => Ok(None),
     }
 }
 
@@ -276,11 +275,8 @@ impl Journal {
         let found = Directory::open(&self.store)
             .and_then(|root| root.open_below(OsStr::new(META_DIR)))
             .and_then(|own| own.find_regular(OsStr::new(file)));
-        let (mut file, facts) = match found {
-            Ok(Found::File(file, facts)) => (file, facts),
-            Ok(Found::Missing | Found::Other(_)) => return Ok(None),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
+        let Some(Found::File(mut file, facts)) = existing(found)? else {
+            return Ok(None);
         };
         file.seek(SeekFrom::Start(facts.size.saturating_sub(most)))?;
         let mut text = Vec::new();

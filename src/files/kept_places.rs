@@ -5,6 +5,8 @@
 //! asks for the same names within that time, it gets the same number.
 
 use std::ffi::{OsStr, OsString};
+use std::fmt::Write as _;
+use std::fs::File;
 use std::time::Duration;
 
 use crate::decision::{MAX_KEEP_MS, Request};
@@ -48,41 +50,24 @@ impl TicketName {
     pub(super) fn read(file: &OsStr) -> Option<Self> {
         let mut parts = file.to_str()?.split('-');
         let number = parts.next()?.parse().ok()?;
-        let Some(owner) = parts.next() else {
-            return Some(Self { number, kept: None });
+        let kept = match parts.next() {
+            Some(owner) => Some(Kept {
+                owner: u32::from_str_radix(owner, 16).ok()?,
+                keep_ms: parts.next()?.parse().ok().filter(|ms| *ms <= MAX_KEEP_MS)?,
+                until_ms: parts.next().map(str::parse).transpose().ok()?,
+            }),
+            None => None,
         };
-        let owner = u32::from_str_radix(owner, 16).ok()?;
-        let keep_ms = parts.next()?.parse().ok()?;
-        if keep_ms > MAX_KEEP_MS {
-            return None;
-        }
-        let until_ms = parts.next().map(str::parse).transpose().ok()?;
-        let kept = Kept {
-            owner,
-            keep_ms,
-            until_ms,
-        };
-        parts.next().is_none().then_some(Self {
-            number,
-            kept: Some(kept),
-        })
+        parts.next().is_none().then_some(Self { number, kept })
     }
 
     pub(super) fn file(self) -> OsString {
-        let Self { number, kept } = self;
-        OsString::from(match kept {
-            None => format!("{number:020}"),
-            Some(Kept {
-                owner,
-                keep_ms,
-                until_ms: None,
-            }) => format!("{number:020}-{owner:08x}-{keep_ms}"),
-            Some(Kept {
-                owner,
-                keep_ms,
-                until_ms: Some(until_ms),
-            }) => format!("{number:020}-{owner:08x}-{keep_ms}-{until_ms}"),
-        })
+        let mut file = format!("{:020}", self.number);
+        if let Some(kept) = self.kept {
+            let _ = write!(file, "-{:08x}-{}", kept.owner, kept.keep_ms);
+            file.extend(kept.until_ms.map(|until_ms| format!("-{until_ms}")));
+        }
+        file.into()
     }
 
     /// Whether it is a kept place without a waiter, and so no longer a ticket.
@@ -96,6 +81,19 @@ impl TicketName {
         kept.until_ms = Some(boottime_milliseconds().saturating_add(kept.keep_ms));
         let kept = Some(kept);
         Some(Self { kept, ..self })
+    }
+
+    /// The place, if it is kept and has no live waiter: one may have been killed unnoticed.
+    fn if_kept(self, file: &File, content: &TicketContent) -> Option<Self> {
+        if self.has_no_waiter() {
+            return self.left().map(|_| self);
+        }
+        let observer = content.request.observer.as_ref();
+        let is_visible = observer.is_some_and(|observer| observer.pid_namespace == pid_namespace());
+        // The one behind it may have the kernel lock for a moment, because it slept on that lock.
+        let is_dead = matches!(record_is_locked(file), Ok(false))
+            || (is_visible && presence(content.pid) == ProcessState::Gone);
+        self.without_waiter().filter(|_| is_dead)
     }
 
     /// How much longer it is kept. `None`: its time has passed, or it is of an earlier boot.
@@ -163,43 +161,34 @@ pub(super) fn are_any(queue: &Directory) -> bool {
 /// The first place that is kept for a request and has no waiter. Called under the guard.
 pub(super) fn find(queue: &Directory, request: &Request) -> Option<TicketName> {
     let owner = digest_of(request.owner.as_deref()?);
-    let names = queue.names().unwrap_or_default().into_iter();
-    let mut names: Vec<TicketName> = names.filter_map(|file| TicketName::read(&file)).collect();
-    names.retain(|name| name.kept.is_some_and(|kept| kept.owner == owner));
-    names.sort_by_key(|name| name.number);
-    names.into_iter().find_map(|name| {
-        let content = read(queue, name).filter(|content| content.is_for(request))?;
-        let is_free = if name.has_no_waiter() {
-            name.left().is_some()
-        } else {
-            // Its waiter may have been killed unnoticed.
-            has_no_live_waiter(queue, name, &content)
-        };
+    let is_own = |name: &TicketName| name.kept.is_some_and(|kept| kept.owner == owner);
+    tickets(queue).filter(is_own).find_map(|name| {
+        let (file, content) = open(queue, name)?;
+        if !content.is_for(request) {
+            return None;
+        }
         // Kept anew from now on: nothing is lost if this process is killed before it has a ticket. A file that
         // cannot be renamed is another user's; it would stay and be found again by the next call.
-        let kept = name.without_waiter().filter(|_| is_free)?;
+        let kept = name.if_kept(&file, &content)?.without_waiter()?;
         queue.rename(&name.file(), &kept.file()).ok()?;
         Some(kept)
     })
 }
 
-fn read(queue: &Directory, name: TicketName) -> Option<TicketContent> {
+/// The tickets of a queue, with a waiter and without, in order.
+fn tickets(queue: &Directory) -> impl Iterator<Item = TicketName> {
+    let names = queue.names().unwrap_or_default().into_iter();
+    let mut names: Vec<TicketName> = names.filter_map(|file| TicketName::read(&file)).collect();
+    names.sort_by_key(|name| name.number);
+    names.into_iter()
+}
+
+fn open(queue: &Directory, name: TicketName) -> Option<(File, TicketContent)> {
     let Ok(Found::File(file, _)) = queue.find(&name.file()) else {
         return None;
     };
-    TicketContent::read(&read_all(&file).ok()?)
-}
-
-/// Whether the waiter of a ticket is dead. The one behind it may have the kernel lock for a moment, because it slept
-/// on that lock.
-fn has_no_live_waiter(queue: &Directory, name: TicketName, content: &TicketContent) -> bool {
-    let Ok(Found::File(file, _)) = queue.find(&name.file()) else {
-        return false;
-    };
-    let observer = content.request.observer.as_ref();
-    let is_visible = observer.is_some_and(|observer| observer.pid_namespace == pid_namespace());
-    matches!(record_is_locked(&file), Ok(false))
-        || (is_visible && presence(content.pid) == ProcessState::Gone)
+    let content = TicketContent::read(&read_all(&file).ok()?)?;
+    Some((file, content))
 }
 
 /// Removes the places that are kept for this owner, which has had its turn.
@@ -214,18 +203,9 @@ pub(super) fn forget(queue: &Directory, owner: &str) {
 
 /// The places that are kept in a queue, in order.
 pub(super) fn listed(queue: &Directory) -> Vec<KeptPlace> {
-    let names = queue.names().unwrap_or_default().into_iter();
-    let mut names: Vec<TicketName> = names.filter_map(|file| TicketName::read(&file)).collect();
-    names.sort_by_key(|name| name.number);
-    let kept = names.into_iter().filter_map(|name| {
-        let content = read(queue, name)?;
-        // Its waiter is dead unnoticed.
-        let is_unnoticed = !name.has_no_waiter() && has_no_live_waiter(queue, name, &content);
-        let left = if is_unnoticed {
-            name.without_waiter()?.left()?
-        } else {
-            name.left()?
-        };
+    let kept = tickets(queue).filter_map(|name| {
+        let (file, content) = open(queue, name)?;
+        let left = name.if_kept(&file, &content)?.left()?;
         Some(content.into_kept_place(left))
     });
     kept.collect()

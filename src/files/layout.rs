@@ -31,22 +31,13 @@ pub(crate) fn file_name(name: &LockName) -> OsString {
 
 /// The directories below the store that lead to the lock file, outermost first.
 pub(crate) fn parents(name: &LockName) -> Vec<OsString> {
-    let segments = name.segments();
-    let parents = segments
-        .split_last()
-        .map_or(&[][..], |(_, parents)| parents);
-    parents
-        .iter()
-        .map(|segment| children_dir(segment))
-        .collect()
+    let segments = name.segments().split_last();
+    directories(segments.map_or(&[], |(_, parents)| parents))
 }
 
 /// The directories below the store that lead to the locks below a name.
 pub(crate) fn children(name: &LockName) -> Vec<OsString> {
-    name.segments()
-        .iter()
-        .map(|segment| children_dir(segment))
-        .collect()
+    directories(name.segments())
 }
 
 /// The directories below the store that lead to the shared holds of a name.
@@ -152,17 +143,13 @@ pub(crate) fn lock_in_store(directory: &Path, file: &OsStr) -> Option<(PathBuf, 
     let encoded = file.to_str()?.strip_suffix(LOCK_SUFFIX)?;
     let mut store = directory.to_owned();
     let mut segments = vec![percent_decode_str(encoded).decode_utf8().ok()?.into_owned()];
-    loop {
-        let has_meta =
-            std::fs::symlink_metadata(store.join(META_DIR)).is_ok_and(|metadata| metadata.is_dir());
-        if has_meta {
-            break;
-        }
+    let is_store = |path: &Path| {
+        std::fs::symlink_metadata(path.join(META_DIR)).is_ok_and(|metadata| metadata.is_dir())
+    };
+    while !is_store(&store) {
         let encoded = store.file_name()?.to_str()?.strip_suffix(CHILDREN_SUFFIX)?;
         segments.push(percent_decode_str(encoded).decode_utf8().ok()?.into_owned());
-        if !store.pop() {
-            return None;
-        }
+        store.pop();
     }
     segments.reverse();
     let name = LockName::new(segments.join("/")).ok()?;
@@ -171,8 +158,11 @@ pub(crate) fn lock_in_store(directory: &Path, file: &OsStr) -> Option<(PathBuf, 
     is_canonical.then_some((store, name))
 }
 
-fn children_dir(segment: &str) -> OsString {
-    OsString::from(format!("{segment}{CHILDREN_SUFFIX}"))
+fn directories(segments: &[String]) -> Vec<OsString> {
+    let directories = segments.iter();
+    directories
+        .map(|segment| format!("{segment}{CHILDREN_SUFFIX}").into())
+        .collect()
 }
 
 #[cfg(test)]

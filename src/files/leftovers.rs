@@ -19,22 +19,22 @@ use crate::sys::temporary::is_temporary;
 
 /// Sweeps a store. What could not be removed is in `errors`.
 pub(crate) fn sweep(files: &Files, errors: &mut Vec<Error>) -> Result<()> {
-    let Some((guard, facts)) = Guard::enter(&files.store, Patience::SHORT, true)? else {
+    let Some(guard) = Guard::enter(&files.store, Patience::SHORT, true)? else {
         return Ok(());
     };
-    if !facts.shares_kernel_locks {
+    if !guard.root.shares_kernel_locks {
         return Ok(());
     }
     queue::sweep(&guard);
-    if let Ok(own) = guard.root().open_below(OsStr::new(META_DIR)) {
+    if let Ok(own) = guard.root.directory.open_below(OsStr::new(META_DIR)) {
         sweep_unnamed(&own);
         if let Ok(waiting) = own.open_below(OsStr::new(WAITING)) {
             sweep_unnamed(&waiting);
         }
     }
-    let root = std::sync::Arc::clone(guard.root());
-    let snapshot = FilesSnapshot::new(files, root, facts, Some(&guard));
-    sweep_directory(&snapshot, guard.root(), guard.path(), None, errors)
+    let root = &guard.root;
+    let snapshot = FilesSnapshot::new(files, root, Some(&guard));
+    sweep_directory(&snapshot, &root.directory, &root.path, None, errors)
 }
 
 /// Removes what had not got its name in a shared store when its process was killed.

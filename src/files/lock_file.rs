@@ -144,13 +144,11 @@ impl LockPath<'_> {
             let _ = self.directory.unlink(temporary);
             return Ok(new);
         }
-        match self.directory.rename(temporary, self.file) {
-            Ok(()) => Ok(new),
-            Err(error) => {
-                self.discard(temporary, &new);
-                Err(error).context(Operation::TakeOver, self.path)
-            }
-        }
+        let renamed = self.directory.rename(temporary, self.file);
+        let renamed = renamed.inspect_err(|_| self.discard(temporary, &new));
+        renamed
+            .context(Operation::TakeOver, self.path)
+            .map(|()| new)
     }
 
     /// Removes the name; `false` if it was gone.
@@ -259,16 +257,6 @@ impl LockFile {
         let facts = facts_of_file(&self.file)?;
         *self = Self::read(self.file.try_clone()?, facts, self.pid_file)?;
         Ok(true)
-    }
-
-    /// Whether it has no name any more.
-    pub(super) fn is_removed(&self) -> io::Result<bool> {
-        Ok(facts_of_file(&self.file)?.links == 0)
-    }
-
-    pub(super) fn into_parts(self) -> (Content, OpenFile) {
-        let open = OpenFile::new(self.file, self.facts, self.bytes);
-        (self.content, open)
     }
 }
 

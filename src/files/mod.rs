@@ -34,8 +34,8 @@ use std::time::Duration;
 
 pub(crate) use directory::Files;
 pub(crate) use foreign::MAX_RETRIES;
-use guard::Guard;
-pub(crate) use guard::{DirectoryFacts, open_directory};
+pub(crate) use guard::Root;
+use guard::{Guard, open_directory};
 pub(crate) use lock_file::{LockPath, is_named, wall_clock};
 pub(crate) use number::by_clock as number_by_clock;
 use queue::{Place, Queue};
@@ -47,7 +47,7 @@ use crate::backend::{
     Ask, BackOff, Backend, Change, ChangeWatch, Contender, Entry, Limits, Plan, QueueChange,
     QueuePlace, SleepLimit, Updated, WhyNot,
 };
-use crate::decision::{Found as FoundRecord, Judged, Key, Moment, Snapshot as _, Ticket, Until};
+use crate::decision::{Found as FoundRecord, Key, Moment, Snapshot as _, Ticket, Until};
 use crate::error::{Context, Error, Operation, Result};
 use crate::name::LockName;
 use crate::observer::HostFacts;
@@ -62,48 +62,32 @@ use crate::sys::wait::Watch;
 const RECHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 impl Files {
-    /// The lock file of a name, if its kernel lock is held.
-    fn locked_file(&self, name: &LockName) -> Option<File> {
-        let root = Arc::new(self.open().ok()??);
-        let directory = guard::descend(&root, &self.store, &layout::parents(name)).ok()??;
-        let Found::File(file, _) = directory.find(&layout::file_name(name)).ok()? else {
-            return None;
-        };
-        record_is_locked(&file).ok()?.then_some(file)
-    }
-
-    /// Makes the change that `plan` returns. `caller`: one that may wait for it.
+    /// Makes the change that `plan` returns. `place`: that of the caller in the queue.
     fn change(
         &self,
         entry: Entry<'_>,
-        mut caller: Option<&mut FilesContender<'_>>,
+        place: &mut Option<Place>,
         plan: &mut Plan<'_, '_>,
     ) -> Result<Option<Updated>> {
-        let place = caller.as_ref().and_then(|caller| caller.place.as_ref());
         let mut entered = match place {
-            Some(place) => Guard::enter_again(&place.store, &self.store, entry.patience)?,
+            Some(place) => Guard::enter_again(&place.root, entry.patience)?,
             None => None,
         };
         if entered.is_none() {
             entered = self.enter(entry)?;
         }
-        let Some((guard, facts)) = entered else {
+        let Some(guard) = entered else {
             return Ok(None);
         };
-        let mut prepared = caller
-            .as_mut()
-            .and_then(|caller| caller.place.as_mut()?.prepared.take());
+        let mut prepared = place.as_mut().and_then(|place| place.prepared.take());
         // After `enter_again`; the queue of another directory is another one.
-        let opened = caller
-            .as_ref()
-            .and_then(|caller| caller.place.as_ref())
-            .filter(|place| Arc::ptr_eq(&place.store.0, guard.root()))
-            .map(Place::opened);
+        let is_in_queue =
+            |place: &&Place| Arc::ptr_eq(&place.root.directory, &guard.root.directory);
+        let own_place = place.as_ref().filter(is_in_queue);
         let mut displaced = Vec::new();
-        for _ in 0..MAX_RETRIES {
-            let root = Arc::clone(guard.root());
-            let mut snapshot = FilesSnapshot::new(self, root, facts, Some(&guard));
-            snapshot.opened.clone_from(&opened);
+        'attempts: for _ in 0..MAX_RETRIES {
+            let mut snapshot = FilesSnapshot::new(self, &guard.root, Some(&guard));
+            snapshot.place = own_place;
             let change = plan(&snapshot)?;
             let mut updated = Updated::default();
             let done = match change {
@@ -112,11 +96,11 @@ impl Files {
                     if let Some((_, draft)) = &change.join {
                         commit::ensure_fits(self, &snapshot, draft)?;
                     }
-                    let joined = change_queue(&guard, &snapshot, change);
-                    if let (Some(caller), Some(joined)) = (&mut caller, joined) {
+                    if let Some(joined) = change_queue(&guard, &snapshot, change) {
                         // Ahead of waiters that the decision counted before it.
                         updated.may_be_behind_others = joined.is_resumed;
-                        caller.place = Some(joined);
+                        *place = Some(joined);
+                        return Ok(Some(updated));
                     }
                     true
                 }
@@ -142,24 +126,26 @@ impl Files {
                         .into_iter()
                         .partition(|judged| judged.verdict.is_live());
                     // Not beside the new hold: those who shared it, and were to be replaced.
-                    if !remove_live(&guard, &snapshot, live, &mut displaced)? {
-                        continue;
+                    for judged in live {
+                        if !commit::remove(&guard, &snapshot, &judged)? {
+                            continue 'attempts;
+                        }
+                        displaced.push(judged);
                     }
                     let held = commit::take(&guard, &snapshot, &put, draft, prepared.take())?;
-                    if let Some(owner) = draft.record.owner.as_deref().filter(|_| held.is_some()) {
+                    let Some(held) = held else { continue };
+                    if let Some(owner) = &draft.owner {
                         let names: Vec<_> = put.iter().map(|(key, _)| &key.name).collect();
                         snapshot.queue().forget_kept(owner, &names);
                     }
-                    updated.hold = held.map(|held| Box::new(held) as _);
-                    if updated.hold.is_some() {
-                        // What cannot be removed stays, such as another user's: it does no harm, and the hold
-                        // is in force already.
-                        let remove = |judged: &_| commit::remove(&guard, &snapshot, judged);
-                        dead.retain(|judged| matches!(remove(judged), Ok(true)));
-                        dead.append(&mut displaced);
-                        updated.removed = dead;
-                    }
-                    updated.hold.is_some()
+                    updated.hold = Some(Box::new(held));
+                    // What cannot be removed stays, such as another user's: it does no harm, and the hold
+                    // is in force already.
+                    let remove = |judged: &_| commit::remove(&guard, &snapshot, judged);
+                    dead.retain(|judged| matches!(remove(judged), Ok(true)));
+                    dead.append(&mut displaced);
+                    updated.removed = dead;
+                    true
                 }
             };
             if done {
@@ -198,38 +184,32 @@ impl Backend for Files {
     }
 
     fn ask(&self, ask: &mut Ask<'_>) -> Result<()> {
-        let Some(root) = self.open()? else {
-            return Ok(());
-        };
-        let facts = DirectoryFacts::of(&root, &self.store)?;
-        ask(&FilesSnapshot::new(self, Arc::new(root), facts, None))
+        match Root::open(&self.store)? {
+            Some(root) => ask(&FilesSnapshot::new(self, &root, None)),
+            None => Ok(()),
+        }
     }
 
     fn apply(&self, entry: Entry<'_>, plan: &mut Plan<'_, '_>) -> Result<Option<Updated>> {
-        self.change(entry, None, plan)
+        self.change(entry, &mut None, plan)
     }
 
     fn contender(&self, back_off: BackOff, _mode: Mode) -> Box<dyn Contender + '_> {
         Box::new(FilesContender {
             files: self,
-            back_off,
             place: None,
-            sleeper: None,
+            sleeper: Sleeper::new(back_off),
         })
     }
 
     fn waiters(&self, of: &LockName) -> Result<Vec<Waiter>> {
-        Ok(match self.open()? {
-            Some(root) => Queue::open(&root).waiters(of),
-            None => Vec::new(),
-        })
+        let waiters = open_directory(&self.store)?.map(|root| Queue::open(&root).waiters(of));
+        Ok(waiters.unwrap_or_default())
     }
 
     fn kept_places(&self, of: &LockName) -> Result<Vec<KeptPlace>> {
-        Ok(match self.open()? {
-            Some(root) => Queue::open(&root).kept(of),
-            None => Vec::new(),
-        })
+        let kept = open_directory(&self.store)?.map(|root| Queue::open(&root).kept(of));
+        Ok(kept.unwrap_or_default())
     }
 
     fn waiter(&self, ticket: &Ticket<Handle>) -> Option<Waiter> {
@@ -238,12 +218,10 @@ impl Backend for Files {
 
     /// Takes no guard: a lock that is taken or released meanwhile may be missing or not.
     fn list(&self, each: &mut dyn FnMut(Moment, FoundRecord<Handle>)) -> Result<Vec<Error>> {
-        let Some(root) = self.open()? else {
+        let Some(root) = Root::open(&self.store)? else {
             return Ok(Vec::new());
         };
-        let facts = DirectoryFacts::of(&root, &self.store)?;
-        let root = Arc::new(root);
-        let snapshot = FilesSnapshot::new(self, Arc::clone(&root), facts, None);
+        let snapshot = FilesSnapshot::new(self, &root, None);
         let mut errors = Vec::new();
         let mut visit = |found| {
             match found {
@@ -252,12 +230,12 @@ impl Backend for Files {
             }
             ControlFlow::Continue(())
         };
-        let _ = snapshot.walk(&root, &self.store, None, None, &mut visit)?;
+        let _ = snapshot.walk(&root.directory, &self.store, None, None, &mut visit)?;
         Ok(errors)
     }
 
     fn names_with_waiters(&self) -> Result<Vec<LockName>> {
-        let Some(root) = self.open()? else {
+        let Some(root) = open_directory(&self.store)? else {
             return Ok(Vec::new());
         };
         let queue = Queue::open(&root);
@@ -274,7 +252,7 @@ impl Backend for Files {
 
     /// In a sticky directory others could not replace what is left then.
     fn why_not_keep(&self) -> WhyNot {
-        let root = self.open().ok().flatten()?;
+        let root = open_directory(&self.store).ok().flatten()?;
         root.is_sticky().then_some(
             "--hold-at-least is not possible: in a sticky directory nobody else could take the lock afterwards",
         )
@@ -297,15 +275,13 @@ impl Backend for Files {
 #[derive(Debug)]
 struct FilesContender<'a> {
     files: &'a Files,
-    back_off: BackOff,
     place: Option<Place>,
-    /// Made with its first sleep.
-    sleeper: Option<Sleeper>,
+    sleeper: Sleeper,
 }
 
 impl Contender for FilesContender<'_> {
     fn apply(&mut self, entry: Entry<'_>, plan: &mut Plan<'_, '_>) -> Result<Option<Updated>> {
-        self.files.change(entry, Some(self), plan)
+        self.files.change(entry, &mut self.place, plan)
     }
 
     fn place(&self) -> Option<u64> {
@@ -324,28 +300,26 @@ impl Contender for FilesContender<'_> {
         // Nothing else ends a sleep in the kernel.
         let at_most = limit.slice();
         let started = boottime();
-        let new = || Sleeper::new(self.back_off);
-        let sleeper = self.sleeper.get_or_insert_with(new);
-        let woken = sleeper.sleep(until, at_most, is_unchanged);
+        let woken = self.sleeper.sleep(until, at_most, is_unchanged);
         let Until::LeftQueue(ticket, _) = until else {
             return;
         };
         // Mostly the waiter that left the queue has the lock now. As long as its kernel lock is held
         // there is nothing to decide, and the guard is left to those that pass the lock on.
         if let (true, [want]) = (woken, ticket.request.wants.as_slice())
-            && let Some(file) = self.files.locked_file(&want.name)
+            && let Some(file) = locked_file(self.place.as_ref(), &want.name)
         {
             let slept = boottime().saturating_sub(started);
             // Its hold may not be in the way: it may have the same owner.
             let left = at_most.min(RECHECK_INTERVAL).saturating_sub(slept);
             // Interrupted or not, the caller decides again.
-            let _ = sleeper.sleep_on_lock(&file, left);
+            let _ = self.sleeper.sleep_on_lock(&file, left);
         }
     }
 
     fn position_kept(&self, name: &LockName) -> Option<usize> {
         let place = self.place.as_ref().filter(|place| place.is_kept)?;
-        let queue = Queue::open(&place.store.0);
+        let queue = Queue::open(&place.root.directory);
         kept_places::has_room(&queue.kept(name)).then_some(())?;
         Some(queue.waiters_before(place.number, name) + 1)
     }
@@ -353,11 +327,20 @@ impl Contender for FilesContender<'_> {
     /// Closing the watch takes milliseconds, so it is closed when the hold ends.
     fn served(&mut self) -> (Option<Box<dyn QueuePlace>>, Option<Watch>) {
         let place = self.place.take().map(|mut place| {
-            place.has_been_served();
+            place.is_kept = false;
             Box::new(place) as Box<dyn QueuePlace>
         });
-        (place, self.sleeper.take().and_then(|sleeper| sleeper.watch))
+        (place, self.sleeper.watch.take())
     }
+}
+
+/// The lock file of a name, if its kernel lock is held.
+fn locked_file(place: Option<&Place>, name: &LockName) -> Option<File> {
+    let directory = place?.root.descend(&layout::parents(name)).ok()??;
+    let Found::File(file, _) = directory.find(&layout::file_name(name)).ok()? else {
+        return None;
+    };
+    record_is_locked(&file).ok()?.then_some(file)
 }
 
 fn change_queue(
@@ -370,30 +353,12 @@ fn change_queue(
             .queue()
             .reserve(change.reserve, change.restore_turn);
     }
-    // Where kernel locks of others are not seen there cannot be a queue. Without a ticket there is
-    // still the hold to wait for.
-    let (request, draft) = change.join.filter(|_| snapshot.facts.shares_kernel_locks)?;
-    let joined = Place::join(guard, snapshot.facts, &request, draft);
-    let place = joined.ok().flatten()?;
+    // Where kernel locks of others are not seen there cannot be a queue.
+    let (request, draft) = change.join.filter(|_| snapshot.root.shares_kernel_locks)?;
+    let place = Place::join(guard, &request, draft)?;
     if place.is_resumed {
         // A turn that it missed while nobody waited there does not count.
-        Queue::open(guard.root()).reserve(None, Some(place.number));
+        Queue::open(&guard.root.directory).reserve(None, Some(place.number));
     }
     Some(place)
-}
-
-/// Removes holds in favor of another one; `false`: one of them has changed since.
-fn remove_live(
-    guard: &Guard,
-    snapshot: &FilesSnapshot<'_>,
-    live: Vec<Judged<Handle>>,
-    displaced: &mut Vec<Judged<Handle>>,
-) -> Result<bool> {
-    for judged in live {
-        if !commit::remove(guard, snapshot, &judged)? {
-            return Ok(false);
-        }
-        displaced.push(judged);
-    }
-    Ok(true)
 }

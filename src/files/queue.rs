@@ -19,18 +19,18 @@ use std::sync::Arc;
 
 use chrono::Utc;
 
-use super::guard::{DirectoryFacts, Guard};
+use super::guard::{Guard, Root};
 use super::kept_places::{self, TicketName, keep_or_remove};
 use super::layout::{self, Entry, META_DIR};
 use super::lock_file::open_or_replace;
 use super::number;
-use crate::backend::{Draft, QueuePlace};
+use crate::backend::QueuePlace;
 use crate::decision::{Request, Ticket};
 use crate::error::{Context, Error, Operation, Result};
 use crate::identity::Pid;
 use crate::name::LockName;
 use crate::open_file::{Handle, OpenFile, read_all};
-use crate::record::MAX_RECORD_BYTES;
+use crate::record::{MAX_RECORD_BYTES, Record};
 use crate::status::{KeptPlace, Waiter};
 use crate::sys::directory::{
     Directory, FileExt as _, Found, move_to_high_fd, record_is_locked, try_lock_record,
@@ -43,10 +43,8 @@ use crate::ticket::TicketContent;
 pub(super) const WAITING: &str = "waiting";
 
 /// Since when a free lock has been reserved for which ticket.
+/// Read as far as a record is: that is enough for thousands of stopped waiters.
 const RESERVATIONS: &str = "reserved";
-
-/// Most bytes of reservations that are read: enough for thousands of stopped waiters.
-const MAX_RESERVATION_BYTES: usize = 64 * 1024;
 
 /// Number of attempts to make the directory of a queue that another process removes.
 const MAX_RETRIES: usize = 100;
@@ -66,22 +64,13 @@ pub(super) fn visible_pid(ticket: &Ticket<Handle>) -> Option<Pid> {
     Some(waiter(ticket).filter(|_| is_visible)?.pid)
 }
 
-/// What a waiter has open of the queues: where it has been woken, it opens nothing anew.
-#[derive(Clone)]
-pub(super) struct Opened {
-    /// That of its ticket. It asks for earlier ones only.
-    number: u64,
-    waiting: Arc<Directory>,
-    queues: Vec<(OsString, Arc<Directory>)>,
-    /// The last hold number of the store.
-    pub(super) last: Arc<File>,
-}
-
 /// The tickets of a store, as far as they were asked for.
-pub(super) struct Queue {
+#[derive(Default)]
+pub(super) struct Queue<'a> {
     /// `None`: there are no waiters, or what is there is not a queue.
     waiting: Option<Arc<Directory>>,
-    of: Option<Opened>,
+    /// That of a waiter, which asks for earlier tickets only. Where it has been woken, it opens nothing anew.
+    own: Option<&'a Place>,
     /// The tickets that were listed, and where each is.
     listed: RefCell<BTreeMap<u64, Listed>>,
     /// The tickets for names with this first segment: each queue is listed once.
@@ -115,28 +104,23 @@ fn open_each(root: &Directory, parts: &[OsString]) -> io::Result<Directory> {
     })
 }
 
-impl Queue {
+impl<'a> Queue<'a> {
     pub(super) fn open(root: &Directory) -> Self {
         // Usually there are no waiters.
         let waiting =
             may_have_waiters(root).then(|| open_each(root, &[META_DIR.into(), WAITING.into()]));
         Self {
             waiting: waiting.and_then(Result::ok).map(Arc::new),
-            of: None,
-            listed: RefCell::default(),
-            trees: RefCell::default(),
-            reservations: RefCell::default(),
+            ..Self::default()
         }
     }
 
     /// The queue before a waiter.
-    pub(super) fn before(opened: Opened) -> Self {
+    pub(super) fn before(place: &'a Place) -> Self {
         Self {
-            waiting: Some(Arc::clone(&opened.waiting)),
-            of: Some(opened),
-            listed: RefCell::default(),
-            trees: RefCell::default(),
-            reservations: RefCell::default(),
+            waiting: Some(Arc::clone(&place.waiting)),
+            own: Some(place),
+            ..Self::default()
         }
     }
 
@@ -157,7 +141,7 @@ impl Queue {
         if let [children] = layout::children(&first).as_slice()
             && let Ok(directory) = waiting.open_below(children)
         {
-            self.list(&Arc::new(directory), Some(first.as_str()), &mut found);
+            self.list(&directory, Some(first.as_str()), &mut found);
         }
         found.sort_by_key(|(number, _)| *number);
         self.trees.borrow_mut().insert(tree, found.clone());
@@ -174,18 +158,13 @@ impl Queue {
         found
     }
 
-    fn list(
-        &self,
-        directory: &Arc<Directory>,
-        parent: Option<&str>,
-        found: &mut Vec<(u64, LockName)>,
-    ) {
+    fn list(&self, directory: &Directory, parent: Option<&str>, found: &mut Vec<(u64, LockName)>) {
         for file in directory.names().unwrap_or_default() {
             match layout::entry(parent, &file) {
                 Some(Entry::Lock(name)) => self.list_lock(directory, &file, &name, found),
                 Some(Entry::Children(name)) => {
                     if let Ok(below) = directory.open_below(&file) {
-                        self.list(&Arc::new(below), Some(&name), found);
+                        self.list(&below, Some(&name), found);
                     }
                 }
                 Some(Entry::Shared(_)) | None => {}
@@ -200,10 +179,9 @@ impl Queue {
         name: &LockName,
         found: &mut Vec<(u64, LockName)>,
     ) {
-        let of = self.of.as_ref();
-        let opened = of.and_then(|of| of.queues.iter().find(|(own, _)| own == file));
-        let tickets = match opened {
-            Some((_, opened)) => Arc::clone(opened),
+        let own = self.own.map_or(&[][..], |own| &own.queues);
+        let tickets = match own.iter().find(|queue| queue.name == *name) {
+            Some(queue) => Arc::clone(&queue.directory),
             None => match directory.open_below(file) {
                 Ok(tickets) => Arc::new(tickets),
                 Err(_) => return,
@@ -211,12 +189,10 @@ impl Queue {
         };
         for file in tickets.names().unwrap_or_default() {
             let ticket = TicketName::read(&file).filter(|ticket| !ticket.has_no_waiter());
-            let Some(TicketName { number, .. }) = ticket else {
+            let is_asked = |number: &u64| self.own.is_none_or(|own| *number < own.number);
+            let Some(number) = ticket.map(|ticket| ticket.number).filter(is_asked) else {
                 continue;
             };
-            if of.is_some_and(|of| number >= of.number) {
-                continue;
-            }
             found.push((number, name.clone()));
             let mut listed = self.listed.borrow_mut();
             let queues = Vec::new();
@@ -260,36 +236,35 @@ impl Queue {
         Some((written, OpenFile::new(ticket, facts, bytes)))
     }
 
+    /// The tickets for a lock that have a live waiter, the first one first.
+    fn live(&self, name: &LockName) -> impl Iterator<Item = (u64, TicketContent)> {
+        let tickets = self.tickets(name).into_iter();
+        let own = tickets.filter(move |(_, other)| other == name);
+        own.filter_map(|(number, _)| Some((number, self.read(number, false)?.0)))
+    }
+
     /// The live waiters for a lock, the first one first.
     pub(super) fn waiters(&self, name: &LockName) -> Vec<Waiter> {
-        let tickets = self.tickets(name);
-        let own = tickets.into_iter().filter(|(_, other)| other == name);
-        own.filter_map(|(number, _)| self.read(number, false))
-            .enumerate()
-            .map(|(index, (written, _))| written.into_waiter(index + 1))
-            .collect()
+        let waiters = self.live(name).enumerate();
+        let waiters = waiters.map(|(index, (_, written))| written.into_waiter(index + 1));
+        waiters.collect()
     }
 
     /// The places in the queue of a lock that are kept for waiters that are gone.
     pub(super) fn kept(&self, name: &LockName) -> Vec<KeptPlace> {
         let queue = self.directory_of(name);
-        queue.map_or_else(Vec::new, |queue| kept_places::listed(&queue))
+        queue.as_ref().map(kept_places::listed).unwrap_or_default()
     }
 
     fn directory_of(&self, name: &LockName) -> Option<Directory> {
-        let waiting = self.waiting.as_ref()?;
-        let mut parts = layout::parents(name);
-        parts.push(layout::file_name(name));
-        open_each(waiting, &parts).ok()
+        let parts = path_parts(name);
+        open_each(self.waiting.as_ref()?, parts.get(2..)?).ok()
     }
 
     /// How many live waiters are before a ticket in the queue of a lock.
     pub(super) fn waiters_before(&self, number: u64, name: &LockName) -> usize {
-        let tickets = self.tickets(name).into_iter();
-        let before = tickets.filter(|(earlier, other)| *earlier < number && other == name);
-        before
-            .filter(|(earlier, _)| self.read(*earlier, false).is_some())
-            .count()
+        let before = self.live(name).take_while(|(earlier, _)| *earlier < number);
+        before.count()
     }
 
     /// Forgets the places that are kept for an owner: it has the lock.
@@ -309,22 +284,16 @@ impl Queue {
 
     fn read_reservations(&self) -> Reservations {
         let waiting = self.waiting.as_ref()?;
-        // An empty text is not parsed: to say where the error is, serde_json asks the processor for
-        // its features, which takes 50 µs in a virtual machine.
-        let (file, facts) = match waiting.find(OsStr::new(RESERVATIONS)) {
-            Ok(Found::File(file, facts)) => (file, facts),
+        let file = match waiting.find(OsStr::new(RESERVATIONS)) {
+            Ok(Found::File(file, _)) => file,
             Ok(Found::Other(_)) => return None,
             _ => return Some(BTreeMap::new()),
         };
-        // No larger than the file: to fill the most that is read takes longer than all the rest.
-        let size = usize::try_from(facts.size).unwrap_or(usize::MAX);
-        let mut bytes = vec![0; size.min(MAX_RESERVATION_BYTES)];
-        let read = file.read_at(&mut bytes, 0).ok().filter(|read| *read > 0);
-        let text = read.and_then(|read| bytes.get(..read));
-        Some(
-            text.and_then(|text| serde_json::from_slice(text).ok())
-                .unwrap_or_default(),
-        )
+        // An empty text is not parsed: to say where the error is, serde_json asks the processor for
+        // its features, which takes 50 µs in a virtual machine.
+        let text = read_all(&file).ok().filter(|text| !text.is_empty());
+        let read = text.and_then(|text| serde_json::from_slice(&text).ok());
+        Some(read.unwrap_or_default())
     }
 
     /// Reserves the lock for `reserve` from now on, and gives `restore_turn` its turn again. Under
@@ -368,7 +337,7 @@ impl Queue {
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(super) number: u64,
-    pub(super) store: (Arc<Directory>, DirectoryFacts),
+    pub(super) root: Root,
     /// One for each lock.
     queues: Vec<OwnQueue>,
     file: OsString,
@@ -380,7 +349,8 @@ pub(crate) struct Place {
     pub(super) is_resumed: bool,
     /// The directory of all queues.
     waiting: Arc<Directory>,
-    last: Arc<File>,
+    /// The last hold number of the store.
+    pub(super) last: Arc<File>,
     pid: Pid,
     /// For the record of the waiter, made while it has time: that takes a fifth of the time between
     /// waking and starting a command.
@@ -390,9 +360,8 @@ pub(crate) struct Place {
 /// The queue of one lock.
 #[derive(Debug)]
 struct OwnQueue {
+    name: LockName,
     directory: Arc<Directory>,
-    /// The directories that lead to it, from the store on.
-    path_parts: Vec<OsString>,
 }
 
 impl QueuePlace for Place {
@@ -419,77 +388,45 @@ impl Place {
         }
     }
 
-    /// What it has open of the queues.
-    pub(super) fn opened(&self) -> Opened {
-        let queues = self.queues.iter().filter_map(|queue| {
-            let [_, _, file] = queue.path_parts.as_slice() else {
-                return None;
-            };
-            Some((file.clone(), Arc::clone(&queue.directory)))
-        });
-        Opened {
-            number: self.number,
-            waiting: Arc::clone(&self.waiting),
-            queues: queues.collect(),
-            last: Arc::clone(&self.last),
-        }
-    }
-
-    /// The waiter has the lock.
-    pub(super) fn has_been_served(&mut self) {
-        self.is_kept = false;
-    }
-
     /// Makes a file for the record, before it sleeps.
     pub(super) fn prepare(&mut self) {
         if self.prepared.is_none() {
-            let file = self.store.0.create_unnamed().ok().flatten();
+            let file = self.root.directory.create_unnamed().ok().flatten();
             self.prepared = file.and_then(|file| move_to_high_fd(file).ok());
         }
     }
 
-    /// Takes the last place, under the guard.
-    pub(super) fn join(
-        guard: &Guard,
-        facts: DirectoryFacts,
-        request: &Request,
-        draft: &Draft,
-    ) -> Result<Option<Self>> {
+    /// Takes the last place, under the guard. `None`: there is still the hold to wait for, and nobody is told why.
+    pub(super) fn join(guard: &Guard, request: &Request, draft: &Record) -> Option<Self> {
         // Nothing is left beside a path lock.
         if request.wants.iter().any(|want| want.name.is_path()) {
-            return Ok(None);
+            return None;
         }
-        let last = number::open(guard.root());
-        let drawn = last.and_then(|last| Ok((number::after_last(&last, Utc::now(), 0)?, last)));
-        let (number, last) =
-            drawn.context(Operation::WriteHoldNumber, &guard.path().join(META_DIR))?;
-        let last = Arc::new(last);
-        let written = TicketContent::new(&draft.record, request.clone());
-        let mut retries = MAX_RETRIES;
-        loop {
-            match Self::write(guard, facts, (number, &last), &written) {
+        let last = Arc::new(number::open(&guard.root.directory).ok()?);
+        let number = number::after_last(&last, Utc::now(), 0).ok()?;
+        let written = TicketContent::new(draft, request.clone());
+        for _ in 0..=MAX_RETRIES {
+            match Self::write(guard, (number, &last), &written) {
                 // The last waiter to leave removes the directory, without the guard.
-                Err(Error::Io { source, .. })
-                    if source.kind() == io::ErrorKind::NotFound && retries > 0 =>
-                {
-                    retries -= 1;
-                }
-                written => return written.map(Some),
+                Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+                written => return written.ok(),
             }
         }
+        None
     }
 
     fn write(
         guard: &Guard,
-        facts: DirectoryFacts,
         (number, last): (u64, &Arc<File>),
         written: &TicketContent,
     ) -> Result<Self> {
         let last = Arc::clone(last);
         let mut names = written.request.wants.iter().map(|want| &want.name);
+        let cannot = |kind: io::ErrorKind| {
+            Err::<Self, _>(io::Error::from(kind)).context(Operation::CreateTicket, &guard.root.path)
+        };
         let Some(first) = names.next() else {
-            return Err(io::Error::from(io::ErrorKind::InvalidInput))
-                .context(Operation::CreateTicketIn, guard.path());
+            return cannot(io::ErrorKind::InvalidInput);
         };
         let waiting =
             guard.descend_or_create(&[OsString::from(META_DIR), OsString::from(WAITING)])?;
@@ -498,14 +435,15 @@ impl Place {
         let number = resumed.map_or(number, |kept| kept.number);
         let file = TicketName::new(number, &written.request).file();
         let ticket = make_ticket(&queue.directory, &file, written)
-            .context(Operation::CreateTicket, &queue.path(guard).join(&file))?;
+            .context(Operation::CreateTicket, &guard.root.path)?;
         // The ticket stands for the place from now on.
         if let Some(kept) = resumed {
             let _ = queue.directory.unlink(&kept.file());
         }
+        let of_ticket = Arc::clone(&queue.directory);
         let mut place = Self {
             number,
-            store: (Arc::clone(guard.root()), facts),
+            root: guard.root.clone(),
             queues: vec![queue],
             file,
             ticket,
@@ -522,17 +460,9 @@ impl Place {
             if place.is_resumed {
                 kept_places::clear(&queue.directory, number);
             }
-            if let Some(first) = place.queues.first() {
-                let linked = first
-                    .directory
-                    .link_into(&place.file, &queue.directory, &place.file);
-                let is_new = linked.and_then(|is_new| {
-                    is_new
-                        .then_some(())
-                        .ok_or(io::ErrorKind::AlreadyExists.into())
-                });
-                let path = queue.path(guard).join(&place.file);
-                is_new.context(Operation::CreateTicket, &path)?;
+            let linked = of_ticket.link_into(&place.file, &queue.directory, &place.file);
+            if !linked.context(Operation::CreateTicket, &guard.root.path)? {
+                return cannot(io::ErrorKind::AlreadyExists);
             }
             place.queues.push(queue);
         }
@@ -559,43 +489,36 @@ fn make_ticket(directory: &Directory, file: &OsStr, written: &TicketContent) -> 
     Err(io::ErrorKind::WouldBlock.into())
 }
 
+/// The directories that lead to the queue of a lock, from the store on.
+fn path_parts(name: &LockName) -> Vec<OsString> {
+    let mut parts = vec![META_DIR.into(), WAITING.into()];
+    parts.extend(layout::parents(name));
+    parts.push(layout::file_name(name));
+    parts
+}
+
 impl OwnQueue {
     fn make(guard: &Guard, waiting: &Arc<Directory>, name: &LockName) -> Result<Self> {
-        let mut path_parts = vec![OsString::from(META_DIR), OsString::from(WAITING)];
-        path_parts.extend(layout::parents(name));
-        path_parts.push(layout::file_name(name));
-        let directory = guard.descend_or_create_from(waiting, &path_parts, 2)?;
         Ok(Self {
-            directory,
-            path_parts,
+            name: name.clone(),
+            directory: guard.descend_or_create_from(waiting, &path_parts(name), 2)?,
         })
-    }
-
-    fn path(&self, guard: &Guard) -> PathBuf {
-        let mut path = guard.path().to_owned();
-        path.extend(&self.path_parts);
-        path
     }
 
     /// Removes its directories as far as they are empty. A process that makes them again has the guard, which
     /// the caller need not have, and retries if this removal was faster.
-    fn prune(&self, root: &Directory) {
-        for depth in (1..self.path_parts.len()).rev() {
-            let (parents, rest) = self.path_parts.split_at(depth);
-            let Some(name) = rest.first() else { break };
-            let removed = open_each(root, parents).and_then(|parent| {
-                if depth == 1
-                    && let Ok(waiting) = parent.open_below(name)
-                    && waiting.names().is_ok_and(|names| names == [RESERVATIONS])
-                {
-                    let _ = waiting.unlink(OsStr::new(RESERVATIONS));
-                }
-                parent.remove_below_if_empty(name)
-            });
-            if !matches!(removed, Ok(true)) {
-                break;
-            }
+    fn prune(&self, root: &Root) {
+        let parts = path_parts(&self.name);
+        let (waiting, _) = parts.split_at(2);
+        if !root.prune(&parts, 2) {
+            return;
         }
+        if let Ok(Some(waiting)) = root.descend(waiting)
+            && waiting.names().is_ok_and(|names| names == [RESERVATIONS])
+        {
+            let _ = waiting.unlink(OsStr::new(RESERVATIONS));
+        }
+        root.prune(waiting, 1);
     }
 }
 
@@ -607,7 +530,7 @@ impl Drop for Place {
         self.remove_ticket();
         let _ = unlock_record(&self.ticket);
         for queue in &self.queues {
-            queue.prune(&self.store.0);
+            queue.prune(&self.root);
         }
     }
 }
@@ -616,15 +539,12 @@ impl Drop for Place {
 /// is left without an error, as are files that are not ours: they do no harm.
 pub(super) fn sweep(guard: &Guard) {
     let parts = [OsString::from(META_DIR), OsString::from(WAITING)];
-    let Ok(Some(waiting)) = guard.descend(&parts) else {
+    let Ok(Some(waiting)) = guard.root.descend(&parts) else {
         return;
     };
-    let is_empty = sweep_directory(&waiting);
-    if is_empty {
+    if sweep_directory(&waiting) {
         let _ = waiting.unlink(OsStr::new(RESERVATIONS));
-        if let Ok(Some(meta)) = guard.descend(parts.split_at(1).0) {
-            let _ = meta.remove_below_if_empty(OsStr::new(WAITING));
-        }
+        guard.root.prune(&parts, 1);
     }
 }
 

@@ -5,15 +5,15 @@ use std::fs::File;
 use std::io;
 use std::time::Duration;
 
+use super::guard::Blocking;
 use super::queue::visible_pid;
 use crate::backend::BackOff;
 use crate::decision::verdict::{Evidence, Reason, State};
 use crate::decision::{Judged, Ticket, Until};
-use crate::open_file::Handle;
+use crate::open_file::{Handle, file_of};
 use crate::record::{Kind, Record};
 use crate::sys::directory::record_is_locked;
 use crate::sys::process::{boottime, is_stopped};
-use crate::sys::signal::Alarm;
 use crate::sys::wait::{Watch, pause, random_u64, until_unlocked};
 
 /// Where a kernel lock can be asked for, but not waited for, it is asked for after this, doubling up
@@ -38,7 +38,7 @@ const MAX_WATCHED: usize = 256;
 /// The state of a waiter between two sleeps.
 #[derive(Debug)]
 pub(crate) struct Sleeper {
-    alarm: Option<Alarm>,
+    pub(crate) blocking: Blocking,
     /// Closing an inotify descriptor takes 5 to 24 ms, so it is kept until there is nothing to hurry
     /// for.
     pub(super) watch: Option<Watch>,
@@ -49,8 +49,7 @@ pub(crate) struct Sleeper {
 impl Sleeper {
     pub(crate) fn new(back_offs: BackOff) -> Self {
         Self {
-            // Without one the lock is polled.
-            alarm: Alarm::new().ok().flatten(),
+            blocking: Blocking::new(LOCK_POLL),
             watch: None,
             back_off: back_offs.first,
             back_offs,
@@ -81,24 +80,12 @@ impl Sleeper {
             Until::Ripe(..) => Err(io::ErrorKind::Unsupported.into()),
             Until::AnyReleased(holders) => self.sleep_on_events(holders, at_most, is_unchanged),
         };
-        match slept {
-            Ok(()) => {
-                self.begin_again();
-                true
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => false,
-            Err(_) => {
-                self.sleep_backoff(at_most);
-                false
-            }
-        }
+        self.woken_by(slept, at_most).is_some()
     }
 
     /// Sleeps until another waiter leaves the queue, or is stopped.
     fn sleep_on_waiter(&self, ticket: &Ticket<Handle>, at_most: Duration) -> io::Result<()> {
-        let Some(open) = &ticket.handle else {
-            return Err(io::ErrorKind::Unsupported.into());
-        };
+        let open = file_of(&ticket.handle)?;
         let waiter = visible_pid(ticket);
         let deadline = boottime().saturating_add(at_most);
         // If the ticket is gone, something has happened.
@@ -126,9 +113,7 @@ impl Sleeper {
         at_most: Duration,
         is_unchanged: &mut dyn FnMut() -> bool,
     ) -> io::Result<()> {
-        let Some(open) = &judged.found.handle else {
-            return Err(io::ErrorKind::Unsupported.into());
-        };
+        let open = file_of(&judged.found.handle)?;
         if judged.verdict.evidence == Evidence::KernelLock {
             // A shared lock is granted beside a reader of flock(1), so it cannot be waited for.
             if judged.record().is_none() && !open.is_locked()? {
@@ -145,23 +130,8 @@ impl Sleeper {
     /// Blocks on a kernel lock.
     pub(super) fn sleep_on_lock(&self, file: &File, at_most: Duration) -> io::Result<()> {
         let is_unlocked = || record_is_locked(file).map(|is_locked| !is_locked);
-        self.block(at_most, || until_unlocked(file), is_unlocked)
-    }
-
-    /// Blocks in a call of the kernel. Where nothing could end that, it asks again and again.
-    pub(crate) fn block(
-        &self,
-        at_most: Duration,
-        call: impl FnOnce() -> io::Result<()>,
-        is_done: impl Fn() -> io::Result<bool>,
-    ) -> io::Result<()> {
-        let Some(alarm) = &self.alarm else {
-            return poll(at_most, is_done);
-        };
-        alarm.set(at_most)?;
-        let woken = call();
-        alarm.clear()?;
-        woken
+        self.blocking
+            .until(at_most, || until_unlocked(file), is_unlocked)
     }
 
     /// Sleeps until something happens to one of these holds.
@@ -183,9 +153,7 @@ impl Sleeper {
             at_most = at_most.min(EVENT_RECHECK);
         }
         for judged in holders.iter().take(MAX_WATCHED) {
-            let Some(open) = &judged.found.handle else {
-                return Err(io::ErrorKind::Unsupported.into());
-            };
+            let open = file_of(&judged.found.handle)?;
             let (verdict, record) = (&judged.verdict, judged.record());
             // A wrapper outlives its command, and removes the record.
             let process = match verdict.wrapper_alive {
@@ -216,12 +184,18 @@ impl Sleeper {
         watch.sleep(Some(at_most))
     }
 
-    /// After a sleep that something has ended the next look comes soon again.
-    pub(crate) fn begin_again(&mut self) {
-        self.back_off = self.back_offs.first;
+    /// What has ended a sleep, if it was not a signal. Where nothing can, it sleeps for a while.
+    pub(crate) fn woken_by<T>(&mut self, slept: io::Result<T>, at_most: Duration) -> Option<T> {
+        match &slept {
+            // The next look comes soon again.
+            Ok(_) => self.back_off = self.back_offs.first,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => self.sleep_backoff(at_most),
+        }
+        slept.ok()
     }
 
-    pub(crate) fn sleep_backoff(&mut self, at_most: Duration) {
+    fn sleep_backoff(&mut self, at_most: Duration) {
         // Half to all of it, so that waiters that began together do not stay together.
         let whole = u64::try_from(self.back_off.as_millis()).unwrap_or(u64::MAX);
         let jittered = Duration::from_millis(whole / 2 + random_u64() % (whole / 2 + 1));
@@ -229,21 +203,6 @@ impl Sleeper {
         // Interrupted or not, the caller decides again.
         let _ = pause(at_most.min(jittered));
     }
-}
-
-/// Without an alarm nothing would end a blocking call at its limit.
-fn poll(at_most: Duration, is_done: impl Fn() -> io::Result<bool>) -> io::Result<()> {
-    let deadline = boottime().saturating_add(at_most);
-    let mut interval = LOCK_POLL.first;
-    while !is_done()? {
-        let left = deadline.saturating_sub(boottime());
-        if left.is_zero() {
-            return Err(io::ErrorKind::Interrupted.into());
-        }
-        pause(left.min(interval))?;
-        interval = (interval * 2).min(LOCK_POLL.most);
-    }
-    Ok(())
 }
 
 /// A hold can end before its kernel lock does: a process that its command left behind may keep the

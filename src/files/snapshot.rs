@@ -12,10 +12,10 @@ use std::sync::Arc;
 
 use super::directory::Files;
 use super::foreign;
-use super::guard::{DirectoryFacts, Guard};
+use super::guard::{Guard, Root};
 use super::layout::{self, Entry, SHARED_DIR};
 use super::lock_file::{LockFile, LockPath, OnDisk, wall_clock};
-use super::queue::{self, Opened, Queue};
+use super::queue::{self, Place, Queue};
 use crate::backend::{Backend as _, LockSnapshot};
 use crate::decision::liveness::DEFAULT_MAX_AGE;
 use crate::decision::verdict::{Reason, Verdict};
@@ -30,14 +30,13 @@ use crate::observer;
 use crate::open_file::{Handle, OpenFile};
 use crate::record::{Content, Format, digest};
 use crate::status::Waiter;
-use crate::sys::directory::{Directory, Kind, lockers, record_is_locked};
-use crate::sys::{PidNamespaceState, ProcessState, process};
+use crate::sys::directory::{Directory, Kind, facts_of_file, lockers, record_is_locked};
+use crate::sys::{PidNamespaceState, ProcessState, existing, process};
 
 /// A store at one moment: under the guard, or while other processes may change it.
 pub(crate) struct FilesSnapshot<'a> {
     pub(super) files: &'a Files,
-    pub(super) root: Arc<Directory>,
-    pub(super) facts: DirectoryFacts,
+    pub(super) root: &'a Root,
     /// `None`: nothing is changed, not even what a killed process left.
     pub(super) guard: Option<&'a Guard>,
     now: OnceCell<Moment>,
@@ -45,9 +44,9 @@ pub(crate) struct FilesSnapshot<'a> {
     pid_namespaces: RefCell<BTreeMap<u64, Option<PidNamespaceState>>>,
     /// The answers so far, each of which reads /proc.
     descends_from: RefCell<Vec<(ProcessId, bool)>>,
-    queue: OnceCell<Queue>,
+    queue: OnceCell<Queue<'a>>,
     /// Of a caller that waits.
-    pub(super) opened: Option<Opened>,
+    pub(super) place: Option<&'a Place>,
     /// The directories below the store that were looked for, whether found or not.
     directories: RefCell<Vec<KnownDirectory>>,
     /// Those of the names that were asked about: a decision asks several times.
@@ -73,41 +72,20 @@ type SharedEntry = (Index, OsString, Kind);
 const SHARED_READ: usize = 64;
 
 impl<'a> FilesSnapshot<'a> {
-    pub(super) fn new(
-        files: &'a Files,
-        root: Arc<Directory>,
-        facts: DirectoryFacts,
-        guard: Option<&'a Guard>,
-    ) -> Self {
+    pub(super) fn new(files: &'a Files, root: &'a Root, guard: Option<&'a Guard>) -> Self {
         Self {
             files,
             root,
-            facts,
             guard,
             now: OnceCell::new(),
             processes: RefCell::default(),
             pid_namespaces: RefCell::default(),
             descends_from: RefCell::default(),
             queue: OnceCell::new(),
-            opened: None,
+            place: None,
             directories: RefCell::default(),
             shared: RefCell::default(),
         }
-    }
-
-    /// Reads the lock file of a name in its directory. Under the guard, a takeover that was killed is
-    /// finished or reverted first.
-    fn read(&self, directory: &Directory, name: &LockName) -> Result<Option<Found<Handle>>> {
-        let (file, path) = (layout::file_name(name), self.files.path_of(name));
-        let place = self.files.at(directory, &file, &path);
-        let mut on_disk = place.read()?;
-        if self.guard.is_some()
-            && self.facts.shares_kernel_locks
-            && foreign::may_have_leftovers(&place, name, &on_disk)
-        {
-            on_disk = foreign::recover(&|file| self.judge(file).state, &place, name, on_disk)?;
-        }
-        self.found(Key::exclusive(name), on_disk)
     }
 
     fn found(&self, key: Key, on_disk: OnDisk) -> Result<Option<Found<Handle>>> {
@@ -116,7 +94,7 @@ impl<'a> FilesSnapshot<'a> {
             OnDisk::NotRegular(kind) => Some(Found {
                 key,
                 content: Content::NotALock(kind),
-                facts: Facts::of_file(self.now().wall, self.facts.shares_kernel_locks),
+                facts: Facts::of_file(self.now().wall, self.root.shares_kernel_locks),
                 revision: Revision::NONE,
                 handle: None,
             }),
@@ -138,7 +116,7 @@ impl<'a> FilesSnapshot<'a> {
         while may_be_dead(&self.judge_by(&file, &facts)) || facts.processes.iter().any(has_exited) {
             if !file.read_again()? {
                 // Without the guard, its holder may have released it before it exited.
-                if self.guard.is_none() && file.is_removed()? {
+                if self.guard.is_none() && facts_of_file(&file.file)?.links == 0 {
                     return Ok(None);
                 }
                 break;
@@ -149,7 +127,8 @@ impl<'a> FilesSnapshot<'a> {
                 return Err(io::Error::other("it keeps changing"));
             }
         }
-        let (content, open) = file.into_parts();
+        let content = file.content;
+        let open = OpenFile::new(file.file, file.facts, file.bytes);
         Ok(Some(Found {
             key,
             facts,
@@ -187,7 +166,7 @@ impl<'a> FilesSnapshot<'a> {
             .record()
             .and_then(|record| record.origin.as_ref());
         let same_store = origin.is_some_and(|origin| {
-            (origin.store_device, origin.store_inode) == (self.facts.id.device, self.facts.id.inode)
+            (origin.store_device, origin.store_inode) == (self.root.id.device, self.root.id.inode)
         });
         let kernel_lock = kernel_lock.then(|| record_is_locked(&file.file).ok());
         let kernel_lock = kernel_lock.flatten();
@@ -207,7 +186,7 @@ impl<'a> FilesSnapshot<'a> {
             same_store,
             ..Facts::of_file(
                 wall_clock(file.facts.modified),
-                self.facts.shares_kernel_locks,
+                self.root.shares_kernel_locks,
             )
         }
     }
@@ -245,19 +224,16 @@ impl<'a> FilesSnapshot<'a> {
     /// holds are asked for one after the other.
     fn directory(&self, parts: &[OsString]) -> Result<Option<Arc<Directory>>> {
         let Some((last, above)) = parts.split_last() else {
-            return Ok(Some(Arc::clone(&self.root)));
+            return Ok(Some(Arc::clone(&self.root.directory)));
         };
         let is_known = |(known, _): &&(Vec<OsString>, _)| known == parts;
         if let Some((_, directory)) = self.directories.borrow().iter().find(is_known) {
             return Ok(directory.clone());
         }
         let directory = match self.directory(above)? {
-            Some(parent) => match parent.open_below(last) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-                opened => Some(Arc::new(
-                    opened.context(Operation::OpenDirectory, &self.files.below(parts))?,
-                )),
-            },
+            Some(parent) => existing(parent.open_below(last))
+                .context(Operation::OpenDirectory, &self.files.below(parts))?
+                .map(Arc::new),
             None => None,
         };
         let known = (parts.to_vec(), directory.clone());
@@ -407,10 +383,10 @@ impl<'a> FilesSnapshot<'a> {
         Ok(ControlFlow::Continue(()))
     }
 
-    pub(super) fn queue(&self) -> &Queue {
-        self.queue.get_or_init(|| match &self.opened {
-            Some(opened) => Queue::before(opened.clone()),
-            None => Queue::open(&self.root),
+    pub(super) fn queue(&self) -> &Queue<'a> {
+        self.queue.get_or_init(|| match self.place {
+            Some(place) => Queue::before(place),
+            None => Queue::open(&self.root.directory),
         })
     }
 }
@@ -454,7 +430,7 @@ impl LockSnapshot for FilesSnapshot<'_> {
             return Vec::new();
         }
         // Not the queue before the caller alone.
-        Queue::open(&self.root).waiters(name)
+        Queue::open(&self.root.directory).waiters(name)
     }
 
     fn waiter(&self, ticket: &Ticket<Handle>) -> Option<Waiter> {
@@ -475,7 +451,7 @@ impl Snapshot for FilesSnapshot<'_> {
     }
 
     fn takeover_is_safe(&self) -> bool {
-        self.facts.shares_kernel_locks
+        self.root.shares_kernel_locks
     }
 
     fn descends_from(&self, process: ProcessId) -> bool {
@@ -488,11 +464,21 @@ impl Snapshot for FilesSnapshot<'_> {
         answer
     }
 
+    /// Under the guard, a takeover that was killed is finished or reverted first.
     fn exclusive(&self, name: &LockName) -> Result<Option<Found<Handle>>> {
         let Some(directory) = self.directory(&layout::parents(name))? else {
             return Ok(None);
         };
-        self.read(&directory, name)
+        let (file, path) = (layout::file_name(name), self.files.path_of(name));
+        let place = self.files.at(&directory, &file, &path);
+        let mut on_disk = place.read()?;
+        if self.guard.is_some()
+            && self.root.shares_kernel_locks
+            && foreign::may_have_leftovers(&place, name, &on_disk)
+        {
+            on_disk = foreign::recover(&|file| self.judge(file).state, &place, name, on_disk)?;
+        }
+        self.found(Key::exclusive(name), on_disk)
     }
 
     fn shared(&self, name: &LockName) -> Result<Vec<Found<Handle>>> {

@@ -11,27 +11,26 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use attempt::{Attempt, KernelLock, ask, try_lock};
 use chrono::SubsecRound as _;
 use hold::FlockHold;
 
 use crate::backend::{
-    Ask, BackOff, Backend, Change, Contender, Draft, Entry, Limits, LockSnapshot, Plan, QueuePlace,
+    Ask, BackOff, Backend, Change, Contender, Entry, Limits, LockSnapshot, Plan, QueuePlace,
     SleepLimit, Updated,
 };
-use crate::decision::{Facts, Found, Key, Moment, Observer, Revision, Snapshot, Until};
+use crate::decision::{Facts, Found, Judged, Key, Moment, Observer, Revision, Snapshot, Until};
 use crate::error::{Context, Error, Operation, Result};
 use crate::files::layout;
-use crate::files::{
-    DirectoryFacts, LockPath, Sleeper, number_by_clock, open_directory, wall_clock,
-};
+use crate::files::{LockPath, Root, Sleeper, number_by_clock, wall_clock};
 use crate::identity::ProcessId;
 use crate::name::LockName;
 use crate::observer::{self, HostFacts};
-use crate::open_file::Handle;
-use crate::record::{Content, Format, Mode, digest};
-use crate::sys::directory::{Directory, lock_record, lock_shared, move_to_high_fd};
+use crate::open_file::{Handle, file_of};
+use crate::record::{Content, Format, Mode, Record, digest};
+use crate::sys::directory::{lock_record, lock_shared, move_to_high_fd};
 use crate::sys::wait::Watch;
 use crate::sys::{HAS_FLOCK, not_found};
 
@@ -47,18 +46,11 @@ impl Flock {
         Self { directory, host }
     }
 
-    fn path_of(&self, name: &LockName) -> PathBuf {
-        self.directory.join(layout::file_name(name))
-    }
-
     fn snapshot(&self, attempt: Option<Attempt>) -> Result<Option<FlockSnapshot<'_>>> {
-        let Some(directory) = open_directory(&self.directory)? else {
-            return Ok(None);
-        };
-        Ok(Some(FlockSnapshot {
+        let root = Root::open(&self.directory)?;
+        Ok(root.map(|root| FlockSnapshot {
             store: self,
-            facts: DirectoryFacts::of(&directory, &self.directory)?,
-            directory: Arc::new(directory),
+            root,
             attempt,
             now: OnceCell::new(),
         }))
@@ -131,8 +123,7 @@ impl Backend for Flock {
         Box::new(FlockContender {
             store: self,
             is_shared: mode.is_shared(),
-            back_off,
-            sleeper: None,
+            sleeper: Sleeper::new(back_off),
             granted: None,
         })
     }
@@ -145,8 +136,7 @@ impl Backend for Flock {
 /// The files at one moment.
 struct FlockSnapshot<'a> {
     store: &'a Flock,
-    directory: Arc<Directory>,
-    facts: DirectoryFacts,
+    root: Root,
     /// Tries to take the lock. `None`: only looks.
     attempt: Option<Attempt>,
     now: OnceCell<Moment>,
@@ -157,12 +147,12 @@ impl FlockSnapshot<'_> {
     fn look(&self, name: &LockName) -> Result<Option<Found<Handle>>> {
         let path = self.store.path_of(name);
         let place = LockPath {
-            directory: &self.directory,
+            directory: &self.root.directory,
             file: &layout::file_name(name),
             path: &path,
             format: Format::Flock,
         };
-        let shares_kernel_locks = self.facts.shares_kernel_locks;
+        let shares_kernel_locks = self.root.shares_kernel_locks;
         Ok(Some(match ask(&place, self.attempt.as_ref())? {
             KernelLock::Free => return Ok(None),
             KernelLock::NotALock(what) => Found {
@@ -199,17 +189,17 @@ impl FlockSnapshot<'_> {
     }
 
     /// The new hold, if the lock was taken.
-    fn into_hold(self, key: &Key, draft: &Draft) -> Result<Option<FlockHold>> {
+    fn into_hold(self, key: &Key, draft: &Record) -> Result<Option<FlockHold>> {
         let taken = self.attempt.and_then(|attempt| attempt.taken.into_inner());
         let Some(file) = taken else {
             return Ok(None);
         };
         // Readers share one file.
         let path = self.store.path_of(&key.name);
-        let mut record = draft.record.clone();
+        let mut record = draft.clone();
         record.acquired_at = chrono::Utc::now().trunc_subsecs(6);
         record.hold = number_by_clock(record.acquired_at, 0);
-        record.origin = Some(self.store.host.origin(self.facts.id));
+        record.origin = Some(self.store.host.origin(self.root.id));
         let file = move_to_high_fd(file).context(Operation::Open, &path)?;
         Ok(Some(FlockHold {
             file,
@@ -234,7 +224,7 @@ impl Snapshot for FlockSnapshot<'_> {
     }
 
     fn takeover_is_safe(&self) -> bool {
-        self.facts.shares_kernel_locks
+        self.root.shares_kernel_locks
     }
 
     fn descends_from(&self, process: ProcessId) -> bool {
@@ -270,12 +260,24 @@ struct FlockContender<'a> {
     store: &'a Flock,
     /// As `flock -s`.
     is_shared: bool,
-    back_off: BackOff,
-    /// Made with its first sleep.
-    sleeper: Option<Sleeper>,
+    sleeper: Sleeper,
     /// The file whose lock was taken in the last sleep: to give it back and to take it again would let others
     /// in between.
     granted: Option<File>,
+}
+
+impl FlockContender<'_> {
+    /// Blocks until the lock that was found is taken.
+    fn lock(&self, judged: &Judged<Handle>, at_most: Duration) -> io::Result<Option<File>> {
+        let open = file_of(&judged.found.handle)?;
+        let is_shared = self.is_shared;
+        let lock = if is_shared { lock_shared } else { lock_record };
+        open.with_file(|file| {
+            let blocking = &self.sleeper.blocking;
+            blocking.until(at_most, || lock(file), || try_lock(file, is_shared))?;
+            file.try_clone()
+        })
+    }
 }
 
 impl Contender for FlockContender<'_> {
@@ -308,29 +310,13 @@ impl Contender for FlockContender<'_> {
         _is_unchanged: &mut dyn FnMut() -> bool,
     ) {
         let at_most = limit.slice();
-        let new = || Sleeper::new(self.back_off);
-        let sleeper = self.sleeper.get_or_insert_with(new);
-        let found = match until {
-            Until::Released(judged) => judged.found.handle.as_ref(),
-            _ => None,
+        let slept = match until {
+            Until::Released(judged) => self.lock(judged, at_most),
+            _ => Err(io::ErrorKind::Unsupported.into()),
         };
-        let is_shared = self.is_shared;
-        let lock = if is_shared { lock_shared } else { lock_record };
-        // Blocks until the lock that was found is taken.
-        let slept = found.map_or(Err(io::ErrorKind::Unsupported.into()), |open| {
-            open.with_file(|file| {
-                sleeper.block(at_most, || lock(file), || try_lock(file, is_shared))?;
-                file.try_clone()
-            })
-        });
-        match slept {
-            Ok(granted) => {
-                self.granted = granted;
-                sleeper.begin_again();
-            }
-            // The caller decides again.
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(_) => sleeper.sleep_backoff(at_most),
+        // Otherwise the caller decides again.
+        if let Some(granted) = self.sleeper.woken_by(slept, at_most) {
+            self.granted = granted;
         }
     }
 

@@ -65,7 +65,7 @@ impl StoreWatch {
         }
         match &mut self.watch {
             Some(watch) => watch.wait(processes, at_most),
-            None => sleep_for(at_most.min(LOOK_INTERVAL)),
+            None => sleep_for(at_most.min(LOOK_INTERVAL), None),
         }
     }
 }
@@ -311,7 +311,7 @@ impl Store {
             .filter_map(|lock| lock.verdict.takeable_in)
             .filter(|ripe_in| *ripe_in <= LONGEST_CLEANUP);
         if let Some(ripe_in) = ripe_in.max().filter(|_| !dry_run) {
-            sleep_for(ripe_in);
+            sleep_for(ripe_in, None);
         }
         for status in listing.locks {
             let (name, shown) = (status.name.clone(), status.revision.clone());

@@ -7,16 +7,14 @@ use super::lock::Lock;
 use super::taken_hold::TakenHold;
 use super::unfinished::is_orphaned_ending;
 use super::wait::Wait;
-use crate::backend::{
-    Backend, Change, Contender, Draft, Entry, HeldRecord, LockSnapshot, QueueChange,
-};
+use crate::backend::{Backend, Change, Contender, Entry, HeldRecord, LockSnapshot, QueueChange};
 use crate::decision::{
     Asker, Decision, Judged, Obstacle, Request, Until, awaits_confirmation, decide, judge_found,
     until, waiting_for,
 };
 use crate::error::{Error, Operation, Result};
 use crate::open_file::Handle;
-use crate::record::Content;
+use crate::record::{Content, Record};
 
 /// Number of new holds that an attempt may lose to programs that do not enter the guard.
 const MAX_LOSSES: usize = 100;
@@ -62,10 +60,10 @@ struct Sleep {
 pub(super) fn take(
     lock: &Lock,
     request: Request,
-    draft: &mut Draft,
+    draft: &mut Record,
     wait: &mut Wait<'_>,
 ) -> Result<(Outcome, Option<usize>)> {
-    let mut contender = lock.store.contender(wait.back_off, draft.record.mode);
+    let mut contender = lock.store.contender(wait.back_off, draft.mode);
     let outcome = take_as(&mut *contender, lock, request, draft, wait)?;
     let kept = match &outcome {
         Outcome::Blocked(..) => contender.position_kept(lock.name()),
@@ -83,7 +81,7 @@ fn take_as(
     contender: &mut (dyn Contender + '_),
     lock: &Lock,
     mut request: Request,
-    draft: &mut Draft,
+    draft: &mut Record,
     wait: &mut Wait<'_>,
 ) -> Result<Outcome> {
     let mut unfinished_work = None;
@@ -115,7 +113,7 @@ fn take_as(
             return Err(store_vanished());
         };
         has_just_joined = updated.may_be_behind_others;
-        if let (Some(asked), Next::Sleep(sleep)) = (&mut draft.record.asked, &next) {
+        if let (Some(asked), Next::Sleep(sleep)) = (&mut draft.asked, &next) {
             asked.waiting = asked.waiting.max(sleep.waiting);
         }
         if has_just_joined {
@@ -209,7 +207,7 @@ fn plan<'d>(
     lock: &Lock,
     request: &Request,
     snapshot: &dyn LockSnapshot,
-    draft: &'d Draft,
+    draft: &'d Record,
     longest_queue: Option<(u32, bool)>,
 ) -> Result<(Change<'d>, Next)> {
     Ok(match decide(request, snapshot)? {
@@ -226,7 +224,7 @@ fn plan<'d>(
             (change, Next::Taken(displaced))
         }
         Decision::AlreadyHeld(mut judged) => {
-            let extended = |record| lock.extended(record, draft.record.ttl());
+            let extended = |record| lock.extended(record, draft.ttl());
             let Some(live) = judged.record().and_then(extended) else {
                 return Ok((Change::Nothing, Next::End(Outcome::AlreadyHeld(judged))));
             };
@@ -268,7 +266,7 @@ fn plan<'d>(
             let mut waiting = 0;
             if let Some((most, has_just_joined)) = longest_queue {
                 let is_new = request.ticket.is_none();
-                if is_new && draft.record.asked.is_some() {
+                if is_new && draft.asked.is_some() {
                     waiting = waiting_for(&request.wants, snapshot)?
                         .try_into()
                         .unwrap_or(u32::MAX);

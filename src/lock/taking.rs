@@ -12,7 +12,7 @@ use super::pending_hold::PendingHold;
 use super::take::{Outcome, take};
 use super::taken_hold::{TakenHold, renewed};
 use super::wait::Wait;
-use crate::backend::{Draft, HeldRecord, QueuePlace};
+use crate::backend::{HeldRecord, QueuePlace};
 use crate::decision::verdict::State;
 use crate::decision::{Asker, Judged, MAX_KEEP_MS};
 use crate::error::Result;
@@ -264,7 +264,7 @@ impl Lock {
         }
     }
 
-    fn draft(&self, options: &Options, holder: NewHolder) -> Draft {
+    fn draft(&self, options: &Options, holder: NewHolder) -> Record {
         let now = Utc::now().trunc_subsecs(6);
         // The process that others see as the holder: of a keeper its wrapper.
         let own = keeper::wrapper().unwrap_or_else(Pid::of_self);
@@ -313,7 +313,7 @@ impl Lock {
             record.live.pid = Some(own);
             record.live.start = process::start_ticks(Pid::of_self());
         }
-        Draft { record }
+        record
     }
 
     /// The part of the record that a repeated request of the same holder writes: the time to live that it

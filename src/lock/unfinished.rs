@@ -132,7 +132,7 @@ pub(super) fn marks_of(judged: &Judged<Handle>) -> Marks {
     marks.author = author(judged);
     let is_locked = judged.found.facts.kernel_lock == Some(true);
     let open = judged.found.handle.as_ref().filter(|_| is_locked);
-    marks.file = open.map(|open| open.id());
+    marks.file = open.map(|open| open.facts.id);
     marks.wrapper = live_wrapper(judged).map(|(_, wrapper)| wrapper);
     // A program that embeds this library.
     marks.others.extend(unsupervising_wrapper(judged));

@@ -252,7 +252,7 @@ pub(crate) enum PidNamespaceState {
 }
 
 /// Nothing, if there is nothing with that name.
-fn existing<T>(result: Result<T, impl Into<io::Error>>) -> io::Result<Option<T>> {
+pub(crate) fn existing<T>(result: Result<T, impl Into<io::Error>>) -> io::Result<Option<T>> {
     match result.map_err(Into::into) {
         Ok(existing) => Ok(Some(existing)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -261,7 +261,7 @@ fn existing<T>(result: Result<T, impl Into<io::Error>>) -> io::Result<Option<T>>
 }
 
 /// Whether something was created; not if the name exists.
-fn created(result: Result<(), impl Into<io::Error>>) -> io::Result<bool> {
+pub(crate) fn created(result: Result<(), impl Into<io::Error>>) -> io::Result<bool> {
     match result.map_err(Into::into) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
