@@ -225,20 +225,6 @@ pub(crate) struct Space {
     pub(crate) free_files: Option<u64>,
 }
 
-/// Whether a process lives in a PID namespace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(
-    not(target_os = "linux"),
-    allow(dead_code, reason = "there are no PID namespaces")
-)]
-pub(crate) enum PidNamespaceState {
-    Gone,
-    /// With the start of its first process, in ticks since boot.
-    Alive {
-        init_start: Option<u64>,
-    },
-}
-
 /// Nothing, if there is nothing with that name.
 fn existing<T>(result: Result<T, impl Into<io::Error>>) -> io::Result<Option<T>> {
     match result.map_err(Into::into) {

@@ -24,7 +24,7 @@ use crate::sys::unix::process::raw;
 pub(crate) use crate::sys::unix::process::{descriptor_limit, own_uid, user_name};
 use crate::sys::unix::wait::timespec;
 use crate::sys::work::Listed;
-pub(crate) use crate::sys::{PidNamespaceState, ProcessParent, ProcessState};
+pub(crate) use crate::sys::{ProcessParent, ProcessState};
 
 /// A descriptor of a process.
 pub(super) fn open_pidfd(pid: Pid) -> rustix::io::Result<OwnedFd> {
@@ -235,17 +235,17 @@ pub(crate) fn can_watch_processes() -> bool {
 /// The inode of the initial user namespace (`PROC_USER_INIT_INO`).
 const INITIAL_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
 
-/// Whether a process lives in another PID namespace. `None`: unknown, because only root in the initial namespaces
+/// The state of the first process of another PID namespace. `None`: unknown, because only root in the initial namespaces
 /// sees all of them. The first process of a namespace outlives all others of it (pid_namespaces(7)), so a namespace in
 /// use is not missed while processes come and go.
 #[cold]
-pub(crate) fn state_of_pid_namespace(number: u64) -> Option<PidNamespaceState> {
+pub(crate) fn state_of_pid_namespace(number: u64) -> Option<ProcessState> {
     let user_namespace = statat(CWD, c"/proc/self/ns/user", AtFlags::empty()).ok()?;
     let is_root = own_uid() == Some(0) && user_namespace.st_ino == INITIAL_USER_NAMESPACE;
     if !is_root || pid_namespace().is_none_or(is_container) {
         return None;
     }
-    let mut found = None;
+    let mut found = ProcessState::Gone;
     for entry in std::fs::read_dir("/proc").ok()? {
         let name = entry.ok()?.file_name();
         // Process 1 is in the caller's own namespace, even if its namespace cannot be read.
@@ -255,20 +255,19 @@ pub(crate) fn state_of_pid_namespace(number: u64) -> Option<PidNamespaceState> {
         };
         match statat(CWD, format!("/proc/{pid}/ns/pid"), AtFlags::empty()) {
             Ok(facts) if facts.st_ino == number => {
-                let init_start = Pid::new(pid)
-                    .filter(|pid| is_first(*pid))
-                    .and_then(start_ticks);
-                if init_start.is_some() {
-                    return Some(PidNamespaceState::Alive { init_start });
+                let first = Pid::new(pid).filter(|pid| is_first(*pid));
+                let start = first.and_then(start_ticks);
+                found = ProcessState::Alive { start };
+                if start.is_some() {
+                    break;
                 }
-                found = Some(PidNamespaceState::Alive { init_start });
             }
             // It has ended meanwhile.
             Ok(_) | Err(Errno::NOENT | Errno::SRCH) => {}
             Err(_) => return None,
         }
     }
-    Some(found.unwrap_or(PidNamespaceState::Gone))
+    Some(found)
 }
 
 /// Whether a process is the first one of its PID namespace.
