@@ -21,7 +21,7 @@ use crate::identity::{BootId, Pid, ProcessId};
 use crate::sys::digest_of_machine;
 pub use crate::sys::unix::process::may_signal;
 use crate::sys::unix::process::raw;
-pub(crate) use crate::sys::unix::process::{descriptor_limit, own_uid, user_name};
+pub(crate) use crate::sys::unix::process::{boottime, descriptor_limit, own_uid, user_name};
 use crate::sys::unix::wait::timespec;
 use crate::sys::work::Listed;
 pub(crate) use crate::sys::{ProcessParent, ProcessState};
@@ -283,23 +283,8 @@ pub(crate) fn boottime_milliseconds() -> u64 {
     now.saturating_sub_signed(boottime_offset_nanoseconds().unwrap_or(0)) / 1_000_000
 }
 
-/// Time since boot, suspended time included, for measuring how long something takes.
-///
-/// By libc: to find the vDSO, rustix reads the auxiliary vector, which costs a system call and
-/// crashes under valgrind.
-pub(crate) fn boottime() -> Duration {
-    let mut now = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: the kernel fills a place of ours. It cannot fail: all kernels since 2.6.39 have this
-    // clock (clock_gettime(2)).
-    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut now) };
-    Duration::new(
-        u64::try_from(now.tv_sec).unwrap_or(0),
-        u32::try_from(now.tv_nsec).unwrap_or(0),
-    )
-}
+/// All kernels since 2.6.39 have it (clock_gettime(2)).
+pub(in crate::sys) const BOOT_CLOCK: libc::clockid_t = libc::CLOCK_BOOTTIME;
 
 /// A tick is 10 ms: start times are in units of `1 / USER_HZ`, and Linux has `USER_HZ` = 100 on all
 /// architectures in use (include/asm-generic/param.h, proc_pid_stat(5)), whatever `HZ` is. Not
