@@ -179,19 +179,11 @@ impl Directory {
 
     /// Finds a name that was a regular file a moment ago, with one system call less.
     pub(crate) fn find_regular(&self, name: &OsStr) -> io::Result<Found> {
-        let file = match openat(&self.fd, name, OFlags::RDONLY | CAREFUL, Mode::empty()) {
-            Ok(file) => File::from(file),
-            Err(Errno::NOENT) => return Ok(Found::Missing),
-            Err(Errno::LOOP) => return Ok(Found::Other(SYMLINK)),
+        match openat(&self.fd, name, OFlags::RDONLY | CAREFUL, Mode::empty()) {
             // open(2): a socket cannot be opened.
-            Err(Errno::NXIO) => return Ok(Found::Other("a socket")),
-            Err(error) => return Err(error.into()),
-        };
-        let opened = fstat(&file)?;
-        if let Some(kind) = not_a_regular_file(&opened) {
-            return Ok(Found::Other(kind));
+            Err(Errno::NXIO) => Ok(Found::Other("a socket")),
+            opened => found(opened, not_a_regular_file),
         }
-        Ok(Found::File(file, facts_of(&opened)))
     }
 
     /// Metadata of what has this name, without opening it.
@@ -213,18 +205,15 @@ impl Directory {
             OFlags::RDONLY
         };
         let flags = access | CAREFUL;
-        let is_lockable = |seen: &Stat| {
-            let kinds = [
-                FileType::RegularFile,
-                FileType::Directory,
-                FileType::BlockDevice,
-            ];
-            kinds.contains(&FileType::from_raw_mode(seen.st_mode))
+        let not_lockable = |seen: &Stat| match FileType::from_raw_mode(seen.st_mode) {
+            FileType::Directory | FileType::BlockDevice => None,
+            _ => not_a_regular_file(seen),
         };
-        let file = match self.look(name)? {
-            Some(seen) if !is_lockable(&seen) => {
-                return Ok(Found::Other(not_a_regular_file(&seen).unwrap_or_default()));
-            }
+        let seen = self.look(name)?;
+        if let Some(kind) = seen.as_ref().and_then(not_lockable) {
+            return Ok(Found::Other(kind));
+        }
+        let opened = match seen {
             // Not with CREATE: the kernel refuses that for files of others in a sticky directory
             // (`fs.protected_regular`, proc_sys_fs(5)).
             Some(_) => openat(&self.fd, name, flags, Mode::empty()),
@@ -236,19 +225,7 @@ impl Directory {
             ),
             None => return Ok(Found::Missing),
         };
-        let file = match file {
-            Ok(file) => File::from(file),
-            // Another process has just removed or made it.
-            Err(Errno::NOENT | Errno::EXIST) => return Ok(Found::Missing),
-            Err(Errno::LOOP) => return Ok(Found::Other(SYMLINK)),
-            Err(error) => return Err(error.into()),
-        };
-        let opened = fstat(&file)?;
-        Ok(if is_lockable(&opened) {
-            Found::File(file, facts_of(&opened))
-        } else {
-            Found::Other(not_a_regular_file(&opened).unwrap_or_default())
-        })
+        found(opened, not_lockable)
     }
 
     /// Opens the file `name` for writing in place. The caller checks that it is the expected file.
@@ -465,6 +442,25 @@ impl Directory {
         }
         Ok(entries)
     }
+}
+
+/// What an attempt to open a file has found. `refused` says what is not wanted.
+fn found(
+    opened: rustix::io::Result<OwnedFd>,
+    refused: impl Fn(&Stat) -> Option<&'static str>,
+) -> io::Result<Found> {
+    let file = match opened {
+        Ok(file) => File::from(file),
+        // It is not there, or another process has just removed or made it.
+        Err(Errno::NOENT | Errno::EXIST) => return Ok(Found::Missing),
+        Err(Errno::LOOP) => return Ok(Found::Other(SYMLINK)),
+        Err(error) => return Err(error.into()),
+    };
+    let facts = fstat(&file)?;
+    Ok(match refused(&facts) {
+        Some(kind) => Found::Other(kind),
+        None => Found::File(file, facts_of(&facts)),
+    })
 }
 
 /// Without following a symlink, and without an effect on what is no regular file.
