@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 pub(crate) use super::file::*;
 use super::process::user_name;
-use super::sharing::{STICKY, Sharing, Use};
+use super::sharing::{STICKY, Sharing};
 use crate::identity::Pid;
 use crate::sys::system::filesystem;
 pub(crate) use crate::sys::system::filesystem::{local_filesystems, lockers, sync_file, type_of};
@@ -250,33 +250,26 @@ impl Directory {
     /// Creates a file without a name, of which nothing remains if we die. `None` if that is not
     /// supported here.
     pub(crate) fn create_unnamed(&self) -> io::Result<Option<File>> {
-        self.create_unnamed_for(Use::Record)
+        let created = filesystem::create_unnamed(&self.fd, RECORD_MODE)?;
+        if let Some(file) = &created {
+            self.apply_sharing(file)?;
+        }
+        Ok(created)
     }
 
-    fn create_unnamed_for(&self, of: Use) -> io::Result<Option<File>> {
-        let Some(file) = filesystem::create_unnamed(&self.fd, RECORD_MODE)? else {
-            return Ok(None);
-        };
-        self.apply_sharing(&file, of).map(|()| Some(file))
-    }
-
-    fn apply_sharing(&self, new: &File, of: Use) -> io::Result<()> {
+    fn apply_sharing(&self, record: &File) -> io::Result<()> {
         match self.sharing {
-            Some(sharing) => sharing.apply(new, sharing.mode_of_file(of)),
+            Some(sharing) => sharing.apply(record, sharing.mode_of_record()),
             None => Ok(()),
         }
     }
 
     /// Creates a file; fails if the name exists.
     pub(crate) fn create_named(&self, name: &OsStr) -> io::Result<File> {
-        self.create_named_for(name, Use::Record)
-    }
-
-    fn create_named_for(&self, name: &OsStr, of: Use) -> io::Result<File> {
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = File::from(openat(&self.fd, name, flags, RECORD_MODE)?);
-        let applied = self.apply_sharing(&file, of);
+        let applied = self.apply_sharing(&file);
         if applied.is_err() {
             let _ = self.unlink(name);
         }
@@ -287,7 +280,7 @@ impl Directory {
     pub(crate) fn let_others_write(&self, record: &File) -> io::Result<()> {
         match self.sharing {
             Some(sharing) if sharing.mode & STICKY == 0 => {
-                Ok(fchmod(record, sharing.mode_of_file(Use::Common))?)
+                Ok(fchmod(record, sharing.mode_of_common())?)
             }
             _ => Ok(()),
         }
@@ -386,8 +379,8 @@ impl Directory {
                 Err(Errno::NOENT) if rounds < MAX_ROUNDS => rounds += 1,
                 opened => break opened,
             }
-            if self.sharing.is_some() {
-                self.make_common(name)?;
+            if let Some(sharing) = self.sharing {
+                self.make_common(name, sharing)?;
                 continue;
             }
             match openat(&self.fd, name, create, RECORD_MODE) {
@@ -402,8 +395,9 @@ impl Directory {
 
     /// Makes an empty file that each user of a shared store writes to. It gets its name with its mode, as
     /// a directory does. That the name exists by then is fine.
-    fn make_common(&self, name: &OsStr) -> io::Result<()> {
-        if let Some(file) = self.create_unnamed_for(Use::Common)? {
+    fn make_common(&self, name: &OsStr, sharing: Sharing) -> io::Result<()> {
+        if let Some(file) = self.create_unnamed()? {
+            fchmod(&file, sharing.mode_of_common())?;
             match self.link_unnamed(&file, name) {
                 // Without /proc it cannot get a name.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -411,8 +405,11 @@ impl Directory {
             }
         }
         let temporary = &random_temporary_name();
-        drop(self.create_named_for(temporary, Use::Common)?);
-        let linked = self.link(temporary, name);
+        let file = self.create_named(temporary)?;
+        let linked = match fchmod(&file, sharing.mode_of_common()) {
+            Ok(()) => self.link(temporary, name),
+            Err(error) => Err(error.into()),
+        };
         let _ = self.unlink(temporary);
         match linked {
             // `cleanup` has removed it meanwhile.
