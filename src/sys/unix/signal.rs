@@ -296,8 +296,8 @@ pub fn keep_ignored_signals(install: impl FnOnce()) {
 /// The signal that came last of those of [`tell_signals_apart`]; 0: none.
 static LAST_SIGNAL: AtomicI32 = AtomicI32::new(0);
 
-/// The handlers that were there before, for INT, TERM and HUP.
-static NEXT_HANDLERS: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
+/// The handler that was there before, one for INT, TERM and HUP.
+static NEXT_HANDLER: AtomicUsize = AtomicUsize::new(0);
 
 const TOLD_APART: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
@@ -308,7 +308,7 @@ const TOLD_APART: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 /// # Errors
 /// Those of sigaction(2).
 pub fn tell_signals_apart() -> io::Result<()> {
-    for (signal, next) in TOLD_APART.into_iter().zip(&NEXT_HANDLERS) {
+    for signal in TOLD_APART {
         let mut action = change_action(signal, None)?;
         let handler = action.sa_sigaction;
         let is_plain = action.sa_flags & libc::SA_SIGINFO == 0;
@@ -316,7 +316,7 @@ pub fn tell_signals_apart() -> io::Result<()> {
         if is_none || !is_plain || handler == note_and_call as *const () as usize {
             continue;
         }
-        next.store(handler, Ordering::SeqCst);
+        NEXT_HANDLER.store(handler, Ordering::SeqCst);
         // The new one is of the same kind and has the same flags.
         action.sa_sigaction = note_and_call as *const () as libc::sighandler_t;
         change_action(signal, Some(&action))?;
@@ -334,11 +334,8 @@ pub fn last_signal() -> Option<i32> {
 /// Async-signal-safe if the handler that it calls is.
 extern "C" fn note_and_call(signal: libc::c_int) {
     LAST_SIGNAL.store(signal, Ordering::SeqCst);
-    let next = TOLD_APART
-        .into_iter()
-        .zip(&NEXT_HANDLERS)
-        .find_map(|(told, next)| (told == signal).then(|| next.load(Ordering::SeqCst)));
-    if let Some(next) = next.filter(|next| *next != 0) {
+    let next = NEXT_HANDLER.load(Ordering::SeqCst);
+    if next != 0 {
         // SAFETY: it was installed as a handler of this kind.
         let next = unsafe { std::mem::transmute::<usize, extern "C" fn(libc::c_int)>(next) };
         next(signal);
