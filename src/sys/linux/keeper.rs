@@ -56,10 +56,9 @@ struct Page {
     group: AtomicI32,
     /// When nothing of the work may run any more, by the boot-time clock in milliseconds. 0: there is none.
     kill_at_ms: AtomicU64,
-    /// Which of the requests is valid, from 1 on; 0: none.
-    which: AtomicU32,
-    lengths: [AtomicU32; 2],
-    requests: UnsafeCell<[[u8; REQUEST_BYTES]; 2]>,
+    /// Where the valid one of the requests begins, in the upper half, and its length; 0: there is none.
+    valid: AtomicU64,
+    requests: UnsafeCell<[u8; 2 * REQUEST_BYTES]>,
 }
 
 // SAFETY: everything but the requests is atomic; those are written by one thread at a time, and read by
@@ -117,23 +116,19 @@ pub(crate) fn tell_wrapper(kill_at_ms: u64, request: &[u8]) {
             .get()
             .map(|timers| continue_after(timers, kill_at_ms));
     }
-    let next = usize::from(page.which.load(Ordering::Acquire) == 1);
-    let Some(length) = page
-        .lengths
-        .get(next)
-        .filter(|_| request.len() <= REQUEST_BYTES)
-    else {
+    if request.len() > REQUEST_BYTES {
         return;
-    };
+    }
+    let is_first = page.valid.load(Ordering::Acquire) >> 32 == 0;
+    let begin = if is_first { REQUEST_BYTES } else { 0 };
     // SAFETY: the wrapper reads the other one, and only once this process has ended; of this process one
     // thread at a time calls this, while it holds the lock of its state.
     unsafe {
-        let place = page.requests.get().cast::<u8>().add(next * REQUEST_BYTES);
+        let place = page.requests.get().cast::<u8>().add(begin);
         ptr::copy_nonoverlapping(request.as_ptr(), place, request.len());
     }
-    length.store(u32::try_from(request.len()).unwrap_or(0), Ordering::Release);
-    let which = u32::try_from(next).unwrap_or(0) + 1;
-    page.which.store(which, Ordering::Release);
+    let valid = (begin as u64) << 32 | request.len() as u64;
+    page.valid.store(valid, Ordering::Release);
 }
 
 /// Has the kernel continue this process once nothing of the work may run any more. 0: there is no end.
@@ -417,15 +412,15 @@ impl Keeper {
     #[must_use]
     pub fn request(&self) -> Option<Vec<u8>> {
         let page = page()?;
-        let at = usize::try_from(page.which.load(Ordering::Acquire).checked_sub(1)?).ok()?;
-        let length = usize::try_from(page.lengths.get(at)?.load(Ordering::Acquire)).ok()?;
-        let mut request = vec![0; length.min(REQUEST_BYTES)];
+        let valid = page.valid.load(Ordering::Acquire);
+        let [begin, length] = [valid >> 32, valid & u64::from(u32::MAX)]
+            .map(|part| usize::try_from(part).unwrap_or(0).min(REQUEST_BYTES));
         // SAFETY: the keeper has ended, so that nobody writes there.
-        unsafe {
-            let place = page.requests.get().cast::<u8>().add(at * REQUEST_BYTES);
-            ptr::copy_nonoverlapping(place, request.as_mut_ptr(), request.len());
-        }
-        Some(request)
+        let request = unsafe {
+            let place = page.requests.get().cast::<u8>().add(begin);
+            std::slice::from_raw_parts(place, length)
+        };
+        (valid != 0).then(|| request.to_vec())
     }
 
     /// Waits for its end.
