@@ -247,16 +247,17 @@ fn sleep_until(milliseconds: u64) {
     }
 }
 
-/// What a child of the keeper does before it executes: it is killed if the keeper is. Async-signal-safe.
-pub(in crate::sys) fn leash(keeper: libc::pid_t) -> io::Result<()> {
-    set_parent_process_death_signal(Some(Signal::KILL))?;
+/// What a child does first: it gets this signal when its parent ends, and ends now if it has none any more.
+/// Async-signal-safe.
+pub(in crate::sys) fn leash(parent: libc::pid_t, signal: Signal) -> io::Result<()> {
+    let is_set = set_parent_process_death_signal(Some(signal));
     // SAFETY: no memory is involved.
     unsafe {
-        if libc::getppid() != keeper {
+        if libc::getppid() != parent {
             libc::_exit(127);
         }
     }
-    Ok(())
+    Ok(is_set?)
 }
 
 /// Lets the work run on when its hold is lost: nothing of it is killed.
@@ -320,14 +321,8 @@ pub fn fork() -> io::Result<Forked> {
         0 => {
             IS_KEEPER.store(true, Ordering::Relaxed);
             let _ = ManuallyDrop::new(open);
-            let _ = set_parent_process_death_signal(Some(Signal::TERM));
             let _ = set_name(c"onehold-keeper");
-            // SAFETY: no memory is involved.
-            unsafe {
-                if libc::getppid() != own {
-                    libc::_exit(1);
-                }
-            }
+            let _ = leash(own, Signal::TERM);
             Ok(Forked::Keeper)
         }
         pid => Ok(Forked::Wrapper(Keeper {
