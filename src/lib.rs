@@ -169,7 +169,7 @@ pub mod signal {
 #[cfg(all(feature = "etcd", target_os = "linux"))]
 #[doc(hidden)]
 pub mod keeper {
-    pub use crate::sys::keeper::{Forked, Keeper, fork, let_run_on, wrapper};
+    pub use crate::sys::keeper::{Keeper, fork, let_run_on, wrapper};
 }
 
 /// What only the command-line tool needs. It changes without notice.

@@ -265,15 +265,6 @@ pub fn let_run_on() {
     HAS_NO_END.store(true, Ordering::Relaxed);
 }
 
-/// One of the two processes.
-#[derive(Debug)]
-pub enum Forked {
-    /// The calling process is the keeper.
-    Keeper,
-    /// It is the wrapper of this one.
-    Wrapper(Keeper),
-}
-
 /// The keeper, as its wrapper sees it.
 #[derive(Debug)]
 pub struct Keeper {
@@ -284,11 +275,12 @@ pub struct Keeper {
     others: Vec<ProcessId>,
 }
 
-/// Forks a keeper. To be called before there is a connection or a thread.
+/// Forks a keeper. To be called before there is a connection or a thread. Returns it to the wrapper; `None`: the
+/// calling process is the keeper.
 ///
 /// # Errors
 /// Those of mmap(2), pipe(2), fcntl(2), fork(2) and prctl(2).
-pub fn fork() -> io::Result<Forked> {
+pub fn fork() -> io::Result<Option<Keeper>> {
     // SAFETY: a new mapping, which both processes share; zeroes are a valid page.
     let page = unsafe {
         let page = libc::mmap(
@@ -323,9 +315,9 @@ pub fn fork() -> io::Result<Forked> {
             let _ = ManuallyDrop::new(open);
             let _ = set_name(c"onehold-keeper");
             let _ = leash(own, Signal::TERM);
-            Ok(Forked::Keeper)
+            Ok(None)
         }
-        pid => Ok(Forked::Wrapper(Keeper {
+        pid => Ok(Some(Keeper {
             pid,
             others,
             _end: end,
