@@ -243,6 +243,13 @@ fn created(result: Result<(), impl Into<io::Error>>) -> io::Result<bool> {
     }
 }
 
+/// FNV-1a with 64 bits. Unlike std's hasher it is the same in every version of this program.
+pub(crate) fn digest(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |digest, byte| {
+        (digest ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
 /// A digest of an identity that names a machine and should not be published (machine-id(5)): 16 hex
 /// digits of FNV-1a with 64 bits, over a prefix of our own and the identity. `None` for what does
 /// not name a machine.
@@ -252,13 +259,10 @@ fn digest_of_machine(id: &str) -> Option<String> {
     if id.is_empty() || id == "uninitialized" {
         return None;
     }
-    let digest = b"onehold"
-        .iter()
-        .chain(id.as_bytes())
-        .fold(0xcbf2_9ce4_8422_2325_u64, |digest, byte| {
-            (digest ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-        });
-    Some(format!("{digest:016x}"))
+    Some(format!(
+        "{:016x}",
+        digest(format!("onehold{id}").as_bytes())
+    ))
 }
 
 /// The name of this host; `None` if it is not known.
