@@ -5,6 +5,7 @@
 //! like another one.
 
 use std::ffi::{CStr, CString};
+use std::fmt::Display;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::str::FromStr;
@@ -17,6 +18,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, fstatfs, statat};
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, pidfd_open, test_kill_process};
 
+use super::mount::value_in;
 use crate::identity::{BootId, Pid, ProcessId};
 use crate::sys::digest_of_machine;
 pub use crate::sys::unix::process::may_signal;
@@ -145,11 +147,8 @@ pub(in crate::sys) fn listed(pid: Pid) -> io::Result<Listed> {
 /// The real and the saved user of a process (proc_pid_status(5)); `None`: /proc does not show them.
 pub(in crate::sys) fn users_of(pid: Pid) -> Option<[u32; 2]> {
     ensure_proc_is_ours().ok()?;
-    let text = read_of(pid, "status").ok()?;
-    let line = text
-        .split(|byte| *byte == b'\n')
-        .find_map(|line| line.strip_prefix(b"Uid:"))?;
-    let mut numbers = std::str::from_utf8(line).ok()?.split_ascii_whitespace();
+    let users = status_of(pid, "Uid:")?;
+    let mut numbers = users.split_ascii_whitespace();
     let (real, _effective, saved) = (numbers.next()?, numbers.next()?, numbers.next()?);
     Some([real.parse().ok()?, saved.parse().ok()?])
 }
@@ -217,9 +216,7 @@ pub(crate) fn pid_namespace() -> Option<u64> {
 
 /// The umask of the caller, as it is written: asking for it by umask(2) would change it.
 pub(crate) fn umask() -> Option<String> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
-    line.map(|umask| umask.trim().to_owned())
+    status_of("self", "Umask:")
 }
 
 /// Whether /proc shows the processes of other users.
@@ -272,8 +269,7 @@ pub(crate) fn state_of_pid_namespace(number: u64) -> Option<ProcessState> {
 
 /// Whether a process is the first one of its PID namespace.
 fn is_first(pid: Pid) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let pids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    let pids = status_of(pid, "NSpid:");
     pids.is_some_and(|pids| pids.split_whitespace().last() == Some("1"))
 }
 
@@ -320,12 +316,10 @@ fn own_stat() -> Option<Stat> {
     if let Some((_, stat)) = known.filter(|(pid, _)| *pid == own) {
         return Some(stat);
     }
-    let shown = read_stat_at(c"/proc/self/stat").ok()?;
-    let stat = if shown.is_made_up {
-        read_stat_at(&CString::new(format!("/proc/self/task/{own}/stat")).ok()?).ok()?
-    } else {
-        shown
-    };
+    let mut stat = read_stat("self").ok()?;
+    if stat.is_made_up {
+        stat = read_stat(format!("self/task/{own}")).ok()?;
+    }
     // In the /proc of another namespace it is another number, or nothing.
     if stat.pid != own.get() {
         return None;
@@ -386,19 +380,20 @@ fn read_whole(file: &OwnedFd) -> io::Result<Vec<u8>> {
 }
 
 /// Reads a file of /proc about a process.
-fn read_of(pid: Pid, file: &str) -> io::Result<Vec<u8>> {
-    let path = CString::new(format!("/proc/{pid}/{file}"))?;
+fn read_of(process: impl Display, file: &str) -> io::Result<Vec<u8>> {
+    let path = CString::new(format!("/proc/{process}/{file}"))?;
     read_whole(&open_to_read(&path)?)
 }
 
-/// Reads the `stat` of another process.
-fn read_stat(pid: Pid) -> io::Result<Stat> {
-    read_stat_at(&CString::new(format!("/proc/{pid}/stat"))?)
+fn read_stat(process: impl Display) -> io::Result<Stat> {
+    let text = read_of(process, "stat")?;
+    parse_stat(&text).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }
 
-fn read_stat_at(path: &CStr) -> io::Result<Stat> {
-    let text = read_whole(&open_to_read(path)?)?;
-    parse_stat(&text).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
+/// A value in the `status` of a process, whose name may have any bytes.
+fn status_of(process: impl Display, key: &str) -> Option<String> {
+    let text = read_of(process, "status").ok()?;
+    value_in(&String::from_utf8_lossy(&text), key)
 }
 
 /// Fields of proc_pid_stat(5).
