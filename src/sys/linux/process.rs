@@ -14,10 +14,11 @@ use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, fstatfs, statat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, statat};
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, pidfd_open, test_kill_process};
 
+use super::filesystem::magic;
 use super::mount::value_in;
 use crate::identity::{BootId, Pid, ProcessId};
 use crate::sys::digest_of_machine;
@@ -172,7 +173,7 @@ pub(crate) fn boot_id() -> Option<BootId> {
     let file = open_to_read(c"/proc/sys/kernel/random/boot_id").ok()?;
     let text = read_whole(&file).ok()?;
     // Containers mount a file of their own here, new for each start: then it is not on procfs.
-    let masked = fstatfs(&file).map_or(true, |fs| fs.f_type != PROC_SUPER_MAGIC);
+    let masked = magic(&file).map_or(true, |magic| magic != PROC_SUPER_MAGIC);
     Some(BootId {
         id: std::str::from_utf8(&text).ok()?.trim().to_owned(),
         masked,
@@ -292,12 +293,8 @@ const NANOSECONDS_PER_TICK: i64 = 10_000_000;
 /// include/linux/sched.h: forked, and not executed a program since.
 const PF_FORKNOEXEC: u32 = 0x40;
 
-// linux/magic.h; the field's type differs between architectures.
-#[allow(
-    clippy::cast_possible_wrap,
-    reason = "the type of the field differs between architectures"
-)]
-const PROC_SUPER_MAGIC: rustix::fs::FsWord = 0x9fa0;
+// linux/magic.h
+const PROC_SUPER_MAGIC: u64 = 0x9fa0;
 
 /// Fails unless /proc belongs to our own PID namespace. After `unshare --pid` without a new /proc it
 /// shows the outer one, where our numbers belong to other processes.
