@@ -199,12 +199,8 @@ impl Directory {
         create: bool,
         writable: bool,
     ) -> io::Result<Found> {
-        let access = if writable {
-            OFlags::RDWR
-        } else {
-            OFlags::RDONLY
-        };
-        let flags = access | CAREFUL;
+        let mut flags = CAREFUL;
+        flags.set(OFlags::RDWR, writable);
         let not_lockable = |seen: &Stat| match FileType::from_raw_mode(seen.st_mode) {
             FileType::Directory | FileType::BlockDevice => None,
             _ => not_a_regular_file(seen),
