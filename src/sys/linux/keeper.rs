@@ -25,7 +25,7 @@ use super::children::{own_children, wait_for_child};
 use super::process::{boottime, boottime_milliseconds};
 use super::timer::Timer;
 use super::wait::pause;
-use super::work::{adopt_orphans, kill_descendants};
+use super::work::{adopt_orphans, kill_descendants, sigval};
 use crate::identity::{Pid, ProcessId};
 use crate::sys::QueuedSignal;
 use crate::sys::unix::checked;
@@ -227,13 +227,9 @@ pub(crate) fn guard() -> io::Result<()> {
             let _ = pause(Duration::from_millis(20));
         }
     };
-    let start = || {
-        std::thread::Builder::new()
-            .name("guard".to_owned())
-            .stack_size(64 * 1024)
-            .spawn(guard)
-    };
-    crate::sys::signal::without_signals(start)?.map(drop)
+    let thread = std::thread::Builder::new().name("guard".to_owned());
+    let thread = thread.stack_size(64 * 1024);
+    crate::sys::signal::without_signals(|| thread.spawn(guard))?.map(drop)
 }
 
 /// Sleeps until a moment of the boot-time clock, in milliseconds: time for which the machine is suspended
@@ -373,11 +369,8 @@ impl Keeper {
         } else {
             FROM_TERMINAL
         };
-        let value = libc::sigval {
-            sival_ptr: ptr::without_provenance_mut(usize::try_from(value).unwrap_or(0)),
-        };
         // SAFETY: the number is passed on, and points to nothing.
-        unsafe { libc::sigqueue(self.pid, received.signal, value) };
+        unsafe { libc::sigqueue(self.pid, received.signal, sigval(value)) };
     }
 
     /// Kills everything below the keeper, and the keeper itself.
