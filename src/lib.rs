@@ -207,9 +207,8 @@ pub mod command_line {
         #[cfg(unix)]
         pub use crate::sys::signal::terminate_self;
         pub use crate::sys::signal::{
-            SignalMask, SignalQueue, exit_by_signal, ignore_file_size_signal, keep_ignored_signals,
-            last_signal, send, send_from_terminal, stop, tell_signals_apart, terminating_signal,
-            without_signals,
+            SignalMask, SignalQueue, exit_by_signal, ignore_file_size_signal, last_signal, send,
+            send_from_terminal, stop, tell_signals_apart, terminating_signal, without_signals,
         };
     }
 }
