@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::holder::has_ended;
 use super::lock::Lock;
 use super::taken_hold::TakenHold;
 use super::unfinished::{Unfinished, is_orphaned_ending};
@@ -225,7 +224,7 @@ fn blocked(by: Obstacle<Handle>) -> Next {
 /// A wait can last longer than the process that it is for.
 fn ensure_alive(process: Option<ProcessId>) -> Result<()> {
     match process {
-        Some(process) if has_ended(process) => Err(Error::NoSuchProcess {
+        Some(process) if process.has_ended() => Err(Error::NoSuchProcess {
             pid: process.pid.get(),
         }),
         _ => Ok(()),

@@ -22,7 +22,7 @@ use std::io;
 use std::path::Path;
 use std::time::SystemTime;
 
-use crate::identity::Pid;
+use crate::identity::{Pid, ProcessId};
 
 #[cfg(not(all(feature = "etcd", target_os = "linux")))]
 #[path = "no_keeper.rs"]
@@ -215,6 +215,23 @@ pub(crate) enum ProcessState {
     },
     /// The kernel did not answer the question.
     Unknown,
+}
+
+impl ProcessId {
+    /// The process that has a PID now.
+    pub(crate) fn of(pid: Pid) -> Self {
+        let start = process::start_ticks(pid);
+        Self { pid, start }
+    }
+
+    /// Whether it is known to have ended.
+    pub(crate) fn has_ended(self) -> bool {
+        match process::presence(self.pid) {
+            ProcessState::Gone => true,
+            ProcessState::Alive { start } => self.started_at_another_time(start),
+            ProcessState::Unknown => false,
+        }
+    }
 }
 
 /// What a filesystem has room for; `None`: that is not known.

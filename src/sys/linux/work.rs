@@ -14,15 +14,15 @@ use super::children::{
     children_of, has_children_files, has_live_children, is_live_child, is_shortage, list,
     next_numbers,
 };
-use super::process::{has_ended, listed, open_pidfd, presence};
+use super::process::{has_ended, listed, open_pidfd};
 use crate::identity::{Pid, ProcessId};
+use crate::sys::FileId;
 use crate::sys::unix::checked;
 use crate::sys::unix::file::id_of_path;
 use crate::sys::unix::process::reap;
 use crate::sys::unix::wait::timespec;
 pub use crate::sys::unix::work::{let_work_go, work_is_contained};
 use crate::sys::work::{Listed, Look, Marks, environment_names_hold, number_to_tell, select};
-use crate::sys::{FileId, ProcessState};
 
 /// Lets this process adopt the orphans among its descendants (`PR_SET_CHILD_SUBREAPER`, prctl(2)), so that
 /// all of them stay its descendants. It has to reap them; a child does not inherit this.
@@ -68,11 +68,7 @@ impl Target {
     pub(in crate::sys) fn is_alive(&self) -> bool {
         match &self.pidfd {
             Some(pidfd) => !matches!(has_ended(pidfd, Duration::ZERO), Ok(true)),
-            None => match presence(self.process.pid) {
-                ProcessState::Gone => false,
-                ProcessState::Alive { start } => !self.process.started_at_another_time(start),
-                ProcessState::Unknown => true,
-            },
+            None => !self.process.has_ended(),
         }
     }
 
