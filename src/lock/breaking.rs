@@ -100,11 +100,8 @@ impl Lock {
         };
         let was = Box::new(self.status(&own));
         if is_locked_by_unknown(&own) {
-            let lockers = own.found.facts.lockers.iter();
-            let processes = lockers.map(|pid| ProcessId {
-                pid: *pid,
-                start: start_ticks(*pid),
-            });
+            let lockers = own.found.facts.lockers.iter().copied();
+            let processes = lockers.map(ProcessId::of);
             return Ok(Break::StillRunning {
                 was,
                 processes: processes.collect(),

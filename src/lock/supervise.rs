@@ -95,9 +95,7 @@ impl Hold {
             record.writer()
         } else {
             // The keeper, and not its wrapper, which is on record.
-            let pid = Pid::of_self();
-            let start = process::start_ticks(pid);
-            Some(ProcessId { pid, start })
+            Some(ProcessId::of(Pid::of_self()))
         };
         // This process may have had children before.
         marks.since = record.live.start.unwrap_or(marks.since);

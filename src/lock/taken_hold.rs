@@ -154,10 +154,7 @@ impl TakenHold {
         self.place = None;
         let Some(pid) = Pid::new(pid) else { return };
         let mut live = self.held.record().live.clone();
-        live.set_process(Some(ProcessId {
-            pid,
-            start: process::start_ticks(pid),
-        }));
+        live.set_process(Some(ProcessId::of(pid)));
         let written = self.held.write_live(live);
         self.warnings.extend(written.err());
     }

@@ -71,11 +71,7 @@ pub(crate) fn own_children() -> Vec<ProcessId> {
         let numbers = (1..PID_LIMIT).filter_map(Pid::new);
         numbers.filter(|pid| is_live_child(*pid)).collect()
     });
-    let identified = children.into_iter().map(|pid| ProcessId {
-        pid,
-        start: listed(pid).ok().and_then(|listed| listed.process.start),
-    });
-    identified.collect()
+    children.into_iter().map(ProcessId::of).collect()
 }
 
 /// The children of all threads of a process (proc_tid_children(5)).
