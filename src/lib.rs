@@ -169,7 +169,7 @@ pub mod signal {
 #[cfg(all(feature = "etcd", target_os = "linux"))]
 #[doc(hidden)]
 pub mod keeper {
-    pub use crate::sys::keeper::{Forked, Keeper, fork, let_run_on, wrapper};
+    pub use crate::sys::keeper::{Keeper, fork, let_run_on, wrapper};
 }
 
 /// What only the command-line tool needs. It changes without notice.
@@ -208,9 +208,8 @@ pub mod command_line {
         #[cfg(unix)]
         pub use crate::sys::signal::terminate_self;
         pub use crate::sys::signal::{
-            SignalMask, SignalQueue, exit_by_signal, ignore_file_size_signal, keep_ignored_signals,
-            last_signal, send, send_from_terminal, stop, tell_signals_apart, terminating_signal,
-            without_signals,
+            SignalMask, SignalQueue, exit_by_signal, ignore_file_size_signal, last_signal, send,
+            send_from_terminal, stop, tell_signals_apart, terminating_signal, without_signals,
         };
     }
 }

@@ -9,6 +9,7 @@ use chrono::{DateTime, Datelike, SubsecRound as _, TimeDelta, Utc};
 use serde::{Deserialize, Deserializer, Serialize};
 
 pub use crate::identity::{BootId, Incarnation, Origin, Pid, ProcessId};
+pub(crate) use crate::sys::digest;
 
 /// The version of the native format that this library writes.
 pub(crate) const VERSION: u64 = 1;
@@ -587,13 +588,6 @@ pub(crate) fn cut_command(command: Vec<String>) -> Vec<String> {
         break;
     }
     kept
-}
-
-/// FNV-1a with 64 bits. Unlike std's hasher it is the same in every version of this program.
-pub(crate) fn digest(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |digest, byte| {
-        (digest ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    })
 }
 
 /// A number that is not a process ID names no process, and proves nothing.

@@ -8,8 +8,7 @@ use super::time::{ShowTime, short_span, span};
 use super::{instance, is_at_path};
 use crate::decision::verdict::{Evidence, Reason, State, Uncertainty};
 use crate::status::{Locker, Status};
-use crate::sys::ProcessState;
-use crate::sys::process::{boottime_milliseconds, presence};
+use crate::sys::process::boottime_milliseconds;
 use crate::terminal::escape;
 
 /// The second line of a description: the evidence. `None`: the first line says it all.
@@ -169,11 +168,7 @@ fn caller_exited(status: &Status) -> Option<String> {
     let verdict = &status.verdict;
     let caller = status.record.as_ref()?.die_with?;
     let is_here = verdict.pid_alive.is_some() || verdict.wrapper_alive.is_some();
-    let has_exited = match presence(caller.pid) {
-        ProcessState::Gone => true,
-        ProcessState::Alive { start } => caller.started_at_another_time(start),
-        ProcessState::Unknown => false,
-    };
+    let has_exited = caller.has_ended();
     (is_here && has_exited).then(|| format!("; its caller, process {}, has exited", caller.pid))
 }
 

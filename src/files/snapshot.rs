@@ -31,7 +31,7 @@ use crate::open_file::{Handle, OpenFile};
 use crate::record::{Content, Format, digest};
 use crate::status::Waiter;
 use crate::sys::directory::{Directory, Kind, facts_of_file, lockers, record_is_locked};
-use crate::sys::{PidNamespaceState, ProcessState, existing, process};
+use crate::sys::{ProcessState, existing, process};
 
 /// A store at one moment: under the guard, or while other processes may change it.
 pub(crate) struct FilesSnapshot<'a> {
@@ -41,7 +41,7 @@ pub(crate) struct FilesSnapshot<'a> {
     pub(super) guard: Option<&'a Guard>,
     now: OnceCell<Moment>,
     processes: RefCell<BTreeMap<Pid, ProcessFact>>,
-    pid_namespaces: RefCell<BTreeMap<u64, Option<PidNamespaceState>>>,
+    pid_namespaces: RefCell<BTreeMap<u64, Option<ProcessState>>>,
     /// The answers so far, each of which reads /proc.
     descends_from: RefCell<Vec<(ProcessId, bool)>>,
     queue: OnceCell<Queue<'a>>,
@@ -193,7 +193,7 @@ impl<'a> FilesSnapshot<'a> {
 
     /// A listing asks for the same namespace many times.
     #[cold]
-    fn pid_namespace(&self, number: u64) -> Option<PidNamespaceState> {
+    fn pid_namespace(&self, number: u64) -> Option<ProcessState> {
         let mut known = self.pid_namespaces.borrow_mut();
         *known
             .entry(number)

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use super::ending::{Ending, kill_at_ms, marks};
-use super::holder::seen_now;
 use super::lock::{Lock, result_of};
 use super::options::{Options, milliseconds};
 use super::unfinished::{
@@ -103,8 +102,8 @@ impl Lock {
         };
         let was = Box::new(self.status(&own));
         let work = if is_locked_by_unknown(&own) {
-            let lockers = own.found.facts.lockers.iter();
-            Work::Left(lockers.copied().map(seen_now).collect(), None)
+            let lockers = own.found.facts.lockers.iter().copied();
+            Work::Left(lockers.map(ProcessId::of).collect(), None)
         } else {
             self.end_work(shown, &own, on_break)?
         };

@@ -77,6 +77,7 @@ impl Caller {
     #[must_use]
     pub fn owns(&self, status: &Status) -> bool {
         status.record.as_ref().is_some_and(|record| {
+            let has_ended = ProcessId::has_ended;
             self.owns_record(record, &status.verdict, descends_from, has_ended)
         })
     }
@@ -94,15 +95,6 @@ impl Status {
                 start,
             })
         })
-    }
-}
-
-/// Whether a process is known to have ended.
-pub(crate) fn has_ended(recorded: ProcessId) -> bool {
-    match process::presence(recorded.pid) {
-        ProcessState::Gone => true,
-        ProcessState::Alive { start } => recorded.started_at_another_time(start),
-        ProcessState::Unknown => false,
     }
 }
 
@@ -140,12 +132,6 @@ pub fn parent() -> Result<ProcessId> {
     }
 }
 
-/// The process that has a PID now.
-pub(super) fn seen_now(pid: Pid) -> ProcessId {
-    let start = process::start_ticks(pid);
-    ProcessId { pid, start }
-}
-
 /// A process by its PID.
 ///
 /// # Errors
@@ -166,7 +152,7 @@ pub(crate) fn wait_until_gone(recorded: ProcessId, limit: Duration) -> bool {
     let deadline = process::boottime().saturating_add(limit);
     loop {
         let left = deadline.saturating_sub(process::boottime());
-        if has_ended(recorded) {
+        if recorded.has_ended() {
             return true;
         }
         if left.is_zero() {

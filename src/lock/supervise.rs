@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use super::ending::{Ending, Remaining, kill_at_ms, marks};
 use super::hold::{Hold, NEEDS_KEEPER, recording, spawn_error};
-use super::holder::seen_now;
 use crate::backend::ReleaseOutcome;
 use crate::error::{Error, Result};
-use crate::identity::Pid;
+use crate::identity::{Pid, ProcessId};
 use crate::record::{CommandEnd, Format};
 use crate::sys::signal::SignalMask;
 use crate::sys::spawn::command_holds;
@@ -87,7 +86,7 @@ impl Hold {
             record.writer()
         } else {
             // The keeper, and not its wrapper, which is on record.
-            Some(seen_now(Pid::of_self()))
+            Some(ProcessId::of(Pid::of_self()))
         };
         // This process may have had children before.
         marks.since = record.live.start.unwrap_or(marks.since);

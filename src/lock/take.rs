@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::holder::has_ended;
 use super::lock::Lock;
 use super::taken_hold::TakenHold;
 use super::unfinished::is_orphaned_ending;
@@ -194,7 +193,7 @@ fn blocked(by: Obstacle<Handle>) -> Next {
 /// A wait can last longer than the process that it is for.
 fn ensure_alive(asker: Asker) -> Result<()> {
     match asker {
-        Asker::Process(process) | Asker::Derived(process) if has_ended(process) => {
+        Asker::Process(process) | Asker::Derived(process) if process.has_ended() => {
             let pid = process.pid.get();
             Err(Error::NoSuchProcess { pid })
         }

@@ -5,13 +5,12 @@ use std::time::Duration;
 
 use chrono::{DateTime, SubsecRound as _, TimeDelta, Utc};
 
-use super::holder::seen_now;
 use super::options::milliseconds;
 use crate::backend::{Backend, HeldRecord, QueuePlace, ReleaseOutcome};
 use crate::error::{Error, Result};
 use crate::files::history::{HoldResult, PastHold};
 use crate::files::journal::Journal;
-use crate::identity::Pid;
+use crate::identity::{Pid, ProcessId};
 use crate::name::LockName;
 use crate::record::{CommandEnd, Live, Record, has_four_digits};
 use crate::status::Status;
@@ -161,7 +160,7 @@ impl TakenHold {
     pub(super) fn started(&mut self, pid: u32) {
         self.place = None;
         let Some(pid) = Pid::new(pid) else { return };
-        let written = self.write(|live| live.set_process(Some(seen_now(pid))));
+        let written = self.write(|live| live.set_process(Some(ProcessId::of(pid))));
         self.warnings.extend(written.err());
     }
 

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use super::ending::{Ending, Remaining, kill_at_ms, marks};
-use super::holder::seen_now;
 use super::lock::Lock;
 use crate::decision::verdict::Reason;
 use crate::decision::{Judged, Request};
@@ -141,7 +140,7 @@ pub(super) fn marks_of(judged: &Judged<Handle>) -> Marks {
         Some(command.pid) == judged.verdict.pid && judged.verdict.pid_alive == Some(true)
     });
     marks.known.extend(command.and_then(|command| {
-        let seen = seen_now(command.pid);
+        let seen = ProcessId::of(command.pid);
         command.is_same(seen).then_some(seen)
     }));
     marks

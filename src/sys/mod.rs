@@ -22,7 +22,7 @@ use std::io;
 use std::path::Path;
 use std::time::SystemTime;
 
-use crate::identity::Pid;
+use crate::identity::{Pid, ProcessId};
 
 #[cfg(not(all(feature = "etcd", target_os = "linux")))]
 #[path = "no_keeper.rs"]
@@ -229,26 +229,29 @@ pub(crate) enum ProcessState {
     Unknown,
 }
 
+impl ProcessId {
+    /// The process that has a PID now.
+    pub(crate) fn of(pid: Pid) -> Self {
+        let start = process::start_ticks(pid);
+        Self { pid, start }
+    }
+
+    /// Whether it is known to have ended.
+    pub(crate) fn has_ended(self) -> bool {
+        match process::presence(self.pid) {
+            ProcessState::Gone => true,
+            ProcessState::Alive { start } => self.started_at_another_time(start),
+            ProcessState::Unknown => false,
+        }
+    }
+}
+
 /// What a filesystem has room for; `None`: that is not known.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Space {
     pub(crate) is_read_only: bool,
     pub(crate) free_bytes: Option<u64>,
     pub(crate) free_files: Option<u64>,
-}
-
-/// Whether a process lives in a PID namespace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(
-    not(target_os = "linux"),
-    allow(dead_code, reason = "there are no PID namespaces")
-)]
-pub(crate) enum PidNamespaceState {
-    Gone,
-    /// With the start of its first process, in ticks since boot.
-    Alive {
-        init_start: Option<u64>,
-    },
 }
 
 /// Nothing, if there is nothing with that name.
@@ -269,6 +272,13 @@ pub(crate) fn created(result: Result<(), impl Into<io::Error>>) -> io::Result<bo
     }
 }
 
+/// FNV-1a with 64 bits. Unlike std's hasher it is the same in every version of this program.
+pub(crate) fn digest(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |digest, byte| {
+        (digest ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
 /// A digest of an identity that names a machine and should not be published (machine-id(5)): 16 hex
 /// digits of FNV-1a with 64 bits, over a prefix of our own and the identity. `None` for what does
 /// not name a machine.
@@ -278,13 +288,10 @@ fn digest_of_machine(id: &str) -> Option<String> {
     if id.is_empty() || id == "uninitialized" {
         return None;
     }
-    let digest = b"onehold"
-        .iter()
-        .chain(id.as_bytes())
-        .fold(0xcbf2_9ce4_8422_2325_u64, |digest, byte| {
-            (digest ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-        });
-    Some(format!("{digest:016x}"))
+    Some(format!(
+        "{:016x}",
+        digest(format!("onehold{id}").as_bytes())
+    ))
 }
 
 /// The name of this host; `None` if it is not known.

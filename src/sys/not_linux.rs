@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::system::wait::{pause, until_gone};
 use super::system::work::Target;
 use super::work::{Listed, Look, Marks, select};
-use super::{Lockers, PidNamespaceState};
+use super::{Lockers, ProcessState};
 use crate::identity::{Pid, ProcessId};
 
 /// The processes that hold a lock on an open file: the system does not tell.
@@ -53,7 +53,7 @@ pub(crate) fn can_watch_processes() -> bool {
 }
 
 /// There are no others.
-pub(crate) fn state_of_pid_namespace(_number: u64) -> Option<PidNamespaceState> {
+pub(crate) fn state_of_pid_namespace(_number: u64) -> Option<ProcessState> {
     None
 }
 

@@ -83,12 +83,9 @@ pub(crate) fn on_interrupt(then: Then, report: impl Fn(i32, Option<&str>) + Send
             INTERRUPTED_AFTER_COMMIT.store(true, Ordering::SeqCst);
         }
     };
-    // The handler's thread must not take signals that are sent to the main thread.
-    let _ = signal::without_signals(|| {
-        signal::keep_ignored_signals(|| {
-            let _ = ctrlc::set_handler(by_signal);
-            let _ = signal::tell_signals_apart();
-        });
+    // The handler's thread must not take signals that are sent to the main thread: it does not.
+    signal::tell_signals_apart(|| {
+        let _ = ctrlc::set_handler(by_signal);
     });
 }
 

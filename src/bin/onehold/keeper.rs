@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use onehold::Lock;
 use onehold::command_line::signal;
-use onehold::keeper::{Forked, Keeper, fork, let_run_on};
+use onehold::keeper::{Keeper, fork, let_run_on};
 
 use anyhow::Context;
 
@@ -32,15 +32,13 @@ pub(crate) fn wrap(
     lock: &Lock,
     on_lost: OnLost,
 ) -> anyhow::Result<Option<Printed>> {
-    match fork().context("cannot start a keeper")? {
-        Forked::Keeper => {
-            if on_lost == OnLost::Warn {
-                let_run_on();
-            }
-            Ok(None)
+    let Some(keeper) = fork().context("cannot start a keeper")? else {
+        if on_lost == OnLost::Warn {
+            let_run_on();
         }
-        Forked::Wrapper(keeper) => watch(session, lock, &keeper).map(Some),
-    }
+        return Ok(None);
+    };
+    watch(session, lock, &keeper).map(Some)
 }
 
 fn watch(session: &Session, lock: &Lock, keeper: &Keeper) -> anyhow::Result<Printed> {

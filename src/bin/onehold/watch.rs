@@ -120,11 +120,8 @@ fn until_expiry(listing: &Listing) -> Duration {
 
 /// Calls this when INT, TERM or HUP comes.
 fn on_signal(handle: impl FnMut() + Send + 'static) {
-    let _ = signal::without_signals(|| {
-        signal::keep_ignored_signals(|| {
-            let _ = ctrlc::set_handler(handle);
-            let _ = signal::tell_signals_apart();
-        });
+    signal::tell_signals_apart(|| {
+        let _ = ctrlc::set_handler(handle);
     });
 }
 

@@ -7,12 +7,11 @@ use std::process::ExitStatus;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::io::Errno;
-use rustix::process::{WaitId, WaitIdOptions, waitid};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::process::{WaitId, WaitIdOptions, WaitOptions, waitid, waitpid};
 
 use super::process::{ensure_proc_is_ours, listed};
 use crate::identity::{Pid, ProcessId};
-use crate::sys::unix::checked;
 use crate::sys::unix::process::raw;
 use crate::sys::work::Listed;
 
@@ -47,13 +46,9 @@ fn has_child(which: WaitId<'_>, change: WaitIdOptions) -> io::Result<bool> {
 /// # Errors
 /// Those of waitpid(2).
 pub(super) fn wait_for_child(pid: libc::pid_t) -> io::Result<ExitStatus> {
-    let mut status = 0;
-    // SAFETY: the place is ours.
-    while let Err(error) = checked(unsafe { libc::waitpid(pid, &raw mut status, 0) }) {
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
-    }
+    let child = rustix::process::Pid::from_raw(pid);
+    let waited = retry_on_intr(|| waitpid(child, WaitOptions::empty()))?;
+    let status = waited.map_or(0, |(_, status)| status.as_raw());
     Ok(ExitStatus::from_raw(status))
 }
 
@@ -76,11 +71,7 @@ pub(crate) fn own_children() -> Vec<ProcessId> {
         let numbers = (1..PID_LIMIT).filter_map(Pid::new);
         numbers.filter(|pid| is_live_child(*pid)).collect()
     });
-    let identified = children.into_iter().map(|pid| ProcessId {
-        pid,
-        start: listed(pid).ok().and_then(|listed| listed.process.start),
-    });
-    identified.collect()
+    children.into_iter().map(ProcessId::of).collect()
 }
 
 /// The children of all threads of a process (proc_tid_children(5)).

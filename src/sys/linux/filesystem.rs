@@ -40,15 +40,14 @@ pub(in crate::sys) fn shares_kernel_locks(directory: impl AsFd) -> io::Result<bo
     Ok(LOCAL_FILESYSTEMS.iter().any(|(local, _)| *local == magic))
 }
 
-fn magic(file: impl AsFd) -> io::Result<u64> {
-    // The type is signed on some architectures; the magic numbers are 32 bits wide.
-    #[allow(
-        clippy::cast_sign_loss,
-        clippy::unnecessary_cast,
-        reason = "signed on some architectures"
-    )]
-    let magic = fstatfs(file)?.f_type as u64 & 0xFFFF_FFFF;
-    Ok(magic)
+/// The magic number of the type of a filesystem, 32 bits wide.
+#[allow(
+    clippy::cast_sign_loss,
+    clippy::unnecessary_cast,
+    reason = "signed on some architectures"
+)]
+pub(super) fn magic(file: impl AsFd) -> io::Result<u64> {
+    Ok(fstatfs(file)?.f_type as u64 & 0xFFFF_FFFF)
 }
 
 /// Whether a file belongs to the user that its metadata names.

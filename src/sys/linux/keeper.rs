@@ -25,7 +25,7 @@ use super::children::{own_children, wait_for_child};
 use super::process::{boottime, boottime_milliseconds};
 use super::timer::Timer;
 use super::wait::pause;
-use super::work::{adopt_orphans, kill_descendants};
+use super::work::{adopt_orphans, kill_descendants, sigval};
 use crate::identity::{Pid, ProcessId};
 use crate::sys::QueuedSignal;
 use crate::sys::unix::checked;
@@ -56,10 +56,9 @@ struct Page {
     group: AtomicI32,
     /// When nothing of the work may run any more, by the boot-time clock in milliseconds. 0: there is none.
     kill_at_ms: AtomicU64,
-    /// Which of the requests is valid, from 1 on; 0: none.
-    which: AtomicU32,
-    lengths: [AtomicU32; 2],
-    requests: UnsafeCell<[[u8; REQUEST_BYTES]; 2]>,
+    /// Where the valid one of the requests begins, in the upper half, and its length; 0: there is none.
+    valid: AtomicU64,
+    requests: UnsafeCell<[u8; 2 * REQUEST_BYTES]>,
 }
 
 // SAFETY: everything but the requests is atomic; those are written by one thread at a time, and read by
@@ -117,23 +116,19 @@ pub(crate) fn tell_wrapper(kill_at_ms: u64, request: &[u8]) {
             .get()
             .map(|timers| continue_after(timers, kill_at_ms));
     }
-    let next = usize::from(page.which.load(Ordering::Acquire) == 1);
-    let Some(length) = page
-        .lengths
-        .get(next)
-        .filter(|_| request.len() <= REQUEST_BYTES)
-    else {
+    if request.len() > REQUEST_BYTES {
         return;
-    };
+    }
+    let is_first = page.valid.load(Ordering::Acquire) >> 32 == 0;
+    let begin = if is_first { REQUEST_BYTES } else { 0 };
     // SAFETY: the wrapper reads the other one, and only once this process has ended; of this process one
     // thread at a time calls this, while it holds the lock of its state.
     unsafe {
-        let place = page.requests.get().cast::<u8>().add(next * REQUEST_BYTES);
+        let place = page.requests.get().cast::<u8>().add(begin);
         ptr::copy_nonoverlapping(request.as_ptr(), place, request.len());
     }
-    length.store(u32::try_from(request.len()).unwrap_or(0), Ordering::Release);
-    let which = u32::try_from(next).unwrap_or(0) + 1;
-    page.which.store(which, Ordering::Release);
+    let valid = (begin as u64) << 32 | request.len() as u64;
+    page.valid.store(valid, Ordering::Release);
 }
 
 /// Has the kernel continue this process once nothing of the work may run any more. 0: there is no end.
@@ -246,30 +241,22 @@ fn sleep_until(milliseconds: u64) {
     }
 }
 
-/// What a child of the keeper does before it executes: it is killed if the keeper is. Async-signal-safe.
-pub(in crate::sys) fn leash(keeper: libc::pid_t) -> io::Result<()> {
-    set_parent_process_death_signal(Some(Signal::KILL))?;
+/// What a child does first: it gets this signal when its parent ends, and ends now if it has none any more.
+/// Async-signal-safe.
+pub(in crate::sys) fn leash(parent: libc::pid_t, signal: Signal) -> io::Result<()> {
+    let is_set = set_parent_process_death_signal(Some(signal));
     // SAFETY: no memory is involved.
     unsafe {
-        if libc::getppid() != keeper {
+        if libc::getppid() != parent {
             libc::_exit(127);
         }
     }
-    Ok(())
+    Ok(is_set?)
 }
 
 /// Lets the work run on when its hold is lost: nothing of it is killed.
 pub fn let_run_on() {
     HAS_NO_END.store(true, Ordering::Relaxed);
-}
-
-/// One of the two processes.
-#[derive(Debug)]
-pub enum Forked {
-    /// The calling process is the keeper.
-    Keeper,
-    /// It is the wrapper of this one.
-    Wrapper(Keeper),
 }
 
 /// The keeper, as its wrapper sees it.
@@ -282,11 +269,12 @@ pub struct Keeper {
     others: Vec<ProcessId>,
 }
 
-/// Forks a keeper. To be called before there is a connection or a thread.
+/// Forks a keeper. To be called before there is a connection or a thread. Returns it to the wrapper; `None`: the
+/// calling process is the keeper.
 ///
 /// # Errors
 /// Those of mmap(2), pipe(2), fcntl(2), fork(2) and prctl(2).
-pub fn fork() -> io::Result<Forked> {
+pub fn fork() -> io::Result<Option<Keeper>> {
     // SAFETY: a new mapping, which both processes share; zeroes are a valid page.
     let page = unsafe {
         let page = libc::mmap(
@@ -319,17 +307,11 @@ pub fn fork() -> io::Result<Forked> {
         0 => {
             IS_KEEPER.store(true, Ordering::Relaxed);
             let _ = ManuallyDrop::new(open);
-            let _ = set_parent_process_death_signal(Some(Signal::TERM));
             let _ = set_name(c"onehold-keeper");
-            // SAFETY: no memory is involved.
-            unsafe {
-                if libc::getppid() != own {
-                    libc::_exit(1);
-                }
-            }
-            Ok(Forked::Keeper)
+            let _ = leash(own, Signal::TERM);
+            Ok(None)
         }
-        pid => Ok(Forked::Wrapper(Keeper {
+        pid => Ok(Some(Keeper {
             pid,
             others,
             _end: end,
@@ -385,11 +367,8 @@ impl Keeper {
         } else {
             FROM_TERMINAL
         };
-        let value = libc::sigval {
-            sival_ptr: ptr::without_provenance_mut(usize::try_from(value).unwrap_or(0)),
-        };
         // SAFETY: the number is passed on, and points to nothing.
-        unsafe { libc::sigqueue(self.pid, received.signal, value) };
+        unsafe { libc::sigqueue(self.pid, received.signal, sigval(value)) };
     }
 
     /// Kills everything below the keeper, and the keeper itself.
@@ -411,15 +390,15 @@ impl Keeper {
     #[must_use]
     pub fn request(&self) -> Option<Vec<u8>> {
         let page = page()?;
-        let at = usize::try_from(page.which.load(Ordering::Acquire).checked_sub(1)?).ok()?;
-        let length = usize::try_from(page.lengths.get(at)?.load(Ordering::Acquire)).ok()?;
-        let mut request = vec![0; length.min(REQUEST_BYTES)];
+        let valid = page.valid.load(Ordering::Acquire);
+        let [begin, length] = [valid >> 32, valid & u64::from(u32::MAX)]
+            .map(|part| usize::try_from(part).unwrap_or(0).min(REQUEST_BYTES));
         // SAFETY: the keeper has ended, so that nobody writes there.
-        unsafe {
-            let place = page.requests.get().cast::<u8>().add(at * REQUEST_BYTES);
-            ptr::copy_nonoverlapping(place, request.as_mut_ptr(), request.len());
-        }
-        Some(request)
+        let request = unsafe {
+            let place = page.requests.get().cast::<u8>().add(begin);
+            std::slice::from_raw_parts(place, length)
+        };
+        (valid != 0).then(|| request.to_vec())
     }
 
     /// Waits for its end.

@@ -32,25 +32,20 @@ pub(crate) fn lockers(file: &impl AsFd) -> Option<Lockers> {
     let (listed, is_exact) = key.listed().ok()?;
     let is_complete = is_exact && !is_container(own_namespace);
     let mut is_exclusive = listed.iter().any(|lock| lock.is_exclusive);
-    let taken_by: Vec<i64> = listed.iter().map(|lock| lock.taken_by).collect();
-    let is_gone = |pid: &i64| match pid_of(*pid) {
-        Some(pid) => matches!(presence(pid), ProcessState::Gone),
-        None => true,
-    };
+    let taken_by = listed.iter().filter_map(|lock| lock.taken_by);
+    let mut pids: Vec<Pid> = taken_by
+        .filter(|pid| !matches!(presence(*pid), ProcessState::Gone))
+        .collect();
     // In a container the list leaves out what processes of outer namespaces have locked, and what was
     // locked by a process that has exited.
-    let is_unlisted = taken_by.is_empty() && !is_complete;
-    let mut pids: Vec<Pid> = Vec::new();
-    if is_unlisted || taken_by.iter().any(is_gone) {
+    let is_unlisted = listed.is_empty() && !is_complete;
+    if is_unlisted || pids.len() < listed.len() {
         for (pid, lock) in key.inheritors() {
             pids.push(pid);
             is_exclusive |= lock.is_exclusive;
         }
     }
-    for pid in taken_by.iter().filter(|pid| !is_gone(pid)) {
-        pids.extend(pid_of(*pid));
-    }
-    let is_locked = !taken_by.is_empty() || !pids.is_empty();
+    let is_locked = !listed.is_empty() || !pids.is_empty();
     pids.sort_unstable();
     pids.dedup();
     pids.retain(|pid| *pid != Pid::of_self());
@@ -84,13 +79,10 @@ fn listed_locks() -> io::Result<(String, bool)> {
     Ok((listed, pieces <= 1))
 }
 
-fn pid_of(listed: i64) -> Option<Pid> {
-    Pid::new(u32::try_from(listed).ok()?)
-}
-
 /// A line of a list of locks.
 struct ListedLock {
-    taken_by: i64,
+    /// `None`: by a process of another namespace.
+    taken_by: Option<Pid>,
     is_exclusive: bool,
 }
 
@@ -134,7 +126,7 @@ impl ListedFile {
         // A line with `->` is a waiter.
         match fields.as_slice() {
             [_, "FLOCK", _, mode, pid, file, ..] if *file == self.0 => Some(ListedLock {
-                taken_by: pid.parse().ok()?,
+                taken_by: pid.parse().ok().and_then(Pid::new),
                 is_exclusive: *mode != "READ",
             }),
             _ => None,

@@ -5,6 +5,7 @@
 //! like another one.
 
 use std::ffi::{CStr, CString};
+use std::fmt::Display;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::str::FromStr;
@@ -13,18 +14,20 @@ use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, fstatfs, statat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, statat};
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, pidfd_open, test_kill_process};
 
+use super::filesystem::magic;
+use super::mount::value_in;
 use crate::identity::{BootId, Pid, ProcessId};
 use crate::sys::digest_of_machine;
 pub use crate::sys::unix::process::may_signal;
 use crate::sys::unix::process::raw;
-pub(crate) use crate::sys::unix::process::{descriptor_limit, own_uid, user_name};
+pub(crate) use crate::sys::unix::process::{boottime, descriptor_limit, own_uid, user_name};
 use crate::sys::unix::wait::timespec;
 use crate::sys::work::Listed;
-pub(crate) use crate::sys::{PidNamespaceState, ProcessParent, ProcessState};
+pub(crate) use crate::sys::{ProcessParent, ProcessState};
 
 /// A descriptor of a process.
 pub(super) fn open_pidfd(pid: Pid) -> rustix::io::Result<OwnedFd> {
@@ -145,11 +148,8 @@ pub(in crate::sys) fn listed(pid: Pid) -> io::Result<Listed> {
 /// The real and the saved user of a process (proc_pid_status(5)); `None`: /proc does not show them.
 pub(in crate::sys) fn users_of(pid: Pid) -> Option<[u32; 2]> {
     ensure_proc_is_ours().ok()?;
-    let text = read_of(pid, "status").ok()?;
-    let line = text
-        .split(|byte| *byte == b'\n')
-        .find_map(|line| line.strip_prefix(b"Uid:"))?;
-    let mut numbers = std::str::from_utf8(line).ok()?.split_ascii_whitespace();
+    let users = status_of(pid, "Uid:")?;
+    let mut numbers = users.split_ascii_whitespace();
     let (real, _effective, saved) = (numbers.next()?, numbers.next()?, numbers.next()?);
     Some([real.parse().ok()?, saved.parse().ok()?])
 }
@@ -173,7 +173,7 @@ pub(crate) fn boot_id() -> Option<BootId> {
     let file = open_to_read(c"/proc/sys/kernel/random/boot_id").ok()?;
     let text = read_whole(&file).ok()?;
     // Containers mount a file of their own here, new for each start: then it is not on procfs.
-    let masked = fstatfs(&file).map_or(true, |fs| fs.f_type != PROC_SUPER_MAGIC);
+    let masked = magic(&file).map_or(true, |magic| magic != PROC_SUPER_MAGIC);
     Some(BootId {
         id: std::str::from_utf8(&text).ok()?.trim().to_owned(),
         masked,
@@ -217,9 +217,7 @@ pub(crate) fn pid_namespace() -> Option<u64> {
 
 /// The umask of the caller, as it is written: asking for it by umask(2) would change it.
 pub(crate) fn umask() -> Option<String> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
-    line.map(|umask| umask.trim().to_owned())
+    status_of("self", "Umask:")
 }
 
 /// Whether /proc shows the processes of other users.
@@ -235,17 +233,17 @@ pub(crate) fn can_watch_processes() -> bool {
 /// The inode of the initial user namespace (`PROC_USER_INIT_INO`).
 const INITIAL_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
 
-/// Whether a process lives in another PID namespace. `None`: unknown, because only root in the initial namespaces
+/// The state of the first process of another PID namespace. `None`: unknown, because only root in the initial namespaces
 /// sees all of them. The first process of a namespace outlives all others of it (pid_namespaces(7)), so a namespace in
 /// use is not missed while processes come and go.
 #[cold]
-pub(crate) fn state_of_pid_namespace(number: u64) -> Option<PidNamespaceState> {
+pub(crate) fn state_of_pid_namespace(number: u64) -> Option<ProcessState> {
     let user_namespace = statat(CWD, c"/proc/self/ns/user", AtFlags::empty()).ok()?;
     let is_root = own_uid() == Some(0) && user_namespace.st_ino == INITIAL_USER_NAMESPACE;
     if !is_root || pid_namespace().is_none_or(is_container) {
         return None;
     }
-    let mut found = None;
+    let mut found = ProcessState::Gone;
     for entry in std::fs::read_dir("/proc").ok()? {
         let name = entry.ok()?.file_name();
         // Process 1 is in the caller's own namespace, even if its namespace cannot be read.
@@ -255,26 +253,24 @@ pub(crate) fn state_of_pid_namespace(number: u64) -> Option<PidNamespaceState> {
         };
         match statat(CWD, format!("/proc/{pid}/ns/pid"), AtFlags::empty()) {
             Ok(facts) if facts.st_ino == number => {
-                let init_start = Pid::new(pid)
-                    .filter(|pid| is_first(*pid))
-                    .and_then(start_ticks);
-                if init_start.is_some() {
-                    return Some(PidNamespaceState::Alive { init_start });
+                let first = Pid::new(pid).filter(|pid| is_first(*pid));
+                let start = first.and_then(start_ticks);
+                found = ProcessState::Alive { start };
+                if start.is_some() {
+                    break;
                 }
-                found = Some(PidNamespaceState::Alive { init_start });
             }
             // It has ended meanwhile.
             Ok(_) | Err(Errno::NOENT | Errno::SRCH) => {}
             Err(_) => return None,
         }
     }
-    Some(found.unwrap_or(PidNamespaceState::Gone))
+    Some(found)
 }
 
 /// Whether a process is the first one of its PID namespace.
 fn is_first(pid: Pid) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let pids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    let pids = status_of(pid, "NSpid:");
     pids.is_some_and(|pids| pids.split_whitespace().last() == Some("1"))
 }
 
@@ -284,23 +280,8 @@ pub(crate) fn boottime_milliseconds() -> u64 {
     now.saturating_sub_signed(boottime_offset_nanoseconds().unwrap_or(0)) / 1_000_000
 }
 
-/// Time since boot, suspended time included, for measuring how long something takes.
-///
-/// By libc: to find the vDSO, rustix reads the auxiliary vector, which costs a system call and
-/// crashes under valgrind.
-pub(crate) fn boottime() -> Duration {
-    let mut now = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: the kernel fills a place of ours. It cannot fail: all kernels since 2.6.39 have this
-    // clock (clock_gettime(2)).
-    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut now) };
-    Duration::new(
-        u64::try_from(now.tv_sec).unwrap_or(0),
-        u32::try_from(now.tv_nsec).unwrap_or(0),
-    )
-}
+/// All kernels since 2.6.39 have it (clock_gettime(2)).
+pub(in crate::sys) const BOOT_CLOCK: libc::clockid_t = libc::CLOCK_BOOTTIME;
 
 /// A tick is 10 ms: start times are in units of `1 / USER_HZ`, and Linux has `USER_HZ` = 100 on all
 /// architectures in use (include/asm-generic/param.h, proc_pid_stat(5)), whatever `HZ` is. Not
@@ -312,12 +293,8 @@ const NANOSECONDS_PER_TICK: i64 = 10_000_000;
 /// include/linux/sched.h: forked, and not executed a program since.
 const PF_FORKNOEXEC: u32 = 0x40;
 
-// linux/magic.h; the field's type differs between architectures.
-#[allow(
-    clippy::cast_possible_wrap,
-    reason = "the type of the field differs between architectures"
-)]
-const PROC_SUPER_MAGIC: rustix::fs::FsWord = 0x9fa0;
+// linux/magic.h
+const PROC_SUPER_MAGIC: u64 = 0x9fa0;
 
 /// Fails unless /proc belongs to our own PID namespace. After `unshare --pid` without a new /proc it
 /// shows the outer one, where our numbers belong to other processes.
@@ -336,12 +313,10 @@ fn own_stat() -> Option<Stat> {
     if let Some((_, stat)) = known.filter(|(pid, _)| *pid == own) {
         return Some(stat);
     }
-    let shown = read_stat_at(c"/proc/self/stat").ok()?;
-    let stat = if shown.is_made_up {
-        read_stat_at(&CString::new(format!("/proc/self/task/{own}/stat")).ok()?).ok()?
-    } else {
-        shown
-    };
+    let mut stat = read_stat("self").ok()?;
+    if stat.is_made_up {
+        stat = read_stat(format!("self/task/{own}")).ok()?;
+    }
     // In the /proc of another namespace it is another number, or nothing.
     if stat.pid != own.get() {
         return None;
@@ -402,19 +377,20 @@ fn read_whole(file: &OwnedFd) -> io::Result<Vec<u8>> {
 }
 
 /// Reads a file of /proc about a process.
-fn read_of(pid: Pid, file: &str) -> io::Result<Vec<u8>> {
-    let path = CString::new(format!("/proc/{pid}/{file}"))?;
+fn read_of(process: impl Display, file: &str) -> io::Result<Vec<u8>> {
+    let path = CString::new(format!("/proc/{process}/{file}"))?;
     read_whole(&open_to_read(&path)?)
 }
 
-/// Reads the `stat` of another process.
-fn read_stat(pid: Pid) -> io::Result<Stat> {
-    read_stat_at(&CString::new(format!("/proc/{pid}/stat"))?)
+fn read_stat(process: impl Display) -> io::Result<Stat> {
+    let text = read_of(process, "stat")?;
+    parse_stat(&text).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }
 
-fn read_stat_at(path: &CStr) -> io::Result<Stat> {
-    let text = read_whole(&open_to_read(path)?)?;
-    parse_stat(&text).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
+/// A value in the `status` of a process, whose name may have any bytes.
+fn status_of(process: impl Display, key: &str) -> Option<String> {
+    let text = read_of(process, "status").ok()?;
+    value_in(&String::from_utf8_lossy(&text), key)
 }
 
 /// Fields of proc_pid_stat(5).

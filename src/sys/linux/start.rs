@@ -236,7 +236,8 @@ extern "C" fn in_child(plan: *mut c_void) -> c_int {
     let prepared = match &mut plan.recording {
         Some(recording) => recording.run(),
         #[cfg(feature = "etcd")]
-        None => super::keeper::leash(plan.parent).map(|()| restore_callers_dispositions()),
+        None => super::keeper::leash(plan.parent, rustix::process::Signal::KILL)
+            .map(|()| restore_callers_dispositions()),
         #[cfg(not(feature = "etcd"))]
         None => Ok(()),
     };

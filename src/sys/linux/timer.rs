@@ -18,28 +18,23 @@ unsafe impl Sync for Timer {}
 impl Timer {
     /// Sends SIGALRM to the calling thread.
     pub(in crate::sys) fn of_thread() -> io::Result<Option<Self>> {
-        // SAFETY: all-zero is a valid sigevent; the call returns a number.
-        let event = unsafe {
-            let mut event: libc::sigevent = std::mem::zeroed();
-            event.sigev_notify = libc::SIGEV_THREAD_ID;
-            event.sigev_signo = libc::SIGALRM;
-            event.sigev_notify_thread_id = libc::gettid();
-            event
-        };
-        Self::new(event).map(Some)
+        // SAFETY: the call returns a number.
+        let thread = unsafe { libc::gettid() };
+        Self::new(libc::SIGALRM, libc::SIGEV_THREAD_ID, thread).map(Some)
     }
 
     /// Sends its signal to the whole process.
     #[cfg(feature = "etcd")]
     pub(super) fn of_process(signal: i32) -> io::Result<Self> {
-        // SAFETY: all-zero is a valid sigevent.
-        let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
-        event.sigev_notify = libc::SIGEV_SIGNAL;
-        event.sigev_signo = signal;
-        Self::new(event)
+        Self::new(signal, libc::SIGEV_SIGNAL, 0)
     }
 
-    fn new(mut event: libc::sigevent) -> io::Result<Self> {
+    fn new(signal: i32, notify: i32, thread: libc::pid_t) -> io::Result<Self> {
+        // SAFETY: all-zero is a valid sigevent.
+        let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
+        event.sigev_signo = signal;
+        event.sigev_notify = notify;
+        event.sigev_notify_thread_id = thread;
         let mut timer: libc::timer_t = ptr::null_mut();
         // SAFETY: both pointers are to live locals. BOOTTIME, so that a suspended machine does not
         // stretch the limit.

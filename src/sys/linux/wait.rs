@@ -1,10 +1,10 @@
 //! Sleeping until something about a record may have changed.
 
 use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -92,7 +92,7 @@ pub(crate) fn until_gone(pid: Pid, timeout: Duration) -> Option<bool> {
     }
 }
 
-/// 64 random bits. Where the kernel gives none (a seccomp filter), bits that differ between
+/// 64 random bits. Where the kernel gives none (a seccomp filter), bits of std that differ between
 /// processes and calls.
 pub(crate) fn random_u64() -> u64 {
     let mut bytes = [0_u8; 8];
@@ -102,18 +102,9 @@ pub(crate) fn random_u64() -> u64 {
     }
 }
 
-/// Bits that hardly ever repeat: the clock, the pid and a counter, mixed by the finalizer of
-/// SplitMix64.
 fn unlike_others() -> u64 {
-    static CALLS: AtomicU64 = AtomicU64::new(0);
-    let calls = CALLS.fetch_add(1, Ordering::Relaxed);
-    let nanoseconds = u64::try_from(boottime().as_nanos()).unwrap_or(0);
-    let mut bits = (nanoseconds << 16)
-        ^ u64::from(std::process::id()).rotate_right(22)
-        ^ calls.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    bits ^ (bits >> 31)
+    // A forked process has the keys of its parent.
+    RandomState::new().hash_one((std::process::id(), boottime()))
 }
 
 #[cfg(test)]

@@ -14,15 +14,15 @@ use super::children::{
     children_of, has_children_files, has_live_children, is_live_child, is_shortage, list,
     next_numbers,
 };
-use super::process::{has_ended, listed, open_pidfd, presence};
+use super::process::{has_ended, listed, open_pidfd};
 use crate::identity::{Pid, ProcessId};
+use crate::sys::FileId;
 use crate::sys::unix::checked;
 use crate::sys::unix::file::id_of_path;
 use crate::sys::unix::process::reap;
 use crate::sys::unix::wait::timespec;
 pub use crate::sys::unix::work::{let_work_go, work_is_contained};
 use crate::sys::work::{Listed, Look, Marks, environment_names_hold, number_to_tell, select};
-use crate::sys::{FileId, ProcessState};
 
 /// Lets this process adopt the orphans among its descendants (`PR_SET_CHILD_SUBREAPER`, prctl(2)), so that
 /// all of them stay its descendants. It has to reap them; a child does not inherit this.
@@ -68,11 +68,7 @@ impl Target {
     pub(in crate::sys) fn is_alive(&self) -> bool {
         match &self.pidfd {
             Some(pidfd) => !matches!(has_ended(pidfd, Duration::ZERO), Ok(true)),
-            None => match presence(self.process.pid) {
-                ProcessState::Gone => false,
-                ProcessState::Alive { start } => !self.process.started_at_another_time(start),
-                ProcessState::Unknown => true,
-            },
+            None => !self.process.has_ended(),
         }
     }
 
@@ -92,55 +88,47 @@ impl Target {
     /// Sends TERM to a wrapper, with a number of its hold ([`number_to_tell`]). A stopped wrapper is
     /// continued, or it would not hear of it.
     pub(in crate::sys) fn tell_that_broken(&self, hold: u64) -> io::Result<()> {
-        let value = libc::sigval {
-            sival_ptr: std::ptr::without_provenance_mut(
-                usize::try_from(number_to_tell(hold)).unwrap_or(0),
-            ),
-        };
-        // SAFETY: no memory is involved, and the PID is positive.
-        let by_pid = || unsafe {
-            let pid = self.process.pid.get().cast_signed();
-            checked(libc::sigqueue(pid, libc::SIGTERM, value)).map(drop)
-        };
-        let told = match &self.pidfd {
-            Some(pidfd) => {
-                let information = Queued {
-                    signal: libc::SIGTERM,
-                    errno: 0,
-                    code: libc::SI_QUEUE,
-                    sender: SenderAndValue {
-                        pid: Pid::of_self().get().cast_signed(),
-                        uid: rustix::process::geteuid().as_raw(),
-                        value,
-                    },
-                    rest: [0; 13],
-                };
-                // SAFETY: the information lives, and is as long as the kernel's (sigaction(2)).
-                let told = checked(unsafe {
-                    libc::syscall(
-                        libc::SYS_pidfd_send_signal,
-                        pidfd.as_raw_fd(),
-                        libc::SIGTERM,
-                        &raw const information,
-                        0,
-                    )
-                });
-                match told.as_ref().map_err(io::Error::raw_os_error) {
-                    // As for other signals.
-                    Err(Some(libc::ENOSYS | libc::EPERM)) if self.is_alive() => by_pid(),
-                    _ => told.map(drop),
-                }
-            }
-            None => by_pid(),
-        };
-        // It may have ended by now, which is what was to be told.
-        if let Err(error) = told
-            && error.raw_os_error() != Some(libc::ESRCH)
-        {
-            return Err(error);
+        match self.queue_term(number_to_tell(hold)) {
+            // It may have ended by now, which is what was to be told.
+            Err(error) if error.raw_os_error() != Some(libc::ESRCH) => return Err(error),
+            _ => {}
         }
         let _ = self.send(libc::SIGCONT);
         Ok(())
+    }
+
+    fn queue_term(&self, number: i32) -> io::Result<()> {
+        if let Some(pidfd) = &self.pidfd {
+            let information = Queued {
+                signal: libc::SIGTERM,
+                errno: 0,
+                code: libc::SI_QUEUE,
+                sender: SenderAndValue {
+                    pid: Pid::of_self().get().cast_signed(),
+                    uid: rustix::process::geteuid().as_raw(),
+                    value: sigval(number),
+                },
+                rest: [0; 13],
+            };
+            // SAFETY: the information lives, and is as long as the kernel's (sigaction(2)).
+            let told = checked(unsafe {
+                libc::syscall(
+                    libc::SYS_pidfd_send_signal,
+                    pidfd.as_raw_fd(),
+                    libc::SIGTERM,
+                    &raw const information,
+                    0,
+                )
+            });
+            match told.as_ref().map_err(io::Error::raw_os_error) {
+                // As for other signals.
+                Err(Some(libc::ENOSYS | libc::EPERM)) if self.is_alive() => {}
+                _ => return told.map(drop),
+            }
+        }
+        let pid = self.process.pid.get().cast_signed();
+        // SAFETY: no memory is involved, and the PID is positive.
+        checked(unsafe { libc::sigqueue(pid, libc::SIGTERM, sigval(number)) }).map(drop)
     }
 }
 
@@ -416,6 +404,13 @@ struct SenderAndValue {
     pid: libc::pid_t,
     uid: libc::uid_t,
     value: libc::sigval,
+}
+
+/// A number that comes with a signal (sigqueue(3)).
+pub(super) fn sigval(number: i32) -> libc::sigval {
+    libc::sigval {
+        sival_ptr: std::ptr::without_provenance_mut(usize::try_from(number).unwrap_or(0)),
+    }
 }
 
 /// Waits until one of these processes has ended, for at most `timeout`.

@@ -7,11 +7,9 @@
 use std::ffi::c_int;
 use std::io;
 use std::mem::MaybeUninit;
-use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::test_kill_process;
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::identity::{BootId, Pid, ProcessId};
 use crate::sys::digest_of_machine;
@@ -22,7 +20,7 @@ pub(crate) use crate::sys::not_linux::{
 use crate::sys::unix::checked;
 pub use crate::sys::unix::process::may_signal;
 use crate::sys::unix::process::raw;
-pub(crate) use crate::sys::unix::process::{descriptor_limit, own_uid, user_name};
+pub(crate) use crate::sys::unix::process::{boottime, descriptor_limit, own_uid, user_name};
 use crate::sys::work::Listed;
 pub(crate) use crate::sys::{ProcessParent, ProcessState};
 
@@ -163,15 +161,8 @@ pub(crate) fn boottime_milliseconds() -> u64 {
     u64::try_from(boottime().as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Time since boot, suspended time included: here `CLOCK_MONOTONIC` runs on while the machine
-/// sleeps (clock_gettime(3)).
-pub(crate) fn boottime() -> Duration {
-    let now = clock_gettime(ClockId::Monotonic);
-    Duration::new(
-        u64::try_from(now.tv_sec).unwrap_or(0),
-        u32::try_from(now.tv_nsec).unwrap_or(0),
-    )
-}
+/// It runs on while the machine sleeps (clock_gettime(3)).
+pub(in crate::sys) const BOOT_CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC;
 
 fn info(pid: Pid) -> rustix::io::Result<libc::proc_bsdinfo> {
     // SAFETY: it is the structure of this flavour.

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 pub(crate) use super::file::*;
 use super::process::user_name;
-use super::sharing::{STICKY, Sharing, Use};
+use super::sharing::{STICKY, Sharing};
 use crate::identity::Pid;
 use crate::sys::system::filesystem;
 pub(crate) use crate::sys::system::filesystem::{local_filesystems, lockers, sync_file, type_of};
@@ -179,19 +179,11 @@ impl Directory {
 
     /// Finds a name that was a regular file a moment ago, with one system call less.
     pub(crate) fn find_regular(&self, name: &OsStr) -> io::Result<Found> {
-        let file = match openat(&self.fd, name, OFlags::RDONLY | CAREFUL, Mode::empty()) {
-            Ok(file) => File::from(file),
-            Err(Errno::NOENT) => return Ok(Found::Missing),
-            Err(Errno::LOOP) => return Ok(Found::Other(SYMLINK)),
+        match openat(&self.fd, name, OFlags::RDONLY | CAREFUL, Mode::empty()) {
             // open(2): a socket cannot be opened.
-            Err(Errno::NXIO) => return Ok(Found::Other("a socket")),
-            Err(error) => return Err(error.into()),
-        };
-        let opened = fstat(&file)?;
-        if let Some(kind) = not_a_regular_file(&opened) {
-            return Ok(Found::Other(kind));
+            Err(Errno::NXIO) => Ok(Found::Other("a socket")),
+            opened => found(opened, not_a_regular_file),
         }
-        Ok(Found::File(file, facts_of(&opened)))
     }
 
     /// Metadata of what has this name, without opening it.
@@ -207,24 +199,17 @@ impl Directory {
         create: bool,
         writable: bool,
     ) -> io::Result<Found> {
-        let access = if writable {
-            OFlags::RDWR
-        } else {
-            OFlags::RDONLY
+        let mut flags = CAREFUL;
+        flags.set(OFlags::RDWR, writable);
+        let not_lockable = |seen: &Stat| match FileType::from_raw_mode(seen.st_mode) {
+            FileType::Directory | FileType::BlockDevice => None,
+            _ => not_a_regular_file(seen),
         };
-        let flags = access | CAREFUL;
-        let is_lockable = |seen: &Stat| {
-            let kinds = [
-                FileType::RegularFile,
-                FileType::Directory,
-                FileType::BlockDevice,
-            ];
-            kinds.contains(&FileType::from_raw_mode(seen.st_mode))
-        };
-        let file = match self.look(name)? {
-            Some(seen) if !is_lockable(&seen) => {
-                return Ok(Found::Other(not_a_regular_file(&seen).unwrap_or_default()));
-            }
+        let seen = self.look(name)?;
+        if let Some(kind) = seen.as_ref().and_then(not_lockable) {
+            return Ok(Found::Other(kind));
+        }
+        let opened = match seen {
             // Not with CREATE: the kernel refuses that for files of others in a sticky directory
             // (`fs.protected_regular`, proc_sys_fs(5)).
             Some(_) => openat(&self.fd, name, flags, Mode::empty()),
@@ -236,19 +221,7 @@ impl Directory {
             ),
             None => return Ok(Found::Missing),
         };
-        let file = match file {
-            Ok(file) => File::from(file),
-            // Another process has just removed or made it.
-            Err(Errno::NOENT | Errno::EXIST) => return Ok(Found::Missing),
-            Err(Errno::LOOP) => return Ok(Found::Other(SYMLINK)),
-            Err(error) => return Err(error.into()),
-        };
-        let opened = fstat(&file)?;
-        Ok(if is_lockable(&opened) {
-            Found::File(file, facts_of(&opened))
-        } else {
-            Found::Other(not_a_regular_file(&opened).unwrap_or_default())
-        })
+        found(opened, not_lockable)
     }
 
     /// Opens the file `name` for writing in place. The caller checks that it is the expected file.
@@ -273,33 +246,26 @@ impl Directory {
     /// Creates a file without a name, of which nothing remains if we die. `None` if that is not
     /// supported here.
     pub(crate) fn create_unnamed(&self) -> io::Result<Option<File>> {
-        self.create_unnamed_for(Use::Record)
+        let created = filesystem::create_unnamed(&self.fd, RECORD_MODE)?;
+        if let Some(file) = &created {
+            self.apply_sharing(file)?;
+        }
+        Ok(created)
     }
 
-    fn create_unnamed_for(&self, of: Use) -> io::Result<Option<File>> {
-        let Some(file) = filesystem::create_unnamed(&self.fd, RECORD_MODE)? else {
-            return Ok(None);
-        };
-        self.apply_sharing(&file, of).map(|()| Some(file))
-    }
-
-    fn apply_sharing(&self, new: &File, of: Use) -> io::Result<()> {
+    fn apply_sharing(&self, record: &File) -> io::Result<()> {
         match self.sharing {
-            Some(sharing) => sharing.apply(new, sharing.mode_of_file(of)),
+            Some(sharing) => sharing.apply(record, sharing.mode_of_record()),
             None => Ok(()),
         }
     }
 
     /// Creates a file; fails if the name exists.
     pub(crate) fn create_named(&self, name: &OsStr) -> io::Result<File> {
-        self.create_named_for(name, Use::Record)
-    }
-
-    fn create_named_for(&self, name: &OsStr, of: Use) -> io::Result<File> {
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = File::from(openat(&self.fd, name, flags, RECORD_MODE)?);
-        let applied = self.apply_sharing(&file, of);
+        let applied = self.apply_sharing(&file);
         if applied.is_err() {
             let _ = self.unlink(name);
         }
@@ -310,7 +276,7 @@ impl Directory {
     pub(crate) fn let_others_write(&self, record: &File) -> io::Result<()> {
         match self.sharing {
             Some(sharing) if sharing.mode & STICKY == 0 => {
-                Ok(fchmod(record, sharing.mode_of_file(Use::Common))?)
+                Ok(fchmod(record, sharing.mode_of_common())?)
             }
             _ => Ok(()),
         }
@@ -409,8 +375,8 @@ impl Directory {
                 Err(Errno::NOENT) if rounds < MAX_ROUNDS => rounds += 1,
                 opened => break opened,
             }
-            if self.sharing.is_some() {
-                self.make_common(name)?;
+            if let Some(sharing) = self.sharing {
+                self.make_common(name, sharing)?;
                 continue;
             }
             match openat(&self.fd, name, create, RECORD_MODE) {
@@ -425,8 +391,9 @@ impl Directory {
 
     /// Makes an empty file that each user of a shared store writes to. It gets its name with its mode, as
     /// a directory does. That the name exists by then is fine.
-    fn make_common(&self, name: &OsStr) -> io::Result<()> {
-        if let Some(file) = self.create_unnamed_for(Use::Common)? {
+    fn make_common(&self, name: &OsStr, sharing: Sharing) -> io::Result<()> {
+        if let Some(file) = self.create_unnamed()? {
+            fchmod(&file, sharing.mode_of_common())?;
             match self.link_unnamed(&file, name) {
                 // Without /proc it cannot get a name.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -434,8 +401,11 @@ impl Directory {
             }
         }
         let temporary = &random_temporary_name();
-        drop(self.create_named_for(temporary, Use::Common)?);
-        let linked = self.link(temporary, name);
+        let file = self.create_named(temporary)?;
+        let linked = match fchmod(&file, sharing.mode_of_common()) {
+            Ok(()) => self.link(temporary, name),
+            Err(error) => Err(error.into()),
+        };
         let _ = self.unlink(temporary);
         match linked {
             // `cleanup` has removed it meanwhile.
@@ -465,6 +435,25 @@ impl Directory {
         }
         Ok(entries)
     }
+}
+
+/// What an attempt to open a file has found. `refused` says what is not wanted.
+fn found(
+    opened: rustix::io::Result<OwnedFd>,
+    refused: impl Fn(&Stat) -> Option<&'static str>,
+) -> io::Result<Found> {
+    let file = match opened {
+        Ok(file) => File::from(file),
+        // It is not there, or another process has just removed or made it.
+        Err(Errno::NOENT | Errno::EXIST) => return Ok(Found::Missing),
+        Err(Errno::LOOP) => return Ok(Found::Other(SYMLINK)),
+        Err(error) => return Err(error.into()),
+    };
+    let facts = fstat(&file)?;
+    Ok(match refused(&facts) {
+        Some(kind) => Found::Other(kind),
+        None => Found::File(file, facts_of(&facts)),
+    })
 }
 
 /// Without following a symlink, and without an effect on what is no regular file.

@@ -213,11 +213,10 @@ pub(super) fn facts_of(stat: &Stat) -> FileFacts {
         Duration::from_nanos(stat.st_mtime_nsec as u64),
         stat.st_nlink as u64,
     );
-    let modified = match u64::try_from(stat.st_mtime) {
-        Ok(seconds) => SystemTime::UNIX_EPOCH
-            .checked_add(Duration::from_secs(seconds).saturating_add(nanoseconds)),
-        Err(_) => None,
-    };
+    let modified = u64::try_from(stat.st_mtime).ok().and_then(|seconds| {
+        let since_1970 = Duration::from_secs(seconds).saturating_add(nanoseconds);
+        SystemTime::UNIX_EPOCH.checked_add(since_1970)
+    });
     FileFacts {
         id: id_of(stat),
         is_regular: not_a_regular_file(stat).is_none(),

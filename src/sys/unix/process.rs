@@ -4,12 +4,14 @@ use std::ffi::CStr;
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::{Resource, geteuid, getrlimit, test_kill_process};
 
 use super::checked;
 use crate::identity::Pid;
+use crate::sys::system::process::BOOT_CLOCK;
 
 /// The number as rustix takes it.
 pub(in crate::sys) fn raw(pid: Pid) -> Option<rustix::process::Pid> {
@@ -25,6 +27,23 @@ pub(crate) fn descriptor_limit() -> Option<u64> {
 #[allow(clippy::unnecessary_wraps, reason = "not every system has them")]
 pub(crate) fn own_uid() -> Option<u32> {
     Some(geteuid().as_raw())
+}
+
+/// Time since boot, suspended time included, for measuring how long something takes.
+///
+/// By libc: to find the vDSO, rustix reads the auxiliary vector, which costs a system call and
+/// crashes under valgrind.
+pub(crate) fn boottime() -> Duration {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the kernel fills a place of ours. It cannot fail: the clock is there.
+    unsafe { libc::clock_gettime(BOOT_CLOCK, &raw mut now) };
+    Duration::new(
+        u64::try_from(now.tv_sec).unwrap_or(0),
+        u32::try_from(now.tv_nsec).unwrap_or(0),
+    )
 }
 
 /// Whether the caller may signal a process. Sends no signal.

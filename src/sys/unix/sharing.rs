@@ -14,16 +14,6 @@ pub(super) struct Sharing {
     pub(super) mode: RawMode,
 }
 
-/// What a file in a store is for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Use {
-    /// The record or the ticket of one user. Others may replace it if the directory lets them: what
-    /// they cannot write cannot make a third user send a signal.
-    Record,
-    /// Written by each user in turn.
-    Common,
-}
-
 /// Permissions of the group and of others to write.
 pub(super) const WRITABLE_BY_OTHERS: RawMode = 0o022;
 
@@ -40,12 +30,15 @@ impl Sharing {
         })
     }
 
-    pub(super) fn mode_of_file(self, of: Use) -> Mode {
-        let withheld = match of {
-            Use::Record => WRITABLE_BY_OTHERS,
-            Use::Common => 0,
-        };
-        Mode::from_raw_mode(self.mode & 0o666 & !withheld)
+    /// The mode of a record or a ticket of one user. Others may replace it if the directory lets them: what
+    /// they cannot write cannot make a third user send a signal.
+    pub(super) fn mode_of_record(self) -> Mode {
+        Mode::from_raw_mode(self.mode & 0o666 & !WRITABLE_BY_OTHERS)
+    }
+
+    /// The mode of a file that is written by each user in turn.
+    pub(super) fn mode_of_common(self) -> Mode {
+        Mode::from_raw_mode(self.mode & 0o666)
     }
 
     /// Gives a new file or directory the group and the mode.

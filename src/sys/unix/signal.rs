@@ -277,52 +277,43 @@ pub fn stop(with: Option<&Started>) -> io::Result<()> {
     passed_on.into_iter().chain(continued).collect()
 }
 
-/// Runs `install`, which sets handlers, and ignores again which of INT, TERM and HUP was ignored before.
-pub fn keep_ignored_signals(install: impl FnOnce()) {
+/// The signal that came last of those of [`tell_signals_apart`]; 0: none.
+static LAST_SIGNAL: AtomicI32 = AtomicI32::new(0);
+
+/// The handler that was there before, one for INT, TERM and HUP.
+static NEXT_HANDLER: AtomicUsize = AtomicUsize::new(0);
+
+const TOLD_APART: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+
+/// Runs `install`, which sets one handler for INT, TERM and HUP, as `ctrlc` does, and lets [`last_signal`] say
+/// which of them has come. One that was ignored before is ignored again. A thread that `install` starts takes no
+/// signals.
+pub fn tell_signals_apart(install: impl FnOnce()) {
     let before = TOLD_APART.map(|signal| (signal, is_ignored(signal)));
     for (signal, is_ignored) in before {
         // A handler would be taken for what the caller had.
         note_callers(signal, is_ignored);
     }
-    install();
-    for (signal, is_ignored) in before {
-        if is_ignored {
-            // SAFETY: SIG_IGN is no handler; the call has no memory effects of its own.
-            unsafe { libc::signal(signal, libc::SIG_IGN) };
+    // What comes meanwhile is for the last handler.
+    let _ = without_signals(|| {
+        install();
+        for (signal, was_ignored) in before {
+            let Ok(mut action) = change_action(signal, None) else {
+                continue;
+            };
+            let ours = note_and_call as *const () as libc::sighandler_t;
+            let handler = action.sa_sigaction;
+            let is_plain = action.sa_flags & libc::SA_SIGINFO == 0;
+            if was_ignored {
+                action.sa_sigaction = libc::SIG_IGN;
+            } else if is_plain && ![libc::SIG_DFL, libc::SIG_IGN, ours].contains(&handler) {
+                NEXT_HANDLER.store(handler, Ordering::SeqCst);
+                // The new one is of the same kind and has the same flags.
+                action.sa_sigaction = ours;
+            }
+            let _ = change_action(signal, Some(&action));
         }
-    }
-}
-
-/// The signal that came last of those of [`tell_signals_apart`]; 0: none.
-static LAST_SIGNAL: AtomicI32 = AtomicI32::new(0);
-
-/// The handlers that were there before, for INT, TERM and HUP.
-static NEXT_HANDLERS: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
-
-const TOLD_APART: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
-
-/// Lets [`last_signal`] say which of INT, TERM and HUP has come, for a handler that does not:
-/// `ctrlc` calls one function for all three. To be called once that handler is installed. It is still
-/// called.
-///
-/// # Errors
-/// Those of sigaction(2).
-pub fn tell_signals_apart() -> io::Result<()> {
-    for (signal, next) in TOLD_APART.into_iter().zip(&NEXT_HANDLERS) {
-        let mut action = change_action(signal, None)?;
-        let handler = action.sa_sigaction;
-        let is_plain = action.sa_flags & libc::SA_SIGINFO == 0;
-        let is_none = handler == libc::SIG_DFL || handler == libc::SIG_IGN;
-        if is_none || !is_plain || handler == note_and_call as *const () as usize {
-            continue;
-        }
-        next.store(handler, Ordering::SeqCst);
-        // The new one is of the same kind and has the same flags.
-        action.sa_sigaction = note_and_call as *const () as libc::sighandler_t;
-        change_action(signal, Some(&action))?;
-        note_callers(signal, false);
-    }
-    Ok(())
+    });
 }
 
 /// The signal that came last, if [`tell_signals_apart`] was called.
@@ -334,11 +325,8 @@ pub fn last_signal() -> Option<i32> {
 /// Async-signal-safe if the handler that it calls is.
 extern "C" fn note_and_call(signal: libc::c_int) {
     LAST_SIGNAL.store(signal, Ordering::SeqCst);
-    let next = TOLD_APART
-        .into_iter()
-        .zip(&NEXT_HANDLERS)
-        .find_map(|(told, next)| (told == signal).then(|| next.load(Ordering::SeqCst)));
-    if let Some(next) = next.filter(|next| *next != 0) {
+    let next = NEXT_HANDLER.load(Ordering::SeqCst);
+    if next != 0 {
         // SAFETY: it was installed as a handler of this kind.
         let next = unsafe { std::mem::transmute::<usize, extern "C" fn(libc::c_int)>(next) };
         next(signal);

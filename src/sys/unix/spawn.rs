@@ -58,12 +58,11 @@ pub fn pass_on_wide_code(_status: ExitStatus) {}
 
 /// Replaces the calling process by `command`, which keeps `record` open. Returns only on failure.
 pub(crate) fn exec_keeping(command: &mut Command, record: &File) -> io::Error {
-    let before = FdFlags::CLOEXEC;
     if let Err(error) = fcntl_setfd(record, FdFlags::empty()) {
         return error.into();
     }
     let error = with_callers_dispositions(command).exec();
-    let _ = fcntl_setfd(record, before);
+    let _ = fcntl_setfd(record, FdFlags::CLOEXEC);
     error
 }
 

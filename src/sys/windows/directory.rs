@@ -65,12 +65,10 @@ impl Directory {
 
     /// Removes a directory if it is empty; `true` if it is gone.
     pub(crate) fn remove_below_if_empty(&self, name: &OsStr) -> io::Result<bool> {
-        match std::fs::remove_dir(self.path.join(name)) {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+        match existing(std::fs::remove_dir(self.path.join(name))) {
             Err(error) if is_code(&error, ERROR_DIR_NOT_EMPTY) || is_in_use(&error) => Ok(false),
             Err(error) if error.kind() == io::ErrorKind::NotADirectory => Ok(false),
-            Err(error) => Err(error),
+            removed => removed.map(|_| true),
         }
     }
 
@@ -142,8 +140,7 @@ impl Directory {
         let path = self.path.join(GUARD);
         // For reading, which suffices for a lock: in a shared store it may be another user's.
         let open = |options: &mut OpenOptions| {
-            let mut options = options.clone();
-            options.share_mode(FILE_SHARE_READ | FILE_SHARE_WRITE);
+            let options = options.share_mode(FILE_SHARE_READ | FILE_SHARE_WRITE);
             options.open(&path)
         };
         let opened = match open(OpenOptions::new().read(true)) {
@@ -305,17 +302,14 @@ impl Directory {
     pub(crate) fn unlink(&self, name: &OsStr) -> io::Result<bool> {
         let path = self.path.join(name);
         let aside = self.path.join(random_temporary_name());
-        let doomed = match retry_while_in_use(|| move_file(&path, &aside)) {
-            Ok(()) => &aside,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        let doomed = match existing(retry_while_in_use(|| move_file(&path, &aside))) {
+            Ok(Some(())) => &aside,
+            Ok(None) => return Ok(false),
             Err(_) => &path,
         };
-        match retry_while_in_use(|| std::fs::remove_file(doomed)) {
-            Ok(()) => Ok(true),
-            // The moved file is no longer a record, so another process may remove it too.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(doomed == &aside),
-            Err(error) => Err(error),
-        }
+        let removed = existing(retry_while_in_use(|| std::fs::remove_file(doomed)))?;
+        // The moved file is no longer a record, so another process may remove it too.
+        Ok(removed.is_some() || doomed == &aside)
     }
 
     /// Opens or creates a small file of our own for writing; refuses anything but a regular file.
@@ -340,10 +334,7 @@ impl Directory {
             renamed => return renamed,
         }
         let aside = self.path.join(random_temporary_name());
-        match retry_while_in_use(|| move_file(&to, &aside)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        existing(retry_while_in_use(|| move_file(&to, &aside)))?;
         retry_while_in_use(|| move_file(&from, &to))?;
         // `cleanup` removes what stays.
         let _ = std::fs::remove_file(&aside);

@@ -2,7 +2,6 @@
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::windows::fs::OpenOptionsExt;
 use std::os::windows::io::AsRawHandle;
 use std::path::Path;
@@ -30,9 +29,9 @@ const SHARED: u32 = FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE;
 /// keep files open for milliseconds.
 const IN_USE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The byte of a record that its holder locks: far behind the content, so that reading is not
-/// blocked.
-const LOCKED_BYTE: u64 = 1 << 62;
+/// The upper half of the place of the byte of a record that its holder locks: far behind the content, so that
+/// reading is not blocked. The lower half is 0.
+const LOCKED_BYTE: u32 = 1 << 30;
 
 /// Whether `path` names an open file. Does not follow a link in its last component.
 pub(crate) fn path_names_file(path: &Path, file: &File) -> io::Result<bool> {
@@ -62,13 +61,9 @@ pub(crate) fn author_of(file: &File) -> io::Result<Author> {
 }
 
 pub(crate) fn facts_of_file(file: &File) -> io::Result<FileFacts> {
-    let mut information = MaybeUninit::<BY_HANDLE_FILE_INFORMATION>::zeroed();
-    // SAFETY: the handle is open, and the place is ours; zeroes are a valid value of it.
-    let information = unsafe {
-        let place = information.as_mut_ptr();
-        checked(GetFileInformationByHandle(file.as_raw_handle(), place))?;
-        information.assume_init()
-    };
+    let mut information = BY_HANDLE_FILE_INFORMATION::default();
+    // SAFETY: the handle is open, and the place is ours.
+    checked(unsafe { GetFileInformationByHandle(file.as_raw_handle(), &raw mut information) })?;
     let short = FileId {
         device: u64::from(information.dwVolumeSerialNumber),
         inode: u64::from(information.nFileIndexHigh) << 32 | u64::from(information.nFileIndexLow),
@@ -86,19 +81,12 @@ pub(crate) fn facts_of_file(file: &File) -> io::Result<FileFacts> {
 
 /// The identity of 128 bits, of which NTFS uses half, and ReFS all.
 fn long_id(file: &File) -> Option<FileId> {
-    let mut information = MaybeUninit::<FILE_ID_INFO>::zeroed();
+    let mut information = FILE_ID_INFO::default();
     let size = u32::try_from(size_of::<FILE_ID_INFO>()).ok()?;
-    // SAFETY: the handle is open, and the place is ours, of that size; zeroes are a valid value of
-    // it.
-    let information = unsafe {
-        let place = information.as_mut_ptr().cast();
-        let handle = file.as_raw_handle();
-        checked(GetFileInformationByHandleEx(
-            handle, FileIdInfo, place, size,
-        ))
-        .ok()?;
-        information.assume_init()
-    };
+    let place = (&raw mut information).cast();
+    let handle = file.as_raw_handle();
+    // SAFETY: the handle is open, and the place is ours, of that size.
+    checked(unsafe { GetFileInformationByHandleEx(handle, FileIdInfo, place, size) }).ok()?;
     let id = u128::from_le_bytes(information.FileId.Identifier);
     let (high, low) = (id >> 64, id & u128::from(u64::MAX));
     Some(FileId {
@@ -258,9 +246,7 @@ fn lock_byte(file: &File, flags: u32) -> io::Result<bool> {
 
 fn locked_byte() -> OVERLAPPED {
     let mut overlapped = OVERLAPPED::default();
-    overlapped.Anonymous.Anonymous.Offset = 0;
-    overlapped.Anonymous.Anonymous.OffsetHigh =
-        u32::try_from(LOCKED_BYTE >> 32).unwrap_or(u32::MAX);
+    overlapped.Anonymous.Anonymous.OffsetHigh = LOCKED_BYTE;
     overlapped
 }
 

@@ -192,17 +192,9 @@ pub fn stop(_with: Option<&Started>) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs `install`; nothing is ignored.
-pub fn keep_ignored_signals(install: impl FnOnce()) {
+/// Runs `install`; there is one handler for Ctrl-C, and nothing is ignored.
+pub fn tell_signals_apart(install: impl FnOnce()) {
     install();
-}
-
-/// Nothing to do: there is one handler for Ctrl-C.
-///
-/// # Errors
-/// None.
-pub fn tell_signals_apart() -> io::Result<()> {
-    Ok(())
 }
 
 /// `None`: not known.

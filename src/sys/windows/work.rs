@@ -6,7 +6,7 @@
 use std::io;
 use std::os::windows::io::{AsHandle, AsRawHandle, FromRawHandle, OwnedHandle};
 use std::process::Child;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use windows_sys::Win32::Foundation::ERROR_MORE_DATA;
 use windows_sys::Win32::System::JobObjects::{
@@ -27,6 +27,10 @@ use crate::sys::work::{Author, Look, Marks};
 
 /// The job of the command that this process supervises.
 static OWN_JOB: Mutex<Option<Job>> = Mutex::new(None);
+
+fn own_job() -> MutexGuard<'static, Option<Job>> {
+    OWN_JOB.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A job: what is in it ends when its last handle is closed, unless it is let go.
 pub(super) struct Job(OwnedHandle);
@@ -83,7 +87,7 @@ impl Job {
 
     /// Keeps it until the work is over.
     pub(super) fn keep(self) {
-        *OWN_JOB.lock().unwrap_or_else(PoisonError::into_inner) = Some(self);
+        *own_job() = Some(self);
     }
 
     fn processes(&self) -> Vec<Pid> {
@@ -119,11 +123,7 @@ impl Job {
 /// Lets the processes live that a command has left behind, once it has ended by itself. They would
 /// otherwise end with this process.
 pub fn let_work_go() {
-    if let Some(job) = OWN_JOB
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .take()
-    {
+    if let Some(job) = own_job().take() {
         job.let_go();
     }
 }
@@ -132,10 +132,7 @@ pub fn let_work_go() {
 /// Windows, inside a job in which no other can be nested.
 #[must_use]
 pub fn work_is_contained() -> bool {
-    OWN_JOB
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .is_some()
+    own_job().is_some()
 }
 
 /// A live process of the work, which keeps its identity as long as this exists.
@@ -196,7 +193,7 @@ pub(crate) fn visit(
     _command: Option<Pid>,
     each: &mut dyn FnMut(&Target),
 ) -> Look {
-    let job = OWN_JOB.lock().unwrap_or_else(PoisonError::into_inner);
+    let job = own_job();
     if let Some(job) = job.as_ref().filter(|_| marks.are_of_own_command()) {
         let mut look = Look::Nothing;
         for target in job.processes().into_iter().filter_map(Target::open) {
