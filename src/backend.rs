@@ -196,8 +196,8 @@ impl<'a> Deadline<'a> {
 /// the program if the system call failed.
 pub(crate) fn sleep_for(time: Duration, canceled: Option<&AtomicBool>) {
     let deadline = Deadline::of(Patience {
-        at_most: Some(time),
         canceled,
+        ..Patience::of(time)
     });
     while let Some(left) = deadline.next_sleep(time) {
         let _ = pause(left);
