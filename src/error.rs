@@ -218,7 +218,7 @@ operations! {
     TakeOver: "take over",
     Unlock: "unlock",
     WriteCommandPid: "write the command's pid to",
-    WriteHoldNumber: "write hold number in",
+    WriteHoldNumber: "write the hold number in",
     WriteJournal: "write journal",
     WriteLockFile: "write lock file",
     WriteTo: "write to",

@@ -20,7 +20,7 @@ pub fn evidence(status: &Status, time: ShowTime) -> Option<String> {
             let how = match verdict.evidence {
                 Evidence::KernelLock => &kernel_lock(status),
                 Evidence::SameProcess => "PID and start time match",
-                Evidence::LeaseKept => "its lease is kept",
+                Evidence::LeaseKept => "its lease has not ended",
                 _ => "a process with this PID is running",
             };
             let note = wrapper_note(status);

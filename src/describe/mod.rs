@@ -52,7 +52,9 @@ pub fn describe_obstacle(status: &Status, wanted: &LockName, time: ShowTime) -> 
 fn describe(status: &Status, name: &str, time: ShowTime) -> String {
     let verdict = &status.verdict;
     let what = match (verdict.state, verdict.reason, &status.record) {
-        (State::Free, _, None) if !status.others.is_empty() => "can be held by one more".to_owned(),
+        (State::Free, _, None) if !status.others.is_empty() => {
+            "can be shared by one more".to_owned()
+        }
         (State::Free, ..) => "is free".to_owned(),
         (State::Zombie, Reason::Malformed(what), _) => format!("is damaged: {what}"),
         (State::Zombie, ..) => format!("is a zombie: {}", describe_zombie(status, time)),

@@ -178,6 +178,13 @@ pub(super) fn unreachable(
         ];
         ways.contains(&message)
     };
+    let scheme = if address.is_encrypted { "https://" } else { "" };
+    let endpoints = address.endpoints.iter();
+    let endpoints: Vec<String> = endpoints.map(|one| format!("{scheme}{one}")).collect();
+    let status = format!(
+        "check that most members run: `etcdctl --endpoints={} endpoint status`",
+        endpoints.join(",")
+    );
     let remedy = match address.is_encrypted {
         _ if any(|message| message.contains("CommonName")) => NO_COMMON_NAME,
         _ if any(|message| message == NO_GATEWAY) => {
@@ -190,7 +197,8 @@ pub(super) fn unreachable(
         false if any(is_closed) => {
             "check whether the members use TLS; if so, use etcds:// instead of etcd://"
         }
-        _ => "check that most members run: `etcdctl endpoint status`",
+        _ if any(|message| message.contains("resolve")) => "check the host names",
+        _ => &status,
     };
     let said: Vec<String> = said
         .iter()

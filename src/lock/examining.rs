@@ -161,7 +161,7 @@ impl Store {
             (left, Ok(zombies)) => Finding::warning(
                 "records",
                 format!("dead holders: {zombies}, temporary files: {left}"),
-                "run `onehold cleanup`",
+                "a cleanup removes them",
             ),
         });
         found

@@ -208,7 +208,7 @@ impl Lock {
             return Ok(None);
         };
         let why_not = if options.owner.as_ref().is_none_or(String::is_empty) {
-            "a place in the queue is kept for an owner"
+            "a place in the queue is kept for an owner only: pass --owner"
         } else if keep > MAX_KEEP_MS {
             "a place in the queue is kept for 30m at most"
         } else {

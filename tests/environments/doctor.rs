@@ -59,6 +59,7 @@ fn doctor_fails_on_filesystems_that_are_read_only_full_or_without_inodes() {
 fn doctor_fails_on_filesystems_without_working_locks_and_warns_on_fuse() {
     let programs = std::path::absolute(assert_cmd::cargo::cargo_bin!("onehold")).unwrap();
     let programs = programs.with_file_name("examples").join("programs");
+    assert!(programs.exists(), "run `cargo build --examples`");
     for (flaw, expected) in [
         ("none", ""),
         ("flock", "flock(2) grants a lock that is taken"),

@@ -148,7 +148,9 @@ fn nothing_is_written_unless_it_is_wanted() {
     assert!(!env.store().join(".onehold/events.jsonl").exists());
     let told = String::from_utf8(env.output(["history"]).stderr).unwrap();
     assert!(
-        told.contains("`history = true` in the configuration, or ONEHOLD_HISTORY=1"),
+        told.contains(
+            "`history = true` below `[defaults]` in the configuration, or ONEHOLD_HISTORY=1"
+        ),
         "{told}"
     );
     for (value, count) in [("1", 1), ("0", 1), ("true", 2), ("", 2)] {

@@ -272,7 +272,7 @@ fn full_queue_refuses_at_once_says_how_many_wait_and_dead_waiters_do_not_count()
         .stderr(starts_with(
             "onehold: 3 are waiting already: `x` is held by process ",
         ))
-        .stderr(contains("  to wait behind them, raise --max-waiting; "));
+        .stderr(contains("  to wait, raise --max-waiting; "));
     behind_at_most(&env, "3", &["-E", "0", "x", "--", "false"])
         .assert()
         .code(0);

@@ -424,8 +424,11 @@ pub(crate) fn refused(
     let refused = Refused {
         wanted: asked_for,
         to_wait: match refusal {
+            Refusal::TIMEOUT if settings.limits(typed.wait) => {
+                Some("to wait longer, call again, or raise wait-limit in the configuration")
+            }
             Refusal::TIMEOUT => Some("to wait longer, raise --wait"),
-            Refusal::QUEUE_FULL => Some("to wait behind them, raise --max-waiting"),
+            Refusal::QUEUE_FULL => Some("to wait, raise --max-waiting"),
             _ => None,
         },
         by_all: typed.slots.is_none(),

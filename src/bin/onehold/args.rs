@@ -76,8 +76,9 @@ pub(crate) struct GlobalArgs {
     /// stderr. See onehold-json(5).
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// Print only errors, warnings, questions, and what the command is for
+    /// Print only errors, warnings, questions, and the result of the command
     ///
+    /// `run`, `acquire` and `hold` say nothing if they are refused or time out.
     /// `acquire` still prints the hold number, `list` its table, `config` its settings. `check` and `cleanup`
     /// print nothing: the exit status is the answer. With --json, the object is printed nevertheless.
     #[arg(short, long, global = true, conflicts_with = "verbose")]
@@ -137,7 +138,7 @@ pub(crate) enum Verb {
     /// same --owner. A longer --ttl then extends the hold. Otherwise, the lock is held: two calls of
     /// one script are two holders.
     ///
-    /// `acquire` runs no command. What follows `--` are names that begin with a hyphen.
+    /// `acquire` runs no command. After `--`, each word is a name, even if it begins with a hyphen.
     Acquire(Acquire),
     /// Hold a lock for a program as long as stdin is open; print the hold number
     ///
@@ -147,7 +148,8 @@ pub(crate) enum Verb {
     /// on stdin is ignored. No other process may keep that end of the pipe open.
     ///
     /// stdout gets the hold number once the lock is held; with --json one object on each line: see
-    /// onehold-json(5). If the hold is broken or lost, onehold says so at once, and exits with 8. The program
+    /// onehold-json(5). If the hold is broken, onehold says so at once, if its file was removed, within two seconds. It then
+    /// exits with 8. The program
     /// must then stop its work: `break` does not end it.
     ///
     /// TERM also releases the lock. INT, QUIT and HUP from a terminal are ignored while the lock is held,
@@ -204,20 +206,20 @@ pub(crate) enum Verb {
     /// At the fixed path of a profile, `break` also moves aside a file that is not a lock file, if
     /// the file has not changed for 10 s. It is never removed.
     Break(Break),
-    /// Say whether the store is fit for locks, and what can be proved from here
+    /// Say whether the store is fit for locks, and whether holders can be checked from here
     ///
     /// Examines the host, the filesystem and the store. Then tries a lock under a name of its own for a few
-    /// seconds: eight processes increment a number 200 times each, a holder and a wrapper are killed, and eight
+    /// seconds: eight processes increment a number up to 200 times each, a holder and a wrapper are killed, and eight
     /// waiters must be served in order. Each check is ok, a warning, or FAILED, with advice. Exits with 1 if a
     /// check failed. Run it before you trust a new machine or filesystem.
     Doctor(Doctor),
     /// List holds that have ended, the latest last
     ///
-    /// Holds leave a line in the journal of the store when they end, if `history = true` is in the
-    /// configuration or ONEHOLD_HISTORY is 1. The lines reach back as far as the journal does, see the key
+    /// Holds leave a line in the journal of the store when they end, if `history = true` is below `[defaults]` in
+    /// the configuration, or ONEHOLD_HISTORY is 1. The lines reach back as far as the journal does, see the key
     /// journal-size of onehold-config(5). For a store on etcd they are those of this machine. A line may be
     /// missing if onehold is killed as the hold ends. If a holder has died, its line is written by the next
-    /// one, and tells when that was.
+    /// one, and gives the time at which that was noticed.
     History(History),
     /// Show the effective settings and their sources
     ///
@@ -309,7 +311,7 @@ pub(crate) struct HoldArgs {
     pub(crate) no_wait: bool,
     /// Do not wait if N wait already: exit with 6 at once
     ///
-    /// With 1, a call that finds another one waiting can leave the work to it: that one runs after now.
+    /// With 1, a call can leave the work to another one that waits already, because that one starts later.
     #[arg(long, value_name = "N")]
     pub(crate) max_waiting: Option<u32>,
     /// Keep the place in the queue for D, at most 30m, if the wait ends without the lock; needs --owner
@@ -327,8 +329,8 @@ pub(crate) struct HoldArgs {
     pub(crate) shared: bool,
     /// Let at most N hold the lock at once, each in a slot of its own, 0 to N-1
     ///
-    /// `run` sets ONEHOLD_SLOT for CMD. `acquire` prints the slot to stderr on a terminal and with -v, and as
-    /// `slot` of the JSON object.
+    /// `run` sets ONEHOLD_SLOT for CMD. `acquire` prints the slot to stderr on a terminal and with -v. JSON has it as
+    /// `slot`.
     #[arg(long, value_name = "N", value_parser = slots)]
     pub(crate) slots: Option<NonZeroU32>,
     /// Time to live: how long the hold lasts without a renewal
@@ -354,7 +356,9 @@ pub(crate) struct HoldArgs {
     /// How to handle a zombie (stale lock) [default: take]
     #[arg(long, value_enum, value_name = "WHAT")]
     pub(crate) on_zombie: Option<OnZombie>,
-    /// Take the lock from a live holder or ahead of waiters, without waiting; asks first
+    /// Take the lock from a live holder or ahead of waiters; asks first
+    ///
+    /// Waits up to 12 s for the command of a `run` that held the lock to exit, and then goes on even if it has not.
     #[arg(short, long)]
     pub(crate) force: bool,
     /// Answer yes to all questions; a live holder loses the lock only with --force

@@ -327,6 +327,11 @@ impl Settings {
         self.owner_required.as_ref()?.name()
     }
 
+    /// Whether a wait is as long as the configuration allows.
+    pub(crate) fn limits(&self, wait: Option<WaitLimit>) -> bool {
+        matches!((wait, self.wait_limit), (Some(WaitLimit::AtMost(wait)), Some(Typed(limit))) if wait == limit)
+    }
+
     /// Whether its own rule for zombies is to take them.
     pub(crate) fn takes_zombies(&self) -> bool {
         matches!(self.on_zombie, None | Some(OnZombie::Take))

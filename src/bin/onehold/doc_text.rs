@@ -120,7 +120,7 @@ onehold check backup
 if onehold check -q backup; then …
     Use only the exit status
 if onehold check -q --available backup; then …
-    Would acquire succeed now, if need be by a takeover?
+    See whether acquire would succeed now, if need be by a takeover
 
 [list]
 onehold list

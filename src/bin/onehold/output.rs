@@ -238,7 +238,7 @@ pub(crate) fn next_step(session: &Session, status: &Status, refused: Option<&Ref
         }
         _ if acquires && is_held_for_ancestor(status) => {
             let release = command_line(session, "release", status);
-            format!("your own script holds it: run `{release}` first")
+            format!("your own shell or script holds it: run `{release}` first")
         }
         Reason::Ending if acquires => {
             let to_wait = wait("to wait for it, add --wait");

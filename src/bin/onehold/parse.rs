@@ -104,7 +104,7 @@ pub(crate) fn documented() -> clap::Command {
 const GLOBAL: &str = "The options of every command (--dir, --profile, --format, --json, -q, -v, --color) and all exit \
                       codes: `onehold --help`.";
 
-const MORE: &str = "See onehold(1) for the JSON object, onehold-states(7) for how onehold decides, \
+const MORE: &str = "See onehold-json(5) for the JSON object, onehold-states(7) for how onehold decides, \
                     onehold-flock(7) for users of flock(1), and onehold-recipes(7).";
 
 fn section(title: &str, rows: &[(&str, impl Display)]) -> String {

@@ -151,7 +151,10 @@ impl Session {
             StoreSource::CommandLine | StoreSource::Environment | StoreSource::Configuration
         );
         let is_here = !self.store.is_remote();
-        let is_missing = is_here && self.only.is_none() && is_named && !self.store.path().exists();
+        let is_missing = is_here
+            && self.only.is_none()
+            && is_named
+            && matches!(self.store.path().try_exists(), Ok(false));
         is_missing.then(|| {
             let path = words::path_text(self.store.path());
             format!("store `{path}` does not exist")
@@ -273,7 +276,9 @@ fn of_variable(value: &OsStr, settings: &Settings) -> Result<bool, UsageError> {
         Some("") => Ok(settings.history),
         Some("1" | "true") => Ok(true),
         Some("0" | "false") => Ok(false),
-        _ => Err(UsageError(format!("{HISTORY}: neither 1 nor 0"))),
+        _ => Err(UsageError(format!(
+            "invalid value for {HISTORY}: neither 1 nor 0"
+        ))),
     }
 }
 

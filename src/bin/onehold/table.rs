@@ -22,21 +22,32 @@ pub(crate) fn terminal_width() -> Option<usize> {
     Some(usize::from(columns))
 }
 
-/// A table without colors. What is too long for the terminal is cut off at the end of a line.
+/// A table without colors. If it is too wide for the terminal, its widest columns are cut.
 pub(crate) fn plain<const N: usize>(
     titles: [&str; N],
     rows: impl Iterator<Item = [String; N]>,
 ) -> String {
     let rows: Vec<[String; N]> = rows.collect();
-    let widths = widths(titles, &rows);
+    let mut widths = widths(titles, &rows);
+    let room = terminal_width().map_or(usize::MAX, |width| width.saturating_sub(GAP * (N - 1)));
+    while widths.iter().sum::<usize>() > room.max(N)
+        && let Some(widest) = widths.iter_mut().max()
+    {
+        *widest -= 1;
+    }
     let mut text = String::new();
     line(&mut text, widths, titles, None);
-    for row in &rows {
-        line(&mut text, widths, row.each_ref().map(String::as_str), None);
+    for row in rows {
+        let mut room = widths.into_iter();
+        let cells = row.map(|cell| cut(&cell, room.next().unwrap_or_default()));
+        line(
+            &mut text,
+            widths,
+            cells.each_ref().map(String::as_str),
+            None,
+        );
     }
-    let width = terminal_width().unwrap_or(usize::MAX);
-    let lines: Vec<String> = text.lines().map(|line| cut(line, width)).collect();
-    lines.join("\n")
+    text.trim_end().to_owned()
 }
 
 /// The widths of the columns: those of their widest cells.

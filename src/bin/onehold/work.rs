@@ -171,7 +171,13 @@ const OF_OTHERS: &str = "processes that you may not signal, so `break` does not 
 /// What a break does to processes that the caller may signal.
 fn heading(status: &Status, at_once: bool) -> String {
     if at_once {
-        return "these processes keep running:".to_owned();
+        let has_wrapper = is_run(status) && status.verdict.wrapper_alive == Some(true);
+        return if has_wrapper {
+            "their wrapper ends these processes afterwards, except with --on-lost warn:"
+        } else {
+            "these processes keep running:"
+        }
+        .to_owned();
     }
     if !is_run(status) {
         return "processes that `break` does not end:".to_owned();

@@ -264,7 +264,7 @@ fn repeated_acquire_of_one_script_is_refused_immediately() {
         .assert()
         .code(6)
         .stdout(is_empty())
-        .stderr(contains("your own script holds it"));
+        .stderr(contains("your own shell or script holds it"));
     // A sibling subshell is another part of the script, which can release it.
     let script = "( onehold acquire -q x >/dev/null; echo > ready; sleep 0.3; onehold release x ) &\n\
                   until test -e ready; do sleep 0.01; done\n\

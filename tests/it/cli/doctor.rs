@@ -130,8 +130,10 @@ fn store_that_is_named_by_a_relative_path_is_looked_at_where_it_will_be() {
 fn zombies_are_a_warning_with_what_to_do() {
     let env = TestEnv::new();
     env.create_zombie("x");
-    let told =
-        contains("records        warning  dead holders: 1").and(contains("run `onehold cleanup`"));
+    let told = contains("records        warning  dead holders: 1").and(contains(format!(
+        "run `onehold --dir {} cleanup`",
+        env.store().display()
+    )));
     env.onehold(["doctor", "--quick"])
         .assert()
         .success()

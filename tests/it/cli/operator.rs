@@ -277,10 +277,20 @@ fn question_of_break_says_what_it_ends_and_who_is_next() {
     let widest = question.map(|line| line.chars().count()).max();
     assert_eq!(widest, Some(80), "a long command is cut: {seen}");
     let (_, seen) = env.on_a_terminal("break --force x", &["n\n"]);
-    assert!(seen.contains("  these processes keep running:"), "{seen}");
+    assert!(
+        seen.contains(
+            "  their wrapper ends these processes afterwards, except with --on-lost warn:"
+        ),
+        "{seen}"
+    );
     assert!(!seen.contains("incomplete"), "{seen}");
     let (_, seen) = env.on_a_terminal("acquire --force --ttl 1h x", &["n\n"]);
-    assert!(seen.contains("  these processes keep running:"), "{seen}");
+    assert!(
+        seen.contains(
+            "  their wrapper ends these processes afterwards, except with --on-lost warn:"
+        ),
+        "{seen}"
+    );
     assert!(!seen.contains("goes to"), "{seen}");
 }
 

@@ -327,7 +327,9 @@ fn waiting_for_lock_of_own_script_suggests_release() {
     env.session("onehold acquire -q x >/dev/null; onehold run -w 1h x -- true")
         .assert()
         .code(6)
-        .stderr(contains("  your own script holds it: run `onehold "));
+        .stderr(contains(
+            "  your own shell or script holds it: run `onehold ",
+        ));
 }
 
 /// Each of its threads in turn: that of signals, and that which reads the answer.

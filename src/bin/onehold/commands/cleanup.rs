@@ -39,7 +39,12 @@ pub(crate) fn cleanup(session: &Session, typed: &args::Cleanup) -> CommandResult
     } else {
         ("cleaned", "removed")
     };
-    let word = if count == 0 { "clean" } else { word };
+    let has_failed = !cleanup.errors.is_empty();
+    let word = match count {
+        0 if has_failed => "failure",
+        0 => "clean",
+        _ => word,
+    };
     let is_remote = session.store.is_remote();
     let counted = words::counted(count, if is_remote { "record" } else { "lock file" });
     let message = format!("{done} {counted} in {}", session.store_text());

@@ -12,6 +12,7 @@ use crate::exit::Exit;
 use crate::outcome::Outcome;
 use crate::refusal::Refusal;
 use crate::session::Session;
+use crate::suggested::store_command;
 use crate::table::{terminal_width, wrap};
 use crate::trial::Trial;
 use crate::words;
@@ -20,6 +21,11 @@ use crate::words;
 pub(crate) fn doctor(session: &Session, typed: &args::Doctor) -> Outcome {
     let mut found = examine_host();
     found.extend(session.store.examine());
+    for one in &mut found {
+        if (one.check, one.result) == ("records", Grade::Warning) {
+            one.advice = Some(format!("run `{}`", store_command(session, "cleanup")));
+        }
+    }
     let is_hopeless = |found: &[Finding]| found.iter().any(|one| one.result == Grade::Failed);
     if !typed.quick && !is_hopeless(&found) {
         found.extend(session.store.try_calls());
@@ -57,12 +63,18 @@ pub(crate) fn doctor(session: &Session, typed: &args::Doctor) -> Outcome {
 /// The width of a result, with the gaps around it.
 const RESULT: usize = 11;
 
+/// What a detail needs of a line; where there is less, it begins on the next one.
+const LEAST: usize = 30;
+
 /// A line for each check, with advice below it, and the verdict. Fits the terminal.
 fn table(found: &[Finding], verdict: &str) -> String {
     let widest = found.iter().map(|one| one.check.len()).max();
     let width = widest.unwrap_or_default();
-    let indent = width + RESULT;
-    let room = terminal_width().map_or(usize::MAX, |whole| whole.saturating_sub(indent).max(20));
+    let terminal = terminal_width().unwrap_or(usize::MAX);
+    let is_narrow = terminal < width + RESULT + LEAST;
+    let indent = if is_narrow { 4 } else { width + RESULT };
+    let room = terminal.saturating_sub(indent).max(LEAST);
+    let next = format!("\n{:indent$}", "");
     let mut text = String::new();
     for one in found {
         let (word, color) = match one.result {
@@ -75,7 +87,8 @@ fn table(found: &[Finding], verdict: &str) -> String {
         let parts = std::iter::once(&one.detail).chain(&one.advice);
         let lines = parts.flat_map(|part| wrap(&words::escape(part), room));
         let lines: Vec<String> = lines.collect();
-        let _ = writeln!(text, "{}", lines.join(&format!("\n{:indent$}", "")));
+        let first = if is_narrow { next.as_str() } else { "" };
+        let _ = writeln!(text, "{first}{}", lines.join(&next));
     }
     text.push_str(verdict);
     text.trim_end().to_owned()

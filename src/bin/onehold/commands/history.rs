@@ -34,7 +34,7 @@ pub(crate) fn history(session: &Session, typed: &args::History) -> CommandResult
     let mut outcome = Outcome::new(Exit::Done, "listed", message);
     outcome = outcome.told_if(session.global.verbose || holds.is_empty());
     if holds.is_empty() && !session.history {
-        outcome = outcome.note("  nothing is recorded: `history = true` in the configuration, or ONEHOLD_HISTORY=1, changes that");
+        outcome = outcome.note("  nothing is recorded: that takes `history = true` below `[defaults]` in the configuration, or ONEHOLD_HISTORY=1");
     }
     if session.store.is_remote() {
         outcome =
