@@ -172,7 +172,7 @@ struct Protocol {
 }
 
 impl State {
-    // Mirrors judge_record, src/decision/liveness.rs: fe7cb19abf59b163
+    // Mirrors judge_record, src/decision/liveness.rs: 3e1e4827a4da53e4
     /// No process of its record is alive, or the lease has expired.
     fn is_dead(&self, id: FileId) -> bool {
         let file = &self.files[id];
@@ -448,7 +448,7 @@ impl Protocol {
                 }
                 state.leave(by, Step::Holding);
             }
-            // Mirrors remove, src/files/held.rs: 58e28204c38fac96
+            // Mirrors remove, src/files/held.rs: 4a7a16d894937d1f
             Step::Releasing => {
                 let id = process.file?;
                 if state.name == Some(id) || self.flaw == Flaw::BlindRelease {
