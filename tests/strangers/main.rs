@@ -323,7 +323,10 @@ fn witness_sees_signals_writes_and_removals() {
         ("rm .onehold/notes", "removes"),
         ("echo x >> section.d/notes.txt", "notes.txt has changed"),
         ("rm lease.lock", "lease.lock has changed"),
-        ("kill -KILL -ROOT", "the process of root has ended"),
+        (
+            "kill -KILL -ROOT; until grep -q ') Z' /proc/ROOT/stat; do sleep 0.01; done",
+            "the process of root has ended",
+        ),
         ("echo >> OUTSIDE/canary", "outside has changed"),
     ] {
         let script = script
