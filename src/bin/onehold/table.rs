@@ -36,8 +36,7 @@ pub(crate) fn plain<const N: usize>(
         *widest -= 1;
     }
     let mut text = String::new();
-    line(&mut text, widths, titles, None);
-    for row in rows {
+    for row in std::iter::once(titles.map(str::to_owned)).chain(rows) {
         let mut room = widths.into_iter();
         let cells = row.map(|cell| cut(&cell, room.next().unwrap_or_default()));
         line(
