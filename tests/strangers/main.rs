@@ -186,7 +186,10 @@ fn check(template: &Template, around: &Surroundings, case: &Case) -> Result<(), 
         .filter_map(|line| line.split_once(' '))
         .collect();
     if ends.len() <= case.commands.len() {
-        faults.push(format!("`{}` hangs", case.commands[ends.len().max(1) - 1]));
+        faults.push(format!(
+            "{SLOW}: `{}` hangs",
+            case.commands[ends.len().max(1) - 1]
+        ));
     }
     for (before, (command, end)) in ends.iter().zip(case.commands.iter().zip(&ends[1..])) {
         let [began, ended] = [before.1, end.1].map(|time| time.parse::<f64>().unwrap());
