@@ -137,12 +137,12 @@ impl Limits {
 /// How long a sleep may last that nothing ends when a wait is canceled.
 pub(crate) const CANCEL_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long another process may keep the store busy.
+/// How long to wait: for another process that keeps the store busy, or in one sleep of a waiter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience<'a> {
-    /// `None`: as long as it takes.
-    pub(crate) at_most: Option<Duration>,
-    /// Ends the wait once it is set.
+    /// [`Duration::MAX`]: as long as it takes.
+    pub(crate) at_most: Duration,
+    /// Ends the wait within [`CANCEL_CHECK_INTERVAL`] once it is set.
     pub(crate) canceled: Option<&'a AtomicBool>,
 }
 
@@ -150,32 +150,39 @@ impl Patience<'_> {
     /// For a caller that does not wait for locks. Others keep the store busy for a fraction of a
     /// millisecond.
     pub(crate) const SHORT: Self = Self {
-        at_most: Some(Duration::from_secs(10)),
+        at_most: Duration::from_secs(10),
         canceled: None,
     };
 
     /// For so long, and not to be canceled.
-    pub(crate) fn of(time: Duration) -> Self {
+    pub(crate) fn of(at_most: Duration) -> Self {
         Self {
-            at_most: Some(time),
+            at_most,
             ..Self::SHORT
+        }
+    }
+
+    /// How long to sleep until the next look whether it is canceled.
+    pub(crate) fn slice(&self) -> Duration {
+        match self.canceled {
+            Some(_) => self.at_most.min(CANCEL_CHECK_INTERVAL),
+            None => self.at_most,
         }
     }
 }
 
 /// Until when something is tried.
 pub(crate) struct Deadline<'a> {
-    /// On the boot-time clock. `None`: never.
-    at: Option<Duration>,
+    /// On the boot-time clock.
+    at: Duration,
     canceled: Option<&'a AtomicBool>,
 }
 
 impl<'a> Deadline<'a> {
     pub(crate) fn of(patience: Patience<'a>) -> Self {
-        let Patience { at_most, canceled } = patience;
         Self {
-            at: at_most.map(|limit| boottime().saturating_add(limit)),
-            canceled,
+            at: boottime().saturating_add(patience.at_most),
+            canceled: patience.canceled,
         }
     }
 
@@ -186,39 +193,17 @@ impl<'a> Deadline<'a> {
             Some(_) => longest.min(CANCEL_CHECK_INTERVAL),
             None => longest,
         };
-        let left = |at: Duration| at.saturating_sub(boottime()).min(longest);
-        let left = self.at.map_or(longest, left);
+        let left = self.at.saturating_sub(boottime()).min(longest);
         Some(left).filter(|left| !left.is_zero())
     }
 }
 
-/// Sleeps for so long, also while the machine is suspended, whatever signals come; `canceled` ends it. std would end
-/// the program if the system call failed.
-pub(crate) fn sleep_for(time: Duration, canceled: Option<&AtomicBool>) {
-    let deadline = Deadline::of(Patience {
-        canceled,
-        ..Patience::of(time)
-    });
-    while let Some(left) = deadline.next_sleep(time) {
+/// Sleeps for so long, also while the machine is suspended, whatever signals come. std would end the program if the
+/// system call failed.
+pub(crate) fn sleep_for(patience: Patience<'_>) {
+    let deadline = Deadline::of(patience);
+    while let Some(left) = deadline.next_sleep(patience.at_most) {
         let _ = pause(left);
-    }
-}
-
-/// How long a waiter may sleep.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SleepLimit<'a> {
-    pub(crate) at_most: Duration,
-    /// Ends the sleep within [`CANCEL_CHECK_INTERVAL`] once it is set.
-    pub(crate) canceled: Option<&'a AtomicBool>,
-}
-
-impl SleepLimit<'_> {
-    /// How long to sleep until the next look whether it is canceled.
-    pub(crate) fn slice(&self) -> Duration {
-        match self.canceled {
-            Some(_) => self.at_most.min(CANCEL_CHECK_INTERVAL),
-            None => self.at_most,
-        }
     }
 }
 
@@ -393,7 +378,7 @@ pub(crate) trait Contender {
     fn sleep(
         &mut self,
         until: &Until<Handle>,
-        limit: SleepLimit<'_>,
+        limit: Patience<'_>,
         is_unchanged: &mut dyn FnMut() -> bool,
     );
 

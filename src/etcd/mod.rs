@@ -47,7 +47,7 @@ use waiting::Place;
 
 use crate::backend::{
     Ask, BackOff, Backend, ChangeWatch, Contender, Entry, Limits, LockSnapshot as _, Patience,
-    Plan, QueuePlace, SleepLimit, Ttl, Updated, sleep_for,
+    Plan, QueuePlace, Ttl, Updated, sleep_for,
 };
 use crate::decision::{Found, Key, Moment, Ticket, Until};
 use crate::error::{Error, Result};
@@ -222,13 +222,13 @@ impl Contender for EtcdContender<'_> {
     fn sleep(
         &mut self,
         until: &Until<Handle>,
-        limit: SleepLimit<'_>,
+        limit: Patience<'_>,
         _is_unchanged: &mut dyn FnMut() -> bool,
     ) {
         let Some(place) = &mut self.place else {
             // Only for a dead hold: nothing but time is waited for.
             let at_most = limit.at_most.saturating_add(Duration::from_millis(1));
-            return sleep_for(at_most, limit.canceled);
+            return sleep_for(Patience { at_most, ..limit });
         };
         place.sleep(until, limit);
     }

@@ -19,7 +19,7 @@ use super::messages::{Compare, Event, KeyValue, Operation, Txn, Watch, WatchAnsw
 use super::snapshot::is_number;
 use super::store::{Session, Shared};
 use super::view::{View, reads};
-use crate::backend::{Deadline, Patience, QueuePlace, SleepLimit};
+use crate::backend::{Deadline, Patience, QueuePlace};
 use crate::decision::{Judged, Request, Until};
 use crate::error::Result;
 use crate::name::LockName;
@@ -274,7 +274,7 @@ impl Place {
     }
 
     /// Sleeps until something has happened that is waited for, for at most so long.
-    pub(super) fn sleep(&mut self, until: &Until<Handle>, limit: SleepLimit<'_>) {
+    pub(super) fn sleep(&mut self, until: &Until<Handle>, limit: Patience<'_>) {
         let now = boottime_milliseconds();
         let Some(view) = &self.view else {
             return;
@@ -300,10 +300,7 @@ impl Place {
                 .min(after.saturating_add(Duration::from_millis(1))),
             _ => limit.at_most,
         };
-        let deadline = Deadline::of(Patience {
-            at_most: Some(at_most),
-            canceled: limit.canceled,
-        });
+        let deadline = Deadline::of(Patience { at_most, ..limit });
         let watched = self.watch.as_ref().map(|watch| &watch.ranges);
         if watched != Some(&awaited) {
             self.watch = Some(self.watch(awaited));

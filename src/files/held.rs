@@ -314,7 +314,7 @@ impl HeldRecord for HeldFile {
         let Some(time) = self.record.format.settling_time() else {
             return Ok(true);
         };
-        sleep_for(time, None);
+        sleep_for(Patience::of(time));
         let path = self.path();
         let expected = format::write(&self.record)
             .map_err(io::Error::from)

@@ -44,8 +44,8 @@ use snapshot::FilesSnapshot;
 
 use self::tree_watch::TreeWatch;
 use crate::backend::{
-    Ask, BackOff, Backend, Change, ChangeWatch, Contender, Entry, Limits, Plan, QueueChange,
-    QueuePlace, SleepLimit, Updated, WhyNot,
+    Ask, BackOff, Backend, Change, ChangeWatch, Contender, Entry, Limits, Patience, Plan,
+    QueueChange, QueuePlace, Updated, WhyNot,
 };
 use crate::decision::{Found as FoundRecord, Key, Moment, Snapshot as _, Ticket, Until};
 use crate::error::{Context, Error, Operation, Result};
@@ -291,7 +291,7 @@ impl Contender for FilesContender<'_> {
     fn sleep(
         &mut self,
         until: &Until<Handle>,
-        limit: SleepLimit<'_>,
+        limit: Patience<'_>,
         is_unchanged: &mut dyn FnMut() -> bool,
     ) {
         if let Some(place) = &mut self.place {

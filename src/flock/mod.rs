@@ -18,8 +18,8 @@ use chrono::SubsecRound as _;
 use hold::FlockHold;
 
 use crate::backend::{
-    Ask, BackOff, Backend, Change, Contender, Entry, Limits, LockSnapshot, Plan, QueuePlace,
-    SleepLimit, Updated,
+    Ask, BackOff, Backend, Change, Contender, Entry, Limits, LockSnapshot, Patience, Plan,
+    QueuePlace, Updated,
 };
 use crate::decision::{Facts, Found, Judged, Key, Moment, Observer, Revision, Snapshot, Until};
 use crate::error::{Context, Error, Operation, Result};
@@ -306,7 +306,7 @@ impl Contender for FlockContender<'_> {
     fn sleep(
         &mut self,
         until: &Until<Handle>,
-        limit: SleepLimit<'_>,
+        limit: Patience<'_>,
         _is_unchanged: &mut dyn FnMut() -> bool,
     ) {
         let at_most = limit.slice();

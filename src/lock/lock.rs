@@ -7,7 +7,7 @@ use std::time::Duration;
 use chrono::{TimeDelta, Utc};
 
 use super::options::{Options, milliseconds};
-use crate::backend::{BackOff, Backend, LockSnapshot, SleepLimit};
+use crate::backend::{BackOff, Backend, LockSnapshot, Patience};
 use crate::decision::liveness::DEFAULT_MAX_AGE;
 use crate::decision::ownership::may_break;
 use crate::decision::verdict::{Reason, State};
@@ -272,10 +272,6 @@ impl Lock {
         let Some(left) = judged.confirmed_within() else {
             return;
         };
-        let limit = SleepLimit {
-            at_most: left,
-            canceled: None,
-        };
         let shown = &judged.found.revision;
         let mut is_unchanged = || {
             let now = self.look_shown(shown);
@@ -284,7 +280,7 @@ impl Lock {
         let until = Until::Released(judged.clone());
         self.store
             .contender(CONFIRMATION_PACE, Mode::Exclusive)
-            .sleep(&until, limit, &mut is_unchanged);
+            .sleep(&until, Patience::of(left), &mut is_unchanged);
     }
 
     /// Fails if nobody else can change a hold of it.

@@ -8,7 +8,7 @@ use super::cleanup::{Cleanup, LONGEST_CLEANUP};
 use super::lock::Lock;
 use super::status;
 use super::unfinished::is_over;
-use crate::backend::{Backend, ChangeWatch, sleep_for};
+use crate::backend::{Backend, ChangeWatch, Patience, sleep_for};
 use crate::decision::liveness::DEFAULT_MAX_AGE;
 use crate::decision::{Found, Judged, judge};
 use crate::error::{Error, Result};
@@ -65,7 +65,7 @@ impl StoreWatch {
         }
         match &mut self.watch {
             Some(watch) => watch.wait(processes, at_most),
-            None => sleep_for(at_most.min(LOOK_INTERVAL), None),
+            None => sleep_for(Patience::of(at_most.min(LOOK_INTERVAL))),
         }
     }
 }
@@ -311,7 +311,7 @@ impl Store {
             .filter_map(|lock| lock.verdict.takeable_in)
             .filter(|ripe_in| *ripe_in <= LONGEST_CLEANUP);
         if let Some(ripe_in) = ripe_in.max().filter(|_| !dry_run) {
-            sleep_for(ripe_in, None);
+            sleep_for(Patience::of(ripe_in));
         }
         for status in listing.locks {
             let (name, shown) = (status.name.clone(), status.revision.clone());

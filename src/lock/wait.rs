@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::backend::{BackOff, Patience, SleepLimit};
+use crate::backend::{BackOff, Patience};
 use crate::status::Status;
 use crate::sys::directory::grow_fd_table;
 use crate::sys::process::boottime;
@@ -158,7 +158,9 @@ impl<'a> Wait<'a> {
         }
         self.started.get_or_insert_with(boottime);
         Patience {
-            at_most: self.left().map(|left| left.max(MIN_PATIENCE)),
+            at_most: self
+                .left()
+                .map_or(Duration::MAX, |left| left.max(MIN_PATIENCE)),
             canceled: self.canceled,
         }
     }
@@ -218,13 +220,13 @@ impl<'a> Wait<'a> {
 
     /// How long to sleep at most. `certain_in`: when the state of the lock is certain, if it is not. A sleep until
     /// then is not a wait for a holder, because it always ends.
-    pub(crate) fn sleep_limit(&self, certain_in: Option<Duration>) -> SleepLimit<'a> {
+    pub(crate) fn sleep_limit(&self, certain_in: Option<Duration>) -> Patience<'a> {
         let at_most = match certain_in {
             None => self.next_sleep(),
             Some(after) if self.is_wanted() => after.min(self.next_sleep()),
             Some(after) => after,
         };
-        SleepLimit {
+        Patience {
             at_most,
             canceled: self.canceled,
         }
