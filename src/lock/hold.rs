@@ -3,16 +3,23 @@
 use std::io;
 use std::path::Path;
 use std::process::{Child, Command};
+use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::{DateTime, SubsecRound as _, TimeDelta, Utc};
+
 use super::ending::entry_of_hold;
-use super::taken_hold::{TakenHold, hold_accessors};
-use crate::backend::{HeldRecord, ReleaseOutcome};
+use super::options::milliseconds;
+use crate::backend::{Backend, HeldRecord, QueuePlace, ReleaseOutcome};
 use crate::error::{Error, Operation, Result};
-use crate::identity::ProcessId;
-use crate::record::{Kind, Record};
+use crate::files::history::{HoldResult, PastHold};
+use crate::files::journal::Journal;
+use crate::identity::{Pid, ProcessId};
+use crate::name::LockName;
+use crate::record::{CommandEnd, Live, Record, has_four_digits};
 use crate::status::Status;
 use crate::sys::spawn::{HOLD_LOST, NOT_RECORDED, exec_keeping, spawn};
+use crate::sys::wait::Watch;
 use crate::sys::{Recording, process};
 
 /// How often a wrapper renews its heartbeat, so that a hold of days does not become overdue.
@@ -38,23 +45,27 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_hours(1);
 #[derive(Debug)]
 #[must_use = "dropping it releases the lock"]
 pub struct Hold {
-    pub(super) taken: Box<TakenHold>,
+    pub(super) store: Arc<dyn Backend>,
+    pub(super) name: LockName,
+    pub(super) held: Box<dyn HeldRecord>,
+    pub(super) displaced: Vec<Status>,
+    /// Its place in the queue. Dropping it wakes the next waiter, which needs the processor that a
+    /// command is about to start on.
+    pub(super) place: Option<Box<dyn QueuePlace>>,
+    /// Closed only when the hold ends, because closing it takes milliseconds.
+    pub(super) _watch: Option<Watch>,
+    pub(super) warnings: Vec<Error>,
+    /// Where its end is noted, if that is wanted, and when it was: before anybody else could have the lock.
+    pub(super) history: Option<(Journal, DateTime<Utc>)>,
+    /// Who took it.
+    pub(super) pid: Pid,
+    /// It was released, or handed over to its holder.
+    pub(super) is_over: bool,
     /// The children that this process had before it started the command.
     pub(super) older: Vec<ProcessId>,
 }
 
 impl Hold {
-    pub(super) fn new(mut taken: Box<TakenHold>) -> Self {
-        let record = taken.held.record();
-        if record.kind != Kind::Run || record.is_without_command() {
-            taken.place = None;
-        }
-        Self {
-            taken,
-            older: Vec::new(),
-        }
-    }
-
     hold_accessors!();
 
     /// Releases the lock and says whether it was still held. Dropping it does the same without a result.
@@ -62,7 +73,7 @@ impl Hold {
     /// # Errors
     /// The lock file cannot be removed.
     pub fn release(mut self) -> Result<ReleaseOutcome> {
-        self.taken.release()
+        self.end()
     }
 
     /// Whether the lock was lost: broken, or its file replaced or deleted.
@@ -70,7 +81,7 @@ impl Hold {
     /// # Errors
     /// The directory cannot be read; that says nothing either way.
     pub fn is_lost(&self) -> Result<bool> {
-        self.taken.held.is_lost()
+        self.held.is_lost()
     }
 
     /// Renews the heartbeat: age and time to live count from now.
@@ -78,7 +89,12 @@ impl Hold {
     /// # Errors
     /// The lock file cannot be written.
     pub fn renew(&mut self) -> Result<()> {
-        self.taken.renew()
+        // Other programs trust the times in such a record, so they are not renewed once it is theirs.
+        if self.held.record().format.heartbeat_interval().is_some() {
+            self.ensure_in_place()?;
+        }
+        let live = renewed(&*self.store, self.held.record(), None);
+        self.held.write_live(live)
     }
 
     /// When [`renew`](Self::renew) is due: an hour after the last heartbeat, after a third of the time
@@ -86,7 +102,7 @@ impl Hold {
     /// clock that does not stop while the machine is suspended.
     #[must_use]
     pub fn renewal_due_in(&self) -> Duration {
-        let record = self.taken.held.record();
+        let record = self.held.record();
         let of_ttl = record
             .ttl()
             .map(|ttl| (ttl / 3).max(Duration::from_millis(10)));
@@ -110,15 +126,14 @@ impl Hold {
     /// [`Error::Spawn`]: it cannot be executed; [`Error::LostWhileAcquiring`]: the lock was lost before.
     pub fn spawn(&mut self, command: &mut Command) -> Result<Child> {
         let program = command.get_program().to_string_lossy().into_owned();
-        let taken = &mut self.taken;
-        taken.ensure_in_place()?;
-        taken.clear_command()?;
-        let Some(recording) = recording(&*taken.held)? else {
+        self.ensure_in_place()?;
+        self.clear_command()?;
+        let Some(recording) = recording(&*self.held)? else {
             return Err(NEEDS_KEEPER);
         };
         let child = spawn(command, recording)
-            .map_err(|source| spawn_error(source, taken.held.path(), &program))?;
-        taken.started(child.id());
+            .map_err(|source| spawn_error(source, self.held.path(), &program))?;
+        self.started(child.id());
         Ok(child)
     }
 
@@ -128,7 +143,7 @@ impl Hold {
     /// another process may have the lock.
     #[must_use]
     pub fn valid_until(&self) -> Option<Duration> {
-        let (_, at) = self.taken.held.deadlines_ms()?;
+        let (_, at) = self.held.deadlines_ms()?;
         let left = at.saturating_sub(process::boottime_milliseconds());
         Some(Duration::from_millis(left))
     }
@@ -137,20 +152,20 @@ impl Hold {
     /// record says who. In a directory it is always `false`, because a process is told by a signal there.
     #[must_use]
     pub fn is_broken(&self) -> bool {
-        self.taken.held.is_broken()
+        self.held.is_broken()
     }
 
     /// Becomes a command, which keeps the kernel lock until it ends. Returns only on failure, and
     /// then the lock is still held. No process removes the record afterwards: it is recognized as
     /// finished, and the next one replaces it.
     pub fn exec(&mut self, command: &mut Command) -> Error {
-        self.taken.place = None;
+        self.place = None;
         let program = command.get_program().to_string_lossy().into_owned();
         // Nothing notices later, and the hold may be old.
-        if let Err(error) = self.taken.ensure_in_place() {
+        if let Err(error) = self.ensure_in_place() {
             return error;
         }
-        let Some(file) = self.taken.held.file() else {
+        let Some(file) = self.held.file() else {
             return NEEDS_KEEPER;
         };
         let source = exec_keeping(command, file);
@@ -163,7 +178,7 @@ impl Hold {
     /// it would be that of an enclosing hold.
     #[must_use]
     pub fn environment(&self, enclosing: Option<&str>) -> Vec<(&'static str, Option<String>)> {
-        let held = &self.taken.held;
+        let held = &self.held;
         let record = held.record();
         let enclosing = enclosing.unwrap_or_default().trim().to_owned();
         let enclosing = Some(enclosing).filter(|holds| !holds.is_empty());
@@ -185,6 +200,202 @@ impl Hold {
             ("ONEHOLD_SLOT", slots),
         ]
     }
+
+    fn end(&mut self) -> Result<ReleaseOutcome> {
+        let released = self.give_back(None);
+        let _ = self.note_end(&released, false, None);
+        released
+    }
+
+    /// Releases the lock. `end`: of its command, to keep the lock until the time of
+    /// [`RunOptions::hold_at_least`](crate::RunOptions).
+    ///
+    /// # Errors
+    /// The lock file cannot be removed or written.
+    #[doc(hidden)]
+    pub fn give_back(&mut self, end: Option<CommandEnd>) -> Result<ReleaseOutcome> {
+        self.is_over = true;
+        if let Some((_, ended_at)) = &mut self.history {
+            *ended_at = Utc::now();
+        }
+        // Leave the queue first, so that a releasing holder gets no reservation.
+        self.place.take_if(|place| !place.leave_quietly());
+        let released = match end {
+            None => self.held.release(),
+            Some(end) => self.keep_or_release(end),
+        };
+        self.place = None;
+        released
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn keep_or_release(&mut self, end: CommandEnd) -> Result<ReleaseOutcome> {
+        let record = self.held.record();
+        let acquired = record
+            .origin
+            .as_ref()
+            .map(|origin| origin.acquired_boottime_ms);
+        let until = acquired.zip(record.hold_at_least_ms);
+        let until = until.map_or(0, |(acquired, least)| acquired.saturating_add(least));
+        let left = until.saturating_sub(process::boottime_milliseconds());
+        if left == 0 {
+            return self.held.release();
+        }
+        let live = Live {
+            ended: Some(end),
+            expires_at: record.held_until(),
+            ..Live::default()
+        };
+        self.held.keep(live, Duration::from_millis(left))
+    }
+
+    /// Notes in the history how the hold has ended, if that is wanted. Returns an error that prevented it.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn note_end(
+        &self,
+        released: &Result<ReleaseOutcome>,
+        is_broken: bool,
+        end: Option<CommandEnd>,
+    ) -> Option<Error> {
+        self.history.as_ref()?;
+        let is_lost = matches!(released, Ok(ReleaseOutcome::Lost));
+        self.write_end(is_lost, is_broken, end)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn write_end(&self, is_lost: bool, is_broken: bool, end: Option<CommandEnd>) -> Option<Error> {
+        let (journal, ended_at) = self.history.as_ref()?;
+        let signal = end.and_then(|end| end.signal);
+        let result = match end {
+            _ if is_broken => HoldResult::Broken,
+            _ if is_lost => HoldResult::Lost,
+            None => HoldResult::Released,
+            Some(_) if signal.is_some() => HoldResult::Signal,
+            Some(_) => HoldResult::Exited,
+        };
+        let hold = PastHold {
+            uid: process::own_uid(),
+            exit_code: end.and_then(|end| end.exit_code),
+            signal,
+            ..PastHold::of(
+                self.held.record(),
+                &self.store.path(),
+                self.held.path(),
+                result,
+                *ended_at,
+            )?
+        };
+        journal.write(&hold).err()
+    }
+
+    /// Writes what changes of its record.
+    pub(super) fn write(&mut self, change: impl FnOnce(&mut Live)) -> Result<()> {
+        let mut live = self.held.record().live.clone();
+        change(&mut live);
+        self.held.write_live(live)
+    }
+
+    /// A command runs under it. Its PID is on record already; its start makes it certain.
+    pub(super) fn started(&mut self, pid: u32) {
+        self.place = None;
+        let Some(pid) = Pid::new(pid) else { return };
+        let written = self.write(|live| live.set_process(Some(ProcessId::of(pid))));
+        self.warnings.extend(written.err());
+    }
+
+    /// Before a second command no command is on record, so that a child that is about to become it
+    /// is not taken for a dead one.
+    pub(super) fn clear_command(&mut self) -> Result<()> {
+        if !self.held.record().has_command() {
+            return Ok(());
+        }
+        self.write(|live| {
+            live.set_process(None);
+            live.let_go = false;
+        })
+    }
+
+    pub(super) fn ensure_in_place(&self) -> Result<()> {
+        if self.held.is_lost()? {
+            return Err(Error::LostWhileAcquiring {
+                path: self.held.path().to_owned(),
+            });
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        // A forked copy is not the holder.
+        if !self.is_over && self.pid == Pid::of_self() {
+            let _ = self.end();
+        }
+    }
+}
+
+macro_rules! hold_accessors {
+    ($($taken:ident)?) => {
+        /// Its number: greater than that of any earlier hold in its store, so that a storage system
+        /// can refuse a smaller one (a fencing token).
+        #[must_use]
+        pub fn number(&self) -> u64 {
+            self$(.$taken)?.held.record().hold
+        }
+
+        /// Its lock file; of a hold of several locks that of the first one.
+        #[must_use]
+        pub fn path(&self) -> &Path {
+            self$(.$taken)?.held.path()
+        }
+
+        /// The content of its lock file.
+        #[must_use]
+        pub fn record(&self) -> &Record {
+            self$(.$taken)?.held.record()
+        }
+
+        /// The numbers of a shared hold, one for each of its locks: 0 and up, each held by one at a time.
+        #[must_use]
+        pub fn slots(&self) -> Vec<u32> {
+            self$(.$taken)?.held.slots()
+        }
+
+        /// The holds that were replaced.
+        #[must_use]
+        pub fn displaced(&self) -> &[Status] {
+            &self$(.$taken)?.displaced
+        }
+
+        /// Errors that did not prevent the hold.
+        #[must_use]
+        pub fn warnings(&self) -> &[Error] {
+            &self$(.$taken)?.warnings
+        }
+    };
+}
+
+pub(super) use hold_accessors;
+
+/// The changing part of a record after a heartbeat now.
+pub(super) fn renewed(store: &dyn Backend, record: &Record, ttl: Option<Duration>) -> Live {
+    let now = Utc::now().trunc_subsecs(6);
+    let boot = &store.host().observer().boot;
+    let mut live = Live {
+        renewed_at: Some(now),
+        renewed_boottime_ms: Some(process::boottime_milliseconds()),
+        renewed_boot_id: boot.as_ref().map(|boot| boot.id.clone()),
+        ttl_ms: ttl.map(milliseconds).or(record.live.ttl_ms),
+        ..record.live.clone()
+    };
+    let ttl = live.ttl_ms.or(record.ttl_ms).map(Duration::from_millis);
+    live.expires_at = ttl
+        .and_then(|ttl| now.checked_add_signed(TimeDelta::from_std(ttl).ok()?))
+        .filter(|at| has_four_digits(*at));
+    live
 }
 
 /// A command could run on when its lease has ended.

@@ -19,7 +19,6 @@ mod status;
 mod store;
 mod supervise;
 mod take;
-mod taken_hold;
 mod taking;
 mod unfinished;
 mod wait;

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
+use super::hold::{Hold, hold_accessors, renewed};
 use super::holder::Holder;
 use super::status;
-use super::taken_hold::{TakenHold, hold_accessors, renewed};
 use crate::decision::verdict::{Evidence, Reason, Verdict};
 use crate::error::{Error, Result};
 use crate::record::{Kind, Live, Record};
@@ -18,17 +18,12 @@ use crate::sys::process;
 #[derive(Debug)]
 #[must_use = "dropping it releases the lock"]
 pub struct PendingHold {
-    taken: Box<TakenHold>,
-    holder: Holder,
+    pub(super) taken: Box<Hold>,
+    pub(super) holder: Holder,
 }
 
 impl PendingHold {
-    pub(super) fn new(mut taken: Box<TakenHold>, holder: Holder) -> Self {
-        taken.place = None;
-        Self { taken, holder }
-    }
-
-    hold_accessors!();
+    hold_accessors!(taken);
 
     /// What the hold follows.
     #[must_use]
@@ -51,7 +46,7 @@ impl PendingHold {
         verdict.pid_alive = process.map(|_| true);
         verdict.age = Some(Duration::ZERO);
         verdict.expires_at = record.live.expires_at;
-        let TakenHold { store, name, .. } = &*self.taken;
+        let Hold { store, name, .. } = &*self.taken;
         Status {
             record: Some(record),
             uid: process::own_uid().filter(|_| !store.is_remote()),

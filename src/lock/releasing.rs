@@ -3,9 +3,9 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
+use super::hold::renewed;
 use super::lock::Lock;
 use super::options::Options;
-use super::taken_hold::renewed;
 use super::unfinished::settle;
 use crate::backend::{Change, Entry, Ttl};
 use crate::decision::ownership::{Caller, May, is_lost, may_release, may_renew};

@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use super::ending::{Ending, Remaining, kill_at_ms, marks};
 use super::hold::{Hold, NEEDS_KEEPER, recording, spawn_error};
-use crate::backend::ReleaseOutcome;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::identity::{Pid, ProcessId};
-use crate::record::{CommandEnd, Format};
+use crate::record::Format;
 use crate::sys::signal::SignalMask;
 use crate::sys::spawn::command_holds;
 use crate::sys::start::{Program, Started};
@@ -23,18 +22,17 @@ impl Hold {
     /// As for [`Hold::spawn`].
     pub fn start(&mut self, program: &Program, mask: &SignalMask) -> Result<Started> {
         self.older = work::own_children();
-        let taken = &mut self.taken;
-        taken.clear_command()?;
-        let Some(recording) = recording(&*taken.held)? else {
+        self.clear_command()?;
+        let Some(recording) = recording(&*self.held)? else {
             return self.start_kept(program, mask);
         };
         let mut started = program
             .start(recording, mask)
-            .map_err(|source| spawn_error(source, taken.held.path(), program.name()))?;
+            .map_err(|source| spawn_error(source, self.held.path(), program.name()))?;
         // The start of a command that has ended tells nothing, and noting it delays the release. But a PID file is
         // known to be ours by the PID that the command has written.
-        if taken.held.record().format != Format::Native || !has_ended(&mut started) {
-            taken.started(started.id());
+        if self.held.record().format != Format::Native || !has_ended(&mut started) {
+            self.started(started.id());
         }
         Ok(started)
     }
@@ -45,13 +43,13 @@ impl Hold {
     /// # Errors
     /// The lock file cannot be written.
     pub fn note_closed_descriptor(&mut self) -> Result<()> {
-        let held = &self.taken.held;
+        let held = &self.held;
         let record = held.record();
         let may_have = record.has_command() && !record.close && !record.live.let_go;
         let pid = record.live.pid.filter(|_| may_have);
         match (pid, held.file()) {
             (Some(pid), Some(file)) if !command_holds(pid.get(), file) => {
-                self.taken.write(|live| live.let_go = true)
+                self.write(|live| live.let_go = true)
             }
             _ => Ok(()),
         }
@@ -61,7 +59,7 @@ impl Hold {
     /// decides.
     #[must_use]
     pub fn lost_in(&self) -> Option<Duration> {
-        let (at, _) = self.taken.held.deadlines_ms()?;
+        let (at, _) = self.held.deadlines_ms()?;
         let left = at.saturating_sub(process::boottime_milliseconds());
         Some(Duration::from_millis(left))
     }
@@ -75,14 +73,14 @@ impl Hold {
     pub fn end_work(&mut self, command: &Started) -> Ending {
         let began = process::boottime_milliseconds();
         if !matches!(self.is_lost(), Ok(true)) {
-            let written = self.taken.write(|live| live.ending = Some(began));
-            self.taken.warnings.extend(written.err());
+            let written = self.write(|live| live.ending = Some(began));
+            self.warnings.extend(written.err());
         }
-        let record = self.taken.held.record();
+        let record = self.held.record();
         let mut marks = marks(record);
         // The processes that this one has started are its own, whatever happened to the file.
         marks.author = Author::Trusted;
-        marks.wrapper = if self.taken.held.file().is_some() {
+        marks.wrapper = if self.held.file().is_some() {
             record.writer()
         } else {
             // The keeper, and not its wrapper, which is on record.
@@ -95,32 +93,12 @@ impl Hold {
         Ending::new(marks, Pid::new(command.id()), kill_at_ms)
     }
 
-    /// Releases the lock. `end`: of its command, to keep the lock until the time of
-    /// [`RunOptions::hold_at_least`](crate::RunOptions).
-    ///
-    /// # Errors
-    /// The lock file cannot be removed or written.
-    pub fn give_back(&mut self, end: Option<CommandEnd>) -> Result<ReleaseOutcome> {
-        self.taken.give_back(end)
-    }
-
-    /// Notes in the history how the hold has ended, if that is wanted. Returns an error that prevented it.
-    #[must_use]
-    pub fn note_end(
-        &self,
-        released: &Result<ReleaseOutcome>,
-        is_broken: bool,
-        end: Option<CommandEnd>,
-    ) -> Option<Error> {
-        self.taken.note_end(released, is_broken, end)
-    }
-
     /// Goes on to end the work. See [`Ending::step`].
     pub fn step(&mut self, ending: &mut Ending) -> Remaining {
         let remaining = ending.step();
         if remaining.is_told && !self.record().live.told {
             // If this fails and this process is killed, the next one sends TERM again.
-            let _ = self.taken.write(|live| live.told = true);
+            let _ = self.write(|live| live.told = true);
         }
         remaining
     }
@@ -139,12 +117,11 @@ impl Hold {
     fn start_kept(&mut self, program: &Program, mask: &SignalMask) -> Result<Started> {
         #[cfg(all(feature = "etcd", target_os = "linux"))]
         if crate::sys::keeper::is_keeper() {
-            let taken = &mut self.taken;
-            taken.ensure_in_place()?;
+            self.ensure_in_place()?;
             let started = program
                 .start_kept(mask)
-                .map_err(|source| spawn_error(source, taken.held.path(), program.name()))?;
-            taken.started(started.id());
+                .map_err(|source| spawn_error(source, self.held.path(), program.name()))?;
+            self.started(started.id());
             return Ok(started);
         }
         let _ = (program, mask);

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use super::hold::Hold;
 use super::lock::Lock;
-use super::taken_hold::TakenHold;
 use super::unfinished::is_orphaned_ending;
 use super::wait::Wait;
 use crate::backend::{Backend, Change, Contender, Entry, HeldRecord, LockSnapshot, QueueChange};
@@ -23,7 +23,7 @@ const FINISH_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Result of an attempt to take a lock.
 pub(super) enum Outcome {
-    Held(Box<TakenHold>),
+    Held(Box<Hold>),
     /// The same holder already has the lock, by this hold.
     AlreadyHeld(Judged<Handle>),
     /// By a hold or a waiter, or because so many wait already.

@@ -4,13 +4,12 @@ use std::time::Duration;
 
 use chrono::{SubsecRound as _, TimeDelta, Utc};
 
-use super::hold::Hold;
+use super::hold::{Hold, renewed};
 use super::holder::Holder;
 use super::lock::Lock;
 use super::options::{Options, RunOptions, milliseconds};
 use super::pending_hold::PendingHold;
 use super::take::{Outcome, take};
-use super::taken_hold::{TakenHold, renewed};
 use super::wait::Wait;
 use crate::backend::{HeldRecord, QueuePlace};
 use crate::decision::verdict::State;
@@ -95,7 +94,7 @@ enum NewHolder {
 
 /// Result of an attempt.
 enum Taken {
-    Held(Box<TakenHold>),
+    Held(Box<Hold>),
     AlreadyHeld(Box<Status>),
     Blocked(Blocked),
 }
@@ -130,7 +129,7 @@ impl Lock {
         wait: Wait<'_>,
     ) -> Result<Attempt<Hold>> {
         Ok(match self.take(options, holder, wait)? {
-            Taken::Held(taken) => Attempt::Held(Hold::new(taken)),
+            Taken::Held(taken) => Attempt::Held(*taken),
             Taken::Blocked(blocked) => Attempt::Blocked(blocked),
             // Only detached holds are repeated.
             Taken::AlreadyHeld(status) => Attempt::Blocked(Blocked::new(*status, None)),
@@ -151,7 +150,7 @@ impl Lock {
         Ok(
             match self.take(options, NewHolder::Detached(holder), wait)? {
                 Taken::Held(taken) => {
-                    Attempt::Held(Acquired::New(Box::new(PendingHold::new(taken, holder))))
+                    Attempt::Held(Acquired::New(Box::new(PendingHold { taken, holder })))
                 }
                 Taken::AlreadyHeld(status) => Attempt::Held(Acquired::AlreadyHeld(status)),
                 Taken::Blocked(blocked) => Attempt::Blocked(blocked),
@@ -170,7 +169,13 @@ impl Lock {
         }
         let (outcome, kept_position) = take(self, request, &mut draft, &mut wait)?;
         match outcome {
-            Outcome::Held(taken) => Ok(Taken::Held(taken)),
+            Outcome::Held(mut taken) => {
+                let record = taken.held.record();
+                if record.kind != Kind::Run || record.is_without_command() {
+                    taken.place = None;
+                }
+                Ok(Taken::Held(taken))
+            }
             Outcome::AlreadyHeld(judged) => {
                 let mut status = self.status(&judged);
                 status.waiters = self.store.waiters(self.name())?;
@@ -224,7 +229,7 @@ impl Lock {
         (place, watch): (Option<Box<dyn QueuePlace>>, Option<Watch>),
         mut displaced: Vec<Judged<Handle>>,
         removed: Vec<Judged<Handle>>,
-    ) -> TakenHold {
+    ) -> Hold {
         let mut warnings = Vec::new();
         for judged in removed {
             // Of those that shared it, each was to be replaced.
@@ -250,10 +255,11 @@ impl Lock {
             warnings.extend(self.note_found(was));
         }
         let has_history = held.record().asked.is_some();
-        TakenHold {
+        Hold {
             history: has_history.then(|| (self.journal.clone(), Utc::now())),
             pid: Pid::of_self(),
             is_over: false,
+            older: Vec::new(),
             store: self.store.clone(),
             name: self.name().clone(),
             held,

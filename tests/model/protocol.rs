@@ -355,7 +355,7 @@ impl Setting {
                 }
                 world.processes[by].step = *next;
             }
-            // `TakenHold::ensure_in_place`.
+            // `Hold::ensure_in_place`.
             Step::Confirming => {
                 if process.own.iter().all(|own| world.is_in_place(*own)) {
                     world.processes[by].step = Step::InPlace;
@@ -539,7 +539,7 @@ impl Setting {
             return Some(());
         }
         if process.child == Child::Running && process.ticket.is_some() {
-            // `TakenHold::started`.
+            // `Hold::started`.
             Self::leave_queue(&mut world.processes[by]);
             return Some(());
         }
