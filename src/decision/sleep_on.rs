@@ -39,34 +39,28 @@ pub(crate) fn until<S: Snapshot + ?Sized>(
     obstacle: Obstacle<S::Handle>,
     snapshot: &S,
 ) -> Result<Until<S::Handle>, S::Error> {
-    Ok(
-        match (waiter_ahead(request, &obstacle, snapshot)?, obstacle) {
-            (Some(Ahead { ticket, rank }), Obstacle::Hold(_)) => {
-                Until::LeftQueue(ticket, RECHECK_INTERVAL * rank)
-            }
-            // A waiter that finds the lock free notices when the reservation expires.
-            (Some(Ahead { ticket, .. }), Obstacle::Waiter(_)) => {
-                Until::LeftQueue(ticket, RECHECK_INTERVAL)
-            }
-            (None, Obstacle::Waiter(ticket)) => {
-                let interval = if may_wait_for_more(&ticket.request, request) {
-                    RESERVED_INTERVAL
-                } else {
-                    RECHECK_INTERVAL
-                };
-                Until::LeftQueue(ticket, interval)
-            }
-            (None, Obstacle::Hold(judged)) => until_released(request, judged, snapshot)?,
-        },
-    )
+    let ahead = waiter_ahead(request, &obstacle, snapshot)?;
+    Ok(match (ahead, obstacle) {
+        (Some((ticket, rank)), Obstacle::Hold(_)) => {
+            Until::LeftQueue(ticket, RECHECK_INTERVAL * rank)
+        }
+        // A waiter that finds the lock free notices when the reservation expires.
+        (Some((ticket, _)), Obstacle::Waiter(_)) => Until::LeftQueue(ticket, RECHECK_INTERVAL),
+        (None, Obstacle::Waiter(ticket)) => {
+            let interval = if may_wait_for_more(&ticket.request, request) {
+                RESERVED_INTERVAL
+            } else {
+                RECHECK_INTERVAL
+            };
+            Until::LeftQueue(ticket, interval)
+        }
+        (None, Obstacle::Hold(judged)) => until_released(request, judged, snapshot)?,
+    })
 }
 
-/// The latest earlier waiter that could take its locks whenever we could, and would then be in our way.
-struct Ahead<H> {
-    ticket: Ticket<H>,
-    /// Its place among the waiters for the first lock. Whether those before it are such waiters is not read.
-    rank: u32,
-}
+/// The latest earlier waiter that could take its locks whenever we could, and would then be in our way; and its
+/// place among the waiters for the first lock. Whether those before it are such waiters is not read.
+type Ahead<H> = (Ticket<H>, u32);
 
 fn waiter_ahead<S: Snapshot + ?Sized>(
     request: &Request,
@@ -96,7 +90,7 @@ fn waiter_ahead<S: Snapshot + ?Sized>(
         let before = tickets.filter(|(earlier, name)| *earlier < number && Some(name) == first);
         let rank = before.take(MAX_RANK - 1).count() + 1;
         let rank = u32::try_from(rank).unwrap_or(1);
-        return Ok(Some(Ahead { ticket, rank }));
+        return Ok(Some((ticket, rank)));
     }
     Ok(None)
 }
