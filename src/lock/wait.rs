@@ -197,10 +197,8 @@ impl<'a> Wait<'a> {
 
     /// `None`: no limit.
     fn left(&self) -> Option<Duration> {
-        Some(
-            self.limit?
-                .saturating_sub(self.elapsed().unwrap_or_default()),
-        )
+        let elapsed = self.elapsed().unwrap_or_default();
+        Some(self.limit?.saturating_sub(elapsed))
     }
 
     /// Whether the callback is due, or the wait is over: what is in the way is about to be shown.
@@ -211,19 +209,14 @@ impl<'a> Wait<'a> {
             .any(|left| left <= EARLY)
     }
 
-    /// How long the next sleep may last.
-    pub(crate) fn next_sleep(&self) -> Duration {
-        let longest = self.left().unwrap_or(IDLE);
-        self.until_callback()
-            .map_or(longest, |left| longest.min(left))
-    }
-
     /// How long to sleep at most. `certain_in`: when the state of the lock is certain, if it is not. A sleep until
     /// then is not a wait for a holder, because it always ends.
     pub(crate) fn sleep_limit(&self, certain_in: Option<Duration>) -> Patience<'a> {
+        let longest = self.left().unwrap_or(IDLE);
+        let longest = self.until_callback().unwrap_or(longest).min(longest);
         let at_most = match certain_in {
-            None => self.next_sleep(),
-            Some(after) if self.is_wanted() => after.min(self.next_sleep()),
+            None => longest,
+            Some(after) if self.is_wanted() => after.min(longest),
             Some(after) => after,
         };
         Patience {
