@@ -43,7 +43,7 @@ pub(crate) struct FilesSnapshot<'a> {
     processes: RefCell<BTreeMap<Pid, ProcessFact>>,
     pid_namespaces: RefCell<BTreeMap<u64, Option<ProcessState>>>,
     /// The answers so far, each of which reads /proc.
-    descends_from: RefCell<Vec<(ProcessId, bool)>>,
+    descends_from: RefCell<BTreeMap<ProcessId, bool>>,
     queue: OnceCell<Queue<'a>>,
     /// Of a caller that waits.
     pub(super) place: Option<&'a Place>,
@@ -203,21 +203,18 @@ impl<'a> FilesSnapshot<'a> {
     /// A listing asks for the same process many times.
     fn process(&self, pid: Pid) -> ProcessFact {
         let mut known = self.processes.borrow_mut();
-        if let Some(fact) = known.get(&pid) {
-            return *fact;
-        }
-        let state = process::presence(pid);
-        let began_ms = match state {
-            ProcessState::Alive { start } => start.and_then(process::milliseconds_of_start),
-            _ => None,
-        };
-        let fact = ProcessFact {
-            pid,
-            state,
-            began_ms,
-        };
-        known.insert(pid, fact);
-        fact
+        *known.entry(pid).or_insert_with(|| {
+            let state = process::presence(pid);
+            let began_ms = match state {
+                ProcessState::Alive { start } => start.and_then(process::milliseconds_of_start),
+                _ => None,
+            };
+            ProcessFact {
+                pid,
+                state,
+                began_ms,
+            }
+        })
     }
 
     /// A directory below the store, opened once: the records of a name, what is below it and its shared
@@ -456,12 +453,9 @@ impl Snapshot for FilesSnapshot<'_> {
 
     fn descends_from(&self, process: ProcessId) -> bool {
         let mut answers = self.descends_from.borrow_mut();
-        if let Some((_, answer)) = answers.iter().find(|(known, _)| *known == process) {
-            return *answer;
-        }
-        let answer = observer::descends_from(process);
-        answers.push((process, answer));
-        answer
+        *answers
+            .entry(process)
+            .or_insert_with(|| observer::descends_from(process))
     }
 
     /// Under the guard, a takeover that was killed is finished or reverted first.
