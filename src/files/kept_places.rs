@@ -125,11 +125,6 @@ pub(super) fn keep_or_remove<'a>(queues: impl Iterator<Item = &'a Directory>, fi
     }
 }
 
-/// Whether one more place is kept in a queue.
-pub(super) fn has_room(kept: &[KeptPlace]) -> bool {
-    kept.len() < MAX_KEPT
-}
-
 /// Removes the files of a place in a further queue of its request, even a ticket whose waiter is dead unnoticed.
 /// Called under the guard.
 pub(super) fn clear(queue: &Directory, number: u64) {
@@ -141,7 +136,7 @@ pub(super) fn clear(queue: &Directory, number: u64) {
 }
 
 /// The places in a queue that are kept. Removes those whose time has passed.
-fn all(queue: &Directory) -> impl Iterator<Item = TicketName> {
+pub(super) fn all(queue: &Directory) -> impl Iterator<Item = TicketName> {
     let names = queue.names().unwrap_or_default().into_iter();
     names.filter_map(|file| {
         let name = TicketName::read(&file).filter(|name| name.has_no_waiter())?;
@@ -151,11 +146,6 @@ fn all(queue: &Directory) -> impl Iterator<Item = TicketName> {
         }
         Some(name)
     })
-}
-
-/// Whether places are kept in a queue.
-pub(super) fn are_any(queue: &Directory) -> bool {
-    all(queue).next().is_some()
 }
 
 /// The first place that is kept for a request and has no waiter. Called under the guard.

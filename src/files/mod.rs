@@ -57,6 +57,7 @@ use crate::status::{KeptPlace, Waiter};
 use crate::sys::directory::{Found, record_is_locked, sync_file};
 use crate::sys::process::boottime;
 use crate::sys::wait::Watch;
+use crate::ticket::MAX_KEPT;
 
 /// Longest sleep of a waiter on the hold of one that was ahead of it in the queue.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(5);
@@ -320,7 +321,7 @@ impl Contender for FilesContender<'_> {
     fn position_kept(&self, name: &LockName) -> Option<usize> {
         let place = self.place.as_ref().filter(|place| place.is_kept)?;
         let queue = Queue::open(&place.root.directory);
-        kept_places::has_room(&queue.kept(name)).then_some(())?;
+        (queue.kept(name).len() < MAX_KEPT).then_some(())?;
         Some(queue.waiters_before(place.number, name) + 1)
     }
 

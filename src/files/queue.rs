@@ -571,5 +571,5 @@ fn sweep_directory(directory: &Directory) -> bool {
             let _ = directory.remove_below_if_empty(&file);
         }
     }
-    is_empty && !kept_places::are_any(directory)
+    is_empty && kept_places::all(directory).next().is_none()
 }
