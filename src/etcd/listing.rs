@@ -26,24 +26,17 @@ pub(super) struct PrefixWatch {
 }
 
 impl PrefixWatch {
-    pub(super) fn new(etcd: &Etcd) -> Self {
-        Self {
-            etcd: etcd.clone(),
-            news: begin(etcd),
-        }
+    /// Begins a watch, which ends after a while.
+    pub(super) fn new(etcd: Etcd) -> Self {
+        let ranges = etcd.shared.keys.everything().map(Watch::changes);
+        let (sender, news) = mpsc::sync_channel(1);
+        etcd.shared.client.watch(&ranges, move |answer| {
+            // The first answer says that it has begun; what happened before it has not been seen.
+            let tells = answer.created || !answer.events.is_empty();
+            !tells || sender.try_send(()) != Err(TrySendError::Disconnected(()))
+        });
+        Self { etcd, news }
     }
-}
-
-/// Begins a watch, which ends after a while.
-fn begin(etcd: &Etcd) -> Receiver<()> {
-    let ranges = etcd.shared.keys.everything().map(Watch::changes);
-    let (sender, news) = mpsc::sync_channel(1);
-    etcd.shared.client.watch(&ranges, move |answer| {
-        // The first answer says that it has begun; what happened before it has not been seen.
-        let tells = answer.created || !answer.events.is_empty();
-        !tells || sender.try_send(()) != Err(TrySendError::Disconnected(()))
-    });
-    news
 }
 
 impl ChangeWatch for PrefixWatch {
@@ -52,7 +45,7 @@ impl ChangeWatch for PrefixWatch {
             Ok(()) => return,
             Err(TryRecvError::Empty) => {}
             // The new one tells when it has begun, or that it cannot.
-            Err(TryRecvError::Disconnected) => self.news = begin(&self.etcd),
+            Err(TryRecvError::Disconnected) => *self = Self::new(self.etcd.clone()),
         }
         if self.news.recv_timeout(at_most) == Err(RecvTimeoutError::Disconnected) {
             // A member that is gone must not be asked all the time.

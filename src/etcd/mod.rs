@@ -186,7 +186,7 @@ impl Backend for Etcd {
     }
 
     fn watch(&self) -> Option<Box<dyn ChangeWatch>> {
-        Some(Box::new(listing::PrefixWatch::new(self)))
+        Some(Box::new(listing::PrefixWatch::new(self.clone())))
     }
 
     fn facts(&self, key: &Key) -> Result<Option<StoreFacts>> {
