@@ -306,7 +306,7 @@ pub(crate) trait Backend: Debug + Send + Sync {
     /// Every lock, not judged yet. Returns what could not be read.
     fn list(&self, each: &mut dyn FnMut(Moment, Found<Handle>)) -> Result<Vec<Error>>;
 
-    /// The names that have live waiters.
+    /// The names that have live waiters, each of them once or more.
     fn names_with_waiters(&self) -> Result<Vec<LockName>> {
         Ok(Vec::new())
     }

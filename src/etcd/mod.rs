@@ -174,15 +174,10 @@ impl Backend for Etcd {
         let tickets = keys.all(Part::Wait);
         // As they were listed.
         let seen = self.shared.seen();
-        let mut names: Vec<LockName> = seen
-            .iter()
-            .flat_map(|view| view.range(&tickets))
-            .filter(|(_, found)| is_of_waiter(found))
-            .filter_map(|(key, _)| keys.name_of_ticket(key))
-            .collect();
-        names.sort_by(|one, other| one.as_str().cmp(other.as_str()));
-        names.dedup();
-        Ok(names)
+        let tickets = seen.iter().flat_map(|view| view.range(&tickets));
+        let of_waiters = tickets.filter(|(_, found)| is_of_waiter(found));
+        let names = of_waiters.filter_map(|(key, _)| keys.name_of_ticket(key));
+        Ok(names.collect())
     }
 
     fn watch(&self) -> Option<Box<dyn ChangeWatch>> {

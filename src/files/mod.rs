@@ -240,15 +240,9 @@ impl Backend for Files {
             return Ok(Vec::new());
         };
         let queue = Queue::open(&root);
-        let mut names: Vec<LockName> = queue
-            .all()
-            .into_iter()
-            .filter(|(number, _)| queue.ticket(*number, false).is_some())
-            .map(|(_, name)| name)
-            .collect();
-        names.sort_by(|one, other| one.as_str().cmp(other.as_str()));
-        names.dedup();
-        Ok(names)
+        let tickets = queue.all().into_iter();
+        let live = tickets.filter(|(number, _)| queue.ticket(*number, false).is_some());
+        Ok(live.map(|(_, name)| name).collect())
     }
 
     /// In a sticky directory others could not replace what is left then.

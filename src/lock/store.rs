@@ -254,7 +254,10 @@ impl Store {
     /// Adds the waiters. A lock without a holder is listed if it has waiters.
     fn add_waiters(&self, listing: &mut Listing) -> Result<()> {
         let mut reserved = Vec::new();
-        for name in self.store.names_with_waiters()? {
+        let mut names = self.store.names_with_waiters()?;
+        names.sort_by(|one, other| one.as_str().cmp(other.as_str()));
+        names.dedup();
+        for name in names {
             let at = listing
                 .locks
                 .partition_point(|status| status.name.as_str() < name.as_str());
