@@ -401,13 +401,6 @@ pub enum Content {
 }
 
 impl Content {
-    pub(crate) fn into_record(self) -> Option<Record> {
-        match self {
-            Self::Record(record) => Some(*record),
-            Self::UnknownVersion(_) | Self::Corrupt | Self::KernelLock | Self::NotALock(_) => None,
-        }
-    }
-
     pub(crate) fn record(&self) -> Option<&Record> {
         match self {
             Self::Record(record) => Some(record),

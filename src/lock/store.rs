@@ -19,7 +19,7 @@ use crate::flock::Flock;
 use crate::identity::Pid;
 use crate::name::LockName;
 use crate::observer::HostFacts;
-use crate::record::Format;
+use crate::record::{Content, Format};
 use crate::status::Status;
 
 /// A directory of locks.
@@ -242,7 +242,9 @@ impl Store {
                 judged.verdict = judge(content, facts, &observer, max_age, &now);
             }
             let mut status = status::without_record(&*self.store, &judged);
-            status.record = judged.found.content.into_record();
+            if let Content::Record(record) = judged.found.content {
+                status.record = Some(*record);
+            }
             locks.push(status);
         })?;
         let mut listing = Listing { locks, errors };
