@@ -27,7 +27,7 @@ const EMPTY_LOOKS: u32 = 5;
 /// TERM goes once to every process of it, at the first [`step`](Self::step). Processes that are started
 /// after that, such as those of a handler for TERM, are left to the processes that started them; they get
 /// TERM once these have ended. KILL goes to all that is left when its time has come.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Ending {
     pub(super) marks: Marks,
     /// Reaped by its supervisor.
@@ -68,12 +68,7 @@ impl Ending {
             marks,
             command,
             kill_at_ms,
-            has_begun: false,
-            only_kills: false,
-            empty_looks: 0,
-            told: BTreeSet::new(),
-            killed: BTreeSet::new(),
-            refused: BTreeSet::new(),
+            ..Self::default()
         }
     }
 
