@@ -147,15 +147,14 @@ impl Lock {
         holder: Holder,
         wait: Wait<'_>,
     ) -> Result<Attempt<Acquired>> {
-        Ok(
-            match self.take(options, NewHolder::Detached(holder), wait)? {
-                Taken::Held(taken) => {
-                    Attempt::Held(Acquired::New(Box::new(PendingHold { taken, holder })))
-                }
-                Taken::AlreadyHeld(status) => Attempt::Held(Acquired::AlreadyHeld(status)),
-                Taken::Blocked(blocked) => Attempt::Blocked(blocked),
-            },
-        )
+        let taken = self.take(options, NewHolder::Detached(holder), wait)?;
+        Ok(match taken {
+            Taken::Held(taken) => {
+                Attempt::Held(Acquired::New(Box::new(PendingHold { taken, holder })))
+            }
+            Taken::AlreadyHeld(status) => Attempt::Held(Acquired::AlreadyHeld(status)),
+            Taken::Blocked(blocked) => Attempt::Blocked(blocked),
+        })
     }
 
     fn take(&self, options: &Options, holder: NewHolder, mut wait: Wait<'_>) -> Result<Taken> {
