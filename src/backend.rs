@@ -103,16 +103,12 @@ pub(crate) struct Limits {
     pub(crate) no_message: WhyNot,
     /// What others do to a hold: release, renew, break.
     pub(crate) change: WhyNot,
-    /// The time to live of a hold, if it can be had.
-    pub(crate) ttl: fn(Ttl) -> std::result::Result<Option<Duration>, &'static str>,
-}
-
-/// A time to live, as it was asked for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ttl {
-    pub(crate) asked: Option<Duration>,
-    /// Of a hold without a process of its own.
-    pub(crate) is_detached: bool,
+    /// The time to live of a hold, if it can be had as it was asked for. `is_detached`: of a hold without a process
+    /// of its own.
+    pub(crate) ttl: fn(
+        asked: Option<Duration>,
+        is_detached: bool,
+    ) -> std::result::Result<Option<Duration>, &'static str>,
 }
 
 impl Limits {
@@ -130,7 +126,7 @@ impl Limits {
         no_owner: None,
         no_message: None,
         change: None,
-        ttl: |ttl| Ok(ttl.asked),
+        ttl: |asked, _| Ok(asked),
     };
 }
 

@@ -47,7 +47,7 @@ use waiting::Place;
 
 use crate::backend::{
     Ask, BackOff, Backend, ChangeWatch, Contender, Entry, Limits, LockSnapshot as _, Patience,
-    Plan, QueuePlace, Ttl, Updated, sleep_for,
+    Plan, QueuePlace, Updated, sleep_for,
 };
 use crate::decision::{Found, Key, Moment, Ticket, Until};
 use crate::error::{Error, Result};
@@ -94,7 +94,7 @@ impl Backend for Etcd {
             follow: Some(
                 "nothing would keep a hold for a process alive: pass --ttl for a lease, or use `run`",
             ),
-            ttl: |Ttl { asked, is_detached }| {
+            ttl: |asked, is_detached| {
                 let (least, too_short) = if is_detached {
                     (LEAST_TTL, "the minimum --ttl of a lease is 5s")
                 } else {

@@ -1,6 +1,6 @@
 //! What a lock file cannot have, by its format: what the programs of the format would not understand.
 
-use crate::backend::{Limits, Ttl};
+use crate::backend::Limits;
 use crate::format::{MEMORY_TTL, MEMORY_TTL_LIMIT};
 use crate::name::LockName;
 use crate::record::Format;
@@ -37,7 +37,7 @@ static SPRINT: Limits = Limits {
 static PID: Limits = Limits {
     // Its kernel lock is all that tells of the command once the wrapper is dead.
     close: Some("--close is not supported"),
-    ttl: |Ttl { asked, is_detached }| match asked {
+    ttl: |asked, is_detached| match asked {
         Some(_) if is_detached => Err("--ttl is not supported"),
         _ => Ok(asked),
     },
@@ -47,7 +47,7 @@ static PID: Limits = Limits {
 static MEMORY: Limits = Limits {
     exec: Some("--exec is not possible, nothing would renew the lock"),
     // Nothing renews it for a process that does not know of it.
-    ttl: |Ttl { asked, is_detached }| match asked {
+    ttl: |asked, is_detached| match asked {
         _ if !is_detached => Ok(asked),
         Some(asked) if asked > MEMORY_TTL => Err(MEMORY_TTL_LIMIT),
         asked => Ok(asked.or(Some(MEMORY_TTL))),

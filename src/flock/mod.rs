@@ -84,7 +84,7 @@ impl Backend for Flock {
             message: Some("the file is never written, so --message is not supported"),
             keep: Some("the file is never written, so --hold-at-least is not supported"),
             change: Some("a kernel lock ends with its process"),
-            ttl: |ttl| match ttl.asked {
+            ttl: |asked, _| match asked {
                 Some(_) => Err("the file is never written, so --ttl is not supported"),
                 None => Ok(None),
             },

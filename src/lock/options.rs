@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::holder::Holder;
-use crate::backend::{Backend, Ttl};
+use crate::backend::Backend;
 use crate::decision::Revision;
 use crate::error::{Error, Result};
 use crate::identity::ProcessId;
@@ -204,11 +204,8 @@ impl Options {
         if let Some(why_not) = why_not.or_else(why_not_keep) {
             return Err(store.unsupported(why_not));
         }
-        let ttl = Ttl {
-            asked: self.ttl,
-            is_detached: holder.is_some(),
-        };
-        self.ttl = (limits.ttl)(ttl).map_err(|why_not| store.unsupported(why_not))?;
+        let ttl = (limits.ttl)(self.ttl, holder.is_some());
+        self.ttl = ttl.map_err(|why_not| store.unsupported(why_not))?;
         Ok(self)
     }
 }

@@ -7,7 +7,7 @@ use super::hold::renewed;
 use super::lock::Lock;
 use super::options::Options;
 use super::unfinished::settle;
-use crate::backend::{Change, Entry, Ttl};
+use crate::backend::{Change, Entry};
 use crate::decision::ownership::{Caller, May, is_lost, may_release, may_renew};
 use crate::decision::verdict::State;
 use crate::decision::{Asker, Judged, Request};
@@ -138,12 +138,9 @@ impl Lock {
         self.ensure_changeable()?;
         // Of a file, its record decides.
         if ttl.is_some() && self.is_remote() {
-            let ttl = Ttl {
-                asked: ttl,
-                is_detached: true,
-            };
-            let limits = self.store.limits(self.name());
-            (limits.ttl)(ttl).map_err(|why_not| self.store.unsupported(why_not))?;
+            let is_detached = true;
+            let had = (self.store.limits(self.name()).ttl)(ttl, is_detached);
+            had.map_err(|why_not| self.store.unsupported(why_not))?;
         }
         loop {
             let (may, Some(own)) = self.try_renew(caller, ttl)? else {
