@@ -434,8 +434,10 @@ pub(crate) trait QueuePlace: Debug + Send + Sync {
 pub(crate) trait HeldRecord: Debug + Send + Sync {
     fn record(&self) -> &Record;
 
-    /// Its file, or its key.
-    fn path(&self) -> &Path;
+    /// Its file, or its key: of its first name.
+    fn path(&self) -> &Path {
+        self.paths().first().copied().unwrap_or(Path::new(""))
+    }
 
     /// The paths of all its names.
     fn paths(&self) -> Vec<&Path>;

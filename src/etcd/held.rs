@@ -43,10 +43,6 @@ impl HeldKeys {
 }
 
 impl HeldRecord for HeldKeys {
-    fn path(&self) -> &Path {
-        self.paths.first().map_or(Path::new(""), PathBuf::as_path)
-    }
-
     fn paths(&self) -> Vec<&Path> {
         self.paths.iter().map(PathBuf::as_path).collect()
     }

@@ -201,10 +201,6 @@ fn visible_word(record: &Record) -> Vec<u8> {
 }
 
 impl HeldRecord for HeldFile {
-    fn path(&self) -> &Path {
-        &self.place.path
-    }
-
     fn paths(&self) -> Vec<&Path> {
         self.places().map(|place| place.path.as_path()).collect()
     }

@@ -22,10 +22,6 @@ impl HeldRecord for FlockHold {
         &self.record
     }
 
-    fn path(&self) -> &Path {
-        &self.path
-    }
-
     fn paths(&self) -> Vec<&Path> {
         vec![&self.path]
     }
