@@ -81,15 +81,12 @@ impl LockName {
         let ends_in_separator = bytes
             .last()
             .is_some_and(|byte| std::path::is_separator(char::from(*byte)));
-        if ends_in_separator {
+        let path = Path::new(name);
+        if ends_in_separator || path.file_name().is_none() {
             return Err(invalid(name, "a directory cannot be a lock file"));
         }
-        let path = Path::new(name);
         if HAS_DEVICES && path.file_name().is_some_and(is_no_file_name) {
             return Err(invalid(name, "Windows has no file of that name"));
-        }
-        if path.file_name().is_none() {
-            return Err(invalid(name, "a directory cannot be a lock file"));
         }
         Ok(Self {
             text: name.to_string_lossy().into(),
