@@ -218,55 +218,52 @@ pub struct Asked {
 
 /// What a record says that changes while the lock is held. It is written in place, as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct Live {
     /// The process that keeps the hold alive: of a `run` its command, of a detached hold the
     /// process that it follows. `None` for a lease, and before there is one.
-    #[serde(
-        default,
-        deserialize_with = "pid_or_none",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(deserialize_with = "pid_or_none", skip_serializing_if = "is_default")]
     pub pid: Option<Pid>,
     /// Its start in ticks since boot.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub start: Option<u64>,
     /// The last heartbeat, by the wall clock.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub renewed_at: Option<DateTime<Utc>>,
     /// The time of that by `CLOCK_BOOTTIME` in milliseconds, as outside any time namespace.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub renewed_boottime_ms: Option<u64>,
     /// The boot that this clock counts from.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub renewed_boot_id: Option<String>,
     /// A new time to live, if it was changed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub ttl_ms: Option<u64>,
     /// When the time to live ends, by the wall clock of the writer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<DateTime<Utc>>,
     /// The command has closed its descriptor of the lock file, so that a free kernel lock proves
     /// nothing.
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(skip_serializing_if = "is_default")]
     pub let_go: bool,
     /// Since when all of its work is being ended by force, by `CLOCK_BOOTTIME` in milliseconds. What is
     /// left of it may outlive its command.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub ending: Option<u64>,
     /// TERM was sent to its work.
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(skip_serializing_if = "is_default")]
     pub told: bool,
     /// It has been given back; its files are being removed. Of a hold of several locks, so that a
     /// process that is killed meanwhile leaves none of them held.
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(skip_serializing_if = "is_default")]
     pub released: bool,
     /// Its holder was told to end its work and to give it back: by whom, in a few words. Where it is not
     /// told by a signal.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub broken_by: Option<String>,
     /// Its command has ended, and nothing but time keeps the hold: see [`Record::hold_at_least_ms`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub ended: Option<CommandEnd>,
     /// It could not be read: it was being written at each attempt.
     #[serde(skip)]
