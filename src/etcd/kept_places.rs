@@ -128,10 +128,8 @@ impl Session<'_> {
         record: &Record,
         turn: i64,
     ) -> Result<Option<Kept>> {
-        let Some(keep_ms) = request.keep_ms else {
-            return Ok(None);
-        };
-        let Some((name, key)) = kept_for(self.keys(), request) else {
+        let of_owner = kept_for(self.keys(), request);
+        let Some((keep_ms, (name, key))) = request.keep_ms.zip(of_owner) else {
             return Ok(None);
         };
         let kept = self.read(&Read {

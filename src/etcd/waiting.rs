@@ -141,22 +141,20 @@ impl Session<'_> {
         };
         let kept = asked.map(|request| self.keep_place(&request, record, first_created));
         let kept = kept.transpose()?.flatten();
-        let mut place = Place {
+        Ok(Place {
             content,
             kept,
             first_created,
             tickets,
-            lease: None,
-            lease_due: 0,
+            lease,
+            lease_due: lease.map_or(0, due),
             lease_seconds: seconds_of(record),
             view: Some(view),
             look_at: 0,
             looked: -1,
             has_nothing_to_watch: false,
             watch: None,
-        };
-        place.keep_lease(lease);
-        Ok(place)
+        })
     }
 
     /// Draws another ticket with the same number, for a waiter whose own has ended.
