@@ -49,9 +49,7 @@ pub struct SignalMask;
 
 /// Queued Ctrl-C and Ctrl-Break, and the end of a command.
 #[derive(Debug)]
-pub struct SignalQueue {
-    _private: (),
-}
+pub struct SignalQueue(());
 
 impl SignalQueue {
     /// Begins to queue, for good.
@@ -61,7 +59,7 @@ impl SignalQueue {
     pub fn open() -> io::Result<Self> {
         // SAFETY: the handler is a function of that kind, and stays.
         checked(unsafe { SetConsoleCtrlHandler(Some(on_control), 1) })?;
-        Ok(Self { _private: () })
+        Ok(Self(()))
     }
 
     /// Returns whether this process ignores a signal: none of those in the queue.
