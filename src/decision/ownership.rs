@@ -76,8 +76,7 @@ impl Caller {
 
     /// Whether the caller named another hold than this one.
     fn means_another<H>(&self, judged: &Judged<H>) -> bool {
-        let hold = judged.record().map(|record| record.hold);
-        self.hold.is_some() && self.hold != hold
+        self.hold.is_some() && self.hold != judged.hold()
     }
 }
 

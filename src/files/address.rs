@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use super::Files;
 use super::layout;
+use crate::backend::Backend;
 use crate::error::Result;
 use crate::name::LockName;
 
 /// The directory of a lock file and its name there. A path that leads into a store is a name of that store.
-pub(super) fn locate(files: Arc<Files>, name: LockName) -> Result<(Arc<Files>, LockName)> {
+pub(super) fn locate(files: Arc<Files>, name: LockName) -> Result<(Arc<dyn Backend>, LockName)> {
     let format = files.format;
     let (store, name) = match layout::directory_of(&name)? {
         None if !files.is_foreign_directory => return Ok((files, name)),

@@ -180,8 +180,7 @@ impl Backend for Files {
     }
 
     fn locate(self: Arc<Self>, name: LockName) -> Result<(Arc<dyn Backend>, LockName)> {
-        let (files, name) = address::locate(self, name)?;
-        Ok((files, name))
+        address::locate(self, name)
     }
 
     fn ask(&self, ask: &mut Ask<'_>) -> Result<()> {
