@@ -41,6 +41,7 @@ pub(crate) use number::by_clock as number_by_clock;
 use queue::{Place, Queue};
 pub(crate) use sleep::Sleeper;
 use snapshot::FilesSnapshot;
+pub(crate) use snapshot::revision;
 
 use self::tree_watch::TreeWatch;
 use crate::backend::{

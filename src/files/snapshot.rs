@@ -405,7 +405,7 @@ fn may_be_dead(verdict: &Verdict) -> bool {
 }
 
 /// Identifies a hold as it was shown to a person, so that permission to break it covers no other.
-pub(super) fn revision(content: &Content, open: &OpenFile) -> Revision {
+pub(crate) fn revision(content: &Content, open: &OpenFile) -> Revision {
     let hold = content.record().map_or(0, |record| record.hold);
     Revision {
         file: open.facts.id.inode,

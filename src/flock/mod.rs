@@ -24,12 +24,12 @@ use crate::backend::{
 use crate::decision::{Facts, Found, Judged, Key, Moment, Observer, Revision, Snapshot, Until};
 use crate::error::{Context, Error, Operation, Result};
 use crate::files::layout;
-use crate::files::{LockPath, Root, Sleeper, number_by_clock, wall_clock};
+use crate::files::{LockPath, Root, Sleeper, number_by_clock, revision, wall_clock};
 use crate::identity::ProcessId;
 use crate::name::LockName;
 use crate::observer::{self, HostFacts};
 use crate::open_file::{Handle, file_of};
-use crate::record::{Content, Format, Mode, Record, digest};
+use crate::record::{Content, Format, Mode, Record};
 use crate::sys::directory::{lock_record, lock_shared, move_to_high_fd};
 use crate::sys::wait::Watch;
 use crate::sys::{HAS_FLOCK, not_found};
@@ -178,11 +178,7 @@ impl FlockSnapshot<'_> {
                     lockers,
                     ..Facts::of_file(wall_clock(open.facts.modified), shares_kernel_locks)
                 },
-                revision: Revision {
-                    file: open.facts.id.inode,
-                    hold: 0,
-                    digest: digest(&open.bytes),
-                },
+                revision: revision(&Content::KernelLock, &open),
                 handle: Some(Rc::new(open)),
             },
         }))
