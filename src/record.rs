@@ -72,10 +72,7 @@ impl Format {
     /// Whether its records say for which owner a lock is held.
     #[must_use]
     pub const fn has_owners(self) -> bool {
-        match self {
-            Self::Native | Self::Sprint | Self::Memory => true,
-            Self::Prodigy | Self::Pid | Self::Flock => false,
-        }
+        matches!(self, Self::Native | Self::Sprint | Self::Memory)
     }
 
     /// How long a new hold must stay in place before it counts. Programs of a foreign format remove
