@@ -391,18 +391,8 @@ pub(crate) trait Contender {
     fn served(&mut self) -> (Option<Box<dyn QueuePlace>>, Option<Watch>);
 }
 
-impl dyn Contender + '_ {
-    /// As `update` of `dyn Backend`, for this caller.
-    pub(crate) fn update<'d, T>(
-        &mut self,
-        entry: Entry<'_>,
-        plan: impl FnMut(&dyn LockSnapshot) -> Result<(Change<'d>, T)>,
-    ) -> Result<Option<(Updated, T)>> {
-        with_answer(plan, |plan| self.apply(entry, plan))
-    }
-}
-
-fn with_answer<'d, T>(
+/// Applies a plan that returns something beside its change.
+pub(crate) fn with_answer<'d, T>(
     mut plan: impl FnMut(&dyn LockSnapshot) -> Result<(Change<'d>, T)>,
     apply: impl FnOnce(&mut Plan<'_, 'd>) -> Result<Option<Updated>>,
 ) -> Result<Option<(Updated, T)>> {

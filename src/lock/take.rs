@@ -6,7 +6,9 @@ use super::hold::Hold;
 use super::lock::Lock;
 use super::unfinished::is_orphaned_ending;
 use super::wait::Wait;
-use crate::backend::{Backend, Change, Contender, Entry, HeldRecord, LockSnapshot, QueueChange};
+use crate::backend::{
+    Backend, Change, Contender, Entry, HeldRecord, LockSnapshot, QueueChange, with_answer,
+};
 use crate::decision::{
     Asker, Decision, Judged, Obstacle, Request, Until, awaits_confirmation, decide, judge_found,
     until, waiting_for,
@@ -97,10 +99,11 @@ fn take_as(
         request.ticket = contender.place();
         let waits = wait.is_wanted();
         let longest_queue = wait.longest_queue();
-        let updated = contender.update(entry, |snapshot| {
+        let planned = |snapshot: &dyn LockSnapshot| {
             let longest_queue = longest_queue.map(|most| (most, has_just_joined));
             plan(lock, &request, snapshot, draft, longest_queue)
-        });
+        };
+        let updated = with_answer(planned, |plan| contender.apply(entry, plan));
         let updated = match (updated, last_obstacle.take()) {
             // The limit of the wait has passed, or it was canceled, while the store was busy.
             (Err(Error::StoreBusy { .. }), Some(obstacle)) => {
