@@ -247,9 +247,7 @@ impl Contender for EtcdContender<'_> {
         if let Some(kept) = place.as_mut().and_then(|place| place.kept.as_mut()) {
             kept.has_been_served = true;
         }
-        (
-            place.map(|place| Box::new(place) as Box<dyn QueuePlace>),
-            None,
-        )
+        let place = place.map(|place| Box::new(place) as Box<dyn QueuePlace>);
+        (place, None)
     }
 }
