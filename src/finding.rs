@@ -41,19 +41,25 @@ impl Finding {
     }
 
     /// A feature is missing, or the result may surprise.
-    pub fn warning(check: &'static str, detail: impl Into<String>, advice: &str) -> Self {
+    pub fn warning(check: &'static str, detail: impl Into<String>) -> Self {
         Self {
             result: Grade::Warning,
-            advice: Some(advice.into()),
             ..Self::ok(check, detail)
         }
     }
 
     /// Locks do not work.
-    pub fn failed(check: &'static str, detail: impl Into<String>, advice: &str) -> Self {
+    pub fn failed(check: &'static str, detail: impl Into<String>) -> Self {
         Self {
             result: Grade::Failed,
-            ..Self::warning(check, detail, advice)
+            ..Self::ok(check, detail)
         }
+    }
+
+    /// With what to do about it.
+    #[must_use]
+    pub fn advice(mut self, advice: &str) -> Self {
+        self.advice = Some(advice.to_owned());
+        self
     }
 }

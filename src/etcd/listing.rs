@@ -94,11 +94,11 @@ impl Etcd {
                     let is_old = matches!(version, (Some(Ok(major)), Some(Ok(minor)))
                         if (major, minor) < OLDEST);
                     if is_old {
-                        Finding::failed("member", detail, "use etcd 3.4 or later")
+                        Finding::failed("member", detail).advice("use etcd 3.4 or later")
                     } else if took > 500 {
                         let advice =
                             "leases are renewed by it: raise --ttl, or use a nearer member";
-                        Finding::warning("member", detail, advice)
+                        Finding::warning("member", detail).advice(advice)
                     } else {
                         Finding::ok("member", detail)
                     }
@@ -106,21 +106,21 @@ impl Etcd {
                 Err(failure) => {
                     let detail = format!("{endpoint}: {}", failure.message());
                     let advice = "a store needs more than half of its members";
-                    Finding::warning("member", detail, advice)
+                    Finding::warning("member", detail).advice(advice)
                 }
             });
             client.go_on();
         }
         if answered == 0 {
             let advice = "check the URL, the certificates and the user: see onehold-etcd(7)";
-            found.push(Finding::failed("cluster", "no member answers", advice));
+            found.push(Finding::failed("cluster", "no member answers").advice(advice));
             return found;
         }
         found.push(match self.read_all() {
             Ok(_) => Finding::ok("prefix", self.url()),
             Err(error) => {
                 let advice = "give the user the rights that onehold-etcd(7) names";
-                Finding::failed("prefix", format!("cannot be read: {error}"), advice)
+                Finding::failed("prefix", format!("cannot be read: {error}")).advice(advice)
             }
         });
         found

@@ -29,13 +29,14 @@ pub fn examine_host() -> Vec<Finding> {
         None => Finding::failed(
             "processes",
             "/proc is missing, or shows another PID namespace",
-            "mount proc on /proc: without it no holder can be checked",
-        ),
-        Some(_) if !process::shows_all() => Finding::warning(
-            "processes",
-            "those of other users are hidden (hidepid)",
-            "holders of other users are known by their kernel locks only: check as root",
-        ),
+        )
+        .advice("mount proc on /proc: without it no holder can be checked"),
+        Some(_) if !process::shows_all() => {
+            let advice =
+                "holders of other users are known by their kernel locks only: check as root";
+            Finding::warning("processes", "those of other users are hidden (hidepid)")
+                .advice(advice)
+        }
         Some(_) => Finding::ok("processes", "all are visible"),
     });
     found.extend(pid_namespace.map(|number| {
@@ -47,41 +48,29 @@ pub fn examine_host() -> Vec<Finding> {
         }
     }));
     found.push(match process::boot_id() {
-        None => Finding::warning(
-            "boot ID",
-            "unknown",
-            "holds from before a reboot count until their maximum age",
-        ),
-        Some(boot) if boot.masked => Finding::warning(
-            "boot ID",
-            "another file is mounted over it",
-            "a reboot is not noticed: give containers the host's boot_id, or set --instance",
-        ),
+        None => Finding::warning("boot ID", "unknown")
+            .advice("holds from before a reboot count until their maximum age"),
+        Some(boot) if boot.masked => {
+            let advice =
+                "a reboot is not noticed: give containers the host's boot_id, or set --instance";
+            Finding::warning("boot ID", "another file is mounted over it").advice(advice)
+        }
         Some(boot) => Finding::ok("boot ID", boot.id),
     });
     found.push(match process::machine_id() {
         Some(_) => Finding::ok("machine ID", "known"),
-        None => Finding::warning(
-            "machine ID",
-            "unknown",
-            "machines with one host name are taken for one: see machine-id(5)",
-        ),
+        None => Finding::warning("machine ID", "unknown")
+            .advice("machines with one host name are taken for one: see machine-id(5)"),
     });
     found.push(if process::can_watch_processes() {
         Finding::ok("pidfd", "the end of a process wakes a waiter")
     } else {
-        Finding::warning(
-            "pidfd",
-            "missing",
-            "waiters notice the end of a process by polling: use Linux 5.3 or later",
-        )
+        Finding::warning("pidfd", "missing")
+            .advice("waiters notice the end of a process by polling: use Linux 5.3 or later")
     });
     found.push(match process::descriptor_limit() {
-        Some(limit) if limit < 64 => Finding::warning(
-            "descriptors",
-            format!("at most {limit}"),
-            "raise the limit: ulimit -n 256",
-        ),
+        Some(limit) if limit < 64 => Finding::warning("descriptors", format!("at most {limit}"))
+            .advice("raise the limit: ulimit -n 256"),
         Some(limit) => Finding::ok("descriptors", format!("at most {limit}")),
         None => Finding::ok("descriptors", "no limit"),
     });
@@ -90,11 +79,8 @@ pub fn examine_host() -> Vec<Finding> {
     found.push(if is_plausible {
         Finding::ok("clock", now.format("%Y-%m-%d %H:%M:%S UTC").to_string())
     } else {
-        Finding::warning(
-            "clock",
-            format!("it is said to be {now}"),
-            "set the clock: leases and ages are shown by it",
-        )
+        Finding::warning("clock", format!("it is said to be {now}"))
+            .advice("set the clock: leases and ages are shown by it")
     });
     found
 }
@@ -125,11 +111,10 @@ impl Store {
     fn directory(&self, directory: &Directory) -> Vec<Finding> {
         let mut found = match directory.space() {
             Ok(space) => space_of(space),
-            Err(error) => vec![Finding::warning(
-                "free space",
-                format!("unknown: {}", cause_text(&error)),
-                "see df(1)",
-            )],
+            Err(error) => vec![
+                Finding::warning("free space", format!("unknown: {}", cause_text(&error)))
+                    .advice("see df(1)"),
+            ],
         };
         found.extend(directory.modes().map(|(mode, owner, may_write)| {
             let mut detail = format!("{mode:04o}, of user {owner}");
@@ -138,10 +123,10 @@ impl Store {
             }
             if !may_write {
                 let advice = "no lock can be taken here by this user: use --dir";
-                Finding::failed("modes", detail, advice)
+                Finding::failed("modes", detail).advice(advice)
             } else if mode & 0o002 != 0 && mode & 0o1000 == 0 {
                 let advice = "anybody may remove lock files: chmod o-w, or chmod +t";
-                Finding::warning("modes", detail, advice)
+                Finding::warning("modes", detail).advice(advice)
             } else {
                 Finding::ok("modes", detail)
             }
@@ -155,14 +140,13 @@ impl Store {
         });
         found.push(match (left, zombies) {
             (_, Err(error)) => {
-                Finding::failed("records", format!("cannot be read: {error}"), OTHER_STORE)
+                Finding::failed("records", format!("cannot be read: {error}")).advice(OTHER_STORE)
             }
             (0, Ok(0)) => Finding::ok("records", "nothing is left by dead processes"),
-            (left, Ok(zombies)) => Finding::warning(
-                "records",
-                format!("dead holders: {zombies}, temporary files: {left}"),
-                "a cleanup removes them",
-            ),
+            (left, Ok(zombies)) => {
+                let detail = format!("dead holders: {zombies}, temporary files: {left}");
+                Finding::warning("records", detail).advice("a cleanup removes them")
+            }
         });
         found
     }
@@ -172,11 +156,10 @@ impl Store {
         match journal::size(&self.journal.store) {
             Ok(None) => Finding::ok(CHECK, "none yet"),
             Ok(Some(bytes)) => Finding::ok(CHECK, format!("{} KiB", bytes.div_ceil(1024))),
-            Err(error) => Finding::warning(
-                CHECK,
-                format!("cannot be written: {}", cause_text(&error)),
-                "takeovers and breaks are not noted: see FILES in onehold(1)",
-            ),
+            Err(error) => {
+                Finding::warning(CHECK, format!("cannot be written: {}", cause_text(&error)))
+                    .advice("takeovers and breaks are not noted: see FILES in onehold(1)")
+            }
         }
     }
 
@@ -193,7 +176,7 @@ impl Store {
         };
         // As the first hold makes it.
         if let Err(error) = self.store.update(entry, |_| Ok((Change::Nothing, ()))) {
-            return vec![Finding::failed("store", error.to_string(), OTHER_STORE)];
+            return vec![Finding::failed("store", error.to_string()).advice(OTHER_STORE)];
         }
         match Directory::open(self.path()) {
             Ok(directory) => tried(&directory),
@@ -205,7 +188,7 @@ impl Store {
 /// Why no store can be here. `before`: what the message begins with.
 fn unusable(check: &'static str, before: &str, error: &io::Error) -> Finding {
     let detail = format!("{before}{}", cause_text(error));
-    Finding::failed(check, detail, OTHER_STORE)
+    Finding::failed(check, detail).advice(OTHER_STORE)
 }
 
 /// What was found, or that a call has failed that no store can do without.
@@ -218,11 +201,11 @@ fn filesystem(path: &Path, directory: &Directory) -> Finding {
     let name = type_of(path).unwrap_or_else(|| "unknown".to_owned());
     match directory.shares_kernel_locks() {
         Ok(true) => Finding::ok(CHECK, format!("{name}: all see its kernel locks")),
-        Ok(false) => Finding::warning(
-            CHECK,
-            format!("{name}: other machines may change it"),
-            "there is no takeover and no queue on it: use a local directory, or etcd for many machines",
-        ),
+        Ok(false) => {
+            let detail = format!("{name}: other machines may change it");
+            let advice = "there is no takeover and no queue on it: use a local directory, or etcd for many machines";
+            Finding::warning(CHECK, detail).advice(advice)
+        }
         Err(error) => unusable(CHECK, "", &error),
     }
 }
@@ -230,23 +213,24 @@ fn filesystem(path: &Path, directory: &Directory) -> Finding {
 fn space_of(space: Space) -> Vec<Finding> {
     let mut found = Vec::new();
     if space.is_read_only {
-        found.push(Finding::failed(
-            "mount",
-            "read-only",
-            "mount it read-write, or use another directory: --dir",
-        ));
+        found.push(
+            Finding::failed("mount", "read-only")
+                .advice("mount it read-write, or use another directory: --dir"),
+        );
     }
     found.extend(space.free_bytes.map(|bytes| {
         let detail = format!("{} MiB", bytes >> 20);
         match bytes {
-            0..4096 => Finding::failed("free space", "none", "free some space"),
-            4096..0x10_0000 => Finding::warning("free space", detail, "free some space"),
+            0..4096 => Finding::failed("free space", "none").advice("free some space"),
+            4096..0x10_0000 => Finding::warning("free space", detail).advice("free some space"),
             _ => Finding::ok("free space", detail),
         }
     }));
     found.extend(space.free_files.map(|files| match files {
-        0 => Finding::failed("inodes", "none is free", "remove some files"),
-        1..100 => Finding::warning("inodes", format!("{files} are free"), "remove some files"),
+        0 => Finding::failed("inodes", "none is free").advice("remove some files"),
+        1..100 => {
+            Finding::warning("inodes", format!("{files} are free")).advice("remove some files")
+        }
         _ => Finding::ok("inodes", format!("{files} are free")),
     }));
     found
@@ -288,7 +272,7 @@ fn written(file: &File) -> io::Result<Finding> {
     let seconds = apart.as_secs();
     let detail = format!("the clock of the filesystem differs by {seconds} s");
     let advice = "ages of damaged files are wrong by that: set the clocks";
-    Ok(Finding::warning("write", detail, advice))
+    Ok(Finding::warning("write", detail).advice(advice))
 }
 
 /// Whether a lock that is taken is refused to others.
@@ -301,12 +285,12 @@ fn kernel_lock(directory: &Directory, name: &OsStr, file: &File) -> io::Result<F
         let detail = "a lock that is taken is refused to others";
         return Ok(Finding::ok(LOCKS, detail));
     };
-    Ok(Finding::failed(LOCKS, wrong, OTHER_STORE))
+    Ok(Finding::failed(LOCKS, wrong).advice(OTHER_STORE))
 }
 
 /// Whether link(2) leaves a file alone that exists.
 fn link(directory: &Directory, one: &OsStr, other: &OsStr) -> io::Result<Finding> {
-    let failed = |detail: &str| Ok(Finding::failed(LINK, detail, OTHER_STORE));
+    let failed = |detail: &str| Ok(Finding::failed(LINK, detail).advice(OTHER_STORE));
     if !directory.link(one, other)? {
         return failed("link(2) says that a name exists that does not");
     }
@@ -331,11 +315,11 @@ fn unnamed(directory: &Directory) -> Finding {
 fn exchange(directory: &Directory, one: &OsStr, other: &OsStr) -> Finding {
     match directory.exchange(one, other) {
         Ok(()) => Finding::ok("exchange", "lock files of other programs can be taken over"),
-        Err(error) => Finding::warning(
-            "exchange",
-            format!("RENAME_EXCHANGE: {}", cause_text(&error)),
-            "zombies of other programs' formats are not taken over here",
-        ),
+        Err(error) => {
+            let detail = format!("RENAME_EXCHANGE: {}", cause_text(&error));
+            Finding::warning("exchange", detail)
+                .advice("zombies of other programs' formats are not taken over here")
+        }
     }
 }
 
@@ -343,7 +327,7 @@ fn watch(file: &File) -> Finding {
     use crate::sys::directory::FileExt as _;
     let polled = |detail: String| {
         let advice = "waiters for holds of `acquire` poll: raise fs.inotify.max_user_instances";
-        Finding::warning("inotify", detail, advice)
+        Finding::warning("inotify", detail).advice(advice)
     };
     let woken = Watch::new().and_then(|mut watch| {
         watch.add(file, Some(Pid::of_self()))?;

@@ -218,7 +218,7 @@ impl<'a> Trial<'a> {
         if let Err(error) = created {
             let detail = format!("not tried: cannot write {}: {error}", file.display());
             let advice = "set TMPDIR to a directory that can be written";
-            return Ok(Finding::warning(CHECK, detail, advice));
+            return Ok(Finding::warning(CHECK, detail).advice(advice));
         }
         let file = Counter(file);
         let began = Instant::now();
@@ -238,21 +238,18 @@ impl<'a> Trial<'a> {
             let detail = format!(
                 "{asked} increments by {CONTENDERS} processes make {counted}: two held it at once"
             );
-            return Ok(Finding::failed(CHECK, detail, "do not use this store"));
+            return Ok(Finding::failed(CHECK, detail).advice("do not use this store"));
         }
         if failed > 0 {
             let detail = format!("{failed} of {CONTENDERS} processes could not take the lock");
-            return Ok(Finding::failed(CHECK, detail, "use another store: --dir"));
+            return Ok(Finding::failed(CHECK, detail).advice("use another store: --dir"));
         }
         let seconds = took.as_secs_f64();
         let detail =
             format!("{CONTENDERS} processes, {counted} increments in {seconds:.2} s, none lost");
         if counted < CONTENDERS * TIMES {
-            return Ok(Finding::warning(
-                CHECK,
-                detail,
-                "each hold takes long here: try again when the machine is idle",
-            ));
+            return Ok(Finding::warning(CHECK, detail)
+                .advice("each hold takes long here: try again when the machine is idle"));
         }
         Ok(Finding::ok(CHECK, detail))
     }
@@ -277,12 +274,12 @@ impl<'a> Trial<'a> {
             }
             None if self.is_trusted => {
                 let detail = format!("not taken over within {patience:.1?}");
-                Finding::failed(CHECK, detail, "use another store: --dir")
+                Finding::failed(CHECK, detail).advice("use another store: --dir")
             }
             None => {
                 self.break_it()?;
                 let advice = "run `onehold break NAME` when a holder is dead, or use another store";
-                Finding::warning(CHECK, "no takeover on this filesystem", advice)
+                Finding::warning(CHECK, "no takeover on this filesystem").advice(advice)
             }
         })
     }
@@ -317,7 +314,7 @@ impl<'a> Trial<'a> {
         if !has_begun() {
             let detail = format!("not tried: its command did not start within {limit:.1?}");
             let advice = "try `onehold run -v NAME -- COMMAND` in this store";
-            return Ok(Finding::warning(CHECK, detail, advice));
+            return Ok(Finding::warning(CHECK, detail).advice(advice));
         }
         // Of its command, which is to run on.
         let stdin = part.0.stdin.take();
@@ -327,7 +324,7 @@ impl<'a> Trial<'a> {
         let free = take(&self.lock, self.patience())?;
         if !is_kept {
             let detail = "the lock was free while its command ran";
-            return Ok(Finding::failed(CHECK, detail, "do not use this store"));
+            return Ok(Finding::failed(CHECK, detail).advice("do not use this store"));
         }
         Ok(match free {
             Some(hold) => {
@@ -336,7 +333,7 @@ impl<'a> Trial<'a> {
             }
             None if self.is_trusted => {
                 let detail = "the lock is not free once its command has ended";
-                Finding::failed(CHECK, detail, "use another store: --dir")
+                Finding::failed(CHECK, detail).advice("use another store: --dir")
             }
             None => {
                 self.break_it()?;
@@ -393,13 +390,13 @@ impl<'a> Trial<'a> {
             Finding::ok("order", detail)
         } else if self.is_trusted && have_joined {
             let detail = format!("{CONTENDERS} waiters are not served as they came");
-            Finding::failed("order", detail, "use another store: --dir")
+            Finding::failed("order", detail).advice("use another store: --dir")
         } else if self.is_trusted {
             let detail = "not tried: waiters join the queue too slowly";
-            Finding::warning("order", detail, "each request takes long here")
+            Finding::warning("order", detail).advice("each request takes long here")
         } else {
             let advice = "there is no queue on this filesystem: use another store";
-            Finding::warning("order", "waiters are not served as they came", advice)
+            Finding::warning("order", "waiters are not served as they came").advice(advice)
         };
         let milliseconds = |micros: u128| format!("{}.{} ms", micros / 1000, micros % 1000 / 100);
         let [median, most] = [median, longest].map(milliseconds);
@@ -407,7 +404,7 @@ impl<'a> Trial<'a> {
         let latency = if longest < 1_000_000 {
             Finding::ok("wake-up", detail)
         } else {
-            Finding::warning("wake-up", detail, "waiters poll here")
+            Finding::warning("wake-up", detail).advice("waiters poll here")
         };
         Ok(vec![order, latency])
     }

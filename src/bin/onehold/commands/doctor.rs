@@ -35,7 +35,7 @@ pub(crate) fn doctor(session: &Session, typed: &args::Doctor) -> Outcome {
             let trial = Trial::new(session, is_trusted).and_then(|trial| trial.run(&mut found));
             found.extend(trial.err().map(|error| {
                 let advice = "use another store: --dir";
-                Finding::failed("trial", format!("{error:#}"), advice)
+                Finding::failed("trial", format!("{error:#}")).advice(advice)
             }));
         }
     }
