@@ -42,10 +42,7 @@ pub(crate) fn print_data(session: &Session, outcome: &Outcome) -> io::Result<()>
     if global.json {
         let warnings: Vec<&str> = warnings(session, outcome).collect();
         let settings = &session.config.settings;
-        let line = object(session.verb, outcome, &warnings, &session.caller, settings);
-        // The command's last line may lack its line break.
-        let start = outcome.command_exit_code.map_or("", |_| "\n");
-        return print_object(session.verb, &format!("{start}{line}"));
+        return print_object(session.verb, outcome, &warnings, &session.caller, settings);
     }
     outcome.data.as_ref().map_or(Ok(()), |text| data(text))
 }
@@ -384,15 +381,22 @@ pub(crate) fn bare_failure(verb: &str, refusal: Refusal, message: &str) {
     let mut outcome = Outcome::refused(refusal, message);
     outcome.exit = exit_of(refusal, verb);
     let (caller, settings) = (Caller::default(), Settings::default());
-    let line = object(verb, &outcome, &[], &caller, &settings);
-    let _ = print_object(verb, &line);
+    let _ = print_object(verb, &outcome, &[], &caller, &settings);
 }
 
-/// The stdout of `run` belongs to its command.
-fn print_object(verb: &str, line: &str) -> io::Result<()> {
-    if verb == "run" {
-        eprint(line);
-        return Ok(());
+fn print_object(
+    verb: &str,
+    outcome: &Outcome,
+    warnings: &[&str],
+    caller: &Caller,
+    settings: &Settings,
+) -> io::Result<()> {
+    let line = object(verb, outcome, warnings, caller, settings)?;
+    // The stdout of `run` belongs to its command, whose last line may lack its line break.
+    match outcome.command_exit_code {
+        Some(_) => eprint(&format!("\n{line}")),
+        None if verb == "run" => eprint(&line),
+        None => data(&line)?,
     }
-    data(line)
+    Ok(())
 }

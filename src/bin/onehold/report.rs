@@ -21,83 +21,58 @@ pub(crate) fn object(
     warnings: &[&str],
     caller: &Caller,
     settings: &Settings,
-) -> String {
+) -> serde_json::Result<String> {
     // The new hold is the caller's own, so `mine` must be true for it.
     let caller = Caller {
         hold: caller.hold.or(outcome.hold),
         ..caller.clone()
     };
-    let object = Object {
-        command,
-        outcome,
-        warnings,
-        caller,
-        settings,
+    // With its values in the words of the profile's program. They tell of a lock that was removed how it is now.
+    let lock = |status| {
+        let details = settings.details(|| {
+            let now = outcome.is_removed.then(|| Status::removed(status));
+            lock_value(now.as_ref().unwrap_or(status), &caller)
+        });
+        LockObject(status, &caller, details)
     };
-    // Serializing strings, numbers and maps with string keys cannot fail.
-    escape_json(&serde_json::to_string(&object).unwrap_or_default())
-}
-
-struct Object<'a> {
-    command: &'a str,
-    outcome: &'a Outcome,
-    warnings: &'a [&'a str],
-    caller: Caller,
-    settings: &'a Settings,
-}
-
-impl Object<'_> {
-    /// One lock, with its values in the words of the profile's program. They tell of a lock that was removed how
-    /// it is now.
-    fn lock<'a>(&'a self, status: &'a Status) -> LockObject<'a> {
-        let details = self.settings.details(|| {
-            let now = self.outcome.is_removed.then(|| status.removed());
-            lock_value(now.as_ref().unwrap_or(status), &self.caller)
-        });
-        LockObject::of(status, &self.caller, details)
+    let failure = outcome.failure.as_ref();
+    let errors = failure.map(|_| outcome.message.as_str()).into_iter();
+    let errors: Vec<&str> = errors.chain(warnings.iter().copied()).collect();
+    let mut json = Vec::new();
+    let mut serializer = serde_json::Serializer::new(&mut json);
+    let mut keys = serializer.serialize_map(None)?;
+    // The other lines of it are events of its hold.
+    if command == "hold" {
+        keys.serialize_entry("event", "failed")?;
+        keys.serialize_entry("exit_code", &outcome.exit.code())?;
     }
-}
-
-impl Serialize for Object<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let outcome = self.outcome;
-        let failure = outcome.failure.as_ref();
-        let lock = |status| self.lock(status);
-        let errors = failure.map(|_| outcome.message.as_str()).into_iter();
-        let errors: Vec<&str> = errors.chain(self.warnings.iter().copied()).collect();
-        let mut keys = serializer.serialize_map(None)?;
-        // The other lines of it are events of its hold.
-        if self.command == "hold" {
-            keys.serialize_entry("event", "failed")?;
-            keys.serialize_entry("exit_code", &outcome.exit.code())?;
-        }
-        keys.serialize_entry("success", &failure.is_none())?;
-        keys.serialize_entry("command", self.command)?;
-        keys.serialize_entry("status", outcome.status)?;
-        keys.serialize_entry("lock", &outcome.lock.as_deref().map(lock))?;
-        keys.serialize_entry("locks", &outcome.locks.iter().map(lock).collect::<Vec<_>>())?;
-        if let Some(hold) = outcome.hold {
-            keys.serialize_entry("hold", &hold)?;
-        }
-        if let Some(displaced) = &outcome.displaced {
-            keys.serialize_entry("displaced", &lock(displaced))?;
-        }
-        if let Some(code) = outcome.command_exit_code {
-            keys.serialize_entry("command_exit_code", &code)?;
-        }
-        for (key, value) in outcome.more.as_object().into_iter().flatten() {
-            keys.serialize_entry(key, value)?;
-        }
-        keys.serialize_entry("message", &outcome.message)?;
-        keys.serialize_entry("errors", &errors)?;
-        let error = failure.map(|failure| ErrorObject {
-            code: failure.code(),
-            message: &outcome.message,
-            details: &failure.details,
-        });
-        keys.serialize_entry("error", &error)?;
-        keys.end()
+    keys.serialize_entry("success", &failure.is_none())?;
+    keys.serialize_entry("command", command)?;
+    keys.serialize_entry("status", outcome.status)?;
+    keys.serialize_entry("lock", &outcome.lock.as_deref().map(lock))?;
+    keys.serialize_entry("locks", &outcome.locks.iter().map(lock).collect::<Vec<_>>())?;
+    if let Some(hold) = outcome.hold {
+        keys.serialize_entry("hold", &hold)?;
     }
+    if let Some(displaced) = &outcome.displaced {
+        keys.serialize_entry("displaced", &lock(displaced))?;
+    }
+    if let Some(code) = outcome.command_exit_code {
+        keys.serialize_entry("command_exit_code", &code)?;
+    }
+    for (key, value) in outcome.more.as_object().into_iter().flatten() {
+        keys.serialize_entry(key, value)?;
+    }
+    keys.serialize_entry("message", &outcome.message)?;
+    keys.serialize_entry("errors", &errors)?;
+    let error = failure.map(|failure| ErrorObject {
+        code: failure.code(),
+        message: &outcome.message,
+        details: &failure.details,
+    });
+    keys.serialize_entry("error", &error)?;
+    SerializeMap::end(keys)?;
+    Ok(escape_json(&String::from_utf8_lossy(&json)))
 }
 
 #[derive(Serialize)]
@@ -114,29 +89,16 @@ pub(crate) fn escape_json(json: &str) -> String {
 
 /// One lock as in the JSON object.
 pub(crate) fn lock_value(status: &Status, caller: &Caller) -> Value {
-    serde_json::to_value(LockObject::of(status, caller, None)).unwrap_or_default()
+    serde_json::to_value(LockObject(status, caller, None)).unwrap_or_default()
 }
 
-struct LockObject<'a> {
-    status: &'a Status,
-    caller: &'a Caller,
-    details: Option<Value>,
-}
-
-impl<'a> LockObject<'a> {
-    fn of(status: &'a Status, caller: &'a Caller, details: Option<Value>) -> Self {
-        Self {
-            status,
-            caller,
-            details,
-        }
-    }
-}
+/// A lock, who asks about it, and its values under the keys of the profile's program.
+struct LockObject<'a>(&'a Status, &'a Caller, Option<Value>);
 
 /// All keys are always present; unknown values are null.
 impl Serialize for LockObject<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let status = self.status;
+        let Self(status, caller, details) = self;
         let verdict = &status.verdict;
         let record = status.record.as_ref();
         let owner = record.and_then(|record| record.owner.as_deref());
@@ -148,8 +110,7 @@ impl Serialize for LockObject<'_> {
         let age = verdict.age.map(|age| age.as_secs_f64());
         let milliseconds = |left: Duration| u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
         let others = status.others.iter();
-        let others = others.map(|other| Self::of(other, self.caller, None));
-        let others: Vec<_> = others.collect();
+        let others: Vec<_> = others.map(|other| Self(other, caller, None)).collect();
         let mut keys = serializer.serialize_map(None)?;
         keys.serialize_entry("name", &status.name)?;
         keys.serialize_entry("path", &status.path.to_string_lossy())?;
@@ -194,13 +155,13 @@ impl Serialize for LockObject<'_> {
         keys.serialize_entry("mode", &record.map(|record| record.mode))?;
         keys.serialize_entry("slot", &status.slot)?;
         keys.serialize_entry("names", &record.map(|_| status.names()))?;
-        keys.serialize_entry("mine", &self.caller.owns(status))?;
+        keys.serialize_entry("mine", &caller.owns(status))?;
         keys.serialize_entry("zombie_reason", &describe::zombie_reason(status))?;
         keys.serialize_entry("others", &others)?;
         keys.serialize_entry("lockers", &status.lockers)?;
         keys.serialize_entry("waiters", &status.waiters)?;
         keys.serialize_entry("reserved_for", &describe::reserved_for(status))?;
-        keys.serialize_entry("details", &self.details)?;
+        keys.serialize_entry("details", details)?;
         keys.end()
     }
 }
