@@ -21,7 +21,7 @@
 mod harness;
 
 /// The exit codes of the binary, which [`docs`] includes, look for it here.
-use docs::args;
+use docs::{args, doc_text};
 
 // What is the same on every system.
 mod api;

@@ -3,6 +3,7 @@
 use clap::CommandFactory;
 
 use crate::args::Cli;
+use crate::doc_text::rows;
 
 /// Why the program exits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,40 +63,35 @@ impl Exit {
     }
 }
 
-/// Codes and their meaning. A part that begins with verbs is true of these only.
-pub(crate) const TABLE: [(&str, &str); 13] = [
-    ("0", "success; check: the lock is free"),
-    (
-        "1",
-        "error: unreadable store, full disk, not a lock file, …; hold: the number could not be printed; doctor: a check has failed; break, release --force: the work could not be ended",
-    ),
-    ("2", "usage error"),
-    ("3", "renew, break: the lock is not held"),
-    ("4", "release, renew, break --hold: held by another holder"),
-    (
-        "5",
-        "acquire, run, hold: a zombie that --on-zombie does not take; check: zombie or overdue",
-    ),
-    (
-        "6",
-        "acquire, run, hold, check: held by another holder; break, release --force: not confirmed",
-    ),
-    ("7", "acquire, run, hold: timed out waiting"),
-    (
-        "8",
-        "run: the lock was lost or broken before CMD ended; hold: the lock was lost or broken",
-    ),
-    ("124", "run: CMD was ended at its --time-limit"),
-    ("125", "run, hold: error of onehold itself (instead of 1)"),
-    (
-        "126, 127",
-        "run: CMD cannot be executed; run: CMD was not found",
-    ),
-    (
-        "128+n",
-        "run: CMD was killed by signal n; acquire, run, hold, release, break: 129, 130, 143: HUP, Ctrl-C, TERM while it waits or asks; hold: 130: stdin has ended while it waits",
-    ),
-];
+/// Codes, and below each its meaning. A part that begins with verbs is true of these only.
+pub(crate) const TABLE: &str = "
+0
+    success; check: the lock is free
+1
+    error: unreadable store, full disk, not a lock file, …; hold: the number could not be printed; doctor: a check has failed; break, release --force: the work could not be ended
+2
+    usage error
+3
+    renew, break: the lock is not held
+4
+    release, renew, break --hold: held by another holder
+5
+    acquire, run, hold: a zombie that --on-zombie does not take; check: zombie or overdue
+6
+    acquire, run, hold, check: held by another holder; break, release --force: not confirmed
+7
+    acquire, run, hold: timed out waiting
+8
+    run: the lock was lost or broken before CMD ended; hold: the lock was lost or broken
+124
+    run: CMD was ended at its --time-limit
+125
+    run, hold: error of onehold itself (instead of 1)
+126, 127
+    run: CMD cannot be executed; run: CMD was not found
+128+n
+    run: CMD was killed by signal n; acquire, run, hold, release, break: 129, 130, 143: HUP, Ctrl-C, TERM while it waits or asks; hold: 130: stdin has ended while it waits
+";
 
 /// What is true of one verb.
 pub(crate) fn table_of(verb: &str) -> Vec<(&'static str, String)> {
@@ -113,9 +109,9 @@ pub(crate) fn table_of(verb: &str) -> Vec<(&'static str, String)> {
         }
         verbs.any(|named| named == Some(verb)).then_some(meaning)
     };
-    let rows = TABLE.iter().map(|(code, parts)| {
+    let rows = rows(TABLE).into_iter().map(|(code, parts)| {
         let meaning = parts.split("; ").filter_map(|part| of_verb(code, part));
-        (*code, meaning.collect::<Vec<_>>().join("; "))
+        (code, meaning.collect::<Vec<_>>().join("; "))
     });
     rows.filter(|(_, meaning)| !meaning.is_empty()).collect()
 }

@@ -80,7 +80,7 @@ pub(crate) fn documented() -> clap::Command {
     let mut command = Cli::command().after_long_help(format!(
         "{}\n\n{}\n\n{}\n\n{}\n\n{MORE}",
         section("Examples", &rows(examples(""))),
-        section("Exit status", &TABLE),
+        section("Exit status", &rows(TABLE)),
         section("Environment", &rows(ENVIRONMENT)),
         section("Files", &rows(FILES)),
     ));
