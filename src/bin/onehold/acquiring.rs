@@ -12,9 +12,7 @@ use serde_json::{Value, json};
 use crate::args::{self, OnZombie, WaitLimit};
 use crate::cancel::{self, Then};
 use crate::config::WANTED;
-use crate::describe::{
-    self, describe_holder, describe_obstacle, describe_past_holder, describe_zombie, local,
-};
+use crate::describe::{self, describe_holder, describe_obstacle, describe_past_holder, local};
 use crate::exit::Exit;
 use crate::malformed;
 use crate::outcome::{Outcome, Printed};
@@ -302,17 +300,20 @@ fn is_inside(session: &Session, name: &LockName, typed: &args::HoldArgs) -> oneh
     Ok(holds.any(|hold| session.is_inside(hold) && is_enough(hold)))
 }
 
-fn reentry(session: &Session, typed: &args::HoldArgs, lock: &Lock, status: &Status) -> Reentry {
+fn reentry(
+    session: &Session,
+    typed: &args::HoldArgs,
+    lock: &Lock,
+    status: &Status,
+) -> Option<Reentry> {
     if session.verb == "acquire" || !session.is_inside(status) {
-        return Reentry::Impossible;
+        return None;
     }
     if is_inside_all(session, lock, typed).unwrap_or(false) {
-        return Reentry::InMode(args::mode(typed.shared, typed.slots));
+        return Some(Reentry::InMode(args::mode(typed.shared, typed.slots)));
     }
-    match is_inside(session, wanted(status, lock), typed) {
-        Ok(true) => Reentry::WithoutName,
-        _ => Reentry::Impossible,
-    }
+    let is_inside = is_inside(session, wanted(status, lock), typed);
+    is_inside.unwrap_or(false).then_some(Reentry::WithoutName)
 }
 
 /// What `details` of a refusal has of the lock, without a profile.
@@ -464,17 +465,16 @@ pub(crate) fn displaced(displaced: &[Status]) -> Option<Box<Status>> {
 
 /// The message about a hold that was taken over or taken by force.
 pub(crate) fn displaced_text(session: &Session, status: &Status) -> Option<String> {
-    let name = words::quoted(&status.name);
     match status.verdict.state {
         State::Zombie => {
-            let zombie = describe_zombie(status, local);
-            let own = format!("onehold: took over zombie {name}: {zombie}");
+            let own = format!("onehold: took over {}", describe::zombie(status));
             // The message of the foreign program comes first: its callers look for it.
             let settings = &session.config.settings;
             let foreign = settings.takeover(|| lock_value(status, &session.caller));
             Some(foreign.map_or_else(|| own.clone(), |foreign| format!("{foreign}\n{own}")))
         }
         State::Held | State::Overdue => {
+            let name = words::quoted(&status.name);
             let holder = describe_past_holder(status, local);
             Some(format!("onehold: took {name} by force from {holder}"))
         }
@@ -491,10 +491,8 @@ pub(crate) fn report_acquired(
 ) {
     if session.global.verbose {
         let (names, number) = (words::names(lock), hold.number());
-        let (place, path) = (
-            output::place(lock.is_remote()),
-            words::path_text(hold.path()),
-        );
+        let place = output::place(lock.is_remote());
+        let path = words::path_text(hold.path());
         let acquired = format!("acquired {names}: hold {number}, {place} {path}");
         output::say(session, &acquired);
     }

@@ -7,9 +7,10 @@ use std::fmt::Write as _;
 use chrono::{DateTime, Local, Utc};
 use clap::ValueEnum;
 use onehold::describe as sentences;
+use onehold::describe::describe_zombie;
 pub(crate) use onehold::describe::{
-    age, describe_holder, describe_obstacle, describe_past_holder, describe_zombie, evidence,
-    holder, holder_on_host, lockers_in_brief, process, process_on_host, relation, reserved_for,
+    age, describe_holder, describe_obstacle, describe_past_holder, evidence, holder,
+    holder_on_host, lockers_in_brief, process, process_on_host, relation, reserved_for,
     zombie_reason,
 };
 use onehold::journal::{Action, Event, HoldResult};
@@ -19,6 +20,12 @@ use onehold::{Mode, State, Status};
 
 use crate::args::ListState;
 use crate::words;
+
+/// "zombie `x`: process 4262 (sleep) on vm, holder since 20:40:51, has exited"
+pub(crate) fn zombie(status: &Status) -> String {
+    let (name, holder) = (words::quoted(&status.name), describe_zombie(status, local));
+    format!("zombie {name}: {holder}")
+}
 
 /// Whether somebody holds it, as far as that is known.
 pub(crate) fn is_held(status: &Status) -> bool {

@@ -97,10 +97,8 @@ pub(crate) fn removal(record: &Path) -> Option<String> {
     let (hosts, key) = rest.split_at(rest.find('/')?);
     let scheme = if scheme == "etcds" { "https://" } else { "" };
     let endpoints: Vec<String> = hosts.split(',').map(|at| format!("{scheme}{at}")).collect();
-    let (endpoints, key) = (
-        words::shell_quoted(&endpoints.join(",")),
-        words::shell_quoted(key),
-    );
+    let endpoints = words::shell_quoted(&endpoints.join(","));
+    let key = words::shell_quoted(key);
     Some(words::escape(&format!(
         "  left unchanged; to remove it, run `etcdctl --endpoints {endpoints} del {key}`"
     )))

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
+use onehold::command_line::stdout_was_closed;
 use onehold::record::{Kind, Record};
 use onehold::status::{Locker, Reason};
 use onehold::{Caller, Format, LockName, Mode, State, Status};
@@ -16,7 +17,7 @@ use crate::outcome::Outcome;
 use crate::refusal::Refusal;
 use crate::report::object;
 use crate::session::Session;
-use crate::suggested::{BREAK_ALL, command_line, store_command};
+use crate::suggested::{command_line, store_command};
 use crate::words::{self, path_text};
 
 /// Sets for the whole program whether output is colored.
@@ -95,6 +96,14 @@ pub(crate) fn painted(text: &str) -> String {
     }
 }
 
+/// The runtime has replaced a closed stdout by /dev/null, so writing to it would succeed.
+pub(crate) fn ensure_open_stdout() -> io::Result<()> {
+    if stdout_was_closed() {
+        return Err(io::Error::other("stdout is closed"));
+    }
+    Ok(())
+}
+
 pub(crate) fn data(text: &str) -> io::Result<()> {
     let mut out = AutoStream::auto(io::stdout().lock());
     writeln!(out, "{text}")?;
@@ -169,7 +178,7 @@ pub(crate) struct Refused<'a> {
     pub(crate) to_wait: Option<&'static str>,
     /// Whether all that hold it are in its way. A slot needs the end of one of them.
     pub(crate) by_all: bool,
-    pub(crate) reentry: Reentry,
+    pub(crate) reentry: Option<Reentry>,
 }
 
 /// What a `run` can do under a hold that is in its way.
@@ -178,14 +187,13 @@ pub(crate) enum Reentry {
     InMode(Mode),
     /// It can leave out this name: the others are not held.
     WithoutName,
-    Impossible,
 }
 
 /// What to do about a refusal. `refused`: of `acquire` or `run`.
 pub(crate) fn next_step(session: &Session, status: &Status, refused: Option<&Refused>) -> String {
     let verdict = &status.verdict;
     let is_by_all = refused.is_some_and(|refused| refused.by_all) && !status.others.is_empty();
-    let break_it = if is_by_all { BREAK_ALL } else { "break" };
+    let break_it = if is_by_all { "break --all" } else { "break" };
     let break_it = command_line(session, break_it, status);
     let remove = |what: &str| match only_remover(status) {
         Some(user) => format!("only user {user} can remove it"),
@@ -295,7 +303,7 @@ fn inside_hint(session: &Session, status: &Status, refused: Option<&Refused>) ->
     if is_relative && has_owner(session, status) {
         return format!("{begin}: give both the same --owner");
     }
-    match refused.map(|refused| &refused.reentry) {
+    match refused.and_then(|refused| refused.reentry.as_ref()) {
         Some(Reentry::InMode(mode)) => {
             let mode = match mode {
                 Mode::Exclusive => String::new(),
@@ -308,7 +316,7 @@ fn inside_hint(session: &Session, status: &Status, refused: Option<&Refused>) ->
             format!("{begin}: use `{line}{command}`")
         }
         Some(Reentry::WithoutName) => format!("{begin}: leave that name out"),
-        Some(Reentry::Impossible) | None => format!("{begin}, which stays held until it exits"),
+        None => format!("{begin}, which stays held until it exits"),
     }
 }
 

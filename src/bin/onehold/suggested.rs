@@ -5,9 +5,6 @@ use onehold::Status;
 use crate::session::Session;
 use crate::words;
 
-/// Breaks all holds of a lock that several share.
-pub(crate) const BREAK_ALL: &str = "break --all";
-
 /// A command line for this lock that works from any directory.
 pub(crate) fn command_line(session: &Session, verb: &str, status: &Status) -> String {
     let mut starts = ["/", "./", "../"].iter();

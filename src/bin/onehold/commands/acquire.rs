@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use chrono::{TimeDelta, Utc};
-use onehold::command_line::stdout_was_closed;
 use onehold::record::Kind;
 use onehold::{Acquired, Attempt, Format, Holder, Mode, PendingHold, Status};
 
@@ -135,13 +134,8 @@ fn hand_over(
     if session.global.json {
         outcome.lock = Some(Box::new(pending.status()));
     }
-    // The runtime has replaced a closed stdout by /dev/null, so writing to it would succeed.
-    let printed = if stdout_was_closed() {
-        Err(std::io::Error::other("stdout is closed"))
-    } else {
-        output::print_data(session, &outcome)
-    };
-    if let Err(error) = printed {
+    let printed = output::ensure_open_stdout();
+    if let Err(error) = printed.and_then(|()| output::print_data(session, &outcome)) {
         return give_back_untold(pending, lock, &error);
     }
     let exit = match pending.confirm() {

@@ -12,9 +12,7 @@ use crate::acquiring::wait_for_displaced;
 use crate::args;
 use crate::cancel;
 use crate::commands::not_yours::another;
-use crate::describe::{
-    self, describe_holder, describe_past_holder, describe_zombie, is_held, is_run, local,
-};
+use crate::describe::{self, describe_holder, describe_past_holder, is_held, is_run, local};
 use crate::exit::Exit;
 use crate::malformed::moved_text;
 use crate::outcome::{CommandResult, Outcome};
@@ -169,9 +167,7 @@ fn break_shown(
         Break::Done { was, warnings } => {
             let name = words::quoted(&was.name);
             let text = match was.verdict.state {
-                State::Zombie => {
-                    format!("removed zombie {name}: {}", describe_zombie(&was, local))
-                }
+                State::Zombie => format!("removed {}", describe::zombie(&was)),
                 State::Free => format!("removed the lock file of {name}, which was free"),
                 _ => format!(
                     "broke the hold on {} of {}",

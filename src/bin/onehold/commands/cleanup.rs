@@ -3,7 +3,7 @@
 use onehold::{Cleanup, State, Status};
 
 use crate::args;
-use crate::describe::{self, describe_holder, describe_zombie, local};
+use crate::describe::{self, describe_holder, local};
 use crate::exit::Exit;
 use crate::outcome::{CommandResult, Outcome};
 use crate::output::only_remover;
@@ -82,12 +82,12 @@ pub(crate) fn cleanup(session: &Session, typed: &args::Cleanup) -> CommandResult
 
 /// "removed zombie `x`: process 4262 (sleep) on vm, holder since 20:40:51, has exited"
 fn removed_text(done: &str, status: &Status) -> String {
-    let name = words::quoted(&status.name);
     match status.verdict.state {
         State::Free => {
+            let name = words::quoted(&status.name);
             let evidence = describe::evidence(status, local).unwrap_or_default();
             format!("{done} {name}: {evidence}")
         }
-        _ => format!("{done} zombie {name}: {}", describe_zombie(status, local)),
+        _ => format!("{done} {}", describe::zombie(status)),
     }
 }

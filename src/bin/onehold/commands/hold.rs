@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use onehold::command_line::signal::{self, QueuedSignal, SignalQueue};
 use onehold::command_line::{
-    command_line_of, drop_code_pages, stdin_was_closed, stdout_was_closed, tells_to_break,
-    wait_for_end_of_stdin,
+    command_line_of, drop_code_pages, stdin_was_closed, tells_to_break, wait_for_end_of_stdin,
 };
 use onehold::record::Pid;
 use onehold::{Attempt, Format, Hold, Lock, ReleaseOutcome, RunOptions, Status};
@@ -350,10 +349,7 @@ impl Event<'_> {
 
 /// Tells the program that it holds the lock. Fails if it cannot know that.
 fn tell_held(session: &Session, held: &Event<'_>) -> std::io::Result<()> {
-    // The runtime has replaced a closed stdout by /dev/null, so writing to it would succeed.
-    if stdout_was_closed() {
-        return Err(std::io::Error::other("stdout is closed"));
-    }
+    output::ensure_open_stdout()?;
     if session.global.json {
         return held.print();
     }

@@ -5,7 +5,7 @@ use onehold::{Release, State, Status};
 use crate::args;
 use crate::commands::break_lock::break_lock;
 use crate::commands::not_yours::not_yours;
-use crate::describe::{self, describe_zombie, local};
+use crate::describe;
 use crate::exit::Exit;
 use crate::outcome::{CommandResult, Outcome};
 use crate::session::Session;
@@ -17,11 +17,7 @@ pub(crate) fn release(session: &Session, typed: args::Release) -> CommandResult 
     let outcome = match lock.release(&session.caller)? {
         // Anyone may remove it, so it is said whose it was.
         Release::Done(status) if status.verdict.state == State::Zombie => {
-            let text = format!(
-                "removed zombie {}: {}",
-                words::quoted(&status.name),
-                describe_zombie(&status, local)
-            );
+            let text = format!("removed {}", describe::zombie(&status));
             let outcome = Outcome::new(Exit::Done, "released", text).told_if(true);
             return Ok(outcome.removed(status).into());
         }

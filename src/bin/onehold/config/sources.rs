@@ -77,10 +77,8 @@ pub(super) fn values(text: &str, profile: Option<&str>) -> anyhow::Result<(Value
     };
     let mut values = in_file(written.defaults, "defaults");
     if let Some(name) = profile {
-        let (base, own) = (
-            built_in.profiles.remove(name),
-            written.profiles.remove(name),
-        );
+        let base = built_in.profiles.remove(name);
+        let own = written.profiles.remove(name);
         if base.is_none() && own.is_none() {
             let known = profile_names(text)?.join(", ");
             bail!(UsageError(format!(
