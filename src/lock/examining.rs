@@ -111,10 +111,10 @@ impl Store {
     fn directory(&self, directory: &Directory) -> Vec<Finding> {
         let mut found = match directory.space() {
             Ok(space) => space_of(space),
-            Err(error) => vec![
-                Finding::warning("free space", format!("unknown: {}", cause_text(&error)))
-                    .advice("see df(1)"),
-            ],
+            Err(error) => {
+                let detail = format!("unknown: {}", cause_text(&error));
+                vec![Finding::warning("free space", detail).advice("see df(1)")]
+            }
         };
         found.extend(directory.modes().map(|(mode, owner, may_write)| {
             let mut detail = format!("{mode:04o}, of user {owner}");
@@ -213,10 +213,8 @@ fn filesystem(path: &Path, directory: &Directory) -> Finding {
 fn space_of(space: Space) -> Vec<Finding> {
     let mut found = Vec::new();
     if space.is_read_only {
-        found.push(
-            Finding::failed("mount", "read-only")
-                .advice("mount it read-write, or use another directory: --dir"),
-        );
+        let advice = "mount it read-write, or use another directory: --dir";
+        found.push(Finding::failed("mount", "read-only").advice(advice));
     }
     found.extend(space.free_bytes.map(|bytes| {
         let detail = format!("{} MiB", bytes >> 20);

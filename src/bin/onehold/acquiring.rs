@@ -435,10 +435,10 @@ pub(crate) fn refused(
         by_all: typed.slots.is_none(),
         reentry: reentry(session, typed, lock, &status),
     };
-    outcome.notes.extend([
-        output::store_line(&status),
-        next_step(session, &status, Some(&refused)),
-    ]);
+    let next_step = next_step(session, &status, Some(&refused));
+    outcome
+        .notes
+        .extend([output::store_line(&status), next_step]);
     outcome.lock(status)
 }
 

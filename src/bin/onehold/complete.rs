@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use clap::{Arg, ArgMatches, Command, CommandFactory, ValueHint};
 use clap_complete::CompletionCandidate;
-use clap_complete::engine::{ArgValueCompleter, PathCompleter, ValueCompleter};
+use clap_complete::engine::{self, ArgValueCompleter, PathCompleter, ValueCompleter};
 use onehold::terminal::is_unsafe;
 use onehold::{Caller, LockName, State, Status};
 
@@ -62,12 +62,8 @@ fn candidates(words: &[OsString], index: usize) -> Vec<CompletionCandidate> {
     let typed = typed(before);
     let mut command = definition(&typed);
     let current = std::env::current_dir().ok();
-    let found = clap_complete::engine::complete(
-        &mut command,
-        words.get(..=index).unwrap_or_default().to_vec(),
-        index,
-        current.as_deref(),
-    );
+    let line = words.get(..=index).unwrap_or_default().to_vec();
+    let found = engine::complete(&mut command, line, index, current.as_deref());
     let mut found = found.unwrap_or_default();
     if word.is_empty() {
         // Options come after a hyphen.

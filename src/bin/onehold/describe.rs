@@ -135,22 +135,19 @@ pub(crate) fn holder_in_table(status: &Status, own_host: Option<&str>) -> String
 
 /// "process 77 (job.sh) on db1, waiting since 02:00:07 (3m 1s ago): "nightly""
 pub(crate) fn waiting(waiter: &Waiter) -> String {
-    format!(
-        "{}, waiting {}{}",
+    let (process, since) = (
         process_on_host(waiter),
         sentences::since(waiter.since, local),
-        sentences::message(waiter.message.as_deref())
-    )
+    );
+    let message = sentences::message(waiter.message.as_deref());
+    format!("{process}, waiting {since}{message}")
 }
 
 /// "place kept for runner-7, waiting since 02:00:07 (3m 1s ago), for 9m 12s more"
 pub(crate) fn kept_place(place: &KeptPlace) -> String {
-    format!(
-        "place kept for {}, waiting {}, for {} more",
-        words::escape(&place.owner),
-        sentences::since(place.since, local),
-        words::span(place.left)
-    )
+    let (owner, left) = (words::escape(&place.owner), words::span(place.left));
+    let since = sentences::since(place.since, local);
+    format!("place kept for {owner}, waiting {since}, for {left} more")
 }
 
 /// "02:00:07 taken over from process 3127 (backup.sh) by process 4261 of user root (onehold run backup

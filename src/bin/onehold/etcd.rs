@@ -83,10 +83,8 @@ pub(crate) fn warning(config: &EffectiveConfig) -> Option<String> {
     let file = password_file(config).ok().flatten()?;
     is_exposed(&file).then(|| {
         let shown = words::path_text(&file);
-        let command = words::escape(&format!(
-            "chmod 600 {}",
-            words::shell_quoted(&file.to_string_lossy())
-        ));
+        let quoted = words::shell_quoted(&file.to_string_lossy());
+        let command = words::escape(&format!("chmod 600 {quoted}"));
         format!("other users can read the password file `{shown}`: run `{command}`")
     })
 }

@@ -108,9 +108,6 @@ fn move_aside(
 
 /// The message about a file that was moved aside.
 pub(crate) fn moved_text(status: &Status, to: &Path) -> String {
-    format!(
-        "moved the file of {}, which was not a lock, to {}",
-        words::quoted(&status.name),
-        words::path_text(to)
-    )
+    let (name, to) = (words::quoted(&status.name), words::path_text(to));
+    format!("moved the file of {name}, which was not a lock, to {to}")
 }

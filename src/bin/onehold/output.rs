@@ -295,10 +295,8 @@ fn next_step_for_zombie(session: &Session, status: &Status) -> String {
 
 /// A hint for a command that was called under the hold that refuses it.
 fn inside_hint(session: &Session, status: &Status, refused: Option<&Refused>) -> String {
-    let begin = format!(
-        "this command already runs under {}",
-        words::quoted(&status.name)
-    );
+    let name = words::quoted(&status.name);
+    let begin = format!("this command already runs under {name}");
     let is_relative = refused.is_some_and(|refused| refused.wanted.as_str() != status.name);
     if is_relative && has_owner(session, status) {
         return format!("{begin}: give both the same --owner");

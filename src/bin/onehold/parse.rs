@@ -148,11 +148,8 @@ fn usage_error(error: &clap::Error, words: &[OsString]) -> Exit {
         _ => message,
     };
     if typed.iter().any(|word| word == "--json") {
-        output::bare_failure(
-            verb.as_deref().unwrap_or_default(),
-            Refusal::USAGE,
-            &message,
-        );
+        let verb = verb.as_deref().unwrap_or_default();
+        output::bare_failure(verb, Refusal::USAGE, &message);
         return Exit::Usage;
     }
     let help = match &verb {

@@ -32,12 +32,8 @@ pub(crate) fn select(session: &Session, typed: &args::List) -> anyhow::Result<(L
         0 => "no match among ".to_owned(),
         _ => format!("{} of ", count(&listing.locks)),
     };
-    let text = format!(
-        "{found}{} in {}",
-        words::counted(all, "lock"),
-        session.store_text()
-    );
-    Ok((listing, text))
+    let (all, store) = (words::counted(all, "lock"), session.store_text());
+    Ok((listing, format!("{found}{all} in {store}")))
 }
 
 fn read(session: &Session, typed: &args::List) -> anyhow::Result<Listing> {

@@ -43,10 +43,8 @@ fn verb_words(session: &Session, verb: &str, in_store: bool) -> Vec<String> {
         words.extend(["--format".to_owned(), format.to_string()]);
     }
     if in_store && let Some(directory) = session.directory_to_name() {
-        words.extend([
-            "--dir".to_owned(),
-            words::shell_quoted(&directory.to_string_lossy()),
-        ]);
+        let directory = words::shell_quoted(&directory.to_string_lossy());
+        words.extend(["--dir".to_owned(), directory]);
     }
     words.push(verb.to_owned());
     words

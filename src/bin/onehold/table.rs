@@ -39,12 +39,8 @@ pub(crate) fn plain<const N: usize>(
     for row in std::iter::once(titles.map(str::to_owned)).chain(rows) {
         let mut room = widths.into_iter();
         let cells = row.map(|cell| cut(&cell, room.next().unwrap_or_default()));
-        line(
-            &mut text,
-            widths,
-            cells.each_ref().map(String::as_str),
-            None,
-        );
+        let cells = cells.each_ref().map(String::as_str);
+        line(&mut text, widths, cells, None);
     }
     text.trim_end().to_owned()
 }

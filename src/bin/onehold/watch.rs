@@ -249,10 +249,8 @@ fn lines(head: &str, rows: &[(Status, Mark)], width: usize, height: usize) -> Ve
     let shown = rows.iter().take(height);
     let shown = rows_of(shown.map(|(lock, mark)| (lock, Some(*mark))));
     let now = local(Utc::now());
-    let mut lines = vec![
-        cut(&format!("{now}  {head}  (q quits)"), width),
-        String::new(),
-    ];
+    let head = cut(&format!("{now}  {head}  (q quits)"), width);
+    let mut lines = vec![head, String::new()];
     if !shown.is_empty() {
         lines.extend(table(&shown, Some(width)).lines().map(str::to_owned));
         // What is below the screen in any case.

@@ -89,12 +89,10 @@ fn store_facts(lock: &onehold::Lock, status: &Status, outcome: &mut Outcome) -> 
         return Vec::new();
     };
     let version = facts.version.as_deref().unwrap_or("of unknown version");
-    let mut lines = vec![format!(
-        "  member: {}, etcd {}, revision {}",
-        words::escape(&facts.member),
-        words::escape(version),
-        facts.revision
-    )];
+    let (member, version) = (words::escape(&facts.member), words::escape(version));
+    let revision = facts.revision;
+    let member = format!("  member: {member}, etcd {version}, revision {revision}");
+    let mut lines = vec![member];
     if facts.modified != 0 {
         lines.push(format!("  written at revision: {}", facts.modified));
     }

@@ -47,10 +47,8 @@ fn header(session: &Session) -> Vec<String> {
             Some(_) => "--profile",
             None => "ONEHOLD_PROFILE",
         };
-        lines.push(format!(
-            "# profile: {}, from {source}",
-            words::escape(profile)
-        ));
+        let profile = words::escape(profile);
+        lines.push(format!("# profile: {profile}, from {source}"));
     }
     lines
 }

@@ -42,10 +42,8 @@ pub(crate) fn list(session: &Session, typed: &args::List) -> CommandResult {
             verbose(session, &listing.locks)
         } else {
             let width = terminal_width().filter(|_| !typed.wide);
-            table(
-                &rows_of(listing.locks.iter().map(|lock| (lock, None))),
-                width,
-            )
+            let rows = rows_of(listing.locks.iter().map(|lock| (lock, None)));
+            table(&rows, width)
         });
     }
     outcome.locks = listing.locks;

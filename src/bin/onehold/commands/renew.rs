@@ -42,18 +42,13 @@ pub(crate) fn renew(session: &Session, typed: args::Renew) -> CommandResult {
         }
         Renewal::Lost(status) => {
             let text = format!("not renewed: {} is lost", describe::hold_and_locks(&status));
+            let release = format!("release --hold {}", status.hold().unwrap_or_default());
+            let release = command_line(session, &release, &status);
             Outcome::refused(Refusal::NOT_HELD, text)
                 .details(json!({ "hold": status.hold() }))
                 .note("  the record of one of its locks was removed or replaced")
                 .note(store_line(&status))
-                .note(format!(
-                    "  to release what is left of it, run `{}`",
-                    command_line(
-                        session,
-                        &format!("release --hold {}", status.hold().unwrap_or_default()),
-                        &status
-                    )
-                ))
+                .note(format!("  to release what is left of it, run `{release}`"))
                 .lock(status)
         }
         Renewal::NotYours(status) => not_yours(session, "not renewed", None, status),

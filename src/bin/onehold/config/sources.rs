@@ -92,10 +92,8 @@ pub(super) fn values(text: &str, profile: Option<&str>) -> anyhow::Result<(Value
             (key, Sourced { value, source })
         });
         values.extend(base);
-        values.extend(in_file(
-            own.unwrap_or_default(),
-            &format!("profiles.{name}"),
-        ));
+        let own = own.unwrap_or_default();
+        values.extend(in_file(own, &format!("profiles.{name}")));
     }
     Ok((values, in_file(written.formats, "formats")))
 }
