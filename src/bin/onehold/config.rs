@@ -111,11 +111,9 @@ impl EffectiveConfig {
         let (file, text, mut configured) = configuration()?;
         let default_dir = configured.defaults.dir.as_ref();
         let default_dir = default_dir.map(Directories::first).transpose()?;
-        let profile = global
-            .profile
-            .clone()
-            .or_else(|| std::env::var("ONEHOLD_PROFILE").ok())
-            .filter(|name| !name.is_empty());
+        let profile = global.profile.clone();
+        let profile = profile.or_else(|| std::env::var("ONEHOLD_PROFILE").ok());
+        let profile = profile.filter(|name| !name.is_empty());
         Ok(Self {
             settings: effective(&mut configured, &text, profile.as_deref())?,
             default_dir,
@@ -380,10 +378,8 @@ fn configuration() -> anyhow::Result<(Option<PathBuf>, String, File)> {
 /// Parses a configuration file. Errors name line and key.
 fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
     toml::from_str(text).map_err(|error| {
-        let before = error
-            .span()
-            .and_then(|span| text.get(..span.start))
-            .unwrap_or_default();
+        let start = error.span().map_or(0, |span| span.start);
+        let before = text.get(..start).unwrap_or_default();
         let number = before.matches('\n').count() + 1;
         let line = text.lines().nth(number - 1).unwrap_or_default();
         let key = line.split_once('=').map_or(line, |(key, _)| key).trim();

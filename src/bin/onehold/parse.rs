@@ -129,15 +129,9 @@ fn usage_error(error: &clap::Error, words: &[OsString]) -> Exit {
     let verb = slip::verb_of(words);
     let whole = error.render().to_string();
     // The message ends at the blank line before tips and usage.
-    let message = whole
-        .split("\n\n")
-        .next()
-        .unwrap_or_default()
-        .trim_start_matches("error: ")
-        .lines()
-        .map(str::trim)
-        .collect::<Vec<_>>()
-        .join(" ");
+    let message = whole.split("\n\n").next().unwrap_or_default();
+    let lines = message.trim_start_matches("error: ").lines();
+    let message = lines.map(str::trim).collect::<Vec<_>>().join(" ");
     let message = match (error.kind(), error.get(ContextKind::InvalidArg)) {
         (ErrorKind::MissingRequiredArgument, Some(ContextValue::Strings(missing))) => {
             // clap writes `<CMD>...`.

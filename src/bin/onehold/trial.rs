@@ -194,10 +194,8 @@ impl<'a> Trial<'a> {
         if let Some(profile) = &self.session.config.profile {
             command.env("ONEHOLD_PROFILE", profile);
         }
-        command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.stderr(Stdio::null());
         let started = command.spawn().context("cannot start this program again");
         Ok(Part(started?))
     }

@@ -347,11 +347,8 @@ fn move_aside(
 fn not_held(session: &Session, lock: &Lock) -> Outcome {
     let name = words::quoted(lock.name().as_str());
     // A parent or child can still keep the lock from being acquired.
-    let relative = lock
-        .check(None)
-        .ok()
-        .filter(|status| status.name != lock.name().as_str());
-    let Some(relative) = relative else {
+    let is_relative = |status: &Status| status.name != lock.name().as_str();
+    let Some(relative) = lock.check(None).ok().filter(is_relative) else {
         let text = format!("{name} is free: nothing to break");
         return Outcome::refused(Refusal::NOT_HELD, text);
     };

@@ -20,10 +20,8 @@ pub(crate) fn renew(session: &Session, typed: args::Renew) -> CommandResult {
     let lock = session.named_lock(typed.name)?;
     let outcome = match lock.renew(&session.caller, typed.ttl)? {
         Renewal::Done(status) => {
-            let until = status
-                .verdict
-                .expires_at
-                .map(|end| format!(", until {}", local(end)));
+            let end = status.verdict.expires_at;
+            let until = end.map(|end| format!(", until {}", local(end)));
             let holder = describe_holder(&status, local);
             let text = format!("renewed{}: {holder}", until.unwrap_or_default());
             Outcome::new(Exit::Done, "renewed", text).lock(status)

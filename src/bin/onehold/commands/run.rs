@@ -175,14 +175,10 @@ fn derived_name(
     }
     let digest = digest.finalize();
     let digest = digest.first_chunk().copied().map_or(0, u64::from_be_bytes);
-    let base: String = Path::new(program)
-        .file_name()
-        .unwrap_or_default()
-        .to_string_lossy()
-        .chars()
-        .map(|char| if char.is_control() { '_' } else { char })
-        .take(MAX_CHARS)
-        .collect();
+    let name = Path::new(program).file_name().unwrap_or_default();
+    let name = name.to_string_lossy();
+    let plain = |char: char| if char.is_control() { '_' } else { char };
+    let base: String = name.chars().map(plain).take(MAX_CHARS).collect();
     Ok(LockName::new(format!("{base}-{digest:016x}"))?)
 }
 

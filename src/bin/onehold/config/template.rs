@@ -54,10 +54,8 @@ impl TryFrom<String> for Template {
                 parts: parts(inner.unwrap_or(text))?,
             })
         };
-        text.lines()
-            .map(line)
-            .collect::<Result<_, String>>()
-            .map(Self)
+        let lines = text.lines().map(line);
+        lines.collect::<Result<_, String>>().map(Self)
     }
 }
 
