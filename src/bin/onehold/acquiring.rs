@@ -230,11 +230,8 @@ fn confirm_replace(
     if typed.yes || (zombie && typed.force) {
         return Some(revision);
     }
-    let instead = if zombie || typed.force {
-        "--yes"
-    } else {
-        "--force --yes"
-    };
+    let is_enough = zombie || typed.force;
+    let instead = if is_enough { "--yes" } else { "--force --yes" };
     let twice = !zombie && session.config.settings.confirm_twice;
     let (effects, question) = if zombie {
         (Vec::new(), "Take it over?")
@@ -436,9 +433,8 @@ pub(crate) fn refused(
         reentry: reentry(session, typed, lock, &status),
     };
     let next_step = next_step(session, &status, Some(&refused));
-    outcome
-        .notes
-        .extend([output::store_line(&status), next_step]);
+    let store = output::store_line(&status);
+    outcome.notes.extend([store, next_step]);
     outcome.lock(status)
 }
 

@@ -180,12 +180,7 @@ impl Settings {
             | Verb::Cleanup(Cleanup { max_age, .. }) => {
                 *max_age = max_age.or(self.max_age.map(|age| age.0));
             }
-            Verb::Release(_)
-            | Verb::Renew(_)
-            | Verb::Break(_)
-            | Verb::Doctor(_)
-            | Verb::History(_)
-            | Verb::Config => {}
+            _ => {}
         }
     }
 
@@ -347,12 +342,8 @@ fn configuration() -> anyhow::Result<(Option<PathBuf>, String, File)> {
     let (path, must_exist) = if let Some(path) = variable("ONEHOLD_CONFIG") {
         (PathBuf::from(path), true)
     } else {
-        let variable_name = if cfg!(windows) {
-            "APPDATA"
-        } else {
-            "XDG_CONFIG_HOME"
-        };
-        let directory = variable(variable_name)
+        let (windows, others) = ("APPDATA", "XDG_CONFIG_HOME");
+        let directory = variable(if cfg!(windows) { windows } else { others })
             .map(PathBuf::from)
             .filter(|path| path.is_absolute())
             .or_else(|| Some(home()?.join(".config")));

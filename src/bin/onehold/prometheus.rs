@@ -10,14 +10,11 @@ use crate::describe;
 use crate::session::Session;
 use crate::words;
 
-/// A metric of a lock, its description, and its value for the holds of that lock.
-type Metric = (
-    &'static str,
-    &'static str,
-    fn(&[&Status], DateTime<Utc>) -> Option<f64>,
-);
+/// The value of a metric for the holds of a lock.
+type Value = fn(&[&Status], DateTime<Utc>) -> Option<f64>;
 
-const METRICS: [Metric; 4] = [
+/// Metrics of a lock, and their descriptions.
+const METRICS: [(&str, &str, Value); 4] = [
     (
         "onehold_lock_age_seconds",
         "Time since the lock was acquired; of the oldest hold, if several share it.",

@@ -170,26 +170,21 @@ const OF_OTHERS: &str = "processes that you may not signal, so `break` does not 
 
 /// What a break does to processes that the caller may signal.
 fn heading(status: &Status, at_once: bool) -> String {
-    if at_once {
-        let has_wrapper = is_run(status) && status.verdict.wrapper_alive == Some(true);
-        return if has_wrapper {
+    let has_wrapper = status.verdict.wrapper_alive == Some(true);
+    let kill_after = status.record.as_ref().and_then(Record::kill_after);
+    let text = match (is_run(status), at_once, kill_after) {
+        (true, true, _) if has_wrapper => {
             "their wrapper ends these processes afterwards, except with --on-lost warn:"
-        } else {
-            "these processes keep running:"
         }
-        .to_owned();
-    }
-    if !is_run(status) {
-        return "processes that `break` does not end:".to_owned();
-    }
-    let after = status.record.as_ref().and_then(Record::kill_after);
-    match after {
-        None => "processes that `break` ends by TERM, without KILL:".to_owned(),
-        Some(after) => format!(
-            "processes that `break` ends by TERM, and by KILL after {}:",
-            words::short_span(after)
-        ),
-    }
+        (_, true, _) => "these processes keep running:",
+        (false, false, _) => "processes that `break` does not end:",
+        (true, false, None) => "processes that `break` ends by TERM, without KILL:",
+        (true, false, Some(after)) => {
+            let after = words::short_span(after);
+            return format!("processes that `break` ends by TERM, and by KILL after {after}:");
+        }
+    };
+    text.to_owned()
 }
 
 /// What happens to the work of a hold that is broken. `at_once`: nothing of it is ended first.

@@ -239,11 +239,8 @@ fn ends(received: QueuedSignal, is_ours: bool) -> bool {
 fn keep(session: &Session, mut hold: Hold, ends: &Receiver<End>) -> Printed {
     let mut heartbeat = Heartbeat::default();
     // On etcd a break sends no signal.
-    let interval = if session.store.is_remote() {
-        CHECK_INTERVAL / 2
-    } else {
-        CHECK_INTERVAL
-    };
+    let looks = if session.store.is_remote() { 2 } else { 1 };
+    let interval = CHECK_INTERVAL / looks;
     let mut next_check = Instant::now() + interval;
     let why = loop {
         let pause = heartbeat.pause_until(&hold, next_check);

@@ -33,12 +33,10 @@ pub(crate) fn release(session: &Session, typed: args::Release) -> CommandResult 
         }
         Release::Free => {
             let text = format!("{} is free", words::quoted(lock.name().as_str()));
-            let outcome = Outcome::new(Exit::Done, "released", text);
-            if session.global.json {
-                outcome.lock(Box::new(lock.inspect(None)?))
-            } else {
-                outcome
-            }
+            let mut outcome = Outcome::new(Exit::Done, "released", text);
+            let found = session.global.json.then(|| lock.inspect(None));
+            outcome.lock = found.transpose()?.map(Box::new);
+            outcome
         }
         Release::NotYours(_) | Release::HeldByRun(_) if typed.force => {
             let typed = args::Break {
