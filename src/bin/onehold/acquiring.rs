@@ -341,11 +341,8 @@ pub(crate) fn refused(
     };
     let is_malformed = matches!(status.verdict.reason, Reason::Malformed(_));
     // As the programs that ask say it after the answer no.
-    let was_asked = if is_malformed {
-        malformed::rule(session, typed) == OnZombie::Ask
-    } else {
-        typed.on_zombie == Some(OnZombie::Ask)
-    };
+    let rule = is_malformed.then(|| malformed::rule(session, typed));
+    let was_asked = rule.or(typed.on_zombie) == Some(OnZombie::Ask);
     // Dead, and the wait was over before it could be taken.
     let is_ripening =
         status.verdict.takeable_in.is_some() && typed.on_zombie != Some(OnZombie::Fail);
@@ -390,11 +387,9 @@ pub(crate) fn refused(
     }
     let settings = &session.config.settings;
     // `mine` in the object needs all ancestors of the caller, so it is made only if needed.
-    let mut object = if session.global.json || settings.has_refusal() {
-        lock_value(&status, &session.caller)
-    } else {
-        Value::Null
-    };
+    let is_needed = session.global.json || settings.has_refusal();
+    let object = is_needed.then(|| lock_value(&status, &session.caller));
+    let mut object = object.unwrap_or_default();
     if let Some(values) = object.as_object_mut() {
         values.insert(WANTED.to_owned(), asked_for.as_str().into());
     }

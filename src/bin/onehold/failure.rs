@@ -97,49 +97,44 @@ fn removal(path: &Path) -> String {
 /// What to do about an error.
 fn hint(session: &Session, error: &Error) -> Option<String> {
     let text = match error {
-        Error::LostWhileAcquiring { .. } if session.verb == "run" => {
-            "  the command was not started".to_owned()
-        }
+        Error::LostWhileAcquiring { .. } if session.verb == "run" => "the command was not started",
         // Another name would be another lock.
-        Error::NotALock { path, .. } if is_at_fixed_path(session, path) => match session.verb {
-            "break" => {
-                "  file left unchanged: it is not a regular file, or changed less than 10 s ago"
-                    .to_owned()
+        Error::NotALock { path, .. } if is_at_fixed_path(session, path) => {
+            if session.verb != "break" {
+                let break_it = store_command(session, "break");
+                return Some(format!(
+                    "  file left unchanged; to move it aside, run `{break_it}`"
+                ));
             }
-            _ => format!(
-                "  file left unchanged; to move it aside, run `{}`",
-                store_command(session, "break")
-            ),
-        },
-        Error::NotRenewable { .. } => {
-            "  file left unchanged; to get a new record, release the lock and acquire it again"
-                .to_owned()
+            "file left unchanged: it is not a regular file, or changed less than 10 s ago"
         }
-        Error::NoHolder => "  use --pid PID, or --ttl D for a lease".to_owned(),
+        Error::NotRenewable { .. } => {
+            "file left unchanged; to get a new record, release the lock and acquire it again"
+        }
+        Error::NoHolder => "use --pid PID, or --ttl D for a lease",
         #[cfg(feature = "etcd")]
-        Error::NotALock { path, .. } if session.store.is_remote() => crate::etcd::removal(path)?,
+        Error::NotALock { path, .. } if session.store.is_remote() => {
+            return crate::etcd::removal(path);
+        }
         // Its programs choose the names.
         Error::NotALock { path, .. } if session.config.profile.is_some() => {
             let removal = removal(path);
-            format!("  left unchanged; onehold only removes locks: {removal}")
+            return Some(format!(
+                "  left unchanged; onehold only removes locks: {removal}"
+            ));
         }
         Error::NotALock { .. } if session.verb == "break" => {
-            "  left unchanged; onehold only removes locks".to_owned()
+            "left unchanged; onehold only removes locks"
         }
-        Error::NotALock { .. } => "  left unchanged; use another lock name".to_owned(),
+        Error::NotALock { .. } => "left unchanged; use another lock name",
         Error::StoreBusy { pid: Some(pid), .. } => {
-            format!(
+            return Some(format!(
                 "  to see it, run `ps -o pid,stat,args -p {pid}`; if it is stopped, run `kill -CONT {pid}`"
-            )
+            ));
         }
-        Error::Remote {
-            remedy: Some(remedy),
-            ..
-        } => format!("  {remedy}"),
-        Error::NoAtomicExchange { .. } => {
-            "  use `onehold break`, or a store on another filesystem".to_owned()
-        }
+        Error::Remote { remedy, .. } => remedy.as_deref()?,
+        Error::NoAtomicExchange { .. } => "use `onehold break`, or a store on another filesystem",
         _ => return None,
     };
-    Some(text)
+    Some(format!("  {text}"))
 }
