@@ -334,11 +334,8 @@ pub(crate) fn refused(
     let asked_for = wanted(&status, lock);
     // Of a refusal that is not printed only the exit code counts.
     let is_silent = session.global.quiet && !session.global.json;
-    let holder = if is_silent {
-        String::new()
-    } else {
-        describe_obstacle(&status, asked_for, local)
-    };
+    let holder = (!is_silent).then(|| describe_obstacle(&status, asked_for, local));
+    let holder = holder.unwrap_or_default();
     let is_malformed = matches!(status.verdict.reason, Reason::Malformed(_));
     // As the programs that ask say it after the answer no.
     let rule = is_malformed.then(|| malformed::rule(session, typed));

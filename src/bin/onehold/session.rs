@@ -335,9 +335,8 @@ fn project_store(config: &EffectiveConfig) -> anyhow::Result<Option<PathBuf>> {
     };
     let (path, mark) = project.parts();
     let current = std::env::current_dir().context("cannot find the current directory")?;
-    let root = current
-        .ancestors()
-        .find(|directory| directory.join(mark).is_dir());
+    let mut above = current.ancestors();
+    let root = above.find(|directory| directory.join(mark).is_dir());
     Ok(root.map(|root| root.join(path)))
 }
 

@@ -102,6 +102,15 @@ fn hold(lock: &Lock) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Waits until something is so, for at most `limit`. Returns whether it is.
+fn becomes(is_so: impl Fn() -> bool, limit: Duration) -> bool {
+    let began = Instant::now();
+    while !is_so() && began.elapsed() < limit {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    is_so()
+}
+
 /// The wall clock, which all processes of a trial share.
 fn now() -> Result<Duration, SystemTimeError> {
     SystemTime::now().duration_since(UNIX_EPOCH)
@@ -299,17 +308,13 @@ impl<'a> Trial<'a> {
         command.args(["run", "--owner", VERB, self.lock.name().as_str(), "--"]);
         command.arg(&self.program).args([VERB, "sleep"]);
         let mut part = self.start(command)?;
-        let began = Instant::now();
         let has_begun = || {
             let status = self.lock.inspect(None).ok();
             let live = status.and_then(|status| Some(status.record?.live));
             live.is_some_and(|live| live.pid.is_some() && live.start.is_some())
         };
         let limit = self.patience();
-        while !has_begun() && began.elapsed() < limit {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        if !has_begun() {
+        if !becomes(has_begun, limit) {
             let detail = format!("not tried: its command did not start within {limit:.1?}");
             let advice = "try `onehold run -v NAME -- COMMAND` in this store";
             return Ok(Finding::warning(CHECK, detail).advice(advice));
@@ -350,20 +355,16 @@ impl<'a> Trial<'a> {
             let mut part = self.part("hold", None)?;
             // It releases the lock at once.
             part.0.stdin = None;
-            let began = Instant::now();
-            let waiting = || {
+            let has_joined = || {
                 let status = self.lock.check(None);
-                status.map_or(0, |status| status.waiters.len())
+                status.is_ok_and(|status| status.waiters.len() >= number)
             };
             let limit = if self.is_trusted {
                 self.patience()
             } else {
                 PATIENCE / 20
             };
-            while waiting() < number && began.elapsed() < limit {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            have_joined &= waiting() >= number;
+            have_joined &= becomes(has_joined, limit);
             waiters.push(part);
         }
         let released = now()?;

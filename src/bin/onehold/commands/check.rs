@@ -36,11 +36,9 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
         (true, _) => Exit::Locked,
     };
     let is_silent = session.global.quiet && !session.global.json;
-    let holder = if is_silent && status.verdict.state != State::NotALock {
-        String::new()
-    } else {
-        describe_obstacle(&status, lock.name(), local)
-    };
+    let is_told = !is_silent || status.verdict.state == State::NotALock;
+    let holder = is_told.then(|| describe_obstacle(&status, lock.name(), local));
+    let holder = holder.unwrap_or_default();
     let mut outcome = Outcome::new(exit, word, holder.clone());
     if status.verdict.state == State::NotALock {
         outcome = Outcome::refused(Refusal::NOT_A_LOCK, outcome.message);
