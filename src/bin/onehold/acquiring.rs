@@ -343,9 +343,8 @@ pub(crate) fn refused(
     // Dead, and the wait was over before it could be taken.
     let is_ripening =
         status.verdict.takeable_in.is_some() && typed.on_zombie != Some(OnZombie::Fail);
-    let waited = blocked
-        .waited
-        .filter(|_| !is_ripening || typed.wait.is_some());
+    let counts = !is_ripening || typed.wait.is_some();
+    let waited = blocked.waited.filter(|_| counts);
     let refusal = match waited {
         _ if is_malformed => Refusal::MALFORMED,
         _ if blocked.waiting.is_some() => Refusal::QUEUE_FULL,

@@ -690,18 +690,15 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     if let Ok(seconds) = text.parse() {
         return Ok(Duration::from_secs(seconds));
     }
-    if text
-        .bytes()
-        .all(|byte| byte.is_ascii_digit() || byte == b'.')
+    let is_of_number = |byte: u8| byte.is_ascii_digit() || byte == b'.';
+    if text.bytes().all(is_of_number)
         && let Ok(seconds) = text.parse::<f64>()
     {
         return Duration::try_from_secs_f64(seconds).map_err(|error| format!("{error}; {USE}"));
     }
     // humantime reads `M` as a month. Here it is a mistyped `m`.
-    if text
-        .split(|char: char| !char.is_alphabetic())
-        .any(|unit| unit == "M")
-    {
+    let mut units = text.split(|char: char| !char.is_alphabetic());
+    if units.any(|unit| unit == "M") {
         return Err(format!("unknown unit `M`; {USE}"));
     }
     humantime::parse_duration(text).map_err(|error| match error {

@@ -405,9 +405,8 @@ fn with_nearest(message: &str) -> String {
     else {
         return message.to_owned();
     };
-    let start = start
-        .replacen("field", "key", 1)
-        .replacen("variant", "value", 1);
+    let start = start.replacen("field", "key", 1);
+    let start = start.replacen("variant", "value", 1);
     let unknown = start.split('`').nth(1).unwrap_or_default();
     let known = expected.split('`').skip(1).step_by(2);
     let nearest = known

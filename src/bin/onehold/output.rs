@@ -83,9 +83,8 @@ pub(crate) fn say(session: &Session, message: &str) {
 
 /// Prints lines to stderr in one write. Ignores errors.
 pub(crate) fn eprint(line: &str) {
-    let _ = anstream::stderr()
-        .lock()
-        .write_all(format!("{line}\n").as_bytes());
+    let line = format!("{line}\n");
+    let _ = anstream::stderr().lock().write_all(line.as_bytes());
 }
 
 /// A text as stdout gets it: without colors, if it is to have none.

@@ -60,9 +60,8 @@ pub(crate) fn rows_of<'a>(
     locks: impl Iterator<Item = (&'a Status, Option<Mark>)> + Clone,
 ) -> Vec<Row<'a>> {
     let users: BTreeSet<u32> = locks.clone().filter_map(|(lock, _)| lock.uid).collect();
-    let own_host = hostname::get()
-        .ok()
-        .map(|name| name.to_string_lossy().into_owned());
+    let own_host = hostname::get().ok();
+    let own_host = own_host.map(|name| name.to_string_lossy().into_owned());
     let row = |(status, mark)| Row {
         status,
         cells: cells(status, own_host.as_deref(), users.len() > 1),

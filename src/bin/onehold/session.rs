@@ -382,13 +382,12 @@ fn local_directory(dir: PathBuf) -> Result<PathBuf, UsageError> {
         return Ok(dir);
     }
     let lower = text.to_ascii_lowercase();
+    let fits = |char: char| char.is_ascii_alphanumeric() || "+-.".contains(char);
     let is_scheme = |scheme: &str| {
         // A single letter is a drive of Windows.
         scheme.len() > 1
             && scheme.starts_with(|char: char| char.is_ascii_alphabetic())
-            && scheme
-                .chars()
-                .all(|char| char.is_ascii_alphanumeric() || "+-.".contains(char))
+            && scheme.chars().all(fits)
     };
     let scheme = text.split_once("://").map(|(scheme, _)| scheme);
     let why = if matches!(scheme, Some("etcd" | "etcds")) {
