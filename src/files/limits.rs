@@ -29,8 +29,8 @@ static NO_JOB: Limits = Limits {
 };
 
 static SPRINT: Limits = Limits {
-    no_owner: Some("session_id required for acquire mode"),
-    no_message: Some("epic_spec required for acquire mode"),
+    no_owner: Some("session_id required for acquire mode: pass --owner"),
+    no_message: Some("epic_spec required for acquire mode: pass --message"),
     ..FOREIGN
 };
 
