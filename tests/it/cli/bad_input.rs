@@ -697,7 +697,7 @@ fn symlink_in_place_of_meta_directory_is_not_followed() {
     env.onehold(["run", "x", "--", "true"])
         .assert()
         .code(125)
-        .stderr(contains("cannot write hold number in"));
+        .stderr(contains("cannot write the hold number in"));
     assert_eq!(fs::read_dir(env.path("victim")).unwrap().count(), 0);
 }
 

@@ -910,7 +910,7 @@ fn cron_lines_of_the_readme_run() {
     for line in recipe("/usr/local/bin/sync-mail").lines() {
         let command: String = line.splitn(6, ' ').last().unwrap().trim().to_owned();
         let command = command
-            .replace("/usr/local/bin/onehold", "onehold")
+            .replace("/usr/bin/onehold", "onehold")
             .replace("/usr/local/bin/", "./");
         for program in ["sync-mail", "backup.sh"] {
             executable(&env, program, "#!/bin/sh\necho did >&2\n");
