@@ -451,12 +451,18 @@ fn new_readers_do_not_pass_a_waiting_writer() {
     let both = |mode| request_for(vec![want("x", mode), want("y", mode)]);
     let mut patient = request("x");
     patient.max_age_ms *= 1_000;
+    let of_subshell = || {
+        let mut found = detached(1, "x", process(70)).shared(0);
+        found.facts.processes.push(alive(process(8)));
+        found.with(|record| record.caller = Some(process(8)))
+    };
     #[rustfmt::skip]
     expect_rows(vec![
         ("a writer waits for readers only", reader(), awaited(request("x")), Short::WaitBehind(1)),
         ("a reader inside a shared hold of that name", reader().inside(1), awaited(request("x")), at(1)),
         ("a reader inside another hold", reader().inside(8), awaited(request("x")), Short::WaitBehind(1)),
         ("a reader below the process of such a hold, which its environment does not tell", reader(), memory([detached(1, "x", process(70)).shared(0)]).below([process(70)]).awaited_by([request("x")]), at(1)),
+        ("a reader below such a process, for which another part of its script has asked", reader(), memory([of_subshell()]).below([process(70)]).awaited_by([request("x")]), at(1)),
         ("the writer waits for what only it cannot see to be dead", reader(), memory([run(1, "x").shared(0).too_old()]).awaited_by([patient]), Short::Take(vec![put("x", Some(0), Some(1))], vec![])),
         ("another reader waits", reader(), awaited(reader()), at(1)),
         ("the writer waits for another hold too", reader(), memory([run(1, "x").shared(0), run(2, "x/t")]).awaited_by([request("x")]), Short::Wait(2)),
