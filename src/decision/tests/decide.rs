@@ -509,6 +509,7 @@ fn waiter_sleeps_on_the_latest_earlier_waiter_like_itself_or_on_the_hold() {
         ("another owner waits for a hold of a third", request("x").owned_by("a"), held().awaited_by([request("x").owned_by("b")]), Short::WaitBehind(1), Some(5)),
         ("another owner waits for a hold of ours, which may hold a child", request("x").owned_by("a"), memory([run(1, "x").owned_by("a")]).awaited_by([request("x").owned_by("b")]), Short::Wait(1), None),
         ("another owner waits for a child", request("x").owned_by("a"), memory([run(1, "x/t")]).awaited_by([request("x").owned_by("b")]), Short::Wait(1), None),
+        ("one that skips the queue", request("x").skipping_the_queue(), held().awaited_by([request("x")]), Short::Wait(1), None),
         ("another leaves zombies", request("x"), held().awaited_by([request("x").leaving_zombies()]), Short::Wait(1), None),
         ("another takes zombies", request("x").leaving_zombies(), held().awaited_by([request("x")]), Short::WaitBehind(1), Some(5)),
         ("another runs inside of a hold", request("x"), held().awaited_by([request("x").inside(8)]), Short::WaitBehind(1), Some(5)),
