@@ -807,3 +807,36 @@ fn host_and_session_that_are_unknown_count_as_none() {
         assert_eq!((record.hostname, record.owner), (None, None), "{text}");
     }
 }
+
+/// A slot in one page is written and read at once.
+#[test]
+fn slot_of_a_foreign_record_lies_in_one_page_and_moves_no_further_than_that() {
+    const PAGE: usize = 4096;
+    let mut moved = 0;
+    for length in (PAGE - 1000..PAGE + 100).chain(2 * PAGE - 1000..2 * PAGE + 100) {
+        let before = "x".repeat(length);
+        let record = ours(Format::Memory);
+        let written = metadata::complete(before, &record, "}", 0).expect("JSON");
+        let at = written.slot_at.expect("a slot");
+        let text = String::from_utf8(written.bytes).expect("UTF-8");
+        let natural = text.find("\"live\":").expect("its key") + "\"live\":".len();
+        assert_eq!(at / PAGE, (at + SLOT_BYTES - 1) / PAGE, "{length}");
+        let fits = natural / PAGE == (natural + SLOT_BYTES - 1) / PAGE;
+        let expected = if fits {
+            natural
+        } else {
+            natural.next_multiple_of(PAGE)
+        };
+        assert_eq!(at, expected, "{length}");
+        moved += usize::from(!fits);
+    }
+    assert_eq!(moved, 2 * (SLOT_BYTES - 1));
+}
+
+#[test]
+fn text_around_a_slot_that_is_whole_is_all_of_it() {
+    for format in WITH_METADATA {
+        let text = text_of(&ours(format));
+        assert_eq!(metadata::around_torn_slot(&text), text);
+    }
+}
