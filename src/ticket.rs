@@ -48,7 +48,7 @@ impl TicketContent {
         serde_json::from_slice(bytes).ok()
     }
 
-    /// Whether its place is kept for whoever asks for this.
+    /// Whether its place may be given to this request: it has the same owner, and wants the same locks.
     pub(crate) fn is_for(&self, request: &Request) -> bool {
         self.request.owner == request.owner && self.request.wants == request.wants
     }

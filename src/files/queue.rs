@@ -396,7 +396,8 @@ impl Place {
         }
     }
 
-    /// Takes the last place, under the guard. `None`: there is still the hold to wait for, and nobody is told why.
+    /// Takes the last place, under the guard. `None`: it cannot be taken, and the caller waits for the hold without
+    /// a place.
     pub(super) fn join(guard: &Guard, request: &Request, draft: &Record) -> Option<Self> {
         // Nothing is left beside a path lock.
         if request.wants.iter().any(|want| want.name.is_path()) {

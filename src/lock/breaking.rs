@@ -381,7 +381,9 @@ impl Lock {
             }
             let now = boottime_milliseconds();
             let mut left = remaining.processes.iter();
-            let is_spared = left.all(|process| !may_be_signaled(*process, ending.marks.author));
+            // A look that found nothing for certain spares nobody.
+            let is_spared = !remaining.processes.is_empty()
+                && left.all(|process| !may_be_signaled(*process, ending.marks.author));
             let until = if remaining.is_over {
                 match wrapper {
                     // It does not answer, and keeps its own lock. Its children were looked at.

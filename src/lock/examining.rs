@@ -276,7 +276,7 @@ fn written(file: &File) -> io::Result<Finding> {
 /// Whether a lock that is taken is refused to others.
 fn kernel_lock(directory: &Directory, name: &OsStr, file: &File) -> io::Result<Finding> {
     let wrong = if !try_lock_record(file)? {
-        "flock(2) refuses a lock that nobody has"
+        "flock(2) refuses a lock that is free"
     } else if !record_is_locked(&directory.open_for_update(name)?)? {
         "flock(2) grants a lock that is taken"
     } else {
