@@ -42,8 +42,8 @@ const RETRY_MS: u64 = 300;
 /// 3.4.36). One with an owner, or behind one that asks for something else, may become the first without being
 /// woken.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
-const LOOK_MS: u64 = 30_000;
-const LOOK_OFTEN_MS: u64 = 5_000;
+const LOOK: Duration = Duration::from_secs(30);
+const LOOK_OFTEN: Duration = Duration::from_secs(5);
 
 /// Tickets that were put into the queue, one for each name, on one lease. Dropping them gives them up.
 #[derive(Debug)]
@@ -307,9 +307,15 @@ impl Place {
             if ticket.request.wants != self.content.request.wants);
         let looks_often = is_behind_another || self.content.request.owner.is_some();
         let next_look = || {
-            let longest = if looks_often { LOOK_OFTEN_MS } else { LOOK_MS };
+            let longest = match until {
+                // The lock is reserved for a waiter that may be passed.
+                Until::LeftQueue(_, soon) if *soon < LOOK_OFTEN => *soon,
+                _ if looks_often => LOOK_OFTEN,
+                _ => LOOK,
+            };
+            let longest = u64::try_from(longest.as_millis()).unwrap_or(0);
             // Not all at once.
-            boottime_milliseconds() + longest - random_u64() % (longest / 4)
+            boottime_milliseconds() + longest - random_u64() % (longest / 4).max(1)
         };
         if self.looked != revision {
             self.looked = revision;

@@ -250,6 +250,37 @@ fn waiters_that_cannot_go_on_delay_no_hand_over() {
     assert!(took < Duration::from_secs(3), "{took:?}");
 }
 
+/// The lock is reserved for a waiter for two, which is passed: another process takes the other lock by force.
+#[test]
+fn waiter_behind_one_that_was_passed_is_served_within_2s() {
+    let on = On::new(shared());
+    let number = on.done(&["acquire", "x", "--ttl", "60"]);
+    let [mut for_two, mut last] = [&["y", "x"][..], &["x"]].map(|names| {
+        let before = on.waiters("x");
+        let line = [&["run", "-q", "-w", "60"], names, &["--", "true"]].concat();
+        let waiter = Running::spawn(on.onehold(&line));
+        wait_until("it waits", || on.waiters("x") > before);
+        waiter
+    });
+    let keeper = children_of(for_two.pid())[0];
+    // A waiter also looks when it is to say what it waits for.
+    std::thread::sleep(Duration::from_secs(1));
+    send(keeper, Signal::STOP);
+    on.done(&["release", "x", "--hold", &number]);
+    // The last one has found its lock reserved.
+    std::thread::sleep(Duration::from_millis(300));
+    let number = on.done(&["acquire", "y", "--ttl", "60", "--force", "--yes"]);
+    assert!(!last.has_ended());
+    send(keeper, Signal::CONT);
+    let passed = Instant::now();
+    assert_eq!(last.finish(), 0);
+    let took = passed.elapsed();
+    on.done(&["release", "y", "--hold", &number]);
+    assert_eq!(for_two.finish(), 0);
+    // A waiter that nothing wakes looks again after about 4 s.
+    assert!(took < Duration::from_secs(2), "{took:?}");
+}
+
 #[test]
 fn each_stopped_waiter_ahead_costs_at_most_10s() {
     let on = On::new(shared());
