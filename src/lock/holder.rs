@@ -166,14 +166,21 @@ pub(crate) fn wait_until_gone(recorded: ProcessId, limit: Duration) -> bool {
 }
 
 impl Status {
-    /// Waits until the command of a `run` has ended, for at most `limit`; whether it has. `true` for
-    /// a hold without a command.
+    /// Waits until the command of a `run` has ended, for at most `limit`; whether it has. `true` for a hold without a
+    /// command. If its command was not started yet, its wrapper is waited for: it exits at once if it has lost the
+    /// lock before it starts it, and otherwise when the command has ended.
     #[must_use]
     pub fn wait_for_command(&self, limit: Duration) -> bool {
         let is_alive = self.verdict.pid_alive == Some(true);
-        let record = self.record.as_ref().filter(|_| is_alive);
-        let record = record.filter(|record| record.exec || record.has_command());
-        let command = record.and_then(|record| record.live.process());
-        command.is_none_or(|command| wait_until_gone(command, limit))
+        let Some(record) = self.record.as_ref().filter(|_| is_alive) else {
+            return true;
+        };
+        let process = if record.exec || record.has_command() {
+            record.live.process()
+        } else {
+            let is_starting = record.supervised && !record.is_without_command();
+            record.writer().filter(|_| is_starting)
+        };
+        process.is_none_or(|process| wait_until_gone(process, limit))
     }
 }

@@ -34,9 +34,10 @@ use std::fmt::Write;
 use std::fs;
 use std::sync::Mutex;
 
+use calls::IN_SECTION;
 use exploration::{Bounds, Explored, explore};
 use flaws::{FLAWS, Flaw};
-use scenario::{Place, Scenario, scenarios};
+use scenario::{Place, Scenario, Schedule, Step, scenarios};
 
 /// Calls something for each of these on each processor: trials of one scheduler share one.
 fn for_each_on_all_processors<T: Sync>(items: &[T], act: impl Fn(&T, &Place) + Sync) {
@@ -211,6 +212,42 @@ fn no_order_of_the_calls_of_two_processes_breaks_a_promise() {
 fn no_order_of_the_calls_of_three_processes_breaks_a_promise() {
     let (_, trials) = bounds();
     explore_all(&chosen(3), 1, trials);
+}
+
+/// B finds no command on record; before it replaces the record, the command starts.
+#[test]
+fn command_that_starts_while_its_lock_is_taken_by_force_is_waited_for() {
+    let scenario = scenarios()
+        .into_iter()
+        .find(|found| found.name == "force-run");
+    let scenario = [scenario.unwrap()];
+    for_each_on_all_processors(&scenario, |scenario, place| {
+        place.prepare(scenario);
+        let trial = |schedule: &Schedule| place.trial(scenario, schedule, None, false);
+        let mut schedule = Schedule::new();
+        // Before the call of the one, the other one goes on.
+        for (one, call, other) in [
+            ("A1", "pwrite(s/##)", "B0"),
+            ("B0", "rename(s/a.lock)", "A1"),
+            ("A1", IN_SECTION, "B0"),
+        ] {
+            let from = schedule.last().map_or(0, |(number, _)| number + 1);
+            let steps = trial(&schedule).steps;
+            let mut numbered = steps.iter().enumerate().skip(from);
+            let found = numbered.find(|(_, step)| step.chosen == one && step.text == call);
+            let (number, step) = found.unwrap_or_else(|| panic!("{one} does not {call}"));
+            assert!(step.ready.iter().any(|ready| ready == other), "{other}");
+            schedule.push((number, other.to_owned()));
+        }
+        // Its own command starts as soon as it can.
+        let steps = trial(&schedule).steps;
+        let can_start = |step: &Step| step.ready.iter().any(|ready| ready == "B1");
+        let number = steps.iter().position(can_start).unwrap();
+        schedule.push((number, "B1".to_owned()));
+        let trial = trial(&schedule);
+        assert_eq!(trial.faults, [""; 0], "{}", exploration::show(&schedule));
+        assert_eq!(trial.codes, [Some(8), Some(0)]);
+    });
 }
 
 #[test]
