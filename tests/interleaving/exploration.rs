@@ -6,8 +6,9 @@
 //! next one is left out. So is one at which everything has happened that happened in another trial, in the same order
 //! wherever that can matter.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::rc::Rc;
 
 use crate::calls::{Access, Object};
 use crate::flaws::Flaw;
@@ -42,7 +43,27 @@ pub struct Bounds {
 struct Parent {
     schedule: Schedule,
     preemptions: usize,
-    steps: Vec<Step>,
+    steps: Vec<Rc<Step>>,
+}
+
+/// Each different step of all trials, once: of many trials all steps are kept.
+#[derive(Default)]
+struct Steps(HashSet<Rc<Step>>);
+
+impl Steps {
+    fn of(&mut self, trial: &mut Trial) -> Vec<Rc<Step>> {
+        let steps = std::mem::take(&mut trial.steps).into_iter();
+        steps.map(|step| self.shared(step)).collect()
+    }
+
+    fn shared(&mut self, step: Step) -> Rc<Step> {
+        if let Some(known) = self.0.get(&step) {
+            return Rc::clone(known);
+        }
+        let step = Rc::new(step);
+        self.0.insert(Rc::clone(&step));
+        step
+    }
 }
 
 pub fn show(schedule: &[(usize, String)]) -> String {
@@ -65,8 +86,8 @@ pub fn parse(text: &str) -> Schedule {
 }
 
 /// Where a trial did not repeat what the one that it continues has done.
-fn difference(before: &[Step], trial: &Trial) -> Option<String> {
-    let mut steps = trial.steps.iter();
+fn difference(before: &[Rc<Step>], steps: &[Rc<Step>], trial: &Trial) -> Option<String> {
+    let mut steps = steps.iter();
     for (at, step) in before.iter().enumerate() {
         let now = steps.next().map(|step| (&step.chosen, &step.text));
         if now != Some((&step.chosen, &step.text)) {
@@ -88,13 +109,14 @@ impl Order {
     }
 }
 
+fn hash(value: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
 /// What has happened before each step, whatever the order of what does not conflict.
-fn histories(steps: &[Step]) -> Vec<u64> {
-    let hash = |value: &dyn Fn(&mut DefaultHasher)| {
-        let mut hasher = DefaultHasher::new();
-        value(&mut hasher);
-        hasher.finish()
-    };
+fn histories(steps: &[Rc<Step>]) -> Vec<u64> {
     let mut history = 0_u64;
     let mut of_tasks: BTreeMap<&str, u64> = BTreeMap::new();
     // For each object the last change, and who has looked at it since.
@@ -115,14 +137,14 @@ fn histories(steps: &[Step]) -> Vec<u64> {
             });
         }
         before = before.wrapping_add(of_objects.get(&Object::All).map_or(0, |all| all.0));
-        let own = hash(&|hasher| (&step.chosen, &step.text, before).hash(hasher));
+        let own = hash((&step.chosen, &step.text, before));
         of_tasks.insert(&step.chosen, own);
         for access in &step.accesses {
             let object = of_objects.entry(&access.object).or_default();
             if access.changes {
                 *object = (own, 0);
             } else {
-                object.1 = object.1.wrapping_add(hash(&|hasher| own.hash(hasher)));
+                object.1 = object.1.wrapping_add(hash(own));
             }
         }
         history = history.wrapping_add(own);
@@ -131,22 +153,21 @@ fn histories(steps: &[Step]) -> Vec<u64> {
     histories
 }
 
-/// Who has gone on after what has happened, and with how few preemptions.
+/// Who has gone on after what has happened, as one hash, and with how few preemptions.
 #[derive(Default)]
-struct Known(HashMap<(u64, String), usize>);
+struct Known(HashMap<u64, usize>);
 
 impl Known {
-    fn note(&mut self, trial: &Trial, from: usize, preemptions: usize) {
-        let histories = histories(&trial.steps);
-        for (history, step) in histories.into_iter().zip(&trial.steps).skip(from) {
-            let known = self.0.entry((history, step.chosen.clone()));
+    fn note(&mut self, steps: &[Rc<Step>], from: usize, preemptions: usize) {
+        for (history, step) in histories(steps).into_iter().zip(steps).skip(from) {
+            let known = self.0.entry(hash((history, &step.chosen)));
             let fewest = known.or_insert(preemptions);
             *fewest = preemptions.min(*fewest);
         }
     }
 
     fn has(&self, history: u64, task: &str, preemptions: usize) -> bool {
-        let fewest = self.0.get(&(history, task.to_owned()));
+        let fewest = self.0.get(&hash((history, task)));
         fewest.is_some_and(|fewest| *fewest <= preemptions)
     }
 }
@@ -159,10 +180,16 @@ struct Meanwhile {
 }
 
 impl Explored {
-    fn note(&mut self, schedule: &[(usize, String)], before: &[Step], trial: &Trial) {
+    fn note(
+        &mut self,
+        schedule: &[(usize, String)],
+        before: &[Rc<Step>],
+        steps: &[Rc<Step>],
+        trial: &Trial,
+    ) {
         self.trials += 1;
-        self.steps += trial.steps.len();
-        if let Some(difference) = difference(before, trial) {
+        self.steps += steps.len();
+        if let Some(difference) = difference(before, steps, trial) {
             self.not_replayed
                 .insert(format!("{} {difference}", show(schedule)));
         }
@@ -190,16 +217,18 @@ pub fn explore(
     let mut explored = Explored::default();
     let mut order = Order(0x9e37_79b9_7f4a_7c15);
     place.prepare(scenario);
-    let first = place.trial(scenario, &[], flaw, false);
-    explored.note(&[], &[], &first);
+    let mut all = Steps::default();
+    let mut first = place.trial(scenario, &[], flaw, false);
+    let steps = all.of(&mut first);
+    explored.note(&[], &[], &steps, &first);
     // Those with few preemptions first.
     let mut known = Known::default();
-    known.note(&first, 0, 0);
+    known.note(&steps, 0, 0);
     let mut parents: Vec<Vec<Parent>> = (0..=bounds.preemptions).map(|_| Vec::new()).collect();
     parents[0].push(Parent {
         schedule: Vec::new(),
         preemptions: 0,
-        steps: first.steps,
+        steps,
     });
     while let Some(some) = parents.iter_mut().find(|some| !some.is_empty()) {
         let parent = some.swap_remove(order.below(some.len()));
@@ -238,10 +267,11 @@ pub fn explore(
                 }
                 let mut schedule = parent.schedule.clone();
                 schedule.push((at, other.clone()));
-                let trial = place.trial(scenario, &schedule, flaw, false);
-                explored.note(&schedule, &parent.steps[..at], &trial);
-                known.note(&trial, at, preemptions);
-                let meanwhile = trial.steps.iter().skip(at);
+                let mut trial = place.trial(scenario, &schedule, flaw, false);
+                let steps = all.of(&mut trial);
+                explored.note(&schedule, &parent.steps[..at], &steps, &trial);
+                known.note(&steps, at, preemptions);
+                let meanwhile = steps.iter().skip(at);
                 let meanwhile = meanwhile.take_while(|done| done.chosen != step.chosen);
                 let later = Meanwhile {
                     at,
@@ -252,7 +282,7 @@ pub fn explore(
                 parents[preemptions].push(Parent {
                     schedule,
                     preemptions,
-                    steps: trial.steps,
+                    steps,
                 });
             }
         }

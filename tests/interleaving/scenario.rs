@@ -108,6 +108,7 @@ pub struct Place {
 }
 
 /// A point at which a process was chosen.
+#[derive(PartialEq, Eq, Hash)]
 pub struct Step {
     pub ready: Vec<String>,
     pub chosen: String,
