@@ -308,9 +308,10 @@ impl<'a> Queue<'a> {
         }
         if let Some(number) = reserve.filter(|number| !after.contains_key(number)) {
             after.insert(number, process::boottime_milliseconds());
-            // The other ones belong to waiters that have left.
+            // The other ones belong to waiters that have left. What is behind our own place was not read.
             let waiting: BTreeSet<u64> = self.all().into_iter().map(|(number, _)| number).collect();
-            after.retain(|number, _| waiting.contains(number));
+            let is_unread = |number: u64| self.own.is_some_and(|own| number > own.number);
+            after.retain(|number, _| waiting.contains(number) || is_unread(*number));
         }
         if after != before {
             let _ = self.write_reservations(&after);

@@ -722,6 +722,36 @@ fn reservation_of_one_lock_does_not_end_that_of_another() {
     assert_eq!(reservations(&env).len(), 2);
 }
 
+/// That one does not read the tickets behind its own.
+#[test]
+fn reservation_does_not_begin_again_because_an_earlier_waiter_reserves_another_lock() {
+    let env = TestEnv::new();
+    env.done(["acquire", "y", "--ttl", "5m", "--owner", "o"]);
+    let mut holder = env.hold(&["x"]);
+    let waiters = start_waiters(&env, 2);
+    let last = env.start(["run", "-w", "forever", "y", "--", "true"]);
+    wait_until("it waits", || env.number_of_waiters("y") == 1);
+    waiters[0].signal(Signal::STOP);
+    last.signal(Signal::STOP);
+    env.done(["release", "y", "--owner", "o"]);
+    assert_eq!(env.code(["run", "y", "--", "true"]), 6);
+    let before = reservations(&env);
+    assert_eq!(before.len(), 1);
+    env.end();
+    holder.finish();
+    wait_until("the second one has looked", || {
+        reservations(&env)
+            .keys()
+            .any(|number| !before.contains_key(number))
+    });
+    let after = reservations(&env);
+    let mut all = before.iter();
+    assert!(
+        all.all(|(number, since)| after.get(number) == Some(since)),
+        "{before:?} {after:?}"
+    );
+}
+
 #[test]
 fn directory_in_place_of_the_reservations_does_not_block_a_lock() {
     let env = TestEnv::new();
