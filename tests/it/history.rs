@@ -236,11 +236,14 @@ fn journal_is_moved_aside_at_its_size_and_both_are_read() {
     assert!(size("events.jsonl.1") >= 4096 && size("events.jsonl") < 4096 + 1024);
     let count = history(&env, &[]).len();
     assert!((10..=15).contains(&count), "{count}");
-    env.write("config.toml", "[defaults]\njournal-size = \"lots\"\n");
-    let told = onehold(&env, &["list"]).output().unwrap();
-    assert_eq!(exit_code(told.status), 1);
-    let told = String::from_utf8(told.stderr).unwrap();
-    assert!(told.contains("not a size from 4K to 1024G"), "{told}");
+    for no_size in ["lots", "4KK", "K", "1K"] {
+        let config = format!("[defaults]\njournal-size = \"{no_size}\"\n");
+        env.write("config.toml", &config);
+        let told = onehold(&env, &["list"]).output().unwrap();
+        assert_eq!(exit_code(told.status), 1);
+        let told = String::from_utf8(told.stderr).unwrap();
+        assert!(told.contains("not a size from 4K to 1024G"), "{told}");
+    }
 }
 
 #[test]

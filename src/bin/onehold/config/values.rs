@@ -260,9 +260,10 @@ impl<'de> Deserialize<'de> for Typed<u64> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         read(from, "a size such as `4M`", |text| {
             let units = [('K', 10), ('M', 20), ('G', 30)];
-            let unit = units.into_iter().find(|(unit, _)| text.ends_with(*unit));
-            let shift = unit.map_or(0, |(_, shift)| shift);
-            let digits = unit.map_or(text, |(unit, _)| text.trim_end_matches(unit));
+            let mut split = units
+                .into_iter()
+                .filter_map(|(unit, shift)| Some((text.strip_suffix(unit)?, shift)));
+            let (digits, shift) = split.next().unwrap_or((text, 0));
             let bytes = digits.parse::<u64>().ok();
             let bytes = bytes.and_then(|count| count.checked_mul(1 << shift));
             bytes
