@@ -102,6 +102,9 @@ pub fn scenarios() -> Vec<Scenario> {
     scenarios
 }
 
+/// The store, and a directory beside it for locks by path.
+const DIRECTORIES: [&str; 2] = ["s", "p"];
+
 /// The directory of the trials of one scheduler.
 pub struct Place {
     root: PathBuf,
@@ -181,13 +184,23 @@ impl Place {
         command
     }
 
+    fn template(&self, directory: &str) -> PathBuf {
+        self.root.join("templates").join(directory)
+    }
+
     pub fn prepare(&self, scenario: &Scenario) {
-        for directory in ["s", "template"] {
+        for directory in DIRECTORIES.iter().chain(&["templates"]) {
             let _ = fs::remove_dir_all(self.root.join(directory));
         }
         if !scenario.prepare.is_empty() {
             self.script(&scenario.prepare);
-            fs::rename(self.root.join("s"), self.root.join("template")).unwrap();
+        }
+        fs::create_dir(self.root.join("templates")).unwrap();
+        for directory in DIRECTORIES {
+            let made = self.root.join(directory);
+            if made.exists() {
+                fs::rename(made, self.template(directory)).unwrap();
+            }
         }
     }
 
@@ -209,10 +222,12 @@ impl Place {
         flaw: Option<Flaw>,
         logs: bool,
     ) -> Trial {
-        let store = self.root.join("s");
-        let _ = fs::remove_dir_all(&store);
-        if self.root.join("template").exists() {
-            copy(&self.root.join("template"), &store, &mut BTreeMap::new());
+        for directory in DIRECTORIES {
+            let (template, made) = (self.template(directory), self.root.join(directory));
+            let _ = fs::remove_dir_all(&made);
+            if template.exists() {
+                copy(&template, &made, &mut BTreeMap::new());
+            }
         }
         if !scenario.before_each.is_empty() {
             self.script(&scenario.before_each);
@@ -339,6 +354,7 @@ impl Place {
         }
         let mut left = Vec::new();
         list(&self.root.join("s"), "", &mut left);
+        list(&self.root.join("p"), "../p/", &mut left);
         let own = [
             ".onehold/",
             ".onehold/last",
