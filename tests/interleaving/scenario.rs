@@ -147,7 +147,10 @@ impl Place {
 
     fn shell(&self, script: &str) -> Command {
         let mut command = Command::new("bash");
-        command.args(["-ec", script]);
+        // In the middle of execve(2) a process has no command line.
+        let start =
+            "start() { sleep 99 & P=$!; until grep -q sleep /proc/$P/cmdline; do :; done; }";
+        command.args(["-ec", &format!("{start}; {script}")]);
         self.set_environment(&mut command);
         command
     }

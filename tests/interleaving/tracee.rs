@@ -164,8 +164,29 @@ pub fn sleeps(pid: Pid, stat: Option<&File>) -> bool {
         let end = bytes[..read].iter().rposition(|byte| *byte == b')')?;
         bytes.get(end + 2).copied()
     };
+    let call = || {
+        let text = fs::read_to_string(format!("/proc/{pid}/syscall")).ok()?;
+        text.split(' ').next()?.parse().ok()
+    };
     let first = state();
     matches!(first, Some(b'S' | b'D'))
-        && fs::read(format!("/proc/{pid}/syscall")).is_ok_and(|text| !text.starts_with(b"running"))
+        && call().is_some_and(|call| SLEEPING.contains(&call))
         && state() == first
 }
+
+/// Calls that sleep. In others a process is asleep for a moment, such as in munmap(2).
+const SLEEPING: [i64; 13] = [
+    libc::SYS_wait4,
+    libc::SYS_waitid,
+    libc::SYS_read,
+    libc::SYS_poll,
+    libc::SYS_ppoll,
+    libc::SYS_select,
+    libc::SYS_pselect6,
+    libc::SYS_futex,
+    libc::SYS_pause,
+    libc::SYS_clone,
+    libc::SYS_clone3,
+    libc::SYS_vfork,
+    libc::SYS_restart_syscall,
+];
