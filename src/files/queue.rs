@@ -409,8 +409,13 @@ impl Place {
         let written = TicketContent::new(draft, request.clone());
         for _ in 0..=MAX_RETRIES {
             match Self::write(guard, (number, &last), &written) {
-                // The last waiter to leave removes the directory, without the guard.
-                Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+                // The last waiter to leave removes the directory, without the guard; or a process that lists
+                // the waiters has probed the ticket at the moment at which it was to be locked.
+                Err(Error::Io { source, .. })
+                    if matches!(
+                        source.kind(),
+                        io::ErrorKind::NotFound | io::ErrorKind::WouldBlock
+                    ) => {}
                 written => return written.ok(),
             }
         }
@@ -437,6 +442,7 @@ impl Place {
         let number = resumed.map_or(number, |kept| kept.number);
         let file = TicketName::new(number, &written.request).file();
         let ticket = make_ticket(&queue.directory, &file, written)
+            .inspect_err(|_| queue.prune(&guard.root))
             .context(Operation::CreateTicket, &guard.root.path)?;
         // The ticket stands for the place from now on.
         if let Some(kept) = resumed {
@@ -487,7 +493,6 @@ fn make_ticket(directory: &Directory, file: &OsStr, written: &TicketContent) -> 
     }
     let _ = directory.unlink(file);
     complete?;
-    // A process that lists the waiters has probed it at this moment. The next round makes another.
     Err(io::ErrorKind::WouldBlock.into())
 }
 

@@ -214,39 +214,71 @@ fn no_order_of_the_calls_of_three_processes_breaks_a_promise() {
     explore_all(&chosen(3), 1, trials);
 }
 
+/// The steps at which one process is about to make a call, in order, and another one goes on instead.
+fn schedule_by_calls(
+    place: &Place,
+    scenario: &Scenario,
+    moments: &[(&str, &str, &str)],
+) -> Schedule {
+    let mut schedule = Schedule::new();
+    for (one, call, other) in moments {
+        let from = schedule.last().map_or(0, |(number, _)| number + 1);
+        let steps = place.trial(scenario, &schedule, None, false).steps;
+        let mut numbered = steps.iter().enumerate().skip(from);
+        let found = numbered.find(|(_, step)| step.chosen == *one && step.text == *call);
+        let (number, step) = found.unwrap_or_else(|| panic!("{one} does not {call}"));
+        assert!(step.ready.iter().any(|ready| ready == other), "{other}");
+        schedule.push((number, (*other).to_owned()));
+    }
+    schedule
+}
+
+fn with_scenario(name: &str, act: impl Fn(&Scenario, &Place) + Sync) {
+    let scenario = scenarios().into_iter().find(|found| found.name == name);
+    for_each_on_all_processors(&[scenario.unwrap()], |scenario, place| {
+        place.prepare(scenario);
+        act(scenario, place);
+    });
+}
+
 /// B finds no command on record; before it replaces the record, the command starts.
 #[test]
 fn command_that_starts_while_its_lock_is_taken_by_force_is_waited_for() {
-    let scenario = scenarios()
-        .into_iter()
-        .find(|found| found.name == "force-run");
-    let scenario = [scenario.unwrap()];
-    for_each_on_all_processors(&scenario, |scenario, place| {
-        place.prepare(scenario);
-        let trial = |schedule: &Schedule| place.trial(scenario, schedule, None, false);
-        let mut schedule = Schedule::new();
-        // Before the call of the one, the other one goes on.
-        for (one, call, other) in [
+    with_scenario("force-run", |scenario, place| {
+        let moments = [
             ("A1", "pwrite(s/##)", "B0"),
             ("B0", "rename(s/a.lock)", "A1"),
             ("A1", IN_SECTION, "B0"),
-        ] {
-            let from = schedule.last().map_or(0, |(number, _)| number + 1);
-            let steps = trial(&schedule).steps;
-            let mut numbered = steps.iter().enumerate().skip(from);
-            let found = numbered.find(|(_, step)| step.chosen == one && step.text == call);
-            let (number, step) = found.unwrap_or_else(|| panic!("{one} does not {call}"));
-            assert!(step.ready.iter().any(|ready| ready == other), "{other}");
-            schedule.push((number, other.to_owned()));
-        }
+        ];
+        let mut schedule = schedule_by_calls(place, scenario, &moments);
         // Its own command starts as soon as it can.
-        let steps = trial(&schedule).steps;
+        let steps = place.trial(scenario, &schedule, None, false).steps;
         let can_start = |step: &Step| step.ready.iter().any(|ready| ready == "B1");
         let number = steps.iter().position(can_start).unwrap();
         schedule.push((number, "B1".to_owned()));
-        let trial = trial(&schedule);
+        let trial = place.trial(scenario, &schedule, None, false);
         assert_eq!(trial.faults, [""; 0], "{}", exploration::show(&schedule));
         assert_eq!(trial.codes, [Some(8), Some(0)]);
+    });
+}
+
+/// A, which lists the waiters, has a shared lock on the ticket of B for a moment.
+#[test]
+fn waiter_whose_ticket_is_probed_before_it_is_locked_makes_another() {
+    with_scenario("break-runw", |scenario, place| {
+        let ticket = "s/.onehold/waiting/a.lock/#";
+        let moments = [
+            ("A0", "open(s)", "B0"),
+            ("B0", &format!("pwrite({ticket})"), "A0"),
+            ("A0", &format!("flock({ticket}, unlock)"), "B0"),
+        ];
+        let schedule = schedule_by_calls(place, scenario, &moments);
+        let trial = place.trial(scenario, &schedule, None, false);
+        assert_eq!(trial.faults, [""; 0], "{}", exploration::show(&schedule));
+        let made = trial.steps.iter().filter(|step| {
+            step.chosen == "B0" && step.text == format!("flock({ticket}, exclusive)")
+        });
+        assert_eq!(made.count(), 2);
     });
 }
 
