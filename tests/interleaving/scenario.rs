@@ -406,6 +406,10 @@ fn without_details(text: &str, root: &Path) -> String {
             out.push(character);
         }
     }
+    // Minutes after the store was made.
+    for age in ["#m #s ago", "#m ago"] {
+        out = out.replace(age, "#s ago");
+    }
     out.replace('\n', "\\n")
 }
 
