@@ -381,7 +381,7 @@ impl Lock {
             }
             let now = boottime_milliseconds();
             let mut left = remaining.processes.iter();
-            // A look that found nothing for certain spares nobody.
+            // If a look found no process, it may only have been unsure.
             let is_spared = !remaining.processes.is_empty()
                 && left.all(|process| !may_be_signaled(*process, ending.marks.author));
             let until = if remaining.is_over {

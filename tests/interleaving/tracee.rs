@@ -174,7 +174,8 @@ pub fn sleeps(pid: Pid, stat: Option<&File>) -> bool {
         && state() == first
 }
 
-/// Calls that sleep. In others a process is asleep for a moment, such as in munmap(2).
+/// Calls in which a process waits for something. In others, such as munmap(2), it may sleep for a moment and goes on
+/// by itself.
 const SLEEPING: [i64; 13] = [
     libc::SYS_wait4,
     libc::SYS_waitid,
