@@ -13,6 +13,7 @@ use crate::identity::Pid;
 use crate::record::{Format, Record};
 use crate::sys::directory::{local_filesystems, may_remove, type_of};
 use crate::sys::process::{own_uid, user_name};
+use crate::sys::work::Author;
 
 /// A lock as read at one moment: its record and the verdict on it.
 #[derive(Clone, Debug)]
@@ -47,6 +48,8 @@ pub struct Status {
     pub can_take_over: bool,
     pub(crate) is_remote: bool,
     pub(crate) revision: Option<Revision>,
+    /// Of a displaced hold in a directory: who can have written its record.
+    pub(crate) author: Option<Author>,
     /// When a regular file was changed last that is not a lock file.
     pub(crate) modified: Option<DateTime<Utc>>,
     /// Whether acquire moves such a file aside unasked.
@@ -181,6 +184,7 @@ impl Status {
             slot: None,
             others: Vec::new(),
             revision: None,
+            author: None,
             modified: None,
             ..self.clone()
         }

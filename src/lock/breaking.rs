@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::ending::{Ending, kill_at_ms, marks};
+use super::holder::WITHOUT_SIGNAL;
 use super::lock::{Lock, result_of};
 use super::options::{Options, milliseconds};
 use super::unfinished::{
@@ -24,9 +25,6 @@ use crate::sys::work::{may_be_signaled, tell_wrapper};
 
 /// How long a process may take to exit after KILL. One in an uninterruptible sleep takes longer.
 const AFTER_KILL: Duration = Duration::from_secs(2);
-
-/// How long a process that gets no signal may take to end because others of the work have ended.
-const WITHOUT_SIGNAL: Duration = Duration::from_secs(1);
 
 /// How long a wrapper may take to write that it ends its work. It is continued if it was stopped.
 const WRAPPER_ANSWERS: Duration = Duration::from_secs(3);

@@ -8,8 +8,16 @@ use crate::decision::verdict::Evidence;
 use crate::error::{Error, Result};
 use crate::identity::{Pid, ProcessId};
 use crate::observer::{descends_from, own_ancestry};
+use crate::record::KILL_AFTER;
 use crate::status::Status;
+use crate::sys::work::may_be_signaled;
 use crate::sys::{ProcessState, process};
+
+/// How long a process that gets no signal may take to end because others of the work have ended.
+pub(super) const WITHOUT_SIGNAL: Duration = Duration::from_secs(1);
+
+/// How long a wrapper may take to notice that its hold is lost.
+const NOTICES_LOSS: Duration = Duration::from_secs(2);
 
 /// What keeps a detached hold alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,18 +180,33 @@ impl Status {
     /// lock before it starts it, and otherwise when the command has ended.
     #[must_use]
     pub fn wait_for_command(&self, limit: Duration) -> bool {
+        let process = self.process_of_command();
+        process.is_none_or(|process| wait_until_gone(process, limit))
+    }
+
+    /// How long to [wait for the command](Self::wait_for_command) of a displaced hold: 12 s, of which its wrapper
+    /// has 2 s to notice the loss, and the command 10 s between TERM and KILL. 1 s if users can have written its
+    /// record who may not signal that process: they can have named any.
+    #[must_use]
+    pub fn time_to_exit(&self) -> Duration {
+        let named = self.process_of_command().zip(self.author);
+        match named {
+            Some((process, author)) if !may_be_signaled(process, author) => WITHOUT_SIGNAL,
+            _ => NOTICES_LOSS + KILL_AFTER,
+        }
+    }
+
+    /// What is alive of a `run` until its command has ended.
+    fn process_of_command(&self) -> Option<ProcessId> {
         let is_alive = self.verdict.pid_alive == Some(true);
-        let Some(record) = self.record.as_ref().filter(|_| is_alive) else {
-            return true;
-        };
-        let process = if record.exec || record.has_command() {
+        let record = self.record.as_ref().filter(|_| is_alive)?;
+        if record.exec || record.has_command() {
             record.live.process()
         } else {
             // Without a command on record, a `run` is only alive by its kernel lock.
             let has_lock = self.verdict.evidence == Evidence::KernelLock;
             let is_starting = has_lock && record.supervised && !record.is_without_command();
             record.writer().filter(|_| is_starting)
-        };
-        process.is_none_or(|process| wait_until_gone(process, limit))
+        }
     }
 }

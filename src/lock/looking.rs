@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::lock::Lock;
 use super::options::Options;
 use super::status;
-use super::unfinished::settle;
+use super::unfinished::{author, settle};
 use crate::backend::LockSnapshot;
 use crate::decision::verdict::Reason;
 use crate::decision::{Asker, Decision, Judged, Obstacle, Request, Ticket, decide, judge_found};
@@ -130,6 +130,14 @@ impl Lock {
         Status {
             record: judged.record().cloned(),
             ..status::without_record(&*self.store, judged)
+        }
+    }
+
+    /// Of a hold that was displaced while it was alive.
+    pub(super) fn displaced_status(&self, judged: &Judged<Handle>) -> Status {
+        Status {
+            author: (!self.store.is_remote()).then(|| author(judged)),
+            ..self.status(judged)
         }
     }
 

@@ -80,6 +80,7 @@ pub(super) fn with_verdict(
         waiters: Vec::new(),
         can_take_over: true,
         revision: None,
+        author: None,
         modified: None,
         is_moved_aside: false,
     }

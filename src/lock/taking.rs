@@ -240,7 +240,10 @@ impl Lock {
             warnings.extend(self.note(Action::Cleanup, &was, None));
             warnings.extend(self.note_found(&was));
         }
-        let displaced: Vec<Status> = displaced.iter().map(|judged| self.status(judged)).collect();
+        let displaced: Vec<Status> = displaced
+            .iter()
+            .map(|judged| self.displaced_status(judged))
+            .collect();
         for was in &displaced {
             let action = match was.verdict.state {
                 State::Zombie => Some(Action::Takeover),

@@ -696,6 +696,42 @@ fn break_does_not_wait_for_a_process_that_gets_no_signal() {
 
 #[test]
 #[ignore = "needs root: two ordinary users"]
+fn force_does_not_wait_for_a_process_that_gets_no_signal() {
+    for has_command in [true, false] {
+        let mut forgery = Forgery::new(0o1777, false, Daemon, 0o644);
+        let record = forged(&forgery.genuine, |record| {
+            let root = &forgery.victims[0];
+            forgery.names_wrapper(record, usize::from(has_command));
+            let live = record["live"].as_object_mut().unwrap();
+            live.remove("pid");
+            live.remove("start");
+            if has_command {
+                live.insert("pid".to_owned(), json!(root.pid()));
+                live.insert("start".to_owned(), json!(root.start));
+            }
+        });
+        forgery.plays(&record, Root, "check LOCK");
+        let (file, locked) = (&forgery.file, forgery.file.with_file_name("locked"));
+        let keeps_lock = format!(
+            "exec flock --no-fork {} sh -c 'touch {}; exec sleep 1000'",
+            file.display(),
+            locked.display()
+        );
+        let _keeper = Running::start(forgery.place.command(Daemon, &keeps_lock));
+        wait_until("it is locked", || locked.exists());
+        let taken = "timeout 5 onehold run --force --yes x -- true";
+        let ended = forgery.place.does(Root, taken);
+        let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert_eq!(ended.status.code(), Some(0), "{has_command}: {said}");
+        let pid = forgery.victims[0].pid();
+        let named = format!("process {pid} (");
+        assert!(said.contains(&named), "{said}");
+        assert!(said.contains("is still running"), "{said}");
+    }
+}
+
+#[test]
+#[ignore = "needs root: two ordinary users"]
 fn root_ends_the_work_of_a_user_whose_wrapper_was_killed_in_every_store() {
     for (store, is_path, ..) in FORGERIES {
         let forgery = Forgery::new(store, is_path, Daemon, 0o644);

@@ -12,6 +12,8 @@ pub enum Forgery {
     Text(Index, Vec<Edit>),
     /// The same, and the file belongs to another user, who lets everybody write it.
     TextOf(Index, Vec<Edit>, User),
+    /// The same, and a process of the stranger holds the kernel lock of the file.
+    Lock(Index, Vec<Edit>),
     Replace(Index, Kind),
     Rename(Index, Name),
     /// The same file under another name too.
@@ -45,6 +47,9 @@ pub enum Edit {
     /// The processes in it are this one: as the wrapper, or as the work of a hold that is being ended, which has so
     /// much time until KILL.
     Wrapper(Whose),
+    /// As the wrapper of a hold whose command has not started, or as the command.
+    Starting(Whose),
+    Command(Whose),
     Work(Whose, Option<Value>),
     Byte(Index, u8),
     Cut(Index),
@@ -316,6 +321,8 @@ fn edits() -> impl Strategy<Value = Vec<Edit>> + Clone {
         4 => added(),
         2 => index().prop_map(Edit::Unname),
         3 => whose().prop_map(Edit::Wrapper),
+        1 => whose().prop_map(Edit::Starting),
+        1 => whose().prop_map(Edit::Command),
         3 => (whose(), proptest::option::of(number())).prop_map(|(whose, after)| Edit::Work(whose, after)),
         1 => (index(), any::<u8>()).prop_map(|(at, byte)| Edit::Byte(at, byte)),
         1 => index().prop_map(Edit::Cut),
@@ -365,6 +372,7 @@ pub fn forgery(focus: Index) -> impl Strategy<Value = Forgery> {
     prop_oneof![
         12 => (file(), edits()).prop_map(|(at, edits)| Forgery::Text(at, edits)),
         3 => (file(), edits(), user()).prop_map(|(at, edits, user)| Forgery::TextOf(at, edits, user)),
+        3 => (file(), no_edits_or_some.clone()).prop_map(|(at, edits)| Forgery::Lock(at, edits)),
         3 => (file(), select(kind.to_vec())).prop_map(|(at, kind)| Forgery::Replace(at, kind)),
         1 => (file(), name()).prop_map(|(at, name)| Forgery::Rename(at, name)),
         1 => (file(), name()).prop_map(|(at, name)| Forgery::Link(at, name)),
@@ -444,6 +452,21 @@ fn edit_once(text: &mut Vec<u8>, edit: &Edit, facts: &Facts<'_>) {
             }
         }
         Edit::Wrapper(whose) => aim(text, (facts.process)(*whose), None),
+        Edit::Starting(whose) => {
+            aim(text, (facts.process)(*whose), None);
+            if let Some(slot) = slot(text)
+                && let Some(at) = find(&text[slot.clone()], b"\"pid\"")
+            {
+                text[slot.start + at + 1] = b'_';
+            }
+        }
+        Edit::Command(whose) => {
+            if let Some(slot) = slot(text) {
+                let mut live = text[slot.clone()].to_vec();
+                aim(&mut live, (facts.process)(*whose), None);
+                text.splice(slot, live);
+            }
+        }
         Edit::Work(whose, kill_after) => {
             // A run of its own may ask for any time, and `break` grants it.
             if let Some(after) = kill_after
@@ -455,9 +478,7 @@ fn edit_once(text: &mut Vec<u8>, edit: &Edit, facts: &Facts<'_>) {
                 add(text, record, "kill_after_ms", &facts.text(after));
             }
             aim(text, (facts.process)(*whose), Some(1));
-            let slot = find(text, b"{\"sum\"")
-                .and_then(|at| values(text).into_iter().find(|value| value.start == at));
-            if let Some(slot) = slot {
+            if let Some(slot) = slot(text) {
                 add(text, &slot, "ending", "1,\"told\":true");
             }
         }
@@ -543,19 +564,21 @@ fn values(text: &[u8]) -> Vec<Range<usize>> {
     found
 }
 
+/// The part of a record that changes while it is held, without the blanks after it.
+fn slot(text: &[u8]) -> Option<Range<usize>> {
+    let start = find(text, b"{\"sum\":\"")?;
+    values(text).into_iter().find(|value| value.start == start)
+}
+
 /// The slot of a record has its length and its sum (onehold-formats(5)).
 fn put_sums(text: &mut Vec<u8>) {
     const SLOT_BYTES: usize = 384;
     const SUMMED_FROM: usize = 24;
-    let Some(start) = find(text, b"{\"sum\":\"") else {
-        return;
-    };
-    let slot = values(text).into_iter().find(|value| value.start == start);
-    let Some(slot) = slot.filter(|slot| slot.len() > SUMMED_FROM) else {
+    let Some(slot) = slot(text).filter(|slot| slot.len() > SUMMED_FROM) else {
         return;
     };
     let blanks = text[slot.end..].iter().take_while(|byte| **byte == b' ');
-    let slot = start..slot.end + blanks.count();
+    let slot = slot.start..slot.end + blanks.count();
     let mut new = text[slot.clone()].trim_ascii_end().to_vec();
     new.resize(new.len().max(SLOT_BYTES), b' ');
     let sum = fnv(&new[SUMMED_FROM..]);

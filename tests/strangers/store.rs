@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Read as _;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Component, Path, PathBuf};
@@ -40,6 +41,26 @@ impl Sleeper {
             .stdin(Stdio::null());
         command.process_group(0);
         Self(command.spawn().unwrap())
+    }
+
+    /// A process of the stranger that holds the kernel lock of a file, if that is one and he may open it.
+    fn with_lock(file: &Path) -> Option<Self> {
+        fs::symlink_metadata(file)
+            .ok()
+            .filter(fs::Metadata::is_file)?;
+        let mut command = Command::new("flock");
+        command
+            .args(["--nonblock", "--no-fork"])
+            .arg(file)
+            .args(["sh", "-c", "echo; exec sleep 100000"])
+            .uid(STRANGER)
+            .gid(STRANGER)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        let mut locker = Self(command.process_group(0).spawn().unwrap());
+        let said = locker.0.stdout.take().unwrap().read(&mut [0]);
+        (said.unwrap() == 1).then_some(locker)
     }
 
     fn process(&self) -> Process {
@@ -404,6 +425,8 @@ pub struct Stranger<'a> {
     innocent: Vec<(PathBuf, Vec<u8>)>,
     forged: Vec<PathBuf>,
     third_has_written: bool,
+    /// Those of the stranger that hold kernel locks.
+    lockers: Vec<Sleeper>,
 }
 
 impl<'a> Stranger<'a> {
@@ -427,6 +450,7 @@ impl<'a> Stranger<'a> {
             innocent: Vec::new(),
             forged: Vec::new(),
             third_has_written: false,
+            lockers: Vec::new(),
         };
         for forgery in forgeries {
             stranger.forge(forgery);
@@ -452,7 +476,9 @@ impl<'a> Stranger<'a> {
     pub fn processes(&self) -> Vec<u32> {
         let of_third = self.third_has_written.then_some(Whose::Third);
         let all = [Some(Whose::Stranger), of_third].into_iter().flatten();
-        all.map(|whose| self.around.process(whose).pid).collect()
+        let lockers = self.lockers.iter().map(|locker| locker.0.id());
+        let all = all.map(|whose| self.around.process(whose).pid);
+        all.chain(lockers).collect()
     }
 
     fn edited(&self, text: &[u8], edits: &[Edit]) -> Vec<u8> {
@@ -497,6 +523,7 @@ impl<'a> Stranger<'a> {
             | Forgery::Replace(at, _)
             | Forgery::Rename(at, _)
             | Forgery::Link(at, _)
+            | Forgery::Lock(at, _)
             | Forgery::Owner(at, _)
             | Forgery::Mode(at, _) => store.join(&self.file(*at).path),
             Forgery::Copy(of, _, at, name) => {
@@ -514,12 +541,14 @@ impl<'a> Stranger<'a> {
         }
         self.forged.push(path.clone());
         match forgery {
-            Forgery::Text(_, edits) | Forgery::TextOf(_, edits, _) => {
+            Forgery::Text(_, edits) | Forgery::TextOf(_, edits, _) | Forgery::Lock(_, edits) => {
                 if let Some(text) = read(&path) {
                     put(&path, &self.edited(&text, edits));
                 }
-                if let Forgery::TextOf(_, _, user) = forgery {
-                    self.give_away(&path, *user);
+                match forgery {
+                    Forgery::TextOf(.., user) => self.give_away(&path, *user),
+                    Forgery::Lock(..) => self.lockers.extend(Sleeper::with_lock(&path)),
+                    _ => {}
                 }
             }
             Forgery::Copy(of, edits, ..) => {

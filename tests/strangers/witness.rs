@@ -22,7 +22,7 @@ pub struct Seen {
 pub fn run(stranger: &Stranger<'_>, script: &str) -> (Output, Seen) {
     let file = stranger.env().path("trace");
     let mut strace = stranger.env().command("timeout");
-    strace.args(["-s", "KILL", "20", "strace", "-f", "-qq", "-s", "4096"]);
+    strace.args(["-s", "KILL", "60", "strace", "-f", "-qq", "-s", "4096"]);
     strace.args(["--decode-fds=path,pidfd", "--seccomp-bpf"]);
     strace
         .args(["--signal=none", "-e", TRACED, "-o"])

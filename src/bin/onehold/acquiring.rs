@@ -507,10 +507,6 @@ pub(crate) fn give_back_untold<T>(held: T, lock: &Lock, error: &std::io::Error) 
 /// of a hand-over. Until then a signal ends the program by its default action.
 const PROGRESS_DELAY: Duration = Duration::from_millis(500);
 
-/// Time for the command of a displaced `run` to exit: 10 s between TERM and KILL, and 2 s in which its
-/// wrapper notices the loss.
-const EXIT_TIMEOUT: Duration = Duration::from_secs(12);
-
 /// Waits until the command of a displaced `run` has exited or a signal ends this program. Returns a
 /// warning if a process of the old holder still runs. `queue`: that of the signals, if there is one.
 pub(crate) fn wait_for_displaced(
@@ -548,13 +544,14 @@ pub(crate) fn wait_for_displaced(
     if status.wait_for_command(Duration::ZERO) {
         return None;
     }
+    let limit = status.time_to_exit();
     if session.tells() {
-        let time = words::span(EXIT_TIMEOUT);
+        let time = words::span(limit);
         output::eprint(&format!(
             "onehold: waiting up to {time} for {process} to exit"
         ));
     }
-    let deadline = Instant::now() + EXIT_TIMEOUT;
+    let deadline = Instant::now() + limit;
     let is_ending = || {
         cancel::interrupted_after_commit().is_some() || queue.is_some_and(SignalQueue::is_ending)
     };

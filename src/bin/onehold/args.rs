@@ -359,6 +359,7 @@ pub(crate) struct HoldArgs {
     /// Take the lock from a live holder or ahead of waiters; asks first
     ///
     /// Waits up to 12 s for the command of a `run` that held the lock to exit, and then goes on even if it has not.
+    /// Waits 1 s if the writer of the lock file may not signal that process.
     #[arg(short, long)]
     pub(crate) force: bool,
     /// Answer yes to all questions; a live holder loses the lock only with --force
