@@ -693,7 +693,7 @@ pub fn for_all<T: Sync>(
     let next = std::sync::atomic::AtomicUsize::new(0);
     let failures = std::sync::Mutex::new(Vec::new());
     std::thread::scope(|scope| {
-        for _ in 0..4 {
+        for _ in 0..8 {
             scope.spawn(|| {
                 while let Some(one) =
                     work.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed))

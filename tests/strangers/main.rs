@@ -234,7 +234,7 @@ fn number_in(variable: &str) -> Option<u32> {
 #[test]
 #[ignore = "needs root, and strace: apt install strace"]
 fn no_file_of_another_user_makes_root_do_harm() {
-    const THREADS: u32 = 4;
+    const THREADS: u32 = 8;
     let count = number_in("STRANGER_CASES").unwrap_or(400);
     let seed = number_in("STRANGER_SEED").unwrap_or(1);
     let only = std::env::var("STRANGER_ONLY").ok();

@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn holder_is_listed_while_eight_others_lock_and_unlock() {
-        const LOOKS: usize = 2000;
+        const LOOKS: usize = 500;
         let held = tempfile::tempfile().unwrap();
         flock(&held, FlockOperation::LockExclusive).unwrap();
         let is_over = AtomicBool::new(false);
