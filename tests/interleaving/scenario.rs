@@ -410,6 +410,8 @@ fn without_details(text: &str, root: &Path) -> String {
     for age in ["#m #s ago", "#m ago"] {
         out = out.replace(age, "#s ago");
     }
+    // A time limit may end tomorrow.
+    out = out.replace("#-#-# #:#:#", "#:#:#");
     out.replace('\n', "\\n")
 }
 
