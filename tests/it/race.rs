@@ -6,6 +6,7 @@ use std::io::{Read as _, Write as _};
 #[cfg(target_os = "linux")]
 use std::process::Stdio;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::harness::intervals::{Interval, overlapping, violations};
@@ -251,10 +252,17 @@ fn hold_parents_and_children(duration: Duration) {
     let env = TestEnv::new();
     let store = Store::at(env.store());
     let start = Instant::now();
+    // A busy machine gets more time.
+    let (of_children, of_parents) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let goes_on = || {
+        let is_enough =
+            of_children.load(Ordering::Relaxed) > 150 && of_parents.load(Ordering::Relaxed) > 15;
+        start.elapsed() < duration || (!is_enough && start.elapsed() < 10 * duration)
+    };
     let run = |runner: usize| {
         let mut rng = Rng(0x9E37_79B9_7F4A_7C15 ^ (runner as u64 + 1) << 32);
         let mut intervals = Vec::new();
-        while start.elapsed() < duration {
+        while goes_on() {
             let (parent, choice) = (rng.below(PARENTS), rng.below(CHILDREN + 3));
             let name = if choice < CHILDREN {
                 format!("parent-{parent}/child-{choice}")
@@ -279,6 +287,12 @@ fn hold_parents_and_children(duration: Duration) {
                 // The critical section, long enough for others to overlap.
                 std::thread::sleep(Duration::from_micros(500));
                 let to = now();
+                let of = if choice < CHILDREN {
+                    &of_children
+                } else {
+                    &of_parents
+                };
+                of.fetch_add(1, Ordering::Relaxed);
                 intervals.push(Interval {
                     name,
                     shared: None,
