@@ -26,6 +26,7 @@ mod flaws;
 mod harness;
 mod scenario;
 mod scheduler;
+mod start;
 mod tracee;
 
 use std::collections::BTreeSet;
@@ -64,12 +65,16 @@ fn for_each_on_all_processors<T: Sync>(items: &[T], act: impl Fn(&T, &Place) + S
     });
 }
 
+/// On one of the processors that this thread may use, the first of which is 0.
 fn stay_on(processor: usize) {
-    // SAFETY: the set is a live local of the size that is told.
+    let size = size_of::<libc::cpu_set_t>();
+    // SAFETY: the sets are live locals of the size that is told.
     unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(processor, &mut set);
-        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set);
+        let [mut may_use, mut own]: [libc::cpu_set_t; 2] = std::mem::zeroed();
+        libc::sched_getaffinity(0, size, &raw mut may_use);
+        let mut all = (0..size * 8).filter(|one| libc::CPU_ISSET(*one, &may_use));
+        libc::CPU_SET(all.nth(processor).unwrap(), &mut own);
+        libc::sched_setaffinity(0, size, &raw const own);
     }
 }
 

@@ -239,9 +239,7 @@ impl Place {
         let mut scheduler = Scheduler::new(&self.root, scenario.processes.clone(), flaw);
         for (number, text) in scenario.processes.iter().enumerate() {
             let output = fs::File::create(self.root.join(format!("out.{number}"))).unwrap();
-            let mut command = self.command(text);
-            command.stdout(output.try_clone().unwrap()).stderr(output);
-            scheduler.start(command);
+            scheduler.start(&self.command(text), &output);
         }
         let mut now: Option<String> = None;
         let mut next = schedule.iter().peekable();

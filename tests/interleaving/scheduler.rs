@@ -2,7 +2,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
@@ -16,6 +15,7 @@ use nix::unistd::Pid;
 
 use crate::calls::{Call, Examiner, Files, IN_SECTION, STOPPING};
 use crate::flaws::{Change, Flaw};
+use crate::start::Start;
 use crate::tracee::{
     end_at_once, end_by_signal, has_signal, hide_vdso, is_free, memory, open_path, polls_now, send,
     show_as_running, sleeps, write_memory,
@@ -148,27 +148,8 @@ impl<'a> Scheduler<'a> {
     }
 
     /// Starts a process, which stops before its first call that others can see.
-    pub fn start(&mut self, mut command: Command) {
-        let filter = seccomp_filter();
-        // SAFETY: between fork and exec, only system calls.
-        unsafe {
-            command.pre_exec(move || {
-                ptrace::traceme()?;
-                let program = libc::sock_fprog {
-                    len: filter.len() as u16,
-                    filter: filter.as_ptr().cast_mut(),
-                };
-                if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
-                    || libc::prctl(libc::PR_SET_SECCOMP, 2, &raw const program) != 0
-                {
-                    return Err(std::io::Error::last_os_error());
-                }
-                Ok(())
-            });
-        }
-        #[allow(clippy::zombie_processes, reason = "waited for with the tracees")]
-        let child = command.spawn().unwrap();
-        let pid = Pid::from_raw(child.id().cast_signed());
+    pub fn start(&mut self, command: &Command, output: &File) {
+        let pid = Start::new(command, output, seccomp_filter()).traced();
         waitpid(pid, Some(WaitPidFlag::__WALL)).unwrap();
         ptrace::setoptions(
             pid,
