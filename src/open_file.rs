@@ -1,5 +1,6 @@
 //! A file that was found, and how it is referred to while a decision is made and carried out.
 
+use std::cell::OnceCell;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
@@ -26,6 +27,7 @@ pub(crate) struct OpenFile {
     file: Kept,
     pub(crate) facts: FileFacts,
     pub(crate) bytes: Vec<u8>,
+    author: OnceCell<Author>,
 }
 
 #[derive(Debug)]
@@ -41,6 +43,7 @@ impl OpenFile {
             file: Kept::Open(file),
             facts,
             bytes,
+            author: OnceCell::new(),
         }
     }
 
@@ -77,9 +80,12 @@ impl OpenFile {
         cfg!(unix).then_some(self.facts.owner)
     }
 
+    /// Asked for once: of a closed file only while it has its name.
     pub(crate) fn author(&self) -> Author {
-        let author = self.with_file(author_of);
-        author.ok().flatten().unwrap_or_default()
+        *self.author.get_or_init(|| {
+            let author = self.with_file(author_of);
+            author.ok().flatten().unwrap_or_default()
+        })
     }
 
     /// Whether a kernel lock on it is taken.

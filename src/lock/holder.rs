@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use crate::decision::ownership::Caller;
-use crate::decision::verdict::Evidence;
 use crate::error::{Error, Result};
 use crate::identity::{Pid, ProcessId};
 use crate::observer::{descends_from, own_ancestry};
@@ -203,9 +202,7 @@ impl Status {
         if record.exec || record.has_command() {
             record.live.process()
         } else {
-            // Without a command on record, a `run` is only alive by its kernel lock.
-            let has_lock = self.verdict.evidence == Evidence::KernelLock;
-            let is_starting = has_lock && record.supervised && !record.is_without_command();
+            let is_starting = record.supervised && !record.is_without_command();
             record.writer().filter(|_| is_starting)
         }
     }

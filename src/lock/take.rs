@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::hold::Hold;
 use super::lock::Lock;
-use super::unfinished::is_orphaned_ending;
+use super::unfinished::{author, is_orphaned_ending};
 use super::wait::Wait;
 use crate::backend::{
     Backend, Change, Contender, Entry, HeldRecord, LockSnapshot, QueueChange, with_answer,
@@ -221,6 +221,11 @@ fn plan<'d>(
                 if !displaced.iter().any(is_it) {
                     displaced.push(judged.clone());
                 }
+            }
+            let live = displaced.iter().chain(&remove);
+            for judged in live.filter(|judged| judged.verdict.is_live()) {
+                // Once it is removed, nobody can say.
+                let _ = author(judged);
             }
             let change = Change::Take { put, remove, draft };
             (change, Next::Taken(displaced))

@@ -483,11 +483,12 @@ pub(crate) fn report_acquired(
         let acquired = format!("acquired {names}: hold {number}, {place} {path}");
         output::say(session, &acquired);
     }
+    let since = Instant::now();
     for was in hold.displaced() {
         if let Some(line) = displaced_text(session, was).filter(|_| session.tells()) {
             output::eprint(&line);
         }
-        if let Some(warning) = wait_for_displaced(session, was, queue) {
+        if let Some(warning) = wait_for_displaced(session, was, since, queue) {
             output::eprint(&format!("onehold: warning: {warning}"));
         }
     }
@@ -508,10 +509,12 @@ pub(crate) fn give_back_untold<T>(held: T, lock: &Lock, error: &std::io::Error) 
 const PROGRESS_DELAY: Duration = Duration::from_millis(500);
 
 /// Waits until the command of a displaced `run` has exited or a signal ends this program. Returns a
-/// warning if a process of the old holder still runs. `queue`: that of the signals, if there is one.
+/// warning if a process of the old holder still runs. `since`: when all of them were displaced. `queue`: that of the
+/// signals, if there is one.
 pub(crate) fn wait_for_displaced(
     session: &Session,
     status: &Status,
+    since: Instant,
     queue: Option<&SignalQueue>,
 ) -> Option<String> {
     const CHECK_INTERVAL: Duration = Duration::from_millis(200);
@@ -545,13 +548,13 @@ pub(crate) fn wait_for_displaced(
         return None;
     }
     let limit = status.time_to_exit();
-    if session.tells() {
+    let deadline = since + limit;
+    if session.tells() && Instant::now() < deadline {
         let time = words::span(limit);
         output::eprint(&format!(
             "onehold: waiting up to {time} for {process} to exit"
         ));
     }
-    let deadline = Instant::now() + limit;
     let is_ending = || {
         cancel::interrupted_after_commit().is_some() || queue.is_some_and(SignalQueue::is_ending)
     };

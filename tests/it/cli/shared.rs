@@ -536,6 +536,49 @@ fn writer_takes_a_lock_by_force_from_all_readers() {
 
 #[cfg(unix)]
 #[test]
+fn force_waits_for_the_commands_of_readers_and_of_slots() {
+    // It takes 3 s from TERM on, which its wrapper sends within about a second.
+    let slow =
+        "trap 'sleep 3; touch ended-$0; exit' TERM; touch began-$0; while [ -e began-$0 ]; do sleep 0.05; done";
+    for (kind, next) in [
+        (&["-s"][..], "test -e ended-1 -a -e ended-2"),
+        (&["--slots", "2"], "ls ended-*"),
+    ] {
+        let env = TestEnv::new();
+        let holders = ["1", "2"].map(|number| {
+            let command = ["x", "--", "sh", "-c", slow, number];
+            let holder = env.start([&["run"], kind, &command].concat());
+            wait_until("it holds", || env.path(&format!("began-{number}")).exists());
+            holder
+        });
+        let slots = kind.iter().filter(|word| **word != "-s");
+        let mut force = env.onehold(["run", "--force", "--yes"]);
+        force.args(slots).args(["x", "--", "sh", "-c", next]);
+        force.assert().success();
+        drop(holders);
+    }
+}
+
+#[cfg(unix)]
+#[test]
+#[ignore = "takes 12 s"]
+fn force_waits_for_all_that_do_not_end_at_once_and_not_for_each() {
+    let env = TestEnv::new();
+    let stubborn = "trap '' TERM; touch began-$0; while [ -e began-$0 ]; do sleep 0.05; done";
+    let _holders = ["1", "2"].map(|number| {
+        let options = ["run", "-s", "--kill-after", "60", "x", "--"];
+        let holder = env.start([&options[..], &["sh", "-c", stubborn, number]].concat());
+        wait_until("it holds", || env.path(&format!("began-{number}")).exists());
+        holder
+    });
+    let mut force = env.command("timeout");
+    force.args("20 onehold run --force --yes x -- true".split(' '));
+    let is_running = contains("is still running").count(2);
+    force.assert().success().stderr(is_running);
+}
+
+#[cfg(unix)]
+#[test]
 fn script_releases_its_own_shared_holds_the_latest_one_first() {
     let env = TestEnv::new();
     lease(&env, "x -s --owner other").unwrap();
