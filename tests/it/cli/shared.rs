@@ -538,8 +538,7 @@ fn writer_takes_a_lock_by_force_from_all_readers() {
 #[test]
 fn force_waits_for_the_commands_of_readers_and_of_slots() {
     // It takes 3 s from TERM on, which its wrapper sends within about a second.
-    let slow =
-        "trap 'sleep 3; touch ended-$0; exit' TERM; touch began-$0; while [ -e began-$0 ]; do sleep 0.05; done";
+    let slow = "trap 'sleep 3; touch ended-$0; exit' TERM; touch began-$0; while [ -e began-$0 ]; do sleep 0.05; done";
     for (kind, next) in [
         (&["-s"][..], "test -e ended-1 -a -e ended-2"),
         (&["--slots", "2"], "ls ended-*"),
