@@ -222,10 +222,8 @@ fn plan<'d>(
                     displaced.push(judged.clone());
                 }
             }
-            let live = displaced.iter().chain(&remove);
-            for judged in live.filter(|judged| judged.verdict.is_live()) {
-                // Once it is removed, nobody can say.
-                let _ = author(judged);
+            if !displaced.is_empty() || !remove.is_empty() {
+                ask_for_authors(displaced.iter().chain(&remove));
             }
             let change = Change::Take { put, remove, draft };
             (change, Next::Taken(displaced))
@@ -306,6 +304,14 @@ fn plan<'d>(
             (Change::Queue(change), Next::Sleep(Box::new(sleep)))
         }
     })
+}
+
+/// Of what is removed, nobody can say later who has written it.
+#[cold]
+fn ask_for_authors<'j>(all: impl Iterator<Item = &'j Judged<Handle>>) {
+    for judged in all.filter(|judged| judged.verdict.is_live()) {
+        let _ = author(judged);
+    }
 }
 
 /// Whether the same hold is still in the way. Asked once a watch is set, so that no change between

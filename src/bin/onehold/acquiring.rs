@@ -483,14 +483,14 @@ pub(crate) fn report_acquired(
         let acquired = format!("acquired {names}: hold {number}, {place} {path}");
         output::say(session, &acquired);
     }
-    let since = Instant::now();
-    for was in hold.displaced() {
+    let displaced = hold.displaced();
+    for was in displaced {
         if let Some(line) = displaced_text(session, was).filter(|_| session.tells()) {
             output::eprint(&line);
         }
-        if let Some(warning) = wait_for_displaced(session, was, since, queue) {
-            output::eprint(&format!("onehold: warning: {warning}"));
-        }
+    }
+    for warning in wait_for_displaced(session, displaced, queue) {
+        output::eprint(&format!("onehold: warning: {warning}"));
     }
 }
 
@@ -508,10 +508,26 @@ pub(crate) fn give_back_untold<T>(held: T, lock: &Lock, error: &std::io::Error) 
 /// of a hand-over. Until then a signal ends the program by its default action.
 const PROGRESS_DELAY: Duration = Duration::from_millis(500);
 
-/// Waits until the command of a displaced `run` has exited or a signal ends this program. Returns a
-/// warning if a process of the old holder still runs. `since`: when all of them were displaced. `queue`: that of the
-/// signals, if there is one.
+/// Waits until the command of each displaced `run` has exited, for the same time for all of them, or a signal ends
+/// this program. Returns a warning for each old holder of which a process still runs. `queue`: that of the signals,
+/// if there is one.
 pub(crate) fn wait_for_displaced(
+    session: &Session,
+    displaced: &[Status],
+    queue: Option<&SignalQueue>,
+) -> Vec<String> {
+    if displaced.is_empty() {
+        return Vec::new();
+    }
+    let since = Instant::now();
+    let warnings = displaced
+        .iter()
+        .filter_map(|was| wait_for_one(session, was, since, queue));
+    warnings.collect()
+}
+
+#[cold]
+fn wait_for_one(
     session: &Session,
     status: &Status,
     since: Instant,

@@ -1,6 +1,6 @@
 //! `acquire`: hold a lock for a process or a limited time.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use chrono::{TimeDelta, Utc};
 use onehold::record::Kind;
@@ -119,12 +119,13 @@ fn hand_over(
         let place = output::place(lock.is_remote());
         outcome.notes.push(format!("  {place}: {path}"));
     }
-    let since = Instant::now();
-    for was in pending.displaced() {
-        outcome.notes.extend(displaced_text(session, was));
-        let warning = wait_for_displaced(session, was, since, None);
-        outcome.warnings.extend(warning);
-    }
+    let replaced = pending.displaced();
+    let texts = replaced
+        .iter()
+        .filter_map(|was| displaced_text(session, was));
+    outcome.notes.extend(texts);
+    let warnings = wait_for_displaced(session, replaced, None);
+    outcome.warnings.extend(warnings);
     if let Some(signal) = cancel::interrupted_after_commit() {
         // Releases the lock.
         drop(pending);

@@ -235,7 +235,7 @@ fn running_warning(session: &Session, was: &Status, at_once: bool) -> Option<Str
     if is_run && was.verdict.pid_alive == Some(true) {
         return None;
     }
-    wait_for_displaced(session, was, Instant::now(), None)
+    wait_for_displaced(session, std::slice::from_ref(was), None).pop()
 }
 
 /// Nothing can take a kernel lock from its process.
