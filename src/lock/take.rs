@@ -222,9 +222,9 @@ fn plan<'d>(
                     displaced.push(judged.clone());
                 }
             }
-            if !displaced.is_empty() || !remove.is_empty() {
-                ask_for_authors(displaced.iter().chain(&remove));
-            }
+            let all = displaced.iter().chain(&remove);
+            all.filter(|judged| judged.verdict.is_live())
+                .for_each(ask_for_author);
             let change = Change::Take { put, remove, draft };
             (change, Next::Taken(displaced))
         }
@@ -308,10 +308,9 @@ fn plan<'d>(
 
 /// Of what is removed, nobody can say later who has written it.
 #[cold]
-fn ask_for_authors<'j>(all: impl Iterator<Item = &'j Judged<Handle>>) {
-    for judged in all.filter(|judged| judged.verdict.is_live()) {
-        let _ = author(judged);
-    }
+#[inline(never)]
+fn ask_for_author(judged: &Judged<Handle>) {
+    let _ = author(judged);
 }
 
 /// Whether the same hold is still in the way. Asked once a watch is set, so that no change between

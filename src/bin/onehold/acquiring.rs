@@ -489,6 +489,9 @@ pub(crate) fn report_acquired(
             output::eprint(&line);
         }
     }
+    if displaced.is_empty() {
+        return;
+    }
     for warning in wait_for_displaced(session, displaced, queue) {
         output::eprint(&format!("onehold: warning: {warning}"));
     }
@@ -511,14 +514,13 @@ const PROGRESS_DELAY: Duration = Duration::from_millis(500);
 /// Waits until the command of each displaced `run` has exited, for the same time for all of them, or a signal ends
 /// this program. Returns a warning for each old holder of which a process still runs. `queue`: that of the signals,
 /// if there is one.
+#[cold]
+#[inline(never)]
 pub(crate) fn wait_for_displaced(
     session: &Session,
     displaced: &[Status],
     queue: Option<&SignalQueue>,
 ) -> Vec<String> {
-    if displaced.is_empty() {
-        return Vec::new();
-    }
     let since = Instant::now();
     let warnings = displaced
         .iter()
@@ -526,7 +528,6 @@ pub(crate) fn wait_for_displaced(
     warnings.collect()
 }
 
-#[cold]
 fn wait_for_one(
     session: &Session,
     status: &Status,

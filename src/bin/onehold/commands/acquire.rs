@@ -119,13 +119,13 @@ fn hand_over(
         let place = output::place(lock.is_remote());
         outcome.notes.push(format!("  {place}: {path}"));
     }
-    let replaced = pending.displaced();
-    let texts = replaced
-        .iter()
-        .filter_map(|was| displaced_text(session, was));
-    outcome.notes.extend(texts);
-    let warnings = wait_for_displaced(session, replaced, None);
-    outcome.warnings.extend(warnings);
+    for was in pending.displaced() {
+        outcome.notes.extend(displaced_text(session, was));
+    }
+    if !pending.displaced().is_empty() {
+        let warnings = wait_for_displaced(session, pending.displaced(), None);
+        outcome.warnings.extend(warnings);
+    }
     if let Some(signal) = cancel::interrupted_after_commit() {
         // Releases the lock.
         drop(pending);
