@@ -28,10 +28,10 @@ struct Cost {
 /// for its holder among its ancestors, of which there may be some more.
 const CEILINGS: [(&str, i32, [usize; 4]); 8] = [
     ("run x -- true", 0, [33, 2270, 78, 90]),
-    ("run --exec y -- true", 0, [33, 2000, 77, 60]),
-    ("run --exec left -- true", 0, [36, 2770, 96, 71]),
+    ("run --exec y -- true", 0, [33, 2020, 77, 60]),
+    ("run --exec left -- true", 0, [36, 2800, 96, 71]),
     ("run -q held -- true", 6, [41, 2085, 83, 45]),
-    ("acquire z --ttl 1h", 0, [40, 2340, 87, 72]),
+    ("acquire z --ttl 1h", 0, [40, 2370, 87, 72]),
     ("release own", 0, [33, 1805, 70, 56]),
     ("check -q free", 0, [23, 955, 34, 17]),
     ("check -q held", 6, [35, 1660, 70, 34]),
