@@ -306,7 +306,7 @@ fn plan<'d>(
     })
 }
 
-/// Of what is removed, nobody can say later who has written it.
+/// Who has written a shared record cannot be found out once its file is removed.
 #[cold]
 #[inline(never)]
 fn ask_for_author(judged: &Judged<Handle>) {

@@ -68,7 +68,7 @@ fn for_each_on_all_processors<T: Sync>(items: &[T], act: impl Fn(&T, &Place) + S
 /// On one of the processors that this thread may use, the first of which is 0.
 fn stay_on(processor: usize) {
     let size = size_of::<libc::cpu_set_t>();
-    // SAFETY: the sets are live locals of the size that is told.
+    // SAFETY: the sets are live locals of the size that is passed.
     unsafe {
         let [mut may_use, mut own]: [libc::cpu_set_t; 2] = std::mem::zeroed();
         libc::sched_getaffinity(0, size, &raw mut may_use);

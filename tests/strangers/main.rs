@@ -187,7 +187,7 @@ fn check(template: &Template, around: &Surroundings, case: &Case) -> Result<(), 
     let mut faults = seen.faults(&stranger);
     faults.extend(stranger.faults());
     let told = String::from_utf8_lossy(&output.stderr);
-    // A command of his own may take as long as any other.
+    // A process of the stranger is waited for as long as any other.
     let is_waited_for = |pid| told.contains(&format!("waiting up to 12s for process {pid} "));
     let waits_for_his = stranger.processes().into_iter().any(is_waited_for);
     let printed = String::from_utf8_lossy(&output.stdout);

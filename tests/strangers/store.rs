@@ -43,7 +43,8 @@ impl Sleeper {
         Self(command.spawn().unwrap())
     }
 
-    /// A process of the stranger that holds the kernel lock of a file, if that is one and he may open it.
+    /// A process of the stranger that holds the kernel lock of a file. `None`: it is no regular file, or the
+    /// stranger may not open it.
     fn with_lock(file: &Path) -> Option<Self> {
         fs::symlink_metadata(file)
             .ok()
