@@ -46,30 +46,41 @@ pub fn covers(ancestor: &str, name: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// All pairs that overlap in time. The intervals have to be sorted by `from`.
-pub fn overlapping(intervals: &[Interval]) -> impl Iterator<Item = (&Interval, &Interval)> {
-    intervals.iter().enumerate().flat_map(|(at, one)| {
+/// All pairs that overlap for longer than `error`. The intervals have to be sorted by `from`.
+pub fn overlapping(
+    intervals: &[Interval],
+    error: u64,
+) -> impl Iterator<Item = (&Interval, &Interval)> {
+    intervals.iter().enumerate().flat_map(move |(at, one)| {
         intervals[at + 1..]
             .iter()
-            .take_while(|other| other.from < one.to)
+            .take_while(move |other| other.from.saturating_add(error) < one.to)
             .map(move |other| (one, other))
     })
 }
 
 /// Overlaps of holds that exclude each other, and hold numbers that do not grow.
 pub fn violations(intervals: &mut [Interval]) -> Vec<String> {
+    violations_by_clock(intervals, 0)
+}
+
+/// The same by a clock that was set by at most `error` nanoseconds between the first and the last of them.
+pub fn violations_by_clock(intervals: &mut [Interval], error: u64) -> Vec<String> {
     intervals.sort_by_key(|interval| interval.from);
-    let mut found: Vec<String> = overlapping(intervals)
+    let mut found: Vec<String> = overlapping(intervals, error)
         .filter(|(one, other)| one.excludes(other))
         .map(|(one, other)| format!("at the same time: {one:?} and {other:?}"))
         .collect();
-    let mut last: HashMap<&str, u64> = HashMap::new();
+    let mut last: HashMap<&str, &Interval> = HashMap::new();
     for interval in intervals
         .iter()
         .filter(|interval| interval.shared.is_none())
     {
-        let before = last.insert(&interval.name, interval.hold).unwrap_or(0);
-        if interval.hold <= before {
+        if let Some(before) = last.insert(&interval.name, interval)
+            && interval.hold <= before.hold
+            && interval.from - before.from >= error
+        {
+            let before = before.hold;
             found.push(format!("hold number {before} was followed by {interval:?}"));
         }
     }

@@ -322,7 +322,7 @@ fn hold_parents_and_children(duration: Duration) {
     let children = log.iter().filter(is_child).count();
     let parents = log.len() - children;
     let family = |interval: &Interval| interval.name[.."parent-0".len()].to_owned();
-    let related = overlapping(&log)
+    let related = overlapping(&log, 0)
         .filter(|(one, other)| family(one) == family(other))
         .count();
     assert!(

@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::harness::intervals::{Interval, Slot, violations};
+use crate::harness::intervals::{Interval, Slot, violations, violations_by_clock};
 use crate::harness::seen::{append_line, identity, now, state};
 use crate::harness::waits::{Stretch, Waits};
 use crate::harness::{Rng, Signal, TestEnv, example, exit_code, wait_until};
@@ -376,9 +376,14 @@ fn intervals(log: &str) -> Vec<Interval> {
 
 /// What the history says otherwise than what was seen: it has no two holds at once, and each was held for as long
 /// as its critical section took.
-fn history_violations(env: &TestEnv, seen: &[Interval], signals: usize) -> Vec<String> {
+fn history_violations(
+    env: &TestEnv,
+    seen: &[Interval],
+    signals: usize,
+    clocks: &Clocks,
+) -> Vec<String> {
     // By the clock of the sections.
-    let ahead = chrono::Utc::now().timestamp_nanos_opt().unwrap() - i64::try_from(now()).unwrap();
+    let ahead = clocks.most_ahead;
     let at = |time: &serde_json::Value| {
         let time: chrono::DateTime<chrono::Utc> = time.as_str().unwrap().parse().unwrap();
         u64::try_from(time.timestamp_nanos_opt().unwrap() - ahead).unwrap()
@@ -396,10 +401,9 @@ fn history_violations(env: &TestEnv, seen: &[Interval], signals: usize) -> Vec<S
             to: at(&hold["ended_at"]),
         })
         .collect();
-    let mut found = violations(&mut told);
+    let tolerance = 1_000_000 + clocks.apart();
+    let mut found = violations_by_clock(&mut told, clocks.apart());
     let of_hold: HashMap<u64, &Interval> = told.iter().map(|hold| (hold.hold, hold)).collect();
-    // The clocks may be set apart by a little while this runs.
-    let tolerance = 5_000_000;
     let mut missing = 0;
     for section in seen {
         match of_hold.get(&section.hold) {
@@ -423,6 +427,45 @@ fn history_violations(env: &TestEnv, seen: &[Interval], signals: usize) -> Vec<S
     found
 }
 
+/// How far the clock of the history was ahead of the clock of the sections, in nanoseconds. It is set and slewed
+/// while this runs: where CI runs, by 10 ms in ten seconds.
+struct Clocks {
+    least_ahead: i64,
+    most_ahead: i64,
+}
+
+impl Clocks {
+    fn new() -> Self {
+        let ahead = Self::ahead();
+        Self {
+            least_ahead: ahead,
+            most_ahead: ahead,
+        }
+    }
+
+    /// By the best of some readings: between two of them a process may have to wait for its processor.
+    fn ahead() -> i64 {
+        let read = || {
+            let before = i64::try_from(now()).unwrap();
+            let wall = chrono::Utc::now().timestamp_nanos_opt().unwrap();
+            let after = i64::try_from(now()).unwrap();
+            (after - before, wall - before)
+        };
+        let (_, ahead) = (0..10).map(|_| read()).min().unwrap();
+        ahead
+    }
+
+    fn read_again(&mut self) {
+        let ahead = Self::ahead();
+        self.least_ahead = self.least_ahead.min(ahead);
+        self.most_ahead = self.most_ahead.max(ahead);
+    }
+
+    fn apart(&self) -> u64 {
+        u64::try_from(self.most_ahead - self.least_ahead).unwrap()
+    }
+}
+
 fn seconds() -> u64 {
     let seconds = std::env::var("STRESS_SECONDS").ok();
     seconds.map_or(10, |seconds| seconds.parse().unwrap())
@@ -438,13 +481,18 @@ fn critical_sections_never_overlap_under_random_kills_and_stops() {
         "[defaults]\nhistory = true\njournal-size = \"1G\"\n",
     )
     .unwrap();
+    let mut clocks = Clocks::new();
     let signals = std::thread::scope(|scope| {
         let killer = scope.spawn(|| workload.kill_randomly(0));
         for seed in 0..WORKERS {
             let workload = &workload;
             scope.spawn(move || workload.work(seed));
         }
-        std::thread::sleep(Duration::from_secs(seconds()));
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(seconds()) {
+            std::thread::sleep(Duration::from_millis(20));
+            clocks.read_again();
+        }
         workload.is_over.store(true, Ordering::Relaxed);
         killer.join().unwrap()
     });
@@ -459,11 +507,12 @@ fn critical_sections_never_overlap_under_random_kills_and_stops() {
     assert_eq!(env.left_in_store(), [""; 0]);
     let mut intervals = intervals(&fs::read_to_string(workload.log()).unwrap());
     let mut violations = violations(&mut intervals);
-    violations.extend(history_violations(env, &intervals, signals));
+    violations.extend(history_violations(env, &intervals, signals, &clocks));
     println!(
-        "{} invocations, {} critical sections, {signals} signals, {} violations",
+        "{} invocations, {} critical sections, {signals} signals, clocks {} µs apart, {} violations",
         workload.invocations.load(Ordering::Relaxed),
         intervals.len(),
+        clocks.apart() / 1_000,
         violations.len()
     );
     assert!(violations.is_empty(), "{}", violations.join("\n"));
@@ -601,7 +650,7 @@ fn share(seconds: u64) {
     let mut intervals = intervals(&log);
     let mut violations = violations(&mut intervals);
     violations.extend(waits_in_vain(&Waits::stretches(&log), &seen));
-    let side_by_side = crate::harness::intervals::overlapping(&intervals)
+    let side_by_side = crate::harness::intervals::overlapping(&intervals, 0)
         .filter(|(one, other)| one.name == other.name)
         .count();
     println!(
@@ -691,6 +740,11 @@ fn checker_finds_overlaps_and_numbers_that_do_not_grow() {
     ] {
         let found = violations(&mut intervals(log));
         assert_eq!(found.len(), expected, "{log}{found:?}");
+    }
+    let log = "in 1 10 a 2\nout 1 20\nin 2 15 a 1\nout 2 30\n";
+    for (error, expected) in [(0, 2), (4, 2), (5, 1), (6, 0)] {
+        let found = violations_by_clock(&mut intervals(log), error);
+        assert_eq!(found.len(), expected, "{found:?}");
     }
 }
 
