@@ -210,7 +210,7 @@ impl Examiner<'_> {
             }
             libc::SYS_newfstatat | libc::SYS_statx if text_at(self.pid, second).is_empty() => {
                 path = self.descriptor(first);
-                self.content(first, false)
+                self.content(first, &path, false)
             }
             libc::SYS_newfstatat | libc::SYS_statx | libc::SYS_faccessat | libc::SYS_readlinkat => {
                 path = self.path(first, second);
@@ -236,15 +236,16 @@ impl Examiner<'_> {
             }
             libc::SYS_linkat => {
                 path = self.path(third, fourth);
-                [self.content(first, true), self.changes_name(&path)].concat()
+                let file = self.descriptor(first);
+                [self.content(first, &file, true), self.changes_name(&path)].concat()
             }
             libc::SYS_read | libc::SYS_pread64 | libc::SYS_fstat => {
                 path = self.descriptor(first);
-                self.content(first, false)
+                self.content(first, &path, false)
             }
             libc::SYS_write | libc::SYS_pwrite64 | libc::SYS_ftruncate | libc::SYS_fchmod => {
                 path = self.descriptor(first);
-                self.content(first, true)
+                self.content(first, &path, true)
             }
             libc::SYS_getdents64 => {
                 path = self.descriptor(first);
@@ -262,11 +263,11 @@ impl Examiner<'_> {
                     return None;
                 }
                 path = self.descriptor(first);
-                self.locks(first)
+                self.locks(first, &path)
             }
             libc::SYS_close => {
                 path = self.descriptor(first);
-                self.unlocks(first)
+                self.unlocks(first, &path)
             }
             libc::SYS_exit_group => self.ends(),
             libc::SYS_kill | libc::SYS_tgkill if second == 0 => {
@@ -415,20 +416,19 @@ impl Examiner<'_> {
         accesses
     }
 
-    fn inode(&mut self, descriptor: u64) -> Option<(u64, String)> {
-        let path = self.descriptor(descriptor);
-        self.below(&path)?;
+    fn inode(&mut self, descriptor: u64, path: &Path) -> Option<(u64, String)> {
+        self.below(path)?;
         let found = fs::metadata(open_file(self.pid, descriptor)).ok()?;
-        let name = self.inode_name(found.ino(), &path)?;
+        let name = self.inode_name(found.ino(), path)?;
         Some((found.ino(), name))
     }
 
-    fn content(&mut self, descriptor: u64, changes: bool) -> Vec<Access> {
-        let path = self.descriptor(descriptor);
-        if self.is_of_another_process(&path) {
+    /// What a process has open at that path.
+    fn content(&mut self, descriptor: u64, path: &Path, changes: bool) -> Vec<Access> {
+        if self.is_of_another_process(path) {
             return vec![Access::sees(Object::Processes)];
         }
-        let name = self.inode(descriptor).map(|(_, name)| name);
+        let name = self.inode(descriptor, path).map(|(_, name)| name);
         let access = |name| Access {
             object: Object::Content(name),
             changes,
@@ -436,8 +436,8 @@ impl Examiner<'_> {
         name.into_iter().map(access).collect()
     }
 
-    fn locks(&mut self, descriptor: u64) -> Vec<Access> {
-        let Some((inode, name)) = self.inode(descriptor) else {
+    fn locks(&mut self, descriptor: u64, path: &Path) -> Vec<Access> {
+        let Some((inode, name)) = self.inode(descriptor, path) else {
             return Vec::new();
         };
         self.files.locked.insert(inode, name.clone());
@@ -459,8 +459,8 @@ impl Examiner<'_> {
     }
 
     /// Closing a file releases its lock, unless another process has it open.
-    fn unlocks(&mut self, descriptor: u64) -> Vec<Access> {
-        let Some((inode, _)) = self.inode(descriptor) else {
+    fn unlocks(&mut self, descriptor: u64, path: &Path) -> Vec<Access> {
+        let Some((inode, _)) = self.inode(descriptor, path) else {
             return Vec::new();
         };
         let name = self.files.locked.get(&inode).cloned();

@@ -17,8 +17,8 @@ use crate::calls::{Call, Examiner, Files, IN_SECTION, STOPPING};
 use crate::flaws::{Change, Flaw};
 use crate::start::Start;
 use crate::tracee::{
-    end_at_once, end_by_signal, has_signal, hide_vdso, is_free, memory, open_path, polls_now, send,
-    show_as_running, sleeps, write_memory,
+    Sleep, end_at_once, end_by_signal, has_signal, hide_vdso, is_free, memory, open_path,
+    polls_now, send, show_as_running, write_memory,
 };
 
 /// What a process waits for, as the scheduler sees it.
@@ -59,7 +59,13 @@ struct Task {
     deadline: Option<Duration>,
     timed_out: bool,
     at_return: Option<Return>,
-    stat: Option<File>,
+    sleep: Option<Sleep>,
+}
+
+impl Task {
+    fn sleeps(&self) -> bool {
+        self.sleep.as_ref().is_some_and(Sleep::is_sound)
+    }
 }
 
 struct Timer {
@@ -185,7 +191,7 @@ impl<'a> Scheduler<'a> {
             deadline: None,
             timed_out: false,
             at_return: None,
-            stat: File::open(format!("/proc/{pid}/stat")).ok(),
+            sleep: Sleep::of(pid),
         });
         *number += 1;
     }
@@ -350,12 +356,10 @@ impl<'a> Scheduler<'a> {
             let mut may_sleep = false;
             for task in &mut self.tasks {
                 match task.state {
-                    State::Blocked if !sleeps(task.pid, task.stat.as_ref()) => {
+                    State::Blocked if !task.sleeps() => {
                         task.state = State::Running;
                     }
-                    State::Running
-                        if task.may_sleep && looks > 0 && sleeps(task.pid, task.stat.as_ref()) =>
-                    {
+                    State::Running if task.may_sleep && looks > 0 && task.sleeps() => {
                         task.state = State::Blocked;
                     }
                     _ => {}
@@ -460,7 +464,7 @@ impl<'a> Scheduler<'a> {
     /// A process has executed a program: the command of a hold, which is in its section from now on.
     fn executed(&mut self, at: usize) {
         let pid = self.tasks[at].pid;
-        self.tasks[at].stat = File::open(format!("/proc/{pid}/stat")).ok();
+        self.tasks[at].sleep = Sleep::of(pid);
         self.tasks[at].may_sleep = false;
         let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let words: Vec<&str> = line.split('\0').collect();

@@ -155,23 +155,43 @@ pub fn has_signal(pid: Pid) -> bool {
     pending & !mask("SigBlk:") & !mask("SigIgn:") != 0
 }
 
-/// S and D are also seen for a moment in a call that will not sleep. The other file is only answered once the
-/// task is off its processor, and says "running" otherwise.
-pub fn sleeps(pid: Pid, stat: Option<&File>) -> bool {
-    let state = || {
+/// What the kernel says of a task: it is asked before and after each step.
+pub struct Sleep {
+    stat: File,
+    syscall: File,
+}
+
+impl Sleep {
+    pub fn of(pid: Pid) -> Option<Self> {
+        let open = |name| File::open(format!("/proc/{pid}/{name}")).ok();
+        Some(Self {
+            stat: open("stat")?,
+            syscall: open("syscall")?,
+        })
+    }
+
+    /// S and D are also seen for a moment in a call that will not sleep. The other file is only answered once the
+    /// task is off its processor, and says "running" otherwise.
+    pub fn is_sound(&self) -> bool {
+        let first = self.state();
+        matches!(first, Some(b'S' | b'D'))
+            && self.call().is_some_and(|call| SLEEPING.contains(&call))
+            && self.state() == first
+    }
+
+    fn state(&self) -> Option<u8> {
         let mut bytes = [0; 64];
-        let read = stat?.read_at(&mut bytes, 0).ok()?;
+        let read = self.stat.read_at(&mut bytes, 0).ok()?;
         let end = bytes[..read].iter().rposition(|byte| *byte == b')')?;
         bytes.get(end + 2).copied()
-    };
-    let call = || {
-        let text = fs::read_to_string(format!("/proc/{pid}/syscall")).ok()?;
+    }
+
+    fn call(&self) -> Option<i64> {
+        let mut bytes = [0; 256];
+        let read = self.syscall.read_at(&mut bytes, 0).ok()?;
+        let text = str::from_utf8(&bytes[..read]).ok()?;
         text.split(' ').next()?.parse().ok()
-    };
-    let first = state();
-    matches!(first, Some(b'S' | b'D'))
-        && call().is_some_and(|call| SLEEPING.contains(&call))
-        && state() == first
+    }
 }
 
 /// Calls in which a process waits for something. In others, such as munmap(2), it may sleep for a moment and goes on
