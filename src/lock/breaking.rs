@@ -106,10 +106,15 @@ impl Lock {
             self.end_work(shown, &own, on_break)?
         };
         if let Work::Left(processes, look_failed) = work {
-            return Ok(Break::StillRunning {
-                was,
-                processes,
-                look_failed,
+            // It may have ended by itself meanwhile. Then also nobody could say any more who wrote its record, and
+            // so its wrapper was not told.
+            return Ok(match self.remove_shown(shown, |_| true)? {
+                Removal::Spared(_) => Break::StillRunning {
+                    was,
+                    processes,
+                    look_failed,
+                },
+                removal => self.broken(removal),
             });
         }
         let removal = self.remove_shown(shown, |_| false)?;

@@ -267,6 +267,23 @@ fn command_that_starts_while_its_lock_is_taken_by_force_is_waited_for() {
     });
 }
 
+/// B finds a reader without a command on record; before it asks who wrote the record, the reader has ended.
+#[test]
+fn reader_that_ends_before_its_author_is_asked_for_is_not_said_to_run() {
+    with_scenario("break-shared", |scenario, place| {
+        let moments = [
+            ("A1", "pwrite(s/a.d/.shared/##)", "B0"),
+            ("B0", "flock(s, unlock)", "B0"),
+            ("B0", "close(s)", "A1"),
+            ("A0", "exit()", "B0"),
+        ];
+        let schedule = schedule_by_calls(place, scenario, &moments);
+        let trial = place.trial(scenario, &schedule, None, false);
+        assert_eq!(trial.faults, [""; 0], "{}", exploration::show(&schedule));
+        assert_eq!(trial.codes, [Some(0), Some(3)]);
+    });
+}
+
 /// A, which lists the waiters, has a shared lock on the ticket of B for a moment.
 #[test]
 fn waiter_whose_ticket_is_probed_before_it_is_locked_makes_another() {
