@@ -411,14 +411,14 @@ fn hold_works_in_each_format_and_at_a_path() {
     }
 }
 
-/// What a process has in memory, in KiB: all of it, and what it has written to.
-fn memory(pid: u32) -> [u64; 2] {
+/// What of the memory of a process nothing else can use, in KiB. The rest is mapped code, which is shared: how much
+/// of it is there depends on what the kernel has in its cache.
+fn memory(pid: u32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
-    ["Rss:", "Private_Dirty:"].map(|key| {
-        let line = text.lines().find(|line| line.starts_with(key)).unwrap();
-        let size = line.split_whitespace().nth(1).unwrap();
-        size.parse().unwrap()
-    })
+    let mut lines = text.lines();
+    let line = lines.find_map(|line| line.strip_prefix("Private_Dirty:"));
+    let size = line.unwrap().split_whitespace().next().unwrap();
+    size.parse().unwrap()
 }
 
 /// How often the threads of a process have gone to sleep.
@@ -465,13 +465,5 @@ fn hold_needs_no_more_memory_than_a_waiter_and_wakes_no_more_often_than_a_wrappe
     } else {
         1024
     };
-    assert!(
-        own[1] <= others[1] + more,
-        "{own:?} KiB, and {others:?} of a waiter"
-    );
-    // The kernel maps code, which is shared, in pieces of 64 KiB: which ones differs from run to run.
-    assert!(
-        own[0] <= others[0] + more + 128,
-        "{own:?} KiB, and {others:?} of a waiter"
-    );
+    assert!(own <= others + more, "{own} KiB, and {others} of a waiter");
 }
