@@ -106,8 +106,8 @@ impl Lock {
             self.end_work(shown, &own, on_break)?
         };
         if let Work::Left(processes, look_failed) = work {
-            // It may have ended by itself meanwhile. Then also nobody could say any more who wrote its record, and
-            // so its wrapper was not told.
+            // The hold may have ended by itself meanwhile. If its file was gone before its author was asked for,
+            // its wrapper got no signal.
             return Ok(match self.remove_shown(shown, |_| true)? {
                 Removal::Spared(_) => Break::StillRunning {
                     was,

@@ -411,8 +411,8 @@ fn hold_works_in_each_format_and_at_a_path() {
     }
 }
 
-/// What of the memory of a process nothing else can use, in KiB. The rest is mapped code, which is shared: how much
-/// of it is there depends on what the kernel has in its cache.
+/// The memory that a process alone uses, in KiB. The rest is shared code: how much of it is mapped depends on what
+/// the kernel has in its cache.
 fn memory(pid: u32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
     let mut lines = text.lines();
