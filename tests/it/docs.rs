@@ -554,3 +554,37 @@ fn each_trusted_filesystem_is_documented() {
         assert!(page.contains(name), "{name}");
     }
 }
+
+/// A cell that is longer than this has more than one promise.
+const LONGEST_CELL: usize = 180;
+
+#[test]
+fn guarantees_have_short_cells_and_name_tests_that_exist() {
+    let text = fs::read_to_string(root().join("src/guarantees.md")).unwrap();
+    let rows = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"));
+    let mut tested = 0;
+    for row in rows {
+        let cells: Vec<&str> = row.split(" | ").collect();
+        let long = cells
+            .iter()
+            .find(|cell| cell.chars().count() > LONGEST_CELL);
+        assert_eq!(long, None, "a cell of more than {LONGEST_CELL} characters");
+        let [_, _, named] = cells[..] else { continue };
+        if named == "Test" {
+            continue;
+        }
+        tested += 1;
+        for test in named.split(", ") {
+            let path = test
+                .strip_prefix('`')
+                .and_then(|test| test.strip_suffix('`'));
+            assert!(
+                path.is_some_and(|path| root().join(path).exists()),
+                "{test} in: {row}"
+            );
+        }
+    }
+    assert!(tested > 50, "only {tested} rows name a test");
+}
