@@ -163,7 +163,7 @@ impl Lock {
         let author = marks.author;
         let mut processes = look(marks).processes;
         if record.kind == Kind::Run && live_wrapper(own).is_none() {
-            processes.retain(|process| may_be_signaled(*process, author));
+            processes.retain(|process| may_be_signaled(*process, author) == Some(true));
         }
         Ok(processes)
     }
@@ -181,7 +181,7 @@ impl Lock {
         let (author, wrapper) = (marks.author, marks.wrapper);
         let mut processes = look(marks).processes;
         processes.extend(wrapper);
-        processes.retain(|process| !may_be_signaled(*process, author));
+        processes.retain(|process| may_be_signaled(*process, author) == Some(false));
         Ok(processes)
     }
 
@@ -386,7 +386,7 @@ impl Lock {
             let mut left = remaining.processes.iter();
             // If a look found no process, it may only have been unsure.
             let is_spared = !remaining.processes.is_empty()
-                && left.all(|process| !may_be_signaled(*process, ending.marks.author));
+                && left.all(|process| may_be_signaled(*process, ending.marks.author) != Some(true));
             let until = if remaining.is_over {
                 match wrapper {
                     // It does not answer, and keeps its own lock. Its children were looked at.

@@ -190,7 +190,9 @@ impl Status {
     pub fn time_to_exit(&self) -> Duration {
         let named = self.process_of_command().zip(self.author);
         match named {
-            Some((process, author)) if !may_be_signaled(process, author) => WITHOUT_SIGNAL,
+            Some((process, author)) if may_be_signaled(process, author) == Some(false) => {
+                WITHOUT_SIGNAL
+            }
             _ => NOTICES_LOSS + KILL_AFTER,
         }
     }

@@ -57,9 +57,11 @@ impl Author {
     }
 }
 
-/// Whether that author may have a process signaled, or ended where there are no signals.
-pub(crate) fn may_be_signaled(process: ProcessId, author: Author) -> bool {
-    Target::find(process).is_some_and(|target| target.ensure_may_be_signaled(author).is_ok())
+/// Whether that author may have a process signaled, or ended where there are no signals. `None`: it has ended.
+pub(crate) fn may_be_signaled(process: ProcessId, author: Author) -> Option<bool> {
+    let target = Target::find(process)?;
+    let may = target.ensure_may_be_signaled(author).is_ok();
+    (may || target.is_alive()).then_some(may)
 }
 
 /// Tells the wrapper of a hold that the hold is broken.

@@ -27,10 +27,13 @@ pub struct Explored {
     pub not_replayed: BTreeSet<String>,
     /// Each kind of fault, how often it was seen, and the first schedule that shows it.
     pub faults: BTreeMap<String, (usize, String)>,
-    /// What each process said for each of its exit codes.
-    pub said: BTreeSet<(usize, i32, String)>,
+    /// What each process said for each of its exit codes, and the first schedule in which it did.
+    pub said: BTreeMap<(usize, i32, String), String>,
     pub outcomes: BTreeMap<Vec<Option<i32>>, usize>,
 }
+
+/// A scenario can take hours: `--nocapture` shows how far it is.
+const TRIALS_BETWEEN_REPORTS: usize = 5_000;
 
 pub struct Bounds {
     pub preemptions: usize,
@@ -196,7 +199,9 @@ impl Explored {
         *self.outcomes.entry(trial.codes.clone()).or_default() += 1;
         for (number, (code, said)) in trial.codes.iter().zip(&trial.said).enumerate() {
             if let Some(code) = code {
-                self.said.insert((number, *code, said.clone()));
+                self.said
+                    .entry((number, *code, said.clone()))
+                    .or_insert_with(|| show(schedule));
             }
         }
         for fault in &trial.faults {
@@ -284,6 +289,13 @@ pub fn explore(
                     preemptions,
                     steps,
                 });
+                if explored.trials.is_multiple_of(TRIALS_BETWEEN_REPORTS) {
+                    let open: Vec<usize> = parents.iter().map(Vec::len).collect();
+                    println!(
+                        "{:24} {:6} schedules so far, to be varied, by preemptions: {open:?}",
+                        scenario.name, explored.trials
+                    );
+                }
             }
         }
     }

@@ -97,21 +97,17 @@ const SENTENCES: &str = concat!(
     "/tests/interleaving/sentences.txt"
 );
 
-/// `SCENARIO PROCESS CODE TEXT` in each line.
-fn sentences(scenario: &Scenario, explored: &Explored) -> Vec<String> {
-    let line = |(number, code, said): &(usize, i32, String)| {
-        let process = char::from(b'A' + *number as u8);
-        format!("{} {process} {code} {said}", scenario.name)
-    };
-    explored.said.iter().map(line).collect()
-}
-
-/// What is said and not in `sentences.txt`.
-fn untrue(scenario: &Scenario, explored: &Explored) -> Vec<String> {
+/// `SCENARIO PROCESS CODE TEXT` of each sentence that is not in `sentences.txt`, and a schedule in which it is said.
+fn untrue(scenario: &Scenario, explored: &Explored) -> Vec<(String, String)> {
     let allowed = fs::read_to_string(SENTENCES).unwrap_or_default();
     let allowed: BTreeSet<&str> = allowed.lines().collect();
-    let mut lines = sentences(scenario, explored);
-    lines.retain(|line| !allowed.contains(line.as_str()));
+    let line = |((number, code, said), schedule): (&(usize, i32, String), &String)| {
+        let process = char::from(b'A' + *number as u8);
+        let line = format!("{} {process} {code} {said}", scenario.name);
+        (line, schedule.clone())
+    };
+    let mut lines: Vec<(String, String)> = explored.said.iter().map(line).collect();
+    lines.retain(|(line, _)| !allowed.contains(line.as_str()));
     lines
 }
 
@@ -172,8 +168,13 @@ fn explore_all(scenarios: &[Scenario], preemptions: usize, trials: usize) {
             .unwrap();
         }
         let lines = untrue(scenario, &explored);
-        for line in &lines {
-            writeln!(text, "not in sentences.txt: {line}").unwrap();
+        for (line, schedule) in &lines {
+            let name = &scenario.name;
+            writeln!(
+                text,
+                "not in sentences.txt, INTERLEAVING_REPLAY='{name} {schedule}': {line}"
+            )
+            .unwrap();
         }
         // A number that a process of the machine got again is not in our hands.
         let tolerated = if scenario.is_closed() {
@@ -190,6 +191,7 @@ fn explore_all(scenarios: &[Scenario], preemptions: usize, trials: usize) {
             .unwrap();
         }
         faults.lock().unwrap().push_str(&text);
+        let lines = lines.into_iter().map(|(line, _)| line);
         said.lock().unwrap().extend(lines);
     });
     if env::var("INTERLEAVING_SENTENCES").is_ok_and(|value| value == "write") {
@@ -232,7 +234,8 @@ fn schedule_by_calls(
         let mut numbered = steps.iter().enumerate().skip(from);
         let found = numbered.find(|(_, step)| step.chosen == *one && step.text == *call);
         let (number, step) = found.unwrap_or_else(|| panic!("{one} does not {call}"));
-        assert!(step.ready.iter().any(|ready| ready == other), "{other}");
+        let is_ready = step.ready.iter().any(|ready| ready == other);
+        assert!(is_ready, "{other} cannot go on instead of {one}: {call}");
         schedule.push((number, (*other).to_owned()));
     }
     schedule
@@ -284,6 +287,34 @@ fn reader_that_ends_before_its_author_is_asked_for_is_not_said_to_run() {
     });
 }
 
+/// A is refused while B ends the work of C. It finds the command of C, which exits before A asks whether it gets a
+/// signal.
+#[test]
+fn process_that_has_exited_meanwhile_is_not_said_to_get_no_signal() {
+    with_scenario("break-run-runw", |scenario, place| {
+        let moments = [
+            ("A0", "open(s)", "C0"),
+            ("A0", "open(s)", "B0"),
+            ("A0", "open(s)", "C1"),
+            ("C1", IN_SECTION, "C0"),
+            // It looks at the lock, then at the lock that it shows, then at the work.
+            ("A0", "close(s/a.lock)", "A0"),
+            ("A0", "fstat(s/a.lock)", "A0"),
+            ("A0", "fstat(s/a.lock)", "A0"),
+            ("A0", "pidfd_open()", "A0"),
+            ("A0", "pidfd_open()", "A0"),
+            ("A0", "poll()", "C1"),
+        ];
+        let schedule = schedule_by_calls(place, scenario, &moments);
+        let trial = place.trial(scenario, &schedule, None, false);
+        assert_eq!(trial.faults, [""; 0], "{}", exploration::show(&schedule));
+        assert_eq!(trial.codes, [Some(6), Some(0), Some(8)]);
+        let said = trial.said.first().unwrap();
+        assert!(said.contains("is being ended by force"), "{said}");
+        assert!(!said.contains("gets no signal"), "{said}");
+    });
+}
+
 /// A, which lists the waiters, has a shared lock on the ticket of B for a moment.
 #[test]
 fn waiter_whose_ticket_is_probed_before_it_is_locked_makes_another() {
@@ -331,8 +362,11 @@ fn each_planted_flaw_is_found() {
                 );
                 return;
             }
-            if let Some(line) = untrue(&scenario, &explored).first() {
-                println!("{}: {trials} schedules, said {line}", flaw.name);
+            if let Some((line, schedule)) = untrue(&scenario, &explored).first() {
+                println!(
+                    "{}: {trials} schedules, `{name} {schedule}`, said {line}",
+                    flaw.name
+                );
                 return;
             }
         }

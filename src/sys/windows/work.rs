@@ -157,6 +157,10 @@ impl Target {
         Self::open(process.pid).filter(|target| process.is_same(target.process))
     }
 
+    pub(in crate::sys) fn is_alive(&self) -> bool {
+        !has_ended(&self.handle)
+    }
+
     /// Ends a wrapper. The system then closes its job.
     pub(in crate::sys) fn tell_that_broken(&self, _hold: u64) -> io::Result<()> {
         // As the wrapper exits that has lost its lock.
@@ -181,7 +185,7 @@ impl Target {
 
     fn end(&self, code: u32) -> io::Result<()> {
         match terminate(self.handle.as_handle(), code) {
-            Err(error) if !has_ended(&self.handle) => Err(error),
+            Err(error) if self.is_alive() => Err(error),
             _ => Ok(()),
         }
     }
