@@ -102,6 +102,21 @@ pub fn scenarios() -> Vec<Scenario> {
     scenarios
 }
 
+#[test]
+fn no_two_scenarios_are_the_same() {
+    let scenarios = scenarios();
+    let mut known = BTreeMap::new();
+    for scenario in &scenarios {
+        let mut processes = scenario.processes.clone();
+        processes.sort();
+        let same = known.insert(
+            (&scenario.prepare, &scenario.before_each, processes),
+            &scenario.name,
+        );
+        assert_eq!(same, None, "{}", scenario.name);
+    }
+}
+
 /// The store, and a directory beside it for locks by path.
 const DIRECTORIES: [&str; 2] = ["s", "p"];
 
