@@ -18,7 +18,7 @@ use crate::flaws::{Change, Flaw};
 use crate::start::Start;
 use crate::tracee::{
     Sleep, end_at_once, end_by_signal, has_signal, hide_vdso, is_free, memory, open_path,
-    polls_now, send, show_as_running, write_memory,
+    polls_now, send, show_as_running, thread_group, write_memory,
 };
 
 /// What a process waits for, as the scheduler sees it.
@@ -232,6 +232,9 @@ impl<'a> Scheduler<'a> {
                     self.inside.retain(|inside| inside.pid != pid);
                 }
                 self.notes_order(at, &call);
+                if call.number() == libc::SYS_exit_group {
+                    self.ends_threads(at);
+                }
                 if !self.plant(at, &call) {
                     self.make(at, call.registers, Some(call));
                 }
@@ -253,6 +256,18 @@ impl<'a> Scheduler<'a> {
             _ => panic!("{name} cannot go on"),
         }
         self.settle();
+    }
+
+    /// The threads of a process that exits end as well, whatever they sleep in.
+    fn ends_threads(&mut self, at: usize) {
+        let Task { pid, tree, .. } = self.tasks[at];
+        let process = thread_group(pid);
+        for task in &mut self.tasks {
+            if task.pid != pid && task.tree == tree && thread_group(task.pid) == process {
+                task.state = State::Running;
+                task.may_sleep = false;
+            }
+        }
     }
 
     /// Notes who joins the queue, and who takes the lock before those that have joined it earlier.

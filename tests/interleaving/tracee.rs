@@ -144,6 +144,13 @@ pub fn is_free(pid: Pid, call: &Call) -> bool {
     is_free
 }
 
+/// The process of a thread.
+pub fn thread_group(task: Pid) -> Option<i32> {
+    let status = fs::read_to_string(format!("/proc/{task}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
+    line.trim().parse().ok()
+}
+
 /// Whether a process has a signal that it neither blocks nor ignores.
 pub fn has_signal(pid: Pid) -> bool {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
