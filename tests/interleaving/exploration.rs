@@ -4,7 +4,7 @@
 //! (2007). To be preempted before a call is the same as to be preempted after it, if nothing that the others do
 //! meanwhile conflicts with it. So the moments are tried from the last to the first, and one that is the same as the
 //! next one is left out. So is one at which everything has happened that happened in another trial, in the same order
-//! wherever that can matter.
+//! wherever that can matter. Of processes that are started in the same way, the first one begins first.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -259,6 +259,11 @@ pub fn explore(
                     explored.left_out += 1;
                     continue;
                 }
+                if starts_before_its_like(scenario, &parent.steps[..at], other) {
+                    explored.left_out += 1;
+                    next.remove(other.as_str());
+                    continue;
+                }
                 if known.has(histories[at], other, preemptions) {
                     explored.left_out += 1;
                     next.remove(other.as_str());
@@ -300,6 +305,18 @@ pub fn explore(
         }
     }
     explored
+}
+
+/// Whether it would make its first call before an earlier process that is started in the same way: with the names of
+/// the two exchanged, the order is another one that is tried.
+fn starts_before_its_like(scenario: &Scenario, before: &[Rc<Step>], other: &str) -> bool {
+    let has_started = |name: &str| before.iter().any(|step| step.chosen == name);
+    let of = |number: usize| format!("{}0", char::from(b'A' + number as u8));
+    let all = &scenario.processes;
+    let own = (0..all.len()).find(|number| of(*number) == other);
+    own.is_some_and(|own| {
+        !has_started(other) && (0..own).any(|like| all[like] == all[own] && !has_started(&of(like)))
+    })
 }
 
 fn conflict(own: &[Access], others: &BTreeSet<Access>) -> bool {
