@@ -151,7 +151,8 @@ pub struct Files {
     pub processes: HashSet<i32>,
 }
 
-/// Each number of four digits or more is `#`: the time, a process, an inode. So is a random part of a name.
+/// Each number of four digits or more is `#`: the time, a process. So is the inode of a file without a name, which the
+/// kernel shows as `#` and its number, and a random part of a name.
 pub fn without_numbers(text: &str) -> String {
     const TEMPORARY: &str = ".onehold.";
     if let Some((before, after)) = text.split_once(TEMPORARY) {
@@ -165,7 +166,9 @@ pub fn without_numbers(text: &str) -> String {
             digits.push(character);
             continue;
         }
-        out.push_str(if digits.len() < 4 { &digits } else { "#" });
+        let is_inode = !digits.is_empty() && out.ends_with('#');
+        let is_short = digits.len() < 4 && !is_inode;
+        out.push_str(if is_short { &digits } else { "#" });
         digits.clear();
         out.push(character);
     }

@@ -10,7 +10,8 @@ use std::time::Duration;
 use crate::calls::{Access, Call};
 use crate::flaws::Flaw;
 use crate::harness;
-use crate::scheduler::{COMMAND, Scheduler};
+use crate::scheduler::{COMMAND, Scheduler, seccomp_filter};
+use crate::start::Launcher;
 
 /// See `scenarios.txt`.
 #[derive(Clone, Debug)]
@@ -123,6 +124,7 @@ const DIRECTORIES: [&str; 2] = ["s", "p"];
 /// The directory of the trials of one scheduler.
 pub struct Place {
     root: PathBuf,
+    launcher: Launcher,
 }
 
 /// A point at which a process was chosen.
@@ -157,7 +159,8 @@ impl Place {
     pub fn new(root: &Path) -> Self {
         let root = root.canonicalize().unwrap();
         fs::create_dir(root.join("home")).unwrap();
-        Self { root }
+        let launcher = Launcher::new(seccomp_filter());
+        Self { root, launcher }
     }
 
     fn shell(&self, script: &str) -> Command {
@@ -255,7 +258,7 @@ impl Place {
         let mut scheduler = Scheduler::new(&self.root, scenario.processes.clone(), flaw);
         for (number, text) in scenario.processes.iter().enumerate() {
             let output = fs::File::create(self.root.join(format!("out.{number}"))).unwrap();
-            scheduler.start(&self.command(text), &output);
+            scheduler.start(&self.launcher, &self.command(text), &output);
         }
         let mut now: Option<String> = None;
         let mut next = schedule.iter().peekable();

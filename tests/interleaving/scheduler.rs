@@ -15,7 +15,7 @@ use nix::unistd::Pid;
 
 use crate::calls::{Call, Examiner, Files, IN_SECTION, STOPPING};
 use crate::flaws::{Change, Flaw};
-use crate::start::Start;
+use crate::start::{Launcher, OF_LAUNCHER, Start};
 use crate::tracee::{
     Sleep, end_at_once, end_by_signal, has_signal, hide_vdso, is_free, memory, open_path,
     polls_now, send, show_as_running, thread_group, write_memory,
@@ -117,8 +117,7 @@ impl Drop for Scheduler<'_> {
         for pid in &self.unknown {
             let _ = nix::sys::signal::kill(*pid, Signal::SIGKILL);
         }
-        let flags = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD;
-        while waitpid(None, Some(flags)).is_ok() {}
+        while waitpid(None, Some(WaitPidFlag::__WNOTHREAD)).is_ok() {}
     }
 }
 
@@ -154,8 +153,8 @@ impl<'a> Scheduler<'a> {
     }
 
     /// Starts a process, which stops before its first call that others can see.
-    pub fn start(&mut self, command: &Command, output: &File) {
-        let pid = Start::new(command, output, seccomp_filter()).traced();
+    pub fn start(&mut self, launcher: &Launcher, command: &Command, output: &File) {
+        let pid = launcher.start(&Start::new(command, output));
         waitpid(pid, Some(WaitPidFlag::__WALL)).unwrap();
         ptrace::setoptions(
             pid,
@@ -364,7 +363,8 @@ impl<'a> Scheduler<'a> {
 
     /// Waits until each process has stopped, sleeps, or has ended.
     fn settle(&mut self) {
-        let flags = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD;
+        // Of all kinds, since they are traced; but not for the launcher.
+        let flags = WaitPidFlag::__WNOTHREAD;
         let mut looks = 0_u64;
         loop {
             let mut runs = false;
@@ -776,22 +776,32 @@ fn duration(bytes: &[u8]) -> Duration {
 }
 
 /// Stops at the calls of [`STOPPING`].
-fn seccomp_filter() -> Vec<libc::sock_filter> {
-    const LOAD_NUMBER: u16 = 0x20;
+pub fn seccomp_filter() -> Vec<libc::sock_filter> {
+    const LOAD: u16 = 0x20;
     const JUMP_IF_EQUAL: u16 = 0x15;
+    const JUMP_IF_SET: u16 = 0x45;
     const RETURN: u16 = 0x06;
-    let statement = |code, jump_true, value| libc::sock_filter {
+    const NUMBER: u32 = 0;
+    const FIRST_ARGUMENT: u32 = 16;
+    let statement = |code, jump_true, jump_false, value| libc::sock_filter {
         code,
         jt: jump_true,
-        jf: 0,
+        jf: jump_false,
         k: value,
     };
-    let mut filter = vec![statement(LOAD_NUMBER, 0, 0)];
+    let mut filter = vec![
+        statement(LOAD, 0, 0, NUMBER),
+        statement(JUMP_IF_EQUAL, 0, 3, libc::SYS_clone as u32),
+        statement(LOAD, 0, 0, FIRST_ARGUMENT),
+        statement(JUMP_IF_SET, 0, 1, OF_LAUNCHER),
+        statement(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
+        statement(LOAD, 0, 0, NUMBER),
+    ];
     for (at, call) in STOPPING.iter().enumerate() {
         let rest = (STOPPING.len() - at) as u8;
-        filter.push(statement(JUMP_IF_EQUAL, rest, *call as u32));
+        filter.push(statement(JUMP_IF_EQUAL, rest, 0, *call as u32));
     }
-    filter.push(statement(RETURN, 0, libc::SECCOMP_RET_ALLOW));
-    filter.push(statement(RETURN, 0, libc::SECCOMP_RET_TRACE));
+    filter.push(statement(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW));
+    filter.push(statement(RETURN, 0, 0, libc::SECCOMP_RET_TRACE));
     filter
 }

@@ -1,12 +1,14 @@
-//! Starts a process that is traced.
+//! Starts processes that are traced.
 //!
-//! By clone(2) as posix_spawn(3) does it: fork(2) would copy the tables of all the memory that an exploration fills,
-//! which took half of its time.
+//! The filter of their calls is installed once, in a process from which the others have it: the kernel translates each
+//! filter anew, and after some millions of them one hung. That process makes them by clone(2) as posix_spawn(3) does
+//! it: fork(2) would copy the tables of all the memory that an exploration fills, which took half of its time.
 
 use std::ffi::{CString, OsStr, c_char, c_int, c_void};
 use std::fs::File;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 
 use nix::unistd::Pid;
@@ -20,8 +22,26 @@ pub struct Start {
     arguments: Vec<*const c_char>,
     environment: Vec<*const c_char>,
     output: RawFd,
+    nothing: File,
+}
+
+/// Starts processes for the thread that made it, whose children they are.
+pub struct Launcher {
+    requests: UnixDatagram,
+    own: Box<Own>,
+    _stack: Vec<u8>,
+}
+
+/// What its process has.
+struct Own {
+    requests: UnixDatagram,
     filter: Vec<libc::sock_filter>,
 }
+
+const STACK_BYTES: usize = 64 << 10;
+
+/// The flag of clone(2) by which the filter knows a call of the launcher.
+pub const OF_LAUNCHER: u32 = libc::CLONE_PARENT.cast_unsigned();
 
 fn c_string(text: &OsStr) -> CString {
     CString::new(text.as_bytes()).unwrap()
@@ -35,7 +55,7 @@ fn pointers(words: &[CString]) -> Vec<*const c_char> {
 
 impl Start {
     /// Only the program, the arguments, the directory and the environment of the command are used. It has no stdin.
-    pub fn new(command: &Command, output: &File, filter: Vec<libc::sock_filter>) -> Self {
+    pub fn new(command: &Command, output: &File) -> Self {
         let program = c_string(command.get_program());
         let directory = c_string(command.get_current_dir().unwrap().as_os_str());
         let own = std::iter::once(command.get_program());
@@ -56,45 +76,101 @@ impl Start {
             arguments,
             environment,
             output: output.as_raw_fd(),
+            nothing: File::open("/dev/null").unwrap(),
+        }
+    }
+}
+
+impl Launcher {
+    pub fn new(filter: Vec<libc::sock_filter>) -> Self {
+        let (requests, others) = UnixDatagram::pair().unwrap();
+        let mut own = Box::new(Own {
+            requests: others,
             filter,
+        });
+        let mut stack = vec![0_u8; STACK_BYTES];
+        // Without a signal at its end: waitpid(2) without __WALL does not wait for it.
+        let flags = libc::CLONE_VM | libc::CLONE_FILES;
+        // SAFETY: the stack and what `own` points to live until the new process has ended, see `drop`.
+        let pid = unsafe {
+            let top = stack.as_mut_ptr().add(STACK_BYTES).cast();
+            libc::clone(launch, top, flags, (&raw mut *own).cast())
+        };
+        assert!(pid > 0, "{}", std::io::Error::last_os_error());
+        Self {
+            requests,
+            own,
+            _stack: stack,
         }
     }
 
-    /// Starts it. It stops when it has executed its program.
-    pub fn traced(&self) -> Pid {
-        const STACK_BYTES: usize = 64 << 10;
-        let mut stack = vec![0_u8; STACK_BYTES];
-        let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-        let own = std::ptr::from_ref(self).cast_mut().cast::<c_void>();
-        // SAFETY: this thread sleeps until the new process has its program or has ended, so its stack and what
-        // `own` points to live for long enough. `execute` makes system calls only.
-        let pid = unsafe {
-            let top = stack.as_mut_ptr().add(STACK_BYTES).cast();
-            libc::clone(execute, top, flags, own)
-        };
-        assert!(pid > 0, "{}", std::io::Error::last_os_error());
+    /// Starts a process. It stops when it has executed its program.
+    pub fn start(&self, start: &Start) -> Pid {
+        let address = std::ptr::from_ref(start).addr();
+        self.requests.send(&address.to_ne_bytes()).unwrap();
+        let mut pid = [0; 4];
+        self.requests.recv(&mut pid).unwrap();
+        let pid = i32::from_ne_bytes(pid);
+        assert!(pid > 0, "{pid}");
         Pid::from_raw(pid)
     }
 }
 
+impl Drop for Launcher {
+    fn drop(&mut self) {
+        self.own
+            .requests
+            .shutdown(std::net::Shutdown::Both)
+            .unwrap();
+        // SAFETY: no pointers.
+        while unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::__WCLONE | libc::__WNOTHREAD) }
+            > 0
+        {}
+    }
+}
+
+extern "C" fn launch(own: *mut c_void) -> c_int {
+    // SAFETY: `Launcher` has it until this process has ended. All calls are ones that the filter lets pass. The
+    // thread of the launcher, whose errno this is, waits for an answer while they are made.
+    unsafe {
+        let own = &*own.cast::<Own>();
+        let program = libc::sock_fprog {
+            len: own.filter.len() as u16,
+            filter: own.filter.as_ptr().cast_mut(),
+        };
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        let is_ready = libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(libc::PR_SET_SECCOMP, 2, &raw const program) == 0;
+        let requests = own.requests.as_raw_fd();
+        let mut stack = [0_u8; STACK_BYTES / 2];
+        let mut address = 0_usize;
+        let size = size_of::<usize>();
+        while libc::recv(requests, (&raw mut address).cast(), size, 0) == size.cast_signed() {
+            let pid = if is_ready {
+                let flags = libc::CLONE_PARENT | libc::CLONE_VM | libc::CLONE_VFORK;
+                let top = stack.as_mut_ptr().add(stack.len()).cast();
+                libc::clone(execute, top, flags, address as *mut c_void)
+            } else {
+                -1
+            };
+            libc::send(requests, (&raw const pid).cast(), size_of::<c_int>(), 0);
+        }
+        libc::syscall(libc::SYS_exit, 0);
+    }
+    0
+}
+
 extern "C" fn execute(start: *mut c_void) -> c_int {
-    // SAFETY: `traced` sleeps meanwhile. Signals and descriptors are the new process's own.
+    // SAFETY: the thread of the launcher waits meanwhile. Signals and descriptors are the new process's own.
     unsafe {
         let start = &*start.cast::<Start>();
-        let program = libc::sock_fprog {
-            len: start.filter.len() as u16,
-            filter: start.filter.as_ptr().cast_mut(),
-        };
         // Rust ignores it.
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
-        let nothing = libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
-        let is_ready = libc::dup2(nothing, 0) == 0
+        let is_ready = libc::dup2(start.nothing.as_raw_fd(), 0) == 0
             && libc::dup2(start.output, 1) == 1
             && libc::dup2(start.output, 2) == 2
             && libc::chdir(start.directory.as_ptr()) == 0
-            && libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) == 0
-            && libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-            && libc::prctl(libc::PR_SET_SECCOMP, 2, &raw const program) == 0;
+            && libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) == 0;
         if is_ready {
             libc::execve(
                 start.program.as_ptr(),
@@ -102,6 +178,7 @@ extern "C" fn execute(start: *mut c_void) -> c_int {
                 start.environment.as_ptr(),
             );
         }
-        libc::_exit(127)
+        libc::syscall(libc::SYS_exit, 127);
     }
+    127
 }
