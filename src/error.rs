@@ -85,6 +85,9 @@ pub enum Error {
         /// How long it was waited for.
         waited: Duration,
     },
+    /// The caller did not let the wait go on, see [`Wait::on_decision`](crate::Wait::on_decision). Nothing was taken.
+    #[error("canceled")]
+    Canceled,
     /// There is no process with the PID that should hold the lock.
     #[error("no process with PID {pid}")]
     NoSuchProcess {

@@ -119,7 +119,7 @@ pub use etcd::EtcdAccess;
 pub use finding::{Finding, Grade};
 pub use lock::{
     Acquired, Attempt, Blocked, Break, Cleanup, Hold, Holder, Listing, Lock, MovedAside, OnBreak,
-    Options, PendingHold, Release, Renewal, RunOptions, Store, StoreWatch, Wait,
+    Options, PendingHold, Release, Renewal, RunOptions, Store, StoreWatch, Wait, WaitDecision,
 };
 pub use name::LockName;
 pub use record::{Format, Mode};
@@ -209,7 +209,8 @@ pub mod command_line {
         pub use crate::sys::signal::terminate_self;
         pub use crate::sys::signal::{
             SignalMask, SignalQueue, exit_by_signal, ignore_file_size_signal, last_signal, send,
-            send_from_terminal, stop, tell_signals_apart, terminating_signal, without_signals,
+            send_from_terminal, stop, stop_telling_signals_apart, tell_signals_apart,
+            terminating_signal, without_signals,
         };
     }
 }

@@ -10,7 +10,7 @@ use super::failure::has_fault;
 use super::held::HeldKeys;
 use super::keeping::request_of;
 use super::snapshot::EtcdSnapshot;
-use super::store::{Etcd, Session};
+use super::store::{Etcd, Session, Shared};
 use super::view::View;
 use super::waiting::{Place, Tickets};
 use crate::backend::{Change, Deadline, Entry, Patience, Plan, QueueChange, Updated};
@@ -25,13 +25,20 @@ use crate::sys::wait::{pause, random_u64};
 /// How many attempts follow each other without a pause.
 const AT_ONCE: u32 = 8;
 
+/// A lease that lasts longer than this is given back even by a caller that did not wait: to wait for that costs a
+/// refused caller a request.
+const SHORT_TTL_MS: u64 = 60_000;
+
 /// The attempts at one change, and what they have brought so far. Others may keep changing what it was decided on.
 struct Attempts<'a> {
+    shared: &'a Shared,
     count: u32,
     began: Duration,
     deadline: Deadline<'a>,
-    /// A lease that was granted for a take which was refused.
+    /// A lease that was granted for a take which was refused, or that a waiter has kept ready.
     spare: Option<Granted>,
+    /// The caller waits.
+    waits: bool,
     /// What was removed by force.
     displaced: Vec<Judged<Handle>>,
     /// What reserves the lock for a caller that takes by force.
@@ -39,8 +46,10 @@ struct Attempts<'a> {
 }
 
 impl<'a> Attempts<'a> {
-    fn new(patience: Patience<'a>, spare: Option<Granted>) -> Self {
+    fn new(shared: &'a Shared, patience: Patience<'a>, spare: Option<Granted>) -> Self {
         Self {
+            shared,
+            waits: spare.is_some(),
             count: 0,
             began: boottime(),
             deadline: Deadline::of(patience),
@@ -69,6 +78,15 @@ impl<'a> Attempts<'a> {
     }
 }
 
+impl Drop for Attempts<'_> {
+    fn drop(&mut self) {
+        let is_long = |lease: &Granted| self.waits || lease.ttl_ms() > SHORT_TTL_MS;
+        if let Some(lease) = self.spare.take_if(|lease| is_long(lease)) {
+            self.shared.client.revoke(lease.id);
+        }
+    }
+}
+
 impl Etcd {
     /// Makes the change that `plan` returns, for a caller with this place or without one.
     pub(super) fn change(
@@ -89,7 +107,7 @@ impl Etcd {
             None => View::unread(),
         };
         let spare = place.as_mut().and_then(|place| place.lease.take());
-        let mut attempts = Attempts::new(entry.patience, spare);
+        let mut attempts = Attempts::new(&self.shared, entry.patience, spare);
         loop {
             attempts.begin(self.url())?;
             let own = place.as_ref().map(|place| &place.tickets);
@@ -119,7 +137,7 @@ impl Etcd {
                     // For the next decision of a waiter, until it hears of a change.
                     if let Some(place) = place {
                         place.view = Some(view.clone());
-                        place.keep_lease(attempts.spare);
+                        place.keep_lease(attempts.spare.take());
                     }
                     *self.shared.seen() = Some(view);
                     return Ok(Some(Updated::default()));
@@ -128,8 +146,10 @@ impl Etcd {
                     join: Some((request, draft)),
                     ..
                 }) => {
-                    let lease = attempts.spare.take();
-                    *place = Some(session.draw(*request, draft, lease)?);
+                    attempts.waits = true;
+                    let mut drawn = session.draw(*request, draft)?;
+                    drawn.keep_lease(attempts.spare.take());
+                    *place = Some(drawn);
                     *self.shared.seen() = Some(view);
                     return Ok(Some(Updated {
                         // Its ticket was written after the decision.
@@ -156,7 +176,9 @@ impl Etcd {
                             if let Some(place) = place {
                                 place.tickets.are_over = true;
                             }
-                            let removed = remove.into_iter().chain(attempts.displaced);
+                            let removed = remove
+                                .into_iter()
+                                .chain(std::mem::take(&mut attempts.displaced));
                             return Ok(Some(Updated {
                                 hold: Some(Box::new(HeldKeys::new(self, *taken))),
                                 removed: removed.collect(),

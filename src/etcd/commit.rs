@@ -86,8 +86,8 @@ impl Session<'_> {
             taking.record.hold = number(taking.view, &last, replaced.unwrap_or(0), now_us());
         }
         taking.record.ttl_ms = Some(lease.ttl_ms());
-        let txn = self.take_txn(&taking, lease.id)?;
-        let (answer, tried_before) = match self.txn(TAKE, &txn) {
+        let sent = self.take_txn(&taking, lease.id);
+        let (answer, tried_before) = match sent.and_then(|txn| self.txn(TAKE, &txn)) {
             Ok(answer) => answer,
             Err(error) if has_fault(&error, Fault::NoLease) => return Ok(Committed::NoLease),
             Err(error) => {

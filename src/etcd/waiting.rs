@@ -125,12 +125,7 @@ struct Watching {
 
 impl Session<'_> {
     /// Adds the caller at the end of the queue.
-    pub(super) fn draw(
-        self,
-        request: Request,
-        record: &Record,
-        lease: Option<Granted>,
-    ) -> Result<Place> {
+    pub(super) fn draw(self, request: Request, record: &Record) -> Result<Place> {
         let turn = self.turn_of(&request)?;
         let asked = request.keep_ms.is_some().then(|| request.clone());
         let content = content(record, request);
@@ -146,8 +141,8 @@ impl Session<'_> {
             kept,
             first_created,
             tickets,
-            lease,
-            lease_due: lease.map_or(0, due),
+            lease: None,
+            lease_due: 0,
             lease_seconds: seconds_of(record),
             view: Some(view),
             look_at: 0,

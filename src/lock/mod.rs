@@ -39,4 +39,4 @@ pub use releasing::{Release, Renewal};
 pub use store::{Listing, Store, StoreWatch};
 pub use supervise::tells_to_break;
 pub use taking::{Acquired, Attempt, Blocked};
-pub use wait::Wait;
+pub use wait::{Wait, WaitDecision};

@@ -101,7 +101,12 @@ fn take_as(
         let longest_queue = wait.longest_queue();
         let planned = |snapshot: &dyn LockSnapshot| {
             let longest_queue = longest_queue.map(|most| (most, has_just_joined));
-            plan(lock, &request, snapshot, draft, longest_queue)
+            let planned = plan(lock, &request, snapshot, draft, longest_queue)?;
+            let takes = matches!(planned.0, Change::Take { .. } | Change::Renew(..));
+            if takes && !wait.may_take() {
+                return Err(Error::Canceled);
+            }
+            Ok(planned)
         };
         let updated = with_answer(planned, |plan| contender.apply(entry, plan));
         let updated = match (updated, last_obstacle.take()) {
@@ -147,6 +152,9 @@ fn take_as(
             Next::End(outcome) => return Ok(outcome),
             Next::Sleep(sleep) => *sleep,
         };
+        if !wait.may_wait_again() {
+            return Err(Error::Canceled);
+        }
         let status = || lock.obstacle_status(&sleep.obstacle);
         // Also who does not wait wants to know whether a hold is confirmed.
         let may_stop = waits || !sleep.is_unconfirmed;

@@ -27,6 +27,17 @@ const EARLY: Duration = Duration::from_millis(10);
 
 type OnWait<'a> = Box<dyn FnMut(&Status) + 'a>;
 
+type OnDecision<'a> = Box<dyn FnMut(WaitDecision) -> bool + 'a>;
+
+/// What an attempt is about to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitDecision {
+    /// It takes the lock, or extends a hold that the caller has.
+    Take,
+    /// It waits again: it could not take the lock after all.
+    WaitAgain,
+}
+
 /// How long to wait for a lock that another holds.
 ///
 /// A wait ends as soon as the holder releases its kernel lock or its process ends; nothing is polled
@@ -45,6 +56,9 @@ pub struct Wait<'a> {
     limit: Option<Duration>,
     canceled: Option<&'a AtomicBool>,
     on_wait: Option<(Duration, OnWait<'a>)>,
+    on_decision: Option<OnDecision<'a>>,
+    /// The last decision was to take the lock.
+    is_taking: bool,
     started: Option<Duration>,
     /// Another holder was in the way.
     has_waited: bool,
@@ -77,6 +91,8 @@ impl<'a> Wait<'a> {
             limit,
             canceled: None,
             on_wait: None,
+            on_decision: None,
+            is_taking: false,
             started: None,
             has_waited: false,
             max_waiting: None,
@@ -136,6 +152,32 @@ impl<'a> Wait<'a> {
     pub fn on_wait(mut self, after: Duration, callback: impl FnMut(&Status) + 'a) -> Self {
         self.on_wait = Some((after, Box::new(callback)));
         self
+    }
+
+    /// Calls `callback` before each decision is carried out, also in an attempt that does not wait. If it returns
+    /// `false`, nothing more is taken, and the attempt fails with [`Canceled`](crate::Error::Canceled). So a program
+    /// whose waits can be ended from outside at any moment knows from when on it may have a lock to give back. Other
+    /// processes may wait for the callback: it must be short. It can be called several times.
+    #[must_use]
+    pub fn on_decision(mut self, callback: impl FnMut(WaitDecision) -> bool + 'a) -> Self {
+        self.on_decision = Some(Box::new(callback));
+        self
+    }
+
+    /// Whether the caller lets it take the lock.
+    pub(super) fn may_take(&mut self) -> bool {
+        self.is_taking = true;
+        let callback = self.on_decision.as_mut();
+        callback.is_none_or(|callback| callback(WaitDecision::Take))
+    }
+
+    /// Whether the caller lets it wait, after a decision to take the lock that came to nothing.
+    pub(super) fn may_wait_again(&mut self) -> bool {
+        if !std::mem::take(&mut self.is_taking) {
+            return true;
+        }
+        let callback = self.on_decision.as_mut();
+        callback.is_none_or(|callback| callback(WaitDecision::WaitAgain))
     }
 
     pub(crate) fn is_wanted(&self) -> bool {

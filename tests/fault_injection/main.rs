@@ -16,6 +16,7 @@
 
 use nix::errno::Errno;
 
+mod canceling;
 mod ending;
 mod foreign_interleaving;
 #[path = "../harness/mod.rs"]

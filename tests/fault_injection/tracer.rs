@@ -6,7 +6,7 @@ use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::ptrace::{self, Options};
@@ -42,6 +42,17 @@ pub enum Fault {
     Before(Role, usize),
     /// The call is not made, and returns an error.
     Fail(Role, usize, Errno),
+    /// The callback is called before that call of the main thread, and the program gets these signals. Its stdin is
+    /// a pipe.
+    Cancel(usize, First, &'static [Signal]),
+}
+
+/// Which thread goes on first once a signal has come. The other one waits until nothing happens any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum First {
+    Main,
+    /// That of the handler, once the handler has returned.
+    Others,
 }
 
 /// The result of a trace.
@@ -53,6 +64,11 @@ pub struct Ended {
     pub executed: bool,
     /// The system call numbers, in order.
     pub calls: HashMap<Role, Vec<u64>>,
+    /// Those of the main thread.
+    pub main_calls: usize,
+    pub main_calls_before_command: Option<usize>,
+    /// Whether it came to the call of a [`Fault::Cancel`].
+    pub is_canceled: bool,
     pub stdout: String,
     pub stderr: String,
 }
@@ -169,12 +185,28 @@ fn interrupt(tracer: Pid) {
     };
 }
 
+/// How far a [`Fault::Cancel`] is.
+#[derive(PartialEq, Eq)]
+enum Canceling {
+    NotYet,
+    Sent,
+    /// The handler returns next.
+    Handled,
+    Over,
+}
+
+/// How long nothing happens until the thread that waits goes on.
+const IDLE: Duration = Duration::from_millis(10);
+
 fn trace_here(mut command: Command, fault: Fault, mut callback: impl FnMut() -> Then) -> Ended {
     let (mut out, mut err) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
     command
         .stdin(Stdio::null())
         .stdout(out.try_clone().unwrap())
         .stderr(err.try_clone().unwrap());
+    if matches!(fault, Fault::Cancel(..)) {
+        command.stdin(Stdio::piped());
+    }
     // SAFETY: one system call.
     unsafe { command.pre_exec(|| ptrace::traceme().map_err(Into::into)) };
     #[allow(clippy::zombie_processes, reason = "waited for with the tracees")]
@@ -183,6 +215,9 @@ fn trace_here(mut command: Command, fault: Fault, mut callback: impl FnMut() -> 
     let mut ended = Ended::default();
     let mut tasks = HashMap::from([(root, Task::new(Role::Program, false))]);
     let mut unknown = HashSet::new();
+    let mut canceling = Canceling::NotYet;
+    let mut held_up = Vec::new();
+    let mut idle_since = Instant::now();
     waitpid(root, None).unwrap();
     let options = Options::PTRACE_O_TRACESYSGOOD
         | Options::PTRACE_O_TRACEFORK
@@ -193,9 +228,21 @@ fn trace_here(mut command: Command, fault: Fault, mut callback: impl FnMut() -> 
     ptrace::setoptions(root, options).unwrap();
     resume(root, None);
     while !tasks.is_empty() {
-        let flags = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD;
+        let mut flags = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD;
+        flags.set(WaitPidFlag::WNOHANG, !held_up.is_empty());
         let status = match waitpid(None, Some(flags)) {
-            Ok(status) => status,
+            Ok(WaitStatus::StillAlive) => {
+                if idle_since.elapsed() > IDLE {
+                    canceling = Canceling::Over;
+                    held_up.drain(..).for_each(|pid| resume(pid, None));
+                }
+                std::thread::sleep(Duration::from_micros(100));
+                continue;
+            }
+            Ok(status) => {
+                idle_since = Instant::now();
+                status
+            }
             Err(Errno::ECHILD) => break,
             // The tracees are killed with this thread.
             Err(Errno::EINTR) => panic!(
@@ -218,6 +265,30 @@ fn trace_here(mut command: Command, fault: Fault, mut callback: impl FnMut() -> 
                 }
             }
             WaitStatus::PtraceSyscall(pid) => {
+                if let Fault::Cancel(at, first, signals) = fault
+                    && let Some(task) = tasks.get(&pid)
+                {
+                    let is_entry = pid == root && task.counts && !task.in_call;
+                    if is_entry && canceling == Canceling::NotYet && ended.main_calls == at {
+                        canceling = Canceling::Sent;
+                        ended.is_canceled = true;
+                        callback();
+                        for signal in signals {
+                            kill(root, *signal).unwrap();
+                        }
+                    } else if is_entry && canceling == Canceling::Sent && is_return(pid) {
+                        canceling = Canceling::Handled;
+                    } else if match first {
+                        First::Main => canceling == Canceling::Sent && pid != root,
+                        First::Others => is_entry && canceling == Canceling::Handled,
+                    } {
+                        at_call(pid, tasks.get_mut(&pid).unwrap(), fault, &mut ended);
+                        ended.main_calls += usize::from(is_entry);
+                        held_up.push(pid);
+                        continue;
+                    }
+                    ended.main_calls += usize::from(is_entry);
+                }
                 if let Some(task) = tasks.get_mut(&pid)
                     && at_call(pid, task, fault, &mut ended)
                 {
@@ -238,6 +309,9 @@ fn trace_here(mut command: Command, fault: Fault, mut callback: impl FnMut() -> 
                 let event = event.cast_unsigned();
                 if event == libc_event::EXEC {
                     ended.executed = true;
+                    ended
+                        .main_calls_before_command
+                        .get_or_insert(ended.main_calls);
                     let role = tasks.get(&pid).map(|task| task.role);
                     let follows = matches!(fault, Fault::Follow | Fault::Kill(Role::Command, _));
                     match tasks.get_mut(&pid) {
@@ -317,6 +391,12 @@ fn states<'a>(pids: impl Iterator<Item = &'a Pid>) -> String {
 fn resume(pid: Pid, signal: Option<Signal>) {
     // It may have ended.
     let _ = ptrace::syscall(pid, signal);
+}
+
+/// Whether a signal handler returns by this call.
+fn is_return(pid: Pid) -> bool {
+    const RT_SIGRETURN: u64 = 15;
+    ptrace::getregs(pid).is_ok_and(|registers| registers.orig_rax == RT_SIGRETURN)
 }
 
 /// Handles a stop at a system call. Whether the callback is to be called.

@@ -36,6 +36,8 @@ pub struct Launcher {
 struct Own {
     requests: UnixDatagram,
     filter: Vec<libc::sock_filter>,
+    /// Of the process that it starts, until that has executed its program.
+    stack: Vec<u8>,
 }
 
 const STACK_BYTES: usize = 64 << 10;
@@ -87,6 +89,7 @@ impl Launcher {
         let mut own = Box::new(Own {
             requests: others,
             filter,
+            stack: vec![0; STACK_BYTES],
         });
         let mut stack = vec![0_u8; STACK_BYTES];
         // Without a signal at its end: waitpid(2) without __WALL does not wait for it.
@@ -133,7 +136,7 @@ extern "C" fn launch(own: *mut c_void) -> c_int {
     // SAFETY: `Launcher` has it until this process has ended. All calls are ones that the filter lets pass. The
     // thread of the launcher, whose errno this is, waits for an answer while they are made.
     unsafe {
-        let own = &*own.cast::<Own>();
+        let own = &mut *own.cast::<Own>();
         let program = libc::sock_fprog {
             len: own.filter.len() as u16,
             filter: own.filter.as_ptr().cast_mut(),
@@ -142,13 +145,12 @@ extern "C" fn launch(own: *mut c_void) -> c_int {
         let is_ready = libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
             && libc::prctl(libc::PR_SET_SECCOMP, 2, &raw const program) == 0;
         let requests = own.requests.as_raw_fd();
-        let mut stack = [0_u8; STACK_BYTES / 2];
         let mut address = 0_usize;
         let size = size_of::<usize>();
         while libc::recv(requests, (&raw mut address).cast(), size, 0) == size.cast_signed() {
             let pid = if is_ready {
                 let flags = libc::CLONE_PARENT | libc::CLONE_VM | libc::CLONE_VFORK;
-                let top = stack.as_mut_ptr().add(stack.len()).cast();
+                let top = own.stack.as_mut_ptr().add(STACK_BYTES).cast();
                 libc::clone(execute, top, flags, address as *mut c_void)
             } else {
                 -1

@@ -114,6 +114,7 @@ pub(crate) fn acquire_with_prompts<T>(
             if let Some(keep) = typed.keep_place {
                 wait = wait.keep_place(keep);
             }
+            wait = wait.on_decision(cancel::may_go_on);
             match attempt(options, wait) {
                 Ok(Attempt::Held(held)) => {
                     progress.end(true);
@@ -122,7 +123,7 @@ pub(crate) fn acquire_with_prompts<T>(
                 }
                 attempted => {
                     progress.end(false);
-                    cancel::end_if_given_up();
+                    cancel::end_if_canceled();
                     attempted
                 }
             }
@@ -572,9 +573,8 @@ fn wait_for_one(
             "onehold: waiting up to {time} for {process} to exit"
         ));
     }
-    let is_ending = || {
-        cancel::interrupted_after_commit().is_some() || queue.is_some_and(SignalQueue::is_ending)
-    };
+    let is_ending =
+        || cancel::signal_so_far().is_some() || queue.is_some_and(SignalQueue::is_ending);
     while !is_ending() {
         let left = deadline.saturating_duration_since(Instant::now());
         if status.wait_for_command(left.min(CHECK_INTERVAL)) {

@@ -1,30 +1,63 @@
-//! Ctrl-C, TERM and HUP while onehold waits or asks and holds nothing yet.
+//! Ctrl-C, TERM and HUP while onehold waits or asks, and until what it takes is in use.
 //!
 //! `ctrlc` starts a thread, which costs more than acquiring a lock. So the handler is installed only
 //! once there is something to cancel. Until then the signals have their default action.
+//!
+//! While the program waits or asks, that thread ends it. From the decision to take the lock on, only the main
+//! thread does, once it has given back what it took: the other one would leave a dead hold.
 
 use std::io::IsTerminal;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::time::{Duration, Instant};
 
+use onehold::WaitDecision;
 use onehold::command_line::signal;
 
+/// The program waits or asks, or has not begun to.
 const CANCELABLE: u8 = 0;
-const COMMITTED: u8 = 1;
-const CANCELED: u8 = 2;
+/// The lock is being taken.
+const TAKING: u8 = 1;
+/// The lock is taken: a signal is no longer for the wait.
+const COMMITTED: u8 = 2;
+/// Canceled while it could be: the thread of the handler reports it.
+const CANCELED: u8 = 3;
+/// Canceled while the lock was being taken: the main thread reports it.
+const CANCELED_LATE: u8 = 4;
 
 static PROGRESS: AtomicU8 = AtomicU8::new(CANCELABLE);
 
-/// Set if one of the signals came after `commit` and before signals were queued.
-static INTERRUPTED_AFTER_COMMIT: AtomicBool = AtomicBool::new(false);
-
-/// Returns the signal that came after `commit` and before signals were queued.
-pub(crate) fn interrupted_after_commit() -> Option<i32> {
-    let interrupted = INTERRUPTED_AFTER_COMMIT.load(Ordering::SeqCst);
-    interrupted.then(|| signal::last_signal().unwrap_or(SIGINT))
+fn advance(from: u8, to: u8) -> bool {
+    let advanced = PROGRESS.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst);
+    advanced.is_ok()
 }
 
+/// Signals that follow the first one within this time are of the same event: timeout(1) sends one to its group and one
+/// to its command, and the end of a session is told in several ways.
+pub(crate) const SAME_EVENT: Duration = Duration::from_secs(1);
+
 pub(crate) const SIGINT: i32 = 2;
+
+/// What cancels.
+#[derive(Debug)]
+struct Event {
+    signal: i32,
+    /// What has happened, if it was no signal.
+    why: Option<String>,
+    at: Instant,
+}
+
+/// The first one that came.
+static EVENT: OnceLock<Event> = OnceLock::new();
+
+/// The signal that has come, even if the thread of the handler does not know of it yet.
+pub(crate) fn signal_so_far() -> Option<i32> {
+    // On Unix the handler itself notes it, in the main thread.
+    signal::last_signal().or_else(|| {
+        let event = EVENT.get().filter(|event| event.why.is_none());
+        event.map(|event| event.signal)
+    })
+}
 
 /// Set once a wait is to be given up that leaves something behind if the program just ends.
 static IS_GIVEN_UP: AtomicBool = AtomicBool::new(false);
@@ -32,13 +65,6 @@ static IS_GIVEN_UP: AtomicBool = AtomicBool::new(false);
 /// Is set when a signal has come that cancels; see [`Then::GivesUp`].
 pub(crate) fn given_up() -> &'static AtomicBool {
     &IS_GIVEN_UP
-}
-
-/// Ends the program with the signal or exit code that canceled the wait.
-pub(crate) fn end_if_given_up() {
-    if IS_GIVEN_UP.load(Ordering::SeqCst) {
-        end_by(CANCELED_BY.load(Ordering::SeqCst));
-    }
 }
 
 /// What follows a signal that cancels.
@@ -53,18 +79,8 @@ pub(crate) enum Then {
 /// What follows; a question can come between two waits.
 static GIVES_UP: AtomicBool = AtomicBool::new(false);
 
-/// The signal that canceled the wait. Negative: another event did, and the program ends with the exit code of
-/// that signal.
-static CANCELED_BY: AtomicI32 = AtomicI32::new(SIGINT);
-
-fn end_by(cause: i32) {
-    if cause > 0 {
-        signal::exit_by_signal(cause);
-    }
-    // The first process of a PID namespace survives a signal at its default.
-    #[allow(clippy::exit, reason = "the program was to end")]
-    std::process::exit(128 + cause.abs());
-}
+/// Whether the thread of the handler has reported what canceled.
+static IS_REPORTED: AtomicBool = AtomicBool::new(false);
 
 /// Called with the signal, and with the event that stands for it, if there was one.
 type Report = Box<dyn Fn(i32, Option<&str>) + Send + Sync>;
@@ -79,9 +95,7 @@ pub(crate) fn on_interrupt(then: Then, report: impl Fn(i32, Option<&str>) + Send
     GIVES_UP.store(then == Then::GivesUp, Ordering::SeqCst);
     let _ = REPORT.set(Box::new(report));
     let by_signal = || {
-        if !cancel(signal::last_signal().unwrap_or(SIGINT), None) {
-            INTERRUPTED_AFTER_COMMIT.store(true, Ordering::SeqCst);
-        }
+        cancel(signal::last_signal().unwrap_or(SIGINT), None);
     };
     // The handler's thread must not take signals that are sent to the main thread: it does not.
     signal::tell_signals_apart(|| {
@@ -95,47 +109,137 @@ pub(crate) fn give_up(why: &str) -> bool {
     cancel(SIGINT, Some(why))
 }
 
-fn cancel(number: i32, why: Option<&str>) -> bool {
-    let cause = if why.is_some() { -number } else { number };
-    let canceled =
-        PROGRESS.compare_exchange(CANCELABLE, CANCELED, Ordering::SeqCst, Ordering::SeqCst);
-    if canceled.is_ok() {
-        CANCELED_BY.store(cause, Ordering::SeqCst);
-        // The terminal has echoed ^C without a line break.
-        if cause == SIGINT && std::io::stderr().is_terminal() {
-            crate::output::eprint("");
-        }
-        if let Some(report) = REPORT.get() {
-            report(number, why);
-        }
+fn cancel(signal: i32, why: Option<&str>) -> bool {
+    let event = Event {
+        signal,
+        why: why.map(str::to_owned),
+        at: Instant::now(),
+    };
+    // Before the main thread can see that it is canceled.
+    let is_first = EVENT.set(event).is_ok();
+    if advance(CANCELABLE, CANCELED) {
         if GIVES_UP.load(Ordering::SeqCst) {
             IS_GIVEN_UP.store(true, Ordering::SeqCst);
+            report();
+            IS_REPORTED.store(true, Ordering::SeqCst);
         } else {
-            end_by(cause);
+            report();
+            end_by_event();
         }
-    } else if IS_GIVEN_UP.load(Ordering::SeqCst) {
-        // A second signal ends the program at once. Two other causes may be one event: a program exits, so its pipe
-        // is closed.
-        if why.is_none() && CANCELED_BY.swap(cause, Ordering::SeqCst) > 0 {
-            end_by(cause);
-        }
-    } else {
+        return true;
+    }
+    if advance(TAKING, CANCELED_LATE) {
+        // What is asked of a store that does not answer is given up.
+        IS_GIVEN_UP.store(true, Ordering::SeqCst);
+        return true;
+    }
+    if PROGRESS.load(Ordering::SeqCst) == COMMITTED {
         return false;
+    }
+    let is_same = |first: &Event| first.at.elapsed() < SAME_EVENT;
+    // Another signal ends the program at once, whatever is left.
+    if !is_first && why.is_none() && !EVENT.get().is_some_and(is_same) {
+        end_by(signal, true);
     }
     true
 }
 
-/// Ends the time in which a signal cancels, and returns `value`. If one came first, drops `value`,
-/// which releases the lock, and never returns: the program is ending.
-pub(crate) fn commit<T>(value: T) -> T {
-    let committed =
-        PROGRESS.compare_exchange(CANCELABLE, COMMITTED, Ordering::SeqCst, Ordering::SeqCst);
-    if committed == Err(CANCELED) {
-        drop(value);
-        end_if_given_up();
-        loop {
-            std::thread::park();
-        }
+fn report() {
+    let event = EVENT.get();
+    let why = event.and_then(|event| event.why.as_deref());
+    let signal = event.map(|event| event.signal).or_else(signal_so_far);
+    report_as(signal.unwrap_or(SIGINT), why);
+}
+
+fn report_as(signal: i32, why: Option<&str>) {
+    // The terminal has echoed ^C without a line break.
+    if why.is_none() && signal == SIGINT && std::io::stderr().is_terminal() {
+        crate::output::eprint("");
     }
-    value
+    if let Some(report) = REPORT.get() {
+        report(signal, why);
+    }
+}
+
+/// Reports a signal that came after `commit`, if those before it would have been reported.
+#[cold]
+#[inline(never)]
+pub(crate) fn report_late(signal: i32) {
+    if REPORT.get().is_some() {
+        report_as(signal, None);
+    }
+}
+
+/// Ends the program with the signal that canceled the wait. If another event did, it ends with the exit code of that
+/// signal.
+fn end_by_event() -> ! {
+    match EVENT.get() {
+        Some(event) => end_by(event.signal, event.why.is_none()),
+        None => end_by(signal_so_far().unwrap_or(SIGINT), true),
+    }
+}
+
+fn end_by(number: i32, is_signal: bool) -> ! {
+    if is_signal {
+        signal::exit_by_signal(number);
+    }
+    // The first process of a PID namespace survives a signal at its default.
+    #[allow(clippy::exit, reason = "the program was to end")]
+    std::process::exit(128 + number);
+}
+
+/// Called by the library, see [`onehold::Wait::on_decision`].
+pub(crate) fn may_go_on(decision: WaitDecision) -> bool {
+    match decision {
+        WaitDecision::Take => {
+            advance(CANCELABLE, TAKING) || PROGRESS.load(Ordering::SeqCst) < CANCELED
+        }
+        WaitDecision::WaitAgain => advance(TAKING, CANCELABLE),
+    }
+}
+
+/// Nothing was taken. Never returns if that was canceled.
+pub(crate) fn end_if_canceled() {
+    if !advance(TAKING, CANCELABLE) && PROGRESS.load(Ordering::SeqCst) >= CANCELED {
+        end();
+    }
+}
+
+/// Ends the time in which a signal cancels, and returns `value`. If one came first, drops `value`,
+/// which releases the lock, and never returns.
+pub(crate) fn commit<T>(value: T) -> T {
+    let committed = advance(TAKING, COMMITTED) || advance(CANCELABLE, COMMITTED);
+    let is_committed = committed || PROGRESS.load(Ordering::SeqCst) == COMMITTED;
+    if is_committed && signal_so_far().is_none() {
+        return value;
+    }
+    drop(value);
+    end();
+}
+
+/// Signals cancel what comes next: a question follows what was done. Never returns if one came meanwhile.
+pub(crate) fn uncommit() {
+    if advance(COMMITTED, CANCELABLE) && signal_so_far().is_some() {
+        // Unless the thread of the handler does.
+        if advance(CANCELABLE, CANCELED_LATE) {
+            end();
+        }
+        end_if_canceled();
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn end() -> ! {
+    if PROGRESS.load(Ordering::SeqCst) != CANCELED {
+        report();
+        end_by_event();
+    }
+    // The thread of the handler reports it, and ends the program unless it was to be given up.
+    loop {
+        if IS_REPORTED.load(Ordering::SeqCst) {
+            end_by_event();
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }

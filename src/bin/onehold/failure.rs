@@ -59,6 +59,7 @@ fn refusal_for(error: &Error) -> Refusal {
         Error::NotALock { .. } => Refusal::NOT_A_LOCK,
         Error::NotRenewable { .. } => Refusal::NOT_RENEWABLE,
         Error::StoreBusy { .. } => Refusal::STORE_BUSY,
+        Error::Canceled => Refusal::INTERRUPTED,
         Error::NoSuchProcess { .. } => Refusal::NO_SUCH_PROCESS,
         Error::NoHolder => Refusal::NO_HOLDER,
         Error::ParentExited => Refusal::CALLER_EXITED,

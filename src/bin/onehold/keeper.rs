@@ -1,7 +1,7 @@
 //! The wrapper of a `run` whose lock is kept by a lease: it passes signals on, takes over the exit code, and ends
 //! the work if the keeper does not.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use onehold::Lock;
 use onehold::command_line::signal;
@@ -10,7 +10,7 @@ use onehold::keeper::{Keeper, fork, let_run_on};
 use anyhow::Context;
 
 use crate::args::OnLost;
-use crate::cancel::SIGINT;
+use crate::cancel::{SAME_EVENT, SIGINT};
 use crate::outcome::{Outcome, Printed};
 use crate::output;
 use crate::refusal::Refusal;
@@ -69,12 +69,14 @@ fn watch(session: &Session, lock: &Lock, keeper: &Keeper) -> anyhow::Result<Prin
             let _ = signal::stop(None);
             continue;
         }
-        // The second signal ends the keeper at once, even a stopped one. What it requested expires with its lease.
-        let cancels = [SIGINT, SIGTERM, SIGHUP].contains(&received.signal);
-        let is_again = cancels && canceled_by.replace(received.signal).is_some();
-        if is_again && !keeper.has_kept() {
-            keeper.kill();
-            break;
+        // Another signal ends the keeper at once, even a stopped one. What it requested expires with its lease.
+        if [SIGINT, SIGTERM, SIGHUP].contains(&received.signal) {
+            let (_, since) = *canceled_by.get_or_insert((received.signal, Instant::now()));
+            if since.elapsed() >= SAME_EVENT && !keeper.has_kept() {
+                canceled_by = Some((received.signal, since));
+                keeper.kill();
+                break;
+            }
         }
         keeper.pass_on(received);
     }
@@ -93,7 +95,7 @@ fn watch(session: &Session, lock: &Lock, keeper: &Keeper) -> anyhow::Result<Prin
             let outcome = Outcome::refused(Refusal::FAILED, text);
             let _ = output::print_outcome(session, &outcome);
         }
-        signal::exit_by_signal(canceled_by.unwrap_or(signal));
+        signal::exit_by_signal(canceled_by.map_or(signal, |(signal, _)| signal));
         return Ok(Printed::Yes(supervise::exit_of(Some(status))));
     }
     // It was killed, and its command with it.

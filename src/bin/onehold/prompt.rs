@@ -28,7 +28,12 @@ pub(crate) fn report_cancel(session: &Session, then: Then) {
             (Some(why), _) => die_with::not_started(why),
             (None, why) => {
                 let because = why.map_or_else(String::new, |why| format!(": {why}"));
-                let text = format!("canceled{because}; nothing changed");
+                let result = match session.verb {
+                    "run" => "; the command was not started",
+                    "break" => "; this hold was not broken",
+                    _ => "",
+                };
+                let text = format!("canceled{because}{result}");
                 Outcome::refused(Refusal::INTERRUPTED, text)
             }
         };

@@ -63,11 +63,12 @@ pub(crate) fn supervise(
 ) -> CommandResult {
     // There is no command yet to forward a signal to.
     let early = queue.take_ending();
-    if let Some(signal) = early.or_else(cancel::interrupted_after_commit) {
+    if let Some(signal) = early.or_else(cancel::signal_so_far) {
         drop(hold);
         if let Some(why) = die_with::has_exited() {
             return Ok(die_with::not_started(why).into());
         }
+        cancel::report_late(signal);
         return Ok(Printed::by_signal(signal));
     }
     // Without it orphans would be out of reach, and the rest of the work is not.

@@ -316,6 +316,17 @@ pub fn tell_signals_apart(install: impl FnOnce()) {
     });
 }
 
+/// Gives INT, TERM and HUP their default action again, of those that have the handler of [`tell_signals_apart`]. One
+/// that came before is told by [`last_signal`].
+pub fn stop_telling_signals_apart() {
+    let ours = note_and_call as *const () as libc::sighandler_t;
+    for signal in TOLD_APART {
+        if change_action(signal, None).is_ok_and(|action| action.sa_sigaction == ours) {
+            let _ = change_action(signal, Some(&action(libc::SIG_DFL, 0)));
+        }
+    }
+}
+
 /// The signal that came last, if [`tell_signals_apart`] was called.
 #[must_use]
 pub fn last_signal() -> Option<i32> {

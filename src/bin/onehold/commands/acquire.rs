@@ -126,9 +126,10 @@ fn hand_over(
         let warnings = wait_for_displaced(session, pending.displaced(), None);
         outcome.warnings.extend(warnings);
     }
-    if let Some(signal) = cancel::interrupted_after_commit() {
+    if let Some(signal) = cancel::signal_so_far() {
         // Releases the lock.
         drop(pending);
+        cancel::report_late(signal);
         return Printed::by_signal(signal);
     }
     outcome.hold = Some(pending.number());

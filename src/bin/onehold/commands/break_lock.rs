@@ -69,6 +69,10 @@ fn break_each(
         worst = Some(outcome.lock(Box::new(status.clone())));
     }
     for hold in holds.iter().filter(|hold| !cannot_ask || is_harmless(hold)) {
+        if worst.is_some() && cancel::signal_so_far().is_some() {
+            break;
+        }
+        cancel::uncommit();
         let one = args::Break {
             name: None,
             hold: hold.hold(),
@@ -319,7 +323,7 @@ fn waiting(session: &Session, status: &Status) -> impl FnMut(Duration) -> bool {
                 holder.as_deref().unwrap_or("the holder")
             ));
         }
-        cancel::interrupted_after_commit().is_none()
+        cancel::signal_so_far().is_none()
     }
 }
 

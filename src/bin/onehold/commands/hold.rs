@@ -132,8 +132,9 @@ pub(crate) fn hold(session: &Session, typed: HoldUntilEnd) -> CommandResult {
     };
     let queue = queue.map_or_else(supervise::queue, Ok)?;
     report_acquired(session, &lock, &hold, Some(&queue));
-    if let Some(signal) = cancel::interrupted_after_commit() {
+    if let Some(signal) = cancel::signal_so_far() {
         drop(hold);
+        cancel::report_late(signal);
         return Ok(Printed::by_signal(signal));
     }
     let number = hold.number();

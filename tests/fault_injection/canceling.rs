@@ -1,0 +1,195 @@
+//! Cancels a wait before each call of its main thread, while the lock is handed over: whichever thread goes on first,
+//! nothing is held after that, no command runs to its end, and one outcome is printed.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::harness::{self, Running, TestEnv, for_all};
+use crate::tracer::{Ended, Fault, First, Then, trace_and};
+
+struct Wait {
+    words: &'static [&'static str],
+    signals: &'static [Signal],
+}
+
+const COMMAND: &str = "sleep 0.2; touch ended";
+
+#[rustfmt::skip]
+const WAITS: [Wait; 6] = [
+    Wait { words: &["acquire", "--json", "--wait", "20s", "x", "--ttl", "1h"], signals: &[Signal::SIGINT] },
+    Wait { words: &["run", "--json", "--wait", "20s", "x", "--", "sh", "-c", COMMAND], signals: &[Signal::SIGTERM] },
+    Wait { words: &["run", "--json", "--wait", "20s", "--exec", "x", "--", "sh", "-c", COMMAND], signals: &[Signal::SIGTERM] },
+    Wait { words: &["hold", "--wait", "20s", "x"], signals: &[Signal::SIGINT] },
+    Wait { words: &["run", "--json", "--wait", "20s", "x", "--", "sh", "-c", COMMAND], signals: &[Signal::SIGTERM, Signal::SIGHUP] },
+    // By the end of a process.
+    Wait { words: &["run", "--json", "--wait", "20s", "--die-with", "CALLER", "x", "--", "sh", "-c", COMMAND], signals: &[] },
+];
+
+impl Wait {
+    fn verb(&self) -> &'static str {
+        self.words[0]
+    }
+
+    fn is_exec(&self) -> bool {
+        self.words.contains(&"--exec")
+    }
+
+    /// Plays it: its lock is released once it waits.
+    fn play(&self, at: usize, first: First) -> (TestEnv, Ended) {
+        let env = TestEnv::new();
+        env.done(["acquire", "x", "--ttl", "1h", "--owner", "first"]);
+        let mut caller = Running::sleeper();
+        let pid = caller.pid().to_string();
+        let words = self.words.iter();
+        let words = words.map(|word| if *word == "CALLER" { &pid } else { *word });
+        let command = env.onehold(words);
+        let (is_over, is_released) = (AtomicBool::new(false), AtomicBool::new(false));
+        let ended = std::thread::scope(|scope| {
+            scope.spawn(|| self.hand_over(&env, &is_over, &is_released));
+            let ended = trace_and(command, Fault::Cancel(at, first, self.signals), || {
+                if self.signals.is_empty() {
+                    caller.kill();
+                }
+                Then::Continue
+            });
+            is_over.store(true, Ordering::Relaxed);
+            ended
+        });
+        // It may have been canceled before it waited.
+        if !is_released.into_inner() {
+            env.done(["release", "x", "--owner", "first"]);
+        }
+        (env, ended)
+    }
+
+    fn hand_over(&self, env: &TestEnv, is_over: &AtomicBool, is_released: &AtomicBool) {
+        let until = |condition: &dyn Fn() -> bool| {
+            let began = Instant::now();
+            while !condition() && began.elapsed() < harness::TIMEOUT {
+                if is_over.load(Ordering::Relaxed) {
+                    return false;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            true
+        };
+        if !until(&|| !env.left_in_queues().is_empty()) {
+            return;
+        }
+        env.done(["release", "x", "--owner", "first"]);
+        is_released.store(true, Ordering::Relaxed);
+        if self.verb() != "hold" {
+            return;
+        }
+        // It ends if it was not canceled.
+        let began = Instant::now();
+        if until(&|| began.elapsed() > Duration::from_millis(500))
+            && let Some(pid) = env.lock("x")["pid"].as_u64()
+        {
+            harness::send(u32::try_from(pid).unwrap(), harness::Signal::INT);
+        }
+    }
+
+    /// How many calls it makes until its command runs, or until it ends.
+    fn calls(&self) -> usize {
+        let (_, ended) = self.play(usize::MAX, First::Main);
+        ended.main_calls_before_command.unwrap_or(ended.main_calls)
+    }
+
+    fn check(&self, env: &TestEnv, ended: &Ended) -> Result<(), String> {
+        let mut left = env.left_in_store();
+        left.retain(|name| name.ends_with(".lock"));
+        let succeeded = ended.code == Some(0);
+        // How often it looks varies, and with it how many calls it makes.
+        if !ended.is_canceled {
+            return Ok(());
+        }
+        if succeeded && self.verb() == "acquire" {
+            // Too late: the number is printed.
+            let hold = harness::json_object(ended.stdout.as_bytes())["hold"].to_string();
+            let code = env.code(["release", "x", "--hold", &hold]);
+            return if code == 0 {
+                Ok(())
+            } else {
+                Err(format!("its hold is released with {code}"))
+            };
+        }
+        if succeeded {
+            return Err("it succeeded".to_owned());
+        }
+        if env.path("ended").exists() {
+            return Err("its command ran to its end".to_owned());
+        }
+        // Once the signals have their default action, one ends the process that is to execute the command.
+        let is_ended_before_exec = self.is_exec() && ended.stdout.is_empty();
+        let is_free = left.is_empty() || (is_ended_before_exec && env.check("x") == 0);
+        if !is_free {
+            return Err(format!("left: {left:?}, {}", env.lock("x")));
+        }
+        let queues = env.left_in_queues();
+        if env.code(["acquire", "x", "--ttl", "1h"]) != 0 {
+            return Err(format!("it cannot be taken: {queues:?}, {}", env.lock("x")));
+        }
+        if ended
+            .stdout
+            .lines()
+            .filter(|line| line.starts_with('{'))
+            .count()
+            > 1
+            || ended.stderr.contains("panicked")
+        {
+            return Err("two outcomes".to_owned());
+        }
+        Ok(())
+    }
+}
+
+fn sweep(step: usize) {
+    let mut points = Vec::new();
+    for (number, wait) in WAITS.iter().enumerate() {
+        let calls = wait.calls();
+        println!("{:?}: {calls} calls", wait.words);
+        for at in (0..calls).filter(|at| (at + number).is_multiple_of(step)) {
+            for first in [First::Main, First::Others] {
+                points.push((wait, at, first));
+            }
+        }
+    }
+    let ends = Mutex::new(BTreeMap::<_, usize>::new());
+    let failures = for_all(&points, |(wait, at, first)| {
+        let (env, ended) = wait.play(*at, *first);
+        let end = (
+            wait.words,
+            ended.code,
+            ended.signal.map(|signal| signal as i32),
+        );
+        *ends.lock().unwrap().entry(end).or_default() += 1;
+        wait.check(&env, &ended).map_err(|why| {
+            format!(
+                "{:?} canceled before call {at}, {first:?} first: {why}; {:?} {:?} {} {}",
+                wait.words, ended.code, ended.signal, ended.stdout, ended.stderr
+            )
+        })
+    });
+    for (end, count) in ends.into_inner().unwrap() {
+        println!("{count:5} {end:?}");
+    }
+    println!("{} points, {} failed", points.len(), failures.len());
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    assert!(points.len() > 100, "{} points", points.len());
+}
+
+#[test]
+fn wait_that_is_canceled_before_a_part_of_its_calls_leaves_nothing_and_starts_nothing() {
+    sweep(11);
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn wait_that_is_canceled_before_any_of_its_calls_leaves_nothing_and_starts_nothing() {
+    sweep(1);
+}
