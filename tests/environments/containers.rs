@@ -236,7 +236,10 @@ fn ctrl_c_ends_a_wait_of_the_first_process_of_a_container() {
         wait $outer || echo exit $?
         onehold break x --yes 2>/dev/null";
     let said = place.says("env", script);
-    assert!(said.contains("canceled; the command was not started"), "{said}");
+    assert!(
+        said.contains("canceled; the command was not started"),
+        "{said}"
+    );
     assert!(said.contains("exit 130") && !said.contains("got"), "{said}");
 }
 

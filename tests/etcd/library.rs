@@ -1,11 +1,11 @@
 use std::time::Duration;
 
 use onehold::{
-    Acquired, Attempt, EtcdAccess, Holder, LockName, Options, ReleaseOutcome, RunOptions, State,
-    Store, Wait,
+    Acquired, Attempt, Error, EtcdAccess, Holder, LockName, Options, ReleaseOutcome, RunOptions,
+    State, Store, Wait, WaitDecision,
 };
 
-use crate::cluster::{On, shared};
+use crate::cluster::{Cluster, On, shared};
 use crate::harness::wait_until;
 
 fn lock(on: &On, name: &str) -> onehold::Lock {
@@ -42,6 +42,36 @@ fn hold_of_a_program_is_kept_by_a_thread_until_it_is_dropped() {
     };
     drop(hold);
     assert_eq!(on.state("x"), "free");
+}
+
+/// Its lease would last for an hour.
+#[test]
+fn canceled_waiter_gives_back_the_lease_that_was_ready_for_its_hold() {
+    let cluster = Cluster::start(1);
+    let on = On::new(&cluster);
+    let leases = || cluster.ctl(&["lease", "list"]);
+    let number = on.done(&["acquire", "x", "--ttl", "10m"]);
+    let before = leases();
+    let options = Options::new().ttl(Duration::from_hours(1));
+    // The first attempt supposes that the lock is free.
+    let mut taken = 0;
+    let wait = Wait::forever()
+        .on_wait(Duration::ZERO, |_| {
+            on.done(&["release", "x", "--hold", &number]);
+        })
+        .on_decision(|decision| {
+            taken += usize::from(decision == WaitDecision::Take);
+            decision == WaitDecision::WaitAgain || taken < 2
+        });
+    let attempt = lock(&on, "x").hold(&options, wait);
+    assert!(matches!(attempt, Err(Error::Canceled)), "{attempt:?}");
+    assert_eq!(taken, 2);
+    assert_eq!(on.state("x"), "free");
+    // That of the released one is gone, too.
+    assert_eq!(before.lines().next(), Some("found 1 leases"), "{before}");
+    wait_until("no lease is left", || {
+        leases().lines().next() == Some("found 0 leases")
+    });
 }
 
 #[test]

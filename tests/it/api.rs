@@ -14,7 +14,7 @@ use onehold::status::Reason;
 use crate::harness::{Running, TestEnv, command};
 use onehold::{
     Acquired, Attempt, Blocked, Break, Caller, Error, Format, Hold, Holder, Lock, LockName, Mode,
-    Options, Release, ReleaseOutcome, Renewal, RunOptions, State, Store, Wait,
+    Options, Release, ReleaseOutcome, Renewal, RunOptions, State, Store, Wait, WaitDecision,
 };
 
 struct Fixture {
@@ -182,6 +182,52 @@ fn wait_ends_at_its_limit_or_when_it_is_canceled() {
         .until_canceled(&canceled)
         .on_wait(Duration::ZERO, |_| canceled.store(true, Ordering::Relaxed));
     assert!(is_blocked(lock.hold(&Options::new(), wait)));
+}
+
+#[test]
+fn attempt_that_its_caller_does_not_let_go_on_takes_nothing() {
+    let fixture = Fixture::new();
+    let lock = fixture.lock("x");
+    let mut decisions = Vec::new();
+    let wait = Wait::no().on_decision(|decision| {
+        decisions.push(decision);
+        false
+    });
+    assert!(matches!(
+        lock.hold(&Options::new(), wait),
+        Err(Error::Canceled)
+    ));
+    assert_eq!(decisions, [WaitDecision::Take]);
+    assert_eq!(fixture.state("x"), State::Free);
+    // A waiter, once it could take it.
+    let mut first = Some(take(&lock));
+    let decided = AtomicUsize::new(0);
+    let wait = Wait::forever()
+        .on_wait(Duration::ZERO, |_| drop(first.take()))
+        .on_decision(|_| {
+            decided.fetch_add(1, Ordering::Relaxed);
+            false
+        });
+    assert!(matches!(
+        fixture.lock("x").hold(&Options::new(), wait),
+        Err(Error::Canceled)
+    ));
+    assert_eq!(decided.into_inner(), 1);
+    assert_eq!(fixture.env.left_in_queues(), [""; 0]);
+    // A hold that would be extended.
+    let owned = Options::new().owner("me").ttl(Duration::from_secs(60));
+    let pending = |wait| fixture.lock("x").acquire(&owned, Holder::Lease, wait);
+    let Acquired::New(hold) = held(pending(Wait::no())) else {
+        panic!("it is free");
+    };
+    hold.confirm().unwrap();
+    let longer = owned.clone().ttl(Duration::from_secs(3600));
+    let before = fixture.lock("x").check(None).unwrap().record.unwrap();
+    let wait = Wait::no().on_decision(|_| false);
+    let attempt = fixture.lock("x").acquire(&longer, Holder::Lease, wait);
+    assert!(matches!(attempt, Err(Error::Canceled)));
+    let after = fixture.lock("x").check(None).unwrap().record.unwrap();
+    assert_eq!(after.live.expires_at, before.live.expires_at);
 }
 
 #[test]

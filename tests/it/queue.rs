@@ -340,8 +340,16 @@ fn waiter_dies_of_a_signal_and_leaves_the_queue() {
     let env = TestEnv::new();
     let _holder = env.hold(&["x"]);
     for (signal, code, expected) in [
-        (Signal::INT, -2, "onehold: canceled; the command was not started\n"),
-        (Signal::TERM, -15, "onehold: canceled; the command was not started\n"),
+        (
+            Signal::INT,
+            -2,
+            "onehold: canceled; the command was not started\n",
+        ),
+        (
+            Signal::TERM,
+            -15,
+            "onehold: canceled; the command was not started\n",
+        ),
     ] {
         let mut command = env.onehold(["run", "-v", "-w", "forever", "x", "--", "touch", "ran"]);
         command.stdout(Stdio::null()).stderr(Stdio::piped());

@@ -238,11 +238,7 @@ fn waiters_leave_the_queue_at_the_end_of_stdin_and_the_others_are_served_in_orde
         let waiter = &mut waiters[number];
         assert_eq!(waiter.end(), 130);
         assert_eq!(waiter.line(), "");
-        assert!(
-            waiter
-                .told()
-                .contains("canceled: stdin has ended")
-        );
+        assert!(waiter.told().contains("canceled: stdin has ended"));
     }
     // By the signal, for which a shell says 143.
     waiters[6].running.signal(Signal::TERM);

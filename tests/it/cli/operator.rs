@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::time::{Duration, Instant};
 
 use assert_cmd::prelude::OutputAssertExt;
 use predicates::prelude::*;
@@ -137,6 +138,29 @@ fn break_of_several_holders_without_a_terminal_asks_once() {
         .assert()
         .code(4)
         .stderr(is_match("run `onehold .*break x --hold \\d+`\n$").unwrap());
+}
+
+#[test]
+fn ctrl_c_at_the_second_question_of_break_ends_it_at_once() {
+    let env = TestEnv::new();
+    for owner in ["one", "two"] {
+        env.done(["acquire", "-s", "x", "--ttl", "1h", "--owner", owner]);
+    }
+    let began = Instant::now();
+    let (code, seen) = env.on_a_terminal("break x", &["y\n", "\x03"]);
+    let took = began.elapsed();
+    assert_eq!(code, 130, "{seen}");
+    assert!(
+        seen.ends_with("onehold: canceled; this hold was not broken\r\n"),
+        "{seen}"
+    );
+    // Without an answer it ends after 30 s.
+    assert!(took < Duration::from_secs(20), "{took:?}");
+    let lock = env.lock("x");
+    assert_eq!(
+        (&lock["state"], &lock["others"]),
+        (&json!("held"), &json!([]))
+    );
 }
 
 #[test]
