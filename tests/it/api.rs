@@ -215,13 +215,13 @@ fn attempt_that_its_caller_does_not_let_go_on_takes_nothing() {
     assert_eq!(decided.into_inner(), 1);
     assert_eq!(fixture.env.left_in_queues(), [""; 0]);
     // A hold that would be extended.
-    let owned = Options::new().owner("me").ttl(Duration::from_secs(60));
+    let owned = Options::new().owner("me").ttl(Duration::from_mins(1));
     let pending = |wait| fixture.lock("x").acquire(&owned, Holder::Lease, wait);
     let Acquired::New(hold) = held(pending(Wait::no())) else {
         panic!("it is free");
     };
     hold.confirm().unwrap();
-    let longer = owned.clone().ttl(Duration::from_secs(3600));
+    let longer = owned.clone().ttl(Duration::from_hours(1));
     let before = fixture.lock("x").check(None).unwrap().record.unwrap();
     let wait = Wait::no().on_decision(|_| false);
     let attempt = fixture.lock("x").acquire(&longer, Holder::Lease, wait);
