@@ -208,9 +208,9 @@ pub mod command_line {
         #[cfg(unix)]
         pub use crate::sys::signal::terminate_self;
         pub use crate::sys::signal::{
-            SignalMask, SignalQueue, exit_by_signal, ignore_file_size_signal, last_signal, send,
-            send_from_terminal, stop, stop_telling_signals_apart, tell_signals_apart,
-            terminating_signal, without_signals,
+            SignalMask, SignalQueue, exit_by_signal, ignore_file_size_signal, last_signal,
+            note_signals, send, send_from_terminal, stop, stop_telling_signals_apart,
+            tell_signals_apart, terminating_signal, without_signals,
         };
     }
 }

@@ -34,7 +34,7 @@ type OnDecision<'a> = Box<dyn FnMut(WaitDecision) -> bool + 'a>;
 pub enum WaitDecision {
     /// It takes the lock, or extends a hold that the caller has.
     Take,
-    /// It waits again: it could not take the lock after all.
+    /// It does not take the lock after all, because the lock has changed meanwhile.
     WaitAgain,
 }
 
@@ -154,10 +154,11 @@ impl<'a> Wait<'a> {
         self
     }
 
-    /// Calls `callback` before each decision is carried out, also in an attempt that does not wait. If it returns
-    /// `false`, nothing more is taken, and the attempt fails with [`Canceled`](crate::Error::Canceled). So a program
-    /// whose waits can be ended from outside at any moment knows from when on it may have a lock to give back. Other
-    /// processes may wait for the callback: it must be short. It can be called several times.
+    /// Calls `callback` before the lock is taken, also in an attempt that does not wait, and once more if it could not
+    /// be taken after all. If it returns `false`, nothing is taken, and the attempt fails with
+    /// [`Canceled`](crate::Error::Canceled). So a program whose waits can be ended from outside at any moment knows
+    /// from when on it may have a lock to give back. Other processes may wait for the callback: it must be short. Both
+    /// can happen several times.
     #[must_use]
     pub fn on_decision(mut self, callback: impl FnMut(WaitDecision) -> bool + 'a) -> Self {
         self.on_decision = Some(Box::new(callback));
@@ -196,7 +197,10 @@ impl<'a> Wait<'a> {
     /// How long other processes may keep the store busy. The first call starts the clock.
     pub(crate) fn patience(&mut self) -> Patience<'a> {
         if !self.is_wanted() {
-            return Patience::SHORT;
+            return Patience {
+                canceled: self.canceled,
+                ..Patience::SHORT
+            };
         }
         self.started.get_or_insert_with(boottime);
         Patience {

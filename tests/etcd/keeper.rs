@@ -452,7 +452,7 @@ fn canceled_waiter_leaves_the_queue_at_once() {
 }
 
 #[test]
-fn second_signal_ends_a_waiter_whose_keeper_is_stopped() {
+fn signal_a_second_later_ends_a_waiter_whose_keeper_is_stopped() {
     let on = On::new(shared());
     on.done(&["acquire", "x", "--ttl", "60"]);
     let mut command = on.onehold(&["run", "-w", "60", "x", "--", "true"]);
@@ -460,8 +460,11 @@ fn second_signal_ends_a_waiter_whose_keeper_is_stopped() {
     let mut waiter = Running::spawn(command);
     wait_until("it waits", || on.waiters("x") == 1);
     send(children_of(waiter.pid())[0], Signal::STOP);
+    // The first two are one event, as from timeout(1).
     waiter.signal(Signal::TERM);
-    std::thread::sleep(Duration::from_millis(300));
+    waiter.signal(Signal::HUP);
+    std::thread::sleep(Duration::from_millis(1_100));
+    assert!(!waiter.has_ended());
     waiter.signal(Signal::TERM);
     assert_eq!(waiter.finish(), -15);
     wait_until("its place ends with its lease", || on.waiters("x") == 0);

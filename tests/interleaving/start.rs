@@ -11,6 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 
+use nix::errno::Errno;
 use nix::unistd::Pid;
 
 /// All that the new process needs, made before: it shares the memory of this one.
@@ -125,16 +126,21 @@ impl Drop for Launcher {
             .requests
             .shutdown(std::net::Shutdown::Both)
             .unwrap();
-        // SAFETY: no pointers.
-        while unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::__WCLONE | libc::__WNOTHREAD) }
-            > 0
-        {}
+        let flags = libc::__WCLONE | libc::__WNOTHREAD;
+        loop {
+            // SAFETY: no pointers.
+            let waited = unsafe { libc::waitpid(-1, std::ptr::null_mut(), flags) };
+            // Its stack is in use until then.
+            if waited == -1 && Errno::last() != Errno::EINTR {
+                return;
+            }
+        }
     }
 }
 
 extern "C" fn launch(own: *mut c_void) -> c_int {
-    // SAFETY: `Launcher` has it until this process has ended. All calls are ones that the filter lets pass. The
-    // thread of the launcher, whose errno this is, waits for an answer while they are made.
+    // SAFETY: `Launcher` has it until this process has ended. All calls are ones that the filter lets pass. It shares
+    // errno with the thread of the launcher, so it reads none, and while a call could fail, that thread waits.
     unsafe {
         let own = &mut *own.cast::<Own>();
         let program = libc::sock_fprog {

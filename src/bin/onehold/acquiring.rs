@@ -114,10 +114,12 @@ pub(crate) fn acquire_with_prompts<T>(
             if let Some(keep) = typed.keep_place {
                 wait = wait.keep_place(keep);
             }
-            wait = wait.on_decision(cancel::may_go_on);
+            if may_block(lock, typed) {
+                wait = wait.on_decision(cancel::may_go_on);
+            }
             match attempt(options, wait) {
                 Ok(Attempt::Held(held)) => {
-                    progress.end(true);
+                    progress.end(cancel::signal_so_far().is_none());
                     // From here on Ctrl-C does not cancel.
                     Ok(Attempt::Held(cancel::commit(held)))
                 }
@@ -130,7 +132,7 @@ pub(crate) fn acquire_with_prompts<T>(
         })
     };
     for _ in 0..MAX_PROMPTS {
-        let blocked = match attempt_once(&options, limit)? {
+        let blocked = match attempt_once(&options, limit).map_err(cancel::commit)? {
             Attempt::Blocked(blocked) => blocked,
             held @ Attempt::Held(_) => return Ok(held),
         };
@@ -140,11 +142,13 @@ pub(crate) fn acquire_with_prompts<T>(
         }
         match confirm_replace(session, typed, lock, &blocked.status) {
             Some(revision) => options = options.replace_hold(revision),
-            None => return Ok(Attempt::Blocked(blocked)),
+            // One outcome: a signal that comes now cancels nothing any more.
+            None => return Ok(cancel::commit(Attempt::Blocked(blocked))),
         }
     }
     // The lock changed hands after each confirmation: one last attempt with the last answer.
-    Ok(attempt_once(&options, None)?)
+    let attempt = attempt_once(&options, None);
+    Ok(cancel::commit(attempt)?)
 }
 
 fn wait<'a>(

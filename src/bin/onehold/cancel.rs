@@ -3,8 +3,9 @@
 //! `ctrlc` starts a thread, which costs more than acquiring a lock. So the handler is installed only
 //! once there is something to cancel. Until then the signals have their default action.
 //!
-//! While the program waits or asks, that thread ends it. From the decision to take the lock on, only the main
-//! thread does, once it has given back what it took: the other one would leave a dead hold.
+//! While a local wait or a question lasts, that thread ends the program. From the decision to take the lock on, and
+//! on etcd, only the main thread does, once it has given back what it took: the other one would leave a dead hold. In
+//! the first moments of a wait, without that thread, signals are only noted from the decision on.
 
 use std::io::IsTerminal;
 use std::sync::OnceLock;
@@ -20,7 +21,7 @@ const CANCELABLE: u8 = 0;
 const TAKING: u8 = 1;
 /// The lock is taken: a signal is no longer for the wait.
 const COMMITTED: u8 = 2;
-/// Canceled while it could be: the thread of the handler reports it.
+/// Canceled while it could be: the thread that noticed it reports it.
 const CANCELED: u8 = 3;
 /// Canceled while the lock was being taken: the main thread reports it.
 const CANCELED_LATE: u8 = 4;
@@ -79,7 +80,8 @@ pub(crate) enum Then {
 /// What follows; a question can come between two waits.
 static GIVES_UP: AtomicBool = AtomicBool::new(false);
 
-/// Whether the thread of the handler has reported what canceled.
+/// Whether the report has begun, and whether it is done.
+static HAS_BEGUN_TO_REPORT: AtomicBool = AtomicBool::new(false);
 static IS_REPORTED: AtomicBool = AtomicBool::new(false);
 
 /// Called with the signal, and with the event that stands for it, if there was one.
@@ -101,6 +103,10 @@ pub(crate) fn on_interrupt(then: Then, report: impl Fn(i32, Option<&str>) + Send
     signal::tell_signals_apart(|| {
         let _ = ctrlc::set_handler(by_signal);
     });
+    // It came before, and does not end the program by itself.
+    if PROGRESS.load(Ordering::SeqCst) >= CANCELED {
+        end();
+    }
 }
 
 /// Cancels as Ctrl-C does, and ends with its exit code. `why`: what has happened. Returns `false` after
@@ -117,38 +123,47 @@ fn cancel(signal: i32, why: Option<&str>) -> bool {
     };
     // Before the main thread can see that it is canceled.
     let is_first = EVENT.set(event).is_ok();
-    if advance(CANCELABLE, CANCELED) {
-        if GIVES_UP.load(Ordering::SeqCst) {
-            IS_GIVEN_UP.store(true, Ordering::SeqCst);
-            report();
-            IS_REPORTED.store(true, Ordering::SeqCst);
-        } else {
-            report();
-            end_by_event();
+    loop {
+        match PROGRESS.load(Ordering::SeqCst) {
+            CANCELABLE if advance(CANCELABLE, CANCELED) => {
+                let gives_up = GIVES_UP.load(Ordering::SeqCst);
+                IS_GIVEN_UP.store(gives_up, Ordering::SeqCst);
+                report();
+                if !gives_up {
+                    end_by_event();
+                }
+                return true;
+            }
+            TAKING if advance(TAKING, CANCELED_LATE) => {
+                // What is asked of a store that does not answer is given up.
+                IS_GIVEN_UP.store(true, Ordering::SeqCst);
+                return true;
+            }
+            // The main thread has just gone on.
+            CANCELABLE | TAKING => {}
+            COMMITTED => return false,
+            _ => break,
         }
-        return true;
-    }
-    if advance(TAKING, CANCELED_LATE) {
-        // What is asked of a store that does not answer is given up.
-        IS_GIVEN_UP.store(true, Ordering::SeqCst);
-        return true;
-    }
-    if PROGRESS.load(Ordering::SeqCst) == COMMITTED {
-        return false;
     }
     let is_same = |first: &Event| first.at.elapsed() < SAME_EVENT;
     // Another signal ends the program at once, whatever is left.
     if !is_first && why.is_none() && !EVENT.get().is_some_and(is_same) {
+        report();
         end_by(signal, true);
     }
     true
 }
 
+/// Reports what has canceled, once.
 fn report() {
+    if HAS_BEGUN_TO_REPORT.swap(true, Ordering::SeqCst) {
+        return;
+    }
     let event = EVENT.get();
     let why = event.and_then(|event| event.why.as_deref());
     let signal = event.map(|event| event.signal).or_else(signal_so_far);
     report_as(signal.unwrap_or(SIGINT), why);
+    IS_REPORTED.store(true, Ordering::SeqCst);
 }
 
 fn report_as(signal: i32, why: Option<&str>) {
@@ -158,15 +173,6 @@ fn report_as(signal: i32, why: Option<&str>) {
     }
     if let Some(report) = REPORT.get() {
         report(signal, why);
-    }
-}
-
-/// Reports a signal that came after `commit`, if those before it would have been reported.
-#[cold]
-#[inline(never)]
-pub(crate) fn report_late(signal: i32) {
-    if REPORT.get().is_some() {
-        report_as(signal, None);
     }
 }
 
@@ -190,15 +196,24 @@ fn end_by(number: i32, is_signal: bool) -> ! {
 
 /// Called by the library, see [`onehold::Wait::on_decision`].
 pub(crate) fn may_go_on(decision: WaitDecision) -> bool {
+    let has_handler = REPORT.get().is_some();
     match decision {
         WaitDecision::Take => {
+            if !has_handler {
+                signal::note_signals();
+            }
             advance(CANCELABLE, TAKING) || PROGRESS.load(Ordering::SeqCst) < CANCELED
         }
-        WaitDecision::WaitAgain => advance(TAKING, CANCELABLE),
+        WaitDecision::WaitAgain => {
+            if !has_handler {
+                signal::stop_telling_signals_apart();
+            }
+            advance(TAKING, CANCELABLE) && signal_so_far().is_none()
+        }
     }
 }
 
-/// Nothing was taken. Never returns if that was canceled.
+/// Nothing was taken, and it is tried again. Never returns if that was canceled.
 pub(crate) fn end_if_canceled() {
     if !advance(TAKING, CANCELABLE) && PROGRESS.load(Ordering::SeqCst) >= CANCELED {
         end();
@@ -213,18 +228,36 @@ pub(crate) fn commit<T>(value: T) -> T {
     if is_committed && signal_so_far().is_none() {
         return value;
     }
+    // Another signal ends the program, even if the store does not answer.
+    advance(COMMITTED, CANCELED_LATE);
     drop(value);
     end();
 }
 
+/// Whether a signal came after `commit`.
+pub(crate) fn is_late() -> bool {
+    PROGRESS.load(Ordering::SeqCst) == COMMITTED && signal_so_far().is_some()
+}
+
+/// Gives back what is held after a signal that came after `commit`, and reports it if those before would have been.
+#[cold]
+#[inline(never)]
+pub(crate) fn give_back<T>(held: T, signal: i32) {
+    advance(COMMITTED, CANCELED_LATE);
+    drop(held);
+    if REPORT.get().is_some() && !HAS_BEGUN_TO_REPORT.swap(true, Ordering::SeqCst) {
+        report_as(signal, None);
+    }
+}
+
 /// Signals cancel what comes next: a question follows what was done. Never returns if one came meanwhile.
 pub(crate) fn uncommit() {
-    if advance(COMMITTED, CANCELABLE) && signal_so_far().is_some() {
-        // Unless the thread of the handler does.
-        if advance(CANCELABLE, CANCELED_LATE) {
-            end();
-        }
-        end_if_canceled();
+    if is_late() && advance(COMMITTED, CANCELED_LATE) {
+        end();
+    }
+    advance(COMMITTED, CANCELABLE);
+    if signal_so_far().is_some() {
+        commit(());
     }
 }
 
@@ -235,7 +268,7 @@ fn end() -> ! {
         report();
         end_by_event();
     }
-    // The thread of the handler reports it, and ends the program unless it was to be given up.
+    // The other thread reports it, and ends the program unless the wait was to be given up.
     loop {
         if IS_REPORTED.load(Ordering::SeqCst) {
             end_by_event();

@@ -2,23 +2,31 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
-use std::sync::mpsc;
+use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use anstream::AutoStream;
 use onehold::Status;
 
-use crate::cancel::Then;
+use crate::cancel::{self, Then};
 use crate::describe::{describe_holder, local};
-use crate::die_with;
+use crate::die_with::{self, in_thread};
 use crate::exit::Exit;
 use crate::outcome::Outcome;
 use crate::output::{self, block};
 use crate::refusal::Refusal;
 use crate::session::Session;
-use crate::{cancel, words};
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What was broken before a question that may be canceled.
+static BROKEN: Mutex<Vec<Status>> = Mutex::new(Vec::new());
+
+/// Has this in the report of a signal that comes later.
+pub(crate) fn note_broken(was: &Status) {
+    let mut broken = BROKEN.lock().unwrap_or_else(PoisonError::into_inner);
+    broken.push(was.clone());
+}
 
 /// From now on a signal that ends the program is reported.
 pub(crate) fn report_cancel(session: &Session, then: Then) {
@@ -30,7 +38,7 @@ pub(crate) fn report_cancel(session: &Session, then: Then) {
                 let because = why.map_or_else(String::new, |why| format!(": {why}"));
                 let result = match session.verb {
                     "run" => "; the command was not started",
-                    "break" => "; this hold was not broken",
+                    "break" => "; nothing more was done",
                     _ => "",
                 };
                 let text = format!("canceled{because}{result}");
@@ -38,6 +46,8 @@ pub(crate) fn report_cancel(session: &Session, then: Then) {
             }
         };
         outcome.exit = Exit::Signal(signal);
+        let broken = BROKEN.lock().unwrap_or_else(PoisonError::into_inner);
+        outcome.locks.clone_from(&broken);
         let _ = output::print_outcome(&session, &outcome);
     };
     cancel::on_interrupt(then, report);
@@ -82,12 +92,12 @@ fn ask(question: &str) -> Result<bool, String> {
     let output = terminal.try_clone().map_err(no_terminal)?;
     let (sender, answer) = mpsc::channel();
     // Reading a terminal has no timeout, so a thread reads. It ends with the program.
-    let reader = std::thread::Builder::new().spawn(move || {
+    let reader = in_thread("answer", move || {
         let mut line = String::new();
         let read = BufReader::new(&terminal).read_line(&mut line);
         let _ = sender.send(read.map(|_| line).unwrap_or_default());
     });
-    reader.map_err(|error| words::cause_text(&error))?;
+    reader.map_err(|error| format!("{error:#}"))?;
     // Follows --color, NO_COLOR and TERM, as all other output does.
     write!(AutoStream::auto(output), "{question} [y/N] ").map_err(no_terminal)?;
     let answer = answer.recv_timeout(ANSWER_TIMEOUT).unwrap_or_else(|_| {

@@ -64,11 +64,11 @@ pub(crate) fn supervise(
     // There is no command yet to forward a signal to.
     let early = queue.take_ending();
     if let Some(signal) = early.or_else(cancel::signal_so_far) {
-        drop(hold);
         if let Some(why) = die_with::has_exited() {
+            drop(hold);
             return Ok(die_with::not_started(why).into());
         }
-        cancel::report_late(signal);
+        cancel::give_back(hold, signal);
         return Ok(Printed::by_signal(signal));
     }
     // Without it orphans would be out of reach, and the rest of the work is not.

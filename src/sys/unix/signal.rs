@@ -316,8 +316,25 @@ pub fn tell_signals_apart(install: impl FnOnce()) {
     });
 }
 
-/// Gives INT, TERM and HUP their default action again, of those that have the handler of [`tell_signals_apart`]. One
-/// that came before is told by [`last_signal`].
+/// Lets INT, TERM and HUP, those that have their default action, do nothing but be told by [`last_signal`].
+pub fn note_signals() {
+    let noting = action(
+        note_and_call as *const () as libc::sighandler_t,
+        libc::SA_RESTART,
+    );
+    for signal in TOLD_APART {
+        match change_action(signal, Some(&noting)) {
+            Ok(before) if before.sa_sigaction == libc::SIG_DFL => note_callers(signal, false),
+            Ok(before) => {
+                let _ = change_action(signal, Some(&before));
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// Gives INT, TERM and HUP their default action again, those that had it before [`tell_signals_apart`] or
+/// [`note_signals`]. One that came before is told by [`last_signal`].
 pub fn stop_telling_signals_apart() {
     let ours = note_and_call as *const () as libc::sighandler_t;
     for signal in TOLD_APART {
@@ -327,7 +344,7 @@ pub fn stop_telling_signals_apart() {
     }
 }
 
-/// The signal that came last, if [`tell_signals_apart`] was called.
+/// The signal that came last, since [`tell_signals_apart`] or [`note_signals`] was called.
 #[must_use]
 pub fn last_signal() -> Option<i32> {
     Some(LAST_SIGNAL.load(Ordering::SeqCst)).filter(|signal| *signal != 0)

@@ -195,6 +195,9 @@ pub fn tell_signals_apart(install: impl FnOnce()) {
     install();
 }
 
+/// Nothing to do: [`last_signal`] knows of none.
+pub fn note_signals() {}
+
 /// Nothing to do: no program takes the place of this one.
 pub fn stop_telling_signals_apart() {}
 

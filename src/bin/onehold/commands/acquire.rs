@@ -127,9 +127,7 @@ fn hand_over(
         outcome.warnings.extend(warnings);
     }
     if let Some(signal) = cancel::signal_so_far() {
-        // Releases the lock.
-        drop(pending);
-        cancel::report_late(signal);
+        cancel::give_back(pending, signal);
         return Printed::by_signal(signal);
     }
     outcome.hold = Some(pending.number());

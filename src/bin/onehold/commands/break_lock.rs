@@ -17,7 +17,7 @@ use crate::exit::Exit;
 use crate::malformed::moved_text;
 use crate::outcome::{CommandResult, Outcome};
 use crate::output;
-use crate::prompt::{confirm, has_terminal};
+use crate::prompt::{confirm, has_terminal, note_broken};
 use crate::refusal::Refusal;
 use crate::session::Session;
 use crate::suggested::command_line;
@@ -69,7 +69,8 @@ fn break_each(
         worst = Some(outcome.lock(Box::new(status.clone())));
     }
     for hold in holds.iter().filter(|hold| !cannot_ask || is_harmless(hold)) {
-        if worst.is_some() && cancel::signal_so_far().is_some() {
+        // What it had to wait for, until Ctrl-C, is said.
+        if worst.is_some() && cancel::is_late() {
             break;
         }
         cancel::uncommit();
@@ -86,7 +87,15 @@ fn break_each(
         };
         match outcome.exit {
             Exit::Done => {
-                warnings.extend(outcome.warnings);
+                // The next question may be canceled.
+                if session.tells() {
+                    for warning in &outcome.warnings {
+                        output::eprint(&format!("onehold: warning: {warning}"));
+                    }
+                } else {
+                    warnings.extend(outcome.warnings);
+                }
+                outcome.lock.iter().for_each(|was| note_broken(was));
                 broken.extend(outcome.lock.map(|was| *was));
             }
             // It has ended by itself.

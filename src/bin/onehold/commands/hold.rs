@@ -133,8 +133,7 @@ pub(crate) fn hold(session: &Session, typed: HoldUntilEnd) -> CommandResult {
     let queue = queue.map_or_else(supervise::queue, Ok)?;
     report_acquired(session, &lock, &hold, Some(&queue));
     if let Some(signal) = cancel::signal_so_far() {
-        drop(hold);
-        cancel::report_late(signal);
+        cancel::give_back(hold, signal);
         return Ok(Printed::by_signal(signal));
     }
     let number = hold.number();

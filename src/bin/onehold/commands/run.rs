@@ -121,9 +121,7 @@ fn replaced_by(mut command: Command, mut hold: Hold) -> CommandResult {
     // From here on a signal ends this process, or what takes its place.
     signal::stop_telling_signals_apart();
     if let Some(signal) = cancel::signal_so_far() {
-        // Releases the lock.
-        drop(hold);
-        cancel::report_late(signal);
+        cancel::give_back(hold, signal);
         return Ok(Printed::by_signal(signal));
     }
     for (name, value) in hold.environment(std::env::var(HOLDS).ok().as_deref()) {
