@@ -1,7 +1,7 @@
 //! Ctrl-C, TERM and HUP while onehold waits or asks, and until what it takes is in use.
 //!
 //! `ctrlc` starts a thread, which costs more than acquiring a lock. So the handler is installed only
-//! once there is something to cancel. Until then the signals have their default action.
+//! once a wait is to be shown, or a question asked. Until then the signals have their default action.
 //!
 //! While a local wait or a question lasts, that thread ends the program. From the decision to take the lock on, and
 //! on etcd, only the main thread does, once it has given back what it took: the other one would leave a dead hold. In
@@ -215,7 +215,10 @@ pub(crate) fn may_go_on(decision: WaitDecision) -> bool {
 
 /// Nothing was taken, and it is tried again. Never returns if that was canceled.
 pub(crate) fn end_if_canceled() {
-    if !advance(TAKING, CANCELABLE) && PROGRESS.load(Ordering::SeqCst) >= CANCELED {
+    if PROGRESS.load(Ordering::SeqCst) == TAKING {
+        may_go_on(WaitDecision::WaitAgain);
+    }
+    if PROGRESS.load(Ordering::SeqCst) >= CANCELED {
         end();
     }
 }
