@@ -96,6 +96,7 @@ static REPORT: OnceLock<Report> = OnceLock::new();
 pub(crate) fn on_interrupt(then: Then, report: impl Fn(i32, Option<&str>) + Send + Sync + 'static) {
     GIVES_UP.store(then == Then::GivesUp, Ordering::SeqCst);
     let _ = REPORT.set(Box::new(report));
+    IS_NOTING.store(false, Ordering::SeqCst);
     let by_signal = || {
         cancel(signal::last_signal().unwrap_or(SIGINT), None);
     };
@@ -194,18 +195,27 @@ fn end_by(number: i32, is_signal: bool) -> ! {
     std::process::exit(128 + number);
 }
 
+/// Whether the signals are noted, and have no handler.
+static IS_NOTING: AtomicBool = AtomicBool::new(false);
+
+/// From here on a signal ends this process, or what takes its place. Those before are told by [`signal_so_far`].
+pub(crate) fn let_signals_end() {
+    if IS_NOTING.swap(false, Ordering::SeqCst) || REPORT.get().is_some() {
+        signal::stop_telling_signals_apart();
+    }
+}
+
 /// Called by the library, see [`onehold::Wait::on_decision`].
 pub(crate) fn may_go_on(decision: WaitDecision) -> bool {
-    let has_handler = REPORT.get().is_some();
     match decision {
         WaitDecision::Take => {
-            if !has_handler {
+            if REPORT.get().is_none() && !IS_NOTING.swap(true, Ordering::SeqCst) {
                 signal::note_signals();
             }
             advance(CANCELABLE, TAKING) || PROGRESS.load(Ordering::SeqCst) < CANCELED
         }
         WaitDecision::WaitAgain => {
-            if !has_handler {
+            if IS_NOTING.swap(false, Ordering::SeqCst) {
                 signal::stop_telling_signals_apart();
             }
             advance(TAKING, CANCELABLE) && signal_so_far().is_none()

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::bail;
-use onehold::command_line::signal::{self, ignore_file_size_signal};
+use onehold::command_line::signal::ignore_file_size_signal;
 use onehold::command_line::{Program, pass_on_wide_code, replace_process};
 use onehold::{Attempt, Format, Hold, LockName, RunOptions};
 use sha2::{Digest, Sha256};
@@ -118,8 +118,7 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
 
 /// Returns only if the command does not take the place of this program.
 fn replaced_by(mut command: Command, mut hold: Hold) -> CommandResult {
-    // From here on a signal ends this process, or what takes its place.
-    signal::stop_telling_signals_apart();
+    cancel::let_signals_end();
     if let Some(signal) = cancel::signal_so_far() {
         cancel::give_back(hold, signal);
         return Ok(Printed::by_signal(signal));
