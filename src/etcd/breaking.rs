@@ -54,7 +54,10 @@ impl Session<'_> {
     ) -> Result<bool> {
         let kill_after = judged.record().and_then(Record::kill_after);
         let limit = kill_after.unwrap_or(KILL_AFTER).saturating_add(KEEPER_ENDS);
-        let deadline = Deadline::of(Patience::of(limit));
+        let deadline = Deadline::of(Patience {
+            at_most: limit,
+            ..self.patience
+        });
         let mut judged = judged.clone();
         // Until it says so: another one may write it meanwhile.
         while let Some(record) = judged.record()

@@ -25,7 +25,8 @@ use crate::sys::wait::{pause, random_u64};
 /// How many attempts follow each other without a pause.
 const AT_ONCE: u32 = 8;
 
-/// A caller that did not wait gives back only a lease that lasts longer than this: it would have to wait for the answer.
+/// A caller that did not wait leaves a lease to its end, unless that lasts longer than this: to give it back costs a
+/// request.
 const SHORT_TTL_MS: u64 = 60_000;
 
 /// The attempts at one change, and what they have brought so far. Others may keep changing what it was decided on.

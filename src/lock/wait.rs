@@ -154,20 +154,22 @@ impl<'a> Wait<'a> {
         self
     }
 
-    /// Calls `callback` before the lock is taken, also in an attempt that does not wait, and once more if it could not
-    /// be taken after all. If it returns `false`, nothing is taken, and the attempt fails with
-    /// [`Canceled`](crate::Error::Canceled). So a program whose waits can be ended from outside at any moment knows
-    /// from when on it may have a lock to give back. Other processes may wait for the callback: it must be short. Both
-    /// can happen several times.
+    /// Calls `callback` before the lock is taken, also in an attempt that does not wait. If the lock could not be
+    /// taken and the attempt waits again, calls it once more, and so on. If it returns `false`, nothing is taken, and
+    /// the attempt fails with [`Canceled`](crate::Error::Canceled). So a program whose waits can be ended from outside
+    /// at any moment knows from when on it may have a lock to give back. Other processes may wait for the callback: it
+    /// must be short.
     #[must_use]
     pub fn on_decision(mut self, callback: impl FnMut(WaitDecision) -> bool + 'a) -> Self {
         self.on_decision = Some(Box::new(callback));
         self
     }
 
-    /// Whether the caller lets it take the lock.
+    /// Whether the caller lets it take the lock. Asked once until it waits again: others may have been displaced.
     pub(super) fn may_take(&mut self) -> bool {
-        self.is_taking = true;
+        if std::mem::replace(&mut self.is_taking, true) {
+            return true;
+        }
         let callback = self.on_decision.as_mut();
         callback.is_none_or(|callback| callback(WaitDecision::Take))
     }

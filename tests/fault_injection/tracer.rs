@@ -67,8 +67,9 @@ pub struct Ended {
     /// Those of the main thread.
     pub main_calls: usize,
     pub main_calls_before_command: Option<usize>,
-    /// Whether it came to the call of a [`Fault::Cancel`].
+    /// Whether it came to the call of a [`Fault::Cancel`], and had a second thread then.
     pub is_canceled: bool,
+    pub had_threads: bool,
     pub stdout: String,
     pub stderr: String,
 }
@@ -272,6 +273,7 @@ fn trace_here(mut command: Command, fault: Fault, mut callback: impl FnMut() -> 
                     if is_entry && canceling == Canceling::NotYet && ended.main_calls == at {
                         canceling = Canceling::Sent;
                         ended.is_canceled = true;
+                        ended.had_threads = tasks.len() > 1;
                         callback();
                         for signal in signals {
                             kill(root, *signal).unwrap();
@@ -279,7 +281,9 @@ fn trace_here(mut command: Command, fault: Fault, mut callback: impl FnMut() -> 
                     } else if is_entry && canceling == Canceling::Sent && is_return(pid) {
                         canceling = Canceling::Handled;
                     } else if match first {
-                        First::Main => canceling == Canceling::Sent && pid != root,
+                        First::Main => {
+                            matches!(canceling, Canceling::Sent | Canceling::Handled) && pid != root
+                        }
                         First::Others => is_entry && canceling == Canceling::Handled,
                     } {
                         at_call(pid, tasks.get_mut(&pid).unwrap(), fault, &mut ended);

@@ -114,7 +114,7 @@ pub(crate) fn acquire_with_prompts<T>(
             if let Some(keep) = typed.keep_place {
                 wait = wait.keep_place(keep);
             }
-            if may_block(lock, typed) {
+            if may_block(lock, typed) || cancel::has_handler() {
                 wait = wait.on_decision(cancel::may_go_on);
             }
             match attempt(options, wait) {
@@ -132,7 +132,7 @@ pub(crate) fn acquire_with_prompts<T>(
         })
     };
     for _ in 0..MAX_PROMPTS {
-        let blocked = match attempt_once(&options, limit).map_err(cancel::commit)? {
+        let blocked = match attempt_once(&options, limit)? {
             Attempt::Blocked(blocked) => blocked,
             held @ Attempt::Held(_) => return Ok(held),
         };
@@ -142,13 +142,11 @@ pub(crate) fn acquire_with_prompts<T>(
         }
         match confirm_replace(session, typed, lock, &blocked.status) {
             Some(revision) => options = options.replace_hold(revision),
-            // One outcome: a signal that comes now cancels nothing any more.
-            None => return Ok(cancel::commit(Attempt::Blocked(blocked))),
+            None => return Ok(Attempt::Blocked(blocked)),
         }
     }
     // The lock changed hands after each confirmation: one last attempt with the last answer.
-    let attempt = attempt_once(&options, None);
-    Ok(cancel::commit(attempt)?)
+    Ok(attempt_once(&options, None)?)
 }
 
 fn wait<'a>(

@@ -4,8 +4,8 @@
 //! once a wait is to be shown, or a question asked. Until then the signals have their default action.
 //!
 //! While a local wait or a question lasts, that thread ends the program. From the decision to take the lock on, and
-//! on etcd, only the main thread does, once it has given back what it took: the other one would leave a dead hold. In
-//! the first moments of a wait, without that thread, signals are only noted from the decision on.
+//! on etcd, it only reports, and the main thread ends the program once it has given back what it took: else a dead
+//! hold would be left. In the first moments of a wait, without that thread, signals are noted from the decision on.
 
 use std::io::IsTerminal;
 use std::sync::OnceLock;
@@ -21,10 +21,12 @@ const CANCELABLE: u8 = 0;
 const TAKING: u8 = 1;
 /// The lock is taken: a signal is no longer for the wait.
 const COMMITTED: u8 = 2;
-/// Canceled while it could be: the thread that noticed it reports it.
+/// Canceled during a wait or a question.
 const CANCELED: u8 = 3;
-/// Canceled while the lock was being taken: the main thread reports it.
+/// Canceled while the lock was being taken, or before it was used: it is given back first.
 const CANCELED_LATE: u8 = 4;
+/// The outcome of an attempt that came to nothing is printed: there is nothing left to cancel.
+const CLOSED: u8 = 5;
 
 static PROGRESS: AtomicU8 = AtomicU8::new(CANCELABLE);
 
@@ -97,6 +99,19 @@ pub(crate) fn on_interrupt(then: Then, report: impl Fn(i32, Option<&str>) + Send
     GIVES_UP.store(then == Then::GivesUp, Ordering::SeqCst);
     let _ = REPORT.set(Box::new(report));
     IS_NOTING.store(false, Ordering::SeqCst);
+    handle_signals();
+    // One that came before does not end the program by itself.
+    if PROGRESS.load(Ordering::SeqCst) >= CANCELED || signal_so_far().is_some() {
+        commit(());
+    }
+}
+
+/// Whether the handler is installed.
+pub(crate) fn has_handler() -> bool {
+    REPORT.get().is_some()
+}
+
+fn handle_signals() {
     let by_signal = || {
         cancel(signal::last_signal().unwrap_or(SIGINT), None);
     };
@@ -104,10 +119,6 @@ pub(crate) fn on_interrupt(then: Then, report: impl Fn(i32, Option<&str>) + Send
     signal::tell_signals_apart(|| {
         let _ = ctrlc::set_handler(by_signal);
     });
-    // It came before, and does not end the program by itself.
-    if PROGRESS.load(Ordering::SeqCst) >= CANCELED {
-        end();
-    }
 }
 
 /// Cancels as Ctrl-C does, and ends with its exit code. `why`: what has happened. Returns `false` after
@@ -138,6 +149,7 @@ fn cancel(signal: i32, why: Option<&str>) -> bool {
             TAKING if advance(TAKING, CANCELED_LATE) => {
                 // What is asked of a store that does not answer is given up.
                 IS_GIVEN_UP.store(true, Ordering::SeqCst);
+                report();
                 return true;
             }
             // The main thread has just gone on.
@@ -163,18 +175,15 @@ fn report() {
     let event = EVENT.get();
     let why = event.and_then(|event| event.why.as_deref());
     let signal = event.map(|event| event.signal).or_else(signal_so_far);
-    report_as(signal.unwrap_or(SIGINT), why);
-    IS_REPORTED.store(true, Ordering::SeqCst);
-}
-
-fn report_as(signal: i32, why: Option<&str>) {
-    // The terminal has echoed ^C without a line break.
-    if why.is_none() && signal == SIGINT && std::io::stderr().is_terminal() {
-        crate::output::eprint("");
-    }
+    let signal = signal.unwrap_or(SIGINT);
     if let Some(report) = REPORT.get() {
+        // The terminal has echoed ^C without a line break.
+        if why.is_none() && signal == SIGINT && std::io::stderr().is_terminal() {
+            crate::output::eprint("");
+        }
         report(signal, why);
     }
+    IS_REPORTED.store(true, Ordering::SeqCst);
 }
 
 /// Ends the program with the signal that canceled the wait. If another event did, it ends with the exit code of that
@@ -200,7 +209,7 @@ static IS_NOTING: AtomicBool = AtomicBool::new(false);
 
 /// From here on a signal ends this process, or what takes its place. Those before are told by [`signal_so_far`].
 pub(crate) fn let_signals_end() {
-    if IS_NOTING.swap(false, Ordering::SeqCst) || REPORT.get().is_some() {
+    if IS_NOTING.swap(false, Ordering::SeqCst) || has_handler() {
         signal::stop_telling_signals_apart();
     }
 }
@@ -209,7 +218,7 @@ pub(crate) fn let_signals_end() {
 pub(crate) fn may_go_on(decision: WaitDecision) -> bool {
     match decision {
         WaitDecision::Take => {
-            if REPORT.get().is_none() && !IS_NOTING.swap(true, Ordering::SeqCst) {
+            if !has_handler() && !IS_NOTING.swap(true, Ordering::SeqCst) {
                 signal::note_signals();
             }
             advance(CANCELABLE, TAKING) || PROGRESS.load(Ordering::SeqCst) < CANCELED
@@ -223,13 +232,12 @@ pub(crate) fn may_go_on(decision: WaitDecision) -> bool {
     }
 }
 
-/// Nothing was taken, and it is tried again. Never returns if that was canceled.
+/// An attempt has taken nothing. Never returns if it was canceled.
 pub(crate) fn end_if_canceled() {
-    if PROGRESS.load(Ordering::SeqCst) == TAKING {
-        may_go_on(WaitDecision::WaitAgain);
-    }
-    if PROGRESS.load(Ordering::SeqCst) >= CANCELED {
-        end();
+    let was_taking = PROGRESS.load(Ordering::SeqCst) == TAKING;
+    let may_go_on = !was_taking || may_go_on(WaitDecision::WaitAgain);
+    if !may_go_on || PROGRESS.load(Ordering::SeqCst) >= CANCELED {
+        commit(());
     }
 }
 
@@ -241,9 +249,7 @@ pub(crate) fn commit<T>(value: T) -> T {
     if is_committed && signal_so_far().is_none() {
         return value;
     }
-    // Another signal ends the program, even if the store does not answer.
-    advance(COMMITTED, CANCELED_LATE);
-    drop(value);
+    give_back(value);
     end();
 }
 
@@ -252,40 +258,55 @@ pub(crate) fn is_late() -> bool {
     PROGRESS.load(Ordering::SeqCst) == COMMITTED && signal_so_far().is_some()
 }
 
-/// Gives back what is held after a signal that came after `commit`, and reports it if those before would have been.
+/// Gives back what is held after a signal, and reports that if a signal before `commit` would have been reported.
 #[cold]
 #[inline(never)]
-pub(crate) fn give_back<T>(held: T, signal: i32) {
+pub(crate) fn give_back<T>(held: T) {
+    // Another signal, a second later or more, ends the program even if the store does not answer.
     advance(COMMITTED, CANCELED_LATE);
-    drop(held);
-    if REPORT.get().is_some() && !HAS_BEGUN_TO_REPORT.swap(true, Ordering::SeqCst) {
-        report_as(signal, None);
+    if IS_NOTING.swap(false, Ordering::SeqCst) {
+        handle_signals();
     }
+    report();
+    drop(held);
 }
 
 /// Signals cancel what comes next: a question follows what was done. Never returns if one came meanwhile.
 pub(crate) fn uncommit() {
-    if is_late() && advance(COMMITTED, CANCELED_LATE) {
-        end();
-    }
     advance(COMMITTED, CANCELABLE);
     if signal_so_far().is_some() {
         commit(());
     }
 }
 
+/// Called before an outcome is printed, so that there is no second one. Never returns if the attempt was canceled.
+pub(crate) fn close() {
+    if has_handler() || IS_NOTING.load(Ordering::SeqCst) {
+        close_handled();
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn close_handled() {
+    let is_closed = advance(TAKING, CLOSED) || advance(CANCELABLE, CLOSED);
+    if IS_NOTING.swap(false, Ordering::SeqCst) {
+        signal::stop_telling_signals_apart();
+    }
+    if is_closed && signal_so_far().is_none() {
+        HAS_BEGUN_TO_REPORT.store(true, Ordering::SeqCst);
+    } else if PROGRESS.load(Ordering::SeqCst) != COMMITTED {
+        end();
+    }
+}
+
 #[cold]
 #[inline(never)]
 fn end() -> ! {
-    if PROGRESS.load(Ordering::SeqCst) != CANCELED {
-        report();
-        end_by_event();
-    }
-    // The other thread reports it, and ends the program unless the wait was to be given up.
-    loop {
-        if IS_REPORTED.load(Ordering::SeqCst) {
-            end_by_event();
-        }
+    report();
+    // Another thread may have begun to.
+    while !IS_REPORTED.load(Ordering::SeqCst) {
         std::thread::sleep(Duration::from_millis(1));
     }
+    end_by_event();
 }

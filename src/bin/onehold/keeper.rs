@@ -69,10 +69,11 @@ fn watch(session: &Session, lock: &Lock, keeper: &Keeper) -> anyhow::Result<Prin
             let _ = signal::stop(None);
             continue;
         }
-        // Another signal ends the keeper at once, even a stopped one. What it requested expires with its lease.
-        if [SIGINT, SIGTERM, SIGHUP].contains(&received.signal) {
+        // A signal a second later or more ends the keeper at once, even a stopped one. What it requested expires with
+        // its lease.
+        if !keeper.has_kept() && [SIGINT, SIGTERM, SIGHUP].contains(&received.signal) {
             let (_, since) = *canceled_by.get_or_insert((received.signal, Instant::now()));
-            if since.elapsed() >= SAME_EVENT && !keeper.has_kept() {
+            if since.elapsed() >= SAME_EVENT {
                 canceled_by = Some((received.signal, since));
                 keeper.kill();
                 break;
@@ -95,6 +96,7 @@ fn watch(session: &Session, lock: &Lock, keeper: &Keeper) -> anyhow::Result<Prin
             let outcome = Outcome::refused(Refusal::FAILED, text);
             let _ = output::print_outcome(session, &outcome);
         }
+        let canceled_by = canceled_by.filter(|_| !keeper.has_kept());
         signal::exit_by_signal(canceled_by.map_or(signal, |(signal, _)| signal));
         return Ok(Printed::Yes(supervise::exit_of(Some(status))));
     }

@@ -16,16 +16,26 @@ use crate::outcome::Outcome;
 use crate::output::{self, block};
 use crate::refusal::Refusal;
 use crate::session::Session;
+use crate::words;
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What was broken before a question that may be canceled.
-static BROKEN: Mutex<Vec<Status>> = Mutex::new(Vec::new());
+/// What came of the questions before one that is canceled.
+#[derive(Default)]
+pub(crate) struct SoFar {
+    pub(crate) broken: Vec<Status>,
+    /// With `--json`. Otherwise they are printed at once.
+    pub(crate) warnings: Vec<String>,
+    /// Messages about holds that were not broken.
+    pub(crate) not_broken: Vec<String>,
+}
 
-/// Has this in the report of a signal that comes later.
-pub(crate) fn note_broken(was: &Status) {
-    let mut broken = BROKEN.lock().unwrap_or_else(PoisonError::into_inner);
-    broken.push(was.clone());
+static SO_FAR: Mutex<Option<SoFar>> = Mutex::new(None);
+
+/// The report of a later signal tells this, too.
+pub(crate) fn note_so_far(note: impl FnOnce(&mut SoFar)) {
+    let mut so_far = SO_FAR.lock().unwrap_or_else(PoisonError::into_inner);
+    note(so_far.get_or_insert_default());
 }
 
 /// From now on a signal that ends the program is reported.
@@ -38,7 +48,7 @@ pub(crate) fn report_cancel(session: &Session, then: Then) {
                 let because = why.map_or_else(String::new, |why| format!(": {why}"));
                 let result = match session.verb {
                     "run" => "; the command was not started",
-                    "break" => "; nothing more was done",
+                    "break" => "; nothing more was broken",
                     _ => "",
                 };
                 let text = format!("canceled{because}{result}");
@@ -46,8 +56,14 @@ pub(crate) fn report_cancel(session: &Session, then: Then) {
             }
         };
         outcome.exit = Exit::Signal(signal);
-        let broken = BROKEN.lock().unwrap_or_else(PoisonError::into_inner);
-        outcome.locks.clone_from(&broken);
+        note_so_far(|so_far| {
+            outcome.locks = std::mem::take(&mut so_far.broken);
+            outcome.warnings = std::mem::take(&mut so_far.warnings);
+            let not_broken = so_far.not_broken.drain(..);
+            outcome
+                .notes
+                .extend(not_broken.map(|text| format!("  {text}")));
+        });
         let _ = output::print_outcome(&session, &outcome);
     };
     cancel::on_interrupt(then, report);
@@ -97,7 +113,7 @@ fn ask(question: &str) -> Result<bool, String> {
         let read = BufReader::new(&terminal).read_line(&mut line);
         let _ = sender.send(read.map(|_| line).unwrap_or_default());
     });
-    reader.map_err(|error| format!("{error:#}"))?;
+    reader.map_err(|error| words::cause_text(error.as_ref()))?;
     // Follows --color, NO_COLOR and TERM, as all other output does.
     write!(AutoStream::auto(output), "{question} [y/N] ").map_err(no_terminal)?;
     let answer = answer.recv_timeout(ANSWER_TIMEOUT).unwrap_or_else(|_| {

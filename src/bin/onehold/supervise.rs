@@ -68,7 +68,7 @@ pub(crate) fn supervise(
             drop(hold);
             return Ok(die_with::not_started(why).into());
         }
-        cancel::give_back(hold, signal);
+        cancel::give_back(hold);
         return Ok(Printed::by_signal(signal));
     }
     // Without it orphans would be out of reach, and the rest of the work is not.

@@ -323,18 +323,15 @@ pub fn note_signals() {
         libc::SA_RESTART,
     );
     for signal in TOLD_APART {
-        match change_action(signal, Some(&noting)) {
-            Ok(before) if before.sa_sigaction == libc::SIG_DFL => note_callers(signal, false),
-            Ok(before) => {
-                let _ = change_action(signal, Some(&before));
-            }
-            Err(_) => {}
+        if change_action(signal, None).is_ok_and(|before| before.sa_sigaction == libc::SIG_DFL) {
+            note_callers(signal, false);
+            let _ = change_action(signal, Some(&noting));
         }
     }
 }
 
-/// Gives INT, TERM and HUP their default action again, those that had it before [`tell_signals_apart`] or
-/// [`note_signals`]. One that came before is told by [`last_signal`].
+/// Undoes [`tell_signals_apart`] and [`note_signals`]: INT, TERM and HUP have their default action again. One that is
+/// ignored stays so, and one that came before is told by [`last_signal`].
 pub fn stop_telling_signals_apart() {
     let ours = note_and_call as *const () as libc::sighandler_t;
     for signal in TOLD_APART {

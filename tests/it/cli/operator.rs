@@ -151,7 +151,7 @@ fn ctrl_c_at_the_second_question_of_break_ends_it_at_once() {
     let took = began.elapsed();
     assert_eq!(code, 130, "{seen}");
     assert!(
-        seen.ends_with("onehold: canceled; nothing more was done\r\n"),
+        seen.ends_with("onehold: canceled; nothing more was broken\r\n"),
         "{seen}"
     );
     // Without an answer it ends after 30 s.

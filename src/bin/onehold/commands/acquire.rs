@@ -127,7 +127,7 @@ fn hand_over(
         outcome.warnings.extend(warnings);
     }
     if let Some(signal) = cancel::signal_so_far() {
-        cancel::give_back(pending, signal);
+        cancel::give_back(pending);
         return Printed::by_signal(signal);
     }
     outcome.hold = Some(pending.number());

@@ -17,7 +17,7 @@ use crate::exit::Exit;
 use crate::malformed::moved_text;
 use crate::outcome::{CommandResult, Outcome};
 use crate::output;
-use crate::prompt::{confirm, has_terminal, note_broken};
+use crate::prompt::{confirm, has_terminal, note_so_far};
 use crate::refusal::Refusal;
 use crate::session::Session;
 use crate::suggested::command_line;
@@ -69,8 +69,11 @@ fn break_each(
         worst = Some(outcome.lock(Box::new(status.clone())));
     }
     for hold in holds.iter().filter(|hold| !cannot_ask || is_harmless(hold)) {
-        // What it had to wait for, until Ctrl-C, is said.
-        if worst.is_some() && cancel::is_late() {
+        // Ctrl-C ended the wait for work: the outcome says what still runs.
+        if let Some(worst) = worst.as_mut().filter(|_| cancel::is_late()) {
+            worst
+                .notes
+                .push("  canceled: the holds after it were not broken".to_owned());
             break;
         }
         cancel::uncommit();
@@ -95,12 +98,18 @@ fn break_each(
                 } else {
                     warnings.extend(outcome.warnings);
                 }
-                outcome.lock.iter().for_each(|was| note_broken(was));
                 broken.extend(outcome.lock.map(|was| *was));
+                note_so_far(|so_far| {
+                    so_far.broken.clone_from(&broken);
+                    so_far.warnings.clone_from(&warnings);
+                });
             }
             // It has ended by itself.
             Exit::NotHeld => {}
-            _ => worst = worst.or(Some(outcome)),
+            _ => {
+                note_so_far(|so_far| so_far.not_broken.push(outcome.message.clone()));
+                worst = worst.or(Some(outcome));
+            }
         }
     }
     let text = format!("broke {} of {} holds on {name}", broken.len(), holds.len());

@@ -133,7 +133,7 @@ pub(crate) fn hold(session: &Session, typed: HoldUntilEnd) -> CommandResult {
     let queue = queue.map_or_else(supervise::queue, Ok)?;
     report_acquired(session, &lock, &hold, Some(&queue));
     if let Some(signal) = cancel::signal_so_far() {
-        cancel::give_back(hold, signal);
+        cancel::give_back(hold);
         return Ok(Printed::by_signal(signal));
     }
     let number = hold.number();

@@ -20,6 +20,7 @@ use onehold::command_line::signal::ignore_file_size_signal;
 use onehold::{Caller, LockName, State, Status};
 
 use crate::args::{Acquire, Cli, HoldUntilEnd, Release, Renew, Run, Verb};
+use crate::cancel;
 use crate::config::{EffectiveConfig, Settings};
 use crate::exit::Exit;
 use crate::failure::{exit_of, failed, refusal_without_store};
@@ -83,6 +84,7 @@ pub(crate) fn run(mut cli: Cli) -> Exit {
     if uses_store && found_nothing && !is_examined && outcome.exit != Exit::Usage {
         outcome.warnings.extend(session.missing_store());
     }
+    cancel::close();
     match output::print_outcome(&session, &outcome) {
         Ok(()) => outcome.exit,
         // A closed pipe is not an error: `onehold list | head`.

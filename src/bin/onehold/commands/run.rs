@@ -120,7 +120,7 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
 fn replaced_by(mut command: Command, mut hold: Hold) -> CommandResult {
     cancel::let_signals_end();
     if let Some(signal) = cancel::signal_so_far() {
-        cancel::give_back(hold, signal);
+        cancel::give_back(hold);
         return Ok(Printed::by_signal(signal));
     }
     for (name, value) in hold.environment(std::env::var(HOLDS).ok().as_deref()) {
