@@ -112,6 +112,7 @@ pub(crate) fn has_handler() -> bool {
 }
 
 fn handle_signals() {
+    IS_WATCHED.store(true, Ordering::SeqCst);
     let by_signal = || {
         cancel(signal::last_signal().unwrap_or(SIGINT), None);
     };
@@ -204,6 +205,9 @@ fn end_by(number: i32, is_signal: bool) -> ! {
     std::process::exit(128 + number);
 }
 
+/// Whether something was done about the signals.
+static IS_WATCHED: AtomicBool = AtomicBool::new(false);
+
 /// Whether the signals are noted, and have no handler.
 static IS_NOTING: AtomicBool = AtomicBool::new(false);
 
@@ -215,10 +219,13 @@ pub(crate) fn let_signals_end() {
 }
 
 /// Called by the library, see [`onehold::Wait::on_decision`].
+#[cold]
+#[inline(never)]
 pub(crate) fn may_go_on(decision: WaitDecision) -> bool {
     match decision {
         WaitDecision::Take => {
             if !has_handler() && !IS_NOTING.swap(true, Ordering::SeqCst) {
+                IS_WATCHED.store(true, Ordering::SeqCst);
                 signal::note_signals();
             }
             advance(CANCELABLE, TAKING) || PROGRESS.load(Ordering::SeqCst) < CANCELED
@@ -234,10 +241,11 @@ pub(crate) fn may_go_on(decision: WaitDecision) -> bool {
 
 /// An attempt has taken nothing. Never returns if it was canceled.
 pub(crate) fn end_if_canceled() {
-    let was_taking = PROGRESS.load(Ordering::SeqCst) == TAKING;
-    let may_go_on = !was_taking || may_go_on(WaitDecision::WaitAgain);
-    if !may_go_on || PROGRESS.load(Ordering::SeqCst) >= CANCELED {
-        commit(());
+    if PROGRESS.load(Ordering::SeqCst) != CANCELABLE {
+        let may_go_on = may_go_on(WaitDecision::WaitAgain);
+        if !may_go_on || PROGRESS.load(Ordering::SeqCst) >= CANCELED {
+            commit(());
+        }
     }
 }
 
@@ -281,14 +289,14 @@ pub(crate) fn uncommit() {
 
 /// Called before an outcome is printed, so that there is no second one. Never returns if the attempt was canceled.
 pub(crate) fn close() {
-    if has_handler() || IS_NOTING.load(Ordering::SeqCst) {
-        close_handled();
+    if IS_WATCHED.load(Ordering::SeqCst) {
+        close_watched();
     }
 }
 
 #[cold]
 #[inline(never)]
-fn close_handled() {
+fn close_watched() {
     let is_closed = advance(TAKING, CLOSED) || advance(CANCELABLE, CLOSED);
     if IS_NOTING.swap(false, Ordering::SeqCst) {
         signal::stop_telling_signals_apart();
