@@ -38,6 +38,12 @@ pub(crate) fn note_so_far(note: impl FnOnce(&mut SoFar)) {
     note(so_far.get_or_insert_default());
 }
 
+fn has_broken() -> bool {
+    let mut has_broken = false;
+    note_so_far(|so_far| has_broken = !so_far.broken.is_empty());
+    has_broken
+}
+
 /// From now on a signal that ends the program is reported.
 pub(crate) fn report_cancel(session: &Session, then: Then) {
     let session = session.clone();
@@ -48,7 +54,8 @@ pub(crate) fn report_cancel(session: &Session, then: Then) {
                 let because = why.map_or_else(String::new, |why| format!(": {why}"));
                 let result = match session.verb {
                     "run" => "; the command was not started",
-                    "break" => "; nothing more was broken",
+                    "break" if has_broken() => "; nothing more was broken",
+                    "break" => "; nothing was broken",
                     _ => "",
                 };
                 let text = format!("canceled{because}{result}");

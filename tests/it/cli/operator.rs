@@ -141,21 +141,33 @@ fn break_of_several_holders_without_a_terminal_asks_once() {
 }
 
 #[test]
-fn ctrl_c_at_the_second_question_of_break_ends_it_at_once() {
+fn ctrl_c_at_a_question_of_break_ends_it_at_once_and_says_what_was_broken() {
     let env = TestEnv::new();
-    for owner in ["one", "two"] {
+    let owners = ["one", "two", "three"];
+    for owner in owners {
         env.done(["acquire", "-s", "x", "--ttl", "1h", "--owner", owner]);
     }
     let began = Instant::now();
-    let (code, seen) = env.on_a_terminal("break x", &["y\n", "\x03"]);
-    let took = began.elapsed();
-    assert_eq!(code, 130, "{seen}");
+    let canceled = |words, answers: &[&str]| {
+        let (code, seen) = env.on_a_terminal(words, answers);
+        assert_eq!(code, 130, "{seen}");
+        seen
+    };
+    let seen = canceled("break x", &["\x03"]);
     assert!(
-        seen.ends_with("onehold: canceled; nothing more was broken\r\n"),
+        seen.ends_with("onehold: canceled; nothing was broken\r\n"),
         "{seen}"
     );
-    // Without an answer it ends after 30 s.
-    assert!(took < Duration::from_secs(20), "{took:?}");
+    let seen = canceled("break x", &["n\n", "y\n", "\x03"]);
+    let end = "onehold: canceled; nothing more was broken\r\n  not confirmed: `x` is shared by a lease of one on ";
+    assert!(seen.contains(end), "{seen}");
+    let seen = canceled("break --json x", &["y\n", "\x03"]);
+    let object = seen.lines().find(|line| line.starts_with('{')).unwrap();
+    let object: Value = serde_json::from_str(object).unwrap();
+    assert_eq!(object["error"]["code"], "INTERRUPTED");
+    assert_eq!(object["locks"].as_array().unwrap().len(), 1);
+    // Without an answer each ends after 30 s.
+    assert!(began.elapsed() < Duration::from_secs(20));
     let lock = env.lock("x");
     assert_eq!(
         (&lock["state"], &lock["others"]),
