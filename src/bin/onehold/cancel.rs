@@ -35,8 +35,8 @@ fn advance(from: u8, to: u8) -> bool {
     advanced.is_ok()
 }
 
-/// Signals that follow the first one within this time are of the same event: timeout(1) sends one to its group and one
-/// to its command, and the end of a session is told in several ways.
+/// Signals that follow the first one within this time belong to the same event: timeout(1) sends one to its group and
+/// one to its command, and at the end of a session several programs send one.
 pub(crate) const SAME_EVENT: Duration = Duration::from_secs(1);
 
 pub(crate) const SIGINT: i32 = 2;
