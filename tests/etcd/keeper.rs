@@ -166,7 +166,8 @@ fn command_goes_on_when_its_wrapper_is_stopped_and_the_next_one_waits_for_it() {
 fn command_is_killed_with_its_keeper_and_the_wrapper_gives_the_lock_back() {
     let holder = at_work(60_000, &[], false);
     let after = after(holder, |holder| send(holder.keeper, Signal::KILL));
-    assert!(after.ended < 0.2, "ended {}", after.ended);
+    // At once, and long before the lease ends; on two busy processors it took up to 0.25 s.
+    assert!(after.ended < 0.5, "ended {}", after.ended);
     assert!(after.began < 3.0, "began {}", after.began);
     assert_eq!(after.code, 8);
 }
