@@ -211,7 +211,8 @@ static IS_WATCHED: AtomicBool = AtomicBool::new(false);
 /// Whether the signals are noted, and have no handler.
 static IS_NOTING: AtomicBool = AtomicBool::new(false);
 
-/// From here on a signal ends this process, or what takes its place. Those before are told by [`signal_so_far`].
+/// From here on a signal ends this process, or what takes its place. [`signal_so_far`] still returns one that came
+/// before.
 pub(crate) fn let_signals_end() {
     if IS_NOTING.swap(false, Ordering::SeqCst) || has_handler() {
         signal::stop_telling_signals_apart();

@@ -316,7 +316,8 @@ pub fn tell_signals_apart(install: impl FnOnce()) {
     });
 }
 
-/// Lets INT, TERM and HUP, those that have their default action, do nothing but be told by [`last_signal`].
+/// INT, TERM and HUP do nothing from here on, except that [`last_signal`] returns them. One that is ignored or has a
+/// handler stays so.
 pub fn note_signals() {
     let noting = action(
         note_and_call as *const () as libc::sighandler_t,
@@ -331,7 +332,7 @@ pub fn note_signals() {
 }
 
 /// Undoes [`tell_signals_apart`] and [`note_signals`]: INT, TERM and HUP have their default action again. One that is
-/// ignored stays so, and one that came before is told by [`last_signal`].
+/// ignored stays so. [`last_signal`] still returns one that came before.
 pub fn stop_telling_signals_apart() {
     let ours = note_and_call as *const () as libc::sighandler_t;
     for signal in TOLD_APART {
