@@ -518,11 +518,6 @@ impl Record {
         self.live.pid.or(self.visible).or(self.taken_by)
     }
 
-    /// How many names its file has, at most.
-    pub(crate) fn number_of_names(&self) -> u64 {
-        self.names.len().max(1) as u64
-    }
-
     /// Whether onehold wrote it, or a program that imitates it.
     pub(crate) fn is_ours(&self) -> bool {
         self.format == Format::Native || self.origin.is_some()

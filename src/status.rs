@@ -40,6 +40,8 @@ pub struct Status {
     pub others: Vec<Self>,
     /// The waiters, the first one first.
     pub waiters: Vec<Waiter>,
+    /// Where its record was written, if it says so.
+    pub provenance: Option<Provenance>,
     /// The number of the user who holds it: the owner of its file. `None`: the system or the store does not
     /// tell.
     pub uid: Option<u32>,
@@ -54,6 +56,19 @@ pub struct Status {
     pub(crate) modified: Option<DateTime<Utc>>,
     /// Whether acquire moves such a file aside unasked.
     pub(crate) is_moved_aside: bool,
+}
+
+/// Where a record was written, as it says itself. One from elsewhere keeps the lock taken as any other does, but no
+/// process gets a signal because of it, and it is not renewed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Provenance {
+    /// Where it is.
+    Here,
+    /// In this store, for a lock of another name: its file was renamed, linked or copied.
+    OtherName,
+    /// In another store: its file, or the whole store, was copied or linked from there.
+    OtherStore,
 }
 
 /// The names of the filesystems whose kernel locks are seen by every process that can open their files.
@@ -169,6 +184,7 @@ impl Status {
         // does not cover the waiter's hold.
         self.record = None;
         self.uid = None;
+        self.provenance = None;
         self.revision = None;
         self
     }
@@ -183,6 +199,7 @@ impl Status {
             uid: None,
             slot: None,
             others: Vec::new(),
+            provenance: None,
             revision: None,
             author: None,
             modified: None,

@@ -12,6 +12,7 @@ use super::held::{HeldFile, Place};
 use super::layout::{self, META_DIR};
 use super::lock_file::{LockPath, NewLockFile, encode, renew_foreign_times};
 use super::number;
+use super::provenance;
 use super::snapshot::FilesSnapshot;
 use crate::backend::Backend as _;
 use crate::decision::verdict::State;
@@ -20,8 +21,9 @@ use crate::error::{Context, Error, Operation, Result};
 use crate::format::{self, live};
 use crate::identity::Pid;
 use crate::name::LockName;
-use crate::open_file::{Handle, OpenFile};
+use crate::open_file::{Handle, OpenFile, read_all};
 use crate::record::{Format, Kind, Live, Record};
+use crate::status::Provenance;
 use crate::sys::directory::{FileExt as _, facts_of_file};
 use crate::sys::temporary::random_temporary_name;
 
@@ -196,7 +198,7 @@ fn remove_other_names(
             ..record.live.clone()
         };
         // Another user's file may not be written, but removed.
-        let _ = write_slot(place, open, record, &live);
+        let _ = write_slot(place, judged, record, open, &live);
     }
     let is_shared = judged.found.key.index.is_some();
     // They may be anything, if another program wrote them.
@@ -312,21 +314,27 @@ pub(super) fn renew(
     };
     let path = files.path_of_record(&judged.found.key);
     let place = files.at(&directory, &file, &path);
-    write_slot(&place, open, record, live)
+    write_slot(&place, judged, record, open, live)
 }
 
+/// Writes into the file of a record, which was written for this key and store: no user can put any other file in
+/// its place that is written into.
 fn write_slot(
     place: &LockPath<'_>,
-    open: &OpenFile,
+    judged: &Judged<Handle>,
     record: &Record,
+    open: &OpenFile,
     live: &Live,
 ) -> Result<Option<File>> {
     // A record that is torn under the guard is damaged. Rewriting it would lose the process in it.
     let is_damaged = record.live.is_torn && record.kind != Kind::Lease;
     let at = match format::slot_at(record.format, &open.bytes) {
         _ if !record.is_ours() => Err("its record was written by another program"),
-        _ if open.facts.links > record.number_of_names() => {
-            Err("its file has another name, perhaps in another store")
+        _ if provenance::of(&judged.found) == Some(Provenance::OtherName) => {
+            Err("its record was written for a lock of another name")
+        }
+        _ if provenance::of(&judged.found) != Some(Provenance::Here) => {
+            Err("its record was written in another store")
         }
         _ if is_damaged => Err("the part of its record that a renewal changes is damaged"),
         None if record.format == Format::Pid => Err("a PID file has no room for it"),
@@ -342,7 +350,11 @@ fn write_slot(
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             opened => opened?,
         };
-        if facts_of_file(&file)?.id != open.facts.id {
+        // A shared record was closed meanwhile, and its number may be that of another file by now.
+        let is_same = facts_of_file(&file)?.id == open.facts.id
+            && (record.format != Format::Native
+                || format::is_same_native_record(&open.bytes, &read_all(&file)?));
+        if !is_same {
             return Ok(None);
         }
         let mut renewed = record.clone();

@@ -19,6 +19,7 @@ mod leftovers;
 mod limits;
 mod lock_file;
 mod number;
+pub(crate) mod provenance;
 mod queue;
 mod shared_names;
 mod sleep;

@@ -28,10 +28,10 @@ use crate::identity::{Pid, ProcessId};
 use crate::name::LockName;
 use crate::observer;
 use crate::open_file::{Handle, OpenFile};
-use crate::record::{Content, Format, digest};
+use crate::record::{Content, Format, Record, digest};
 use crate::status::Waiter;
 use crate::sys::directory::{Directory, Kind, facts_of_file, lockers, record_is_locked};
-use crate::sys::{ProcessState, existing, process};
+use crate::sys::{ProcessState, existing, process, work};
 
 /// A store at one moment: under the guard, or while other processes may change it.
 pub(crate) struct FilesSnapshot<'a> {
@@ -167,6 +167,7 @@ impl<'a> FilesSnapshot<'a> {
             .and_then(|record| record.origin.as_ref());
         let same_store = origin.is_some_and(|origin| {
             (origin.store_device, origin.store_inode) == (self.root.id.device, self.root.id.inode)
+                || self.is_in_use_here(file)
         });
         let kernel_lock = kernel_lock.then(|| record_is_locked(&file.file).ok());
         let kernel_lock = kernel_lock.flatten();
@@ -189,6 +190,16 @@ impl<'a> FilesSnapshot<'a> {
                 self.root.shares_kernel_locks,
             )
         }
+    }
+
+    /// Whether the process that wrote a record for a store of another number has this very file and this very
+    /// directory open: the number has changed, as on some FUSE filesystems.
+    #[cold]
+    #[inline(never)]
+    fn is_in_use_here(&self, file: &LockFile) -> bool {
+        let writer = file.content.record().and_then(Record::writer);
+        let ids = [file.facts.id, self.root.id];
+        writer.is_some_and(|writer| work::has_open(writer, &ids))
     }
 
     /// A listing asks for the same namespace many times.

@@ -7,6 +7,7 @@ use chrono::{TimeDelta, Utc};
 use crate::backend::Backend;
 use crate::decision::verdict::{Evidence, Reason, State, Verdict};
 use crate::decision::{Judged, Key};
+use crate::files::provenance;
 use crate::identity::Pid;
 use crate::name::LockName;
 use crate::open_file::Handle;
@@ -39,6 +40,7 @@ pub(super) fn without_record(store: &dyn Backend, judged: &Judged<Handle>) -> St
         slot: key.slot(),
         lockers,
         uid,
+        provenance: provenance::of(&judged.found),
         can_take_over: judged.found.facts.shares_kernel_locks,
         revision: is_record.then(|| judged.found.revision.clone()),
         modified: (judged.verdict.state == State::NotALock && judged.found.handle.is_some())
@@ -78,6 +80,7 @@ pub(super) fn with_verdict(
         lockers: Vec::new(),
         uid: None,
         waiters: Vec::new(),
+        provenance: None,
         can_take_over: true,
         revision: None,
         author: None,

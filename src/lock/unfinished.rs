@@ -1,5 +1,7 @@
 //! Finishing what another process has begun: the work of a hold is being ended, and that process is gone.
 
+use std::fs::File;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::ending::{Ending, Remaining, kill_at_ms, marks};
@@ -7,9 +9,11 @@ use super::lock::Lock;
 use crate::decision::verdict::Reason;
 use crate::decision::{Judged, Request};
 use crate::error::Result;
+use crate::files::provenance;
 use crate::identity::ProcessId;
 use crate::open_file::Handle;
 use crate::record::Record;
+use crate::status::Provenance;
 use crate::sys::process::boottime_milliseconds;
 use crate::sys::work::{Author, Marks, wait_for_any};
 
@@ -131,7 +135,9 @@ pub(super) fn marks_of(judged: &Judged<Handle>) -> Marks {
     marks.author = author(judged);
     let is_locked = judged.found.facts.kernel_lock == Some(true);
     let open = judged.found.handle.as_ref().filter(|_| is_locked);
-    marks.file = open.map(|open| open.facts.id);
+    // If no descriptor is left for it, its lock counts as taken in the end.
+    let file = open.map(|open| open.with_file(File::try_clone));
+    marks.file = file.and_then(|file| file.ok()?).map(Arc::new);
     marks.wrapper = live_wrapper(judged).map(|(_, wrapper)| wrapper);
     // A program that embeds this library.
     marks.others.extend(unsupervising_wrapper(judged));
@@ -146,14 +152,11 @@ pub(super) fn marks_of(judged: &Judged<Handle>) -> Marks {
     marks
 }
 
-/// The users who can have written a record.
+/// The users who can have written a record. From elsewhere, it is its author's word about another lock.
 pub(super) fn author(judged: &Judged<Handle>) -> Author {
+    let is_from_elsewhere = provenance::of(&judged.found) != Some(Provenance::Here);
     let open = judged.found.handle.as_ref();
-    // Linked from another store, it is its author's word about that store.
-    let open = open.filter(|open| {
-        let record = judged.record();
-        record.is_none_or(|record| open.facts.links <= record.number_of_names())
-    });
+    let open = open.filter(|_| judged.record().is_none() || !is_from_elsewhere);
     open.map_or(Author::Unknown, |open| open.author())
 }
 

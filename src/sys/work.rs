@@ -10,11 +10,12 @@
 )]
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::io;
+use std::sync::Arc;
 
 use crate::identity::{Pid, ProcessId};
-use crate::sys::FileId;
-pub(crate) use crate::sys::system::work::{Target, own_children, visit, wait_for_any};
+pub(crate) use crate::sys::system::work::{Target, has_open, own_children, visit, wait_for_any};
 pub use crate::sys::system::work::{adopt_orphans, let_work_go, work_is_contained};
 
 /// The number that is sent to the wrapper of a hold that is broken: what fits of the hold number, so
@@ -96,8 +97,9 @@ pub(crate) struct Marks {
     pub(crate) since: u64,
     /// The wrapper, if it may be running: its descendants count, and it does not.
     pub(crate) wrapper: Option<ProcessId>,
-    /// The lock file, if its kernel lock is taken: a process that has inherited that lock counts.
-    pub(crate) file: Option<FileId>,
+    /// The lock file, if its kernel lock is taken: a process that has inherited that lock counts. It stays open,
+    /// since its inode number goes to the next file once it is removed and closed.
+    pub(crate) file: Option<Arc<File>>,
     /// Processes that do not count: children that the wrapper had before, such as the background jobs of a
     /// shell that became the wrapper, or a program that holds the lock and does other things as well.
     pub(crate) others: Vec<ProcessId>,

@@ -1,6 +1,8 @@
 //! The processes of the work of a hold, by /proc and pidfds.
 
 use std::collections::{BTreeSet, HashSet};
+use std::ffi::OsString;
+use std::fs::DirEntry;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
@@ -18,7 +20,7 @@ use super::process::{has_ended, listed, open_pidfd};
 use crate::identity::{Pid, ProcessId};
 use crate::sys::FileId;
 use crate::sys::unix::checked;
-use crate::sys::unix::file::id_of_path;
+use crate::sys::unix::file::{facts_of_file, id_of_path};
 use crate::sys::unix::process::reap;
 use crate::sys::unix::wait::timespec;
 pub use crate::sys::unix::work::{let_work_go, work_is_contained};
@@ -313,10 +315,14 @@ fn visit_list(marks: &mut Marks, command: Option<Pid>, each: &mut dyn FnMut(&Tar
             return Look::Failed(error);
         }
     };
-    let mut failed = None;
+    let file = marks.file.as_deref().map(facts_of_file).transpose();
+    let (mut failed, file) = match file {
+        Ok(file) => (None, file),
+        Err(error) => (Some(error), None),
+    };
     let found = select(&list, marks, |pid| {
         let environ = std::fs::read(format!("/proc/{pid}/environ"));
-        let has_lock = || marks.file.map_or(Ok(false), |file| has_lock(pid, file));
+        let has_lock = || file.map_or(Ok(false), |file| has_lock(pid, file.id));
         let marked = match environ {
             Ok(environment) if environment_names_hold(&environment, &marks.hold) => Ok(true),
             // A zombie has none, and has started all that it will.
@@ -358,20 +364,36 @@ fn visit_list(marks: &mut Marks, command: Option<Pid>, each: &mut dyn FnMut(&Tar
     failed.map_or(look, Look::Failed)
 }
 
+/// The descriptors of a process, by number, that lead to a file which the caller keeps open.
+///
+/// # Errors
+/// A [shortage](is_shortage).
+fn descriptors_of(pid: Pid, file: FileId) -> io::Result<impl Iterator<Item = OsString>> {
+    let entries = match std::fs::read_dir(format!("/proc/{pid}/fd")) {
+        Err(error) if is_shortage(&error) => return Err(error),
+        entries => entries.into_iter().flatten(),
+    };
+    let leads_there =
+        move |entry: &DirEntry| id_of_path(&entry.path()).is_ok_and(|id| id == file);
+    let entries = entries.flatten().filter(leads_there);
+    Ok(entries.map(|entry| entry.file_name()))
+}
+
+/// Whether a live process has all of these open, which the caller keeps open, too.
+pub(crate) fn has_open(process: ProcessId, files: &[FileId]) -> bool {
+    let has = |file: &FileId| {
+        descriptors_of(process.pid, *file).is_ok_and(|mut found| found.next().is_some())
+    };
+    // Asked while its pidfd is open.
+    Target::find(process).is_some_and(|target| files.iter().all(has) && target.is_alive())
+}
+
 /// Whether a process has inherited the lock on a file. Others may have opened it: a waiter does.
 ///
 /// # Errors
 /// A [shortage](is_shortage).
 fn has_lock(pid: Pid, file: FileId) -> io::Result<bool> {
-    let entries = match std::fs::read_dir(format!("/proc/{pid}/fd")) {
-        Err(error) if is_shortage(&error) => return Err(error),
-        entries => entries.into_iter().flatten(),
-    };
-    for entry in entries.flatten() {
-        if !id_of_path(&entry.path()).is_ok_and(|id| id == file) {
-            continue;
-        }
-        let number = entry.file_name();
+    for number in descriptors_of(pid, file)? {
         let number = number.to_string_lossy();
         // proc_pid_fdinfo(5): the locks of this open file description.
         match std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")) {

@@ -9,7 +9,7 @@ use super::process::{environment_of, listed, presence};
 use crate::identity::{Pid, ProcessId};
 use crate::sys::ProcessState;
 pub use crate::sys::not_linux::adopt_orphans;
-pub(crate) use crate::sys::not_linux::{own_children, visit_list, wait_for_any};
+pub(crate) use crate::sys::not_linux::{has_open, own_children, visit_list, wait_for_any};
 pub use crate::sys::unix::work::{let_work_go, work_is_contained};
 use crate::sys::work::{Listed, Look, Marks, environment_names_hold};
 

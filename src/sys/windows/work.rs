@@ -22,7 +22,7 @@ use super::file::is_code;
 use super::process::{all, created, has_ended, open_to, terminate};
 use crate::identity::{Pid, ProcessId};
 pub use crate::sys::not_linux::adopt_orphans;
-pub(crate) use crate::sys::not_linux::{own_children, visit_list, wait_for_any};
+pub(crate) use crate::sys::not_linux::{has_open, own_children, visit_list, wait_for_any};
 use crate::sys::work::{Author, Look, Marks};
 
 /// The job of the command that this process supervises.
