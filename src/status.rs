@@ -60,7 +60,8 @@ pub struct Status {
 
 /// Where a record was written, as it says itself. One from elsewhere keeps the lock taken as any other does, but no
 /// process gets a signal because of it, and it is not renewed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Provenance {
     /// Where it is.

@@ -7,9 +7,33 @@ use chrono::{TimeDelta, Utc};
 use super::time::{ShowTime, short_span, span};
 use super::{instance, is_at_path};
 use crate::decision::verdict::{Evidence, Reason, State, Uncertainty};
-use crate::status::{Locker, Status};
+use crate::status::{Locker, Provenance, Status};
 use crate::sys::process::boottime_milliseconds;
 use crate::terminal::escape;
+
+/// Where a record comes from that was not written where it is.
+#[must_use]
+pub fn provenance(status: &Status) -> Option<String> {
+    let name = |status: &Status| {
+        status
+            .record
+            .as_ref()
+            .map(|record| super::quoted(&record.name))
+    };
+    match status.provenance? {
+        Provenance::Here => None,
+        Provenance::OtherName => {
+            let name = name(status).unwrap_or_default();
+            Some(format!(
+                "its lock file was written for {name}, and renamed, linked or copied"
+            ))
+        }
+        Provenance::OtherStore => Some(
+            "its lock file was written in another store, and copied or linked from there"
+                .to_owned(),
+        ),
+    }
+}
 
 /// The second line of a description: the evidence. `None`: the first line says it all.
 #[must_use]

@@ -14,7 +14,7 @@ use crate::record::{CommandEnd, Mode, Record, VERSION};
 use crate::status::{Status, Waiter};
 use crate::terminal::escape;
 
-pub use self::evidence::evidence;
+pub use self::evidence::{evidence, provenance};
 pub use self::process::{
     lockers_in_brief, lockers_of, process, process_in_brief, process_on_host, program,
 };

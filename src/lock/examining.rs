@@ -13,6 +13,7 @@ use crate::error::cause_text;
 use crate::files::journal;
 use crate::finding::Finding;
 use crate::identity::Pid;
+use crate::status::{Provenance, Status};
 use crate::sys::directory::{Directory, Space, record_is_locked, try_lock_record, type_of};
 use crate::sys::process;
 use crate::sys::temporary::{is_temporary, random_temporary_name};
@@ -134,7 +135,22 @@ impl Store {
         found.push(self.journal_file());
         let names = directory.names().unwrap_or_default();
         let left = names.iter().filter(|name| is_temporary(name)).count();
-        let zombies = self.list(None).map(|listing| {
+        let listed = self.list(None);
+        let is_from_elsewhere = |status: &&Status| {
+            status
+                .provenance
+                .is_some_and(|from| from != Provenance::Here)
+        };
+        let locks = listed.iter().flat_map(|listing| &listing.locks);
+        let from_elsewhere = locks.filter(is_from_elsewhere).count();
+        if from_elsewhere > 0 {
+            let detail = format!(
+                "{from_elsewhere} were written for another name or store, and renamed, linked or copied"
+            );
+            let advice = "no process gets a signal because of them: see check -v, and remove them with break --force";
+            found.push(Finding::warning("records", detail).advice(advice));
+        }
+        let zombies = listed.map(|listing| {
             let zombies = listing.locks.iter().filter(|status| status.is_available());
             zombies.filter(|status| status.verdict.is_zombie()).count()
         });

@@ -53,6 +53,8 @@ mod hold_at_least;
 mod kept_places;
 #[cfg(target_os = "linux")]
 mod lock_programs;
+#[cfg(target_os = "linux")]
+mod provenance;
 #[cfg(unix)]
 mod queue;
 #[cfg(unix)]

@@ -10,7 +10,7 @@ use onehold::describe as sentences;
 use onehold::describe::describe_zombie;
 pub(crate) use onehold::describe::{
     age, describe_holder, describe_obstacle, describe_past_holder, evidence, holder,
-    holder_on_host, lockers_in_brief, process, process_on_host, relation, reserved_for,
+    holder_on_host, lockers_in_brief, process, process_on_host, provenance, relation, reserved_for,
     zombie_reason,
 };
 use onehold::journal::{Action, Event, HoldResult};

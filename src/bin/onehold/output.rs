@@ -123,6 +123,8 @@ pub(crate) fn block(status: &Status, verbose: bool) -> Vec<String> {
     if !facts.is_empty() {
         lines.push(format!("  {}", facts.join("; ")));
     }
+    let provenance = describe::provenance(status);
+    lines.extend(provenance.map(|provenance| format!("  {provenance}")));
     if !verbose {
         return lines;
     }

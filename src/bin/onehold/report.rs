@@ -155,6 +155,7 @@ impl Serialize for LockObject<'_> {
         keys.serialize_entry("mode", &record.map(|record| record.mode))?;
         keys.serialize_entry("slot", &status.slot)?;
         keys.serialize_entry("names", &record.map(|_| status.names()))?;
+        keys.serialize_entry("provenance", &status.provenance)?;
         keys.serialize_entry("mine", &caller.owns(status))?;
         keys.serialize_entry("zombie_reason", &describe::zombie_reason(status))?;
         keys.serialize_entry("others", &others)?;

@@ -216,13 +216,16 @@ pub(crate) fn starter(status: &Status) -> Option<String> {
     Some(format!("{parent} started it and keeps running"))
 }
 
-/// A line for each process that gets no signal on the word of a lock file that users without that right can
-/// write.
+/// Lines on the processes that get no signal on the word of a lock file: users without that right can write it, or
+/// it speaks of another lock.
 pub(crate) fn spared(lock: &Lock, status: &Status) -> Vec<String> {
     /// Lines of a message.
     const MAX_PROCESSES: usize = 8;
     let processes = status.revision().map(|shown| lock.spared_work(&shown));
     let processes = processes.and_then(Result::ok).unwrap_or_default();
+    if let Some(provenance) = describe::provenance(status).filter(|_| !processes.is_empty()) {
+        return vec![format!("  they get no signal: {provenance}")];
+    }
     let shown = processes.iter().take(MAX_PROCESSES).map(|process| {
         let user = user_of(process.pid).unwrap_or_else(|| "?".to_owned());
         let user = words::escape(&user);

@@ -373,8 +373,7 @@ fn descriptors_of(pid: Pid, file: FileId) -> io::Result<impl Iterator<Item = OsS
         Err(error) if is_shortage(&error) => return Err(error),
         entries => entries.into_iter().flatten(),
     };
-    let leads_there =
-        move |entry: &DirEntry| id_of_path(&entry.path()).is_ok_and(|id| id == file);
+    let leads_there = move |entry: &DirEntry| id_of_path(&entry.path()).is_ok_and(|id| id == file);
     let entries = entries.flatten().filter(leads_there);
     Ok(entries.map(|entry| entry.file_name()))
 }
