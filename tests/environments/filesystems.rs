@@ -168,6 +168,22 @@ fn on_fuse_a_lock_with_a_dead_and_a_live_reader_is_held() {
     assert_eq!(lines.last(), Some(&"6"), "{said}");
 }
 
+/// A file that has lost its temporary name while it is open keeps it there as `.fuse_hidden…`.
+#[test]
+#[ignore = "needs root: a FUSE filesystem (bindfs)"]
+fn on_fuse_a_lease_is_renewed_and_a_run_is_broken_in_its_first_second() {
+    let place = Place::new();
+    let script = "mkdir -p behind store; bindfs behind store
+        onehold acquire -q l --ttl 20s --owner o >/dev/null; onehold renew -q l --owner o; echo $?
+        onehold run -q b -- sh -c 'echo > held; exec sleep 1000' & run=$!
+        until test -e held; do sleep 0.01; done
+        onehold break -q -y b; echo $?
+        wait $run || echo $?
+        umount store";
+    let said = place.says("unshare --mount --propagation private", script);
+    assert!(said.starts_with("0\n0\n8\n"), "{said}");
+}
+
 #[test]
 #[ignore = "needs root: overlayfs"]
 fn the_same_store_by_its_overlay_and_by_its_lower_directory_frees_nothing() {
