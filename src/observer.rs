@@ -36,7 +36,6 @@ impl HostFacts {
                 is_in_container,
                 hostname: crate::sys::hostname(),
                 incarnation,
-                over: Vec::new(),
             }
         })
     }

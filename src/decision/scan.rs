@@ -152,15 +152,13 @@ fn may_take<S: Snapshot + ?Sized>(
 pub(crate) fn judge_found<S: Snapshot + ?Sized>(
     request: &Request,
     snapshot: &S,
-    found: Found<S::Handle>,
+    mut found: Found<S::Handle>,
 ) -> Judged<S::Handle> {
-    let mut observer = match &request.observer {
+    let observer = match &request.observer {
         Some(observer) => Cow::Borrowed(observer),
         None => Cow::Owned(snapshot.observer()),
     };
-    if !request.over.is_empty() {
-        observer.to_mut().over.extend(&request.over);
-    }
+    found.facts.is_over |= request.over.contains(&found.revision);
     let verdict = judge(
         &found.content,
         &found.facts,

@@ -236,10 +236,9 @@ impl Store {
             let verdict = judge(&found.content, &found.facts, observer, max_age, &now);
             let mut judged = Judged { found, verdict };
             if is_over(&judged) {
-                let mut observer = observer.clone();
-                observer.over.extend(judged.hold());
+                judged.found.facts.is_over = true;
                 let Found { content, facts, .. } = &judged.found;
-                judged.verdict = judge(content, facts, &observer, max_age, &now);
+                judged.verdict = judge(content, facts, observer, max_age, &now);
             }
             let mut status = status::without_record(&*self.store, &judged);
             if let Content::Record(record) = judged.found.content {

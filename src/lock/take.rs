@@ -129,7 +129,7 @@ fn take_as(
         let unfinished = unfinished(&next);
         if let Some(judged) = unfinished.filter(|judged| lock.finish(judged, &mut unfinished_work))
         {
-            request.over.extend(judged.hold());
+            request.over.push(judged.found.revision.clone());
             continue;
         }
         let is_unfinished = unfinished.is_some();

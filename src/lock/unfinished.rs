@@ -85,7 +85,7 @@ pub(super) fn settle<T>(
     loop {
         let answer = ask(request)?;
         match depends_on(&answer).iter().find(|judged| is_over(judged)) {
-            Some(over) => request.over.extend(over.hold()),
+            Some(over) => request.over.push(over.found.revision.clone()),
             None => return Ok(answer),
         }
     }

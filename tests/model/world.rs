@@ -287,10 +287,10 @@ impl World {
         self.file_at(own.slot).is_some_and(|file| file.id == own.id)
     }
 
-    /// The holds whose work has been ended by force.
-    pub(super) fn over(&self) -> Vec<u64> {
-        let over = self.processes.iter().filter(|process| process.over);
-        over.map(|process| u64::from(process.number)).collect()
+    /// Whether the work of a hold has been ended by force.
+    pub(super) fn is_over(&self, number: u8) -> bool {
+        let mut processes = self.processes.iter();
+        processes.any(|process| process.over && process.number == number)
     }
 
     /// Removes all files of a hold: its several names are those of one file.
@@ -371,7 +371,6 @@ pub(super) fn observer(pid_namespace: u64) -> Observer {
         is_in_container: false,
         hostname: Some("host".to_owned()),
         incarnation: None,
-        over: Vec::new(),
     }
 }
 
@@ -501,7 +500,6 @@ impl Setting {
     pub(super) fn request(&self, world: &World, process: usize) -> Request {
         let mut request = self.requests[process].clone();
         request.ticket = world.processes[process].ticket.map(u64::from);
-        request.over = world.over();
         if let Some(parent) = self.plans[process].inside {
             request.inside = vec![u64::from(world.processes[parent].number)];
         }
@@ -622,6 +620,7 @@ impl Setting {
             pid_namespace: None,
             same_store: true,
             shares_kernel_locks: true,
+            is_over: world.is_over(file.number),
             stays: false,
             life: None,
         }
@@ -657,10 +656,6 @@ impl Setting {
     pub(super) fn judged(&self, world: &World, file: &File, by: &Observer) -> Judged<u8> {
         let found = self.found(world, file, by);
         let moment = self.moment();
-        let by = &Observer {
-            over: world.over(),
-            ..by.clone()
-        };
         let verdict = judge(&found.content, &found.facts, by, DEFAULT_MAX_AGE, &moment);
         Judged { found, verdict }
     }
