@@ -75,6 +75,12 @@ pub enum Error {
         /// What it is.
         what: &'static str,
     },
+    /// A store has directories that lead to no lock, because its name would be too long. They were not read.
+    #[error("directories below `{}` are deeper than the name of a lock is long: not read", path.display())]
+    TooDeep {
+        /// The outermost of them.
+        path: PathBuf,
+    },
     /// Another process has kept the store locked for longer than the caller waits.
     #[error("store `{}` is busy: {}", path.display(), guard_holder_text(*.pid, *.waited))]
     StoreBusy {

@@ -14,7 +14,7 @@ use crate::sys::directory::is_path;
 use crate::sys::{FILES_IGNORE_CASE, HAS_DEVICES};
 
 const MAX_SEGMENT_BYTES: usize = 240;
-const MAX_NAME_BYTES: usize = 1024;
+pub(crate) const MAX_NAME_BYTES: usize = 1024;
 
 /// The name of a lock: one in a store (`backup`, `backend/task-1`), or the path of one lock file,
 /// which starts with `/`, `./` or `../`.

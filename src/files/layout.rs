@@ -8,7 +8,7 @@ use percent_encoding::percent_decode_str;
 
 use crate::decision::{Index, Key};
 use crate::error::{Context as _, Error, Operation, Result};
-use crate::name::{LockName, encode};
+use crate::name::{LockName, MAX_NAME_BYTES, encode};
 
 /// The directory of a store that keeps what is not a lock.
 pub(crate) const META_DIR: &str = ".onehold";
@@ -107,6 +107,8 @@ pub(crate) enum Entry {
     Children(String),
     /// The directory of the shared holds of the parent.
     Shared(LockName),
+    /// A directory so deep that no name leads to it: another user may have made any number of them in each other.
+    TooDeep,
 }
 
 /// Reads a file name of a store directory. `parent`: the name whose children the directory has, if it
@@ -128,8 +130,12 @@ pub(crate) fn entry(parent: Option<&str>, file: &OsStr) -> Option<Entry> {
     if let Some(encoded) = file.strip_suffix(LOCK_SUFFIX) {
         return LockName::new(name_of(encoded)?).ok().map(Entry::Lock);
     }
-    let encoded = file.strip_suffix(CHILDREN_SUFFIX)?;
-    Some(Entry::Children(name_of(encoded)?))
+    let name = name_of(file.strip_suffix(CHILDREN_SUFFIX)?)?;
+    Some(if name.len() > MAX_NAME_BYTES {
+        Entry::TooDeep
+    } else {
+        Entry::Children(name)
+    })
 }
 
 /// Whether a file of this name can be a lock of a store.

@@ -93,7 +93,7 @@ fn directory_of(parent: Option<&str>, file: &OsStr) -> Option<String> {
     match layout::entry(parent, file)? {
         Entry::Children(name) => Some(name),
         Entry::Shared(name) => Some(name.as_str().to_owned()),
-        Entry::Lock(_) => None,
+        Entry::Lock(_) | Entry::TooDeep => None,
     }
 }
 

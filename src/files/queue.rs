@@ -167,7 +167,7 @@ impl<'a> Queue<'a> {
                         self.list(&below, Some(&name), found);
                     }
                 }
-                Some(Entry::Shared(_)) | None => {}
+                Some(Entry::Shared(_) | Entry::TooDeep) | None => {}
             }
         }
     }
@@ -549,34 +549,46 @@ pub(super) fn sweep(guard: &Guard) {
     let Ok(Some(waiting)) = guard.root.descend(&parts) else {
         return;
     };
-    if sweep_directory(&waiting) {
+    if sweep_directory(&waiting, None) {
         let _ = waiting.unlink(OsStr::new(RESERVATIONS));
         guard.root.prune(&parts, 1);
     }
 }
 
-/// Whether no live waiter is left.
-fn sweep_directory(directory: &Directory) -> bool {
+/// Sweeps the queues of the locks below `parent`. Returns whether no live waiter is left.
+fn sweep_directory(directory: &Directory, parent: Option<&str>) -> bool {
     let mut is_empty = true;
     for file in directory.names().unwrap_or_default() {
-        let name = TicketName::read(&file);
-        if name.is_some_and(TicketName::has_no_waiter) {
-            continue;
-        }
-        if name.is_some() || is_temporary(&file) {
-            let is_live = match directory.find(&file) {
-                Ok(Found::File(ticket, _)) => record_is_locked(&ticket).unwrap_or(true),
-                _ => continue,
-            };
-            if is_live {
-                is_empty = false;
-            } else {
-                keep_or_remove(std::iter::once(directory), &file);
-            }
-        } else if let Ok(below) = directory.open_below(&file) {
-            is_empty &= sweep_directory(&below);
+        let sweep: &dyn Fn(&Directory) -> bool = match layout::entry(parent, &file) {
+            Some(Entry::Lock(_)) => &sweep_queue,
+            Some(Entry::Children(name)) => &move |below| sweep_directory(below, Some(&name)),
+            Some(Entry::Shared(_) | Entry::TooDeep) | None => continue,
+        };
+        if let Ok(below) = directory.open_below(&file) {
+            is_empty &= sweep(&below);
             let _ = directory.remove_below_if_empty(&file);
         }
     }
-    is_empty && kept_places::all(directory).next().is_none()
+    is_empty
+}
+
+/// The same for the queue of one lock.
+fn sweep_queue(queue: &Directory) -> bool {
+    let mut is_empty = true;
+    for file in queue.names().unwrap_or_default() {
+        let name = TicketName::read(&file);
+        if name.is_some_and(TicketName::has_no_waiter) || !(name.is_some() || is_temporary(&file)) {
+            continue;
+        }
+        let is_live = match queue.find(&file) {
+            Ok(Found::File(ticket, _)) => record_is_locked(&ticket).unwrap_or(true),
+            _ => continue,
+        };
+        if is_live {
+            is_empty = false;
+        } else {
+            keep_or_remove(std::iter::once(queue), &file);
+        }
+    }
+    is_empty && kept_places::all(queue).next().is_none()
 }

@@ -1,7 +1,7 @@
 //! Answers what a decision asks, and gathers the evidence for it: what a lock file says, whether its
 //! kernel lock is held, and what the system says about the recorded processes.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -51,6 +51,7 @@ pub(crate) struct FilesSnapshot<'a> {
     directories: RefCell<Vec<KnownDirectory>>,
     /// Those of the names that were asked about: a decision asks several times.
     shared: RefCell<Vec<(LockName, Option<Rc<SharedDirectory>>)>>,
+    has_told_depth: Cell<bool>,
 }
 
 /// The parts of a path below the store, and what is there.
@@ -85,6 +86,7 @@ impl<'a> FilesSnapshot<'a> {
             place: None,
             directories: RefCell::default(),
             shared: RefCell::default(),
+            has_told_depth: Cell::default(),
         }
     }
 
@@ -344,8 +346,9 @@ impl<'a> FilesSnapshot<'a> {
         Ok(Some(found))
     }
 
-    /// Visits every record in the directory of the locks below `parent`, and every error in it. `without`: the
-    /// shared records of this name are left out. Fails if the directory itself cannot be read.
+    /// Visits every record in the directory of the locks below `parent`, and every error in it, of which
+    /// [`Error::TooDeep`] comes once. `without`: the shared records of this name are left out. Fails if the
+    /// directory itself cannot be read.
     pub(super) fn walk(
         &self,
         directory: &Directory,
@@ -381,7 +384,10 @@ impl<'a> FilesSnapshot<'a> {
                     Err(error) if is_not_a_directory(&error) => Ok(ControlFlow::Continue(())),
                     Err(error) => Err(error).context(Operation::OpenDirectory, &below),
                 },
-                Some(Entry::Shared(_)) | None => Ok(ControlFlow::Continue(())),
+                Some(Entry::TooDeep) if !self.has_told_depth.replace(true) => {
+                    Err(self.too_deep(&below))
+                }
+                Some(Entry::Shared(_) | Entry::TooDeep) | None => Ok(ControlFlow::Continue(())),
             };
             let flow = flow.unwrap_or_else(|error| visit(Err(error)));
             if flow.is_break() {
@@ -389,6 +395,15 @@ impl<'a> FilesSnapshot<'a> {
             }
         }
         Ok(ControlFlow::Continue(()))
+    }
+
+    #[cold]
+    fn too_deep(&self, directory: &Path) -> Error {
+        let below = directory.strip_prefix(&self.files.store);
+        let first = below.ok().and_then(|below| below.iter().next());
+        Error::TooDeep {
+            path: self.files.store.join(first.unwrap_or_default()),
+        }
     }
 
     pub(super) fn queue(&self) -> &Queue<'a> {
@@ -556,6 +571,8 @@ impl Snapshot for FilesSnapshot<'_> {
         let mut failed = Ok(());
         let mut visit = |found| match found {
             Ok(found) => visit(found),
+            // No lock is there.
+            Err(Error::TooDeep { .. }) => ControlFlow::Continue(()),
             Err(error) => {
                 failed = Err(error);
                 ControlFlow::Break(())

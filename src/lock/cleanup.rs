@@ -28,7 +28,7 @@ pub struct Cleanup {
     pub left: Vec<Status>,
     /// Errors: what could not be read or removed.
     pub errors: Vec<Error>,
-    /// Errors that did not prevent a removal, such as those of the journal.
+    /// Errors that did not prevent a removal, such as those of the journal, and those of the listing.
     pub warnings: Vec<Error>,
 }
 

@@ -7,7 +7,7 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use super::store::Store;
+use super::store::{Listing, Store};
 use crate::backend::{Change, Entry, Patience};
 use crate::error::cause_text;
 use crate::files::journal;
@@ -135,22 +135,8 @@ impl Store {
         found.push(self.journal_file());
         let names = directory.names().unwrap_or_default();
         let left = names.iter().filter(|name| is_temporary(name)).count();
-        let listed = self.list(None);
-        let is_from_elsewhere = |status: &&Status| {
-            status
-                .provenance
-                .is_some_and(|from| from != Provenance::Here)
-        };
-        let locks = listed.iter().flat_map(|listing| &listing.locks);
-        let from_elsewhere = locks.filter(is_from_elsewhere).count();
-        if from_elsewhere > 0 {
-            let detail = format!(
-                "{from_elsewhere} were written for another name or store, and renamed, linked or copied"
-            );
-            let advice = "no process gets a signal because of them: see check -v, and remove them with break --force";
-            found.push(Finding::warning("records", detail).advice(advice));
-        }
-        let zombies = listed.map(|listing| {
+        let zombies = self.list(None).map(|listing| {
+            found.extend(unexpected(&listing));
             let zombies = listing.locks.iter().filter(|status| status.is_available());
             zombies.filter(|status| status.verdict.is_zombie()).count()
         });
@@ -199,6 +185,30 @@ impl Store {
             Err(error) => vec![unusable("store", "", &error)],
         }
     }
+}
+
+/// What is in a store that onehold has not put there.
+fn unexpected(listing: &Listing) -> Vec<Finding> {
+    let too_deep = listing.warnings.iter();
+    let mut found: Vec<Finding> = too_deep
+        .map(|warning| {
+            Finding::warning("tree", warning.to_string())
+                .advice("no lock is there: see who made them, and remove them")
+        })
+        .collect();
+    let is_from_elsewhere = |status: &&Status| {
+        let provenance = status.provenance;
+        provenance.is_some_and(|from| from != Provenance::Here)
+    };
+    let from_elsewhere = listing.locks.iter().filter(is_from_elsewhere).count();
+    if from_elsewhere > 0 {
+        let detail = format!(
+            "{from_elsewhere} were written for another name or store, and renamed, linked or copied"
+        );
+        let advice = "no process gets a signal because of them: see check -v, and remove them with break --force";
+        found.push(Finding::warning("records", detail).advice(advice));
+    }
+    found
 }
 
 /// Why no store can be here. `before`: what the message begins with.

@@ -78,6 +78,8 @@ pub struct Listing {
     pub locks: Vec<Status>,
     /// Errors: what could not be read.
     pub errors: Vec<Error>,
+    /// Errors for which no lock is missing.
+    pub warnings: Vec<Error>,
 }
 
 impl Store {
@@ -246,7 +248,13 @@ impl Store {
             }
             locks.push(status);
         })?;
-        let mut listing = Listing { locks, errors };
+        let is_harmless = |error: &Error| matches!(error, Error::TooDeep { .. });
+        let (warnings, errors) = errors.into_iter().partition(is_harmless);
+        let mut listing = Listing {
+            locks,
+            errors,
+            warnings,
+        };
         sort(&mut listing);
         self.add_waiters(&mut listing)?;
         Ok(listing)
@@ -306,6 +314,7 @@ impl Store {
         let listing = self.list(max_age)?;
         let mut cleanup = Cleanup {
             errors: listing.errors,
+            warnings: listing.warnings,
             ..Cleanup::default()
         };
         // What this process has only now found dead elsewhere is removed once it may be taken over.

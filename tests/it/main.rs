@@ -32,6 +32,8 @@ mod portable;
 mod properties;
 
 #[cfg(target_os = "linux")]
+mod bad_places;
+#[cfg(target_os = "linux")]
 mod ending;
 #[cfg(unix)]
 mod examples;

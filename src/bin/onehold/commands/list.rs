@@ -31,7 +31,9 @@ pub(crate) fn list(session: &Session, typed: &args::List) -> CommandResult {
     };
     let mut outcome = Outcome::new(Exit::Done, "listed", message);
     outcome.warnings = listing.errors.iter().map(words::error_chain).collect();
-    outcome = outcome.incomplete(&listing.errors, "read");
+    outcome = outcome
+        .warnings(&listing.warnings)
+        .incomplete(&listing.errors, "read");
     // A failure prints its message anyway.
     let is_empty = listing.locks.is_empty() && !typed.prometheus;
     outcome = outcome.told_if(session.global.verbose || is_empty);
