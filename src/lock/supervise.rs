@@ -130,10 +130,11 @@ impl Hold {
 }
 
 /// Whether a signal tells this process that its hold with this number is to be broken: its work is to be
-/// ended and the hold released.
+/// ended and the hold released. Nothing else sends TERM with a number.
 #[must_use]
 pub fn tells_to_break(received: QueuedSignal, hold: u64) -> bool {
     received.value == Some(work::number_to_tell(hold))
+        || (received.has_lost_value && received.is_term())
 }
 
 /// On Windows, looking whether a process has ended also records that it has.

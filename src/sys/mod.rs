@@ -201,6 +201,8 @@ pub struct QueuedSignal {
     pub from_process: bool,
     /// The number that was sent with it by sigqueue(3).
     pub value: Option<i32>,
+    /// A number was sent with it, and its sender was known, but the kernel had no room for either: `ulimit -i`.
+    pub has_lost_value: bool,
 }
 
 impl QueuedSignal {
@@ -208,6 +210,11 @@ impl QueuedSignal {
     #[must_use]
     pub fn is_of_a_child(self) -> bool {
         self.signal == signal::SIGCHLD
+    }
+
+    /// Whether it is SIGTERM, whose number POSIX fixes.
+    pub(crate) fn is_term(self) -> bool {
+        self.signal == 15
     }
 
     /// Whether it is SIGTSTP: [`stop`](signal::stop) does what was asked for.

@@ -265,7 +265,9 @@ impl Supervisor<'_> {
         if received.is_of_a_child() {
             return;
         }
-        if tells_to_break(received, self.hold.number()) {
+        // What its own thread sends loses its sender, too, if there is no room.
+        let is_own = received.has_lost_value && die_with::has_exited().is_some();
+        if !is_own && tells_to_break(received, self.hold.number()) {
             self.end_work(Cause::Broken);
             return;
         }
@@ -281,7 +283,7 @@ impl Supervisor<'_> {
                 let leader_only = received.signal == SIGHUP;
                 signal::send_from_terminal(&self.child, received.signal, leader_only)
             }
-            SIGTERM if received.from_process => {
+            SIGTERM if received.from_process && !is_own => {
                 self.end_work(Cause::Terminated);
                 return;
             }

@@ -167,7 +167,7 @@ pub(in crate::sys) fn admit(received: QueuedSignal, sender: u32) -> Option<Queue
     if received.is_of_a_child() || is_own || (is_taking && !received.from_process) {
         return Some(received);
     }
-    is_of_wrapper.then(|| QueuedSignal {
+    (is_of_wrapper || received.has_lost_value).then(|| QueuedSignal {
         from_process: received.value != Some(FROM_TERMINAL),
         value: None,
         ..received

@@ -105,6 +105,9 @@ impl SignalQueue {
                     libc::SI_USER | libc::SI_QUEUE | libc::SI_TKILL
                 ) && info.ssi_pid != std::process::id(),
                 value: (info.ssi_code == libc::SI_QUEUE).then_some(info.ssi_int),
+                has_lost_value: info.ssi_code == libc::SI_USER
+                    && info.ssi_pid == 0
+                    && is_out_of_room(),
             };
             return Ok(Some((received, info.ssi_pid)));
         }
@@ -113,6 +116,18 @@ impl SignalQueue {
             error => Err(error),
         }
     }
+}
+
+/// Whether no more signals may be queued for this user (`RLIMIT_SIGPENDING`). One that comes then by sigqueue(3)
+/// arrives without number and sender, and looks like one of kill(2) from another PID namespace. One of kill(2)
+/// loses neither (linux/kernel/signal.c, `__send_signal_locked`).
+#[cold]
+fn is_out_of_room() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let queued = status.lines().find_map(|line| line.strip_prefix("SigQ:"));
+    let counts = queued.and_then(|queued| queued.trim().split_once('/'));
+    let number = |text: &str| text.parse::<u64>().ok();
+    counts.is_some_and(|(queued, most)| number(queued) >= number(most))
 }
 
 /// A pending signal that would end this process.

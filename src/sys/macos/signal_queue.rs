@@ -178,6 +178,7 @@ fn take() -> Option<QueuedSignal> {
             signal,
             from_process: is_from_process(signal, i32::try_from(noted & !NOTED).unwrap_or(0)),
             value: None,
+            has_lost_value: false,
         })
     })
 }

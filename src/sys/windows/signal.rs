@@ -111,6 +111,7 @@ pub(super) fn add(signal: i32) {
         signal,
         from_process: false,
         value: None,
+        has_lost_value: false,
     });
     QUEUED.notify_all();
 }
