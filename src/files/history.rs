@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use chrono::{DateTime, SubsecRound as _, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 
-use super::journal::{Journal, MAX_NAMES, Subject};
+use super::journal::{Journal, MAX_NAMES, Subject, resolved, resolved_below};
 use crate::error::Result;
 use crate::name::LockName;
 use crate::record::{MAX_HOLD, Mode, Record, has_four_digits, is_default};
@@ -102,8 +102,11 @@ impl PastHold {
         Some(Self {
             event: Line::End,
             // JSON has no other paths.
-            store: store.to_string_lossy().into_owned().into(),
-            path: path.to_string_lossy().into_owned().into(),
+            store: resolved(store).to_string_lossy().into_owned().into(),
+            path: resolved_below(store, path)
+                .to_string_lossy()
+                .into_owned()
+                .into(),
             name: record.name.clone(),
             names: record.names.clone(),
             hold: record.hold,
@@ -189,24 +192,18 @@ fn is_valid(hold: &PastHold) -> bool {
             .all(|name| LockName::new(name).is_ok())
 }
 
-/// Two paths can lead to one store.
-fn resolved(store: &Path) -> PathBuf {
-    store.canonicalize().unwrap_or_else(|_| store.to_owned())
-}
-
 /// The past holds of a store. `only_new`: since the journal was moved last.
 pub(crate) fn of_store(journal: &Journal, store: &Path, only_new: bool) -> Result<Vec<PastHold>> {
     let wanted = resolved(store);
-    let is_of_store = |hold: &PastHold| hold.store == store || resolved(&hold.store) == wanted;
+    let is_of_store = |hold: &PastHold| hold.store == wanted;
     Ok(read(&journal.lines(only_new)?, is_of_store))
 }
 
 /// The past holds of a lock.
 pub(crate) fn of_lock(journal: &Journal, lock: &Subject<'_>) -> Result<Vec<PastHold>> {
-    let wanted = resolved(lock.store);
     let is_of_lock = |hold: &PastHold| {
         let is_named = hold.all_names().any(|name| name == lock.name);
-        lock.is_of(&hold.path, &hold.names) || (is_named && resolved(&hold.store) == wanted)
+        lock.is_of(&hold.path, &hold.names) || (is_named && hold.store == lock.store)
     };
     Ok(read(&journal.lines(false)?, is_of_lock))
 }

@@ -128,6 +128,23 @@ pub struct PreviousHold {
     pub command: Vec<String>,
 }
 
+/// A directory without symbolic links, so that two paths that lead to it are one. Paths in the journal are written
+/// so, and not followed by who reads them: anybody may have written them.
+pub(crate) fn resolved(directory: &Path) -> PathBuf {
+    let found = directory
+        .is_absolute()
+        .then(|| directory.canonicalize().ok());
+    found.flatten().unwrap_or_else(|| directory.to_owned())
+}
+
+/// The same of a file in a store, which need not exist any more.
+pub(crate) fn resolved_below(store: &Path, file: &Path) -> PathBuf {
+    match file.strip_prefix(store) {
+        Ok(below) => resolved(store).join(below),
+        Err(_) => file.to_owned(),
+    }
+}
+
 /// What has happened to a hold. `hold`: the number of the new hold, if there is one.
 pub(crate) fn event(action: Action, from: &Status, hold: Option<u64>) -> Event {
     let own = process::own_uid();
@@ -142,7 +159,7 @@ pub(crate) fn event(action: Action, from: &Status, hold: Option<u64>) -> Event {
         at: Utc::now(),
         event: action,
         name: from.name.clone(),
-        path: from.path.clone(),
+        path: resolved_below(&from.store, &from.path),
         reason: reason(from).to_owned(),
         by: Actor {
             pid: Pid::of_self(),
@@ -203,7 +220,7 @@ impl Journal {
     }
 }
 
-/// A lock, as its events name it.
+/// A lock, as its events name it, by [`resolved`] paths.
 pub(crate) struct Subject<'a> {
     pub(crate) name: &'a str,
     /// Its store.
@@ -234,21 +251,12 @@ pub(super) const MAX_NAMES: usize = 100;
 /// The last lines of the journal about a lock, the latest one last, at most `limit`. Lines that cannot be read
 /// are left out.
 pub(crate) fn last(journal: &Journal, lock: &Subject<'_>, limit: usize) -> Result<Vec<Event>> {
-    let resolved = |path: &Path| {
-        let directory = path.parent().and_then(|parent| parent.canonicalize().ok());
-        Some((directory?, path.file_name().map(OsStr::to_owned)))
-    };
-    let path = lock.path;
-    let wanted = resolved(path);
     let lines = journal.lines(false)?;
     let parsed = lines.iter().rev();
     let parsed = parsed.filter_map(|line| serde_json::from_slice::<Event>(line).ok());
     let own = parsed.filter(|event| {
         let names = event.from.as_ref().map_or(&[][..], |from| &from.names);
         lock.is_of(&event.path, names)
-            || (event.path.file_name() == path.file_name()
-                && wanted.is_some()
-                && resolved(&event.path) == wanted)
     });
     let mut events: Vec<Event> = own.take(limit).collect();
     events.reverse();

@@ -216,14 +216,16 @@ impl Lock {
             name: self.name().clone(),
             index: Some(0.into()),
         });
+        let store = self.store.path();
+        let shared = journal::resolved_below(&store, &shared);
         // A key on etcd has an empty part there, which a path does not show.
         let shared = shared.to_string_lossy();
         let shared = shared.rsplit_once('/').filter(|_| !self.name().is_path());
         let shared = shared.map(|(directory, _)| format!("{directory}/"));
         read(&Subject {
             name: self.name().as_str(),
-            store: &self.store.path(),
-            path: &self.path(),
+            store: &journal::resolved(&store),
+            path: &journal::resolved_below(&store, &self.path()),
             shared: shared.as_deref().unwrap_or_default(),
         })
     }
