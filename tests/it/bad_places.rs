@@ -6,8 +6,8 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use crate::harness::{TestEnv, exit_code, output};
-use rustix::fs::{Mode, OFlags, mkdirat, open, openat};
+use crate::harness::{Running, Signal, TestEnv, exit_code, output, wait_until};
+use rustix::fs::{FileType, Mode, OFlags, mkdirat, open, openat};
 
 /// More than the stack, the descriptors and a name are enough for.
 const DEPTH: usize = 6_000;
@@ -104,4 +104,145 @@ fn name_as_long_as_names_can_be_is_a_lock_with_shared_holds() {
     assert_eq!(env.code(["cleanup"]), 0);
     let left: Vec<_> = fs::read_dir(env.store()).unwrap().collect();
     assert_eq!(left.len(), 1, "only .onehold: {left:?}");
+}
+
+/// A configuration file that a caller with more rights is led to.
+#[test]
+fn configuration_that_is_not_toml_is_not_repeated() {
+    let env = TestEnv::new();
+    for secret in [
+        "root:$6$s3cret$s3cret:20000:0:99999:7:::",
+        "s3cret",
+        "key = s3cret",
+        "key = \"s3cret",
+        "[s3cret",
+        "a = 1\na = 2 # s3cret",
+        "s3cret = 99999999999999999999",
+    ] {
+        let file = env.write("secret", format!("{secret}\n"));
+        for words in [&["list"][..], &["list", "--json"]] {
+            let ended = output(env.onehold(words).env("ONEHOLD_CONFIG", &file));
+            let said = [ended.stdout, ended.stderr].concat();
+            let said = String::from_utf8_lossy(&said).into_owned();
+            assert_eq!(exit_code(ended.status), 1, "{said}");
+            assert!(
+                said.contains("not TOML") && said.contains("line "),
+                "{said}"
+            );
+            assert!(!said.contains("s3cret"), "{secret}: {said}");
+        }
+    }
+}
+
+#[test]
+fn device_without_an_end_is_no_configuration_and_no_time_zone() {
+    let env = TestEnv::new();
+    let fifo = env.path("fifo");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, FileType::Fifo, Mode::from(0o600), 0).unwrap();
+    env.done(["acquire", "x", "--ttl", "1h"]);
+    let fifo = fifo.to_str().unwrap();
+    for zone in ["/dev/zero", ":/dev/zero", "../../../dev/zero", fifo] {
+        let mut check = env.onehold(["check", "-v", "x"]);
+        assert_eq!(exit_code(output(check.env("TZ", zone)).status), 6, "{zone}");
+    }
+    let ended = output(env.onehold(["list"]).env("ONEHOLD_CONFIG", "/dev/zero"));
+    assert_eq!(exit_code(ended.status), 1);
+    // A zone is still one.
+    let ended = output(env.onehold(["list", "-v"]).env("TZ", "<X>-5"));
+    let local = String::from_utf8(ended.stdout).unwrap();
+    assert_ne!(local, env.done(["list", "-v"]), "{local}");
+}
+
+#[test]
+fn data_for_a_closed_stdout_is_an_error() {
+    let env = TestEnv::new();
+    env.done(["acquire", "x", "--ttl", "1h"]);
+    for words in [
+        "list",
+        "list --json",
+        "list --prometheus",
+        "history --json",
+        "doctor --quick",
+        "config",
+        "cleanup --json",
+        "release free --json",
+        "check free --json",
+        "--help",
+        "list --help",
+        "--version",
+    ] {
+        let ended = output(&mut env.shell(&format!("onehold {words} >&-")));
+        let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert_eq!(exit_code(ended.status), 1, "{words}: {said}");
+        assert!(said.contains("stdout is closed"), "{words}: {said}");
+    }
+    for words in ["run y -- true", "check -q free", "release free"] {
+        let ended = output(&mut env.shell(&format!("onehold {words} >&-")));
+        assert_eq!(exit_code(ended.status), 0, "{words}");
+    }
+    let ended = output(&mut env.shell("onehold check x >&-"));
+    assert_eq!(exit_code(ended.status), 6);
+}
+
+/// A break tells the wrapper by a signal with a number, which the kernel leaves out then.
+#[test]
+fn broken_run_says_so_although_no_signal_may_be_queued() {
+    let env = TestEnv::new();
+    for verb in ["run x -- sleep 60", "run --die-with $$ x -- sleep 60"] {
+        let script = format!("prlimit --sigpending=0 onehold {verb}; echo exit $? >&2");
+        let mut run = Running::start_with_output(env.shell(&script));
+        wait_until("it runs", || env.lock("x")["pid_alive"] == true);
+        env.done(["break", "-y", "x"]);
+        let (_, said) = run.finish_with_stderr();
+        assert!(said.contains("lock `x` was broken"), "{verb}: {said}");
+        assert!(said.ends_with("exit 8\n"), "{verb}: {said}");
+    }
+    // Not a break: the signal of its own thread, and one of kill(1).
+    let mut caller = Running::sleeper();
+    let script = format!(
+        "exec prlimit --sigpending=0 onehold run --die-with {} x -- sleep 60",
+        caller.pid()
+    );
+    let mut run = Running::start_with_output(env.shell(&script));
+    wait_until("it runs", || env.lock("x")["pid_alive"] == true);
+    caller.kill();
+    let (_, said) = run.finish_with_stderr();
+    assert!(said.contains("has exited"), "{said}");
+    let mut run = Running::start_with_output(
+        env.shell("exec prlimit --sigpending=0 onehold run x -- sleep 60"),
+    );
+    wait_until("it runs", || env.lock("x")["pid_alive"] == true);
+    run.signal(Signal::TERM);
+    let (_, said) = run.finish_with_stderr();
+    assert!(!said.contains("broken"), "{said}");
+}
+
+/// Anybody may have written a line of the journal of a shared store.
+#[test]
+#[ignore = "needs strace"]
+fn paths_in_the_journal_are_not_followed() {
+    let env = TestEnv::new();
+    let with_history = |words: &[&str]| {
+        let mut command = env.onehold(words);
+        command.env("ONEHOLD_HISTORY", "1");
+        assert_eq!(exit_code(output(&mut command).status), 0);
+    };
+    with_history(&["run", "x", "--", "true"]);
+    // A takeover, of which `check -v` tells.
+    let _ = output(&mut env.shell("onehold run x -- sh -c 'kill -KILL $PPID $$'"));
+    with_history(&["run", "x", "--", "true"]);
+    let journal = env.store().join(".onehold/events.jsonl");
+    let written = fs::read_to_string(&journal).unwrap();
+    let store = env.store().to_str().unwrap().to_owned();
+    let forged = written.replace(&store, "/elsewhere/locks");
+    fs::write(&journal, format!("{written}{forged}")).unwrap();
+    for words in [&["history"][..], &["history", "x"], &["check", "-v", "x"]] {
+        let mut traced = env.command("strace");
+        traced
+            .args(["-f", "-e", "trace=file", "onehold"])
+            .args(words);
+        let calls = String::from_utf8(output(&mut traced).stderr).unwrap();
+        assert!(calls.contains("events.jsonl"), "{calls}");
+        assert!(!calls.contains("elsewhere"), "{words:?}: {calls}");
+    }
 }

@@ -1,7 +1,7 @@
 //! Defaults for options, from the configuration file and from a profile.
 
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -352,7 +352,7 @@ fn configuration() -> anyhow::Result<(Option<PathBuf>, String, File)> {
             None => return Ok(Default::default()),
         }
     };
-    let text = match std::fs::read_to_string(&path) {
+    let text = match read_text(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound && !must_exist => {
             return Ok(Default::default());
@@ -366,15 +366,34 @@ fn configuration() -> anyhow::Result<(Option<PathBuf>, String, File)> {
     Ok((Some(path), text, file))
 }
 
-/// Parses a configuration file. Errors name line and key.
+/// Longer files are refused: ONEHOLD_CONFIG may lead to a device that has no end.
+const MAX_CONFIG_BYTES: u64 = 1 << 20;
+
+fn read_text(path: &Path) -> std::io::Result<String> {
+    let mut text = String::new();
+    let file = std::fs::File::open(path)?;
+    let read = file.take(MAX_CONFIG_BYTES + 1).read_to_string(&mut text)?;
+    if read as u64 > MAX_CONFIG_BYTES {
+        return Err(std::io::Error::other("longer than 1 MiB"));
+    }
+    Ok(text)
+}
+
+/// Parses a configuration file. Errors name the line, and the key if it has one. Of a file that is no TOML nothing
+/// is repeated: whoever may choose the file of a caller with more rights would read it.
 fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
     toml::from_str(text).map_err(|error| {
+        let syntax = toml::from_str::<toml::Table>(text).err();
+        let is_syntax = syntax.is_some();
+        let error = syntax.unwrap_or(error);
         let start = error.span().map_or(0, |span| span.start);
         let before = text.get(..start).unwrap_or_default();
         let number = before.matches('\n').count() + 1;
         let line = text.lines().nth(number - 1).unwrap_or_default();
         let key = line.split_once('=').map_or(line, |(key, _)| key).trim();
-        let what = if is_key_of_defaults(error.message()) {
+        let what = if is_syntax {
+            format!("not TOML: {}", error.message())
+        } else if is_key_of_defaults(error.message()) {
             format!("`{key}` belongs below [defaults]")
         } else {
             format!("`{key}`: {}", with_nearest(error.message()))

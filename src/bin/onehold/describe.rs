@@ -3,8 +3,10 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::OnceLock;
 
-use chrono::{DateTime, Local, Utc};
+use chrono::{DateTime, Local, NaiveDateTime, Utc};
 use clap::ValueEnum;
 use onehold::describe as sentences;
 use onehold::describe::describe_zombie;
@@ -185,8 +187,8 @@ pub(crate) fn event(event: &Event) -> String {
 
 /// Local time of day, with the date if it is not today.
 pub(crate) fn local(at: DateTime<Utc>) -> String {
-    let shown = at.with_timezone(&Local);
-    if shown.date_naive() == Local::now().date_naive() {
+    let shown = on_local_clock(at);
+    if shown.date() == on_local_clock(Utc::now()).date() {
         return shown.format("%H:%M:%S").to_string();
     }
     local_with_date(at)
@@ -194,8 +196,35 @@ pub(crate) fn local(at: DateTime<Utc>) -> String {
 
 /// Local time, with the date.
 pub(crate) fn local_with_date(at: DateTime<Utc>) -> String {
-    let at = at.with_timezone(&Local);
+    let at = on_local_clock(at);
     at.format("%Y-%m-%d %H:%M:%S").to_string()
+}
+
+/// In UTC if the time zone is no file with an end.
+fn on_local_clock(at: DateTime<Utc>) -> NaiveDateTime {
+    static HAS_END: OnceLock<bool> = OnceLock::new();
+    if *HAS_END.get_or_init(time_zone_has_end) {
+        at.with_timezone(&Local).naive_local()
+    } else {
+        at.naive_utc()
+    }
+}
+
+/// Whether what TZ leads to can be read to its end: chrono does that, also with a pipe or a device.
+fn time_zone_has_end() -> bool {
+    const DIRECTORY: &str = "/usr/share/zoneinfo";
+    const MOST: u64 = 1 << 20;
+    let zone = std::env::var("TZ").unwrap_or_default();
+    let zone = zone.strip_prefix(':').unwrap_or(&zone);
+    // The others are below directories of root's.
+    if !zone.starts_with('/') && !zone.contains("..") {
+        return true;
+    }
+    // An absolute path takes the place of the directory. The other directories are on the same level.
+    let found = Path::new(DIRECTORY).join(zone).metadata();
+    found.map_or(true, |file| {
+        file.is_dir() || (file.is_file() && file.len() <= MOST)
+    })
 }
 
 /// "hold 7 of `db` and `cache`"

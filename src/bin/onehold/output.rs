@@ -12,6 +12,7 @@ use onehold::{Caller, Format, LockName, Mode, State, Status};
 use crate::args::Color;
 use crate::config::Settings;
 use crate::describe::{self, is_held, is_run, local};
+use crate::exit::Exit;
 use crate::failure::exit_of;
 use crate::outcome::Outcome;
 use crate::refusal::Refusal;
@@ -103,7 +104,25 @@ pub(crate) fn ensure_open_stdout() -> io::Result<()> {
     Ok(())
 }
 
+/// The exit code of a command that has printed its data, or could not.
+pub(crate) fn printed(result: io::Result<()>, exit: Exit) -> Exit {
+    match result {
+        Ok(()) => exit,
+        // A closed pipe is not an error: `onehold list | head`.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => exit,
+        Err(error) => {
+            let cause = words::cause_text(&error);
+            eprint(&format!("onehold: cannot write to stdout: {cause}"));
+            match exit {
+                Exit::Done => Exit::Failed,
+                exit => exit,
+            }
+        }
+    }
+}
+
 pub(crate) fn data(text: &str) -> io::Result<()> {
+    ensure_open_stdout()?;
     let mut out = AutoStream::auto(io::stdout().lock());
     writeln!(out, "{text}")?;
     out.flush()

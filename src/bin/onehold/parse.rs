@@ -22,8 +22,7 @@ pub(crate) fn parse(words: &[OsString]) -> Result<Cli, Exit> {
         return Ok(cli);
     }
     if let Some(text) = fixed_text::answer(words) {
-        let _ = output::data(&text);
-        return Err(Exit::Done);
+        return Err(output::printed(output::data(&text), Exit::Done));
     }
     // Not a command of the definition: its words are another command line.
     match words {
@@ -35,10 +34,7 @@ pub(crate) fn parse(words: &[OsString]) -> Result<Cli, Exit> {
     parsed.map_err(|error| match error.kind() {
         // Only the help needs the long texts.
         ErrorKind::DisplayHelp => help(words),
-        ErrorKind::DisplayVersion => {
-            let _ = error.print();
-            Exit::Done
-        }
+        ErrorKind::DisplayVersion => print(&error),
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand if words.is_empty() => {
             let help = Cli::command().render_help().ansi().to_string();
             output::eprint(help.trim_end());
@@ -117,10 +113,14 @@ fn section(title: &str, rows: &[(&str, impl Display)]) -> String {
 
 fn help(words: &[OsString]) -> Exit {
     // Always: these words have asked for it.
-    if let Err(error) = documented().try_get_matches_from(line(words)) {
-        let _ = error.print();
-    }
-    Exit::Done
+    let parsed = documented().try_get_matches_from(line(words));
+    parsed.err().map_or(Exit::Done, |error| print(&error))
+}
+
+/// Prints help or version.
+fn print(text: &clap::Error) -> Exit {
+    let printed = output::ensure_open_stdout().and_then(|()| text.print());
+    output::printed(printed, Exit::Done)
 }
 
 fn usage_error(error: &clap::Error, words: &[OsString]) -> Exit {

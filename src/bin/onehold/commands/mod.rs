@@ -14,8 +14,6 @@ mod release;
 mod renew;
 mod run;
 
-use std::io::ErrorKind;
-
 use onehold::command_line::signal::ignore_file_size_signal;
 use onehold::{Caller, LockName, State, Status};
 
@@ -85,19 +83,7 @@ pub(crate) fn run(mut cli: Cli) -> Exit {
         outcome.warnings.extend(session.missing_store());
     }
     cancel::close();
-    match output::print_outcome(&session, &outcome) {
-        Ok(()) => outcome.exit,
-        // A closed pipe is not an error: `onehold list | head`.
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => outcome.exit,
-        Err(error) => {
-            let cause = words::cause_text(&error);
-            output::eprint(&format!("onehold: cannot write to stdout: {cause}"));
-            match outcome.exit {
-                Exit::Done => Exit::Failed,
-                exit => exit,
-            }
-        }
-    }
+    output::printed(output::print_outcome(&session, &outcome), outcome.exit)
 }
 
 /// Reads the configuration and completes the typed options by it.
