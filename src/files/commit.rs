@@ -1,5 +1,6 @@
 //! Writes what was decided: a new record in its place, or the removal of an old one. Under the guard.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 
@@ -176,9 +177,6 @@ pub(super) fn remove(
     Ok(removed)
 }
 
-/// How many names of one hold are looked for.
-const MAX_NAMES: usize = 1000;
-
 /// Removes the other names of a hold of several locks, if the file still has them.
 fn remove_other_names(
     guard: &Guard,
@@ -201,9 +199,11 @@ fn remove_other_names(
         let _ = write_slot(place, judged, record, open, &live);
     }
     let is_shared = judged.found.key.index.is_some();
-    // They may be anything, if another program wrote them.
-    let others = record.names.iter().take(MAX_NAMES);
-    let others = others.filter_map(|name| LockName::new(name).ok());
+    // They may be anything, if another program wrote them, and as many as a record has room for.
+    let others: BTreeSet<&String> = record.names.iter().collect();
+    let others = others
+        .into_iter()
+        .filter_map(|name| LockName::new(name).ok());
     for name in others.filter(|name| *name != judged.found.key.name) {
         let parents = if is_shared {
             layout::shared(&name)

@@ -26,6 +26,9 @@ const ROTATED_JOURNAL: &str = "events.jsonl.1";
 /// How long others may keep the journal locked: a line takes microseconds.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// So much of a filesystem is left free, or a quarter of a small one.
+const RESERVED: u64 = 1024 * 1024;
+
 /// The size from which a journal is replaced by a new one.
 pub(crate) const ROTATE_AT: u64 = 1024 * 1024;
 
@@ -191,14 +194,33 @@ impl Journal {
         let line = serde_json::to_vec(line).map_err(io::Error::from);
         let mut line = line.context(Operation::WriteJournal, &path)?;
         line.push(b'\n');
-        let mut appended = self.append(&line);
+        let limited = self.leaving_room(line.len());
+        let limited = limited.context(Operation::WriteJournal, &path)?;
+        let mut appended = limited.append(&line);
         let is_missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
         if appended.as_ref().is_err_and(is_missing) {
             // The journal of a path lock is in the default store, which may not exist yet.
             drop(Guard::enter_or_create(&self.store, Patience::SHORT, true)?);
-            appended = self.append(&line);
+            appended = limited.append(&line);
         }
         appended.context(Operation::WriteJournal, &path)
+    }
+
+    /// The same journal, no longer than an eighth of its filesystem. Fails if the line would take space that locks
+    /// may need: a small filesystem would be full of it one day, and no lock could be taken any more.
+    fn leaving_room(&self, line: usize) -> io::Result<Self> {
+        let space = Directory::open(&self.store).and_then(|store| store.space());
+        let space = space.unwrap_or_default();
+        let bytes = space.bytes.filter(|bytes| *bytes > 0).unwrap_or(u64::MAX);
+        let room = RESERVED.min(bytes / 4).saturating_add(line as u64);
+        if space.free_bytes.is_some_and(|free| free < room) {
+            let why = "what is left of the filesystem is for locks";
+            return Err(io::Error::new(io::ErrorKind::StorageFull, why));
+        }
+        Ok(Self {
+            rotate_at: self.rotate_at.min(bytes / 8),
+            ..self.clone()
+        })
     }
 
     fn path_of(&self, file: &str) -> PathBuf {

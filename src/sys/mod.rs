@@ -258,6 +258,7 @@ impl ProcessId {
 pub(crate) struct Space {
     pub(crate) is_read_only: bool,
     pub(crate) free_bytes: Option<u64>,
+    pub(crate) bytes: Option<u64>,
     pub(crate) free_files: Option<u64>,
 }
 

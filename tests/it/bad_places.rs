@@ -5,6 +5,7 @@ use std::ffi::CString;
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::process::Command;
 
 use crate::harness::{Running, Signal, TestEnv, exit_code, output, wait_until};
 use rustix::fs::{FileType, Mode, OFlags, mkdirat, open, openat};
@@ -34,10 +35,7 @@ impl<'a> DeepTree<'a> {
 impl Drop for DeepTree<'_> {
     fn drop(&mut self) {
         // The standard library would open all of it at once.
-        let _ = std::process::Command::new("rm")
-            .arg("-rf")
-            .arg(self.top)
-            .status();
+        let _ = Command::new("rm").arg("-rf").arg(self.top).status();
     }
 }
 
@@ -245,4 +243,91 @@ fn paths_in_the_journal_are_not_followed() {
         assert!(calls.contains("events.jsonl"), "{calls}");
         assert!(!calls.contains("elsewhere"), "{words:?}: {calls}");
     }
+}
+
+/// As many as a record has room for, and as many as a command line may have of a name.
+#[test]
+fn all_names_of_a_hold_are_released() {
+    let env = TestEnv::new();
+    let names: Vec<String> = (0..2_500).map(|number| format!("n{number}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    for verb in ["release", "break", "cleanup"] {
+        let mut holder = Running::sleeper();
+        let pid = holder.pid().to_string();
+        let number = env.done([&["acquire", "--pid", &pid], &names[..]].concat());
+        match verb {
+            "release" => env.done(["release", "n7", "--hold", &number]),
+            "break" => env.done(["break", "-y", "n7"]),
+            _ => {
+                holder.kill();
+                env.done(["cleanup"])
+            }
+        };
+        let left = fs::read_dir(env.store()).unwrap().count();
+        assert_eq!(left, 1, "only .onehold is left by {verb}");
+    }
+}
+
+/// A small filesystem of its own.
+struct Mounted<'a>(&'a Path);
+
+impl<'a> Mounted<'a> {
+    fn new(directory: &'a Path, options: &str) -> Self {
+        fs::create_dir(directory).unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", options, "none"]);
+        assert!(mount.arg(directory).status().unwrap().success());
+        Self(directory)
+    }
+}
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.0).status();
+    }
+}
+
+/// The journal grows with each takeover, and the locks need space, too.
+#[test]
+#[ignore = "needs root to mount a filesystem"]
+fn journal_of_a_small_store_leaves_room_for_locks() {
+    let env = TestEnv::new();
+    fs::create_dir(env.store()).unwrap();
+    let store = env.store();
+    let mount = |words: &[&str]| {
+        let mut mount = env.command(words[0]);
+        assert_eq!(
+            exit_code(output(mount.args(&words[1..]).arg(&store)).status),
+            0
+        );
+    };
+    mount(&["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "none"]);
+    let mut longest = 0;
+    let long = "-m ".to_owned() + &"x".repeat(1_000);
+    for _ in 0..60 {
+        let _ = output(&mut env.shell(&format!(
+            "onehold run {long} x -- sh -c 'kill -KILL $PPID $$'"
+        )));
+        let ended = env.output(["run", "x", "--", "true"]);
+        let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert_eq!(exit_code(ended.status), 0, "{said}");
+        assert!(!said.contains("warning"), "it is moved instead: {said}");
+        let journal = fs::metadata(store.join(".onehold/events.jsonl")).unwrap();
+        longest = longest.max(journal.len());
+    }
+    assert!(longest > 4_096, "{longest}");
+    // Locks may have the rest. Then nothing is noted.
+    let mut holds = 0;
+    while env.code(["acquire", &format!("h{holds}"), "--ttl", "1h"]) == 0 {
+        holds += 1;
+    }
+    // A takeover needs space for both records.
+    env.done(["break", "-y", "h0"]);
+    env.done(["break", "-y", "h1"]);
+    let _ = output(&mut env.shell("onehold run x -- sh -c 'kill -KILL $PPID $$'"));
+    for _ in 0..3 {
+        let ended = env.output(["run", "x", "--", "true"]);
+        assert_eq!(exit_code(ended.status), 0, "{ended:?}");
+    }
+    assert!(holds >= 8, "{holds}");
 }

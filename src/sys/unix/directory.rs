@@ -333,6 +333,7 @@ impl Directory {
         Ok(Space {
             is_read_only: found.f_flag.contains(StatVfsMountFlags::RDONLY),
             free_bytes: Some(found.f_bavail.saturating_mul(found.f_frsize)),
+            bytes: Some(found.f_blocks.saturating_mul(found.f_frsize)),
             free_files: has_limit.then_some(found.f_favail),
         })
     }
