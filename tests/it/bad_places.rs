@@ -292,16 +292,8 @@ impl Drop for Mounted<'_> {
 #[ignore = "needs root to mount a filesystem"]
 fn journal_of_a_small_store_leaves_room_for_locks() {
     let env = TestEnv::new();
-    fs::create_dir(env.store()).unwrap();
     let store = env.store();
-    let mount = |words: &[&str]| {
-        let mut mount = env.command(words[0]);
-        assert_eq!(
-            exit_code(output(mount.args(&words[1..]).arg(&store)).status),
-            0
-        );
-    };
-    mount(&["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "none"]);
+    let _mounted = Mounted::new(&store, "size=64k,mode=700");
     let mut longest = 0;
     let long = "-m ".to_owned() + &"x".repeat(1_000);
     for _ in 0..60 {
