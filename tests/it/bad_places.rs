@@ -323,3 +323,64 @@ fn journal_of_a_small_store_leaves_room_for_locks() {
     }
     assert!(holds >= 8, "{holds}");
 }
+
+/// As systemd does it for /tmp each day.
+fn clean_up(directory: &Path) {
+    let rules = directory.with_extension("rules");
+    let aged = "1ms";
+    fs::write(
+        &rules,
+        format!("q {} 1777 root root {aged}\n", directory.display()),
+    )
+    .unwrap();
+    let mut clean = Command::new("systemd-tmpfiles");
+    let ended = output(clean.arg("--clean").arg(&rules));
+    assert!(ended.status.success(), "{ended:?}");
+}
+
+#[test]
+#[ignore = "needs systemd-tmpfiles: apt install systemd"]
+fn old_files_of_a_store_are_left_when_its_directory_is_cleaned() {
+    let env = TestEnv::new();
+    let directory = env.path("tmp");
+    let store = directory.join("locks");
+    fs::create_dir(&directory).unwrap();
+    fs::write(directory.join("other"), "").unwrap();
+    let onehold = |words: &[&str]| {
+        let mut command = env.onehold(words);
+        command.env("ONEHOLD_DIR", &store);
+        command
+    };
+    let mut process = Running::sleeper();
+    let pid = process.pid().to_string();
+    let succeeds = |words: &[&str]| {
+        let ended = output(&mut onehold(words));
+        assert!(ended.status.success(), "{words:?}: {ended:?}");
+        String::from_utf8(ended.stdout).unwrap().trim().to_owned()
+    };
+    succeeds(&["acquire", "job", "--pid", &pid]);
+    let lease = succeeds(&["acquire", "a/lease", "--ttl", "1h"]);
+    succeeds(&["acquire", "shared", "--shared", "--pid", &pid]);
+    let mut run = Running::start(onehold(&["run", "run", "--", "sleep", "60"]));
+    let waiter = ["run", "-w", "1m", "job", "--", "true"];
+    let mut waiter = Running::start(onehold(&waiter));
+    let file = |name: &str| store.join(name);
+    let waiting = file(".onehold/waiting/job.lock");
+    wait_until("both run", || {
+        file("run.lock").exists() && fs::read_dir(&waiting).is_ok_and(|all| all.count() == 1)
+    });
+    wait_until("it is old", || {
+        clean_up(&directory);
+        !directory.join("other").exists()
+    });
+    for name in ["job.lock", "a.d/lease.lock", "run.lock", ".onehold/last"] {
+        assert!(file(name).exists(), "{name}");
+    }
+    assert_eq!(fs::read_dir(file("shared.d/.shared")).unwrap().count(), 1);
+    assert_eq!(fs::read_dir(&waiting).unwrap().count(), 1);
+    run.signal(Signal::TERM);
+    assert_eq!(run.finish(), 143, "it was not lost");
+    succeeds(&["renew", "a/lease", "--hold", &lease]);
+    process.kill();
+    assert_eq!(waiter.finish(), 0);
+}

@@ -287,11 +287,11 @@ fn what_is_made_in_a_shared_store_has_its_modes_and_in_a_private_one_what_the_um
         format!("{:o}", facts.permissions().mode() & 0o7777)
     };
     for (store, umask, directory, record, common) in [
-        (0o2770, "077", "2770", "660", "660"),
-        (0o1777, "077", "1777", "644", "666"),
-        (0o2775, "022", "2775", "664", "664"),
-        (0o755, "077", "700", "600", "600"),
-        (0o755, "022", "755", "644", "644"),
+        (0o2770, "077", "2770", "1660", "1660"),
+        (0o1777, "077", "1777", "1644", "1666"),
+        (0o2775, "022", "2775", "1664", "1664"),
+        (0o755, "077", "700", "1600", "1600"),
+        (0o755, "022", "755", "1644", "1644"),
     ] {
         let place = Place::new(store, umask);
         place.succeeds(Root, "onehold acquire a/b --ttl 1h");

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 pub(crate) use super::file::*;
 use super::process::user_name;
-use super::sharing::{STICKY, Sharing};
+use super::sharing::{STICKY, Sharing, UNCLEANED};
 use crate::identity::Pid;
 use crate::sys::system::filesystem;
 pub(crate) use crate::sys::system::filesystem::{local_filesystems, lockers, sync_file, type_of};
@@ -264,7 +264,14 @@ impl Directory {
     pub(crate) fn create_named(&self, name: &OsStr) -> io::Result<File> {
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = File::from(openat(&self.fd, name, flags, RECORD_MODE)?);
+        let made = match openat(&self.fd, name, flags, RECORD_MODE) {
+            // The server of a network filesystem may know the bit for directories only.
+            Err(Errno::PERM | Errno::INVAL | Errno::IO | Errno::OPNOTSUPP) => {
+                openat(&self.fd, name, flags, RECORD_MODE.difference(UNCLEANED))
+            }
+            made => made,
+        };
+        let file = File::from(made?);
         let applied = self.apply_sharing(&file);
         if applied.is_err() {
             let _ = self.unlink(name);
@@ -467,7 +474,8 @@ const CAREFUL: OFlags = OFlags::NOFOLLOW
 const RECORD_MODE: Mode = Mode::RUSR
     .union(Mode::WUSR)
     .union(Mode::RGRP)
-    .union(Mode::ROTH);
+    .union(Mode::ROTH)
+    .union(UNCLEANED);
 
 /// Whether a lock name is the path of a file.
 pub(crate) fn is_path(name: &OsStr) -> bool {

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use rustix::fs::{Gid, Mode, RawMode, Stat, fchmod, fchown, fstat};
+use rustix::fs::{FileType, Gid, Mode, RawMode, Stat, fchmod, fchown, fstat};
 
 /// Whom a store belongs to that others may write to: what is made in it gets its group and its modes,
 /// whatever the umask of its maker, or the first user would shut out the next.
@@ -18,6 +18,14 @@ pub(super) struct Sharing {
 pub(super) const WRITABLE_BY_OTHERS: RawMode = 0o022;
 
 pub(super) const STICKY: RawMode = 0o1000;
+
+/// systemd-tmpfiles(8) does not remove a file with this bit, however old it is. On Linux it means nothing else.
+pub(super) const UNCLEANED: Mode = if cfg!(target_os = "linux") {
+    Mode::from_bits_retain(STICKY)
+} else {
+    Mode::empty()
+};
+
 const WRITABLE_BY_ALL: RawMode = 0o002;
 
 impl Sharing {
@@ -33,12 +41,12 @@ impl Sharing {
     /// The mode of a record or a ticket of one user. Others may replace it if the directory lets them: what
     /// they cannot write cannot make a third user send a signal.
     pub(super) fn mode_of_record(self) -> Mode {
-        Mode::from_raw_mode(self.mode & 0o666 & !WRITABLE_BY_OTHERS)
+        Mode::from_raw_mode(self.mode & 0o666 & !WRITABLE_BY_OTHERS) | UNCLEANED
     }
 
     /// The mode of a file that is written by each user in turn.
     pub(super) fn mode_of_common(self) -> Mode {
-        Mode::from_raw_mode(self.mode & 0o666)
+        Mode::from_raw_mode(self.mode & 0o666) | UNCLEANED
     }
 
     /// Gives a new file or directory the group and the mode.
@@ -52,7 +60,13 @@ impl Sharing {
         // For such a one the kernel also takes away the bit that passes the group on (chmod(2)).
         let applied = fstat(&new)?;
         let is_for_all = self.mode & WRITABLE_BY_ALL != 0;
-        let has_mode = applied.st_mode & 0o7777 == mode.as_raw_mode();
+        let is_directory = FileType::from_raw_mode(applied.st_mode) == FileType::Directory;
+        let optional = if is_directory {
+            Mode::empty()
+        } else {
+            UNCLEANED
+        };
+        let has_mode = Mode::from_raw_mode(applied.st_mode) | optional == mode | optional;
         if is_for_all || (is_of_group(&applied) && has_mode) {
             return Ok(());
         }
