@@ -6,6 +6,7 @@ mod breaking;
 mod cleanup;
 mod ending;
 mod examining;
+mod fate;
 mod hold;
 mod holder;
 #[allow(clippy::module_inception, reason = "the file is named after `Lock`")]
@@ -28,6 +29,7 @@ pub use breaking::{Break, OnBreak};
 pub use cleanup::Cleanup;
 pub use ending::{Ending, Remaining};
 pub use examining::examine_host;
+pub use fate::Fate;
 pub use hold::Hold;
 #[cfg(unix)]
 pub use holder::parent;

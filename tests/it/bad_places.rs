@@ -7,6 +7,8 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::Command;
 
+use chrono::{DateTime, TimeDelta, Utc};
+
 use crate::harness::{Running, Signal, TestEnv, exit_code, output, wait_until};
 use rustix::fs::{FileType, Mode, OFlags, mkdirat, open, openat};
 
@@ -383,4 +385,85 @@ fn old_files_of_a_store_are_left_when_its_directory_is_cleaned() {
     succeeds(&["renew", "a/lease", "--hold", &lease]);
     process.kill();
     assert_eq!(waiter.finish(), 0);
+}
+
+#[test]
+fn release_says_how_a_hold_was_lost() {
+    let env = TestEnv::new();
+    let mut process = Running::sleeper();
+    let pid = process.pid().to_string();
+    let acquire = || env.done(["acquire", "x", "--pid", &pid]);
+    let release = |hold: &str| {
+        let ended = env.output(["release", "x", "--hold", hold]);
+        let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+        (exit_code(ended.status), said)
+    };
+    let lost = |hold: &str| format!("onehold: warning: hold {hold} of `x` was lost: ");
+    // The whole store.
+    let hold = acquire();
+    fs::remove_dir_all(env.store()).unwrap();
+    let (code, said) = release(&hold);
+    assert_eq!(code, 0);
+    let gone = lost(&hold) + "its store does not exist any more, or is empty";
+    assert!(said.contains(&gone), "{said}");
+    let ended = env.output(["release", "x"]);
+    let unnumbered = String::from_utf8(ended.stderr).unwrap();
+    assert!(
+        unnumbered.ends_with("does not exist: a hold in it is lost\n"),
+        "{unnumbered}"
+    );
+    // And another one is made in its place, after the second that clocks may differ by.
+    let taken_at = |hold: &str| DateTime::from_timestamp_micros(hold.parse().unwrap()).unwrap();
+    wait_until("the store is younger", || {
+        Utc::now() > taken_at(&hold) + TimeDelta::milliseconds(1_100)
+    });
+    env.done(["run", "y", "--", "true"]);
+    for expected in [0, 4] {
+        let (code, said) = release(&hold);
+        let anew = lost(&hold) + "its store was removed, and made anew at ";
+        assert_eq!(code, expected, "{said}");
+        assert!(said.contains(&anew), "{said}");
+        if expected == 0 {
+            env.done(["acquire", "x", "--ttl", "1h"]);
+        }
+    }
+    env.done(["break", "-y", "x"]);
+    // The record alone: nothing tells that it was not released.
+    let hold = acquire();
+    fs::remove_file(env.store().join("x.lock")).unwrap();
+    let (code, said) = release(&hold);
+    assert_eq!(code, 0);
+    let expected = "was not there: it was released before, or its record was removed\n";
+    assert!(said.ends_with(expected), "{said}");
+    // Broken, and taken over.
+    let hold = acquire();
+    env.done(["break", "-y", "x"]);
+    let (_, said) = release(&hold);
+    assert!(
+        said.contains(&lost(&hold)) && said.contains(" broken, held by process"),
+        "{said}"
+    );
+    let hold = acquire();
+    process.kill();
+    env.done(["run", "x", "--", "true"]);
+    let (_, said) = release(&hold);
+    assert!(
+        said.contains(&lost(&hold)) && said.contains(" taken over, held by"),
+        "{said}"
+    );
+    let quiet = env.output(["release", "x", "--hold", "7", "-q"]);
+    assert_eq!(String::from_utf8(quiet.stderr).unwrap(), "");
+}
+
+#[test]
+fn run_that_loses_its_lock_says_where_the_store_is() {
+    let env = TestEnv::new();
+    let mut run = env.start_with_output(["run", "x", "--", "sleep", "60"]);
+    wait_until("it runs", || env.lock("x")["pid_alive"] == true);
+    fs::rename(env.store(), env.path("elsewhere")).unwrap();
+    let (_, said) = run.finish_with_stderr();
+    assert!(
+        said.contains("was lost: its store does not exist any more"),
+        "{said}"
+    );
 }

@@ -18,7 +18,7 @@ pub(crate) use onehold::describe::{
 use onehold::journal::{Action, Event, HoldResult};
 use onehold::record::{Kind, Record};
 use onehold::status::{KeptPlace, Reason, Waiter};
-use onehold::{Mode, State, Status};
+use onehold::{Fate, Mode, State, Status};
 
 use crate::args::ListState;
 use crate::words;
@@ -225,6 +225,23 @@ fn time_zone_has_end() -> bool {
     found.map_or(true, |file| {
         file.is_dir() || (file.is_file() && file.len() <= MOST)
     })
+}
+
+/// What has become of a hold whose record is gone; `None`: nothing went wrong. The second: whether that is known.
+pub(crate) fn fate(name: &str, hold: u64, fate: &Fate) -> Option<(String, bool)> {
+    let how = match fate {
+        Fate::Released => return None,
+        Fate::Ended(event) => self::event(event),
+        Fate::StoreGone => "its store does not exist any more, or is empty".to_owned(),
+        Fate::StoreMadeAnew(at) => {
+            format!("its store was removed, and made anew at {}", local(*at))
+        }
+        _ => {
+            let how = "it was released before, or its record was removed";
+            return Some((format!("hold {hold} of {name} was not there: {how}"), false));
+        }
+    };
+    Some((format!("hold {hold} of {name} was lost: {how}"), true))
 }
 
 /// "hold 7 of `db` and `cache`"

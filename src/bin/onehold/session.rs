@@ -157,7 +157,11 @@ impl Session {
             && matches!(self.store.path().try_exists(), Ok(false));
         is_missing.then(|| {
             let path = words::path_text(self.store.path());
-            format!("store `{path}` does not exist")
+            let lost = match self.verb {
+                "release" | "renew" => ": a hold in it is lost",
+                _ => "",
+            };
+            format!("store `{path}` does not exist{lost}")
         })
     }
 

@@ -372,6 +372,9 @@ impl Supervisor<'_> {
         if is_told && let Some(now) = self.now() {
             output::eprint(&format!("  now: {}", describe_holder(&now, local)));
         }
+        if is_told && let Some(fate) = self.fate() {
+            output::eprint(&format!("  {fate}"));
+        }
     }
 
     fn end_text(&self, cause: Cause) -> String {
@@ -386,6 +389,15 @@ impl Supervisor<'_> {
                 format!("the command exceeded its time limit of {limit}")
             }
         }
+    }
+
+    /// How the hold was lost, if that is known.
+    fn fate(&self) -> Option<String> {
+        let name = &self.hold.record().name;
+        let lock = self.session.lock(LockName::new(name).ok()?).ok()?;
+        let fate = lock.fate(self.hold.number());
+        let (text, is_known) = describe::fate(&words::quoted(name), self.hold.number(), &fate)?;
+        is_known.then_some(text)
     }
 
     /// The lock as it is now; of several holds our own, if it is still there.

@@ -460,7 +460,7 @@ fn missing_store_that_was_named_is_a_warning() {
     let env = TestEnv::new();
     let warning = |directory: &std::path::Path| {
         format!(
-            "onehold: warning: store `{}` does not exist\n",
+            "onehold: warning: store `{}` does not exist",
             directory.display()
         )
     };

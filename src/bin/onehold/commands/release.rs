@@ -1,6 +1,6 @@
 //! `release`: release a lock.
 
-use onehold::{Release, State, Status};
+use onehold::{Lock, Release, State, Status};
 
 use crate::args;
 use crate::commands::break_lock::break_lock;
@@ -36,6 +36,7 @@ pub(crate) fn release(session: &Session, typed: args::Release) -> CommandResult 
             let mut outcome = Outcome::new(Exit::Done, "released", text);
             let found = session.global.json.then(|| lock.inspect(None));
             outcome.lock = found.transpose()?.map(Box::new);
+            tell_fate(session, &lock, &mut outcome);
             outcome
         }
         Release::NotYours(_) | Release::HeldByRun(_) if typed.force => {
@@ -46,13 +47,36 @@ pub(crate) fn release(session: &Session, typed: args::Release) -> CommandResult 
             };
             return Ok(break_lock(session, &lock, &typed)?.into());
         }
-        Release::NotYours(status) => not_yours(session, "not released", None, status),
+        Release::NotYours(status) => {
+            let is_another = session.caller.hold != status.hold();
+            let mut outcome = not_yours(session, "not released", None, status);
+            if is_another {
+                tell_fate(session, &lock, &mut outcome);
+            }
+            outcome
+        }
         Release::HeldByRun(status) => {
             let why = "  a running `onehold run` holds it until its command exits";
             not_yours(session, "not released", Some(why), status)
         }
     };
     Ok(outcome.told_if(session.global.verbose).into())
+}
+
+/// Says what has become of the hold that the caller named, whose record is gone.
+fn tell_fate(session: &Session, lock: &Lock, outcome: &mut Outcome) {
+    let Some(hold) = session.caller.hold else {
+        return;
+    };
+    let name = words::quoted(lock.name().as_str());
+    match describe::fate(&name, hold, &lock.fate(hold)) {
+        Some((text, true)) => outcome.warnings.push(text),
+        // Of a number that is another one's it would be wrong to say that it was there.
+        Some((text, false)) if outcome.failure.is_none() => {
+            outcome.notes.push(format!("onehold: {text}"));
+        }
+        _ => {}
+    }
 }
 
 fn released(status: Box<Status>) -> Outcome {
