@@ -221,8 +221,6 @@ impl Session<'_> {
         if record.kind == Kind::Lease {
             record.live.expires_at = expiry(seconds);
             record.live.renewed_at = Some(record.acquired_at);
-        } else {
-            record.live.pid = record.taken_by;
         }
         let (device, inode) = (0, 0);
         record.origin = Some(self.etcd.host.origin(FileId { device, inode }));
