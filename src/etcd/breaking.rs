@@ -77,10 +77,10 @@ impl Session<'_> {
             }
         }
         let life = self.keys().of(Part::Life, &judged.found.key);
-        let created = view.get(&life).map(|life| life.create_revision);
+        let lease = view.get(&life).map(|life| life.lease);
         let mut interval = FIRST_INTERVAL;
         // A waiter may have it afterwards.
-        while self.read_key(&life)?.map(|life| life.create_revision) == created {
+        while self.read_key(&life)?.map(|life| life.lease) == lease {
             let Some(left) = deadline.next_sleep(interval) else {
                 return Ok(false);
             };

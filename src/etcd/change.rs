@@ -115,6 +115,10 @@ impl Etcd {
             let mut snapshot = EtcdSnapshot::new(session, view);
             snapshot.place = own;
             let planned = plan(&snapshot);
+            if let Ok(Change::Nothing | Change::Queue(_)) = planned {
+                // It does no harm if it cannot be read now: it is read with the next decision.
+                let _ = snapshot.find_dead();
+            }
             view = snapshot.into_view();
             if let Some(place) = place
                 && place.is_missing_in(&view)

@@ -58,8 +58,8 @@ pub(super) struct Taken {
     pub(super) record: Record,
     pub(super) lease: Granted,
     pub(super) keys: Vec<Key>,
-    /// The revision of the transaction: when its life keys were created.
-    pub(super) created: i64,
+    /// The revision of the transaction: when its keys were written.
+    pub(super) written: i64,
     /// The term of the leader then.
     pub(super) term: i64,
     /// The tickets that end with it.
@@ -98,7 +98,7 @@ impl Session<'_> {
         };
         let of_hold: Vec<Key> = taking.put.iter().map(|(key, _)| key.clone()).collect();
         let header = answer.header;
-        let created = if answer.succeeded {
+        let written = if answer.succeeded {
             header.revision
         } else {
             let life = of_hold.first().map(|key| keys.of(Part::Life, key));
@@ -122,7 +122,7 @@ impl Session<'_> {
             record: taking.record,
             lease,
             keys: of_hold,
-            created,
+            written,
             term: header.raft_term,
             tickets,
         })))
@@ -200,6 +200,7 @@ impl Session<'_> {
             txn.delete(&hold);
             if let Some(found) = view.get(&life) {
                 lease = found.lease;
+                txn.only_if(Compare::has_lease(&life, lease));
                 txn.delete(&life);
             }
             txn.else_read(&hold);

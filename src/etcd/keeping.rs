@@ -4,6 +4,9 @@
 //! keepalive was sent. A keepalive is confirmed by a read that was sent after its answer, and still sees the
 //! life key. No process of the hold may run after t0 + 0.9 T. Another one takes the lock over only once it has
 //! itself known for T that the life key is gone.
+//!
+//! A life key is known by its lease, which no other one has. Its revisions would do only in one history: after a
+//! restore from a backup the life key of another hold can have the same ones.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -62,8 +65,6 @@ pub(super) struct State {
     record: Record,
     /// Its `since_ms` is t0.
     lease: Granted,
-    /// When the life keys were created.
-    created: i64,
     /// When the records were last written.
     modified: i64,
     is_released: bool,
@@ -91,8 +92,7 @@ impl Keeping {
             state: Mutex::new(State {
                 record: taken.record,
                 lease,
-                created: taken.created,
-                modified: taken.created,
+                modified: taken.written,
                 is_released: false,
                 is_told: false,
             }),
@@ -287,7 +287,6 @@ impl Keeping {
     pub(super) fn check_txn(&self, state: &State) -> Txn {
         let mut txn = Txn::default();
         for (hold, life) in self.hold_and_life() {
-            txn.only_if(Compare::was_created_at(&life, state.created));
             txn.only_if(Compare::has_lease(&life, state.lease.id));
             txn.only_if(Compare::was_modified_at(&hold, state.modified));
             txn.else_read(&hold);
@@ -371,8 +370,7 @@ impl Keeping {
             Committed::Done(taken) => {
                 let mut state = self.state();
                 state.lease = lease;
-                state.created = taken.created;
-                state.modified = taken.created;
+                state.modified = taken.written;
                 Ok(Beat::Confirmed)
             }
             Committed::Changed(_) | Committed::NoLease => {
@@ -386,7 +384,7 @@ impl Keeping {
     pub(super) fn release_txn(&self, state: &State) -> Txn {
         let mut txn = Txn::default();
         for (hold, life) in self.hold_and_life() {
-            txn.only_if(Compare::was_created_at(&life, state.created));
+            txn.only_if(Compare::has_lease(&life, state.lease.id));
             txn.delete(&life);
             txn.delete(&hold);
             txn.else_read(&hold);
@@ -426,7 +424,7 @@ impl Keeping {
         let mut txn = Txn::default();
         let life_value = life_value(Kind::Lease, state.record.hold);
         for (hold, life) in self.hold_and_life() {
-            txn.only_if(Compare::was_created_at(&life, state.created));
+            txn.only_if(Compare::has_lease(&life, state.lease.id));
             txn.put(&hold, value, 0);
             txn.put(&life, life_value.as_bytes(), lease);
             txn.else_read(&hold);

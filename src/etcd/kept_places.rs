@@ -89,7 +89,7 @@ impl Session<'_> {
         let Some(content) = content.filter(|content| content.waiter.is_for(request)) else {
             return Ok(Turn::Last);
         };
-        if let Some(ticket) = self.ticket_with(name, content.turn)? {
+        if let Some(ticket) = self.ticket_of(name, &content)? {
             // Its waiter exists, or was killed and the lease of its ticket has not ended yet.
             let own = self.etcd.host.observer();
             let is_here = content.observer.as_ref().is_some_and(|there| {
@@ -114,11 +114,19 @@ impl Session<'_> {
         }))
     }
 
-    /// The ticket with this number in the queue of a lock.
-    fn ticket_with(self, name: &LockName, turn: i64) -> Result<Option<KeyValue>> {
-        let asked = Keys::number_of_ticket("", turn);
-        let found = self.tickets_of(name)?.find(|(number, _)| *number == asked);
-        Ok(found.map(|(_, ticket)| ticket))
+    /// The ticket of the waiter for which a place is kept. Another waiter can have its number, if the store was
+    /// restored from a backup.
+    fn ticket_of(self, name: &LockName, kept: &Content) -> Result<Option<KeyValue>> {
+        let asked = Keys::number_of_ticket("", kept.turn);
+        let is_its = |(number, ticket): &(u64, KeyValue)| {
+            *number == asked
+                && TicketContent::read(&ticket.value)
+                    .is_some_and(|waiter| waiter.is_for(&kept.waiter.request))
+        };
+        Ok(self
+            .tickets_of(name)?
+            .find(is_its)
+            .map(|(_, ticket)| ticket))
     }
 
     /// Keeps the place of a waiter that asks for that. `None`: it is not kept.
@@ -144,7 +152,7 @@ impl Session<'_> {
         let other = self.read_key(&key)?.as_ref().and_then(read);
         if let Some(other) = other
             && other.turn != turn
-            && self.ticket_with(name, other.turn)?.is_some()
+            && self.ticket_of(name, &other)?.is_some()
         {
             return Ok(None);
         }
@@ -188,7 +196,7 @@ impl Session<'_> {
         let mut places = Vec::new();
         for kept in self.read(&Read::all(range))?.kvs {
             let Some(content) = read(&kept) else { continue };
-            if self.ticket_with(name, content.turn)?.is_some() {
+            if self.ticket_of(name, &content)?.is_some() {
                 continue;
             }
             let left = self.client().time_to_live(kept.lease);

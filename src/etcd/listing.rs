@@ -157,6 +157,7 @@ impl Etcd {
             self.error("read a key of", reason)
         };
         let errors = no_locks.map(error).collect();
+        self.note_dead(&view, &keys.all(Part::Hold), now);
         for key in view.holds(keys, Part::BOTH.map(|part| keys.all(part))) {
             if let Some(found) = self.found(&view, key, now) {
                 each(now, found);

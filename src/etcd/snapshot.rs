@@ -1,14 +1,14 @@
 //! The answers that a decision gets from a view, read as they are asked for.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::ops::{ControlFlow, Range};
 use std::sync::PoisonError;
 
 use super::failure::has_fault;
 use super::keys::{Keys, Part, only};
 use super::messages::{KeyValue, Read, Txn};
-use super::store::{Etcd, READ, Session};
-use super::view::{View, area, content};
+use super::store::{Etcd, Gone, READ, Session, Written};
+use super::view::{View, area, content, holds_beside};
 use crate::backend::LockSnapshot;
 use crate::decision::{
     Facts, Found, Judged, Key, Life, Moment, Observer, Revision, Snapshot, Ticket, Want,
@@ -26,6 +26,10 @@ use crate::ticket::TicketContent;
 pub(crate) struct EtcdSnapshot<'a> {
     session: Session<'a>,
     view: RefCell<View>,
+    /// The records of the view whose life has not been looked at.
+    unnoted: RefCell<Vec<Range<String>>>,
+    /// A dead hold was asked for.
+    has_dead: Cell<bool>,
     pub(super) now: OnceCell<Moment>,
     /// Only tickets before this one count.
     pub(super) place: Option<u64>,
@@ -34,6 +38,8 @@ pub(crate) struct EtcdSnapshot<'a> {
 impl<'a> EtcdSnapshot<'a> {
     pub(super) fn new(session: Session<'a>, view: View) -> Self {
         Self {
+            unnoted: RefCell::new(vec![session.keys().all(Part::Hold)]),
+            has_dead: Cell::new(false),
             session,
             view: RefCell::new(view),
             now: OnceCell::new(),
@@ -66,19 +72,53 @@ impl<'a> EtcdSnapshot<'a> {
         if view.is_guess() {
             view.guess_area(keys, name, gap);
         } else if view.asked.contains(name) {
+            let holds = [&gap.start, &gap.end].map(|end| Keys::in_part(Part::Hold, end));
             self.session.read_page(&mut view, gap)?;
+            let [start, end] = holds;
+            self.unnoted.borrow_mut().push(start..end);
         } else {
             let txn = Txn::of_reads(area(keys, name, view.revision));
             let (answer, _) = self.session.txn(READ, &txn)?;
             view.add_answer(keys, std::slice::from_ref(name), answer);
+            self.unnoted.replace(vec![keys.all(Part::Hold)]);
         }
         Ok(())
     }
 
     /// The record with this key, if it is there.
     fn found(&self, key: Key) -> Option<Found<Handle>> {
+        self.note_dead();
         let view = self.view.borrow();
-        self.session.etcd.found(&view, key, self.now())
+        let found = self.session.etcd.found(&view, key, self.now())?;
+        let is_dead = matches!(found.facts.life, Some(Life::Gone { .. }));
+        self.has_dead.set(self.has_dead.get() || is_dead);
+        Some(found)
+    }
+
+    /// Notes all that are dead, so that the time until each may be taken over begins now, also for those that a
+    /// decision does not get to before others have been taken over.
+    fn note_dead(&self) {
+        for range in self.unnoted.take() {
+            self.session
+                .etcd
+                .note_dead(&self.view.borrow(), &range, self.now());
+        }
+    }
+
+    /// Reads all holds that matter to what was asked for, and of which there was more than a page, if one was dead:
+    /// those behind it may be dead as well.
+    pub(super) fn find_dead(&self) -> Result<()> {
+        if !self.has_dead.get() || self.view.borrow().is_assumed() {
+            return Ok(());
+        }
+        let asked = self.view.borrow().asked.clone();
+        for name in asked {
+            for read in holds_beside(self.keys(), &name) {
+                self.ensure(&read, &name)?;
+            }
+        }
+        self.note_dead();
+        Ok(())
     }
 
     /// The tickets of those names, in order of arrival.
@@ -284,7 +324,7 @@ impl Etcd {
         let known_as = match life {
             Some(_) => Life::Kept,
             None => Life::Gone {
-                known_for_ms: self.known_gone_for(&keys.of(Part::Hold, &key), hold, now),
+                known_for_ms: hold.map_or(0, |hold| self.known_gone_for(hold, now)),
             },
         };
         let written = hold.or(life).map_or(0, |found| found.mod_revision);
@@ -310,14 +350,33 @@ impl Etcd {
     }
 
     /// For how long this process has known that a record is dead, as it stands now.
-    fn known_gone_for(&self, key: &str, hold: Option<&KeyValue>, now: Moment) -> u64 {
-        let revision = hold.map_or(0, |hold| hold.mod_revision);
+    fn known_gone_for(&self, hold: &KeyValue, now: Moment) -> u64 {
+        let new = Gone {
+            record: Written::of(hold),
+            since_ms: now.boottime_ms,
+        };
+        let key = String::from_utf8_lossy(&hold.key).into_owned();
         let gone = self.shared.gone.lock();
         let mut gone = gone.unwrap_or_else(PoisonError::into_inner);
-        let since = gone
-            .entry((key.to_owned(), revision))
-            .or_insert(now.boottime_ms);
-        now.boottime_ms.saturating_sub(*since)
+        let known = gone.entry(key).or_insert(new);
+        if known.record != new.record {
+            *known = new;
+        }
+        now.boottime_ms.saturating_sub(known.since_ms)
+    }
+
+    /// Notes which records of a part of a view are dead, and which are not.
+    pub(super) fn note_dead(&self, view: &View, range: &Range<String>, now: Moment) {
+        for (key, hold) in view.range(range) {
+            let life = Keys::in_part(Part::Life, key);
+            if view.get(&life).is_some() {
+                // It was taken again, or a backup was restored that has its life key.
+                let gone = self.shared.gone.lock();
+                gone.unwrap_or_else(PoisonError::into_inner).remove(key);
+            } else if view.gap(&only(&life)).is_none() {
+                self.known_gone_for(hold, now);
+            }
+        }
     }
 }
 

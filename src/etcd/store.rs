@@ -13,6 +13,7 @@ use super::view::View;
 use crate::backend::{Deadline, Patience};
 use crate::error::{Error, Result};
 use crate::observer::HostFacts;
+use crate::record::digest;
 use crate::sys::wait::pause;
 
 /// The time to live of a `run`.
@@ -45,10 +46,35 @@ pub(crate) struct Etcd {
 pub(super) struct Shared {
     pub(super) client: Client,
     pub(super) keys: Keys,
-    /// Since when this process has known a record, as it stands, to be dead, by the boot-time clock.
-    pub(super) gone: Mutex<HashMap<(String, i64), u64>>,
+    /// The records that this process knows to be dead, by their keys.
+    pub(super) gone: Mutex<HashMap<String, Gone>>,
     /// What was seen last, for a description of what was decided on it.
     seen: Mutex<Option<View>>,
+}
+
+/// A record without a life key.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Gone {
+    pub(super) record: Written,
+    /// Since when this process has known it to be dead, by the boot-time clock.
+    pub(super) since_ms: u64,
+}
+
+/// What was written to a key at one time. The revision alone can be that of another record, if the store was restored
+/// from a backup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Written {
+    revision: i64,
+    digest: u64,
+}
+
+impl Written {
+    pub(super) fn of(found: &KeyValue) -> Self {
+        Self {
+            revision: found.mod_revision,
+            digest: digest(&found.value),
+        }
+    }
 }
 
 impl Etcd {

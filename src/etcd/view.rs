@@ -249,6 +249,14 @@ pub(super) fn area(keys: &Keys, name: &LockName, revision: i64) -> Vec<Read> {
     reads
 }
 
+/// The ranges of holds in it of which only the beginning is read.
+pub(super) fn holds_beside(keys: &Keys, name: &LockName) -> impl Iterator<Item = Range<String>> {
+    let tickets = keys.tree(name);
+    let in_part = |read: &Read| read.limit != 0 && read.key != tickets.start;
+    let found: Vec<_> = area(keys, name, 0).into_iter().filter(in_part).collect();
+    found.into_iter().map(|read| read.key..read.range_end)
+}
+
 /// The reads for some names.
 pub(super) fn reads(keys: &Keys, names: &[LockName]) -> impl Iterator<Item = Read> {
     names.iter().flat_map(|name| area(keys, name, 0))

@@ -22,7 +22,7 @@ use super::messages::{
     TxnAnswer,
 };
 use super::snapshot::EtcdSnapshot;
-use super::store::Etcd;
+use super::store::{Etcd, Gone, Written};
 use super::view::{View, reads};
 use crate::backend::Patience;
 use crate::decision::{Asker, Decision, Key, Moment, Request, Want, decide, excludes};
@@ -100,7 +100,7 @@ struct Held {
     keys: Vec<Key>,
     hold: u64,
     lease: i64,
-    created: i64,
+    written: i64,
     /// Steps since the last confirmed keepalive was sent.
     age: u8,
     is_at_work: bool,
@@ -122,7 +122,7 @@ struct Client {
     phase: Phase,
     attempts: u8,
     /// For how many steps it has known records to be dead.
-    known: BTreeMap<(String, i64), u8>,
+    known: BTreeMap<String, (Written, u8)>,
     has_resumed: bool,
     has_taken_over: bool,
 }
@@ -348,23 +348,33 @@ impl Setting {
         let etcd = etcd();
         {
             let mut gone = etcd.shared.gone.lock().unwrap();
-            for (key, steps) in &client.known {
+            for (key, (record, steps)) in &client.known {
                 let steps = if self.flaw == Flaw::NoGrace {
                     LONG
                 } else {
                     *steps
                 };
-                let since = present().boottime_ms - u64::from(steps) * STEP_MS;
-                gone.insert(key.clone(), since);
+                let known = Gone {
+                    record: *record,
+                    since_ms: present().boottime_ms - u64::from(steps) * STEP_MS,
+                };
+                gone.insert(key.clone(), known);
             }
         }
         let snapshot = EtcdSnapshot::new(etcd.session(Patience::SHORT), view);
         let _ = snapshot.now.set(present());
         let decision = decide(request, &snapshot).unwrap();
         let view = snapshot.into_view();
-        for key in etcd.shared.gone.lock().unwrap().keys() {
-            client.known.entry(key.clone()).or_insert(0);
-        }
+        let gone = etcd.shared.gone.lock().unwrap();
+        let before = std::mem::take(&mut client.known);
+        client.known = gone
+            .iter()
+            .map(|(key, gone)| {
+                let known = before.get(key).filter(|known| known.0 == gone.record);
+                (key.clone(), known.copied().unwrap_or((gone.record, 0)))
+            })
+            .collect();
+        drop(gone);
         (decision, view)
     }
 
@@ -451,7 +461,7 @@ impl Setting {
                 ..granted(held.lease)
             },
             keys: held.keys.clone(),
-            created: held.created,
+            written: held.written,
             term: 1,
             tickets: Vec::new(),
         };
@@ -609,7 +619,8 @@ impl Model for Setting {
             Step::Clock => {
                 let later = |steps: &mut u8| *steps = (*steps + 1).min(LONG);
                 for client in &mut next.clients {
-                    client.known.values_mut().for_each(later);
+                    let known = client.known.values_mut();
+                    known.for_each(|(_, steps)| later(steps));
                     match &mut client.phase {
                         Phase::Takes(sent) => later(&mut sent.age),
                         Phase::Holds(held) => {
@@ -626,11 +637,9 @@ impl Model for Setting {
         // What is not there any more is forgotten.
         for client in &mut next.clients {
             let store = &next.store;
-            client.known.retain(|(key, revision), _| {
-                store
-                    .keys
-                    .get(key)
-                    .is_some_and(|found| found.mod_revision == *revision)
+            client.known.retain(|key, (record, _)| {
+                let found = store.keys.get(key);
+                found.is_some_and(|found| Written::of(found) == *record)
             });
         }
         Some(next).filter(|next| next != world)
@@ -768,7 +777,7 @@ fn send(next: &mut World, at: usize, is_lost: bool) {
     }
     let fate = fate(&mut next.store, &keys, &sent);
     next.clients[at].phase = match (fate, held) {
-        (Fate::Taken(created), held) => {
+        (Fate::Taken(written), held) => {
             next.clients[at].has_resumed |= held.is_some();
             // Too late to begin, or to go on.
             if sent.age + 1 >= OVER {
@@ -778,7 +787,7 @@ fn send(next: &mut World, at: usize, is_lost: bool) {
                     keys: sent.keys,
                     hold: sent.hold,
                     lease: sent.lease,
-                    created,
+                    written,
                     age: sent.age,
                     is_at_work: true,
                     resuming: None,

@@ -131,12 +131,12 @@ impl Night {
                 tried: false,
             };
             match fate(&mut self.store, &keys, &sent) {
-                Fate::Taken(created) => {
+                Fate::Taken(written) => {
                     return Some(Held {
                         keys: sent.keys,
                         hold,
                         lease,
-                        created,
+                        written,
                         age: 0,
                         is_at_work: true,
                         resuming: None,
