@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::lock::Lock;
 use super::options::Options;
 use super::unfinished::settle;
-use crate::backend::{Change, Entry};
+use crate::backend::{Change, Entry, Patience, sleep_for};
 use crate::decision::ownership::may_clean_up;
 use crate::decision::verdict::{Reason, State};
 use crate::decision::{Asker, Judged, Request, Revision};
@@ -15,7 +15,16 @@ use crate::open_file::Handle;
 use crate::status::Status;
 
 /// How long a cleanup waits for what may be removed soon. The rest is left.
-pub(super) const LONGEST_CLEANUP: Duration = Duration::from_mins(2);
+const LONGEST_CLEANUP: Duration = Duration::from_mins(2);
+
+/// Sleeps until all of them may be removed that this process has only now found dead on another machine, and that will
+/// be soon.
+pub(super) fn sleep_until_ripe<'a>(holds: impl Iterator<Item = &'a Status>) {
+    let ripe_in = holds.filter_map(|hold| hold.verdict.takeable_in);
+    if let Some(ripe_in) = ripe_in.filter(|left| *left <= LONGEST_CLEANUP).max() {
+        sleep_for(Patience::of(ripe_in));
+    }
+}
 
 /// Result of a cleanup.
 #[derive(Debug, Default)]
@@ -69,8 +78,11 @@ impl Lock {
         self.ensure_changeable()?;
         let mut cleanup = Cleanup::default();
         let status = self.inspect(max_age)?;
-        let holds = status.all_holds();
-        for hold in holds.filter(|hold| hold.verdict.reason != Reason::NoFile) {
+        let holds = || status.all_holds();
+        if !dry_run {
+            sleep_until_ripe(holds());
+        }
+        for hold in holds().filter(|hold| hold.verdict.reason != Reason::NoFile) {
             cleanup.add(hold.clone(), dry_run, |cleanup| {
                 self.remove_zombie(hold.revision.as_ref(), max_age, cleanup)
             });

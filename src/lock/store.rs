@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::cleanup::{Cleanup, LONGEST_CLEANUP};
+use super::cleanup::{Cleanup, sleep_until_ripe};
 use super::lock::Lock;
 use super::status;
 use super::unfinished::is_over;
@@ -317,14 +317,8 @@ impl Store {
             warnings: listing.warnings,
             ..Cleanup::default()
         };
-        // What this process has only now found dead elsewhere is removed once it may be taken over.
-        let ripe_in = listing
-            .locks
-            .iter()
-            .filter_map(|lock| lock.verdict.takeable_in)
-            .filter(|ripe_in| *ripe_in <= LONGEST_CLEANUP);
-        if let Some(ripe_in) = ripe_in.max().filter(|_| !dry_run) {
-            sleep_for(Patience::of(ripe_in));
+        if !dry_run {
+            sleep_until_ripe(listing.locks.iter());
         }
         for status in listing.locks {
             let (name, shown) = (status.name.clone(), status.revision.clone());

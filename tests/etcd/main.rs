@@ -29,6 +29,8 @@ mod watch;
 mod keeper;
 // Members, networks and leases that fail.
 mod failures;
+// Holders that are dead.
+mod dead;
 // Networks that fall apart.
 mod partitions;
 // Clocks that are set, and machines that are suspended.

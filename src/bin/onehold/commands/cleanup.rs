@@ -19,6 +19,12 @@ pub(crate) fn cleanup(session: &Session, typed: &args::Cleanup) -> CommandResult
         session.store.cleanup(typed.dry_run, typed.max_age)?
     } else {
         let mut all = Cleanup::default();
+        if session.store.is_remote() && names.len() > 1 {
+            // What is dead is removed once this process has known that for some time, which begins now for all.
+            for name in names {
+                session.lock(name.clone())?.inspect(typed.max_age)?;
+            }
+        }
         for name in names {
             let lock = session.lock(name.clone())?;
             let one = lock.cleanup(typed.dry_run, typed.max_age)?;
@@ -56,8 +62,9 @@ pub(crate) fn cleanup(session: &Session, typed: &args::Cleanup) -> CommandResult
     }
     outcome = outcome.told_if(session.global.verbose);
     for status in &cleanup.left {
-        let why = match only_remover(status) {
-            Some(user) if status.can_take_over => format!("only user {user} can remove it"),
+        let why = match (status.verdict.takeable_in, only_remover(status)) {
+            (Some(left), _) => format!("it can be removed in {}", words::span(left)),
+            (None, Some(user)) if status.can_take_over => format!("only user {user} can remove it"),
             _ => format!(
                 "no cleanup on a shared filesystem; if the holder is dead, run `{}`",
                 command_line(session, "break", status)
