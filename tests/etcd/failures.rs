@@ -454,6 +454,56 @@ fn numbers_grow_after_the_cluster_was_restored_and_the_old_holder_stops() {
     }
 }
 
+/// In the data of before, the next hold is written at the same revision as the first one was.
+#[test]
+fn holder_from_before_a_restore_leaves_the_next_hold_alone_when_it_ends() {
+    let cluster = Cluster::start(1);
+    let on = On::new(&cluster);
+    on.done(&["run", "x", "--", "true"]);
+    let until = |file: &str| format!("until [ -e {file} ]; do sleep 0.01; done");
+    for (what, more, event) in [
+        ("released", &[][..], "end"),
+        ("kept", &["--hold-at-least", "1h"], "end"),
+        ("killed", &[], "kill"),
+    ] {
+        for data in ["backup", "nothing"] {
+            let what = format!("{what}-{data}");
+            let snapshot = on.env.path(&format!("snapshot-{what}"));
+            let snapshot = (data == "backup").then_some(&*snapshot);
+            match snapshot {
+                Some(path) => drop(cluster.ctl(&["snapshot", "save", path.to_str().unwrap()])),
+                None => cluster.restore(None),
+            }
+            let (first, second) = (format!("first-{what}"), format!("second-{what}"));
+            // Its next beat is due after 20 s.
+            let args = [&["run", "--ttl", "60"], more, &["x", "--", "sh", "-c"]].concat();
+            let mut command = on.onehold(&args);
+            command.arg(until(&first)).stderr(Stdio::null());
+            let mut before = Running::spawn(command);
+            on.wait_until_held("x");
+            cluster.restore(snapshot);
+            let mut command = on.onehold(&["run", "x", "--", "sh", "-c", &until(&second)]);
+            command.stderr(Stdio::null());
+            let mut next = Running::spawn(command);
+            on.wait_until_held("x");
+            let number = on.lock("x")["hold"].clone();
+            match event {
+                "end" => std::fs::write(on.env.path(&first), "").unwrap(),
+                _ => send(children_of(before.pid())[0], Signal::KILL),
+            }
+            assert_eq!(before.finish(), 8, "{what}");
+            let lock = on.lock("x");
+            assert_eq!(
+                (&lock["state"], &lock["hold"]),
+                (&"held".into(), &number),
+                "{what}: {lock}"
+            );
+            std::fs::write(on.env.path(&second), "").unwrap();
+            assert_eq!(next.finish(), 0, "{what}");
+        }
+    }
+}
+
 #[test]
 fn member_that_does_not_answer_is_passed_by() {
     let on = On::new(shared());
