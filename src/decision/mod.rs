@@ -34,7 +34,7 @@ pub(crate) use liveness::{Needed, judge, needed};
 pub(crate) use request::{Asker, Index, Key, MAX_KEEP_MS, Moment, Observer, Request, Want};
 pub(crate) use same_holder::awaits_confirmation;
 pub(crate) use scan::judge_found;
-pub(crate) use sleep_on::until;
+pub(crate) use sleep_on::{next_in_turn, until};
 #[cfg(feature = "etcd")]
 pub(crate) use snapshot::Life;
 pub(crate) use snapshot::{Facts, Found, ProcessFact, Snapshot, Ticket};

@@ -67,30 +67,54 @@ fn waiter_ahead<S: Snapshot + ?Sized>(
     obstacle: &Obstacle<S::Handle>,
     snapshot: &S,
 ) -> Result<Option<Ahead<S::Handle>>, S::Error> {
+    let Some(ticket) = find_ahead(request, obstacle, snapshot, |earlier| earlier.reverse())? else {
+        return Ok(None);
+    };
+    let first = request.wants.first().map(|want| &want.name);
+    let tickets = snapshot.tickets(&request.wants)?.into_iter();
+    let before = tickets.filter(|(earlier, name)| *earlier < ticket.number && Some(name) == first);
+    let rank = before.take(MAX_RANK - 1).count() + 1;
+    let rank = u32::try_from(rank).unwrap_or(1);
+    Ok(Some((ticket, rank)))
+}
+
+/// The first such waiter: it gets the lock before us.
+#[cold]
+#[inline(never)]
+pub(crate) fn next_in_turn<S: Snapshot + ?Sized>(
+    request: &Request,
+    obstacle: &Obstacle<S::Handle>,
+    snapshot: &S,
+) -> Result<Option<Ticket<S::Handle>>, S::Error> {
+    find_ahead(request, obstacle, snapshot, |_| ())
+}
+
+/// The first one of those waiters, in this order.
+fn find_ahead<S: Snapshot + ?Sized>(
+    request: &Request,
+    obstacle: &Obstacle<S::Handle>,
+    snapshot: &S,
+    sort: fn(&mut [u64]),
+) -> Result<Option<Ticket<S::Handle>>, S::Error> {
     // Readers are not in each other's way; and what is replaced is in the way of all others.
     let is_for_all = request.wants.iter().all(|want| want.mode == Mode::Shared);
     if is_for_all || request.skip_queue || !request.replace.is_empty() {
         return Ok(None);
     }
     let owner_matters = owner_matters(request, obstacle);
-    let earlier = earlier_tickets(request, &request.wants, snapshot)?;
-    for number in earlier.into_iter().rev().take(MAX_READ) {
+    let mut earlier = earlier_tickets(request, &request.wants, snapshot)?;
+    sort(&mut earlier);
+    for number in earlier.into_iter().take(MAX_READ) {
         let Some(ticket) = snapshot.ticket(number)? else {
             continue;
         };
         // One that is stopped would not go on, and so not wake us.
-        if !can_as_much(&ticket.request, request, owner_matters)
-            || has_missed_its_turn(&ticket, snapshot)
-            || snapshot.is_stopped(&ticket)
+        if can_as_much(&ticket.request, request, owner_matters)
+            && !has_missed_its_turn(&ticket, snapshot)
+            && !snapshot.is_stopped(&ticket)
         {
-            continue;
+            return Ok(Some(ticket));
         }
-        let first = request.wants.first().map(|want| &want.name);
-        let tickets = snapshot.tickets(&request.wants)?.into_iter();
-        let before = tickets.filter(|(earlier, name)| *earlier < number && Some(name) == first);
-        let rank = before.take(MAX_RANK - 1).count() + 1;
-        let rank = u32::try_from(rank).unwrap_or(1);
-        return Ok(Some((ticket, rank)));
     }
     Ok(None)
 }

@@ -11,7 +11,7 @@ use crate::backend::{
 };
 use crate::decision::{
     Asker, Decision, Judged, Obstacle, Request, Until, awaits_confirmation, decide, judge_found,
-    until, waiting_for,
+    next_in_turn, until, waiting_for,
 };
 use crate::error::{Error, Operation, Result};
 use crate::open_file::Handle;
@@ -275,6 +275,12 @@ fn plan<'d>(
                 if judged.verdict.takeable_in.is_some());
             if longest_queue.is_none() && !is_ripening {
                 return Ok((Change::Queue(change), blocked(obstacle)));
+            }
+            // It will go to a waiter.
+            if longest_queue.is_none()
+                && let Some(ticket) = next_in_turn(request, &obstacle, snapshot)?
+            {
+                return Ok((Change::Queue(change), blocked(Obstacle::Waiter(ticket))));
             }
             let mut waiting = 0;
             if let Some((most, has_just_joined)) = longest_queue {

@@ -159,6 +159,44 @@ fn cleanup_of_some_names_waits_for_one_time_to_live() {
     assert_eq!(on.state("z"), "zombie");
 }
 
+#[test]
+fn who_does_not_wait_is_refused_if_a_waiter_will_have_what_is_dead() {
+    let on = On::new(shared());
+    put_dead(shared(), &on, &each(["x".to_owned()]));
+    let waiters: Vec<Running> = (0..2)
+        .map(|before| {
+            let mut waiter = on.onehold(&["run", "-w", "10m", "x", "--", "true"]);
+            waiter.stderr(Stdio::null());
+            let waiter = Running::spawn(waiter);
+            wait_until("it waits", || on.waiters("x") == before + 1);
+            waiter
+        })
+        .collect();
+    let began = Instant::now();
+    let refused = |more: &[&str]| {
+        let args = [&["run"], more, &["x", "--", "touch", "ran"]].concat();
+        on.output(&args)
+    };
+    let (code, _, told) = refused(&[]);
+    assert_eq!(code, 6, "{told}");
+    // The wrapper of the first one.
+    let first = format!("reserved for process {}", waiters[0].pid());
+    assert!(told.contains(&first), "{told}");
+    assert!(told.contains("add --wait"), "{told}");
+    assert!(!told.contains("--on-zombie"), "{told}");
+    assert_eq!(refused(&["-E", "0"]).0, 0);
+    let (code, _, told) = refused(&["--json"]);
+    assert_eq!(code, 6);
+    let object = crate::harness::last_json_object(told.as_bytes());
+    assert_eq!(object["error"]["code"], "RESERVED", "{object}");
+    assert_eq!(on.code(&["acquire", "--ttl", "60", "x"]), 6);
+    assert!(began.elapsed() < TTL);
+    for mut waiter in waiters {
+        assert_eq!(waiter.finish(), 0);
+    }
+    assert!(!on.env.path("ran").exists());
+}
+
 /// It could be taken over at once by who has known it to be dead, if it were the same one.
 #[test]
 fn record_that_is_dead_again_after_it_was_alive_is_waited_for_again() {
