@@ -140,6 +140,8 @@ pub(crate) struct Patience<'a> {
     pub(crate) at_most: Duration,
     /// Ends the wait within [`CANCEL_CHECK_INTERVAL`] once it is set.
     pub(crate) canceled: Option<&'a AtomicBool>,
+    /// The caller waits for locks, and so for what a person may have to do first.
+    pub(crate) is_of_waiter: bool,
 }
 
 impl Patience<'_> {
@@ -148,6 +150,7 @@ impl Patience<'_> {
     pub(crate) const SHORT: Self = Self {
         at_most: Duration::from_secs(10),
         canceled: None,
+        is_of_waiter: false,
     };
 
     /// For so long, and not to be canceled.
@@ -212,6 +215,9 @@ pub(crate) struct BackOff {
 
 /// What is asked about the locks, and may be asked again.
 pub(crate) type Ask<'a> = dyn FnMut(&dyn LockSnapshot) -> Result<()> + 'a;
+
+/// Is told why something could not be done yet. Whether it is to be tried again.
+pub(crate) type GoesOn<'a> = dyn FnMut(&Error) -> bool + 'a;
 
 /// Decides on a change.
 pub(crate) type Plan<'a, 'd> = dyn FnMut(&dyn LockSnapshot) -> Result<Change<'d>> + 'a;
@@ -440,6 +446,11 @@ pub(crate) trait HeldRecord: Debug + Send + Sync {
     /// Whether it was broken, replaced or deleted.
     fn is_lost(&self) -> Result<bool>;
 
+    /// Why, where that cannot be seen in the store.
+    fn why_lost(&self) -> Option<String> {
+        None
+    }
+
     /// Writes what changes of it.
     fn write_live(&mut self, live: Live) -> Result<()>;
 
@@ -457,8 +468,14 @@ pub(crate) trait HeldRecord: Debug + Send + Sync {
     /// Removes it, if it is still there.
     fn release(&mut self) -> Result<ReleaseOutcome>;
 
-    /// Makes it a lease for so long from now on, if it is still there. Only where [`Limits::keep`] allows it.
-    fn keep(&mut self, _live: Live, _left: Duration) -> Result<ReleaseOutcome> {
+    /// Makes it a lease for so long from now on, if it is still there. Only where [`Limits::keep`] allows it. What may
+    /// be done a little later is tried again for as long as `goes_on` returns true.
+    fn keep(
+        &mut self,
+        _live: Live,
+        _left: Duration,
+        _goes_on: &mut GoesOn<'_>,
+    ) -> Result<ReleaseOutcome> {
         self.release()
     }
 

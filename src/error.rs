@@ -173,6 +173,8 @@ pub enum Fault {
     NoLease,
     /// The token has ended.
     Token,
+    /// Nothing can be written until a person has freed space.
+    NoSpace,
 }
 
 /// Defines the operations, each with its words in "cannot … `path`".

@@ -91,7 +91,7 @@ impl Failure {
     pub(super) fn message(&self) -> &str {
         match self {
             Self::Unknown(message) | Self::NoGateway(message) => message,
-            Self::Refused(refused) => &refused.message,
+            Self::Refused(refused) => without_origin(&refused.message),
         }
     }
 
@@ -116,6 +116,7 @@ impl Refused {
             NOT_FOUND => Fault::NoLease,
             OUT_OF_RANGE if message.contains("compacted") => Fault::Compacted,
             UNAUTHENTICATED => Fault::Token,
+            RESOURCE_EXHAUSTED if message.contains("space") => Fault::NoSpace,
             _ if message.contains("auth store is old") => Fault::Token,
             _ => Fault::Final,
         };
@@ -145,7 +146,7 @@ impl Refused {
                 "to grant it to a role of the user, run `etcdctl role grant-permission ROLE --prefix=true readwrite {}//`",
                 address.prefix
             ),
-            RESOURCE_EXHAUSTED if is("space") => {
+            _ if self.fault == Fault::NoSpace => {
                 "free space: `etcdctl compact`, `etcdctl defrag`, `etcdctl alarm disarm`".to_owned()
             }
             _ => String::new(),
@@ -223,7 +224,7 @@ fn without_origin(message: &str) -> &str {
     message.trim_start_matches("etcdserver: ")
 }
 
-fn cause_of(error: &std::io::Error) -> String {
+pub(super) fn cause_of(error: &std::io::Error) -> String {
     let text = error.to_string();
     begun_small(text.split(" (os error").next().unwrap_or(&text))
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::commit::Taken;
 use super::keeping::Keeping;
 use super::store::Etcd;
-use crate::backend::{Backend as _, HeldRecord, ReleaseOutcome};
+use crate::backend::{Backend as _, GoesOn, HeldRecord, ReleaseOutcome};
 use crate::decision::Key;
 use crate::error::Result;
 use crate::record::{Kind, Live, Record};
@@ -72,6 +72,10 @@ impl HeldRecord for HeldKeys {
         Ok(self.keeping.is_lost() || boottime_milliseconds() >= lost_at)
     }
 
+    fn why_lost(&self) -> Option<String> {
+        self.keeping.why_lost()
+    }
+
     /// Nothing: of what changes nobody else is told.
     fn write_live(&mut self, live: Live) -> Result<()> {
         self.record.live = live;
@@ -87,9 +91,14 @@ impl HeldRecord for HeldKeys {
         self.keeping.release()
     }
 
-    fn keep(&mut self, live: Live, left: Duration) -> Result<ReleaseOutcome> {
+    fn keep(
+        &mut self,
+        live: Live,
+        left: Duration,
+        goes_on: &mut GoesOn<'_>,
+    ) -> Result<ReleaseOutcome> {
         self.record.live = live;
-        self.keeping.keep(&self.record, left)
+        self.keeping.keep(&self.record, left, goes_on)
     }
 }
 

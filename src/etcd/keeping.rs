@@ -15,16 +15,18 @@ use std::time::Duration;
 
 use super::client::{Client, Granted, TIMEOUT};
 use super::commit::{Committed, Taken, Taking, life_value};
+use super::failure::cause_of;
 use super::keys::{Part, only};
 use super::messages::{Compare, Txn, TxnAnswer, Watch};
 use super::snapshot::EtcdSnapshot;
 use super::store::{Etcd, Session};
-use super::view::{View, content, shows_hold};
-use crate::backend::{Patience, ReleaseOutcome};
+use super::view::{View, content, hold_number, shows_hold};
+use crate::backend::{GoesOn, Patience, ReleaseOutcome};
 use crate::decision::{Asker, Decision, Key, Request, Revision, Want, decide};
 use crate::error::Result;
 use crate::record::{Content, Kind, Record};
-use crate::sys::process::boottime_milliseconds;
+use crate::sys::process::{boottime, boottime_milliseconds};
+use crate::sys::wait::pause;
 
 const KEPT: u8 = 0;
 const BROKEN: u8 = 1;
@@ -34,6 +36,9 @@ const RELEASE: &str = "release a lock in";
 
 /// In seconds, 285 years: etcd grants no longer one.
 const LONGEST_LEASE: i64 = 9_000_000_000;
+
+/// How long after it could not be kept by a lease that is tried again.
+const KEEP_AGAIN: Duration = Duration::from_millis(500);
 
 /// By how much the wall clock must have been set for a hold to be looked at.
 const CLOCK_JUMP_MS: u64 = 1000;
@@ -58,6 +63,8 @@ pub(super) struct Keeping {
     sending: Mutex<()>,
     has_guard: AtomicBool,
     has_thread: AtomicBool,
+    /// Nothing has to be ended in time any more.
+    is_work_over: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -68,6 +75,10 @@ pub(super) struct State {
     /// When the records were last written.
     modified: i64,
     is_released: bool,
+    /// What has kept the lease from being renewed since it was last: of each member, and of this process.
+    troubles: Vec<(String, String)>,
+    /// What has become of the lock.
+    loss: Option<String>,
     /// A watch has seen something.
     is_told: bool,
 }
@@ -94,6 +105,8 @@ impl Keeping {
                 lease,
                 modified: taken.written,
                 is_released: false,
+                troubles: Vec::new(),
+                loss: None,
                 is_told: false,
             }),
             outcome: AtomicU8::new(KEPT),
@@ -101,6 +114,7 @@ impl Keeping {
             sending: Mutex::new(()),
             has_guard: AtomicBool::new(false),
             has_thread: AtomicBool::new(false),
+            is_work_over: AtomicBool::new(false),
         });
         // The lease may have been granted long before, by another leader.
         let age = boottime_milliseconds().saturating_sub(lease.since_ms);
@@ -117,11 +131,14 @@ impl Keeping {
         if self.state().record.kind == Kind::Lease {
             return;
         }
-        start_once(&self.has_guard, crate::sys::keeper::guard);
-        start_once(&self.has_thread, || {
+        let guard = start_once(&self.has_guard, crate::sys::keeper::guard);
+        let thread = start_once(&self.has_thread, || {
             let keeping = Arc::clone(self);
             crate::sys::start_thread("keeper", 256 * 1024, move || keeping.go_on())
         });
+        if let Err(error) = guard.and(thread) {
+            self.note_trouble("cannot start a thread".to_owned(), cause_of(&error));
+        }
     }
 
     /// Ends the thread.
@@ -151,9 +168,7 @@ impl Keeping {
     }
 
     pub(super) fn deadlines_ms(&self) -> (u64, u64) {
-        let lease = self.state().lease;
-        let (confirmed, ttl) = (lease.since_ms, lease.ttl_ms());
-        (confirmed + ttl / 10 * 6, confirmed + ttl / 10 * 9)
+        deadlines_ms(self.state().lease)
     }
 
     /// Tells the wrapper until when the command may run, and what gives the hold back if this process is
@@ -268,9 +283,13 @@ impl Keeping {
             let answer = self.client().txn_once(&check, timeout)?;
             Ok((kept, answer))
         });
-        let Ok((kept, answer)) = answer else {
-            self.client().go_on();
-            return Beat::Unanswered;
+        let (kept, answer) = match answer {
+            Ok(answers) => answers,
+            Err(failure) => {
+                self.client().go_on();
+                self.note_trouble(endpoint, failure.message().to_owned());
+                return Beat::Unanswered;
+            }
         };
         if !answer.succeeded || kept.ttl <= 0 {
             return self.examine(&answer, kept.ttl > 0);
@@ -280,7 +299,9 @@ impl Keeping {
         if !is_one_term || endpoint != self.client().endpoint() {
             return Beat::Unknown;
         }
-        self.state().lease.since_ms = sent;
+        let mut state = self.state();
+        state.lease.since_ms = sent;
+        state.troubles.clear();
         Beat::Confirmed
     }
 
@@ -308,9 +329,11 @@ impl Keeping {
             let (hold, life) = (found.next().flatten(), found.next().flatten());
             let read = hold.map(|hold| (content(&hold.value, true), hold.mod_revision));
             let Some((Content::Record(record), modified)) = read else {
+                state.loss = Some("its record is gone".to_owned());
                 return Beat::Over;
             };
             if record.hold != state.record.hold {
+                state.loss = Some(format!("hold {} has it", record.hold));
                 return Beat::Over;
             }
             if record.live.broken_by.is_some() && !self.is_broken() {
@@ -326,7 +349,10 @@ impl Keeping {
             // At once again: as it is now it is confirmed.
             return Beat::Unknown;
         }
-        if self.is_broken() || boottime_milliseconds() >= self.deadlines_ms().0 {
+        let is_in_time = self.is_work_over.load(Ordering::SeqCst)
+            || boottime_milliseconds() < self.deadlines_ms().0;
+        if self.is_broken() || !is_in_time {
+            self.state().loss = Some("its lease has ended".to_owned());
             return Beat::Over;
         }
         self.resume().unwrap_or(Beat::Unknown)
@@ -340,6 +366,28 @@ impl Keeping {
         self.outcome.load(Ordering::SeqCst) == LOST
     }
 
+    fn note_trouble(&self, of: String, message: String) {
+        let troubles = &mut self.state().troubles;
+        troubles.retain(|(other, _)| *other != of);
+        troubles.push((of, message));
+    }
+
+    /// Why it was lost, as far as is known.
+    pub(super) fn why_lost(&self) -> Option<String> {
+        let state = self.state();
+        if let Some(loss) = &state.loss {
+            return Some(loss.clone());
+        }
+        let is_in_time = boottime_milliseconds() < deadlines_ms(state.lease).0;
+        let all = state.troubles.iter();
+        let all: Vec<String> = all.map(|(of, said)| format!("{of}: {said}")).collect();
+        match all.as_slice() {
+            [] if is_in_time => None,
+            [] => Some("its lease was not renewed in time".to_owned()),
+            all => Some(format!("cannot renew its lease: {}", all.join("; "))),
+        }
+    }
+
     /// Takes the lock again: its life key is gone, and nobody has taken it.
     fn resume(&self) -> Result<Beat> {
         let session = self.etcd.session(Patience::of(Duration::ZERO));
@@ -349,13 +397,17 @@ impl Keeping {
         };
         let request = request_to_resume(&record, &self.keys);
         let snapshot = EtcdSnapshot::new(session, View::unread());
-        let Decision::Take { put, remove } = decide(&request, &snapshot)? else {
+        let is_ours = |key: &Key| self.keys.contains(key);
+        let Some(put) = (match decide(&request, &snapshot)? {
+            Decision::Take { put, remove } => Some(put).filter(|put| {
+                remove.is_empty() && put.iter().all(|(key, old)| is_ours(key) && old.is_some())
+            }),
+            _ => None,
+        }) else {
+            let loss = "its lease has ended, and another hold excludes it";
+            self.state().loss = Some(loss.to_owned());
             return Ok(Beat::Over);
         };
-        let is_ours = |key: &Key| self.keys.contains(key);
-        if !remove.is_empty() || !put.iter().all(|(key, old)| is_ours(key) && old.is_some()) {
-            return Ok(Beat::Over);
-        }
         let view = snapshot.into_view();
         let lease = session.grant(ttl)?;
         let taking = Taking {
@@ -371,6 +423,7 @@ impl Keeping {
                 let mut state = self.state();
                 state.lease = lease;
                 state.modified = taken.written;
+                state.troubles.clear();
                 Ok(Beat::Confirmed)
             }
             Committed::Changed(_) | Committed::NoLease => {
@@ -412,62 +465,86 @@ impl Keeping {
         self.etcd.session(Patience::of(Duration::from_millis(left)))
     }
 
-    /// Makes a transaction fail if the hold was broken meanwhile, or is kept already.
-    fn only_if_unchanged(&self, state: &State, txn: &mut Txn) {
-        for (hold, _) in self.hold_and_life() {
-            txn.only_if(Compare::was_modified_at(&hold, state.modified));
-        }
+    /// There is no work any more that would have to be ended.
+    fn work_is_over(&self) {
+        crate::sys::keeper::work_is_over();
+        self.is_work_over.store(true, Ordering::SeqCst);
     }
 
-    /// What makes the hold a lease.
+    /// What makes the hold a lease, if it was not broken meanwhile.
     pub(super) fn keep_txn(&self, state: &State, value: &[u8], lease: i64) -> Txn {
         let mut txn = Txn::default();
         let life_value = life_value(Kind::Lease, state.record.hold);
         for (hold, life) in self.hold_and_life() {
             txn.only_if(Compare::has_lease(&life, state.lease.id));
+            txn.only_if(Compare::was_modified_at(&hold, state.modified));
             txn.put(&hold, value, 0);
             txn.put(&life, life_value.as_bytes(), lease);
             txn.else_read(&hold);
         }
-        self.only_if_unchanged(state, &mut txn);
         self.tickets.iter().for_each(|ticket| txn.delete(ticket));
         txn
     }
 
-    /// Makes the hold a lease, or releases it if it is not as it was.
-    pub(super) fn keep(&self, record: &Record, left: Duration) -> Result<ReleaseOutcome> {
-        crate::sys::keeper::work_is_over();
-        let sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Makes the hold a lease that lasts for so long. Until that is done, it is kept alive as before; a cluster that
+    /// does not answer, or has no space, is asked again.
+    pub(super) fn keep(
+        &self,
+        record: &Record,
+        left: Duration,
+        goes_on: &mut GoesOn<'_>,
+    ) -> Result<ReleaseOutcome> {
+        self.work_is_over();
         let kept = Record {
             kind: Kind::Lease,
             kernel_lock: false,
             ..record.clone()
         };
         let value = self.etcd.written(&kept)?;
-        self.stop();
-        let mut give_back = self.release_txn(&self.state());
-        self.only_if_unchanged(&self.state(), &mut give_back);
-        let give_back = serde_json::to_vec(&give_back).unwrap_or_default();
-        // If this process is killed, its wrapper does not give back what is kept.
-        crate::sys::keeper::tell_wrapper(0, &give_back);
-        let session = self.last_session();
+        let until = boottime().saturating_add(left);
+        let mut may_be_kept = false;
+        loop {
+            let left = until.saturating_sub(boottime());
+            if left.is_zero() || self.is_lost() || self.is_broken() {
+                return self.release();
+            }
+            match self.try_to_keep(&value, left, &mut may_be_kept) {
+                Ok(true) => return Ok(ReleaseOutcome::Kept),
+                Ok(false) => {}
+                Err(error) if goes_on(&error) => {}
+                Err(error) => return Err(error),
+            }
+            // Its life key may be gone, but not its record.
+            if matches!(self.beat(), Beat::Over) {
+                return self.release();
+            }
+            let _ = pause(left.min(KEEP_AGAIN));
+        }
+    }
+
+    /// `false`: something was otherwise. `may_be_kept`: an earlier try may have been applied, or may yet be.
+    fn try_to_keep(&self, value: &[u8], left: Duration, may_be_kept: &mut bool) -> Result<bool> {
+        let _sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        let session = self.etcd.session(Patience::of(Duration::ZERO));
         let seconds = i64::try_from(left.as_millis().div_ceil(1000)).unwrap_or(i64::MAX);
         let lease = session.grant(seconds.min(LONGEST_LEASE))?.id;
-        let txn = self.keep_txn(&self.state(), &value, lease);
+        let txn = self.keep_txn(&self.state(), value, lease);
+        let was_tried = std::mem::replace(may_be_kept, true);
         let (answer, tried_before) = session.txn(RELEASE, &txn)?;
         let found = answer.found().next().flatten();
         let is_written = found.is_some_and(|found| found.value == value);
-        if answer.succeeded || (tried_before && is_written) {
-            return Ok(ReleaseOutcome::Kept);
+        let is_kept = answer.succeeded || ((was_tried || tried_before) && is_written);
+        if is_kept {
+            self.stop();
+        } else {
+            self.client().revoke(lease);
         }
-        drop(sending);
-        self.client().revoke(lease);
-        self.release()
+        Ok(is_kept)
     }
 
     pub(super) fn release(&self) -> Result<ReleaseOutcome> {
-        // There is no work any more that would have to be ended. Before a request that still waits for its answer.
-        crate::sys::keeper::work_is_over();
+        // Before a request that still waits for its answer.
+        self.work_is_over();
         let _sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
         self.stop();
         let (txn, modified, number) = {
@@ -484,14 +561,30 @@ impl Keeping {
         if answer.succeeded || (tried_before && !is_ours) {
             return Ok(ReleaseOutcome::Released);
         }
+        let mut state = self.state();
+        if state.loss.is_none() {
+            let found = answer.found().flatten().next().and_then(hold_number);
+            state.loss = Some(match found {
+                _ if is_ours => "its lease has ended".to_owned(),
+                Some(other) => format!("hold {other} has it"),
+                None => "its record is gone".to_owned(),
+            });
+        }
         Ok(ReleaseOutcome::Lost)
     }
 }
 
-fn start_once(has_started: &AtomicBool, start: impl FnOnce() -> io::Result<()>) {
-    if !has_started.swap(true, Ordering::Relaxed) && start().is_err() {
-        has_started.store(false, Ordering::Relaxed);
+fn start_once(has_started: &AtomicBool, start: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    if has_started.swap(true, Ordering::Relaxed) {
+        return Ok(());
     }
+    start().inspect_err(|_| has_started.store(false, Ordering::Relaxed))
+}
+
+/// When a hold is lost, and when its work must be over.
+fn deadlines_ms(lease: Granted) -> (u64, u64) {
+    let (confirmed, ttl) = (lease.since_ms, lease.ttl_ms());
+    (confirmed + ttl / 10 * 6, confirmed + ttl / 10 * 9)
 }
 
 /// Asks for a hold again that is as it was, but for its life keys.

@@ -10,8 +10,8 @@ use super::failure::{Failure, unreachable};
 use super::keys::Keys;
 use super::messages::{KeyValue, Read, ReadAnswer, Txn, TxnAnswer};
 use super::view::View;
-use crate::backend::{Deadline, Patience};
-use crate::error::{Error, Result};
+use crate::backend::{Deadline, Patience, sleep_for};
+use crate::error::{Error, Fault, Result};
 use crate::observer::HostFacts;
 use crate::record::digest;
 use crate::sys::wait::pause;
@@ -31,6 +31,9 @@ pub(super) const MAX_SEGMENTS: usize = 31;
 
 /// How long to wait after all members were tried.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How often a waiter looks whether its cluster has space again.
+const SPACE_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) const READ: &str = "read locks in";
 pub(super) const CHANGE: &str = "change a lock in";
@@ -146,7 +149,16 @@ impl<'a> Session<'a> {
             let failure = match once(client) {
                 Ok(answer) => return Ok((answer, may_be_done)),
                 Err(Failure::Refused(refused)) => {
-                    return Err(refused.error(operation, &client.address, client.user.is_some()));
+                    let waits = refused.fault == Fault::NoSpace && self.patience.is_of_waiter;
+                    if !waits || deadline.next_sleep(SPACE_INTERVAL).is_none() {
+                        let has_user = client.user.is_some();
+                        return Err(refused.error(operation, &client.address, has_user));
+                    }
+                    sleep_for(Patience {
+                        at_most: SPACE_INTERVAL,
+                        ..self.patience
+                    });
+                    continue;
                 }
                 Err(failure) => failure,
             };

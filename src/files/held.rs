@@ -13,7 +13,7 @@ use super::layout;
 use super::lock_file::{LockFile, LockPath, is_named, renew_foreign_times};
 use super::queue;
 use super::shared_names;
-use crate::backend::{Backend as _, HeldRecord, Patience, ReleaseOutcome, sleep_for};
+use crate::backend::{Backend as _, GoesOn, HeldRecord, Patience, ReleaseOutcome, sleep_for};
 use crate::decision::{Index, Key};
 use crate::error::{Context, Operation, Result};
 use crate::format::{self, VISIBLE_BYTES, live};
@@ -319,7 +319,12 @@ impl HeldRecord for HeldFile {
         Ok(!self.is_lost()? && found == expected.bytes)
     }
 
-    fn keep(&mut self, live: Live, _left: Duration) -> Result<ReleaseOutcome> {
+    fn keep(
+        &mut self,
+        live: Live,
+        _left: Duration,
+        _goes_on: &mut GoesOn<'_>,
+    ) -> Result<ReleaseOutcome> {
         if self.is_lost()? {
             // One of several names may be left.
             return self.release();

@@ -10,7 +10,7 @@ use chrono::{DateTime, SubsecRound as _, TimeDelta, Utc};
 
 use super::ending::entry_of_hold;
 use super::options::milliseconds;
-use crate::backend::{Backend, HeldRecord, QueuePlace, ReleaseOutcome};
+use crate::backend::{Backend, GoesOn, HeldRecord, QueuePlace, ReleaseOutcome};
 use crate::error::{Error, Operation, Result};
 use crate::files::history::{HoldResult, PastHold};
 use crate::files::journal::Journal;
@@ -82,6 +82,13 @@ impl Hold {
     /// The directory cannot be read; that says nothing either way.
     pub fn is_lost(&self) -> Result<bool> {
         self.held.is_lost()
+    }
+
+    /// Why a hold on etcd was lost, in words: which members did not answer, what was refused, or who has the lock now.
+    /// `None`: in a directory, and if it has not been lost.
+    #[must_use]
+    pub fn why_lost(&self) -> Option<String> {
+        self.held.why_lost()
     }
 
     /// Renews the heartbeat: age and time to live count from now.
@@ -202,18 +209,23 @@ impl Hold {
     }
 
     fn end(&mut self) -> Result<ReleaseOutcome> {
-        let released = self.give_back(None);
+        let released = self.give_back(None, &mut |_| false);
         let _ = self.note_end(&released, false, None);
         released
     }
 
     /// Releases the lock. `end`: of its command, to keep the lock until the time of
-    /// [`RunOptions::hold_at_least`](crate::RunOptions).
+    /// [`RunOptions::hold_at_least`](crate::RunOptions). On etcd that is tried again for as long as `goes_on` returns
+    /// true.
     ///
     /// # Errors
     /// The lock file cannot be removed or written.
     #[doc(hidden)]
-    pub fn give_back(&mut self, end: Option<CommandEnd>) -> Result<ReleaseOutcome> {
+    pub fn give_back(
+        &mut self,
+        end: Option<CommandEnd>,
+        goes_on: &mut dyn FnMut(&Error) -> bool,
+    ) -> Result<ReleaseOutcome> {
         self.is_over = true;
         if let Some((_, ended_at)) = &mut self.history {
             *ended_at = Utc::now();
@@ -222,7 +234,7 @@ impl Hold {
         self.place.take_if(|place| !place.leave_quietly());
         let released = match end {
             None => self.held.release(),
-            Some(end) => self.keep_or_release(end),
+            Some(end) => self.keep_or_release(end, goes_on),
         };
         self.place = None;
         released
@@ -230,7 +242,11 @@ impl Hold {
 
     #[cold]
     #[inline(never)]
-    fn keep_or_release(&mut self, end: CommandEnd) -> Result<ReleaseOutcome> {
+    fn keep_or_release(
+        &mut self,
+        end: CommandEnd,
+        goes_on: &mut GoesOn<'_>,
+    ) -> Result<ReleaseOutcome> {
         let record = self.held.record();
         let acquired = record
             .origin
@@ -247,7 +263,7 @@ impl Hold {
             expires_at: record.held_until(),
             ..Live::default()
         };
-        self.held.keep(live, Duration::from_millis(left))
+        self.held.keep(live, Duration::from_millis(left), goes_on)
     }
 
     /// Notes in the history how the hold has ended, if that is wanted. Returns an error that prevented it.

@@ -210,6 +210,7 @@ impl<'a> Wait<'a> {
                 .left()
                 .map_or(Duration::MAX, |left| left.max(MIN_PATIENCE)),
             canceled: self.canceled,
+            is_of_waiter: true,
         }
     }
 
@@ -270,6 +271,7 @@ impl<'a> Wait<'a> {
         Patience {
             at_most,
             canceled: self.canceled,
+            is_of_waiter: self.is_wanted(),
         }
     }
 }

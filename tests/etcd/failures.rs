@@ -305,13 +305,20 @@ fn waiter_is_woken_although_the_history_was_compacted() {
 }
 
 #[test]
-fn full_database_refuses_new_holds_and_keeps_and_releases_the_others() {
+fn full_database_refuses_new_holds_keeps_and_releases_others_and_ends_no_wait() {
     let cluster = Cluster::start_with(1, "http", &["--quota-backend-bytes", "4000000"]);
     let on = On::new(&cluster);
     let number = on.done(&["acquire", "lease", "--ttl", "60"]);
     // Beats meanwhile.
     let mut holder = start(&on, &["--ttl", "10", "x"], 14_000);
     wait_until_at_work(&on, 1);
+    let mut kept = on.onehold(&["run", "--hold-at-least", "1h", "kept", "--", "sh", "-c"]);
+    kept.arg("until [ -e end ]; do sleep 0.01; done")
+        .stderr(Stdio::null());
+    let mut kept = Running::spawn(kept);
+    on.wait_until_held("kept");
+    let mut waiter = start(&on, &["-w", "10m", "lease"], 0);
+    wait_until("it waits", || on.waiters("lease") == 1);
     let value = "x".repeat(100_000);
     let is_full = (0..60).any(|at| {
         let key = format!("/elsewhere/{at}");
@@ -324,9 +331,20 @@ fn full_database_refuses_new_holds_and_keeps_and_releases_the_others() {
     assert!(stderr.contains("etcdctl alarm disarm"), "{stderr}");
     assert_eq!(on.state("x"), "held");
     on.done(&["release", "lease", "--hold", &number]);
+    let mut later = start(&on, &["-w", "10m", "z"], 0);
+    let (code, _, stderr) = on.output(&["run", "-w", "2", "z", "--", "true"]);
+    assert_eq!(code, 125, "{stderr}");
+    assert!(stderr.contains("etcdctl alarm disarm"), "{stderr}");
+    std::fs::write(on.env.path("end"), "").unwrap();
     assert_eq!(holder.finish(), 0);
     assert_eq!(on.state("x"), "free");
-    assert_eq!(cluster.left_below(on.prefix()), Vec::<String>::new());
+    // Who waits goes on waiting, and what is to be kept is kept alive.
+    for process in [&mut waiter, &mut later, &mut kept] {
+        assert!(!process.has_ended());
+    }
+    assert_eq!(on.lock("kept")["reason"], "alive");
+    let left = cluster.left_below(on.prefix());
+    assert!(left.iter().all(|key| key.ends_with("/kept")), "{left:?}");
     cluster.ctl(&["del", "--prefix", "/elsewhere/"]);
     let newest = cluster.ctl(&["get", "/elsewhere/", "-w", "json"]);
     let newest: serde_json::Value = serde_json::from_str(&newest).unwrap();
@@ -334,6 +352,10 @@ fn full_database_refuses_new_holds_and_keeps_and_releases_the_others() {
     cluster.ctl(&["defrag"]);
     cluster.ctl(&["alarm", "disarm"]);
     assert_eq!(on.code(&["run", "y", "--", "true"]), 0);
+    for process in [&mut waiter, &mut later, &mut kept] {
+        assert_eq!(process.finish(), 0);
+    }
+    assert_eq!(on.lock("kept")["reason"], "kept");
 }
 
 #[test]

@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::clocks::WallClock;
-use crate::cluster::{On, shared};
+use crate::cluster::{Cluster, On, shared};
 use crate::harness::{
     CONTENDERS, Running, exit_code, json_object, run_together, sorted_codes, wait_until,
 };
 use crate::keeper::{children_of, send};
+use crate::proxy::Proxy;
 
 /// A `run` of `x` that is kept for so long.
 fn run(on: &On, least: &str, command: &[&str]) -> std::process::Command {
@@ -110,6 +111,101 @@ fn broken_and_killed_runs_keep_nothing() {
     terminated.signal(crate::harness::Signal::TERM);
     assert_eq!(terminated.finish(), 143);
     assert_eq!(on.lock("x")["reason"], "kept");
+}
+
+/// A run whose command ends when there is a file `end`, and a way to cut it off.
+fn start_behind(on: &On, proxy: &Proxy) -> Running {
+    let mut command = on.onehold(&[
+        "run",
+        "--ttl",
+        "10",
+        "--hold-at-least",
+        "1h",
+        "x",
+        "--",
+        "sh",
+    ]);
+    command
+        .args(["-c", "until [ -e end ]; do sleep 0.01; done"])
+        .env(
+            "ONEHOLD_DIR",
+            format!("etcd://{}{}", proxy.endpoint, on.prefix()),
+        );
+    let run = Running::start_with_output(command);
+    on.wait_until_held("x");
+    run
+}
+
+#[test]
+fn lock_is_kept_although_etcd_is_down_when_the_command_ends() {
+    let cluster = Cluster::start(1);
+    let on = On::new(&cluster);
+    let proxy = Proxy::to(&cluster.endpoints()[0]);
+    let mut run = start_behind(&on, &proxy);
+    let number = on.lock("x")["hold"].clone();
+    cluster.kill(0);
+    fs::write(on.env.path("end"), "").unwrap();
+    std::thread::sleep(Duration::from_secs(9));
+    assert!(!run.has_ended());
+    cluster.restart(0);
+    let (code, _, told) = run.finish_with_output();
+    assert_eq!(code, 0, "{told}");
+    assert!(told.contains("cannot keep `x` locked yet: "), "{told}");
+    let lock = on.lock("x");
+    assert_eq!(
+        (&lock["reason"], &lock["hold"]),
+        (&"kept".into(), &number),
+        "{lock}"
+    );
+}
+
+#[test]
+fn lock_is_kept_although_its_lease_has_ended_while_the_run_was_cut_off() {
+    let on = On::new(shared());
+    let proxy = Proxy::to(&shared().endpoints()[0]);
+    let mut run = start_behind(&on, &proxy);
+    let number = on.lock("x")["hold"].clone();
+    proxy.cut();
+    fs::write(on.env.path("end"), "").unwrap();
+    // Nobody may take it before having known it to be dead for 10 s.
+    wait_until("its lease has ended", || on.state("x") == "zombie");
+    proxy.mend();
+    let (code, _, told) = run.finish_with_output();
+    assert_eq!(code, 0, "{told}");
+    let lock = on.lock("x");
+    assert_eq!(
+        (&lock["reason"], &lock["hold"]),
+        (&"kept".into(), &number),
+        "{lock}"
+    );
+}
+
+#[test]
+fn lock_that_another_has_taken_over_or_that_a_signal_gives_up_is_lost() {
+    let on = On::new(shared());
+    let proxy = Proxy::to(&shared().endpoints()[0]);
+    let mut run = start_behind(&on, &proxy);
+    proxy.cut();
+    fs::write(on.env.path("end"), "").unwrap();
+    on.done(&["run", "-w", "10m", "x", "--", "true"]);
+    proxy.mend();
+    let (code, _, told) = run.finish_with_output();
+    assert_eq!(code, 8, "{told}");
+    assert!(told.contains("lost lock `x`"), "{told}");
+    fs::remove_file(on.env.path("end")).unwrap();
+    let mut run = start_behind(&on, &proxy);
+    proxy.cut();
+    fs::write(on.env.path("end"), "").unwrap();
+    let said = run.next_line();
+    assert!(said.contains("cannot keep `x` locked yet: "), "{said}");
+    assert!(said.contains("; trying until "), "{said}");
+    run.signal(crate::harness::Signal::TERM);
+    let (code, _, told) = run.finish_with_output();
+    assert_eq!(code, 8, "{told}");
+    assert!(
+        told.contains("lost lock `x` after the command had ended: "),
+        "{told}"
+    );
 }
 
 /// A line of cron on three machines, each of which begins when its own clock says so. All rounds at once, each on

@@ -6,6 +6,7 @@ use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use chrono::{DateTime, Utc};
 use onehold::command_line::signal::{self, QueuedSignal, SignalQueue};
 use onehold::command_line::{
     Ending, Program, Remaining, Started, adopt_orphans, command_line_of, drop_code_pages,
@@ -96,7 +97,7 @@ pub(crate) fn supervise(
         );
     }
     supervisor.wait(queue);
-    Ok(supervisor.finish())
+    Ok(supervisor.finish(queue))
 }
 
 /// When a hold is renewed.
@@ -383,7 +384,7 @@ impl Supervisor<'_> {
             Cause::Terminated => "terminated".to_owned(),
             Cause::CallerExited => die_with::has_exited().unwrap_or_default().to_owned(),
             Cause::Broken => format!("lock {name} was broken while the command was running"),
-            Cause::Lost => format!("lost lock {name} while the command was running"),
+            Cause::Lost => loss_text(&self.hold, WHILE_RUNNING),
             Cause::TimeLimit => {
                 let limit = words::short_span(self.typed.time_limit.unwrap_or_default());
                 format!("the command exceeded its time limit of {limit}")
@@ -407,9 +408,8 @@ impl Supervisor<'_> {
         Some(status.clone().of_hold(self.hold.number()).unwrap_or(status))
     }
 
-    fn finish(self) -> Printed {
+    fn finish(self, queue: &SignalQueue) -> Printed {
         let name = words::quoted(&self.hold.record().name);
-        let loss = self.end_text(Cause::Lost);
         if self.forced.is_none() {
             let_work_go();
         }
@@ -429,17 +429,34 @@ impl Supervisor<'_> {
         let is_to_be_kept = hold.record().hold_at_least_ms.is_some() && !is_broken;
         let early = is_to_be_kept.then(|| child.wait());
         let known = early.as_ref().map(|status| status.as_ref().ok().copied());
-        let released = hold.give_back(known.map(command_end));
+        let mut keeping = Keeping {
+            session,
+            queue,
+            name: &name,
+            until: is_to_be_kept.then(|| hold.record().held_until()).flatten(),
+            failed_first: None,
+            has_said: false,
+        };
+        let released = hold.give_back(known.map(command_end), &mut |error| keeping.goes_on(error));
         let mut was_lost = self.is_lost || is_broken;
-        if !was_lost {
+        let mut loss = String::new();
+        if was_lost {
+            loss = loss_text(&hold, WHILE_RUNNING);
+        } else {
             match &released {
-                Ok(ReleaseOutcome::Lost) => {
-                    output::say(session, &loss);
-                    was_lost = true;
-                }
+                Ok(ReleaseOutcome::Lost) => loss = loss_text(&hold, WHILE_RUNNING),
                 Ok(how) if session.global.verbose => say_released(session, &name, &hold, *how),
                 Ok(_) => {}
+                // Others may have it before the time that was asked for.
+                Err(error) if is_to_be_kept => {
+                    let cause = words::error_chain(error);
+                    loss = format!("lost lock {name} after the command had ended: {cause}");
+                }
                 Err(error) => warnings.push(words::error_chain(error)),
+            }
+            was_lost = !loss.is_empty();
+            if was_lost {
+                output::say(session, &loss);
             }
         }
         let status = early.unwrap_or_else(|| child.wait());
@@ -493,6 +510,51 @@ impl Supervisor<'_> {
             None => signal::exit_by_signal(SIGINT),
         }
         Printed::Yes(outcome.exit)
+    }
+}
+
+const WHILE_RUNNING: &str = "the command was running";
+
+/// "lost lock `x` while the command was running: its record is gone"
+#[cold]
+#[inline(never)]
+pub(crate) fn loss_text(hold: &Hold, while_what: &str) -> String {
+    let name = words::quoted(&hold.record().name);
+    let why = hold
+        .why_lost()
+        .map(|why| format!(": {}", words::escape(&why)));
+    let why = why.unwrap_or_default();
+    format!("lost lock {name} while {while_what}{why}")
+}
+
+/// A lock that is to be kept when its command has ended.
+struct Keeping<'a> {
+    session: &'a Session,
+    queue: &'a SignalQueue,
+    name: &'a str,
+    until: Option<DateTime<Utc>>,
+    failed_first: Option<Instant>,
+    has_said: bool,
+}
+
+impl Keeping<'_> {
+    /// It could not be kept yet. Until a signal ends this program, that is tried again.
+    #[cold]
+    #[inline(never)]
+    fn goes_on(&mut self, error: &onehold::Error) -> bool {
+        let since = *self.failed_first.get_or_insert_with(Instant::now);
+        if since.elapsed() >= CHECK_INTERVAL && !std::mem::replace(&mut self.has_said, true) {
+            let (name, cause) = (self.name, words::error_chain(error));
+            let until = self
+                .until
+                .map(|until| format!("; trying until {}", local(until)));
+            let until = until.unwrap_or_default();
+            output::say(
+                self.session,
+                &format!("cannot keep {name} locked yet: {cause}{until}"),
+            );
+        }
+        !self.queue.is_ending()
     }
 }
 

@@ -29,7 +29,7 @@ use crate::progress;
 use crate::prompt::report_cancel;
 use crate::report::{escape_json, lock_value};
 use crate::session::Session;
-use crate::supervise::{self, CHECK_INTERVAL, Heartbeat, SIGHUP, SIGQUIT, SIGTERM};
+use crate::supervise::{self, CHECK_INTERVAL, Heartbeat, SIGHUP, SIGQUIT, SIGTERM, loss_text};
 use crate::words;
 
 /// Why a hold ends.
@@ -265,13 +265,13 @@ fn keep(session: &Session, mut hold: Hold, ends: &Receiver<End>) -> Printed {
     let number = hold.number();
     let name = words::quoted(&hold.record().name);
     // Tell the program first: after the release, another may hold the lock.
-    if let Some(text) = loss(&why, &name) {
+    if let Some(text) = loss(&why, &hold) {
         let exit = tell_end(session, number, &why, Some(&text), None);
-        let released = hold.give_back(None);
+        let released = hold.give_back(None, &mut |_| false);
         let _ = hold.note_end(&released, matches!(why, End::Broken), None);
         return exit;
     }
-    let released = hold.give_back(None);
+    let released = hold.give_back(None, &mut |_| false);
     let noted = hold.note_end(&released, false, None);
     let (why, error) = match &released {
         Ok(ReleaseOutcome::Released | ReleaseOutcome::Kept) => {
@@ -283,14 +283,17 @@ fn keep(session: &Session, mut hold: Hold, ends: &Receiver<End>) -> Printed {
         Ok(ReleaseOutcome::Lost) => (End::Lost, None),
         Err(error) => (why, Some(error)),
     };
-    tell_end(session, number, &why, loss(&why, &name).as_deref(), error)
+    tell_end(session, number, &why, loss(&why, &hold).as_deref(), error)
 }
 
 /// The message if the hold ended against the will of its program.
-fn loss(why: &End, name: &str) -> Option<String> {
+fn loss(why: &End, hold: &Hold) -> Option<String> {
     match why {
-        End::Broken => Some(format!("lock {name} was broken while it was held")),
-        End::Lost => Some(format!("lost lock {name} while it was held")),
+        End::Broken => {
+            let name = words::quoted(&hold.record().name);
+            Some(format!("lock {name} was broken while it was held"))
+        }
+        End::Lost => Some(loss_text(hold, "it was held")),
         End::Stdin | End::Caller(_) | End::Signal(_) => None,
     }
 }
