@@ -33,6 +33,7 @@ const BROKEN: u8 = 1;
 const LOST: u8 = 2;
 
 const RELEASE: &str = "release a lock in";
+const KEEP: &str = "make a lease of a lock in";
 
 /// In seconds, 285 years: etcd grants no longer one.
 const LONGEST_LEASE: i64 = 9_000_000_000;
@@ -527,10 +528,12 @@ impl Keeping {
         let _sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
         let session = self.etcd.session(Patience::of(Duration::ZERO));
         let seconds = i64::try_from(left.as_millis().div_ceil(1000)).unwrap_or(i64::MAX);
-        let lease = session.grant(seconds.min(LONGEST_LEASE))?.id;
+        let seconds = seconds.min(LONGEST_LEASE);
+        let (lease, _) = session.until_known(KEEP, |client| client.grant_once(seconds))?;
+        let lease = lease.id;
         let txn = self.keep_txn(&self.state(), value, lease);
         let was_tried = std::mem::replace(may_be_kept, true);
-        let (answer, tried_before) = session.txn(RELEASE, &txn)?;
+        let (answer, tried_before) = session.txn(KEEP, &txn)?;
         let found = answer.found().next().flatten();
         let is_written = found.is_some_and(|found| found.value == value);
         let is_kept = answer.succeeded || ((was_tried || tried_before) && is_written);

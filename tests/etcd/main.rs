@@ -31,6 +31,8 @@ mod keeper;
 mod failures;
 // Holders that are dead.
 mod dead;
+// Why a lock was lost.
+mod lost;
 // Networks that fall apart.
 mod partitions;
 // Clocks that are set, and machines that are suspended.
