@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
+use crate::harness::innocents::Innocents;
 use crate::harness::{self, Running, TestEnv, for_all};
 use crate::tracer::{Ended, Fault, First, Then, trace_and};
 
@@ -55,8 +56,9 @@ impl Wait {
     }
 
     /// Plays it: its lock is released once it waits.
-    fn play(&self, at: usize, first: First) -> (TestEnv, Ended) {
-        let env = TestEnv::new();
+    fn play(&self, at: usize, first: First) -> (TestEnv, Innocents, Ended) {
+        let env = TestEnv::on_disk();
+        let innocents = Innocents::some(&env, self.words.len());
         env.done(["acquire", "x", "--ttl", "1h", "--owner", "first"]);
         let mut caller = Running::sleeper();
         let pid = caller.pid().to_string();
@@ -79,7 +81,7 @@ impl Wait {
         if !is_released.into_inner() {
             env.done(["release", "x", "--owner", "first"]);
         }
-        (env, ended)
+        (env, innocents, ended)
     }
 
     fn hand_over(&self, env: &TestEnv, is_over: &AtomicBool, is_released: &AtomicBool) {
@@ -93,7 +95,8 @@ impl Wait {
             }
             true
         };
-        if self.codes.contains(&TIMED_OUT) || !until(&|| !env.left_in_queues().is_empty()) {
+        let waits = || env.path("store/.onehold/waiting/x.lock").exists();
+        if self.codes.contains(&TIMED_OUT) || !until(&waits) {
             return;
         }
         env.done(["release", "x", "--owner", "first"]);
@@ -112,7 +115,7 @@ impl Wait {
 
     /// How many calls it makes until its command runs, or until it ends.
     fn calls(&self) -> usize {
-        let (_, ended) = self.play(usize::MAX, First::Main);
+        let (_, _, ended) = self.play(usize::MAX, First::Main);
         ended.main_calls_before_command.unwrap_or(ended.main_calls)
     }
 
@@ -189,7 +192,7 @@ fn sweep(step: usize) {
     let ends = Mutex::new(BTreeMap::<_, usize>::new());
     let canceled = AtomicUsize::new(0);
     let failures = for_all(&points, |(wait, at, first)| {
-        let (env, ended) = wait.play(*at, *first);
+        let (env, mut innocents, ended) = wait.play(*at, *first);
         // How often it looks varies, and with it how many calls it makes.
         if !ended.is_canceled {
             return Ok(());
@@ -201,13 +204,18 @@ fn sweep(step: usize) {
             ended.signal.map(|signal| signal as i32),
         );
         *ends.lock().unwrap().entry(end).or_default() += 1;
-        wait.check(&env, &ended, ended.main_calls - at)
-            .map_err(|why| {
-                format!(
-                    "{:?} canceled before call {at}, {first:?} first: {why}; {:?} {:?} {} {}",
-                    wait.words, ended.code, ended.signal, ended.stdout, ended.stderr
-                )
-            })
+        let harmed = innocents.end(&env);
+        let checked = if harmed.is_empty() {
+            wait.check(&env, &ended, ended.main_calls - at)
+        } else {
+            Err(harmed.join(", "))
+        };
+        checked.map_err(|why| {
+            format!(
+                "{:?} canceled before call {at}, {first:?} first: {why}; {:?} {:?} {} {}",
+                wait.words, ended.code, ended.signal, ended.stdout, ended.stderr
+            )
+        })
     });
     for (end, count) in ends.into_inner().unwrap() {
         println!("{count:5} {end:?}");

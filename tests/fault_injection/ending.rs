@@ -73,7 +73,7 @@ impl Victim {
 
     /// Plays it, with a fault in the process that it is about.
     fn play(self, fault: Fault) -> (Sandbox, Ended) {
-        let sandbox = Sandbox::new();
+        let sandbox = Sandbox::new(self as usize);
         let mut run = vec!["run", "--kill-after", "300ms"];
         run.extend(self.options());
         let caller = sandbox.holder.pid().to_string();
@@ -170,7 +170,7 @@ fn running(sandbox: &Sandbox) -> Vec<String> {
         };
         let is_inside = environment
             .split(|byte| *byte == 0)
-            .any(|entry| entry.starts_with(b"ONEHOLD_HOLD="));
+            .any(|entry| entry == b"ONEHOLD_NAME=x");
         let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
         let is_dead = stat
             .rsplit_once(") ")
@@ -225,8 +225,9 @@ fn sweep(step: usize, share: usize) {
         }
     }
     let failures = for_all(&points, |(victim, at, next)| {
-        let (sandbox, ended) = victim.play(Fault::Kill(Role::Program, *at));
-        let result = next_ones_get_it_right(&sandbox, next);
+        let (mut sandbox, ended) = victim.play(Fault::Kill(Role::Program, *at));
+        let result =
+            next_ones_get_it_right(&sandbox, next).and_then(|()| sandbox.check_innocents());
         for line in fs::read_to_string(sandbox.path("work"))
             .unwrap_or_default()
             .lines()
@@ -265,7 +266,7 @@ fn ending_of_the_work_survives_kills_before_each_call_that_changes_something() {
 /// Before the first signal the record says that the work is being ended.
 #[test]
 fn record_says_that_the_work_is_being_ended_before_the_first_signal() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::alone();
     let mut run = Running::start(sandbox.command(&["run", "x", "--", "bash", "-c", WORK]));
     wait_until("the work is listed", || lines(&sandbox) >= LISTED);
     run.kill();

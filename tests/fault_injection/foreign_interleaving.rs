@@ -221,7 +221,7 @@ impl Foreign<'_> {
 
 impl Scenario {
     fn sandbox(&self) -> Sandbox {
-        let mut sandbox = Sandbox::new();
+        let mut sandbox = Sandbox::new(self.name.len());
         let file = sandbox.path(self.file);
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         if self.prepare.is_empty() {
@@ -345,7 +345,7 @@ fn pid_on_record_exists_for_as_long_as_the_lock_file_of_a_run() {
         ..PRODIGY
     };
     for scenario in [native, PRODIGY, SPRINT, MEMORY] {
-        let sandbox = Sandbox::new();
+        let sandbox = Sandbox::alone();
         let file = sandbox.path(scenario.file);
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         let (mut seen, mut call, mut gone) = (0, 0, Vec::new());

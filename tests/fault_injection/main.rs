@@ -22,6 +22,7 @@ mod foreign_interleaving;
 #[path = "../harness/mod.rs"]
 mod harness;
 mod meanwhile;
+mod numbers;
 mod sandbox;
 mod tracer;
 
@@ -296,9 +297,14 @@ const SCENARIOS: [Scenario; 29] = [
 ];
 
 impl Scenario {
+    /// With the same innocents each time, or it would make other calls.
+    fn sandbox(&self) -> Sandbox {
+        Sandbox::new(self.name.len())
+    }
+
     /// Runs it once, with a fault.
     fn play(&self, fault: Fault) -> (Sandbox, Ended) {
-        let mut sandbox = Sandbox::new();
+        let mut sandbox = self.sandbox();
         let words = (self.prepare)(&mut sandbox);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         if matches!(fault, Fault::Nothing | Fault::Fail(..)) {
@@ -313,7 +319,7 @@ impl Scenario {
     /// Kills the wrapper while its child is stopped before a call. Another process tries to acquire
     /// `wanted` before the child continues. Exactly one of the two must get it.
     fn orphan(&self, at: usize, wanted: &str) -> Result<(), String> {
-        let mut sandbox = Sandbox::new();
+        let mut sandbox = self.sandbox();
         let words = (self.prepare)(&mut sandbox);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let pid = sandbox.holder.pid().to_string();
@@ -571,7 +577,7 @@ fn lock_is_taken_or_not_when_any_call_fails() {
 #[test]
 fn common_invocations_stay_within_their_system_call_limits() {
     let count = |prepare: &[&str], words: &[&str]| {
-        let mut sandbox = Sandbox::new();
+        let mut sandbox = Sandbox::alone();
         if !prepare.is_empty() {
             sandbox.prepare(prepare);
         }
@@ -618,7 +624,7 @@ fn common_invocations_stay_within_their_system_call_limits() {
 /// So that n readers take time for n, and not for n².
 #[test]
 fn lock_is_shared_by_as_many_system_calls_beside_300_readers_as_beside_100() {
-    let mut sandbox = Sandbox::new();
+    let mut sandbox = Sandbox::alone();
     let counts = [100, 200].map(|more| {
         for _ in 0..more {
             sandbox.prepare(&["acquire", "-s", "x", "--ttl", "1h"]);

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::thread::spawn;
 
+use crate::harness::innocents::Innocents;
 use crate::harness::{
     Running, TestEnv, exit_code, for_all, is_blocked_in_flock, wait_until, watches_a_file,
 };
@@ -21,9 +22,16 @@ const BY_FORCE: [&[&str]; 3] = [
     &["run", "--force", "--yes", "x", "--", "true"],
 ];
 
+/// With the same innocents each time, or other calls would be made.
+fn store() -> (TestEnv, Innocents) {
+    let env = TestEnv::on_disk();
+    let innocents = Innocents::all(&env);
+    (env, innocents)
+}
+
 /// A `run` whose lock is taken away before a call of it.
 fn run_and_lose(run: &[&str], force: &[&str], role: Role, at: usize) -> Result<Ended, String> {
-    let env = TestEnv::new();
+    let (env, mut innocents) = store();
     let mut taken = None;
     let ended = trace_and(env.onehold(run), Fault::Before(role, at), || {
         taken = Some(env.output(force));
@@ -39,13 +47,18 @@ fn run_and_lose(run: &[&str], force: &[&str], role: Role, at: usize) -> Result<E
     if env.path("started").exists() != ended.executed {
         return Err(format!("{what}: {ended:?}"));
     }
+    let harmed = innocents.end(&env);
+    if !harmed.is_empty() {
+        return Err(format!("{what}: {harmed:?}"));
+    }
     Ok(ended)
 }
 
 #[test]
 fn run_that_loses_its_lock_before_its_command_starts_starts_nothing_and_exits_with_8() {
     let run = ["run", "x", "--", "touch", "started"];
-    let calls = trace(TestEnv::new().onehold(run), Fault::Nothing).calls;
+    let (env, _innocents) = store();
+    let calls = trace(env.onehold(run), Fault::Nothing).calls;
     let clone = calls[&Role::Program]
         .iter()
         .rposition(|call| *call == CLONE)
@@ -77,7 +90,8 @@ fn run_that_loses_its_lock_before_its_command_starts_starts_nothing_and_exits_wi
 #[test]
 fn run_exec_that_loses_its_lock_before_it_executes_exits_with_8() {
     let run = ["run", "--exec", "x", "--", "touch", "started"];
-    let calls = trace(TestEnv::new().onehold(run), Fault::Nothing).calls;
+    let (env, _innocents) = store();
+    let calls = trace(env.onehold(run), Fault::Nothing).calls;
     let calls = &calls[&Role::Program];
     let execve = calls
         .iter()
@@ -108,7 +122,7 @@ const MEANWHILE: [(&[&str], &[i32]); 5] = [
 
 /// Starts another verb before a call of an `acquire`, which goes on once the other one has ended or waits.
 fn acquire_and_let(other: &[&str], codes: &[i32], at: usize) -> Result<(), String> {
-    let env = TestEnv::new();
+    let (env, mut innocents) = store();
     env.done(["run", "x", "--", "true"]);
     let mut started = None;
     let ended = trace_and(
@@ -146,12 +160,16 @@ fn acquire_and_let(other: &[&str], codes: &[i32], at: usize) -> Result<(), Strin
     if other[0] == "acquire" && printed != ended.stdout {
         return Err(format!("{what}: {printed} and {}", ended.stdout));
     }
+    let harmed = innocents.end(&env);
+    if !harmed.is_empty() {
+        return Err(format!("{what}: {harmed:?}"));
+    }
     Ok(())
 }
 
 #[test]
 fn acquire_succeeds_whatever_is_done_to_its_hold_before_any_of_its_calls() {
-    let env = TestEnv::new();
+    let (env, _innocents) = store();
     env.done(["run", "x", "--", "true"]);
     let calls = trace(env.onehold(MEANWHILE[0].0), Fault::Nothing).count(Role::Program);
     let points: Vec<_> = (0..calls)

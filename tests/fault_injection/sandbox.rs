@@ -7,12 +7,15 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::harness::innocents::Innocents;
 use crate::harness::{Running, TestEnv, exit_code, foreign, json_object};
 
 pub struct Sandbox {
     pub env: TestEnv,
     /// A process that holds what is acquired.
     pub holder: Running,
+    /// Who is there beside what is tried.
+    innocents: Innocents,
     /// Files that must not change, and their content.
     foreign: Vec<(PathBuf, String)>,
     /// What was started by [`start_run`](Self::start_run).
@@ -46,10 +49,18 @@ impl Drop for Sandbox {
 }
 
 impl Sandbox {
-    pub fn new() -> Self {
+    /// With innocents: the number says which.
+    pub fn new(number: usize) -> Self {
+        let mut sandbox = Self::alone();
+        sandbox.innocents = Innocents::some(&sandbox.env, number);
+        sandbox
+    }
+
+    pub fn alone() -> Self {
         let mut sandbox = Self {
-            env: TestEnv::new(),
+            env: TestEnv::on_disk(),
             holder: Running::sleeper(),
+            innocents: Innocents::default(),
             foreign: Vec::new(),
             running: std::sync::Mutex::default(),
             greatest_number: 0,
@@ -199,6 +210,7 @@ impl Sandbox {
         if !journal.lines().all(is_whole) || !(journal.is_empty() || journal.ends_with('\n')) {
             return Err(format!("a line of the journal is not whole: {journal}"));
         }
+        self.check_innocents()?;
         self.check_nothing_is_left(global)?;
         let number = self.prepare(&["acquire", "after", "--ttl", "1h"]);
         let before = self.greatest_number;
@@ -206,6 +218,16 @@ impl Sandbox {
             return Err(format!("hold number {number} after {before}"));
         }
         Ok(())
+    }
+
+    /// Ends the innocents. Nothing has happened to them.
+    pub fn check_innocents(&mut self) -> Result<(), String> {
+        let harmed = self.innocents.end(&self.env);
+        if harmed.is_empty() {
+            Ok(())
+        } else {
+            Err(harmed.join(", "))
+        }
     }
 
     /// Checks that the present holder is alive, or a lease, and ends it.

@@ -70,6 +70,8 @@ pub struct Ended {
     /// Whether it came to the call of a [`Fault::Cancel`], and had a second thread then.
     pub is_canceled: bool,
     pub had_threads: bool,
+    /// See [`Then::Renumber`].
+    renumbered: Option<(u64, u64)>,
     pub stdout: String,
     pub stderr: String,
 }
@@ -142,6 +144,8 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 pub enum Then {
     Continue,
     Kill,
+    /// From now on the kernel says of a file with the first number that it has the second one.
+    Renumber(u64, u64),
 }
 
 /// Runs a program to its end. Processes that it leaves running are detached.
@@ -303,8 +307,10 @@ fn trace_here(mut command: Command, fault: Fault, mut callback: impl FnMut() -> 
                         tasks.remove(&root);
                         ended.signal = Some(Signal::SIGKILL);
                     }
-                    if callback() == Then::Kill {
-                        kill(pid, Signal::SIGKILL).unwrap();
+                    match callback() {
+                        Then::Continue => {}
+                        Then::Kill => kill(pid, Signal::SIGKILL).unwrap(),
+                        Then::Renumber(from, to) => ended.renumbered = Some((from, to)),
                     }
                 }
                 resume(pid, None);
@@ -403,6 +409,24 @@ fn is_return(pid: Pid) -> bool {
     ptrace::getregs(pid).is_ok_and(|registers| registers.orig_rax == RT_SIGRETURN)
 }
 
+/// Changes the number of a file in what stat(2) has found.
+fn renumber(pid: Pid, registers: &libc::user_regs_struct, from: u64, to: u64) {
+    const STAT: u64 = 4;
+    const NEWFSTATAT: u64 = 262;
+    const STATX: u64 = 332;
+    // Where the kernel writes it: `st_ino` of struct stat, `stx_ino` of struct statx.
+    let at = match registers.orig_rax {
+        STAT => registers.rsi + 8,
+        NEWFSTATAT => registers.rdx + 8,
+        STATX => registers.r8 + 32,
+        _ => return,
+    };
+    let at = at as *mut libc::c_void;
+    if registers.rax == 0 && ptrace::read(pid, at).is_ok_and(|found| found == from.cast_signed()) {
+        ptrace::write(pid, at, to.cast_signed()).unwrap();
+    }
+}
+
 /// Handles a stop at a system call. Whether the callback is to be called.
 fn at_call(pid: Pid, task: &mut Task, fault: Fault, ended: &mut Ended) -> bool {
     let Ok(mut registers) = ptrace::getregs(pid) else {
@@ -410,6 +434,9 @@ fn at_call(pid: Pid, task: &mut Task, fault: Fault, ended: &mut Ended) -> bool {
     };
     if task.in_call {
         task.in_call = false;
+        if let Some((from, to)) = ended.renumbered {
+            renumber(pid, &registers, from, to);
+        }
         if let Some(errno) = task.error.take() {
             registers.rax = i64::from(-(errno as i32)).cast_unsigned();
             ptrace::setregs(pid, registers).unwrap();

@@ -14,8 +14,12 @@
     clippy::unwrap_used
 )]
 
+#[cfg(unix)]
+pub mod disk;
 pub mod foreign;
 pub mod hold;
+#[cfg(unix)]
+pub mod innocents;
 #[cfg(unix)]
 pub mod intervals;
 pub mod schema;
@@ -79,15 +83,18 @@ pub struct TestEnv {
 
 impl TestEnv {
     pub fn new() -> Self {
+        Self::at(tempfile::tempdir().unwrap())
+    }
+
+    /// The same in this directory.
+    pub fn at(root: TempDir) -> Self {
         // Where it is ignored, as some parents do, nothing that is started can be waited for.
         #[cfg(unix)]
         // SAFETY: no handler is installed or replaced by any test.
         unsafe {
             libc::signal(libc::SIGCHLD, libc::SIG_DFL);
         }
-        Self {
-            root: tempfile::tempdir().unwrap(),
-        }
+        Self { root }
     }
 
     /// A file below the directory of the test.
