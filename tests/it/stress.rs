@@ -4,6 +4,8 @@
 //! locks and did not. Takes ten seconds, or `STRESS_SECONDS`:
 //! `STRESS_SECONDS=3600 cargo test --test it stress::`.
 
+mod innocents;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write;
 use std::fs;
