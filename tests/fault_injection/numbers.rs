@@ -3,12 +3,13 @@
 //! taken for work of the hold.
 
 use std::fs::{self, File};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use nix::unistd::Pid;
 use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 
 use crate::harness::innocents::Innocents;
 use crate::harness::{Running, Signal, TestEnv, disk, for_all, wait_until};
@@ -34,8 +35,7 @@ struct Trial {
     env: TestEnv,
     record: PathBuf,
     number: u64,
-    wrapper: Running,
-    work: Pid,
+    work: OwnedFd,
 }
 
 impl Trial {
@@ -46,7 +46,8 @@ impl Trial {
         env.done(["break", "z", "--yes"]);
         let run = format!("run --kill-after 400ms {hold} -- sh -c");
         let mut wrapper = env.start(run.split(' ').chain([WORK]));
-        let work = Pid::from_raw(env.pid_in("started").cast_signed());
+        let work = Pid::from_raw(env.pid_in("started").cast_signed()).unwrap();
+        let work = pidfd_open(work, PidfdFlags::empty()).unwrap();
         let records = fs::read_dir(env.path(directory)).unwrap().flatten();
         let mut records = records.map(|entry| entry.path());
         let record = records.find(|path| path.is_file()).unwrap();
@@ -60,7 +61,6 @@ impl Trial {
             env,
             record,
             number,
-            wrapper,
             work,
         }
     }
@@ -71,10 +71,14 @@ impl Trial {
         flock(&store, FlockOperation::NonBlockingLockExclusive).is_err()
     }
 
+    fn end_work(&self) {
+        // Whoever ends it may have done so.
+        let _ = pidfd_send_signal(&self.work, Signal::KILL);
+    }
+
     /// The work ends, another process finds that, and innocents begin.
     fn go_on(&self) -> Innocents {
-        // The other one may have done so.
-        let _ = nix::sys::signal::kill(self.work, nix::sys::signal::Signal::SIGKILL);
+        self.end_work();
         self.env.done(["break", "x", "--yes"]);
         assert!(!self.record.exists());
         let mut innocents = Innocents::default();
@@ -90,7 +94,7 @@ impl Trial {
 
     /// Runs `ender`, and lets all this happen before a call of it. The innocents and what was done to them, if it
     /// came to that; `lies`: one of them has the number in any case, as the kernel says.
-    fn play(mut self, ender: &str, at: usize, lies: bool) -> (Ended, Option<(bool, Vec<String>)>) {
+    fn play(self, ender: &str, at: usize, lies: bool) -> (Ended, Option<(bool, Vec<String>)>) {
         let mut innocents = None;
         let command = self.env.onehold(ender.split(' '));
         let ended = trace_and(command, Fault::Before(Role::Program, at), || {
@@ -103,7 +107,7 @@ impl Trial {
                 _ => Then::Continue,
             }
         });
-        let _ = self.wrapper.child.wait();
+        self.end_work();
         let seen = innocents.map(|mut innocents| {
             let has_number = lies || innocents.has_number(self.number);
             (has_number, innocents.end(&self.env))

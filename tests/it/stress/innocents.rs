@@ -6,22 +6,17 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::{seconds, send};
+use super::{first_child, seconds, send};
 use crate::harness::innocents::Innocents;
 use crate::harness::{Rng, Signal, TestEnv, exit_code};
 
 /// How the locks are asked for that are tried, each with a command that ends by TERM, and with one that ends by KILL.
-const TRIED: [&str; 8] = [
-    "-s a",
-    "-s a",
-    "--slots 2 a",
-    "a",
-    "-s b",
-    "--slots 3 b",
-    "b",
-    "a b",
+const TRIED: [&str; 7] = ["-s a", "--slots 2 a", "a", "a", "-s b", "b", "a b"];
+const COMMANDS: [&str; 3] = [
+    "exec sleep 0.2",
+    "trap '' TERM; exec sleep 1",
+    "trap '' TERM; exec sleep 1",
 ];
-const COMMANDS: [&str; 2] = ["exec sleep 0.4", "trap '' TERM; exec sleep 0.8"];
 
 /// How innocents ask. Those with the same name wait for each other.
 const INNOCENT: [&str; 7] = [
@@ -34,7 +29,7 @@ const INNOCENT: [&str; 7] = [
     "acquire innocent-6 --ttl 1h",
 ];
 
-const CALLERS: usize = 8;
+const CALLERS: usize = 10;
 const INNOCENTS: usize = 5;
 
 struct Trials {
@@ -87,7 +82,7 @@ impl Trials {
             let pause = |rng: &mut Rng, below| {
                 std::thread::sleep(Duration::from_millis(rng.below(below) as u64));
             };
-            pause(rng, 60);
+            pause(rng, 30);
             let victim = {
                 let wrappers = self.wrappers.lock().unwrap();
                 if wrappers.is_empty() {
@@ -95,12 +90,13 @@ impl Trials {
                 }
                 wrappers[rng.below(wrappers.len())]
             };
-            let (first, second) = [
-                (Signal::TERM, Signal::KILL),
-                (Signal::TERM, Signal::KILL),
-                (Signal::STOP, Signal::CONT),
-                (Signal::KILL, Signal::KILL),
-            ][rng.below(4)];
+            let is_holder = first_child(victim).is_some();
+            let (first, second) = match rng.below(6) {
+                0 => (Signal::STOP, Signal::CONT),
+                1 => (Signal::KILL, Signal::KILL),
+                _ if is_holder => (Signal::TERM, Signal::KILL),
+                _ => continue,
+            };
             for signal in [first, second] {
                 let wrappers = self.wrappers.lock().unwrap();
                 if wrappers.contains(&victim) {
