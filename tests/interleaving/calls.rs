@@ -3,13 +3,12 @@
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use libc::user_regs_struct as Registers;
 use nix::unistd::Pid;
 
-use crate::tracee::{open_file, open_path, polls_now, text_at};
+use crate::tracee::{Identity, identity, open_file, open_path, polls_now, text_at};
 
 /// Calls that stop the process. All others cost nothing.
 pub const STOPPING: [i64; 57] = [
@@ -141,12 +140,12 @@ impl Call {
 /// The call by which the command of a hold ends: what comes before it is in the critical section.
 pub const IN_SECTION: &str = "in the critical section";
 
-/// The names of files that were first seen without one, by inode, and which files were ever locked.
+/// The names of files that were first seen without one, and which files were ever locked.
 #[derive(Default)]
 pub struct Files {
-    names: HashMap<u64, String>,
+    names: HashMap<Identity, String>,
     created: HashMap<String, usize>,
-    locked: HashMap<u64, String>,
+    locked: HashMap<Identity, String>,
     /// All that have taken part.
     pub processes: HashSet<i32>,
 }
@@ -361,8 +360,8 @@ impl Examiner<'_> {
         pid.is_ok_and(|pid| pid != self.pid.as_raw() && self.files.processes.contains(&pid))
     }
 
-    fn inode_name(&mut self, inode: u64, path: &Path) -> Option<String> {
-        if let Some(name) = self.files.names.get(&inode) {
+    fn name_of_file(&mut self, file: Identity, path: &Path) -> Option<String> {
+        if let Some(name) = self.files.names.get(&file) {
             return Some(name.clone());
         }
         let mut name = self.below(path)?;
@@ -372,7 +371,7 @@ impl Examiner<'_> {
             *count += 1;
             name = format!("file {count} of {}", self.task);
         }
-        self.files.names.insert(inode, name.clone());
+        self.files.names.insert(file, name.clone());
         Some(name)
     }
 
@@ -394,8 +393,8 @@ impl Examiner<'_> {
             return Vec::new();
         };
         let mut accesses = vec![Access::sees(Object::Name(name))];
-        if let Ok(found) = path.symlink_metadata()
-            && let Some(name) = self.inode_name(found.ino(), path)
+        if let Some(file) = identity(path, false)
+            && let Some(name) = self.name_of_file(file, path)
         {
             accesses.push(Access::sees(Object::Content(name)));
         }
@@ -411,19 +410,19 @@ impl Examiner<'_> {
             Access::changes(Object::Names(name.clone())),
             Access::changes(Object::Name(name)),
         ];
-        if let Ok(found) = path.symlink_metadata()
-            && let Some(name) = self.inode_name(found.ino(), path)
+        if let Some(file) = identity(path, false)
+            && let Some(name) = self.name_of_file(file, path)
         {
             accesses.push(Access::changes(Object::Content(name)));
         }
         accesses
     }
 
-    fn inode(&mut self, descriptor: u64, path: &Path) -> Option<(u64, String)> {
+    fn file(&mut self, descriptor: u64, path: &Path) -> Option<(Identity, String)> {
         self.below(path)?;
-        let found = fs::metadata(open_file(self.pid, descriptor)).ok()?;
-        let name = self.inode_name(found.ino(), path)?;
-        Some((found.ino(), name))
+        let file = identity(&open_file(self.pid, descriptor), true)?;
+        let name = self.name_of_file(file.clone(), path)?;
+        Some((file, name))
     }
 
     /// What a process has open at that path.
@@ -431,7 +430,7 @@ impl Examiner<'_> {
         if self.is_of_another_process(path) {
             return vec![Access::sees(Object::Processes)];
         }
-        let name = self.inode(descriptor, path).map(|(_, name)| name);
+        let name = self.file(descriptor, path).map(|(_, name)| name);
         let access = |name| Access {
             object: Object::Content(name),
             changes,
@@ -440,10 +439,10 @@ impl Examiner<'_> {
     }
 
     fn locks(&mut self, descriptor: u64, path: &Path) -> Vec<Access> {
-        let Some((inode, name)) = self.inode(descriptor, path) else {
+        let Some((file, name)) = self.file(descriptor, path) else {
             return Vec::new();
         };
-        self.files.locked.insert(inode, name.clone());
+        self.files.locked.insert(file, name.clone());
         vec![Access::changes(Object::KernelLock(name))]
     }
 
@@ -452,8 +451,8 @@ impl Examiner<'_> {
         let mut accesses = vec![Access::changes(Object::Processes)];
         let open = fs::read_dir(format!("/proc/{}/fd", self.pid));
         for entry in open.into_iter().flatten().flatten() {
-            if let Ok(found) = fs::metadata(entry.path())
-                && let Some(name) = self.files.locked.get(&found.ino())
+            if let Some(file) = identity(&entry.path(), true)
+                && let Some(name) = self.files.locked.get(&file)
             {
                 accesses.push(Access::changes(Object::KernelLock(name.clone())));
             }
@@ -463,10 +462,10 @@ impl Examiner<'_> {
 
     /// Closing a file releases its lock, unless another process has it open.
     fn unlocks(&mut self, descriptor: u64, path: &Path) -> Vec<Access> {
-        let Some((inode, _)) = self.inode(descriptor, path) else {
+        let Some((file, _)) = self.file(descriptor, path) else {
             return Vec::new();
         };
-        let name = self.files.locked.get(&inode).cloned();
+        let name = self.files.locked.get(&file).cloned();
         let change = |name| Access::changes(Object::KernelLock(name));
         name.into_iter().map(change).collect()
     }

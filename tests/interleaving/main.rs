@@ -49,11 +49,7 @@ fn for_each_on_all_processors<T: Sync>(items: &[T], act: impl Fn(&T, &Place) + S
             let (next, act) = (&next, &act);
             scope.spawn(move || {
                 stay_on(processor);
-                // In memory, if it can be had.
-                let root = match tempfile::tempdir_in("/dev/shm") {
-                    Ok(root) => root,
-                    Err(_) => tempfile::tempdir().unwrap(),
-                };
+                let root = harness::disk::directory();
                 let place = Place::new(root.path());
                 loop {
                     let item = next.lock().unwrap().next();
@@ -332,6 +328,27 @@ fn waiter_whose_ticket_is_probed_before_it_is_locked_makes_another() {
             step.chosen == "B0" && step.text == format!("flock({ticket}, exclusive)")
         });
         assert_eq!(made.count(), 2);
+    });
+}
+
+/// A ends the work of a shared hold. Meanwhile that has ended, and B has removed the record. On a filesystem that uses
+/// the number of a removed file again, the record of C has that number now.
+#[test]
+fn innocent_that_begins_while_the_work_of_another_hold_is_ended_gets_no_signal() {
+    with_scenario("innocent-orphan-shared", |scenario, place| {
+        let look = "open(/proc/#/stat)";
+        let moments = [
+            // To the work.
+            ("A0", "pidfd_send_signal()", "A0"),
+            ("A0", look, "B0"),
+            ("A0", look, "C0"),
+            ("A0", look, "C1"),
+            ("C1", IN_SECTION, "A0"),
+        ];
+        let schedule = schedule_by_calls(place, scenario, &moments);
+        let trial = place.trial(scenario, &schedule, None, false);
+        assert_eq!(trial.faults, [""; 0], "{}", exploration::show(&schedule));
+        assert_eq!(trial.codes[2], Some(0));
     });
 }
 

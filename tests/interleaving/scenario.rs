@@ -330,6 +330,11 @@ impl Place {
         for overlap in &scheduler.overlaps {
             trial.faults.push(format!("two inside at once: {overlap}"));
         }
+        for harmed in &scheduler.harmed {
+            trial
+                .faults
+                .push(format!("an innocent gets a signal: {harmed}"));
+        }
         if scenario.in_order {
             for overtaken in &scheduler.overtaken {
                 trial

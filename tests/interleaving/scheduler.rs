@@ -18,7 +18,7 @@ use crate::flaws::{Change, Flaw};
 use crate::start::{Launcher, OF_LAUNCHER, Start};
 use crate::tracee::{
     Sleep, end_at_once, end_by_signal, has_signal, hide_vdso, is_free, memory, open_path,
-    polls_now, send, show_as_running, thread_group, write_memory,
+    polls_now, send, show_as_running, signaled, thread_group, write_memory,
 };
 
 /// What a process waits for, as the scheduler sees it.
@@ -101,6 +101,8 @@ pub struct Scheduler<'a> {
     /// The hold numbers that commands were given.
     pub numbers: Vec<String>,
     pub overlaps: Vec<String>,
+    /// Signals to processes of an [innocent](INNOCENT), from others.
+    pub harmed: Vec<String>,
     /// The processes that have a ticket and not yet the lock, in order of arrival.
     waiting: Vec<usize>,
     pub overtaken: Vec<String>,
@@ -145,6 +147,7 @@ impl<'a> Scheduler<'a> {
             exit_codes: Vec::new(),
             numbers: Vec::new(),
             overlaps: Vec::new(),
+            harmed: Vec::new(),
             waiting: Vec::new(),
             overtaken: Vec::new(),
             planted: 0,
@@ -231,6 +234,7 @@ impl<'a> Scheduler<'a> {
                     self.inside.retain(|inside| inside.pid != pid);
                 }
                 self.notes_order(at, &call);
+                self.notes_harm(at, &call);
                 if call.number() == libc::SYS_exit_group {
                     self.ends_threads(at);
                 }
@@ -284,6 +288,22 @@ impl<'a> Scheduler<'a> {
                 _ => self.overtaken.push(format!("{:?} by {tree}", self.waiting)),
             }
             self.waiting.retain(|waiter| *waiter != tree);
+        }
+    }
+
+    fn notes_harm(&mut self, at: usize, call: &Call) {
+        let Task { tree, .. } = self.tasks[at];
+        let Some(target) = signaled(self.tasks[at].pid, call) else {
+            return;
+        };
+        let harmed = self.tasks.iter().find(|task| {
+            thread_group(task.pid) == Some(target)
+                && task.tree != tree
+                && self.words[task.tree].iter().any(|word| word == INNOCENT)
+        });
+        if let Some(harmed) = harmed {
+            let by = self.words[tree].join(" ");
+            self.harmed.push(format!("{} by `{by}`", harmed.name));
         }
     }
 
@@ -758,6 +778,9 @@ impl<'a> Scheduler<'a> {
         true
     }
 }
+
+/// The lock of those that have nothing to do with the others.
+const INNOCENT: &str = "innocent";
 
 /// What commands are called: they end at once, by [`end_at_once`].
 pub const COMMAND: &str = "/bin/true";

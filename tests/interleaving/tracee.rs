@@ -1,8 +1,10 @@
 //! What is read and written of a process that is traced.
 
+use std::ffi::CString;
 use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 
 use nix::sys::ptrace;
 use nix::unistd::Pid;
@@ -58,6 +60,40 @@ pub fn open_file(pid: Pid, descriptor: u64) -> PathBuf {
 /// What a process has open: a path, or a text that is none.
 pub fn open_path(pid: Pid, descriptor: u64) -> PathBuf {
     fs::read_link(open_file(pid, descriptor)).unwrap_or_default()
+}
+
+/// What the kernel calls a file: no later one is called so, although it may have the same number.
+pub type Identity = Vec<u8>;
+
+pub fn identity(path: &Path, follows: bool) -> Option<Identity> {
+    const MOST: usize = 128;
+    let of_path = CString::new(path.as_os_str().as_bytes()).unwrap();
+    // struct file_handle: how long, which kind, and the handle.
+    let mut handle = [0_u32; 2 + MOST / 4];
+    handle[0] = MOST as u32;
+    let mut mount = 0_i32;
+    let flags = if follows { libc::AT_SYMLINK_FOLLOW } else { 0 };
+    // SAFETY: a string that ends with NUL, and buffers of the lengths that the call expects.
+    let named = unsafe {
+        libc::syscall(
+            libc::SYS_name_to_handle_at,
+            libc::AT_FDCWD,
+            of_path.as_ptr(),
+            handle.as_mut_ptr(),
+            &raw mut mount,
+            flags,
+        )
+    };
+    if named == 0 {
+        return Some(handle.iter().flat_map(|word| word.to_ne_bytes()).collect());
+    }
+    // Not every filesystem has handles.
+    let found = if follows {
+        path.metadata()
+    } else {
+        path.symlink_metadata()
+    };
+    Some(found.ok()?.ino().to_ne_bytes().to_vec())
 }
 
 pub fn send(task: Pid, signal: i32) {
@@ -142,6 +178,21 @@ pub fn is_free(pid: Pid, call: &Call) -> bool {
     // A child of another thread may have it open for a moment, too: to close it would not be enough.
     let _ = rustix::fs::flock(&file, rustix::fs::FlockOperation::Unlock);
     is_free
+}
+
+/// The process that a call sends a signal to.
+pub fn signaled(pid: Pid, call: &Call) -> Option<i32> {
+    let (first, signal) = (call.registers.rdi as i32, call.registers.rsi);
+    match call.number() {
+        _ if signal == 0 => None,
+        libc::SYS_kill | libc::SYS_tgkill => Some(first.abs()),
+        libc::SYS_pidfd_send_signal => {
+            let facts = fs::read_to_string(format!("/proc/{pid}/fdinfo/{first}")).ok()?;
+            let line = facts.lines().find_map(|line| line.strip_prefix("Pid:"))?;
+            line.trim().parse().ok()
+        }
+        _ => None,
+    }
 }
 
 /// The process of a thread.
