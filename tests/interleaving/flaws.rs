@@ -1,5 +1,7 @@
 //! Flaws that are planted into the shipped program, at its calls: each has to be found.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use libc::user_regs_struct as Registers;
@@ -11,6 +13,8 @@ pub enum Change {
     /// The call is not made, and returns this.
     Return(i64),
     Registers(Box<Registers>),
+    /// The call, a stat(2), is made, and says that the file has this number.
+    Number(u64),
 }
 
 #[derive(Clone, Copy)]
@@ -48,7 +52,16 @@ fn own_record(pid: Pid) -> Option<PathBuf> {
         .then_some(path)
 }
 
-pub const FLAWS: [Flaw; 15] = [
+/// The number of the record of `a`, if this asks for the record that an innocent has open.
+fn number_of_another(call: &Call) -> Option<u64> {
+    let is_asked_for = call.number() == libc::SYS_newfstatat && call.path.starts_with("/proc");
+    // A file that was made without a name is not shown with the one that it has now.
+    let open = fs::read_link(&call.path).ok().filter(|_| is_asked_for)?;
+    let number = |name| Some(open.with_file_name(name).metadata().ok()?.ino());
+    (call.path.metadata().ok()?.ino() == number("innocent.lock")?).then(|| number("a.lock"))?
+}
+
+pub const FLAWS: [Flaw; 16] = [
     Flaw {
         name: "the guard is never taken",
         scenarios: &["run-run-zombie", "two-names", "run-child-parent"],
@@ -168,6 +181,14 @@ pub const FLAWS: [Flaw; 15] = [
         change: |call, _, words, _| {
             (words.starts_with("break") && call.number() == libc::SYS_pidfd_send_signal)
                 .then_some(Change::Return(0))
+        },
+    },
+    Flaw {
+        name: "the number of a file is taken for the file",
+        scenarios: &["innocent-orphan"],
+        change: |call, _, words, _| {
+            let number = number_of_another(call).filter(|_| words.starts_with("break"));
+            number.map(Change::Number)
         },
     },
 ];

@@ -43,6 +43,8 @@ enum Return {
     Restore(Registers),
     /// The state of a process was read, which says of a stopped one that it is traced.
     Stat(u64),
+    /// A file was asked for, and is to have this number.
+    Number(u64),
 }
 
 struct Task {
@@ -747,6 +749,11 @@ impl<'a> Scheduler<'a> {
                 let _ = ptrace::setregs(task.pid, registers);
             }
             Some(Return::Stat(text)) => show_as_running(task.pid, text, registers.rax),
+            // Where struct stat has it.
+            Some(Return::Number(number)) if registers.rax == 0 => {
+                write_memory(task.pid, registers.rdx + 8, &number.to_ne_bytes());
+            }
+            Some(Return::Number(_)) => {}
             None => {}
         }
         let _ = ptrace::cont(task.pid, None);
@@ -770,6 +777,11 @@ impl<'a> Scheduler<'a> {
                 registers.rax = value.cast_unsigned();
             }
             Change::Registers(changed) => registers = *changed,
+            Change::Number(number) => {
+                task.at_return = Some(Return::Number(number));
+                let _ = ptrace::syscall(task.pid, None);
+                return true;
+            }
         }
         let _ = ptrace::setregs(task.pid, registers);
         // A changed call may be one that sleeps.
