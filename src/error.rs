@@ -103,8 +103,8 @@ pub enum Error {
     /// The process that started this one has exited, so that nothing can end with it.
     #[error("the process that started onehold has exited; the command was not started")]
     ParentExited,
-    /// Every process that could hold the lock ends with the command that asks for it.
-    #[error("no process to hold the lock for: the caller ends with this command")]
+    /// Every process that could hold the lock has exited, or ends with the command that asks for it.
+    #[error("no process to hold the lock for: the caller has exited, or ends with this command")]
     NoHolder,
     /// Neither the environment nor the user database has a home directory.
     #[error("cannot find the home directory")]

@@ -88,12 +88,20 @@ pub(crate) fn own_ancestry() -> impl Iterator<Item = (Pid, Option<ProcessParent>
     .take(MAX_GENERATIONS)
 }
 
-/// Whether the calling process is, or descends from, a process of its own PID namespace.
+/// Whether a process is the first one of the system, and not of a container. It adopts orphans, and every process
+/// descends from it.
+#[cold]
+pub(crate) fn is_first_of_system(pid: Pid) -> bool {
+    pid.get() == 1 && !process::pid_namespace().is_some_and(process::is_container)
+}
+
+/// Whether the calling process is, or descends from, a process of its own PID namespace. That all processes
+/// descend from the first one says nothing.
 pub(crate) fn descends_from(process: ProcessId) -> bool {
     for (pid, shown) in own_ancestry() {
         let start = shown.and_then(|shown| shown.start);
         if pid == process.pid {
-            return !process.started_at_another_time(start);
+            return !process.started_at_another_time(start) && !is_first_of_system(pid);
         }
         // Its ancestors are older still, also where it was reparented: a subreaper (prctl(2)) is
         // an ancestor from the beginning.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::decision::ownership::Caller;
 use crate::error::{Error, Result};
 use crate::identity::{Pid, ProcessId};
-use crate::observer::{descends_from, own_ancestry};
+use crate::observer::{descends_from, is_first_of_system, own_ancestry};
 use crate::record::KILL_AFTER;
 use crate::status::Status;
 use crate::sys::work::may_be_signaled;
@@ -30,6 +30,9 @@ pub enum Holder {
         process: ProcessId,
         /// The parent of the calling process, which may be a subshell of it.
         parent: ProcessId,
+        /// Its arguments show that it waits for nothing but this call, as `su -c 'onehold acquire x'` does: the
+        /// hold ends with the call.
+        ends_with_call: bool,
     },
     /// Time only; needs [`Options::ttl`](crate::Options::ttl).
     Lease,
@@ -45,9 +48,9 @@ impl Holder {
     }
 
     /// The process that a detached hold of the caller should follow: the script that called it, which
-    /// is the nearest ancestor that executed a program. A subshell is only forked. A process whose
-    /// arguments end with all of ours (`sudo onehold acquire x`, `timeout 5 onehold acquire x`) lives
-    /// no longer than we do, and is skipped.
+    /// is the nearest ancestor that is no subshell. A process whose arguments end with all of ours
+    /// (`sudo onehold acquire x`, `timeout 5 onehold acquire x`) lives no longer than we do, and is skipped.
+    /// What adopts processes whose parent has exited is not a caller.
     ///
     /// # Errors
     /// [`Error::NoHolder`]: there is none, or /proc does not show it.
@@ -58,16 +61,26 @@ impl Holder {
             .map_while(|(pid, shown)| Some((pid, shown?)))
             .peekable();
         let (parent, of_parent) = ancestors.peek().copied().ok_or(Error::NoHolder)?;
-        let only_starts_us =
-            |pid: Pid| !own.is_empty() && process::command_line(pid).ends_with(&own);
-        let (script, of_script) = ancestors
-            .find(|(pid, ancestor)| !ancestor.only_forked && !only_starts_us(*pid))
-            .ok_or(Error::NoHolder)?;
         let id = |pid, start| ProcessId { pid, start };
-        Ok(Self::Caller {
-            process: id(script, of_script.start),
-            parent: id(parent, of_parent.start),
-        })
+        for (pid, shown) in ancestors {
+            let is_subshell = |parent| process::is_subshell(pid, parent);
+            if shown.only_forked && shown.parent.is_some_and(is_subshell) {
+                continue;
+            }
+            let command = process::command_line(pid);
+            if only_starts(&command, &own) {
+                continue;
+            }
+            if adopts_orphans(pid, &command) {
+                break;
+            }
+            return Ok(Self::Caller {
+                process: id(pid, shown.start),
+                parent: id(parent, of_parent.start),
+                ends_with_call: waits_only_for(&command, &own),
+            });
+        }
+        Err(Error::NoHolder)
     }
 
     /// The process that the hold ends with.
@@ -78,6 +91,52 @@ impl Holder {
             Self::Lease => None,
         }
     }
+}
+
+/// Whether a command line ends with all of ours: its program starts us and ends with us. Some (chronic) replace the
+/// name of our program by its path.
+fn only_starts(command: &[String], own: &[String]) -> bool {
+    let Some((program, arguments)) = own.split_first() else {
+        return false;
+    };
+    let begin = command.strip_suffix(arguments);
+    let started = begin.and_then(<[String]>::last);
+    started.is_some_and(|started| base_name(started) == base_name(program))
+}
+
+/// Whether a command line has a line for a shell that ends with ours: `su -c 'onehold acquire x'`, `sudo sh -c …`. The
+/// shell has been replaced by us, or it is that shell.
+fn waits_only_for(command: &[String], own: &[String]) -> bool {
+    const QUOTES: [char; 3] = ['\'', '"', '\\'];
+    let own = own.join(" ").replace(QUOTES, "");
+    command.iter().any(|line| {
+        let line = line.replace(QUOTES, "");
+        let Some((_, rest)) = line.rsplit_once(&own).filter(|_| !own.is_empty()) else {
+            return false;
+        };
+        // Only where its output goes may follow.
+        let is_whole = rest.is_empty() || rest.starts_with([' ', ';', '\n', '>', '<', '&']);
+        let rest = rest.trim_matches([' ', ';', '\n']).replace(">&", ">");
+        let redirection = rest.trim_start_matches(|digit: char| digit.is_ascii_digit());
+        let is_last = rest.is_empty() || redirection.starts_with(['>', '<', '&']);
+        is_whole && is_last && !rest.contains([';', '|', '\n']) && !rest.contains("& ")
+    })
+}
+
+/// Whether a process is the parent of those whose parent has exited, or the wrapper of a `run`: neither has called us.
+/// Others that adopt cannot be told from parents.
+fn adopts_orphans(pid: Pid, command: &[String]) -> bool {
+    const PROGRAMS: [&str; 5] = ["systemd", "tini", "dumb-init", "docker-init", "onehold"];
+    let name = command.first().map_or("", |program| base_name(program));
+    // As which systemd is started in a container.
+    let is_init = pid.get() == 1 && name == "init";
+    is_init || PROGRAMS.contains(&name) || is_first_of_system(pid)
+}
+
+fn base_name(path: &str) -> &str {
+    let name = path.rsplit(std::path::is_separator).next().unwrap_or(path);
+    name.strip_suffix(std::env::consts::EXE_SUFFIX)
+        .unwrap_or(name)
 }
 
 impl Caller {
@@ -127,8 +186,7 @@ pub fn until_ended(process: ProcessId) {
 pub fn parent() -> Result<ProcessId> {
     let parent = std::os::unix::process::parent_id();
     // Orphans are given to the first process. In a container that may as well have started this one.
-    let is_container = process::pid_namespace().is_some_and(process::is_container);
-    if parent == 1 && !is_container {
+    if Pid::new(parent).is_some_and(is_first_of_system) {
         return Err(Error::ParentExited);
     }
     let found = process_of(parent);

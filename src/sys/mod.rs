@@ -314,7 +314,7 @@ pub(crate) fn hostname() -> Option<String> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProcessParent {
     pub(crate) parent: Option<Pid>,
-    /// It was forked and has not executed a program since, like a subshell.
+    /// It was forked and has not executed a program since, like a [subshell](process::is_subshell), or a worker.
     pub(crate) only_forked: bool,
     /// Its start, in the same unit as [`ProcessState::Alive`].
     pub(crate) start: Option<u64>,

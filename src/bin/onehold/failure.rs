@@ -112,7 +112,9 @@ fn hint(session: &Session, error: &Error) -> Option<String> {
         Error::NotRenewable { .. } => {
             "file left unchanged; to get a new record, release the lock and acquire it again"
         }
-        Error::NoHolder => "use --pid PID, or --ttl D for a lease",
+        Error::NoHolder => {
+            "use --pid PID, --ttl D for a lease, or `onehold run`; in a systemd unit: ExecStart=onehold run …"
+        }
         #[cfg(feature = "etcd")]
         Error::NotALock { path, .. } if session.store.is_remote() => {
             return crate::etcd::removal(path);

@@ -8,6 +8,7 @@ use std::ffi::{CStr, CString};
 use std::fmt::Display;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -22,12 +23,13 @@ use super::filesystem::magic;
 use super::mount::value_in;
 use crate::identity::{BootId, Pid, ProcessId};
 use crate::sys::digest_of_machine;
+pub(crate) use crate::sys::unix::process::is_subshell;
 pub use crate::sys::unix::process::may_signal;
 use crate::sys::unix::process::raw;
 pub(crate) use crate::sys::unix::process::{boottime, descriptor_limit, own_uid, user_name};
 use crate::sys::unix::wait::timespec;
 use crate::sys::work::Listed;
-pub(crate) use crate::sys::{ProcessParent, ProcessState};
+pub(crate) use crate::sys::{FileId, ProcessParent, ProcessState};
 
 /// A descriptor of a process.
 pub(super) fn open_pidfd(pid: Pid) -> rustix::io::Result<OwnedFd> {
@@ -166,6 +168,17 @@ pub fn command_line(pid: Pid) -> Vec<String> {
         .split(|byte| *byte == 0)
         .map(|argument| String::from_utf8_lossy(argument).into_owned())
         .collect()
+}
+
+/// The file that a process executes, and its path. `None`: it may not be seen, as that of another user.
+pub(in crate::sys) fn program_of(pid: Pid) -> Option<(FileId, PathBuf)> {
+    let link = format!("/proc/{pid}/exe");
+    let facts = statat(CWD, &link, AtFlags::empty()).ok()?;
+    let file = FileId {
+        device: facts.st_dev,
+        inode: facts.st_ino,
+    };
+    Some((file, std::fs::read_link(link).ok()?))
 }
 
 /// The current boot of the machine.

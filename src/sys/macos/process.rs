@@ -4,9 +4,12 @@
 //! proc_pidinfo of <libproc.h>. They do not move when the clock is stepped.
 //! sysinfo would return whole seconds, and read the table of all processes for one of them.
 
-use std::ffi::c_int;
+use std::ffi::{OsString, c_int};
 use std::io;
 use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
 
 use rustix::io::Errno;
 use rustix::process::test_kill_process;
@@ -18,11 +21,12 @@ pub(crate) use crate::sys::not_linux::{
     state_of_pid_namespace, umask, user_of,
 };
 use crate::sys::unix::checked;
+pub(crate) use crate::sys::unix::process::is_subshell;
 pub use crate::sys::unix::process::may_signal;
 use crate::sys::unix::process::raw;
 pub(crate) use crate::sys::unix::process::{boottime, descriptor_limit, own_uid, user_name};
 use crate::sys::work::Listed;
-pub(crate) use crate::sys::{ProcessParent, ProcessState};
+pub(crate) use crate::sys::{FileId, ProcessParent, ProcessState};
 
 /// Whether a process with this pid is running. Sends no signal.
 pub(crate) fn presence(pid: Pid) -> ProcessState {
@@ -116,6 +120,23 @@ pub(in crate::sys) fn environment_of(pid: Pid) -> Option<Vec<u8>> {
 pub fn command_line(pid: Pid) -> Vec<String> {
     let bytes = arguments(pid).unwrap_or_default();
     parse_arguments(&bytes).map_or_else(Vec::new, |(arguments, _)| arguments)
+}
+
+/// The file that a process executes, and its path. `None`: the kernel does not show it, or the file was removed.
+pub(in crate::sys) fn program_of(pid: Pid) -> Option<(FileId, PathBuf)> {
+    const LONGEST: u32 = libc::PROC_PIDPATHINFO_MAXSIZE.cast_unsigned();
+    let mut path = vec![0_u8; usize::try_from(LONGEST).ok()?];
+    // SAFETY: the kernel fills at most that many bytes of a live buffer.
+    let length =
+        unsafe { libc::proc_pidpath(pid.get().cast_signed(), path.as_mut_ptr().cast(), LONGEST) };
+    path.truncate(usize::try_from(length).ok()?);
+    let path = PathBuf::from(OsString::from_vec(path));
+    let facts = path.metadata().ok()?;
+    let file = FileId {
+        device: facts.dev(),
+        inode: facts.ino(),
+    };
+    Some((file, path))
 }
 
 /// The current boot of the machine.

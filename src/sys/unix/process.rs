@@ -11,7 +11,7 @@ use rustix::process::{Resource, geteuid, getrlimit, test_kill_process};
 
 use super::checked;
 use crate::identity::Pid;
-use crate::sys::system::process::BOOT_CLOCK;
+use crate::sys::system::process::{BOOT_CLOCK, program_of};
 
 /// The number as rustix takes it.
 pub(in crate::sys) fn raw(pid: Pid) -> Option<rustix::process::Pid> {
@@ -44,6 +44,24 @@ pub(crate) fn boottime() -> Duration {
         u64::try_from(now.tv_sec).unwrap_or(0),
         u32::try_from(now.tv_nsec).unwrap_or(0),
     )
+}
+
+/// The shells that fork to run a part of a script.
+const SHELLS: [&str; 10] = [
+    "sh", "bash", "dash", "ash", "busybox", "zsh", "ksh", "mksh", "yash", "fish",
+];
+
+/// Whether a process that was only forked is a subshell of its parent: both execute the same file, which has the
+/// name of a shell. A parent that has adopted it executes another one.
+#[cold]
+pub(crate) fn is_subshell(pid: Pid, parent: Pid) -> bool {
+    program_of(pid).is_some_and(|(own, path)| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        // The rest may be a version, or say that the file was replaced: "ksh93", "dash (deleted)".
+        let name = name.split(|letter: char| !letter.is_ascii_alphabetic());
+        let is_shell = name.take(1).any(|name| SHELLS.contains(&name));
+        is_shell && program_of(parent).is_some_and(|(parent, _)| parent == own)
+    })
 }
 
 /// Whether the caller may signal a process. Sends no signal.

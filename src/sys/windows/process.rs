@@ -106,6 +106,11 @@ pub(crate) fn kinship(pid: Pid) -> Option<ProcessParent> {
     })
 }
 
+/// Whether a process that was only forked is a part of its parent, as all are that are shown as forked.
+pub(crate) fn is_subshell(_pid: Pid, _parent: Pid) -> bool {
+    true
+}
+
 /// Git Bash, MSYS2 and Cygwin start a program of Windows from a copy of the shell, which stays as long
 /// as the program does (winsup/cygwin/how-spawn-works.txt). Both show the same file, which has the
 /// runtime beside it. There is no other fork.

@@ -114,6 +114,17 @@ fn hand_over(
             lock.format()
         ));
     }
+    if let Holder::Caller {
+        process,
+        ends_with_call: true,
+        ..
+    } = pending.holder()
+    {
+        let process = describe::process(process.pid.get(), &record.command);
+        outcome.warnings.push(format!(
+            "{process} ends with this command, and the hold of {name} with it: use --pid PID, --ttl D for a lease, or `onehold run`"
+        ));
+    }
     if session.global.verbose {
         let path = words::path_text(pending.path());
         let place = output::place(lock.is_remote());
