@@ -2,7 +2,7 @@
 //! has, or that runs inside of it.
 
 use super::answer::Judged;
-use super::liveness::{belongs_to_acquirer, has_ended};
+use super::liveness::{belongs_to_acquirer, has_ended, is_reachable};
 use super::request::{Asker, Key, Request, Want};
 use super::snapshot::Snapshot;
 use super::verdict::Reason;
@@ -88,8 +88,8 @@ fn is_for_another_owner(request: &Request, record: &Record) -> bool {
     asked.is_some() && record.format.has_owners() && !is_same_owner(asked, record.owner.as_deref())
 }
 
-/// Whether a hold ends only after the request has: the caller runs under it, or the process that it
-/// follows is the one that asks, or an ancestor of the caller.
+/// Whether a hold ends only after the request has: the caller runs under it, or waits below a process of that run,
+/// or the process that it follows is the one that asks, or an ancestor of the caller.
 pub(super) fn runs_inside<S: Snapshot + ?Sized>(
     request: &Request,
     snapshot: &S,
@@ -109,6 +109,9 @@ pub(super) fn runs_inside<S: Snapshot + ?Sized>(
     }
     if record.hold != 0 && request.inside.contains(&record.hold) {
         return true;
+    }
+    if record.kind == Kind::Run {
+        return request.waits && runs_below(snapshot, judged);
     }
     let is_alive = judged.verdict.pid_alive == Some(true);
     let Some(process) = record
@@ -130,10 +133,18 @@ pub(super) fn runs_inside<S: Snapshot + ?Sized>(
     }) && belongs_to(process)
 }
 
-/// Whether the caller descends from the process that keeps a hold, whatever its environment says: that of a
+/// Whether the caller descends from a process that keeps a hold, whatever its environment says: that of a
 /// command may have been cleared, as by sudo(8).
+#[cold]
 pub(super) fn runs_below<S: Snapshot + ?Sized>(snapshot: &S, judged: &Judged<S::Handle>) -> bool {
-    let process = judged.record().and_then(|record| record.live.process());
-    let is_alive = judged.verdict.pid_alive == Some(true);
-    is_alive && process.is_some_and(|process| snapshot.descends_from(process))
+    judged.record().is_some_and(|record| {
+        let is_here = match (judged.found.facts.life, &record.origin) {
+            (None, _) => judged.verdict.pid_alive == Some(true),
+            // Whether it is alive is not told by its processes, which may be those of another machine.
+            (Some(_), Some(origin)) => is_reachable(origin, &snapshot.observer()),
+            (Some(_), None) => false,
+        };
+        let mut processes = record.processes();
+        is_here && processes.any(|process| snapshot.descends_from(process))
+    })
 }

@@ -619,6 +619,7 @@ pub(super) fn request_of<'a>(
         replace,
         skip_queue: true,
         keep_ms: None,
+        waits: false,
         ticket: None,
         observer: None,
         over: Vec::new(),

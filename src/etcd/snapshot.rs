@@ -177,9 +177,9 @@ impl Snapshot for EtcdSnapshot<'_> {
         true
     }
 
-    /// Not asked: processes are never evidence here.
-    fn descends_from(&self, _process: ProcessId) -> bool {
-        false
+    /// Asked only about a process of this machine: processes are no evidence of life here.
+    fn descends_from(&self, process: ProcessId) -> bool {
+        observer::descends_from(process)
     }
 
     fn exclusive(&self, name: &LockName) -> Result<Option<Found<Handle>>> {

@@ -7,7 +7,7 @@ use crate::decision::ownership::Caller;
 use crate::error::{Error, Result};
 use crate::identity::{Pid, ProcessId};
 use crate::observer::{descends_from, is_first_of_system, own_ancestry};
-use crate::record::KILL_AFTER;
+use crate::record::{KILL_AFTER, Kind};
 use crate::status::Status;
 use crate::sys::work::may_be_signaled;
 use crate::sys::{ProcessState, process};
@@ -151,17 +151,21 @@ impl Caller {
 }
 
 impl Status {
-    /// Whether the calling process descends from one that has locked a file without a record. A wait
-    /// for it would never end.
+    /// Whether the calling process descends from one that has locked the file without a record, or from a process
+    /// of the `run` that holds it, whatever its environment says. A wait for it would never end.
     #[must_use]
     pub fn is_locked_by_ancestor(&self) -> bool {
         let start = None;
-        self.lockers.iter().any(|locker| {
-            descends_from(ProcessId {
-                pid: locker.pid,
-                start,
-            })
-        })
+        let lockers = self.lockers.iter();
+        let mut lockers = lockers.map(|locker| ProcessId {
+            pid: locker.pid,
+            start,
+        });
+        // On etcd its processes are not looked at. Those of other machines have other starts.
+        let is_here = self.is_remote() || self.verdict.pid_alive == Some(true);
+        let run = self.record.as_ref();
+        let run = run.filter(|record| is_here && record.kind == Kind::Run);
+        lockers.any(descends_from) || run.is_some_and(|run| run.processes().any(descends_from))
     }
 }
 

@@ -218,6 +218,7 @@ impl Lock {
             replace: options.replace.clone(),
             skip_queue: options.skip_queue,
             keep_ms: None,
+            waits: false,
             ticket: None,
             over: Vec::new(),
             observer,

@@ -318,6 +318,7 @@ impl Setting {
             replace: Vec::new(),
             skip_queue: false,
             keep_ms: None,
+            waits: true,
             ticket: None,
             observer: None,
             over: Vec::new(),

@@ -736,6 +736,7 @@ impl Setting {
             replace: Vec::new(),
             skip_queue: false,
             keep_ms: None,
+            waits: true,
             ticket: None,
             observer: Some(observer(self.plans[by].pid_namespace)),
             over: Vec::new(),

@@ -431,6 +431,7 @@ impl Setting {
                 replace: Vec::new(),
                 skip_queue: false,
                 keep_ms: None,
+                waits: true,
                 ticket: None,
                 observer: Some(observer(plan.pid_namespace)),
                 over: Vec::new(),

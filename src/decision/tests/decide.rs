@@ -222,12 +222,27 @@ fn caller_below_whoever_keeps_a_lock_waits_for_itself() {
             record.live.ended = Some(crate::record::CommandEnd::now(Some(0), None));
         })
     };
+    let waiting = || Request {
+        waits: true,
+        ..request("x")
+    };
+    let on_etcd = |mut found: Found<u64>| {
+        found.facts.life = Some(Life::Kept);
+        found
+    };
     #[rustfmt::skip]
     expect_rows(vec![
         ("an ancestor has locked the file of another process", request("x"), memory([locked_by(7)]).below([below(7)]), Short::Blocked(1)),
         ("another process has done so", request("x"), memory([locked_by(7)]).below([below(8)]), Short::Wait(1)),
         ("the command of a hold has ended", request("x").inside(1), memory([kept()]), Short::Wait(1)),
-        ("a run whose command is an ancestor, and which says so itself", request("x"), memory([run(1, "x")]).below([process(11)]), Short::Wait(1)),
+        ("a run whose command is an ancestor", waiting(), memory([run(1, "x")]).below([process(11)]), Short::Blocked(1)),
+        ("its wrapper is, which has adopted the caller", waiting(), memory([run(1, "x")]).below([process(10)]), Short::Blocked(1)),
+        ("a run above, of the parent", Request { waits: true, ..request("x/t") }, memory([run(1, "x")]).below([process(11)]), Short::Blocked(1)),
+        ("a run above, and no wait", request("x"), memory([run(1, "x")]).below([process(11)]), Short::Wait(1)),
+        ("a run above in another PID namespace", waiting(), memory([run(1, "x").unverified()]).below([process(11)]), Short::Wait(1)),
+        ("a run of another", waiting(), memory([run(1, "x")]).below([process(12)]), Short::Wait(1)),
+        ("on etcd, a run above", waiting(), memory([on_etcd(run(1, "x"))]).below([process(11)]), Short::Blocked(1)),
+        ("on etcd, a run whose PIDs mean others here", waiting(), memory([on_etcd(run(1, "x").unverified())]).below([process(11)]), Short::Wait(1)),
     ]);
 }
 

@@ -129,51 +129,6 @@ fn process_that_holds_the_lock_for_one_owner_does_not_hold_it_for_another() {
     acquire(&["--owner", "R3"]).assert().success();
 }
 
-/// Runs a script that acquires `x` by the given line, and checks that the hold follows the script.
-#[cfg(unix)]
-#[track_caller]
-fn held_by_the_script(acquire: &str) {
-    let env = TestEnv::new();
-    let (ready, go) = (env.path("ready"), env.path("go"));
-    let script = env.write(
-        "job.sh",
-        format!(
-            "{acquire}\necho $$ > {}\nuntil test -e {}; do sleep 0.01; done\n",
-            ready.display(),
-            go.display()
-        ),
-    );
-    let mut running = Running::start(env.session(&format!("sh {}; true", script.display())));
-    let script_pid = number_in(&ready);
-    let lock = env.lock("x");
-    assert_eq!(lock["state"], "held", "{acquire}: {lock}");
-    assert_eq!(lock["pid"], script_pid, "{acquire}: {lock}");
-    fs::write(&go, "").unwrap();
-    running.finish();
-    wait_until("the hold ends with the script", || env.check("x") == 5);
-}
-
-#[cfg(unix)]
-#[test]
-fn hold_follows_calling_script() {
-    held_by_the_script("onehold acquire x");
-    held_by_the_script("T=$(onehold acquire x; true)");
-    held_by_the_script("T=`onehold acquire x`");
-    held_by_the_script("(onehold acquire x; true)");
-    held_by_the_script("( ( onehold acquire x; true ) ; true )");
-    held_by_the_script("onehold acquire x | cat");
-    held_by_the_script("sleep 0.2 | onehold acquire x");
-    held_by_the_script("sleep 0.2 | (onehold acquire x; true) | cat");
-    held_by_the_script("onehold acquire x & wait");
-    // These only start it, and end with it.
-    held_by_the_script("timeout 5 onehold acquire x");
-    held_by_the_script("(timeout 5 env A=b onehold acquire x; true)");
-    held_by_the_script("env A=b onehold acquire x");
-    held_by_the_script("nice -n 1 onehold acquire x");
-    // As sudo does.
-    held_by_the_script("setsid -w onehold acquire x");
-}
-
 #[cfg(unix)]
 #[test]
 fn hold_follows_xargs_and_ends_with_it() {
@@ -305,7 +260,8 @@ fn acquire_without_remaining_process_is_refused() {
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(
         String::from_utf8(output.stderr).unwrap(),
-        "onehold: no process to hold the lock for: the caller ends with this command\n  use --pid PID, or --ttl D for a lease\n"
+        "onehold: no process to hold the lock for: the caller has exited, or ends with this command\n  \
+         use --pid PID, --ttl D for a lease, or `onehold run`; in a systemd unit: ExecStart=onehold run …\n"
     );
     assert_eq!(env.left_in_store(), [""; 0]);
 }

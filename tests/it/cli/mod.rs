@@ -5,6 +5,8 @@ mod env;
 // One module for each command, and one for parents and children.
 mod acquire;
 mod break_lock;
+#[cfg(target_os = "linux")]
+mod callers;
 mod check;
 mod cleanup;
 #[cfg(target_os = "linux")]
