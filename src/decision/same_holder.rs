@@ -111,7 +111,10 @@ pub(super) fn runs_inside<S: Snapshot + ?Sized>(
         return true;
     }
     if record.kind == Kind::Run {
-        return request.waits && runs_below(snapshot, judged);
+        let is_to_be_found = request
+            .waits_beside
+            .is_some_and(|known| known != record.hold);
+        return is_to_be_found && runs_below(snapshot, judged);
     }
     let is_alive = judged.verdict.pid_alive == Some(true);
     let Some(process) = record
@@ -144,7 +147,12 @@ pub(super) fn runs_below<S: Snapshot + ?Sized>(snapshot: &S, judged: &Judged<S::
             (Some(_), Some(origin)) => is_reachable(origin, &snapshot.observer()),
             (Some(_), None) => false,
         };
-        let mut processes = record.processes();
-        is_here && processes.any(|process| snapshot.descends_from(process))
+        let is_above = |process| snapshot.descends_from(process);
+        // What its command has started is below its wrapper, too, as long as that lives.
+        is_here
+            && match judged.verdict.wrapper_alive {
+                Some(true) => record.writer().is_some_and(is_above),
+                _ => record.processes().any(is_above),
+            }
     })
 }

@@ -619,7 +619,7 @@ pub(super) fn request_of<'a>(
         replace,
         skip_queue: true,
         keep_ms: None,
-        waits: false,
+        waits_beside: None,
         ticket: None,
         observer: None,
         over: Vec::new(),

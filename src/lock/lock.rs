@@ -218,7 +218,7 @@ impl Lock {
             replace: options.replace.clone(),
             skip_queue: options.skip_queue,
             keep_ms: None,
-            waits: false,
+            waits_beside: None,
             ticket: None,
             over: Vec::new(),
             observer,

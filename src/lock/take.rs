@@ -120,8 +120,15 @@ fn take_as(
             return Err(store_vanished());
         };
         has_just_joined = updated.may_be_behind_others;
-        if let (Some(asked), Next::Sleep(sleep)) = (&mut draft.asked, &next) {
-            asked.waiting = asked.waiting.max(sleep.waiting);
+        if let Next::Sleep(sleep) = &next {
+            if let Some(asked) = &mut draft.asked {
+                asked.waiting = asked.waiting.max(sleep.waiting);
+            }
+            if let (Some(beside), Obstacle::Hold(judged)) =
+                (&mut request.waits_beside, &sleep.obstacle)
+            {
+                *beside = judged.hold().unwrap_or(0);
+            }
         }
         if has_just_joined {
             continue;

@@ -163,7 +163,7 @@ impl Lock {
         // Gathered before the guard: reading another process's memory can block.
         let mut draft = self.draft(&options, holder);
         let mut request = self.request(&options, holder.asker());
-        request.waits = wait.is_wanted();
+        request.waits_beside = wait.is_wanted().then_some(0);
         if wait.longest_queue().is_some_and(|most| most < u32::MAX) || wait.keeps_place.is_some() {
             request.keep_ms = self.keep_ms(&options, &wait)?;
         }

@@ -318,7 +318,7 @@ impl Setting {
             replace: Vec::new(),
             skip_queue: false,
             keep_ms: None,
-            waits: true,
+            waits_beside: Some(0),
             ticket: None,
             observer: None,
             over: Vec::new(),

@@ -431,7 +431,7 @@ impl Setting {
                 replace: Vec::new(),
                 skip_queue: false,
                 keep_ms: None,
-                waits: true,
+                waits_beside: Some(0),
                 ticket: None,
                 observer: Some(observer(plan.pid_namespace)),
                 over: Vec::new(),

@@ -223,7 +223,7 @@ fn caller_below_whoever_keeps_a_lock_waits_for_itself() {
         })
     };
     let waiting = || Request {
-        waits: true,
+        waits_beside: Some(0),
         ..request("x")
     };
     let on_etcd = |mut found: Found<u64>| {
@@ -235,10 +235,11 @@ fn caller_below_whoever_keeps_a_lock_waits_for_itself() {
         ("an ancestor has locked the file of another process", request("x"), memory([locked_by(7)]).below([below(7)]), Short::Blocked(1)),
         ("another process has done so", request("x"), memory([locked_by(7)]).below([below(8)]), Short::Wait(1)),
         ("the command of a hold has ended", request("x").inside(1), memory([kept()]), Short::Wait(1)),
-        ("a run whose command is an ancestor", waiting(), memory([run(1, "x")]).below([process(11)]), Short::Blocked(1)),
+        ("a run whose wrapper and command are ancestors", waiting(), memory([run(1, "x")]).below([process(11), process(10)]), Short::Blocked(1)),
         ("its wrapper is, which has adopted the caller", waiting(), memory([run(1, "x")]).below([process(10)]), Short::Blocked(1)),
-        ("a run above, of the parent", Request { waits: true, ..request("x/t") }, memory([run(1, "x")]).below([process(11)]), Short::Blocked(1)),
-        ("a run above, and no wait", request("x"), memory([run(1, "x")]).below([process(11)]), Short::Wait(1)),
+        ("a run above, of the parent", Request { waits_beside: Some(0), ..request("x/t") }, memory([run(1, "x")]).below([process(10)]), Short::Blocked(1)),
+        ("a run above, which was looked for before", Request { waits_beside: Some(1), ..request("x") }, memory([run(1, "x")]).below([process(10)]), Short::Wait(1)),
+        ("a run above, and no wait", request("x"), memory([run(1, "x")]).below([process(10)]), Short::Wait(1)),
         ("a run above in another PID namespace", waiting(), memory([run(1, "x").unverified()]).below([process(11)]), Short::Wait(1)),
         ("a run of another", waiting(), memory([run(1, "x")]).below([process(12)]), Short::Wait(1)),
         ("on etcd, a run above", waiting(), memory([on_etcd(run(1, "x"))]).below([process(11)]), Short::Blocked(1)),

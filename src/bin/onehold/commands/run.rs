@@ -39,10 +39,7 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
     }
     let mut command = Command::new(program);
     command.args(arguments);
-    if typed.reentrant
-        && (lock.format() == Format::Flock || !session.caller.inside.is_empty())
-        && is_inside_all(session, &lock, &typed.hold)?
-    {
+    if typed.reentrant && is_inside_all(session, &lock, &typed.hold)? {
         let status =
             replace_process(&mut command).map_err(|source| spawn_error(program, source))?;
         pass_on_wide_code(status);
