@@ -8,11 +8,13 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use super::store::{Listing, Store};
+use super::surroundings;
 use crate::backend::{Change, Entry, Patience};
 use crate::error::cause_text;
 use crate::files::journal;
 use crate::finding::Finding;
 use crate::identity::Pid;
+use crate::record::Format;
 use crate::status::{Provenance, Status};
 use crate::sys::directory::{Directory, Space, record_is_locked, try_lock_record, type_of};
 use crate::sys::process;
@@ -105,11 +107,13 @@ impl Store {
         let made = (existing != path).then_some(", made by the first hold");
         let store = Finding::ok("store", format!("{shown}{}", made.unwrap_or_default()));
         let mut found = vec![store, filesystem(existing, &directory)];
-        found.extend(self.directory(&directory));
+        found.extend(surroundings::examine(&path, existing));
+        found.extend(self.directory(&directory, made.map(|_| existing)));
         found
     }
 
-    fn directory(&self, directory: &Directory) -> Vec<Finding> {
+    /// `parent`: where it is to be made, if it does not exist; then `directory` is that.
+    fn directory(&self, directory: &Directory, parent: Option<&Path>) -> Vec<Finding> {
         let mut found = match directory.space() {
             Ok(space) => space_of(space),
             Err(error) => {
@@ -117,21 +121,10 @@ impl Store {
                 vec![Finding::warning("free space", detail).advice("see df(1)")]
             }
         };
-        found.extend(directory.modes().map(|(mode, owner, may_write)| {
-            let mut detail = format!("{mode:04o}, of user {owner}");
-            if let Some(umask) = process::umask() {
-                let _ = write!(detail, "; umask {umask}");
-            }
-            if !may_write {
-                let advice = "no lock can be taken here by this user: use --dir";
-                Finding::failed("modes", detail).advice(advice)
-            } else if mode & 0o002 != 0 && mode & 0o1000 == 0 {
-                let advice = "anybody may remove lock files: chmod o-w, or chmod +t";
-                Finding::warning("modes", detail).advice(advice)
-            } else {
-                Finding::ok("modes", detail)
-            }
-        }));
+        found.extend(match parent {
+            Some(parent) => self.modes_to_be(directory, parent),
+            None => modes_of(directory),
+        });
         found.push(self.journal_file());
         let names = directory.names().unwrap_or_default();
         let left = names.iter().filter(|name| is_temporary(name)).count();
@@ -151,6 +144,27 @@ impl Store {
             }
         });
         found
+    }
+
+    /// The modes that the first hold will give to the store.
+    fn modes_to_be(&self, directory: &Directory, parent: &Path) -> Option<Finding> {
+        let (mode, owner, may_write) = directory.modes()?;
+        let above = format!("{}: {mode:04o}, of user {owner}", parent.display());
+        if !may_write {
+            let advice = "no store can be made here by this user: use --dir";
+            return Some(Finding::failed("modes", above).advice(advice));
+        }
+        if is_for_all(mode) {
+            let advice =
+                "anybody may put another directory in place of the store: chmod o-w, or chmod +t";
+            return Some(Finding::warning("modes", above).advice(advice));
+        }
+        // Directories of other programs are made as these make them.
+        let made = match (self.store.format(), process::own_uid()) {
+            (Format::Native, Some(user)) => format!("0700, of user {user}"),
+            _ => format!("umask {}", process::umask().unwrap_or_default()),
+        };
+        Some(Finding::ok("modes", made + ", made so by the first hold"))
     }
 
     fn journal_file(&self) -> Finding {
@@ -209,6 +223,28 @@ fn unexpected(listing: &Listing) -> Vec<Finding> {
         found.push(Finding::warning("records", detail).advice(advice));
     }
     found
+}
+
+/// Whether anybody may rename or remove what is in a directory of that mode.
+fn is_for_all(mode: u32) -> bool {
+    mode & 0o002 != 0 && mode & 0o1000 == 0
+}
+
+fn modes_of(store: &Directory) -> Option<Finding> {
+    let (mode, owner, may_write) = store.modes()?;
+    let mut detail = format!("{mode:04o}, of user {owner}");
+    if let Some(umask) = process::umask() {
+        let _ = write!(detail, "; umask {umask}");
+    }
+    Some(if !may_write {
+        let advice = "no lock can be taken here by this user: use --dir";
+        Finding::failed("modes", detail).advice(advice)
+    } else if is_for_all(mode) {
+        let advice = "anybody may remove lock files: chmod o-w, or chmod +t";
+        Finding::warning("modes", detail).advice(advice)
+    } else {
+        Finding::ok("modes", detail)
+    })
 }
 
 /// Why no store can be here. `before`: what the message begins with.

@@ -19,6 +19,7 @@ mod releasing;
 mod status;
 mod store;
 mod supervise;
+mod surroundings;
 mod take;
 mod taking;
 mod unfinished;

@@ -27,6 +27,11 @@ pub(crate) fn type_of(_path: &Path) -> Option<String> {
     None
 }
 
+/// There are no mount namespaces.
+pub(crate) fn is_seen_by_few(_directory: &Path) -> bool {
+    false
+}
+
 /// The PID namespace of the caller: there is one.
 pub(crate) fn pid_namespace() -> Option<u64> {
     Some(0)

@@ -87,3 +87,30 @@ fn doctor_fails_on_filesystems_without_working_locks_and_warns_on_fuse() {
         }
     }
 }
+
+#[test]
+#[ignore = "needs root: mounts"]
+fn doctor_warns_of_a_store_that_other_processes_do_not_see() {
+    let place = Place::new();
+    let here = "onehold --dir mnt/store doctor --quick | grep ^mounts || echo nothing";
+    // The first process may be asked; and it may not, as by a unit of an ordinary user with PrivateTmp.
+    let script = format!(
+        "mkdir -p mnt systemd-private-7/tmp; {here}
+         unshare --mount sh -c 'mount -t tmpfs none mnt; {here}'
+         user='setpriv --reuid 4321 --regid 4321 --clear-groups sh -c'
+         chmod 777 . systemd-private-7/tmp
+         unshare --mount sh -c \"mount --bind systemd-private-7/tmp mnt; $user '{here}'\""
+    );
+    let said = place.says(
+        "unshare --pid --fork --kill-child --mount --mount-proc --propagation private",
+        &script,
+    );
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines.len(), 3, "{said}");
+    assert_eq!(lines[0], "nothing", "{said}");
+    let expected = "warning  other processes see another directory there";
+    assert!(
+        lines[1].contains(expected) && lines[2].contains(expected),
+        "{said}"
+    );
+}

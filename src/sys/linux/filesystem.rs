@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 pub(crate) use super::kernel_locks::lockers;
 use super::mount::Mount;
-use crate::sys::directory::FcntlLock;
+use crate::sys::directory::{FcntlLock, id_of_path};
 
 /// Filesystems on which this kernel manages flock(2) for all users of their files, by the magic
 /// numbers of statfs(2). Any other (NFS, FUSE, 9p, virtiofs, …) may be changed by other machines.
@@ -82,6 +82,21 @@ pub(crate) fn local_filesystems() -> impl Iterator<Item = &'static str> {
 pub(crate) fn type_of(path: &Path) -> Option<String> {
     let directory = File::open(path).ok()?;
     Mount::of(&directory)?.filesystem().map(ToOwned::to_owned)
+}
+
+/// Whether the first process of this PID namespace sees another directory under that path, which has no symlinks: a
+/// mount namespace, such as that of a unit of systemd with `PrivateTmp`.
+pub(crate) fn is_seen_by_few(directory: &Path) -> bool {
+    let root = Path::new("/proc/1/root");
+    let own = id_of_path(directory).ok();
+    // Only root, and the user of that process, may look.
+    if id_of_path(&root.join(".")).is_ok() {
+        let below = directory.strip_prefix("/").unwrap_or(directory);
+        return own.is_some() && id_of_path(&root.join(below)).ok() != own;
+    }
+    let mount = File::open(directory).ok().and_then(|file| Mount::of(&file));
+    let mounted = mount.as_ref().and_then(Mount::root);
+    mounted.is_some_and(|mounted| mounted.contains("/systemd-private-"))
 }
 
 /// Makes created and removed names survive power loss (fsync(2)).

@@ -21,6 +21,11 @@ impl Mount {
         Some((major.parse().ok()?, minor.parse().ok()?))
     }
 
+    /// What of its filesystem is mounted.
+    pub(super) fn root(&self) -> Option<&str> {
+        self.0.split(' ').nth(3)
+    }
+
     /// Its type, such as `ext4` or `fuse.sshfs`.
     pub(super) fn filesystem(&self) -> Option<&str> {
         let (_, rest) = self.0.split_once(" - ")?;

@@ -19,7 +19,9 @@ use super::process::user_name;
 use super::sharing::{STICKY, Sharing, UNCLEANED};
 use crate::identity::Pid;
 use crate::sys::system::filesystem;
-pub(crate) use crate::sys::system::filesystem::{local_filesystems, lockers, sync_file, type_of};
+pub(crate) use crate::sys::system::filesystem::{
+    is_seen_by_few, local_filesystems, lockers, sync_file, type_of,
+};
 use crate::sys::temporary::random_temporary_name;
 pub(crate) use crate::sys::{FileFacts, FileId, Found, Kind, Space};
 use crate::sys::{SYMLINK, created, existing};
@@ -217,7 +219,7 @@ impl Directory {
                 &self.fd,
                 name,
                 flags | OFlags::CREATE | OFlags::EXCL,
-                Mode::from_raw_mode(0o666),
+                Mode::from_raw_mode(0o666) | UNCLEANED,
             ),
             None => return Ok(Found::Missing),
         };

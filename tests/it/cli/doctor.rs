@@ -167,3 +167,67 @@ fn place_that_cannot_be_a_store_fails_with_exit_code_1() {
         (&false.into(), &"UNFIT".into())
     );
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn store_in_a_directory_for_temporary_files_is_a_warning() {
+    let env = TestEnv::new();
+    let found = |store: &str| {
+        let object = json_object(
+            &env.output(["--dir", store, "doctor", "--quick", "--json"])
+                .stdout,
+        );
+        let checks = object["checks"].as_array().unwrap().clone();
+        checks
+            .into_iter()
+            .find(|check| check["check"] == "cleaning")
+    };
+    for directory in ["/tmp", "/var/tmp"] {
+        let check = found(&format!("{directory}/store")).unwrap();
+        assert_eq!(check["result"], "warning", "{check}");
+        assert!(
+            check["detail"].as_str().unwrap().contains(directory),
+            "{check}"
+        );
+    }
+    assert_eq!(found("/usr/share/onehold/store"), None);
+}
+
+#[cfg(unix)]
+#[test]
+fn modes_are_those_that_a_store_will_have_and_not_those_of_its_parent() {
+    use std::os::unix::fs::PermissionsExt;
+    let env = TestEnv::new();
+    let modes = || {
+        let object = json_object(&env.output(["doctor", "--quick", "--json"]).stdout);
+        let checks = object["checks"].as_array().unwrap();
+        let check = checks
+            .iter()
+            .find(|check| check["check"] == "modes")
+            .unwrap();
+        format!(
+            "{} {}",
+            check["result"].as_str().unwrap(),
+            check["detail"].as_str().unwrap()
+        )
+    };
+    let parent = |mode| {
+        let permissions = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(env.root.path(), permissions).unwrap();
+    };
+    parent(0o755);
+    assert!(modes().starts_with("ok 0700, of user "), "{}", modes());
+    assert!(
+        modes().ends_with(", made so by the first hold"),
+        "{}",
+        modes()
+    );
+    // Whoever may write there may make the store first, or replace it.
+    parent(0o777);
+    assert!(modes().starts_with("warning "), "{}", modes());
+    parent(0o1777);
+    assert!(modes().starts_with("ok 0700"), "{}", modes());
+    env.done(["run", "x", "--", "true"]);
+    assert!(modes().starts_with("ok 0700, of user "), "{}", modes());
+    assert!(!modes().contains("first hold"), "{}", modes());
+}
