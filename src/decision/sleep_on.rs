@@ -67,7 +67,7 @@ fn waiter_ahead<S: Snapshot + ?Sized>(
     obstacle: &Obstacle<S::Handle>,
     snapshot: &S,
 ) -> Result<Option<Ahead<S::Handle>>, S::Error> {
-    let Some(ticket) = find_ahead(request, obstacle, snapshot, |earlier| earlier.reverse())? else {
+    let Some(ticket) = find_ahead(request, obstacle, snapshot, <[u64]>::reverse)? else {
         return Ok(None);
     };
     let first = request.wants.first().map(|want| &want.name);

@@ -115,11 +115,7 @@ impl Etcd {
             let mut snapshot = EtcdSnapshot::new(session, view);
             snapshot.place = own;
             let planned = plan(&snapshot);
-            if let Ok(Change::Nothing | Change::Queue(_)) = planned {
-                // It does no harm if it cannot be read now: it is read with the next decision.
-                let _ = snapshot.find_dead();
-            }
-            view = snapshot.into_view();
+            view = view_after(snapshot, &planned);
             if let Some(place) = place
                 && place.is_missing_in(&view)
             {
@@ -239,6 +235,15 @@ impl Session<'_> {
         }
         Ok(committed)
     }
+}
+
+/// The view of a decision. If that was to wait, perhaps for what is dead, with all that is dead.
+fn view_after(snapshot: EtcdSnapshot<'_>, planned: &Result<Change<'_>>) -> View {
+    if let Ok(Change::Nothing | Change::Queue(_)) = planned {
+        // What cannot be read now is read with the next decision.
+        let _ = snapshot.find_dead();
+    }
+    snapshot.into_view()
 }
 
 /// Asks for locks in place of live holds, ahead of all waiters. Waiters treat the holds that are to be replaced as
