@@ -141,6 +141,7 @@ pub(crate) struct Patience<'a> {
     /// Ends the wait within [`CANCEL_CHECK_INTERVAL`] once it is set.
     pub(crate) canceled: Option<&'a AtomicBool>,
     /// The caller waits for locks, and so for what a person may have to do first.
+    #[cfg_attr(not(feature = "etcd"), allow(dead_code, reason = "a server needs it"))]
     pub(crate) is_of_waiter: bool,
 }
 
