@@ -271,3 +271,88 @@ impl Status {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<String> {
+        line.split('|').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn program_only_starts_us_if_its_arguments_end_with_ours() {
+        let own = words("onehold|acquire|x y");
+        for starter in [
+            "timeout|5|onehold|acquire|x y",
+            "sudo|A=b|/usr/bin/onehold|acquire|x y",
+            "/usr/bin/perl|/usr/bin/chronic|onehold|acquire|x y",
+        ] {
+            assert!(only_starts(&words(starter), &own), "{starter}");
+        }
+        for other in [
+            "sh|-c|onehold acquire x y",
+            "xargs|onehold|acquire",
+            "acquire|x y",
+            "a|acquire|x y",
+            "",
+        ] {
+            assert!(!only_starts(&words(other), &own), "{other}");
+        }
+        // A caller that called with the path, as chronic does.
+        assert!(only_starts(
+            &words("chronic|onehold|acquire"),
+            &words("/opt/onehold|acquire")
+        ));
+        assert!(!only_starts(&words("sh"), &[]));
+    }
+
+    fn su(line: &str) -> Vec<String> {
+        ["su", "-c", line, "root"].map(str::to_owned).to_vec()
+    }
+
+    #[test]
+    fn program_waits_only_for_us_if_a_line_for_a_shell_ends_with_ours() {
+        let own = words("onehold|acquire|x y");
+        for line in [
+            "onehold acquire 'x y'",
+            "cd /a && onehold acquire \"x y\";\n",
+            "onehold acquire x\\ y >/dev/null 2>&1",
+            "onehold acquire 'x y' 2> log",
+            "onehold acquire 'x y' &",
+        ] {
+            assert!(waits_only_for(&su(line), &own), "{line}");
+        }
+        for line in [
+            "onehold acquire 'x y'; make",
+            "onehold acquire 'x y' || exit",
+            "onehold acquire 'x y' && make",
+            "onehold acquire 'x y' | cat",
+            "onehold acquire 'x y' >/dev/null; make",
+            "onehold acquire 'x y' & make",
+            "onehold acquire 'x y'\nmake",
+            "onehold acquire 'x y' z",
+            "onehold acquire 'x y2'",
+            "for i in 1 2; do onehold acquire 'x y'; done",
+            "make",
+        ] {
+            assert!(!waits_only_for(&su(line), &own), "{line}");
+        }
+        assert!(!waits_only_for(&su(""), &[]));
+    }
+
+    #[test]
+    fn what_adopts_orphans_is_known_by_its_name() {
+        let adopts = |pid, command| adopts_orphans(Pid::new(pid).unwrap(), &words(command));
+        for program in [
+            "/usr/lib/systemd/systemd|--user",
+            "/sbin/docker-init|--|sh",
+            "tini|-s",
+            "onehold|run|x",
+        ] {
+            assert!(adopts(77, program), "{program}");
+        }
+        assert!(adopts(1, "/sbin/init") && !adopts(77, "/sbin/init"));
+        assert!(!adopts(77, "sh|tini") && !adopts(77, "systemd-run|x") && !adopts(77, ""));
+    }
+}

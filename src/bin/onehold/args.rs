@@ -125,11 +125,16 @@ pub(crate) enum Verb {
     /// Acquire a lock for a process or a limited time; print the hold number
     ///
     /// The hold follows a process and ends when that process exits. --pid names the process.
-    /// Without it, the process is the calling script: the nearest ancestor process that called
-    /// exec(2). A subshell is only forked and does not count. Programs that only start onehold,
-    /// such as sudo and timeout, are skipped. A script called by another script holds the lock for
-    /// itself, and the hold ends when that script exits. With --ttl and no --pid, the hold is a
-    /// lease and ends when it expires. If the hold number cannot be printed, nothing is held.
+    /// Without it, the process is the calling script: the nearest ancestor process that is no
+    /// subshell. Programs that only start onehold, such as sudo, timeout and chronic, are skipped.
+    /// A script called by another script holds the lock for itself, and so does a worker that a
+    /// program has forked. The hold ends when that process exits. A warning names a process that
+    /// ends with this command, as in `su -c 'onehold acquire x'`. If there is none that could hold
+    /// it, as for a command whose parent has exited, or that a systemd unit starts, nothing is held
+    /// (exit status 1). onehold-states(7) has a table.
+    ///
+    /// With --ttl and no --pid, the hold is a lease and ends when it expires. If the hold number
+    /// cannot be printed, nothing is held.
     /// Until it is printed, a release, renew, break or second acquire of that hold waits for it, at
     /// most 5 s.
     ///

@@ -82,10 +82,7 @@ pub(crate) fn hold(session: &Session, typed: HoldUntilEnd) -> CommandResult {
             }
         })?;
     }
-    if typed.reentrant
-        && (lock.format() == Format::Flock || !session.caller.inside.is_empty())
-        && is_inside_all(session, &lock, &typed.hold)?
-    {
+    if typed.reentrant && is_inside_all(session, &lock, &typed.hold)? {
         return enclosed(session, &lock, &end, &ends);
     }
     let is_immediate = !may_block(&lock, &typed.hold);
