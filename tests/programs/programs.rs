@@ -17,6 +17,8 @@ mod common;
 mod ending;
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 mod flawed_filesystem;
+#[cfg(target_os = "linux")]
+mod linking;
 mod portable;
 #[path = "../harness/seen.rs"]
 mod seen;
@@ -42,6 +44,10 @@ fn main() {
         "contender" => ending::contender(),
         #[cfg(target_os = "linux")]
         "forks" => ending::forks(&words),
+        #[cfg(target_os = "linux")]
+        "link-again-and-again" => linking::link_again_and_again(&words),
+        #[cfg(target_os = "linux")]
+        "nest" => linking::nest(&words),
         #[cfg(target_os = "linux")]
         "at-work" => at_work::section(&words),
         #[cfg(all(target_os = "linux", target_env = "gnu"))]

@@ -24,6 +24,8 @@ pub enum Forgery {
     Lines(bool, Vec<Line>),
     Owner(Index, User),
     Mode(Index, u32),
+    /// A record of root's is put there.
+    OfRoot(Index, How),
     Directory(Index, Instead),
     OwnerOfDirectory(Index, User),
     ModeOfDirectory(Index, u32),
@@ -84,6 +86,19 @@ pub enum Value {
     Path(&'static str),
     Long,
     Deep,
+}
+
+/// How a record of a live hold of root's comes to a place: all of these are open to whoever may write the directory.
+#[derive(Clone, Copy, Debug)]
+pub enum How {
+    /// It is renamed.
+    Moved,
+    /// It is linked, where fs.protected_hardlinks is off.
+    Linked,
+    /// It is moved from another store, or root has copied the whole store.
+    FromElsewhere,
+    /// The same, and there it was of the lock that has this place here.
+    SameFromElsewhere,
 }
 
 /// What a file is replaced by.
@@ -271,6 +286,13 @@ const DIGESTS: [&str; 8] = [
 
 const MODES: [u32; 9] = [0, 0o200, 0o400, 0o644, 0o660, 0o666, 0o777, 0o2777, 0o6777];
 
+const HOWS: [How; 4] = [
+    How::Moved,
+    How::Linked,
+    How::FromElsewhere,
+    How::SameFromElsewhere,
+];
+
 fn whose() -> impl Strategy<Value = Whose> + Clone {
     select(&[Whose::Root, Whose::Stranger, Whose::Third][..])
 }
@@ -379,6 +401,7 @@ pub fn forgery(focus: Index) -> impl Strategy<Value = Forgery> {
         4 => (file(), no_edits_or_some, index(), name())
             .prop_map(|(of, edits, at, name)| Forgery::Copy(of, edits, at, name)),
         3 => (any::<bool>(), vec(line, 1..3)).prop_map(|(is_old, lines)| Forgery::Lines(is_old, lines)),
+        3 => (file(), select(&HOWS[..])).prop_map(|(at, how)| Forgery::OfRoot(at, how)),
         2 => (file(), user()).prop_map(|(at, user)| Forgery::Owner(at, user)),
         1 => (file(), select(&MODES[..])).prop_map(|(at, mode)| Forgery::Mode(at, mode)),
         3 => (index(), select(instead.to_vec())).prop_map(|(at, instead)| Forgery::Directory(at, instead)),

@@ -18,6 +18,7 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+mod directories;
 mod forgery;
 mod store;
 mod witness;
@@ -31,7 +32,7 @@ use proptest::sample::{Index, select};
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 
 use forgery::{Forgery, Whose};
-use store::{STORES, Stranger, Surroundings, Template};
+use store::{Kept, STORES, Stranger, Surroundings, Template};
 
 /// Names that the store has locks of, others, and paths.
 const NAMES: [&str; 18] = [
@@ -120,8 +121,7 @@ const ENDING: [&str; 3] = [
 
 #[derive(Clone, Debug)]
 struct Case {
-    /// Mode and owner.
-    store: (u32, u32),
+    store: Kept,
     forgeries: Vec<Forgery>,
     commands: Vec<String>,
 }
@@ -313,7 +313,8 @@ fn witness_sees_signals_writes_and_removals() {
     let template = Template::new();
     let around = Surroundings::new(&template);
     let outside = around.outside();
-    let stranger = || Stranger::new(&template, &around, STORES[0], &[]);
+    let [everybodys, own] = [STORES[0], STORES[5]];
+    let stranger = |kept| Stranger::new(&template, &around, kept, &[]);
     let check = |stranger: &Stranger<'_>, script: &str| {
         let (_, seen) = witness::run(stranger, &format!("cd store; {script}"));
         let mut faults = seen.faults(stranger);
@@ -323,6 +324,20 @@ fn witness_sees_signals_writes_and_removals() {
     let root = around.process(Whose::Root).pid;
     let third = around.process(Whose::Third).pid;
     for (script, fault) in [
+        ("mkdir made.d", "made.d belongs to root"),
+        ("echo > new; mv new .onehold/last", "last belongs to root"),
+        ("echo >> job.lock", "a record of root has changed"),
+    ] {
+        let faults = check(&stranger(own), script);
+        let is_seen = faults.iter().any(|found| found.contains(fault));
+        assert!(is_seen, "{script}: {faults:?}");
+    }
+    for (script, fault) in [
+        ("readlink OUTSIDE/canary", "looks at"),
+        (
+            "ln job.lock section.d/job.lock",
+            "relies on a directory of user 65534",
+        ),
         ("kill -TERM THIRD", "signals process"),
         ("setsid kill -TERM 0", "signals process"),
         ("echo > ../outside", "writes"),
@@ -347,7 +362,7 @@ fn witness_sees_signals_writes_and_removals() {
             .replace("ROOT", &root.to_string())
             .replace("THIRD", &third.to_string())
             .replace("OUTSIDE", outside.to_str().unwrap());
-        let faults = check(&stranger(), &script);
+        let faults = check(&stranger(everybodys), &script);
         let is_seen = faults.iter().any(|found| found.contains(fault));
         assert!(is_seen, "{script}: {faults:?}");
     }

@@ -1,20 +1,20 @@
 //! A store with every kind of file, made by a stranger, and what stands beside it.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Read as _;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, lchown, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Component, Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::forgery::{Edit, Facts, Forgery, Instead, Kind, Line, Process, User, Whose};
+use crate::forgery::{Edit, Facts, Forgery, How, Instead, Kind, Line, Process, User, Whose};
 use crate::forgery::{edited, fnv};
 use crate::harness::{TestEnv, foreign, wait_until};
 
 /// The user that makes the store.
-const STRANGER: u32 = 65_534;
+pub const STRANGER: u32 = 65_534;
 const THIRD: u32 = 1;
 
 /// What is no lock, and what is a lock of a holder that lives. Both stay as they are.
@@ -316,7 +316,7 @@ fn make_directory(path: &Path, owner: u32) {
 }
 
 /// A directory with an empty store, in memory if possible.
-fn place() -> TestEnv {
+pub fn place() -> TestEnv {
     let memory = tempfile::tempdir_in("/dev/shm");
     let env = memory.map_or_else(|_| TestEnv::new(), |root| TestEnv { root });
     fs::set_permissions(env.root.path(), fs::Permissions::from_mode(0o777)).unwrap();
@@ -385,6 +385,26 @@ impl Surroundings {
     }
 }
 
+/// What belongs to root below a directory.
+fn owned_by_root(directory: &Path) -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::new();
+    let mut left = vec![directory.to_owned()];
+    while let Some(path) = left.pop() {
+        for entry in fs::read_dir(&path).into_iter().flatten().flatten() {
+            let Ok(facts) = entry.metadata() else {
+                continue;
+            };
+            if facts.uid() == 0 {
+                found.insert(entry.path());
+            }
+            if facts.is_dir() {
+                left.push(entry.path());
+            }
+        }
+    }
+    found
+}
+
 fn state_of(directory: &Path) -> Vec<String> {
     let mut state = Vec::new();
     let mut left = vec![directory.to_owned()];
@@ -408,14 +428,45 @@ fn state_of(directory: &Path) -> Vec<String> {
     state
 }
 
-/// The mode and the owner of a store.
-pub const STORES: [(u32, u32); 5] = [
-    (0o1777, 0),
-    (0o1777, STRANGER),
-    (0o777, 0),
-    (0o2777, STRANGER),
-    (0o755, STRANGER),
+/// Whose a store is, and what others may do there.
+#[derive(Clone, Copy, Debug)]
+pub struct Kept {
+    mode: u32,
+    owner: u32,
+    /// Of the directories in it, whose mode is the same.
+    owner_of_directories: u32,
+    /// Its path leads through a link of the stranger to a directory of root's.
+    is_linked: bool,
+}
+
+const fn kept(mode: u32, owner: u32) -> Kept {
+    Kept {
+        mode,
+        owner,
+        owner_of_directories: STRANGER,
+        is_linked: false,
+    }
+}
+
+pub const STORES: [Kept; 8] = [
+    kept(0o1777, 0),
+    Kept {
+        owner_of_directories: 0,
+        ..kept(0o1777, 0)
+    },
+    kept(0o1777, STRANGER),
+    kept(0o777, 0),
+    kept(0o2777, STRANGER),
+    kept(0o755, STRANGER),
+    kept(0o700, STRANGER),
+    Kept {
+        is_linked: true,
+        ..kept(0o755, STRANGER)
+    },
 ];
+
+/// The record of a live hold of root's, which no command is about.
+const OF_ROOT: &str = "job.lock";
 
 /// A store with forged files.
 pub struct Stranger<'a> {
@@ -424,6 +475,11 @@ pub struct Stranger<'a> {
     around: &'a Surroundings,
     /// What of it stands there after the forgeries.
     innocent: Vec<(PathBuf, Vec<u8>)>,
+    kept: Kept,
+    /// The records of root, and what they say.
+    of_root: Vec<(fs::File, Vec<u8>)>,
+    /// What belongs to root at the beginning.
+    roots: BTreeSet<PathBuf>,
     forged: Vec<PathBuf>,
     third_has_written: bool,
     /// Those of the stranger that hold kernel locks.
@@ -434,35 +490,86 @@ impl<'a> Stranger<'a> {
     pub fn new(
         template: &'a Template,
         around: &'a Surroundings,
-        (mode, owner): (u32, u32),
+        kept: Kept,
         forgeries: &[Forgery],
     ) -> Self {
         around.revive();
         let env = place();
         template.fill(&env.store(), STRANGER);
+        let of_directories = kept.owner_of_directories;
         for directory in template.directories.iter().skip(1) {
-            give(&env.store().join(directory), STRANGER, mode);
+            give(&env.store().join(directory), of_directories, kept.mode);
         }
-        give(&env.store(), owner, mode);
+        give(&env.store(), kept.owner, kept.mode);
         let mut stranger = Self {
             env,
             template,
             around,
+            kept,
+            of_root: Vec::new(),
+            roots: BTreeSet::new(),
             innocent: Vec::new(),
             forged: Vec::new(),
             third_has_written: false,
             lockers: Vec::new(),
         };
+        let store = stranger.env.store();
+        stranger.put_record_of_root(&store.join(OF_ROOT), &store, "job");
         for forgery in forgeries {
             stranger.forge(forgery);
         }
+        stranger.roots = owned_by_root(&store);
         stranger.innocent = INNOCENT
             .iter()
             .map(|path| stranger.env.store().join(path))
             .filter(|file| is_reached(file) && !stranger.forged.contains(file))
             .filter_map(|file| read(&file).map(|text| (file, text)))
             .collect();
+        if kept.is_linked {
+            fs::rename(&store, stranger.env.path("theirs")).unwrap();
+            symlink(stranger.outside(), &store).unwrap();
+            lchown(&store, Some(STRANGER), Some(STRANGER)).unwrap();
+            stranger.innocent.clear();
+        }
         stranger
+    }
+
+    /// A record of a live hold of root's: of the lock `name` in `store`.
+    fn put_record_of_root(&mut self, path: &Path, store: &Path, name: &str) {
+        let text = self.template.text_of("x.lock");
+        let key = "\"name\": \"x\"";
+        assert!(text.contains(key), "the record has another form");
+        let named = text.replacen(key, &format!("\"name\": \"{name}\""), 1);
+        let there = in_records(&fs::metadata(store).unwrap());
+        let text = named.replace(&self.template.store, &there);
+        let text = self.edited(text.as_bytes(), &[Edit::Wrapper(Whose::Root)]);
+        if clear(path) {
+            fs::write(path, &text).unwrap();
+            give(path, 0, 0o644);
+            self.of_root.push((fs::File::open(path).unwrap(), text));
+        }
+    }
+
+    fn put_of_root(&mut self, path: &Path, at: proptest::sample::Index, how: How) {
+        let (store, outside) = (self.env.store(), self.outside());
+        let own = store.join(OF_ROOT);
+        // In a sticky directory only its owner may do that.
+        let may_rename = self.kept.mode & 0o1000 == 0 || self.kept.owner == STRANGER;
+        match how {
+            How::Moved if may_rename && clear(path) => {
+                // An earlier change has done so already.
+                let _ = fs::rename(own, path);
+            }
+            How::Linked if clear(path) => {
+                let _ = fs::hard_link(own, path);
+            }
+            How::Moved | How::Linked => {}
+            How::FromElsewhere => self.put_record_of_root(path, &outside, "job"),
+            How::SameFromElsewhere => {
+                let name = self.template.lock_of(at);
+                self.put_record_of_root(path, &outside, &name);
+            }
+        }
     }
 
     pub fn env(&self) -> &TestEnv {
@@ -471,6 +578,12 @@ impl<'a> Stranger<'a> {
 
     pub fn outside(&self) -> PathBuf {
         self.around.outside()
+    }
+
+    /// Whose directories are used in the store, if others have some there, too: root's and these.
+    pub fn owner_of_sticky(&self) -> Option<u32> {
+        let is_sticky = self.kept.mode & 0o1000 != 0;
+        is_sticky.then_some(self.kept.owner)
     }
 
     /// The processes that root may send signals to.
@@ -525,6 +638,7 @@ impl<'a> Stranger<'a> {
             | Forgery::Rename(at, _)
             | Forgery::Link(at, _)
             | Forgery::Lock(at, _)
+            | Forgery::OfRoot(at, _)
             | Forgery::Owner(at, _)
             | Forgery::Mode(at, _) => store.join(&self.file(*at).path),
             Forgery::Copy(of, _, at, name) => {
@@ -565,6 +679,7 @@ impl<'a> Stranger<'a> {
                 put(&path, &text);
             }
             Forgery::Replace(_, kind) => self.replace(&path, *kind),
+            Forgery::OfRoot(at, how) => self.put_of_root(&path, *at, *how),
             Forgery::Rename(_, name) | Forgery::Link(_, name) => {
                 let new = path.with_file_name(name.of(path.file_name().unwrap().to_str().unwrap()));
                 // A file of root that only root may write to is no forgery.
@@ -663,6 +778,32 @@ impl<'a> Stranger<'a> {
             let differences: Vec<_> = now.iter().chain(&before).filter(differs).collect();
             faults.push(format!("outside has changed: {differences:#?}"));
             self.around.fill_outside(self.template);
+        }
+        for (file, text) in &self.of_root {
+            let mut now = vec![0; text.len() + 1];
+            let length = file.read_at(&mut now, 0).unwrap();
+            if now[..length] != text[..] {
+                let now = String::from_utf8_lossy(&now[..length]);
+                faults.push(format!("a record of root has changed: {now}"));
+            }
+        }
+        // Where nobody else writes, root leaves nothing that locks the owner out. Records and tickets stay root's.
+        let is_own = self.kept.mode & 0o1022 == 0 && !self.kept.is_linked;
+        let made = owned_by_root(&self.env.store());
+        for path in made.difference(&self.roots).filter(|_| is_own) {
+            let is_forged = self.forged.iter().any(|forged| path.starts_with(forged));
+            let facts = fs::symlink_metadata(path).unwrap();
+            let name = path.file_name().unwrap().to_str().unwrap();
+            let own = [
+                "last",
+                "shared",
+                "reserved",
+                "events.jsonl",
+                "events.jsonl.1",
+            ];
+            if !is_forged && (facts.is_dir() || own.contains(&name)) {
+                faults.push(format!("{} belongs to root", path.display()));
+            }
         }
         for (path, text) in &self.innocent {
             if read(path).as_ref() != Some(text) {

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Output;
 
@@ -9,7 +10,7 @@ use crate::harness::output;
 use crate::store::Stranger;
 
 const TRACED: &str = "trace=kill,tkill,tgkill,pidfd_send_signal,rt_sigqueueinfo,rt_tgsigqueueinfo,open,openat,openat2,\
-    creat,unlink,unlinkat,rename,renameat,renameat2,link,linkat,symlink,symlinkat,mkdir,mkdirat,rmdir,mknod,mknodat,\
+    creat,unlink,unlinkat,rename,renameat,renameat2,link,linkat,symlink,symlinkat,mkdir,mkdirat,rmdir,mknod,mknodat,readlink,readlinkat,\
     chmod,fchmod,fchmodat,chown,lchown,fchown,fchownat,truncate,ftruncate,utimensat,setxattr,mount,clone,fork,vfork,\
     clone3";
 
@@ -82,6 +83,10 @@ impl Seen {
             if name.contains("kill") || name.contains("sig") {
                 return signal(name, arguments, &own, line);
             }
+            // Of what is no link it fails.
+            if name.starts_with("readlink") {
+                return places.look(arguments, line);
+            }
             let is_start = ["clone", "clone3", "fork", "vfork"].contains(&name);
             // Of a thread that ends with its process strace shows a call without a name.
             if is_start || line.contains(" = -1 ") || name.starts_with("syscall_") {
@@ -92,6 +97,11 @@ impl Seen {
             }
             if !places.are_inside(arguments) {
                 return Some(format!("writes: {line}"));
+            }
+            if ["link", "rename"].iter().any(|call| name.starts_with(call))
+                && let Some(owner) = places.owner_of_target(arguments)
+            {
+                return Some(format!("relies on a directory of user {owner}: {line}"));
             }
             let removes = ["unlink", "rename", "rmdir"]
                 .iter()
@@ -158,6 +168,7 @@ struct Places {
     /// Where names without a directory are.
     here: String,
     outside: String,
+    owner_of_sticky: Option<u32>,
 }
 
 impl Places {
@@ -167,6 +178,7 @@ impl Places {
             store: text(&stranger.env().store()),
             here: text(stranger.env().root.path()),
             outside: text(&stranger.outside()),
+            owner_of_sticky: stranger.owner_of_sticky(),
         }
     }
 
@@ -193,6 +205,26 @@ impl Places {
             return Some(format!("opens: {line}"));
         }
         (is_write && !self.may_be_written(path)).then(|| format!("writes: {line}"))
+    }
+
+    /// A look at a path that leads out of the store, on the word of a file in it.
+    fn look(&self, arguments: &str, line: &str) -> Option<String> {
+        let mut paths = names(arguments);
+        paths
+            .any(|path| path.starts_with(&self.outside))
+            .then(|| format!("looks at: {line}"))
+    }
+
+    /// In a sticky store: the owner of the directory that a file gets into, if that user may remove it although it is
+    /// root's.
+    fn owner_of_target(&self, arguments: &str) -> Option<u32> {
+        let owner = self.owner_of_sticky?;
+        // `…, 3</store>, "x.lock", 0`: the last of each.
+        let parts = arguments.split(", ").filter(|part| !part.starts_with('"'));
+        let paths = parts.filter_map(|part| part.split_once('<')?.1.split('>').next());
+        let path = Path::new(paths.last()?).join(names(arguments).last()?);
+        let found = fs::symlink_metadata(path.parent()?).ok()?.uid();
+        (found != 0 && found != owner).then_some(found)
     }
 
     /// Whether each path of a call is one that may be written.
