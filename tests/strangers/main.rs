@@ -4,7 +4,8 @@
 //! Each case changes some files and directories of a store that has every kind of them, runs some commands under
 //! strace(1), one after the other, and looks at what they did. `STRANGER_CASES` says how many cases there are. A case
 //! that fails is shown as small as it can be made, and is the same again with the same `STRANGER_SEED`;
-//! `STRANGER_ONLY=TEXT` runs only the cases whose text contains that.
+//! `STRANGER_ONLY=TEXT` runs only the cases whose text contains that. `STRANGER_COUNTS=1` goes on after a fault, and says
+//! how many cases had which kind of fault.
 #![cfg(target_os = "linux")]
 #![allow(missing_docs, unreachable_pub)]
 #![allow(
@@ -24,6 +25,8 @@ mod store;
 mod witness;
 
 use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use proptest::collection::vec;
@@ -225,6 +228,30 @@ fn check(template: &Template, around: &Surroundings, case: &Case) -> Result<(), 
     ))
 }
 
+/// What the witness says of a case, without names and numbers.
+fn kinds_of(why: &str) -> BTreeSet<String> {
+    const KINDS: [&str; 12] = [
+        "signals process",
+        "writes:",
+        "opens:",
+        "removes:",
+        "looks at:",
+        "relies on a directory",
+        "belongs to root",
+        "a record of root has changed",
+        "outside has changed",
+        "exits with",
+        "a panic",
+        SLOW,
+    ];
+    let kinds = KINDS.into_iter().filter(|kind| why.contains(kind));
+    let mut kinds: BTreeSet<String> = kinds.map(str::to_owned).collect();
+    if kinds.is_empty() {
+        kinds.insert(why.lines().next().unwrap().to_owned());
+    }
+    kinds
+}
+
 fn number_in(variable: &str) -> Option<u32> {
     std::env::var(variable)
         .ok()
@@ -239,6 +266,8 @@ fn no_file_of_another_user_makes_root_do_harm() {
     let seed = number_in("STRANGER_SEED").unwrap_or(1);
     let only = std::env::var("STRANGER_ONLY").ok();
     let template = Template::new();
+    let counts = std::env::var_os("STRANGER_COUNTS").is_some();
+    let kinds = Mutex::new(BTreeMap::<String, usize>::new());
     let (done, has_failed) = (AtomicUsize::new(0), AtomicBool::new(false));
     let work = |thread: u32| {
         let around = Surroundings::new(&template);
@@ -275,6 +304,15 @@ fn no_file_of_another_user_makes_root_do_harm() {
                 done.fetch_add(1, Ordering::Relaxed);
             }
             if let Err(why) = &checked
+                && counts
+            {
+                let mut kinds = kinds.lock().unwrap();
+                for fault in kinds_of(why) {
+                    *kinds.entry(fault).or_default() += 1;
+                }
+                return Ok(());
+            }
+            if let Err(why) = &checked
                 && !has_failed.swap(true, Ordering::Relaxed)
             {
                 is_first.set(true);
@@ -299,6 +337,11 @@ fn no_file_of_another_user_makes_root_do_harm() {
             .collect()
     });
     println!("{} cases", done.load(Ordering::Relaxed));
+    let kinds = kinds.into_inner().unwrap();
+    for (kind, count) in &kinds {
+        println!("{count:6} {kind}");
+    }
+    assert!(kinds.is_empty());
     assert!(
         failures.is_empty(),
         "STRANGER_SEED={seed}: {}",
