@@ -37,6 +37,8 @@ fn scenes() -> Vec<(&'static str, Vec<Step>)> {
             step("run x -- sh -c 'onehold check x'", 6, "`x` is held by process"),
             step("run x -- sh -c 'onehold run x -- true'", 6, "this command already runs under `x`"),
             step("run x -- onehold run --reentrant x -- true", 0, ""),
+            step("run x -- env -u ONEHOLD_HOLDS onehold run -w 20 x -- true", 6, "this command already runs under `x`"),
+            step("run x -- env -u ONEHOLD_HOLDS onehold run --reentrant x -- true", 0, ""),
             step("run x -- sh -c 'onehold release x'", 4, "not released"),
             step("run --time-limit 0.2 x -- sleep 60", 124, "exceeded its time limit"),
             step("check x", 0, "`x` is free"),
