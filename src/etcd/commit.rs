@@ -234,6 +234,10 @@ impl Session<'_> {
         for key in &of_hold {
             let hold = keys.of(Part::Hold, key);
             txn.only_if(Compare::was_modified_at(&hold, view.modified(&hold)));
+            let life = keys.of(Part::Life, key);
+            if let Some(found) = view.get(&life) {
+                txn.only_if(Compare::has_lease(&life, found.lease));
+            }
             txn.put(&hold, &value, 0);
             txn.else_read(&hold);
         }

@@ -516,8 +516,10 @@ impl Keeping {
                 Err(error) => return Err(error),
             }
             // Its life key may be gone, but not its record.
-            if matches!(self.beat(), Beat::Over) {
-                return self.release();
+            match self.beat() {
+                Beat::Over => return self.release(),
+                Beat::Confirmed => self.tell_guard(),
+                Beat::Unanswered | Beat::Unknown => {}
             }
             let _ = pause(left.min(KEEP_AGAIN));
         }
