@@ -160,11 +160,11 @@ impl Store {
             return Some(Finding::warning("modes", above).advice(advice));
         }
         // Directories of other programs are made as these make them.
-        let made = match (self.store.format(), process::own_uid()) {
+        let future = match (self.store.format(), process::own_uid()) {
             (Format::Native, Some(user)) => format!("0700, of user {user}"),
             _ => format!("umask {}", process::umask().unwrap_or_default()),
         };
-        Some(Finding::ok("modes", made + ", made so by the first hold"))
+        Some(Finding::ok("modes", future + ", made so by the first hold"))
     }
 
     fn journal_file(&self) -> Finding {
