@@ -7,7 +7,7 @@
 //!
 //! [`snapshot`] answers decisions from a [`view`], [`change`] makes what was decided by what [`commit`] sends, or by
 //! [`breaking`] a hold, [`held`] is a hold and [`keeping`] keeps it, [`waiting`] is the queue, [`listing`] reads all of a [`store`],
-//! [`client`] sends requests, of which [`messages`] says what they look like, [`failure`] why one has no good answer,
+//! [`client`] sends requests for a [`user`], of which [`messages`] says what they look like, [`failure`] why one has no good answer,
 //! and [`keys`] what the keys are.
 
 mod address;
@@ -25,6 +25,7 @@ mod messages;
 mod snapshot;
 mod store;
 mod transport;
+mod user;
 mod view;
 mod waiting;
 

@@ -117,14 +117,14 @@ impl<'a> Session<'a> {
         let mut may_be_done = false;
         loop {
             let endpoint = client.endpoint().to_owned();
-            let failure = match once(client) {
+            let failure = match client.signed_in(self.patience, &mut once) {
                 Ok(answer) => return Ok((answer, may_be_done)),
                 Err(Failure::Refused(refused)) => {
                     return Err(refused.error(operation, &client.address, client.user.is_some()));
                 }
                 Err(failure) => failure,
             };
-            may_be_done |= matches!(failure, Failure::Unknown(_));
+            may_be_done |= matches!(failure, Failure::Unknown(_) | Failure::Unanswered(_));
             said.retain(|(other, _)| *other != endpoint);
             said.push((endpoint, failure));
             client.go_on();

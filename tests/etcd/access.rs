@@ -7,7 +7,7 @@ use crate::cluster::{Cluster, On, free_port};
 use crate::harness::{Running, json_object, wait_until};
 
 /// Enables users. One of them, `ci`, may use the store; its password is `secret`.
-fn enable_users(cluster: &Cluster, on: &On) {
+pub fn enable_users(cluster: &Cluster, on: &On) {
     cluster.ctl(&["user", "add", "root:top"]);
     cluster.ctl(&["role", "add", "locks"]);
     let prefix = format!("{}//", on.prefix());
@@ -25,7 +25,7 @@ fn enable_users(cluster: &Cluster, on: &On) {
 }
 
 /// A command of this user.
-fn of_user(on: &On, args: &[&str]) -> Command {
+pub fn of_user(on: &On, args: &[&str]) -> Command {
     let mut command = on.onehold(args);
     command.env("ETCDCTL_USER", "ci:secret");
     command
