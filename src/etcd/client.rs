@@ -39,7 +39,7 @@ const FIRST_CONNECT: Duration = Duration::from_millis(200);
 
 /// How long a caller waits for a sign-in at least. A member spends 0.1 s of a processor on each (`--bcrypt-cost`), also
 /// for a caller that has given up. So a crontab line of 200 machines keeps it busy for many seconds.
-const SIGN_IN: Duration = Duration::from_secs(30);
+pub(super) const SIGN_IN: Duration = Duration::from_secs(30);
 
 /// How often one member is asked to sign a user in that it has answered otherwise, and for how long to pause before.
 const SIGN_INS: u32 = 4;

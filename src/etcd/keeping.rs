@@ -372,7 +372,7 @@ impl Keeping {
             (true, true) => Beat::Confirmed,
             (true, false) => Beat::Unknown,
             (false, _) => {
-                self.sign_in();
+                self.sign_in(is_confirmed);
                 Beat::SigningIn
             }
         }
@@ -389,14 +389,19 @@ impl Keeping {
         self.client().term_without_token(timeout).unwrap_or(0)
     }
 
-    /// Signs the user in, in a thread: that may take longer than the lease lasts. Not at once, since others do the same.
-    fn sign_in(self: &Arc<Self>) {
+    /// Signs the user in, in a thread: that may take longer than the lease lasts. Not at once, since others do the same,
+    /// and a member that is busy with them answers nothing else in time.
+    fn sign_in(self: &Arc<Self>, is_kept_meanwhile: bool) {
         if self.signs_in.swap(true, Ordering::Relaxed) {
             return;
         }
         let (lost_at, _) = self.deadlines_ms();
-        let left = lost_at.saturating_sub(boottime_milliseconds());
-        let later = random_below(left / 2).max(self.ttl_ms() / 40);
+        let ttl = self.ttl_ms();
+        let within = match is_kept_meanwhile {
+            true => ttl.min(UNCHECKED_MS / 2),
+            false => lost_at.saturating_sub(boottime_milliseconds()) / 2,
+        };
+        let later = random_below(within).max(ttl / 40);
         let keeping = Arc::clone(self);
         let sign_in = move || {
             let _ = pause(Duration::from_millis(later));
