@@ -50,6 +50,7 @@ pub(super) type Answer<T> = std::result::Result<T, Failure>;
 /// The members of a cluster. One of them is asked, until it does not answer.
 pub(super) struct Client {
     pub(super) address: Address,
+    access: EtcdAccess,
     transport: Transport,
     pub(super) user: Option<User>,
     pass: Mutex<Pass>,
@@ -117,12 +118,22 @@ impl Client {
             transport: Transport::new(&address, access)?,
             address,
             user: User::of(access)?,
+            access: access.clone(),
             pass: Mutex::new(Pass::None),
             signing_in: Mutex::new(()),
             current: AtomicUsize::new(first),
             has_answered: AtomicBool::new(false),
             cluster: AtomicI64::new(0),
         })
+    }
+
+    /// A client of one member.
+    pub(super) fn of_member(&self, endpoint: &str) -> Result<Self> {
+        let address = Address {
+            endpoints: vec![endpoint.to_owned()],
+            ..self.address.clone()
+        };
+        Self::new(address, &self.access)
     }
 
     /// The endpoint that is asked.
@@ -191,6 +202,9 @@ impl Client {
         let Some(user) = &self.user else {
             return Ok(());
         };
+        if patience.at_most.is_zero() {
+            return Err(Failure::SignedOut);
+        }
         let one_at_a_time = self.signing_in.lock();
         let _one_at_a_time = one_at_a_time.unwrap_or_else(PoisonError::into_inner);
         if *self.pass() != Pass::None {
@@ -429,9 +443,10 @@ impl Client {
         left.map(Duration::from_secs)
     }
 
+    /// What the member says of itself, for which it mostly needs no token.
     pub(super) fn status(&self) -> Answer<StatusAnswer> {
         self.signed_in(Patience::SHORT, |client| {
-            client.post("/v3/maintenance/status", &Nothing {}, TIMEOUT)
+            client.post_anyhow("/v3/maintenance/status", &Nothing {}, TIMEOUT)
         })
     }
 

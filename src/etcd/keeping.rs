@@ -2,7 +2,8 @@
 //!
 //! T is the time to live of the lease as it was granted, and t0 the time at which the last confirmed
 //! keepalive was sent. A keepalive is confirmed by a read that was sent after its answer, and still sees the
-//! life key. No process of the hold may run after t0 + 0.9 T. Another one takes the lock over only once it has
+//! life key; while the user signs in again, by a lease that was granted after it. No process of the hold may run
+//! after t0 + 0.9 T. Another one takes the lock over only once it has
 //! itself known for T that the life key is gone.
 
 use std::io;
@@ -37,13 +38,11 @@ const LONGEST_LEASE: i64 = 9_000_000_000;
 /// By how much the wall clock must have been set for a hold to be looked at.
 const CLOCK_JUMP_MS: u64 = 1000;
 
-/// For how long a watch is read before another one takes over. At least so long one has lasted that is begun again as
-/// soon as it ends.
+/// For how long a watch is read before another one takes over, and how long after it began the next one does at least.
 const WATCHED_MS: u64 = 40_000;
 const WATCHED_AT_LEAST_MS: u64 = 5_000;
 
-/// How soon to look after a watch has ended: its member may have been restarted, as others' may that are watched by
-/// other keepers.
+/// How soon to look after a watch has ended. Not at once: the other watches of that member have ended as well.
 const LOOK_SOON_MS: u64 = 2_000;
 
 /// For how long a hold is kept without a look at it, while its user signs in.
@@ -230,7 +229,7 @@ impl Keeping {
         let mut unanswered = 0;
         loop {
             let now = boottime_milliseconds();
-            let is_over = is_confirmed && watch.is_over_at(now, self.client().endpoint());
+            let is_over = is_confirmed && watch.is_over_at(self.client().endpoint());
             if is_over || now >= watch.until {
                 self.watch(&mut watch);
             }
@@ -255,7 +254,9 @@ impl Keeping {
             drop(state);
             let now = boottime_milliseconds();
             if has_ended && !std::mem::replace(&mut watch.has_ended, true) {
-                due = due.min(watch.ended(now));
+                // First it is to be known which member answers.
+                is_confirmed = false;
+                due = due.min(watch.look_at(now));
             }
             if !is_told && now < due {
                 continue;
@@ -650,19 +651,15 @@ impl WatchFacts {
         self.number
     }
 
-    /// Whether another one is to begin, with this member.
-    fn is_over_at(&self, now: u64, endpoint: &str) -> bool {
-        let is_short = now < self.began + WATCHED_AT_LEAST_MS;
-        (self.has_ended || self.endpoint != endpoint) && !is_short
+    /// Whether another one is needed beside requests that this member answers.
+    fn is_over_at(&self, endpoint: &str) -> bool {
+        self.has_ended || self.endpoint != endpoint
     }
 
-    /// It has ended. When to look at the hold.
-    fn ended(&self, now: u64) -> u64 {
-        if now < self.began + WATCHED_AT_LEAST_MS {
-            // It cannot be watched.
-            return u64::MAX;
-        }
-        now + random_below(LOOK_SOON_MS)
+    /// It has ended. When to look at the hold, and to begin another one.
+    fn look_at(&self, now: u64) -> u64 {
+        let soon = now + random_below(LOOK_SOON_MS);
+        soon.max(self.began + WATCHED_AT_LEAST_MS)
     }
 }
 

@@ -73,15 +73,15 @@ fn member_that_is_away_is_not_waited_for_to_sign_in() {
     }
 }
 
-/// Ends the tokens of the user, as a restart of all members does.
-fn end_tokens(cluster: &Cluster) {
+/// Sets the password of the user. That ends its tokens, as a restart of all members does.
+pub fn set_password(cluster: &Cluster, password: &str) {
     let members: Vec<String> = cluster.endpoints();
     let mut etcdctl = Command::new("sh");
-    let script = "echo secret | etcdctl --user root:top user passwd ci --interactive=false";
+    let script = "echo $0 | etcdctl --user root:top user passwd ci --interactive=false";
     etcdctl
         .env("ETCDCTL_API", "3")
         .env("ETCDCTL_ENDPOINTS", members.join(","))
-        .args(["-c", script]);
+        .args(["-c", script, password]);
     let output = etcdctl.output().unwrap();
     assert!(output.status.success(), "{output:?}");
 }
@@ -97,7 +97,7 @@ fn hold_outlives_a_sign_in_that_takes_longer_than_its_time_to_live() {
     let mut holder = Running::spawn(command);
     wait_until("a section has begun", || !sections(&behind).is_empty());
     proxies[0].delay(AUTHENTICATE, 20_000);
-    end_tokens(&cluster);
+    set_password(&cluster, "secret");
     assert_eq!(holder.finish(), 0);
     assert_exclusive(&behind);
     // With a token again: it was released.
