@@ -220,6 +220,9 @@ pub(crate) type Ask<'a> = dyn FnMut(&dyn LockSnapshot) -> Result<()> + 'a;
 /// Is told why something could not be done yet. Whether it is to be tried again.
 pub(crate) type GoesOn<'a> = dyn FnMut(&Error) -> bool + 'a;
 
+/// Judges a record. `None`: it is not over, and stays.
+pub(crate) type JudgeOver<'a> = dyn FnMut(Moment, Found<Handle>) -> Option<Judged<Handle>> + 'a;
+
 /// Decides on a change.
 pub(crate) type Plan<'a, 'd> = dyn FnMut(&dyn LockSnapshot) -> Result<Change<'d>> + 'a;
 
@@ -317,6 +320,12 @@ pub(crate) trait Backend: Debug + Send + Sync {
     /// What wakes when something about the locks may have changed. `None`: nothing can, or not now.
     fn watch(&self) -> Option<Box<dyn ChangeWatch>> {
         None
+    }
+
+    /// Removes many records with few requests: those that `judge_over` returns. The ones that were removed are returned;
+    /// the others are left to be removed one by one.
+    fn remove_many(&self, _judge_over: &mut JudgeOver<'_>) -> Result<Vec<Judged<Handle>>> {
+        Ok(Vec::new())
     }
 
     /// Removes what killed processes left beside the locks.

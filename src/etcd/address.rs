@@ -22,7 +22,10 @@ pub struct EtcdAccess {
     pub user: Option<String>,
     /// The password of the user.
     pub password: Option<String>,
-    /// A file of certificates in PEM that are trusted; without it those of the system.
+    /// A file that has the password, if that is not given. It is read again after the password was refused.
+    pub password_file: Option<PathBuf>,
+    /// A file of certificates in PEM that are trusted; without it those of the system. This file and the next two are
+    /// read again after a refusal.
     pub ca_certificate: Option<PathBuf>,
     /// A file with the client's certificate chain in PEM.
     pub certificate: Option<PathBuf>,

@@ -1,13 +1,16 @@
 //! Requests to an etcd cluster, by the JSON gateway of its members.
 
 use std::io::{BufRead, BufReader};
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::net::{TcpStream, ToSocketAddrs as _};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::{MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use ureq::Agent;
+use ureq::RequestBuilder;
+use ureq::typestate::WithBody;
 
 use super::address::{Address, EtcdAccess};
 use super::failure::Failure;
@@ -15,9 +18,12 @@ use super::messages::{
     Authenticate, AuthenticateAnswer, Grant, Header, LeaseAnswer, Nothing, OfLease, Read,
     ReadAnswer, StatusAnswer, Streamed, Txn, TxnAnswer, Watch, WatchAnswer,
 };
-use super::transport::{Names, agent};
-use crate::error::{Fault, Result};
+use super::transport::Transport;
+use super::user::{Pass, User};
+use crate::backend::{Deadline, Patience};
+use crate::error::Result;
 use crate::sys::process::boottime_milliseconds;
+use crate::sys::wait::{pause, random_u64};
 
 /// How long a member may take for each part of an answer.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(2);
@@ -28,16 +34,31 @@ const MAX_ANSWER: u64 = 64 * 1024 * 1024;
 /// For how long one watch is read. Its thread then ends.
 const WATCH_LIMIT: Duration = Duration::from_secs(45);
 
+/// How long a member may take to accept a connection until the others are asked as well.
+const FIRST_CONNECT: Duration = Duration::from_millis(200);
+
+/// How long a caller waits for a sign-in at least. A member spends 0.1 s of a processor on each (`--bcrypt-cost`), also
+/// for a caller that has given up. So a crontab line of 200 machines keeps it busy for many seconds.
+pub(super) const SIGN_IN: Duration = Duration::from_secs(30);
+
+/// How often one member is asked to sign a user in that it has answered otherwise, and for how long to pause before.
+const SIGN_INS: u32 = 4;
+const SIGN_IN_PAUSE_MS: u64 = 2_000;
+
 pub(super) type Answer<T> = std::result::Result<T, Failure>;
 
 /// The members of a cluster. One of them is asked, until it does not answer.
 pub(super) struct Client {
     pub(super) address: Address,
-    agent: Agent,
-    names: Names,
-    pub(super) user: Option<(String, String)>,
-    token: Mutex<Option<String>>,
+    access: EtcdAccess,
+    transport: Transport,
+    pub(super) user: Option<User>,
+    pass: Mutex<Pass>,
+    /// Held by who signs in.
+    signing_in: Mutex<()>,
     current: AtomicUsize,
+    /// The current one has answered.
+    has_answered: AtomicBool,
     /// 0: no member has answered.
     cluster: AtomicI64,
 }
@@ -62,8 +83,12 @@ impl Granted {
 
     /// Keeps it alive. `None`: it is not known whether it is, and the next member is to be asked.
     pub(super) fn keep(&mut self, client: &Client) -> Option<bool> {
-        let sent = boottime_milliseconds();
-        let Ok(kept) = client.keep_alive_once(self.id, TIMEOUT) else {
+        let mut sent = 0;
+        let kept = client.signed_in(Patience::SHORT, |client| {
+            sent = boottime_milliseconds();
+            client.keep_alive_once(self.id, TIMEOUT)
+        });
+        let Ok(kept) = kept else {
             client.go_on();
             return None;
         };
@@ -86,17 +111,29 @@ impl std::fmt::Debug for Client {
 
 impl Client {
     pub(super) fn new(address: Address, access: &EtcdAccess) -> Result<Self> {
-        let (agent, names) = agent(&address, access)?;
-        let password = access.password.clone().unwrap_or_default();
+        // Not all of them at the same member.
+        let count = address.endpoints.len().max(1);
+        let first = usize::try_from(random_u64() % (count as u64)).unwrap_or(0);
         Ok(Self {
+            transport: Transport::new(&address, access)?,
             address,
-            agent,
-            names,
-            user: access.user.clone().map(|user| (user, password)),
-            token: Mutex::new(None),
-            current: AtomicUsize::new(0),
+            user: User::of(access)?,
+            access: access.clone(),
+            pass: Mutex::new(Pass::None),
+            signing_in: Mutex::new(()),
+            current: AtomicUsize::new(first),
+            has_answered: AtomicBool::new(false),
             cluster: AtomicI64::new(0),
         })
+    }
+
+    /// A client of one member.
+    pub(super) fn of_member(&self, endpoint: &str) -> Result<Self> {
+        let address = Address {
+            endpoints: vec![endpoint.to_owned()],
+            ..self.address.clone()
+        };
+        Self::new(address, &self.access)
     }
 
     /// The endpoint that is asked.
@@ -108,28 +145,135 @@ impl Client {
 
     /// Asks the next member from now on.
     pub(super) fn go_on(&self) {
-        self.names.forget();
-        self.current.fetch_add(1, Ordering::Relaxed);
+        self.go_to(self.current.load(Ordering::Relaxed).wrapping_add(1));
     }
 
-    fn token(&self) -> Option<String> {
-        let token = self.token.lock().unwrap_or_else(PoisonError::into_inner);
-        token.clone()
+    /// Asks this one from now on.
+    fn go_to(&self, at: usize) {
+        self.transport.names.forget();
+        self.has_answered.store(false, Ordering::Relaxed);
+        self.current.store(at, Ordering::Relaxed);
     }
 
-    fn sign_in(&self) -> Answer<()> {
-        let Some((name, password)) = &self.user else {
+    /// Asks the member from now on that accepts a connection first.
+    #[cold]
+    fn go_to_the_first(&self) {
+        let (sender, first) = mpsc::channel();
+        for (at, endpoint) in self.address.endpoints.iter().enumerate() {
+            let (sender, endpoint) = (sender.clone(), endpoint.clone());
+            let connect = move || {
+                let mut addresses = endpoint.to_socket_addrs().into_iter().flatten();
+                if addresses.any(|address| TcpStream::connect_timeout(&address, TIMEOUT).is_ok()) {
+                    let _ = sender.send(at);
+                }
+            };
+            let _ = crate::sys::start_thread("connect", 256 * 1024, connect);
+        }
+        drop(sender);
+        if let Ok(at) = first.recv_timeout(TIMEOUT) {
+            self.go_to(at);
+        }
+    }
+
+    fn pass(&self) -> MutexGuard<'_, Pass> {
+        self.pass.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends a request again once the user has signed in, if that is what it lacks.
+    pub(super) fn signed_in<T>(
+        &self,
+        patience: Patience<'_>,
+        mut once: impl FnMut(&Self) -> Answer<T>,
+    ) -> Answer<T> {
+        for _ in 0..SIGN_INS {
+            match once(self) {
+                Err(Failure::SignedOut) => self.sign_in(patience)?,
+                answer => return answer,
+            }
+        }
+        once(self)
+    }
+
+    /// Signs the user in, unless another thread has done that meanwhile.
+    ///
+    /// It stays with one member: that one works on after a caller has given up, so to ask the next one makes all of
+    /// them slower.
+    pub(super) fn sign_in(&self, patience: Patience<'_>) -> Answer<()> {
+        let Some(user) = &self.user else {
             return Ok(());
         };
-        // Without the old token: etcd refuses any request with a token that has ended.
-        let answer: AuthenticateAnswer = self.post_with(
-            None,
-            "/v3/auth/authenticate",
-            &Authenticate { name, password },
-            TIMEOUT,
-        )?;
-        *self.token.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer.token);
+        if patience.at_most.is_zero() {
+            return Err(Failure::SignedOut);
+        }
+        let one_at_a_time = self.signing_in.lock();
+        let _one_at_a_time = one_at_a_time.unwrap_or_else(PoisonError::into_inner);
+        if *self.pass() != Pass::None {
+            return Ok(());
+        }
+        if !self.has_answered.load(Ordering::Relaxed) {
+            // One that is away must not be waited for. Whatever it says, it is there.
+            match self.ask::<StatusAnswer>(None, "/v3/maintenance/status", &Nothing {}, TIMEOUT) {
+                Ok(_) | Err(Failure::Refused(_)) => {}
+                Err(failure) => return Err(failure),
+            }
+        }
+        let at_most = patience.at_most.max(SIGN_IN);
+        let deadline = Deadline::of(Patience {
+            at_most,
+            ..patience
+        });
+        let mut tries = 0;
+        let pass = loop {
+            match self.authenticate(user, &deadline) {
+                Ok(answer) => break Pass::Token(answer.token),
+                // As etcd's own clients do: so it can be turned on while there are holds.
+                Err(Failure::Refused(refused)) if refused.is_authentication_off() => {
+                    break Pass::NotNeeded;
+                }
+                Err(Failure::Refused(refused))
+                    if refused.is_wrong_password() && user.has_new_password() => {}
+                // It is too busy.
+                Err(failure @ Failure::Unknown(_)) => {
+                    tries += 1;
+                    let pause_ms = random_u64() % SIGN_IN_PAUSE_MS;
+                    let left = deadline.next_sleep(Duration::from_millis(pause_ms));
+                    let Some(left) = left.filter(|_| tries < SIGN_INS) else {
+                        return Err(failure);
+                    };
+                    let _ = pause(left);
+                }
+                Err(failure) => return Err(failure),
+            }
+        };
+        *self.pass() = pass;
         Ok(())
+    }
+
+    /// Asks for a token, in a thread, so that it can be waited for as long as the caller wants.
+    fn authenticate(&self, user: &User, deadline: &Deadline<'_>) -> Answer<AuthenticateAnswer> {
+        const NO_ANSWER: &str = "no answer to a sign-in in time";
+        let body = written(&Authenticate {
+            name: &user.name,
+            password: &user.password(),
+        })?;
+        // Without the old token: etcd refuses any request with a token that has ended.
+        let request = self.request(None, "/v3/auth/authenticate", TIMEOUT, TIMEOUT);
+        let request = request.config().timeout_recv_response(Some(SIGN_IN * 4));
+        let request = request.build();
+        let (sender, answered) = mpsc::sync_channel(1);
+        let ask = move || {
+            let _ = sender.send(answer_of(request.send(&body[..])));
+        };
+        let unanswered = |error: std::io::Error| Failure::Unanswered(error.to_string());
+        crate::sys::start_thread("sign-in", 256 * 1024, ask).map_err(unanswered)?;
+        while let Some(left) = deadline.next_sleep(SIGN_IN) {
+            match answered.recv_timeout(left) {
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Err(mpsc::RecvTimeoutError::Disconnected) => break,
+                Ok(answer) => return answer,
+            }
+        }
+        Err(Failure::Unanswered(NO_ANSWER.to_owned()))
     }
 
     /// Sends a request to one member, once.
@@ -139,51 +283,87 @@ impl Client {
         body: &impl Serialize,
         timeout: Duration,
     ) -> Answer<T> {
-        if self.user.is_some() && self.token().is_none() {
-            self.sign_in()?;
+        if self.user.is_some() && *self.pass() == Pass::None {
+            return Err(Failure::SignedOut);
         }
-        match self.post_with(self.token(), path, body, timeout) {
-            Err(Failure::Refused(refused))
-                if self.user.is_some() && refused.fault == Fault::Token =>
-            {
-                self.sign_in()?;
-                self.post_with(self.token(), path, body, timeout)
-            }
-            answer => answer,
-        }
+        self.post_anyhow(path, body, timeout)
     }
 
-    fn post_with<T: DeserializeOwned>(
+    /// The same without a token, if there is none.
+    fn post_anyhow<T: DeserializeOwned>(
         &self,
-        token: Option<String>,
         path: &str,
         body: &impl Serialize,
         timeout: Duration,
     ) -> Answer<T> {
-        let body = serde_json::to_vec(body).map_err(|error| Failure::Unknown(error.to_string()))?;
-        let request = self.request(token, path, timeout).build();
-        let unanswered = |error| Failure::unanswered(&error);
-        let mut answer = request.send(&body[..]).map_err(unanswered)?;
-        let status = answer.status().as_u16();
-        let body = answer.body_mut().with_config().limit(MAX_ANSWER);
-        let text = body.read_to_vec().map_err(unanswered)?;
-        if status != 200 {
-            return Err(Failure::of_answer(status, &text));
+        let pass = self.pass().clone();
+        let answer = self.ask(pass.token(), path, body, timeout);
+        match answer {
+            Err(failure) => Err(self.of_pass(&pass, failure)),
+            answer => answer,
         }
-        serde_json::from_slice(&text)
-            .map_err(|error| Failure::Unknown(format!("its answer cannot be read: {error}")))
+    }
+
+    /// A failure of a request that was sent with this pass: perhaps the user has to sign in.
+    fn of_pass(&self, pass: &Pass, failure: Failure) -> Failure {
+        let Failure::Refused(refused) = &failure else {
+            return failure;
+        };
+        if self.user.is_none() || !refused.is_of_pass(pass.token().is_some()) {
+            return failure;
+        }
+        let mut now = self.pass();
+        // Another thread may have signed in again.
+        if *now == *pass {
+            *now = Pass::None;
+        }
+        Failure::SignedOut
+    }
+
+    fn ask<T: DeserializeOwned>(
+        &self,
+        token: Option<&str>,
+        path: &str,
+        body: &impl Serialize,
+        timeout: Duration,
+    ) -> Answer<T> {
+        let body = written(body)?;
+        let is_one_of_many =
+            self.address.endpoints.len() > 1 && !self.has_answered.load(Ordering::Relaxed);
+        let connect = if is_one_of_many {
+            FIRST_CONNECT.min(timeout)
+        } else {
+            timeout
+        };
+        let mut sent = self.request(token, path, timeout, connect).send(&body[..]);
+        if is_one_of_many && sent.as_ref().is_err_and(is_about_connecting) {
+            self.go_to_the_first();
+            sent = self.request(token, path, timeout, timeout).send(&body[..]);
+        }
+        let mut answer = answer_of(sent);
+        if let Err(Failure::Unanswered(message)) = &answer
+            && self.transport.has_new_certificates()
+            && super::failure::is_about_certificates(message)
+        {
+            answer = answer_of(self.request(token, path, timeout, timeout).send(&body[..]));
+        }
+        let has_answered = !matches!(answer, Err(Failure::Unanswered(_)));
+        self.has_answered.store(has_answered, Ordering::Relaxed);
+        answer
     }
 
     fn request(
         &self,
-        token: Option<String>,
+        token: Option<&str>,
         path: &str,
         timeout: Duration,
-    ) -> ureq::config::ConfigBuilder<ureq::typestate::RequestScope<ureq::typestate::WithBody>> {
+        connect: Duration,
+    ) -> RequestBuilder<WithBody> {
         let is_encrypted = self.address.is_encrypted;
         let scheme = if is_encrypted { "https" } else { "http" };
         let mut request = self
-            .agent
+            .transport
+            .agent()
             .post(format!("{scheme}://{}{path}", self.endpoint()))
             // A member without a leader then says so at once, and ends its watches.
             .header("Grpc-Metadata-hasleader", "true")
@@ -194,12 +374,13 @@ impl Client {
         // Singly: one for all of it would start a thread for each request.
         request
             .config()
-            .timeout_resolve(Some(timeout))
-            .timeout_connect(Some(timeout))
+            .timeout_resolve(Some(connect))
+            .timeout_connect(Some(connect))
             .timeout_send_request(Some(timeout))
             .timeout_send_body(Some(timeout))
             .timeout_recv_response(Some(timeout))
             .timeout_recv_body(Some(TIMEOUT))
+            .build()
     }
 
     /// Notes which cluster has answered. Endpoints of two clusters would be two stores.
@@ -225,30 +406,48 @@ impl Client {
         })
     }
 
-    /// Ends a lease and deletes its keys. Once, since it would end anyway.
-    pub(super) fn revoke(&self, id: i64) {
-        let _: Answer<serde_json::Value> = self.post("/v3/lease/revoke", &OfLease { id }, TIMEOUT);
+    /// The term of the leader, as a majority knows it: by a lease that ends by itself. Before 3.4.42, 3.5.28 and 3.6.9
+    /// that needs no token.
+    pub(super) fn term_without_token(&self, timeout: Duration) -> Answer<i64> {
+        let answer: LeaseAnswer = self.ask(None, "/v3/lease/grant", &Grant { ttl: 1 }, timeout)?;
+        self.note(answer.header).map(|()| answer.header.raft_term)
     }
 
+    /// Ends a lease and deletes its keys. Once, since it would end anyway.
+    pub(super) fn revoke(&self, id: i64) {
+        let _: Answer<serde_json::Value> = self.signed_in(Patience::SHORT, |client| {
+            client.post("/v3/lease/revoke", &OfLease { id }, TIMEOUT)
+        });
+    }
+
+    /// Also without a token: up to the versions above that is not refused.
     pub(super) fn keep_alive_once(&self, id: i64, timeout: Duration) -> Answer<LeaseAnswer> {
+        let pass = self.pass().clone();
         let answer: Streamed<LeaseAnswer> =
-            self.post("/v3/lease/keepalive", &OfLease { id }, timeout)?;
+            self.post_anyhow("/v3/lease/keepalive", &OfLease { id }, timeout)?;
         match (answer.result, answer.error) {
             (Some(result), None) => self.note(result.header).map(|()| result),
-            (_, error) => Err(Failure::Unknown(error.unwrap_or_default().message)),
+            (_, error) => {
+                let failure = Failure::of_refusal(error.unwrap_or_default());
+                Err(self.of_pass(&pass, failure))
+            }
         }
     }
 
     /// How much is left of a lease. `None`: nothing, or that is not known.
     pub(super) fn time_to_live(&self, id: i64) -> Option<Duration> {
-        let answer: Answer<LeaseAnswer> =
-            self.post("/v3/lease/timetolive", &OfLease { id }, TIMEOUT);
+        let answer: Answer<LeaseAnswer> = self.signed_in(Patience::SHORT, |client| {
+            client.post("/v3/lease/timetolive", &OfLease { id }, TIMEOUT)
+        });
         let left = u64::try_from(answer.ok()?.ttl).ok();
         left.map(Duration::from_secs)
     }
 
+    /// What the member says of itself, for which it mostly needs no token.
     pub(super) fn status(&self) -> Answer<StatusAnswer> {
-        self.post("/v3/maintenance/status", &Nothing {}, TIMEOUT)
+        self.signed_in(Patience::SHORT, |client| {
+            client.post_anyhow("/v3/maintenance/status", &Nothing {}, TIMEOUT)
+        })
     }
 
     pub(super) fn txn_once(&self, txn: &Txn, timeout: Duration) -> Answer<TxnAnswer> {
@@ -278,10 +477,10 @@ impl Client {
             .filter_map(|range| serde_json::to_vec(range).ok())
             .flatten()
             .collect();
-        let request = self
-            .request(self.token(), "/v3/watch", TIMEOUT)
-            .timeout_recv_body(Some(WATCH_LIMIT))
-            .build();
+        let pass = self.pass().clone();
+        let request = self.request(pass.token(), "/v3/watch", TIMEOUT, TIMEOUT);
+        let request = request.config().timeout_recv_body(Some(WATCH_LIMIT));
+        let request = request.build();
         let read = move || {
             let Ok(answer) = request.send(&body[..]) else {
                 return;
@@ -301,4 +500,32 @@ impl Client {
         // Without a thread the waiter looks again in time.
         let _ = crate::sys::start_thread("watch", 256 * 1024, read);
     }
+}
+
+fn written(body: &impl Serialize) -> Answer<Vec<u8>> {
+    serde_json::to_vec(body).map_err(|error| Failure::Unknown(error.to_string()))
+}
+
+/// What a member has answered.
+fn answer_of<T: DeserializeOwned>(
+    sent: std::result::Result<ureq::http::Response<ureq::Body>, ureq::Error>,
+) -> Answer<T> {
+    let unanswered = |error| Failure::unanswered(&error);
+    let mut answer = sent.map_err(unanswered)?;
+    let status = answer.status().as_u16();
+    let body = answer.body_mut().with_config().limit(MAX_ANSWER);
+    let text = body.read_to_vec().map_err(unanswered)?;
+    if status != 200 {
+        return Err(Failure::of_answer(status, &text));
+    }
+    serde_json::from_slice(&text)
+        .map_err(|error| Failure::Unknown(format!("its answer cannot be read: {error}")))
+}
+
+fn is_about_connecting(error: &ureq::Error) -> bool {
+    use ureq::Timeout;
+    matches!(
+        error,
+        ureq::Error::Timeout(Timeout::Connect | Timeout::Resolve)
+    )
 }

@@ -27,6 +27,10 @@ const NO_COMMON_NAME: &str =
 pub(super) enum Failure {
     /// It may have been done, may yet be done, or not.
     Unknown(String),
+    /// The same; nothing has come from the member.
+    Unanswered(String),
+    /// It was not done: the user has to sign in.
+    SignedOut,
     /// It was not done.
     Refused(Refused),
     /// It was not done: at this address is no gateway of etcd that would do it. At another one may be.
@@ -59,10 +63,18 @@ impl Failure {
                 _ => Self::Unknown(said),
             };
         }
+        if status >= 500 {
+            return Self::Unknown(without_origin(&refusal.message).to_owned());
+        }
+        Self::of_refusal(refusal)
+    }
+
+    /// Of an answer that says no.
+    pub(super) fn of_refusal(refusal: Refusal) -> Self {
         let is_unknown = matches!(
             refusal.code,
-            CANCELED | UNKNOWN | DEADLINE_EXCEEDED | ABORTED | INTERNAL | UNAVAILABLE
-        ) || status >= 500
+            0 | CANCELED | UNKNOWN | DEADLINE_EXCEEDED | ABORTED | INTERNAL | UNAVAILABLE
+        )
             // Later it may not be too busy.
             || refusal.message.contains("too many requests");
         if is_unknown {
@@ -73,7 +85,7 @@ impl Failure {
 
     /// Of a request without an answer, or without a whole one.
     pub(super) fn unanswered(error: &ureq::Error) -> Self {
-        Self::Unknown(match error {
+        Self::Unanswered(match error {
             ureq::Error::BodyExceedsLimit(_) => {
                 return Self::Refused(Refused {
                     code: RESOURCE_EXHAUSTED,
@@ -90,7 +102,10 @@ impl Failure {
 
     pub(super) fn message(&self) -> &str {
         match self {
-            Self::Unknown(message) | Self::NoGateway(message) => message,
+            Self::Unknown(message) | Self::Unanswered(message) | Self::NoGateway(message) => {
+                message
+            }
+            Self::SignedOut => "the user has been signed out",
             Self::Refused(refused) => without_origin(&refused.message),
         }
     }
@@ -98,7 +113,8 @@ impl Failure {
     /// Whether it does not change by itself.
     pub(super) fn is_final(&self) -> bool {
         match self {
-            Self::Unknown(message) => is_about_certificates(message),
+            Self::Unanswered(message) => is_about_certificates(message),
+            Self::Unknown(_) | Self::SignedOut => false,
             Self::NoGateway(_) | Self::Refused(_) => true,
         }
     }
@@ -125,6 +141,21 @@ impl Refused {
             message,
             fault,
         }
+    }
+
+    /// Whether it is refused for a token that has ended, or because there is none.
+    pub(super) fn is_of_pass(&self, has_token: bool) -> bool {
+        let says = |text| self.message.contains(text);
+        let is_without = !has_token && (says("user name is empty") || says("permission denied"));
+        is_without || self.fault == Fault::Token
+    }
+
+    pub(super) fn is_authentication_off(&self) -> bool {
+        self.message.contains("authentication is not enabled")
+    }
+
+    pub(super) fn is_wrong_password(&self) -> bool {
+        self.message.contains("authentication failed")
     }
 
     /// What it means for a user.
@@ -209,7 +240,7 @@ pub(super) fn unreachable(
 }
 
 /// Whether a member and the caller do not trust each other.
-fn is_about_certificates(message: &str) -> bool {
+pub(super) fn is_about_certificates(message: &str) -> bool {
     let message = message.to_lowercase();
     let words = ["certificate", "issuer", "unknownca"];
     words.iter().any(|word| message.contains(word))

@@ -2,7 +2,8 @@
 //!
 //! T is the time to live of the lease as it was granted, and t0 the time at which the last confirmed
 //! keepalive was sent. A keepalive is confirmed by a read that was sent after its answer, and still sees the
-//! life key. No process of the hold may run after t0 + 0.9 T. Another one takes the lock over only once it has
+//! life key; while the user signs in again, by a lease that was granted after it. No process of the hold may run
+//! after t0 + 0.9 T. Another one takes the lock over only once it has
 //! itself known for T that the life key is gone.
 //!
 //! A life key is known by its lease, which no other one has. Its revisions would do only in one history: after a
@@ -10,14 +11,14 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use super::client::{Client, Granted, TIMEOUT};
 use super::commit::{Committed, Taken, Taking, life_value};
-use super::failure::cause_of;
+use super::failure::{Failure, cause_of};
 use super::keys::{Part, only};
-use super::messages::{Compare, Txn, TxnAnswer, Watch};
+use super::messages::{Compare, LeaseAnswer, Txn, TxnAnswer, Watch};
 use super::snapshot::EtcdSnapshot;
 use super::store::{Etcd, Session};
 use super::view::{View, content, hold_number, shows_hold};
@@ -26,7 +27,7 @@ use crate::decision::{Asker, Decision, Key, Request, Revision, Want, decide};
 use crate::error::Result;
 use crate::record::{Content, Kind, Record};
 use crate::sys::process::{boottime, boottime_milliseconds};
-use crate::sys::wait::pause;
+use crate::sys::wait::{pause, random_u64};
 
 const KEPT: u8 = 0;
 const BROKEN: u8 = 1;
@@ -43,6 +44,21 @@ const KEEP_AGAIN: Duration = Duration::from_millis(500);
 
 /// By how much the wall clock must have been set for a hold to be looked at.
 const CLOCK_JUMP_MS: u64 = 1000;
+
+/// For how long a watch is read before another one takes over, and how long after it began the next one does at least.
+const WATCHED_MS: u64 = 40_000;
+const WATCHED_AT_LEAST_MS: u64 = 5_000;
+
+/// How soon to look after a watch has ended. Not at once: the other watches of that member have ended as well.
+const LOOK_SOON_MS: u64 = 2_000;
+
+/// For how long a hold is kept without a look at it, while its user signs in.
+const UNCHECKED_MS: u64 = 60_000;
+
+/// A time below a limit.
+fn random_below(limit: u64) -> u64 {
+    random_u64() % limit.max(1)
+}
 
 /// By how much the wall clock is ahead of the boot-time clock, in milliseconds.
 fn wall_clock_ahead() -> i64 {
@@ -66,6 +82,10 @@ pub(super) struct Keeping {
     has_thread: AtomicBool,
     /// Nothing has to be ended in time any more.
     is_work_over: AtomicBool,
+    /// A thread signs in.
+    signs_in: AtomicBool,
+    /// The user was refused.
+    is_refused: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -73,6 +93,8 @@ pub(super) struct State {
     record: Record,
     /// Its `since_ms` is t0.
     lease: Granted,
+    /// When the hold itself was seen last.
+    checked_ms: u64,
     /// When the records were last written.
     modified: i64,
     is_released: bool,
@@ -80,8 +102,28 @@ pub(super) struct State {
     troubles: Vec<(String, String)>,
     /// What has become of the lock.
     loss: Option<String>,
-    /// A watch has seen something.
+    /// A watch has seen something, or the user has signed in.
     is_told: bool,
+    /// The number of the watch that is read. 0: it has ended.
+    watch: u64,
+}
+
+/// Tells a keeper that its watch has ended.
+struct Watched {
+    keeping: Weak<Keeping>,
+    number: u64,
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        if let Some(keeping) = self.keeping.upgrade() {
+            let mut state = keeping.state();
+            if state.watch == self.number {
+                state.watch = 0;
+                keeping.wake.notify_all();
+            }
+        }
+    }
 }
 
 /// What a beat has brought.
@@ -91,6 +133,8 @@ enum Beat {
     Unanswered,
     /// It says nothing.
     Unknown,
+    /// It says nothing until the user has signed in, which a thread does.
+    SigningIn,
     Over,
 }
 
@@ -104,11 +148,13 @@ impl Keeping {
             state: Mutex::new(State {
                 record: taken.record,
                 lease,
+                checked_ms: boottime_milliseconds(),
                 modified: taken.written,
                 is_released: false,
                 troubles: Vec::new(),
                 loss: None,
                 is_told: false,
+                watch: 0,
             }),
             outcome: AtomicU8::new(KEPT),
             wake: Condvar::new(),
@@ -116,6 +162,8 @@ impl Keeping {
             has_guard: AtomicBool::new(false),
             has_thread: AtomicBool::new(false),
             is_work_over: AtomicBool::new(false),
+            signs_in: AtomicBool::new(false),
+            is_refused: AtomicBool::new(false),
         });
         // The lease may have been granted long before, by another leader.
         let age = boottime_milliseconds().saturating_sub(lease.since_ms);
@@ -189,14 +237,15 @@ impl Keeping {
         let ttl = self.ttl_ms();
         let third = || self.state().lease.since_ms.saturating_add(ttl / 3);
         let mut due = third();
-        let mut watch_until = 0;
+        let mut watch = WatchFacts::default();
+        let mut is_confirmed = true;
         let mut ahead = wall_clock_ahead();
         let mut unanswered = 0;
         loop {
             let now = boottime_milliseconds();
-            if now >= watch_until {
-                self.watch();
-                watch_until = now + 40_000;
+            let is_over = is_confirmed && watch.is_over_at(self.client().endpoint());
+            if is_over || now >= watch.until {
+                self.watch(&mut watch);
             }
             // The boot-time clock of a virtual machine stands still while it is paused. Its wall clock is set
             // afterwards.
@@ -204,20 +253,31 @@ impl Keeping {
             if ahead.abs_diff(before) >= CLOCK_JUMP_MS {
                 due = now;
             }
-            let left = due.min(watch_until).saturating_sub(now).min(ttl / 20);
+            let left = due.min(watch.until).saturating_sub(now).min(ttl / 20);
             let left = Duration::from_millis(left);
-            let waits = |state: &mut State| !state.is_released && !state.is_told;
+            let waits = |state: &mut State| {
+                !state.is_released && !state.is_told && (state.watch != 0 || watch.has_ended)
+            };
             let waited = self.wake.wait_timeout_while(self.state(), left, waits);
             let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
             if state.is_released {
                 return;
             }
             let is_told = std::mem::take(&mut state.is_told);
+            let has_ended = state.watch == 0;
             drop(state);
-            if !is_told && boottime_milliseconds() < due {
+            let now = boottime_milliseconds();
+            if has_ended && !std::mem::replace(&mut watch.has_ended, true) {
+                // First it is to be known which member answers.
+                is_confirmed = false;
+                due = due.min(watch.look_at(now));
+            }
+            if !is_told && now < due {
                 continue;
             }
-            match self.beat() {
+            let beat = self.beat();
+            is_confirmed = matches!(beat, Beat::Confirmed);
+            match beat {
                 Beat::Confirmed => {
                     self.tell_guard();
                     unanswered = 0;
@@ -227,6 +287,12 @@ impl Keeping {
                 // passes on to it what it is asked.
                 Beat::Unanswered if unanswered + 1 < self.client().address.endpoints.len() => {
                     unanswered += 1;
+                }
+                Beat::SigningIn => {
+                    self.tell_guard();
+                    unanswered = 0;
+                    // Once it has signed in, it is told.
+                    due = third().max(boottime_milliseconds() + ttl / 20);
                 }
                 Beat::Unanswered | Beat::Unknown => {
                     unanswered = 0;
@@ -242,15 +308,22 @@ impl Keeping {
     }
 
     /// Watches for a break, so that it is noticed at once and not at the next beat.
-    fn watch(self: &Arc<Self>) {
-        let since = self.state().modified;
+    fn watch(self: &Arc<Self>, facts: &mut WatchFacts) {
+        let (since, number) = {
+            let mut state = self.state();
+            state.watch = facts.begin(self.client().endpoint());
+            (state.modified, state.watch)
+        };
         let (holds, lives): (Vec<_>, Vec<_>) = self.hold_and_life().unzip();
         let holds = holds.iter().map(|hold| Watch::changes(only(hold)));
         let lives = lives.iter().map(|life| Watch::deletions(only(life)));
         let ranges: Vec<Watch> = holds.chain(lives).collect();
-        let keeping = Arc::downgrade(self);
+        let watched = Watched {
+            keeping: Arc::downgrade(self),
+            number,
+        };
         self.client().watch(&ranges, move |answer| {
-            let Some(keeping) = keeping.upgrade() else {
+            let Some(keeping) = watched.keeping.upgrade() else {
                 return false;
             };
             let mut state = keeping.state();
@@ -265,9 +338,10 @@ impl Keeping {
     }
 
     /// Keeps the lease alive, and looks whether the hold still stands.
-    fn beat(&self) -> Beat {
+    fn beat(self: &Arc<Self>) -> Beat {
         let _sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
-        let endpoint = self.client().endpoint().to_owned();
+        let client = self.client();
+        let endpoint = client.endpoint().to_owned();
         let sent = boottime_milliseconds();
         let (lease, check) = {
             let state = self.state();
@@ -279,31 +353,92 @@ impl Keeping {
         // A handshake with a member on another continent takes half a second.
         let timeout = Duration::from_millis(self.ttl_ms() / 20);
         let timeout = timeout.clamp(Duration::from_secs(1), TIMEOUT);
-        let kept = self.client().keep_alive_once(lease, timeout);
-        let answer = kept.and_then(|kept| {
-            let answer = self.client().txn_once(&check, timeout)?;
-            Ok((kept, answer))
+        let mut kept = None;
+        let answer = client.keep_alive_once(lease, timeout).and_then(|answer| {
+            kept = Some(answer);
+            client.txn_once(&check, timeout)
         });
-        let (kept, answer) = match answer {
-            Ok(answers) => answers,
+        let (term, is_checked) = match &answer {
+            Ok(answer) => (answer.header.raft_term, true),
+            Err(Failure::SignedOut) => (self.term_while_signed_out(kept.as_ref(), timeout), false),
             Err(failure) => {
-                self.client().go_on();
+                client.go_on();
                 self.note_trouble(endpoint, failure.message().to_owned());
                 return Beat::Unanswered;
             }
         };
-        if !answer.succeeded || kept.ttl <= 0 {
-            return self.examine(&answer, kept.ttl > 0);
+        let is_kept = kept.as_ref().is_some_and(|kept| kept.ttl > 0);
+        if let Ok(answer) = &answer
+            && !(answer.succeeded && is_kept)
+        {
+            return self.examine(answer, is_kept);
         }
         // Before 3.4.31 a member that was the leader answers a keepalive without asking the others.
-        let is_one_term = kept.header.raft_term == answer.header.raft_term;
-        if !is_one_term || endpoint != self.client().endpoint() {
-            return Beat::Unknown;
-        }
+        let is_one_term = kept.is_some_and(|kept| kept.header.raft_term == term);
+        let is_confirmed = is_kept && is_one_term && endpoint == client.endpoint();
         let mut state = self.state();
-        state.lease.since_ms = sent;
-        state.troubles.clear();
-        Beat::Confirmed
+        if is_confirmed {
+            state.lease.since_ms = sent;
+            state.troubles.clear();
+        }
+        if is_checked && is_confirmed {
+            state.checked_ms = sent;
+        }
+        drop(state);
+        match (is_checked, is_confirmed) {
+            (true, true) => Beat::Confirmed,
+            (true, false) => Beat::Unknown,
+            (false, _) => {
+                self.sign_in(is_confirmed);
+                Beat::SigningIn
+            }
+        }
+    }
+
+    /// The term of the leader while the user has to sign in, which takes long if all members were restarted under many
+    /// holds. In that term the lease was kept alive by the leader, so the hold stands as well: nobody removes it while
+    /// its lease is there. 0: it is not known, or the hold has not been looked at for long.
+    fn term_while_signed_out(&self, kept: Option<&LeaseAnswer>, timeout: Duration) -> i64 {
+        let unchecked = boottime_milliseconds().saturating_sub(self.state().checked_ms);
+        if kept.is_none() || unchecked > UNCHECKED_MS || self.is_refused.load(Ordering::Relaxed) {
+            return 0;
+        }
+        self.client().term_without_token(timeout).unwrap_or(0)
+    }
+
+    /// Signs the user in, in a thread: that may take longer than the lease lasts. Not at once, since others do the same,
+    /// and a member that is busy with them answers nothing else in time.
+    fn sign_in(self: &Arc<Self>, is_kept_meanwhile: bool) {
+        if self.signs_in.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let (lost_at, _) = self.deadlines_ms();
+        let ttl = self.ttl_ms();
+        let within = match is_kept_meanwhile {
+            true => ttl.min(UNCHECKED_MS / 2),
+            false => lost_at.saturating_sub(boottime_milliseconds()) / 2,
+        };
+        let later = random_below(within).max(ttl / 40);
+        let keeping = Arc::clone(self);
+        let sign_in = move || {
+            let _ = pause(Duration::from_millis(later));
+            let member = keeping.client().endpoint().to_owned();
+            let signed_in = keeping.client().sign_in(Patience::SHORT);
+            if let Err(failure) = &signed_in {
+                keeping.note_trouble(member, failure.message().to_owned());
+            }
+            let is_refused = matches!(signed_in, Err(Failure::Refused(_)));
+            keeping.is_refused.store(is_refused, Ordering::Relaxed);
+            if signed_in.is_err() && !is_refused {
+                keeping.client().go_on();
+            }
+            keeping.signs_in.store(false, Ordering::Relaxed);
+            keeping.state().is_told |= signed_in.is_ok();
+            keeping.wake.notify_all();
+        };
+        if crate::sys::start_thread("sign-in", 256 * 1024, sign_in).is_err() {
+            self.signs_in.store(false, Ordering::Relaxed);
+        }
     }
 
     pub(super) fn check_txn(&self, state: &State) -> Txn {
@@ -490,7 +625,7 @@ impl Keeping {
     /// Makes the hold a lease that lasts for so long. Until that is done, it is kept alive as before; a cluster that
     /// does not answer, or has no space, is asked again.
     pub(super) fn keep(
-        &self,
+        self: &Arc<Self>,
         record: &Record,
         left: Duration,
         goes_on: &mut GoesOn<'_>,
@@ -519,7 +654,7 @@ impl Keeping {
             match self.beat() {
                 Beat::Over => return self.release(),
                 Beat::Confirmed => self.tell_guard(),
-                Beat::Unanswered | Beat::Unknown => {}
+                Beat::Unanswered | Beat::Unknown | Beat::SigningIn => {}
             }
             let _ = pause(left.min(KEEP_AGAIN));
         }
@@ -576,6 +711,42 @@ impl Keeping {
             });
         }
         Ok(ReleaseOutcome::Lost)
+    }
+}
+
+/// What is known of the watch of a keeper.
+#[derive(Default)]
+struct WatchFacts {
+    number: u64,
+    endpoint: String,
+    began: u64,
+    until: u64,
+    has_ended: bool,
+}
+
+impl WatchFacts {
+    /// Another one begins, and has this number.
+    fn begin(&mut self, endpoint: &str) -> u64 {
+        let began = boottime_milliseconds();
+        *self = Self {
+            number: self.number + 1,
+            endpoint: endpoint.to_owned(),
+            began,
+            until: began + WATCHED_MS,
+            has_ended: false,
+        };
+        self.number
+    }
+
+    /// Whether another one is needed beside requests that this member answers.
+    fn is_over_at(&self, endpoint: &str) -> bool {
+        self.has_ended || self.endpoint != endpoint
+    }
+
+    /// It has ended. When to look at the hold, and to begin another one.
+    fn look_at(&self, now: u64) -> u64 {
+        let soon = now + random_below(LOOK_SOON_MS);
+        soon.max(self.began + WATCHED_AT_LEAST_MS)
     }
 }
 

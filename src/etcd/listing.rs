@@ -4,18 +4,19 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TryRecvError, TrySendErr
 use std::time::Duration;
 
 use super::keys::Part;
-use super::messages::Watch;
+use super::messages::{Compare, Txn, Watch};
 use super::snapshot::{EtcdSnapshot, until_not_compacted};
-use super::store::Etcd;
+use super::store::{CHANGE, Etcd};
 use super::view::View;
-use crate::backend::{ChangeWatch, Patience};
-use crate::decision::{Found, Key, Moment, Snapshot as _};
+use crate::backend::{ChangeWatch, JudgeOver, Patience};
+use crate::decision::{Found, Judged, Key, Life, Moment, Snapshot as _};
 use crate::error::{Error, Result};
-use crate::finding::Finding;
 use crate::identity::Pid;
 use crate::open_file::Handle;
 use crate::status::StoreFacts;
-use crate::sys::process::boottime_milliseconds;
+
+/// How many records one transaction removes: each needs two of its 128 comparisons.
+const AT_ONCE: usize = 40;
 
 /// Changes of all locks of a store.
 #[derive(Debug)]
@@ -74,60 +75,8 @@ impl Etcd {
         })
     }
 
-    /// What each member says, one after the other, and whether the prefix can be read.
-    pub(super) fn examine_members(&self) -> Vec<Finding> {
-        const OLDEST: (u64, u64) = (3, 4);
-        let client = &self.shared.client;
-        let members = &client.address.endpoints;
-        let mut found = Vec::new();
-        let mut answered = 0;
-        for _ in members {
-            let began = boottime_milliseconds();
-            let endpoint = client.endpoint().to_owned();
-            found.push(match client.status() {
-                Ok(status) => {
-                    answered += 1;
-                    let took = boottime_milliseconds().saturating_sub(began);
-                    let detail = format!("{endpoint}: etcd {}, {took} ms", status.version);
-                    let mut parts = status.version.split('.').map(str::parse);
-                    let version = (parts.next(), parts.next());
-                    let is_old = matches!(version, (Some(Ok(major)), Some(Ok(minor)))
-                        if (major, minor) < OLDEST);
-                    if is_old {
-                        Finding::failed("member", detail).advice("use etcd 3.4 or later")
-                    } else if took > 500 {
-                        let advice =
-                            "leases are renewed by it: raise --ttl, or use a nearer member";
-                        Finding::warning("member", detail).advice(advice)
-                    } else {
-                        Finding::ok("member", detail)
-                    }
-                }
-                Err(failure) => {
-                    let detail = format!("{endpoint}: {}", failure.message());
-                    let advice = "a store needs more than half of its members";
-                    Finding::warning("member", detail).advice(advice)
-                }
-            });
-            client.go_on();
-        }
-        if answered == 0 {
-            let advice = "check the URL, the certificates and the user: see onehold-etcd(7)";
-            found.push(Finding::failed("cluster", "no member answers").advice(advice));
-            return found;
-        }
-        found.push(match self.read_all() {
-            Ok(_) => Finding::ok("prefix", self.url()),
-            Err(error) => {
-                let advice = "give the user the rights that onehold-etcd(7) names";
-                Finding::failed("prefix", format!("cannot be read: {error}")).advice(advice)
-            }
-        });
-        found
-    }
-
     /// Everything of the store, by pages of one revision.
-    fn read_all(&self) -> Result<View> {
+    pub(super) fn read_all(&self) -> Result<View> {
         let (keys, session) = (&self.shared.keys, self.session(Patience::SHORT));
         let mut view = View::unread();
         for range in keys.everything() {
@@ -165,5 +114,39 @@ impl Etcd {
         }
         *self.shared.seen() = Some(view);
         Ok(errors)
+    }
+
+    /// Removes the records without a life key that are over, many in one transaction. One that has changed keeps the
+    /// others of its transaction.
+    pub(super) fn remove_dead(
+        &self,
+        judge_over: &mut JudgeOver<'_>,
+    ) -> Result<Vec<Judged<Handle>>> {
+        let view = until_not_compacted(|| self.read_all())?;
+        let (keys, now) = (&self.shared.keys, crate::observer::now());
+        let session = self.session(Patience::SHORT);
+        let holds = view.holds(keys, Part::BOTH.map(|part| keys.all(part)));
+        let found = holds
+            .into_iter()
+            .filter_map(|key| self.found(&view, key, now));
+        let is_dead = |found: &Found<Handle>| matches!(found.facts.life, Some(Life::Gone { .. }));
+        let over = found
+            .filter(is_dead)
+            .filter_map(|found| judge_over(now, found));
+        let over: Vec<Judged<Handle>> = over.collect();
+        let mut removed = Vec::new();
+        for some in over.chunks(AT_ONCE) {
+            let mut txn = Txn::default();
+            for judged in some {
+                let [hold, life] = Part::BOTH.map(|part| keys.of(part, &judged.found.key));
+                txn.only_if(Compare::was_modified_at(&hold, view.modified(&hold)));
+                txn.only_if(Compare::is_missing(&life));
+                txn.delete(&hold);
+            }
+            if session.txn(CHANGE, &txn)?.0.succeeded {
+                removed.extend_from_slice(some);
+            }
+        }
+        Ok(removed)
     }
 }

@@ -318,6 +318,8 @@ pub(super) struct Header {
     #[serde(deserialize_with = "from_text")]
     pub(super) cluster_id: i64,
     #[serde(deserialize_with = "from_text")]
+    pub(super) member_id: i64,
+    #[serde(deserialize_with = "from_text")]
     pub(super) revision: i64,
     #[serde(deserialize_with = "from_text")]
     pub(super) raft_term: i64,
@@ -393,7 +395,15 @@ pub(super) struct Streamed<T> {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct StatusAnswer {
+    pub(super) header: Header,
     pub(super) version: String,
+    /// 0: it knows of none.
+    #[serde(deserialize_with = "from_text")]
+    pub(super) leader: i64,
+    /// Alarms, among others.
+    pub(super) errors: Vec<String>,
+    #[serde(rename = "isLearner")]
+    pub(super) is_learner: bool,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -6,8 +6,8 @@
 //! takes three requests: a lease, the take, and the release.
 //!
 //! [`snapshot`] answers decisions from a [`view`], [`change`] makes what was decided by what [`commit`] sends, or by
-//! [`breaking`] a hold, [`held`] is a hold and [`keeping`] keeps it, [`waiting`] is the queue, [`listing`] reads all of a [`store`],
-//! [`client`] sends requests, of which [`messages`] says what they look like, [`failure`] why one has no good answer,
+//! [`breaking`] a hold, [`held`] is a hold and [`keeping`] keeps it, [`waiting`] is the queue, [`listing`] reads all of a [`store`], [`examining`] says whether that is fit,
+//! [`client`] sends requests for a [`user`], of which [`messages`] says what they look like, [`failure`] why one has no good answer,
 //! and [`keys`] what the keys are.
 
 mod address;
@@ -15,6 +15,7 @@ mod breaking;
 mod change;
 mod client;
 mod commit;
+mod examining;
 mod failure;
 mod held;
 mod keeping;
@@ -25,6 +26,7 @@ mod messages;
 mod snapshot;
 mod store;
 mod transport;
+mod user;
 mod view;
 mod waiting;
 
@@ -46,10 +48,10 @@ use view::View;
 use waiting::Place;
 
 use crate::backend::{
-    Ask, BackOff, Backend, ChangeWatch, Contender, Entry, Limits, LockSnapshot as _, Patience,
-    Plan, QueuePlace, Updated, sleep_for,
+    Ask, BackOff, Backend, ChangeWatch, Contender, Entry, JudgeOver, Limits, LockSnapshot as _,
+    Patience, Plan, QueuePlace, Updated, sleep_for,
 };
-use crate::decision::{Found, Key, Moment, Ticket, Until};
+use crate::decision::{Found, Judged, Key, Moment, Ticket, Until};
 use crate::error::{Error, Result};
 use crate::finding::Finding;
 use crate::name::LockName;
@@ -167,6 +169,10 @@ impl Backend for Etcd {
 
     fn list(&self, each: &mut dyn FnMut(Moment, Found<Handle>)) -> Result<Vec<Error>> {
         self.read_locks(each)
+    }
+
+    fn remove_many(&self, judge_over: &mut JudgeOver<'_>) -> Result<Vec<Judged<Handle>>> {
+        self.remove_dead(judge_over)
     }
 
     fn names_with_waiters(&self) -> Result<Vec<LockName>> {

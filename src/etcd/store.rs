@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::address::{Address, EtcdAccess};
-use super::client::{Answer, Client, TIMEOUT};
+use super::client::{Answer, Client, SIGN_IN, TIMEOUT};
 use super::failure::{Failure, unreachable};
 use super::keys::Keys;
 use super::messages::{KeyValue, Read, ReadAnswer, Txn, TxnAnswer};
@@ -14,7 +14,7 @@ use crate::backend::{Deadline, Patience, sleep_for};
 use crate::error::{Error, Fault, Result};
 use crate::observer::HostFacts;
 use crate::record::digest;
-use crate::sys::wait::pause;
+use crate::sys::wait::{pause, random_u64};
 
 /// The time to live of a `run`.
 pub(super) const DEFAULT_TTL: Duration = Duration::from_secs(20);
@@ -142,11 +142,12 @@ impl<'a> Session<'a> {
     ) -> Result<(T, bool)> {
         let client = self.client();
         let deadline = Deadline::of(self.patience);
+        let while_busy = self.deadline_while_busy();
         let mut said: Vec<(String, Failure)> = Vec::new();
         let mut may_be_done = false;
         loop {
             let endpoint = client.endpoint().to_owned();
-            let failure = match once(client) {
+            let failure = match client.signed_in(self.patience, &mut once) {
                 Ok(answer) => return Ok((answer, may_be_done)),
                 Err(Failure::Refused(refused)) => {
                     let waits = refused.fault == Fault::NoSpace && self.patience.is_of_waiter;
@@ -162,7 +163,7 @@ impl<'a> Session<'a> {
                 }
                 Err(failure) => failure,
             };
-            may_be_done |= matches!(failure, Failure::Unknown(_));
+            may_be_done |= matches!(failure, Failure::Unknown(_) | Failure::Unanswered(_));
             said.retain(|(other, _)| *other != endpoint);
             said.push((endpoint, failure));
             client.go_on();
@@ -170,12 +171,37 @@ impl<'a> Session<'a> {
                 continue;
             }
             let is_hopeless = said.iter().all(|(_, failure)| failure.is_final());
-            let left = deadline.next_sleep(RETRY_INTERVAL);
+            let has_answered = said
+                .iter()
+                .any(|(_, said)| matches!(said, Failure::Unknown(_)));
+            let left = match &while_busy {
+                // Not all of their callers at once.
+                Some(deadline) if has_answered => {
+                    let longer = Duration::from_millis(random_u64() % 500);
+                    deadline.next_sleep(RETRY_INTERVAL + longer)
+                }
+                _ => deadline.next_sleep(RETRY_INTERVAL),
+            };
             let Some(left) = left.filter(|_| !is_hopeless) else {
                 return Err(unreachable(operation, &client.address, &said));
             };
             let _ = pause(left);
         }
+    }
+
+    /// Until when to ask members that answer, but cannot do it: sign-ins of others may keep them so busy that they lose
+    /// their leader.
+    fn deadline_while_busy(self) -> Option<Deadline<'a>> {
+        let patience = self.patience;
+        let at_most = patience.at_most.max(SIGN_IN);
+        let is_patient =
+            self.client().user.is_some() && patience.at_most >= Patience::SHORT.at_most;
+        is_patient.then(|| {
+            Deadline::of(Patience {
+                at_most,
+                ..patience
+            })
+        })
     }
 
     /// Its answer, and whether an earlier try may have been applied.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
@@ -94,9 +94,73 @@ fn ensure_matching(certificate: &[u8], key: &[u8]) -> std::result::Result<(), St
     }
 }
 
-/// What sends requests to the members of a cluster, and the addresses that it remembers.
-pub(super) fn agent(address: &Address, access: &EtcdAccess) -> Result<(Agent, Names)> {
-    let names = Names::default();
+/// What sends requests to the members of a cluster.
+pub(super) struct Transport {
+    pub(super) names: Names,
+    agent: Mutex<Agent>,
+    files: Option<TlsFiles>,
+}
+
+/// The files that an encrypted connection needs.
+struct TlsFiles {
+    address: Address,
+    access: EtcdAccess,
+    /// What is in them, as it is used.
+    used: Mutex<Vec<Option<Vec<u8>>>>,
+}
+
+impl Transport {
+    pub(super) fn new(address: &Address, access: &EtcdAccess) -> Result<Self> {
+        let names = Names::default();
+        let files = address.is_encrypted.then(|| TlsFiles {
+            address: address.clone(),
+            access: access.clone(),
+            used: Mutex::new(contents(access)),
+        });
+        let tls = address.is_encrypted.then(|| tls(address, access));
+        Ok(Self {
+            agent: Mutex::new(agent(names.clone(), tls.transpose()?)),
+            names,
+            files,
+        })
+    }
+
+    pub(super) fn agent(&self) -> Agent {
+        let agent = self.agent.lock();
+        agent.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Reads the files again, since there was no answer. Whether there are other certificates in them, which are used
+    /// from now on.
+    #[cold]
+    pub(super) fn has_new_certificates(&self) -> bool {
+        let Some(files) = &self.files else {
+            return false;
+        };
+        let now = contents(&files.access);
+        let used = files.used.lock();
+        let mut used = used.unwrap_or_else(PoisonError::into_inner);
+        if *used == now {
+            return false;
+        }
+        // They may be written just now.
+        let Ok(tls) = tls(&files.address, &files.access) else {
+            return false;
+        };
+        *used = now;
+        let mut current = self.agent.lock().unwrap_or_else(PoisonError::into_inner);
+        *current = agent(self.names.clone(), Some(tls));
+        true
+    }
+}
+
+fn contents(access: &EtcdAccess) -> Vec<Option<Vec<u8>>> {
+    let files = [&access.ca_certificate, &access.certificate, &access.key];
+    let read = |file: &Option<PathBuf>| std::fs::read(file.as_ref()?).ok();
+    files.map(read).to_vec()
+}
+
+fn agent(names: Names, tls: Option<TlsConfig>) -> Agent {
     let mut config = Agent::config_builder()
         .http_status_as_error(false)
         // A store is reached by its URL, whatever HTTP_PROXY says.
@@ -104,12 +168,10 @@ pub(super) fn agent(address: &Address, access: &EtcdAccess) -> Result<(Agent, Na
         .max_redirects(0)
         .user_agent("onehold")
         .max_idle_age(Duration::from_mins(1));
-    if address.is_encrypted {
-        config = config.https_only(true).tls_config(tls(address, access)?);
+    if let Some(tls) = tls {
+        config = config.https_only(true).tls_config(tls);
     }
-    let connector = DefaultConnector::default();
-    let agent = Agent::with_parts(config.build(), connector, names.clone());
-    Ok((agent, names))
+    Agent::with_parts(config.build(), DefaultConnector::default(), names)
 }
 
 fn tls(address: &Address, access: &EtcdAccess) -> Result<TlsConfig> {

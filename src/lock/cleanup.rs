@@ -119,12 +119,17 @@ impl Lock {
         let Some((own, true)) = removal else {
             return Ok(());
         };
-        let was = self.status(&own);
+        self.note_removed(&own, cleanup);
+        Ok(())
+    }
+
+    /// Notes what was removed.
+    pub(super) fn note_removed(&self, own: &Judged<Handle>, cleanup: &mut Cleanup) {
+        let was = self.status(own);
         let is_noted = was.verdict.state == State::Zombie;
         let warning = is_noted.then(|| self.note(Action::Cleanup, &was, None));
         let of_history = self.note_found(&was);
         cleanup.warnings.extend(warning.flatten().or(of_history));
         cleanup.removed.push(was);
-        Ok(())
     }
 }

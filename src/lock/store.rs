@@ -1,5 +1,6 @@
 //! A directory of locks: what is in it, and what may be removed from it.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use super::status;
 use super::unfinished::is_over;
 use crate::backend::{Backend, ChangeWatch, Patience, sleep_for};
 use crate::decision::liveness::DEFAULT_MAX_AGE;
+use crate::decision::ownership::may_clean_up;
 use crate::decision::{Found, Judged, judge};
 use crate::error::{Error, Result};
 use crate::files::Files;
@@ -311,14 +313,21 @@ impl Store {
     /// # Errors
     /// The store cannot be read. What could not be removed is in the result.
     pub fn cleanup(&self, dry_run: bool, max_age: Option<Duration>) -> Result<Cleanup> {
-        let listing = self.list(max_age)?;
+        let mut listing = self.list(max_age)?;
         let mut cleanup = Cleanup {
-            errors: listing.errors,
-            warnings: listing.warnings,
+            errors: std::mem::take(&mut listing.errors),
+            warnings: std::mem::take(&mut listing.warnings),
             ..Cleanup::default()
         };
         if !dry_run {
             sleep_until_ripe(listing.locks.iter());
+        }
+        if !dry_run {
+            self.remove_many(&listing.locks, max_age, &mut cleanup)?;
+            let removed = cleanup.removed.iter().map(|was| (&was.name, was.slot));
+            let removed: HashSet<_> = removed.collect();
+            let is_left = |status: &Status| !removed.contains(&(&status.name, status.slot));
+            listing.locks.retain(is_left);
         }
         for status in listing.locks {
             let (name, shown) = (status.name.clone(), status.revision.clone());
@@ -335,6 +344,35 @@ impl Store {
             }
         }
         Ok(cleanup)
+    }
+}
+
+/// From how many zombies on to remove them in another way: for few it needs more requests.
+const MANY: usize = 8;
+
+impl Store {
+    /// Removes many zombies with few requests, where a request is a way to a server.
+    fn remove_many(
+        &self,
+        listed: &[Status],
+        max_age: Option<Duration>,
+        cleanup: &mut Cleanup,
+    ) -> Result<()> {
+        let zombies = listed.iter().filter(|status| status.verdict.is_zombie());
+        if zombies.count() < MANY {
+            return Ok(());
+        }
+        let max_age = max_age.unwrap_or(DEFAULT_MAX_AGE);
+        let observer = self.store.host().observer();
+        let removed = self.store.remove_many(&mut |now, found| {
+            let verdict = judge(&found.content, &found.facts, observer, max_age, &now);
+            may_clean_up(&verdict, true).then_some(Judged { found, verdict })
+        })?;
+        for judged in removed {
+            let lock = self.lock(judged.found.key.name.clone())?;
+            lock.note_removed(&judged, cleanup);
+        }
+        Ok(())
     }
 }
 

@@ -7,7 +7,7 @@ use crate::cluster::{Cluster, On, free_port};
 use crate::harness::{Running, json_object, wait_until};
 
 /// Enables users. One of them, `ci`, may use the store; its password is `secret`.
-fn enable_users(cluster: &Cluster, on: &On) {
+pub fn enable_users(cluster: &Cluster, on: &On) {
     cluster.ctl(&["user", "add", "root:top"]);
     cluster.ctl(&["role", "add", "locks"]);
     let prefix = format!("{}//", on.prefix());
@@ -25,7 +25,7 @@ fn enable_users(cluster: &Cluster, on: &On) {
 }
 
 /// A command of this user.
-fn of_user(on: &On, args: &[&str]) -> Command {
+pub fn of_user(on: &On, args: &[&str]) -> Command {
     let mut command = on.onehold(args);
     command.env("ETCDCTL_USER", "ci:secret");
     command
@@ -33,14 +33,19 @@ fn of_user(on: &On, args: &[&str]) -> Command {
 
 /// A holder until the file `end` is there, and a waiter behind it.
 fn start_holder_and_waiter(on: &On) -> [Running; 2] {
+    start_both(on, "10", |args| of_user(on, args))
+}
+
+/// The same, by commands of whomever.
+fn start_both(on: &On, ttl: &str, command: impl Fn(&[&str]) -> Command) -> [Running; 2] {
     let holds = "touch began; until [ -e end ]; do sleep 0.1; done";
-    let holder = of_user(on, &["run", "--ttl", "10", "x", "--", "sh", "-c", holds]);
+    let holder = command(&["run", "--ttl", ttl, "x", "--", "sh", "-c", holds]);
     let holder = Running::spawn(holder);
     wait_until("it has begun", || on.env.path("began").exists());
-    let args = ["run", "-w", "2m", "--ttl", "10", "x", "--", "true"];
-    let waiter = Running::spawn(of_user(on, &args));
+    let args = ["run", "-w", "2m", "--ttl", ttl, "x", "--", "true"];
+    let waiter = Running::spawn(command(&args));
     wait_until("it waits", || {
-        let output = of_user(on, &["check", "--json", "x"]).output().unwrap();
+        let output = command(&["check", "--json", "x"]).output().unwrap();
         let object = json_object(&output.stdout);
         object["lock"]["waiters"][0].is_object()
     });
@@ -101,6 +106,87 @@ fn hold_and_waiter_outlive_a_restart_of_all_members_in_turn() {
         // A renewal each 3.3 s.
         std::thread::sleep(Duration::from_secs(4));
     }
+    let_end(&on, both);
+}
+
+#[test]
+fn authentication_is_turned_on_and_off_under_a_hold_and_a_waiter() {
+    let cluster = Cluster::start(1);
+    let on = On::new(&cluster);
+    let both = start_holder_and_waiter(&on);
+    assert_eq!(
+        of_user(&on, &["check", "-q", "x"]).status().unwrap().code(),
+        Some(6)
+    );
+    enable_users(&cluster, &on);
+    // Renewals each 3.3 s.
+    std::thread::sleep(Duration::from_secs(8));
+    cluster.ctl(&["--user", "root:top", "auth", "disable"]);
+    std::thread::sleep(Duration::from_secs(8));
+    let_end(&on, both);
+    assert_eq!(cluster.left_below(on.prefix()), Vec::<String>::new());
+}
+
+#[test]
+fn hold_and_waiter_outlive_a_change_of_the_password() {
+    let cluster = Cluster::start(1);
+    let on = On::new(&cluster);
+    enable_users(&cluster, &on);
+    let file = on.env.path("password");
+    std::fs::write(&file, "secret\n").unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let config = on.env.path("config.toml");
+    let text = format!(
+        "[defaults]\netcd-user = \"ci\"\netcd-password-file = \"{}\"\n",
+        file.display()
+    );
+    std::fs::write(&config, text).unwrap();
+    let both = start_both(&on, "10", |args| {
+        let mut command = on.onehold(args);
+        command.env("ONEHOLD_CONFIG", &config);
+        command
+    });
+    std::fs::write(&file, "other\n").unwrap();
+    crate::sign_in::set_password(&cluster, "other");
+    std::thread::sleep(Duration::from_secs(12));
+    let_end(&on, both);
+}
+
+#[test]
+fn hold_and_waiter_outlive_a_change_of_all_certificates() {
+    let room = make_certificates();
+    let file = |name: &str| room.path().join(name).display().to_string();
+    let (server, key, ca) = (file("server.crt"), file("server.key"), file("ca.crt"));
+    let options = [
+        "--cert-file",
+        &*server,
+        "--key-file",
+        &*key,
+        "--trusted-ca-file",
+        &*ca,
+        "--client-cert-auth",
+    ];
+    let cluster = Cluster::start_with(1, "https", &options);
+    let on = On::new(&cluster);
+    let command = |args: &[&str]| {
+        let mut command = on.onehold(args);
+        command
+            .env("ETCDCTL_CACERT", file("ca.crt"))
+            .env("ETCDCTL_CERT", file("client.crt"))
+            .env("ETCDCTL_KEY", file("client.key"));
+        command
+    };
+    wait_until("the member is up", || {
+        command(&["check", "x"]).output().unwrap().status.success()
+    });
+    let both = start_both(&on, "30", command);
+    let others = make_certificates();
+    for entry in std::fs::read_dir(others.path()).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), room.path().join(entry.file_name())).unwrap();
+    }
+    cluster.restart(0);
+    std::thread::sleep(Duration::from_secs(25));
     let_end(&on, both);
 }
 

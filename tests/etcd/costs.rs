@@ -113,7 +113,7 @@ fn waiter_with_an_owner_looks_again_each_5_seconds_and_not_more_often() {
 fn put_records(on: &On, hundreds: usize) {
     let record = |name: &str| {
         format!(
-            r#"{{"onehold":1,"live":{{"pid":7}},"name":"{name}","hold":7,"kind":"run","taken_by":7,"acquired_at":"2026-11-23T04:29:33Z","ttl_ms":20000}}"#
+            r#"{{"onehold":1,"live":{{"pid":7}},"name":"{name}","hold":7,"kind":"run","taken_by":7,"acquired_at":"2026-11-23T04:29:33Z","ttl_ms":5000}}"#
         )
     };
     for page in 0..hundreds {
@@ -169,6 +169,25 @@ fn list_is_paged_and_complete() {
         assert_eq!(listed.join().unwrap(), 1200);
     });
     assert_eq!(proxy.paths().len(), 8, "{:?}", proxy.paths());
+}
+
+/// Two requests for each record would take a minute where a request takes 20 ms.
+#[test]
+fn cleanup_of_many_is_done_in_batches() {
+    let on = On::new(shared());
+    put_records(&on, 3);
+    let proxy = Proxy::to(&shared().endpoints()[0]);
+    let behind = On::at(format!("etcd://{}{}", proxy.endpoint, on.prefix()));
+    let (code, stdout, stderr) = behind.output(&["cleanup", "--json"]);
+    assert_eq!(code, 0, "{stderr}");
+    let object = json_object(stdout.as_bytes());
+    assert_eq!(object["locks"].as_array().unwrap().len(), 300);
+    assert!(shared().left_below(on.prefix()).is_empty());
+    assert!(
+        proxy.paths().len() <= 24,
+        "{} requests",
+        proxy.paths().len()
+    );
 }
 
 /// Waiters for a lock that is held, in order of arrival, each with a proxy of its own that counts.

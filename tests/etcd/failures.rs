@@ -174,6 +174,33 @@ fn break_is_done_when_the_next_waiter_has_the_lock() {
     assert_eq!(assert_exclusive(&on).len(), 2);
 }
 
+/// Its member was restarted. The next renewal is due 20 s later.
+#[test]
+fn break_is_noticed_although_the_watch_for_it_has_ended() {
+    let on = On::new(shared());
+    let (proxies, url) = proxies_of(shared(), &on);
+    let mut command = run(&on, &["--ttl", "60", "x"], 60_000);
+    command.env("ONEHOLD_DIR", url).stderr(Stdio::null());
+    let mut holder = Running::spawn(command);
+    wait_until_at_work(&on, 1);
+    let watches = || {
+        let paths = proxies.iter().flat_map(Proxy::paths);
+        paths.filter(|path| path == "/v3/watch").count()
+    };
+    wait_until("it watches", || watches() > 0);
+    std::thread::sleep(Duration::from_secs(1));
+    proxies.iter().for_each(Proxy::mend);
+    let began = Instant::now();
+    let (code, _, stderr) = on.output(&["break", "x", "--yes"]);
+    assert_eq!(code, 0, "{stderr}");
+    assert!(
+        began.elapsed() < Duration::from_secs(11),
+        "{:?}",
+        began.elapsed()
+    );
+    assert_eq!(holder.finish(), 8);
+}
+
 #[test]
 fn waiter_for_dead_slots_does_not_ask_all_the_time() {
     let cluster = Cluster::start(1);
@@ -553,6 +580,56 @@ fn member_that_does_not_answer_is_passed_by() {
     assert_eq!(object["error"]["code"], "STORE");
 }
 
+/// A port that takes no connection, and refuses none: of a host that is switched off.
+fn silent_port() -> (std::net::TcpListener, Vec<std::net::TcpStream>, u16) {
+    use std::os::fd::AsRawFd;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    // SAFETY: a descriptor of ours. A backlog of 0 has room for one connection.
+    assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
+    let address = listener.local_addr().unwrap();
+    let connect = || std::net::TcpStream::connect_timeout(&address, Duration::from_millis(300));
+    let mut room = Vec::new();
+    while let Ok(connection) = connect() {
+        room.push(connection);
+    }
+    (listener, room, address.port())
+}
+
+#[test]
+fn hosts_that_are_switched_off_cost_a_quarter_of_a_second() {
+    let on = On::new(shared());
+    let silent = [silent_port(), silent_port()];
+    let [one, other] = [0, 1].map(|at: usize| silent[at].2);
+    let member = &shared().endpoints()[0];
+    let url = format!(
+        "etcd://127.0.0.1:{one},127.0.0.1:{other},{member}{}",
+        on.prefix()
+    );
+    let on = On::at(url);
+    for _ in 0..8 {
+        let began = Instant::now();
+        assert_eq!(on.code(&["run", "x", "--", "true"]), 0);
+        assert!(
+            began.elapsed() < Duration::from_millis(1_500),
+            "{:?}",
+            began.elapsed()
+        );
+    }
+}
+
+#[test]
+fn each_process_starts_at_one_of_the_members_by_chance() {
+    let on = On::new(shared());
+    let (proxies, url) = proxies_of(shared(), &on);
+    let behind = On::at(url);
+    for _ in 0..40 {
+        behind.done(&["check", "x"]);
+    }
+    let asked: Vec<usize> = proxies.iter().map(|proxy| proxy.paths().len()).collect();
+    assert_eq!(asked.iter().sum::<usize>(), 40, "{asked:?}");
+    assert!(asked.iter().all(|count| *count > 0), "{asked:?}");
+}
+
 /// From 0.6 times to live after the last one that was kept, its command is ended.
 #[test]
 fn keeper_asks_a_third_member_long_before_its_hold_is_lost_when_two_say_nothing() {
@@ -567,9 +644,11 @@ fn keeper_asks_a_third_member_long_before_its_hold_is_lost_when_two_say_nothing(
     let mut holder = start(&on, &["--ttl", "20", "x"], 14_000);
     wait_until_at_work(&on, 1);
     let began = Instant::now();
-    proxies[0].cut();
-    proxies[1].cut();
-    wait_until("the third one is asked", || !proxies[2].paths().is_empty());
+    let first = proxies.iter().position(|proxy| !proxy.paths().is_empty());
+    let [first, second, third] = [0, 1, 2].map(|after| &proxies[(first.unwrap() + after) % 3]);
+    first.cut();
+    second.cut();
+    wait_until("the third one is asked", || !third.paths().is_empty());
     let took = began.elapsed().as_secs_f64();
     // The first request is due after a third of the time to live.
     assert!((4.0..10.0).contains(&took), "{took}");
@@ -580,13 +659,14 @@ fn keeper_asks_a_third_member_long_before_its_hold_is_lost_when_two_say_nothing(
 fn endpoints_of_two_clusters_are_refused() {
     let other = Cluster::start(1);
     let on = On::new(shared());
-    let first = Proxy::to(&shared().endpoints()[0]);
+    let proxies = [shared(), &other].map(|cluster| Proxy::to(&cluster.endpoints()[0]));
     // The second request is lost, so that the other cluster is asked.
-    first.plan(1, Fate::Drop);
+    proxies.iter().for_each(|proxy| proxy.plan(1, Fate::Drop));
+    let [first, second] = &proxies;
     let both = On::at(format!(
         "etcd://{},{}{}",
         first.endpoint,
-        other.endpoints()[0],
+        second.endpoint,
         on.prefix()
     ));
     let (code, _, stderr) = both.output(&["run", "x", "--", "true"]);

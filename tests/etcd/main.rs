@@ -49,6 +49,7 @@ mod costs;
 mod queue;
 // Users, roles and certificates.
 mod access;
+mod sign_in;
 // What others have put below the prefix.
 mod input;
 // A program that embeds onehold.

@@ -30,6 +30,8 @@ struct Shared {
     paths: Mutex<Vec<String>>,
     count: AtomicUsize,
     fates: Mutex<HashMap<usize, Fate>>,
+    /// How long the requests with this path take, in milliseconds.
+    delay: Mutex<Option<(&'static str, u64)>>,
     is_cut: AtomicBool,
     is_over: AtomicBool,
     connections: Mutex<Vec<TcpStream>>,
@@ -73,6 +75,11 @@ impl Proxy {
         fates.insert(number, fate);
         drop(fates);
         self.forget();
+    }
+
+    /// Each request with this path takes so long, in milliseconds.
+    pub fn delay(&self, path: &'static str, milliseconds: u64) {
+        *self.shared.delay.lock().unwrap() = Some((path, milliseconds));
     }
 
     /// Lets something happen that is not counted.
@@ -170,8 +177,13 @@ fn serve(shared: &Arc<Shared>, client: &TcpStream) -> Option<()> {
             .unwrap_or_default()
             .to_owned();
         let number = shared.count.fetch_add(1, Ordering::SeqCst);
+        let delay = *shared.delay.lock().unwrap();
+        let delay = delay.filter(|(slow, _)| *slow == path);
         shared.paths.lock().unwrap().push(path);
         shared.wait_until_mended();
+        if let Some((_, milliseconds)) = delay {
+            std::thread::sleep(Duration::from_millis(milliseconds));
+        }
         let fate = shared.fates.lock().unwrap().get(&number).copied();
         match fate {
             Some(Fate::Drop) => {

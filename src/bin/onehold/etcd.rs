@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use onehold::EtcdAccess;
 use onehold::command_line::is_exposed;
 
@@ -27,11 +27,7 @@ pub(crate) fn access(config: &EffectiveConfig) -> anyhow::Result<EtcdAccess> {
         None => settings.etcd_endpoints.clone().unwrap_or_default(),
     };
     (access.user, access.password) = credentials(config);
-    if let Some(file) = password_file(config)? {
-        let read = std::fs::read_to_string(&file);
-        let password = read.with_context(|| format!("cannot read `{}`", file.display()))?;
-        access.password = Some(password.trim_end_matches(['\n', '\r']).to_owned());
-    }
+    access.password_file = password_file(config)?;
     access.ca_certificate = path("ETCDCTL_CACERT", "etcd-cacert", &settings.etcd_cacert)?;
     access.certificate = path("ETCDCTL_CERT", "etcd-cert", &settings.etcd_cert)?;
     access.key = path("ETCDCTL_KEY", "etcd-key", &settings.etcd_key)?;
@@ -44,7 +40,8 @@ pub(crate) fn access(config: &EffectiveConfig) -> anyhow::Result<EtcdAccess> {
             )));
         }
     };
-    if access.user.is_some() && access.password.is_none() {
+    let has_password = access.password.is_some() || access.password_file.is_some();
+    if access.user.is_some() && !has_password {
         bail!(UsageError(
             "no password for the user of etcd: set ETCDCTL_PASSWORD, or `etcd-password-file`"
                 .to_owned()

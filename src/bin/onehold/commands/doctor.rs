@@ -26,7 +26,9 @@ pub(crate) fn doctor(session: &Session, typed: &args::Doctor) -> Outcome {
             one.advice = Some(format!("run `{}`", store_command(session, "cleanup")));
         }
     }
-    let is_hopeless = |found: &[Finding]| found.iter().any(|one| one.result == Grade::Failed);
+    // A version that has faults works all the same.
+    let is_in_the_way = |one: &Finding| one.result == Grade::Failed && one.check != "version";
+    let is_hopeless = |found: &[Finding]| found.iter().any(is_in_the_way);
     if !typed.quick && !is_hopeless(&found) {
         found.extend(session.store.try_calls());
         if !is_hopeless(&found) {
