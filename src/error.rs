@@ -220,6 +220,7 @@ operations! {
     TakeLock: "take the lock in",
     TakeOver: "take over",
     Unlock: "unlock",
+    UseDirectory: "use directory",
     WriteCommandPid: "write the command's pid to",
     WriteHoldNumber: "write the hold number in",
     WriteJournal: "write journal",
