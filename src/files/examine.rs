@@ -61,7 +61,7 @@ fn layout(store: &Path, directory: &Directory) -> Result<Finding> {
         return Ok(Finding::ok(LAYOUT, detail));
     };
     let is_there = |name: &str| matches!(own.facts(OsStr::new(name)), Ok(Some(_)));
-    Ok(match OF_EARLIER.iter().find(|name| is_there(&name)) {
+    Ok(match OF_EARLIER.iter().find(|name| is_there(name)) {
         Some(name) => {
             let path = store.join(META_DIR).join(name);
             let detail = format!("earlier versions have used it: {}", path.display());

@@ -214,12 +214,11 @@ impl Journal {
 
 /// Where a journal is: there may be one for each user, or for root beside that of the owner.
 fn files_of(root: &Root) -> io::Result<Vec<(Arc<Directory>, OsString)>> {
-    let directories: Vec<_> = match &root.flat {
-        Some(flat) => flat.directories().map(Arc::clone).collect(),
-        None => {
-            let own = existing(root.directory.open_below(OsStr::new(META_DIR)))?;
-            own.into_iter().map(Arc::new).collect()
-        }
+    let directories: Vec<_> = if let Some(flat) = &root.flat {
+        flat.directories().map(Arc::clone).collect()
+    } else {
+        let own = existing(root.directory.open_below(OsStr::new(META_DIR)))?;
+        own.into_iter().map(Arc::new).collect()
     };
     let mut files = Vec::new();
     for directory in directories {
@@ -249,7 +248,7 @@ fn rotated(file: &OsStr) -> OsString {
 }
 
 /// The lines of one user are in order already.
-fn sort_by_time(lines: &mut Vec<Vec<u8>>) {
+fn sort_by_time(lines: &mut [Vec<u8>]) {
     #[derive(Deserialize)]
     struct Timed {
         at: Option<DateTime<Utc>>,

@@ -606,12 +606,11 @@ impl Place {
         let Some(first) = names.next() else {
             return cannot(io::ErrorKind::InvalidInput);
         };
-        let waiting = match &guard.root.flat {
-            Some(_) => None,
-            None => {
-                let parts = [OsString::from(META_DIR), OsString::from(WAITING)];
-                Some(guard.descend_or_create(&parts)?)
-            }
+        let waiting = if guard.root.flat.is_some() {
+            None
+        } else {
+            let parts = [OsString::from(META_DIR), OsString::from(WAITING)];
+            Some(guard.descend_or_create(&parts)?)
         };
         let queue = OwnQueue::make(guard, waiting.as_ref(), first)?;
         let resumed = kept_places::find(&queue.tickets, &written.request);

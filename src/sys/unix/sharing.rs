@@ -83,8 +83,8 @@ impl Sharing {
     }
 
     /// `None`: what the umask leaves.
-    fn mode_of(self, made: Made) -> Option<Mode> {
-        let mode = match made {
+    fn mode_of(self, kind: Made) -> Option<Mode> {
+        let mode = match kind {
             Made::Directory => self.mode,
             Made::Common if !self.is_sticky() => return Some(self.mode_of_common()),
             // Its owner is to see by whom his store is used.
@@ -99,11 +99,11 @@ impl Sharing {
     }
 
     /// Gives a new file or directory the owner, the group and the mode. Its name is none that is used yet.
-    pub(super) fn apply(self, new: impl AsFd, made: Made) -> io::Result<()> {
-        let Some(mode) = self.mode_of(made) else {
+    pub(super) fn apply(self, new: impl AsFd, kind: Made) -> io::Result<()> {
+        let Some(mode) = self.mode_of(kind) else {
             return Ok(());
         };
-        let belongs_to_owner = made != Made::Record && !self.is_sticky() && self.is_guest();
+        let belongs_to_owner = kind != Made::Record && !self.is_sticky() && self.is_guest();
         if belongs_to_owner {
             fchown(&new, Some(self.owner), Some(self.group))?;
         }
