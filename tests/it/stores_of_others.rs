@@ -662,3 +662,95 @@ fn doctor_recognizes_a_sticky_store_of_earlier_versions() {
         "{found}"
     );
 }
+
+#[test]
+fn journal_of_a_sticky_store_is_told_by_the_name_of_the_lock() {
+    let env = store_with_mode(0o1777);
+    let with_history = |words: &str| {
+        let mut run = env.onehold(words.split(' '));
+        run.env("ONEHOLD_HISTORY", "1");
+        assert!(run.output().unwrap().status.success(), "{words}");
+    };
+    for words in ["run a -- true", "run -s b/c -- true", "run b/c -- true"] {
+        with_history(words);
+    }
+    let past = |words: &[&str]| {
+        let object = env.json([&["history"], words].concat());
+        object["holds"].as_array().unwrap().len()
+    };
+    assert_eq!(
+        [past(&[]), past(&["a"]), past(&["b/c"]), past(&["b"])],
+        [3, 1, 2, 0]
+    );
+    // It is moved once it is full, and what was noted stays.
+    let journal = || {
+        let files = files_below(&env.store()).into_iter();
+        files.filter(|file| file.to_string_lossy().contains("-events-"))
+    };
+    let file = journal().next().unwrap();
+    let text = fs::read_to_string(&file).unwrap();
+    let line = text.lines().last().unwrap().to_owned() + "\n";
+    fs::write(&file, text + &line.repeat(256 * 1024 / line.len() + 1)).unwrap();
+    with_history("run a -- true");
+    assert_eq!(journal().count(), 2);
+    assert_eq!(past(&["a"]), 2);
+}
+
+#[test]
+fn place_in_the_queue_of_a_sticky_store_is_kept_and_dead_waiters_are_passed_by() {
+    let env = store_with_mode(0o1777);
+    let mut holder = env.hold(&["a/b"]);
+    let mut killed = env.start(["run", "-w", "1m", "a/b", "--", "true"]);
+    wait_until("one waits", || env.number_of_waiters("a/b") == 1);
+    let words = [
+        "run",
+        "-w",
+        "0.1",
+        "--keep-place",
+        "1h",
+        "--owner",
+        "O",
+        "a/b",
+        "--",
+        "true",
+    ];
+    assert_eq!(env.code(words), 7);
+    let mut last = env.start([
+        "run",
+        "-w",
+        "1m",
+        "a/b",
+        "--",
+        "sh",
+        "-c",
+        "echo last >> order",
+    ]);
+    wait_until("two wait", || env.number_of_waiters("a/b") == 2);
+    let words = [
+        "run",
+        "-w",
+        "1m",
+        "--owner",
+        "O",
+        "a/b",
+        "--",
+        "sh",
+        "-c",
+        "echo kept >> order",
+    ];
+    let mut kept = env.start(words);
+    wait_until("three wait", || env.number_of_waiters("a/b") == 3);
+    killed.kill();
+    env.end();
+    assert_eq!((holder.finish(), kept.finish(), last.finish()), (0, 0, 0));
+    assert_eq!(
+        fs::read_to_string(env.path("order")).unwrap(),
+        "kept\nlast\n"
+    );
+    env.done(["cleanup"]);
+    let left = env.left_in_store();
+    assert!(
+        !left.iter().any(|file| file.contains("-ticket-")),
+        "{left:?}"
+    );
+}
