@@ -228,6 +228,7 @@ operations! {
     TakeLock: "take the lock in",
     TakeOver: "take over",
     Unlock: "unlock",
+    UseDirectory: "use directory",
     WriteCommandPid: "write the command's pid to",
     WriteHoldNumber: "write the hold number in",
     WriteJournal: "write journal",

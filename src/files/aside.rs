@@ -5,11 +5,10 @@ use std::io;
 use std::path::PathBuf;
 
 use super::directory::Files;
-use super::layout;
 use super::snapshot::FilesSnapshot;
 use crate::backend::{Backend as _, Entry};
-use crate::decision::Snapshot as _;
 use crate::decision::liveness::is_unchanged;
+use crate::decision::{Key, Snapshot as _};
 use crate::error::{Context, Operation, Result};
 use crate::name::LockName;
 use crate::record::Content;
@@ -22,7 +21,8 @@ impl Files {
         let Some(guard) = self.enter(Entry::EXISTING)? else {
             return Ok(None);
         };
-        let Some(directory) = guard.root.descend(&layout::parents(name))? else {
+        let (parents, file) = guard.root.layout().place_of(&Key::exclusive(name));
+        let Some(directory) = guard.root.descend(&parents)? else {
             return Ok(None);
         };
         let snapshot = FilesSnapshot::new(self, &guard.root, Some(&guard));
@@ -34,7 +34,7 @@ impl Files {
         let Some(judged) = found.handle.filter(|_| is_meant) else {
             return Ok(None);
         };
-        let (file, path) = (layout::file_name(name), self.path_of(name));
+        let path = self.path_of(name);
         // Neither a lock file of a store nor a temporary file, which `cleanup` would remove.
         let mut aside: OsString = file.clone();
         aside.push(format!(".aside-{:016x}", random_u64()));

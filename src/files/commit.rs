@@ -1,6 +1,7 @@
 //! Writes what was decided: a new record in its place, or the removal of an old one. Under the guard.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 
@@ -10,14 +11,14 @@ use super::directory::Files;
 use super::foreign::{self, SwapFallback};
 use super::guard::Guard;
 use super::held::{HeldFile, Place};
-use super::layout::{self, META_DIR};
+use super::layout::{Layout, META_DIR, flat_key};
 use super::lock_file::{LockPath, NewLockFile, encode, renew_foreign_times};
 use super::number;
 use super::provenance;
 use super::snapshot::FilesSnapshot;
 use crate::backend::Backend as _;
 use crate::decision::verdict::State;
-use crate::decision::{Judged, Key};
+use crate::decision::{Index, Judged, Key};
 use crate::error::{Context, Error, Operation, Result};
 use crate::format::{self, live};
 use crate::identity::Pid;
@@ -43,9 +44,10 @@ pub(super) fn take(
     };
     let mut record = complete(guard, snapshot, put, draft)?;
     let mut replaced = replaced.as_ref();
+    let layout = guard.root.layout();
     let stays_in_place = |judged: &Judged<Handle>| {
         let has_one_name = judged.record().is_none_or(|record| record.names.is_empty());
-        has_one_name && layout::place_of(&judged.found.key) == layout::place_of(key)
+        has_one_name && layout.place_of(&judged.found.key) == layout.place_of(key)
     };
     if !others.is_empty() || !replaced.is_none_or(stays_in_place) {
         // One hold may have had several of the names.
@@ -149,7 +151,7 @@ pub(super) fn remove(
     let Some(open) = &judged.found.handle else {
         return Ok(false);
     };
-    let (parents, file) = layout::place_of(&judged.found.key);
+    let (parents, file) = guard.root.layout().place_of(&judged.found.key);
     let Some(directory) = guard.root.descend(&parents)? else {
         return Ok(false);
     };
@@ -205,11 +207,12 @@ fn remove_other_names(
         .into_iter()
         .filter_map(|name| LockName::new(name).ok());
     for name in others.filter(|name| *name != judged.found.key.name) {
-        let parents = if is_shared {
-            layout::shared(&name)
-        } else {
-            layout::parents(&name)
+        let layout = guard.root.layout();
+        let key = Key {
+            index: is_shared.then_some(Index::default()),
+            name,
         };
+        let (parents, file) = layout.place_of(&key);
         let Ok(Some(directory)) = guard.root.descend(&parents) else {
             continue;
         };
@@ -218,9 +221,16 @@ fn remove_other_names(
             // Its number is another one there.
             directory.names().unwrap_or_default()
         } else {
-            vec![layout::file_name(&name)]
+            vec![file]
         };
-        for file in files {
+        // Others of its names are there, too.
+        let is_other = |file: &OsString| {
+            layout == Layout::Tree
+                || flat_key(file).is_some_and(|found| {
+                    found.name == key.name && found.index.is_some() == is_shared
+                })
+        };
+        for file in files.into_iter().filter(is_other) {
             let facts = directory.facts(&file).context(Operation::Inspect, &path)?;
             if facts.is_some_and(|facts| facts.id == open.facts.id) {
                 directory
@@ -268,12 +278,13 @@ fn complete(
     record.hold = if put.iter().any(|(key, _)| key.name.is_path()) {
         number::by_clock(now, replaced)
     } else {
-        let number = match snapshot.place {
-            Some(place) if number::is_last(&guard.root.directory, &place.last).unwrap_or(false) => {
-                number::after_last(&place.last, now, replaced)
-            }
-            _ => number::open(&guard.root.directory)
-                .and_then(|last| number::after_last(&last, now, replaced)),
+        let kept = snapshot.place.and_then(|place| place.last.as_deref());
+        let kept =
+            kept.filter(|last| number::is_last(&guard.root.directory, last).unwrap_or(false));
+        let number = match kept {
+            Some(last) => number::next(&guard.root, Some(last), now, replaced),
+            None => number::open(&guard.root.directory)
+                .and_then(|last| number::next(&guard.root, last.as_ref(), now, replaced)),
         };
         number.context(Operation::WriteHoldNumber, &guard.root.path.join(META_DIR))?
     };
@@ -308,7 +319,7 @@ pub(super) fn renew(
     let (Some(open), Some(record)) = (&judged.found.handle, judged.record()) else {
         return Ok(None);
     };
-    let (parents, file) = layout::place_of(&judged.found.key);
+    let (parents, file) = guard.root.layout().place_of(&judged.found.key);
     let Some(directory) = guard.root.descend(&parents)? else {
         return Ok(None);
     };

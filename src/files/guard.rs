@@ -3,21 +3,30 @@
 //! There is no guard file: if it were deleted, there could be two. Nothing
 //! that can block belongs under the guard: no output, prompt, fork, name lookup, sleep or fsync, and
 //! nothing that waits for another process.
+//!
+//! Whoever may read a directory can lock it, for good. In a store that others may read but not write, the guard is
+//! `.onehold/guard`, a directory that they may not open. It is made only by who has locked the store, and is never
+//! removed. So whoever has locked the store and finds no such directory is alone.
 
 use std::cell::OnceCell;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::flat::Flat;
+use super::layout::{Layout, META_DIR};
 use crate::backend::{BackOff, Deadline, Patience};
 use crate::error::{Context, Error, Operation, Result};
-use crate::sys::directory::{Directory, id_of_path, make_private};
+use crate::sys::directory::{Directory, id_of_path};
 use crate::sys::process::boottime;
 use crate::sys::signal::{Alarm, SignalBlock};
 use crate::sys::wait::pause;
-use crate::sys::{FileId, created, existing, not_found};
+use crate::sys::{FileId, existing, is_not_a_directory, not_found};
+
+/// The guard of a store that others may read, below [`META_DIR`].
+const GUARD_DIR: &str = "guard";
 
 /// Number of attempts to make and open a store that another process removes.
 const MAX_ATTEMPTS: usize = 10;
@@ -37,20 +46,58 @@ pub(crate) struct Root {
     pub(crate) id: FileId,
     /// Kernel locks in it are seen by everyone who can open its files.
     pub(crate) shares_kernel_locks: bool,
+    /// The directory that is locked instead of the store.
+    guard: Option<Arc<Directory>>,
+    /// What a sticky store has beside its records.
+    pub(super) flat: Option<Arc<Flat>>,
+}
+
+/// Whose a directory is that is to be locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whose {
+    /// That of a path, in which nothing is made but locks.
+    OtherPrograms,
+    /// A store.
+    Store,
+    /// A store in which a lock is to be taken.
+    StoreToFill,
 }
 
 impl Root {
     /// `None` if there is none.
-    pub(crate) fn open(path: &Path) -> Result<Option<Self>> {
-        let Some(directory) = open_directory(path)? else {
+    pub(crate) fn open(path: &Path, is_store: bool) -> Result<Option<Self>> {
+        let Some(mut directory) = open_directory(path)? else {
             return Ok(None);
         };
+        let id = if is_store {
+            directory.share()
+        } else {
+            directory.id()
+        };
+        let id = id.context(Operation::InspectStore, path)?;
+        let shares_kernel_locks = shares_kernel_locks(&directory, path)?;
+        let directory = Arc::new(directory);
         Ok(Some(Self {
-            id: directory.id().context(Operation::InspectStore, path)?,
-            shares_kernel_locks: shares_kernel_locks(&directory, path)?,
-            directory: Arc::new(directory),
+            flat: flat(&directory, path)?,
+            id,
+            shares_kernel_locks,
+            directory,
             path: path.to_owned(),
+            guard: None,
         }))
+    }
+
+    pub(super) fn layout(&self) -> Layout {
+        if self.flat.is_some() {
+            Layout::Flat
+        } else {
+            Layout::Tree
+        }
+    }
+
+    /// The directory whose lock is the guard.
+    fn locked(&self) -> &Directory {
+        self.guard.as_ref().unwrap_or(&self.directory)
     }
 
     /// A directory below the store; `None` if it does not exist.
@@ -83,42 +130,59 @@ impl Root {
     }
 }
 
+/// What there is beside the records, if it is a sticky store.
+fn flat(root: &Arc<Directory>, path: &Path) -> Result<Option<Arc<Flat>>> {
+    if !root.is_sticky_store() {
+        return Ok(None);
+    }
+    Flat::of(root, path).map(|flat| Some(Arc::new(flat)))
+}
+
 /// Opens a directory of locks; `None` if there is none.
 pub(super) fn open_directory(path: &Path) -> Result<Option<Directory>> {
     existing(Directory::open(path)).context(Operation::OpenStore, path)
 }
 
 impl Guard {
-    /// Enters the guard of an existing directory; `None` if there is none. `is_store`: what is made in it
-    /// belongs to those whom its mode lets in.
-    pub(super) fn enter(
-        path: &Path,
-        patience: Patience<'_>,
-        is_store: bool,
-    ) -> Result<Option<Self>> {
+    /// Enters the guard of an existing directory; `None` if there is none. In a store, what is made belongs to
+    /// those whom its mode lets in.
+    pub(super) fn enter(path: &Path, patience: Patience<'_>, whose: Whose) -> Result<Option<Self>> {
         let limit = Deadline::of(patience);
+        let is_store = whose != Whose::OtherPrograms;
         loop {
             let Some(mut root) = open_directory(path)? else {
                 return Ok(None);
             };
             let shares_kernel_locks = shares_kernel_locks(&root, path)?;
-            let signals = lock(&root, path, &limit)?;
+            let mut signals = try_lock(&root, path)?;
+            if signals.is_none() && !(is_store && is_exposed(&mut root, path)?) {
+                signals = Some(wait_for(&root, path, &limit)?);
+            }
             let id = if is_store { root.share() } else { root.id() };
             let id = id.context(Operation::InspectStore, path)?;
+            let (signals, guard) = match signals {
+                Some(signals) if !root.is_exposed() => (signals, None),
+                signals => lock_exposed(&root, path, &limit, whose, signals)?,
+            };
             let root = Root {
                 directory: Arc::new(root),
                 path: path.to_owned(),
                 id,
                 shares_kernel_locks,
+                guard,
+                flat: None,
             };
-            let guard = Self {
+            let mut guard = Self {
                 root,
                 _signals: signals,
             };
             // The directory may have been removed or moved before it was locked, and another one put
             // in its place.
             match existing(id_of_path(path)).context(Operation::InspectStore, path)? {
-                Some(named) if named == id => return Ok(Some(guard)),
+                Some(named) if named == id => {
+                    guard.root.flat = flat(&guard.root.directory, path)?;
+                    return Ok(Some(guard));
+                }
                 Some(_) => {}
                 None => return Ok(None),
             }
@@ -133,10 +197,10 @@ impl Guard {
         is_private: bool,
     ) -> Result<Self> {
         for _ in 0..MAX_ATTEMPTS {
-            if let Some(entered) = Self::enter(path, patience, true)? {
+            if let Some(entered) = Self::enter(path, patience, Whose::StoreToFill)? {
                 return Ok(entered);
             }
-            create_store(path, is_private)?;
+            Directory::make(path, is_private).context(Operation::CreateStore, path)?;
         }
         // A symlink to nowhere, or another process keeps removing it.
         Err(not_found()).context(Operation::OpenStore, path)
@@ -145,9 +209,19 @@ impl Guard {
     /// Enters the guard of a directory that is open already, wherever it was moved: who reaches it
     /// by its new path locks the same inode.
     pub(super) fn reenter(root: &Root, patience: Patience<'_>) -> Result<Self> {
+        let limit = Deadline::of(patience);
+        let mut root = root.clone();
+        let signals = if root.directory.is_exposed() {
+            let (signals, guard) =
+                lock_exposed(&root.directory, &root.path, &limit, Whose::Store, None)?;
+            root.guard = guard;
+            signals
+        } else {
+            lock(&root.directory, &root.path, &limit)?
+        };
         Ok(Self {
-            _signals: lock(&root.directory, &root.path, &Deadline::of(patience))?,
-            root: root.clone(),
+            root,
+            _signals: signals,
         })
     }
 
@@ -199,28 +273,8 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        let _ = self.root.directory.unlock();
+        let _ = self.root.locked().unlock();
     }
-}
-
-fn create_store(path: &Path, is_private: bool) -> Result<()> {
-    if let Some(parent) = path.parent() {
-        std::fs::create_dir_all(parent).context(Operation::CreateDirectory, parent)?;
-    }
-    let made = if is_private {
-        make_private(path)
-    } else {
-        std::fs::create_dir(path)
-    };
-    if created(made).context(Operation::CreateStore, path)?
-        && let Some(parent) = path.parent()
-    {
-        // Once in the life of a store: a lease must not be lost with its directory.
-        Directory::open(parent)
-            .and_then(|parent| parent.sync())
-            .context(Operation::WriteTo, parent)?;
-    }
-    Ok(())
 }
 
 /// Whether kernel locks in this directory are seen by everyone who can open its files.
@@ -229,24 +283,91 @@ fn shares_kernel_locks(root: &Directory, path: &Path) -> Result<bool> {
         .context(Operation::InspectFilesystem, path)
 }
 
-/// Locks the directory, and blocks stop and termination signals. They are not blocked while another
-/// process has it: a wait can be canceled.
-fn lock(root: &Directory, path: &Path, limit: &Deadline<'_>) -> Result<SignalBlock> {
-    let started = boottime();
-    let block = || SignalBlock::new().context(Operation::BlockSignals, path);
-    {
-        let signals = block()?;
-        if root.try_lock().context(Operation::LockStore, path)? {
-            return Ok(signals);
+/// Whether a store that is locked by now is one that others may read but not write.
+#[cold]
+fn is_exposed(root: &mut Directory, path: &Path) -> Result<bool> {
+    root.share().context(Operation::InspectStore, path)?;
+    Ok(root.is_exposed())
+}
+
+/// Locks what is the guard of a store that others may read but not write. `signals`: the store itself is locked. What
+/// is locked instead of it is returned, too.
+#[cold]
+fn lock_exposed(
+    root: &Directory,
+    path: &Path,
+    limit: &Deadline<'_>,
+    whose: Whose,
+    mut signals: Option<SignalBlock>,
+) -> Result<(SignalBlock, Option<Arc<Directory>>)> {
+    let parts: PathBuf = [META_DIR, GUARD_DIR].iter().collect();
+    loop {
+        let opened = root
+            .open_below(OsStr::new(META_DIR))
+            .and_then(|own| own.open_below(OsStr::new(GUARD_DIR)));
+        match (opened, signals.take()) {
+            (Ok(guard), before) => {
+                if before.is_some() {
+                    root.unlock().context(Operation::LockStore, path)?;
+                }
+                drop(before);
+                let signals = lock(&guard, path, limit)?;
+                let id = guard.id().context(Operation::InspectStore, path)?;
+                let named = root.facts(parts.as_os_str());
+                let named = named.context(Operation::InspectStore, path)?;
+                if named.is_some_and(|named| named.id == id) {
+                    return Ok((signals, Some(Arc::new(guard))));
+                }
+                let _ = guard.unlock();
+            }
+            (Err(error), Some(signals)) => {
+                let is_missing = is_not_a_directory(&error);
+                // Who may not open it, or cannot make it, can change nothing here.
+                if !is_missing || make_guard(root, whose).is_err() {
+                    return Ok((signals, None));
+                }
+                // It is seen from now on, and somebody else may have locked it.
+                root.unlock().context(Operation::LockStore, path)?;
+            }
+            (Err(_), None) => signals = Some(lock(root, path, limit)?),
         }
     }
+}
+
+fn make_guard(root: &Directory, whose: Whose) -> io::Result<()> {
+    let meta = OsStr::new(META_DIR);
+    if whose == Whose::StoreToFill {
+        root.make_below(meta)?;
+    }
+    root.open_below(meta)?
+        .make_private_below(OsStr::new(GUARD_DIR))
+}
+
+/// Locks the directory, and blocks stop and termination signals. `None`: another process has it.
+fn try_lock(root: &Directory, path: &Path) -> Result<Option<SignalBlock>> {
+    let signals = SignalBlock::new().context(Operation::BlockSignals, path)?;
+    let is_locked = root.try_lock().context(Operation::LockStore, path)?;
+    Ok(is_locked.then_some(signals))
+}
+
+/// The same, as soon as it is free.
+fn lock(root: &Directory, path: &Path, limit: &Deadline<'_>) -> Result<SignalBlock> {
+    match try_lock(root, path)? {
+        Some(signals) => Ok(signals),
+        None => wait_for(root, path, limit),
+    }
+}
+
+/// The signals are not blocked while another process has it: a wait can be canceled.
+fn wait_for(root: &Directory, path: &Path, limit: &Deadline<'_>) -> Result<SignalBlock> {
+    let started = boottime();
     let blocking = Blocking::new(POLL);
     while let Some(left) = limit.next_sleep(IDLE) {
         // flock(2) wakes in order and immediately.
         let locked = blocking.until(left, || root.lock(), || root.try_lock());
         if !matches!(&locked, Err(error) if error.kind() == io::ErrorKind::Interrupted) {
             locked.context(Operation::LockStore, path)?;
-            return block();
+            return SignalBlock::new().context(Operation::BlockSignals, path);
         }
     }
     Err(Error::StoreBusy {

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use super::directory::Files;
 use super::guard::{Guard, Root};
-use super::layout;
 use super::lock_file::{LockFile, LockPath, is_named, renew_foreign_times};
 use super::queue;
 use super::shared_names;
@@ -56,13 +55,13 @@ pub(super) struct Place {
 impl Place {
     /// Where a record is to be; its directories are made.
     pub(super) fn of(guard: &Guard, files: &Files, key: &Key) -> Result<Self> {
-        let (parents, file) = layout::place_of(key);
+        let (parents, file) = guard.root.layout().place_of(key);
         let directory = guard
             .descend_or_create(&parents)
             .inspect_err(|_| guard.prune(&parents))?;
         // If it cannot be noted, the directories are removed.
         let note = || shared_names::note(&guard.root.directory, &key.name);
-        let stays = key.index.is_some() && matches!(note(), Ok(true));
+        let stays = key.index.is_some() && !parents.is_empty() && matches!(note(), Ok(true));
         Ok(Self {
             parents,
             directory,
@@ -344,7 +343,7 @@ impl HeldRecord for HeldFile {
         let unlocked = unlock_record(&self.file).context(Operation::Unlock, self.path());
         let ended = ended?;
         unlocked?;
-        if queue::may_have_waiters(&self.root.directory) {
+        if queue::may_have_waiters(&self.root) {
             // The next holder was woken on this processor. What is left to do here, and be it the end of this
             // process, can wait.
             std::thread::yield_now();

@@ -1,30 +1,32 @@
 //! The journal of a store: one line for every takeover, break and cleanup, and the history.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
-use super::guard::Guard;
+use super::flat::{self, Flat};
+use super::guard::{Guard, Root};
 use super::layout::META_DIR;
-use super::lock_file::is_named;
 use crate::backend::Patience;
 use crate::decision::verdict::Reason;
 use crate::error::{Context, Operation, Result};
 use crate::identity::Pid;
 use crate::record::cut_command;
 use crate::status::Status;
-use crate::sys::directory::{Directory, Found, facts_of_file, try_lock_record};
+use crate::sys::directory::{Directory, Found, facts_of_file};
 use crate::sys::{existing, hostname, process};
 
 const JOURNAL: &str = "events.jsonl";
-const ROTATED_JOURNAL: &str = "events.jsonl.1";
+const EVENTS: &str = "events";
+const JOURNAL_SUFFIX: &str = ".jsonl";
 
-/// How long others may keep the journal locked: a line takes microseconds.
-const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
+/// Where a journal cannot be written in place, each line costs a copy of it, so it is moved at this size.
+const REPLACED_AT: u64 = 256 * 1024;
 
 /// So much of a filesystem is left free, or a quarter of a small one.
 const RESERVED: u64 = 1024 * 1024;
@@ -196,13 +198,12 @@ impl Journal {
         line.push(b'\n');
         let limited = self.leaving_room(line.len());
         let limited = limited.context(Operation::WriteJournal, &path)?;
-        let mut appended = limited.append(&line);
-        let is_missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
-        if appended.as_ref().is_err_and(is_missing) {
-            // The journal of a path lock is in the default store, which may not exist yet.
-            drop(Guard::enter_or_create(&self.store, Patience::SHORT, true)?);
-            appended = limited.append(&line);
+        if matches!(limited.append(&line), Ok(true)) {
+            return Ok(());
         }
+        // The journal of a path lock is in the default store, which may not exist yet.
+        let guard = Guard::enter_or_create(&self.store, Patience::SHORT, true)?;
+        let appended = limited.append_under_guard(&guard.root, &line);
         appended.context(Operation::WriteJournal, &path)
     }
 
@@ -223,23 +224,79 @@ impl Journal {
         })
     }
 
-    fn path_of(&self, file: &str) -> PathBuf {
+    fn path_of(&self, file: impl AsRef<Path>) -> PathBuf {
         self.store.join(META_DIR).join(file)
     }
 
     /// Its lines, the oldest first. `only_new`: since it was moved last.
     pub(super) fn lines(&self, only_new: bool) -> Result<Vec<Vec<u8>>> {
+        let Some(root) = Root::open(&self.store, true)? else {
+            return Ok(Vec::new());
+        };
+        let files = files_of(&root).context(Operation::Read, &self.path_of(JOURNAL))?;
         let mut lines = Vec::new();
-        let old = (!only_new).then_some(ROTATED_JOURNAL);
-        for file in old.into_iter().chain([JOURNAL]) {
-            let text = self
-                .text_of(file)
-                .context(Operation::Read, &self.path_of(file))?;
-            let text = text.unwrap_or_default();
-            lines.extend(text.split(|byte| *byte == b'\n').map(<[u8]>::to_vec));
+        for (directory, file) in &files {
+            let old = (!only_new).then(|| rotated(file));
+            for file in old.iter().chain([file]) {
+                let text = self.text_of(directory, file);
+                let text = text.context(Operation::Read, &self.path_of(file))?;
+                let text = text.unwrap_or_default();
+                lines.extend(text.split(|byte| *byte == b'\n').map(<[u8]>::to_vec));
+            }
+        }
+        if files.len() > 1 {
+            sort_by_time(&mut lines);
         }
         Ok(lines)
     }
+}
+
+/// Where a journal is: there may be one for each user, or for root beside that of the owner.
+fn files_of(root: &Root) -> io::Result<Vec<(Arc<Directory>, OsString)>> {
+    let directories: Vec<_> = if let Some(flat) = &root.flat {
+        flat.directories().map(Arc::clone).collect()
+    } else {
+        let own = existing(root.directory.open_below(OsStr::new(META_DIR)))?;
+        own.into_iter().map(Arc::new).collect()
+    };
+    let mut files = Vec::new();
+    for directory in directories {
+        let mut names = directory.names()?;
+        names.retain(|name| name.to_str().is_some_and(is_journal));
+        files.extend(names.into_iter().map(|name| (Arc::clone(&directory), name)));
+    }
+    Ok(files)
+}
+
+/// Whether a file is the journal of all, or that of one user.
+fn is_journal(file: &str) -> bool {
+    let user = |rest: &str| {
+        let user = rest.strip_prefix('-')?.strip_suffix(JOURNAL_SUFFIX)?;
+        user.parse::<u32>().ok()
+    };
+    let rest = file.strip_prefix(flat::PREFIX).unwrap_or(file);
+    let rest = rest.strip_prefix(EVENTS);
+    rest.is_some_and(|rest| rest == JOURNAL_SUFFIX || user(rest).is_some())
+}
+
+/// What a full journal is moved to.
+fn rotated(file: &OsStr) -> OsString {
+    let mut rotated = file.to_owned();
+    rotated.push(".1");
+    rotated
+}
+
+/// The lines of one user are in order already.
+fn sort_by_time(lines: &mut [Vec<u8>]) {
+    #[derive(Deserialize)]
+    struct Timed {
+        at: Option<DateTime<Utc>>,
+        ended_at: Option<DateTime<Utc>>,
+    }
+    lines.sort_by_cached_key(|line| {
+        let timed = serde_json::from_slice::<Timed>(line).ok();
+        timed.and_then(|timed| timed.at.or(timed.ended_at))
+    });
 }
 
 /// A lock, as its events name it, by [`resolved`] paths.
@@ -287,8 +344,19 @@ pub(crate) fn last(journal: &Journal, lock: &Subject<'_>, limit: usize) -> Resul
 
 /// How long the journal of a store is, if it can be written; `None`: there is none.
 pub(crate) fn size(store: &Path) -> io::Result<Option<u64>> {
-    let opened = Directory::open(store)
-        .and_then(|root| root.open_below(OsStr::new(META_DIR)))
+    let Ok(Some(root)) = Root::open(store, true) else {
+        return Ok(None);
+    };
+    if !root.directory.is_own() {
+        let files = files_of(&root)?;
+        let sizes = files.iter().map(|(directory, file)| directory.facts(file));
+        let sizes = sizes.collect::<io::Result<Vec<_>>>()?;
+        let sizes = sizes.into_iter().flatten().map(|facts| facts.size);
+        return Ok((!files.is_empty()).then(|| sizes.sum()));
+    }
+    let opened = root
+        .directory
+        .open_below(OsStr::new(META_DIR))
         .and_then(|own| own.open_for_update(OsStr::new(JOURNAL)));
     match existing(opened.and_then(|journal| journal.metadata()))? {
         Some(facts) if facts.is_file() => Ok(Some(facts.len())),
@@ -299,13 +367,10 @@ pub(crate) fn size(store: &Path) -> io::Result<Option<u64>> {
 
 impl Journal {
     /// The content of a file of the journal, or its end. `None`: there is no such file.
-    fn text_of(&self, file: &str) -> io::Result<Option<Vec<u8>>> {
+    fn text_of(&self, directory: &Directory, file: &OsStr) -> io::Result<Option<Vec<u8>>> {
         // One that others own may not be rotated, and grows.
         let most = 2 * self.rotate_at;
-        let found = Directory::open(&self.store)
-            .and_then(|root| root.open_below(OsStr::new(META_DIR)))
-            .and_then(|own| own.find_regular(OsStr::new(file)));
-        let Some(Found::File(mut file, facts)) = existing(found)? else {
+        let Some(Found::File(mut file, facts)) = existing(directory.find_regular(file))? else {
             return Ok(None);
         };
         file.seek(SeekFrom::Start(facts.size.saturating_sub(most)))?;
@@ -314,60 +379,97 @@ impl Journal {
         Ok(Some(text))
     }
 
-    fn append(&self, line: &[u8]) -> io::Result<()> {
-        let mut root = Directory::open(&self.store)?;
-        let own = root.open_below(OsStr::new(META_DIR));
-        // Who has opened it before it is moved writes into what it was moved to: that is read as well.
-        if let Ok(own) = &own
-            && let Ok((mut journal, size)) = own.open_to_append(OsStr::new(JOURNAL))
-            && size < self.rotate_at
-        {
-            return journal.write_all(line);
+    /// Appends a line where only the caller and root can write; `false`: not possible, or it is full.
+    fn append(&self, line: &[u8]) -> io::Result<bool> {
+        let mut own = Directory::open(&self.store)?.open_below(OsStr::new(META_DIR))?;
+        own.share()?;
+        if !own.is_own() {
+            return Ok(false);
         }
-        root.share()?;
-        root.make_below(OsStr::new(META_DIR))?;
-        let own = root.open_below(OsStr::new(META_DIR))?;
-        self.append_to_new(&own, line)
+        // Who has opened it before it is moved writes into what it was moved to: that is read as well.
+        let (mut journal, size) = own.open_to_append(OsStr::new(JOURNAL))?;
+        if size >= self.rotate_at {
+            return Ok(false);
+        }
+        journal.write_all(line).map(|()| true)
     }
 
-    /// Appends a line to a journal that is to be made, or to be moved first.
+    /// Appends a line to a journal that is to be made, or to be moved first, or that others could have put there.
     #[cold]
-    fn append_to_new(&self, own: &Directory, line: &[u8]) -> io::Result<()> {
-        let deadline = Instant::now() + LOCK_TIMEOUT;
-        loop {
-            let mut file = match own.open_own(OsStr::new(JOURNAL), true) {
-                // In a copy of the store by `cp -al`, for example. The line must not appear there.
-                Err(error) if error.kind() == io::ErrorKind::TooManyLinks => {
-                    own.rename(OsStr::new(JOURNAL), OsStr::new(ROTATED_JOURNAL))?;
-                    // A rename to another name of the same file does nothing (rename(2)).
-                    own.open_own(OsStr::new(JOURNAL), true)?
-                }
-                opened => opened?,
-            };
-            // Two that move it at once would move a new one over the old one.
-            if !try_lock_record(&file)? {
-                if Instant::now() >= deadline {
-                    return Err(io::Error::new(io::ErrorKind::WouldBlock, "it is locked"));
-                }
-                std::thread::sleep(Duration::from_millis(2));
-                continue;
-            }
-            if !is_named(own, OsStr::new(JOURNAL), &file)? {
-                continue;
-            }
-            if facts_of_file(&file)?.size >= self.rotate_at {
-                match own.rename(OsStr::new(JOURNAL), OsStr::new(ROTATED_JOURNAL)) {
-                    // In a sticky directory only its owner may rename it. It grows until then.
-                    Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
-                    renamed => {
-                        renamed?;
-                        continue;
-                    }
-                }
-            }
-            return file.write_all(line);
+    fn append_under_guard(&self, root: &Root, line: &[u8]) -> io::Result<()> {
+        if let Some(flat) = &root.flat {
+            let mut file = Flat::own_file(EVENTS);
+            file.push(JOURNAL_SUFFIX);
+            return self.replace(root, flat.directory(), &file, line);
         }
+        root.directory.make_below(OsStr::new(META_DIR))?;
+        let own = root.directory.open_below(OsStr::new(META_DIR))?;
+        if root.directory.is_own() {
+            return self.append_to(&own, line);
+        }
+        let file = if root.directory.is_shared() {
+            JOURNAL.to_owned()
+        } else {
+            // Its owner does not enter the guard to write to the other one.
+            let user = process::own_uid().unwrap_or_default();
+            format!("{EVENTS}-{user}{JOURNAL_SUFFIX}")
+        };
+        self.replace(root, &own, OsStr::new(&file), line)
     }
+
+    fn append_to(&self, own: &Directory, line: &[u8]) -> io::Result<()> {
+        let name = OsStr::new(JOURNAL);
+        let mut file = match own.open_own(name, true) {
+            // In a copy of the store by `cp -al`, for example. The line must not appear there.
+            Err(error) if error.kind() == io::ErrorKind::TooManyLinks => {
+                own.rename(name, &rotated(name))?;
+                // A rename to another name of the same file does nothing (rename(2)).
+                own.open_own(name, true)?
+            }
+            opened => opened?,
+        };
+        if facts_of_file(&file)?.size >= self.rotate_at {
+            own.rename(name, &rotated(name))?;
+            file = own.open_own(name, true)?;
+        }
+        file.write_all(line)
+    }
+
+    /// Puts a copy with one more line in place of a journal. Others may have put any file there: it is read only if
+    /// it begins as this one.
+    fn replace(&self, root: &Root, own: &Directory, file: &OsStr, line: &[u8]) -> io::Result<()> {
+        let (device, inode) = (root.id.device, root.id.inode);
+        let shown = file.to_string_lossy();
+        let head = format!("{{\"journal\":\"{shown}\",\"store\":[{device},{inode}]}}\n");
+        let found = match own.find(file)? {
+            Found::File(found, _) => Some(found),
+            Found::Other(kind) => return Err(io::Error::other(kind)),
+            Found::Missing => None,
+        };
+        let is_there = found.is_some();
+        let most = self.rotate_at.min(REPLACED_AT);
+        let before = found.map(|found| text_with_head(found, head.as_bytes(), most));
+        let mut text = before.transpose()?.flatten().unwrap_or_else(|| {
+            if is_there {
+                // What it is does not matter any more if it cannot be moved.
+                let _ = own.rename(file, &rotated(file));
+            }
+            head.into_bytes()
+        });
+        text.extend(line);
+        own.replace(&Flat::new_name(), file, &text)
+    }
+}
+
+/// The text of a journal that is replaced for each line. `None`: it begins otherwise, or is full.
+fn text_with_head(mut file: File, head: &[u8], most: u64) -> io::Result<Option<Vec<u8>>> {
+    let mut begin = vec![0; head.len()];
+    let is_ours = file.read_exact(&mut begin).is_ok() && begin == head;
+    if !is_ours || facts_of_file(&file)?.size >= most {
+        return Ok(None);
+    }
+    file.take(most).read_to_end(&mut begin)?;
+    Ok(Some(begin))
 }
 
 fn reason(status: &Status) -> &'static str {

@@ -7,8 +7,11 @@
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::fs::File;
+use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::flat;
 use crate::decision::{MAX_KEEP_MS, Request};
 use crate::open_file::read_all;
 use crate::record::digest;
@@ -110,46 +113,83 @@ fn digest_of(owner: &str) -> u32 {
     u32::from_be_bytes([a, b, c, d])
 }
 
+/// The tickets of one lock.
+#[derive(Clone, Debug)]
+pub(super) struct Tickets {
+    pub(super) directory: Arc<Directory>,
+    /// In a sticky store, where they lie beside those of other locks: the name of the lock's file.
+    pub(super) of: Option<OsString>,
+}
+
+impl Tickets {
+    pub(super) fn file(&self, ticket: TicketName) -> OsString {
+        match &self.of {
+            Some(of) => flat::ticket_file(&ticket.file(), of),
+            None => ticket.file(),
+        }
+    }
+
+    /// All of them, in no order.
+    pub(super) fn names(&self) -> impl Iterator<Item = TicketName> {
+        let files = self.directory.names().unwrap_or_default().into_iter();
+        files.filter_map(|file| match &self.of {
+            Some(of) => {
+                let (ticket, its_lock) = flat::ticket_in(&file)?;
+                (*of == its_lock).then(|| TicketName::read(ticket.as_ref()))?
+            }
+            None => TicketName::read(&file),
+        })
+    }
+
+    pub(super) fn find(&self, ticket: TicketName) -> io::Result<Found> {
+        self.directory.find(&self.file(ticket))
+    }
+
+    pub(super) fn unlink(&self, ticket: TicketName) {
+        let _ = self.directory.unlink(&self.file(ticket));
+    }
+
+    fn rename(&self, from: TicketName, to: TicketName) -> io::Result<()> {
+        self.directory.rename(&self.file(from), &self.file(to))
+    }
+}
+
 /// Keeps the place of a ticket without a waiter in these queues, or removes the ticket. Called under the guard, or by
 /// the waiter itself. What cannot be changed is left without an error: another user's ticket does no harm.
-pub(super) fn keep_or_remove<'a>(queues: impl Iterator<Item = &'a Directory>, file: &OsStr) {
-    let kept = TicketName::read(file).and_then(TicketName::without_waiter);
-    let kept = kept.map(TicketName::file);
+pub(super) fn keep_or_remove<'a>(queues: impl Iterator<Item = &'a Tickets>, ticket: TicketName) {
+    let kept = ticket.without_waiter();
     for queue in queues {
-        let is_kept = kept
-            .as_ref()
-            .is_some_and(|kept| all(queue).count() < MAX_KEPT && queue.rename(file, kept).is_ok());
+        let is_kept = kept.is_some_and(|kept| {
+            all(queue).count() < MAX_KEPT && queue.rename(ticket, kept).is_ok()
+        });
         if !is_kept {
-            let _ = queue.unlink(file);
+            queue.unlink(ticket);
         }
     }
 }
 
 /// Removes the files of a place in a further queue of its request, even a ticket whose waiter is dead unnoticed.
 /// Called under the guard.
-pub(super) fn clear(queue: &Directory, number: u64) {
-    for file in queue.names().unwrap_or_default() {
-        if TicketName::read(&file).is_some_and(|name| name.number == number) {
-            let _ = queue.unlink(&file);
-        }
+pub(super) fn clear(queue: &Tickets, number: u64) {
+    for name in queue.names().filter(|name| name.number == number) {
+        queue.unlink(name);
     }
 }
 
 /// The places in a queue that are kept. Removes those whose time has passed.
-pub(super) fn all(queue: &Directory) -> impl Iterator<Item = TicketName> {
-    let names = queue.names().unwrap_or_default().into_iter();
-    names.filter_map(|file| {
-        let name = TicketName::read(&file).filter(|name| name.has_no_waiter())?;
-        if name.left().is_none() {
-            let _ = queue.unlink(&file);
-            return None;
+pub(super) fn all(queue: &Tickets) -> impl Iterator<Item = TicketName> {
+    queue.names().filter(|name| {
+        let is_kept = name.has_no_waiter();
+        let is_over = is_kept && name.left().is_none();
+        if is_over {
+            queue.unlink(*name);
         }
-        Some(name)
+        is_kept && !is_over
     })
 }
 
 /// The first place that is kept for a request and has no waiter. Called under the guard.
-pub(super) fn find(queue: &Directory, request: &Request) -> Option<TicketName> {
+pub(super) fn find(queue: &Tickets, request: &Request) -> Option<TicketName> {
     let owner = digest_of(request.owner.as_deref()?);
     let is_own = |name: &TicketName| name.kept.is_some_and(|kept| kept.owner == owner);
     tickets(queue).filter(is_own).find_map(|name| {
@@ -160,21 +200,20 @@ pub(super) fn find(queue: &Directory, request: &Request) -> Option<TicketName> {
         // Kept anew from now on: nothing is lost if this process is killed before it has a ticket. A file that
         // cannot be renamed is another user's; it would stay and be found again by the next call.
         let kept = name.if_kept(&file, &content)?.without_waiter()?;
-        queue.rename(&name.file(), &kept.file()).ok()?;
+        queue.rename(name, kept).ok()?;
         Some(kept)
     })
 }
 
 /// The tickets of a queue, with a waiter and without, in order.
-fn tickets(queue: &Directory) -> impl Iterator<Item = TicketName> {
-    let names = queue.names().unwrap_or_default().into_iter();
-    let mut names: Vec<TicketName> = names.filter_map(|file| TicketName::read(&file)).collect();
+fn tickets(queue: &Tickets) -> impl Iterator<Item = TicketName> {
+    let mut names: Vec<TicketName> = queue.names().collect();
     names.sort_by_key(|name| name.number);
     names.into_iter()
 }
 
-fn open(queue: &Directory, name: TicketName) -> Option<(File, TicketContent)> {
-    let Ok(Found::File(file, _)) = queue.find(&name.file()) else {
+fn open(queue: &Tickets, name: TicketName) -> Option<(File, TicketContent)> {
+    let Ok(Found::File(file, _)) = queue.find(name) else {
         return None;
     };
     let content = TicketContent::read(&read_all(&file).ok()?)?;
@@ -182,17 +221,17 @@ fn open(queue: &Directory, name: TicketName) -> Option<(File, TicketContent)> {
 }
 
 /// Removes the places that are kept for this owner, which has had its turn.
-pub(super) fn forget(queue: &Directory, owner: &str) {
+pub(super) fn forget(queue: &Tickets, owner: &str) {
     let owner = digest_of(owner);
     for name in all(queue) {
         if name.kept.is_some_and(|kept| kept.owner == owner) {
-            let _ = queue.unlink(&name.file());
+            queue.unlink(name);
         }
     }
 }
 
 /// The places that are kept in a queue, in order.
-pub(super) fn listed(queue: &Directory) -> Vec<KeptPlace> {
+pub(super) fn listed(queue: &Tickets) -> Vec<KeptPlace> {
     let kept = tickets(queue).filter_map(|name| {
         let (file, content) = open(queue, name)?;
         let left = name.if_kept(&file, &content)?.left()?;

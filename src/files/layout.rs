@@ -1,7 +1,9 @@
 //! Where the files of a store are: `NAME.lock`, `NAME.d/` for the names below it, in that
 //! `.shared/N.lock` or `N-DIGEST.lock` for the shared holds of NAME, and `.onehold/` for everything that is not a lock.
+//! In a sticky store there are no such directories: each `.d/` is a `%2F` in the name of one file.
 
 use std::ffi::{OsStr, OsString};
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use percent_encoding::percent_decode_str;
@@ -9,6 +11,7 @@ use percent_encoding::percent_decode_str;
 use crate::decision::{Index, Key};
 use crate::error::{Context as _, Error, Operation, Result};
 use crate::name::{LockName, MAX_NAME_BYTES, encode};
+use crate::sys::directory::is_sticky_store;
 
 /// The directory of a store that keeps what is not a lock.
 pub(crate) const META_DIR: &str = ".onehold";
@@ -19,6 +22,50 @@ pub(crate) const SHARED_DIR: &str = ".shared";
 const LOCK_SUFFIX: &str = ".lock";
 const CHILDREN_SUFFIX: &str = ".d";
 
+/// What stands for a directory in a flat layout: `/`, encoded. No segment of a name has it, because each `%` of a name
+/// is encoded, too.
+const SEPARATOR: &str = "%2F";
+
+/// How the records of a store lie in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Layout {
+    Tree,
+    /// That of a sticky store: all in one directory.
+    Flat,
+}
+
+impl Layout {
+    /// That of the store at a path.
+    pub(crate) fn of(store: &Path) -> Self {
+        if is_sticky_store(store) {
+            Self::Flat
+        } else {
+            Self::Tree
+        }
+    }
+
+    /// Where a record is: the directories below the store that lead to it, and its file there.
+    pub(crate) fn place_of(self, key: &Key) -> (Vec<OsString>, OsString) {
+        match (self, key.index) {
+            (Self::Tree, None) => (parents(&key.name), file_name(&key.name)),
+            (Self::Tree, Some(index)) => {
+                let file = format!("{index}{LOCK_SUFFIX}");
+                (shared(&key.name), file.into())
+            }
+            (Self::Flat, _) => (Vec::new(), flat_file_name(key)),
+        }
+    }
+
+    /// The file of a record below a directory: the store, or for a path its own.
+    pub(crate) fn path_below(self, directory: &Path, key: &Key) -> PathBuf {
+        let (parents, file) = self.place_of(key);
+        let mut path = directory.to_owned();
+        path.extend(parents);
+        path.push(file);
+        path
+    }
+}
+
 /// The name of the lock file in its directory.
 pub(crate) fn file_name(name: &LockName) -> OsString {
     if let Some(file) = name.path_file() {
@@ -27,6 +74,48 @@ pub(crate) fn file_name(name: &LockName) -> OsString {
     let mut file = name.segments().last().cloned().unwrap_or_default();
     file.push_str(LOCK_SUFFIX);
     file.into()
+}
+
+/// The name of a record's file in a flat layout.
+pub(crate) fn flat_file_name(key: &Key) -> OsString {
+    if let Some(file) = key.name.path_file() {
+        return file.to_owned();
+    }
+    let mut file = key.name.segments().join(SEPARATOR);
+    if let Some(index) = key.index {
+        let _ = write!(file, "{SEPARATOR}{SHARED_DIR}{SEPARATOR}{index}");
+    }
+    file.push_str(LOCK_SUFFIX);
+    file.into()
+}
+
+/// Which record a file of a flat layout is. `None`: no name leads there.
+pub(crate) fn flat_key(file: &OsStr) -> Option<Key> {
+    let record = file.to_str()?.strip_suffix(LOCK_SUFFIX)?;
+    let mut parts: Vec<&str> = record.split(SEPARATOR).collect();
+    let index = match parts.as_slice() {
+        [.., SHARED_DIR, index] => {
+            let index = index.parse().ok()?;
+            parts.truncate(parts.len() - 2);
+            Some(index)
+        }
+        _ => None,
+    };
+    let segments = parts.into_iter().map(decoded).collect::<Option<Vec<_>>>()?;
+    let name = LockName::new(segments.join("/")).ok()?;
+    (!name.is_path()).then_some(Key { name, index })
+}
+
+/// The first segment, encoded, of the names below which a directory of another layout may have locks.
+pub(crate) fn children_of(file: &OsStr) -> Option<&str> {
+    let encoded = file.to_str()?.strip_suffix(CHILDREN_SUFFIX)?;
+    decoded(encoded).map(|_| encoded)
+}
+
+/// What a part of a file name says, if it is written as it is for that.
+fn decoded(encoded: &str) -> Option<String> {
+    let segment = percent_decode_str(encoded).decode_utf8().ok()?;
+    (encode(&segment).ok()? == encoded && !segment.contains('/')).then(|| segment.into_owned())
 }
 
 /// The directories below the store that lead to the lock file, outermost first.
@@ -75,29 +164,9 @@ pub(crate) fn directory_of(name: &LockName) -> Result<Option<PathBuf>> {
         .map(Some)
 }
 
-/// Where a record is: the directories below the store that lead to it, and its file there.
-pub(crate) fn place_of(key: &Key) -> (Vec<OsString>, OsString) {
-    match key.index {
-        None => (parents(&key.name), file_name(&key.name)),
-        Some(index) => {
-            let file = format!("{index}{LOCK_SUFFIX}");
-            (shared(&key.name), file.into())
-        }
-    }
-}
-
 /// Which shared hold a file is of.
 pub(crate) fn shared_index(file: &OsStr) -> Option<Index> {
     file.to_str()?.strip_suffix(LOCK_SUFFIX)?.parse().ok()
-}
-
-/// The file of a record below a directory: the store, or for a path its own.
-pub(crate) fn path_below(directory: &Path, key: &Key) -> PathBuf {
-    let (parents, file) = place_of(key);
-    let mut path = directory.to_owned();
-    path.extend(parents);
-    path.push(file);
-    path
 }
 
 /// An entry of a store directory, by its name.
@@ -119,13 +188,11 @@ pub(crate) fn entry(parent: Option<&str>, file: &OsStr) -> Option<Entry> {
         return LockName::new(parent?).ok().map(Entry::Shared);
     }
     let name_of = |encoded: &str| {
-        let segment = percent_decode_str(encoded).decode_utf8().ok()?;
-        let is_canonical = encode(&segment).ok()? == encoded;
-        let name = match parent {
+        let segment = decoded(encoded)?;
+        Some(match parent {
             Some(parent) => format!("{parent}/{segment}"),
-            None => segment.into_owned(),
-        };
-        is_canonical.then_some(name)
+            None => segment,
+        })
     };
     if let Some(encoded) = file.strip_suffix(LOCK_SUFFIX) {
         return LockName::new(name_of(encoded)?).ok().map(Entry::Lock);
@@ -147,21 +214,29 @@ pub(crate) fn has_lock_suffix(file: &OsStr) -> bool {
 /// one of the `.d` directories below it. So one file is one lock, however it is named.
 pub(crate) fn lock_in_store(directory: &Path, file: &OsStr) -> Option<(PathBuf, LockName)> {
     let encoded = file.to_str()?.strip_suffix(LOCK_SUFFIX)?;
+    let meta = |path: &Path| std::fs::symlink_metadata(path.join(META_DIR)).ok();
+    let own = meta(directory);
+    if own.is_some() && Layout::of(directory) == Layout::Flat {
+        let key = flat_key(file)?;
+        return key
+            .index
+            .is_none()
+            .then(|| (directory.to_owned(), key.name));
+    }
     let mut store = directory.to_owned();
     let mut segments = vec![percent_decode_str(encoded).decode_utf8().ok()?.into_owned()];
-    let is_store = |path: &Path| {
-        std::fs::symlink_metadata(path.join(META_DIR)).is_ok_and(|metadata| metadata.is_dir())
-    };
-    while !is_store(&store) {
+    let mut found = own;
+    while !found.is_some_and(|found| found.is_dir()) {
         let encoded = store.file_name()?.to_str()?.strip_suffix(CHILDREN_SUFFIX)?;
         segments.push(percent_decode_str(encoded).decode_utf8().ok()?.into_owned());
         store.pop();
+        found = meta(&store);
     }
     segments.reverse();
     let name = LockName::new(segments.join("/")).ok()?;
     // A file of another spelling is another file.
-    let is_canonical = path_below(&store, &Key::exclusive(&name)) == directory.join(file);
-    is_canonical.then_some((store, name))
+    let path = Layout::of(&store).path_below(&store, &Key::exclusive(&name));
+    (path == directory.join(file)).then_some((store, name))
 }
 
 fn directories(segments: &[String]) -> Vec<OsString> {
@@ -177,7 +252,7 @@ mod tests {
 
     fn file(name: &str) -> String {
         let key = Key::exclusive(&LockName::new(name).expect(name));
-        let path = path_below(Path::new("S"), &key);
+        let path = Layout::Tree.path_below(Path::new("S"), &key);
         path.to_str().expect("UTF-8").replace('\\', "/")
     }
 
@@ -195,7 +270,7 @@ mod tests {
             name: name.clone(),
             index: Some(index.into()),
         };
-        let path = path_below(Path::new("S"), &key(12));
+        let path = Layout::Tree.path_below(Path::new("S"), &key(12));
         assert_eq!(path, Path::new("S/a.d/b.d/.shared/12.lock"));
         assert_eq!(shared_index(OsStr::new("12.lock")), Some(12.into()));
         let found = shared_index(OsStr::new("12-00c0ffee.lock")).unwrap();
@@ -216,6 +291,51 @@ mod tests {
         }
         let entry = entry(Some("a/b"), OsStr::new(SHARED_DIR));
         assert!(matches!(entry, Some(Entry::Shared(of)) if of == name));
+    }
+
+    #[test]
+    fn file_of_a_flat_layout_leads_back_to_its_record() {
+        let key = |name: &str, index: Option<u32>| Key {
+            name: LockName::new(name).expect(name),
+            index: index.map(Into::into),
+        };
+        let mut files = Vec::new();
+        for name in [
+            "a",
+            "a/b",
+            "a/b/c",
+            "a%2Fb",
+            "a%252Fb",
+            "a/.shared",
+            "a/.shared/1",
+            ".shared/1",
+            "a/1",
+            "x.lock/%/ü",
+        ] {
+            for index in [None, Some(1), Some(12)] {
+                let key = key(name, index);
+                let (parents, file) = Layout::Flat.place_of(&key);
+                assert!(parents.is_empty(), "{name}");
+                let found = flat_key(&file).expect(name);
+                assert_eq!((found.name, found.index), (key.name, index.map(Into::into)));
+                files.push(file);
+            }
+        }
+        let all = files.len();
+        files.sort();
+        files.dedup();
+        assert_eq!(files.len(), all);
+        assert!(files.contains(&"a%2Fb.lock".into()));
+        assert!(files.contains(&"a%2Fb%2F.shared%2F12.lock".into()));
+        for other in [
+            "a%2fb.lock",
+            "a%2F.lock",
+            "%2Fa.lock",
+            ".a.lock",
+            "a%2F.shared%2Fx.lock",
+        ] {
+            assert!(flat_key(OsStr::new(other)).is_none(), "{other}");
+        }
     }
 
     #[test]

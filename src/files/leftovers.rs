@@ -5,21 +5,23 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use super::directory::Files;
-use super::guard::Guard;
+use super::flat;
+use super::guard::{Guard, Whose};
 use super::layout::{self, Entry, META_DIR};
 use super::lock_file::{LockPath, OnDisk, own_temporary_name};
 use super::queue::{self, WAITING};
-use super::snapshot::{FilesSnapshot, is_not_a_directory};
+use super::snapshot::FilesSnapshot;
 use crate::backend::Patience;
 use crate::decision::verdict::{Evidence, Reason, State};
 use crate::error::{Context, Error, Operation, Result};
 use crate::record::{Content, Format};
 use crate::sys::directory::Directory;
+use crate::sys::is_not_a_directory;
 use crate::sys::temporary::is_temporary;
 
 /// Sweeps a store. What could not be removed is in `errors`.
 pub(crate) fn sweep(files: &Files, errors: &mut Vec<Error>) -> Result<()> {
-    let Some(guard) = Guard::enter(&files.store, Patience::SHORT, true)? else {
+    let Some(guard) = Guard::enter(&files.store, Patience::SHORT, Whose::Store)? else {
         return Ok(());
     };
     if !guard.root.shares_kernel_locks {
@@ -34,13 +36,17 @@ pub(crate) fn sweep(files: &Files, errors: &mut Vec<Error>) -> Result<()> {
     }
     let root = &guard.root;
     let snapshot = FilesSnapshot::new(files, root, Some(&guard));
+    if let Some(flat) = &root.flat {
+        flat.sweep();
+    }
     sweep_directory(&snapshot, &root.directory, &root.path, None, errors)
 }
 
 /// Removes what had not got its name in a shared store when its process was killed.
 fn sweep_unnamed(directory: &Directory) {
     let names = directory.names().unwrap_or_default();
-    for name in names.iter().filter(|name| is_temporary(name)) {
+    let is_left = |name: &&OsString| is_temporary(name) || flat::is_new(name);
+    for name in names.iter().filter(is_left) {
         if !matches!(directory.remove_below_if_empty(name), Ok(true)) {
             let _ = directory.unlink(name);
         }
@@ -68,6 +74,11 @@ fn sweep_directory(
             }
             sweep_temporary(snapshot, directory, &file, &below)
         } else if let Some(name) = directory_of(parent, &file) {
+            if snapshot.root.flat.is_some() {
+                // It is not of this store, and in the way of its locks.
+                let _ = directory.remove_below_if_empty(&file);
+                continue;
+            }
             match directory.open_below(&file) {
                 Ok(opened) => {
                     let swept = sweep_directory(snapshot, &opened, &below, Some(&name), errors);

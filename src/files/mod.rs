@@ -8,6 +8,8 @@ mod address;
 mod aside;
 mod commit;
 mod directory;
+pub(crate) mod examine;
+mod flat;
 mod foreign;
 mod guard;
 mod held;
@@ -33,10 +35,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) use directory::Files;
+pub(crate) use directory::{Files, KnownLayout};
 pub(crate) use foreign::MAX_RETRIES;
 pub(crate) use guard::Root;
 use guard::{Guard, open_directory};
+use layout::Layout;
 pub(crate) use lock_file::{LockPath, is_named, wall_clock};
 pub(crate) use number::by_clock as number_by_clock;
 use queue::{Place, Queue};
@@ -160,6 +163,21 @@ impl Files {
     }
 }
 
+impl Files {
+    fn look_at_queue<T: Default>(&self, look: impl FnOnce(&Queue<'_>) -> T) -> Result<T> {
+        if self.is_known_tree() {
+            let root = open_directory(&self.store)?;
+            return Ok(root
+                .map(|root| look(&Queue::of_tree(&root)))
+                .unwrap_or_default());
+        }
+        let root = self.open()?;
+        Ok(root
+            .map(|root| look(&Queue::open(&root)))
+            .unwrap_or_default())
+    }
+}
+
 impl Backend for Files {
     fn host(&self) -> &Arc<HostFacts> {
         &self.host
@@ -170,7 +188,10 @@ impl Backend for Files {
     }
 
     fn path_of_record(&self, key: &Key) -> PathBuf {
-        layout::path_below(&self.store, key)
+        // Most records lie where they do in every layout.
+        let is_same = key.index.is_none() && key.name.segments().len() < 2;
+        let layout = if is_same { Layout::Tree } else { self.layout() };
+        layout.path_below(&self.store, key)
     }
 
     fn format(&self) -> Format {
@@ -186,7 +207,7 @@ impl Backend for Files {
     }
 
     fn ask(&self, ask: &mut Ask<'_>) -> Result<()> {
-        match Root::open(&self.store)? {
+        match self.open()? {
             Some(root) => ask(&FilesSnapshot::new(self, &root, None)),
             None => Ok(()),
         }
@@ -205,13 +226,11 @@ impl Backend for Files {
     }
 
     fn waiters(&self, of: &LockName) -> Result<Vec<Waiter>> {
-        let waiters = open_directory(&self.store)?.map(|root| Queue::open(&root).waiters(of));
-        Ok(waiters.unwrap_or_default())
+        self.look_at_queue(|queue| queue.waiters(of))
     }
 
     fn kept_places(&self, of: &LockName) -> Result<Vec<KeptPlace>> {
-        let kept = open_directory(&self.store)?.map(|root| Queue::open(&root).kept(of));
-        Ok(kept.unwrap_or_default())
+        self.look_at_queue(|queue| queue.kept(of))
     }
 
     fn waiter(&self, ticket: &Ticket<Handle>) -> Option<Waiter> {
@@ -220,7 +239,7 @@ impl Backend for Files {
 
     /// Takes no guard: a lock that is taken or released meanwhile may be missing or not.
     fn list(&self, each: &mut dyn FnMut(Moment, FoundRecord<Handle>)) -> Result<Vec<Error>> {
-        let Some(root) = Root::open(&self.store)? else {
+        let Some(root) = self.open()? else {
             return Ok(Vec::new());
         };
         let snapshot = FilesSnapshot::new(self, &root, None);
@@ -232,18 +251,16 @@ impl Backend for Files {
             }
             ControlFlow::Continue(())
         };
-        let _ = snapshot.walk(&root.directory, &self.store, None, None, &mut visit)?;
+        let _ = snapshot.walk_all(&mut visit)?;
         Ok(errors)
     }
 
     fn names_with_waiters(&self) -> Result<Vec<LockName>> {
-        let Some(root) = open_directory(&self.store)? else {
-            return Ok(Vec::new());
-        };
-        let queue = Queue::open(&root);
-        let tickets = queue.all().into_iter();
-        let live = tickets.filter(|(number, _)| queue.ticket(*number, false).is_some());
-        Ok(live.map(|(_, name)| name).collect())
+        self.look_at_queue(|queue| {
+            let tickets = queue.all().into_iter();
+            let live = tickets.filter(|(number, _)| queue.ticket(*number, false).is_some());
+            live.map(|(_, name)| name).collect()
+        })
     }
 
     /// In a sticky directory others could not replace what is left then.
@@ -315,7 +332,7 @@ impl Contender for FilesContender<'_> {
 
     fn position_kept(&self, name: &LockName) -> Option<usize> {
         let place = self.place.as_ref().filter(|place| place.is_kept)?;
-        let queue = Queue::open(&place.root.directory);
+        let queue = Queue::open(&place.root);
         (queue.kept(name).len() < MAX_KEPT).then_some(())?;
         Some(queue.waiters_before(place.number, name) + 1)
     }
@@ -332,8 +349,10 @@ impl Contender for FilesContender<'_> {
 
 /// The lock file of a name, if its kernel lock is held.
 fn locked_file(place: Option<&Place>, name: &LockName) -> Option<File> {
-    let directory = place?.root.descend(&layout::parents(name)).ok()??;
-    let Found::File(file, _) = directory.find(&layout::file_name(name)).ok()? else {
+    let root = &place?.root;
+    let (parents, file) = root.layout().place_of(&Key::exclusive(name));
+    let directory = root.descend(&parents).ok()??;
+    let Found::File(file, _) = directory.find(&file).ok()? else {
         return None;
     };
     record_is_locked(&file).ok()?.then_some(file)
@@ -354,7 +373,7 @@ fn change_queue(
     let place = Place::join(guard, &request, draft)?;
     if place.is_resumed {
         // A turn that it missed while nobody waited there does not count.
-        Queue::open(&guard.root.directory).reserve(None, Some(place.number));
+        Queue::open(&guard.root).reserve(None, Some(place.number));
     }
     Some(place)
 }

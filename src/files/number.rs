@@ -8,6 +8,7 @@ use std::path::Path;
 
 use chrono::{DateTime, Utc};
 
+use super::guard::Root;
 use super::layout::META_DIR;
 use super::lock_file::is_named;
 use crate::record::MAX_HOLD;
@@ -29,21 +30,24 @@ pub(crate) fn by_clock(now: DateTime<Utc>, replaced: u64) -> u64 {
     after(clock, replaced)
 }
 
-/// The file in which a store keeps its last number. Under its guard.
-pub(super) fn open(root: &Directory) -> io::Result<File> {
+/// The file of the last number, open to be written in place; `None`: others can write to the store, so that it must
+/// be replaced. Under the guard.
+pub(super) fn open(root: &Directory) -> io::Result<Option<File>> {
+    if !root.is_own() {
+        return Ok(None);
+    }
     let name = OsStr::new(META_DIR);
-    // Opened on its own, because a symlink in its place must not be followed.
-    let own = match root.open_below(name) {
+    let opened = match root.open_own_in(name, OsStr::new(LAST)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             root.make_below(name)?;
-            root.open_below(name)?
+            root.open_below(name)?.open_own(OsStr::new(LAST), false)
         }
-        opened => opened?,
-    };
-    match own.open_own(OsStr::new(LAST), false) {
-        Err(error) if error.kind() == io::ErrorKind::TooManyLinks => replace(&own),
+        Err(error) if error.kind() == io::ErrorKind::TooManyLinks => {
+            replace(&root.open_below(name)?)
+        }
         opened => opened,
-    }
+    };
+    opened.map(Some)
 }
 
 /// Replaces a file that has another name, for example in a copy of the store by `cp -al`: what is written into
@@ -71,10 +75,44 @@ pub(super) fn is_last(root: &Directory, file: &File) -> io::Result<bool> {
     is_named(root, Path::new(META_DIR).join(LAST).as_os_str(), file)
 }
 
-/// The number of a hold that replaces `replaced`, which is the last one from now on. Under the guard.
-pub(super) fn after_last(file: &File, now: DateTime<Utc>, replaced: u64) -> io::Result<u64> {
-    let number = after(by_clock(now, replaced), read(file)?);
-    write(file, number)?;
+/// The number of a hold that replaces `replaced`, which is the last one from now on. `open`: the file of the last one,
+/// where it can be written in place. Under the guard.
+pub(super) fn next(
+    root: &Root,
+    open: Option<&File>,
+    now: DateTime<Utc>,
+    replaced: u64,
+) -> io::Result<u64> {
+    let clock = by_clock(now, replaced);
+    match open {
+        Some(file) => {
+            let number = after(clock, read(file)?);
+            write(file, number)?;
+            Ok(number)
+        }
+        None => next_by_replacing(root, clock),
+    }
+}
+
+/// Others may have put any file in the place of the last number. It is read, and not written to.
+#[cold]
+fn next_by_replacing(root: &Root, clock: u64) -> io::Result<u64> {
+    let name = OsStr::new(LAST);
+    let behind = |number, file: File| Ok::<_, io::Error>(after(number, read(&file)?));
+    if let Some(flat) = &root.flat {
+        let number = flat.open_files(LAST).try_fold(clock, behind)?;
+        flat.replace(LAST, &number.to_le_bytes())?;
+        return Ok(number);
+    }
+    let meta = OsStr::new(META_DIR);
+    root.directory.make_below(meta)?;
+    let own = root.directory.open_below(meta)?;
+    let last = match own.find(name)? {
+        Found::File(file, _) => Some(file),
+        Found::Other(_) | Found::Missing => None,
+    };
+    let number = last.into_iter().try_fold(clock, behind)?;
+    own.replace(&random_temporary_name(), name, &number.to_le_bytes())?;
     Ok(number)
 }
 

@@ -18,14 +18,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use chrono::Utc;
+use serde::{Deserialize, Serialize};
 
+use super::flat::{self, Flat};
 use super::guard::{Guard, Root};
-use super::kept_places::{self, TicketName, keep_or_remove};
+use super::kept_places::{self, TicketName, Tickets, keep_or_remove};
 use super::layout::{self, Entry, META_DIR};
 use super::lock_file::open_or_replace;
 use super::number;
 use crate::backend::QueuePlace;
-use crate::decision::{Request, Ticket};
+use crate::decision::{Key, Request, Ticket};
 use crate::error::{Context, Error, Operation, Result};
 use crate::identity::Pid;
 use crate::name::LockName;
@@ -36,8 +38,8 @@ use crate::sys::directory::{
     Directory, FileExt as _, Found, move_to_high_fd, record_is_locked, try_lock_record,
     unlock_record,
 };
-use crate::sys::process;
-use crate::sys::temporary::is_temporary;
+use crate::sys::temporary::{is_temporary, random_temporary_name};
+use crate::sys::{not_found, process};
 use crate::ticket::TicketContent;
 
 pub(super) const WAITING: &str = "waiting";
@@ -69,6 +71,8 @@ pub(super) fn visible_pid(ticket: &Ticket<Handle>) -> Option<Pid> {
 pub(super) struct Queue<'a> {
     /// `None`: there are no waiters, or what is there is not a queue.
     waiting: Option<Arc<Directory>>,
+    /// Of a sticky store.
+    flat: Option<Arc<Flat>>,
     /// That of a waiter, which asks for earlier tickets only. Where it has been woken, it opens nothing anew.
     own: Option<&'a Place>,
     /// The tickets that were listed, and where each is.
@@ -81,8 +85,8 @@ pub(super) struct Queue<'a> {
 /// Where a ticket was listed: in one queue, or in several.
 #[derive(Clone)]
 struct Listed {
-    queues: Vec<Arc<Directory>>,
-    file: OsString,
+    queues: Vec<Tickets>,
+    ticket: TicketName,
 }
 
 /// Since when a free lock has been reserved for which ticket. `None`: something else is in the place
@@ -90,7 +94,11 @@ struct Listed {
 type Reservations = Option<BTreeMap<u64, u64>>;
 
 /// Whether the store may have waiters: one system call, so it does not say for which lock.
-pub(super) fn may_have_waiters(root: &Directory) -> bool {
+pub(super) fn may_have_waiters(root: &Root) -> bool {
+    root.flat.is_some() || has_queues(&root.directory)
+}
+
+fn has_queues(root: &Directory) -> bool {
     let waiting: PathBuf = [META_DIR, WAITING].iter().collect();
     matches!(root.facts(waiting.as_os_str()), Ok(Some(_)))
 }
@@ -105,10 +113,20 @@ fn open_each(root: &Directory, parts: &[OsString]) -> io::Result<Directory> {
 }
 
 impl<'a> Queue<'a> {
-    pub(super) fn open(root: &Directory) -> Self {
+    pub(super) fn open(root: &Root) -> Self {
+        match &root.flat {
+            Some(flat) => Self {
+                flat: Some(Arc::clone(flat)),
+                ..Self::default()
+            },
+            None => Self::of_tree(&root.directory),
+        }
+    }
+
+    /// That of a store which is not a sticky one.
+    pub(super) fn of_tree(root: &Directory) -> Self {
         // Usually there are no waiters.
-        let waiting =
-            may_have_waiters(root).then(|| open_each(root, &[META_DIR.into(), WAITING.into()]));
+        let waiting = has_queues(root).then(|| open_each(root, &[META_DIR.into(), WAITING.into()]));
         Self {
             waiting: waiting.and_then(Result::ok).map(Arc::new),
             ..Self::default()
@@ -118,7 +136,8 @@ impl<'a> Queue<'a> {
     /// The queue before a waiter.
     pub(super) fn before(place: &'a Place) -> Self {
         Self {
-            waiting: Some(Arc::clone(&place.waiting)),
+            waiting: place.waiting.clone(),
+            flat: place.root.flat.clone(),
             own: Some(place),
             ..Self::default()
         }
@@ -126,6 +145,10 @@ impl<'a> Queue<'a> {
 
     /// The tickets for names with the same first segment, in order.
     pub(super) fn tickets(&self, name: &LockName) -> Vec<(u64, LockName)> {
+        if let Some(flat) = &self.flat {
+            let tree = name.segments().first();
+            return self.list_flat(flat, &|found| found.segments().first() == tree);
+        }
         let (Some(waiting), Some(first)) = (&self.waiting, name.segments().first()) else {
             return Vec::new();
         };
@@ -148,8 +171,60 @@ impl<'a> Queue<'a> {
         found
     }
 
+    /// The tickets of a sticky store that are wanted, in order.
+    #[cold]
+    fn list_flat(
+        &self,
+        flat: &Flat,
+        is_wanted: &dyn Fn(&LockName) -> bool,
+    ) -> Vec<(u64, LockName)> {
+        let mut found = Vec::new();
+        for (directory, file, _) in flat.files(flat::TICKET) {
+            let Some((ticket, of)) = flat::ticket_in(&file) else {
+                continue;
+            };
+            let key = layout::flat_key(OsStr::new(of)).filter(|key| key.index.is_none());
+            let ticket = TicketName::read(OsStr::new(ticket));
+            if let (Some(ticket), Some(key)) = (ticket, key)
+                && is_wanted(&key.name)
+            {
+                let tickets = Tickets {
+                    directory: Arc::clone(directory),
+                    of: Some(of.into()),
+                };
+                self.add(&tickets, ticket, &key.name, &mut found);
+            }
+        }
+        found.sort_by_key(|(number, _)| *number);
+        found
+    }
+
+    /// Notes a ticket that has a waiter, as far as is known, and that is asked for.
+    fn add(
+        &self,
+        tickets: &Tickets,
+        ticket: TicketName,
+        name: &LockName,
+        found: &mut Vec<(u64, LockName)>,
+    ) {
+        let is_asked = self.own.is_none_or(|own| ticket.number < own.number);
+        if ticket.has_no_waiter() || !is_asked {
+            return;
+        }
+        found.push((ticket.number, name.clone()));
+        let mut listed = self.listed.borrow_mut();
+        let queues = Vec::new();
+        let listed = listed
+            .entry(ticket.number)
+            .or_insert(Listed { queues, ticket });
+        listed.queues.push(tickets.clone());
+    }
+
     /// All tickets of the store.
     pub(super) fn all(&self) -> Vec<(u64, LockName)> {
+        if let Some(flat) = &self.flat {
+            return self.list_flat(flat, &|_| true);
+        }
         let mut found = Vec::new();
         if let Some(waiting) = &self.waiting {
             self.list(waiting, None, &mut found);
@@ -181,23 +256,17 @@ impl<'a> Queue<'a> {
     ) {
         let own = self.own.map_or(&[][..], |own| &own.queues);
         let tickets = match own.iter().find(|queue| queue.name == *name) {
-            Some(queue) => Arc::clone(&queue.directory),
+            Some(queue) => queue.tickets.clone(),
             None => match directory.open_below(file) {
-                Ok(tickets) => Arc::new(tickets),
+                Ok(tickets) => Tickets {
+                    directory: Arc::new(tickets),
+                    of: None,
+                },
                 Err(_) => return,
             },
         };
-        for file in tickets.names().unwrap_or_default() {
-            let ticket = TicketName::read(&file).filter(|ticket| !ticket.has_no_waiter());
-            let is_asked = |number: &u64| self.own.is_none_or(|own| *number < own.number);
-            let Some(number) = ticket.map(|ticket| ticket.number).filter(is_asked) else {
-                continue;
-            };
-            found.push((number, name.clone()));
-            let mut listed = self.listed.borrow_mut();
-            let queues = Vec::new();
-            let listed = listed.entry(number).or_insert(Listed { queues, file });
-            listed.queues.push(Arc::clone(&tickets));
+        for ticket in tickets.names() {
+            self.add(&tickets, ticket, name, found);
         }
     }
 
@@ -216,15 +285,17 @@ impl<'a> Queue<'a> {
     }
 
     fn read(&self, number: u64, remove: bool) -> Option<(TicketContent, OpenFile)> {
-        let Listed { queues, file } = self.listed.borrow().get(&number).cloned()?;
-        let directory = queues.last()?;
+        let Listed {
+            queues,
+            ticket: name,
+        } = self.listed.borrow().get(&number).cloned()?;
         // A ticket is known to be a regular file once it is open, and a FIFO is not waited for.
-        let Ok(Found::File(ticket, facts)) = directory.find(&file) else {
+        let Ok(Found::File(ticket, facts)) = queues.last()?.find(name) else {
             return None;
         };
         if !record_is_locked(&ticket).ok()? {
             if remove {
-                keep_or_remove(queues.iter().map(|queue| &**queue), &file);
+                keep_or_remove(queues.iter(), name);
             }
             return None;
         }
@@ -256,9 +327,16 @@ impl<'a> Queue<'a> {
         queue.as_ref().map(kept_places::listed).unwrap_or_default()
     }
 
-    fn directory_of(&self, name: &LockName) -> Option<Directory> {
+    fn directory_of(&self, name: &LockName) -> Option<Tickets> {
+        if let Some(flat) = &self.flat {
+            return Some(Tickets::in_flat(flat, name));
+        }
         let parts = path_parts(name);
-        open_each(self.waiting.as_ref()?, parts.get(2..)?).ok()
+        let directory = open_each(self.waiting.as_ref()?, parts.get(2..)?).ok()?;
+        Some(Tickets {
+            directory: Arc::new(directory),
+            of: None,
+        })
     }
 
     /// How many live waiters are before a ticket in the queue of a lock.
@@ -283,6 +361,9 @@ impl<'a> Queue<'a> {
     }
 
     fn read_reservations(&self) -> Reservations {
+        if let Some(flat) = &self.flat {
+            return Some(FlatReservations::of_all(flat).merged());
+        }
         let waiting = self.waiting.as_ref()?;
         let file = match waiting.find(OsStr::new(RESERVATIONS)) {
             Ok(Found::File(file, _)) => file,
@@ -302,6 +383,12 @@ impl<'a> Queue<'a> {
         let Some(before) = self.read_reservations() else {
             return;
         };
+        if let Some(flat) = &self.flat {
+            let reserve = reserve.filter(|number| !before.contains_key(number));
+            let _ = FlatReservations::of_caller(flat).change(flat, reserve, restore_turn, self);
+            *self.reservations.borrow_mut() = None;
+            return;
+        }
         let mut after = before.clone();
         if let Some(number) = restore_turn {
             after.remove(&number);
@@ -328,9 +415,93 @@ impl<'a> Queue<'a> {
         if reservations.is_empty() && waiting.unlink(name).is_ok() {
             return Ok(());
         }
+        let text = serde_json::to_vec(reservations)?;
+        if !waiting.is_own() {
+            return waiting.replace(&random_temporary_name(), name, &text);
+        }
         let file = open_or_replace(waiting, name)?;
         file.set_len(0)?;
-        file.write_all_at(&serde_json::to_vec(reservations)?, 0)
+        file.write_all_at(&text, 0)
+    }
+}
+
+impl Tickets {
+    /// The tickets of a lock in a sticky store, where new ones are made.
+    fn in_flat(flat: &Flat, name: &LockName) -> Self {
+        Self {
+            directory: Arc::clone(flat.directory()),
+            of: Some(layout::flat_file_name(&Key::exclusive(name))),
+        }
+    }
+}
+
+/// What the users of a sticky store have written about reservations, each in a file of its own: since when a free lock
+/// has been reserved for which ticket, and when which waiter was given its turn again. The later one counts.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct FlatReservations {
+    reserved: BTreeMap<u64, u64>,
+    restored: BTreeMap<u64, u64>,
+}
+
+impl FlatReservations {
+    fn read(file: &File) -> Option<Self> {
+        serde_json::from_slice(&read_all(file).ok()?).ok()
+    }
+
+    fn of_all(flat: &Flat) -> Self {
+        let mut all = Self::default();
+        for one in flat.open_files(RESERVATIONS) {
+            let one = Self::read(&one).unwrap_or_default();
+            for (number, at) in one.reserved {
+                let first = all.reserved.entry(number).or_insert(at);
+                *first = at.min(*first);
+            }
+            for (number, at) in one.restored {
+                let last = all.restored.entry(number).or_insert(at);
+                *last = at.max(*last);
+            }
+        }
+        all
+    }
+
+    fn of_caller(flat: &Flat) -> Self {
+        let own = flat.directory().find(&Flat::own_file(RESERVATIONS));
+        match own {
+            Ok(Found::File(file, _)) => Self::read(&file).unwrap_or_default(),
+            _ => Self::default(),
+        }
+    }
+
+    fn merged(mut self) -> BTreeMap<u64, u64> {
+        let restored = self.restored;
+        self.reserved
+            .retain(|number, at| restored.get(number).is_none_or(|restored| restored < at));
+        self.reserved
+    }
+
+    /// Notes both, and forgets the tickets of waiters that have left. Under the guard.
+    fn change(
+        mut self,
+        flat: &Flat,
+        reserve: Option<u64>,
+        restore: Option<u64>,
+        queue: &Queue<'_>,
+    ) -> io::Result<()> {
+        let now = process::boottime_milliseconds();
+        if let Some(number) = reserve {
+            self.reserved.insert(number, now);
+        }
+        if let Some(number) = restore {
+            self.restored.insert(number, now);
+        }
+        let waiting: BTreeSet<u64> = queue.all().into_iter().map(|(number, _)| number).collect();
+        // What is behind our own place was not read.
+        let is_left = |number: u64| {
+            waiting.contains(&number) || queue.own.is_some_and(|own| number >= own.number)
+        };
+        self.reserved.retain(|number, _| is_left(*number));
+        self.restored.retain(|number, _| is_left(*number));
+        flat.replace(RESERVATIONS, &serde_json::to_vec(&self)?)
     }
 }
 
@@ -341,17 +512,17 @@ pub(crate) struct Place {
     pub(super) root: Root,
     /// One for each lock.
     queues: Vec<OwnQueue>,
-    file: OsString,
+    name: TicketName,
     ticket: File,
     has_left: bool,
     /// It is kept if the waiter leaves without the lock.
     pub(super) is_kept: bool,
     /// It was kept for this waiter.
     pub(super) is_resumed: bool,
-    /// The directory of all queues.
-    waiting: Arc<Directory>,
-    /// The last hold number of the store.
-    pub(super) last: Arc<File>,
+    /// The directory of all queues, unless they lie flat.
+    waiting: Option<Arc<Directory>>,
+    /// The last hold number of the store, if it is written in place.
+    pub(super) last: Option<Arc<File>>,
     pid: Pid,
     /// For the record of the waiter, made while it has time: that takes a fifth of the time between
     /// waking and starting a command.
@@ -362,7 +533,7 @@ pub(crate) struct Place {
 #[derive(Debug)]
 struct OwnQueue {
     name: LockName,
-    directory: Arc<Directory>,
+    tickets: Tickets,
 }
 
 impl QueuePlace for Place {
@@ -379,13 +550,13 @@ impl Place {
         }
         if self.is_kept {
             // The first queue last: once the place is kept there, its owner may already use it again.
-            let queues = self.queues.iter().rev().map(|queue| &*queue.directory);
-            keep_or_remove(queues, &self.file);
+            let queues = self.queues.iter().rev().map(|queue| &queue.tickets);
+            keep_or_remove(queues, self.name);
             return;
         }
         // If it cannot be removed, it is a dead waiter's ticket, which the next one removes.
         for queue in &self.queues {
-            let _ = queue.directory.unlink(&self.file);
+            queue.tickets.unlink(self.name);
         }
     }
 
@@ -404,8 +575,8 @@ impl Place {
         if request.wants.iter().any(|want| want.name.is_path()) {
             return None;
         }
-        let last = Arc::new(number::open(&guard.root.directory).ok()?);
-        let number = number::after_last(&last, Utc::now(), 0).ok()?;
+        let last = number::open(&guard.root.directory).ok()?.map(Arc::new);
+        let number = number::next(&guard.root, last.as_deref(), Utc::now(), 0).ok()?;
         let written = TicketContent::new(draft, request.clone());
         for _ in 0..=MAX_RETRIES {
             match Self::write(guard, (number, &last), &written) {
@@ -424,10 +595,10 @@ impl Place {
 
     fn write(
         guard: &Guard,
-        (number, last): (u64, &Arc<File>),
+        (number, last): (u64, &Option<Arc<File>>),
         written: &TicketContent,
     ) -> Result<Self> {
-        let last = Arc::clone(last);
+        let last = last.clone();
         let mut names = written.request.wants.iter().map(|want| &want.name);
         let cannot = |kind: io::ErrorKind| {
             Err::<Self, _>(io::Error::from(kind)).context(Operation::CreateTicket, &guard.root.path)
@@ -435,25 +606,29 @@ impl Place {
         let Some(first) = names.next() else {
             return cannot(io::ErrorKind::InvalidInput);
         };
-        let waiting =
-            guard.descend_or_create(&[OsString::from(META_DIR), OsString::from(WAITING)])?;
-        let queue = OwnQueue::make(guard, &waiting, first)?;
-        let resumed = kept_places::find(&queue.directory, &written.request);
+        let waiting = if guard.root.flat.is_some() {
+            None
+        } else {
+            let parts = [OsString::from(META_DIR), OsString::from(WAITING)];
+            Some(guard.descend_or_create(&parts)?)
+        };
+        let queue = OwnQueue::make(guard, waiting.as_ref(), first)?;
+        let resumed = kept_places::find(&queue.tickets, &written.request);
         let number = resumed.map_or(number, |kept| kept.number);
-        let file = TicketName::new(number, &written.request).file();
-        let ticket = make_ticket(&queue.directory, &file, written)
+        let name = TicketName::new(number, &written.request);
+        let ticket = make_ticket(&queue.tickets.directory, &queue.tickets.file(name), written)
             .inspect_err(|_| queue.prune(&guard.root))
             .context(Operation::CreateTicket, &guard.root.path)?;
         // The ticket stands for the place from now on.
         if let Some(kept) = resumed {
-            let _ = queue.directory.unlink(&kept.file());
+            queue.tickets.unlink(kept);
         }
-        let of_ticket = Arc::clone(&queue.directory);
+        let of_ticket = queue.tickets.clone();
         let mut place = Self {
             number,
             root: guard.root.clone(),
             queues: vec![queue],
-            file,
+            name,
             ticket,
             has_left: false,
             is_kept: written.request.keep_ms.is_some(),
@@ -464,11 +639,15 @@ impl Place {
             prepared: None,
         };
         for name in names {
-            let queue = OwnQueue::make(guard, &place.waiting, name)?;
+            let queue = OwnQueue::make(guard, place.waiting.as_ref(), name)?;
             if place.is_resumed {
-                kept_places::clear(&queue.directory, number);
+                kept_places::clear(&queue.tickets, number);
             }
-            let linked = of_ticket.link_into(&place.file, &queue.directory, &place.file);
+            let linked = of_ticket.directory.link_into(
+                &of_ticket.file(place.name),
+                &queue.tickets.directory,
+                &queue.tickets.file(place.name),
+            );
             if !linked.context(Operation::CreateTicket, &guard.root.path)? {
                 return cannot(io::ErrorKind::AlreadyExists);
             }
@@ -505,16 +684,30 @@ fn path_parts(name: &LockName) -> Vec<OsString> {
 }
 
 impl OwnQueue {
-    fn make(guard: &Guard, waiting: &Arc<Directory>, name: &LockName) -> Result<Self> {
+    /// `waiting`: the directory of all queues; `None` in a sticky store.
+    fn make(guard: &Guard, waiting: Option<&Arc<Directory>>, name: &LockName) -> Result<Self> {
+        let tickets = match (waiting, &guard.root.flat) {
+            (Some(waiting), _) => Tickets {
+                directory: guard.descend_or_create_from(waiting, &path_parts(name), 2)?,
+                of: None,
+            },
+            (None, Some(flat)) => Tickets::in_flat(flat, name),
+            (None, None) => {
+                return Err(not_found()).context(Operation::CreateTicket, &guard.root.path);
+            }
+        };
         Ok(Self {
             name: name.clone(),
-            directory: guard.descend_or_create_from(waiting, &path_parts(name), 2)?,
+            tickets,
         })
     }
 
     /// Removes its directories as far as they are empty. A process that makes them again has the guard, which
     /// the caller need not have, and retries if this removal was faster.
     fn prune(&self, root: &Root) {
+        if root.flat.is_some() {
+            return;
+        }
         let parts = path_parts(&self.name);
         let (waiting, _) = parts.split_at(2);
         if !root.prune(&parts, 2) {
@@ -545,6 +738,10 @@ impl Drop for Place {
 /// Removes the tickets of dead waiters, and directories that are empty without them. What cannot be removed
 /// is left without an error, as are files that are not ours: they do no harm.
 pub(super) fn sweep(guard: &Guard) {
+    if let Some(flat) = &guard.root.flat {
+        sweep_flat(flat);
+        return;
+    }
     let parts = [OsString::from(META_DIR), OsString::from(WAITING)];
     let Ok(Some(waiting)) = guard.root.descend(&parts) else {
         return;
@@ -555,17 +752,41 @@ pub(super) fn sweep(guard: &Guard) {
     }
 }
 
+/// The same in a sticky store. What is another user's cannot be removed, but by root.
+fn sweep_flat(flat: &Flat) {
+    for (directory, file, _) in flat.files(flat::TICKET) {
+        let Some((ticket, of)) = flat::ticket_in(&file) else {
+            continue;
+        };
+        let tickets = Tickets {
+            directory: Arc::clone(directory),
+            of: Some(of.into()),
+        };
+        let Some(ticket) = TicketName::read(OsStr::new(ticket)) else {
+            continue;
+        };
+        if ticket.has_no_waiter() {
+            // Removes those whose time has passed.
+            let _ = kept_places::all(&tickets).count();
+        } else if let Ok(Found::File(open, _)) = tickets.find(ticket)
+            && !record_is_locked(&open).unwrap_or(true)
+        {
+            keep_or_remove(std::iter::once(&tickets), ticket);
+        }
+    }
+}
+
 /// Sweeps the queues of the locks below `parent`. Returns whether no live waiter is left.
 fn sweep_directory(directory: &Directory, parent: Option<&str>) -> bool {
     let mut is_empty = true;
     for file in directory.names().unwrap_or_default() {
-        let sweep: &dyn Fn(&Directory) -> bool = match layout::entry(parent, &file) {
+        let sweep: &dyn Fn(Directory) -> bool = match layout::entry(parent, &file) {
             Some(Entry::Lock(_)) => &sweep_queue,
-            Some(Entry::Children(name)) => &move |below| sweep_directory(below, Some(&name)),
+            Some(Entry::Children(name)) => &move |below| sweep_directory(&below, Some(&name)),
             Some(Entry::Shared(_) | Entry::TooDeep) | None => continue,
         };
         if let Ok(below) = directory.open_below(&file) {
-            is_empty &= sweep(&below);
+            is_empty &= sweep(below);
             let _ = directory.remove_below_if_empty(&file);
         }
     }
@@ -573,8 +794,13 @@ fn sweep_directory(directory: &Directory, parent: Option<&str>) -> bool {
 }
 
 /// The same for the queue of one lock.
-fn sweep_queue(queue: &Directory) -> bool {
+fn sweep_queue(queue: Directory) -> bool {
     let mut is_empty = true;
+    let tickets = Tickets {
+        directory: Arc::new(queue),
+        of: None,
+    };
+    let queue = &tickets.directory;
     for file in queue.names().unwrap_or_default() {
         let name = TicketName::read(&file);
         if name.is_some_and(TicketName::has_no_waiter) || !(name.is_some() || is_temporary(&file)) {
@@ -584,11 +810,13 @@ fn sweep_queue(queue: &Directory) -> bool {
             Ok(Found::File(ticket, _)) => record_is_locked(&ticket).unwrap_or(true),
             _ => continue,
         };
-        if is_live {
-            is_empty = false;
-        } else {
-            keep_or_remove(std::iter::once(queue), &file);
+        match name {
+            _ if is_live => is_empty = false,
+            Some(ticket) => keep_or_remove(std::iter::once(&tickets), ticket),
+            None => {
+                let _ = queue.unlink(&file);
+            }
         }
     }
-    is_empty && kept_places::all(queue).next().is_none()
+    is_empty && kept_places::all(&tickets).next().is_none()
 }

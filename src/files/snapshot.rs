@@ -31,7 +31,7 @@ use crate::open_file::{Handle, OpenFile};
 use crate::record::{Content, Format, Record, digest};
 use crate::status::Waiter;
 use crate::sys::directory::{Directory, Kind, facts_of_file, lockers, record_is_locked};
-use crate::sys::{ProcessState, existing, process, work};
+use crate::sys::{ProcessState, existing, is_not_a_directory, process, work};
 
 /// A store at one moment: under the guard, or while other processes may change it.
 pub(crate) struct FilesSnapshot<'a> {
@@ -52,6 +52,8 @@ pub(crate) struct FilesSnapshot<'a> {
     /// Those of the names that were asked about: a decision asks several times.
     shared: RefCell<Vec<(LockName, Option<Rc<SharedDirectory>>)>>,
     has_told_depth: Cell<bool>,
+    /// The records of a sticky store, once it was listed.
+    flat: OnceCell<FlatListing>,
 }
 
 /// The parts of a path below the store, and what is there.
@@ -67,6 +69,13 @@ struct SharedDirectory {
 }
 
 type SharedEntry = (Index, OsString, Kind);
+
+/// What lies in a sticky store, in the order of its names.
+struct FlatListing {
+    records: Vec<(Key, OsString, Kind)>,
+    /// The directories in it that have the names of those of another layout.
+    directories: Vec<OsString>,
+}
 
 /// So many shared records are read by each request to share a name. Of more, it reads as many, from a place that
 /// changes with time, so that dead ones are found; or n requests would read n² / 2.
@@ -87,6 +96,7 @@ impl<'a> FilesSnapshot<'a> {
             directories: RefCell::default(),
             shared: RefCell::default(),
             has_told_depth: Cell::default(),
+            flat: OnceCell::new(),
         }
     }
 
@@ -292,17 +302,151 @@ impl<'a> FilesSnapshot<'a> {
         if let Some((_, known)) = self.shared.borrow().iter().find(is_asked) {
             return Ok(known.clone());
         }
-        let shared = match self.directory(&children)? {
-            // A path has none.
-            Some(directory) if !children.is_empty() => {
-                self.shared_directory(&directory, name)?.map(Rc::new)
+        let shared = if self.root.flat.is_some() {
+            self.flat_shared(name)?
+        } else {
+            match self.directory(&children)? {
+                // A path has none.
+                Some(directory) if !children.is_empty() => {
+                    self.shared_directory(&directory, name)?.map(Rc::new)
+                }
+                _ => None,
             }
-            _ => None,
         };
         self.shared
             .borrow_mut()
             .push((name.clone(), shared.clone()));
         Ok(shared)
+    }
+
+    /// The same in a sticky store.
+    #[cold]
+    fn flat_shared(&self, name: &LockName) -> Result<Option<Rc<SharedDirectory>>> {
+        if name.is_path() {
+            return Ok(None);
+        }
+        let listing = self.flat_listing()?;
+        self.ensure_no_directory(listing, name)?;
+        let own = listing.records.iter().filter(|(key, ..)| key.name == *name);
+        let own = own.filter_map(|(key, file, kind)| Some((key.index?, file.clone(), *kind)));
+        self.flat_directory(own.collect()).map(Some)
+    }
+
+    fn flat_directory(&self, mut entries: Vec<SharedEntry>) -> Result<Rc<SharedDirectory>> {
+        entries.sort_unstable_by_key(|(index, ..)| index.number);
+        let directory = Arc::clone(&self.root.directory);
+        let only_removable = directory.only_removable();
+        let only_removable = only_removable.context(Operation::Inspect, &self.root.path)?;
+        Ok(Rc::new(SharedDirectory {
+            directory,
+            entries,
+            only_removable,
+            found: OnceCell::new(),
+        }))
+    }
+
+    fn flat_listing(&self) -> Result<&FlatListing> {
+        if let Some(listing) = self.flat.get() {
+            return Ok(listing);
+        }
+        let entries = self.root.directory.entries();
+        let mut entries = entries.context(Operation::ReadDirectory, &self.root.path)?;
+        entries.sort_unstable();
+        let mut listing = FlatListing {
+            records: Vec::new(),
+            directories: Vec::new(),
+        };
+        for (file, kind) in entries {
+            if let Some(key) = layout::flat_key(&file) {
+                listing.records.push((key, file, kind));
+            } else if kind == Kind::OtherOrUnknown
+                && layout::children_of(&file).is_some()
+                && is_directory(&self.root.directory, &file)
+            {
+                listing.directories.push(file);
+            }
+        }
+        Ok(self.flat.get_or_init(|| listing))
+    }
+
+    /// Fails if a directory has, or is to have, locks whose names begin as this one: they would be seen by others
+    /// only.
+    fn ensure_no_directory(&self, listing: &FlatListing, name: &LockName) -> Result<()> {
+        let first = name.segments().first().map(String::as_str);
+        let mut directories = listing.directories.iter();
+        match directories.find(|file| layout::children_of(file) == first) {
+            Some(file) => Err(self.unusable(file)),
+            None => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn unusable(&self, file: &OsStr) -> Error {
+        let facts = self.root.directory.facts(file);
+        let owner = facts.ok().flatten().map_or(0, |facts| facts.owner);
+        let source = io::Error::other(format!(
+            "it belongs to user {}, who could remove what others keep in it; in a sticky store there are no such directories",
+            process::user_name(owner)
+        ));
+        Error::Io {
+            operation: Operation::UseDirectory,
+            path: self.root.path.join(file),
+            source,
+        }
+    }
+
+    /// Visits every record of a sticky store that is `wanted`, and what is wrong with it.
+    #[cold]
+    fn walk_flat(
+        &self,
+        wanted: &dyn Fn(&Key) -> bool,
+        visit: &mut dyn FnMut(Result<Found<Handle>>) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>> {
+        let listing = self.flat_listing()?;
+        let mut shared: Vec<&LockName> = Vec::new();
+        for (key, file, kind) in &listing.records {
+            if !wanted(key) {
+                continue;
+            }
+            let flow = if key.index.is_none() {
+                let path = self.root.path.join(file);
+                let place = self.files.at(&self.root.directory, file, &path);
+                let found = place.read_listed(*kind);
+                let found = found.and_then(|on_disk| self.found(key.clone(), on_disk));
+                found.map(|found| found.into_iter().map(Ok).try_for_each(&mut *visit))
+            } else if shared.contains(&&key.name) {
+                continue;
+            } else {
+                shared.push(&key.name);
+                let holds = Snapshot::shared(self, &key.name);
+                holds.map(|holds| holds.into_iter().map(Ok).try_for_each(&mut *visit))
+            };
+            let flow = flow.unwrap_or_else(|error| visit(Err(error)));
+            if flow.is_break() {
+                return Ok(flow);
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    /// Visits every record of the store, and every error in it. Fails if the store itself cannot be read.
+    pub(super) fn walk_all(
+        &self,
+        visit: &mut dyn FnMut(Result<Found<Handle>>) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>> {
+        if self.root.flat.is_none() {
+            return self.walk(&self.root.directory, &self.root.path, None, None, visit);
+        }
+        for file in &self.flat_listing()?.directories {
+            if visit(Err(self.unusable(file))).is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        let is_usable = |key: &Key| {
+            let listing = self.flat.get();
+            listing.is_none_or(|listing| self.ensure_no_directory(listing, &key.name).is_ok())
+        };
+        self.walk_flat(&is_usable, visit)
     }
 
     /// These records, by number.
@@ -349,7 +493,7 @@ impl<'a> FilesSnapshot<'a> {
     /// Visits every record in the directory of the locks below `parent`, and every error in it, of which
     /// [`Error::TooDeep`] comes once. `without`: the shared records of this name are left out. Fails if the
     /// directory itself cannot be read.
-    pub(super) fn walk(
+    fn walk(
         &self,
         directory: &Directory,
         path: &Path,
@@ -409,9 +553,14 @@ impl<'a> FilesSnapshot<'a> {
     pub(super) fn queue(&self) -> &Queue<'a> {
         self.queue.get_or_init(|| match self.place {
             Some(place) => Queue::before(place),
-            None => Queue::open(&self.root.directory),
+            None => Queue::open(self.root),
         })
     }
+}
+
+/// Whether there is a directory, if only one that may not be opened.
+fn is_directory(root: &Directory, file: &OsStr) -> bool {
+    !matches!(root.open_below(file), Err(error) if is_not_a_directory(&error))
 }
 
 /// Number of reads of a record that changes while it is judged.
@@ -440,20 +589,13 @@ pub(crate) fn revision(content: &Content, open: &OpenFile) -> Revision {
     }
 }
 
-pub(super) fn is_not_a_directory(error: &std::io::Error) -> bool {
-    matches!(
-        error.kind(),
-        std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
-    )
-}
-
 impl LockSnapshot for FilesSnapshot<'_> {
     fn waiters(&self, name: &LockName) -> Vec<Waiter> {
         if name.is_path() {
             return Vec::new();
         }
         // Not the queue before the caller alone.
-        Queue::open(&self.root.directory).waiters(name)
+        Queue::open(self.root).waiters(name)
     }
 
     fn waiter(&self, ticket: &Ticket<Handle>) -> Option<Waiter> {
@@ -486,10 +628,11 @@ impl Snapshot for FilesSnapshot<'_> {
 
     /// Under the guard, a takeover that was killed is finished or reverted first.
     fn exclusive(&self, name: &LockName) -> Result<Option<Found<Handle>>> {
-        let Some(directory) = self.directory(&layout::parents(name))? else {
+        let (parents, file) = self.root.layout().place_of(&Key::exclusive(name));
+        let Some(directory) = self.directory(&parents)? else {
             return Ok(None);
         };
-        let (file, path) = (layout::file_name(name), self.files.path_of(name));
+        let path = self.files.path_of(name);
         let place = self.files.at(&directory, &file, &path);
         let mut on_disk = place.read()?;
         if self.guard.is_some()
@@ -543,8 +686,7 @@ impl Snapshot for FilesSnapshot<'_> {
         };
         for entry in &shared.entries {
             let facts = shared.directory.facts(&entry.1);
-            let facts =
-                facts.context(Operation::Inspect, &self.files.below(&layout::shared(name)))?;
+            let facts = facts.context(Operation::Inspect, &self.root.path)?;
             if facts.is_some_and(|facts| facts.id.inode == shown.file)
                 && let Some(found) = self.shared_record(&shared, name, entry)?
                 && found.revision == *shown
@@ -564,10 +706,6 @@ impl Snapshot for FilesSnapshot<'_> {
         if children.is_empty() {
             return Ok(());
         }
-        let path = self.files.below(&children);
-        let Some(directory) = self.directory(&children)? else {
-            return Ok(());
-        };
         let mut failed = Ok(());
         let mut visit = |found| match found {
             Ok(found) => visit(found),
@@ -577,6 +715,16 @@ impl Snapshot for FilesSnapshot<'_> {
                 failed = Err(error);
                 ControlFlow::Break(())
             }
+        };
+        if self.root.flat.is_some() {
+            self.ensure_no_directory(self.flat_listing()?, name)?;
+            let is_below = |key: &Key| name.is_ancestor_of(&key.name);
+            let _ = self.walk_flat(&is_below, &mut visit)?;
+            return failed;
+        }
+        let path = self.files.below(&children);
+        let Some(directory) = self.directory(&children)? else {
+            return Ok(());
         };
         // Those of the name itself are asked for on their own.
         let parent = Some(name.as_str());

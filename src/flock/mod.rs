@@ -23,7 +23,7 @@ use crate::backend::{
 };
 use crate::decision::{Facts, Found, Judged, Key, Moment, Observer, Revision, Snapshot, Until};
 use crate::error::{Context, Error, Operation, Result};
-use crate::files::layout;
+use crate::files::layout::{self, Layout};
 use crate::files::{LockPath, Root, Sleeper, number_by_clock, revision, wall_clock};
 use crate::identity::ProcessId;
 use crate::name::LockName;
@@ -47,7 +47,7 @@ impl Flock {
     }
 
     fn snapshot(&self, attempt: Option<Attempt>) -> Result<Option<FlockSnapshot<'_>>> {
-        let root = Root::open(&self.directory)?;
+        let root = Root::open(&self.directory, false)?;
         Ok(root.map(|root| FlockSnapshot {
             store: self,
             root,
@@ -67,7 +67,7 @@ impl Backend for Flock {
     }
 
     fn path_of_record(&self, key: &Key) -> PathBuf {
-        layout::path_below(&self.directory, key)
+        Layout::Tree.path_below(&self.directory, key)
     }
 
     fn format(&self) -> Format {

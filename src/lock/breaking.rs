@@ -220,8 +220,12 @@ impl Lock {
         let shared = journal::resolved_below(&store, &shared);
         // A key on etcd has an empty part there, which a path does not show.
         let shared = shared.to_string_lossy();
-        let shared = shared.rsplit_once('/').filter(|_| !self.name().is_path());
-        let shared = shared.map(|(directory, _)| format!("{directory}/"));
+        let begin = shared.strip_suffix("0.lock").map(ToOwned::to_owned);
+        let begin = begin.or_else(|| {
+            let (directory, _) = shared.rsplit_once('/')?;
+            Some(format!("{directory}/"))
+        });
+        let shared = begin.filter(|_| !self.name().is_path());
         read(&Subject {
             name: self.name().as_str(),
             store: &journal::resolved(&store),

@@ -11,7 +11,7 @@ use super::store::{Listing, Store};
 use super::surroundings;
 use crate::backend::{Change, Entry, Patience};
 use crate::error::cause_text;
-use crate::files::journal;
+use crate::files::{examine, journal};
 use crate::finding::Finding;
 use crate::identity::Pid;
 use crate::record::Format;
@@ -125,6 +125,7 @@ impl Store {
             Some(parent) => self.modes_to_be(directory, parent),
             None => modes_of(directory),
         });
+        found.extend(examine::examine(self.path()));
         found.push(self.journal_file());
         let names = directory.names().unwrap_or_default();
         let left = names.iter().filter(|name| is_temporary(name)).count();
@@ -177,6 +178,13 @@ impl Store {
                     .advice("takeovers and breaks are not noted: see FILES in onehold(1)")
             }
         }
+    }
+
+    /// Makes what a store with a sticky bit lacks, if the caller is root or its owner: a directory for what is no lock,
+    /// so that its users do not have to make files in the store itself.
+    #[must_use]
+    pub fn prepare(&self) -> Option<Finding> {
+        (!self.is_remote()).then(|| examine::create(self.path()))
     }
 
     /// Tries the calls that locks are made of, in the directory of the store, which is made if it is missing.

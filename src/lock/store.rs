@@ -14,9 +14,9 @@ use crate::decision::liveness::DEFAULT_MAX_AGE;
 use crate::decision::ownership::may_clean_up;
 use crate::decision::{Found, Judged, judge};
 use crate::error::{Error, Result};
-use crate::files::Files;
 use crate::files::history::{self, PastHold};
 use crate::files::journal::{Journal, ROTATE_AT};
+use crate::files::{Files, KnownLayout};
 use crate::flock::Flock;
 use crate::identity::Pid;
 use crate::name::LockName;
@@ -392,6 +392,7 @@ fn in_directory(directory: PathBuf, format: Format, host: Arc<HostFacts>) -> Arc
             format,
             host,
             is_foreign_directory: false,
+            layout: KnownLayout::default(),
         }),
     }
 }

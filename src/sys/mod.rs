@@ -271,6 +271,14 @@ pub(crate) fn existing<T>(result: Result<T, impl Into<io::Error>>) -> io::Result
     }
 }
 
+/// Whether there is no directory at a place.
+pub(crate) fn is_not_a_directory(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    )
+}
+
 /// Whether something was created; not if the name exists.
 pub(crate) fn created(result: Result<(), impl Into<io::Error>>) -> io::Result<bool> {
     match result.map_err(Into::into) {

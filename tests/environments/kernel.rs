@@ -185,6 +185,7 @@ fn system_calls_that_a_seccomp_filter_refuses_are_done_without() {
         ("pidfd_open", libc::SYS_pidfd_open),
         ("statx", libc::SYS_statx),
         ("O_TMPFILE", libc::SYS_openat),
+        ("openat2", libc::SYS_openat2),
         ("renameat2", libc::SYS_renameat2),
         ("memfd_create", libc::SYS_memfd_create),
         ("getrandom", libc::SYS_getrandom),

@@ -8,16 +8,17 @@ use std::path::{Path, PathBuf};
 use libc::user_regs_struct as Registers;
 use nix::unistd::Pid;
 
-use crate::tracee::{Identity, identity, open_file, open_path, polls_now, text_at};
+use crate::tracee::{Identity, identity, number_at, open_file, open_path, polls_now, text_at};
 
 /// Calls that stop the process. All others cost nothing.
-pub const STOPPING: [i64; 57] = [
+pub const STOPPING: [i64; 58] = [
     libc::SYS_read,
     libc::SYS_write,
     libc::SYS_pread64,
     libc::SYS_pwrite64,
     libc::SYS_open,
     libc::SYS_openat,
+    libc::SYS_openat2,
     libc::SYS_close,
     libc::SYS_stat,
     libc::SYS_lstat,
@@ -198,10 +199,11 @@ impl Examiner<'_> {
             (registers.rdi, registers.rsi, registers.rdx, registers.r10);
         let mut path = PathBuf::new();
         let accesses = match number {
-            libc::SYS_open | libc::SYS_openat => {
+            libc::SYS_open | libc::SYS_openat | libc::SYS_openat2 => {
                 let (directory, name, flags) = match number {
                     libc::SYS_open => (at, first, second),
-                    _ => (first, second, third),
+                    libc::SYS_openat => (first, second, third),
+                    _ => (first, second, number_at(self.pid, third)),
                 };
                 path = self.path(directory, name);
                 self.opens(&path, flags as i32)
@@ -487,7 +489,7 @@ fn name_of(number: i64) -> &'static str {
         libc::SYS_write => "write",
         libc::SYS_pread64 => "pread",
         libc::SYS_pwrite64 => "pwrite",
-        libc::SYS_open | libc::SYS_openat => "open",
+        libc::SYS_open | libc::SYS_openat | libc::SYS_openat2 => "open",
         libc::SYS_close => "close",
         libc::SYS_stat | libc::SYS_lstat | libc::SYS_newfstatat | libc::SYS_statx => "stat",
         libc::SYS_fstat => "fstat",

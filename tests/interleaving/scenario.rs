@@ -383,6 +383,7 @@ impl Place {
         let own = [
             ".onehold/",
             ".onehold/last",
+            ".onehold/guard/",
             ".onehold/shared",
             ".onehold/events.jsonl",
         ];

@@ -46,6 +46,12 @@ pub fn memory(pid: Pid, address: u64, into: &mut [u8]) -> Option<()> {
     (read == into.len().cast_signed()).then_some(())
 }
 
+/// The first number of a structure.
+pub fn number_at(pid: Pid, address: u64) -> u64 {
+    let mut bytes = [0; 8];
+    memory(pid, address, &mut bytes).map_or(0, |()| u64::from_ne_bytes(bytes))
+}
+
 /// Whether a timeout is zero.
 pub fn polls_now(pid: Pid, timeout: u64) -> bool {
     let mut bytes = [1; 16];

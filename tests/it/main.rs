@@ -64,4 +64,6 @@ mod race;
 #[cfg(target_os = "linux")]
 mod shared_stores;
 #[cfg(target_os = "linux")]
+mod stores_of_others;
+#[cfg(target_os = "linux")]
 mod stress;

@@ -12,10 +12,10 @@ use crate::harness::{Running, TestEnv, output, wait_until};
 use serde_json::{Map, Value, json};
 
 /// The group of the group's store. The ordinary users belong to it.
-const GROUP: u32 = 4400;
+pub(super) const GROUP: u32 = 4400;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum User {
+pub(super) enum User {
     Root,
     Daemon,
     Nobody,
@@ -24,7 +24,7 @@ enum User {
 use User::{Daemon, Nobody, Root};
 
 impl User {
-    fn id(self) -> u32 {
+    pub(super) fn id(self) -> u32 {
         match self {
             Root => 0,
             Daemon => 1,
@@ -42,13 +42,13 @@ impl User {
 }
 
 /// A store of this mode, and a directory that each user can work in.
-struct Place {
-    env: TestEnv,
-    umask: &'static str,
+pub(super) struct Place {
+    pub(super) env: TestEnv,
+    pub(super) umask: &'static str,
 }
 
 impl Place {
-    fn new(mode: u32, umask: &'static str) -> Self {
+    pub(super) fn new(mode: u32, umask: &'static str) -> Self {
         let env = TestEnv::new();
         let open = fs::Permissions::from_mode(0o777);
         fs::set_permissions(env.root.path(), open).unwrap();
@@ -58,7 +58,7 @@ impl Place {
         Self { env, umask }
     }
 
-    fn command(&self, user: User, words: &str) -> Command {
+    pub(super) fn command(&self, user: User, words: &str) -> Command {
         let mut command = self.env.command("setpriv");
         let id = user.id().to_string();
         let script = format!("umask {}; {words}", self.umask);
@@ -75,12 +75,12 @@ impl Place {
         command
     }
 
-    fn does(&self, user: User, words: &str) -> Output {
+    pub(super) fn does(&self, user: User, words: &str) -> Output {
         output(&mut self.command(user, words))
     }
 
     #[track_caller]
-    fn succeeds(&self, user: User, words: &str) -> String {
+    pub(super) fn succeeds(&self, user: User, words: &str) -> String {
         let ended = self.does(user, words);
         let said = String::from_utf8_lossy(&ended.stderr).into_owned();
         assert!(
@@ -93,18 +93,18 @@ impl Place {
     }
 
     #[track_caller]
-    fn number(&self, user: User, words: &str) -> u64 {
+    pub(super) fn number(&self, user: User, words: &str) -> u64 {
         self.succeeds(user, words).parse().unwrap()
     }
 
-    fn lock(&self, user: User, name: &str) -> Value {
+    pub(super) fn lock(&self, user: User, name: &str) -> Value {
         let ended = self.does(user, &format!("onehold check --json {name}"));
         crate::harness::json_object(&ended.stdout)["lock"].take()
     }
 
     /// Fails, and says whose it is.
     #[track_caller]
-    fn is_refused(&self, user: User, words: &str, owner: User) {
+    pub(super) fn is_refused(&self, user: User, words: &str, owner: User) {
         let ended = self.does(user, words);
         let said = String::from_utf8_lossy(&ended.stderr).into_owned();
         let code = ended.status.code();
@@ -117,7 +117,7 @@ impl Place {
     }
 
     /// Leaves a run of a user whose wrapper and command were killed.
-    fn leave_zombie(&self, user: User, name: &str) {
+    pub(super) fn leave_zombie(&self, user: User, name: &str) {
         let script = format!("onehold run {name} -- sh -c 'kill -KILL $PPID $$'");
         let _ = self.does(user, &script);
         wait_until("it is a zombie", || {
@@ -208,7 +208,11 @@ fn second_user_gets_in(place: &Place, mode: u32, first: User, second: User) {
         assert!(place.does(first, take_over).status.success());
     }
     grows(place.number(second, "onehold run dead -- printenv ONEHOLD_HOLD"));
-    let journal = place.succeeds(second, "cat store/.onehold/events.jsonl");
+    // In a sticky directory each user has one of its own.
+    let journal = place.succeeds(
+        second,
+        "cat store/.onehold/events.jsonl || cat store/.onehold-events-*.jsonl",
+    );
     assert!(journal.contains("takeover"), "{journal}");
 }
 
@@ -288,7 +292,6 @@ fn what_is_made_in_a_shared_store_has_its_modes_and_in_a_private_one_what_the_um
     };
     for (store, umask, directory, record, common) in [
         (0o2770, "077", "2770", "1660", "1660"),
-        (0o1777, "077", "1777", "1644", "1666"),
         (0o2775, "022", "2775", "1664", "1664"),
         (0o755, "077", "700", "1600", "1600"),
         (0o755, "022", "755", "1644", "1644"),
@@ -316,6 +319,16 @@ fn what_is_made_in_a_shared_store_has_its_modes_and_in_a_private_one_what_the_um
             "{store:o}"
         );
     }
+    // In a sticky one there are only files, each of one user.
+    let place = Place::new(0o1777, "077");
+    place.succeeds(Root, "onehold acquire a/b --ttl 1h");
+    place.leave_zombie(Root, "dead");
+    let replaced = place.does(Root, "onehold run dead -- true");
+    assert!(replaced.status.success());
+    for file in ["a%2Fb.lock", ".onehold-last-0", ".onehold-events-0.jsonl"] {
+        assert_eq!(mode_of(&place, file), "1644", "{file}");
+    }
+    assert_eq!(place.succeeds(Root, "find store -mindepth 1 -type d"), "");
 }
 
 /// Rewrites a native record, with the sum that its reader expects.
@@ -774,7 +787,7 @@ fn dead_reader_of_another_user_does_not_block_readers() {
         assert_eq!(said, "0", "{words}");
     }
     // Its own dead holds are replaced, so that there are no more of them each time.
-    let files = || place.succeeds(Root, "ls store/y.d/.shared | wc -l");
+    let files = || place.succeeds(Root, "ls store | grep -c '^y%2F.shared%2F'");
     for _ in 0..3 {
         dies(Nobody, "two");
         assert_eq!(files(), "2");

@@ -261,10 +261,12 @@ impl Template {
         }
     }
 
-    fn fill(&self, store: &Path, owner: u32) {
+    fn fill(&self, store: &Path, owner: u32, layout: Layout) {
         let here = in_records(&fs::metadata(store).unwrap());
         for directory in self.directories.iter().skip(1) {
-            make_directory(&store.join(directory), owner);
+            if layout == Layout::Tree {
+                make_directory(&store.join(directory), owner);
+            }
         }
         for Original {
             path,
@@ -273,9 +275,10 @@ impl Template {
             link,
         } in &self.files
         {
-            let file = store.join(path);
+            let file = store.join(layout.place(path));
             if let Some(link) = link {
-                fs::hard_link(store.join(&self.files[*link].path), file).unwrap();
+                let linked = layout.place(&self.files[*link].path);
+                fs::hard_link(store.join(linked), file).unwrap();
                 continue;
             }
             match std::str::from_utf8(text) {
@@ -285,7 +288,7 @@ impl Template {
             give(&file, owner, *mode);
         }
         for path in INNOCENT {
-            let file = store.join(path);
+            let file = store.join(layout.place(Path::new(path)));
             make_directory(file.parent().unwrap(), owner);
             if !file.exists() {
                 fs::write(&file, "innocent\n").unwrap();
@@ -351,7 +354,7 @@ impl Surroundings {
         let store = self.outside();
         fs::remove_dir_all(&store).unwrap();
         make_directory(&store, 0);
-        template.fill(&store, 0);
+        template.fill(&store, 0, Layout::Tree);
         fs::write(store.join("canary"), "canary\n").unwrap();
         *self.before.borrow_mut() = state_of(&store);
     }
@@ -428,6 +431,49 @@ fn state_of(directory: &Path) -> Vec<String> {
     state
 }
 
+/// Where the files of a store lie.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Layout {
+    Tree,
+    /// That of a store with the sticky bit.
+    Flat,
+}
+
+impl Layout {
+    fn of(mode: u32) -> Self {
+        if mode & 0o1000 == 0 {
+            Self::Tree
+        } else {
+            Self::Flat
+        }
+    }
+
+    /// Where a file of the tree lies.
+    fn place(self, path: &Path) -> PathBuf {
+        let text = path.to_str().unwrap();
+        if self == Self::Tree {
+            return path.to_owned();
+        }
+        let flat = |path: &str| path.replace(".d/", "/").replace('/', "%2F");
+        let user = |kind: &str, end: &str| format!(".onehold-{kind}-{STRANGER}{end}");
+        let placed = match text.strip_prefix(".onehold/") {
+            Some("last") => user("last", ""),
+            Some("waiting/reserved") => user("reserved", ""),
+            Some("events.jsonl") => user("events", ".jsonl"),
+            Some("events.jsonl.1") => user("events", ".jsonl.1"),
+            Some(other) => match other
+                .strip_prefix("waiting/")
+                .and_then(|of| of.rsplit_once('/'))
+            {
+                Some((of, ticket)) => format!(".onehold-ticket-{ticket}+{}", flat(of)),
+                None => flat(text).replace(".onehold%2F", ".onehold-"),
+            },
+            None => flat(text),
+        };
+        placed.into()
+    }
+}
+
 /// Whose a store is, and what others may do there.
 #[derive(Clone, Copy, Debug)]
 pub struct Kept {
@@ -473,6 +519,7 @@ pub struct Stranger<'a> {
     env: TestEnv,
     template: &'a Template,
     around: &'a Surroundings,
+    layout: Layout,
     /// What of it stands there after the forgeries.
     innocent: Vec<(PathBuf, Vec<u8>)>,
     kept: Kept,
@@ -495,10 +542,13 @@ impl<'a> Stranger<'a> {
     ) -> Self {
         around.revive();
         let env = place();
-        template.fill(&env.store(), STRANGER);
+        let layout = Layout::of(kept.mode);
+        template.fill(&env.store(), STRANGER, layout);
         let of_directories = kept.owner_of_directories;
         for directory in template.directories.iter().skip(1) {
-            give(&env.store().join(directory), of_directories, kept.mode);
+            if layout == Layout::Tree {
+                give(&env.store().join(directory), of_directories, kept.mode);
+            }
         }
         give(&env.store(), kept.owner, kept.mode);
         let mut stranger = Self {
@@ -508,6 +558,7 @@ impl<'a> Stranger<'a> {
             kept,
             of_root: Vec::new(),
             roots: BTreeSet::new(),
+            layout,
             innocent: Vec::new(),
             forged: Vec::new(),
             third_has_written: false,
@@ -521,7 +572,7 @@ impl<'a> Stranger<'a> {
         stranger.roots = owned_by_root(&store);
         stranger.innocent = INNOCENT
             .iter()
-            .map(|path| stranger.env.store().join(path))
+            .map(|path| stranger.env.store().join(layout.place(Path::new(path))))
             .filter(|file| is_reached(file) && !stranger.forged.contains(file))
             .filter_map(|file| read(&file).map(|text| (file, text)))
             .collect();
@@ -631,6 +682,7 @@ impl<'a> Stranger<'a> {
         let store = self.env.store();
         let directory =
             |at: &proptest::sample::Index| store.join(at.get(&self.template.directories));
+        let placed = |path: &Path| store.join(self.layout.place(path));
         let path = match forgery {
             Forgery::Text(at, _)
             | Forgery::TextOf(at, ..)
@@ -640,13 +692,14 @@ impl<'a> Stranger<'a> {
             | Forgery::Lock(at, _)
             | Forgery::OfRoot(at, _)
             | Forgery::Owner(at, _)
-            | Forgery::Mode(at, _) => store.join(&self.file(*at).path),
+            | Forgery::Mode(at, _) => placed(&self.file(*at).path),
             Forgery::Copy(of, _, at, name) => {
-                let old = self.file(*of).path.file_name().unwrap().to_str().unwrap();
+                let old = self.layout.place(&self.file(*of).path);
+                let old = old.file_name().unwrap().to_str().unwrap();
                 directory(at).join(name.of(old))
             }
-            Forgery::Lines(true, _) => store.join(".onehold/events.jsonl.1"),
-            Forgery::Lines(false, _) => store.join(".onehold/events.jsonl"),
+            Forgery::Lines(true, _) => placed(".onehold/events.jsonl.1".as_ref()),
+            Forgery::Lines(false, _) => placed(".onehold/events.jsonl".as_ref()),
             Forgery::Directory(at, _)
             | Forgery::OwnerOfDirectory(at, _)
             | Forgery::ModeOfDirectory(at, _) => directory(at),
@@ -667,7 +720,7 @@ impl<'a> Stranger<'a> {
                 }
             }
             Forgery::Copy(of, edits, ..) => {
-                let text = read(&store.join(&self.file(*of).path));
+                let text = read(&placed(&self.file(*of).path));
                 let text = text.unwrap_or_else(|| self.file(*of).text.clone());
                 put(&path, &self.edited(&text, edits));
             }

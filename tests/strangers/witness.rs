@@ -142,6 +142,16 @@ fn names(arguments: &str) -> impl Iterator<Item = &str> {
     quoted.map(|name| name.rsplit_once('"').map_or(name, |(name, _)| name))
 }
 
+/// What the names of files begin with that onehold makes for each user, or replaces others by.
+const OF_USERS: [&str; 6] = [
+    ".onehold-new-",
+    ".onehold-last-",
+    ".onehold-events-",
+    ".onehold-ticket-",
+    ".onehold-reserved-",
+    "events-0.jsonl",
+];
+
 /// Whether a name can be that of a lock, or of what onehold makes.
 fn may_be_removed(name: &str) -> bool {
     let name = name.rsplit('/').next().unwrap_or(name);
@@ -149,6 +159,7 @@ fn may_be_removed(name: &str) -> bool {
     let ends = [".lock", ".d", ".shared"];
     let own = [
         ".onehold",
+        "guard",
         "waiting",
         "reserved",
         "last",
@@ -159,6 +170,7 @@ fn may_be_removed(name: &str) -> bool {
     is_ticket
         || own.contains(&name)
         || name.starts_with(".onehold.")
+        || OF_USERS.iter().any(|begin| name.starts_with(begin))
         || ends.iter().any(|end| name.ends_with(end))
         || name.contains(".lock.aside-")
 }

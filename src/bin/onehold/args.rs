@@ -601,6 +601,10 @@ pub(crate) struct Doctor {
     /// Only look: write nothing, and start no process
     #[arg(long)]
     pub(crate) quick: bool,
+
+    /// First make .onehold in a store with a sticky bit (1777), as root or its owner
+    #[arg(long)]
+    pub(crate) create: bool,
 }
 
 /// The limit of a wait.

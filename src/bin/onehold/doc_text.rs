@@ -12,11 +12,15 @@ pub(crate) const FILES: &str = r"
 ~/.local/state/onehold/
     Default store; on Windows %LOCALAPPDATA%\onehold. XDG_STATE_HOME and XDG_RUNTIME_DIR are not used, because cron does not set them: cron, ssh and a terminal must use the same store.
 NAME.lock
-    Lock file in the store. The file of backend/task-1 is backend.d/task-1.lock.
+    Lock file in the store. The file of backend/task-1 is backend.d/task-1.lock; in a store with the sticky bit backend%2Ftask-1.lock.
 .onehold/events.jsonl
     Journal of the store: one line for each takeover, break and cleanup, with the user and process that did it (by) and those of the hold that ended (from), and one (event end) for each hold with a history, see onehold-history(1). Rotated at 1 MiB, or at journal-size. Path locks and the directory of a profile use the journal of the store that --dir, ONEHOLD_DIR or the configuration's defaults name, else of the default store.
 .onehold/last
     Number of the last hold in the store. Path locks have no such file: their hold numbers follow the clock.
+.onehold/guard/
+    Locked instead of a store that others may read, but not write to.
+.onehold-last-UID, .onehold-events-UID.jsonl, .onehold-ticket-NUMBER+NAME.lock, .onehold-reserved-UID
+    The same files of each user in a store with the sticky bit, where .onehold is a directory only if root or the owner of the store has made it by doctor --create. See onehold-states(7).
 .onehold/waiting/NAME.lock/
     Queue tickets of the waiters for a lock, see onehold-formats(5). The next waiter or cleanup removes the tickets of dead waiters.
 ~/.config/onehold/config.toml
@@ -143,6 +147,8 @@ onehold doctor
     Before the first lock on a new machine or filesystem
 onehold --dir /mnt/share/locks doctor --quick
     Look at a directory without writing to it
+sudo onehold --dir /run/lock/onehold doctor --create
+    Prepare a store for everybody (mode 1777)
 
 [config]
 onehold config

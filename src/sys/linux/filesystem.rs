@@ -11,6 +11,7 @@ use rustix::io::Errno;
 
 pub(crate) use super::kernel_locks::lockers;
 use super::mount::Mount;
+pub(in crate::sys) use super::walk::{open_directory, open_without_links};
 use crate::sys::directory::{FcntlLock, id_of_path};
 
 /// Filesystems on which this kernel manages flock(2) for all users of their files, by the magic

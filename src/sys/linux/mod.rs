@@ -16,4 +16,5 @@ pub(crate) mod start;
 pub(crate) mod startup;
 pub(in crate::sys) mod timer;
 pub(crate) mod wait;
+mod walk;
 pub(crate) mod work;

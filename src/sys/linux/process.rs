@@ -307,7 +307,7 @@ const NANOSECONDS_PER_TICK: i64 = 10_000_000;
 const PF_FORKNOEXEC: u32 = 0x40;
 
 // linux/magic.h
-const PROC_SUPER_MAGIC: u64 = 0x9fa0;
+pub(super) const PROC_SUPER_MAGIC: u64 = 0x9fa0;
 
 /// Fails unless /proc belongs to our own PID namespace. After `unshare --pid` without a new /proc it
 /// shows the outer one, where our numbers belong to other processes.

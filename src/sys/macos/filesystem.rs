@@ -3,9 +3,10 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 
-use rustix::fs::{Mode, fstatfs};
+use rustix::fs::{CWD, Mode, OFlags, fstatfs, openat};
 use rustix::io::Errno;
 
 use crate::sys::directory::FcntlLock;
@@ -28,6 +29,21 @@ pub(in crate::sys) fn shares_kernel_locks(directory: impl AsFd) -> io::Result<bo
         .iter()
         .any(|known| name.clone().eq(known.bytes()));
     Ok(is_local && is_known)
+}
+
+/// Opens a directory, by the rules of the kernel.
+pub(in crate::sys) fn open_directory(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(openat(CWD, path, flags, Mode::empty())?)
+}
+
+/// Would open a file below a directory without going through any symbolic link.
+pub(in crate::sys) fn open_without_links(
+    _directory: impl AsFd,
+    _path: &Path,
+    _flags: OFlags,
+) -> rustix::io::Result<OwnedFd> {
+    Err(Errno::NOSYS)
 }
 
 /// Whether a file belongs to the user that its metadata names: not on a volume that ignores owners.

@@ -8,15 +8,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use rustix::fs::{
-    Access, AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat,
-    StatVfsMountFlags, accessat, fchmod, flock, fstat, fstatvfs, linkat, mkdirat, openat, renameat,
-    renameat_with, statat, unlinkat,
+    Access, AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags, RenameFlags, Stat,
+    StatVfsMountFlags, Uid, accessat, fchmod, fchown, flock, fstat, fstatvfs, linkat, mkdirat,
+    openat, renameat, renameat_with, statat, unlinkat,
 };
 use rustix::io::Errno;
+use rustix::process::geteuid;
 
 pub(crate) use super::file::*;
 use super::process::user_name;
-use super::sharing::{STICKY, Sharing, UNCLEANED};
+use super::sharing::{Made, STICKY, Sharing, UNCLEANED};
 use crate::identity::Pid;
 use crate::sys::system::filesystem;
 pub(crate) use crate::sys::system::filesystem::{
@@ -29,11 +30,12 @@ use crate::sys::{SYMLINK, created, existing};
 #[derive(Debug)]
 pub(crate) struct Directory {
     fd: OwnedFd,
+    /// Of the store that it is or is in. `None`: it is a directory of other programs, or only read.
     sharing: Option<Sharing>,
 }
 
-/// Refuses anything but a regular file with one name. Another name may be that of a file elsewhere: where
-/// fs.protected_hardlinks is off (proc_sys_fs(5)), a user can link a file of another one into a store.
+/// Refuses anything but a regular file with one name: in a copy of a store by `cp -al`, what is written into a file
+/// would be written elsewhere, too. Proves nothing of a file that somebody else could have put there.
 fn ensure_own(file: &File) -> io::Result<Stat> {
     let facts = fstat(file)?;
     match not_a_regular_file(&facts) {
@@ -45,19 +47,111 @@ fn ensure_own(file: &File) -> io::Result<Stat> {
 
 impl Directory {
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(Self {
-            fd: openat(CWD, path, flags, Mode::empty())?,
+            fd: filesystem::open_directory(path)?,
             sharing: None,
         })
     }
 
-    /// Lets what is made in this directory, and below it, belong to those whom its mode lets in. Returns
-    /// its identity.
+    /// Makes the directory of a store, with those above it as far as they are missing; `false` if it exists. With
+    /// mode 0700 if it `is_private`, else with what the umask leaves, as those above.
+    pub(crate) fn make(path: &Path, is_private: bool) -> io::Result<bool> {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Ok(false);
+        };
+        let parent = Self::open_or_make(parent)?;
+        let mode = if is_private { 0o700 } else { 0o777 };
+        let is_made = parent.make_by_owner(name, Mode::from_raw_mode(mode))?;
+        if is_made {
+            // Once in the life of a store: a lease must not be lost with its directory.
+            parent.sync()?;
+        }
+        Ok(is_made)
+    }
+
+    fn open_or_make(path: &Path) -> io::Result<Self> {
+        // The last part of a relative path.
+        let is_here = path.as_os_str().is_empty();
+        match Self::open(if is_here { Path::new(".") } else { path }) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !is_here => {}
+            opened => return opened,
+        }
+        let Some(parent) = path.parent() else {
+            return Self::open(path);
+        };
+        let parent = Self::open_or_make(parent)?;
+        let Some(name) = path.file_name() else {
+            // `..` below what has just been made.
+            return Self::open(path);
+        };
+        parent.make_by_owner(name, Mode::from_raw_mode(0o777))?;
+        parent.open_below(name)
+    }
+
+    /// Makes a directory; `false` if it exists. What root makes in another user's directory belongs to that user.
+    fn make_by_owner(&self, name: &OsStr, mode: Mode) -> io::Result<bool> {
+        let above = fstat(&self.fd)?;
+        let owner = Uid::from_raw(above.st_uid);
+        if owner.is_root() || !geteuid().is_root() {
+            return created(mkdirat(&self.fd, name, mode));
+        }
+        if self.look(name)?.is_some() {
+            return Ok(false);
+        }
+        self.make_changed(name, mode, |made| {
+            Ok(fchown(
+                made,
+                Some(owner),
+                Some(Gid::from_raw(above.st_gid)),
+            )?)
+        })
+    }
+
+    /// Takes owner, group and modes of what is made in this directory, and below it, from the directory itself.
+    /// Returns its identity.
     pub(crate) fn share(&mut self) -> io::Result<FileId> {
         let facts = fstat(&self.fd)?;
-        self.sharing = Sharing::of(&facts);
+        self.sharing = Some(Sharing::of(&facts));
         Ok(id_of(&facts))
+    }
+
+    /// Whether it is a store that others may read but not write.
+    pub(crate) fn is_exposed(&self) -> bool {
+        self.sharing.is_some_and(Sharing::is_exposed)
+    }
+
+    /// Whether it is a store that others may write to, but in which they cannot remove what is another user's.
+    pub(crate) fn is_sticky_store(&self) -> bool {
+        self.sharing.is_some_and(Sharing::is_sticky)
+    }
+
+    /// Fails unless a directory below this store belongs to its owner or to root, and lets others remove nothing of
+    /// another user's.
+    pub(crate) fn ensure_trusted(&self, below: &Self) -> io::Result<()> {
+        let found = fstat(&below.fd)?;
+        let owner = Uid::from_raw(found.st_uid);
+        let of_directory = Sharing::of(&found);
+        let is_trusted = self.sharing.is_none_or(|store| store.trusts(owner));
+        if is_trusted && (!of_directory.is_shared() || of_directory.is_sticky()) {
+            return Ok(());
+        }
+        let who = if is_trusted {
+            "others".to_owned()
+        } else {
+            format!("it belongs to user {}, who", user_name(owner.as_raw()))
+        };
+        let why = format!("{who} could remove what is kept in it");
+        Err(io::Error::other(why))
+    }
+
+    /// Whether others may write to the store.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.sharing.is_some_and(Sharing::is_shared)
+    }
+
+    /// Whether only the caller and root can write to the store.
+    pub(crate) fn is_own(&self) -> bool {
+        self.sharing.is_some_and(Sharing::is_own)
     }
 
     /// A directory below this one; a symlink in its place is refused.
@@ -75,21 +169,52 @@ impl Directory {
 
     /// Creates a directory; that it exists already is fine.
     pub(crate) fn make_below(&self, name: &OsStr) -> io::Result<()> {
-        let Some(sharing) = self.sharing else {
+        let sharing = self.sharing.filter(|store| store.changes_directories());
+        let Some(sharing) = sharing else {
             return created(mkdirat(&self.fd, name, Mode::from_raw_mode(0o777))).map(drop);
         };
         if self.look(name)?.is_some() {
             return Ok(());
         }
+        let changed = |made: &OwnedFd| sharing.apply(made, Made::Directory);
+        self.make_changed(name, Mode::from_raw_mode(0o700), changed)
+            .map(drop)
+    }
+
+    /// Creates a directory that only the owner of the store may enter; that it exists already is fine.
+    pub(crate) fn make_private_below(&self, name: &OsStr) -> io::Result<()> {
+        let mode = Mode::from_raw_mode(0o700);
+        let changed = |made: &OwnedFd| match self.sharing {
+            Some(sharing) => {
+                sharing.apply(made, Made::Directory)?;
+                Ok(fchmod(made, mode)?)
+            }
+            None => Ok(()),
+        };
+        self.make_changed(name, mode, changed).map(drop)
+    }
+
+    /// Creates a directory that is changed before it has its name: otherwise a kill in between would shut others out
+    /// for good. `false`: the name exists.
+    fn make_changed(
+        &self,
+        name: &OsStr,
+        mode: Mode,
+        change: impl FnOnce(&OwnedFd) -> io::Result<()>,
+    ) -> io::Result<bool> {
         let temporary = &random_temporary_name();
-        // It gets its name with its mode: otherwise a kill in between would shut others out for good.
-        mkdirat(&self.fd, temporary, Mode::from_raw_mode(0o700))?;
-        let applied = self
-            .open_below(temporary)
-            .and_then(|made| sharing.apply(&made.fd, Mode::from_raw_mode(sharing.mode)));
-        if applied.is_err() {
+        mkdirat(&self.fd, temporary, mode)?;
+        let changed = self.open_below(temporary).and_then(|made| {
+            // Who may write here may have put another one in its place.
+            let is_as_made = fstat(&made.fd)?.st_uid == geteuid().as_raw();
+            if !is_as_made || !made.entries()?.is_empty() {
+                return Err(io::ErrorKind::NotFound.into());
+            }
+            change(&made.fd)
+        });
+        if changed.is_err() {
             let _ = self.remove_below_if_empty(temporary);
-            return applied;
+            changed?;
         }
         let renamed =
             match renameat_with(&self.fd, temporary, &self.fd, name, RenameFlags::NOREPLACE) {
@@ -102,8 +227,8 @@ impl Directory {
             let _ = self.remove_below_if_empty(temporary);
         }
         match renamed {
-            Err(Errno::EXIST | Errno::NOTEMPTY) => Ok(()),
-            renamed => Ok(renamed?),
+            Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR) => Ok(false),
+            renamed => Ok(renamed.map(|()| true)?),
         }
     }
 
@@ -123,7 +248,7 @@ impl Directory {
         if facts.st_mode & STICKY == 0 {
             return Ok(None);
         }
-        let user = rustix::process::geteuid();
+        let user = geteuid();
         let may_all = user.is_root() || user.as_raw() == facts.st_uid;
         Ok((!may_all).then_some(user.as_raw()))
     }
@@ -248,43 +373,84 @@ impl Directory {
     /// Creates a file without a name, of which nothing remains if we die. `None` if that is not
     /// supported here.
     pub(crate) fn create_unnamed(&self) -> io::Result<Option<File>> {
+        self.make_unnamed(Made::Record)
+    }
+
+    fn make_unnamed(&self, made: Made) -> io::Result<Option<File>> {
         let created = filesystem::create_unnamed(&self.fd, RECORD_MODE)?;
         if let Some(file) = &created {
-            self.apply_sharing(file)?;
+            self.apply_sharing(file, made)?;
         }
         Ok(created)
     }
 
-    fn apply_sharing(&self, record: &File) -> io::Result<()> {
+    fn apply_sharing(&self, file: &File, made: Made) -> io::Result<()> {
         match self.sharing {
-            Some(sharing) => sharing.apply(record, sharing.mode_of_record()),
+            Some(sharing) => sharing.apply(file, made),
             None => Ok(()),
         }
     }
 
     /// Creates a file; fails if the name exists.
     pub(crate) fn create_named(&self, name: &OsStr) -> io::Result<File> {
+        self.make_named(name, Made::Record)
+    }
+
+    fn make_named(&self, name: &OsStr, made: Made) -> io::Result<File> {
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let made = match openat(&self.fd, name, flags, RECORD_MODE) {
+        let opened = match openat(&self.fd, name, flags, RECORD_MODE) {
             // The server of a network filesystem may know the bit for directories only.
             Err(Errno::PERM | Errno::INVAL | Errno::IO | Errno::OPNOTSUPP) => {
                 openat(&self.fd, name, flags, RECORD_MODE.difference(UNCLEANED))
             }
-            made => made,
+            opened => opened,
         };
-        let file = File::from(made?);
-        let applied = self.apply_sharing(&file);
+        let file = File::from(opened?);
+        let applied = self.apply_sharing(&file, made);
         if applied.is_err() {
             let _ = self.unlink(name);
         }
         applied.map(|()| file)
     }
 
+    /// Puts a new file with these bytes in place of what has the name, whatever that is. For what each user of the
+    /// store may replace in turn: nothing that others have put there is written to.
+    pub(crate) fn replace(&self, temporary: &OsStr, name: &OsStr, bytes: &[u8]) -> io::Result<()> {
+        if let Some(file) = self.make_unnamed(Made::Common)? {
+            file.write_all_at(bytes, 0)?;
+            match self.link_unnamed(&file, temporary) {
+                Ok(true) => return self.rename_or_remove(temporary, name),
+                // Without /proc it cannot get a name.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                linked => {
+                    linked?;
+                    return Err(io::ErrorKind::AlreadyExists.into());
+                }
+            }
+        }
+        let file = self.make_named(temporary, Made::Common)?;
+        match file.write_all_at(bytes, 0) {
+            Ok(()) => self.rename_or_remove(temporary, name),
+            Err(error) => {
+                let _ = self.unlink(temporary);
+                Err(error)
+            }
+        }
+    }
+
+    fn rename_or_remove(&self, temporary: &OsStr, name: &OsStr) -> io::Result<()> {
+        let renamed = self.rename(temporary, name);
+        if renamed.is_err() {
+            let _ = self.unlink(temporary);
+        }
+        renamed
+    }
+
     /// Lets those write to a record who may replace it: in a sticky directory nobody but its user.
     pub(crate) fn let_others_write(&self, record: &File) -> io::Result<()> {
         match self.sharing {
-            Some(sharing) if sharing.mode & STICKY == 0 => {
+            Some(sharing) if sharing.is_shared() && !sharing.is_sticky() => {
                 Ok(fchmod(record, sharing.mode_of_common())?)
             }
             _ => Ok(()),
@@ -368,59 +534,27 @@ impl Directory {
         Ok(existing(unlinkat(&self.fd, name, AtFlags::empty()))?.is_some())
     }
 
-    /// Opens or creates a small file of our own for writing; refuses anything but a regular file.
-    ///
-    /// In a sticky directory that everybody may write to, `O_CREAT` on another user's file fails
-    /// with EACCES if fs.protected_regular is set (proc_sys_fs(5)). So an existing file is opened
-    /// without it, and a new one is created exclusively.
+    /// Opens or creates a small file for writing in place, where only we and root [can write](Self::is_own); refuses
+    /// anything but a regular file.
     pub(crate) fn open_own(&self, name: &OsStr, append: bool) -> io::Result<File> {
-        /// Each round means that another process created or removed the file meanwhile.
-        const MAX_ROUNDS: u32 = 100;
-        let mut flags = OFlags::RDWR | CAREFUL;
+        let mut flags = OFlags::RDWR | OFlags::CREATE | CAREFUL;
         flags.set(OFlags::APPEND, append);
-        let create = flags | OFlags::CREATE | OFlags::EXCL;
-        let mut rounds = 0;
-        let opened = loop {
-            match openat(&self.fd, name, flags, Mode::empty()) {
-                Err(Errno::NOENT) if rounds < MAX_ROUNDS => rounds += 1,
-                opened => break opened,
-            }
-            if let Some(sharing) = self.sharing {
-                self.make_common(name, sharing)?;
-                continue;
-            }
-            match openat(&self.fd, name, create, RECORD_MODE) {
-                Err(Errno::EXIST) => {}
-                created => break created,
-            }
-        };
-        let file = File::from(opened?);
+        let file = File::from(openat(&self.fd, name, flags, RECORD_MODE)?);
         ensure_own(&file)?;
         Ok(file)
     }
 
-    /// Makes an empty file that each user of a shared store writes to. It gets its name with its mode, as
-    /// a directory does. That the name exists by then is fine.
-    fn make_common(&self, name: &OsStr, sharing: Sharing) -> io::Result<()> {
-        if let Some(file) = self.create_unnamed()? {
-            fchmod(&file, sharing.mode_of_common())?;
-            match self.link_unnamed(&file, name) {
-                // Without /proc it cannot get a name.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                linked => return linked.map(drop),
+    /// The same in a directory below this one, which must exist.
+    pub(crate) fn open_own_in(&self, directory: &OsStr, name: &OsStr) -> io::Result<File> {
+        let path = Path::new(directory).join(name);
+        match filesystem::open_without_links(&self.fd, &path, OFlags::RDWR | CAREFUL) {
+            Ok(file) => {
+                let file = File::from(file);
+                ensure_own(&file)?;
+                Ok(file)
             }
-        }
-        let temporary = &random_temporary_name();
-        let file = self.create_named(temporary)?;
-        let linked = match fchmod(&file, sharing.mode_of_common()) {
-            Ok(()) => self.link(temporary, name),
-            Err(error) => Err(error.into()),
-        };
-        let _ = self.unlink(temporary);
-        match linked {
-            // `cleanup` has removed it meanwhile.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            linked => linked.map(drop),
+            // It is missing, or this system has no such call.
+            Err(_) => self.open_below(directory)?.open_own(name, false),
         }
     }
 
@@ -473,7 +607,7 @@ const CAREFUL: OFlags = OFlags::NOFOLLOW
     .union(OFlags::CLOEXEC);
 
 /// Readable by all users, so that they can see who holds a lock; writable by its owner.
-const RECORD_MODE: Mode = Mode::RUSR
+pub(super) const RECORD_MODE: Mode = Mode::RUSR
     .union(Mode::WUSR)
     .union(Mode::RGRP)
     .union(Mode::ROTH)
@@ -485,16 +619,18 @@ pub(crate) fn is_path(name: &OsStr) -> bool {
     bytes.starts_with(b"/") || bytes.starts_with(b"./") || bytes.starts_with(b"../")
 }
 
-/// Creates a directory that only its owner may enter.
-pub(crate) fn make_private(path: &Path) -> io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    std::fs::DirBuilder::new().mode(0o700).create(path)
+/// Whether a path leads to a directory that is a [sticky store](Directory::is_sticky_store).
+pub(crate) fn is_sticky_store(path: &Path) -> bool {
+    statat(CWD, path, AtFlags::empty()).is_ok_and(|found| {
+        FileType::from_raw_mode(found.st_mode) == FileType::Directory
+            && Sharing::of(&found).is_sticky()
+    })
 }
 
 /// The owner of what is at a path, if that is another user than the caller.
 pub(crate) fn other_owner(path: &Path) -> Option<String> {
     let owner = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).ok()?.st_uid;
-    (owner != rustix::process::geteuid().as_raw()).then(|| user_name(owner))
+    (owner != geteuid().as_raw()).then(|| user_name(owner))
 }
 
 /// Whether the caller may remove a file of that user from a directory.

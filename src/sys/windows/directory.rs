@@ -57,6 +57,51 @@ impl Directory {
         Self::open(&path)
     }
 
+    /// Makes the directory of a store, with those above it as far as they are missing; `false` if it exists. Below a
+    /// user's own directories only that user may enter it.
+    pub(crate) fn make(path: &Path, _is_private: bool) -> io::Result<bool> {
+        if let Some(parent) = path.parent() {
+            std::fs::create_dir_all(parent)?;
+        }
+        created(std::fs::create_dir(path))
+    }
+
+    /// Whether others may read it but not write to it: not asked. Its guard is a file that nobody can lock for good
+    /// without having it open.
+    #[allow(clippy::unused_self, reason = "as on other systems")]
+    pub(crate) fn is_exposed(&self) -> bool {
+        false
+    }
+
+    /// Whether others may write to it: not asked.
+    #[allow(clippy::unused_self, reason = "as on other systems")]
+    pub(crate) fn is_shared(&self) -> bool {
+        false
+    }
+
+    /// There are no sticky bits.
+    #[allow(clippy::unused_self, reason = "as on other systems")]
+    pub(crate) fn is_sticky_store(&self) -> bool {
+        false
+    }
+
+    /// Whether what is in it is written in place: always.
+    #[allow(clippy::unused_self, reason = "as on other systems")]
+    pub(crate) fn is_own(&self) -> bool {
+        true
+    }
+
+    /// Does nothing: there are no sticky stores.
+    #[allow(clippy::unused_self, reason = "as on other systems")]
+    pub(crate) fn ensure_trusted(&self, _below: &Self) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Creates a directory as any other.
+    pub(crate) fn make_private_below(&self, name: &OsStr) -> io::Result<()> {
+        self.make_below(name)
+    }
+
     /// Creates a directory; that it exists already is fine. There are no modes.
     pub(crate) fn make_below(&self, name: &OsStr) -> io::Result<()> {
         let made = retry_while_in_use(|| std::fs::create_dir(self.path.join(name)));
@@ -323,6 +368,23 @@ impl Directory {
         }
     }
 
+    /// The same in a directory below this one, which must exist.
+    pub(crate) fn open_own_in(&self, directory: &OsStr, name: &OsStr) -> io::Result<File> {
+        self.open_below(directory)?.open_own(name, false)
+    }
+
+    /// Puts a new file with these bytes in place of what has the name.
+    pub(crate) fn replace(&self, temporary: &OsStr, name: &OsStr, bytes: &[u8]) -> io::Result<()> {
+        let file = self.create_named(temporary)?;
+        let replaced = file
+            .write_all_at(bytes, 0)
+            .and_then(|()| self.rename(temporary, name));
+        if replaced.is_err() {
+            let _ = self.unlink(temporary);
+        }
+        replaced
+    }
+
     /// Renames a file, and replaces what has the new name. One step on NTFS. Without POSIX semantics
     /// (FAT, NTFS before Windows 10 1607, Wine) an open file cannot be replaced, but
     /// can be renamed, so that it takes two: a process that is killed between them leaves no file
@@ -365,9 +427,9 @@ pub(crate) fn is_path(name: &OsStr) -> bool {
     drive || name.starts_with('/') || name.starts_with("./") || name.starts_with("../")
 }
 
-/// Creates a directory. Below a user's own directories only that user may enter it.
-pub(crate) fn make_private(path: &Path) -> io::Result<()> {
-    std::fs::create_dir(path)
+/// There are no sticky stores.
+pub(crate) fn is_sticky_store(_path: &Path) -> bool {
+    false
 }
 
 /// Not known: a file has a list of rights.

@@ -20,6 +20,9 @@ use crate::words;
 #[inline(never)]
 pub(crate) fn doctor(session: &Session, typed: &args::Doctor) -> Outcome {
     let mut found = examine_host();
+    if typed.create {
+        found.extend(session.store.prepare());
+    }
     found.extend(session.store.examine());
     for one in &mut found {
         if (one.check, one.result) == ("records", Grade::Warning) {
