@@ -414,9 +414,10 @@ impl Keeping {
         }
         let (lost_at, _) = self.deadlines_ms();
         let ttl = self.ttl_ms();
-        let within = match is_kept_meanwhile {
-            true => ttl.min(UNCHECKED_MS / 2),
-            false => lost_at.saturating_sub(boottime_milliseconds()) / 2,
+        let within = if is_kept_meanwhile {
+            ttl.min(UNCHECKED_MS / 2)
+        } else {
+            lost_at.saturating_sub(boottime_milliseconds()) / 2
         };
         let later = random_below(within).max(ttl / 40);
         let keeping = Arc::clone(self);
