@@ -25,7 +25,7 @@ const BY_FORCE: [&[&str]; 3] = [
 /// With the same innocents each time, or other calls would be made.
 fn store() -> (TestEnv, Innocents) {
     let env = TestEnv::on_disk();
-    let innocents = Innocents::all(&env);
+    let innocents = Innocents::some(&env, 0);
     (env, innocents)
 }
 

@@ -10,16 +10,20 @@ use std::process::{ChildStdin, Stdio};
 use super::{Running, TestEnv, exit_code, wait_until};
 
 /// It says where its record is, and ends when its stdin does.
-const COMMAND: [&str; 4] = ["--", "sh", "-c", "echo \"$ONEHOLD_FILE\"; exec cat"];
+const COMMAND: [&str; 4] = [
+    "--",
+    "sh",
+    "-c",
+    "echo \"$ONEHOLD_FILE\"; read -r _; exit 0",
+];
 
-/// Sets of them. Few at a time: a sweep has thousands of stores.
-const SETS: [&[&str]; 3] = [
+/// Sets of them. One or two at a time: a sweep has thousands of stores.
+const SETS: [&[&str]; 5] = [
     &["run innocent", "run --wait 1h innocent"],
-    &["run -s innocents/shared", "acquire innocent-pid --pid PID"],
-    &[
-        "run --slots 2 innocent-slots",
-        "acquire innocent-lease --ttl 1h",
-    ],
+    &["run -s innocents/shared"],
+    &["acquire innocent-pid --pid PID"],
+    &["run --slots 2 innocent-slots"],
+    &["acquire innocent-lease --ttl 1h"],
 ];
 
 #[derive(Default)]

@@ -753,8 +753,7 @@ impl<'a> Scheduler<'a> {
             Some(Return::Number(number)) if registers.rax == 0 => {
                 write_memory(task.pid, registers.rdx + 8, &number.to_ne_bytes());
             }
-            Some(Return::Number(_)) => {}
-            None => {}
+            Some(Return::Number(_)) | None => {}
         }
         let _ = ptrace::cont(task.pid, None);
     }

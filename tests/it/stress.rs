@@ -17,6 +17,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::harness::innocents::Innocents;
 use crate::harness::intervals::{Interval, Slot, violations, violations_by_clock};
 use crate::harness::seen::{append_line, identity, now, state};
 use crate::harness::waits::{Stretch, Waits};
@@ -51,7 +52,7 @@ struct Wrapper {
 impl Workload {
     fn new() -> Self {
         let workload = Self {
-            env: TestEnv::new(),
+            env: TestEnv::on_disk(),
             is_over: AtomicBool::new(false),
             wrappers: Mutex::default(),
             invocations: AtomicUsize::new(0),
@@ -485,6 +486,7 @@ fn critical_sections_never_overlap_under_random_kills_and_stops() {
         "[defaults]\nhistory = true\njournal-size = \"1G\"\n",
     )
     .unwrap();
+    let mut innocents = Innocents::all(&workload.env);
     let mut clocks = Clocks::new();
     let signals = std::thread::scope(|scope| {
         let killer = scope.spawn(|| workload.kill_randomly(0));
@@ -501,6 +503,7 @@ fn critical_sections_never_overlap_under_random_kills_and_stops() {
         killer.join().unwrap()
     });
     let env = &workload.env;
+    assert_eq!(innocents.end(env), [""; 0]);
     let ended = Instant::now();
     for name in NAMES {
         let code = env.code(["run", name, "-w", "20s", "--", "true"]);
@@ -634,6 +637,7 @@ fn waits_in_vain(stretches: &[Stretch], seen: &BTreeMap<u64, String>) -> Vec<Str
 /// Rounds of 16 workers, for so many seconds.
 fn share(seconds: u64) {
     let workload = Workload::new();
+    let mut innocents = Innocents::all(&workload.env);
     let (begun, has_ended) = (Instant::now(), AtomicBool::new(false));
     let (signals, rounds, seen) = std::thread::scope(|scope| {
         let observer = scope.spawn(|| workload.observe(&has_ended));
@@ -646,6 +650,7 @@ fn share(seconds: u64) {
         (signals, rounds, observer.join().unwrap())
     });
     let env = &workload.env;
+    assert_eq!(innocents.end(env), [""; 0]);
     let code = env.code(["run", "a", "b", "c", "-w", "20s", "--", "true"]);
     assert_eq!(code, 0, "a lock is stuck");
     env.done(["cleanup"]);
