@@ -12,7 +12,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 
 use crate::harness::innocents::Innocents;
-use crate::harness::{Running, Signal, TestEnv, disk, for_all, wait_until};
+use crate::harness::{Signal, TestEnv, disk, for_all, wait_until};
 use crate::tracer::{Ended, Fault, Role, Then, trace_and};
 
 /// How the lock is held, and where the record is.
@@ -92,11 +92,11 @@ impl Trial {
         innocents
     }
 
-    /// Runs `ender`, and lets all this happen before a call of it. The innocents and what was done to them, if it
+    /// Runs `verb`, and lets all this happen before a call of it. The innocents and what was done to them, if it
     /// came to that; `lies`: one of them has the number in any case, as the kernel says.
-    fn play(self, ender: &str, at: usize, lies: bool) -> (Ended, Option<(bool, Vec<String>)>) {
+    fn play(self, verb: &str, at: usize, lies: bool) -> (Ended, Option<(bool, Vec<String>)>) {
         let mut innocents = None;
-        let command = self.env.onehold(ender.split(' '));
+        let command = self.env.onehold(verb.split(' '));
         let ended = trace_and(command, Fault::Before(Role::Program, at), || {
             if self.is_guarded() || !self.record.exists() {
                 return Then::Continue;
