@@ -680,8 +680,16 @@ impl<'a> Stranger<'a> {
     /// An earlier change may have put something else there: then there is nothing to do.
     fn forge(&mut self, forgery: &Forgery) {
         let store = self.env.store();
-        let directory =
-            |at: &proptest::sample::Index| store.join(at.get(&self.template.directories));
+        let directory = |at: &proptest::sample::Index| {
+            let path = at.get(&self.template.directories);
+            // In a flat layout there are none. One that is made all the same is in the way.
+            let depth = if self.layout == Layout::Flat {
+                1
+            } else {
+                usize::MAX
+            };
+            store.join(path.iter().take(depth).collect::<PathBuf>())
+        };
         let placed = |path: &Path| store.join(self.layout.place(path));
         let path = match forgery {
             Forgery::Text(at, _)
@@ -794,7 +802,14 @@ impl<'a> Stranger<'a> {
     /// The same place of the other store.
     fn same_outside(&self, path: &Path) -> PathBuf {
         let below = path.strip_prefix(self.env.store()).unwrap();
-        self.outside().join(below)
+        let same = self.outside().join(below);
+        // It has the layout of a tree.
+        if same.parent().is_some_and(Path::is_dir) && (same.exists() || self.layout == Layout::Tree)
+        {
+            same
+        } else {
+            self.outside().join("canary")
+        }
     }
 
     fn replace_directory(&self, path: &Path, instead: Instead) {
