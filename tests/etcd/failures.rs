@@ -661,7 +661,9 @@ fn endpoints_of_two_clusters_are_refused() {
     let on = On::new(shared());
     let proxies = [shared(), &other].map(|cluster| Proxy::to(&cluster.endpoints()[0]));
     // The second request is lost, so that the other cluster is asked.
-    proxies.iter().for_each(|proxy| proxy.plan(1, Fate::Drop));
+    for proxy in &proxies {
+        proxy.plan(1, Fate::Drop);
+    }
     let [first, second] = &proxies;
     let both = On::at(format!(
         "etcd://{},{}{}",

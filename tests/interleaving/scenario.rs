@@ -436,10 +436,10 @@ fn without_details(text: &str, root: &Path) -> String {
     // A time limit may end tomorrow.
     out = out.replace("#-#-# #:#:#", "#:#:#");
     // Whoever runs the tests.
-    const USER: &str = " of user ";
-    if let Some((before, rest)) = out.split_once(USER) {
+    let of_user = " of user ";
+    if let Some((before, rest)) = out.split_once(of_user) {
         let end = rest.find([',', '\n']).unwrap_or(rest.len());
-        out = format!("{before}{USER}USER{}", &rest[end..]);
+        out = format!("{before}{of_user}USER{}", &rest[end..]);
     }
     out.replace('\n', "\\n")
 }
