@@ -264,7 +264,7 @@ impl Client {
         let ask = move || {
             let _ = sender.send(answer_of(request.send(&body[..])));
         };
-        let unanswered = |error: std::io::Error| Failure::Unanswered(error.to_string());
+        let unanswered = |error: std::io::Error| Failure::of_this_process(&error);
         crate::sys::start_thread("sign-in", 256 * 1024, ask).map_err(unanswered)?;
         while let Some(left) = deadline.next_sleep(SIGN_IN) {
             match answered.recv_timeout(left) {
@@ -273,7 +273,7 @@ impl Client {
                 Ok(answer) => return answer,
             }
         }
-        Err(Failure::Unanswered(NO_ANSWER.to_owned()))
+        Err(Failure::of_this_process(&NO_ANSWER))
     }
 
     /// Sends a request to one member, once.
@@ -341,13 +341,13 @@ impl Client {
             sent = self.request(token, path, timeout, timeout).send(&body[..]);
         }
         let mut answer = answer_of(sent);
-        if let Err(Failure::Unanswered(message)) = &answer
+        if let Err(Failure::Unanswered { message, .. }) = &answer
             && self.transport.has_new_certificates()
             && super::failure::is_about_certificates(message)
         {
             answer = answer_of(self.request(token, path, timeout, timeout).send(&body[..]));
         }
-        let has_answered = !matches!(answer, Err(Failure::Unanswered(_)));
+        let has_answered = !matches!(answer, Err(Failure::Unanswered { .. }));
         self.has_answered.store(has_answered, Ordering::Relaxed);
         answer
     }

@@ -20,7 +20,7 @@ impl Etcd {
             let began = boottime_milliseconds();
             let status = client
                 .of_member(endpoint)
-                .map_err(|error| Failure::Unanswered(error.to_string()))
+                .map_err(|error| Failure::of_this_process(&error))
                 .and_then(|member| member.status());
             let took = boottime_milliseconds().saturating_sub(began);
             found.push(of_member(endpoint, &status, took));

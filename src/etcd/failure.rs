@@ -27,8 +27,8 @@ const NO_COMMON_NAME: &str =
 pub(super) enum Failure {
     /// It may have been done, may yet be done, or not.
     Unknown(String),
-    /// The same; nothing has come from the member.
-    Unanswered(String),
+    /// The same; nothing has come from the member. `is_silent`: it has taken the request, so it may be too busy.
+    Unanswered { message: String, is_silent: bool },
     /// It was not done: the user has to sign in.
     SignedOut,
     /// It was not done.
@@ -85,7 +85,12 @@ impl Failure {
 
     /// Of a request without an answer, or without a whole one.
     pub(super) fn unanswered(error: &ureq::Error) -> Self {
-        Self::Unanswered(match error {
+        use ureq::Timeout;
+        let is_silent = matches!(
+            error,
+            ureq::Error::Timeout(timeout) if !matches!(timeout, Timeout::Connect | Timeout::Resolve)
+        );
+        let message = match error {
             ureq::Error::BodyExceedsLimit(_) => {
                 return Self::Refused(Refused {
                     code: RESOURCE_EXHAUSTED,
@@ -97,14 +102,35 @@ impl Failure {
             ureq::Error::Timeout(_) => "no answer in time".to_owned(),
             ureq::Error::HostNotFound => "no such host".to_owned(),
             other => other.to_string(),
-        })
+        };
+        Self::Unanswered { message, is_silent }
+    }
+
+    /// Without a request to a member.
+    pub(super) fn of_this_process(error: &impl ToString) -> Self {
+        Self::Unanswered {
+            message: error.to_string(),
+            is_silent: false,
+        }
+    }
+
+    /// Whether the member is there, and could not do it now.
+    pub(super) fn is_busy(&self) -> bool {
+        matches!(
+            self,
+            Self::Unknown(_)
+                | Self::Unanswered {
+                    is_silent: true,
+                    ..
+                }
+        )
     }
 
     pub(super) fn message(&self) -> &str {
         match self {
-            Self::Unknown(message) | Self::Unanswered(message) | Self::NoGateway(message) => {
-                message
-            }
+            Self::Unknown(message)
+            | Self::Unanswered { message, .. }
+            | Self::NoGateway(message) => message,
             Self::SignedOut => "the user has been signed out",
             Self::Refused(refused) => without_origin(&refused.message),
         }
@@ -113,7 +139,7 @@ impl Failure {
     /// Whether it does not change by itself.
     pub(super) fn is_final(&self) -> bool {
         match self {
-            Self::Unanswered(message) => is_about_certificates(message),
+            Self::Unanswered { message, .. } => is_about_certificates(message),
             Self::Unknown(_) | Self::SignedOut => false,
             Self::NoGateway(_) | Self::Refused(_) => true,
         }

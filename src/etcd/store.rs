@@ -163,7 +163,7 @@ impl<'a> Session<'a> {
                 }
                 Err(failure) => failure,
             };
-            may_be_done |= matches!(failure, Failure::Unknown(_) | Failure::Unanswered(_));
+            may_be_done |= matches!(failure, Failure::Unknown(_) | Failure::Unanswered { .. });
             said.retain(|(other, _)| *other != endpoint);
             said.push((endpoint, failure));
             client.go_on();
@@ -171,12 +171,10 @@ impl<'a> Session<'a> {
                 continue;
             }
             let is_hopeless = said.iter().all(|(_, failure)| failure.is_final());
-            let has_answered = said
-                .iter()
-                .any(|(_, said)| matches!(said, Failure::Unknown(_)));
+            let is_busy = said.iter().any(|(_, said)| said.is_busy());
             let left = match &while_busy {
                 // Not all of their callers at once.
-                Some(deadline) if has_answered => {
+                Some(deadline) if is_busy => {
                     let longer = Duration::from_millis(random_u64() % 500);
                     deadline.next_sleep(RETRY_INTERVAL + longer)
                 }
@@ -189,7 +187,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Until when to ask members that answer, but cannot do it: sign-ins of others may keep them so busy that they lose
+    /// Until when to ask members that are there, but cannot do it: sign-ins of others may keep them so busy that they lose
     /// their leader.
     fn deadline_while_busy(self) -> Option<Deadline<'a>> {
         let patience = self.patience;
