@@ -154,10 +154,11 @@ pub struct Files {
 /// Each number of four digits or more is `#`: the time, a process. So is the inode of a file without a name, which the
 /// kernel shows as `#` and its number, and a random part of a name.
 pub fn without_numbers(text: &str) -> String {
-    const TEMPORARY: &str = ".onehold.";
-    if let Some((before, after)) = text.split_once(TEMPORARY) {
-        let after = after.trim_start_matches(|digit: char| digit.is_ascii_hexdigit());
-        return format!("{before}{TEMPORARY}#{}", without_numbers(after));
+    for temporary in [".onehold.", ".onehold-new-"] {
+        if let Some((before, after)) = text.split_once(temporary) {
+            let after = after.trim_start_matches(|digit: char| digit.is_ascii_hexdigit());
+            return format!("{before}{temporary}#{}", without_numbers(after));
+        }
     }
     let mut out = String::new();
     let mut digits = String::new();

@@ -447,6 +447,8 @@ fn without_details(text: &str, root: &Path) -> String {
 fn copy(from: &Path, to: &Path, links: &mut BTreeMap<u64, PathBuf>) {
     let mode = from.metadata().unwrap().permissions().mode() & 0o7777;
     fs::DirBuilder::new().mode(mode).create(to).unwrap();
+    // Whatever the umask.
+    fs::set_permissions(to, fs::Permissions::from_mode(mode)).unwrap();
     for entry in fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();
         let (from, to) = (entry.path(), to.join(entry.file_name()));

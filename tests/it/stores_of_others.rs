@@ -707,7 +707,7 @@ fn place_in_the_queue_of_a_sticky_store_is_kept_and_dead_waiters_are_passed_by()
         "-w",
         "0.1",
         "--keep-place",
-        "1h",
+        "20m",
         "--owner",
         "O",
         "a/b",
