@@ -315,6 +315,7 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             [CompletionResult]::new('--instance', '--instance', [CompletionResultType]::ParameterName, 'Name of the instance that the caller belongs to, of which there is at most one at a time, such as a pod of a StatefulSet [default: $ONEHOLD_INSTANCE]')
             [CompletionResult]::new('--color', '--color', [CompletionResultType]::ParameterName, 'When to use color')
             [CompletionResult]::new('--quick', '--quick', [CompletionResultType]::ParameterName, 'Only look: write nothing, and start no process')
+            [CompletionResult]::new('--create', '--create', [CompletionResultType]::ParameterName, 'First make .onehold in a store with a sticky bit (1777), as root or its owner')
             [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object, even on failure')
             [CompletionResult]::new('-q', '-q', [CompletionResultType]::ParameterName, 'Print only errors, warnings, questions, and the result of the command')
             [CompletionResult]::new('--quiet', '--quiet', [CompletionResultType]::ParameterName, 'Print only errors, warnings, questions, and the result of the command')

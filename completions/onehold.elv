@@ -302,6 +302,7 @@ set edit:completion:arg-completer[onehold] = {|@words|
             cand --instance 'Name of the instance that the caller belongs to, of which there is at most one at a time, such as a pod of a StatefulSet [default: $ONEHOLD_INSTANCE]'
             cand --color 'When to use color'
             cand --quick 'Only look: write nothing, and start no process'
+            cand --create 'First make .onehold in a store with a sticky bit (1777), as root or its owner'
             cand --json 'Print one JSON object, even on failure'
             cand -q 'Print only errors, warnings, questions, and the result of the command'
             cand --quiet 'Print only errors, warnings, questions, and the result of the command'
