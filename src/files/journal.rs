@@ -402,8 +402,14 @@ impl Journal {
             file.push(JOURNAL_SUFFIX);
             return self.replace(root, flat.directory(), &file, line);
         }
-        root.directory.make_below(OsStr::new(META_DIR))?;
-        let own = root.directory.open_below(OsStr::new(META_DIR))?;
+        let meta = OsStr::new(META_DIR);
+        let own = match root.directory.open_below(meta) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                root.directory.make_below(meta)?;
+                root.directory.open_below(meta)?
+            }
+            opened => opened?,
+        };
         if root.directory.is_own() {
             return self.append_to(&own, line);
         }
