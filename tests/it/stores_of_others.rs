@@ -2,7 +2,7 @@
 //! to it.
 
 use std::fs::{self, File};
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, chown, symlink};
 use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
@@ -552,6 +552,13 @@ fn name_and_path_are_one_lock_of_a_sticky_store() {
     }
 }
 
+/// Without `O_CREAT`, by which the file of another user is not opened in a sticky directory if fs.protected_regular
+/// is set (proc_sys_fs(5)).
+fn overwrite(file: &Path, bytes: &[u8]) {
+    let file = fs::OpenOptions::new().write(true).open(file).unwrap();
+    file.write_all_at(bytes, 0).unwrap();
+}
+
 #[test]
 #[ignore = "needs root: two ordinary users"]
 fn numbers_of_a_sticky_store_grow_although_each_user_notes_its_own() {
@@ -573,7 +580,7 @@ fn numbers_of_a_sticky_store_grow_although_each_user_notes_its_own() {
             .store()
             .join(format!(".onehold-last-{}", user.id()));
         let number = u64::from_le_bytes(fs::read(&file).unwrap().try_into().unwrap());
-        fs::write(&file, (number + 3_600_000_000).to_le_bytes()).unwrap();
+        overwrite(&file, &(number + 3_600_000_000).to_le_bytes());
     };
     ahead(Daemon);
     for user in [Nobody, Daemon, Root] {
@@ -584,7 +591,7 @@ fn numbers_of_a_sticky_store_grow_although_each_user_notes_its_own() {
         .env
         .store()
         .join(format!(".onehold-last-{}", Daemon.id()));
-    fs::write(&file, u64::MAX.to_le_bytes()).unwrap();
+    overwrite(&file, &u64::MAX.to_le_bytes());
     grows(Nobody, run);
     // What was noted before counts after the directory was made.
     place.succeeds(Root, "onehold doctor --quick --create");
