@@ -162,7 +162,10 @@ impl Lock {
         }
         let author = marks.author;
         let mut processes = look(marks).processes;
-        if record.kind == Kind::Run && live_wrapper(own).is_none() {
+        // A wrapper that may be told ends all of it.
+        let is_told = live_wrapper(own)
+            .is_some_and(|(_, wrapper)| may_be_signaled(wrapper, author) == Some(true));
+        if record.kind == Kind::Run && !is_told {
             processes.retain(|process| may_be_signaled(*process, author) == Some(true));
         }
         Ok(processes)

@@ -225,10 +225,10 @@ fn unexpected(listing: &Listing) -> Vec<Finding> {
     let from_elsewhere = listing.locks.iter().filter(is_from_elsewhere).count();
     if from_elsewhere > 0 {
         let detail = format!(
-            "{from_elsewhere} were written for another name or store, and renamed, linked or copied"
+            "written for another name or store, and renamed, linked or copied: {from_elsewhere}"
         );
-        let advice = "no process gets a signal because of them: see check -v, and remove them with break --force";
-        found.push(Finding::warning("records", detail).advice(advice));
+        let advice = "they keep their locks taken, and end no process: see check -v, and remove them with break --force";
+        found.push(Finding::warning("provenance", detail).advice(advice));
     }
     found
 }

@@ -51,9 +51,10 @@ fn renamed_record_ends_nobody() {
     let verbose = output(&mut env.onehold(["check", "-v", "job-b"]));
     let verbose = String::from_utf8(verbose.stdout).unwrap();
     assert!(verbose.contains("written for `job-a`"), "{verbose}");
+    assert!(!verbose.contains("`break` ends"), "{verbose}");
     let doctor = String::from_utf8(output(&mut env.onehold(["doctor", "--quick"])).stdout).unwrap();
     assert!(
-        doctor.contains("written for another name or store"),
+        doctor.contains("see check -v, and remove them with break --force"),
         "{doctor}"
     );
     // It excludes others nevertheless.
