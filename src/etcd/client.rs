@@ -57,6 +57,8 @@ pub(super) struct Client {
     /// Held by who signs in.
     signing_in: Mutex<()>,
     current: AtomicUsize,
+    /// The one that has failed last.
+    failed: AtomicUsize,
     /// The current one has answered.
     has_answered: AtomicBool,
     /// 0: no member has answered.
@@ -122,6 +124,7 @@ impl Client {
             pass: Mutex::new(Pass::None),
             signing_in: Mutex::new(()),
             current: AtomicUsize::new(first),
+            failed: AtomicUsize::new(first),
             has_answered: AtomicBool::new(false),
             cluster: AtomicI64::new(0),
         })
@@ -145,7 +148,9 @@ impl Client {
 
     /// Asks the next member from now on.
     pub(super) fn go_on(&self) {
-        self.go_to(self.current.load(Ordering::Relaxed).wrapping_add(1));
+        let from = self.current.load(Ordering::Relaxed);
+        self.failed.store(from, Ordering::Relaxed);
+        self.go_to(from.wrapping_add(1));
     }
 
     /// Asks this one from now on.
@@ -155,24 +160,30 @@ impl Client {
         self.current.store(at, Ordering::Relaxed);
     }
 
-    /// Asks the member from now on that accepts a connection first.
+    /// Asks the member from now on that accepts a connection first, but not the one that has failed last. `false`: none
+    /// of them does.
     #[cold]
-    fn go_to_the_first(&self) {
+    fn go_to_the_first(&self, within: Duration) -> bool {
+        let endpoints = &self.address.endpoints;
+        let failed = self.failed.load(Ordering::Relaxed) % endpoints.len().max(1);
         let (sender, first) = mpsc::channel();
-        for (at, endpoint) in self.address.endpoints.iter().enumerate() {
+        let all = endpoints.iter().enumerate();
+        for (at, endpoint) in all.filter(|(at, _)| *at != failed) {
             let (sender, endpoint) = (sender.clone(), endpoint.clone());
             let connect = move || {
                 let mut addresses = endpoint.to_socket_addrs().into_iter().flatten();
-                if addresses.any(|address| TcpStream::connect_timeout(&address, TIMEOUT).is_ok()) {
+                if addresses.any(|address| TcpStream::connect_timeout(&address, within).is_ok()) {
                     let _ = sender.send(at);
                 }
             };
             let _ = crate::sys::start_thread("connect", 256 * 1024, connect);
         }
         drop(sender);
-        if let Ok(at) = first.recv_timeout(TIMEOUT) {
+        let first = first.recv_timeout(within);
+        if let Ok(at) = first {
             self.go_to(at);
         }
+        first.is_ok()
     }
 
     fn pass(&self) -> MutexGuard<'_, Pass> {
@@ -336,8 +347,10 @@ impl Client {
             timeout
         };
         let mut sent = self.request(token, path, timeout, connect).send(&body[..]);
-        if is_one_of_many && sent.as_ref().is_err_and(is_about_connecting) {
-            self.go_to_the_first();
+        if is_one_of_many
+            && sent.as_ref().is_err_and(is_about_connecting)
+            && self.go_to_the_first(timeout)
+        {
             sent = self.request(token, path, timeout, timeout).send(&body[..]);
         }
         let mut answer = answer_of(sent);

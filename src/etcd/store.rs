@@ -145,8 +145,9 @@ impl<'a> Session<'a> {
         let while_busy = self.deadline_while_busy();
         let mut said: Vec<(String, Failure)> = Vec::new();
         let mut may_be_done = false;
+        let mut tries = 0;
         loop {
-            let endpoint = client.endpoint().to_owned();
+            let first = client.endpoint().to_owned();
             let failure = match client.signed_in(self.patience, &mut once) {
                 Ok(answer) => return Ok((answer, may_be_done)),
                 Err(Failure::Refused(refused)) => {
@@ -164,10 +165,16 @@ impl<'a> Session<'a> {
                 Err(failure) => failure,
             };
             may_be_done |= matches!(failure, Failure::Unknown(_) | Failure::Unanswered { .. });
-            said.retain(|(other, _)| *other != endpoint);
+            let endpoint = client.endpoint().to_owned();
+            said.retain(|(other, _)| *other != endpoint && *other != first);
+            if first != endpoint {
+                // It took no connection, and another one was asked in its place.
+                said.push((first, Failure::of_this_process(&"no answer in time")));
+            }
             said.push((endpoint, failure));
             client.go_on();
-            if said.len() < client.address.endpoints.len() {
+            tries += 1;
+            if tries % client.address.endpoints.len() != 0 {
                 continue;
             }
             let is_hopeless = said.iter().all(|(_, failure)| failure.is_final());

@@ -615,6 +615,24 @@ fn hosts_that_are_switched_off_cost_a_quarter_of_a_second() {
             began.elapsed()
         );
     }
+    // Each is named if none does it.
+    let hung = Proxy::to(member);
+    hung.cut();
+    let last = &hung.endpoint;
+    let nobody = On::at(format!("etcd://127.0.0.1:{one},127.0.0.1:{other},{last}/x"));
+    let began = Instant::now();
+    let (code, _, stderr) = nobody.output(&["check", "x"]);
+    assert_eq!(code, 1);
+    assert!(
+        began.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        began.elapsed()
+    );
+    let is_named = |port: u16| stderr.contains(&format!("127.0.0.1:{port}: no answer in time"));
+    assert!(
+        is_named(one) && is_named(other) && stderr.contains(last),
+        "{stderr}"
+    );
 }
 
 #[test]
