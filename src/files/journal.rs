@@ -196,22 +196,20 @@ impl Journal {
         let line = serde_json::to_vec(line).map_err(io::Error::from);
         let mut line = line.context(Operation::WriteJournal, &path)?;
         line.push(b'\n');
-        let limited = self.leaving_room(line.len());
-        let limited = limited.context(Operation::WriteJournal, &path)?;
-        if matches!(limited.append(&line), Ok(true)) {
+        if matches!(self.append(&line), Ok(true)) {
             return Ok(());
         }
         // The journal of a path lock is in the default store, which may not exist yet.
         let guard = Guard::enter_or_create(&self.store, Patience::SHORT, true)?;
-        let appended = limited.append_under_guard(&guard.root, &line);
+        let limited = self.leaving_room(&guard.root.directory, line.len());
+        let appended = limited.and_then(|limited| limited.append_under_guard(&guard.root, &line));
         appended.context(Operation::WriteJournal, &path)
     }
 
     /// The same journal, no longer than an eighth of its filesystem. Fails if the line would take space that locks
     /// may need: a small filesystem would be full of it one day, and no lock could be taken any more.
-    fn leaving_room(&self, line: usize) -> io::Result<Self> {
-        let space = Directory::open(&self.store).and_then(|store| store.space());
-        let space = space.unwrap_or_default();
+    fn leaving_room(&self, directory: &Directory, line: usize) -> io::Result<Self> {
+        let space = directory.space().unwrap_or_default();
         let bytes = space.bytes.filter(|bytes| *bytes > 0).unwrap_or(u64::MAX);
         let room = RESERVED.min(bytes / 4).saturating_add(line as u64);
         if space.free_bytes.is_some_and(|free| free < room) {
@@ -388,7 +386,7 @@ impl Journal {
         }
         // Who has opened it before it is moved writes into what it was moved to: that is read as well.
         let (mut journal, size) = own.open_to_append(OsStr::new(JOURNAL))?;
-        if size >= self.rotate_at {
+        if size >= self.leaving_room(&own, line.len())?.rotate_at {
             return Ok(false);
         }
         journal.write_all(line).map(|()| true)

@@ -38,7 +38,7 @@ const CEILINGS: [(&str, i32, [usize; 4]); 8] = [
 ];
 
 /// In bytes, of which 2.3 MB are etcd and TLS. Each 64 KiB that are executed are a page fault more.
-const LARGEST_BINARY: u64 = 6_200_000;
+const LARGEST_BINARY: u64 = 6_500_000;
 
 #[test]
 #[ignore = "needs the shipped binary, which takes minutes to build: ONEHOLD_SHIPPED"]
