@@ -320,9 +320,13 @@ fn lock_exposed(
                 }
                 let _ = guard.unlock();
             }
+            // Somebody has opened a directory below it to others, who cannot agree with its owner on who is first.
+            (Err(error), Some(_)) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Err(error).context(Operation::LockStore, path);
+            }
             (Err(error), Some(signals)) => {
                 let is_missing = is_not_a_directory(&error);
-                // Who may not open it, or cannot make it, can change nothing here.
+                // Who cannot make it can change nothing here.
                 if !is_missing || make_guard(root, whose).is_err() {
                     return Ok((signals, None));
                 }

@@ -98,7 +98,7 @@ fn on_a_full_disk_a_zombie_can_still_be_removed() {
 #[ignore = "needs root: mounts"]
 fn a_waiter_whose_section_is_a_filesystem_of_its_own_is_served() {
     let said = on_tmpfs(
-        "size=1m",
+        "size=1m,mode=700",
         "mkdir store/s.d; mount -t tmpfs none store/s.d
         onehold run s/t -- sh -c 'until test -e end; do sleep 0.01; done' &
         until onehold check s/t 2>&1 | grep -q held; do sleep 0.01; done

@@ -326,6 +326,33 @@ fn journal_of_a_small_store_leaves_room_for_locks() {
     assert!(holds >= 8, "{holds}");
 }
 
+#[test]
+#[ignore = "needs root to mount a filesystem"]
+fn journal_of_a_small_store_leaves_room_beside_a_hold_that_is_being_ended() {
+    let env = TestEnv::new();
+    let _mounted = Mounted::new(&env.store(), "size=64k,mode=700");
+    let script = "trap '' TERM; echo $$ > began; while test -e began; do sleep 0.005; done";
+    let mut run = env.start(["run", "a", "--kill-after", "1h", "--", "sh", "-c", script]);
+    wait_until("the command has begun", || env.lines("began") == 1);
+    run.signal(Signal::TERM);
+    wait_until("the work is being ended", || {
+        env.lock("a")["reason"] == "ending"
+    });
+    run.kill();
+    let long = "-m ".to_owned() + &"x".repeat(1_000);
+    for _ in 0..60 {
+        let _ = output(&mut env.shell(&format!(
+            "onehold run {long} b -- sh -c 'kill -KILL $PPID $$'"
+        )));
+        assert_eq!(env.code(["run", "-w", "1ms", "a", "--", "true"]), 7);
+        let ended = env.output(["run", "b", "--", "true"]);
+        assert_eq!(exit_code(ended.status), 0, "{ended:?}");
+    }
+    // What is left of it ends, and it is taken over, with a line in the journal.
+    fs::remove_file(env.path("began")).unwrap();
+    assert_eq!(env.code(["run", "-w", "1m", "a", "--", "true"]), 0);
+}
+
 /// As systemd does it for /tmp each day.
 fn clean_up(directory: &Path) {
     let rules = directory.with_extension("rules");
