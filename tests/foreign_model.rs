@@ -220,7 +220,7 @@ impl State {
         ours.count() + usize::from(self.foreign == Foreign::Holding)
     }
 
-    // Mirrors after_last, src/files/number.rs: ac3def736a00d2d5
+    // Mirrors next, src/files/number.rs: 1429dd32de4c9385
     // Mirrors after, src/files/number.rs: 3a235357c3f2061c
     /// A new file by a process; no hold had its number before.
     fn create(&mut self, by: usize, kind: Kind, judged: Option<(FileId, &File)>) -> FileId {
@@ -440,7 +440,7 @@ impl Protocol {
             Step::Holding if process.kind == Kind::Run && process.child == Child::None => {
                 state.processes[by].child = Child::Forked;
             }
-            // Mirrors write_slot, src/files/commit.rs: 5de25fe4d981c515
+            // Mirrors write_slot, src/files/commit.rs: 423bb9af4d7fce69
             Step::Renewing => {
                 let id = process.file?;
                 if state.name == Some(id) {

@@ -20,7 +20,7 @@ struct Wait {
 }
 
 /// It runs for longer than its end needs to be seen.
-const COMMAND: &str = "sleep 0.1; touch ended";
+const COMMAND: &str = "sleep 0.5; touch ended";
 const COMMAND_ENDS_WITHIN: Duration = Duration::from_millis(150);
 
 #[rustfmt::skip]
