@@ -52,8 +52,9 @@ fn layout(store: &Path, directory: &Directory) -> Result<Finding> {
                 "{} is of an earlier version, or of somebody else: it belongs to user {owner}",
                 store.join(&file).display()
             );
-            let advice = "no lock below that name can be taken: remove it once none is held in it";
-            return Ok(Finding::failed(LAYOUT, detail).advice(advice));
+            let advice =
+                "locks in it are not seen: end what earlier versions hold there, and remove it";
+            return Ok(Finding::warning(LAYOUT, detail).advice(advice));
         }
     }
     let Some(own) = root.flat.as_ref().and_then(|flat| flat.prepared()) else {

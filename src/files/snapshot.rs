@@ -70,12 +70,8 @@ struct SharedDirectory {
 
 type SharedEntry = (Index, OsString, Kind);
 
-/// What lies in a sticky store, in the order of its names.
-struct FlatListing {
-    records: Vec<(Key, OsString, Kind)>,
-    /// The directories in it that have the names of those of another layout.
-    directories: Vec<OsString>,
-}
+/// The records of a sticky store, in the order of their files.
+type FlatListing = Vec<(Key, OsString, Kind)>;
 
 /// So many shared records are read by each request to share a name. Of more, it reads as many, from a place that
 /// changes with time, so that dead ones are found; or n requests would read n² / 2.
@@ -326,8 +322,7 @@ impl<'a> FilesSnapshot<'a> {
             return Ok(None);
         }
         let listing = self.flat_listing()?;
-        self.ensure_no_directory(listing, name)?;
-        let own = listing.records.iter().filter(|(key, ..)| key.name == *name);
+        let own = listing.iter().filter(|(key, ..)| key.name == *name);
         let own = own.filter_map(|(key, file, kind)| Some((key.index?, file.clone(), *kind)));
         self.flat_directory(own.collect()).map(Some)
     }
@@ -352,47 +347,10 @@ impl<'a> FilesSnapshot<'a> {
         let entries = self.root.directory.entries();
         let mut entries = entries.context(Operation::ReadDirectory, &self.root.path)?;
         entries.sort_unstable();
-        let mut listing = FlatListing {
-            records: Vec::new(),
-            directories: Vec::new(),
-        };
-        for (file, kind) in entries {
-            if let Some(key) = layout::flat_key(&file) {
-                listing.records.push((key, file, kind));
-            } else if kind == Kind::OtherOrUnknown
-                && layout::children_of(&file).is_some()
-                && is_directory(&self.root.directory, &file)
-            {
-                listing.directories.push(file);
-            }
-        }
-        Ok(self.flat.get_or_init(|| listing))
-    }
-
-    /// Fails if a directory has, or is to have, locks whose names begin as this one: they would be seen by others
-    /// only.
-    fn ensure_no_directory(&self, listing: &FlatListing, name: &LockName) -> Result<()> {
-        let first = name.segments().first().map(String::as_str);
-        let mut directories = listing.directories.iter();
-        match directories.find(|file| layout::children_of(file) == first) {
-            Some(file) => Err(self.unusable(file)),
-            None => Ok(()),
-        }
-    }
-
-    #[cold]
-    fn unusable(&self, file: &OsStr) -> Error {
-        let facts = self.root.directory.facts(file);
-        let owner = facts.ok().flatten().map_or(0, |facts| facts.owner);
-        let source = io::Error::other(format!(
-            "it belongs to user {}, who could remove what others keep in it; in a sticky store there are no such directories",
-            process::user_name(owner)
-        ));
-        Error::Io {
-            operation: Operation::UseDirectory,
-            path: self.root.path.join(file),
-            source,
-        }
+        // A directory in it is not looked into: its owner could remove what is there.
+        let record = |(file, kind): (OsString, Kind)| Some((layout::flat_key(&file)?, file, kind));
+        let records = entries.into_iter().filter_map(record).collect();
+        Ok(self.flat.get_or_init(|| records))
     }
 
     /// Visits every record of a sticky store that is `wanted`, and what is wrong with it.
@@ -404,7 +362,7 @@ impl<'a> FilesSnapshot<'a> {
     ) -> Result<ControlFlow<()>> {
         let listing = self.flat_listing()?;
         let mut shared: Vec<&LockName> = Vec::new();
-        for (key, file, kind) in &listing.records {
+        for (key, file, kind) in listing {
             if !wanted(key) {
                 continue;
             }
@@ -437,16 +395,7 @@ impl<'a> FilesSnapshot<'a> {
         if self.root.flat.is_none() {
             return self.walk(&self.root.directory, &self.root.path, None, None, visit);
         }
-        for file in &self.flat_listing()?.directories {
-            if visit(Err(self.unusable(file))).is_break() {
-                return Ok(ControlFlow::Break(()));
-            }
-        }
-        let is_usable = |key: &Key| {
-            let listing = self.flat.get();
-            listing.is_none_or(|listing| self.ensure_no_directory(listing, &key.name).is_ok())
-        };
-        self.walk_flat(&is_usable, visit)
+        self.walk_flat(&|_| true, visit)
     }
 
     /// These records, by number.
@@ -556,11 +505,6 @@ impl<'a> FilesSnapshot<'a> {
             None => Queue::open(self.root),
         })
     }
-}
-
-/// Whether there is a directory, if only one that may not be opened.
-fn is_directory(root: &Directory, file: &OsStr) -> bool {
-    !matches!(root.open_below(file), Err(error) if is_not_a_directory(&error))
 }
 
 /// Number of reads of a record that changes while it is judged.
@@ -717,7 +661,6 @@ impl Snapshot for FilesSnapshot<'_> {
             }
         };
         if self.root.flat.is_some() {
-            self.ensure_no_directory(self.flat_listing()?, name)?;
             let is_below = |key: &Key| name.is_ancestor_of(&key.name);
             let _ = self.walk_flat(&is_below, &mut visit)?;
             return failed;

@@ -330,7 +330,8 @@ fn journal_of_a_small_store_leaves_room_for_locks() {
 #[ignore = "needs root to mount a filesystem"]
 fn journal_of_a_small_store_leaves_room_beside_a_hold_that_is_being_ended() {
     let env = TestEnv::new();
-    let _mounted = Mounted::new(&env.store(), "size=64k,mode=700");
+    let store = env.store();
+    let _mounted = Mounted::new(&store, "size=64k,mode=700");
     let script = "trap '' TERM; echo $$ > began; while test -e began; do sleep 0.005; done";
     let mut run = env.start(["run", "a", "--kill-after", "1h", "--", "sh", "-c", script]);
     wait_until("the command has begun", || env.lines("began") == 1);

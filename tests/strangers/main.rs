@@ -356,7 +356,8 @@ fn witness_sees_signals_writes_and_removals() {
     let template = Template::new();
     let around = Surroundings::new(&template);
     let outside = around.outside();
-    let [everybodys, own] = [STORES[0], STORES[5]];
+    // With the sticky bit, without it, and the stranger's own.
+    let [sticky, everybodys, own] = [STORES[0], STORES[3], STORES[5]];
     let stranger = |kept| Stranger::new(&template, &around, kept, &[]);
     let check = |stranger: &Stranger<'_>, script: &str| {
         let (_, seen) = witness::run(stranger, &format!("cd store; {script}"));
@@ -366,6 +367,10 @@ fn witness_sees_signals_writes_and_removals() {
     };
     let root = around.process(Whose::Root).pid;
     let third = around.process(Whose::Third).pid;
+    let relies = "mkdir section.d; chown 65534 section.d; ln job.lock section.d/job.lock";
+    let faults = check(&stranger(sticky), relies);
+    let is_seen = |fault: &String| fault.contains("relies on a directory of user 65534");
+    assert!(faults.iter().any(is_seen), "{relies}: {faults:?}");
     for (script, fault) in [
         ("mkdir made.d", "made.d belongs to root"),
         ("echo > new; mv new .onehold/last", "last belongs to root"),
@@ -377,10 +382,6 @@ fn witness_sees_signals_writes_and_removals() {
     }
     for (script, fault) in [
         ("readlink OUTSIDE/canary", "looks at"),
-        (
-            "ln job.lock section.d/job.lock",
-            "relies on a directory of user 65534",
-        ),
         ("kill -TERM THIRD", "signals process"),
         ("setsid kill -TERM 0", "signals process"),
         ("echo > ../outside", "writes"),

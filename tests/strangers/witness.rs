@@ -180,6 +180,8 @@ struct Places {
     /// Where names without a directory are.
     here: String,
     outside: String,
+    /// Where the path of the store leads, which is the caller's own word.
+    leads_to: String,
     owner_of_sticky: Option<u32>,
 }
 
@@ -190,6 +192,7 @@ impl Places {
             store: text(&stranger.env().store()),
             here: text(stranger.env().root.path()),
             outside: text(&stranger.outside()),
+            leads_to: text(&fs::canonicalize(stranger.env().store()).unwrap()),
             owner_of_sticky: stranger.owner_of_sticky(),
         }
     }
@@ -205,8 +208,8 @@ impl Places {
     /// An open of what is not the stranger's. What was opened is behind the number, through all symlinks.
     fn open(&self, arguments: &str, line: &str) -> Option<String> {
         let (_, opened) = arguments.rsplit_once(" = ")?;
-        // Its thread ended with its process meanwhile.
-        if opened == "?" {
+        // Its thread ended with its process meanwhile. Or only a place was opened, which has no effect.
+        if opened == "?" || arguments.contains("O_PATH") {
             return None;
         }
         let path = opened.split_once('<').map_or("", |(_, path)| path);
@@ -223,7 +226,7 @@ impl Places {
     fn look(&self, arguments: &str, line: &str) -> Option<String> {
         let mut paths = names(arguments);
         paths
-            .any(|path| path.starts_with(&self.outside))
+            .any(|path| path.starts_with(&self.outside) && path != self.leads_to)
             .then(|| format!("looks at: {line}"))
     }
 
