@@ -307,10 +307,10 @@ fn lock_exposed(
             .and_then(|own| own.open_below(OsStr::new(GUARD_DIR)));
         match (opened, signals.take()) {
             (Ok(guard), before) => {
-                if before.is_some() {
+                // From here on a signal ends a wait.
+                if let Some(_signals) = before {
                     root.unlock().context(Operation::LockStore, path)?;
                 }
-                drop(before);
                 let signals = lock(&guard, path, limit)?;
                 let id = guard.id().context(Operation::InspectStore, path)?;
                 let named = root.facts(parts.as_os_str());

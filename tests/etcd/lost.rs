@@ -40,12 +40,12 @@ fn members_that_do_not_answer_are_named_with_what_each_says() {
                 proxy.cut();
             }
             let loss = loss_of(holder);
-            let first = &proxies[0].endpoint;
             assert!(loss.starts_with("cannot renew its lease: "), "{loss}");
-            assert!(
-                loss.contains(&format!("{first}: no answer in time")),
-                "{loss}"
-            );
+            // It begins at one of them by chance.
+            let is_named =
+                |endpoint: &str| loss.contains(&format!("{endpoint}: no answer in time"));
+            let named = proxies.iter().filter(|proxy| is_named(&proxy.endpoint));
+            assert!(named.count() >= 1, "{loss}");
             assert!(loss.contains("; sent TERM"), "{loss}");
         });
         scope.spawn(|| {
