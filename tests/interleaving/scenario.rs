@@ -221,7 +221,7 @@ impl Place {
         for directory in DIRECTORIES {
             let made = self.root.join(directory);
             if made.exists() {
-                fs::rename(made, self.template(directory)).unwrap();
+                copy(&made, &self.template(directory), &mut BTreeMap::new());
             }
         }
     }
@@ -246,9 +246,12 @@ impl Place {
     ) -> Trial {
         for directory in DIRECTORIES {
             let (template, made) = (self.template(directory), self.root.join(directory));
-            let _ = fs::remove_dir_all(&made);
             if template.exists() {
+                // The directory itself stays: the records in it name its number.
+                empty(&made);
                 copy(&template, &made, &mut BTreeMap::new());
+            } else {
+                let _ = fs::remove_dir_all(&made);
             }
         }
         if !scenario.before_each.is_empty() {
@@ -444,9 +447,23 @@ fn without_details(text: &str, root: &Path) -> String {
     out.replace('\n', "\\n")
 }
 
+fn empty(directory: &Path) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let removed = if entry.file_type().unwrap().is_dir() {
+            fs::remove_dir_all(path)
+        } else {
+            fs::remove_file(path)
+        };
+        removed.unwrap();
+    }
+}
+
 fn copy(from: &Path, to: &Path, links: &mut BTreeMap<u64, PathBuf>) {
     let mode = from.metadata().unwrap().permissions().mode() & 0o7777;
-    fs::DirBuilder::new().mode(mode).create(to).unwrap();
+    if !to.exists() {
+        fs::DirBuilder::new().mode(mode).create(to).unwrap();
+    }
     // Whatever the umask.
     fs::set_permissions(to, fs::Permissions::from_mode(mode)).unwrap();
     for entry in fs::read_dir(from).unwrap() {
