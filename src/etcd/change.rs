@@ -16,10 +16,11 @@ use super::waiting::{Place, Tickets};
 use crate::backend::{Change, Deadline, Entry, Patience, Plan, QueueChange, Updated};
 use crate::decision::{Judged, Request};
 use crate::error::{Error, Fault, Result};
+use crate::identity::Origin;
 use crate::open_file::Handle;
 use crate::record::Kind;
 use crate::sys::FileId;
-use crate::sys::process::boottime;
+use crate::sys::process::{boottime, start_ticks};
 use crate::sys::wait::{pause, random_u64};
 
 /// How many attempts follow each other without a pause.
@@ -223,7 +224,11 @@ impl Session<'_> {
             record.live.renewed_at = Some(record.acquired_at);
         }
         let (device, inode) = (0, 0);
-        record.origin = Some(self.etcd.host.origin(FileId { device, inode }));
+        // The process on record is the wrapper, and the calling one may be its keeper, which began later.
+        record.origin = Some(Origin {
+            start: record.taken_by.and_then(start_ticks),
+            ..self.etcd.host.origin(FileId { device, inode })
+        });
         let lease = match attempts.spare.take() {
             Some(lease) => lease,
             None => self.grant(seconds)?,
