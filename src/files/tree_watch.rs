@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::backend::ChangeWatch;
 use crate::identity::Pid;
-use crate::sys::directory::facts_of_file;
+use crate::sys::directory::{Directory, facts_of_file};
 use crate::sys::wait::{Watch, pause};
 
 /// Most directories that are watched; of others it is noticed later.
@@ -43,7 +43,9 @@ impl TreeWatch {
     fn add_directories(&mut self, processes: &[Pid]) -> (bool, bool) {
         self.watch.begin();
         let before = std::mem::take(&mut self.known);
-        let mut left = vec![self.store.clone()];
+        // Its path may lead root by another user's link, which a store is not reached by either.
+        let is_store = Directory::open(&self.store).is_ok();
+        let mut left: Vec<_> = is_store.then(|| self.store.clone()).into_iter().collect();
         let mut processes = processes.iter().take(MAX_PROCESSES);
         while let Some(path) = left.pop().filter(|_| self.known.len() < MAX_WATCHED) {
             let Some(id) = self.add(&path, processes.next().copied()) else {
@@ -53,7 +55,7 @@ impl TreeWatch {
                 left.extend(directories_in(&path));
             }
         }
-        for process in processes {
+        for process in processes.filter(|_| is_store) {
             let _ = self.add(&self.store.clone(), Some(*process));
         }
         (!self.known.is_subset(&before), !self.known.is_empty())
