@@ -291,7 +291,7 @@ impl Keeping {
                 Beat::SigningIn => {
                     self.tell_guard();
                     unanswered = 0;
-                    // Once it has signed in, it is told.
+                    // The thread wakes this one when it has signed in.
                     due = third().max(boottime_milliseconds() + ttl / 20);
                 }
                 Beat::Unanswered | Beat::Unknown => {
