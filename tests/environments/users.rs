@@ -334,3 +334,40 @@ fn dead_child_that_cannot_be_removed_does_not_fail_the_hold_of_its_parent() {
     let said = place.says("env", script);
     assert!(said.contains("\n6\n"), "{said}");
 }
+
+/// Below an /etc of its own.
+#[test]
+#[ignore = "needs root: overlayfs"]
+fn configuration_of_the_machine_is_that_of_all_its_users() {
+    let place = Place::new();
+    let script = r#"chmod 755 .; room=$PWD/room; mkdir "$room"
+        mount -t tmpfs none "$room"; mkdir "$room/upper" "$room/work"; chmod 755 "$room"
+        mount -t overlay -o lowerdir=/etc,upperdir="$room/upper",workdir="$room/work" none /etc
+        mkdir -p /etc/onehold; install -d -m 1777 "$room/locks"
+        file=/etc/onehold/config.toml
+        printf '[defaults]\ndir = "%s/locks"\nwait = "1ms"\n' "$room" >$file
+        alice() { setpriv --reuid=4711 --regid=4711 --clear-groups env HOME=/nonexistent onehold "$@"; }
+        unset ONEHOLD_DIR
+        onehold run -q x -- sh -c 'echo; until [ -e done ]; do sleep 0.01; done' | {
+            read -r _; alice check -q x || echo "held: $?"; touch done
+        }
+        alice config | sed "s,$room,ROOM,"
+        onehold config --json | grep -o '"machine_file":"[^"]*"'
+        chown 4711 $file; alice check x || echo "his: $?"
+        chown 0 $file; chmod g+w $file; alice check x || echo "group: $?"
+        chmod 644 $file; echo wait >>$file; alice check x || echo "broken: $?"
+    "#;
+    let said = place.says("unshare --mount", script);
+    for expected in [
+        "held: 6\n",
+        "\ndir = \"ROOM/locks\"  # line 2, [defaults] of the machine\n",
+        "\"machine_file\":\"/etc/onehold/config.toml\"\n",
+        "his: 1\n",
+        "group: 1\n",
+        "config.toml`: it must belong to root, and nobody else may write to it\n",
+        "broken: 1\n",
+        "config.toml`: line 4: not TOML: ",
+    ] {
+        assert!(said.contains(expected), "{expected}: {said}");
+    }
+}

@@ -633,8 +633,12 @@ impl<'a> Stranger<'a> {
 
     /// Whose directories are used in the store, if others have some there, too: root's and these.
     pub fn owner_of_sticky(&self) -> Option<u32> {
-        let is_sticky = self.kept.mode & 0o1000 != 0;
-        is_sticky.then_some(self.kept.owner)
+        // A forgery may have given the store away.
+        let found = fs::metadata(self.env().store()).ok();
+        let (mode, owner) = found.map_or((self.kept.mode, self.kept.owner), |found| {
+            (found.mode(), found.uid())
+        });
+        (mode & 0o1000 != 0).then_some(owner)
     }
 
     /// The processes that root may send signals to.

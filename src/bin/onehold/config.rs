@@ -18,6 +18,7 @@ pub(crate) mod sources;
 mod template;
 mod values;
 
+use sources::Texts;
 use template::{Details, LIMIT, Template};
 pub(crate) use values::{ConfigPath, WANTED};
 use values::{Directories, FilePath, ProjectPath, Required, Typed, Variables, home, resolved};
@@ -84,9 +85,10 @@ pub(crate) struct EffectiveConfig {
     /// `dir` of the configuration's defaults. A profile does not inherit it.
     pub(crate) default_dir: Option<PathBuf>,
     pub(crate) profile: Option<String>,
+    /// The user's file.
     pub(crate) file: Option<PathBuf>,
-    /// What is in the file.
-    text: String,
+    /// What is in the files.
+    texts: Texts,
     formats: BTreeMap<FilePath, Typed<Format>>,
 }
 
@@ -108,38 +110,60 @@ impl EffectiveConfig {
 
     /// Reads the configuration file and applies the selected profile.
     pub(crate) fn read(global: &GlobalArgs) -> anyhow::Result<Self> {
-        let (file, text, mut configured) = configuration()?;
+        let Read {
+            file,
+            texts,
+            machine,
+            mut configured,
+        } = configuration()?;
         let default_dir = configured.defaults.dir.as_ref();
+        let default_dir = default_dir.or(machine.defaults.dir.as_ref());
         let default_dir = default_dir.map(Directories::first).transpose()?;
         let profile = global.profile.clone();
         let profile = profile.or_else(|| std::env::var("ONEHOLD_PROFILE").ok());
         let profile = profile.filter(|name| !name.is_empty());
         Ok(Self {
-            settings: effective(&mut configured, &text, profile.as_deref())?,
+            settings: effective(&mut configured, &texts, profile.as_deref())?,
             default_dir,
             profile,
             file,
-            text,
-            formats: configured.formats,
+            texts,
+            formats: machine
+                .formats
+                .into_iter()
+                .chain(configured.formats)
+                .collect(),
         })
+    }
+
+    /// The machine's file, if there is one.
+    pub(crate) fn machine_file(&self) -> Option<&'static Path> {
+        MACHINE_FILE
+            .map(Path::new)
+            .filter(|_| self.texts.machine.is_some())
     }
 
     /// The line that `--verbose` prints.
     pub(crate) fn describe(&self) -> Option<String> {
-        let file = self.file.iter();
-        let file = file.map(|file| format!("configuration: {}", file.display()));
+        let machine = self.machine_file().map(Path::to_owned);
+        let files = machine.into_iter().chain(self.file.clone());
+        let files = files.map(|file| format!("configuration: {}", file.display()));
         let profile = self.profile.iter().map(|name| format!("profile: {name}"));
-        let parts: Vec<String> = file.chain(profile).collect();
+        let parts: Vec<String> = files.chain(profile).collect();
         (!parts.is_empty()).then(|| parts.join("; "))
     }
 }
 
 /// The settings under a profile, or without one. Each key has the value of the last section that has it.
-fn effective(configured: &mut File, text: &str, profile: Option<&str>) -> anyhow::Result<Settings> {
-    if profile.is_none() {
+fn effective(
+    configured: &mut File,
+    texts: &Texts,
+    profile: Option<&str>,
+) -> anyhow::Result<Settings> {
+    if profile.is_none() && texts.machine.is_none() {
         return Ok(std::mem::take(&mut configured.defaults));
     }
-    let (values, _) = sources::values(text, profile)?;
+    let (values, _) = sources::values(texts, profile)?;
     let values = values
         .into_iter()
         .map(|(key, sourced)| (key, sourced.value));
@@ -148,8 +172,7 @@ fn effective(configured: &mut File, text: &str, profile: Option<&str>) -> anyhow
 
 /// The names of all profiles.
 pub(crate) fn profile_names() -> anyhow::Result<Vec<String>> {
-    let (_, text, _) = configuration()?;
-    sources::profile_names(&text)
+    sources::profile_names(&configuration()?.texts)
 }
 
 impl Settings {
@@ -336,8 +359,31 @@ fn is_section(name: &LockName) -> bool {
     !name.is_path() && !name.as_str().contains('/')
 }
 
-/// Reads the configuration file. Returns its path, if it exists, its text and its content.
-fn configuration() -> anyhow::Result<(Option<PathBuf>, String, File)> {
+/// The configuration of all users of this machine.
+const MACHINE_FILE: Option<&str> = if cfg!(unix) {
+    Some("/etc/onehold/config.toml")
+} else {
+    None
+};
+
+/// The configuration files, as they were read.
+#[derive(Default)]
+struct Read {
+    /// The user's file, if it exists.
+    file: Option<PathBuf>,
+    texts: Texts,
+    machine: File,
+    configured: File,
+}
+
+fn configuration() -> anyhow::Result<Read> {
+    let mut read = Read::default();
+    if let Some(path) = MACHINE_FILE.map(Path::new)
+        && let Some(text) = read_text(path, true)?
+    {
+        read.machine = parse(&text, path)?;
+        read.texts.machine = Some(text);
+    }
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     let (path, must_exist) = if let Some(path) = variable("ONEHOLD_CONFIG") {
         (PathBuf::from(path), true)
@@ -349,34 +395,73 @@ fn configuration() -> anyhow::Result<(Option<PathBuf>, String, File)> {
             .or_else(|| Some(home()?.join(".config")));
         match directory {
             Some(directory) => (directory.join("onehold/config.toml"), false),
-            None => return Ok(Default::default()),
+            None => return Ok(read),
         }
     };
-    let text = match read_text(&path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == ErrorKind::NotFound && !must_exist => {
-            return Ok(Default::default());
+    match read_text(&path, false)? {
+        Some(text) => {
+            read.configured = parse(&text, &path)?;
+            read.texts.user = text;
+            read.file = Some(path);
         }
-        Err(error) => {
-            let cause = words::cause_text(&error);
+        None if must_exist => {
+            let cause = words::cause_text(&std::io::Error::from(ErrorKind::NotFound));
             bail!("cannot read `{}`: {cause}", path.display());
         }
-    };
-    let file = parse(&text, &path)?;
-    Ok((Some(path), text, file))
+        None => {}
+    }
+    Ok(read)
 }
 
 /// Longer files are refused: ONEHOLD_CONFIG may lead to a device that has no end.
 const MAX_CONFIG_BYTES: u64 = 1 << 20;
 
-fn read_text(path: &Path) -> std::io::Result<String> {
+/// The content of a file, if it exists. `of_machine`: it decides for all users which locks they share, so it must be
+/// root's.
+fn read_text(path: &Path, of_machine: bool) -> anyhow::Result<Option<String>> {
+    let file = match std::fs::File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => bail!(
+            "cannot read `{}`: {}",
+            path.display(),
+            words::cause_text(&error)
+        ),
+    };
     let mut text = String::new();
-    let file = std::fs::File::open(path)?;
-    let read = file.take(MAX_CONFIG_BYTES + 1).read_to_string(&mut text)?;
-    if read as u64 > MAX_CONFIG_BYTES {
-        return Err(std::io::Error::other("longer than 1 MiB"));
+    let read = check_owner(&file, of_machine).and_then(|()| {
+        let read = file.take(MAX_CONFIG_BYTES + 1).read_to_string(&mut text)?;
+        if read as u64 > MAX_CONFIG_BYTES {
+            return Err(std::io::Error::other("longer than 1 MiB"));
+        }
+        Ok(())
+    });
+    match read {
+        Ok(()) => Ok(Some(text)),
+        Err(error) => bail!(
+            "cannot read `{}`: {}",
+            path.display(),
+            words::cause_text(&error)
+        ),
     }
-    Ok(text)
+}
+
+#[cfg(unix)]
+fn check_owner(file: &std::fs::File, of_machine: bool) -> std::io::Result<()> {
+    use std::os::unix::fs::MetadataExt as _;
+    if of_machine {
+        let found = file.metadata()?;
+        if found.uid() != 0 || found.mode() & 0o022 != 0 {
+            let why = "it must belong to root, and nobody else may write to it";
+            return Err(std::io::Error::other(why));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(not(unix))]
+fn check_owner(_: &std::fs::File, _: bool) -> std::io::Result<()> {
+    Ok(())
 }
 
 /// Parses a configuration file. Errors name the line, and the key if it has one. Of a file that is no TOML nothing
@@ -447,6 +532,13 @@ mod tests {
         parse(text, Path::new("config.toml"))
             .unwrap_err()
             .to_string()
+    }
+
+    fn user(text: &str) -> Texts {
+        Texts {
+            machine: None,
+            user: text.to_owned(),
+        }
     }
 
     #[test]
@@ -535,7 +627,7 @@ mod tests {
     fn profile_overrides_built_in_profile_and_defaults() {
         let text = "[defaults]\nttl = 7\npoll = 8\ndir = \"d\"\n[profiles.tasks]\nwait = \"5s\"\n";
         let mut file = parse(text, Path::new("x")).unwrap();
-        let settings = effective(&mut file, text, Some("tasks")).unwrap();
+        let settings = effective(&mut file, &user(text), Some("tasks")).unwrap();
         let limit = Duration::from_secs(5);
         assert_eq!(settings.wait.unwrap().0, WaitLimit::AtMost(limit));
         assert_eq!(settings.ttl.unwrap().0, Duration::from_hours(1));
@@ -544,7 +636,7 @@ mod tests {
         assert!(settings.dir.is_none());
         let text = "[defaults]\nttl = 7\n";
         let mut file = parse(text, Path::new("x")).unwrap();
-        let settings = effective(&mut file, text, Some("prodigy")).unwrap();
+        let settings = effective(&mut file, &user(text), Some("prodigy")).unwrap();
         assert_eq!(settings.ttl.unwrap().0, Duration::from_secs(7));
     }
 

@@ -25,6 +25,8 @@ NAME.lock
     Queue tickets of the waiters for a lock, see onehold-formats(5). The next waiter or cleanup removes the tickets of dead waiters.
 ~/.config/onehold/config.toml
     Defaults and profiles, see onehold-config(5). On Windows %APPDATA%\onehold\config.toml.
+/etc/onehold/config.toml
+    The same for all users of this machine.
 .onehold-guard
     On Windows a directory cannot be locked, so this file is locked instead. It is never removed, not even beside a path lock.
 .onehold.XXXXXXXXXXXXXXXX
@@ -35,11 +37,11 @@ NAME.lock
 /// for the command of `run`.
 pub(crate) const ENVIRONMENT: &str = r"
 ONEHOLD_DIR
-    Store directory, unless --dir, the profile's directory or its project directory applies.
+    Store directory, unless --dir, the profile's directory or its project directory applies. An absolute path, or one that begins with ~ or $NAME, which is replaced.
 ONEHOLD_PROFILE
     Profile, unless --profile is given.
 ONEHOLD_CONFIG
-    Configuration file, instead of config.toml in $XDG_CONFIG_HOME/onehold or ~/.config/onehold.
+    The user's configuration file, instead of config.toml in $XDG_CONFIG_HOME/onehold or ~/.config/onehold.
 ONEHOLD_INSTANCE
     Instance that the caller belongs to, unless --instance is given.
 ONEHOLD_HISTORY

@@ -12,7 +12,7 @@ use onehold::status::Reason;
 use onehold::{Caller, Format, Lock, LockName, Status, Store};
 
 use crate::args::{self, GlobalArgs, UsageError};
-use crate::config::{EffectiveConfig, Settings};
+use crate::config::{ConfigPath, EffectiveConfig, Settings};
 use crate::describe::is_held;
 use crate::words;
 
@@ -83,6 +83,7 @@ impl Session {
             .flatten();
         #[cfg(not(feature = "etcd"))]
         let warning = None;
+        let warning = warning.or_else(|| unexpanded(global.dir.as_deref()));
         Ok(Self {
             verb,
             global,
@@ -347,13 +348,56 @@ fn project_store(config: &EffectiveConfig) -> anyhow::Result<Option<PathBuf>> {
 /// The store directory without a profile.
 fn own_store_directory(config: &EffectiveConfig) -> anyhow::Result<(PathBuf, StoreSource)> {
     if let Some(dir) = std::env::var_os("ONEHOLD_DIR").filter(|dir| !dir.is_empty()) {
-        return Ok((local_directory(dir.into())?, StoreSource::Environment));
+        return Ok((directory_of_variable(dir.into())?, StoreSource::Environment));
     }
     if let Some(dir) = &config.default_dir {
         return Ok((local_directory(dir.clone())?, StoreSource::Configuration));
     }
     let store = Store::of_user().map_err(|error| anyhow!("{error}: use --dir"))?;
     Ok((store.path().to_owned(), StoreSource::Default))
+}
+
+/// The store that `ONEHOLD_DIR` names. cron and systemd pass a `~` or variable as it is written. A relative path would
+/// be another store in each directory.
+fn directory_of_variable(mut dir: PathBuf) -> anyhow::Result<PathBuf> {
+    if dir.has_root() {
+        return Ok(dir);
+    }
+    if let Some(text) = dir.to_str().filter(|text| text.starts_with(['~', '$'])) {
+        let path = ConfigPath::try_from(text.to_owned());
+        let path = path.map_err(|why| UsageError(format!("ONEHOLD_DIR: `{text}`: {why}")))?;
+        let expanded = path.of_key("ONEHOLD_DIR");
+        dir = expanded.map_err(|error| UsageError(error.to_string()))?;
+    }
+    let dir = local_directory(dir)?;
+    if dir.has_root() || is_url(&dir) {
+        return Ok(dir);
+    }
+    let here = std::path::absolute(&dir).unwrap_or_default();
+    let (dir, here) = (words::path_text(&dir), words::path_text(&here));
+    let why = "it is relative, which is another store in each directory";
+    Err(UsageError(format!(
+        "cannot use `{dir}` of ONEHOLD_DIR as the store: {why}; here it is `{here}`"
+    ))
+    .into())
+}
+
+/// The warning that a shell did not replace the `~` of `--dir`, which is a directory of that name then.
+fn unexpanded(typed: Option<&Path>) -> Option<String> {
+    let typed = typed.filter(|dir| dir.starts_with("~"))?;
+    let path = std::path::absolute(typed).ok()?;
+    let (typed, path) = (words::path_text(typed), words::path_text(&path));
+    Some(format!(
+        "`--dir {typed}` is `{path}`: a shell replaces `~/` only if it is not quoted"
+    ))
+}
+
+#[cfg_attr(not(feature = "etcd"), allow(unused_variables))]
+fn is_url(dir: &Path) -> bool {
+    #[cfg(feature = "etcd")]
+    return onehold::command_line::is_etcd_url(&dir.to_string_lossy());
+    #[cfg(not(feature = "etcd"))]
+    false
 }
 
 /// The store with this name: a directory, or a URL.
@@ -363,11 +407,8 @@ fn own_store_directory(config: &EffectiveConfig) -> anyhow::Result<(PathBuf, Sto
 )]
 fn store_at(name: PathBuf, config: &EffectiveConfig) -> anyhow::Result<Store> {
     #[cfg(feature = "etcd")]
-    if let Some(url) = name
-        .to_str()
-        .filter(|text| onehold::command_line::is_etcd_url(text))
-    {
-        let store = Store::on_etcd(url, &crate::etcd::access(config)?);
+    if is_url(&name) {
+        let store = Store::on_etcd(&name.to_string_lossy(), &crate::etcd::access(config)?);
         return store.map_err(|error| match error {
             onehold::Error::InvalidStore { .. } => UsageError(error.to_string()).into(),
             error => error.into(),
@@ -380,11 +421,10 @@ fn store_at(name: PathBuf, config: &EffectiveConfig) -> anyhow::Result<Store> {
 /// Rejects `scheme://…` of a store that this build does not know: a directory of that name would not
 /// exclude other machines.
 fn local_directory(dir: PathBuf) -> Result<PathBuf, UsageError> {
-    let text = dir.to_string_lossy();
-    #[cfg(feature = "etcd")]
-    if onehold::command_line::is_etcd_url(&text) {
+    if is_url(&dir) {
         return Ok(dir);
     }
+    let text = dir.to_string_lossy();
     let lower = text.to_ascii_lowercase();
     let fits = |char: char| char.is_ascii_alphanumeric() || "+-.".contains(char);
     let is_scheme = |scheme: &str| {

@@ -325,3 +325,52 @@ fn project_directory_is_a_plain_relative_path() {
             .stderr(contains("line 2: `project-dir`: must be a relative path"));
     }
 }
+
+/// cron and systemd pass a `~` and variables as they are written.
+#[cfg(unix)]
+#[test]
+fn store_of_the_environment_is_the_same_in_each_directory() {
+    let env = TestEnv::new();
+    let home = env.path("home");
+    std::fs::create_dir_all(home.join("sub")).unwrap();
+    let of = |value: &str| {
+        let mut command = env.onehold(["config", "--json"]);
+        command.env("HOME", &home).env("ONEHOLD_DIR", value);
+        let output = command.current_dir(home.join("sub")).output().unwrap();
+        (output.status.code(), json_object(&output.stdout))
+    };
+    for value in [
+        "~/locks",
+        "$HOME/locks",
+        home.join("locks").to_str().unwrap(),
+    ] {
+        let (code, object) = of(value);
+        assert_eq!(code, Some(0), "{value}");
+        let dir = &object["settings"].as_array().unwrap()[0];
+        assert_eq!(dir["value"], home.join("locks").to_str().unwrap());
+    }
+    for value in ["locks", "./locks", "$NO_SUCH_VARIABLE/locks", "~root/locks"] {
+        let (code, object) = of(value);
+        assert_eq!(code, Some(2), "{value}");
+        assert_eq!(object["error"]["code"], "USAGE", "{object}");
+    }
+    let meant = home.join("sub/locks");
+    let said = of("locks").1["message"].as_str().unwrap().to_owned();
+    assert!(
+        said.ends_with(&format!("; here it is `{}`", meant.display())),
+        "{said}"
+    );
+    assert!(!meant.exists());
+}
+
+#[test]
+fn tilde_that_the_shell_did_not_replace_gets_a_warning() {
+    let env = TestEnv::new();
+    let mut command = env.onehold(["--dir", "~/locks", "check", "x"]);
+    command.current_dir(env.root.path());
+    let there = env.path("~/locks");
+    command.assert().success().stderr(contains(format!(
+        "warning: `--dir ~/locks` is `{}`: ",
+        there.display()
+    )));
+}

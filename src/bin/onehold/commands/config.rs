@@ -26,7 +26,9 @@ pub(crate) fn config(session: &Session) -> CommandResult {
     }
     let file = session.config.file.as_ref();
     let mut outcome = Outcome::new(Exit::Done, "listed", "effective settings");
+    let machine = session.config.machine_file();
     outcome.more = json!({
+        "machine_file": machine.map(Path::to_string_lossy),
         "file": file.map(|file| file.to_string_lossy()),
         "profile": session.config.profile,
         "settings": objects(&settings),
@@ -42,6 +44,9 @@ fn header(session: &Session) -> Vec<String> {
     let file = session.config.file.as_deref();
     let file = file.map_or_else(|| "none".to_owned(), words::path_text);
     let mut lines = vec![format!("# configuration: {file}")];
+    if let Some(machine) = session.config.machine_file() {
+        lines.push(format!("# of the machine: {}", words::path_text(machine)));
+    }
     if let Some(profile) = &session.config.profile {
         let source = match session.global.profile {
             Some(_) => "--profile",
@@ -125,8 +130,13 @@ fn section(values: &Values) -> Vec<String> {
 }
 
 fn source_text(key: &str, sourced: &Sourced) -> String {
-    let Source { name, line } = &sourced.source;
+    let Source {
+        name,
+        line,
+        of_machine,
+    } = &sourced.source;
     let text = match line {
+        Some(line) if *of_machine => format!("line {line}, [{name}] of the machine"),
         Some(line) => format!("line {line}, [{name}]"),
         None if *name == Source::BUILT_IN.name => "built-in profile".to_owned(),
         None => name.to_string(),
@@ -150,8 +160,12 @@ fn source_text(key: &str, sourced: &Sourced) -> String {
 
 fn objects(values: &Values) -> Vec<Value> {
     let object = |(key, sourced): (&String, &Sourced)| {
-        let Source { name, line } = &sourced.source;
-        json!({ "key": key, "value": sourced.value, "source": name, "line": line })
+        let Source {
+            name,
+            line,
+            of_machine,
+        } = &sourced.source;
+        json!({ "key": key, "value": sourced.value, "source": name, "line": line, "of_machine": of_machine })
     };
     values.iter().map(object).collect()
 }

@@ -29,6 +29,8 @@ pub(crate) struct Source {
     pub(crate) name: Cow<'static, str>,
     /// In the configuration file.
     pub(crate) line: Option<usize>,
+    /// The line is in the machine's file.
+    pub(crate) of_machine: bool,
 }
 
 impl Source {
@@ -36,8 +38,26 @@ impl Source {
     pub(crate) const DEFAULT: Self = Self::named("default");
 
     pub(crate) const fn named(name: &'static str) -> Self {
-        let name = Cow::Borrowed(name);
-        Self { name, line: None }
+        Self {
+            name: Cow::Borrowed(name),
+            line: None,
+            of_machine: false,
+        }
+    }
+}
+
+/// What is in the configuration files. A key of the user's file overrides that of the machine's.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Texts {
+    pub(crate) machine: Option<String>,
+    pub(crate) user: String,
+}
+
+impl Texts {
+    /// The later one has precedence.
+    fn in_order(&self) -> impl Iterator<Item = (&str, bool)> {
+        let machine = self.machine.iter().map(|text| (text.as_str(), true));
+        machine.chain([(self.user.as_str(), false)])
     }
 }
 
@@ -48,39 +68,50 @@ type Section = BTreeMap<String, Spanned<toml::Value>>;
 
 /// The source of `dir` in the file's defaults.
 pub(crate) fn default_dir(config: &EffectiveConfig) -> Source {
-    let found = values(&config.text, None).ok();
+    let found = values(&config.texts, None).ok();
     let found = found.and_then(|(mut values, _)| values.remove("dir"));
     found.map_or(Source::DEFAULT, |found| found.source)
 }
 
 /// The settings in force, and the formats of paths.
 pub(crate) fn of_config(config: &EffectiveConfig) -> anyhow::Result<(Values, Values)> {
-    values(&config.text, config.profile.as_deref())
+    values(&config.texts, config.profile.as_deref())
 }
 
-/// Both by the text of the configuration file. A profile of it overrides single keys of the built-in profile
+/// Both by the texts of the configuration files. A profile of them overrides single keys of the built-in profile
 /// of the same name, and both override the defaults.
-pub(super) fn values(text: &str, profile: Option<&str>) -> anyhow::Result<(Values, Values)> {
-    let mut written: Written = toml::from_str(text)?;
+pub(super) fn values(texts: &Texts, profile: Option<&str>) -> anyhow::Result<(Values, Values)> {
     let mut built_in: Written = toml::from_str(BUILT_IN)?;
-    let in_file = |section: Section, name: &str| -> Values {
-        let sourced = section.into_iter().map(|(key, value)| {
-            let before = text.get(..value.span().start).unwrap_or_default();
-            let source = Source {
-                name: name.to_owned().into(),
-                line: Some(before.matches('\n').count() + 1),
-            };
-            let value = value.into_inner();
-            (key, Sourced { value, source })
-        });
-        sourced.collect()
-    };
-    let mut values = in_file(written.defaults, "defaults");
+    let base = profile.and_then(|name| built_in.profiles.remove(name));
+    let mut is_known = base.is_some();
+    let (mut values, mut formats, mut own) = (Values::new(), Values::new(), Values::new());
+    for (text, of_machine) in texts.in_order() {
+        let mut written: Written = toml::from_str(text)?;
+        let sourced = |section: Section, name: &str| -> Values {
+            let sourced = section.into_iter().map(|(key, value)| {
+                let before = text.get(..value.span().start).unwrap_or_default();
+                let source = Source {
+                    name: name.to_owned().into(),
+                    line: Some(before.matches('\n').count() + 1),
+                    of_machine,
+                };
+                let value = value.into_inner();
+                (key, Sourced { value, source })
+            });
+            sourced.collect()
+        };
+        values.extend(sourced(written.defaults, "defaults"));
+        formats.extend(sourced(written.formats, "formats"));
+        if let Some(name) = profile
+            && let Some(section) = written.profiles.remove(name)
+        {
+            is_known = true;
+            own.extend(sourced(section, &format!("profiles.{name}")));
+        }
+    }
     if let Some(name) = profile {
-        let base = built_in.profiles.remove(name);
-        let own = written.profiles.remove(name);
-        if base.is_none() && own.is_none() {
-            let known = profile_names(text)?.join(", ");
+        if !is_known {
+            let known = profile_names(texts)?.join(", ");
             bail!(UsageError(format!(
                 "unknown profile `{name}`; available: {known}"
             )));
@@ -92,16 +123,17 @@ pub(super) fn values(text: &str, profile: Option<&str>) -> anyhow::Result<(Value
             (key, Sourced { value, source })
         });
         values.extend(base);
-        let own = own.unwrap_or_default();
-        values.extend(in_file(own, &format!("profiles.{name}")));
+        values.extend(own);
     }
-    Ok((values, in_file(written.formats, "formats")))
+    Ok((values, formats))
 }
 
-/// The names of the built-in profiles and of those in the text of the configuration file.
-pub(super) fn profile_names(text: &str) -> anyhow::Result<Vec<String>> {
+/// The names of the built-in profiles and of those in the texts of the configuration files.
+pub(super) fn profile_names(texts: &Texts) -> anyhow::Result<Vec<String>> {
     let mut profiles = toml::from_str::<Written>(BUILT_IN)?.profiles;
-    profiles.extend(toml::from_str::<Written>(text)?.profiles);
+    for (text, _) in texts.in_order() {
+        profiles.extend(toml::from_str::<Written>(text)?.profiles);
+    }
     Ok(profiles.into_keys().collect())
 }
 
@@ -149,6 +181,44 @@ mod tests {
         [formats]\n\
         \"/var/lock/\" = \"flock\"\n";
 
+    fn user(text: &str) -> Texts {
+        Texts {
+            machine: None,
+            user: text.to_owned(),
+        }
+    }
+
+    #[test]
+    fn key_of_the_users_file_overrides_the_one_of_the_machine() {
+        let machine = "[defaults]\ndir = \"/m\"\nwait = \"1s\"\nttl = \"9s\"\n\
+            [profiles.memory]\nttl = \"2s\"\nwait = \"3s\"\n\
+            [formats]\n\"/run/a\" = \"pid\"\n\"/run/b\" = \"pid\"\n";
+        let own = "[defaults]\nwait = \"4s\"\n[profiles.memory]\nwait = \"5s\"\n\
+            [formats]\n\"/run/b\" = \"flock\"\n";
+        let texts = Texts {
+            machine: Some(machine.to_owned()),
+            user: own.to_owned(),
+        };
+        let shown = |values: &Values, key: &str| {
+            let Sourced { value, source } = &values[key];
+            (value.to_string(), source.line, source.of_machine)
+        };
+        let (values, formats) = super::values(&texts, None).unwrap();
+        assert_eq!(shown(&values, "dir"), ("\"/m\"".into(), Some(2), true));
+        assert_eq!(shown(&values, "wait"), ("\"4s\"".into(), Some(2), false));
+        let format = |path| shown(&formats, path).0;
+        assert_eq!(
+            [format("/run/a"), format("/run/b")],
+            ["\"pid\"", "\"flock\""]
+        );
+        let (values, _) = super::values(&texts, Some("memory")).unwrap();
+        assert_eq!(shown(&values, "ttl"), ("\"2s\"".into(), Some(6), true));
+        assert_eq!(shown(&values, "wait"), ("\"5s\"".into(), Some(4), false));
+        let mut merged = parse(own, Path::new("own")).unwrap();
+        let settings = effective(&mut merged, &texts, None).unwrap();
+        assert_eq!(settings.ttl.unwrap().0.as_secs(), 9);
+    }
+
     #[test]
     fn values_that_are_shown_are_those_in_force() {
         for profile in [
@@ -159,7 +229,7 @@ mod tests {
             Some("sprint"),
             Some("tasks"),
         ] {
-            let (values, formats) = super::values(FILE, profile).unwrap();
+            let (values, formats) = super::values(&user(FILE), profile).unwrap();
             let mut text = "[defaults]\n".to_owned();
             for (key, sourced) in &values {
                 text.extend(
@@ -179,7 +249,7 @@ mod tests {
             }
             let shown = parse(&text, Path::new("shown")).unwrap();
             let mut file = parse(FILE, Path::new("file")).unwrap();
-            let effective = effective(&mut file, FILE, profile).unwrap();
+            let effective = effective(&mut file, &user(FILE), profile).unwrap();
             assert_eq!(
                 format!("{:?}", shown.defaults),
                 format!("{effective:?}"),
@@ -194,12 +264,12 @@ mod tests {
 
     #[test]
     fn source_names_section_and_line() {
-        let (values, formats) = super::values(FILE, Some("memory")).unwrap();
+        let (values, formats) = super::values(&user(FILE), Some("memory")).unwrap();
         let source = |sourced: &Sourced| (sourced.source.name.to_string(), sourced.source.line);
         assert_eq!(source(&values["wait"]), ("built-in".to_owned(), None));
         let own = ("profiles.memory".to_owned(), Some(9));
         assert_eq!(source(&values["ttl"]), own);
-        let (values, _) = super::values(FILE, None).unwrap();
+        let (values, _) = super::values(&user(FILE), None).unwrap();
         let defaults = ("defaults".to_owned(), Some(5));
         assert_eq!(source(&values["refusal"]), defaults);
         let of_path = ("formats".to_owned(), Some(13));
