@@ -160,8 +160,14 @@ impl Store {
                 "anybody may put another directory in place of the store: chmod o-w, or chmod +t";
             return Some(Finding::warning("modes", above).advice(advice));
         }
-        // Directories of other programs are made as these make them.
+        // Directories of other programs are made as these make them. What root makes belongs to the user whose it is in.
         let future = match (self.store.format(), process::own_uid()) {
+            (Format::Native, Some(0)) if owner != 0 => {
+                return Some(of_another(
+                    format!("0700, of user {owner}, made so by the first hold"),
+                    owner,
+                ));
+            }
             (Format::Native, Some(user)) => format!("0700, of user {user}"),
             _ => format!("umask {}", process::umask().unwrap_or_default()),
         };
@@ -250,9 +256,19 @@ fn modes_of(store: &Directory) -> Option<Finding> {
     } else if is_for_all(mode) {
         let advice = "anybody may remove lock files: chmod o-w, or chmod +t";
         Finding::warning("modes", detail).advice(advice)
+    } else if mode & 0o077 == 0 && owner != 0 && process::own_uid() == Some(0) {
+        of_another(detail, owner)
     } else {
         Finding::ok("modes", detail)
     })
+}
+
+/// The store of one user, who is not the caller: root, with the home directory of that user.
+fn of_another(detail: String, owner: u32) -> Finding {
+    let user = process::user_name(owner);
+    Finding::warning("modes", detail).advice(&format!(
+        "these are the locks of user {user}: for those of root set HOME (sudo -H), or use --dir"
+    ))
 }
 
 /// Why no store can be here. `before`: what the message begins with.

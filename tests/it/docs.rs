@@ -34,7 +34,8 @@ fn root() -> PathBuf {
 /// `.ci/package` puts the date there.
 fn with_a_place_for_the_date(page: &[u8]) -> Vec<u8> {
     let page = std::str::from_utf8(page).unwrap();
-    page.replacen("  \"onehold", " \"\" \"onehold", 1).into_bytes()
+    page.replacen("  \"onehold", " \"\" \"onehold", 1)
+        .into_bytes()
 }
 
 /// Compares a file with its expected content, or writes it.
@@ -270,6 +271,41 @@ fn config_man_page_has_every_key_and_profile() {
     assert_eq!(entries, keys.len());
     let profiles = fs::read_to_string(root().join("src/bin/onehold/profiles.toml")).unwrap();
     assert!(page.contains(&in_roff(&profiles)));
+}
+
+/// The packages have it, for the program that is linked into them.
+#[test]
+fn notices_name_each_library_at_its_version() {
+    let notices = fs::read_to_string(root().join("packaging/NOTICES")).unwrap();
+    let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
+    let mut tree = Command::new(cargo);
+    tree.args(["tree", "--locked", "--offline", "--features", "etcd"])
+        .args([
+            "--edges",
+            "normal,no-proc-macro",
+            "--prefix",
+            "none",
+            "--format",
+            "{p}",
+        ])
+        .args(["--target", "x86_64-unknown-linux-musl"])
+        .current_dir(root());
+    let output = tree.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let linked = String::from_utf8(output.stdout).unwrap();
+    let mut linked: Vec<&str> = linked
+        .lines()
+        .filter(|line| !line.starts_with("onehold "))
+        .collect();
+    linked.sort_unstable();
+    linked.dedup();
+    assert!(linked.len() > 50, "{linked:?}");
+    linked.retain(|line| {
+        let words: Vec<&str> = line.split([' ', '+']).collect();
+        let used = format!("\n  {} {}", words[0], words[1].trim_start_matches('v'));
+        !notices.contains(&used)
+    });
+    assert!(linked.is_empty(), "run .ci/notices: {linked:?}");
 }
 
 #[test]

@@ -82,7 +82,13 @@ pub(crate) fn local_filesystems() -> impl Iterator<Item = &'static str> {
 /// The type of the filesystem that a directory is on, such as `ext4` or `fuse.sshfs`.
 pub(crate) fn type_of(path: &Path) -> Option<String> {
     let directory = File::open(path).ok()?;
-    Mount::of(&directory)?.filesystem().map(ToOwned::to_owned)
+    if let Some(mount) = Mount::of(&directory) {
+        return mount.filesystem().map(ToOwned::to_owned);
+    }
+    // Without /proc, as in a chroot.
+    let magic = magic(&directory).ok()?;
+    let known = LOCAL_FILESYSTEMS.iter().find(|(local, _)| *local == magic);
+    known.map(|(_, name)| (*name).to_owned())
 }
 
 /// Whether the first process of this PID namespace sees another directory under that path, which has no symlinks: a

@@ -1,6 +1,7 @@
 //! `doctor`: is this store fit for locks, and what can be proved from here?
 
 use std::fmt::Write as _;
+use std::io::ErrorKind;
 
 use anstyle::{AnsiColor, Style};
 use onehold::command_line::examine_host;
@@ -39,7 +40,13 @@ pub(crate) fn doctor(session: &Session, typed: &args::Doctor) -> Outcome {
             let is_trusted = !found.iter().any(is_doubtful);
             let trial = Trial::new(session, is_trusted).and_then(|trial| trial.run(&mut found));
             found.extend(trial.err().map(|error| {
-                let advice = "use another store: --dir";
+                let cause = error.downcast_ref::<std::io::Error>();
+                let is_limit = cause.is_some_and(|cause| cause.kind() == ErrorKind::WouldBlock);
+                let advice = if is_limit {
+                    "too many processes of this user, which says nothing of the store: raise the limit (ulimit -u)"
+                } else {
+                    "use another store: --dir"
+                };
                 Finding::failed("trial", format!("{error:#}")).advice(advice)
             }));
         }
