@@ -90,7 +90,7 @@ def test_record(wheel):
         program = f"onehold-{VERSION}.data/scripts/onehold"
         assert {name for name, mode in modes.items() if mode != 0o100644} == {program} and modes[program] == 0o100755
         assert {"onehold/py.typed", "onehold/__init__.py", "onehold/aio.py"} <= set(names)
-        assert f"onehold-{VERSION}.dist-info/licenses/LICENSE" in names
+        assert {f"onehold-{VERSION}.dist-info/licenses/{file}" for file in ("LICENSE", "NOTICES")} <= set(names)
 
 
 def test_metadata(wheel):
