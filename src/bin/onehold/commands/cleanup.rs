@@ -1,6 +1,7 @@
 //! `cleanup`: remove all zombies.
 
-use onehold::{Cleanup, State, Status};
+use onehold::status::Reason;
+use onehold::{Cleanup, Error, State, Status};
 
 use crate::args;
 use crate::describe::{self, describe_holder, local};
@@ -8,13 +9,13 @@ use crate::exit::Exit;
 use crate::outcome::{CommandResult, Outcome};
 use crate::output::only_remover;
 use crate::session::Session;
-use crate::suggested::command_line;
+use crate::suggested::{command_line, store_command};
 use crate::words;
 
 #[inline(never)]
 pub(crate) fn cleanup(session: &Session, typed: &args::Cleanup) -> CommandResult {
     let names = session.chosen(&typed.names);
-    let mut without = Vec::new();
+    let (mut without, mut left_there) = (Vec::new(), None);
     let cleanup = if names.is_empty() {
         session.store.cleanup(typed.dry_run, typed.max_age)?
     } else {
@@ -27,7 +28,25 @@ pub(crate) fn cleanup(session: &Session, typed: &args::Cleanup) -> CommandResult
         }
         for name in names {
             let lock = session.lock(name.clone())?;
-            let one = lock.cleanup(typed.dry_run, typed.max_age)?;
+            let mut one = lock.cleanup(typed.dry_run, typed.max_age)?;
+            let what = one
+                .errors
+                .pop_if(|error| matches!(error, Error::NotALock { .. }));
+            if let Some(error) = what {
+                let found = session.is_fixed_path(&lock).then(|| lock.inspect(None));
+                let found = found.transpose()?.map(|found| session.at_fixed_path(found));
+                match found.map(|found| (found.verdict.reason, describe_holder(&found, local))) {
+                    Some((Reason::Malformed(_), holder)) => {
+                        let break_it = store_command(session, "break");
+                        let aside = format!("to move its file aside, run `{break_it}`");
+                        left_there = Some(format!("not removed: {holder}; {aside}"));
+                    }
+                    Some((Reason::Incomplete, _)) => {}
+                    // As the other verbs say it that are given one name.
+                    _ if names.len() == 1 => return Err(error.into()),
+                    _ => one.errors.push(error),
+                }
+            }
             if one.removed.is_empty() && one.left.is_empty() && one.errors.is_empty() {
                 let name = words::quoted(name.as_str());
                 without.push(format!("onehold: {name}: nothing to remove"));
@@ -73,6 +92,7 @@ pub(crate) fn cleanup(session: &Session, typed: &args::Cleanup) -> CommandResult
         let warning = format!("not removed: {}; {why}", describe_holder(status, local));
         outcome.warnings.push(warning);
     }
+    outcome.warnings.extend(left_there);
     if session.tells_success() {
         outcome.notes.extend(without);
     }
