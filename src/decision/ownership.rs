@@ -16,7 +16,7 @@ use crate::record::{Format, Kind, Mode, Record, is_same_owner};
 pub struct Caller {
     /// The number of the hold. If given, only that hold is meant, whatever else matches.
     pub hold: Option<u64>,
-    /// The owner label that it was acquired with.
+    /// The owner that it was acquired with. It shows nothing where [owners are labels](Format::has_labels).
     pub owner: Option<String>,
     /// The numbers of the holds that the caller runs inside of.
     pub inside: Vec<u64>,

@@ -794,3 +794,60 @@ fn bare_uuid_is_a_task() {
         acquire(name, "r2").assert().code(6).stderr(contains(said));
     }
 }
+
+#[cfg(unix)]
+#[test]
+#[ignore = "needs git: apt install git"]
+fn gitignore_of_the_page_covers_what_is_left_beside_the_locks() {
+    let env = TestEnv::new();
+    let page = include_str!("../../../man/onehold-formats.5");
+    let (_, lines) = page.split_once(".SH FILES BESIDE THE LOCKS").unwrap();
+    let (lines, _) = lines
+        .split_once(".EX\n")
+        .unwrap()
+        .1
+        .split_once(".EE")
+        .unwrap();
+    env.write(".gitignore", lines.replace("\\&", "").replace("\\-", "-"));
+    let then = std::time::SystemTime::now() - std::time::Duration::from_mins(1);
+    for file in [".sprint-running", "memory/.lock"] {
+        let file = fs::File::open(env.write(file, "garbage")).unwrap();
+        file.set_modified(then).unwrap();
+    }
+    env.done(["--profile", "sprint", "break", "--yes"]);
+    env.done(["--profile", "memory", "run", "-m", "m", "--", "true"]);
+    fs::create_dir(env.path(".steroids")).unwrap();
+    env.done(["--profile", "tasks", "acquire", "x", "--owner", "r"]);
+    let holder = Running::sleeper();
+    let pid = holder.pid().to_string();
+    env.done([
+        "--profile",
+        "sprint",
+        "acquire",
+        "--owner",
+        "s",
+        "-m",
+        "e",
+        "--pid",
+        &pid,
+    ]);
+    for temporary in [
+        "memory/.lock.tmp",
+        "memory/.lock.lock.tmp",
+        ".sprint-running.tmp",
+    ] {
+        env.write(temporary, "");
+    }
+    let git = |words: &str| {
+        let output = crate::harness::output(env.command("git").args(words.split(' ')));
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    git("init -q .");
+    let seen = git("status --porcelain --untracked-files=all");
+    let seen: Vec<&str> = seen
+        .lines()
+        .filter(|line| !line.contains("store/"))
+        .collect();
+    assert_eq!(seen, ["?? .gitignore"]);
+}
