@@ -342,7 +342,7 @@ fn foreign_record_is_named_by_its_lock_and_has_no_number() {
         assert_eq!(lock["hold"], Value::Null, "{lock}");
         env.onehold(["check", "-v", &name])
             .assert()
-            .stdout(contains("hold:").not());
+            .stdout(contains("\n  hold: ").not());
         // It says what will be free.
         #[cfg(unix)]
         {
