@@ -179,7 +179,7 @@ pub mod command_line {
     pub use crate::error::cause_text;
     #[cfg(feature = "etcd")]
     pub use crate::etcd::is_etcd_url;
-    pub use crate::format::escape_json;
+    pub use crate::format::{escape_json, time_in_file};
     #[cfg(unix)]
     pub use crate::lock::parent;
     pub use crate::lock::{

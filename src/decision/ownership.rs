@@ -16,7 +16,7 @@ use crate::record::{Format, Kind, Mode, Record, is_same_owner};
 pub struct Caller {
     /// The number of the hold. If given, only that hold is meant, whatever else matches.
     pub hold: Option<u64>,
-    /// The owner label that it was acquired with.
+    /// The owner that it was acquired with. It shows nothing where [owners are labels](Format::has_labels).
     pub owner: Option<String>,
     /// The numbers of the holds that the caller runs inside of.
     pub inside: Vec<u64>,
@@ -54,7 +54,8 @@ impl Caller {
         // An expired hold may be renewed by the process that it follows.
         let is_alive = matches!(verdict.reason, Reason::Alive | Reason::Expired)
             && verdict.pid_alive == Some(true);
-        is_same_owner(self.owner.as_deref(), record.owner.as_deref())
+        (!record.format.has_labels()
+            && is_same_owner(self.owner.as_deref(), record.owner.as_deref()))
             || hold.is_some_and(|hold| self.inside.contains(&hold))
             || (is_alive
                 && record
@@ -192,6 +193,11 @@ pub(crate) fn may_clean_up(verdict: &Verdict, takeover_is_safe: bool) -> bool {
 fn is_proved(verdict: &Verdict) -> bool {
     use Reason::{Corrupt, Malformed, TooOld};
     !matches!(verdict.reason, TooOld(_) | Corrupt | Malformed(_))
+}
+
+/// Whether the holder is known to have ended, so that nobody has the hold. What has expired may be renewed.
+pub(crate) fn is_nobodys(verdict: &Verdict) -> bool {
+    verdict.state == State::Zombie && is_proved(verdict) && verdict.reason != Reason::Expired
 }
 
 /// A live `run` is released by its wrapper only.

@@ -85,7 +85,8 @@ pub(crate) fn awaits_confirmation<H>(request: &Request, judged: &Judged<H>) -> b
 /// Whether the request names an owner that is not the one on record. Two sessions may name one process.
 fn is_for_another_owner(request: &Request, record: &Record) -> bool {
     let asked = request.owner.as_deref().filter(|owner| !owner.is_empty());
-    asked.is_some() && record.format.has_owners() && !is_same_owner(asked, record.owner.as_deref())
+    let is_label = record.format.has_labels() || !record.format.has_owners();
+    asked.is_some() && !is_label && !is_same_owner(asked, record.owner.as_deref())
 }
 
 /// Whether a hold ends only after the request has: the caller runs under it, or waits below a process of that run,

@@ -218,6 +218,8 @@ pub struct Verdict {
     pub wrapper_alive: Option<bool>,
     /// Time since the last heartbeat, never negative.
     pub age: Option<Duration>,
+    /// Of a hold that is overdue or too old: the age that it has exceeded.
+    pub max_age: Option<Duration>,
     /// When the time to live ends, by the wall clock.
     pub expires_at: Option<DateTime<Utc>>,
     /// How much longer a dead hold on etcd must be known to be dead before the caller may take it over.
@@ -241,6 +243,7 @@ impl Verdict {
             pid_alive: None,
             wrapper_alive: None,
             age: None,
+            max_age: None,
             expires_at: None,
             takeable_in: None,
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use chrono::{TimeDelta, Utc};
 
 use super::time::{ShowTime, short_span, span};
-use super::{instance, is_at_path};
+use super::{instance, may_be_of_flock};
 use crate::decision::verdict::{Evidence, Reason, State, Uncertainty};
 use crate::status::{Locker, Provenance, Status};
 use crate::sys::process::boottime_milliseconds;
@@ -89,7 +89,7 @@ pub fn evidence(status: &Status, time: ShowTime) -> Option<String> {
         Reason::UnknownVersion(_) => {
             "this version cannot read the record: upgrade, or break the lock".to_owned()
         }
-        Reason::Incomplete if is_at_path(status) => {
+        Reason::Incomplete if may_be_of_flock(status) => {
             "incomplete: changed less than 10 s ago; if flock(1) uses this file, add --format flock"
                 .to_owned()
         }

@@ -5,12 +5,13 @@ mod process;
 mod time;
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use self::process::lockers;
 use self::time::with_age;
 use crate::decision::verdict::{Evidence, Reason, State, Uncertainty};
 use crate::name::LockName;
-use crate::record::{CommandEnd, Mode, Record, VERSION};
+use crate::record::{CommandEnd, Format, Mode, Record, VERSION};
 use crate::status::{Status, Waiter};
 use crate::terminal::escape;
 
@@ -56,7 +57,9 @@ fn describe(status: &Status, name: &str, time: ShowTime) -> String {
             "can be shared by one more".to_owned()
         }
         (State::Free, ..) => "is free".to_owned(),
-        (State::Zombie, Reason::Malformed(what), _) => format!("is damaged: {what}"),
+        (State::Zombie, Reason::Malformed(what), _) => {
+            format!("is damaged: {}", at_own_place(what))
+        }
         (State::Zombie, ..) => format!("is a zombie: {}", describe_zombie(status, time)),
         (State::NotALock, Reason::NotALock(what), _) => format!("is not a lock: {what}"),
         (_, Reason::Reserved, _) => match reserved_for(status) {
@@ -139,7 +142,7 @@ fn past_run(
 #[must_use]
 pub fn describe_zombie(status: &Status, time: ShowTime) -> String {
     let Some(record) = &status.record else {
-        let hint = if is_at_path(status) {
+        let hint = if may_be_of_flock(status) {
             "; if flock(1) uses that file, add --format flock"
         } else {
             ""
@@ -158,13 +161,30 @@ pub fn describe_zombie(status: &Status, time: ShowTime) -> String {
     past_holder(status, record, &format!(", {end}"), time)
 }
 
-/// Why it is a zombie: "process 4262 has exited". `None`: it is not a zombie.
+/// Why it is a zombie, or overdue: "process 4262 has exited". `None`: it is neither.
 #[must_use]
 pub fn zombie_reason(status: &Status) -> Option<String> {
-    if status.verdict.state != State::Zombie {
+    if !status.verdict.is_zombie() {
         return None;
     }
-    let age = span(status.verdict.age.unwrap_or_default());
+    let age = status.verdict.age.unwrap_or_default();
+    // Of a short limit the age counts by tenths of a second.
+    let older_than = |limit: Duration| {
+        let age = match limit.as_secs() {
+            0..60 => format!("{:.1}s", age.as_secs_f64()),
+            _ => span(age),
+        };
+        format!("lock is {age} old (>{})", short_span(limit))
+    };
+    if let Some(limit) = status.verdict.max_age {
+        let old = older_than(limit);
+        let is_alive = status.verdict.state == State::Overdue;
+        return Some(if is_alive {
+            old
+        } else {
+            format!("{old}, and cannot be checked")
+        });
+    }
     let process = match status.verdict.pid {
         Some(pid) => format!("process {pid}"),
         None => "its process".to_owned(),
@@ -178,12 +198,11 @@ pub fn zombie_reason(status: &Status) -> Option<String> {
         }
         Reason::NamespaceGone => format!("{process} has ended with its container"),
         Reason::Expired => match status.record.as_ref().and_then(Record::ttl) {
-            Some(ttl) => format!("lock is {age} old (>{})", short_span(ttl)),
-            None => format!("lock is {age} old"),
+            Some(ttl) => older_than(ttl),
+            None => format!("lock is {} old", span(age)),
         },
-        Reason::TooOld(_) => format!("lock is {age} old, and cannot be checked"),
         Reason::Corrupt => "its lock file is damaged".to_owned(),
-        Reason::Malformed(what) => format!("its file is not a lock: {what}"),
+        Reason::Malformed(what) => format!("its file is not a lock: {}", at_own_place(what)),
         Reason::Dead if status.verdict.evidence == Evidence::LeaseEnded => {
             format!("the lease of {process} has ended")
         }
@@ -276,9 +295,15 @@ pub fn relation(status: &Status, wanted: &LockName) -> &'static str {
     }
 }
 
-/// Whether it is the path of a lock file, which other programs may use as well.
-fn is_at_path(status: &Status) -> bool {
-    LockName::new(&status.name).is_ok_and(|name| name.is_path())
+/// What a file is, without the format that it could have elsewhere: the place is meant for another.
+fn at_own_place(what: &str) -> &str {
+    what.split_once(" (").map_or(what, |(what, _)| what)
+}
+
+/// Whether a file without a record may be one of flock(1): at a path, and not where another format is expected.
+fn may_be_of_flock(status: &Status) -> bool {
+    let is_path = || LockName::new(&status.name).is_ok_and(|name| name.is_path());
+    status.format == Format::Native && is_path()
 }
 
 /// "process 4242 (backup.sh)", "a lease of runner-7"

@@ -17,7 +17,7 @@ use super::layout::{self, Entry, SHARED_DIR};
 use super::lock_file::{LockFile, LockPath, OnDisk, wall_clock};
 use super::queue::{self, Place, Queue};
 use crate::backend::{Backend as _, LockSnapshot};
-use crate::decision::liveness::DEFAULT_MAX_AGE;
+use crate::decision::liveness::{DEFAULT_MAX_AGE, precedes_boot};
 use crate::decision::verdict::{Reason, Verdict};
 use crate::decision::{
     Facts, Found, Index, Key, Moment, Needed, Observer, ProcessFact, Request, Revision, Snapshot,
@@ -30,7 +30,9 @@ use crate::observer;
 use crate::open_file::{Handle, OpenFile};
 use crate::record::{Content, Format, Record, digest};
 use crate::status::Waiter;
-use crate::sys::directory::{Directory, Kind, facts_of_file, lockers, record_is_locked};
+use crate::sys::directory::{
+    Directory, Kind, clock_at_boot, facts_of_file, lockers, record_is_locked,
+};
 use crate::sys::{ProcessState, existing, is_not_a_directory, process, work};
 
 /// A store at one moment: under the guard, or while other processes may change it.
@@ -168,6 +170,7 @@ impl<'a> FilesSnapshot<'a> {
             lockers: needs_lockers,
             processes,
             pid_namespace,
+            clock_at_boot: needs_clock,
         } = needed(&file.content, self.files.host.observer());
         let origin = file
             .content
@@ -177,6 +180,7 @@ impl<'a> FilesSnapshot<'a> {
             (origin.store_device, origin.store_inode) == (self.root.id.device, self.root.id.inode)
                 || self.is_in_use_here(file)
         });
+        let modified = wall_clock(file.facts.modified);
         let kernel_lock = kernel_lock.then(|| record_is_locked(&file.file).ok());
         let kernel_lock = kernel_lock.flatten();
         // A probe does not find the readers of flock(1), and the list does. Beside a record readers do not
@@ -192,11 +196,11 @@ impl<'a> FilesSnapshot<'a> {
             pid_namespace: pid_namespace
                 .filter(|_| kernel_lock != Some(true))
                 .and_then(|number| self.pid_namespace(number)),
+            clock_at_boot: (needs_clock && precedes_boot(modified, &self.now()))
+                .then(clock_at_boot)
+                .flatten(),
             same_store,
-            ..Facts::of_file(
-                wall_clock(file.facts.modified),
-                self.root.shares_kernel_locks,
-            )
+            ..Facts::of_file(modified, self.root.shares_kernel_locks)
         }
     }
 

@@ -40,6 +40,7 @@ pub(super) fn read(fields: &Fields, modified: DateTime<Utc>) -> Option<Record> {
     record.owner = fields.known("session_id");
     record.message = fields.text("operation");
     record.live.renewed_at = fields.time("heartbeat_at");
+    record.time_in_file = fields.time_as_written("acquired_at");
     Some(record)
 }
 
@@ -64,7 +65,7 @@ pub(super) fn write(record: &Record) -> Result<Written, Error> {
 }
 
 /// Always of the same length, with an offset: its first version fails on `Z`.
-fn time(time: DateTime<Utc>) -> String {
+pub(super) fn time(time: DateTime<Utc>) -> String {
     time.format("%Y-%m-%dT%H:%M:%S%.6f+00:00").to_string()
 }
 

@@ -120,6 +120,7 @@ pub(super) fn read(text: &str, value: Option<&Value>, foreign: Record) -> Option
         return None;
     }
     record.format = foreign.format;
+    record.time_in_file = foreign.time_in_file;
     if record.name.is_empty() {
         record.name = foreign.name;
     }

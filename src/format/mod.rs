@@ -55,6 +55,19 @@ pub(crate) fn write(record: &Record) -> Result<Written, Error> {
     }
 }
 
+/// When a lock was acquired, as its file says: text of a program that reads the file itself.
+#[must_use]
+pub fn time_in_file(record: &Record) -> String {
+    record
+        .time_in_file
+        .clone()
+        .unwrap_or_else(|| match record.format {
+            Format::Memory => memory::time(record.renewed_at()),
+            Format::Sprint => rfc3339_utc(record.acquired_at, SecondsFormat::Secs),
+            _ => rfc3339_utc(record.acquired_at, SecondsFormat::AutoSi),
+        })
+}
+
 /// Whether a file is a native record, of whatever version.
 pub(crate) fn is_native(bytes: &[u8]) -> bool {
     native::read(bytes).is_some()
@@ -214,6 +227,11 @@ impl Fields {
     fn pid(&self, key: &str) -> Option<Result<Pid, ()>> {
         let text = self.text(key)?;
         pid::is_whole(&text).then(|| text.parse().ok().and_then(Pid::new).ok_or(()))
+    }
+
+    /// The text of a time.
+    fn time_as_written(&self, key: &str) -> Option<String> {
+        self.text(key).filter(|_| self.time(key).is_some())
     }
 
     fn time(&self, key: &str) -> Option<DateTime<Utc>> {

@@ -22,6 +22,7 @@ pub(super) fn read(fields: &Fields, modified: DateTime<Utc>) -> Option<Record> {
     Some(Record {
         name: fields.text("job_id").unwrap_or_default(),
         hostname: fields.known("hostname"),
+        time_in_file: fields.time_as_written("acquired_at"),
         ..Record::new(Format::Prodigy, pid, acquired_at)
     })
 }

@@ -32,6 +32,7 @@ pub(super) fn read(fields: &Fields, modified: DateTime<Utc>) -> Option<Record> {
     Some(Record {
         owner: owner.filter(|session| !session.is_empty()),
         message: fields.text("epic_spec"),
+        time_in_file: fields.time_as_written("started_at"),
         ..Record::new(Format::Sprint, pid, acquired_at)
     })
 }

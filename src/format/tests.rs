@@ -54,11 +54,45 @@ fn content(text: impl AsRef<[u8]>) -> Content {
     read(text.as_ref(), false, modified())
 }
 
+/// What a text says, but for how it writes its time.
 #[track_caller]
 fn record(text: impl AsRef<[u8]>) -> Record {
     match content(&text) {
-        Content::Record(record) => *record,
+        Content::Record(record) => Record {
+            time_in_file: None,
+            ..*record
+        },
         other => panic!("{}: {other:?}", String::from_utf8_lossy(text.as_ref())),
+    }
+}
+
+#[test]
+fn time_in_a_file_is_its_text_and_that_of_a_new_record_is_as_it_will_be_written() {
+    let of_text = |text: &str| match content(text) {
+        Content::Record(record) => time_in_file(&record),
+        other => panic!("{text}: {other:?}"),
+    };
+    let power_shell = MEMORY.replace("123456+00:00", "1234567Z");
+    let spaced = SPRINT.replace("T22", " 22");
+    for (text, expected) in [
+        (PRODIGY, "2025-01-11T10:30:00.405967831Z"),
+        (SPRINT, "2026-02-07T22:30:00Z"),
+        (&spaced, "2026-02-07 22:30:00Z"),
+        (MEMORY, "2026-01-29T15:30:00.123456+00:00"),
+        (MEMORY_2, "2026-01-29T15:30:00.123456+00:00"),
+        (&power_shell, "2026-01-29T15:30:00.1234567Z"),
+        // No time: that of the file.
+        (
+            &SPRINT.replace("2026-02-07T22:30:00Z", "today"),
+            "2026-03-01T00:00:00Z",
+        ),
+    ] {
+        assert_eq!(of_text(text), expected, "{text}");
+    }
+    for format in [Format::Prodigy, Format::Sprint, Format::Memory] {
+        let new = running(format);
+        let written = String::from_utf8(write(&new).unwrap().bytes).unwrap();
+        assert_eq!(of_text(&written), time_in_file(&new), "{written}");
     }
 }
 

@@ -70,7 +70,8 @@ impl Cleanup {
 }
 
 impl Lock {
-    /// What [`Store::cleanup`](crate::Store::cleanup) does, for this lock alone.
+    /// What [`Store::cleanup`](crate::Store::cleanup) does, for this lock alone. That its file is not a lock file is
+    /// one of the errors in the result.
     ///
     /// # Errors
     /// The lock file cannot be read. What could not be removed is in the result.
@@ -78,6 +79,11 @@ impl Lock {
         self.ensure_changeable()?;
         let mut cleanup = Cleanup::default();
         let status = self.inspect(max_age)?;
+        if let Reason::NotALock(what) = status.verdict.reason {
+            let path = status.path;
+            cleanup.errors.push(Error::NotALock { path, what });
+            return Ok(cleanup);
+        }
         let holds = || status.all_holds();
         if !dry_run {
             sleep_until_ripe(holds());

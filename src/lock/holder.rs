@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::decision::ownership::Caller;
+use crate::decision::ownership::{Caller, is_nobodys};
 use crate::error::{Error, Result};
 use crate::identity::{Pid, ProcessId};
 use crate::observer::{descends_from, is_first_of_system, own_ancestry};
@@ -140,10 +140,12 @@ fn base_name(path: &str) -> &str {
 }
 
 impl Caller {
-    /// Whether the hold of `status` is this caller's.
+    /// Whether the hold of `status` is this caller's. One whose holder has ended is nobody's.
     #[must_use]
     pub fn owns(&self, status: &Status) -> bool {
-        status.record.as_ref().is_some_and(|record| {
+        let record = status.record.as_ref();
+        let record = record.filter(|_| !is_nobodys(&status.verdict));
+        record.is_some_and(|record| {
             let has_ended = ProcessId::has_ended;
             self.owns_record(record, &status.verdict, descends_from, has_ended)
         })

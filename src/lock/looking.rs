@@ -12,6 +12,7 @@ use crate::decision::{Asker, Decision, Judged, Obstacle, Request, Ticket, decide
 use crate::error::Result;
 use crate::name::LockName;
 use crate::open_file::Handle;
+use crate::record::Record;
 use crate::status::{Status, Waiter};
 
 impl Lock {
@@ -127,8 +128,13 @@ impl Lock {
 
     /// The public description of a record.
     pub(super) fn status(&self, judged: &Judged<Handle>) -> Status {
+        let mut record = judged.record().cloned();
+        let is_bare = |record: &&mut Record| record.origin.is_none() && record.command.is_empty();
+        if let Some(record) = record.as_mut().filter(is_bare) {
+            status::name_program(record, &judged.verdict);
+        }
         Status {
-            record: judged.record().cloned(),
+            record,
             ..status::without_record(&*self.store, judged)
         }
     }

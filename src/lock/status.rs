@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use chrono::{TimeDelta, Utc};
 
 use crate::backend::Backend;
-use crate::decision::verdict::{Evidence, Reason, State, Verdict};
+use crate::decision::verdict::{Evidence, Reason, State, Uncertainty, Verdict};
 use crate::decision::{Judged, Key};
 use crate::files::provenance;
 use crate::identity::Pid;
 use crate::name::LockName;
 use crate::open_file::Handle;
-use crate::record::Content;
+use crate::record::{Content, Record, cut_command};
 use crate::status::{Locker, Status};
 use crate::sys::process;
 
@@ -51,6 +51,16 @@ pub(super) fn without_record(store: &dyn Backend, judged: &Judged<Handle>) -> St
             store.path_of_record(&key),
             judged.verdict.clone(),
         )
+    }
+}
+
+/// Completes a record that tells no more of its holder than a PID by the program that has this PID now.
+#[cold]
+pub(super) fn name_program(record: &mut Record, verdict: &Verdict) {
+    let may_be_holder = verdict.pid_alive == Some(true)
+        || verdict.reason == Reason::Unverified(Uncertainty::PidOnly);
+    if let Some(pid) = verdict.pid.filter(|_| may_be_holder) {
+        record.command = cut_command(process::command_line(pid));
     }
 }
 

@@ -11,6 +11,8 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
+
 use super::system::wait::{pause, until_gone};
 use super::system::work::Target;
 use super::work::{Listed, Look, Marks, select};
@@ -24,6 +26,11 @@ pub(crate) fn lockers<T>(_file: &T) -> Option<Lockers> {
 
 /// The type of the filesystem that a directory is on: not asked for.
 pub(crate) fn type_of(_path: &Path) -> Option<String> {
+    None
+}
+
+/// What the clock read at boot: not asked for.
+pub(crate) fn clock_at_boot() -> Option<DateTime<Utc>> {
     None
 }
 

@@ -746,3 +746,88 @@ fn refusal_names_the_pid_in_the_file_even_after_the_wrapper_was_killed() {
         }
     }
 }
+
+/// `onehold --profile memory` in another process of the session `main`.
+fn of_session(env: &TestEnv, words: &[&str]) -> Output {
+    let mut command = env.onehold(["--profile", "memory"]);
+    command.args(words);
+    output(command.env("CLAWDBOT_SESSION_ID", "main"))
+}
+
+/// What `status()` of the module returns.
+fn memory_status(env: &TestEnv, options: &[&str]) -> Value {
+    let checked = of_session(env, &[&["check", "--json"], options].concat());
+    json_object(&checked.stdout)["lock"]["details"].take()
+}
+
+#[test]
+fn memory_lock_is_held_by_its_process_and_not_by_its_session() {
+    let env = environment();
+    let holder = Running::sleeper();
+    let pid = holder.pid().to_string();
+    let acquired = of_session(&env, &["acquire", "--pid", &pid]);
+    let hold = String::from_utf8(acquired.stdout).unwrap();
+    assert_eq!(memory_status(&env, &[])["holder"]["session_id"], "main");
+    assert_eq!(memory_status(&env, &[])["we_hold_it"], false);
+    for verb in ["release", "renew"] {
+        let refused = of_session(&env, &[verb]);
+        assert_eq!(exit_code(refused.status), 4, "{refused:?}");
+        assert_says_first(&refused, "We don't hold the lock.");
+        let last = stderr(&refused).lines().last().unwrap();
+        assert!(
+            last.starts_with("  if it is yours, pass its number by --hold; "),
+            "{last}"
+        );
+    }
+    assert!(env.path("memory/.lock").exists());
+    // It holds the lock for whatever session it names.
+    let mut again = env.onehold(["--profile", "memory", "acquire", "--pid", &pid]);
+    let again = output(again.env("CLAWDBOT_SESSION_ID", "other"));
+    assert_eq!(String::from_utf8(again.stdout).unwrap(), hold);
+    let by_number = ["--hold", hold.trim()];
+    assert_eq!(memory_status(&env, &by_number)["we_hold_it"], true);
+    drop(holder);
+    wait_until("the holder is dead", || {
+        memory_status(&env, &[])["is_stale"] == true
+    });
+    for options in [&[][..], &by_number] {
+        assert_eq!(
+            memory_status(&env, options)["we_hold_it"],
+            false,
+            "{options:?}"
+        );
+    }
+}
+
+#[test]
+fn process_and_its_descendants_hold_the_memory_lock() {
+    let env = environment();
+    let script = "onehold --profile memory acquire --pid $$ >/dev/null
+        onehold --profile memory --json check | grep -q '\"we_hold_it\":true' || exit 1
+        (sh -c 'onehold --profile memory renew') && onehold --profile memory release";
+    let mut script = env.shell(script);
+    let ran = output(script.env("CLAWDBOT_SESSION_ID", "main"));
+    assert!(ran.status.success(), "{ran:?}");
+    assert!(!env.path("memory/.lock").exists());
+}
+
+#[test]
+fn stale_memory_lock_of_a_live_holder_says_why_it_is_stale() {
+    let [.., memory] = STAND_INS;
+    let env = environment();
+    let holder = Running::sleeper();
+    memory.write(&env, holder.pid());
+    let fresh = memory_status(&env, &[]);
+    assert_eq!(
+        (&fresh["is_stale"], &fresh["stale_reason"]),
+        (&false.into(), &Value::Null)
+    );
+    let stale = || memory_status(&env, &["--max-age", "10ms"]);
+    wait_until("it is old", || stale()["is_stale"] == true);
+    let reason = stale()["stale_reason"].as_str().unwrap().to_owned();
+    let age = reason.strip_prefix("lock is ").unwrap();
+    let age = age
+        .strip_suffix("s old (>0.01s)")
+        .unwrap_or_else(|| panic!("{reason}"));
+    assert_eq!(age.split_once('.').unwrap().1.len(), 1, "{reason}");
+}

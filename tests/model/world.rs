@@ -619,6 +619,7 @@ impl Setting {
             lockers: Vec::new(),
             processes,
             pid_namespace: None,
+            clock_at_boot: None,
             same_store: true,
             shares_kernel_locks: true,
             is_over: world.is_over(file.number),

@@ -20,7 +20,7 @@ use crate::output::{self, Reentry, Refused, block, next_step};
 use crate::progress::Progress;
 use crate::prompt::{confirm, report_cancel};
 use crate::refusal::Refusal;
-use crate::report::lock_value;
+use crate::report::profile_values;
 use crate::session::Session;
 use crate::words;
 use crate::work::{effects, spared};
@@ -387,7 +387,7 @@ pub(crate) fn refused(
     let settings = &session.config.settings;
     // `mine` in the object needs all ancestors of the caller, so it is made only if needed.
     let is_needed = session.global.json || settings.has_refusal();
-    let object = is_needed.then(|| lock_value(&status, &session.caller));
+    let object = is_needed.then(|| profile_values(&status, &session.caller));
     let mut object = object.unwrap_or_default();
     if let Some(values) = object.as_object_mut() {
         values.insert(WANTED.to_owned(), asked_for.as_str().into());
@@ -460,7 +460,7 @@ pub(crate) fn displaced_text(session: &Session, status: &Status) -> Option<Strin
             let own = format!("onehold: took over {}", describe::zombie(status));
             // The message of the foreign program comes first: its callers look for it.
             let settings = &session.config.settings;
-            let foreign = settings.takeover(|| lock_value(status, &session.caller));
+            let foreign = settings.takeover(|| profile_values(status, &session.caller));
             Some(foreign.map_or_else(|| own.clone(), |foreign| format!("{foreign}\n{own}")))
         }
         State::Held | State::Overdue => {

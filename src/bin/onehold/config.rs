@@ -20,7 +20,7 @@ mod values;
 
 use sources::Texts;
 use template::{Details, LIMIT, Template};
-pub(crate) use values::{ConfigPath, WANTED};
+pub(crate) use values::{CALLER_OWNER, ConfigPath, TIME_IN_FILE, WANTED};
 use values::{Directories, FilePath, ProjectPath, Required, Typed, Variables, home, resolved};
 
 /// The built-in profiles, written as a configuration file.
@@ -55,6 +55,7 @@ pub(crate) struct Settings {
     refusal: Option<Template>,
     section_refusal: Option<Template>,
     takeover: Option<Template>,
+    not_yours: Option<Template>,
     details: Option<Details>,
     malformed: Option<Box<str>>,
     no_directory: Option<Box<str>>,
@@ -333,6 +334,11 @@ impl Settings {
         self.takeover.as_ref()?.fill(&lock())
     }
 
+    /// The message of the profile's program about a hold that the caller may not release or renew.
+    pub(crate) fn not_yours(&self, lock: impl FnOnce() -> Value) -> Option<String> {
+        self.not_yours.as_ref()?.fill(&lock())
+    }
+
     /// The values of a lock under the keys of the profile's program, if it has some.
     pub(crate) fn details(&self, lock: impl FnOnce() -> Value) -> Option<Value> {
         Some(self.details.as_ref()?.fill(&lock()).into())
@@ -354,9 +360,17 @@ impl Settings {
     }
 }
 
-/// Whether a lock of tasks is that of a whole section.
+/// Whether a lock of tasks is that of a whole section. A task without its section is a bare UUID.
 fn is_section(name: &LockName) -> bool {
-    !name.is_path() && !name.as_str().contains('/')
+    !name.is_path() && !name.as_str().contains('/') && !is_uuid(name.as_str())
+}
+
+fn is_uuid(text: &str) -> bool {
+    let lengths = text.split('-').map(str::len);
+    lengths.eq([8, 4, 4, 4, 12])
+        && text
+            .bytes()
+            .all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
 }
 
 /// The configuration of all users of this machine.

@@ -95,41 +95,41 @@ fn removal(path: &Path) -> String {
     format!("if no program needs it, run `{rm} {path}`")
 }
 
+/// What to do about a file that is not a lock file, in place of a lock.
+pub(crate) fn hint_about_file(session: &Session, path: &Path) -> Option<String> {
+    let only_locks = "left unchanged; onehold only removes locks";
+    let text = match session.verb {
+        // Another name would be another lock.
+        "break" if is_at_fixed_path(session, path) => {
+            "file left unchanged: it is not a regular file, or changed less than 10 s ago"
+                .to_owned()
+        }
+        _ if is_at_fixed_path(session, path) => {
+            let break_it = store_command(session, "break");
+            format!("file left unchanged; to move it aside, run `{break_it}`")
+        }
+        #[cfg(feature = "etcd")]
+        _ if session.store.is_remote() => return crate::etcd::removal(path),
+        // Its programs choose the names.
+        _ if session.config.profile.is_some() => format!("{only_locks}: {}", removal(path)),
+        "break" | "cleanup" => only_locks.to_owned(),
+        "check" => return None,
+        _ => "left unchanged; use another lock name".to_owned(),
+    };
+    Some(format!("  {text}"))
+}
+
 /// What to do about an error.
 fn hint(session: &Session, error: &Error) -> Option<String> {
     let text = match error {
         Error::LostWhileAcquiring { .. } if session.verb == "run" => "the command was not started",
-        // Another name would be another lock.
-        Error::NotALock { path, .. } if is_at_fixed_path(session, path) => {
-            if session.verb != "break" {
-                let break_it = store_command(session, "break");
-                return Some(format!(
-                    "  file left unchanged; to move it aside, run `{break_it}`"
-                ));
-            }
-            "file left unchanged: it is not a regular file, or changed less than 10 s ago"
-        }
+        Error::NotALock { path, .. } => return hint_about_file(session, path),
         Error::NotRenewable { .. } => {
             "file left unchanged; to get a new record, release the lock and acquire it again"
         }
         Error::NoHolder => {
             "use --pid PID, --ttl D for a lease, or `onehold run`; in a systemd unit: ExecStart=onehold run …"
         }
-        #[cfg(feature = "etcd")]
-        Error::NotALock { path, .. } if session.store.is_remote() => {
-            return crate::etcd::removal(path);
-        }
-        // Its programs choose the names.
-        Error::NotALock { path, .. } if session.config.profile.is_some() => {
-            let removal = removal(path);
-            return Some(format!(
-                "  left unchanged; onehold only removes locks: {removal}"
-            ));
-        }
-        Error::NotALock { .. } if session.verb == "break" => {
-            "left unchanged; onehold only removes locks"
-        }
-        Error::NotALock { .. } => "left unchanged; use another lock name",
         Error::StoreBusy { pid: Some(pid), .. } => {
             return Some(format!(
                 "  to see it, run `ps -o pid,stat,args -p {pid}`; if it is stopped, run `kill -CONT {pid}`"

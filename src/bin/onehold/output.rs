@@ -283,7 +283,7 @@ pub(crate) fn next_step(session: &Session, status: &Status, refused: Option<&Ref
 
 /// What shows that a hold is the caller's.
 pub(crate) fn proof(status: &Status) -> &'static str {
-    let has_owner = |record: &Record| record.owner.is_some();
+    let has_owner = |record: &Record| record.owner.is_some() && !record.format.has_labels();
     if status.record.as_ref().is_some_and(has_owner) {
         "--owner or --hold"
     } else {
@@ -358,7 +358,7 @@ fn is_held_for_ancestor(status: &Status) -> bool {
 /// `to_wait`: what `acquire` and `run` can do.
 fn next_step_for_kernel_lock(status: &Status, to_wait: Option<&str>) -> String {
     let end = end_of_lockers(status);
-    if status.format != Format::Flock && status.record.is_none() {
+    if status.format == Format::Native && status.record.is_none() {
         return format!(
             "the file has no record; to exclude flock(1) and be excluded by it, add --format flock; {end}"
         );

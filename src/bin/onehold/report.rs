@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use onehold::command_line::time_in_file;
 use onehold::record::Record;
 use onehold::status::Reason;
 use onehold::terminal::is_unsafe;
@@ -10,7 +11,7 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-use crate::config::Settings;
+use crate::config::{CALLER_OWNER, Settings, TIME_IN_FILE};
 use crate::describe::{self, local};
 use crate::outcome::Outcome;
 
@@ -31,7 +32,7 @@ pub(crate) fn object(
     let lock = |status| {
         let details = settings.details(|| {
             let now = outcome.is_removed.then(|| Status::removed(status));
-            lock_value(now.as_ref().unwrap_or(status), &caller)
+            profile_values(now.as_ref().unwrap_or(status), &caller)
         });
         LockObject(status, &caller, details)
     };
@@ -90,6 +91,17 @@ pub(crate) fn escape_json(json: &str) -> String {
 /// One lock as in the JSON object.
 pub(crate) fn lock_value(status: &Status, caller: &Caller) -> Value {
     serde_json::to_value(LockObject(status, caller, None)).unwrap_or_default()
+}
+
+/// The same for texts and details of a profile, with what only these have.
+pub(crate) fn profile_values(status: &Status, caller: &Caller) -> Value {
+    let mut values = lock_value(status, caller);
+    if let Some(values) = values.as_object_mut() {
+        let time = status.record.as_ref().map(time_in_file);
+        values.insert(TIME_IN_FILE.to_owned(), time.into());
+        values.insert(CALLER_OWNER.to_owned(), caller.owner.clone().into());
+    }
+    values
 }
 
 /// A lock, who asks about it, and its values under the keys of the profile's program.

@@ -6,7 +6,11 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, fstatfs, linkat, openat, renameat_with};
+use chrono::{DateTime, Utc};
+use rustix::fs::{
+    AtFlags, CWD, Mode, OFlags, RenameFlags, StatxFlags, fstatfs, linkat, openat, renameat_with,
+    statx,
+};
 use rustix::io::Errno;
 
 pub(crate) use super::kernel_locks::lockers;
@@ -89,6 +93,21 @@ pub(crate) fn type_of(path: &Path) -> Option<String> {
     let magic = magic(&directory).ok()?;
     let known = LOCAL_FILESYSTEMS.iter().find(|(local, _)| *local == magic);
     known.map(|(_, name)| (*name).to_owned())
+}
+
+/// What the wall clock read when this system was booted: devtmpfs is made then, and keeps that time, whatever the
+/// clock is set to later. `None`: /dev is none, or the system does not tell (before Linux 5.18).
+#[cold]
+pub(crate) fn clock_at_boot() -> Option<DateTime<Utc>> {
+    let directory = File::open("/dev").ok()?;
+    if Mount::of(&directory)?.filesystem() != Some("devtmpfs") {
+        return None;
+    }
+    let asked = StatxFlags::BTIME;
+    let found = statx(&directory, c"", AtFlags::EMPTY_PATH, asked).ok()?;
+    let is_known = found.stx_mask & asked.bits() != 0;
+    let made = DateTime::from_timestamp(found.stx_btime.tv_sec, found.stx_btime.tv_nsec);
+    made.filter(|_| is_known)
 }
 
 /// Whether the first process of this PID namespace sees another directory under that path, which has no symlinks: a

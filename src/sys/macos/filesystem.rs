@@ -10,7 +10,7 @@ use rustix::fs::{CWD, Mode, OFlags, fstatfs, openat};
 use rustix::io::Errno;
 
 use crate::sys::directory::FcntlLock;
-pub(crate) use crate::sys::not_linux::{is_seen_by_few, lockers, type_of};
+pub(crate) use crate::sys::not_linux::{clock_at_boot, is_seen_by_few, lockers, type_of};
 
 /// Filesystems on which this kernel manages flock(2) for all users of their files, by their names
 /// in statfs(2). Any other (NFS, SMB, FUSE, virtiofs, …) may be changed by other machines.

@@ -21,7 +21,7 @@ use super::sharing::{Made, STICKY, Sharing, UNCLEANED};
 use crate::identity::Pid;
 use crate::sys::system::filesystem;
 pub(crate) use crate::sys::system::filesystem::{
-    is_seen_by_few, local_filesystems, lockers, sync_file, type_of,
+    clock_at_boot, is_seen_by_few, local_filesystems, lockers, sync_file, type_of,
 };
 use crate::sys::temporary::random_temporary_name;
 pub(crate) use crate::sys::{FileFacts, FileId, Found, Kind, Space};

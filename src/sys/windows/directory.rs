@@ -18,7 +18,7 @@ use windows_sys::Win32::System::WindowsProgramming::{DRIVE_FIXED, DRIVE_RAMDISK,
 use super::checked;
 pub(crate) use super::file::*;
 use crate::identity::Pid;
-pub(crate) use crate::sys::not_linux::{is_seen_by_few, lockers, type_of};
+pub(crate) use crate::sys::not_linux::{clock_at_boot, is_seen_by_few, lockers, type_of};
 use crate::sys::temporary::random_temporary_name;
 pub(crate) use crate::sys::{FileFacts, FileId, Found, Kind, Space};
 use crate::sys::{created, existing, not_found};

@@ -303,12 +303,16 @@ fn memory_profile_reads_owner_from_environment() {
         .args(["--pid", &pid])
         .assert()
         .success();
-    let mine = |session| {
-        let out = memory("check", session).arg("--json").output().unwrap();
-        json_object(&out.stdout)["lock"]["mine"].clone()
+    let lock = || {
+        json_object(
+            &memory("check", "main")
+                .arg("--json")
+                .output()
+                .unwrap()
+                .stdout,
+        )
     };
-    assert_eq!(mine("main"), true);
-    assert_eq!(mine("other"), false);
+    assert_eq!(lock()["lock"]["session_id"], "main");
     let refused = memory("acquire", "other")
         .args(["-n", "--json"])
         .output()
@@ -320,7 +324,7 @@ fn memory_profile_reads_owner_from_environment() {
     assert_eq!(details["stale_reason"], Value::Null);
     assert_eq!(details["we_hold_it"], false);
     memory("release", "other").assert().code(4);
-    memory("release", "main").assert().success();
+    memory("break", "main").arg("--yes").assert().success();
     // Two callers without an owner are different owners.
     let other = Running::sleeper();
     let other = other.pid().to_string();
@@ -662,4 +666,188 @@ fn time_of_expiry_is_the_same_wherever_it_is_read() {
             .assert()
             .success();
     }
+}
+
+#[cfg(unix)]
+#[test]
+fn release_of_another_session_names_both_sessions_of_the_sprint_mutex() {
+    let env = TestEnv::new();
+    let holder = Running::sleeper();
+    let pid = holder.pid().to_string();
+    let acquire = [
+        "--profile",
+        "sprint",
+        "acquire",
+        "--owner",
+        "s-1",
+        "-m",
+        "e",
+        "--pid",
+        &pid,
+    ];
+    env.onehold(acquire).assert().success();
+    for (words, expected) in [
+        (&["release", "--owner", "s-2"][..], "s-2"),
+        (&["renew", "--owner", "s-2"], "s-2"),
+        (&["release"], "none"),
+    ] {
+        let text = format!("Lock session mismatch (expected: {expected}, actual: s-1)");
+        let words = [&["--profile", "sprint"], words].concat();
+        env.onehold(&words).assert().code(4).stderr(
+            contains(format!("onehold: {text}\n  not re")).and(contains("held by process ")),
+        );
+        assert_eq!(env.json(words)["message"], text);
+    }
+    // It has no words about numbers.
+    env.onehold(["--profile", "sprint", "release", "--hold", "1"])
+        .assert()
+        .code(4)
+        .stderr(contains("onehold: not released: "));
+}
+
+#[test]
+fn file_that_is_no_resume_lock_gets_the_same_hint_from_each_verb() {
+    let env = TestEnv::new();
+    let path = env.write(".prodigy/resume_locks/mapreduce-1.lock", "garbage");
+    let path = path.display();
+    for words in [
+        "run mapreduce-1 -- true",
+        "check mapreduce-1",
+        "check --available mapreduce-1",
+        "cleanup mapreduce-1",
+        "cleanup -n mapreduce-1",
+        "break --yes mapreduce-1",
+    ] {
+        let code = if words.starts_with("run") { 125 } else { 1 };
+        let hint = if cfg!(windows) {
+            format!("remove `{path}`")
+        } else {
+            format!("run `rm {path}`")
+        };
+        let said = env
+            .onehold(["--profile", "prodigy"])
+            .args(words.split(' '))
+            .assert();
+        said.code(code)
+            .stderr(
+                contains(" is not a lock: unrecognized file content\n").and(contains(format!(
+                    "  left unchanged; onehold only removes locks: if no program needs it, {hint}\n"
+                ))),
+            );
+    }
+    // Beside it the others are removed.
+    env.create_zombie("x");
+    env.write("store/y.lock", "garbage");
+    let said = env.onehold(["cleanup", "x", "y"]).assert().code(1);
+    said.stdout(contains("removed zombie `x`"))
+        .stderr(contains("y.lock` is not a lock: unrecognized file content"));
+    // Without a name it cleans up what are locks.
+    env.onehold(["--profile", "prodigy", "cleanup"])
+        .assert()
+        .success()
+        .stderr(is_empty());
+}
+
+#[test]
+fn cleanup_says_what_moves_a_damaged_file_aside() {
+    let env = TestEnv::new();
+    let path = env.write(".sprint-running", "garbage");
+    let cleanup = || {
+        env.onehold(["--profile", "sprint", "cleanup"])
+            .assert()
+            .success()
+    };
+    cleanup().stderr(is_empty());
+    let then = std::time::SystemTime::now() - std::time::Duration::from_mins(1);
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    file.set_modified(then).unwrap();
+    cleanup().stderr(
+        contains("warning: not removed: `./.sprint-running` is damaged: ").and(contains(
+            "; to move its file aside, run `onehold --profile sprint ",
+        )),
+    );
+    assert!(path.exists());
+}
+
+#[test]
+fn bare_uuid_is_a_task() {
+    let env = TestEnv::new();
+    let task = "0f8fad5b-d9cb-469f-a165-70867728950e";
+    let section = "0f8fad5b-d9cb-469f-a165-section";
+    let acquire = |name: &str, runner: &str| {
+        let words = [
+            "--profile",
+            "tasks",
+            "acquire",
+            "-n",
+            name,
+            "--owner",
+            runner,
+        ];
+        env.onehold(words)
+    };
+    for (name, kind, ttl) in [(task, "Task", 3600.0), (section, "Section", 7200.0)] {
+        acquire(name, "r1").assert().success();
+        assert_eq!(env.lock(name)["ttl_seconds"], ttl);
+        let said =
+            format!("onehold: {kind} \"{name}\" is locked by runner r1\n  Lock expires at: 20");
+        acquire(name, "r2").assert().code(6).stderr(contains(said));
+    }
+}
+
+#[cfg(unix)]
+#[test]
+#[ignore = "needs git: apt install git"]
+fn gitignore_of_the_page_covers_what_is_left_beside_the_locks() {
+    let env = TestEnv::new();
+    let page = include_str!("../../../man/onehold-formats.5");
+    let (_, lines) = page.split_once(".SH FILES BESIDE THE LOCKS").unwrap();
+    let (lines, _) = lines
+        .split_once(".EX\n")
+        .unwrap()
+        .1
+        .split_once(".EE")
+        .unwrap();
+    env.write(".gitignore", lines.replace("\\&", "").replace("\\-", "-"));
+    let then = std::time::SystemTime::now() - std::time::Duration::from_mins(1);
+    for file in [".sprint-running", "memory/.lock"] {
+        let file = fs::File::open(env.write(file, "garbage")).unwrap();
+        file.set_modified(then).unwrap();
+    }
+    env.done(["--profile", "sprint", "break", "--yes"]);
+    env.done(["--profile", "memory", "run", "-m", "m", "--", "true"]);
+    fs::create_dir(env.path(".steroids")).unwrap();
+    env.done(["--profile", "tasks", "acquire", "x", "--owner", "r"]);
+    let holder = Running::sleeper();
+    let pid = holder.pid().to_string();
+    env.done([
+        "--profile",
+        "sprint",
+        "acquire",
+        "--owner",
+        "s",
+        "-m",
+        "e",
+        "--pid",
+        &pid,
+    ]);
+    for temporary in [
+        "memory/.lock.tmp",
+        "memory/.lock.lock.tmp",
+        ".sprint-running.tmp",
+    ] {
+        env.write(temporary, "");
+    }
+    let git = |words: &str| {
+        let output = crate::harness::output(env.command("git").args(words.split(' ')));
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    git("init -q .");
+    let seen = git("status --porcelain --untracked-files=all");
+    let seen: Vec<&str> = seen
+        .lines()
+        .filter(|line| !line.contains("store/"))
+        .collect();
+    assert_eq!(seen, ["?? .gitignore"]);
 }

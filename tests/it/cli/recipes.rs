@@ -50,18 +50,14 @@ fn executable(env: &TestEnv, name: &str, text: &str) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// The script `resume` of the README, and a fake prodigy that runs until the file `end` exists.
+/// The script `prodigy-once` of the README, and a fake prodigy that runs until the file `end` exists.
 fn wrapped_prodigy() -> TestEnv {
     let env = TestEnv::new();
-    executable(
-        &env,
-        "resume",
-        &recipe("# resume ID: at most one resume per job"),
-    );
+    executable(&env, "prodigy-once", &recipe("# prodigy-once resume ID"));
     executable(
         &env,
         "bin/prodigy",
-        "#!/bin/sh\necho $$ $2 >> started\nuntil test -e end; do sleep 0.01; done\n",
+        "#!/bin/sh\necho $$ $* >> started\nuntil test -e end; do sleep 0.01; done\n",
     );
     // As prodigy lays its files out: the events of each job below its session.
     for job in [JOB, "mapreduce-20251101_093000"] {
@@ -83,7 +79,47 @@ const SESSION: &str = "session-7";
 const JOB: &str = "mapreduce-20261120_101500";
 
 fn resume(env: &TestEnv, id: &str) -> String {
-    format!("PATH={}:$PATH ./resume {id}", env.path("bin").display())
+    prodigy_once(env, &format!("resume {id}"))
+}
+
+fn prodigy_once(env: &TestEnv, words: &str) -> String {
+    let path = env.path("bin").display().to_string();
+    format!("PATH={path}:$PATH ./prodigy-once {words}")
+}
+
+#[test]
+fn resume_job_is_wrapped_as_resume_is() {
+    let env = wrapped_prodigy();
+    let job = format!("resume-job {JOB} --force");
+    let mut running = Running::start(env.session(&prodigy_once(&env, &job)));
+    wait_until("prodigy has started", || env.path("started").exists());
+    for words in [resume(&env, SESSION), prodigy_once(&env, &job)] {
+        env.session(&words).assert().code(6);
+    }
+    env.write("end", "");
+    assert_eq!(running.finish(), 0);
+    let started = fs::read_to_string(env.path("started")).unwrap();
+    let started: Vec<&str> = started.lines().collect();
+    assert!(
+        started.len() == 1 && started[0].ends_with(&job),
+        "{started:?}"
+    );
+}
+
+#[test]
+fn resume_is_refused_beside_a_file_that_cannot_be_read() {
+    let env = wrapped_prodigy();
+    let file = format!(".prodigy/resume_locks/{JOB}.lock");
+    let path = env.write(&file, "garbage");
+    let path = path.display();
+    env.session(&resume(&env, SESSION))
+        .assert()
+        .code(6)
+        .stderr(format!(
+            "onehold: `{JOB}` is not a lock: unrecognized file content\n  left unchanged; onehold \
+             only removes locks: if no program needs it, run `rm {path}`\n"
+        ));
+    assert!(!env.path("started").exists());
 }
 
 #[test]
@@ -777,7 +813,7 @@ fn powershell_recipe_parses() {
 
 /// What takes the place of handling memory/.lock as a file, in a shell that has no ConvertFrom-Json.
 #[test]
-fn memory_lock_without_a_program_of_its_own_is_checked_acquired_renewed_and_released() {
+fn memory_lock_without_a_program_of_its_own_is_checked_acquired_renewed_released_and_broken() {
     let env = TestEnv::new();
     let (_, table) = RECIPES.split_once("as a file, in the workspace").unwrap();
     let (table, _) = table.split_once(".SH").unwrap();
@@ -787,18 +823,18 @@ fn memory_lock_without_a_program_of_its_own_is_checked_acquired_renewed_and_rele
         .filter_map(|line| Some(line.split_once("onehold --profile memory ")?.1.to_owned()))
         .map(|words| words.split(" | ").next().unwrap().replace("$PID", "$$"))
         .collect();
-    assert_eq!(lines.len(), 6, "{lines:?}");
+    assert_eq!(lines.len(), 7, "{lines:?}");
     let script: Vec<String> = lines
         .iter()
         .map(|words| {
             format!("onehold --profile memory {words} >>out && test -e memory/.lock; echo $?\n")
         })
         .collect();
-    // Free, free, acquired, renewed, released, cleaned up.
+    // Free, free, acquired, renewed, released, cleaned up, nothing to break.
     env.shell(&script.concat())
         .assert()
         .success()
-        .stdout("1\n1\n0\n0\n1\n1\n");
+        .stdout("1\n1\n0\n0\n1\n1\n3\n");
 }
 
 /// The recipes of other programs: each line with a program that does nothing.

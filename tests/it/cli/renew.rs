@@ -221,10 +221,8 @@ fn renew_says_why_a_record_cannot_be_renewed() {
     let env = TestEnv::new();
     let holder = Running::sleeper();
     let pid = holder.pid();
-    let memory = format!(
-        r#"{{"pid":{pid},"session_id":"me","acquired_at":"2999-01-01T00:00:00Z","operation":"o"}}"#
-    );
-    env.write("store/theirs.lock", memory);
+    let sprint = format!("pid: {pid}\nsession_id: me\nstarted_at: 2999-01-01T00:00:00Z\n");
+    env.write("store/theirs.lock", sprint);
     env.onehold(["renew", "theirs", "--owner", "me"])
         .assert()
         .code(1)

@@ -6,10 +6,11 @@ use crate::acquiring::basic_options;
 use crate::args;
 use crate::describe::{self, describe_holder, describe_obstacle, local};
 use crate::exit::Exit;
+use crate::failure::hint_about_file;
 use crate::outcome::{CommandResult, Outcome};
 use crate::output::{block, next_step, paint, store_line};
 use crate::refusal::Refusal;
-use crate::report::lock_value;
+use crate::report::profile_values;
 use crate::session::Session;
 use crate::words;
 use crate::work;
@@ -42,15 +43,12 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
     let mut outcome = Outcome::new(exit, word, holder.clone());
     if status.verdict.state == State::NotALock {
         outcome = Outcome::refused(Refusal::NOT_A_LOCK, outcome.message);
-        #[cfg(feature = "etcd")]
-        if status.is_remote() {
-            outcome.notes.extend(crate::etcd::removal(&status.path));
-        }
+        outcome.notes.extend(hint_about_file(session, &status.path));
     } else if !session.global.quiet {
         // The message of the profile's program comes first: its callers look for it.
         let settings = &session.config.settings;
         let foreign = settings.has_refusal().then(|| {
-            let object = lock_value(&status, &session.caller);
+            let object = profile_values(&status, &session.caller);
             settings.refusal_of(&status, &object, None)
         });
         let mut lines: Vec<String> = foreign.flatten().into_iter().collect();

@@ -1,6 +1,7 @@
 //! `cleanup`: remove all zombies.
 
-use onehold::{Cleanup, State, Status};
+use onehold::status::Reason;
+use onehold::{Cleanup, Error, Lock, State, Status};
 
 use crate::args;
 use crate::describe::{self, describe_holder, local};
@@ -8,13 +9,13 @@ use crate::exit::Exit;
 use crate::outcome::{CommandResult, Outcome};
 use crate::output::only_remover;
 use crate::session::Session;
-use crate::suggested::command_line;
+use crate::suggested::{command_line, store_command};
 use crate::words;
 
 #[inline(never)]
 pub(crate) fn cleanup(session: &Session, typed: &args::Cleanup) -> CommandResult {
     let names = session.chosen(&typed.names);
-    let mut without = Vec::new();
+    let (mut without, mut left_there) = (Vec::new(), Vec::new());
     let cleanup = if names.is_empty() {
         session.store.cleanup(typed.dry_run, typed.max_age)?
     } else {
@@ -27,8 +28,17 @@ pub(crate) fn cleanup(session: &Session, typed: &args::Cleanup) -> CommandResult
         }
         for name in names {
             let lock = session.lock(name.clone())?;
-            let one = lock.cleanup(typed.dry_run, typed.max_age)?;
-            if one.removed.is_empty() && one.left.is_empty() && one.errors.is_empty() {
+            let mut one = lock.cleanup(typed.dry_run, typed.max_age)?;
+            let is_no_lock = |error: &mut Error| matches!(error, Error::NotALock { .. });
+            if let Some(error) = one.errors.pop_if(is_no_lock) {
+                match damaged(session, &lock)? {
+                    Some(text) if text.is_empty() => {}
+                    Some(text) => left_there.push(text),
+                    // As the other verbs say it that are given one name.
+                    None if names.len() == 1 => return Err(error.into()),
+                    None => one.errors.push(error),
+                }
+            } else if one.removed.is_empty() && one.left.is_empty() && one.errors.is_empty() {
                 let name = words::quoted(name.as_str());
                 without.push(format!("onehold: {name}: nothing to remove"));
             }
@@ -73,6 +83,7 @@ pub(crate) fn cleanup(session: &Session, typed: &args::Cleanup) -> CommandResult
         let warning = format!("not removed: {}; {why}", describe_holder(status, local));
         outcome.warnings.push(warning);
     }
+    outcome.warnings.extend(left_there);
     if session.tells_success() {
         outcome.notes.extend(without);
     }
@@ -85,6 +96,27 @@ pub(crate) fn cleanup(session: &Session, typed: &args::Cleanup) -> CommandResult
     outcome.is_removed = !typed.dry_run;
     outcome.locks = cleanup.removed;
     Ok(outcome.into())
+}
+
+/// Why a file is left that is not a lock file, at the path of the profile's lock. `None`: it is not there, or it is no
+/// regular file. Empty for one that may still be being written.
+#[cold]
+fn damaged(session: &Session, lock: &Lock) -> onehold::Result<Option<String>> {
+    if !session.is_fixed_path(lock) {
+        return Ok(None);
+    }
+    let found = session.at_fixed_path(lock.inspect(None)?);
+    Ok(match found.verdict.reason {
+        Reason::Malformed(_) => {
+            let holder = describe_holder(&found, local);
+            let break_it = store_command(session, "break");
+            Some(format!(
+                "not removed: {holder}; to move its file aside, run `{break_it}`"
+            ))
+        }
+        Reason::Incomplete => Some(String::new()),
+        _ => None,
+    })
 }
 
 /// "removed zombie `x`: process 4262 (sleep) on vm, holder since 20:40:51, has exited"

@@ -7,6 +7,7 @@ use crate::describe::{describe_holder, local};
 use crate::outcome::Outcome;
 use crate::output::{block, next_step, store_line};
 use crate::refusal::Refusal;
+use crate::report::profile_values;
 use crate::session::Session;
 
 /// `what` was not done, for example "not released". `why`: a line below that.
@@ -16,10 +17,19 @@ pub(crate) fn not_yours(
     why: Option<&str>,
     status: Box<Status>,
 ) -> Outcome {
-    let text = format!("{what}: {}", describe_holder(&status, local));
+    let own = format!("{what}: {}", describe_holder(&status, local));
+    // The message of the foreign program comes first: its callers look for it. It knows neither numbers nor runs.
+    let is_its_own = why.is_none() && session.caller.hold.is_none() && session.verb != "break";
+    let settings = Some(&session.config.settings).filter(|_| is_its_own);
+    let values = || profile_values(&status, &session.caller);
+    let foreign = settings.and_then(|settings| settings.not_yours(values));
+    let (text, own) = match foreign {
+        Some(foreign) => (foreign, Some(format!("  {own}"))),
+        None => (own, None),
+    };
     Outcome::refused(Refusal::NOT_OWNER, text)
         .details(json!({ "hold": status.hold() }))
-        .notes(why.map(str::to_owned))
+        .notes(own.into_iter().chain(why.map(str::to_owned)))
         .notes(block(&status, session.global.verbose))
         .notes([store_line(&status), next_step(session, &status, None)])
         .lock(status)

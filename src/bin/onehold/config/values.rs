@@ -136,7 +136,13 @@ impl ProjectPath {
 /// The name that was asked for: in a refusal, where the lock may be a parent. Else the name of the lock.
 pub(crate) const WANTED: &str = "wanted";
 
-/// A key of the JSON object of a lock, or [`WANTED`].
+/// The time of acquisition as the lock file has it, which its programs may have written anew since.
+pub(crate) const TIME_IN_FILE: &str = "time_in_file";
+
+/// The owner that the caller gave.
+pub(crate) const CALLER_OWNER: &str = "caller_owner";
+
+/// A key of the JSON object of a lock, or one of those above.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) struct Key(pub(super) String);
@@ -145,7 +151,8 @@ impl TryFrom<String> for Key {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        if text == WANTED || lock_keys().any(|key| key == text) {
+        let is_own = [WANTED, TIME_IN_FILE, CALLER_OWNER].contains(&text.as_str());
+        if is_own || lock_keys().any(|key| key == text) {
             Ok(Self(text))
         } else {
             Err(format!("unknown key `{text}`"))
