@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 
 use assert_cmd::prelude::OutputAssertExt;
 use predicates::str::contains;
@@ -175,24 +176,80 @@ fn reports_run_side_by_side_and_the_rebuild_alone() {
     assert_eq!(count("end report"), 3);
 }
 
+/// A job that leaves a line in the history.
+fn job(env: &TestEnv, words: &str) -> Command {
+    let mut command = env.onehold(words.split(' '));
+    command.env("ONEHOLD_HISTORY", "1");
+    command
+}
+
+/// Lets a job end in this way.
+fn end_job(env: &TestEnv, end: &str) {
+    let run = |words: &str| drop(job(env, words).output().unwrap());
+    let start = |words: &str| {
+        let run = Running::start(job(env, words));
+        wait_until("its command runs", || env.lock("job")["pid_alive"] == true);
+        run
+    };
+    match end {
+        "exit 0" => run("run job -- true"),
+        "exit 3" => run("run job -- ./exits"),
+        "signal 9" => run("run job -- ./killed"),
+        "time-limit" => run("run --time-limit 0.2 job -- ./handles-term"),
+        "caller-exited" => {
+            let mut caller = Running::sleeper();
+            let words = format!("run --die-with {} job -- ./handles-term", caller.pid());
+            let mut job = start(&words);
+            caller.kill();
+            job.finish();
+        }
+        "not-started" => run("run job -- no-such-command"),
+        "released" => {
+            run("acquire job --ttl 1h --owner o");
+            env.done(["release", "job", "--owner", "o"]);
+        }
+        "kept" => {
+            run("run job --hold-at-least 0.2 -- true");
+            run("run -w 60 job -- true");
+        }
+        "broken" => {
+            let mut job = start("run job -- ./handles-term");
+            env.done(["break", "job", "--yes"]);
+            job.finish();
+        }
+        "lost" => {
+            let mut job = start("run job -- ./handles-term");
+            fs::remove_file(env.store().join("job.lock")).unwrap();
+            job.finish();
+        }
+        "taken-over" => {
+            let mut holder = Running::sleeper();
+            run(&format!("acquire job --pid {}", holder.pid()));
+            holder.kill();
+            run("run job -- true");
+        }
+        _ => {
+            assert_eq!(end, "expired");
+            run("acquire job --ttl 0.1");
+            wait_until("it has expired", || env.check("job") == 5);
+            run("run job -- true");
+        }
+    }
+}
+
 #[test]
 fn each_job_that_fails_is_mailed_once() {
     let env = TestEnv::new();
     let script = example("# /usr/local/bin/onehold-told DIRECTORY");
     executable(&env, "onehold-told", &script);
-    executable(
-        &env,
-        "bin/mail",
-        "#!/bin/sh\n{ echo \"mail $*\"; cat; } >> sent\n",
-    );
-    for (name, text) in [
-        ("exits", "exit 3"),
-        ("killed", "kill -9 $$"),
-        (
-            "handles-term",
-            "trap 'exit 0' TERM; while :; do sleep 0.05; done",
-        ),
-    ] {
+    let mail = "#!/bin/sh\n{ echo \"mail $*\"; cat; } >> sent\n";
+    executable(&env, "bin/mail", mail);
+    let handles_term = "trap 'exit 0' TERM; while :; do sleep 0.05; done";
+    let programs = ["exits", "killed", "handles-term"];
+    for (name, text) in programs
+        .into_iter()
+        .zip(["exit 3", "kill -9 $$", handles_term])
+    {
         executable(&env, name, &format!("#!/bin/sh\n{text}\n"));
     }
     fs::create_dir(env.path("told")).unwrap();
@@ -208,27 +265,9 @@ fn each_job_that_fails_is_mailed_once() {
         let _ = fs::remove_file(sent);
         text.lines().map(str::to_owned).collect::<Vec<_>>()
     };
-    let onehold = |words: &str| {
-        let mut command = env.onehold(words.split(' '));
-        command.env("ONEHOLD_HISTORY", "1");
-        command
-    };
-    let run = |words: &str| drop(onehold(words).output().unwrap());
-    let start = |words: &str| {
-        let run = Running::start(onehold(words));
-        wait_until("its command runs", || {
-            env.check("job") == 6 && env.lock("job")["pid_alive"] == true
-        });
-        run
-    };
-    run("run job -- true");
-    run("acquire job --ttl 1h --owner o");
-    env.done(["release", "job", "--owner", "o"]);
-    run("run job --hold-at-least 0.2 -- true");
-    wait_until("it is kept no longer", || {
-        env.check("job") == 0 || env.check("job") == 5
-    });
-    run("run job -- true");
+    for end in ["exit 0", "released", "kept"] {
+        end_job(&env, end);
+    }
     assert_eq!(mails(), Vec::<String>::new());
     for end in [
         "exit 3",
@@ -241,47 +280,12 @@ fn each_job_that_fails_is_mailed_once() {
         "taken-over",
         "expired",
     ] {
-        match end {
-            "exit 3" => run("run job -- ./exits"),
-            "signal 9" => run("run job -- ./killed"),
-            "time-limit" => run("run --time-limit 0.2 job -- ./handles-term"),
-            "caller-exited" => {
-                let mut caller = Running::sleeper();
-                let words = format!("run --die-with {} job -- ./handles-term", caller.pid());
-                let mut job = start(&words);
-                caller.kill();
-                job.finish();
-            }
-            "not-started" => run("run job -- no-such-command"),
-            "broken" => {
-                let mut job = start("run job -- ./handles-term");
-                env.done(["break", "job", "--yes"]);
-                job.finish();
-            }
-            "lost" => {
-                let mut job = start("run job -- ./handles-term");
-                fs::remove_file(env.store().join("job.lock")).unwrap();
-                job.finish();
-            }
-            "taken-over" => {
-                let mut holder = Running::sleeper();
-                run(&format!("acquire job --pid {}", holder.pid()));
-                holder.kill();
-                run("run job -- true");
-            }
-            _ => {
-                run("acquire job --ttl 0.1");
-                wait_until("it has expired", || env.check("job") == 5);
-                run("run job -- true");
-            }
-        }
+        end_job(&env, end);
         let mails = mails();
         assert_eq!(mails.len(), 2, "{end}: {mails:?}");
         assert!(mails[0].starts_with("mail -s locks on "), "{mails:?}");
-        assert!(
-            mails[1].contains(" job ") && mails[1].ends_with(&format!(" {end}")),
-            "{mails:?}"
-        );
+        let is_it = mails[1].contains(" job ") && mails[1].ends_with(&format!(" {end}"));
+        assert!(is_it, "{mails:?}");
     }
 }
 
